@@ -1,0 +1,112 @@
+"""Frozen configs to and from plain JSON data. Every widget, run file and test enters the engine through `from_dict`."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import types
+import typing
+from typing import Any, TypeVar, Union, get_args, get_origin
+
+from .errors import ConfigError
+
+__all__ = ["Config", "nearest"]
+
+C = TypeVar("C", bound="Config")
+
+
+def nearest(word: str, known: list[str]) -> str:
+    """A hint such as ' Did you mean "rank"?' for the known word closest to `word`, or the list of known words."""
+    close = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
+    if close:
+        return f' Did you mean "{close[0]}"?'
+    return " Known: " + ", ".join(sorted(known)) + "."
+
+
+class Config:
+    """Base of the frozen dataclasses that describe a job.
+
+    Values are JSON scalars, other Configs, tuples of either, or None; so `to_dict` round-trips through JSON exactly.
+    """
+
+    @classmethod
+    def from_dict(cls: type[C], data: Any, where: str = "") -> C:
+        """Build from parsed JSON. Unknown keys and wrong types raise ConfigError naming the key and the nearest known one.
+
+        `where` is the path of this object inside the file, used in messages ("train.lora").
+        """
+        place = where or cls.__name__
+        if not isinstance(data, dict):
+            raise ConfigError(f"{place} must be an object with named settings, not {_kind(data)}.")
+        fields = {f.name: f for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
+        for key in data:
+            if key not in fields:
+                raise ConfigError(f'Unknown setting "{key}" in {place}.{nearest(str(key), list(fields))}')
+        hints = typing.get_type_hints(cls)
+        values = {
+            key: _read(hints[key], value, f"{where}.{key}" if where else key)
+            for key, value in data.items()
+        }
+        missing = [
+            name
+            for name, field in fields.items()
+            if name not in values
+            and field.default is dataclasses.MISSING
+            and field.default_factory is dataclasses.MISSING
+        ]
+        if missing:
+            raise ConfigError(f"{place} lacks: {', '.join(missing)}. Add it, or write the file again with the node.")
+        return cls(**values)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same content as JSON data, keys in the order of the fields."""
+        return {f.name: _write(getattr(self, f.name)) for f in dataclasses.fields(self)}  # type: ignore[arg-type]
+
+    def differences(self, other: Config, where: str = "") -> list[str]:
+        """Sentences such as 'lora.rank: 16 here, 32 there' for every leaf that differs."""
+        return _differences(self.to_dict(), other.to_dict(), where)
+
+
+def _differences(here: Any, there: Any, where: str) -> list[str]:
+    if isinstance(here, dict) and isinstance(there, dict):
+        found: list[str] = []
+        for key in dict.fromkeys([*here, *there]):
+            path = f"{where}.{key}" if where else str(key)
+            found += _differences(here.get(key), there.get(key), path)
+        return found
+    return [] if here == there else [f"{where}: {here!r} here, {there!r} there"]
+
+
+def _kind(value: Any) -> str:
+    return {dict: "an object", list: "a list", str: "text", bool: "true/false", type(None): "null"}.get(
+        type(value), f"the number {value!r}"
+    )
+
+
+def _read(hint: Any, value: Any, where: str) -> Any:
+    origin = get_origin(hint)
+    if origin in (Union, types.UnionType):
+        choices = [a for a in get_args(hint) if a is not type(None)]
+        if value is None and type(None) in get_args(hint):
+            return None
+        return _read(choices[0], value, where)
+    if origin is tuple:
+        if not isinstance(value, list | tuple):
+            raise ConfigError(f"{where} must be a list, not {_kind(value)}.")
+        return tuple(_read(get_args(hint)[0], v, f"{where}[{i}]") for i, v in enumerate(value))
+    if isinstance(hint, type) and issubclass(hint, Config):
+        return value if isinstance(value, hint) else hint.from_dict(value, where)
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if isinstance(hint, type) and (not isinstance(value, hint) or (hint is not bool and isinstance(value, bool))):
+        wanted = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
+        raise ConfigError(f"{where} must be {wanted.get(hint, hint.__name__)}, not {_kind(value)}.")
+    return value
+
+
+def _write(value: Any) -> Any:
+    if isinstance(value, Config):
+        return value.to_dict()
+    if isinstance(value, tuple):
+        return [_write(v) for v in value]
+    return value

@@ -1,0 +1,73 @@
+"""What can go wrong, as types. Every message says what was wrong, with which value and where, and what to do next."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+__all__ = [
+    "CacheError",
+    "CheckpointError",
+    "ConfigError",
+    "DatasetError",
+    "DependencyError",
+    "ExitCode",
+    "ExportError",
+    "OutOfMemory",
+    "PlacementError",
+    "TrainingError",
+    "WanTrainerError",
+]
+
+
+class ExitCode(IntEnum):
+    """Exit codes of every `wan_core` command."""
+
+    DONE = 0
+    BUG = 1
+    STOPPED = 3
+    DOES_NOT_FIT = 4
+    BAD_INPUT = 5
+
+
+class WanTrainerError(Exception):
+    """Base of all refusals; `exit_code` is what the command line returns for it."""
+
+    exit_code = ExitCode.BAD_INPUT
+
+
+class ConfigError(WanTrainerError, ValueError):
+    """A setting, or a combination of settings, that cannot work."""
+
+
+class CheckpointError(WanTrainerError):
+    """A model file, a saved step or a resume state that cannot be used."""
+
+
+class DatasetError(WanTrainerError, ValueError):
+    """Clips, stills or captions that cannot be trained on."""
+
+
+class CacheError(WanTrainerError):
+    """A cache entry that is missing, damaged or belongs to something else."""
+
+
+class DependencyError(WanTrainerError):
+    """An optional package is missing, too old or broken; the message carries the pip line."""
+
+
+class PlacementError(WanTrainerError):
+    """Blocks and devices that do not go together."""
+
+
+class ExportError(WanTrainerError):
+    """A LoRA file that could not be written or read."""
+
+
+class TrainingError(WanTrainerError):
+    """The run cannot go on: for example too many non-finite steps in a row."""
+
+
+class OutOfMemory(WanTrainerError):
+    """The job does not fit on its devices."""
+
+    exit_code = ExitCode.DOES_NOT_FIT

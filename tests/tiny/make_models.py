@@ -2,7 +2,7 @@
 
     python tests/tiny/make_models.py --comfyui TREE --out FOLDER [--dim 128] [--layers 2] [--seed 20]
 
-FOLDER becomes a ComfyUI `models` folder with diffusion_models/wan_tiny_t2v.safetensors and vae/wan_tiny_vae.safetensors.
+FOLDER becomes a ComfyUI `models` folder: diffusion_models/wan_tiny_t2v.safetensors, vae/wan_tiny_vae.safetensors.
 The scales are those of tests/fixtures/README.md, so that activations stay near one. The VAE is an instance of
 ComfyUI's own Wan 2.1 class, narrow; that is why this runs as a process of its own, with ComfyUI on sys.path.
 """

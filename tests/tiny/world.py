@@ -24,7 +24,7 @@ CLIP = "TinyWanCLIPLoader"
 
 
 def ensure_models(comfyui: Path, **size: int) -> Path:
-    """A `models` folder with the tiny files, made once per recipe. `size`: dim, ffn_dim, layers, seed of make_models.py."""
+    """A `models` folder with the tiny files, made once per recipe. `size`: options of make_models.py."""
     maker = HERE / "make_models.py"
     key = hashlib.sha256(maker.read_bytes() + repr(sorted(size.items())).encode()).hexdigest()[:12]
     folder = ROOT / ".cache" / f"tiny-{key}"

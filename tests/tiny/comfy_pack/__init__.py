@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import math
 import string
-from typing import Any
+from typing import Any, ClassVar
 
 WORDS = string.ascii_letters + string.digits + string.punctuation
 
@@ -45,7 +45,7 @@ def _tiny_clip(seed: int) -> Any:
     size = {"num_layers": 1, "num_heads": 1, "d_kv": 16, "d_ff": 32, "vocab_size": len(WORDS) + 4}
 
     class Target:
-        params: dict[str, Any] = {}
+        params: ClassVar[dict[str, Any]] = {}
         clip = comfy.text_encoders.wan.te()
         tokenizer = comfy.text_encoders.wan.WanT5Tokenizer
 

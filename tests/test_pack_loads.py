@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from comfy_server import ComfyServer
+from comfy_server import PACK_NAME, ComfyServer
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -118,8 +118,11 @@ def test_the_pack_lists_its_nodes_with_optional_packages_absent(
 @pytest.mark.comfy
 @pytest.mark.skipif(not (ROOT / "__init__.py").exists(), reason="the pack has no __init__.py yet")
 def test_a_real_server_imports_the_pack(comfy: ComfyServer) -> None:
-    log = comfy.log_text()
-    assert "IMPORT FAILED" not in log, [
-        line for line in log.splitlines() if "IMPORT FAILED" in line
+    # Core files whose optional packages are not installed here fail too; they are not listed with a pack's path.
+    failed = [
+        line
+        for line in comfy.log_text().splitlines()
+        if "IMPORT FAILED" in line and PACK_NAME in line
     ]
+    assert failed == []
     assert "LoadWanModel" in comfy.object_info()

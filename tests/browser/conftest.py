@@ -107,7 +107,9 @@ class Canvas:
             """() => {
               const known = window.LiteGraph.registered_node_types;
               const all = [];
-              const walk = graph => { for (const n of graph._nodes) { all.push(n); if (n.subgraph) walk(n.subgraph); } };
+              const walk = graph => {
+                for (const n of graph._nodes) { all.push(n); if (n.subgraph) walk(n.subgraph); }
+              };
               walk(window.app.rootGraph ?? window.app.graph);
               return all.filter(n => !n.subgraph && (n.has_errors || !(n.type in known))).map(n => n.type);
             }"""

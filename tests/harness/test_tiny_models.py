@@ -3,74 +3,38 @@
 from __future__ import annotations
 
 import io
-from pathlib import Path
+import os
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from comfy_server import ComfyServer, PromptRefused
-from world import CLIP, MODEL, VAE
+from PIL import Image, ImageStat
+from world import sampling_graph, tiny_graph
 
 pytestmark = pytest.mark.comfy
 
 
-def sampling_graph(lora: str = "", seed: int = 5, prefix: str = "tiny") -> dict:
-    graph = {
-        "1": {
-            "class_type": "UNETLoader",
-            "inputs": {"unet_name": MODEL, "weight_dtype": "default"},
-        },
-        "2": {"class_type": "ModelSamplingSD3", "inputs": {"model": ["1", 0], "shift": 8.0}},
-        "3": {"class_type": CLIP, "inputs": {}},
-        "4": {"class_type": "CLIPTextEncode", "inputs": {"clip": ["3", 0], "text": "a red ball"}},
-        "5": {"class_type": "CLIPTextEncode", "inputs": {"clip": ["3", 0], "text": ""}},
-        "6": {
-            "class_type": "EmptyHunyuanLatentVideo",
-            "inputs": {"width": 64, "height": 48, "length": 9, "batch_size": 1},
-        },
-        "7": {
-            "class_type": "KSampler",
-            "inputs": {
-                "model": ["2", 0],
-                "positive": ["4", 0],
-                "negative": ["5", 0],
-                "latent_image": ["6", 0],
-                "seed": seed,
-                "steps": 4,
-                "cfg": 5.0,
-                "sampler_name": "euler",
-                "scheduler": "simple",
-                "denoise": 1.0,
-            },
-        },
-        "8": {"class_type": "VAELoader", "inputs": {"vae_name": VAE}},
-        "9": {"class_type": "VAEDecode", "inputs": {"samples": ["7", 0], "vae": ["8", 0]}},
-        "10": {
-            "class_type": "SaveImage",
-            "inputs": {"images": ["9", 0], "filename_prefix": prefix},
-        },
-    }
-    return graph
-
-
 def test_core_nodes_sample_and_decode_nine_frames(comfy: ComfyServer) -> None:
-    from PIL import Image, ImageStat
-
     entry = comfy.run(sampling_graph())
-    images = comfy.outputs(entry, "10")["images"]
+    images = comfy.outputs(entry, "11")["images"]
     assert len(images) == 9
     picture = Image.open(io.BytesIO(comfy.view(images[4])))
     assert picture.size == (64, 48)
     assert min(ImageStat.Stat(picture).stddev) > 5, "a flat picture means NaN or a dead decoder"
 
 
-def test_text_encoder_gives_512_by_4096_and_tells_texts_apart(
-    comfy: ComfyServer, comfyui_tree: Path
-) -> None:
-    first = comfy.run(sampling_graph(prefix="texts"))
-    graph = sampling_graph(prefix="texts")
-    graph["4"]["inputs"]["text"] = "a blue cube"
-    second = comfy.run(graph)
-    frames = [comfy.view(comfy.outputs(e, "10")["images"][0]) for e in (first, second)]
-    assert frames[0] != frames[1]
+def test_texts_and_seeds_are_told_apart_and_repeat(comfy: ComfyServer) -> None:
+    def first_frame(**options: Any) -> bytes:
+        graph = sampling_graph(prefix="texts", **options)
+        return comfy.view(comfy.outputs(comfy.run(graph), "11")["images"][0])
+
+    ball = first_frame(text="a red ball")
+    assert first_frame(text="a blue cube") != ball
+    assert first_frame(text="a red ball", seed=7) != ball
+    comfy.post("/free", {"unload_models": True, "free_memory": True})
+    again = first_frame(text="a red ball")
+    assert Image.open(io.BytesIO(again)).tobytes() == Image.open(io.BytesIO(ball)).tobytes()
 
 
 def test_an_unknown_model_file_is_refused_with_its_node(comfy: ComfyServer) -> None:
@@ -97,3 +61,32 @@ def test_clips_are_in_the_input_folder(comfy: ComfyServer) -> None:
             assert video.streams.video[0].codec_context.name == "h264"
             frames[file.name] = sum(1 for _ in video.decode(video=0))
     assert frames == {"bikes.mp4": 250, "bigbuckbunny.mp4": 132, "carphone.mp4": 120}
+
+
+def test_a_shipped_graph_is_made_to_run_here_without_being_changed() -> None:
+    shipped = {
+        "1": {
+            "class_type": "CLIPLoader",
+            "inputs": {"clip_name": "umt5.safetensors", "type": "wan"},
+        },
+        "2": {"class_type": "TrainLoRA", "inputs": {"steps": 1500, "run_name": "x"}},
+        "3": {"class_type": "VAELoader", "inputs": {"vae_name": "wan_2.1_vae.safetensors"}},
+    }
+    here = tiny_graph(shipped, TrainLoRA={"steps": 4})
+    assert here["1"] == {"class_type": "TinyWanCLIPLoader", "inputs": {}}
+    assert here["2"]["inputs"] == {"steps": 4, "run_name": "x"}
+    assert here["3"]["inputs"]["vae_name"] == "wan_tiny_vae.safetensors"
+    assert shipped["2"]["inputs"]["steps"] == 1500
+
+
+def test_a_killed_server_restarts_on_the_same_base(own_comfy: Callable[..., ComfyServer]) -> None:
+    server = own_comfy()
+    server.run(sampling_graph(prefix="before"))
+    server.kill()
+    server.start()
+    assert server.history("none") is None
+    assert list((server.output / "before").glob("*.png"))
+    pid = server.pid
+    server.stop()
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)

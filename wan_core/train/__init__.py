@@ -1,1 +1,1 @@
-"""."""
+"""The training loop and everything it owns: optimizer, schedule, saved steps, resume."""

@@ -1,0 +1,215 @@
+"""Entries are trusted only after every check; keys cover all that made an entry."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+
+import pytest
+import torch
+from safetensors.torch import save
+
+from wan_core.data import CacheItem, CacheSet, LatentCache, latent_key, text_key
+from wan_core.data import digests as digests_module
+from wan_core.errors import CacheError
+
+KEY = latent_key(content_digest="ab" * 32, transform={"width": 32}, encoder_identity="vae")
+
+
+@pytest.fixture
+def cache(tmp_path):
+    return LatentCache(tmp_path / "cache")
+
+
+@pytest.fixture
+def entry(cache):
+    """The file of one stored latent."""
+    cache.write_latent(KEY, torch.randn(16, 1, 4, 4))
+    return cache.root / "latents" / KEY[:2] / f"{KEY}.safetensors"
+
+
+def test_an_entry_comes_back_as_bfloat16(cache):
+    latent = torch.randn(16, 3, 4, 6)
+    cache.write_latent(KEY, latent)
+    assert cache.has_latent(KEY)
+    torch.testing.assert_close(cache.read_latent(KEY), latent.bfloat16(), rtol=0, atol=0)
+
+
+def test_an_entry_of_another_shape_is_refused(cache, entry):
+    assert cache.read_latent(KEY, (16, 1, 4, 4)).shape == (16, 1, 4, 4)
+    with pytest.raises(CacheError, match="shape"):
+        cache.read_latent(KEY, (16, 2, 4, 4))
+
+
+@pytest.mark.parametrize("place", [0, 3, 9, 60, -1, -200])
+def test_a_flipped_bit_is_refused_wherever_it_is(cache, entry, place):
+    data = bytearray(entry.read_bytes())
+    data[place] ^= 4
+    entry.write_bytes(data)
+    with pytest.raises(CacheError, match="Queue CacheLatents again"):
+        cache.read_latent(KEY)
+
+
+@pytest.mark.parametrize("kept", [0, 1, 8, 40, 300, -1])
+def test_a_truncated_entry_is_refused(cache, entry, kept):
+    entry.write_bytes(entry.read_bytes()[:kept])
+    with pytest.raises(CacheError, match="Queue CacheLatents again"):
+        cache.read_latent(KEY)
+
+
+def test_a_longer_entry_is_refused(cache, entry):
+    entry.write_bytes(entry.read_bytes() + b"\0\0")
+    with pytest.raises(CacheError, match="length"):
+        cache.read_latent(KEY)
+
+
+def test_the_entry_of_another_key_is_refused(cache, entry):
+    other = "0" * 64
+    target = cache.root / "latents" / "00" / f"{other}.safetensors"
+    target.parent.mkdir()
+    target.write_bytes(entry.read_bytes())
+    with pytest.raises(CacheError, match="another key"):
+        cache.read_latent(other)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        save({"latent": torch.zeros(16, 1, 2, 2)}, {"key": KEY, "sha256": "0" * 64}),
+        save({"latent": torch.zeros(16, 1, 2, 2).bfloat16()}, {"key": KEY}),
+        save({"latent": torch.zeros(16, 1, 2, 2).bfloat16()}),
+        save({"other": torch.zeros(16, 1, 2, 2).bfloat16()}, {"key": KEY}),
+        b"<!DOCTYPE html>" * 10,
+        b"\x80\x04\x95\x0b\x00\x00\x00\x00\x00\x00\x00\x8c\x07os.name\x94.",
+        (1 << 60).to_bytes(8, "little") + b"{}",
+        (2).to_bytes(8, "little") + b"[]",
+    ],
+    ids=["float32", "no sum", "no metadata", "name", "html", "pickle", "header size", "list"],
+)
+def test_foreign_content_is_refused(cache, entry, content):
+    entry.write_bytes(content)
+    with pytest.raises(CacheError, match="Queue CacheLatents again"):
+        cache.read_latent(KEY)
+
+
+def test_not_a_number_is_neither_written_nor_read(cache, entry, monkeypatch):
+    bad = torch.zeros(16, 1, 4, 4)
+    bad[3] = float("nan")
+    with pytest.raises(CacheError, match=r"clip\.mp4 gave NaN"):
+        cache.write_latent("1" * 64, bad, name="clip.mp4")
+    monkeypatch.setattr("wan_core.data.cache.torch.isfinite", lambda t: torch.ones(()))
+    cache.write_latent(KEY, bad)
+    monkeypatch.undo()
+    with pytest.raises(CacheError, match="NaN"):
+        cache.read_latent(KEY)
+
+
+@pytest.mark.parametrize("shape", [(0, 4096), (513, 4096), (7, 768), (4096,)])
+def test_text_of_another_encoder_is_refused(cache, shape):
+    with pytest.raises(CacheError, match="umt5"):
+        cache.write_text("2" * 64, torch.zeros(shape))
+
+
+def test_keys_with_a_path_inside_are_refused(cache):
+    for key in ("../../etc/passwd", "A" * 64, "", "0" * 63):
+        with pytest.raises(CacheError, match="not a cache key"):
+            cache.has_latent(key)
+        with pytest.raises(CacheError, match="not a cache fingerprint"):
+            cache.read_set(key)
+
+
+def test_every_part_of_a_key_changes_it():
+    base = {"content_digest": "a", "transform": {"fps": 16.0}, "encoder_identity": "vae"}
+    keys = {
+        latent_key(**base),
+        latent_key(**{**base, "content_digest": "b"}),
+        latent_key(**{**base, "transform": {"fps": 24.0}}),
+        latent_key(**{**base, "encoder_identity": "other"}),
+        text_key("a cat", "t5"),
+        text_key("a dog", "t5"),
+        text_key("a cat", "other"),
+    }
+    assert len(keys) == 7
+    assert all(re.fullmatch("[0-9a-f]{64}", key) for key in keys)
+
+
+def make_set(**changes) -> CacheSet:
+    item = CacheItem(latent_key=KEY, text_key="3" * 64, num_frames=1, height=32, width=32, name="a")
+    values = {
+        "items": (item,),
+        "empty_text_key": "4" * 64,
+        "negative_text_key": "5" * 64,
+        "latent_space": "wan2.1",
+        "fps": 16.0,
+        "vae_identity": "vae",
+        "text_identity": "t5",
+    }
+    return CacheSet(**{**values, **changes})
+
+
+def test_a_set_comes_back_under_its_fingerprint(cache):
+    cache_set = make_set()
+    assert cache.read_set(cache.write_set(cache_set)) == cache_set
+    assert make_set(fps=24.0).fingerprint() != cache_set.fingerprint()
+
+
+def test_an_edited_set_is_refused(cache):
+    fingerprint = cache.write_set(make_set())
+    path = cache.root / "sets" / f"{fingerprint}.json"
+    data = json.loads(path.read_text())
+    data["items"][0]["repeats"] = 5
+    path.write_text(json.dumps(data))
+    with pytest.raises(CacheError, match="was changed"):
+        cache.read_set(fingerprint)
+    path.write_text("{")
+    with pytest.raises(CacheError, match="damaged"):
+        cache.read_set(fingerprint)
+
+
+def test_verify_names_the_clip_whose_entry_is_gone(cache, entry):
+    for digit in "345":
+        cache.write_text(digit * 64, torch.zeros(2, 4096))
+    cache.verify(make_set())
+    entry.unlink()
+    with pytest.raises(CacheError, match="1 cache entries are missing or damaged, for a"):
+        cache.verify(make_set())
+
+
+def test_a_digest_is_computed_once_and_again_after_an_edit(cache, tmp_path, monkeypatch):
+    path = tmp_path / "clip.mp4"
+    path.write_bytes(b"one")
+    first = cache.digest_of(path)
+    cache.save_digests()
+
+    hashed = []
+    real = digests_module.digest_file
+    monkeypatch.setattr(
+        digests_module, "digest_file", lambda p, stop=None: hashed.append(p.name) or real(p, stop)
+    )
+    again = LatentCache(cache.root)
+    assert again.digest_of(path) == first
+    assert hashed == []
+    path.write_bytes(b"two")
+    assert again.digest_of(path) != first
+    assert hashed == ["clip.mp4"]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows keeps no time of the last inode change")
+def test_an_edit_with_restored_times_is_noticed(cache, tmp_path):
+    path = tmp_path / "clip.mp4"
+    path.write_bytes(b"one")
+    times = os.stat(path)
+    first = cache.digest_of(path)
+    with open(path, "r+b") as file:
+        file.write(b"two")
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert cache.digest_of(path) != first
+
+
+def test_a_damaged_memo_is_forgotten(cache, tmp_path):
+    path = tmp_path / "clip.mp4"
+    path.write_bytes(b"one")
+    cache.root.mkdir()
+    (cache.root / "digests.json").write_text('{"x": 3}')
+    assert len(cache.digest_of(path)) == 64

@@ -1,0 +1,93 @@
+"""Which size a clip is trained at: the (frames, height, width) that all members of a batch share.
+
+Pure arithmetic; decoding and cropping to that size belong to the video room.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+__all__ = ["Bucket", "assign_bucket", "frames_sentence", "is_frame_count", "nearest_frames"]
+
+MAX_ASPECT = 4.0
+"""Sources wider or taller than this are cropped: Wan never saw longer strips."""
+
+NEAR_ENOUGH = 0.05
+"""Logarithm of the two aspect ratios below which the size asked for is kept (16:9 at 832x480
+differs by 0.025).
+"""
+
+
+@dataclass(frozen=True, order=True)
+class Bucket:
+    """Pixel frames, height and width of everything in one batch."""
+
+    num_frames: int
+    height: int
+    width: int
+
+    def __str__(self) -> str:
+        return f"{self.width}x{self.height}x{self.num_frames}"
+
+
+def is_frame_count(num_frames: int) -> bool:
+    """True for 1, 5, 9 ... 81: one frame, then groups of four (Wan VAE)."""
+    return num_frames >= 1 and num_frames % 4 == 1
+
+
+def nearest_frames(num_frames: int) -> int:
+    """The largest 4n+1 that does not exceed `num_frames` (1 for anything below 5)."""
+    return max(1, (num_frames - 1) // 4 * 4 + 1)
+
+
+def frames_sentence(num_frames: int) -> str:
+    """What to set instead of a count that is not 4n+1: 'Set num_frames to 29 or 33.'"""
+    below = nearest_frames(num_frames)
+    return f"Set num_frames to {below} or {below + 4}."
+
+
+def assign_bucket(
+    source_width: int,
+    source_height: int,
+    *,
+    num_frames: int,
+    width: int,
+    height: int,
+    multiple: int = 16,
+    enable_bucket: bool = True,
+) -> Bucket:
+    """The bucket of a source of that size, all in pixels.
+
+    With `enable_bucket` the result never has more pixels than `width * height`, and both sides are
+    multiples of `multiple`. The size asked for wins while it crops at most 5 %; otherwise the shape
+    that loses least: cropping counts twice, unused area once (both as logarithms), because a crop
+    throws content away and a smaller area only detail. Without it, every source gets exactly width
+    x height.
+    """
+    crop = abs(math.log(source_width / source_height * height / width))
+    if not enable_bucket or crop <= NEAR_ENOUGH:
+        return Bucket(num_frames, height, width)
+    best_width, best_height = _fit(source_width, source_height, width * height, multiple)
+    return Bucket(num_frames, best_height, best_width)
+
+
+@lru_cache(maxsize=4096)
+def _fit(source_width: int, source_height: int, area: int, multiple: int) -> tuple[int, int]:
+    aspect = min(max(source_width / source_height, 1 / MAX_ASPECT), MAX_ASPECT)
+
+    def loss(size: tuple[int, int]) -> tuple[float, int, int]:
+        width, height = size
+        crop = abs(math.log(width / height / aspect))
+        unused = math.log(area / (width * height))
+        return (round(2 * crop + unused, 9), -width * height, width)
+
+    sizes: set[tuple[int, int]] = set()
+    for width in range(multiple, area // multiple + 1, multiple):
+        ideal = int(width / aspect) // multiple * multiple
+        fullest = area // width // multiple * multiple
+        for height in (ideal, ideal + multiple, fullest):
+            if multiple <= height <= fullest:
+                sizes.add((width, height))
+    return min(sizes, key=loss)

@@ -1,0 +1,236 @@
+"""Latents and text features on disk, under names that say what made them.
+
+A key covers the bytes of the media file, the transform, the encoder's weights and `CODE_VERSION`,
+so an entry is either right or absent: nothing is invalidated, an edited clip simply has another
+key. Written by nodes, read-only to workers. Owns its folder:
+
+    latents/<2 hex>/<key>.safetensors   texts/<2 hex>/<key>.safetensors
+    sets/<fingerprint>.json             digests.json
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import CacheError, ConfigError
+from ..files import FileError, atomic_write_bytes, atomic_write_json, open_regular, read_json
+from .cache_set import CacheItem, CacheSet
+from .digests import DigestMemo
+from .entry import MAX_ENTRY_BYTES, pack_entry, unpack_entry
+
+__all__ = [
+    "CODE_VERSION",
+    "TEXT_LENGTH",
+    "TEXT_WIDTH",
+    "CacheItem",
+    "CacheSet",
+    "LatentCache",
+    "latent_key",
+    "text_key",
+]
+
+CODE_VERSION = 1
+"""Raise it when decoding, resizing or encoding changes what an entry holds: every old entry is then
+unused.
+"""
+
+TEXT_LENGTH = 512
+"""umT5 tokens Wan was trained with (Wan configs: text_len)."""
+TEXT_WIDTH = 4096
+"""umT5-XXL feature width (Wan configs: text_dim)."""
+
+_FOLDERS = {"latent": "latents", "text": "texts"}
+_KEY = re.compile(r"^[0-9a-f]{64}$")
+_AGAIN = "Queue CacheLatents again; it re-encodes only what is missing."
+
+
+def latent_key(*, content_digest: str, transform: dict[str, Any], encoder_identity: str) -> str:
+    """Name of the latent of a media file with that SHA-256, cut and resized as `transform` (JSON
+    data) says.
+    """
+    return _digest(
+        {"kind": "latent", "file": content_digest, "how": transform, "encoder": encoder_identity}
+    )
+
+
+def text_key(text: str, encoder_identity: str) -> str:
+    """Name of the features of one prompt."""
+    return _digest({"kind": "text", "text": text, "encoder": encoder_identity})
+
+
+def _digest(parts: dict[str, Any]) -> str:
+    text = json.dumps({"version": CODE_VERSION, **parts}, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+class LatentCache:
+    """The cache folder. Creates nothing until the first write."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = Path(root)
+        self._digests = DigestMemo(self.root / "digests.json")
+
+    def has_latent(self, key: str) -> bool:
+        """True when an entry exists; its content is checked when it is read (or by `is_sound`)."""
+        return os.path.isfile(self._path("latent", key))
+
+    def has_text(self, key: str) -> bool:
+        """True when an entry exists; its content is checked when it is read (or by `is_sound`)."""
+        return os.path.isfile(self._path("text", key))
+
+    def read_latent(self, key: str, shape: tuple[int, ...] | None = None) -> Tensor:
+        """The latent (C, F, h, w) bfloat16; CacheError unless whole, finite and of `shape`."""
+        tensor = self._read("latent", key)
+        if tensor.ndim != 4 or (shape is not None and tuple(tensor.shape) != tuple(shape)):
+            raise self._unusable("latent", key, f"its shape is {list(tensor.shape)}, not {shape}")
+        return tensor
+
+    def read_text(self, key: str) -> Tensor:
+        """The features (L, 4096) bfloat16 of one prompt: real tokens only, 1 <= L <= 512."""
+        tensor = self._read("text", key)
+        if not _is_text_shape(tensor):
+            raise self._unusable("text", key, f"its shape is {list(tensor.shape)}")
+        return tensor
+
+    def write_latent(self, key: str, tensor: Tensor, name: str = "") -> None:
+        """Store a normalised latent (C, F, h, w) in bfloat16. `name` is for messages."""
+        if tensor.ndim != 4 or tensor.numel() == 0:
+            raise CacheError(
+                f"The VAE returned shape {list(tensor.shape)} for {name or key}; "
+                "(channels, frames, height, width) was expected. "
+                "Choose the VAE that belongs to the model."
+            )
+        self._write("latent", key, tensor, name)
+
+    def write_text(self, key: str, tensor: Tensor, name: str = "") -> None:
+        """Store features (L, 4096) of real tokens only.
+
+        bfloat16 also when the encoder computed in float32: the official encoder is bfloat16, and
+        the transformer casts its text input to its compute dtype, so more bits would never be seen.
+        """
+        if not _is_text_shape(tensor):
+            raise CacheError(
+                f"The text encoder returned shape {list(tensor.shape)} for {name or key!r}; "
+                f"at most {TEXT_LENGTH} rows of {TEXT_WIDTH} were expected. Choose the umt5 "
+                "encoder (CLIPLoader type wan) and shorten the caption."
+            )
+        self._write("text", key, tensor, name)
+
+    def is_sound(self, kind: str, key: str, shape: tuple[int, ...] | None = None) -> bool:
+        """True when the entry (kind "latent" or "text") can be read, after all checks of reading
+        it.
+        """
+        try:
+            self.read_latent(key, shape) if kind == "latent" else self.read_text(key)
+        except CacheError:
+            return False
+        return True
+
+    def verify(self, cache_set: CacheSet, should_stop: Callable[[], bool] | None = None) -> None:
+        """CacheError naming the first bad entries of a set unless all of them can be read."""
+        bad: list[str] = []
+        texts = {cache_set.empty_text_key: "the empty prompt"}
+        texts[cache_set.negative_text_key] = "the default negative prompt"
+        for item in cache_set.items:
+            texts.setdefault(item.text_key, f"the caption of {item.name}")
+            if not self.is_sound("latent", item.latent_key, cache_set.latent_shape(item)):
+                bad.append(item.name or item.latent_key)
+            if should_stop is not None and should_stop():
+                return
+        bad += [what for key, what in texts.items() if not self.is_sound("text", key)]
+        if bad:
+            raise CacheError(
+                f"{len(bad)} cache entries are missing or damaged, for {_some(bad)}. {_AGAIN}"
+            )
+
+    def digest_of(self, path: Path, should_stop: Callable[[], bool] | None = None) -> str:
+        """SHA-256 of a media file; remembered by path, size, times and inode. Call `save_digests`
+        afterwards.
+        """
+        return self._digests.digest_of(path, should_stop)
+
+    def save_digests(self) -> None:
+        """Keep what `digest_of` computed, so that the next scan hashes nothing."""
+        self._digests.save()
+
+    def write_set(self, cache_set: CacheSet) -> str:
+        """Store a set; returns its fingerprint."""
+        fingerprint = cache_set.fingerprint()
+        path = self.root / "sets" / f"{fingerprint}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        atomic_write_json(path, cache_set.to_dict())
+        return fingerprint
+
+    def read_set(self, fingerprint: str) -> CacheSet:
+        """The set with that fingerprint, verified against it."""
+        if not _KEY.match(fingerprint):
+            raise CacheError(f"{fingerprint[:100]!r} is not a cache fingerprint. {_AGAIN}")
+        path = self.root / "sets" / f"{fingerprint}.json"
+        if not path.is_file():
+            raise CacheError(f"The cache holds no set {fingerprint[:12]}. {_AGAIN}")
+        try:
+            cache_set = CacheSet.from_dict(read_json(path), path.name)
+        except (FileError, ConfigError) as error:
+            raise CacheError(
+                f"Cache set {fingerprint[:12]} is damaged: {error} {_AGAIN}"
+            ) from error
+        if cache_set.fingerprint() != fingerprint:
+            raise CacheError(
+                f"Cache set {fingerprint[:12]} was changed after it was written. {_AGAIN}"
+            )
+        return cache_set
+
+    def _path(self, kind: str, key: str) -> Path:
+        if not _KEY.match(key):
+            raise CacheError(f"{key[:100]!r} is not a cache key. {_AGAIN}")
+        return self.root / _FOLDERS[kind] / key[:2] / f"{key}.safetensors"
+
+    def _read(self, kind: str, key: str) -> Tensor:
+        path = self._path(kind, key)
+        if not path.is_file():
+            raise CacheError(f"The cache holds no {kind} {key[:12]}. {_AGAIN}")
+        try:
+            with open_regular(path) as file:
+                size = os.fstat(file.fileno()).st_size
+                if size > MAX_ENTRY_BYTES:
+                    raise self._unusable(kind, key, f"it has {size} bytes")
+                data = bytearray(size)
+                if file.readinto(data) != size:  # type: ignore[attr-defined]
+                    raise self._unusable(kind, key, "it could not be read to its end")
+            return unpack_entry(data, kind=kind, key=key)
+        except (FileError, OSError, ValueError) as error:
+            raise self._unusable(kind, key, str(error)) from error
+
+    def _write(self, kind: str, key: str, tensor: Tensor, name: str) -> None:
+        if not bool(torch.isfinite(tensor).all()):
+            raise CacheError(
+                f"Encoding {name or key} gave NaN or infinity. Load the encoder in a wider dtype "
+                "(for example start ComfyUI with --fp32-vae), then queue again."
+            )
+        path = self._path(kind, key)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        atomic_write_bytes(path, pack_entry(tensor, kind=kind, key=key))
+
+    def _unusable(self, kind: str, key: str, why: str) -> CacheError:
+        return CacheError(f"Cached {kind} {key[:12]} cannot be used: {why}. {_AGAIN}")
+
+
+def _is_text_shape(tensor: Tensor) -> bool:
+    return (
+        tensor.ndim == 2 and 1 <= tensor.shape[0] <= TEXT_LENGTH and tensor.shape[1] == TEXT_WIDTH
+    )
+
+
+def _some(names: Iterable[str], shown: int = 5) -> str:
+    listed = list(names)
+    rest = len(listed) - shown
+    return ", ".join(listed[:shown]) + (f" and {rest} more" if rest > 0 else "")

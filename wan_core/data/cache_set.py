@@ -1,0 +1,114 @@
+"""What one training job trains on: the list of cache entries, as a file with a verified name.
+
+The set is the hand-over from the encoding nodes to the worker. Its fingerprint is the data part of
+the job's identity.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+
+from ..config import Config
+from ..errors import CacheError, ConfigError
+from ..model.latents import WAN21_LATENTS, WAN22_LATENTS, LatentSpace
+from .bucket import Bucket, is_frame_count
+
+__all__ = ["SET_VERSION", "CacheItem", "CacheSet", "latent_space"]
+
+SET_VERSION = 1
+
+_SPACES = {space.name: space for space in (WAN21_LATENTS, WAN22_LATENTS)}
+
+
+def latent_space(name: str) -> LatentSpace:
+    """The latent space called `name` ("wan2.1" or "wan2.2")."""
+    if name not in _SPACES:
+        raise ConfigError(f'Latent space "{name}" is unknown. Known: {", ".join(_SPACES)}.')
+    return _SPACES[name]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CacheItem(Config):
+    """One clip or still with its caption."""
+
+    latent_key: str
+    """entry under latents/"""
+    text_key: str
+    """entry under texts/"""
+    num_frames: int
+    """pixel frames, 4n+1"""
+    height: int
+    """pixels"""
+    width: int
+    """pixels"""
+    repeats: int = 1
+    """how often it is seen in one epoch"""
+    name: str = ""
+    """file name, for messages"""
+    caption: str = ""
+    """what the text entry was encoded from; shown with previews"""
+
+    def __post_init__(self) -> None:
+        if not is_frame_count(self.num_frames) or min(self.height, self.width, self.repeats) < 1:
+            raise ConfigError(
+                f"{self.name or self.latent_key} has impossible sizes: {self.width}x{self.height}, "
+                f"{self.num_frames} frames, {self.repeats} repeats. Run CacheLatents again."
+            )
+
+    @property
+    def bucket(self) -> Bucket:
+        return Bucket(self.num_frames, self.height, self.width)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CacheSet(Config):
+    """Everything a worker reads: items, the two prompts every job needs, what made the entries."""
+
+    version: int = SET_VERSION
+    items: tuple[CacheItem, ...]
+    empty_text_key: str
+    """encoding of "", used for caption dropout"""
+    negative_text_key: str
+    """encoding of the default negative prompt, used by previews"""
+    latent_space: str
+    """"wan2.1" (16 channels) or "wan2.2" (48 channels, TI2V-5B)"""
+    fps: float
+    """frames per second the clips were resampled to"""
+    vae_identity: str
+    text_identity: str
+
+    def __post_init__(self) -> None:
+        if self.version != SET_VERSION:
+            raise ConfigError(
+                f"This cache set has version {self.version}; this pack reads {SET_VERSION}. "
+                "Run CacheLatents again."
+            )
+        latent_space(self.latent_space)
+
+    def __repr__(self) -> str:
+        return f"CacheSet({len(self.items)} items, {self.latent_space}, {self.fps:g} fps)"
+
+    @property
+    def space(self) -> LatentSpace:
+        return latent_space(self.latent_space)
+
+    def latent_shape(self, item: CacheItem) -> tuple[int, int, int, int]:
+        """The shape (C, F, h, w) the latent of `item` must have."""
+        space = self.space
+        stride = space.spatial_stride
+        frames = space.latent_frames(item.num_frames)
+        return (space.channels, frames, item.height // stride, item.width // stride)
+
+    def fingerprint(self) -> str:
+        """SHA-256 of the content, hex; independent of layout and key order of the file."""
+        text = json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def require_items(self) -> None:
+        """CacheError unless there is something to train on."""
+        if not self.items:
+            raise CacheError(
+                "The cache set holds no clips. Connect a dataset and run CacheLatents again."
+            )

@@ -1,0 +1,73 @@
+"""SHA-256 of media files, remembered: a second scan of the same folder hashes nothing.
+
+The memo trusts path, size, modification time, inode and, where the system keeps one, the time of
+the last change of the inode: restoring the modification time after an edit does not fool it on
+POSIX.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ..files import FileError, atomic_write_json, digest_file, file_identity, read_json
+
+__all__ = ["DigestMemo"]
+
+_MAX_ENTRIES = 200_000
+
+
+class DigestMemo:
+    """A JSON file of path -> (identity, digest). A damaged memo is forgotten, never an error: it
+    only saves time.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._known: dict[str, tuple[list[int], str]] | None = None
+        self._changed = False
+
+    def digest_of(self, path: Path, should_stop: Callable[[], bool] | None = None) -> str:
+        """The digest of `path`, computed unless the file is the one remembered."""
+        known = self._load()
+        name, identity = _identity(path)
+        if name in known and known[name][0] == identity:
+            return known[name][1]
+        digest = digest_file(path, should_stop)
+        if _identity(path)[1] != identity:
+            raise FileError(
+                f"{path.name} changed while it was read. Wait until it is written, then try again."
+            )
+        known[name] = (identity, digest)
+        self._changed = True
+        return digest
+
+    def save(self) -> None:
+        """Write the memo if it learned something."""
+        if self._changed and self._known is not None:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            newest = dict(list(self._known.items())[-_MAX_ENTRIES:])
+            atomic_write_json(self._path, newest)
+            self._changed = False
+
+    def _load(self) -> dict[str, tuple[list[int], str]]:
+        if self._known is None:
+            self._known = {}
+            try:
+                data: dict[str, Any] = read_json(self._path) if self._path.is_file() else {}
+                self._known = {
+                    str(name): ([int(n) for n in identity], str(digest))
+                    for name, (identity, digest) in data.items()
+                }
+            except (FileError, OSError, ValueError, TypeError, AttributeError):
+                self._known = {}
+        return self._known
+
+
+def _identity(path: Path) -> tuple[str, list[int]]:
+    name, *numbers = file_identity(Path(os.path.abspath(path)))
+    if os.name == "posix":  # elsewhere st_ctime is the time of creation
+        numbers.append(os.stat(path).st_ctime_ns)
+    return name, numbers

@@ -56,14 +56,10 @@ def link_folder(source: Path, link: Path) -> None:
         return
     except OSError:
         if os.name == "nt":
-            made = subprocess.run(
-                ["cmd", "/c", "mklink", "/J", str(link), str(source)], capture_output=True
-            )
+            made = subprocess.run(["cmd", "/c", "mklink", "/J", str(link), str(source)], capture_output=True)
             if made.returncode == 0:
                 return
-    shutil.copytree(
-        source, link, ignore=shutil.ignore_patterns(".git", ".venv", ".cache", "__pycache__")
-    )
+    shutil.copytree(source, link, ignore=shutil.ignore_patterns(".git", ".venv", ".cache", "__pycache__"))
 
 
 def make_base(base: Path, packs: Sequence[Path] = ()) -> Path:
@@ -148,9 +144,7 @@ class ComfyServer:
             *("--disable-api-nodes", "--disable-auto-launch", *self._flags),
         ]
         env = {**os.environ, **self._env, "PYTHONUNBUFFERED": "1", "DO_NOT_TRACK": "1"}
-        env.pop(
-            "PYTHONDONTWRITEBYTECODE", None
-        )  # without byte code every start compiles all of ComfyUI again
+        env.pop("PYTHONDONTWRITEBYTECODE", None)  # without byte code every start compiles all of ComfyUI again
         with self.log_file.open("ab") as log:
             log.write(f"---- start {self._starts}\n".encode())
             log.flush()
@@ -161,8 +155,7 @@ class ComfyServer:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                start_new_session=os.name
-                != "nt",  # a Ctrl-C here must not reach the server before stop() does
+                start_new_session=os.name != "nt",  # a Ctrl-C here must not reach the server before stop() does
             )
         deadline = time.monotonic() + self._start_timeout_s
         while True:
@@ -172,14 +165,10 @@ class ComfyServer:
             code = self.process.poll()
             if code is not None:
                 self.process = None
-                raise ComfyError(
-                    f"ComfyUI ended with code {code} before it answered.\n{self._log_end()}"
-                )
+                raise ComfyError(f"ComfyUI ended with code {code} before it answered.\n{self._log_end()}")
             if time.monotonic() > deadline:
                 self.stop()
-                raise ComfyError(
-                    f"ComfyUI did not answer within {self._start_timeout_s} s.\n{self._log_end()}"
-                )
+                raise ComfyError(f"ComfyUI did not answer within {self._start_timeout_s} s.\n{self._log_end()}")
             time.sleep(0.1)
 
     def stop(self) -> None:
@@ -223,9 +212,7 @@ class ComfyServer:
     def post(self, path: str, data: Any = None, timeout: float = 30) -> Any:
         """POST `data` as JSON. An error status raises urllib.error.HTTPError."""
         body = json.dumps({} if data is None else data).encode()
-        request = urllib.request.Request(
-            self.url + path, body, {"Content-Type": "application/json"}
-        )
+        request = urllib.request.Request(self.url + path, body, {"Content-Type": "application/json"})
         return self._open(request, timeout)
 
     def view(self, file: dict[str, str]) -> bytes:
@@ -281,9 +268,7 @@ class ComfyServer:
             said = json.loads(refusal.read() or b"{}")
             raise PromptRefused(f"ComfyUI refused the graph: {_reasons(said)}", said) from None
         if answer.get("node_errors") and not partial:
-            raise PromptRefused(
-                f"ComfyUI dropped a branch of the graph: {_reasons(answer)}", answer
-            )
+            raise PromptRefused(f"ComfyUI dropped a branch of the graph: {_reasons(answer)}", answer)
         return str(answer["prompt_id"])
 
     def history(self, prompt_id: str) -> dict[str, Any] | None:
@@ -300,19 +285,13 @@ class ComfyServer:
             if self.process is None or self.process.poll() is not None:
                 raise ComfyError(f"The server ended while a prompt ran.\n{self._log_end()}")
             if time.monotonic() > deadline:
-                raise ComfyError(
-                    f"The prompt was not finished within {timeout} s.\n{self._log_end()}"
-                )
+                raise ComfyError(f"The prompt was not finished within {timeout} s.\n{self._log_end()}")
             time.sleep(0.1)
         if check and entry["status"]["status_str"] != "success":
-            raise ComfyError(
-                f"The prompt failed: {self.error(entry) or 'no reason given'}\n{self._log_end()}"
-            )
+            raise ComfyError(f"The prompt failed: {self.error(entry) or 'no reason given'}\n{self._log_end()}")
         return entry
 
-    def run(
-        self, prompt: Graph, timeout: float = 300, check: bool = True, **queue: Any
-    ) -> dict[str, Any]:
+    def run(self, prompt: Graph, timeout: float = 300, check: bool = True, **queue: Any) -> dict[str, Any]:
         """Queue and wait."""
         return self.wait(self.queue(prompt, **queue), timeout, check)
 
@@ -355,9 +334,7 @@ class ComfyServer:
             return ""
 
     def _log_end(self, lines: int = 40) -> str:
-        return "Last lines of the server's log:\n" + "\n".join(
-            self.log_text().splitlines()[-lines:]
-        )
+        return "Last lines of the server's log:\n" + "\n".join(self.log_text().splitlines()[-lines:])
 
     @staticmethod
     def _open(request: urllib.request.Request, timeout: float) -> Any:
@@ -402,14 +379,10 @@ class Recorder:
     def wait_for(self, kind: str, count: int = 1, timeout: float = 60) -> list[dict[str, Any]]:
         """Wait until `count` messages of one type have come."""
         with self._change:
-            met = self._change.wait_for(
-                lambda: sum(name == kind for name, _ in self.messages) >= count, timeout
-            )
+            met = self._change.wait_for(lambda: sum(name == kind for name, _ in self.messages) >= count, timeout)
             if not met:
                 seen = sorted({name for name, _ in self.messages})
-                raise ComfyError(
-                    f"No {count} messages of type {kind} within {timeout} s; seen: {', '.join(seen)}"
-                )
+                raise ComfyError(f"No {count} messages of type {kind} within {timeout} s; seen: {', '.join(seen)}")
         return self.of(kind)
 
     def _listen(self) -> None:
@@ -431,9 +404,7 @@ class Recorder:
             aiohttp.ClientSession() as session,
             session.ws_connect(self._address, max_msg_size=0) as socket_,
         ):
-            await socket_.send_json(
-                {"type": "feature_flags", "data": {"supports_preview_metadata": True}}
-            )
+            await socket_.send_json({"type": "feature_flags", "data": {"supports_preview_metadata": True}})
             self._closing = (asyncio.get_running_loop(), stop)
             self._ready.set()
             stopped = asyncio.create_task(stop.wait())
@@ -462,9 +433,7 @@ def _reasons(answer: dict[str, Any]) -> str:
     reasons = []
     for node, found in (answer.get("node_errors") or {}).items():
         for error in found["errors"]:
-            reasons.append(
-                f"node {node} ({found['class_type']}): {error['message']}: {error['details']}"
-            )
+            reasons.append(f"node {node} ({found['class_type']}): {error['message']}: {error['details']}")
     return "; ".join(reasons) or str((answer.get("error") or {}).get("message", answer))
 
 

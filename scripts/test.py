@@ -54,9 +54,7 @@ class Stage:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=LAYERS, help="run one layer only")
     asked, rest = parser.parse_known_args()
     chosen = [asked.only] if asked.only else list(LAYERS)
@@ -92,9 +90,7 @@ def lint(ready: Environment, totals: Totals) -> str:
     typed = [name for name in ("wan_core", "nodes") if any((ROOT / name).rglob("*.py"))]
     if ready.node_tools and typed:
         link_tree_for_pyright(ready.comfyui)
-        ok &= tool(
-            "pyright", [program(ready.node_tools, "pyright"), *typed, "--project", "."], totals
-        )
+        ok &= tool("pyright", [program(ready.node_tools, "pyright"), *typed, "--project", "."], totals)
     scripts = [folder for folder in ("web/js", "tests/web") if (ROOT / folder).is_dir()]
     if ready.node_tools and scripts:
         command = [
@@ -113,9 +109,7 @@ def lint(ready: Environment, totals: Totals) -> str:
 
 def node_tests(totals: Totals) -> bool:
     """`node --test tests/web`, when there is anything to run and to run it with."""
-    files = sorted(
-        str(file.relative_to(ROOT)) for file in (ROOT / "tests" / "web").rglob("*.test.mjs")
-    )
+    files = sorted(str(file.relative_to(ROOT)) for file in (ROOT / "tests" / "web").rglob("*.test.mjs"))
     if not files:
         return True
     node = shutil.which("node")
@@ -123,18 +117,14 @@ def node_tests(totals: Totals) -> bool:
         totals.skipped += 1
         say("skipped  node --test tests/web: no node")
         return True
-    done = subprocess.run(
-        [node, "--test", *files], cwd=ROOT, capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([node, "--test", *files], cwd=ROOT, capture_output=True, text=True, check=False)
     counts = dict(re.findall(r"^# (pass|fail|skipped) (\d+)", done.stdout, re.MULTILINE)) or dict(
         re.findall(r"^ℹ (pass|fail|skipped) (\d+)", done.stdout, re.MULTILINE)
     )
     totals.passed += int(counts.get("pass", 0))
     totals.failed += int(counts.get("fail", 0))
     totals.skipped += int(counts.get("skipped", 0))
-    say(
-        f"{'ok' if done.returncode == 0 else 'FAILED':8} node --test: {counts.get('pass', 0)} passed"
-    )
+    say(f"{'ok' if done.returncode == 0 else 'FAILED':8} node --test: {counts.get('pass', 0)} passed")
     if done.returncode:
         say(done.stdout + done.stderr)
         if not int(counts.get("fail", 0)):
@@ -153,9 +143,7 @@ def tool(name: str, command: list[str], totals: Totals) -> bool:
         lines = (done.stdout + done.stderr).strip().splitlines()
         say(
             "\n".join(
-                lines[:60]
-                + ([f"... {len(lines) - 75} lines left out"] if len(lines) > 75 else [])
-                + lines[60:][-15:]
+                lines[:60] + ([f"... {len(lines) - 75} lines left out"] if len(lines) > 75 else []) + lines[60:][-15:]
             )
         )
     return passed

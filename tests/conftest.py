@@ -30,9 +30,7 @@ def comfyui_tree() -> Path:
     """A genuine ComfyUI."""
     tree = Path(os.environ.get("COMFYUI_PATH") or ROOT / ".cache" / "comfyui").resolve()
     if not (tree / "main.py").is_file():
-        pytest.skip(
-            "no ComfyUI: set COMFYUI_PATH, or run python3 scripts/test.py, which fetches one"
-        )
+        pytest.skip("no ComfyUI: set COMFYUI_PATH, or run python3 scripts/test.py, which fetches one")
     return tree
 
 
@@ -78,9 +76,7 @@ def comfy(comfy_base: Callable[..., Path], comfyui_tree: Path) -> Iterator[Comfy
 
 
 @pytest.fixture
-def own_comfy(
-    comfy_base: Callable[..., Path], comfyui_tree: Path
-) -> Iterator[Callable[..., ComfyServer]]:
+def own_comfy(comfy_base: Callable[..., Path], comfyui_tree: Path) -> Iterator[Callable[..., ComfyServer]]:
     """Starts servers a test has to itself, to kill and restart: `own_comfy(flags=[...], env={...})`."""
     started: list[ComfyServer] = []
 

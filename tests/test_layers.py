@@ -18,6 +18,7 @@ ROOMS = (
     "config",
     "files",
     "events",
+    "control",
     "video",
     "flow",
     "model",
@@ -31,6 +32,7 @@ ROOMS = (
     "metrics",
     "train",
     "run",
+    "job",
     "protocol",
     "launch",
     "__main__",
@@ -114,15 +116,12 @@ def guarded(node: ast.AST, parents: Parents) -> bool:
     """True when a platform test stands around `node`, or an early return behind one stands before it."""
     child = node
     while (parent := parents.get(child)) is not None:
-        if isinstance(parent, (ast.If, ast.IfExp, ast.While)) and GUARD.search(
-            ast.unparse(parent.test)
-        ):
+        if isinstance(parent, (ast.If, ast.IfExp, ast.While)) and GUARD.search(ast.unparse(parent.test)):
             return True
         if isinstance(parent, ast.BoolOp) and GUARD.search(ast.unparse(parent)):
             return True
         if isinstance(parent, ast.Try) and any(
-            handler.type is not None
-            and re.search(r"ImportError|AttributeError", ast.unparse(handler.type))
+            handler.type is not None and re.search(r"ImportError|AttributeError", ast.unparse(handler.type))
             for handler in parent.handlers
         ):
             return True
@@ -131,9 +130,7 @@ def guarded(node: ast.AST, parents: Parents) -> bool:
             for before in body:
                 if before is child:
                     break
-                leaves = isinstance(before, ast.If) and isinstance(
-                    before.body[-1], (ast.Return, ast.Raise)
-                )
+                leaves = isinstance(before, ast.If) and isinstance(before.body[-1], (ast.Return, ast.Raise))
                 if leaves and GUARD.search(ast.unparse(before.test)):
                     return True
         child = parent
@@ -145,9 +142,7 @@ def test_a_room_imports_only_rooms_below_it(file: Path) -> None:
     here = room_of(file)
     if here == "__init__":
         here = "errors"  # the package itself knows nothing
-    assert here in RANK, (
-        f"{name_of(file)}: new room; give it a place in ROOMS and in docs/architecture.md"
-    )
+    assert here in RANK, f"{name_of(file)}: new room; give it a place in ROOMS and in docs/architecture.md"
     tree, _ = parse(file)
     for room, line in rooms_imported(file, tree):
         if room in ("", "__version__") or room == here:
@@ -158,9 +153,7 @@ def test_a_room_imports_only_rooms_below_it(file: Path) -> None:
         )
 
 
-@pytest.mark.parametrize(
-    "file", [f for f in sources("wan_core", "nodes") if f != DOOR], ids=name_of
-)
+@pytest.mark.parametrize("file", [f for f in sources("wan_core", "nodes") if f != DOOR], ids=name_of)
 def test_our_own_code_is_imported_relatively(file: Path) -> None:
     """launch.py excepted: it runs as a script, before there is a package to be relative to."""
     tree, _ = parse(file)
@@ -174,9 +167,7 @@ def test_our_own_code_is_imported_relatively(file: Path) -> None:
 def test_the_engine_does_not_know_comfyui(file: Path) -> None:
     tree, _ = parse(file)
     for level, module, _names, line in imports(tree):
-        assert level or module.split(".")[0] not in COMFYUI, (
-            f"{name_of(file)}:{line} imports {module}"
-        )
+        assert level or module.split(".")[0] not in COMFYUI, f"{name_of(file)}:{line} imports {module}"
 
 
 @pytest.mark.parametrize(
@@ -213,9 +204,7 @@ def test_posix_only_calls_stand_behind_a_platform_guard(file: Path) -> None:
             what = ast.unparse(node)
         else:
             continue
-        assert guarded(node, parents), (
-            f"{name_of(file)}:{node.lineno}: {what} does not exist on Windows"
-        )
+        assert guarded(node, parents), f"{name_of(file)}:{node.lineno}: {what} does not exist on Windows"
 
 
 @pytest.mark.parametrize("file", sources("wan_core", "nodes"), ids=name_of)
@@ -224,16 +213,12 @@ def test_no_file_can_run_code(file: Path) -> None:
     tree, _ = parse(file)
     for level, module, _names, line in imports(tree):
         top = module.split(".")[0]
-        assert level or top not in ("pickle", "dill", "cloudpickle", "marshal", "shelve"), (
-            f"{name_of(file)}:{line}"
-        )
+        assert level or top not in ("pickle", "dill", "cloudpickle", "marshal", "shelve"), f"{name_of(file)}:{line}"
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call):
             continue
         called = ast.unparse(node.func)
-        assert called not in ("eval", "exec", "builtins.eval", "builtins.exec"), (
-            f"{name_of(file)}:{node.lineno}"
-        )
+        assert called not in ("eval", "exec", "builtins.eval", "builtins.exec"), f"{name_of(file)}:{node.lineno}"
         if called == "torch.load":
             given = {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}
             assert given.get("weights_only") == "True", (
@@ -260,9 +245,5 @@ def test_no_file_can_run_code(file: Path) -> None:
 def test_the_guard_detector_itself(code: str, expected: bool) -> None:
     tree = ast.parse(code)
     parents = {child: parent for parent in ast.walk(tree) for child in ast.iter_child_nodes(parent)}
-    use = next(
-        n
-        for n in ast.walk(tree)
-        if isinstance(n, ast.Attribute) and POSIX_CALLS.fullmatch(ast.unparse(n))
-    )
+    use = next(n for n in ast.walk(tree) if isinstance(n, ast.Attribute) and POSIX_CALLS.fullmatch(ast.unparse(n)))
     assert guarded(use, parents) is expected

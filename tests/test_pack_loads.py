@@ -88,9 +88,7 @@ def test_importing_the_engine_package_is_light(tmp_path: Path) -> None:
 
 @pytest.mark.comfy
 @pytest.mark.skipif(not (ROOT / "__init__.py").exists(), reason="the pack has no __init__.py yet")
-def test_the_pack_lists_its_nodes_with_optional_packages_absent(
-    comfyui_tree: Path, tmp_path: Path
-) -> None:
+def test_the_pack_lists_its_nodes_with_optional_packages_absent(comfyui_tree: Path, tmp_path: Path) -> None:
     code = (
         "import sys, json\n"
         "from pathlib import Path\n"
@@ -101,9 +99,7 @@ def test_the_pack_lists_its_nodes_with_optional_packages_absent(
         "print(json.dumps(sorted(pack_loader.list_nodes(pack))))\n"
     )
     tiny = str(ROOT / "tests" / "tiny")
-    listed = json.loads(
-        python(code, tiny, str(comfyui_tree), blocked=OPTIONAL, cwd=tmp_path).splitlines()[-1]
-    )
+    listed = json.loads(python(code, tiny, str(comfyui_tree), blocked=OPTIONAL, cwd=tmp_path).splitlines()[-1])
     first_six = {
         "LoadWanModel",
         "Fp8Quantize",
@@ -119,10 +115,6 @@ def test_the_pack_lists_its_nodes_with_optional_packages_absent(
 @pytest.mark.skipif(not (ROOT / "__init__.py").exists(), reason="the pack has no __init__.py yet")
 def test_a_real_server_imports_the_pack(comfy: ComfyServer) -> None:
     # Core files whose optional packages are not installed here fail too; they are not listed with a pack's path.
-    failed = [
-        line
-        for line in comfy.log_text().splitlines()
-        if "IMPORT FAILED" in line and PACK_NAME in line
-    ]
+    failed = [line for line in comfy.log_text().splitlines() if "IMPORT FAILED" in line and PACK_NAME in line]
     assert failed == []
     assert "LoadWanModel" in comfy.object_info()

@@ -26,17 +26,13 @@ def pyproject() -> dict[str, Any]:
 
 def test_requirements_equal_the_project_dependencies(pyproject: dict[str, Any]) -> None:
     lines = (ROOT / "requirements.txt").read_text(encoding="utf-8").split("\n")
-    assert [line for line in lines if line and not line.startswith("#")] == pyproject["project"][
-        "dependencies"
-    ]
+    assert [line for line in lines if line and not line.startswith("#")] == pyproject["project"]["dependencies"]
 
 
 def test_nothing_of_comfyuis_own_is_required_or_pinned(pyproject: dict[str, Any]) -> None:
     for requirement in pyproject["project"]["dependencies"]:
         name = re.split(r"[<>=!~ \[]", requirement)[0]
-        assert name not in ("torch", "torchvision", "numpy", "transformers", "safetensors"), (
-            requirement
-        )
+        assert name not in ("torch", "torchvision", "numpy", "transformers", "safetensors"), requirement
         assert "==" not in requirement, f"{requirement} would replace a user's build"
 
 
@@ -62,9 +58,7 @@ def test_tested_versions_satisfy_the_floors(pyproject: dict[str, Any]) -> None:
     )
     for requirement in pyproject["project"]["dependencies"]:
         name, floor = requirement.split(">=")
-        assert _numbers(tested[name]) >= _numbers(floor), (
-            f"the tests run {name} {tested[name]}, below {requirement}"
-        )
+        assert _numbers(tested[name]) >= _numbers(floor), f"the tests run {name} {tested[name]}, below {requirement}"
 
 
 def test_changelog_has_room_for_the_next_release() -> None:
@@ -85,19 +79,13 @@ def test_json_files_are_json() -> None:
 
 def test_no_text_file_names_a_place_on_one_machine() -> None:
     places = re.compile(r"(?<![\w.])/(work|root|home|Users)/[A-Za-z]|[A-Z]:\\\\?Users\\")
-    for file in _tracked(
-        "*.py", "*.md", "*.json", "*.toml", "*.txt", "*.js", "*.mjs", "*.yaml", ".ci/run"
-    ):
+    for file in _tracked("*.py", "*.md", "*.json", "*.toml", "*.txt", "*.js", "*.mjs", "*.yaml", ".ci/run"):
         for number, line in enumerate(file.read_text(encoding="utf-8").split("\n"), 1):
-            assert not places.search(line), (
-                f"{file.relative_to(ROOT)}:{number}: {line.strip()[:120]}"
-            )
+            assert not places.search(line), f"{file.relative_to(ROOT)}:{number}: {line.strip()[:120]}"
 
 
 def _tracked(*patterns: str) -> list[Path]:
-    listed = subprocess.run(
-        ["git", "ls-files", "-z", *patterns], cwd=ROOT, capture_output=True, text=True, check=False
-    )
+    listed = subprocess.run(["git", "ls-files", "-z", *patterns], cwd=ROOT, capture_output=True, text=True, check=False)
     if listed.returncode:
         pytest.skip("not a git checkout")
     files = [ROOT / name for name in listed.stdout.split("\0") if name]

@@ -90,15 +90,11 @@ class Canvas:
         """Open a template of this pack through the dialog: choose the pack, then the card."""
         self.open_template_dialog()
         self.page.get_by_text(PACK_NAME, exact=False).first.click()
-        card = self.page.locator(
-            f'[data-testid="template-workflow-{name}"], [data-testid$="{name}"]'
-        )
+        card = self.page.locator(f'[data-testid="template-workflow-{name}"], [data-testid$="{name}"]')
         if not card.count():
             card = self.page.get_by_text(name, exact=True)
         card.first.click(timeout=20_000)
-        self.page.wait_for_function(
-            "() => window.app.graph && window.app.graph._nodes.length > 0", timeout=20_000
-        )
+        self.page.wait_for_function("() => window.app.graph && window.app.graph._nodes.length > 0", timeout=20_000)
         self.page.wait_for_timeout(500)
 
     def missing_nodes(self) -> list[str]:
@@ -152,13 +148,9 @@ def chromium() -> Iterator[Any]:
     program = find_chromium()
     if not program:
         pytest.skip("no Chromium: install one, or set WAN_TRAINER_CHROMIUM to its path")
-    playwright = pytest.importorskip(
-        "playwright.sync_api", reason="no playwright: run python3 scripts/test.py"
-    )
+    playwright = pytest.importorskip("playwright.sync_api", reason="no playwright: run python3 scripts/test.py")
     with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(
-            executable_path=program, headless=True, args=["--disable-dev-shm-usage"]
-        )
+        browser = driver.chromium.launch(executable_path=program, headless=True, args=["--disable-dev-shm-usage"])
         yield browser
         browser.close()
 
@@ -170,26 +162,16 @@ def frontend(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="session")
-def canvas_server(
-    frontend: str, comfy_base: Callable[..., Path], comfyui_tree: Path
-) -> Iterator[ComfyServer]:
+def canvas_server(frontend: str, comfy_base: Callable[..., Path], comfyui_tree: Path) -> Iterator[ComfyServer]:
     """A server with that frontend, tiny models and clips."""
     root = None
     if frontend != "shipped":
-        root = Path(
-            os.environ.get("WAN_TRAINER_OTHER_FRONTEND") or CACHE / f"frontend-{OTHER_FRONTEND}"
-        )
+        root = Path(os.environ.get("WAN_TRAINER_OTHER_FRONTEND") or CACHE / f"frontend-{OTHER_FRONTEND}")
         if not (root / "index.html").is_file():
             pytest.skip(f"no frontend {frontend}: run python3 scripts/test.py, which fetches it")
-    with ComfyServer(
-        comfy_base(f"canvas-{frontend}"), comfyui=comfyui_tree, front_end_root=root
-    ) as server:
-        server.setting(
-            "Comfy.TutorialCompleted", True
-        )  # else the template dialog covers the first canvas
-        server.setting(
-            "Comfy.Workflow.ShowMissingModelsWarning", False
-        )  # tests have tiny models only
+    with ComfyServer(comfy_base(f"canvas-{frontend}"), comfyui=comfyui_tree, front_end_root=root) as server:
+        server.setting("Comfy.TutorialCompleted", True)  # else the template dialog covers the first canvas
+        server.setting("Comfy.Workflow.ShowMissingModelsWarning", False)  # tests have tiny models only
         yield server
 
 
@@ -221,6 +203,5 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 def workflows(repo: Path) -> dict[str, dict[str, Any]]:
     """The shipped canvas graphs by name."""
     return {
-        file.stem: json.loads(file.read_text(encoding="utf-8"))
-        for file in sorted((repo / "workflows").glob("*.json"))
+        file.stem: json.loads(file.read_text(encoding="utf-8")) for file in sorted((repo / "workflows").glob("*.json"))
     }

@@ -40,12 +40,8 @@ def test_the_extension_of_the_pack_loads_without_errors(canvas: Any) -> None:
     assert canvas.our_problems == []
 
 
-@pytest.mark.skipif(
-    not list((ROOT / "workflows").glob("*.json")), reason="no workflow is shipped yet"
-)
-def test_every_shipped_graph_opens_from_the_template_browser(
-    canvas: Any, workflows: dict[str, Any]
-) -> None:
+@pytest.mark.skipif(not list((ROOT / "workflows").glob("*.json")), reason="no workflow is shipped yet")
+def test_every_shipped_graph_opens_from_the_template_browser(canvas: Any, workflows: dict[str, Any]) -> None:
     assert canvas.templates() == sorted(workflows)
     for name in workflows:
         canvas.clear()

@@ -25,9 +25,7 @@ def clips_folder() -> Path:
     folder = Path(os.environ.get("WAN_TRAINER_CLIPS") or ROOT / ".cache" / "clips")
     missing = [name for name in CAPTIONS if not (folder / name).is_file()]
     if missing:
-        raise FileNotFoundError(
-            f"{', '.join(missing)} not in {folder}; run python3 scripts/test.py once."
-        )
+        raise FileNotFoundError(f"{', '.join(missing)} not in {folder}; run python3 scripts/test.py once.")
     return folder
 
 

@@ -66,19 +66,12 @@ def random_weight(name: str, shape: tuple[int, ...], generator: torch.Generator)
     return values / math.sqrt(math.prod(shape[1:]))
 
 
-def make_t2v(
-    dim: int = 128, ffn_dim: int = 256, layers: int = 2, seed: int = 20
-) -> dict[str, torch.Tensor]:
+def make_t2v(dim: int = 128, ffn_dim: int = 256, layers: int = 2, seed: int = 20) -> dict[str, torch.Tensor]:
     """State dict of a random text-to-video Wan."""
     if dim % HEAD_DIM:
-        raise ValueError(
-            f"dim is {dim}; ComfyUI takes heads of {HEAD_DIM}, so use a multiple of it."
-        )
+        raise ValueError(f"dim is {dim}; ComfyUI takes heads of {HEAD_DIM}, so use a multiple of it.")
     generator = torch.Generator().manual_seed(seed)
-    return {
-        name: random_weight(name, shape, generator)
-        for name, shape in t2v_shapes(dim, ffn_dim, layers)
-    }
+    return {name: random_weight(name, shape, generator) for name, shape in t2v_shapes(dim, ffn_dim, layers)}
 
 
 def make_vae(comfyui: Path, dim: int = 8, seed: int = 21) -> dict[str, torch.Tensor]:
@@ -106,9 +99,7 @@ def make_vae(comfyui: Path, dim: int = 8, seed: int = 21) -> dict[str, torch.Ten
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--comfyui", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--dim", type=int, default=128)

@@ -44,9 +44,7 @@ def ensure_models(comfyui: Path, **size: int) -> Path:
     if (folder / "vae" / VAE).is_file():
         return folder
     staging = folder.with_name(f"{folder.name}.{os.getpid()}")
-    flags = [
-        part for name, value in size.items() for part in (f"--{name.replace('_', '-')}", str(value))
-    ]
+    flags = [part for name, value in size.items() for part in (f"--{name.replace('_', '-')}", str(value))]
     made = subprocess.run(
         [sys.executable, str(maker), "--comfyui", str(comfyui), "--out", str(staging), *flags],
         capture_output=True,
@@ -95,9 +93,7 @@ def tiny_graph(graph: Graph, **overrides: dict[str, Any]) -> Graph:
     return out
 
 
-def sampling_graph(
-    lora: str = "", seed: int = 5, text: str = "a red ball", prefix: str = "tiny"
-) -> Graph:
+def sampling_graph(lora: str = "", seed: int = 5, text: str = "a red ball", prefix: str = "tiny") -> Graph:
     """Core nodes only: nine 64x48 frames from the tiny model, with a LoRA when one is named.
 
     Node "10" saves the latent, "11" the frames.

@@ -67,7 +67,8 @@ class DigestMemo:
 
 
 def _identity(path: Path) -> tuple[str, list[int]]:
-    name, *numbers = file_identity(Path(os.path.abspath(path)))
+    _, *numbers = file_identity(path)
+    name = os.fsencode(os.path.abspath(path)).decode("utf-8", "backslashreplace")
     if os.name == "posix":  # elsewhere st_ctime is the time of creation
         numbers.append(os.stat(path).st_ctime_ns)
     return name, numbers

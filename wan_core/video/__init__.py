@@ -8,5 +8,6 @@ from __future__ import annotations
 
 from .messages import ClipInfo
 from .process import Stopped, VideoProcess
+from .sources import shown
 
-__all__ = ["ClipInfo", "Stopped", "VideoProcess"]
+__all__ = ["ClipInfo", "Stopped", "VideoProcess", "shown"]

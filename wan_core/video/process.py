@@ -97,25 +97,14 @@ class VideoProcess:
         width: int,
         height: int,
         start_s: float = 0.0,
+        times: list[float] | None = None,
     ) -> NDArray[np.uint8]:
-        """(F, H, W, 3) RGB: frame k is what a player shows at `start_s + k / fps`, covering width x
-        height, centred.
-        """
-        return self.read_timed(
-            path, fps=fps, num_frames=num_frames, width=width, height=height, start_s=start_s
-        )[0]
+        """(F, H, W, 3) RGB: frame k is what a player shows at `start_s + k / fps`, scaled to cover
+        width x height and cropped around the centre.
 
-    def read_timed(
-        self,
-        path: Path,
-        *,
-        fps: float,
-        num_frames: int,
-        width: int,
-        height: int,
-        start_s: float = 0.0,
-    ) -> tuple[NDArray[np.uint8], list[float]]:
-        """`read`, and the time in the source of each frame used, in seconds from its first."""
+        `times` receives the time of the source frame behind each of them, in seconds from its
+        first.
+        """
         request = {
             "fps": fps,
             "num_frames": num_frames,
@@ -124,7 +113,9 @@ class VideoProcess:
             "start_s": start_s,
         }
         header, payload = self._ask("read", path, request)
-        return np.frombuffer(payload, np.uint8).reshape(-1, height, width, 3), header["times"]
+        if times is not None:
+            times[:] = header["times"]
+        return np.frombuffer(payload, np.uint8).reshape(-1, height, width, 3)
 
     def write(self, path: Path, frames: NDArray[np.uint8], fps: float) -> None:
         """(F, H, W, 3) RGB as an H.264 mp4; the file appears whole or not at all."""

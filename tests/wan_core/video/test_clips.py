@@ -39,7 +39,8 @@ def test_24_frames_a_second_become_16_by_time(video, make_clip):
     path = make_clip("a.mp4", num_frames=24, fps=24)
     # output k is on screen at k / 16 s: source frame floor(k * 24 / 16) = floor(1.5 k)
     assert video.probe(path).frames_at(16) == 16
-    frames, times = video.read_timed(path, fps=16, num_frames=13, width=64, height=48)
+    times: list[float] = []
+    frames = video.read(path, fps=16, num_frames=13, width=64, height=48, times=times)
     assert levels(frames) == [0, 1, 3, 4, 6, 7, 9, 10, 12, 13, 15, 16, 18]
     assert times == pytest.approx([n / 24 for n in levels(frames)], abs=1e-4)
 
@@ -57,7 +58,8 @@ def test_variable_rate_goes_by_times_not_by_frame_numbers(video, make_clip, name
     assert info.variable_rate
     assert info.num_frames == 6
     # at 0, 62.5, 125, 187.5, 250, 312.5, 375, 437.5, 500 ms
-    frames, times = video.read_timed(path, fps=16, num_frames=9, width=64, height=48)
+    times: list[float] = []
+    frames = video.read(path, fps=16, num_frames=9, width=64, height=48, times=times)
     assert levels(frames) == [0, 1, 1, 1, 2, 4, 4, 4, 5]
     assert times == pytest.approx([0, 0.04, 0.04, 0.04, 0.2, 0.301, 0.301, 0.301, 0.5], abs=2e-3)
 

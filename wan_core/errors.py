@@ -14,6 +14,7 @@ __all__ = [
     "ExportError",
     "OutOfMemory",
     "PlacementError",
+    "Stopped",
     "TrainingError",
     "WanTrainerError",
 ]
@@ -27,6 +28,14 @@ class ExitCode(IntEnum):
     STOPPED = 3
     DOES_NOT_FIT = 4
     BAD_INPUT = 5
+
+
+class Stopped(Exception):  # noqa: N818  not an error: somebody asked for it
+    """Work was given up because a stop was asked for; `reason` says by whom. Never caught as bad input."""
+
+    def __init__(self, reason: str = "stopped by the user") -> None:
+        super().__init__(reason)
+        self.reason = reason
 
 
 class WanTrainerError(Exception):

@@ -30,6 +30,7 @@ __all__ = [
     "digest_file",
     "file_identity",
     "fsync_folder",
+    "locked",
     "open_regular",
     "read_json",
     "safe_name",
@@ -181,6 +182,28 @@ def file_identity(path: Path) -> tuple[str, int, int, int]:
     """(path, size, mtime_ns, inode): changes whenever the file is edited or replaced."""
     info = os.stat(path)
     return (str(path), info.st_size, info.st_mtime_ns, info.st_ino)
+
+
+@contextlib.contextmanager
+def locked(path: Path, busy: str) -> Iterator[None]:
+    """Hold an exclusive lock on `path` (made if needed); FileError with the sentence `busy` when another process holds it.
+
+    The system releases it with the process, so a crash leaves no stale lock.
+    """
+    with open(path, "ab") as file:
+        try:
+            if os.name == "nt":
+                import msvcrt
+
+                file.seek(0)
+                msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
+            else:
+                import fcntl
+
+                fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise FileError(busy) from error
+        yield
 
 
 @dataclass(frozen=True)

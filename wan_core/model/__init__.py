@@ -1,1 +1,29 @@
-"""."""
+"""The Wan transformer, the table of its variants, checkpoint headers and key maps, and the protocols for encoders."""
+
+from .header import CheckpointHeader, TensorInfo, read_header
+from .keys import canonical_names, to_original
+from .latents import WAN21_LATENTS, WAN22_LATENTS, LatentCodec, LatentSpace, TextEncoder
+from .numerics import Numerics
+from .transformer import Carrier, Constants, WanBlock, WanTransformer
+from .variant import WanShape, WanVariant, detect_variant
+
+__all__ = [
+    "WAN21_LATENTS",
+    "WAN22_LATENTS",
+    "Carrier",
+    "CheckpointHeader",
+    "Constants",
+    "LatentCodec",
+    "LatentSpace",
+    "Numerics",
+    "TensorInfo",
+    "TextEncoder",
+    "WanBlock",
+    "WanShape",
+    "WanTransformer",
+    "WanVariant",
+    "canonical_names",
+    "detect_variant",
+    "read_header",
+    "to_original",
+]

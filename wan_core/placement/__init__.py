@@ -1,1 +1,15 @@
-"""."""
+"""Which block sits on which device, how tensors travel between them, and how much memory all of it takes."""
+
+from .carrier import DeviceCarrier
+from .memory import MemoryEstimate, estimate_memory
+from .plan import MODES, Placement, PlacementConfig, resolve_placement
+
+__all__ = [
+    "MODES",
+    "DeviceCarrier",
+    "MemoryEstimate",
+    "Placement",
+    "PlacementConfig",
+    "estimate_memory",
+    "resolve_placement",
+]

@@ -1,0 +1,226 @@
+"""Set everything up and run every test: `python3 scripts/test.py [--only lint|unit|comfy|browser] [pytest arguments]`.
+
+Needs nothing but Python 3.10 and a package index. Prints the seconds each stage took against its budget, says what was
+skipped and why, and ends with one line of totals. Exit code 0 only if every stage passed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import environment
+from environment import ROOT, Environment, say
+
+LAYERS = ("lint", "unit", "comfy", "browser")
+BUDGET_S = {"set-up": 240, "python": 360, "browser": 240}
+MARKS = {
+    "unit": "not comfy and not browser and not gpu and not multi_gpu and not soak",
+    "comfy": "comfy and not browser and not gpu and not multi_gpu and not soak",
+    "browser": "browser and not gpu and not multi_gpu and not soak",
+}
+
+
+@dataclass
+class Totals:
+    """Tests over all stages. A tool such as ruff counts as one."""
+
+    passed: int = 0
+    failed: int = 0
+    skipped: int = 0
+
+    def tool(self, passed: bool) -> None:
+        if passed:
+            self.passed += 1
+        else:
+            self.failed += 1
+
+
+@dataclass
+class Stage:
+    """A line of the closing table."""
+
+    name: str
+    seconds: float
+    verdict: str
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", choices=LAYERS, help="run one layer only")
+    asked, rest = parser.parse_known_args()
+    chosen = [asked.only] if asked.only else list(LAYERS)
+
+    say("Setting up (a second run starts at once)")
+    began = time.monotonic()
+    ready = environment.prepare(tests=True)
+    stages = [Stage("set-up", time.monotonic() - began, "ok")]
+    say(f"Set-up took {stages[0].seconds:.1f} s.")
+    for sentence in ready.missing:
+        say(f"Missing. {sentence}")
+
+    totals = Totals()
+    for layer in chosen:
+        began = time.monotonic()
+        verdict = lint(ready, totals) if layer == "lint" else run_pytest(layer, rest, ready, totals)
+        stages.append(Stage(layer, time.monotonic() - began, verdict))
+
+    report(stages, ready)
+    say(f"{totals.passed} passed, {totals.failed} failed, {totals.skipped} skipped")
+    return 1 if totals.failed or any(stage.verdict == "FAILED" for stage in stages) else 0
+
+
+# ---- lint ------------------------------------------------------------------------------------
+
+
+def lint(ready: Environment, totals: Totals) -> str:
+    """Style and types, and the pure logic of the web part. Each tool counts as one test."""
+    say("\n== lint")
+    ruff = str(ready.python.with_name("ruff" + ready.python.suffix))
+    ok = tool("ruff check", [ruff, "check", "."], totals)
+    ok &= tool("ruff format", [ruff, "format", "--check", "."], totals)
+    typed = [name for name in ("wan_core", "nodes") if any((ROOT / name).rglob("*.py"))]
+    if ready.node_tools and typed:
+        link_tree_for_pyright(ready.comfyui)
+        ok &= tool("pyright", [program(ready.node_tools, "pyright"), *typed, "--project", "."], totals)
+    scripts = [folder for folder in ("web/js", "tests/web") if (ROOT / folder).is_dir()]
+    if ready.node_tools and scripts:
+        command = [
+            program(ready.node_tools, "biome"),
+            "check",
+            "--no-errors-on-unmatched",
+            *scripts,
+        ]
+        ok &= tool("biome", command, totals)
+    if not ready.node_tools:
+        totals.skipped += 2
+        say("skipped  pyright and biome: no npm")
+    ok &= node_tests(totals)
+    return "ok" if ok else "FAILED"
+
+
+def node_tests(totals: Totals) -> bool:
+    """`node --test tests/web`, when there is anything to run and to run it with."""
+    files = sorted(str(file.relative_to(ROOT)) for file in (ROOT / "tests" / "web").rglob("*.test.mjs"))
+    if not files:
+        return True
+    node = shutil.which("node")
+    if not node:
+        totals.skipped += 1
+        say("skipped  node --test tests/web: no node")
+        return True
+    done = subprocess.run([node, "--test", *files], cwd=ROOT, capture_output=True, text=True, check=False)
+    counts = dict(re.findall(r"^# (pass|fail|skipped) (\d+)", done.stdout, re.MULTILINE)) or dict(
+        re.findall(r"^ℹ (pass|fail|skipped) (\d+)", done.stdout, re.MULTILINE)
+    )
+    totals.passed += int(counts.get("pass", 0))
+    totals.failed += int(counts.get("fail", 0))
+    totals.skipped += int(counts.get("skipped", 0))
+    say(f"{'ok' if done.returncode == 0 else 'FAILED':8} node --test: {counts.get('pass', 0)} passed")
+    if done.returncode:
+        say(done.stdout + done.stderr)
+        if not int(counts.get("fail", 0)):
+            totals.failed += 1
+    return done.returncode == 0
+
+
+def tool(name: str, command: list[str], totals: Totals) -> bool:
+    """Run a checker quietly; show what it said only when it found something."""
+    began = time.monotonic()
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    passed = done.returncode == 0
+    totals.tool(passed)
+    say(f"{'ok' if passed else 'FAILED':8} {name} ({time.monotonic() - began:.1f} s)")
+    if not passed:
+        lines = (done.stdout + done.stderr).strip().splitlines()
+        say(
+            "\n".join(
+                lines[:60] + ([f"... {len(lines) - 75} lines left out"] if len(lines) > 75 else []) + lines[60:][-15:]
+            )
+        )
+    return passed
+
+
+def program(folder: Path, name: str) -> str:
+    return str(folder / (f"{name}.cmd" if os.name == "nt" else name))
+
+
+def link_tree_for_pyright(comfyui: Path) -> None:
+    """pyright reads ComfyUI's types from .cache/comfyui; with COMFYUI_PATH that is a link to the named tree."""
+    usual = environment.CACHE / "comfyui"
+    if usual.is_symlink() and usual.resolve() != comfyui.resolve():
+        usual.unlink()
+    if not usual.exists():
+        try:
+            usual.symlink_to(comfyui, target_is_directory=True)
+        except OSError:
+            say("note     pyright runs without ComfyUI's types: this system allows no symlink here")
+
+
+# ---- pytest ----------------------------------------------------------------------------------
+
+
+def run_pytest(layer: str, rest: list[str], ready: Environment, totals: Totals) -> str:
+    """One pytest run of one layer; its output goes to the terminal as it comes, its totals come back in a file."""
+    say(f"\n== {layer}")
+    counts = environment.CACHE / f"counts-{layer}.json"
+    counts.unlink(missing_ok=True)
+    command = [
+        str(ready.python),
+        "-m",
+        "pytest",
+        "-p",
+        "count_plugin",
+        "-m",
+        MARKS[layer],
+        "--durations=5",
+        *rest,
+    ]
+    variables = {**ready.variables(), "WAN_TRAINER_COUNTS": str(counts)}
+    # Two cores: a thread pool per process (torch, ComfyUI, worker) would fight for them.
+    variables.setdefault("OMP_NUM_THREADS", "2")
+    code = subprocess.call(command, cwd=ROOT, env=variables)
+    try:
+        found = json.loads(counts.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        found = {}
+    totals.passed += found.get("passed", 0)
+    totals.failed += found.get("failed", 0) + found.get("error", 0)
+    totals.skipped += found.get("skipped", 0)
+    if code == 5:  # nothing collected
+        return "no tests"
+    if code and not (found.get("failed", 0) + found.get("error", 0)):
+        totals.failed += 1  # pytest itself broke off
+    return "FAILED" if code else "ok"
+
+
+# ---- closing ---------------------------------------------------------------------------------
+
+
+def report(stages: list[Stage], ready: Environment) -> None:
+    say("\nStage      seconds  result")
+    for stage in stages:
+        say(f"{stage.name:<10} {stage.seconds:7.1f}  {stage.verdict}")
+    spent = {stage.name: stage.seconds for stage in stages}
+    python = sum(spent.get(name, 0) for name in ("lint", "unit", "comfy"))
+    for name, seconds in (
+        ("set-up", spent["set-up"]),
+        ("python", python),
+        ("browser", spent.get("browser", 0)),
+    ):
+        over = "OVER BUDGET" if seconds > BUDGET_S[name] else "within budget"
+        say(f"budget {name}: {seconds:.0f} of {BUDGET_S[name]} s, {over}")
+    for sentence in ready.missing:
+        say(f"Missing. {sentence}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

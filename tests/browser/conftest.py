@@ -1,0 +1,207 @@
+"""The real canvas in a headless Chromium, on two frontends: the one the ComfyUI tree ships, and a much newer one.
+
+@pytest.mark.browser
+def test_something(canvas: Canvas) -> None:      # runs once per frontend
+    canvas.open_template("01_stills_1_3b")
+    assert canvas.missing_nodes() == []
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from comfy_server import PACK_NAME, ComfyServer
+from environment import CACHE, OTHER_FRONTEND, find_chromium
+
+READY = "() => window.app?.extensionManager && (window.app.graph || window.app.rootGraph) && window.app.vueAppReady"
+# 404s of unset user files and answers blocked by the page's own policy are the frontend's, not ours.
+NOISE = re.compile(
+    r"user\.css|comfy\.templates\.json|/settings/|api\.comfy\.org|Content Security Policy|favicon",
+    re.I,
+)
+
+
+class Canvas:
+    """One page with the app ready."""
+
+    def __init__(self, page: Any, server: ComfyServer, shots: Path) -> None:
+        self.page = page
+        self.server = server
+        self.problems: list[str] = []
+        self._shots = shots
+        page.on("pageerror", lambda error: self.problems.append(f"page error: {error}"))
+        page.on("console", self._listen)
+
+    def _listen(self, message: Any) -> None:
+        where = str((message.location or {}).get("url", ""))
+        if message.type == "error" and not NOISE.search(message.text + where):
+            self.problems.append(f"console: {message.text} ({where})")
+
+    @property
+    def our_problems(self) -> list[str]:
+        """Page errors, and console errors that name a file or node of ours."""
+        mine = re.compile(rf"{PACK_NAME}|wan_trainer|WanTrainer", re.IGNORECASE)
+        return [text for text in self.problems if mine.search(text)]
+
+    def open(self) -> Canvas:
+        """Load the page and wait until the app and all extensions are set up."""
+        self.page.goto(self.server.url, wait_until="domcontentloaded")
+        self.page.wait_for_function(READY, timeout=60_000)
+        return self
+
+    def script(self, code: str, argument: Any = None) -> Any:
+        """Evaluate an arrow function in the page."""
+        return self.page.evaluate(code, argument)
+
+    def extensions(self) -> list[str]:
+        """Names of all registered frontend extensions."""
+        return list(self.script("() => window.app.extensions.map(e => e.name)"))
+
+    def clear(self) -> None:
+        self.script("() => window.app.graph.clear()")
+
+    def load(self, workflow: dict[str, Any]) -> None:
+        """Load a canvas (UI format) workflow."""
+        self.script("async w => { await window.app.loadGraphData(w) }", workflow)
+        self.page.wait_for_timeout(300)
+
+    def load_api(self, graph: dict[str, Any], name: str = "graph") -> None:
+        """Load an API-format graph."""
+        self.script("([g, n]) => window.app.loadApiJson(g, n)", [graph, name])
+        self.page.wait_for_timeout(300)
+
+    def templates(self) -> list[str]:
+        """Names of the templates this pack offers to the browser dialog."""
+        offered = self.server.get("/workflow_templates")
+        return sorted(offered.get(PACK_NAME, []))
+
+    def open_template_dialog(self) -> None:
+        """The template browser, as a user opens it."""
+        self.script("() => window.app.extensionManager.command.execute('Comfy.BrowseTemplates')")
+        self.page.get_by_text(PACK_NAME, exact=False).first.wait_for(timeout=20_000)
+
+    def open_template(self, name: str) -> None:
+        """Open a template of this pack through the dialog: choose the pack, then the card."""
+        self.open_template_dialog()
+        self.page.get_by_text(PACK_NAME, exact=False).first.click()
+        card = self.page.locator(f'[data-testid="template-workflow-{name}"], [data-testid$="{name}"]')
+        if not card.count():
+            card = self.page.get_by_text(name, exact=True)
+        card.first.click(timeout=20_000)
+        self.page.wait_for_function("() => window.app.graph && window.app.graph._nodes.length > 0", timeout=20_000)
+        self.page.wait_for_timeout(500)
+
+    def missing_nodes(self) -> list[str]:
+        """Node types on the canvas that no class stands behind. The dialog about them must be absent too."""
+        types = self.script(
+            """() => {
+              const known = window.LiteGraph.registered_node_types;
+              const all = [];
+              const walk = graph => {
+                for (const n of graph._nodes) { all.push(n); if (n.subgraph) walk(n.subgraph); }
+              };
+              walk(window.app.rootGraph ?? window.app.graph);
+              return all.filter(n => !n.subgraph && (n.has_errors || !(n.type in known))).map(n => n.type);
+            }"""
+        )
+        if self.page.get_by_text("missing node", exact=False).count():
+            types = [*types, "(the dialog about missing nodes is open)"]
+        return list(types)
+
+    def to_prompt(self) -> dict[str, Any]:
+        """The canvas as the queue would get it (API format)."""
+        return dict(self.script("async () => (await window.app.graphToPrompt()).output"))
+
+    def node(self, node_type: str) -> Any:
+        """Handle of the first node of a type, in subgraphs too."""
+        return self.page.evaluate_handle(
+            """type => {
+              const find = g => { for (const n of g._nodes) {
+                if (n.type === type) return n;
+                const inner = n.subgraph && find(n.subgraph); if (inner) return inner; } };
+              return find(window.app.rootGraph ?? window.app.graph);
+            }""",
+            node_type,
+        )
+
+    def run(self) -> None:
+        """Queue the canvas."""
+        self.script("() => window.app.queuePrompt(0, 1)")
+
+    def screenshot(self, name: str) -> Path:
+        """A picture of the page, kept under .cache/screenshots."""
+        self._shots.mkdir(parents=True, exist_ok=True)
+        file = self._shots / f"{name}.png"
+        self.page.screenshot(path=str(file))
+        return file
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Any]:
+    """The browser."""
+    program = find_chromium()
+    if not program:
+        pytest.skip("no Chromium: install one, or set WAN_TRAINER_CHROMIUM to its path")
+    playwright = pytest.importorskip("playwright.sync_api", reason="no playwright: run python3 scripts/test.py")
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=program, headless=True, args=["--disable-dev-shm-usage"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="session", params=["shipped", OTHER_FRONTEND])
+def frontend(request: pytest.FixtureRequest) -> str:
+    """Which frontend a test runs on."""
+    return str(request.param)
+
+
+@pytest.fixture(scope="session")
+def canvas_server(frontend: str, comfy_base: Callable[..., Path], comfyui_tree: Path) -> Iterator[ComfyServer]:
+    """A server with that frontend, tiny models and clips."""
+    root = None
+    if frontend != "shipped":
+        root = Path(os.environ.get("WAN_TRAINER_OTHER_FRONTEND") or CACHE / f"frontend-{OTHER_FRONTEND}")
+        if not (root / "index.html").is_file():
+            pytest.skip(f"no frontend {frontend}: run python3 scripts/test.py, which fetches it")
+    with ComfyServer(comfy_base(f"canvas-{frontend}"), comfyui=comfyui_tree, front_end_root=root) as server:
+        server.setting("Comfy.TutorialCompleted", True)  # else the template dialog covers the first canvas
+        server.setting("Comfy.Workflow.ShowMissingModelsWarning", False)  # tests have tiny models only
+        yield server
+
+
+@pytest.fixture
+def canvas(
+    chromium: Any, canvas_server: ComfyServer, frontend: str, request: pytest.FixtureRequest
+) -> Iterator[Canvas]:
+    """A fresh page (own storage) with the app ready; closes with a screenshot if the test failed."""
+    context = chromium.new_context(viewport={"width": 1600, "height": 1000})
+    page = Canvas(context.new_page(), canvas_server, CACHE / "screenshots" / frontend)
+    try:
+        yield page.open()
+    finally:
+        name = re.sub(r"\W+", "-", request.node.name)
+        if getattr(request.node, "failed", True):
+            page.screenshot(name)
+        context.close()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
+    report = yield
+    if report.when == "call":
+        item.failed = report.failed  # type: ignore[attr-defined]
+    return report
+
+
+@pytest.fixture(scope="session")
+def workflows(repo: Path) -> dict[str, dict[str, Any]]:
+    """The shipped canvas graphs by name."""
+    return {
+        file.stem: json.loads(file.read_text(encoding="utf-8")) for file in sorted((repo / "workflows").glob("*.json"))
+    }

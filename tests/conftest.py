@@ -1,0 +1,90 @@
+"""Fixtures every test may use. What needs something this machine lacks skips, and says what is missing."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from comfy_server import ComfyServer, make_base
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session")
+def repo() -> Path:
+    """The checkout."""
+    return ROOT
+
+
+@pytest.fixture(scope="session")
+def fixtures_dir() -> Path:
+    """Golden data; see README.md there."""
+    return ROOT / "tests" / "fixtures"
+
+
+@pytest.fixture(scope="session")
+def comfyui_tree() -> Path:
+    """A genuine ComfyUI."""
+    tree = Path(os.environ.get("COMFYUI_PATH") or ROOT / ".cache" / "comfyui").resolve()
+    if not (tree / "main.py").is_file():
+        pytest.skip("no ComfyUI: set COMFYUI_PATH, or run python3 scripts/test.py, which fetches one")
+    return tree
+
+
+@pytest.fixture(scope="session")
+def tiny_models(comfyui_tree: Path) -> Path:
+    """A `models` folder: diffusion_models/wan_tiny_t2v.safetensors, vae/wan_tiny_vae.safetensors."""
+    from world import ensure_models
+
+    return ensure_models(comfyui_tree)
+
+
+@pytest.fixture
+def clips(tmp_path: Path) -> Path:
+    """A fresh dataset folder: three real H.264 clips and their captions."""
+    from clips import place_clips
+
+    try:
+        return place_clips(tmp_path / "clips")
+    except FileNotFoundError as missing:
+        pytest.skip(str(missing))
+
+
+@pytest.fixture(scope="session")
+def comfy_base(comfyui_tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Makes a base directory with tiny models and `input/clips`: `comfy_base("name", dim=256)`."""
+    from world import TINY_PACK, fill_base
+
+    def make(name: str = "comfy", **size: int) -> Path:
+        base = make_base(tmp_path_factory.mktemp(name), [TINY_PACK])
+        try:
+            return fill_base(base, comfyui_tree, **size)
+        except FileNotFoundError as missing:
+            pytest.skip(str(missing))
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def comfy(comfy_base: Callable[..., Path], comfyui_tree: Path) -> Iterator[ComfyServer]:
+    """The running server most tests share. Leave it as you found it: no restart, no kill."""
+    with ComfyServer(comfy_base("shared"), comfyui=comfyui_tree) as server:
+        yield server
+
+
+@pytest.fixture
+def own_comfy(comfy_base: Callable[..., Path], comfyui_tree: Path) -> Iterator[Callable[..., ComfyServer]]:
+    """Starts servers a test has to itself, to kill and restart: `own_comfy(flags=[...], env={...})`."""
+    started: list[ComfyServer] = []
+
+    def start(base: Path | None = None, **options: Any) -> ComfyServer:
+        server = ComfyServer(base or comfy_base("own"), comfyui=comfyui_tree, **options)
+        started.append(server)
+        return server.start()
+
+    yield start
+    for server in started:
+        server.stop()

@@ -1,0 +1,85 @@
+"""Test-only node pack: a tiny umT5 text encoder, built from ComfyUI's own classes.
+
+CLIPLoader needs the real 256384 x 4096 embedding table. This node builds the same `CLIP` object around one layer and a
+character tokenizer of a few dozen entries: text width 4096 and 512 tokens as the real one, weights the same every time.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import string
+from typing import Any, ClassVar
+
+WORDS = string.ascii_letters + string.digits + string.punctuation
+
+
+def _tokenizer() -> Any:
+    """A character SentencePiece model with umT5's special ids (pad 0, end 1, unknown 2), as a byte tensor."""
+    import sentencepiece
+    import torch
+
+    written = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter([" ".join(WORDS)] * 4),
+        model_writer=written,
+        model_type="char",
+        vocab_size=len(WORDS) + 4,
+        hard_vocab_limit=False,
+        character_coverage=1.0,
+        pad_id=0,
+        eos_id=1,
+        unk_id=2,
+        bos_id=-1,
+        num_threads=1,
+        minloglevel=2,
+    )
+    return torch.frombuffer(bytearray(written.getvalue()), dtype=torch.uint8)
+
+
+def _tiny_clip(seed: int) -> Any:
+    import comfy.sd
+    import comfy.text_encoders.wan
+    import torch
+
+    size = {"num_layers": 1, "num_heads": 1, "d_kv": 16, "d_ff": 32, "vocab_size": len(WORDS) + 4}
+
+    class Target:
+        params: ClassVar[dict[str, Any]] = {}
+        clip = comfy.text_encoders.wan.te()
+        tokenizer = comfy.text_encoders.wan.WanT5Tokenizer
+
+    clip = comfy.sd.CLIP(
+        Target,
+        tokenizer_data={"spiece_model": _tokenizer()},
+        model_options={"umt5xxl_model_config": size, "dtype": torch.float32},
+    )
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, value in sorted(clip.cond_stage_model.named_parameters()):
+            values = torch.randn(value.shape, generator=generator)
+            if "layer_norm" in name:
+                values = 1 + 0.2 * values
+            elif value.ndim == 2 and "shared" not in name:
+                values = values / math.sqrt(value.shape[1])
+            value.copy_(values)
+    return clip
+
+
+class TinyWanCLIPLoader:
+    """Output: a CLIP as core CLIPLoader with type `wan` gives it, in miniature."""
+
+    CATEGORY = "tests"
+    FUNCTION = "load"
+    RETURN_TYPES = ("CLIP",)
+
+    @classmethod
+    def INPUT_TYPES(cls) -> dict[str, Any]:
+        return {"optional": {"seed": ("INT", {"default": 22, "min": 0, "max": 2**31})}}
+
+    def load(self, seed: int = 22) -> tuple[Any]:
+        return (_tiny_clip(seed),)
+
+
+NODE_CLASS_MAPPINGS = {"TinyWanCLIPLoader": TinyWanCLIPLoader}
+NODE_DISPLAY_NAME_MAPPINGS = {"TinyWanCLIPLoader": "Tiny Wan CLIP (tests)"}

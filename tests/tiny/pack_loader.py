@@ -1,0 +1,55 @@
+"""Load the pack as ComfyUI does, in this process: `pack = load_pack(tree, base)`.
+
+For tests of node classes and schemas that need no server. ComfyUI's tree goes first on sys.path, because its top-level
+`nodes.py`, `server.py` and `utils` must win over anything of ours with the same name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+__all__ = ["list_nodes", "load_pack"]
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def load_pack(comfyui: Path, base: Path) -> ModuleType:
+    """The pack's module, under the name ComfyUI gives it. `base` is ComfyUI's base directory for this process."""
+    name = str(ROOT).replace(".", "_x_")
+    if name in sys.modules:
+        return sys.modules[name]
+    sys.path.insert(0, str(comfyui))
+    arguments, sys.argv = sys.argv, sys.argv[:1]
+    try:
+        from comfy.cli_args import args
+
+        args.cpu = True
+        args.base_directory = str(base)
+    finally:
+        sys.argv = arguments
+    return _execute(name)
+
+
+def _execute(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, ROOT / "__init__.py")
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{ROOT} has no __init__.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def list_nodes(pack: ModuleType) -> dict[str, Any]:
+    """Node id -> node class, through the pack's own entry point."""
+
+    async def ask() -> list[Any]:
+        extension = await pack.comfy_entrypoint()
+        return list(await extension.get_node_list())
+
+    return {node.define_schema().node_id: node for node in asyncio.run(ask())}

@@ -1,0 +1,117 @@
+"""How a running worker is steered: one way in. Commands come as JSON lines on stdin, their end means the parent died."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import threading
+import time
+from collections import deque
+from typing import Any, BinaryIO, Protocol
+
+from .errors import Stopped
+from .events import COMMANDS
+
+__all__ = ["Control", "PipeControl", "SignalControl"]
+
+
+class Control(Protocol):
+    """What the training loop may ask."""
+
+    def stop_reason(self) -> str:
+        """Why to stop, or '' to go on. Cheap: called at every micro-step and denoising step."""
+        ...
+
+    def take(self, command: str) -> bool:
+        """True once for each time `command` (save, sample) was given."""
+        ...
+
+    def wait_decoded(self, sample_id: str, timeout_s: float) -> dict[str, Any] | None:
+        """The answer to a decode_wanted, or None after the time-out or when nobody decodes. Raises Stopped on stop."""
+        ...
+
+
+class SignalControl:
+    """A worker nobody talks to: stdin is never read; SIGINT and SIGTERM stop it after the present step."""
+
+    def __init__(self) -> None:
+        self._reason = ""
+        if threading.current_thread() is threading.main_thread():
+            for name in ("SIGINT", "SIGTERM"):
+                signal.signal(getattr(signal, name), self._on_signal)
+
+    def _on_signal(self, number: int, _frame: object) -> None:
+        if self._reason:
+            raise KeyboardInterrupt  # the second time means at once; committed steps stand
+        self._reason = f"signal {signal.Signals(number).name}"
+
+    def stop_reason(self) -> str:
+        return self._reason
+
+    def take(self, command: str) -> bool:
+        return False
+
+    def wait_decoded(self, sample_id: str, timeout_s: float) -> dict[str, Any] | None:
+        return None
+
+
+class PipeControl:
+    """Commands from a pipe, read by a thread; the end of the pipe is a stop, so no orphan ever holds a GPU."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._changed = threading.Condition()
+        self._reason = ""
+        self._pending: deque[str] = deque()
+        self._decoded: dict[str, dict[str, Any]] = {}
+        threading.Thread(target=self._read, args=(stream,), daemon=True, name="commands").start()
+
+    def _read(self, stream: BinaryIO) -> None:
+        for line in stream:
+            self._accept(line)
+        self._stop("the parent process ended")
+
+    def _accept(self, line: bytes) -> None:
+        try:
+            message = json.loads(line)
+            command = message["command"]
+        except (ValueError, KeyError, TypeError):
+            command, message = "", {}
+        if command not in COMMANDS:
+            print(f"Unknown command ignored: {line[:200]!r}", file=sys.stderr)  # noqa: T201
+        elif command == "stop":
+            self._stop(str(message.get("reason") or "stopped by the user"))
+        else:
+            with self._changed:
+                if command == "decoded":
+                    self._decoded[str(message.get("sample_id"))] = message
+                else:
+                    self._pending.append(command)
+                self._changed.notify_all()
+
+    def _stop(self, reason: str) -> None:
+        with self._changed:
+            self._reason = self._reason or reason
+            self._changed.notify_all()
+
+    def stop_reason(self) -> str:
+        return self._reason
+
+    def take(self, command: str) -> bool:
+        with self._changed:
+            if command not in self._pending:
+                return False
+            self._pending = deque(c for c in self._pending if c != command)
+            return True
+
+    def wait_decoded(self, sample_id: str, timeout_s: float) -> dict[str, Any] | None:
+        deadline = time.monotonic() + timeout_s
+        with self._changed:
+            while sample_id not in self._decoded:
+                if self._reason:
+                    raise Stopped(self._reason)
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    return None
+                self._changed.wait(left)
+            return self._decoded.pop(sample_id)

@@ -1,0 +1,110 @@
+"""`diffusion_model.<path>.lora_A/.lora_B.weight` plus `.alpha`: read by ComfyUI, diffusers, musubi-tuner and DiffSynth.
+
+Alpha is always written: readers that miss it assume a scale of 1, trainers that omit it are misread by half of them.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..errors import ExportError
+from ..lora import LoraConfig, LoraWeights
+from ..model import WanVariant
+from ..precision import torch_dtype
+
+__all__ = ["LoraFile", "lora_metadata"]
+
+
+@dataclass(frozen=True)
+class LoraFile:
+    """A LoRA ready to be written."""
+
+    weights: LoraWeights
+    alpha: float
+    dtype: str
+    """bf16, fp16 or fp32"""
+    metadata: dict[str, str]
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Tensors by the names of the file. ExportError when a value is not finite: such a file never gets a name."""
+        dtype = torch_dtype(self.dtype)
+        found: dict[str, Tensor] = {}
+        for name, value in self.weights.tensors.items():
+            stored = value.to(dtype)
+            if not torch.isfinite(stored).all():
+                raise ExportError(
+                    f"The LoRA weight {name} is not finite as {self.dtype}; the file was not written. "
+                    "Resume from an earlier saved step with a lower learning rate."
+                )
+            found[f"diffusion_model.{name}"] = stored.contiguous()
+            if name.endswith(".lora_A.weight"):
+                module = name.removesuffix(".lora_A.weight")
+                found[f"diffusion_model.{module}.alpha"] = torch.tensor(self.alpha, dtype=torch.float32)
+        return found
+
+    def to_bytes(self) -> bytes:
+        """The safetensors file."""
+        from safetensors.torch import save
+
+        return _ordered(save(self.tensors(), self.metadata))
+
+
+def _ordered(data: bytes) -> bytes:
+    """The same file with its metadata sorted: safetensors writes it in random order, and equal jobs make equal bytes."""
+    length = struct.unpack("<Q", data[:8])[0]
+    header = json.loads(data[8 : 8 + length])
+    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode("utf-8")
+    text += b" " * (-len(text) % 8)
+    return struct.pack("<Q", len(text)) + text + data[8 + length :]
+
+
+def lora_metadata(
+    *,
+    run_name: str,
+    job_id: str,
+    step: int,
+    lora: LoraConfig,
+    settings: dict[str, object],
+    variant: WanVariant,
+    data_fingerprint: str,
+    base_digest: str,
+    pack_version: str,
+) -> dict[str, str]:
+    """Header texts under the names other tools look for (`ss_*`, `modelspec.*`); no path, no captions, no secrets."""
+    low, high = (round(1000 * sigma) for sigma in variant.sigma_range())
+    return {
+        "format": "pt",
+        "modelspec.sai_model_spec": "1.0.0",
+        "modelspec.architecture": f"wan{variant.name[:3]}/lora",
+        "modelspec.implementation": "wan-trainer",
+        "modelspec.title": run_name,
+        "modelspec.timestep_range": f"{low},{high}",
+        "ss_base_model_version": "wan",
+        "ss_network_module": "peft.lora",
+        "ss_network_dim": str(lora.rank),
+        "ss_network_alpha": str(lora.effective_alpha),
+        "ss_network_args": json.dumps({"targets": list(lora.targets), "dropout": lora.dropout}),
+        "ss_output_name": run_name,
+        "ss_steps": str(step),
+        "ss_max_train_steps": str(settings.get("steps")),
+        "ss_learning_rate": str(settings.get("learning_rate")),
+        "ss_optimizer": str(settings.get("optimizer")),
+        "ss_lr_scheduler": str(settings.get("lr_scheduler")),
+        "ss_gradient_accumulation_steps": str(settings.get("gradient_accumulation_steps")),
+        "ss_gradient_checkpointing": str(settings.get("gradient_checkpointing")),
+        "ss_max_grad_norm": str(settings.get("max_grad_norm")),
+        "ss_timestep_sampling": str(settings.get("timestep_sampling")),
+        "ss_discrete_flow_shift": str(settings.get("discrete_flow_shift")),
+        "ss_seed": str(settings.get("seed")),
+        "wan_trainer.job_id": job_id,
+        "wan_trainer.variant": variant.name,
+        "wan_trainer.data_fingerprint": data_fingerprint,
+        "wan_trainer.base_digest": base_digest,
+        "wan_trainer.version": pack_version,
+    }

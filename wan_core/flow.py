@@ -1,0 +1,109 @@
+"""Flow-matching maths: noise levels, noising, target, weights. Pure functions of tensors; needs torch only.
+
+Convention (Wan, and every Wan trainer): `noised = (1 - sigma) * latent + sigma * noise`, target `noise - latent`,
+and the model is told `timestep = 1000 * sigma`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import torch
+from torch import Tensor
+
+from .errors import ConfigError
+
+__all__ = [
+    "TIMESTEP_SAMPLINGS",
+    "add_noise",
+    "draw_noise",
+    "draw_sigma",
+    "seeded_generator",
+    "shift_sigma",
+    "simple_sigmas",
+    "velocity_loss",
+    "velocity_target",
+]
+
+TIMESTEP_SAMPLINGS = ("uniform", "sigmoid", "shift")
+"""uniform: U(0,1) then shift. sigmoid: sigmoid(scale * N(0,1)). shift: sigmoid, then the shift map."""
+
+
+def shift_sigma(sigma: Tensor, shift: float) -> Tensor:
+    """The schedule shift s: s*sigma / (1 + (s-1)*sigma). Maps [0, 1] onto itself; 1 leaves sigma unchanged."""
+    return shift * sigma / (1 + (shift - 1) * sigma)
+
+
+def seeded_generator(*parts: int | str) -> torch.Generator:
+    """A CPU generator named by `parts`, for example (seed, "noise", micro_step).
+
+    Every draw of a run comes from one of these, so no random state has to be saved, and neither a preview, the number
+    of devices nor a resume changes what is drawn.
+    """
+    digest = hashlib.sha256("\x1f".join(str(p) for p in parts).encode()).digest()
+    return torch.Generator("cpu").manual_seed(int.from_bytes(digest[:8], "little") >> 1)
+
+
+def draw_sigma(
+    count: int,
+    generator: torch.Generator,
+    *,
+    sampling: str,
+    shift: float,
+    sigmoid_scale: float = 1.0,
+    sigma_min: float = 0.0,
+    sigma_max: float = 1.0,
+) -> Tensor:
+    """`count` noise levels (count,) float32 on the CPU, inside [sigma_min, sigma_max].
+
+    A range narrower than [0, 1] (one expert of a pair) cuts the distribution and keeps its shape: draws outside are
+    drawn again, so the expert sees the noise levels it would see in the pair.
+    """
+    if sampling not in TIMESTEP_SAMPLINGS:
+        raise ConfigError(f'timestep_sampling "{sampling}" is unknown. Use one of: {", ".join(TIMESTEP_SAMPLINGS)}.')
+    kept = torch.empty(0)
+    for _ in range(1000):
+        if sampling == "uniform":
+            sigma = shift_sigma(torch.rand(count, generator=generator), shift)
+        else:
+            sigma = torch.sigmoid(sigmoid_scale * torch.randn(count, generator=generator))
+            sigma = shift_sigma(sigma, shift) if sampling == "shift" else sigma
+        kept = torch.cat([kept, sigma[(sigma >= sigma_min) & (sigma <= sigma_max)]])
+        if len(kept) >= count:
+            return kept[:count]
+    raise ConfigError(
+        f"timestep_sampling {sampling} with shift {shift} almost never falls into the range "
+        f"{sigma_min * 1000:.0f}-{sigma_max * 1000:.0f}. Choose uniform, or another shift."
+    )
+
+
+def draw_noise(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    """Standard normal noise of `shape`, float32, on the CPU."""
+    return torch.randn(shape, generator=generator)
+
+
+def add_noise(latent: Tensor, noise: Tensor, sigma: Tensor) -> Tensor:
+    """Noised latent for (B, C, F, H, W) latent and noise and sigma (B,)."""
+    level = sigma.view(-1, *([1] * (latent.ndim - 1)))
+    return (1 - level) * latent + level * noise
+
+
+def velocity_target(latent: Tensor, noise: Tensor) -> Tensor:
+    """What the model must predict: the velocity noise - latent, same shape."""
+    return noise - latent
+
+
+def velocity_loss(prediction: Tensor, target: Tensor) -> Tensor:
+    """Mean squared error in float32; a scalar."""
+    return torch.nn.functional.mse_loss(prediction.float(), target.float())
+
+
+def simple_sigmas(steps: int, shift: float) -> Tensor:
+    """ComfyUI's `simple` schedule on Wan: (steps + 1,) float32 from 1 down to 0.
+
+    Picks every (1000/steps)-th entry of the shifted grid k/1000 (k = 1..1000), counted from the noisy end and rounded
+    down; for a divisor of 1000 that is the plain shifted linspace(1, 0).
+    """
+    stride = 1000 / steps
+    grid = torch.tensor([1000 - int(index * stride) for index in range(steps)], dtype=torch.float64) / 1000
+    return torch.cat([shift_sigma(grid, shift), torch.zeros(1, dtype=torch.float64)]).float()

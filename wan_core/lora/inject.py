@@ -1,0 +1,135 @@
+"""LoRA adapters by PEFT injection: float32 weights, matmuls in the layer's own dtype, a start that depends on names only."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import ConfigError, DependencyError
+from ..flow import seeded_generator
+from .config import LoraConfig
+
+if TYPE_CHECKING:
+    from peft.tuners.lora import LoraLayer
+
+__all__ = ["adapter_parameters", "check_peft", "inject_lora", "lora_layers", "set_strength"]
+
+_ADAPTER = "default"
+
+
+def inject_lora(model: nn.Module, config: LoraConfig, *, seed: int, dtype: torch.dtype | None = None) -> list[str]:
+    """Add adapters to every matching linear of a placed (and quantized) model; returns the adapted module names.
+
+    A starts Kaiming-uniform from a generator named by (seed, module), B at zero, so neither device, split nor order
+    changes the start. The base is frozen; adapter weights are float32 on their layer's device. `dtype` is what the
+    adapter's matmuls run in; None follows the input, which spares a float32 copy of every activation.
+    """
+    peft_config, inject = _peft(config)
+    model.requires_grad_(False)
+    try:
+        inject(peft_config, model)
+    except ValueError as error:
+        raise ConfigError(
+            f"No linear of the model matches the LoRA targets {list(config.targets)}. Example: blocks\\.\\d+\\.ffn\\.0"
+        ) from error
+    names = []
+    for name, layer in lora_layers(model):
+        down, up = layer.lora_A[_ADAPTER], layer.lora_B[_ADAPTER]
+        down.weight.data = _start(down.weight, seed, name)
+        up.weight.data = torch.zeros_like(up.weight, dtype=torch.float32)
+        _compute_in(layer, dtype)
+        names.append(name)
+    return names
+
+
+def _start(weight: Tensor, seed: int, name: str) -> Tensor:
+    """Kaiming-uniform with a = sqrt(5), as PEFT and the LoRA paper's code start A: U(-1/sqrt(in), 1/sqrt(in))."""
+    if weight.device.type == "meta" or type(weight) is not nn.Parameter:
+        return torch.empty_like(weight, dtype=torch.float32)
+    bound = 1 / math.sqrt(weight.shape[1])
+    values = torch.rand(weight.shape, generator=seeded_generator(seed, "lora", name)) * (2 * bound) - bound
+    return values.to(weight.device)
+
+
+def _compute_in(layer: LoraLayer, dtype: torch.dtype | None) -> None:
+    """Replace the layer's forward by one that casts the small adapter weights instead of the large activations."""
+
+    def forward(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        result = layer.base_layer(x, *args, **kwargs)
+        if layer.disable_adapters:
+            return result
+        inside = dtype or x.dtype
+        down = layer.lora_A[_ADAPTER].weight.to(inside)
+        up = layer.lora_B[_ADAPTER].weight.to(inside)
+        hidden = nn.functional.linear(layer.lora_dropout[_ADAPTER](x.to(inside)), down)
+        return result + (nn.functional.linear(hidden, up) * layer.scaling[_ADAPTER]).to(result.dtype)
+
+    layer.forward = forward
+
+
+def lora_layers(model: nn.Module) -> Iterator[tuple[str, LoraLayer]]:
+    """(module name, layer) of every adapted linear, in model order."""
+    from peft.tuners.lora import LoraLayer
+
+    for name, module in model.named_modules():
+        if isinstance(module, LoraLayer):
+            yield name, module
+
+
+def adapter_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
+    """Trainable parameters by `<module>.lora_A.weight` / `<module>.lora_B.weight`."""
+    found: dict[str, nn.Parameter] = {}
+    for name, layer in lora_layers(model):
+        found[f"{name}.lora_A.weight"] = layer.lora_A[_ADAPTER].weight
+        found[f"{name}.lora_B.weight"] = layer.lora_B[_ADAPTER].weight
+    return found
+
+
+def set_strength(model: nn.Module, strength: float, config: LoraConfig) -> None:
+    """Scale the adapters for sampling; 1.0 is the trained strength, 0.0 the base model."""
+    for _, layer in lora_layers(model):
+        layer.scaling[_ADAPTER] = config.scale * strength
+
+
+def check_peft() -> None:
+    """DependencyError with the package and the pip line when adapters could not be injected here."""
+    _peft(LoraConfig())
+
+
+def _peft(config: LoraConfig) -> tuple[Any, Any]:
+    try:
+        from peft import LoraConfig as PeftConfig
+        from peft import inject_adapter_in_model
+        from peft.import_utils import is_torchao_available
+
+        is_torchao_available()  # raises for a torchao that is too old; PEFT itself asks only when a layer is wrapped
+    except Exception as error:  # peft, or the torchvision and torchao it imports, can break in many ways
+        raise DependencyError(_blame(error)) from error
+    peft_config = PeftConfig(
+        r=config.rank,
+        lora_alpha=config.effective_alpha,  # type: ignore[arg-type]
+        lora_dropout=config.dropout,
+        target_modules=config.pattern,
+        init_lora_weights=False,
+    )
+    return peft_config, inject_adapter_in_model
+
+
+def _blame(error: BaseException) -> str:
+    """Which package to repair, from the innermost cause of a failed peft import."""
+    root = error
+    while (inner := root.__cause__ or root.__context__) is not None:
+        root = inner
+    reason = f"{type(root).__name__}: {root}"[:300]
+    if "torchvision" in reason:
+        return (
+            f"Training a LoRA needs peft, which stumbles over a torchvision that does not match torch {torch.__version__} "
+            f"({reason}). Run: python -m pip install -U torchvision, from the same index as torch."
+        )
+    if "torchao" in reason:
+        return f'Training a LoRA needs a newer torchao ({reason}). Run: python -m pip install -U "torchao>=0.16"'
+    return f'Training a LoRA needs peft ({reason}). Run: python -m pip install -U "peft>=0.17"'

@@ -1,0 +1,67 @@
+"""metrics.jsonl: one event a line, append-only. A torn last line is tolerated; a step trained twice counts once, last line wins."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from ..events import (
+    CheckpointSaved,
+    Evaluated,
+    Event,
+    SampleReady,
+    StepDone,
+    StepSkipped,
+    to_line,
+)
+
+__all__ = ["JsonlSink", "read_metrics"]
+
+_KEPT = (StepDone, StepSkipped, Evaluated, CheckpointSaved, SampleReady)
+
+
+class JsonlSink:
+    """Appends the events worth keeping; every line is flushed, so a kill loses at most a part of the last one."""
+
+    def __init__(self, path: Path) -> None:
+        torn = _ends_torn(path)
+        self._file = open(path, "a", encoding="utf-8", newline="\n")  # noqa: SIM115  closed by close()
+        if torn:
+            self._file.write("\n")
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, _KEPT):
+            self._file.write(to_line(event))
+            self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _ends_torn(path: Path) -> bool:
+    if not path.exists() or path.stat().st_size == 0:
+        return False
+    with open(path, "rb") as file:
+        file.seek(-1, 2)
+        return file.read(1) != b"\n"
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """All whole lines in order of their step; for step lines only the newest of each step."""
+    if not path.exists():
+        return []
+    steps: dict[int, dict[str, Any]] = {}
+    others: list[dict[str, Any]] = []
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        try:
+            record = json.loads(line)
+        except ValueError:
+            continue
+        if not isinstance(record, dict):
+            continue
+        if record.get("event") == StepDone.name:
+            steps[int(record["step"])] = record
+        else:
+            others.append(record)
+    return sorted([*steps.values(), *others], key=lambda r: int(r.get("step", 0)))

@@ -1,0 +1,71 @@
+"""Names of weights: prefixes that files carry, and the map from diffusers' names to the original ones.
+
+The engine speaks original Wan names only (`blocks.0.self_attn.q.weight`); everything else is translated at the door.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+__all__ = ["PREFIXES", "canonical_names", "to_original"]
+
+PREFIXES = ("model.diffusion_model.", "diffusion_model.", "model.model.", "net.", "model.")
+"""Longest first; community files wrap the original names in one of these."""
+
+_DIFFUSERS_MARK = "condition_embedder.time_proj.weight"
+
+# Whole dotted components only: substring renaming is order-sensitive (norm2/norm3 swap, head.modulation).
+_TOP = {
+    "condition_embedder.text_embedder.linear_1": "text_embedding.0",
+    "condition_embedder.text_embedder.linear_2": "text_embedding.2",
+    "condition_embedder.time_embedder.linear_1": "time_embedding.0",
+    "condition_embedder.time_embedder.linear_2": "time_embedding.2",
+    "condition_embedder.time_proj": "time_projection.1",
+    "condition_embedder.image_embedder.norm1": "img_emb.proj.0",
+    "condition_embedder.image_embedder.ff.net.0.proj": "img_emb.proj.1",
+    "condition_embedder.image_embedder.ff.net.2": "img_emb.proj.3",
+    "condition_embedder.image_embedder.norm2": "img_emb.proj.4",
+    "condition_embedder.image_embedder.pos_embed": "img_emb.emb_pos",
+    "proj_out": "head.head",
+    "scale_shift_table": "head.modulation",
+}
+_IN_BLOCK = {
+    "attn1.to_out.0": "self_attn.o",
+    "attn2.to_out.0": "cross_attn.o",
+    "attn2.add_k_proj": "cross_attn.k_img",
+    "attn2.add_v_proj": "cross_attn.v_img",
+    "attn2.norm_added_k": "cross_attn.norm_k_img",
+    "norm2": "norm3",
+    "ffn.net.0.proj": "ffn.0",
+    "ffn.net.2": "ffn.2",
+    "scale_shift_table": "modulation",
+}
+for _number, _attention in (("attn1", "self_attn"), ("attn2", "cross_attn")):
+    for _part in ("q", "k", "v"):
+        _IN_BLOCK[f"{_number}.to_{_part}"] = f"{_attention}.{_part}"
+    for _part in ("norm_q", "norm_k"):
+        _IN_BLOCK[f"{_number}.{_part}"] = f"{_attention}.{_part}"
+
+_BLOCK = re.compile(r"^(blocks\.\d+)\.(.+?)(\.weight|\.bias)?$")
+_LEAF = re.compile(r"^(.+?)(\.weight|\.bias)?$")
+
+
+def to_original(name: str) -> str:
+    """The original name of one diffusers name; names without a translation come back unchanged."""
+    if match := _BLOCK.match(name):
+        block, inner, leaf = match.groups()
+        return f"{block}.{_IN_BLOCK.get(inner, inner)}{leaf or ''}"
+    match = _LEAF.match(name)
+    assert match
+    return f"{_TOP.get(match[1], match[1])}{match[2] or ''}"
+
+
+def canonical_names(names: Iterable[str]) -> dict[str, str]:
+    """File name of each tensor -> original Wan name, with the file's prefix stripped and diffusers names translated."""
+    names = list(names)
+    prefix = next((p for p in PREFIXES if sum(n.startswith(p) for n in names) > len(names) // 2), "")
+    stripped = {name: name.removeprefix(prefix) for name in names}
+    if _DIFFUSERS_MARK in stripped.values():
+        return {name: to_original(inner) for name, inner in stripped.items()}
+    return stripped

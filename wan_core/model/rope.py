@@ -1,0 +1,40 @@
+"""Rotary position embedding over (frame, row, column), as Wan defines it.
+
+Tables are built in float64 and handed to the blocks as plain tensors: never buffers, so neither `.to(dtype)` nor a
+sharding wrapper can round them.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+__all__ = ["rope_table", "rotate"]
+
+
+def rope_table(
+    grid: tuple[int, int, int], head_dim: int, *, dtype: torch.dtype, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """cos and sin, each (N, 1, head_dim / 2) in `dtype`, for a token grid (frames, rows, columns), N row-major.
+
+    Rows and columns take 2 * (head_dim // 6) channels each, time the rest; frequencies 10000^(-2j / axis channels)
+    (Wan2.1 model.py: rope_params). Angles are float64 before they are rounded to `dtype`.
+    """
+    space = 2 * (head_dim // 6)
+    widths = (head_dim - 2 * space, space, space)
+    angles = []
+    for axis, (length, width) in enumerate(zip(grid, widths, strict=True)):
+        powers = torch.arange(0, width, 2, dtype=torch.float64, device=device) / width
+        angle = torch.outer(torch.arange(length, dtype=torch.float64, device=device), 10000.0**-powers)
+        shape = [1, 1, 1, width // 2]
+        shape[axis] = length
+        angles.append(angle.view(shape).expand(*grid, width // 2))
+    table = torch.cat(angles, dim=-1).reshape(-1, 1, head_dim // 2)
+    return table.cos().to(dtype), table.sin().to(dtype)
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotate adjacent channel pairs (2j, 2j+1) of x (B, N, heads, head_dim); the product is in the table's dtype."""
+    even, odd = x.to(cos.dtype).unflatten(-1, (-1, 2)).unbind(-1)
+    rotated = torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=-1)
+    return rotated.flatten(-2).to(x.dtype)

@@ -1,0 +1,40 @@
+"""Carries tensors between the devices of a split model. Every block has its bridge; none relies on its neighbour."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..model import Constants
+from .plan import Placement
+
+__all__ = ["DeviceCarrier"]
+
+
+class DeviceCarrier:
+    """The `Carrier` of a model whose blocks lie on several devices.
+
+    Tokens move where they must; the constants of a pass are copied once to each device, not once per block. Moves
+    happen outside the checkpointed region, so recompute does not repeat them, and are differentiable.
+    """
+
+    def __init__(self, placement: Placement) -> None:
+        self._placement = placement
+        self._source: Constants | None = None
+        self._copies: dict[torch.device, Constants] = {}
+
+    def to_block(self, index: int, tokens: Tensor, constants: Constants) -> tuple[Tensor, Constants]:
+        device = self._placement.block_devices[index]
+        if constants is not self._source:
+            self._source, self._copies = constants, {}
+        if device not in self._copies:
+            self._copies[device] = Constants(*(_move(t, device) for t in constants))
+        return _move(tokens, device), self._copies[device]
+
+    def to_head(self, tokens: Tensor, time: Tensor) -> tuple[Tensor, Tensor]:
+        self._source, self._copies = None, {}
+        return _move(tokens, self._placement.first), _move(time, self._placement.first)
+
+
+def _move(tensor: Tensor, device: torch.device) -> Tensor:
+    return tensor if tensor.device == device else tensor.to(device, non_blocking=True)

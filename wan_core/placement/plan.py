@@ -1,0 +1,124 @@
+"""The placement plan: the only place that knows devices."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from ..config import Config, nearest
+from ..errors import ConfigError, PlacementError
+
+__all__ = ["MODES", "Placement", "PlacementConfig", "resolve_placement"]
+
+MODES = ("one device", "split blocks", "copy per GPU")
+"""one device; split blocks: consecutive blocks on each device, one process; copy per GPU: one process and one full model
+each, gradients averaged over gloo (works without NCCL, so on Windows too)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlacementConfig(Config):
+    """What SplitAcrossGPUs and LoadWanModel ask for; devices are resolved where the job runs."""
+
+    mode: str = "one device"
+    devices: str = "default"
+    """default, all, or a comma-separated list such as "cuda:0,cuda:1" """
+    split_at: str = "auto"
+    """auto, midpoint, or first block of each later device such as "20" or "14,28" """
+
+    def __post_init__(self) -> None:
+        if self.mode not in MODES:
+            raise ConfigError(f'Split mode "{self.mode}" is unknown.{nearest(self.mode, list(MODES))}')
+        if self.split_at not in ("auto", "midpoint"):
+            _numbers(self.split_at)
+
+    def device_names(self) -> tuple[str, ...]:
+        """The devices of this machine the job may use, at least one; PlacementError when one does not exist."""
+        gpus = tuple(f"cuda:{i}" for i in range(torch.cuda.device_count()))
+        if self.devices == "default":
+            return gpus[:1] or ("cpu",)
+        if self.devices == "all":
+            return gpus or ("cpu",)
+        names = tuple(n.strip() for n in self.devices.split(",") if n.strip())
+        for name in names:
+            if name.startswith("cuda") and name not in gpus:
+                have = ", ".join(gpus) or "none; only cpu"
+                raise PlacementError(f'Device "{name}" does not exist here (GPUs: {have}). Change devices.')
+        if not names:
+            raise PlacementError('devices is empty. Write "all", or a list such as "cuda:0,cuda:1".')
+        return names
+
+    @property
+    def ranks(self) -> int:
+        """How many processes train together."""
+        return len(self.device_names()) if self.mode == "copy per GPU" else 1
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Device of every block; everything that is not a block lives on the first device."""
+
+    block_devices: tuple[torch.device, ...]
+
+    @property
+    def first(self) -> torch.device:
+        return self.block_devices[0]
+
+    @property
+    def devices(self) -> tuple[torch.device, ...]:
+        """Distinct devices in order of use."""
+        return tuple(dict.fromkeys(self.block_devices))
+
+    def device_of(self, name: str) -> torch.device:
+        """Where the weight or module `name` (original Wan name) lives."""
+        parts = name.split(".")
+        if parts[0] == "blocks" and len(parts) > 1:
+            return self.block_devices[int(parts[1])]
+        return self.first
+
+    def check(self, model: nn.Module) -> None:
+        """PlacementError when a parameter or buffer lies elsewhere than planned, or has no memory yet."""
+        for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+            planned = self.device_of(name)
+            if tensor.device != planned:
+                raise PlacementError(f"{name} is on {tensor.device}, planned was {planned}. This is a bug; please report it.")
+
+
+def resolve_placement(config: PlacementConfig, num_blocks: int, rank: int = 0) -> Placement:
+    """The device of each of `num_blocks` blocks for this process."""
+    names = config.device_names()
+    devices = [_device(n) for n in names]
+    if config.mode == "copy per GPU":
+        return Placement((devices[rank % len(devices)],) * num_blocks)
+    if config.mode == "one device" or len(devices) == 1:
+        return Placement((devices[0],) * num_blocks)
+    return split_blocks(devices, num_blocks, config.split_at)
+
+
+def split_blocks(devices: list[torch.device], num_blocks: int, split_at: str) -> Placement:
+    """Consecutive runs of blocks over `devices`. "midpoint" and "auto" give every device the same number of blocks,
+    the first devices one fewer where it does not divide (they also hold embeddings and head)."""
+    if split_at in ("auto", "midpoint"):
+        edges = [num_blocks * i // len(devices) for i in range(len(devices) + 1)]
+    else:
+        edges = [0, *_numbers(split_at), num_blocks]
+    if len(edges) != len(devices) + 1 or any(b <= a for a, b in zip(edges, edges[1:], strict=False)):
+        raise PlacementError(
+            f'split_at "{split_at}" does not divide {num_blocks} blocks over {len(devices)} devices. '
+            f"Give {len(devices) - 1} rising number(s) between 1 and {num_blocks - 1}, or midpoint."
+        )
+    return Placement(tuple(d for d, a, b in zip(devices, edges, edges[1:], strict=False) for _ in range(a, b)))
+
+
+def _numbers(text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError as error:
+        raise ConfigError(f'split_at "{text}" is not auto, midpoint or block numbers such as "20".') from error
+
+
+def _device(name: str) -> torch.device:
+    device = torch.device(name)
+    # "cpu" has no index; everything else gets one, so that devices compare equal to those of tensors.
+    return device if device.type == "cpu" or device.index is not None else torch.device(device.type, 0)

@@ -1,0 +1,214 @@
+"""A whole job from one directory: what run.json says, which directory a job belongs to, and running it.
+
+A run is a directory; `run_job` is the engine. Layout (public, version field first): run.json, status.json,
+metrics.jsonl, log.txt, saves/step-NNNNNN/{lora.safetensors, state.safetensors, manifest.json}, samples/.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from . import __version__
+from .config import Config
+from .errors import ConfigError
+from .files import FileError, Roots, atomic_write_json, read_json, safe_name, sampled_digest
+from .load import ModelPlan
+from .lora import LoraConfig
+from .sample import SampleConfig
+from .train.config import TrainConfig
+
+__all__ = [
+    "RUN_VERSION",
+    "DataConfig",
+    "RunConfig",
+    "RunDecision",
+    "RunStatus",
+    "choose_run",
+    "prepare_run",
+    "read_run",
+    "read_status",
+    "write_status",
+]
+
+RUN_VERSION = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataConfig(Config):
+    """The cache set a run trains on."""
+
+    fingerprint: str
+    """content hash of the set; its file lies in the cache folder"""
+    num_items: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig(Config):
+    """run.json: the whole job, without a path of this machine and without secrets."""
+
+    version: int = RUN_VERSION
+    run_name: str
+    model: ModelPlan
+    base_digest: str = ""
+    """sampled digest of the base file; a different file under the same name is a different job"""
+    start_digest: str = ""
+    """the same for the LoRA the run starts from"""
+    data: DataConfig
+    lora: LoraConfig = LoraConfig()
+    train: TrainConfig = TrainConfig()
+    preview: SampleConfig | None = None
+    pack_version: str = __version__
+
+    def __post_init__(self) -> None:
+        if self.version != RUN_VERSION:
+            raise ConfigError(f"run.json has version {self.version}; this pack reads version {RUN_VERSION}. Update the pack.")
+        safe_name(self.run_name, "run_name")
+
+    def with_digests(self, roots: Roots) -> RunConfig:
+        """With the identity of the files it names filled in."""
+        start = sampled_digest(roots.resolve(self.lora.start_from)) if self.lora.start_from else ""
+        return replace(self, base_digest=sampled_digest(roots.resolve(self.model.base_file)), start_digest=start)
+
+    def identity(self) -> dict[str, Any]:
+        """What makes two jobs the same: everything that decides the weights, but neither the step total nor how often
+        is saved or previewed, nor where the blocks lie (a split gives the same numbers)."""
+        data = self.to_dict()
+        for key in ("version", "run_name", "preview", "pack_version"):
+            data.pop(key)
+        for key in ("steps", "save_every_n_steps", "preview_every_n_steps", "eval_items", "eval_timesteps", "save_dtype"):
+            data["train"].pop(key)
+        data["model"].pop("base_file")
+        data["model"]["placement"] = {"ranks": self.model.placement.ranks}
+        data["data"].pop("num_items")
+        data["lora"].pop("start_from")
+        return data
+
+    @property
+    def job_id(self) -> str:
+        """Hash of `identity`, 32 hex digits."""
+        text = json.dumps(self.identity(), sort_keys=True, ensure_ascii=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunStatus(Config):
+    """status.json: where a run stands. Written atomically at every change."""
+
+    version: int = RUN_VERSION
+    state: str = "new"
+    """new, running, done, stopped or failed; a `running` whose lock is free died"""
+    step: int = 0
+    """last committed optimizer step"""
+    steps: int = 0
+    reason: str = ""
+    job_id: str = ""
+
+
+def read_run(directory: Path) -> RunConfig:
+    """run.json of a run directory (or that file itself)."""
+    path = directory if directory.name == "run.json" else directory / "run.json"
+    try:
+        return RunConfig.from_dict(read_json(path))
+    except FileError as error:
+        raise ConfigError(f"{directory.name} is not a run directory: {error}") from error
+
+
+def read_status(directory: Path) -> RunStatus:
+    """status.json, or a fresh status when there is none yet."""
+    path = directory / "status.json"
+    return RunStatus.from_dict(read_json(path)) if path.exists() else RunStatus()
+
+
+def write_status(directory: Path, status: RunStatus) -> None:
+    atomic_write_json(directory / "status.json", status.to_dict())
+
+
+@dataclass(frozen=True)
+class RunDecision:
+    """Which directory a job runs in, and what is left to do there."""
+
+    directory: Path
+    action: str
+    """start, resume or done"""
+    note: str
+    """one sentence for the user"""
+
+
+def choose_run(runs: Path, config: RunConfig, *, resume: str = "auto") -> RunDecision:
+    """Find the run of this job below `runs`, or the next free name. Creates nothing.
+
+    The job of a directory is its identity, never its name: a finished one is `done`, an unfinished one or one with
+    fewer steps is resumed, and another job under the same name gets the suffix _002, _003 ... Nothing is overwritten.
+    `resume`: auto; new (always a new directory); require (ConfigError with the differences when there is none to resume).
+    """
+    if resume not in ("auto", "new", "require"):
+        raise ConfigError(f'resume "{resume}" is unknown. Use auto, new or require.')
+    if runs.exists() and not runs.is_dir():
+        raise ConfigError(f"The output folder {runs.name} is a file. Move it away, so that runs can be written there.")
+    different: list[str] = []
+    free = None
+    for number in range(1, 1000):
+        name = config.run_name if number == 1 else f"{config.run_name}_{number:03d}"
+        directory = runs / name
+        if not directory.exists():
+            free = directory
+            break
+        if not (directory / "run.json").is_file():
+            different.append(f"{name} is not a run of this pack")
+            continue
+        known = read_run(directory)
+        if resume != "new" and known.job_id == config.job_id:
+            return _decide(directory, known, config)
+        different.append(f"{name} differs in " + "; ".join(_changes(config, known)) if known.job_id != config.job_id else "")
+    if free is None:
+        raise ConfigError(f"There are 999 runs called {config.run_name}. Choose another run_name.")
+    different = [d for d in different if d]
+    if resume == "require":
+        why = ". ".join(different) or f"there is no run called {config.run_name}"
+        raise ConfigError(f"resume is set to require, but {why}. Set resume to auto to start a new run.")
+    note = f"New run {free.name}" + (f": {different[-1]}." if different else ".")
+    return RunDecision(free, "start", note)
+
+
+def prepare_run(decision: RunDecision, config: RunConfig) -> RunConfig:
+    """Make the directory and write run.json: a new one, or the old job with the new step total, cadence and previews."""
+    directory = decision.directory
+    if decision.action == "start":
+        directory.mkdir(parents=True)
+        config = replace(config, run_name=directory.name)
+    else:
+        known = read_run(directory)
+        config = replace(config, run_name=known.run_name)
+    atomic_write_json(directory / "run.json", config.to_dict())
+    if decision.action == "start":
+        write_status(directory, RunStatus(state="new", steps=config.train.steps, job_id=config.job_id))
+    return config
+
+
+def _decide(directory: Path, known: RunConfig, wanted: RunConfig) -> RunDecision:
+    status = read_status(directory)
+    if status.state == "done" and status.step >= wanted.train.steps:
+        return RunDecision(directory, "done", f"{directory.name} is finished at step {status.step}; nothing to train.")
+    total = wanted.train.steps
+    if status.step == 0:
+        return RunDecision(directory, "resume", f"{directory.name} starts over: it had no saved step yet.")
+    return RunDecision(directory, "resume", f"{directory.name} continues after step {status.step} of {total}.")
+
+
+def _changes(config: RunConfig, known: RunConfig) -> list[str]:
+    new, old = config.identity(), known.identity()
+
+    def walk(a: Any, b: Any, where: str) -> list[str]:
+        if isinstance(a, dict) and isinstance(b, dict):
+            return [s for k in dict.fromkeys([*a, *b]) for s in walk(a.get(k), b.get(k), f"{where}.{k}".strip("."))]
+        if a == b:
+            return []
+        if "digest" in where or "fingerprint" in where:
+            return [{"data.fingerprint": "the data"}.get(where, where.replace("_digest", " file"))]
+        return [f"{where} ({b} there, {a} here)"]
+
+    return walk(new, old, "")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from ..video import Stopped
 from .batch import Batch, Batches, pad_text
 from .bucket import Bucket, assign_bucket, nearest_frames
 from .cache import LatentCache, latent_key, text_key
@@ -41,7 +40,6 @@ __all__ = [
     "Rejected",
     "Sample",
     "ScanResult",
-    "Stopped",
     "allowed_folder",
     "assign_bucket",
     "contact_sheet",

@@ -47,6 +47,5 @@ def _decoded(path: Path, data: bytes) -> str:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise DatasetError(
-            f"{path.name} is not UTF-8: byte 0x{data[error.start]:02x} at offset {error.start}. "
-            "Save it again as UTF-8."
+            f"{path.name} is not UTF-8: byte 0x{data[error.start]:02x} at offset {error.start}. Save it again as UTF-8."
         ) from error

@@ -30,7 +30,7 @@ class Dataset:
                     )
 
     def __repr__(self) -> str:
-        kinds = [sample.info.kind for sample in self.samples]
+        kinds = [sample.kind for sample in self.samples]
         return f"Dataset({kinds.count('clip')} clips, {kinds.count('still')} stills)"
 
     @property

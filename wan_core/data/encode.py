@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..errors import CacheError, DatasetError
+from ..errors import CacheError, DatasetError, Stopped
 from ..files import FileError, file_identity
 from ..model.latents import LatentCodec, LatentSpace, TextEncoder
-from ..video import Stopped, VideoProcess
+from ..video import VideoProcess
 from .cache import LatentCache, latent_key, text_key
 from .cache_set import CacheItem, CacheSet
 from .dataset import Dataset
@@ -124,9 +124,7 @@ def plan_encoding(
                 _stop_if(should_stop)
                 digest = _digest(sample, cache, should_stop)
                 how = {**_transform(sample, dataset.fps), "space": space.name}
-                key = latent_key(
-                    content_digest=digest, transform=how, encoder_identity=vae_identity
-                )
+                key = latent_key(content_digest=digest, transform=how, encoder_identity=vae_identity)
                 samples.setdefault(key, sample)
                 items.append(_item(sample, key, part.config.num_repeats, text_identity))
     finally:
@@ -164,18 +162,14 @@ def encode_missing(
     for task in plan.missing_texts:
         _stop_if(should_stop)
         assert text_encoder is not None
-        cache.write_text(
-            task.key, text_encoder.encode(task.text), task.text[:60] or "the empty prompt"
-        )
+        cache.write_text(task.key, text_encoder.encode(task.text), task.text[:60] or "the empty prompt")
         done += 1
         if progress is not None:
             progress(done, total, task.text[:60])
     for task in plan.missing_latents:
         _stop_if(should_stop)
         assert codec is not None
-        cache.write_latent(
-            task.key, _encode(task, plan.cache_set.fps, codec, video), task.sample.name
-        )
+        cache.write_latent(task.key, _encode(task, plan.cache_set.fps, codec, video), task.sample.name)
         done += 1
         if progress is not None:
             progress(done, total, task.sample.name)
@@ -237,7 +231,7 @@ def _transform(sample: Sample, fps: float) -> dict[str, Any]:
     """All that decides which pixels the encoder sees, as JSON data; stills have no frame rate."""
     bucket = sample.bucket
     size = {"width": bucket.width, "height": bucket.height, "fit": "cover"}
-    if sample.info.kind == "still":
+    if sample.kind == "still":
         return {"kind": "still", **size}
     return {"kind": "clip", **size, "num_frames": bucket.num_frames, "fps": fps, "start_s": 0.0}
 
@@ -279,26 +273,18 @@ def _require_unchanged(sample: Sample) -> None:
         raise DatasetError(f"{sample.name} changed since it was scanned. Queue again.")
 
 
-def _check_encoders(
-    plan: EncodingPlan, codec: LatentCodec | None, text_encoder: TextEncoder | None
-) -> None:
+def _check_encoders(plan: EncodingPlan, codec: LatentCodec | None, text_encoder: TextEncoder | None) -> None:
     wanted = plan.cache_set
     if plan.missing_latents:
         if codec is None:
-            raise CacheError(
-                f"{len(plan.missing_latents)} latents are missing. Connect a VAE to CacheLatents."
-            )
+            raise CacheError(f"{len(plan.missing_latents)} latents are missing. Connect a VAE to CacheLatents.")
         if codec.identity != wanted.vae_identity or codec.space.name != wanted.latent_space:
             raise CacheError("The VAE is not the one the cache was planned for. Queue again.")
     if plan.missing_texts:
         if text_encoder is None:
-            raise CacheError(
-                f"{len(plan.missing_texts)} texts are missing. Connect a CLIP to CacheLatents."
-            )
+            raise CacheError(f"{len(plan.missing_texts)} texts are missing. Connect a CLIP to CacheLatents.")
         if text_encoder.identity != wanted.text_identity:
-            raise CacheError(
-                "The text encoder is not the one the cache was planned for. Queue again."
-            )
+            raise CacheError("The text encoder is not the one the cache was planned for. Queue again.")
 
 
 def _report(plan: EncodingPlan, fingerprint: str, seconds: float) -> EncodingReport:

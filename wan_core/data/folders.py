@@ -77,8 +77,7 @@ def _spelled_out(text: str, input_root: Path, extra_roots: list[Path]) -> Path:
         if root.name == name:
             return root / relative.lstrip("/\\")
     raise DatasetError(
-        f"Root {_short(name)} of folder {_short(text)} is unknown. "
-        f"Write its full path to {ROOTS_FILE} on the server."
+        f"Root {_short(name)} of folder {_short(text)} is unknown. Write its full path to {ROOTS_FILE} on the server."
     )
 
 

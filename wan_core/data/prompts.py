@@ -1,7 +1,5 @@
 """The negative prompt Wan was tuned with: cached with every dataset, used by previews."""
 
-# ruff: noqa: RUF001 - Chinese punctuation
-
 from __future__ import annotations
 
 __all__ = ["DEFAULT_NEGATIVE_PROMPT"]

@@ -26,7 +26,7 @@ _MAX_CELLS = 48
 def scan_report(result: ScanResult) -> str:
     """One fact a line; every rejected file with its reason at the end."""
     config, samples = result.config, result.samples
-    clips = [s for s in samples if s.info.kind == "clip"]
+    clips = [s for s in samples if s.kind == "clip"]
     stills = len(samples) - len(clips)
     title = config.folder or "dataset"
     lines = [f"{title}: {_count(len(clips), 'clip')}, {_count(stills, 'still')}"]
@@ -88,15 +88,10 @@ def _frames_line(result: ScanResult, clips: list[Sample]) -> str:
 def _caption_lines(result: ScanResult) -> list[str]:
     sources = Counter(s.caption_from for s in result.samples)
     from_files = sources["file"] + sources["file+trigger"]
-    lines = [
-        f"captions: {from_files} of {len(result.samples)} "
-        f"from {result.config.caption_extension} files"
-    ]
+    lines = [f"captions: {from_files} of {len(result.samples)} from {result.config.caption_extension} files"]
     trigger = repr(result.config.trigger_word.strip())
     if sources["file+trigger"]:
-        lines.append(
-            f"trigger word {trigger} put in front of {_count(sources['file+trigger'], 'caption')}"
-        )
+        lines.append(f"trigger word {trigger} put in front of {_count(sources['file+trigger'], 'caption')}")
     if sources["trigger"]:
         names = _names(s.name for s in result.samples if s.caption_from == "trigger")
         lines.append(f"no caption, trigger word {trigger} used alone: {names}")

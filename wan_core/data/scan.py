@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..config import Config
-from ..errors import ConfigError, DatasetError
+from ..errors import ConfigError, DatasetError, Stopped
 from ..files import file_identity
-from ..video import ClipInfo, Stopped, VideoProcess, shown
+from ..video import ClipInfo, VideoProcess, shown
 from .bucket import Bucket, assign_bucket, frames_sentence, is_frame_count, nearest_frames
 from .captions import caption_with_trigger, read_caption
 
@@ -93,27 +93,17 @@ class DatasetConfig(Config):
 
     def __post_init__(self) -> None:
         if not is_frame_count(self.num_frames):
-            raise ConfigError(
-                f"num_frames is {self.num_frames}; Wan needs 4n+1. "
-                f"{frames_sentence(self.num_frames)}"
-            )
+            raise ConfigError(f"num_frames is {self.num_frames}; Wan needs 4n+1. {frames_sentence(self.num_frames)}")
         if self.num_frames > 1001:
-            raise ConfigError(
-                f"num_frames is {self.num_frames}; the most is 1001. Set num_frames to 81 or less."
-            )
+            raise ConfigError(f"num_frames is {self.num_frames}; the most is 1001. Set num_frames to 81 or less.")
         for name in ("width", "height"):
             self._check_side(name, getattr(self, name))
         if not 1 <= self.fps <= 120:
-            raise ConfigError(
-                f"fps is {self.fps:g}. Set it between 1 and 120; "
-                "Wan was trained at 16, TI2V-5B at 24."
-            )
+            raise ConfigError(f"fps is {self.fps:g}. Set it between 1 and 120; Wan was trained at 16, TI2V-5B at 24.")
         if not 1 <= self.num_repeats <= 10_000:
             raise ConfigError(f"num_repeats is {self.num_repeats}. Set it between 1 and 10000.")
         if not re.fullmatch(r"\.[A-Za-z0-9_.-]{1,20}", self.caption_extension):
-            raise ConfigError(
-                f'caption_extension is {self.caption_extension[:40]!r}. Use one such as ".txt".'
-            )
+            raise ConfigError(f'caption_extension is {self.caption_extension[:40]!r}. Use one such as ".txt".')
 
     def _check_side(self, name: str, value: int) -> None:
         multiple = self.size_multiple
@@ -141,6 +131,11 @@ class Sample:
     bucket: Bucket
     identity: tuple[str, int, int, int]
     """path, size, mtime_ns and inode when it was scanned"""
+
+    @property
+    def kind(self) -> str:
+        """Clip or still, as in ClipInfo."""
+        return self.info.kind
 
     @property
     def upscaled(self) -> bool:
@@ -219,9 +214,7 @@ def folder_fingerprint(folder: Path) -> str:
 def _media_files(folder: Path) -> list[Path]:
     if not folder.is_dir():
         problem = "is a file, not a folder" if folder.exists() else "does not exist"
-        raise DatasetError(
-            f"Dataset folder {folder.name!r} {problem}. Choose a folder that holds clips."
-        )
+        raise DatasetError(f"Dataset folder {folder.name!r} {problem}. Choose a folder that holds clips.")
     known = CLIP_SUFFIXES | STILL_SUFFIXES | _OTHER_SUFFIXES
     with os.scandir(folder) as entries:
         names = sorted(
@@ -233,32 +226,24 @@ def _media_files(folder: Path) -> list[Path]:
         )
     if not names:
         kinds = " ".join(sorted(suffix[1:] for suffix in CLIP_SUFFIXES | STILL_SUFFIXES))
-        raise DatasetError(
-            f"Dataset folder {folder.name!r} holds no clips or stills. Put files into it ({kinds})."
-        )
+        raise DatasetError(f"Dataset folder {folder.name!r} holds no clips or stills. Put files into it ({kinds}).")
     return [folder / name for name in names]
 
 
 def _look_at(path: Path, config: DatasetConfig, video: VideoProcess) -> Sample | Rejected:
     if path.suffix.lower() in _OTHER_SUFFIXES:
-        return Rejected(
-            name=path.name, reason=f"{path.suffix} files are not read; convert it to mp4 or png"
-        )
+        return Rejected(name=path.name, reason=f"{path.suffix} files are not read; convert it to mp4 or png")
     try:
         info = video.probe(path)
         identity = file_identity(path)
     except (DatasetError, OSError) as error:
-        return Rejected(
-            name=shown(path), reason=str(error).removeprefix(f"{shown(path)} ").rstrip(".")
-        )
+        return Rejected(name=shown(path), reason=str(error).removeprefix(f"{shown(path)} ").rstrip("."))
     if min(info.width, info.height) < MIN_SOURCE_PIXELS:
         return Rejected(name=shown(path), reason=f"is only {info.width}x{info.height} pixels")
     num_frames = 1 if info.kind == "still" else config.num_frames
     available = info.frames_at(config.fps)
     if available < num_frames:
-        return Rejected(
-            name=path.name, reason=_too_short(info, config, available), frames=available
-        )
+        return Rejected(name=path.name, reason=_too_short(info, config, available), frames=available)
     caption = read_caption(path.with_suffix(config.caption_extension))
     full = caption_with_trigger(caption, config.trigger_word.strip())
     return Sample(
@@ -282,9 +267,7 @@ def _look_at(path: Path, config: DatasetConfig, video: VideoProcess) -> Sample |
 
 def _too_short(info: ClipInfo, config: DatasetConfig, available: int) -> str:
     at = f" at {config.fps:g} fps"
-    source = (
-        "" if abs(info.fps - config.fps) < 0.01 else f" ({info.num_frames} at {info.fps:.4g} fps)"
-    )
+    source = "" if abs(info.fps - config.fps) < 0.01 else f" ({info.num_frames} at {info.fps:.4g} fps)"
     return f"has {available} frames{at}{source}, fewer than num_frames {config.num_frames}"
 
 

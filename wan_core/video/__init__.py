@@ -7,7 +7,7 @@ server.
 from __future__ import annotations
 
 from .messages import ClipInfo
-from .process import Stopped, VideoProcess
+from .process import VideoProcess
 from .sources import shown
 
-__all__ = ["ClipInfo", "Stopped", "VideoProcess", "shown"]
+__all__ = ["ClipInfo", "VideoProcess", "shown"]

@@ -127,7 +127,7 @@ def _answer(operations: dict[str, Operation], header: dict[str, Any], payload: b
         why = f"needs more than {_MEMORY_BYTES >> 30} GiB of memory"
         return {
             "error": "refused",
-            "message": str(refuse(header["path"], why, "Scale it down")),
+            "message": str(refuse(header["path"], why, "Take fewer frames or a smaller size")),
         }, b""
     except Exception as error:  # the boundary of the process: the parent names the file
         traceback.print_exc()

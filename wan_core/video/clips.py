@@ -177,9 +177,7 @@ def _shown_at(
         done += 1
 
 
-def _decode(
-    container: InputContainer, stream: VideoStream
-) -> Iterator[tuple[int | None, VideoFrame]]:
+def _decode(container: InputContainer, stream: VideoStream) -> Iterator[tuple[int | None, VideoFrame]]:
     """Frames in the order they are shown, each with its time in ticks.
 
     AVI stores decoding times only, and frames with B-frames come back with each other's. They are

@@ -22,11 +22,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import DatasetError, DependencyError
+from ..errors import DatasetError, DependencyError, Stopped
+from ..files import FileError
 from .messages import ClipInfo, receive, send
 from .sources import refuse
 
-__all__ = ["Stopped", "VideoProcess"]
+__all__ = ["VideoProcess"]
 
 PROBE_S = 10.0
 READ_S = 60.0
@@ -37,12 +38,6 @@ _POLL_S = 0.1
 _LAUNCH = Path(__file__).resolve().parent.parent / "launch.py"
 
 Answer = tuple[dict[str, Any], bytearray]
-
-
-class Stopped(Exception):  # noqa: N818 - not an error: the user asked for it
-    """Work ended because `should_stop` said so. Not a WanTrainerError, so that nothing takes it for
-    bad input.
-    """
 
 
 class VideoProcess:
@@ -131,7 +126,7 @@ class VideoProcess:
             self._child = None
             raise refuse(path, f"crashed the video reader (exit code {code}{child.last_words()})")
         if "error" in answer[0]:
-            raise DatasetError(answer[0]["message"])
+            raise (FileError if do == "write" else DatasetError)(answer[0]["message"])
         return answer
 
     def _running(self) -> _Child:
@@ -139,9 +134,7 @@ class VideoProcess:
             self._child = _Child()
             ready = self._wait(self._child, _LAUNCH, _START_S)
             if ready is None or "error" in ready[0]:
-                words = (
-                    ready[0]["message"] if ready else "it ended at once" + self._child.last_words()
-                )
+                words = ready[0]["message"] if ready else "it ended at once" + self._child.last_words()
                 self.close()
                 raise DependencyError(
                     f"The video reader cannot start: {words}. Install what is missing: "

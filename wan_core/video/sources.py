@@ -11,7 +11,7 @@ import contextlib
 import os
 from collections.abc import Generator
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, cast
 
 from ..errors import DatasetError
 from ..files import FileError, open_regular
@@ -100,9 +100,7 @@ def open_clip(path: Path) -> Generator[tuple[InputContainer, VideoStream]]:
 
     with open_media(path) as file:
         try:
-            with av.open(
-                file, "r", options=_open_options(), metadata_errors="replace"
-            ) as container:
+            with av.open(file, "r", options=_open_options(), metadata_errors="replace") as container:
                 yield container, _video_stream(path, container)
         except av.error.FFmpegError as error:
             reason = error.strerror or type(error).__name__
@@ -114,9 +112,10 @@ def _open_options() -> dict[str, str]:
 
 
 def _video_stream(path: Path, container: InputContainer) -> VideoStream:
-    if not container.streams.video:
+    best = container.streams.best("video")  # not the first one: that may be a cover picture
+    if best is None:
         raise refuse(path, "holds no video", "Remove it from the folder")
-    stream = container.streams.video[0]
+    stream = cast("VideoStream", best)
     context = stream.codec_context  # None where FFmpeg knows no decoder, whatever the type says
     codec = getattr(context, "name", "an unknown codec")
     if codec not in _CODECS:

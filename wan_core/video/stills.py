@@ -63,9 +63,7 @@ def _opened(path: Path) -> Generator[Image.Image]:
         except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
             if type(error).__module__.endswith("errors"):
                 raise
-            raise refuse(
-                path, f"cannot be read as a still ({error})", "Save it again as PNG"
-            ) from error
+            raise refuse(path, f"cannot be read as a still ({error})", "Save it again as PNG") from error
 
 
 def _orientation(image: Image.Image) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..files import atomic_write_bytes
+from ..files import FileError, atomic_write_bytes
 
 __all__ = ["write_clip"]
 
@@ -36,9 +36,14 @@ def write_clip(path: Path, frames: NDArray[np.uint8], fps: float) -> None:
             context = stream.codec_context
             context.colorspace = context.color_primaries = context.color_trc = _BT709
             for rgb in frames:
-                frame = VideoFrame.from_ndarray(
-                    np.ascontiguousarray(rgb[:height, :width]), format="rgb24"
-                ).reformat(format="yuv420p", dst_colorspace=Colorspace.ITU709)
+                frame = VideoFrame.from_ndarray(np.ascontiguousarray(rgb[:height, :width]), format="rgb24").reformat(
+                    format="yuv420p", dst_colorspace=Colorspace.ITU709
+                )
                 container.mux(stream.encode(frame))
             container.mux(stream.encode())
-        atomic_write_bytes(path, staged.read_bytes())
+        try:
+            atomic_write_bytes(path, staged.read_bytes())
+        except OSError as error:
+            raise FileError(
+                f"{path.name} cannot be written: {error.strerror}. Make room or choose another folder."
+            ) from error

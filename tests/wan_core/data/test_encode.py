@@ -11,13 +11,12 @@ from wan_core.data import (
     Dataset,
     DatasetConfig,
     LatentCache,
-    Stopped,
     encode_missing,
     plan_encoding,
     scan_folder,
 )
 from wan_core.data import digests as digests_module
-from wan_core.errors import CacheError, DatasetError
+from wan_core.errors import CacheError, DatasetError, Stopped
 from wan_core.model.latents import WAN21_LATENTS, LatentSpace
 from wan_core.video import VideoProcess
 
@@ -69,9 +68,7 @@ class Bench:
         config = DatasetConfig(**{**self.settings, **changes})
         dataset = Dataset((scan_folder(config, self.folder, self.video),))
         plan = self.plan(dataset, cache)
-        report = encode_missing(
-            plan, cache, codec=codec, text_encoder=text, video=self.video, should_stop=should_stop
-        )
+        report = encode_missing(plan, cache, codec=codec, text_encoder=text, video=self.video, should_stop=should_stop)
         return report, codec, text
 
     def plan(self, dataset, cache, **options):
@@ -117,9 +114,7 @@ def test_the_first_run_encodes_all_and_the_second_nothing(bench, monkeypatch):
     for pixels in codec.seen:
         assert pixels.shape == (9, 48, 64, 3)
         assert pixels.dtype == torch.float32
-        torch.testing.assert_close(
-            pixels[:, 24, 32, 1], torch.arange(9) * 8 / 255, atol=0.01, rtol=0
-        )
+        torch.testing.assert_close(pixels[:, 24, 32, 1], torch.arange(9) * 8 / 255, atol=0.01, rtol=0)
     monkeypatch.setattr(digests_module, "digest_file", lambda *a: pytest.fail("hashed again"))
     again, codec, text = bench.run()
     assert counts(again) == (0, 3, 0, 5)
@@ -243,9 +238,7 @@ def test_a_file_that_changes_between_scan_and_encoding_is_named(bench):
     with pytest.raises(DatasetError, match=r"c\.mp4 changed since it was scanned"):
         bench.plan(dataset, cache)
     with pytest.raises(DatasetError, match=r"c\.mp4"):
-        encode_missing(
-            plan, cache, codec=PoolingCodec(), text_encoder=CountingText(), video=bench.video
-        )
+        encode_missing(plan, cache, codec=PoolingCodec(), text_encoder=CountingText(), video=bench.video)
 
 
 def test_a_complete_cache_needs_no_encoder_and_an_incomplete_one_says_which(bench):
@@ -258,9 +251,7 @@ def test_a_complete_cache_needs_no_encoder_and_an_incomplete_one_says_which(benc
     with pytest.raises(CacheError, match="5 texts are missing"):
         encode_missing(plan, cache, codec=PoolingCodec(), text_encoder=None, video=bench.video)
     bench.run()
-    report = encode_missing(
-        bench.plan(dataset, cache), cache, codec=None, text_encoder=None, video=bench.video
-    )
+    report = encode_missing(bench.plan(dataset, cache), cache, codec=None, text_encoder=None, video=bench.video)
     assert counts(report) == (0, 3, 0, 5)
 
 

@@ -50,9 +50,7 @@ def test_folders_below_an_extra_root_are_allowed(tree):
     ],
 )
 def test_everything_else_is_refused_with_the_line_to_add(tree, reference):
-    with pytest.raises(
-        DatasetError, match=r"outside the allowed folders.*user/wan_trainer/roots\.json"
-    ):
+    with pytest.raises(DatasetError, match=r"outside the allowed folders.*user/wan_trainer/roots\.json"):
         allow(tree, reference)
 
 

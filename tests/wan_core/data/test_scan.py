@@ -15,12 +15,11 @@ from wan_core.data import (
     Bucket,
     Dataset,
     DatasetConfig,
-    Stopped,
     contact_sheet,
     folder_fingerprint,
     scan_folder,
 )
-from wan_core.errors import ConfigError, DatasetError
+from wan_core.errors import ConfigError, DatasetError, Stopped
 from wan_core.video import VideoProcess
 
 
@@ -72,9 +71,7 @@ def test_short_and_broken_files_are_rejected_by_name_with_numbers(video, make_cl
     result = scan_folder(config(trigger_word="ohwx"), folder, video)
     reasons = {r.name: r.reason for r in result.rejected}
     # 12 frames at 24 fps last 0.5 s: 8 frames at 16 fps
-    assert reasons["short.mp4"] == (
-        "has 8 frames at 16 fps (12 at 24 fps), fewer than num_frames 9"
-    )
+    assert reasons["short.mp4"] == ("has 8 frames at 16 fps (12 at 24 fps), fewer than num_frames 9")
     assert reasons["broken.mp4"].startswith("cannot be read as a video")
     assert reasons["old.wmv"].startswith(".wmv files are not read")
     assert reasons["speck.mkv"] == "is only 8x8 pixels"
@@ -101,8 +98,7 @@ def test_missing_captions_are_named_with_the_file_to_write(video, make_clip, fol
     with pytest.raises(DatasetError) as caught:
         scan_folder(config(), folder, video)
     assert str(caught.value) == (
-        "2 of 3 files have no caption: b.mp4, c.mp4. "
-        "Write b.txt with what is seen, or set trigger_word."
+        "2 of 3 files have no caption: b.mp4, c.mp4. Write b.txt with what is seen, or set trigger_word."
     )
     result = scan_folder(config(trigger_word="ohwx"), folder, video)
     assert [s.caption for s in result.samples] == ["ohwx, a car", "ohwx", "ohwx"]

@@ -120,11 +120,7 @@ def test_rotation_is_applied_counter_clockwise(video, make_clip, rotation, red_c
     size = (48, 64) if rotation % 180 else (64, 48)
     assert (info.width, info.height) == size
     frame = video.read(path, fps=16, num_frames=1, width=size[0], height=size[1])[0]
-    corners = {
-        (row, column): int(frame[row * -20 + 10, column * -20 + 10, 0])
-        for row in (0, 1)
-        for column in (0, 1)
-    }
+    corners = {(row, column): int(frame[row * -20 + 10, column * -20 + 10, 0]) for row in (0, 1) for column in (0, 1)}
     assert max(corners, key=corners.__getitem__) == red_corner
 
 

@@ -47,9 +47,7 @@ def noise(count: int = 40) -> list[np.ndarray]:
 @pytest.mark.parametrize("name", ["cut.mp4", "cut.webm"])
 def test_a_truncated_clip_is_named(video, make_clip, name, kept):
     codec = "libx264" if name.endswith("mp4") else "libvpx-vp9"
-    path = make_clip(
-        name, frames=noise(), codec=codec, container_options={"movflags": "+faststart"}
-    )
+    path = make_clip(name, frames=noise(), codec=codec, container_options={"movflags": "+faststart"})
     data = path.read_bytes()
     path.write_bytes(data[: int(len(data) * kept)])
     assert name in refusal(video, path)
@@ -124,6 +122,26 @@ def test_protocols_in_a_path_never_connect(video, listener, text):
     assert accepted() == 0
 
 
+def test_a_cover_picture_is_not_taken_for_the_clip(video, make_clip, tmp_path):
+    import av
+    from av.stream import Disposition
+
+    cover = make_clip("cover.mkv", codec="mjpeg", pix_fmt="yuvj420p", num_frames=1, width=32, height=32)
+    clip = make_clip("clip.mp4", num_frames=12)
+    path = tmp_path / "both.mp4"
+    with av.open(str(cover)) as first, av.open(str(clip)) as second, av.open(str(path), "w") as out:
+        sources = [first.streams.video[0], second.streams.video[0]]
+        streams = [out.add_stream_from_template(source) for source in sources]
+        streams[0].disposition = Disposition.attached_pic
+        for container, source, stream in zip((first, second), sources, streams, strict=True):
+            for packet in container.demux(source):
+                if packet.dts is not None:
+                    packet.stream = stream
+                    out.mux(packet)
+    info = video.probe(path)
+    assert (info.codec, info.width, info.num_frames) == ("h264", 64, 12)
+
+
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
 def test_a_named_pipe_is_refused_at_once(video, tmp_path):
     os.mkfifo(tmp_path / "pipe.mp4")
@@ -177,9 +195,7 @@ def test_a_pixel_bomb_is_refused_before_it_is_decoded(video, tmp_path):
 
     header = struct.pack(">IIBBBBB", 60_000, 60_000, 8, 2, 0, 0, 0)
     path = tmp_path / "bomb.png"
-    path.write_bytes(
-        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", b"") + chunk(b"IEND", b"")
-    )
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", b"") + chunk(b"IEND", b""))
     assert "bomb.png" in refusal(video, path)
 
 

@@ -73,9 +73,7 @@ class Batches:
         if batch_size < 1:
             raise ConfigError(f"batch_size is {batch_size}. Set it to 1 or more.")
         if not 0 <= rank < world:
-            raise ConfigError(
-                f"Rank {rank} of {world} does not exist. Start the ranks with torchrun."
-            )
+            raise ConfigError(f"Rank {rank} of {world} does not exist. Start the ranks with torchrun.")
         self._set = cache_set
         self._cache = cache
         self._seed = seed
@@ -122,14 +120,10 @@ class Batches:
 
     def _latent(self, item: CacheItem) -> Tensor:
         shape = self._set.latent_shape(item)
-        return self._memory.get(
-            f"latent/{item.latent_key}", lambda: self._cache.read_latent(item.latent_key, shape)
-        )
+        return self._memory.get(f"latent/{item.latent_key}", lambda: self._cache.read_latent(item.latent_key, shape))
 
     def _text(self, item: CacheItem) -> Tensor:
-        return self._memory.get(
-            f"text/{item.text_key}", lambda: self._cache.read_text(item.text_key)
-        )
+        return self._memory.get(f"text/{item.text_key}", lambda: self._cache.read_text(item.text_key))
 
 
 class _Memory:

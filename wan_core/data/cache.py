@@ -10,11 +10,12 @@ key. Written by nodes, read-only to workers. Owns its folder:
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -57,9 +58,7 @@ def latent_key(*, content_digest: str, transform: dict[str, Any], encoder_identi
     """Name of the latent of a media file with that SHA-256, cut and resized as `transform` (JSON
     data) says.
     """
-    return _digest(
-        {"kind": "latent", "file": content_digest, "how": transform, "encoder": encoder_identity}
-    )
+    return _digest({"kind": "latent", "file": content_digest, "how": transform, "encoder": encoder_identity})
 
 
 def text_key(text: str, encoder_identity: str) -> str:
@@ -148,9 +147,7 @@ class LatentCache:
                 return
         bad += [what for key, what in texts.items() if not self.is_sound("text", key)]
         if bad:
-            raise CacheError(
-                f"{len(bad)} cache entries are missing or damaged, for {_some(bad)}. {_AGAIN}"
-            )
+            raise CacheError(f"{len(bad)} cache entries are missing or damaged, for {_some(bad)}. {_AGAIN}")
 
     def digest_of(self, path: Path, should_stop: Callable[[], bool] | None = None) -> str:
         """SHA-256 of a media file; remembered by path, size, times and inode. Call `save_digests`
@@ -165,9 +162,8 @@ class LatentCache:
     def write_set(self, cache_set: CacheSet) -> str:
         """Store a set; returns its fingerprint."""
         fingerprint = cache_set.fingerprint()
-        path = self.root / "sets" / f"{fingerprint}.json"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        atomic_write_json(path, cache_set.to_dict())
+        with self._writing(self.root / "sets" / f"{fingerprint}.json") as path:
+            atomic_write_json(path, cache_set.to_dict())
         return fingerprint
 
     def read_set(self, fingerprint: str) -> CacheSet:
@@ -180,13 +176,9 @@ class LatentCache:
         try:
             cache_set = CacheSet.from_dict(read_json(path), path.name)
         except (FileError, ConfigError) as error:
-            raise CacheError(
-                f"Cache set {fingerprint[:12]} is damaged: {error} {_AGAIN}"
-            ) from error
+            raise CacheError(f"Cache set {fingerprint[:12]} is damaged: {error} {_AGAIN}") from error
         if cache_set.fingerprint() != fingerprint:
-            raise CacheError(
-                f"Cache set {fingerprint[:12]} was changed after it was written. {_AGAIN}"
-            )
+            raise CacheError(f"Cache set {fingerprint[:12]} was changed after it was written. {_AGAIN}")
         return cache_set
 
     def _path(self, kind: str, key: str) -> Path:
@@ -216,18 +208,27 @@ class LatentCache:
                 f"Encoding {name or key} gave NaN or infinity. Load the encoder in a wider dtype "
                 "(for example start ComfyUI with --fp32-vae), then queue again."
             )
-        path = self._path(kind, key)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        atomic_write_bytes(path, pack_entry(tensor, kind=kind, key=key))
+        with self._writing(self._path(kind, key)) as path:
+            atomic_write_bytes(path, pack_entry(tensor, kind=kind, key=key))
+
+    @contextlib.contextmanager
+    def _writing(self, path: Path) -> Generator[Path]:
+        """`path` with its folder made; a full disk or a folder that cannot be written becomes one sentence."""
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            yield path
+        except OSError as error:
+            raise CacheError(
+                f"The cache folder {self.root} cannot be written: {error.strerror}. Make room or make it writable, "
+                "then queue again; finished entries are kept."
+            ) from error
 
     def _unusable(self, kind: str, key: str, why: str) -> CacheError:
         return CacheError(f"Cached {kind} {key[:12]} cannot be used: {why}. {_AGAIN}")
 
 
 def _is_text_shape(tensor: Tensor) -> bool:
-    return (
-        tensor.ndim == 2 and 1 <= tensor.shape[0] <= TEXT_LENGTH and tensor.shape[1] == TEXT_WIDTH
-    )
+    return tensor.ndim == 2 and 1 <= tensor.shape[0] <= TEXT_LENGTH and tensor.shape[1] == TEXT_WIDTH
 
 
 def _some(names: Iterable[str], shown: int = 5) -> str:

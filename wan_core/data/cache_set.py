@@ -82,8 +82,7 @@ class CacheSet(Config):
     def __post_init__(self) -> None:
         if self.version != SET_VERSION:
             raise ConfigError(
-                f"This cache set has version {self.version}; this pack reads {SET_VERSION}. "
-                "Run CacheLatents again."
+                f"This cache set has version {self.version}; this pack reads {SET_VERSION}. Run CacheLatents again."
             )
         latent_space(self.latent_space)
 
@@ -109,6 +108,4 @@ class CacheSet(Config):
     def require_items(self) -> None:
         """CacheError unless there is something to train on."""
         if not self.items:
-            raise CacheError(
-                "The cache set holds no clips. Connect a dataset and run CacheLatents again."
-            )
+            raise CacheError("The cache set holds no clips. Connect a dataset and run CacheLatents again.")

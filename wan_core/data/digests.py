@@ -7,6 +7,7 @@ POSIX.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -37,20 +38,19 @@ class DigestMemo:
             return known[name][1]
         digest = digest_file(path, should_stop)
         if _identity(path)[1] != identity:
-            raise FileError(
-                f"{path.name} changed while it was read. Wait until it is written, then try again."
-            )
+            raise FileError(f"{path.name} changed while it was read. Wait until it is written, then try again.")
         known[name] = (identity, digest)
         self._changed = True
         return digest
 
     def save(self) -> None:
-        """Write the memo if it learned something."""
+        """Write the memo if it learned something; where it cannot be written, the next scan hashes again."""
         if self._changed and self._known is not None:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
             newest = dict(list(self._known.items())[-_MAX_ENTRIES:])
-            atomic_write_json(self._path, newest)
-            self._changed = False
+            with contextlib.suppress(OSError, FileError):
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                atomic_write_json(self._path, newest)
+                self._changed = False
 
     def _load(self) -> dict[str, tuple[list[int], str]]:
         if self._known is None:
@@ -58,8 +58,7 @@ class DigestMemo:
             try:
                 data: dict[str, Any] = read_json(self._path) if self._path.is_file() else {}
                 self._known = {
-                    str(name): ([int(n) for n in identity], str(digest))
-                    for name, (identity, digest) in data.items()
+                    str(name): ([int(n) for n in identity], str(digest)) for name, (identity, digest) in data.items()
                 }
             except (FileError, OSError, ValueError, TypeError, AttributeError):
                 self._known = {}
@@ -67,7 +66,8 @@ class DigestMemo:
 
 
 def _identity(path: Path) -> tuple[str, list[int]]:
-    name, *numbers = file_identity(Path(os.path.abspath(path)))
+    _, *numbers = file_identity(path)
+    name = os.fsencode(os.path.abspath(path)).decode("utf-8", "backslashreplace")
     if os.name == "posix":  # elsewhere st_ctime is the time of creation
         numbers.append(os.stat(path).st_ctime_ns)
     return name, numbers

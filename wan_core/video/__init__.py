@@ -1,1 +1,13 @@
-"""."""
+"""Media files, opened only in a child process: a broken or hostile file costs one clip, never the
+server.
+
+`VideoProcess` is the parent's side; the child imports av, numpy and Pillow, never torch.
+"""
+
+from __future__ import annotations
+
+from .messages import ClipInfo
+from .process import VideoProcess
+from .sources import shown
+
+__all__ = ["ClipInfo", "VideoProcess", "shown"]

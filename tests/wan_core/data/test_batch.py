@@ -46,9 +46,7 @@ def cache_set(cache):
     items = [make_item(n, 32) for n in range(4)] + [make_item(n, 48) for n in range(4, 6)]
     items.append(make_item(6, 48, repeats=3))
     for item in items:
-        cache.write_latent(
-            item.latent_key, torch.full((16, 2, 4, item.width // 8), item.width + 0.0)
-        )
+        cache.write_latent(item.latent_key, torch.full((16, 2, 4, item.width // 8), item.width + 0.0))
         cache.write_text(item.text_key, torch.full((int(item.text_key, 16) + 1, 4096), 2.0))
     return make_set(items)
 
@@ -98,10 +96,7 @@ def test_the_order_is_the_same_on_every_machine(cache):
 
 def test_ranks_share_an_epoch_without_overlap(cache_set, cache):
     alone = names(Batches(cache_set, cache, seed=5, batch_size=1), range(18))
-    ranks = [
-        names(Batches(cache_set, cache, seed=5, batch_size=1, rank=rank, world=3), range(6))
-        for rank in range(3)
-    ]
+    ranks = [names(Batches(cache_set, cache, seed=5, batch_size=1, rank=rank, world=3), range(6)) for rank in range(3)]
     assert [ranks[i % 3][i // 3] for i in range(18)] == alone
 
 

@@ -13,9 +13,7 @@ from wan_core.data.bucket import (
 )
 
 
-def size_of(
-    source: tuple[int, int], width: int, height: int, multiple: int = 16
-) -> tuple[int, int]:
+def size_of(source: tuple[int, int], width: int, height: int, multiple: int = 16) -> tuple[int, int]:
     bucket = assign_bucket(*source, num_frames=33, width=width, height=height, multiple=multiple)
     return bucket.width, bucket.height
 
@@ -56,9 +54,7 @@ def test_no_bucket_exceeds_the_area_or_leaves_the_grid(multiple):
 
 
 def test_without_buckets_every_source_gets_the_asked_size():
-    bucket = assign_bucket(
-        640, 480, num_frames=33, width=832, height=480, multiple=16, enable_bucket=False
-    )
+    bucket = assign_bucket(640, 480, num_frames=33, width=832, height=480, multiple=16, enable_bucket=False)
     assert bucket == Bucket(33, 480, 832)
     assert str(bucket) == "832x480x33"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -184,9 +185,7 @@ def test_a_digest_is_computed_once_and_again_after_an_edit(cache, tmp_path, monk
 
     hashed = []
     real = digests_module.digest_file
-    monkeypatch.setattr(
-        digests_module, "digest_file", lambda p, stop=None: hashed.append(p.name) or real(p, stop)
-    )
+    monkeypatch.setattr(digests_module, "digest_file", lambda p, stop=None: hashed.append(p.name) or real(p, stop))
     again = LatentCache(cache.root)
     assert again.digest_of(path) == first
     assert hashed == []
@@ -205,6 +204,27 @@ def test_an_edit_with_restored_times_is_noticed(cache, tmp_path):
         file.write(b"two")
     os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
     assert cache.digest_of(path) != first
+
+
+def test_a_full_disk_is_one_sentence_and_leaves_nothing_behind(cache, entry, monkeypatch):
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("wan_core.files.os.fsync", full)
+    with pytest.raises(CacheError, match="cannot be written: No space left on device"):
+        cache.write_latent("6" * 64, torch.zeros(16, 1, 4, 4))
+    monkeypatch.undo()
+    assert [path for path in cache.root.rglob("*") if path.is_file()] == [entry]
+    assert cache.read_latent(KEY).shape == (16, 1, 4, 4)
+
+
+def test_a_file_where_the_cache_folder_should_be_is_named(tmp_path):
+    (tmp_path / "cache").write_text("x")
+    cache = LatentCache(tmp_path / "cache")
+    with pytest.raises(CacheError, match="cannot be written"):
+        cache.write_latent(KEY, torch.zeros(16, 1, 4, 4))
+    assert cache.digest_of(tmp_path / "cache")
+    cache.save_digests()
 
 
 def test_a_damaged_memo_is_forgotten(cache, tmp_path):

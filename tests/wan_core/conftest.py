@@ -1,0 +1,57 @@
+"""Small real media files, made on the fly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+MakeClip = Callable[..., Path]
+
+
+@pytest.fixture
+def make_clip(tmp_path) -> MakeClip:
+    """Writes a clip whose frame k has the grey level `levels[k]` (default 8 * k) and returns its path."""
+
+    def make(
+        name: str,
+        *,
+        num_frames: int = 20,
+        fps: float = 16,
+        width: int = 64,
+        height: int = 48,
+        times_ms: Sequence[int] | None = None,
+        codec: str = "libx264",
+        pix_fmt: str = "yuv420p",
+        frames: Sequence[np.ndarray] | None = None,
+        rotation: int = 0,
+        options: dict[str, str] | None = None,
+        container_options: dict[str, str] | None = None,
+    ) -> Path:
+        import av
+
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        count = len(times_ms) if times_ms is not None else num_frames
+        pictures = frames or [np.full((height, width, 3), 8 * k % 256, np.uint8) for k in range(count)]
+        with av.open(str(path), "w", options=container_options or {}) as container:
+            stream = container.add_stream(codec, rate=Fraction(fps).limit_denominator(1001))
+            stream.height, stream.width = pictures[0].shape[:2]
+            stream.pix_fmt = pix_fmt
+            stream.options = options or {}
+            if times_ms is not None:
+                stream.codec_context.time_base = Fraction(1, 1000)
+            if rotation:
+                stream.set_display_rotation(rotation)
+            for number, picture in enumerate(pictures):
+                frame = av.VideoFrame.from_ndarray(picture, format="rgb24").reformat(format=pix_fmt)
+                if times_ms is not None:
+                    frame.pts, frame.time_base = times_ms[number], Fraction(1, 1000)
+                container.mux(stream.encode(frame))
+            container.mux(stream.encode())
+        return path
+
+    return make

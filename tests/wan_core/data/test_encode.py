@@ -1,0 +1,271 @@
+"""Encoded once, and again only what changed."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from wan_core.data import (
+    DEFAULT_NEGATIVE_PROMPT,
+    Batches,
+    Dataset,
+    DatasetConfig,
+    LatentCache,
+    encode_missing,
+    plan_encoding,
+    scan_folder,
+)
+from wan_core.data import digests as digests_module
+from wan_core.errors import CacheError, DatasetError, Stopped
+from wan_core.model.latents import WAN21_LATENTS, LatentSpace
+from wan_core.video import VideoProcess
+
+
+class PoolingCodec:
+    """A codec of the right shape: mean colours over 8x8 squares, first frame and groups of four."""
+
+    identity = "pooling"
+    space: LatentSpace = WAN21_LATENTS
+
+    def __init__(self) -> None:
+        self.seen: list[torch.Tensor] = []
+
+    def encode(self, pixels: torch.Tensor) -> torch.Tensor:
+        self.seen.append(pixels)
+        frames = torch.cat([pixels[:1], pixels[1:].unflatten(0, (-1, 4)).mean(1)])
+        small = torch.nn.functional.avg_pool2d(frames.permute(0, 3, 1, 2), 8)
+        return small.mean(1, keepdim=True).expand(-1, 16, -1, -1).permute(1, 0, 2, 3)
+
+    def decode(self, latent: torch.Tensor) -> torch.Tensor:
+        raise NotImplementedError
+
+
+class CountingText:
+    """Text features that hold the number of characters."""
+
+    identity = "counting"
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+
+    def encode(self, text: str) -> torch.Tensor:
+        self.seen.append(text)
+        return torch.full((min(len(text), 511) + 1, 4096), float(len(text)))
+
+
+class Bench:
+    """A folder, a cache and encoders that remember what they were asked."""
+
+    def __init__(self, folder, cache_root, video, **settings) -> None:
+        self.folder, self.video = folder, video
+        self.cache_root = cache_root
+        self.settings = {"width": 64, "height": 48, "num_frames": 9, **settings}
+
+    def run(self, should_stop=None, **changes):
+        """One queue of the whole data side in a fresh cache object; returns report and encoders."""
+        cache = LatentCache(self.cache_root)
+        codec, text = PoolingCodec(), CountingText()
+        config = DatasetConfig(**{**self.settings, **changes})
+        dataset = Dataset((scan_folder(config, self.folder, self.video),))
+        plan = self.plan(dataset, cache)
+        report = encode_missing(plan, cache, codec=codec, text_encoder=text, video=self.video, should_stop=should_stop)
+        return report, codec, text
+
+    def plan(self, dataset, cache, **options):
+        return plan_encoding(
+            dataset,
+            cache,
+            vae_identity="pooling",
+            text_identity="counting",
+            space=WAN21_LATENTS,
+            **options,
+        )
+
+
+@pytest.fixture(scope="module")
+def video():
+    with VideoProcess() as process:
+        yield process
+
+
+@pytest.fixture
+def bench(tmp_path, make_clip, video):
+    """Three different clips with captions."""
+    for number, name in enumerate("abc"):
+        make_clip(f"clips/{name}.mp4", num_frames=12 + number)
+        (tmp_path / "clips" / f"{name}.txt").write_text(f"caption {name}")
+    return Bench(tmp_path / "clips", tmp_path / "cache", video)
+
+
+def counts(report) -> tuple[int, int, int, int]:
+    return (
+        report.latents_encoded,
+        report.latents_reused,
+        report.texts_encoded,
+        report.texts_reused,
+    )
+
+
+def test_the_first_run_encodes_all_and_the_second_nothing(bench, monkeypatch):
+    report, codec, text = bench.run()
+    assert counts(report) == (3, 0, 5, 0)
+    assert (report.clips, report.frames) == (3, 27)
+    assert text.seen == ["", DEFAULT_NEGATIVE_PROMPT, "caption a", "caption b", "caption c"]
+    for pixels in codec.seen:
+        assert pixels.shape == (9, 48, 64, 3)
+        assert pixels.dtype == torch.float32
+        torch.testing.assert_close(pixels[:, 24, 32, 1], torch.arange(9) * 8 / 255, atol=0.01, rtol=0)
+    monkeypatch.setattr(digests_module, "digest_file", lambda *a: pytest.fail("hashed again"))
+    again, codec, text = bench.run()
+    assert counts(again) == (0, 3, 0, 5)
+    assert codec.seen == text.seen == []
+    assert again.fingerprint == report.fingerprint
+
+
+def test_what_was_encoded_is_what_is_trained(bench):
+    report, codec, _ = bench.run()
+    cache = LatentCache(bench.cache_root)
+    cache_set = cache.read_set(report.fingerprint)
+    cache.verify(cache_set)
+    batches = Batches(cache_set, cache, seed=0, batch_size=3)
+    batch, items = batches.at(0), batches.items_at(0)
+    assert batch.latents.shape == (3, 16, 3, 6, 8)
+    for latent, text, item in zip(batch.latents, batch.texts, items, strict=True):
+        expected = PoolingCodec().encode(codec.seen["abc".index(item.name[0])])
+        torch.testing.assert_close(latent, expected, atol=5e-3, rtol=5e-3)
+        assert text[:10].eq(9.0).all()
+        assert text[10:].eq(0.0).all()
+
+
+def test_editing_one_clip_encodes_exactly_that_clip_and_back_again_none(bench, make_clip):
+    first, *_ = bench.run()
+    original = (bench.folder / "b.mp4").read_bytes()
+    make_clip("clips/b.mp4", num_frames=17)
+    edited, *_ = bench.run()
+    assert counts(edited) == (1, 2, 0, 5)
+    assert edited.fingerprint != first.fingerprint
+    (bench.folder / "b.mp4").write_bytes(original)
+    back, *_ = bench.run()
+    assert counts(back) == (0, 3, 0, 5)
+    assert back.fingerprint == first.fingerprint
+
+
+def test_editing_one_caption_encodes_exactly_that_caption(bench):
+    bench.run()
+    (bench.folder / "b.txt").write_text("another caption")
+    report, _, text = bench.run()
+    assert counts(report) == (0, 3, 1, 4)
+    assert text.seen == ["another caption"]
+
+
+def test_renaming_encodes_nothing(bench):
+    bench.run()
+    for suffix in ("mp4", "txt"):
+        (bench.folder / f"b.{suffix}").rename(bench.folder / f"z.{suffix}")
+    report, *_ = bench.run()
+    assert counts(report) == (0, 3, 0, 5)
+
+
+def test_the_same_clip_and_caption_twice_are_encoded_once(bench):
+    for suffix in ("mp4", "txt"):
+        (bench.folder / f"copy.{suffix}").write_bytes((bench.folder / f"a.{suffix}").read_bytes())
+    report, *_ = bench.run()
+    assert counts(report) == (3, 0, 5, 0)
+    assert report.clips == 4
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"width": 128, "height": 96},
+        {"num_frames": 5},
+        {"fps": 12.0},
+        {"enable_bucket": False, "width": 48},
+    ],
+)
+def test_every_setting_that_changes_pixels_makes_new_entries(bench, change):
+    bench.run()
+    report, *_ = bench.run(**change)
+    assert counts(report)[:2] == (3, 0)
+    back, *_ = bench.run()
+    assert counts(back)[:2] == (0, 3)
+
+
+def test_settings_that_change_no_pixels_make_none(bench):
+    first, *_ = bench.run()
+    report, *_ = bench.run(num_repeats=5)
+    assert counts(report) == (0, 3, 0, 5)
+    assert report.fingerprint != first.fingerprint
+
+
+def test_a_damaged_entry_is_encoded_again_with_one_line(bench):
+    first, *_ = bench.run()
+    path = sorted(bench.cache_root.glob("latents/*/*.safetensors"))[0]
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    report, *_ = bench.run()
+    assert counts(report) == (1, 2, 0, 5)
+    assert "1 damaged cache entries were replaced" in report.sentences()
+    assert report.fingerprint == first.fingerprint
+    assert bench.run()[0].damaged == 0
+
+
+def test_stopping_keeps_what_is_finished(bench):
+    def stop_after_two_latents() -> bool:
+        return len(list(bench.cache_root.glob("latents/*/*.safetensors"))) == 2
+
+    with pytest.raises(Stopped):
+        bench.run(should_stop=stop_after_two_latents)
+    report, *_ = bench.run()
+    assert counts(report) == (1, 2, 0, 5)
+
+
+def test_rebuild_encodes_everything_again(bench):
+    bench.run()
+    cache = LatentCache(bench.cache_root)
+    dataset = Dataset((scan_folder(DatasetConfig(**bench.settings), bench.folder, bench.video),))
+    plan = bench.plan(dataset, cache, rebuild=True)
+    assert (len(plan.missing_latents), len(plan.missing_texts)) == (3, 5)
+    assert bench.plan(dataset, cache).is_complete
+
+
+def test_a_file_that_changes_between_scan_and_encoding_is_named(bench):
+    cache = LatentCache(bench.cache_root)
+    dataset = Dataset((scan_folder(DatasetConfig(**bench.settings), bench.folder, bench.video),))
+    plan = bench.plan(dataset, cache)
+    (bench.folder / "c.mp4").write_bytes(b"other")
+    with pytest.raises(DatasetError, match=r"c\.mp4 changed since it was scanned"):
+        bench.plan(dataset, cache)
+    with pytest.raises(DatasetError, match=r"c\.mp4"):
+        encode_missing(plan, cache, codec=PoolingCodec(), text_encoder=CountingText(), video=bench.video)
+
+
+def test_a_complete_cache_needs_no_encoder_and_an_incomplete_one_says_which(bench):
+    dataset = Dataset((scan_folder(DatasetConfig(**bench.settings), bench.folder, bench.video),))
+    cache = LatentCache(bench.cache_root)
+    plan = bench.plan(dataset, cache)
+    assert not plan.is_complete
+    with pytest.raises(CacheError, match="3 latents are missing"):
+        encode_missing(plan, cache, codec=None, text_encoder=CountingText(), video=bench.video)
+    with pytest.raises(CacheError, match="5 texts are missing"):
+        encode_missing(plan, cache, codec=PoolingCodec(), text_encoder=None, video=bench.video)
+    bench.run()
+    report = encode_missing(bench.plan(dataset, cache), cache, codec=None, text_encoder=None, video=bench.video)
+    assert counts(report) == (0, 3, 0, 5)
+
+
+def test_a_vae_of_another_model_is_refused(bench):
+    class Wrong(PoolingCodec):
+        def encode(self, pixels: torch.Tensor) -> torch.Tensor:
+            return super().encode(pixels)[:, :, :3, :4]
+
+    dataset = Dataset((scan_folder(DatasetConfig(**bench.settings), bench.folder, bench.video),))
+    cache = LatentCache(bench.cache_root)
+    plan = bench.plan(dataset, cache)
+    with pytest.raises(CacheError, match=r"returned shape \[16, 3, 3, 4\] for a.mp4"):
+        encode_missing(plan, cache, codec=Wrong(), text_encoder=CountingText(), video=bench.video)
+    other = PoolingCodec()
+    other.identity = "other"
+    with pytest.raises(CacheError, match="not the one the cache was planned for"):
+        encode_missing(plan, cache, codec=other, text_encoder=CountingText(), video=bench.video)

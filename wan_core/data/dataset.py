@@ -1,0 +1,48 @@
+"""Everything one job is to be trained on: one or more scanned folders. The value on a WAN_DATASET
+wire.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..errors import DatasetError
+from .scan import Sample, ScanResult
+
+__all__ = ["Dataset"]
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Scanned folders that go together: same frame rate, same size grid."""
+
+    parts: tuple[ScanResult, ...]
+
+    def __post_init__(self) -> None:
+        for part in self.parts[1:]:
+            for name in ("fps", "size_multiple"):
+                here, first = getattr(part.config, name), getattr(self.parts[0].config, name)
+                if here != first:
+                    both = f"{self.parts[0].config.folder!r} and {part.config.folder!r}"
+                    raise DatasetError(
+                        f"Datasets {both} differ in {name} ({first:g} and {here:g}). "
+                        "Connect the same model to both dataset nodes."
+                    )
+
+    def __repr__(self) -> str:
+        kinds = [sample.kind for sample in self.samples]
+        return f"Dataset({kinds.count('clip')} clips, {kinds.count('still')} stills)"
+
+    @property
+    def samples(self) -> tuple[Sample, ...]:
+        """The samples of all parts, in order."""
+        return tuple(sample for part in self.parts for sample in part.samples)
+
+    @property
+    def fps(self) -> float:
+        """Frames per second of all clips."""
+        return self.parts[0].config.fps
+
+    def report(self) -> str:
+        """The reports of all parts."""
+        return "\n\n".join(part.report() for part in self.parts)

@@ -1,0 +1,101 @@
+"""Which folders a dataset may come from: below `input/`, or below a root named in a server-side
+file (rule S2).
+
+Names travel as `root:relative`, so that no graph and no run file holds a path of one machine.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any, cast
+
+from ..errors import ConfigError, DatasetError
+from ..files import FileError, read_json
+
+__all__ = ["ROOTS_FILE", "allowed_folder", "list_folders", "read_roots"]
+
+ROOTS_FILE = "user/wan_trainer/roots.json"
+
+_ABSOLUTE = re.compile(r"^([A-Za-z]:[\\/]|[\\/])")
+
+
+def read_roots(path: Path) -> list[Path]:
+    """The folders of the roots file, a JSON list; empty when there is no such file."""
+    if not path.is_file():
+        return []
+    data: Any = read_json(path)
+    entries = cast("list[Any]", data) if isinstance(data, list) else [data]
+    folders = [entry for entry in entries if isinstance(entry, str) and os.path.isabs(entry)]
+    if len(folders) < len(entries):
+        raise ConfigError(f'{path.name} must be a list of full paths, such as ["/data/clips"].')
+    return [Path(folder) for folder in folders]
+
+
+def allowed_folder(reference: str, *, input_root: Path, extra_roots: list[Path]) -> Path:
+    """The real path of a dataset folder, or DatasetError with what to do.
+
+    `reference` is a folder below `input/` ("clips" or "input:clips"), "<name of a root>:<folder>",
+    or a full path that lies below one of the roots. Where links lead counts, not how the path is
+    spelled.
+    """
+    text = reference.strip().strip("\"'").strip()
+    if not text or "\0" in text:
+        raise DatasetError("No dataset folder is chosen. Put clips into a folder below input/.")
+    wanted = _spelled_out(text, input_root, extra_roots)
+    real = Path(os.path.realpath(wanted))
+    for root in (input_root, *extra_roots):
+        base = Path(os.path.realpath(root))
+        if real == base or base in real.parents:
+            return _existing(real, text)
+    raise DatasetError(
+        f"Folder {_short(text)} is outside the allowed folders. Move it below input/, or write "
+        f"{json.dumps([str(wanted)[:300]], ensure_ascii=False)} to {ROOTS_FILE} on the server."
+    )
+
+
+def list_folders(input_root: Path, extra_roots: list[Path]) -> list[str]:
+    """References for a menu: the folders directly below `input/`, then each root and the folders
+    below it.
+    """
+    found = [name for name in _subfolders(input_root)]
+    for root in extra_roots:
+        if root.is_dir():
+            found += [f"{root.name}:", *(f"{root.name}:{name}" for name in _subfolders(root))]
+    return found
+
+
+def _spelled_out(text: str, input_root: Path, extra_roots: list[Path]) -> Path:
+    if _ABSOLUTE.match(text):
+        return Path(text)
+    name, separator, relative = text.partition(":")
+    if not separator or name == "input":
+        return input_root / (relative if separator else text).lstrip("/\\")
+    for root in extra_roots:
+        if root.name == name:
+            return root / relative.lstrip("/\\")
+    raise DatasetError(
+        f"Root {_short(name)} of folder {_short(text)} is unknown. Write its full path to {ROOTS_FILE} on the server."
+    )
+
+
+def _existing(folder: Path, text: str) -> Path:
+    if not folder.exists():
+        raise DatasetError(f"Folder {_short(text)} does not exist. Choose one that does.")
+    if not folder.is_dir():
+        raise DatasetError(f"{_short(text)} is a file. Choose the folder it is in.")
+    return folder
+
+
+def _subfolders(root: Path) -> list[str]:
+    try:
+        with os.scandir(root) as entries:
+            return sorted(e.name for e in entries if e.is_dir() and not e.name.startswith("."))
+    except (OSError, FileError):
+        return []
+
+
+def _short(text: str) -> str:
+    return repr(text[:200])

@@ -1,0 +1,84 @@
+"""What parent and child say to each other: a length, a JSON header, and raw bytes after it.
+
+Standard library only, because both sides import it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from dataclasses import dataclass
+from typing import Any, BinaryIO, cast
+
+__all__ = ["ClipInfo", "receive", "send"]
+
+_LENGTHS = struct.Struct(">IQ")
+_MAX_HEADER_BYTES = 16 << 20
+_MAX_PAYLOAD_BYTES = 8 << 30
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClipInfo:
+    """What a media file holds, as a viewer sees it: turned, and with square pixels."""
+
+    kind: str
+    """"clip" or "still" """
+    width: int
+    """pixels"""
+    height: int
+    """pixels"""
+    num_frames: int = 1
+    """frames in the file"""
+    fps: float = 0.0
+    """average over the file; 0 for a still"""
+    duration_s: float = 0.0
+    """from the first frame until the last one ends"""
+    variable_rate: bool = False
+    """True when the frames are not evenly spaced"""
+    rotation: int = 0
+    """degrees counter-clockwise that were applied"""
+    codec: str = ""
+
+    def frames_at(self, fps: float) -> int:
+        """How many frames the file gives at `fps`: every k whose time k / fps falls inside it."""
+        if self.kind == "still":
+            return 1
+        return max(1, math.ceil(self.duration_s * fps - 1e-3))
+
+
+def send(stream: BinaryIO, header: dict[str, Any], payload: Any = b"") -> None:
+    """One message; `payload` is anything with the buffer interface."""
+    text = json.dumps(header).encode()
+    body = memoryview(payload).cast("B")
+    stream.write(_LENGTHS.pack(len(text), len(body)) + text)
+    if len(body):
+        stream.write(body)
+    stream.flush()
+
+
+def receive(stream: BinaryIO) -> tuple[dict[str, Any], bytearray] | None:
+    """The next message, or None when the other side is gone (also in the middle of a message)."""
+    lengths = _read(stream, _LENGTHS.size)
+    if lengths is None:
+        return None
+    header_bytes, payload_bytes = _LENGTHS.unpack(lengths)
+    if header_bytes > _MAX_HEADER_BYTES or payload_bytes > _MAX_PAYLOAD_BYTES:
+        return None
+    header = _read(stream, header_bytes)
+    payload = _read(stream, payload_bytes)
+    if header is None or payload is None:
+        return None
+    return cast("dict[str, Any]", json.loads(header)), payload
+
+
+def _read(stream: BinaryIO, size: int) -> bytearray | None:
+    data = bytearray(size)
+    view = memoryview(data)
+    done = 0
+    while done < size:
+        count = cast("Any", stream).readinto(view[done:])
+        if not count:
+            return None
+        done += count
+    return data

@@ -1,0 +1,224 @@
+"""The parent's side of the video child: starts it when first needed, asks, waits, and replaces it
+when it breaks.
+
+A request that takes too long or kills the child costs that one file: the next request gets a new
+child. No child is left after `close`, and none survives this process, because its stdin closes.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import os
+import queue
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import DatasetError, DependencyError, Stopped
+from ..files import FileError
+from .messages import ClipInfo, receive, send
+from .sources import refuse
+
+__all__ = ["VideoProcess"]
+
+PROBE_S = 10.0
+READ_S = 60.0
+WRITE_S = 300.0
+_START_S = 120.0
+_POLL_S = 0.1
+
+_LAUNCH = Path(__file__).resolve().parent.parent / "launch.py"
+
+Answer = tuple[dict[str, Any], bytearray]
+
+
+class VideoProcess:
+    """Probe, read and write media files in a child process. Use as a context manager; not shared
+    between threads.
+    """
+
+    def __init__(
+        self,
+        should_stop: Callable[[], bool] | None = None,
+        *,
+        timeouts_s: Mapping[str, float] | None = None,
+    ) -> None:
+        """`timeouts_s` replaces the seconds allowed: {"probe": 10, "read": 60, "write": 300}."""
+        self._should_stop = should_stop
+        self._timeouts_s = {
+            "probe": PROBE_S,
+            "read": READ_S,
+            "write": WRITE_S,
+            **(timeouts_s or {}),
+        }
+        self._child: _Child | None = None
+
+    def __enter__(self) -> VideoProcess:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of the child, if one is running."""
+        return self._child.pid if self._child is not None else None
+
+    def close(self) -> None:
+        """End the child. A later request would start another."""
+        if self._child is not None:
+            self._child.end()
+            self._child = None
+
+    def probe(self, path: Path) -> ClipInfo:
+        """What a clip or still holds; DatasetError names the file when it cannot be used."""
+        header, _ = self._ask("probe", path, {})
+        return ClipInfo(**header)
+
+    def read(
+        self,
+        path: Path,
+        *,
+        fps: float,
+        num_frames: int,
+        width: int,
+        height: int,
+        start_s: float = 0.0,
+        times: list[float] | None = None,
+    ) -> NDArray[np.uint8]:
+        """(F, H, W, 3) RGB: frame k is what a player shows at `start_s + k / fps`, scaled to cover
+        width x height and cropped around the centre.
+
+        `times` receives the time of the source frame behind each of them, in seconds from its
+        first.
+        """
+        request = {
+            "fps": fps,
+            "num_frames": num_frames,
+            "width": width,
+            "height": height,
+            "start_s": start_s,
+        }
+        header, payload = self._ask("read", path, request)
+        if times is not None:
+            times[:] = header["times"]
+        return np.frombuffer(payload, np.uint8).reshape(-1, height, width, 3)
+
+    def write(self, path: Path, frames: NDArray[np.uint8], fps: float) -> None:
+        """(F, H, W, 3) RGB as an H.264 mp4; the file appears whole or not at all."""
+        frames = np.ascontiguousarray(frames, np.uint8)
+        self._ask("write", path, {"shape": list(frames.shape), "fps": fps}, frames)
+
+    def _ask(self, do: str, path: Path, request: dict[str, Any], payload: Any = b"") -> Answer:
+        child = self._running()
+        child.ask({"do": do, "path": os.path.abspath(path), **request}, payload)
+        answer = self._wait(child, path, self._timeouts_s[do])
+        if answer is None:
+            code = child.end()
+            self._child = None
+            raise refuse(path, f"crashed the video reader (exit code {code}{child.last_words()})")
+        if "error" in answer[0]:
+            raise (FileError if do == "write" else DatasetError)(answer[0]["message"])
+        return answer
+
+    def _running(self) -> _Child:
+        if self._child is None:
+            self._child = _Child()
+            ready = self._wait(self._child, _LAUNCH, _START_S)
+            if ready is None or "error" in ready[0]:
+                words = ready[0]["message"] if ready else "it ended at once" + self._child.last_words()
+                self.close()
+                raise DependencyError(
+                    f"The video reader cannot start: {words}. Install what is missing: "
+                    f"{sys.executable} -m pip install av pillow numpy"
+                )
+        return self._child
+
+    def _wait(self, child: _Child, path: Path, seconds: float) -> Answer | None:
+        deadline = time.monotonic() + seconds
+        while True:
+            try:
+                return child.answers.get(timeout=min(_POLL_S, seconds))
+            except queue.Empty:
+                if self._should_stop is not None and self._should_stop():
+                    self.close()
+                    raise Stopped("Stopped while reading media files.") from None
+                if time.monotonic() > deadline:
+                    self.close()
+                    raise refuse(path, f"took more than {seconds:g} s to read") from None
+
+
+class _Child:
+    """One running child. A thread talks to it, so that waiting can end at any moment; another
+    drains its stderr.
+    """
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-X", "utf8", str(_LAUNCH), "video"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
+            creationflags=subprocess.CREATE_NO_WINDOW if sys.platform == "win32" else 0,
+        )
+        self.pid = self._process.pid
+        self.answers: queue.Queue[Answer | None] = queue.Queue()
+        self._requests: queue.Queue[tuple[dict[str, Any], Any] | None] = queue.Queue()
+        self._stderr: collections.deque[bytes] = collections.deque(maxlen=20)
+        self._threads = [
+            threading.Thread(target=self._talk, daemon=True),
+            threading.Thread(target=self._drain, daemon=True),
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def ask(self, header: dict[str, Any], payload: Any) -> None:
+        self._requests.put((header, payload))
+
+    def end(self) -> int:
+        """Kill, wait and tidy up; returns the exit code. Nothing the child writes is unsafe to
+        interrupt.
+        """
+        self._requests.put(None)
+        with contextlib.suppress(OSError):
+            if self._process.poll() is None:
+                self._process.kill()
+        code = self._process.wait()
+        for thread in self._threads:
+            thread.join()
+        for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
+            with contextlib.suppress(OSError):
+                if stream is not None:
+                    stream.close()
+        return code
+
+    def last_words(self) -> str:
+        """The last line of stderr, as a clause for a message."""
+        text = b"".join(self._stderr).decode("utf-8", "replace").strip()
+        return f": {text.splitlines()[-1][:200]}" if text else ""
+
+    def _talk(self) -> None:
+        stdin: Any = self._process.stdin
+        stdout: Any = self._process.stdout
+        try:
+            self.answers.put(receive(stdout))
+            while (request := self._requests.get()) is not None:
+                send(stdin, *request)
+                self.answers.put(receive(stdout))
+        except (OSError, ValueError):
+            self.answers.put(None)
+
+    def _drain(self) -> None:
+        stderr: Any = self._process.stderr
+        with contextlib.suppress(OSError, ValueError):
+            for line in stderr:
+                self._stderr.append(line)

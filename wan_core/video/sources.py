@@ -1,0 +1,128 @@
+"""Which media files may be opened, and how far: formats, codecs and limits, checked before anything
+is decoded.
+
+Only regular files, as file objects: a path never reaches FFmpeg, so `http:`, `concat:` or a named
+pipe cannot (S3).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Generator
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, cast
+
+from ..errors import DatasetError
+from ..files import FileError, open_regular
+
+if TYPE_CHECKING:
+    from av.container import InputContainer
+    from av.video.stream import VideoStream
+
+__all__ = [
+    "MAX_FRAMES",
+    "MAX_PIXELS",
+    "STILL_SUFFIXES",
+    "open_clip",
+    "open_media",
+    "refuse",
+    "shown",
+]
+
+STILL_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp"})
+
+MAX_PIXELS = 8192 * 4352
+"""per frame; a little more than 8K"""
+MAX_FRAMES = 200_000
+"""per file; nearly an hour at 60 fps"""
+MAX_BYTES = 16 << 30
+"""per file"""
+
+_FORMATS = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,gif"
+_CODECS = frozenset(
+    [
+        "h264",
+        "hevc",
+        "vp8",
+        "vp9",
+        "av1",
+        "libdav1d",
+        "gif",
+        "prores",
+        "ffv1",
+        "mjpeg",
+        "png",
+        "mpeg4",
+        "mpeg2video",
+        "qtrle",
+        "dnxhd",
+        "rawvideo",
+    ]
+)
+_RE_ENCODE = "Write it again, for example: ffmpeg -i IN -c:v libx264 -pix_fmt yuv420p OUT.mp4"
+
+
+def shown(path: Path | str) -> str:
+    """The file name for a message: short, without control characters (S15)."""
+    name = os.path.basename(str(path))
+    return "".join(c if c.isprintable() else "?" for c in name)[:120]
+
+
+def refuse(path: Path | str, why: str, fix: str = _RE_ENCODE) -> DatasetError:
+    """A DatasetError of one sentence about one file."""
+    return DatasetError(f"{shown(path)} {why}. {fix.rstrip('.')}.")
+
+
+@contextlib.contextmanager
+def open_media(path: Path) -> Generator[BinaryIO]:
+    """The file object of a media file; DatasetError unless a regular file of sensible size."""
+    try:
+        file = open_regular(path)
+    except FileError as error:
+        raise DatasetError(str(error)) from error
+    with file:
+        size = os.fstat(file.fileno()).st_size
+        if size == 0:
+            raise refuse(path, "is empty", "Copy it again")
+        if size > MAX_BYTES:
+            raise refuse(path, f"has {size / 2**30:.1f} GiB; the limit is 16", "Cut it into clips")
+        yield file
+
+
+@contextlib.contextmanager
+def open_clip(path: Path) -> Generator[tuple[InputContainer, VideoStream]]:
+    """Container and first video stream of a clip; decoding and reading errors inside become
+    DatasetErrors.
+    """
+    import av
+    import av.error
+
+    with open_media(path) as file:
+        try:
+            with av.open(file, "r", options=_open_options(), metadata_errors="replace") as container:
+                yield container, _video_stream(path, container)
+        except av.error.FFmpegError as error:
+            reason = error.strerror or type(error).__name__
+            raise refuse(path, f"cannot be read as a video ({reason})") from error
+
+
+def _open_options() -> dict[str, str]:
+    return {"format_whitelist": _FORMATS, "protocol_whitelist": "none"}
+
+
+def _video_stream(path: Path, container: InputContainer) -> VideoStream:
+    best = container.streams.best("video")  # not the first one: that may be a cover picture
+    if best is None:
+        raise refuse(path, "holds no video", "Remove it from the folder")
+    stream = cast("VideoStream", best)
+    context = stream.codec_context  # None where FFmpeg knows no decoder, whatever the type says
+    codec = getattr(context, "name", "an unknown codec")
+    if codec not in _CODECS:
+        raise refuse(path, f"is encoded with {codec}, which is not supported")
+    pixels = stream.width * stream.height
+    if not 0 < pixels <= MAX_PIXELS:
+        raise refuse(path, f"has frames of {stream.width}x{stream.height} pixels", "Scale it down")
+    context.thread_type = "AUTO"
+    context.thread_count = min(4, os.cpu_count() or 1)
+    return stream

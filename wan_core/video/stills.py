@@ -1,0 +1,86 @@
+"""Stills through Pillow: turned as the camera says, without transparency, never larger than the
+limit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Generator
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageOps
+
+from .messages import ClipInfo
+from .sources import MAX_PIXELS, open_media, refuse
+
+__all__ = ["probe_still", "read_still"]
+
+_FORMATS = ("PNG", "JPEG", "WEBP", "BMP")
+_EXIF_ORIENTATION = 0x0112
+_TURNED = (5, 6, 7, 8)
+"""EXIF orientations that swap width and height"""
+
+
+def probe_still(path: Path) -> ClipInfo:
+    """Size and format; JPEG is decoded at an eighth of its size and PNG checksums are read, so cut
+    files show.
+    """
+    with _opened(path) as image:
+        width, height = image.size
+        if _orientation(image) in _TURNED:
+            width, height = height, width
+        codec = str(image.format).lower()
+        if codec == "jpeg":
+            image.draft("RGB", (image.width // 8, image.height // 8))
+            image.load()
+        elif codec == "png":
+            image.verify()
+    return ClipInfo(kind="still", width=width, height=height, codec=codec)
+
+
+def read_still(path: Path, *, width: int, height: int) -> NDArray[np.uint8]:
+    """(1, H, W, 3) RGB, scaled to cover and cropped around the centre; transparent parts become
+    white.
+    """
+    with _opened(path) as image:
+        turned = ImageOps.exif_transpose(image)
+        fitted = ImageOps.fit(_opaque(turned), (width, height), Image.Resampling.LANCZOS)
+        return np.asarray(fitted, np.uint8)[None]
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Generator[Image.Image]:
+    with open_media(path) as file, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            with Image.open(file, formats=_FORMATS) as image:
+                if image.width * image.height > MAX_PIXELS:
+                    raise refuse(path, f"has {image.width}x{image.height} pixels", "Scale it down")
+                yield image
+        except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+            if type(error).__module__.endswith("errors"):
+                raise
+            raise refuse(path, f"cannot be read as a still ({error})", "Save it again as PNG") from error
+
+
+def _orientation(image: Image.Image) -> int:
+    """The EXIF orientation; for PNG only from blocks before the pixels, because `getexif` would
+    decode them.
+    """
+    exif = Image.Exif()
+    if image.format != "PNG":
+        exif = image.getexif()
+    elif "exif" in image.info:
+        exif.load(image.info["exif"])
+    return int(exif.get(_EXIF_ORIENTATION, 1))
+
+
+def _opaque(image: Image.Image) -> Image.Image:
+    if "A" not in image.getbands() and "transparency" not in image.info:
+        return image.convert("RGB")
+    rgba = image.convert("RGBA")
+    white = Image.new("RGBA", rgba.size, "white")
+    return Image.alpha_composite(white, rgba).convert("RGB")

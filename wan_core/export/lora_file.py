@@ -6,6 +6,7 @@ Alpha is always written: readers that miss it assume a scale of 1, trainers that
 from __future__ import annotations
 
 import json
+import struct
 from dataclasses import dataclass
 
 import torch
@@ -50,7 +51,17 @@ class LoraFile:
         """The safetensors file."""
         from safetensors.torch import save
 
-        return save(self.tensors(), self.metadata)
+        return _ordered(save(self.tensors(), self.metadata))
+
+
+def _ordered(data: bytes) -> bytes:
+    """The same file with its metadata sorted: safetensors writes it in random order, and equal jobs make equal bytes."""
+    length = struct.unpack("<Q", data[:8])[0]
+    header = json.loads(data[8 : 8 + length])
+    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode("utf-8")
+    text += b" " * (-len(text) % 8)
+    return struct.pack("<Q", len(text)) + text + data[8 + length :]
 
 
 def lora_metadata(

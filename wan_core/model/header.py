@@ -57,7 +57,7 @@ def read_header(path: Path) -> CheckpointHeader:
     try:
         with open_regular(path) as file:
             size = os.fstat(file.fileno()).st_size
-            start = file.read(16)
+            start = file.read(32)
             raw = b""
             length = struct.unpack("<Q", start[:8])[0] if len(start) >= 8 else 0
             if start[8:9] == b"{" and 0 < length <= _HEADER_LIMIT:

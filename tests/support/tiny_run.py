@@ -1,0 +1,122 @@
+"""Tiny, real runs for engine tests: a random Wan file, a cache with random latents and texts, a run directory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+
+from wan_core.data import CacheItem, CacheSet, LatentCache
+from wan_core.files import Roots
+from wan_core.load import ModelPlan
+from wan_core.lora import LoraConfig
+from wan_core.model import WanShape, WanTransformer
+from wan_core.run import DataConfig, RunConfig, choose_run, prepare_run
+from wan_core.sample import SampleConfig
+from wan_core.train import TrainConfig
+
+TINY = WanShape(dim=128, ffn_dim=256, num_heads=1, num_layers=2)
+
+
+def random_weights(shape: WanShape = TINY, seed: int = 0) -> dict[str, torch.Tensor]:
+    """Matrices N(0, 1/fan_in), modulation N(0, 0.3^2), norm weights 1 + 0.2 N, biases 0.1 N."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.device("meta"):
+        model = WanTransformer(shape)
+    weights = {}
+    for name, parameter in model.named_parameters():
+        noise = torch.randn(parameter.shape, generator=generator)
+        if name.endswith("modulation"):
+            weights[name] = 0.3 * noise
+        elif name.endswith("bias"):
+            weights[name] = 0.1 * noise
+        elif parameter.ndim == 1:
+            weights[name] = 1 + 0.2 * noise
+        else:
+            weights[name] = noise / parameter[0].numel() ** 0.5
+    return weights
+
+
+@dataclass
+class TinyRun:
+    """A run directory with everything it needs beside it."""
+
+    directory: Path
+    roots: Roots
+    config: RunConfig
+    roots_file: Path
+
+
+def make_roots(root: Path, shape: WanShape = TINY, clips: int = 3, size: tuple[int, int, int] = (2, 4, 4)) -> tuple[Roots, str]:
+    """Base file and cache below `root`; returns the roots and the fingerprint of the cache set.
+
+    `size` is (latent frames, latent height, latent width).
+    """
+    models, cache_root = root / "models", root / "runs" / "_cache"
+    models.mkdir(parents=True, exist_ok=True)
+    save_file(random_weights(shape), models / "wan_tiny_t2v.safetensors")
+    cache = LatentCache(cache_root)
+    generator = torch.Generator().manual_seed(7)
+    frames, height, width = size
+
+    def key(number: int) -> str:
+        return f"{number:064x}"
+
+    items = []
+    for index in range(clips):
+        cache.write_latent(key(index), torch.randn(16, frames, height, width, generator=generator))
+        cache.write_text(key(100 + index), torch.randn(5 + index, 4096, generator=generator))
+        items.append(
+            CacheItem(
+                latent_key=key(index),
+                text_key=key(100 + index),
+                num_frames=4 * (frames - 1) + 1,
+                height=8 * height,
+                width=8 * width,
+                repeats=1,
+                name=f"clip_{index}.mp4",
+            )
+        )
+    for number in (200, 201):
+        cache.write_text(key(number), torch.randn(1, 4096, generator=generator))
+    cache_set = CacheSet(
+        items=tuple(items),
+        empty_text_key=key(200),
+        negative_text_key=key(201),
+        latent_space="wan2.1",
+        fps=16.0,
+        vae_identity="test",
+        text_identity="test",
+    )
+    fingerprint = cache.write_set(cache_set)
+    folders = {"diffusion_models": (str(models),), "cache": (str(cache_root),), "loras": (str(root),)}
+    return Roots(folders), fingerprint
+
+
+def make_run(
+    root: Path,
+    *,
+    shape: WanShape = TINY,
+    train: TrainConfig | None = None,
+    lora: LoraConfig | None = None,
+    plan: ModelPlan | None = None,
+    preview: SampleConfig | None = None,
+    **cache: object,
+) -> TinyRun:
+    """A run directory ready to train on the CPU in float32."""
+    roots, fingerprint = make_roots(root, shape, **cache)  # type: ignore[arg-type]
+    roots_file = root / "roots.json"
+    roots.write(roots_file)
+    config = RunConfig(
+        run_name="tiny",
+        model=plan or ModelPlan(base_file="diffusion_models:wan_tiny_t2v.safetensors"),
+        data=DataConfig(fingerprint=fingerprint, num_items=3),
+        lora=lora or LoraConfig(rank=4),
+        train=train or TrainConfig(steps=6, save_every_n_steps=2, preview_every_n_steps=0, learning_rate=1e-3),
+        preview=preview,
+    ).with_digests(roots)
+    decision = choose_run(root / "runs", config)
+    config = prepare_run(decision, config)
+    return TinyRun(decision.directory, roots, config, roots_file)

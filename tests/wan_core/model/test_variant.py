@@ -1,0 +1,107 @@
+"""Variants from headers alone, and every wrong file refused in one sentence."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import struct
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from tests.support.tiny_run import random_weights
+from wan_core.errors import CheckpointError
+from wan_core.model import CheckpointHeader, TensorInfo, detect_variant, read_header
+from wan_core.model.keys import PREFIXES
+
+FIXTURES = Path(__file__).parents[2] / "fixtures"
+TEMPLATES = json.loads((FIXTURES / "wan_variant_keys.json").read_text())
+
+
+def header_of(template: str, file_name: str, prefix: str = "") -> CheckpointHeader:
+    """A header as a file of that variant would have it, without the file."""
+    tensors = {}
+    for key, info in TEMPLATES[template]["keys"].items():
+        for index in range(info["count"]) if "{i}" in key else [0]:
+            tensors[prefix + key.replace("{i}", str(index))] = TensorInfo("BF16", tuple(info["shape"]), 0)
+    return CheckpointHeader(Path(file_name), tensors, {}, 0)
+
+
+def _variants() -> dict:
+    return {name: variant for name, variant in TEMPLATES.items() if not name.startswith("_")}
+
+
+@pytest.mark.parametrize("prefix", ["", *PREFIXES])
+def test_text_to_video_models_are_told_apart_by_their_width(prefix: str) -> None:
+    found = {}
+    for template in _variants():
+        if "t2v" in template.lower():
+            variant = detect_variant(header_of(template, f"{template}.safetensors", prefix))
+            found[template] = (variant.task, variant.shape.dim, variant.shape.num_layers, variant.shape.num_heads)
+    widths = {shape[1:] for shape in found.values()}
+    assert (1536, 30, 12) in widths
+    assert (5120, 40, 40) in widths
+    assert all(task == "t2v" for task, *_ in found.values())
+
+
+def test_only_text_to_video_is_trainable_and_every_other_task_is_named() -> None:
+    tasks = {name: detect_variant(header_of(name, f"{name}.safetensors")) for name in _variants()}
+    assert {v.task for v in tasks.values()} >= {"t2v", "i2v", "ti2v", "vace", "s2v", "animate"}
+    assert all(v.trainable == (v.task == "t2v") for v in tasks.values())
+
+
+def test_the_file_name_decides_between_experts_and_the_rest_are_candidates() -> None:
+    template = next(n for n in _variants() if "t2v" in n.lower() and "14b" in n.lower())
+    high = detect_variant(header_of(template, "wan2.2_t2v_high_noise_14B_fp16.safetensors"))
+    low = detect_variant(header_of(template, "wan2.2_t2v_low_noise_14B_fp16.safetensors"))
+    plain = detect_variant(header_of(template, "wan2.1_t2v_14B_bf16.safetensors"))
+    assert high.sigma_range() == (0.875, 1.0)
+    assert low.sigma_range() == (0.0, 0.875)
+    assert plain.name == "2.1 T2V-14B"
+    assert len(plain.candidates) == 2
+
+
+def test_a_vae_given_as_model_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "wan_2.1_vae.safetensors"
+    save_file({"decoder.head.0.gamma": torch.ones(4), "encoder.conv1.weight": torch.ones(2, 2)}, path)
+    with pytest.raises(CheckpointError, match=r"wan_2\.1_vae\.safetensors is a VAE.*VAELoader"):
+        detect_variant(read_header(path))
+
+
+def test_a_lora_given_as_model_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "style.safetensors"
+    save_file({"diffusion_model.blocks.0.ffn.0.lora_A.weight": torch.ones(4, 4)}, path)
+    with pytest.raises(CheckpointError, match="is a LoRA"):
+        detect_variant(read_header(path))
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "is empty"),
+        (pickle.dumps({"a": 1}), "pickle"),
+        (b"PK\x03\x04" + bytes(40), "pickled PyTorch file"),
+        (b"GGUF" + bytes(40), "GGUF"),
+        (b"version https://git-lfs.github.com/spec/v1\noid", "Git LFS pointer"),
+        (b"<!DOCTYPE html><html></html>", "web page"),
+        (struct.pack("<Q", 1 << 40) + b"{}" * 20, "not a safetensors file"),
+        (struct.pack("<Q", 20) + b'{"a": [1, 2, 3], "b"' + bytes(9), "damaged"),
+    ],
+)
+def test_files_that_are_no_models_are_named_for_what_they_are(tmp_path: Path, content: bytes, words: str) -> None:
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(content)
+    with pytest.raises(CheckpointError, match=words) as refusal:
+        read_header(path)
+    assert "model.safetensors" in str(refusal.value)
+
+
+def test_a_truncated_file_is_refused_with_both_sizes(tmp_path: Path) -> None:
+    path = tmp_path / "wan.safetensors"
+    save_file(random_weights(), path)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-100])
+    with pytest.raises(CheckpointError, match=rf"has {len(whole) - 100:,} bytes where its header promises {len(whole):,}"):
+        read_header(path)

@@ -1,0 +1,241 @@
+"""The command line: `python -m wan_core COMMAND ...`, and the same through launch.py.
+
+JSON on stdout, sentences on stderr. Exit codes: 0 done, 3 stopped with state, 4 does not fit, 5 bad data or settings,
+1 a bug. RUN is a run directory or its run.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from .errors import ExitCode, Stopped, WanTrainerError
+from .events import Emit, Event, Failed, to_line
+from .files import Roots
+
+__all__ = ["main"]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one command; returns the exit code."""
+    options = _parser().parse_args(arguments)
+    out = _private_stdout()
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("torchao").setLevel(logging.ERROR)  # it warns about CUDA libraries on every CPU
+    emit = _emitter(out)
+    try:
+        return options.run(options, emit, out)
+    except Stopped as stop:
+        print(stop.reason, file=sys.stderr)  # noqa: T201
+        return ExitCode.STOPPED
+    except WanTrainerError as error:
+        return _fail(emit, str(error), type(error).__name__, error.exit_code)
+    except OSError as error:
+        name = f" ({os.path.basename(str(error.filename))})" if error.filename else ""
+        return _fail(emit, f"{error.strerror or error}{name}. Check the disk and folder.", "OSError", ExitCode.BAD_INPUT)
+    except Exception as error:
+        traceback.print_exc()
+        message = f"A bug: {type(error).__name__}: {error}. Please report it with the log."
+        return _fail(emit, message, type(error).__name__, ExitCode.BUG)
+
+
+def _fail(emit: Emit, message: str, kind: str, code: ExitCode) -> int:
+    print(message, file=sys.stderr)  # noqa: T201
+    emit(Failed(message=message, kind=kind, exit_code=int(code)))
+    return int(code)
+
+
+def _private_stdout() -> BinaryIO:
+    """A copy of fd 1 for our lines alone; fd 1 itself goes to stderr, so that no library can print into the protocol."""
+    sys.stdout.flush()
+    private = os.fdopen(os.dup(1), "wb", buffering=0)
+    os.dup2(2, 1)
+    return private
+
+
+def _emitter(out: BinaryIO) -> Emit:
+    def emit(event: Event) -> None:
+        try:
+            out.write(to_line(event).encode("ascii"))
+        except OSError:
+            pass  # the reader is gone; the end of stdin tells the worker to stop
+
+    return emit
+
+
+def _print_json(out: BinaryIO, data: Any) -> None:
+    out.write((json.dumps(data, ensure_ascii=True, indent=2) + "\n").encode("ascii"))
+
+
+def _roots(options: argparse.Namespace) -> Roots:
+    return Roots.read(options.roots) if options.roots else Roots({})
+
+
+def _directory(path: Path) -> Path:
+    path = path.resolve()
+    return path.parent if path.name == "run.json" else path
+
+
+def _inspect(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
+    from .model import detect_variant, read_header
+
+    header = read_header(options.file)
+    variant = detect_variant(header)
+    _print_json(
+        out,
+        {
+            "version": 1,
+            "file": options.file.name,
+            "variant": variant.name,
+            "task": variant.task,
+            "trainable": variant.trainable,
+            "candidates": list(variant.candidates),
+            "expert": variant.expert,
+            "shape": variant.shape.to_dict(),
+            "latent_space": variant.latents.name,
+            "fps": variant.fps,
+            "dtypes": sorted({info.dtype for info in header.tensors.values()}),
+            "tensors": len(header.tensors),
+            "size_bytes": header.size_bytes,
+        },
+    )
+    return ExitCode.DONE
+
+
+def _scan(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
+    from .data import DatasetConfig, scan_folder
+    from .video import VideoProcess
+
+    config = DatasetConfig(
+        folder=f"folder:{options.folder.name}",
+        trigger_word=options.trigger_word,
+        width=options.width,
+        height=options.height,
+        num_frames=options.num_frames,
+        fps=options.fps,
+    )
+    with VideoProcess() as video:
+        result = scan_folder(config, options.folder, video)
+    samples = [
+        {"name": s.name, "kind": s.kind, "bucket": [s.bucket.num_frames, s.bucket.height, s.bucket.width], "caption": s.caption}
+        for s in result.samples
+    ]
+    rejected = [{"name": r.name, "reason": r.reason} for r in result.rejected]
+    _print_json(out, {"version": 1, "samples": samples, "rejected": rejected, "report": result.report()})
+    return ExitCode.DONE
+
+
+def _plan(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
+    from .plan import plan_run
+
+    report = plan_run(_directory(options.run_path), _roots(options))
+    _print_json(out, report)
+    return ExitCode.DONE if report["fits"] else ExitCode.DOES_NOT_FIT
+
+
+def _train(options: argparse.Namespace, emit: Emit, _out: BinaryIO) -> int:
+    from .control import PipeControl, SignalControl
+    from .run import read_run
+
+    directory = _directory(options.run_path)
+    os.environ.pop("PYTORCH_CUDA_ALLOC_CONF", None)  # ComfyUI's setting suits sampling, not training
+    under_torchrun = "LOCAL_RANK" in os.environ
+    ranks = read_run(directory).model.placement.ranks
+    if ranks > 1 and not under_torchrun:
+        from .ranks import start_ranks
+
+        return start_ranks(directory, ranks, options, _out)
+    from .job import run_job
+    from .train import join_group
+
+    group = join_group()
+    steered = options.controlled and group.leads
+    control = PipeControl(os.fdopen(os.dup(0), "rb")) if steered else SignalControl()
+    try:
+        finished = run_job(
+            directory,
+            _roots(options),
+            emit=emit if group.leads else _silent,
+            control=control,
+            group=group,
+            max_steps=options.max_steps,
+            require_state=options.command == "resume",
+        )
+    finally:
+        group.leave()
+    # torchrun takes any code but 0 for a crash and kills the other ranks; the controller reads the state instead.
+    stopped = finished.state == "stopped" and not under_torchrun
+    return ExitCode.STOPPED if stopped else ExitCode.DONE
+
+
+def _silent(_event: Event) -> None:
+    """Only the leading rank talks."""
+
+
+def _sample(options: argparse.Namespace, emit: Emit, _out: BinaryIO) -> int:
+    from .control import PipeControl, SignalControl
+    from .job import sample_job
+
+    control = PipeControl(os.fdopen(os.dup(0), "rb")) if options.controlled else SignalControl()
+    directory = _directory(options.run_path)
+    finished = sample_job(directory, options.job.resolve(), _roots(options), emit=emit, control=control)
+    emit(finished)
+    return ExitCode.STOPPED if finished.state == "stopped" else ExitCode.DONE
+
+
+def _export(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
+    from .job import export_lora
+    from .run import read_run
+
+    directory = _directory(options.run_path)
+    target = options.to or directory / f"{read_run(directory).run_name}.safetensors"
+    saved = export_lora(directory, options.step, target)
+    _print_json(out, {"version": 1, "step": saved.step, "file": target.name, "size_bytes": target.stat().st_size})
+    return ExitCode.DONE
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="wan_core", description=(__doc__ or "").splitlines()[0])
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    def command(name: str, run: Callable[..., int], text: str) -> argparse.ArgumentParser:
+        sub = commands.add_parser(name, help=text, description=text)
+        sub.set_defaults(run=run)
+        sub.add_argument("--roots", type=Path, help="JSON file with the folders that root:relative names are looked up in")
+        return sub
+
+    inspect = command("inspect", _inspect, "say what a model file is, from its header")
+    inspect.add_argument("file", type=Path)
+    scan = command("scan", _scan, "list the clips of a folder, their buckets and captions, and what is wrong with the rest")
+    scan.add_argument("folder", type=Path)
+    scan.add_argument("--num-frames", type=int, default=33)
+    scan.add_argument("--width", type=int, default=832)
+    scan.add_argument("--height", type=int, default=480)
+    scan.add_argument("--fps", type=float, default=16.0)
+    scan.add_argument("--trigger-word", default="")
+    plan = command("plan", _plan, "predict memory and disk of a run before anything is loaded")
+    train = command("train", _train, "train a run, or go on with it")
+    resume = command("resume", _train, "go on with a run that has a saved step")
+    sample = command("sample", _sample, "render validation clips of a run")
+    export = command("export", _export, "copy the LoRA of a saved step to a file")
+    for sub in (plan, train, resume, sample, export):
+        sub.add_argument("run_path", type=Path, metavar="RUN")
+    for sub in (train, resume, sample):
+        sub.add_argument("--controlled", action="store_true", help="obey JSON commands on stdin; its end means stop")
+    for sub in (train, resume):
+        sub.add_argument("--max-steps", type=int, default=0, help="stop after so many steps of this session; 0 = all")
+    sample.add_argument("--job", type=Path, required=True, help="JSON file: saved_steps, strengths, baseline, preview")
+    export.add_argument("--step", type=int, help="saved step; default: the latest")
+    export.add_argument("--to", type=Path, help="target file; default: <run_name>.safetensors in the run directory")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,391 @@
+"""Runs a job: from a run directory to trained weights, and to validation clips. The engine as one function.
+
+Order of a run: lock, load, resume, evaluate and preview the base, train; at every save: save, evaluate, preview.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import shutil
+import time
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import torch
+
+from .config import Config
+from .control import Control
+from .data import Batches, CacheSet, LatentCache, pad_text
+from .errors import CacheError, CheckpointError, ConfigError, OutOfMemory, Stopped
+from .events import CheckpointSaved, Emit, Event, Finished, Note, Stage
+from .export import LoraFile, lora_metadata
+from .files import Roots, atomic_write, locked, read_json
+from .load import inspect_model, materialize
+from .lora import LoraWeights, set_strength
+from .metrics import JsonlSink
+from .model import WanTransformer, WanVariant
+from .run import RunConfig, RunStatus, read_run, write_status
+from .sample import SampleConfig
+from .train import Group, Previewer, SavedStep, SaveStore, TargetFunction, Trainer, true_velocity
+
+__all__ = ["SampleJob", "export_lora", "run_job", "sample_job"]
+
+_log = logging.getLogger(__name__)
+_FULL_DISK = (errno.ENOSPC, errno.EDQUOT if hasattr(errno, "EDQUOT") else errno.ENOSPC, errno.EROFS, errno.ENOENT)
+_RETRY_SAVE_S = 5.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampleJob(Config):
+    """Validation clips of a run: which saved steps at which strengths."""
+
+    saved_steps: tuple[int, ...] = ()
+    """empty: the latest"""
+    strengths: tuple[float, ...] = (1.0,)
+    baseline: bool = True
+    """also the base model without LoRA"""
+    preview: SampleConfig = field(default_factory=SampleConfig)
+
+
+def run_job(
+    directory: Path,
+    roots: Roots,
+    *,
+    emit: Emit,
+    control: Control,
+    group: Group | None = None,
+    max_steps: int = 0,
+    require_state: bool = False,
+    target: TargetFunction = true_velocity,
+) -> Finished:
+    """Train the run in `directory` until its step total, a stop, or `max_steps` steps of this session (0 = all).
+
+    Returns Finished (state done or stopped); everything lost by a kill is what came after the last committed step.
+    Raises WanTrainerError for anything a user can mend. `target` is replaced only by tests.
+    """
+    group = group or Group()
+    config = read_run(directory)
+    lock = locked(directory / ".lock", f"Run {directory.name} is being trained by another process. Stop that one first.")
+    with lock if group.leads else contextlib.nullcontext():
+        session = _Session(directory, config, roots, emit, control, group, target)
+        with session:
+            return session.train(max_steps, require_state)
+
+
+class _Session:
+    """One worker's work on one run."""
+
+    def __init__(
+        self,
+        directory: Path,
+        config: RunConfig,
+        roots: Roots,
+        emit: Emit,
+        control: Control,
+        group: Group,
+        target: TargetFunction,
+    ) -> None:
+        self.directory, self.config, self.roots = directory, config, roots
+        self.control, self.group, self.target = control, group, target
+        self._sink = JsonlSink(directory / "metrics.jsonl") if group.leads else None
+        self._emit_out = emit
+        self.store = SaveStore(directory)
+        self.saved: SavedStep | None = None
+
+    def __enter__(self) -> _Session:
+        return self
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if error is not None and not isinstance(error, Stopped):
+            self._status("failed", str(error)[:1000])
+        if self._sink is not None:
+            self._sink.close()
+
+    def emit(self, event: Event) -> None:
+        if self._sink is not None:
+            self._sink(event)
+        self._emit_out(event)
+
+    def train(self, max_steps: int, require_state: bool) -> Finished:
+        total = self.config.train.steps
+        self.saved = self.store.latest()
+        if self.saved is None and require_state:
+            raise CheckpointError(f"Run {self.directory.name} has no saved step to resume. Use train instead of resume.")
+        if self.saved is not None and self.saved.job_id != self.config.job_id:
+            raise CheckpointError(
+                f"The saved step {self.saved.step} of {self.directory.name} belongs to another job. "
+                "Queue TrainLoRA again: it will start a new folder."
+            )
+        if self.saved is not None and self.saved.step >= total:
+            return self._finish("done", self.saved.step)
+        self._status("running")
+        try:
+            self._load()
+        except Stopped as stop:
+            return self._finish("stopped", self._saved_step(), stop.reason)
+        goal = min(total, self.trainer.step + max_steps) if max_steps else total
+        try:
+            self._before_first_step()
+            self.trainer.run(goal, self._between_steps)
+        except Stopped as stop:
+            self._save()
+            return self._finish("stopped", self.trainer.step, stop.reason)
+        except torch.OutOfMemoryError as error:
+            raise _out_of_memory(error) from error
+        self._save()
+        if goal < total:
+            return self._finish("stopped", goal, f"{max_steps} steps of this queue are done")
+        return self._finish("done", goal)
+
+    def _load(self) -> None:
+        config = self.config
+        self.variant = _with_expert(inspect_model(config.model, self.roots)[0], config.train.expert)
+        cache = LatentCache(self.roots.first("cache"))
+        self.cache, self.cache_set = cache, cache.read_set(config.data.fingerprint)
+        _check_space(self.variant, self.cache_set)
+        self.model = self._materialize()
+        batches = Batches(
+            self.cache_set,
+            cache,
+            seed=config.train.seed,
+            batch_size=config.train.batch_size,
+            rank=self.group.rank,
+            world=self.group.world,
+        )
+        self.trainer = Trainer(
+            self.model,
+            batches,
+            pad_text(cache.read_text(self.cache_set.empty_text_key)),
+            config.train,
+            sigma_range=self.variant.sigma_range(),
+            emit=self.emit,
+            control=self.control,
+            group=self.group,
+            target=self.target,
+        )
+        if self.saved is not None:
+            self.trainer.load_state(self.saved.read_state(), self.saved.progress)
+            self.emit(Note(text=f"Continues after saved step {self.saved.step} of {config.train.steps}."))
+        self.previewer = self._make_previewer()
+        _warn_about_disk(self.directory, self.trainer, self.emit)
+
+    def _materialize(self) -> WanTransformer:
+        def on_tensor(done: int, total: int) -> None:
+            if done % 50 == 0 or done == total:
+                self.emit(Stage(stage="load", done=done, total=total))
+            if reason := self.control.stop_reason():
+                raise Stopped(reason)
+
+        try:
+            return materialize(
+                self.config.model,
+                self.roots,
+                self.config.lora,
+                seed=self.config.train.seed,
+                rank=self.group.rank,
+                on_tensor=on_tensor,
+            )
+        except torch.OutOfMemoryError as error:
+            raise _out_of_memory(error) from error
+
+    def _make_previewer(self) -> Previewer | None:
+        if not self.group.leads or not self.config.train.preview_every_n_steps:
+            return None
+        return Previewer(
+            self.model,
+            self.cache,
+            self.cache_set,
+            self.config.preview or SampleConfig(),
+            self.variant.latents,
+            self.directory,
+            emit=self.emit,
+            control=self.control,
+        )
+
+    def _before_first_step(self) -> None:
+        if self.trainer.step == 0 and self.group.leads:
+            self._evaluate()
+            if self.previewer is not None:
+                self.previewer.render(0, "step-000000")
+        self.emit(Stage(stage="train", done=self.trainer.step, total=self.config.train.steps))
+
+    def _between_steps(self, step: int) -> None:
+        """Save, evaluate and preview where they are due; a save comes before anything that could fail."""
+        train = self.config.train
+        last = step == train.steps
+        if not self.group.leads:
+            return
+        wants_save, wants_preview = self.control.take("save"), self.control.take("sample")
+        due = last or step % train.save_every_n_steps == 0
+        if due or wants_save:
+            self._save()
+        if due:
+            self._evaluate()
+        every = train.preview_every_n_steps
+        if self.previewer is not None and (wants_preview or last or step % every == 0):
+            self.previewer.render(step, f"step-{step:06d}")
+        if due or wants_preview:
+            self.emit(Stage(stage="train", done=step, total=train.steps))
+
+    def _evaluate(self) -> None:
+        if (evaluated := self.trainer.evaluate()) is not None:
+            self.emit(evaluated)
+
+    def _save(self) -> None:
+        """Commit the present step. A full or missing disk pauses the run until there is room or a stop is asked for."""
+        step = self.trainer.step
+        if not self.group.leads or step == 0 or step == self._saved_step():
+            return
+        while True:
+            try:
+                self.saved = self._commit(step)
+                break
+            except OSError as error:
+                if error.errno not in _FULL_DISK or self.control.stop_reason():
+                    raise
+                text = f"Step {step} cannot be saved ({error.strerror}). Free some space; the run waits and loses nothing."
+                self.emit(Note(text=text, level="warning"))
+                _wait(_RETRY_SAVE_S, self.control)
+        self.emit(CheckpointSaved(step=step, folder=f"saves/{self.saved.folder.name}"))
+        self._status("running")
+
+    def _commit(self, step: int) -> SavedStep:
+        self.emit(Stage(stage="save", done=step, total=self.config.train.steps))
+        config = self.config
+        file = LoraFile(
+            weights=LoraWeights.of(self.model),
+            alpha=config.lora.effective_alpha,
+            dtype=config.train.save_dtype,
+            metadata=lora_metadata(
+                run_name=config.run_name,
+                job_id=config.job_id,
+                step=step,
+                lora=config.lora,
+                settings=config.train.to_dict(),
+                variant=self.variant,
+                data_fingerprint=config.data.fingerprint,
+                base_digest=config.base_digest,
+                pack_version=config.pack_version,
+            ),
+        )
+        return self.store.commit(step, config.job_id, file.to_bytes(), self.trainer.state(), self.trainer.progress())
+
+    def _saved_step(self) -> int:
+        return self.saved.step if self.saved is not None else 0
+
+    def _finish(self, state: str, step: int, reason: str = "") -> Finished:
+        self._status(state, reason)
+        self.emit(Stage(stage="done", done=step, total=self.config.train.steps))
+        finished = Finished(state=state, step=step, result={"reason": reason, "saved_step": self._saved_step()})
+        self.emit(finished)
+        return finished
+
+    def _status(self, state: str, reason: str = "") -> None:
+        if self.group.leads:
+            status = RunStatus(
+                state=state,
+                step=self._saved_step(),
+                steps=self.config.train.steps,
+                reason=reason,
+                job_id=self.config.job_id,
+            )
+            write_status(self.directory, status)
+
+
+def sample_job(directory: Path, job_file: Path, roots: Roots, *, emit: Emit, control: Control) -> Finished:
+    """Render validation clips of a run; sample ids are baseline_p0, step-000250_s1.0_p0 ... Files lie beside the job file."""
+    job = SampleJob.from_dict(read_json(job_file), "job")
+    config, store = read_run(directory), SaveStore(directory)
+    steps = job.saved_steps or tuple(store.steps()[-1:])
+    saves = [(step, store.read(step)) for step in steps]
+    for step, saved in saves:
+        if saved is None:
+            raise CheckpointError(f"Run {directory.name} has no intact saved step {step}. It has: {store.steps()}.")
+    if not saves:
+        raise CheckpointError(f"Run {directory.name} has no saved step yet. Train it first.")
+    cache = LatentCache(roots.first("cache"))
+    cache_set = cache.read_set(config.data.fingerprint)
+    folder = job_file.parent.relative_to(directory).as_posix()
+
+    def on_tensor(done: int, total: int) -> None:
+        if done % 50 == 0 or done == total:
+            emit(Stage(stage="load", done=done, total=total))
+        if reason := control.stop_reason():
+            raise Stopped(reason)
+
+    try:
+        # The start LoRA is already part of every saved step.
+        model = materialize(config.model, roots, replace(config.lora, start_from=""), on_tensor=on_tensor)
+        variant = inspect_model(config.model, roots)[0]
+        previewer = Previewer(
+            model, cache, cache_set, job.preview, variant.latents, directory, emit=emit, control=control
+        )
+        if job.baseline:
+            set_strength(model, 0.0, config.lora)
+            previewer.render(0, "baseline", folder)
+        for step, saved in saves:
+            assert saved is not None
+            adapters = {k[5:]: v for k, v in saved.read_state().items() if k.startswith("lora.")}
+            LoraWeights(adapters).load_into(model, f"saved step {step}")
+            for strength in job.strengths:
+                set_strength(model, strength, config.lora)
+                previewer.render(step, f"step-{step:06d}_s{strength}", folder)
+    except Stopped as stop:
+        return Finished(state="stopped", step=0, result={"reason": stop.reason})
+    except torch.OutOfMemoryError as error:
+        raise _out_of_memory(error) from error
+    return Finished(state="done", step=saves[-1][0])
+
+
+def export_lora(directory: Path, step: int | None, target: Path) -> SavedStep:
+    """Copy the LoRA of a saved step (None: the latest) to `target`, whole or not at all."""
+    store = SaveStore(directory)
+    saved = store.latest() if step is None else store.read(step)
+    if saved is None:
+        raise CheckpointError(f"Run {directory.name} has no intact saved step{'' if step is None else f' {step}'}.")
+    with atomic_write(target) as out, open(saved.lora_file, "rb") as source:
+        shutil.copyfileobj(source, out, 4 << 20)
+    return saved
+
+
+def _with_expert(variant: WanVariant, expert: str) -> WanVariant:
+    """Narrow the noise range to one expert of an A14B pair when the settings say which."""
+    if expert == "auto":
+        return variant
+    if not any("A14B" in name for name in (variant.name, *variant.candidates)):
+        raise ConfigError(f'expert "{expert}" makes no sense for {variant.name}, which has one model. Set expert to auto.')
+    return replace(variant, expert=f"{expert}_noise", boundary=variant.boundary or 0.875)
+
+
+def _check_space(variant: WanVariant, cache_set: CacheSet) -> None:
+    if cache_set.latent_space != variant.latents.name:
+        raise CacheError(
+            f"The cache holds {cache_set.latent_space} latents, {variant.name} needs {variant.latents.name}. "
+            "Choose the VAE that belongs to the model in VAELoader."
+        )
+
+
+def _warn_about_disk(directory: Path, trainer: Trainer, emit: Emit) -> None:
+    # Weight, two moments and the LoRA file, for two saved steps.
+    need = 2 * 4 * sum(p.nbytes for p in trainer.parameters.values())
+    free = shutil.disk_usage(directory).free
+    if free < need:
+        text = f"Only {free / 2**30:.1f} GiB are free; two saved steps need about {need / 2**30:.1f} GiB."
+        emit(Note(text=text, level="warning"))
+
+
+def _out_of_memory(error: BaseException) -> OutOfMemory:
+    return OutOfMemory(
+        "The GPU ran out of memory. What helps most, in this order: fewer num_frames or a smaller width and height in "
+        "WanVideoDataset; Fp8Quantize before TrainLoRA; SplitAcrossGPUs when there is a second card. "
+        f"Saved steps are kept. ({str(error).splitlines()[0][:200]})"
+    )
+
+
+def _wait(seconds: float, control: Control) -> None:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline and not control.stop_reason():
+        time.sleep(0.1)
+

@@ -1,0 +1,65 @@
+"""What a run will need, before anything is loaded: memory per device, disk, and whether it fits."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .data import LatentCache
+from .files import Roots
+from .load import inspect_model, predict_memory
+from .placement.memory import StepShape
+from .run import RunConfig, read_run
+
+__all__ = ["plan_run"]
+
+
+def plan_run(directory: Path, roots: Roots) -> dict[str, Any]:
+    """The report of `wan_core plan`: variant, largest micro-batch, predicted peak per device, what is there, verdict."""
+    config = read_run(directory)
+    variant, compute = inspect_model(config.model, roots)
+    step = _largest_step(config, roots)
+    estimate = predict_memory(
+        config.model, roots, config.lora, step, checkpoint_blocks=config.train.gradient_checkpointing
+    )
+    devices = estimate.to_dict()
+    for name, needs in devices.items():
+        needs["total_bytes"] = _total_bytes(torch.device(name))
+    adapters = sum(m.adapters for m in estimate.devices.values())
+    # 16 bytes per value in memory; on disk 12 for the state and 2 to 4 for the LoRA file.
+    save_bytes = adapters
+    saves = -(-config.train.steps // config.train.save_every_n_steps)
+    free = shutil.disk_usage(directory).free
+    return {
+        "version": 1,
+        "run_name": config.run_name,
+        "variant": variant.name,
+        "compute_dtype": str(compute).removeprefix("torch."),
+        "tokens": step.tokens,
+        "devices": devices,
+        "disk": {"save_bytes": save_bytes, "all_saves_bytes": saves * save_bytes, "free_bytes": free},
+        "fits": all(d["peak_bytes"] <= d["total_bytes"] for d in devices.values()) and save_bytes <= free,
+    }
+
+
+def _largest_step(config: RunConfig, roots: Roots) -> StepShape:
+    cache_set = LatentCache(roots.first("cache")).read_set(config.data.fingerprint)
+    _, frames, height, width = max(
+        (cache_set.latent_shape(item) for item in cache_set.items), key=lambda s: s[1] * s[2] * s[3]
+    )
+    return StepShape(
+        batch_size=config.train.batch_size, latent_frames=frames, latent_height=height, latent_width=width
+    )
+
+
+def _total_bytes(device: torch.device) -> int:
+    if device.type == "cuda":
+        return torch.cuda.get_device_properties(device).total_memory
+    try:
+        import psutil
+    except ImportError:
+        return 1 << 62  # unknown: the host's memory is not the limit anybody plans for
+    return int(psutil.virtual_memory().total)

@@ -1,0 +1,61 @@
+"""The optimizer, its learning rate as a pure function of the step, and its state as named tensors."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import CheckpointError
+from .config import TrainConfig
+
+__all__ = ["learning_rate_at", "load_optimizer_state", "make_optimizer", "optimizer_state"]
+
+
+def make_optimizer(parameters: dict[str, nn.Parameter], config: TrainConfig) -> torch.optim.Optimizer:
+    """AdamW over float32 adapter weights."""
+    return torch.optim.AdamW(
+        list(parameters.values()),
+        lr=config.learning_rate,
+        betas=(config.adam_beta1, config.adam_beta2),
+        eps=config.adam_epsilon,
+        weight_decay=config.weight_decay,
+    )
+
+
+def learning_rate_at(step: int, config: TrainConfig) -> float:
+    """Learning rate of optimizer step `step` (1-based): linear warm-up, then constant, linear to 0 or cosine to 0."""
+    if step <= config.lr_warmup_steps:
+        return config.learning_rate * step / config.lr_warmup_steps
+    if config.lr_scheduler == "constant":
+        return config.learning_rate
+    share = (step - 1 - config.lr_warmup_steps) / max(config.steps - config.lr_warmup_steps, 1)
+    if config.lr_scheduler == "linear":
+        return config.learning_rate * max(1 - share, 0.0)
+    return config.learning_rate * 0.5 * (1 + math.cos(math.pi * min(share, 1.0)))
+
+
+def optimizer_state(optimizer: torch.optim.Optimizer, parameters: dict[str, nn.Parameter]) -> dict[str, Tensor]:
+    """`optimizer.<parameter>.<key>` -> CPU copy of every tensor of the state (moments, step counters)."""
+    found: dict[str, Tensor] = {}
+    for name, parameter in parameters.items():
+        for key, value in optimizer.state.get(parameter, {}).items():
+            found[f"optimizer.{name}.{key}"] = torch.as_tensor(value).detach().to("cpu", copy=True).contiguous()
+    return found
+
+
+def load_optimizer_state(
+    optimizer: torch.optim.Optimizer, parameters: dict[str, nn.Parameter], state: dict[str, Tensor]
+) -> None:
+    """Put `optimizer_state` back, each tensor in the dtype and place a fresh step would have it."""
+    for name, parameter in parameters.items():
+        prefix = f"optimizer.{name}."
+        mine: dict[str, Any] = {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
+        if not mine:
+            raise CheckpointError(f"The resume state has no optimizer state for {name}. Resume from an older saved step.")
+        # AdamW keeps its step counter on the CPU; moments live with their parameter.
+        optimizer.state[parameter] = {
+            key: value.clone() if key == "step" else value.to(parameter.device, copy=True) for key, value in mine.items()
+        }

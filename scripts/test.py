@@ -85,8 +85,8 @@ def lint(ready: Environment, totals: Totals) -> str:
     """Style and types, and the pure logic of the web part. Each tool counts as one test."""
     say("\n== lint")
     ruff = str(ready.python.with_name("ruff" + ready.python.suffix))
-    ok = tool("ruff check", [ruff, "check", "."], totals)
-    ok &= tool("ruff format", [ruff, "format", "--check", "."], totals)
+    ok = tool("ruff check", [ruff, "check", "--output-format", "concise", "."], totals)
+    ok &= tool("ruff format", [ruff, "format", "--check", "--output-format", "concise", "."], totals)
     typed = [name for name in ("wan_core", "nodes") if any((ROOT / name).rglob("*.py"))]
     if ready.node_tools and typed:
         link_tree_for_pyright(ready.comfyui)

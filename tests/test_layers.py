@@ -33,6 +33,8 @@ ROOMS = (
     "train",
     "run",
     "job",
+    "plan",
+    "ranks",
     "protocol",
     "launch",
     "__main__",

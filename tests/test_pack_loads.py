@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from comfy_server import PACK_NAME, ComfyServer
@@ -109,6 +110,16 @@ def test_the_pack_lists_its_nodes_with_optional_packages_absent(comfyui_tree: Pa
         "ValidateVideo",
     }
     assert first_six <= set(listed)
+
+
+@pytest.mark.comfy
+def test_every_schema_can_be_built(pack_nodes: dict[str, Any]) -> None:
+    for node_id, node in pack_nodes.items():
+        info = node.GET_NODE_INFO_V1()
+        assert info["name"] == node_id
+        assert info["display_name"] != node_id, f"{node_id} has no display name"
+        assert info["description"], f"{node_id} has no description"
+        assert (ROOT / "web" / "docs" / f"{node_id}.md").is_file(), f"{node_id} has no help page in web/docs"
 
 
 @pytest.mark.comfy

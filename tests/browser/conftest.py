@@ -63,6 +63,11 @@ class Canvas:
         """Names of all registered frontend extensions."""
         return list(self.script("() => window.app.extensions.map(e => e.name)"))
 
+    def vue_nodes(self, on: bool) -> None:
+        """Switch between the two ways the frontend draws nodes, and load the page anew."""
+        self.server.setting("Comfy.VueNodes.Enabled", on)
+        self.open()
+
     def clear(self) -> None:
         self.script("() => window.app.graph.clear()")
 
@@ -175,20 +180,32 @@ def canvas_server(frontend: str, comfy_base: Callable[..., Path], comfyui_tree: 
         yield server
 
 
+@pytest.fixture(scope="session")
+def canvas_context(chromium: Any, canvas_server: ComfyServer) -> Iterator[Any]:
+    """A browser profile per server: what the page downloads is kept between tests, what it remembers is not."""
+    context = chromium.new_context(viewport={"width": 1600, "height": 1000})
+    # A new tab starts empty; a reload of the same tab keeps its graph, as for a user.
+    context.add_init_script(
+        "if (!sessionStorage.getItem('opened')) { localStorage.clear(); sessionStorage.setItem('opened', '1'); }"
+    )
+    yield context
+    context.close()
+
+
 @pytest.fixture
 def canvas(
-    chromium: Any, canvas_server: ComfyServer, frontend: str, request: pytest.FixtureRequest
+    canvas_context: Any, canvas_server: ComfyServer, frontend: str, request: pytest.FixtureRequest
 ) -> Iterator[Canvas]:
-    """A fresh page (own storage) with the app ready; closes with a screenshot if the test failed."""
-    context = chromium.new_context(viewport={"width": 1600, "height": 1000})
-    page = Canvas(context.new_page(), canvas_server, CACHE / "screenshots" / frontend)
+    """A fresh page with the app ready and an empty memory; leaves a screenshot if the test failed."""
+    canvas_server.setting("Comfy.VueNodes.Enabled", False)
+    page = Canvas(canvas_context.new_page(), canvas_server, CACHE / "screenshots" / frontend)
     try:
         yield page.open()
     finally:
         name = re.sub(r"\W+", "-", request.node.name)
         if getattr(request.node, "failed", True):
             page.screenshot(name)
-        context.close()
+        page.page.close()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -140,12 +140,29 @@ def _plan(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
     return ExitCode.DONE if report["fits"] else ExitCode.DOES_NOT_FIT
 
 
+def _return_freed_memory() -> None:
+    """Tell glibc to hand freed blocks of 1 MiB and more back to the system.
+
+    Its default keeps them: a CPU step was measured at 2.6 times the memory in use, which no plan could predict. Costs
+    page faults (a CPU step of 1,280 tokens took 1.4 times as long), nothing on a GPU.
+    """
+    if sys.platform != "linux":
+        return
+    import ctypes
+
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:  # musl has none
+        mallopt(-3, 1 << 20)  # M_MMAP_THRESHOLD
+        mallopt(-1, 1 << 20)  # M_TRIM_THRESHOLD
+
+
 def _train(options: argparse.Namespace, emit: Emit, _out: BinaryIO) -> int:
     from .control import PipeControl, SignalControl
     from .run import read_run
 
     directory = _directory(options.run_path)
     os.environ.pop("PYTORCH_CUDA_ALLOC_CONF", None)  # ComfyUI's setting suits sampling, not training
+    _return_freed_memory()
     under_torchrun = "LOCAL_RANK" in os.environ
     ranks = read_run(directory).model.placement.ranks
     if ranks > 1 and not under_torchrun:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -52,4 +53,7 @@ def list_nodes(pack: ModuleType) -> dict[str, Any]:
         extension = await pack.comfy_entrypoint()
         return list(await extension.get_node_list())
 
-    return {node.define_schema().node_id: node for node in asyncio.run(ask())}
+    # In a thread of its own: a browser test of the same session may keep an event loop running in this one.
+    with ThreadPoolExecutor(1) as thread:
+        nodes = thread.submit(lambda: asyncio.run(ask())).result()
+    return {node.define_schema().node_id: node for node in nodes}

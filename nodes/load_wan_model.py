@@ -64,21 +64,20 @@ class LoadWanModel(io.ComfyNode):
         )
 
     @classmethod
-    def fingerprint_inputs(cls, diffusion_model: str = "", **_: object) -> object:
-        path = folders.roots().resolve(folders.model_reference("diffusion_models", diffusion_model))
+    def fingerprint_inputs(cls, diffusion_model: str | None = None, **_: object) -> object:
+        path = folders.roots().resolve(folders.model_reference("diffusion_models", _chosen(diffusion_model)))
         return file_identity(path)[1:]  # ComfyUI writes this into the metadata of images: no path
 
     @classmethod
     def execute(
         cls,
-        diffusion_model: str = "",
+        diffusion_model: str | None = None,
         variant: str = "auto",
         base_precision: str = "as in file",
         precision_policy: str = "balanced",
         device: str = "default",
     ) -> io.NodeOutput:
-        diffusion_model = diffusion_model or next(iter(folders.file_names("diffusion_models")), "")
-        one_of("diffusion_model", diffusion_model, folders.file_names("diffusion_models"))
+        diffusion_model = _chosen(diffusion_model)
         plan = ModelPlan(
             base_file=folders.model_reference("diffusion_models", diffusion_model),
             variant=one_of("variant", variant, VARIANTS),
@@ -90,6 +89,12 @@ class LoadWanModel(io.ComfyNode):
         found, compute = inspect_model(plan, roots)
         handle = ModelHandle(plan, found, compute)
         return io.NodeOutput(handle, describe(handle))
+
+
+def _chosen(diffusion_model: str | None) -> str:
+    """The file asked for; the first of the menu where a queued graph leaves it out."""
+    known = folders.file_names("diffusion_models")
+    return one_of("diffusion_model", next(iter(known), "") if diffusion_model is None else diffusion_model, known)
 
 
 def devices() -> list[str]:

@@ -49,7 +49,14 @@ class WanPreviewSettings(io.ComfyNode):
                 whole("steps", 0, 0, 1000, "Sampling steps. 0 = preset."),
                 number("cfg", 0.0, 0.0, 100.0, "Guidance. 0 = preset, 1 = off.", step=0.1),
                 number("shift", 0.0, 0.0, 100.0, "Sampling shift. 0 = preset.", step=0.1),
-                whole("seed", 42, 0, 2**63 - 1, "Of the preview noise. The same at every step, so that clips compare."),
+                whole(
+                    "seed",
+                    42,
+                    0,
+                    2**63 - 1,
+                    "Of the preview noise. The same at every step, so that clips compare.",
+                    control_after_generate=False,
+                ),
             ],
             outputs=[WanValidation.Output(display_name="validation", tooltip="For TrainLoRA and ValidateVideo.")],
         )

@@ -76,7 +76,7 @@ class WanVideoDataset(io.ComfyNode):
         )
 
     @classmethod
-    def validate_inputs(cls, folder: str | None = "") -> bool | str:
+    def validate_inputs(cls, folder: str | None = None) -> bool | str:
         """Refuses a folder before anything runs; naming it here also lets a folder in that was made a moment ago."""
         if folder is None:  # linked: known only when it runs
             return True
@@ -87,14 +87,14 @@ class WanVideoDataset(io.ComfyNode):
         return True
 
     @classmethod
-    def fingerprint_inputs(cls, folder: str = "", **_: object) -> str:
+    def fingerprint_inputs(cls, folder: str | None = None, **_: object) -> str:
         return folder_fingerprint(_folder(folder))
 
     @classmethod
     def execute(
         cls,
         model: ModelHandle,
-        folder: str = "",
+        folder: str | None = None,
         trigger_word: str = "",
         caption_extension: str = ".txt",
         width: int = 832,
@@ -106,7 +106,7 @@ class WanVideoDataset(io.ComfyNode):
         append_to: Dataset | None = None,
     ) -> io.NodeOutput:
         config = DatasetConfig(
-            folder=folder,
+            folder=_reference(folder),
             trigger_word=trigger_word,
             caption_extension=caption_extension,
             width=width,
@@ -145,6 +145,12 @@ def _input() -> Path:
     return Path(folder_paths.get_input_directory())
 
 
-def _folder(reference: str) -> Path:
-    chosen = reference or next(iter(dataset_folders()), "")
-    return allowed_folder(chosen, input_root=_input(), extra_roots=read_roots(folders.user_roots_file()))
+def _reference(folder: str | None) -> str:
+    """The folder asked for; the first of the menu where a queued graph leaves it out."""
+    return next(iter(dataset_folders()), "") if folder is None else folder
+
+
+def _folder(folder: str | None) -> Path:
+    return allowed_folder(
+        _reference(folder), input_root=_input(), extra_roots=read_roots(folders.user_roots_file())
+    )

@@ -151,6 +151,4 @@ def _reference(folder: str | None) -> str:
 
 
 def _folder(folder: str | None) -> Path:
-    return allowed_folder(
-        _reference(folder), input_root=_input(), extra_roots=read_roots(folders.user_roots_file())
-    )
+    return allowed_folder(_reference(folder), input_root=_input(), extra_roots=read_roots(folders.user_roots_file()))

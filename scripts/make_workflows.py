@@ -162,7 +162,13 @@ Trains a tiny random model for 20 steps on the CPU, in about a minute. It needs 
             model="wan_tiny_t2v.safetensors",
             vae="wan_tiny_vae.safetensors",
             dataset={"folder": "clips", "num_frames": 9, "width": 64, "height": 64},
-            preview={"prompts": "a man talks in a driving car", "sampling": "custom", "steps": 4, "cfg": 1.0, "shift": 8.0},
+            preview={
+                "prompts": "a man talks in a driving car",
+                "sampling": "custom",
+                "steps": 4,
+                "cfg": 1.0,
+                "shift": 8.0,
+            },
             train={
                 "run_name": "smoke_test",
                 "steps": 20,

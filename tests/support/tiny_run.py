@@ -49,7 +49,9 @@ class TinyRun:
     roots_file: Path
 
 
-def make_roots(root: Path, shape: WanShape = TINY, clips: int = 3, size: tuple[int, int, int] = (2, 4, 4)) -> tuple[Roots, str]:
+def make_roots(
+    root: Path, shape: WanShape = TINY, clips: int = 3, size: tuple[int, int, int] = (2, 4, 4)
+) -> tuple[Roots, str]:
     """Base file and cache below `root`; returns the roots and the fingerprint of the cache set.
 
     `size` is (latent frames, latent height, latent width).

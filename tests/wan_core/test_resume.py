@@ -26,6 +26,8 @@ from wan_core.train import SaveStore, TrainConfig
 
 LAUNCH = Path(__file__).parents[2] / "wan_core" / "launch.py"
 STEPS = 18
+
+
 def settings(**changes: object) -> TrainConfig:
     base = {
         "steps": STEPS,
@@ -127,7 +129,11 @@ def test_the_worker_starts_under_isolated_python_with_no_stdin_and_trains_to_the
 def test_the_end_of_stdin_stops_a_controlled_worker_with_its_state_saved(tmp_path: Path) -> None:
     run = make_run(tmp_path, train=settings(steps=100_000, save_every_n_steps=100_000))
     with subprocess.Popen(
-        launched(run, "--controlled"), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        launched(run, "--controlled"),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
     ) as worker:
         assert worker.stdin is not None
         assert worker.stdout is not None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .batch import Batch, Batches, pad_text
 from .bucket import Bucket, assign_bucket, nearest_frames
-from .cache import LatentCache, latent_key, text_key
+from .cache import TEXT_LENGTH, TEXT_WIDTH, LatentCache, latent_key, text_key
 from .cache_set import CacheItem, CacheSet
 from .dataset import Dataset
 from .encode import (
@@ -27,6 +27,8 @@ from .scan import (
 
 __all__ = [
     "DEFAULT_NEGATIVE_PROMPT",
+    "TEXT_LENGTH",
+    "TEXT_WIDTH",
     "Batch",
     "Batches",
     "Bucket",

@@ -1,0 +1,68 @@
+"""Apply Wan LoRA: a saved step of a run on a core MODEL, in the same queue. The model loads after training."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import comfy.lora
+import comfy.sd
+from comfy_api.latest import io
+
+from ..wan_core.errors import ConfigError, ExportError
+from .runs import chosen_steps, saved_step
+from .types import CATEGORY, RunHandle, WanRun
+from .widgets import number, text
+
+
+class ApplyWanLoRA(io.ComfyNode):
+    """Counts what it changed: a LoRA that does not fit is an error here, not a line in the log."""
+
+    @classmethod
+    def define_schema(cls) -> io.Schema:
+        return io.Schema(
+            node_id="ApplyWanLoRA",
+            display_name="Apply Wan LoRA",
+            category=CATEGORY,
+            description="Puts the trained LoRA on a model from UNETLoader, for a sampler in the same graph.",
+            inputs=[
+                WanRun.Input("run", tooltip="From TrainLoRA."),
+                io.Model.Input("model", lazy=True, tooltip="From UNETLoader. Asked for only when training is over."),
+                text("saved_step", "latest", "latest, best (lowest evaluation loss), or a number such as 500."),
+                number("strength_high_noise", 1.0, -100.0, 100.0, "Of the LoRA on model."),
+            ],
+            outputs=[io.Model.Output(display_name="model", tooltip="The model with the LoRA.")],
+        )
+
+    @classmethod
+    def check_lazy_status(cls, run: RunHandle, model: Any = None, **_: object) -> list[str]:
+        return ["model"] if model is None else []
+
+    @classmethod
+    def execute(
+        cls, run: RunHandle, model: Any = None, saved_step: str = "latest", strength_high_noise: float = 1.0
+    ) -> io.NodeOutput:
+        steps = chosen_steps(run.directory, saved_step)
+        if len(steps) != 1:
+            raise ConfigError(f'saved_step "{saved_step}" names {len(steps)} saved steps. Give one, or latest or best.')
+        return io.NodeOutput(with_lora(model, run, steps[0], strength_high_noise))
+
+
+def with_lora(model: Any, run: RunHandle, step: int, strength: float) -> Any:
+    """A clone of `model` with the LoRA of a saved step; ExportError names keys that found no weight."""
+    from safetensors.torch import load_file
+
+    tensors = load_file(saved_step(run.directory, step).lora_file)
+    known = comfy.lora.model_lora_keys_unet(model.model, {})
+    names = {key.rsplit(".lora_", 1)[0] for key in tensors if ".lora_" in key}
+    lost = sorted(name for name in names if name not in known)
+    if lost or not names:
+        raise ExportError(
+            f"{len(lost)} of {len(names)} LoRA modules of {run.directory.name} have no place in this model, for "
+            f"example {lost[0] if lost else 'none found'}. Connect the model the LoRA was trained on, from UNETLoader."
+        )
+    patched, _ = comfy.sd.load_lora_for_models(model, None, tensors, strength, 0)
+    if strength and (patched is None or not patched.patches):
+        raise ExportError(
+            f"The LoRA of {run.directory.name} changed nothing in this model. Connect the model it was trained on."
+        )
+    return patched

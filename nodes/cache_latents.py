@@ -1,0 +1,112 @@
+"""Cache Latents + Captions: encodes every clip and caption once. A complete cache loads no encoder."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from comfy import model_management as mm
+from comfy_api.latest import io
+
+from ..wan_core.data import Dataset, EncodingPlan, encode_missing, plan_encoding
+from ..wan_core.model import WAN21_LATENTS, WAN22_LATENTS, LatentSpace
+from ..wan_core.video import VideoProcess
+from . import folders
+from .codecs import ComfyTextEncoder, ComfyVae
+from .encoders import encoder_identity
+from .interrupts import stops_become_interrupts
+from .progress import NodeProgress, current_prompt_id
+from .types import CATEGORY, CacheHandle, WanCache, WanDataset
+from .widgets import combo, one_of
+
+MODES = ["auto", "rebuild"]
+
+
+class CacheLatents(io.ComfyNode):
+    """Entries are named by what made them, so nothing is ever stale: an edited clip simply has another entry."""
+
+    @classmethod
+    def define_schema(cls) -> io.Schema:
+        return io.Schema(
+            node_id="CacheLatents",
+            display_name="Cache Latents + Captions",
+            category=CATEGORY,
+            description="Encodes clips with the VAE and captions with umT5, once, into output/wan_trainer/_cache. "
+            "What is there already is used again; a complete cache loads neither encoder.",
+            hidden=[io.Hidden.unique_id, io.Hidden.dynprompt],
+            inputs=[
+                WanDataset.Input("dataset", tooltip="From WanVideoDataset."),
+                io.Vae.Input(
+                    "vae", lazy=True, tooltip="VAELoader with wan_2.1_vae (TI2V-5B: wan2.2_vae). Loaded only if needed."
+                ),
+                io.Clip.Input("clip", lazy=True, tooltip="CLIPLoader with umt5_xxl, type wan. Loaded only if needed."),
+                combo("mode", MODES, "auto: encode what is missing. rebuild: encode everything of this dataset again."),
+            ],
+            outputs=[
+                WanCache.Output(display_name="cache", tooltip="For TrainLoRA."),
+                io.String.Output(display_name="report", tooltip="What was encoded, what was reused."),
+            ],
+        )
+
+    @classmethod
+    def fingerprint_inputs(cls, **_: object) -> object:
+        """Changes when somebody deletes the cache, so that the node looks again."""
+        parts = (folders.cache().root / name for name in ("latents", "texts"))
+        return [part.stat().st_ino if part.is_dir() else 0 for part in parts]
+
+    @classmethod
+    def check_lazy_status(cls, dataset: Dataset, vae: Any = None, clip: Any = None, mode: str = "auto") -> list[str]:
+        with stops_become_interrupts():
+            identities = {name: cls._identity(name, loaded) for name, loaded in (("vae", vae), ("clip", clip))}
+            if unknown := [name for name, identity in identities.items() if identity is None]:
+                return unknown
+            plan = cls._plan(dataset, identities, mode)
+        wanted = {"vae": plan.missing_latents, "clip": plan.missing_texts}
+        return [name for name, loaded in (("vae", vae), ("clip", clip)) if wanted[name] and loaded is None]
+
+    @classmethod
+    def execute(cls, dataset: Dataset, vae: Any = None, clip: Any = None, mode: str = "auto") -> io.NodeOutput:
+        progress = NodeProgress(cls.hidden.unique_id)
+        cache = folders.cache()
+
+        def show(done: int, total: int, name: str) -> None:
+            progress.say(f"encoding {done}/{total}: {name}", now=done == total)
+            progress.bar(done, total)
+
+        with stops_become_interrupts(), VideoProcess(mm.processing_interrupted) as video:
+            identities = {"vae": cls._identity("vae", vae), "clip": cls._identity("clip", clip)}
+            plan = cls._plan(dataset, identities, mode)
+            codec = ComfyVae(vae, str(identities["vae"]), space_of(dataset)) if plan.missing_latents else None
+            encoder = ComfyTextEncoder(clip, str(identities["clip"])) if plan.missing_texts else None
+            report = encode_missing(
+                plan,
+                cache,
+                codec=codec,
+                text_encoder=encoder,
+                video=video,
+                progress=show,
+                should_stop=mm.processing_interrupted,
+            )
+        progress.say(f"{report.latents_encoded} encoded, {report.latents_reused} reused", now=True)
+        handle = CacheHandle(report.fingerprint, plan.cache_set, report, current_prompt_id())
+        return io.NodeOutput(handle, report.sentences(), ui={"text": [report.sentences()]})
+
+    @classmethod
+    def _identity(cls, socket: str, loaded: Any) -> str | None:
+        return encoder_identity(cls.hidden.dynprompt, cls.hidden.unique_id, socket, loaded, folders.cache())
+
+    @classmethod
+    def _plan(cls, dataset: Dataset, identities: dict[str, str | None], mode: str) -> EncodingPlan:
+        return plan_encoding(
+            dataset,
+            folders.cache(),
+            vae_identity=str(identities["vae"]),
+            text_identity=str(identities["clip"]),
+            space=space_of(dataset),
+            rebuild=one_of("mode", mode, MODES) == "rebuild",
+            should_stop=mm.processing_interrupted,
+        )
+
+
+def space_of(dataset: Dataset) -> LatentSpace:
+    """The latent space of the model the dataset was cut for: only the 48-channel VAE needs multiples of 32."""
+    return WAN22_LATENTS if dataset.parts[0].config.size_multiple == 32 else WAN21_LATENTS

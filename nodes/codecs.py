@@ -1,0 +1,109 @@
+"""ComfyUI's VAE and CLIP sockets as the engine's LatentCodec and TextEncoder.
+
+Tensors leave these classes as plain ones: nodes run under torch.inference_mode, and an inference tensor could not be
+written into later.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from comfy import model_management as mm
+from torch import Tensor
+
+from ..wan_core.data import TEXT_LENGTH, TEXT_WIDTH
+from ..wan_core.errors import ConfigError
+from ..wan_core.model import LatentSpace
+
+__all__ = ["ComfyTextEncoder", "ComfyVae"]
+
+_VAE_FILES = {"wan2.1": "wan_2.1_vae.safetensors", "wan2.2": "wan2.2_vae.safetensors"}
+_END_TOKEN = 1  # umT5's </s>; 0 is padding
+
+
+class ComfyVae:
+    """A VAE socket. Encodes one clip at a time: a batch of videos would lose frames (ComfyUI crops the wrong axis)."""
+
+    def __init__(self, vae: Any, identity: str, space: LatentSpace) -> None:
+        channels = getattr(vae, "latent_channels", None)
+        if getattr(vae, "latent_dim", None) != 3 or channels != space.channels:
+            raise ConfigError(
+                f"The VAE makes latents of {channels} channels, the model needs {space.channels} ({space.name}). "
+                f"Choose {_VAE_FILES.get(space.name, space.name)} in VAELoader."
+            )
+        self._vae = vae
+        self.identity = identity
+        self.space = space
+
+    def encode(self, pixels: Tensor) -> Tensor:
+        """One clip (F, H, W, 3) float32 in [0, 1], F = 4n+1, to its normalised latent (C, F', h, w) float32, CPU."""
+        raw = self._vae.encode(pixels[:, :, :, :3])
+        return _plain(self.space.normalise(raw[0].cpu()))
+
+    def decode(self, latent: Tensor) -> Tensor:
+        """A normalised latent (C, F', h, w) to pixels (F, H, W, 3) float32 in [0, 1] on the CPU."""
+        pixels = self._vae.decode(self.space.denormalise(latent)[None])
+        return _plain(pixels.reshape(-1, *pixels.shape[-3:]).float().cpu().clamp(0, 1))
+
+    def fits(self, latent: Tensor) -> bool:
+        """Whether decoding `latent` fits beside what is on the VAE's device now, with a tenth to spare."""
+        device = self._vae.device
+        if mm.is_device_cpu(device):
+            return True
+        needed = self._vae.memory_used_decode((1, *latent.shape), self._vae.vae_dtype)
+        needed += 0 if self._vae.patcher.loaded_size() else self._vae.patcher.model_size()
+        return mm.get_free_memory(device) > 1.1 * needed
+
+
+class ComfyTextEncoder:
+    """A CLIP socket that holds umT5."""
+
+    def __init__(self, clip: Any, identity: str) -> None:
+        self._clip = clip
+        self.identity = identity
+
+    def encode(self, text: str) -> Tensor:
+        """The features (L, 4096) float32 of one prompt, trimmed to its real tokens (L <= 512), on the CPU."""
+        tokens = self._tokens(text)
+        length = len(next(iter(tokens.values()))[0])
+        features = self._clip.encode_from_tokens_scheduled(_padded(tokens))[0][0]
+        if features.ndim != 3 or features.shape[-1] != TEXT_WIDTH:
+            raise _not_umt5()
+        return _plain(features[0, :length].float().cpu())
+
+    def _tokens(self, text: str) -> dict[str, Any]:
+        """The real tokens, cut to Wan's 512 as the official tokenizer does: the end token stays."""
+        # Captions are prose: a bracket is a bracket, not ComfyUI's emphasis.
+        literal = text.replace("(", "\\(").replace(")", "\\)")
+        found = self._clip.tokenize(literal)
+        if list(found) != ["umt5xxl"]:
+            raise _not_umt5()
+        row = found["umt5xxl"][0]
+        length = max((i + 1 for i, token in enumerate(row) if not _is_padding(token[0])), default=1)
+        row = row[:length]
+        if length > TEXT_LENGTH:
+            row = [*row[: TEXT_LENGTH - 1], (_END_TOKEN, 1.0)]
+        return {"umt5xxl": [row]}
+
+
+def _is_padding(token: Any) -> bool:
+    return isinstance(token, int) and token == 0
+
+
+def _padded(tokens: dict[str, Any]) -> dict[str, Any]:
+    row = tokens["umt5xxl"][0]
+    return {"umt5xxl": [[*row, *[(0, 1.0)] * (TEXT_LENGTH - len(row))]]}
+
+
+def _not_umt5() -> ConfigError:
+    return ConfigError(
+        "The CLIP is not umt5, the text encoder of Wan. Choose umt5_xxl in CLIPLoader and set CLIPLoader type to wan."
+    )
+
+
+def _plain(tensor: Tensor) -> Tensor:
+    with torch.inference_mode(False):
+        plain = tensor.clone()
+    assert not plain.is_inference()
+    return plain

@@ -1,0 +1,38 @@
+"""The list of node classes."""
+
+from __future__ import annotations
+
+from comfy_api.latest import ComfyExtension, io
+
+from .apply_wan_lora import ApplyWanLoRA
+from .cache_latents import CacheLatents
+from .fp8_quantize import Fp8Quantize
+from .load_wan_model import LoadWanModel
+from .split_across_gpus import SplitAcrossGPUs
+from .train_lora import TrainLoRA
+from .validate_video import ValidateVideo
+from .wan_preview_settings import WanPreviewSettings
+from .wan_train_settings import WanTrainSettings
+from .wan_video_dataset import WanVideoDataset
+
+__all__ = ["NODES", "WanTrainerExtension"]
+
+NODES: list[type[io.ComfyNode]] = [
+    LoadWanModel,
+    Fp8Quantize,
+    SplitAcrossGPUs,
+    WanVideoDataset,
+    CacheLatents,
+    WanTrainSettings,
+    WanPreviewSettings,
+    TrainLoRA,
+    ValidateVideo,
+    ApplyWanLoRA,
+]
+
+
+class WanTrainerExtension(ComfyExtension):
+    """What ComfyUI asks for the nodes of this pack."""
+
+    async def get_node_list(self) -> list[type[io.ComfyNode]]:
+        return NODES

@@ -1,0 +1,78 @@
+"""Where ComfyUI keeps things, as the roots the engine knows; and which folders a dataset may lie in (rule S2)."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import folder_paths
+
+from ..wan_core.data import LatentCache
+from ..wan_core.files import Roots
+
+__all__ = [
+    "cache",
+    "file_names",
+    "model_reference",
+    "publish_folder",
+    "roots",
+    "roots_file",
+    "runs_folder",
+    "user_roots_file",
+]
+
+
+def runs_folder() -> Path:
+    """Where run directories lie."""
+    return Path(folder_paths.get_output_directory()) / "wan_trainer"
+
+
+def cache() -> LatentCache:
+    """The one latent cache of this ComfyUI."""
+    return LatentCache(runs_folder() / "_cache")
+
+
+def roots() -> Roots:
+    """Every folder a run file may refer to by name."""
+
+    def folders(kind: str) -> tuple[str, ...]:
+        return tuple(os.path.abspath(folder) for folder in folder_paths.get_folder_paths(kind))
+
+    kinds = ("diffusion_models", "loras", "vae", "text_encoders")
+    return Roots(
+        {
+            **{kind: folders(kind) for kind in kinds},
+            "input": (os.path.abspath(folder_paths.get_input_directory()),),
+            "runs": (os.path.abspath(runs_folder()),),
+            "cache": (os.path.abspath(runs_folder() / "_cache"),),
+        }
+    )
+
+
+def roots_file() -> Path:
+    """The roots, written where a worker can read them; ComfyUI wipes this folder at start and stop."""
+    folder = Path(folder_paths.get_temp_directory()) / "wan_trainer"
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "roots.json"
+    roots().write(path)
+    return path
+
+
+def user_roots_file() -> Path:
+    """The list of further dataset folders. Only a person edits it; the pack only reads it."""
+    return Path(folder_paths.get_user_directory()) / "wan_trainer" / "roots.json"
+
+
+def file_names(kind: str) -> list[str]:
+    """The files ComfyUI lists for a kind of model, spelled as its own loaders spell them."""
+    return list(folder_paths.get_filename_list(kind))
+
+
+def model_reference(kind: str, name: str) -> str:
+    """`kind:relative` of a listed file, the same on every system."""
+    return f"{kind}:{name.replace(os.sep, '/')}"
+
+
+def publish_folder() -> Path:
+    """Where finished LoRAs go: the first loras folder, below wan_trainer/."""
+    return Path(folder_paths.get_folder_paths("loras")[0]) / "wan_trainer"

@@ -1,0 +1,58 @@
+"""Fp8 / Int8 Quantize (Wan): the frozen base model in 8 bits, at half the memory. The LoRA stays in full precision."""
+
+from __future__ import annotations
+
+from comfy_api.latest import io
+
+from ..wan_core.precision import SCHEMES, QuantizeConfig
+from .types import CATEGORY, ModelHandle, WanTrainModel
+from .widgets import combo, flag, one_of, text
+
+
+class Fp8Quantize(io.ComfyNode):
+    """Returns a new plan; the weights are quantized when TrainLoRA builds the model, block by block."""
+
+    @classmethod
+    def define_schema(cls) -> io.Schema:
+        return io.Schema(
+            node_id="Fp8Quantize",
+            display_name="Fp8 / Int8 Quantize (Wan)",
+            category=CATEGORY,
+            description="Trains on an 8-bit copy of the base model: about half the memory of bf16. Weights only; the "
+            "LoRA is not quantized. May stand before or after SplitAcrossGPUs.",
+            inputs=[
+                WanTrainModel.Input("model", tooltip="From LoadWanModel or SplitAcrossGPUs."),
+                combo(
+                    "scheme",
+                    list(SCHEMES),
+                    "fp8_e4m3fn: 8-bit float. int8: 8-bit integer, more exact, same size. One scale per output row.",
+                ),
+                flag(
+                    "keep_high_precision",
+                    True,
+                    "Leave embeddings, time path, head and norms as they are. They are small and sensitive.",
+                ),
+                text("include", "", "Regular expression: only linears whose name matches become 8-bit. Empty: all."),
+                text(
+                    "exclude", "", "Regular expression: linears to leave alone, for example blocks\\.0\\. Empty: none."
+                ),
+            ],
+            outputs=[WanTrainModel.Output(display_name="model", tooltip="The plan with quantization added.")],
+        )
+
+    @classmethod
+    def execute(
+        cls,
+        model: ModelHandle,
+        scheme: str = SCHEMES[0],
+        keep_high_precision: bool = True,
+        include: str = "",
+        exclude: str = "",
+    ) -> io.NodeOutput:
+        quantize = QuantizeConfig(
+            scheme=one_of("scheme", scheme, SCHEMES),
+            keep_high_precision=keep_high_precision,
+            include=include,
+            exclude=exclude,
+        )
+        return io.NodeOutput(ModelHandle(model.plan.with_quantize(quantize), model.variant, model.compute_dtype))

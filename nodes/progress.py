@@ -1,0 +1,136 @@
+"""Engine events to ComfyUI: the progress bar with its preview, and the `wan_trainer.status` messages of the page."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Any
+
+import comfy.utils
+from PIL import Image
+
+from ..wan_core.events import (
+    CheckpointSaved,
+    Evaluated,
+    Event,
+    Finished,
+    Note,
+    SampleReady,
+    Stage,
+    StepDone,
+    StepSkipped,
+)
+from .interrupts import CancelButton
+
+__all__ = ["STATUS_EVENT", "NodeProgress", "current_prompt_id"]
+
+STATUS_EVENT = "wan_trainer.status"
+_MIN_INTERVAL_S = 0.25
+_STAGES = {
+    "load": "loading weights",
+    "train": "training",
+    "evaluate": "measuring the evaluation loss",
+    "sample": "rendering a preview",
+    "save": "saving",
+}
+
+_log = logging.getLogger(__name__)
+
+
+class NodeProgress:
+    """What one node shows while it works. Updates are throttled: ComfyUI sends each of them with all started nodes."""
+
+    def __init__(self, node_id: str, button: CancelButton | None = None) -> None:
+        self._node_id = node_id
+        self._button = button or CancelButton()
+        self._bar: Any = None
+        self._total = 0
+        self._last_bar = self._last_status = 0.0
+        self._preview: Image.Image | None = None
+        self._seconds: list[float] = []
+        self._status: dict[str, Any] = {"node": node_id}
+
+    def bar(self, done: int, total: int) -> None:
+        """Show `done` of `total`. A press of Cancel that ComfyUI notices here is kept for the button."""
+        now = time.monotonic()
+        if total <= 0 or (done < total and now - self._last_bar < _MIN_INTERVAL_S):
+            return
+        if self._bar is None or total != self._total:
+            self._bar, self._total = comfy.utils.ProgressBar(total, node_id=self._node_id), total
+        self._last_bar = now
+        preview = ("JPEG", self._preview, 512) if self._preview is not None else None
+        self._preview = None
+        with self._button.listening():
+            self._bar.update_absolute(done, total, preview)
+
+    def show(self, picture: Image.Image) -> None:
+        """A preview picture, sent with the next update."""
+        self._preview, self._last_bar = picture, 0.0
+
+    def say(self, text: str, now: bool = False, **facts: Any) -> None:
+        """The status line of the node."""
+        self._status.update(facts, text=text)
+        moment = time.monotonic()
+        if now or moment - self._last_status >= _MIN_INTERVAL_S:
+            self._last_status = moment
+            _server().send_sync(STATUS_EVENT, dict(self._status))
+
+    def on_event(self, event: Event) -> None:
+        """Show an event of the engine."""
+        if isinstance(event, StepDone):
+            self._on_step(event)
+        elif isinstance(event, Stage) and event.stage in _STAGES:
+            counted = f" {event.done}/{event.total}" if event.total and event.stage != "train" else ""
+            self.say(f"{_STAGES[event.stage]}{counted}", stage=event.stage)
+        elif isinstance(event, Evaluated):
+            self.say(f"step {event.step}: evaluation loss {event.eval_loss:.4f}", eval_loss=event.eval_loss)
+        elif isinstance(event, CheckpointSaved):
+            self.say(f"saved step {event.step}", now=True, saved_step=event.step)
+        elif isinstance(event, SampleReady):
+            self.say(f"preview at step {event.step}", now=True, sample=event.file)
+        elif isinstance(event, StepSkipped):
+            self.say(f"step {event.step} skipped: {event.reason}", now=True)
+        elif isinstance(event, Note):
+            _log.log(logging.WARNING if event.level == "warning" else logging.INFO, "%s", event.text[:1000])
+            self.say(event.text, now=True)
+        elif isinstance(event, Finished):
+            self.say(f"{event.state} at step {event.step}", now=True, state=event.state)
+
+    @property
+    def seconds_per_step(self) -> float:
+        """Median of the last twenty steps; 0 before the first."""
+        last = sorted(self._seconds[-20:])
+        return last[len(last) // 2] if last else 0.0
+
+    def _on_step(self, event: StepDone) -> None:
+        self._seconds = [*self._seconds[-19:], event.seconds]
+        pace = self.seconds_per_step
+        left = pace * (event.steps - event.step)
+        self.bar(event.step, event.steps)
+        loss = event.loss if event.loss is not None else float("nan")
+        self.say(
+            f"step {event.step}/{event.steps}   loss {loss:.4f}   {pace:.2f} s/it   {_clock(left)} left",
+            stage="train",
+            step=event.step,
+            steps=event.steps,
+            loss=event.loss,
+            seconds_per_step=pace,
+            seconds_left=left,
+        )
+
+
+def current_prompt_id() -> str:
+    """The queue entry that runs now."""
+    return str(_server().last_prompt_id)
+
+
+def _server() -> Any:
+    from server import PromptServer  # only a running ComfyUI has one
+
+    return PromptServer.instance
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

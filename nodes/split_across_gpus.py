@@ -1,0 +1,54 @@
+"""Split Across GPUs (Wan): one model over several cards, or one copy per card."""
+
+from __future__ import annotations
+
+from comfy_api.latest import io
+
+from ..wan_core.placement import MODES, PlacementConfig, resolve_placement
+from .types import CATEGORY, ModelHandle, WanTrainModel
+from .widgets import combo, one_of, text
+
+AUTO = "auto"
+
+
+class SplitAcrossGPUs(io.ComfyNode):
+    """Returns a new plan; the blocks go to their devices when TrainLoRA builds the model."""
+
+    @classmethod
+    def define_schema(cls) -> io.Schema:
+        return io.Schema(
+            node_id="SplitAcrossGPUs",
+            display_name="Split Across GPUs (Wan)",
+            category=CATEGORY,
+            description="Spreads the transformer blocks over several GPUs (for a model that does not fit on one), or "
+            "trains one full copy per GPU (faster). Neither needs NCCL, so both work on Windows.",
+            inputs=[
+                WanTrainModel.Input("model", tooltip="From LoadWanModel or Fp8Quantize."),
+                combo(
+                    "mode",
+                    [AUTO, *(mode for mode in MODES if mode != "one device")],
+                    "auto: split blocks. split blocks: a part of the model on each GPU. copy per GPU: "
+                    "a full model on each GPU, gradients averaged.",
+                ),
+                text(
+                    "devices",
+                    "all",
+                    'all, or a list such as "cuda:0,cuda:1". The first also holds embeddings and head.',
+                ),
+                text(
+                    "split_at",
+                    AUTO,
+                    'auto, midpoint, or the first block of each later GPU, such as "20" or "14,28"; for split blocks.',
+                ),
+            ],
+            outputs=[WanTrainModel.Output(display_name="model", tooltip="The plan with the split added.")],
+        )
+
+    @classmethod
+    def execute(cls, model: ModelHandle, mode: str = AUTO, devices: str = "all", split_at: str = AUTO) -> io.NodeOutput:
+        one_of("mode", mode, (AUTO, *MODES))
+        placement = PlacementConfig(
+            mode="split blocks" if mode == AUTO else mode, devices=devices.strip(), split_at=split_at.strip()
+        )
+        resolve_placement(placement, model.variant.shape.num_layers)  # refuses devices and numbers that do not exist
+        return io.NodeOutput(ModelHandle(model.plan.with_placement(placement), model.variant, model.compute_dtype))

@@ -1,0 +1,287 @@
+"""Train Wan LoRA: runs the engine in a process of its own and waits for it. Queue again and it resumes, or is done."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import asdict
+from typing import Any
+
+from comfy_api.latest import io
+
+from ..wan_core.errors import WanTrainerError
+from ..wan_core.events import CheckpointSaved, Event
+from ..wan_core.files import atomic_write_json, file_identity, safe_name
+from ..wan_core.lora import LoraConfig, check_peft
+from ..wan_core.run import DataConfig, RunConfig, RunDecision, choose_run, prepare_run, read_run, read_status
+from ..wan_core.sample import SampleConfig
+from ..wan_core.train import SavedStep, SaveStore, TrainConfig
+from . import folders
+from .codecs import ComfyVae
+from .engine import PreviewDecoder, run_engine
+from .interrupts import CancelButton, InterruptProcessingException
+from .progress import NodeProgress, current_prompt_id
+from .publish import listed_name, publish
+from .runs import RunFacts
+from .types import (
+    CATEGORY,
+    CacheHandle,
+    ModelHandle,
+    RunHandle,
+    SettingsHandle,
+    WanCache,
+    WanRun,
+    WanSettings,
+    WanTrainModel,
+    WanValidation,
+)
+from .widgets import combo, number, one_of, text, whole
+from .workflow_file import scrubbed
+
+EXPERTS = ["auto", "high", "low"]
+RESUME = ["auto", "new", "require"]
+NONE = "none"
+LORA_OUTPUT = 1
+
+_log = logging.getLogger(__name__)
+
+
+class TrainLoRA(io.ComfyNode):
+    """A run is a directory, output/wan_trainer/<run_name>. Which one a queue belongs to is decided by its content."""
+
+    @classmethod
+    def define_schema(cls) -> io.Schema:
+        return io.Schema(
+            node_id="TrainLoRA",
+            display_name="Train Wan LoRA",
+            category=CATEGORY,
+            description="Trains a LoRA in a process of its own. Cancel saves and stops; queue again to resume. A "
+            "finished run trains nothing again.",
+            is_output_node=True,
+            hidden=[io.Hidden.unique_id, io.Hidden.prompt, io.Hidden.dynprompt, io.Hidden.extra_pnginfo],
+            inputs=[
+                WanTrainModel.Input("model", tooltip="From LoadWanModel, Fp8Quantize or SplitAcrossGPUs."),
+                WanCache.Input("cache", tooltip="From CacheLatents."),
+                io.Vae.Input("vae", optional=True, tooltip="Decodes previews. Without it there are none."),
+                WanSettings.Input("settings", optional=True, tooltip="From WanTrainSettings."),
+                WanValidation.Input("validation", optional=True, tooltip="From WanPreviewSettings."),
+                text("run_name", "my_lora", "Folder below output/wan_trainer, and name of the LoRA."),
+                whole("steps", 1500, 1, 10_000_000, "Optimizer steps of the whole run. Raise it later to train on."),
+                number("learning_rate", 1e-4, 0.0, 1.0, "1e-4 is usual; 5e-5 to 3e-4.", step=1e-6),
+                whole("rank", 16, 1, 1024, "Size of the LoRA (network_dim). 16 or 32 is usual."),
+                number(
+                    "alpha",
+                    0.0,
+                    0.0,
+                    1024.0,
+                    "Strength as alpha / rank (network_alpha). 0 = rank, a scale of 1.",
+                    step=1.0,
+                ),
+                combo("expert", EXPERTS, "Wan 2.2 A14B: which of the two models this file is. auto: as its name says."),
+                whole("save_every_n_steps", 250, 1, 10_000_000, "Optimizer steps between saves."),
+                whole("preview_every_n_steps", 250, 0, 10_000_000, "Optimizer steps between preview clips. 0 = none."),
+                combo(
+                    "resume",
+                    RESUME,
+                    "auto: go on with the same job if there is one. new: a new folder. require: never start anew.",
+                ),
+                combo(
+                    "start_from_lora",
+                    [NONE, *folders.file_names("loras")],
+                    "Weights to start from. Not the same as resume.",
+                ),
+                whole(
+                    "seed",
+                    0,
+                    0,
+                    2**63 - 1,
+                    "Of the start weights, the noise and the order of clips. Never changes by itself.",
+                    control_after_generate=False,
+                ),
+                whole(
+                    "steps_this_queue", 0, 0, 10_000_000, "Stop after so many steps and let the graph go on. 0 = all."
+                ),
+            ],
+            outputs=[
+                WanRun.Output(display_name="run", tooltip="For ValidateVideo and ApplyWanLoRA."),
+                io.LoraModel.Output(display_name="lora", tooltip="For core LoraModelLoader and SaveLoRA."),
+                io.LossMap.Output(display_name="loss_map", tooltip="For core LossGraphNode."),
+                io.Int.Output(display_name="steps", tooltip="The newest saved step."),
+                io.String.Output(display_name="lora_name", tooltip="The LoRA as loader lists spell it."),
+            ],
+        )
+
+    @classmethod
+    def validate_inputs(cls, run_name: str | None = "my_lora") -> bool | str:
+        """Refuses a name before clips are encoded for an hour."""
+        try:
+            return run_name is None or bool(safe_name(run_name, "run_name"))
+        except WanTrainerError as error:
+            return str(error)
+
+    @classmethod
+    def fingerprint_inputs(cls, run_name: str | None = "my_lora", **_: object) -> object:
+        """Changes with the runs of that name, so that a deleted or unfinished run is looked at again."""
+        runs = folders.runs_folder()
+        found = sorted(runs.glob(f"{safe_name(run_name or 'my_lora', 'run_name')}*/*.json")) if runs.is_dir() else []
+        return [file_identity(path)[1:] for path in found if path.name in ("run.json", "status.json")]
+
+    @classmethod
+    def execute(
+        cls,
+        model: ModelHandle,
+        cache: CacheHandle,
+        vae: Any = None,
+        settings: SettingsHandle | None = None,
+        validation: SampleConfig | None = None,
+        run_name: str = "my_lora",
+        steps: int = 1500,
+        learning_rate: float = 1e-4,
+        rank: int = 16,
+        alpha: float = 0.0,
+        expert: str = "auto",
+        save_every_n_steps: int = 250,
+        preview_every_n_steps: int = 250,
+        resume: str = "auto",
+        start_from_lora: str = NONE,
+        seed: int = 0,
+        steps_this_queue: int = 0,
+    ) -> io.NodeOutput:
+        check_peft()
+        base = settings.lora if settings is not None else LoraConfig()
+        config = RunConfig(
+            run_name=run_name,
+            model=model.plan,
+            data=DataConfig(fingerprint=cache.fingerprint, num_items=len(cache.cache_set.items)),
+            lora=LoraConfig(
+                rank=rank,
+                alpha=alpha,
+                dropout=base.dropout,
+                targets=base.targets,
+                start_from=_start_from(start_from_lora),
+            ),
+            train=TrainConfig.from_dict(
+                {
+                    **(dict(settings.train) if settings is not None else {}),
+                    "steps": steps,
+                    "learning_rate": learning_rate,
+                    "expert": one_of("expert", expert, EXPERTS),
+                    "save_every_n_steps": save_every_n_steps,
+                    "preview_every_n_steps": preview_every_n_steps if vae is not None else 0,
+                    "seed": seed,
+                }
+            ),
+            preview=validation,
+        ).with_digests(folders.roots())
+        codec = ComfyVae(vae, "", model.variant.latents) if vae is not None and preview_every_n_steps else None
+        decision = choose_run(folders.runs_folder(), config, resume=one_of("resume", resume, RESUME))
+        job = _Job(cls.hidden, model, cache, decision)
+        if decision.action != "done":
+            job.train(config, codec, steps_this_queue)
+        return job.outputs()
+
+
+class _Job:
+    """One execution of the node on one run directory."""
+
+    def __init__(self, hidden: Any, model: ModelHandle, cache: CacheHandle, decision: RunDecision) -> None:
+        self._hidden, self._model, self._cache = hidden, model, cache
+        self._decision, self.directory = decision, decision.directory
+        self._store = SaveStore(self.directory)
+        self._button = CancelButton()
+        self._progress = NodeProgress(hidden.unique_id, self._button)
+        self._progress.say(decision.note, now=True, run=self.directory.name, state=decision.action)
+        _log.info("%s", decision.note)
+
+    def train(self, config: RunConfig, codec: ComfyVae | None, steps_this_queue: int) -> None:
+        """Run the engine. A cancelled run is saved and published, then the node reports itself interrupted."""
+        prepare_run(self._decision, config)
+        self._write_workflow()
+        decoder = PreviewDecoder(codec, self.directory, self._model.variant.fps) if codec is not None else None
+        options = ["--max-steps", str(steps_this_queue)] if steps_this_queue else []
+        ending = run_engine(
+            "train",
+            self.directory,
+            *options,
+            progress=self._progress,
+            button=self._button,
+            decoder=decoder,
+            on_event=self._on_event,
+        )
+        if ending.cancelled:
+            self._publish_latest()
+            raise InterruptProcessingException()
+
+    def outputs(self) -> io.NodeOutput:
+        """Everything from disk: the same after training, after a restart, and when there was nothing to do."""
+        saved = self._publish_latest()
+        facts = RunFacts(self.directory)
+        step = saved.step if saved is not None else 0
+        name = listed_name(self.directory.name) if saved is not None else ""
+        run = RunHandle(self.directory, step, self._model.variant.fps)
+        lora = _read_lora(saved) if saved is not None and self._is_linked(LORA_OUTPUT) else None
+        return io.NodeOutput(run, lora, {"loss": facts.losses}, step, name, ui=self._ui(facts, step, name))
+
+    def _ui(self, facts: RunFacts, step: int, lora_name: str) -> dict[str, Any]:
+        status, evaluated, samples = read_status(self.directory), facts.eval_losses, facts.samples()
+        summary = {
+            "run": self.directory.name,
+            "directory": self.directory.name,
+            "status": status.state,
+            "reason": status.reason,
+            "note": self._decision.note,
+            "step": step,
+            "steps": read_run(self.directory).train.steps,
+            "lora_name": lora_name,
+            "eval_loss_first": evaluated[0][1] if evaluated else None,
+            "eval_loss_last": evaluated[-1][1] if evaluated else None,
+            "seconds_per_step": facts.seconds_per_step,
+            "cache": self._cache_counts(),
+            "samples": samples,
+        }
+        self._progress.say(f"{status.state}: step {step} of {summary['steps']}", now=True, state=status.state)
+        return {"wan_run": [summary], "images": samples[-1:], "animated": [True]}
+
+    def _cache_counts(self) -> dict[str, int]:
+        """What CacheLatents did for this queue; ComfyUI keeps outputs, so an older answer means all was reused."""
+        counts = {k: int(v) for k, v in asdict(self._cache.report).items() if k not in ("fingerprint", "seconds")}
+        if self._cache.prompt_id != current_prompt_id():
+            for kind in ("latents", "texts"):
+                counts[f"{kind}_reused"] += counts[f"{kind}_encoded"]
+                counts[f"{kind}_encoded"] = 0
+        return counts
+
+    def _on_event(self, event: Event) -> None:
+        if isinstance(event, CheckpointSaved) and (saved := self._store.read(event.step)) is not None:
+            try:
+                publish(self.directory, saved)
+            except WanTrainerError as error:  # the save itself stands; training is worth more than the copy
+                _log.warning("%s", error)
+
+    def _publish_latest(self) -> SavedStep | None:
+        saved = self._store.latest()
+        if saved is not None:
+            publish(self.directory, saved)
+        return saved
+
+    def _write_workflow(self) -> None:
+        graph = (self._hidden.extra_pnginfo or {}).get("workflow") or self._hidden.prompt
+        atomic_write_json(self.directory / "workflow.json", scrubbed(graph))
+
+    def _is_linked(self, output: int) -> bool:
+        """Whether anything in the queue takes this output."""
+        prompt, link = self._hidden.dynprompt, [self._hidden.unique_id, output]
+        nodes = (prompt.get_node(node_id) for node_id in prompt.all_node_ids())
+        return any(value == link for node in nodes for value in node["inputs"].values())
+
+
+def _start_from(name: str) -> str:
+    if name == NONE:
+        return ""
+    one_of("start_from_lora", name, [NONE, *folders.file_names("loras")])
+    return folders.model_reference("loras", name)
+
+
+def _read_lora(saved: SavedStep) -> dict[str, Any]:
+    from safetensors.torch import load_file
+
+    return load_file(saved.lora_file)

@@ -1,0 +1,87 @@
+"""Wire types, and the small frozen handles that travel on them. No handle holds a tensor or a loaded model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from comfy_api.latest import io
+
+from ..wan_core.data import CacheSet, EncodingReport
+from ..wan_core.load import ModelPlan
+from ..wan_core.lora import LoraConfig
+from ..wan_core.model import WanVariant
+
+__all__ = [
+    "CATEGORY",
+    "CacheHandle",
+    "ModelHandle",
+    "RunHandle",
+    "SettingsHandle",
+    "WanCache",
+    "WanDataset",
+    "WanRun",
+    "WanSettings",
+    "WanTrainModel",
+    "WanValidation",
+]
+
+CATEGORY = "Wan Trainer"
+
+WanTrainModel = io.Custom("WAN_TRAIN_MODEL")
+WanDataset = io.Custom("WAN_DATASET")
+WanCache = io.Custom("WAN_CACHE")
+WanSettings = io.Custom("WAN_SETTINGS")
+WanValidation = io.Custom("WAN_VALIDATION")
+WanRun = io.Custom("WAN_RUN")
+
+
+@dataclass(frozen=True)
+class ModelHandle:
+    """A WAN_TRAIN_MODEL: the plan, and what the file's header said."""
+
+    plan: ModelPlan
+    variant: WanVariant
+    compute_dtype: torch.dtype
+
+    def __repr__(self) -> str:
+        scheme = f", {self.plan.quantize.scheme}" if self.plan.quantize else ""
+        return f"<Wan {self.variant.name}{scheme}, {self.plan.placement.mode}>"
+
+
+@dataclass(frozen=True)
+class CacheHandle:
+    """A WAN_CACHE: a complete cache set on disk."""
+
+    fingerprint: str
+    cache_set: CacheSet
+    report: EncodingReport
+    prompt_id: str
+    """the queue entry that filled it; for a later one everything was reused"""
+
+    def __repr__(self) -> str:
+        return f"<cache of {len(self.cache_set.items)} items, {self.fingerprint[:12]}>"
+
+
+@dataclass(frozen=True)
+class SettingsHandle:
+    """A WAN_SETTINGS: settings of TrainConfig by name, and the LoRA settings TrainLoRA has no widget for."""
+
+    train: tuple[tuple[str, object], ...]
+    lora: LoraConfig
+
+    def __repr__(self) -> str:
+        return f"<training settings, batch_size {dict(self.train).get('batch_size')}>"
+
+
+@dataclass(frozen=True)
+class RunHandle:
+    """A WAN_RUN: a run directory and its newest saved step."""
+
+    directory: Path
+    step: int
+    fps: float
+
+    def __repr__(self) -> str:
+        return f"<run {self.directory.name}, step {self.step}>"

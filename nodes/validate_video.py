@@ -1,0 +1,237 @@
+"""Validate Video (Preview LoRA): renders the base model and saved steps side by side, from the same noise."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from comfy_api.latest import InputImpl, io
+from numpy.typing import NDArray
+from PIL import Image
+
+from ..wan_core.errors import ConfigError, TrainingError
+from ..wan_core.events import Event
+from ..wan_core.files import atomic_write_bytes, atomic_write_json, read_json
+from ..wan_core.job import SampleJob
+from ..wan_core.load import inspect_model
+from ..wan_core.run import read_run
+from ..wan_core.sample import SampleConfig
+from . import folders
+from .codecs import ComfyVae
+from .engine import PreviewDecoder, run_engine
+from .interrupts import CancelButton, InterruptProcessingException
+from .progress import NodeProgress
+from .runs import chosen_steps, output_file
+from .types import CATEGORY, RunHandle, WanRun, WanValidation
+from .widgets import flag, text
+
+Frames = NDArray[np.uint8]
+
+
+class ValidateVideo(io.ComfyNode):
+    """The clips stay beside the run, so asking for the same ones again renders nothing."""
+
+    @classmethod
+    def define_schema(cls) -> io.Schema:
+        return io.Schema(
+            node_id="ValidateVideo",
+            display_name="Validate Video (Preview LoRA)",
+            category=CATEGORY,
+            description="Renders clips with and without the LoRA from the same noise, and says how far they drift.",
+            is_output_node=True,
+            hidden=[io.Hidden.unique_id],
+            inputs=[
+                WanRun.Input("run", tooltip="From TrainLoRA."),
+                io.Vae.Input("vae", tooltip="Decodes the clips: wan_2.1_vae (TI2V-5B: wan2.2_vae)."),
+                WanValidation.Input(
+                    "validation", optional=True, tooltip="From WanPreviewSettings. Without it: the previews of the run."
+                ),
+                text(
+                    "saved_steps", "latest", "latest, best (lowest evaluation loss), all, or numbers such as 250, 500."
+                ),
+                text("strengths", "1.0", "LoRA strengths to render, such as 0.5, 1.0."),
+                flag("baseline", True, "Also render the base model without LoRA, and compare with it."),
+            ],
+            outputs=[
+                io.Video.Output(display_name="videos", is_output_list=True, tooltip="One clip per prompt and variant."),
+                io.Image.Output(display_name="grid", tooltip="Middle frames: a row per prompt, a column per variant."),
+                io.String.Output(
+                    display_name="metrics", tooltip="JSON: drift from the baseline. A distance, not a quality."
+                ),
+            ],
+        )
+
+    @classmethod
+    def execute(
+        cls,
+        run: RunHandle,
+        vae: Any,
+        validation: SampleConfig | None = None,
+        saved_steps: str = "latest",
+        strengths: str = "1.0",
+        baseline: bool = True,
+    ) -> io.NodeOutput:
+        config = read_run(run.directory)
+        job = SampleJob(
+            saved_steps=chosen_steps(run.directory, saved_steps),
+            strengths=_strengths(strengths),
+            baseline=baseline,
+            preview=validation or config.preview or SampleConfig(),
+        )
+        roots = folders.roots()
+        codec = ComfyVae(vae, "", inspect_model(config.model, roots)[0].latents)
+        rendering = _Rendering(run, job, _job_folder(run.directory, job))
+        if not rendering.is_complete():
+            button = CancelButton()
+            rendering.render(codec, NodeProgress(cls.hidden.unique_id, button), button)
+        videos = [InputImpl.VideoFromFile(str(file)) for file in rendering.files()]
+        shown = [output_file(file) for file in rendering.files()]
+        metrics = rendering.metrics()
+        return io.NodeOutput(
+            videos, rendering.grid(), metrics, ui={"images": shown, "animated": [True], "text": [metrics]}
+        )
+
+
+@dataclass(frozen=True)
+class _Rendering:
+    """The clips of one job: which there are, and what was measured while they were decoded."""
+
+    run: RunHandle
+    job: SampleJob
+    folder: Path
+
+    @property
+    def variants(self) -> list[str]:
+        """Names of the columns, as sample ids begin."""
+        base = ["baseline"] if self.job.baseline else []
+        return base + [f"step-{step:06d}_s{s}" for step in self.job.saved_steps for s in self.job.strengths]
+
+    @property
+    def prompts(self) -> int:
+        return max(1, len(self.job.preview.prompt_keys))
+
+    def files(self) -> list[Path]:
+        """Every clip: all variants of the first prompt, then of the second ..."""
+        return [self.folder / f"{name}_p{i}.mp4" for i in range(self.prompts) for name in self.variants]
+
+    def is_complete(self) -> bool:
+        return (self.folder / "metrics.json").is_file() and all(file.is_file() for file in self.files())
+
+    def render(self, codec: ComfyVae, progress: NodeProgress, button: CancelButton) -> None:
+        """Let the engine denoise and ComfyUI decode; keep middle frames and distances."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        atomic_write_json(self.folder / "job.json", self.job.to_dict())
+        measured = _Measured(self.folder)
+        total = len(self.files())
+
+        def on_clip(sample_id: str, frames: Frames) -> None:
+            measured.add(sample_id, frames)
+            progress.bar(len(measured.seen), total)
+
+        notes: list[str] = []
+
+        def on_event(event: Event) -> None:
+            if event.name == "note":
+                notes.append(str(getattr(event, "text", "")))
+
+        ending = run_engine(
+            "sample",
+            self.run.directory,
+            "--job",
+            str(self.folder / "job.json"),
+            progress=progress,
+            button=button,
+            decoder=PreviewDecoder(codec, self.run.directory, self.run.fps, on_clip),
+            on_event=on_event,
+        )
+        if ending.cancelled:
+            raise InterruptProcessingException()
+        if missing := [file.stem for file in self.files() if not file.is_file()]:
+            reason = notes[-1] if notes else "the log says why"
+            raise TrainingError(f"{len(missing)} of {total} clips could not be rendered ({missing[0]}): {reason}")
+        measured.write()
+
+    def metrics(self) -> str:
+        """JSON text."""
+        return json.dumps(read_json(self.folder / "metrics.json"), indent=2)
+
+    def grid(self) -> torch.Tensor:
+        """(1, H, W, 3): middle frames, a row per prompt."""
+        rows = [
+            np.concatenate([_picture(self.folder / f"{name}_p{i}.png") for name in self.variants], axis=1)
+            for i in range(self.prompts)
+        ]
+        return torch.from_numpy(np.concatenate(rows, axis=0)).float()[None] / 255
+
+
+class _Measured:
+    """Distances to the baseline, taken from decoded pixels before they are compressed."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._baselines: dict[str, Frames] = {}
+        self.seen: dict[str, dict[str, Any]] = {}
+
+    def add(self, sample_id: str, frames: Frames) -> None:
+        variant, _, prompt = sample_id.rpartition("_p")
+        _save_picture(self._folder / f"{sample_id}.png", frames[len(frames) // 2])
+        if variant == "baseline":
+            self._baselines[prompt] = frames
+        clip: dict[str, Any] = {"clip": sample_id, "prompt": int(prompt), "frames": len(frames)}
+        base = self._baselines.get(prompt)
+        if base is not None and variant != "baseline":
+            difference, psnr = drift(frames, base)
+            clip |= {"drift_mean_abs": difference, "drift_psnr_db": psnr}
+        self.seen[sample_id] = clip
+
+    def write(self) -> None:
+        text = (
+            "Drift is the distance from the base model's clip (pixels 0 to 1). It says how much changed, not how well."
+        )
+        atomic_write_json(
+            self._folder / "metrics.json", {"version": 1, "about": text, "clips": list(self.seen.values())}
+        )
+
+
+def drift(frames: Frames, base: Frames) -> tuple[float, float | None]:
+    """(mean absolute difference, PSNR in dB) of two clips in [0, 255], on a scale of 0 to 1; no PSNR when equal."""
+    count, absolute, squared = 0, 0.0, 0.0
+    for one, other in zip(frames, base, strict=True):
+        difference = (one.astype(np.float32) - other.astype(np.float32)) / 255
+        absolute += float(np.abs(difference).sum(dtype=np.float64))
+        squared += float(np.square(difference).sum(dtype=np.float64))
+        count += difference.size
+    mean_square = squared / count
+    return absolute / count, -10 * float(np.log10(mean_square)) if mean_square else None
+
+
+def _strengths(listed: str) -> tuple[float, ...]:
+    try:
+        found = tuple(dict.fromkeys(float(part) for part in listed.replace(",", " ").split()))
+    except ValueError as error:
+        raise ConfigError(f'strengths "{listed[:100]}" is not a list of numbers. Example: 0.5, 1.0') from error
+    if not found or not all(-100 <= s <= 100 for s in found):
+        raise ConfigError(f'strengths "{listed[:100]}" must be one or more numbers from -100 to 100. Example: 1.0')
+    return found
+
+
+def _job_folder(directory: Path, job: SampleJob) -> Path:
+    digest = hashlib.sha256(json.dumps(job.to_dict(), sort_keys=True).encode()).hexdigest()
+    return directory / "samples" / f"validate-{digest[:12]}"
+
+
+def _save_picture(path: Path, frame: Frames) -> None:
+    buffer = BytesIO()
+    Image.fromarray(frame).save(buffer, "PNG")
+    atomic_write_bytes(path, buffer.getvalue())
+
+
+def _picture(path: Path) -> Frames:
+    with Image.open(path) as picture:
+        return np.asarray(picture.convert("RGB"), np.uint8)

@@ -1,0 +1,138 @@
+"""Wan Train Settings: everything about training that TrainLoRA has no widget for. Leave it out to use the defaults."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from comfy_api.latest import io
+
+from ..wan_core.errors import ConfigError
+from ..wan_core.flow import TIMESTEP_SAMPLINGS
+from ..wan_core.lora import LoraConfig
+from ..wan_core.train import LR_SCHEDULERS, OPTIMIZERS, SAVE_DTYPES, TrainConfig
+from .types import CATEGORY, SettingsHandle, WanSettings
+from .widgets import combo, flag, number, one_of, text, whole
+
+_train, _lora = TrainConfig(), LoraConfig()
+_EVAL = ", ".join(f"{t:g}" for t in _train.eval_timesteps)
+_CHOICES: dict[str, tuple[str, ...]] = {
+    "optimizer": OPTIMIZERS,
+    "lr_scheduler": LR_SCHEDULERS,
+    "timestep_sampling": TIMESTEP_SAMPLINGS,
+    "save_dtype": SAVE_DTYPES,
+}
+
+
+class WanTrainSettings(io.ComfyNode):
+    """Checked here, used in TrainLoRA."""
+
+    @classmethod
+    def define_schema(cls) -> io.Schema:
+        return io.Schema(
+            node_id="WanTrainSettings",
+            display_name="Wan Train Settings",
+            category=CATEGORY,
+            description="Batch size, optimizer, timestep sampling and the rest. Optional: TrainLoRA works without it.",
+            inputs=[
+                whole("batch_size", _train.batch_size, 1, 1024, "Clips per forward pass; all of one size."),
+                whole(
+                    "gradient_accumulation_steps",
+                    _train.gradient_accumulation_steps,
+                    1,
+                    4096,
+                    "Forward and backward passes per optimizer step.",
+                ),
+                combo("optimizer", list(OPTIMIZERS), "adamw: PyTorch's AdamW on float32 adapters.", _train.optimizer),
+                combo(
+                    "lr_scheduler",
+                    list(LR_SCHEDULERS),
+                    "How the learning rate goes after warm-up.",
+                    _train.lr_scheduler,
+                ),
+                whole(
+                    "lr_warmup_steps", _train.lr_warmup_steps, 0, 10_000_000, "Optimizer steps from 0 to the full rate."
+                ),
+                combo(
+                    "timestep_sampling",
+                    list(TIMESTEP_SAMPLINGS),
+                    "Which noise levels are trained. shift: logistic-normal, then the training shift. sigmoid: without "
+                    "the shift. uniform: all alike.",
+                    _train.timestep_sampling,
+                ),
+                number(
+                    "discrete_flow_shift",
+                    _train.discrete_flow_shift,
+                    0.01,
+                    1000.0,
+                    "Training shift: higher trains more on high noise. The sampling shift is another number.",
+                ),
+                number("sigmoid_scale", _train.sigmoid_scale, 0.01, 100.0, "Width of the logistic-normal draw."),
+                number(
+                    "weight_decay", _train.weight_decay, 0.0, 10.0, "Pull of the adapters towards zero.", step=0.001
+                ),
+                number(
+                    "max_grad_norm", _train.max_grad_norm, 0.0, 1e9, "Gradients are scaled down to this norm. 0 = off."
+                ),
+                number("adam_beta1", _train.adam_beta1, 0.0, 0.9999, "Memory of the mean gradient.", step=0.001),
+                number("adam_beta2", _train.adam_beta2, 0.0, 0.99999, "Memory of the squared gradient.", step=0.001),
+                number("adam_epsilon", _train.adam_epsilon, 1e-9, 1.0, "Added to the denominator of Adam.", step=1e-9),
+                number(
+                    "caption_dropout",
+                    _train.caption_dropout,
+                    0.0,
+                    1.0,
+                    "Share of captions replaced by the empty prompt.",
+                ),
+                number("lora_dropout", _lora.dropout, 0.0, 0.99, "Share of the adapters' inputs dropped in training."),
+                text(
+                    "lora_targets",
+                    "",
+                    "Regular expressions for module names, one a line. Empty: attention and feed-forward.",
+                    multiline=True,
+                    placeholder="blocks\\.\\d+\\.(self_attn|cross_attn)\\.(q|k|v|o)",
+                ),
+                flag(
+                    "gradient_checkpointing",
+                    _train.gradient_checkpointing,
+                    "Recompute blocks in the backward pass: a third more compute, a fraction of the memory.",
+                ),
+                whole(
+                    "eval_items",
+                    _train.eval_items,
+                    0,
+                    1000,
+                    "Clips in the fixed-noise evaluation at every save. 0 = none.",
+                ),
+                text("eval_timesteps", _EVAL, "Noise levels (0 to 1000) of the fixed-noise evaluation."),
+                combo(
+                    "save_dtype",
+                    list(SAVE_DTYPES),
+                    "Of the LoRA file. The state to resume from is always float32.",
+                    _train.save_dtype,
+                ),
+                whole(
+                    "max_bad_steps", _train.max_bad_steps, 1, 1_000_000, "Non-finite steps in a row that end the run."
+                ),
+            ],
+            outputs=[WanSettings.Output(display_name="settings", tooltip="For TrainLoRA.")],
+        )
+
+    @classmethod
+    def execute(cls, lora_dropout: float = 0.0, lora_targets: str = "", **values: Any) -> io.NodeOutput:
+        for name, known in _CHOICES.items():
+            if name in values:
+                one_of(name, values[name], known)
+        if "eval_timesteps" in values:
+            values["eval_timesteps"] = tuple(_numbers(values["eval_timesteps"]))
+        # Whether warm-up fits into the steps is known only in TrainLoRA; everything else is checked here.
+        TrainConfig.from_dict({**values, "steps": 10_000_000})
+        targets = tuple(line.strip() for line in lora_targets.splitlines() if line.strip())
+        lora = LoraConfig(dropout=lora_dropout, targets=targets or _lora.targets)
+        return io.NodeOutput(SettingsHandle(tuple(values.items()), lora))
+
+
+def _numbers(listed: str) -> list[float]:
+    try:
+        return [float(part) for part in listed.replace(",", " ").split()]
+    except ValueError as error:
+        raise ConfigError(f'eval_timesteps "{listed[:100]}" is not a list of numbers. Example: {_EVAL}') from error

@@ -1,0 +1,332 @@
+"""Writes the shipped graphs: one description each -> workflows/NAME.json (canvas) and workflows/api/NAME.json (queue API).
+
+    python3 scripts/make_workflows.py          # writes both forms
+    python3 scripts/make_workflows.py --check  # exit code 1 when a file on disk is not what would be written
+
+Widget positions come from tests/nodes/schemas.json, so a graph can never disagree with the nodes. Standard library only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+import uuid
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+WORKFLOWS = ROOT / "workflows"
+HUB = "https://huggingface.co/Comfy-Org/Wan_2.1_ComfyUI_repackaged/resolve/main/split_files"
+
+UMT5 = "umt5_xxl_fp8_e4m3fn_scaled.safetensors"
+VAE_21 = "wan_2.1_vae.safetensors"
+T2V_1_3B = "wan2.1_t2v_1.3B_fp16.safetensors"
+T2V_14B = "wan2.1_t2v_14B_fp16.safetensors"
+
+SOCKET_ONLY = {"MODEL", "VAE", "CLIP"}
+CORE: dict[str, Any] = {
+    "VAELoader": {
+        "inputs": [{"name": "vae_name", "type": "COMBO", "default": ""}],
+        "outputs": [{"name": "VAE", "type": "VAE"}],
+    },
+    "CLIPLoader": {
+        "inputs": [
+            {"name": "clip_name", "type": "COMBO", "default": ""},
+            {"name": "type", "type": "COMBO", "default": "wan"},
+            {"name": "device", "type": "COMBO", "default": "default"},
+        ],
+        "outputs": [{"name": "CLIP", "type": "CLIP"}],
+    },
+}
+FOLDERS = {
+    "diffusion_model": "diffusion_models",
+    "vae_name": "vae",
+    "clip_name": "text_encoders",
+}
+"""widgets that name a file users may lack -> the models folder it belongs into"""
+
+
+@dataclass(frozen=True)
+class Link:
+    """An output of a node, by the key of the node in the graph."""
+
+    node: str
+    slot: int = 0
+
+
+@dataclass
+class Node:
+    """A node: its class, what differs from the defaults, and where it stands (column, row in pixels)."""
+
+    kind: str
+    inputs: dict[str, Any] = field(default_factory=dict)
+    column: int = 0
+    y: int = 0
+    size: tuple[int, int] = (320, 120)
+
+
+@dataclass
+class Graph:
+    """A shipped graph; nodes by key in the order of their ids."""
+
+    name: str
+    note: str
+    nodes: dict[str, Node]
+    downloads: bool = True
+    """name where missing model files come from"""
+
+
+def training(
+    *,
+    model: str = T2V_1_3B,
+    vae: str = VAE_21,
+    clip: str = UMT5,
+    dataset: dict[str, Any],
+    train: dict[str, Any],
+    between: dict[str, Node] | None = None,
+    preview: dict[str, Any] | None = None,
+) -> dict[str, Node]:
+    """The six nodes every training graph shares. `between` stands between LoadWanModel and TrainLoRA."""
+    between = between or {}
+    source = list(between)[-1] if between else "model"
+    links = {"model": Link(source), "cache": Link("cache"), "vae": Link("vae")}
+    nodes = {
+        "model": Node("LoadWanModel", {"diffusion_model": model}, 0, 0, (330, 200)),
+        **between,
+        "dataset": Node("WanVideoDataset", {"model": Link("model"), **dataset}, 1, 320, (330, 380)),
+        "vae": Node("VAELoader", {"vae_name": vae}, 0, 320, (330, 80)),
+        "clip": Node("CLIPLoader", {"clip_name": clip, "type": "wan"}, 0, 460, (330, 130)),
+        "cache": Node(
+            "CacheLatents", {"dataset": Link("dataset"), "vae": Link("vae"), "clip": Link("clip")}, 2, 320, (320, 190)
+        ),
+    }
+    if preview is not None:
+        nodes["preview"] = Node("WanPreviewSettings", {"clip": Link("clip"), **preview}, 2, 560, (320, 420))
+        links["validation"] = Link("preview")
+    nodes["train"] = Node("TrainLoRA", {**links, **train}, 3, 0, (380, 560))
+    return nodes
+
+
+STILLS = Graph(
+    "01_wan21_t2v_1.3B_stills",
+    """## Train a LoRA on pictures (Wan 2.1, 1.3B)
+
+1. Make a folder in ComfyUI's `input` folder. Put 10 to 30 pictures there, and beside each `name.png` a `name.txt` that says what is to be seen.
+2. Press **R**, choose the folder in *Wan Video Dataset*. With no `.txt` files, set `trigger_word` instead.
+3. Press **Queue**. Previews play in *Train Wan LoRA*; the LoRA appears in `loras/wan_trainer`.
+
+Cancel saves and stops; Queue again goes on where it stopped.""",
+    training(dataset={"num_frames": 1, "width": 832, "height": 480}, train={"run_name": "my_stills_lora"}),
+)
+
+CLIPS = Graph(
+    "02_wan21_t2v_1.3B_clips",
+    """## Train a LoRA on clips (Wan 2.1, 1.3B)
+
+1. Make a folder in ComfyUI's `input` folder with clips of at least 33 frames at 16 fps (about 2 seconds), and a `.txt` caption beside each.
+2. Press **R**, choose the folder in *Wan Video Dataset*. The report says which frames are used and what was left out.
+3. Press **Queue**. Clips and captions are encoded once; later queues reuse them.
+
+Less memory: fewer `num_frames` (4n+1: 17, 21, 25 ...), or a smaller width and height.""",
+    training(dataset={"num_frames": 33, "width": 832, "height": 480}, train={"run_name": "my_clips_lora"}),
+)
+
+TWO_GPUS = Graph(
+    "06_two_gpus_fp8",
+    """## A 14B model on two GPUs, in fp8 (Wan 2.1)
+
+*Fp8 / Int8 Quantize* halves the memory of the frozen base model; *Split Across GPUs* puts half of the blocks on each card. The LoRA itself stays in full precision.
+
+More than two cards, or another split: write block numbers such as `14,28` into `split_at`. With enough memory on each card, mode `copy per GPU` trains faster.""",
+    training(
+        model=T2V_14B,
+        dataset={"num_frames": 33, "width": 832, "height": 480},
+        train={"run_name": "my_14b_lora"},
+        between={
+            "quantize": Node("Fp8Quantize", {"model": Link("model")}, 1, 0, (330, 170)),
+            "split": Node("SplitAcrossGPUs", {"model": Link("quantize"), "mode": "split blocks"}, 2, 0, (320, 130)),
+        },
+    ),
+)
+
+SMOKE = Graph(
+    "08_smoke_test",
+    """## Is everything installed?
+
+Trains a tiny random model for 20 steps on the CPU, in about a minute. It needs the tiny files that `python3 scripts/demo.py` makes; the demo queues this graph by itself.""",
+    {
+        **training(
+            model="wan_tiny_t2v.safetensors",
+            vae="wan_tiny_vae.safetensors",
+            dataset={"folder": "clips", "num_frames": 9, "width": 64, "height": 64},
+            preview={
+                "prompts": "a man talks in a driving car",
+                "sampling": "custom",
+                "steps": 4,
+                "cfg": 1.0,
+                "shift": 8.0,
+            },
+            train={
+                "run_name": "smoke_test",
+                "steps": 20,
+                "learning_rate": 0.01,
+                "rank": 4,
+                "save_every_n_steps": 10,
+                "preview_every_n_steps": 20,
+            },
+        ),
+        "validate": Node("ValidateVideo", {"run": Link("train"), "vae": Link("vae")}, 4, 0, (340, 400)),
+    },
+    downloads=False,
+)
+
+GRAPHS = (STILLS, CLIPS, TWO_GPUS, SMOKE)
+
+
+def schemas() -> dict[str, Any]:
+    """Ours as pinned, and the few core nodes the graphs use."""
+    pinned = json.loads((ROOT / "tests" / "nodes" / "schemas.json").read_text(encoding="utf-8"))
+    return {**pinned, **CORE}
+
+
+def is_socket(entry: dict[str, Any]) -> bool:
+    return entry["type"].startswith("WAN_") or entry["type"] in SOCKET_ONLY
+
+
+def api_form(graph: Graph, known: dict[str, Any]) -> dict[str, Any]:
+    """What POST /prompt takes. Every widget is written out, so that the file says what will happen."""
+    ids = {key: str(number) for number, key in enumerate(graph.nodes, 1)}
+    out = {}
+    for key, node in graph.nodes.items():
+        inputs = {}
+        for entry in known[node.kind]["inputs"]:
+            value = node.inputs.get(entry["name"], entry.get("default"))
+            if isinstance(value, Link):
+                inputs[entry["name"]] = [ids[value.node], value.slot]
+            elif not is_socket(entry):
+                inputs[entry["name"]] = value
+        title = known[node.kind].get("display_name", node.kind)
+        out[ids[key]] = {"class_type": node.kind, "inputs": inputs, "_meta": {"title": title}}
+    return out
+
+
+def canvas_form(graph: Graph, known: dict[str, Any], version: str) -> dict[str, Any]:
+    """What the canvas loads: LiteGraph JSON with positional widget values."""
+    ids = {key: number for number, key in enumerate(graph.nodes, 1)}
+    links: list[list[Any]] = []
+    nodes = []
+    for key, node in graph.nodes.items():
+        schema = known[node.kind]
+        sockets = []
+        for entry in schema["inputs"]:
+            if not is_socket(entry):
+                continue
+            link = node.inputs.get(entry["name"])
+            if isinstance(link, Link):
+                links.append([len(links) + 1, ids[link.node], link.slot, ids[key], len(sockets), entry["type"]])
+            sockets.append(
+                {
+                    "name": entry["name"],
+                    "type": entry["type"],
+                    "link": len(links) if isinstance(link, Link) else None,
+                }
+            )
+        widgets = [e for e in schema["inputs"] if not is_socket(e)]
+        nodes.append(
+            {
+                "id": ids[key],
+                "type": node.kind,
+                "pos": [node.column * 380, node.y],
+                "size": list(node.size),
+                "flags": {},
+                "order": ids[key] - 1,
+                "mode": 0,
+                "inputs": sockets,
+                "outputs": [{"name": o["name"], "type": o["type"], "links": []} for o in schema["outputs"]],
+                "properties": properties(graph, node, widgets, version),
+                "widgets_values": [node.inputs.get(e["name"], e.get("default")) for e in widgets],
+            }
+        )
+    for number, source, slot, *_ in links:
+        nodes[source - 1]["outputs"][slot]["links"].append(number)
+    nodes.append(note_node(graph, len(nodes) + 1))
+    return {
+        "id": str(uuid.uuid5(uuid.NAMESPACE_URL, f"wan-trainer/{graph.name}")),
+        "revision": 0,
+        "last_node_id": len(nodes),
+        "last_link_id": len(links),
+        "nodes": nodes,
+        "links": links,
+        "groups": [],
+        "config": {},
+        "extra": {},
+        "version": 0.4,
+    }
+
+
+def properties(graph: Graph, node: Node, widgets: list[dict[str, Any]], version: str) -> dict[str, Any]:
+    """Where the node comes from, and where its model file can be had."""
+    core = node.kind in CORE
+    found: dict[str, Any] = {"Node name for S&R": node.kind}
+    found |= {"cnr_id": "comfy-core", "ver": "0.3.75"} if core else {"cnr_id": "wan-trainer", "ver": version}
+    models = [
+        {
+            "name": node.inputs[e["name"]],
+            "url": f"{HUB}/{FOLDERS[e['name']]}/{node.inputs[e['name']]}",
+            "directory": FOLDERS[e["name"]],
+        }
+        for e in widgets
+        if graph.downloads and e["name"] in FOLDERS
+    ]
+    return {**found, "models": models} if models else found
+
+
+def note_node(graph: Graph, number: int) -> dict[str, Any]:
+    return {
+        "id": number,
+        "type": "MarkdownNote",
+        "pos": [-420, 0],
+        "size": [380, 360],
+        "flags": {},
+        "order": number - 1,
+        "mode": 0,
+        "inputs": [],
+        "outputs": [],
+        "properties": {},
+        "widgets_values": [graph.note],
+    }
+
+
+def files() -> dict[Path, str]:
+    """Every file and its content."""
+    known = schemas()
+    found = re.search(r'^version = "(.+)"', (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.MULTILINE)
+    assert found, "pyproject.toml has no version"
+    out = {}
+    for graph in GRAPHS:
+        forms = {
+            WORKFLOWS / f"{graph.name}.json": canvas_form(graph, known, found[1]),
+            WORKFLOWS / "api" / f"{graph.name}.json": api_form(graph, known),
+        }
+        out |= {path: json.dumps(data, indent=2, ensure_ascii=False) + "\n" for path, data in forms.items()}
+    return out
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="write nothing; exit code 1 when something would change")
+    options = parser.parse_args()
+    wrong = [p for p, text in files().items() if not p.is_file() or p.read_text(encoding="utf-8") != text]
+    for path in wrong:
+        print(("not up to date: " if options.check else "writes ") + path.relative_to(ROOT).as_posix())
+        if not options.check:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(files()[path], encoding="utf-8", newline="\n")
+    return 1 if wrong and options.check else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,200 @@
+"""Starting, following and ending an engine process, with a child that behaves as badly as it is told to."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.comfy
+
+CHILD = """
+import json, os, signal, subprocess, sys, threading, time
+
+def emit(**event):
+    sys.stdout.write(json.dumps(event) + "\\n")
+    sys.stdout.flush()
+
+mode = sys.argv[1]
+print("a line for the log", file=sys.stderr)
+if mode == "env":
+    emit(event="note", text=str(os.environ.get("PYTORCH_CUDA_ALLOC_CONF")))
+    sys.exit(0)
+if mode == "fails":
+    emit(event="failed", message="clip.mp4 is bad. Fix it.", kind="DatasetError", exit_code=5)
+    sys.exit(5)
+if mode == "dies":
+    os._exit(9)
+if mode == "noise":
+    print("not json at all")
+    emit(event="from a newer version", x=1)
+    emit(event="finished", state="done", step=3, result={})
+    sys.exit(0)
+if mode in ("deaf", "stubborn"):
+    if mode == "stubborn" and os.name != "nt":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    grandchild = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    emit(event="note", text=str(grandchild.pid))
+    time.sleep(60)
+emit(event="note", text="ready")
+for line in sys.stdin:
+    command = json.loads(line)
+    if command["command"] == "stop":
+        emit(event="finished", state="stopped", step=1, result={})
+        sys.exit(3)
+    emit(event="note", text=command["command"])
+open(sys.argv[2], "w").write("stdin ended")
+"""
+
+
+@pytest.fixture
+def worker_module(pack_nodes: dict[str, Any]) -> Any:
+    name = pack_nodes["TrainLoRA"].__module__.rpartition(".")[0] + ".worker"
+    return sys.modules[name]
+
+
+@pytest.fixture
+def start(worker_module: Any, tmp_path: Path) -> Callable[[str], Any]:
+    script = tmp_path / "child.py"
+    script.write_text(CHILD, encoding="utf-8")
+
+    def go(mode: str) -> Any:
+        command = [sys.executable, str(script), mode, str(tmp_path / "ended.txt")]
+        return worker_module.Worker(command, tmp_path, tmp_path / "log.txt")
+
+    return go
+
+
+class Presses:
+    """A Cancel button that is pressed once an event said something, and again after a while."""
+
+    def __init__(self, times: int = 1, gap_s: float = 0.3) -> None:
+        self.left, self.gap_s = times, gap_s
+        self.texts: list[str] = []
+        self._next = 0.0
+
+    def hear(self, event: Any) -> None:
+        self.texts.append(getattr(event, "text", event.name))
+
+    def pressed(self) -> bool:
+        if not self.texts or not self.left or time.monotonic() < self._next:
+            return False
+        self.left -= 1
+        self._next = time.monotonic() + self.gap_s
+        return True
+
+
+def never() -> bool:
+    return False
+
+
+def gone(pid: int) -> bool:
+    import psutil
+
+    deadline = time.monotonic() + 5
+    while time.monotonic() < deadline:
+        if not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def test_cancel_is_a_command_first(start: Callable[[str], Any]) -> None:
+    presses = Presses()
+    with start("obeys") as worker:
+        ending = worker.follow(presses.hear, presses.pressed)
+    assert (ending.exit_code, ending.cancelled, ending.killed) == (3, True, False)
+    assert ending.finished.state == "stopped"
+
+
+def test_a_deaf_worker_gets_a_signal_and_its_children_go_too(start: Callable[[str], Any], worker_module: Any) -> None:
+    presses = Presses()
+    patience = worker_module.Patience(command_s=0.3, terminate_s=5)
+    began = time.monotonic()
+    with start("deaf") as worker:
+        ending = worker.follow(presses.hear, presses.pressed, patience)
+    assert ending.cancelled and not ending.killed
+    assert time.monotonic() - began < 15
+    assert gone(int(presses.texts[0]))
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no signal a process could ignore")
+def test_a_stubborn_worker_is_killed(start: Callable[[str], Any], worker_module: Any) -> None:
+    presses = Presses()
+    patience = worker_module.Patience(command_s=0.2, terminate_s=0.3)
+    with start("stubborn") as worker:
+        ending = worker.follow(presses.hear, presses.pressed, patience)
+    assert ending.killed
+    assert gone(int(presses.texts[0]))
+
+
+def test_a_second_press_kills_at_once(start: Callable[[str], Any]) -> None:
+    presses = Presses(times=2)
+    began = time.monotonic()
+    with start("stubborn") as worker:
+        ending = worker.follow(presses.hear, presses.pressed)  # 30 s of patience, which nobody waits for
+    assert ending.killed
+    assert time.monotonic() - began < 15
+    assert gone(int(presses.texts[0]))
+
+
+def test_lines_that_are_no_events_are_ignored(start: Callable[[str], Any]) -> None:
+    presses = Presses(times=0)
+    with start("noise") as worker:
+        ending = worker.follow(presses.hear, never)
+    assert presses.texts == ["finished"]
+    assert ending.finished.step == 3
+
+
+def test_a_failure_says_its_own_sentence(start: Callable[[str], Any]) -> None:
+    with start("fails") as worker:
+        ending = worker.follow(lambda _event: None, never)
+    assert ending.sentence() == "clip.mp4 is bad. Fix it."
+
+
+def test_a_crash_quotes_the_log(start: Callable[[str], Any]) -> None:
+    with start("dies") as worker:
+        ending = worker.follow(lambda _event: None, never)
+    assert "exit code 9" in ending.sentence() and "a line for the log" in ending.sentence()
+
+
+def test_the_allocator_setting_of_comfyui_is_not_inherited(
+    start: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "backend:cudaMallocAsync")
+    presses = Presses(times=0)
+    with start("env") as worker:
+        worker.follow(presses.hear, never)
+    assert presses.texts == ["None"]
+
+
+def test_nothing_is_left_when_the_caller_breaks(start: Callable[[str], Any]) -> None:
+    worker = start("deaf")
+
+    def break_out(_event: Any) -> None:
+        raise RuntimeError("a bug in the node")
+
+    with pytest.raises(RuntimeError, match="a bug"), worker:
+        worker.follow(break_out, never)
+    assert worker.process.poll() is not None
+
+
+def test_other_children_do_not_hold_the_pipe_open(start: Callable[[str], Any], tmp_path: Path) -> None:
+    """If they did, a worker would not notice that ComfyUI died."""
+    import subprocess
+
+    with start("obeys") as worker:
+        next(iter(worker.events(10)))
+        other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(30)"])
+        try:
+            worker.process.stdin.close()
+            worker.process.wait(10)
+        finally:
+            other.kill()
+            other.wait()
+    assert (tmp_path / "ended.txt").read_text() == "stdin ended"

@@ -39,7 +39,9 @@ def main(arguments: list[str] | None = None) -> int:
         return _fail(emit, str(error), type(error).__name__, error.exit_code)
     except OSError as error:
         name = f" ({os.path.basename(str(error.filename))})" if error.filename else ""
-        return _fail(emit, f"{error.strerror or error}{name}. Check the disk and folder.", "OSError", ExitCode.BAD_INPUT)
+        return _fail(
+            emit, f"{error.strerror or error}{name}. Check the disk and folder.", "OSError", ExitCode.BAD_INPUT
+        )
     except Exception as error:
         traceback.print_exc()
         message = f"A bug: {type(error).__name__}: {error}. Please report it with the log."
@@ -124,7 +126,12 @@ def _scan(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
     with VideoProcess() as video:
         result = scan_folder(config, options.folder, video)
     samples = [
-        {"name": s.name, "kind": s.kind, "bucket": [s.bucket.num_frames, s.bucket.height, s.bucket.width], "caption": s.caption}
+        {
+            "name": s.name,
+            "kind": s.kind,
+            "bucket": [s.bucket.num_frames, s.bucket.height, s.bucket.width],
+            "caption": s.caption,
+        }
         for s in result.samples
     ]
     rejected = [{"name": r.name, "reason": r.reason} for r in result.rejected]
@@ -225,12 +232,16 @@ def _parser() -> argparse.ArgumentParser:
     def command(name: str, run: Callable[..., int], text: str) -> argparse.ArgumentParser:
         sub = commands.add_parser(name, help=text, description=text)
         sub.set_defaults(run=run)
-        sub.add_argument("--roots", type=Path, help="JSON file with the folders that root:relative names are looked up in")
+        sub.add_argument(
+            "--roots", type=Path, help="JSON file with the folders that root:relative names are looked up in"
+        )
         return sub
 
     inspect = command("inspect", _inspect, "say what a model file is, from its header")
     inspect.add_argument("file", type=Path)
-    scan = command("scan", _scan, "list the clips of a folder, their buckets and captions, and what is wrong with the rest")
+    scan = command(
+        "scan", _scan, "list the clips of a folder, their buckets and captions, and what is wrong with the rest"
+    )
     scan.add_argument("folder", type=Path)
     scan.add_argument("--num-frames", type=int, default=33)
     scan.add_argument("--width", type=int, default=832)

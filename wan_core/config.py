@@ -43,10 +43,7 @@ class Config:
             if key not in fields:
                 raise ConfigError(f'Unknown setting "{key}" in {place}.{nearest(str(key), list(fields))}')
         hints = typing.get_type_hints(cls)
-        values = {
-            key: _read(hints[key], value, f"{where}.{key}" if where else key)
-            for key, value in data.items()
-        }
+        values = {key: _read(hints[key], value, f"{where}.{key}" if where else key) for key, value in data.items()}
         missing = [
             name
             for name, field in fields.items()

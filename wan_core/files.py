@@ -64,7 +64,9 @@ def confine(root: Path, relative: str, what: str) -> Path:
     base = Path(os.path.realpath(root))
     path = Path(os.path.realpath(base / relative))
     if path != base and base not in path.parents:
-        raise FileError(f"{what} {relative[:200]!r} leads outside its folder. Use a name inside it, without '..' or links.")
+        raise FileError(
+            f"{what} {relative[:200]!r} leads outside its folder. Use a name inside it, without '..' or links."
+        )
     return path
 
 
@@ -235,7 +237,9 @@ class Roots:
         """The existing file or folder that `root:relative` names, confined to its root."""
         name, separator, relative = reference.partition(":")
         if not separator:
-            raise ConfigError(f'{reference!r} is not of the form root:path, for example "diffusion_models:wan.safetensors".')
+            raise ConfigError(
+                f'{reference!r} is not of the form root:path, for example "diffusion_models:wan.safetensors".'
+            )
         if name not in self.folders:
             raise ConfigError(f'Root "{name}" of {reference!r} is unknown. Add it to the file given with --roots.')
         # Links inside a model folder are the user's own (shared model drives); only '..' and absolute parts are refused.
@@ -245,4 +249,6 @@ class Roots:
             path = Path(folder) / relative
             if path.exists():
                 return path
-        raise FileError(f"{reference!r} was not found in: {', '.join(self.folders[name])}. Put the file there, or choose another.")
+        raise FileError(
+            f"{reference!r} was not found in: {', '.join(self.folders[name])}. Put the file there, or choose another."
+        )

@@ -67,7 +67,9 @@ def run_job(
     """
     group = group or Group()
     config = read_run(directory)
-    lock = locked(directory / ".lock", f"Run {directory.name} is being trained by another process. Stop that one first.")
+    lock = locked(
+        directory / ".lock", f"Run {directory.name} is being trained by another process. Stop that one first."
+    )
     with lock if group.leads else contextlib.nullcontext():
         session = _Session(directory, config, roots, emit, control, group, target)
         with session:
@@ -112,7 +114,9 @@ class _Session:
         total = self.config.train.steps
         self.saved = self.store.latest()
         if self.saved is None and require_state:
-            raise CheckpointError(f"Run {self.directory.name} has no saved step to resume. Use train instead of resume.")
+            raise CheckpointError(
+                f"Run {self.directory.name} has no saved step to resume. Use train instead of resume."
+            )
         if self.saved is not None and self.saved.job_id != self.config.job_id:
             raise CheckpointError(
                 f"The saved step {self.saved.step} of {self.directory.name} belongs to another job. "
@@ -245,7 +249,9 @@ class _Session:
             except OSError as error:
                 if error.errno not in _FULL_DISK or self.control.stop_reason():
                     raise
-                text = f"Step {step} cannot be saved ({error.strerror}). Free some space; the run waits and loses nothing."
+                text = (
+                    f"Step {step} cannot be saved ({error.strerror}). Free some space; the run waits and loses nothing."
+                )
                 self.emit(Note(text=text, level="warning"))
                 _wait(_RETRY_SAVE_S, self.control)
         self.emit(CheckpointSaved(step=step, folder=f"saves/{self.saved.folder.name}"))
@@ -355,7 +361,9 @@ def _with_expert(variant: WanVariant, expert: str) -> WanVariant:
     if expert == "auto":
         return variant
     if not any("A14B" in name for name in (variant.name, *variant.candidates)):
-        raise ConfigError(f'expert "{expert}" makes no sense for {variant.name}, which has one model. Set expert to auto.')
+        raise ConfigError(
+            f'expert "{expert}" makes no sense for {variant.name}, which has one model. Set expert to auto.'
+        )
     return replace(variant, expert=f"{expert}_noise", boundary=variant.boundary or 0.875)
 
 
@@ -388,4 +396,3 @@ def _wait(seconds: float, control: Control) -> None:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline and not control.stop_reason():
         time.sleep(0.1)
-

@@ -50,9 +50,7 @@ def _largest_step(config: RunConfig, roots: Roots) -> StepShape:
     _, frames, height, width = max(
         (cache_set.latent_shape(item) for item in cache_set.items), key=lambda s: s[1] * s[2] * s[3]
     )
-    return StepShape(
-        batch_size=config.train.batch_size, latent_frames=frames, latent_height=height, latent_width=width
-    )
+    return StepShape(batch_size=config.train.batch_size, latent_frames=frames, latent_height=height, latent_width=width)
 
 
 def _total_bytes(device: torch.device) -> int:

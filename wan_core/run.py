@@ -65,7 +65,9 @@ class RunConfig(Config):
 
     def __post_init__(self) -> None:
         if self.version != RUN_VERSION:
-            raise ConfigError(f"run.json has version {self.version}; this pack reads version {RUN_VERSION}. Update the pack.")
+            raise ConfigError(
+                f"run.json has version {self.version}; this pack reads version {RUN_VERSION}. Update the pack."
+            )
         safe_name(self.run_name, "run_name")
 
     def with_digests(self, roots: Roots) -> RunConfig:
@@ -79,7 +81,14 @@ class RunConfig(Config):
         data = self.to_dict()
         for key in ("version", "run_name", "preview", "pack_version"):
             data.pop(key)
-        for key in ("steps", "save_every_n_steps", "preview_every_n_steps", "eval_items", "eval_timesteps", "save_dtype"):
+        for key in (
+            "steps",
+            "save_every_n_steps",
+            "preview_every_n_steps",
+            "eval_items",
+            "eval_timesteps",
+            "save_dtype",
+        ):
             data["train"].pop(key)
         data["model"].pop("base_file")
         data["model"]["placement"] = {"ranks": self.model.placement.ranks}
@@ -163,7 +172,9 @@ def choose_run(runs: Path, config: RunConfig, *, resume: str = "auto") -> RunDec
         known = read_run(directory)
         if resume != "new" and known.job_id == config.job_id:
             return _decide(directory, known, config)
-        different.append(f"{name} differs in " + "; ".join(_changes(config, known)) if known.job_id != config.job_id else "")
+        different.append(
+            f"{name} differs in " + "; ".join(_changes(config, known)) if known.job_id != config.job_id else ""
+        )
     if free is None:
         raise ConfigError(f"There are 999 runs called {config.run_name}. Choose another run_name.")
     different = [d for d in different if d]

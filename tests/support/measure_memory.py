@@ -21,7 +21,7 @@ from wan_core.model import WanShape
 from wan_core.plan import plan_run
 from wan_core.train import TrainConfig
 
-SHAPE = WanShape(dim=512, ffn_dim=2048, num_heads=4, num_layers=8)
+SHAPE = WanShape(dim=512, ffn_dim=2048, num_heads=4, num_layers=6)
 
 
 def resident() -> int:
@@ -43,11 +43,11 @@ class Peak(threading.Thread):
 
 def main(folder: Path, checkpointed: bool) -> None:
     settings = TrainConfig(
-        steps=3, save_every_n_steps=3, preview_every_n_steps=0, eval_items=0, gradient_checkpointing=checkpointed
+        steps=2, save_every_n_steps=2, preview_every_n_steps=0, eval_items=0, gradient_checkpointing=checkpointed
     )
     warm = make_run(folder / "warm", train=settings)
     command_line(["train", str(warm.directory), "--roots", str(warm.roots_file)])
-    run = make_run(folder / "run", train=settings, shape=SHAPE, lora=LoraConfig(rank=16), clips=2, size=(5, 32, 32))
+    run = make_run(folder / "run", train=settings, shape=SHAPE, lora=LoraConfig(rank=16), clips=2, size=(3, 32, 32))
     predicted = plan_run(run.directory, run.roots)["devices"]["cpu"]["peak_bytes"]
     _give_back()
     before = resident()

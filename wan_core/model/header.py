@@ -87,7 +87,9 @@ def _tensor(name: str, info: dict[str, object], path: Path) -> TensorInfo:
     sizes = tuple(int(n) for n in shape)
     span = int(offsets[1]) - int(offsets[0])
     if dtype in DTYPE_BYTES and span != prod(sizes) * DTYPE_BYTES[dtype]:
-        raise CheckpointError(f"{path.name}: tensor {name[:80]} has {span} bytes for shape {sizes}. Download the file again.")
+        raise CheckpointError(
+            f"{path.name}: tensor {name[:80]} has {span} bytes for shape {sizes}. Download the file again."
+        )
     return TensorInfo(dtype, sizes, span)
 
 

@@ -98,5 +98,3 @@ class TextEncoder(Protocol):
     def encode(self, text: str) -> Tensor:
         """The features (L, 4096) float32 of one prompt, trimmed to its real tokens (L <= 512), on the CPU."""
         ...
-
-

@@ -164,7 +164,9 @@ class _StorageMeter(TorchDispatchMode):
         self.live -= size
 
 
-def _trace_block(shape: WanShape, numerics: Numerics, step: StepShape, adapt: Callable[[nn.Module], None]) -> _BlockTrace:
+def _trace_block(
+    shape: WanShape, numerics: Numerics, step: StepShape, adapt: Callable[[nn.Module], None]
+) -> _BlockTrace:
     # One block, built as the loader builds it: frozen, compute dtype, adapters on top; first without memory, then faked.
     holder = nn.Module()
     with torch.device("meta"):

@@ -82,7 +82,9 @@ class Placement:
         for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
             planned = self.device_of(name)
             if tensor.device != planned:
-                raise PlacementError(f"{name} is on {tensor.device}, planned was {planned}. This is a bug; please report it.")
+                raise PlacementError(
+                    f"{name} is on {tensor.device}, planned was {planned}. This is a bug; please report it."
+                )
 
 
 def resolve_placement(config: PlacementConfig, num_blocks: int, rank: int = 0) -> Placement:

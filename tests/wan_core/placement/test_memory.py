@@ -24,7 +24,9 @@ GIB = 2**30
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self/status")
 @pytest.mark.parametrize("mode", ["checkpointed", "plain"])
 def test_the_predicted_peak_is_within_25_percent_of_the_measured_one(tmp_path: Path, mode: str) -> None:
-    done = subprocess.run([sys.executable, str(SCRIPT), str(tmp_path), mode], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), str(tmp_path), mode], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     result = json.loads((tmp_path / "result.json").read_text())
     print(mode, result)  # noqa: T201

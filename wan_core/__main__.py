@@ -7,6 +7,7 @@ JSON on stdout, sentences on stderr. Exit codes: 0 done, 3 stopped with state, 4
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import logging
 import os
@@ -33,7 +34,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         return options.run(options, emit, out)
     except Stopped as stop:
-        print(stop.reason, file=sys.stderr)  # noqa: T201
+        print(stop.reason, file=sys.stderr)
         return ExitCode.STOPPED
     except WanTrainerError as error:
         return _fail(emit, str(error), type(error).__name__, error.exit_code)
@@ -49,13 +50,13 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _fail(emit: Emit, message: str, kind: str, code: ExitCode) -> int:
-    print(message, file=sys.stderr)  # noqa: T201
+    print(message, file=sys.stderr)
     emit(Failed(message=message, kind=kind, exit_code=int(code)))
     return int(code)
 
 
 def _private_stdout() -> BinaryIO:
-    """A copy of fd 1 for our lines alone; fd 1 itself goes to stderr, so that no library can print into the protocol."""
+    """A copy of fd 1 for our lines alone; fd 1 itself goes to stderr, so no library can print into it."""
     sys.stdout.flush()
     private = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)
@@ -64,10 +65,8 @@ def _private_stdout() -> BinaryIO:
 
 def _emitter(out: BinaryIO) -> Emit:
     def emit(event: Event) -> None:
-        try:
+        with contextlib.suppress(OSError):  # the reader is gone; the end of stdin tells the worker to stop
             out.write(to_line(event).encode("ascii"))
-        except OSError:
-            pass  # the reader is gone; the end of stdin tells the worker to stop
 
     return emit
 

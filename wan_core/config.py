@@ -31,7 +31,7 @@ class Config:
 
     @classmethod
     def from_dict(cls: type[C], data: Any, where: str = "") -> C:
-        """Build from parsed JSON. Unknown keys and wrong types raise ConfigError naming the key and the nearest known one.
+        """Build from parsed JSON. Unknown keys and wrong types raise ConfigError with the nearest known key.
 
         `where` is the path of this object inside the file, used in messages ("train.lora").
         """

@@ -301,7 +301,7 @@ class _Session:
 
 
 def sample_job(directory: Path, job_file: Path, roots: Roots, *, emit: Emit, control: Control) -> Finished:
-    """Render validation clips of a run; sample ids are baseline_p0, step-000250_s1.0_p0 ... Files lie beside the job file."""
+    """Render validation clips of a run beside the job file; sample ids are baseline_p0, step-000250_s1.0_p0 ..."""
     job = SampleJob.from_dict(read_json(job_file), "job")
     config, store = read_run(directory), SaveStore(directory)
     steps = job.saved_steps or tuple(store.steps()[-1:])

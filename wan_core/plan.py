@@ -18,7 +18,7 @@ __all__ = ["plan_run"]
 
 
 def plan_run(directory: Path, roots: Roots) -> dict[str, Any]:
-    """The report of `wan_core plan`: variant, largest micro-batch, predicted peak per device, what is there, verdict."""
+    """The report of `wan_core plan`: variant, largest micro-batch, predicted peak and total per device, verdict."""
     config = read_run(directory)
     variant, compute = inspect_model(config.model, roots)
     step = _largest_step(config, roots)

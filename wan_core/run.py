@@ -152,7 +152,7 @@ def choose_run(runs: Path, config: RunConfig, *, resume: str = "auto") -> RunDec
 
     The job of a directory is its identity, never its name: a finished one is `done`, an unfinished one or one with
     fewer steps is resumed, and another job under the same name gets the suffix _002, _003 ... Nothing is overwritten.
-    `resume`: auto; new (always a new directory); require (ConfigError with the differences when there is none to resume).
+    `resume`: auto; new (always a new directory); require (ConfigError with the differences when there is none).
     """
     if resume not in ("auto", "new", "require"):
         raise ConfigError(f'resume "{resume}" is unknown. Use auto, new or require.')
@@ -186,7 +186,7 @@ def choose_run(runs: Path, config: RunConfig, *, resume: str = "auto") -> RunDec
 
 
 def prepare_run(decision: RunDecision, config: RunConfig) -> RunConfig:
-    """Make the directory and write run.json: a new one, or the old job with the new step total, cadence and previews."""
+    """Make the directory and write run.json: a new one, or the old job with new step total, cadence, previews."""
     directory = decision.directory
     if decision.action == "start":
         directory.mkdir(parents=True)

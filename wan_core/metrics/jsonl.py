@@ -1,4 +1,7 @@
-"""metrics.jsonl: one event a line, append-only. A torn last line is tolerated; a step trained twice counts once, last line wins."""
+"""metrics.jsonl: one event a line, append-only.
+
+A torn last line is tolerated; of a step trained twice the last line counts.
+"""
 
 from __future__ import annotations
 

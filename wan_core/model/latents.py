@@ -81,7 +81,7 @@ class LatentCodec(Protocol):
     space: LatentSpace
 
     def encode(self, pixels: Tensor) -> Tensor:
-        """One clip (F, H, W, 3) float32 in [0, 1], F = 4n+1, to its normalised latent (C, F', h, w) float32 on the CPU."""
+        """One clip (F, H, W, 3) float32 in [0, 1], F = 4n+1, to a normalised latent (C, F', h, w) float32, CPU."""
         ...
 
     def decode(self, latent: Tensor) -> Tensor:

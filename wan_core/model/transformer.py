@@ -59,10 +59,10 @@ class _StayHere:
         return tokens, time
 
 
-def _linear(layer: nn.Linear, x: Tensor, dtype: torch.dtype) -> Tensor:
+def _linear(layer: nn.Module, x: Tensor, dtype: torch.dtype) -> Tensor:
     """A frozen linear computed in `dtype`, whatever its weight is stored in."""
-    bias = None if layer.bias is None else layer.bias.to(dtype)
-    return functional.linear(x.to(dtype), layer.weight.to(dtype), bias)
+    assert isinstance(layer, nn.Linear)
+    return functional.linear(x.to(dtype), layer.weight.to(dtype), layer.bias.to(dtype))
 
 
 def _shift_and_scale(x: Tensor, shift: Tensor, scale: Tensor, eps: float, dtype: torch.dtype) -> Tensor:

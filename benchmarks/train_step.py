@@ -59,9 +59,11 @@ def main() -> int:
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     text = report(result)
-    name = f"train_step_{options.shape}_{options.size}{options.tag}_{hardware().replace(' ', '-')}_{time.strftime('%Y-%m')}.md"
-    (options.out or ROOT / "benchmarks" / "results").mkdir(parents=True, exist_ok=True)
-    ((options.out or ROOT / "benchmarks" / "results") / name).write_text(text, encoding="utf-8")
+    machine = hardware().replace(" ", "-")
+    name = f"train_step_{options.shape}_{options.size}{options.tag}_{machine}_{time.strftime('%Y-%m')}.md"
+    out = options.out or ROOT / "benchmarks" / "results"
+    out.mkdir(parents=True, exist_ok=True)
+    (out / name).write_text(text, encoding="utf-8")
     print(text)
     return 0
 

@@ -179,7 +179,7 @@ class _Session:
         def on_tensor(done: int, total: int) -> None:
             if done % 50 == 0 or done == total:
                 self.emit(Stage(stage="load", done=done, total=total))
-            if reason := self.control.stop_reason():
+            if (reason := self.control.stop_reason()) and self.group.world == 1:
                 raise Stopped(reason)
 
         try:
@@ -210,9 +210,10 @@ class _Session:
 
     def _before_first_step(self) -> None:
         if self.trainer.step == 0 and self.group.leads:
-            self._evaluate()
-            if self.previewer is not None:
-                self.previewer.render(0, "step-000000")
+            with self._stops_at_the_border():
+                self._evaluate()
+                if self.previewer is not None:
+                    self.previewer.render(0, "step-000000")
         self.emit(Stage(stage="train", done=self.trainer.step, total=self.config.train.steps))
 
     def _between_steps(self, step: int) -> None:
@@ -225,13 +226,19 @@ class _Session:
         due = last or step % train.save_every_n_steps == 0
         if due or wants_save:
             self._save()
-        if due:
-            self._evaluate()
-        every = train.preview_every_n_steps
-        if self.previewer is not None and (wants_preview or last or step % every == 0):
-            self.previewer.render(step, f"step-{step:06d}")
+        with self._stops_at_the_border():
+            if due:
+                self._evaluate()
+            every = train.preview_every_n_steps
+            if self.previewer is not None and (wants_preview or last or step % every == 0):
+                self.previewer.render(step, f"step-{step:06d}")
         if due or wants_preview:
             self.emit(Stage(stage="train", done=step, total=train.steps))
+
+    def _stops_at_the_border(self) -> contextlib.AbstractContextManager[object]:
+        """A leader of several ranks must not leave the others waiting: it gives up what it does, and all stop together
+        before the next step, where the reason is shared."""
+        return contextlib.nullcontext() if self.group.world == 1 else contextlib.suppress(Stopped)
 
     def _evaluate(self) -> None:
         if (evaluated := self.trainer.evaluate()) is not None:
@@ -245,6 +252,7 @@ class _Session:
         while True:
             try:
                 self.saved = self._commit(step)
+                self._status("running")
                 break
             except OSError as error:
                 if error.errno not in _FULL_DISK or self.control.stop_reason():
@@ -255,7 +263,6 @@ class _Session:
                 self.emit(Note(text=text, level="warning"))
                 _wait(_RETRY_SAVE_S, self.control)
         self.emit(CheckpointSaved(step=step, folder=f"saves/{self.saved.folder.name}"))
-        self._status("running")
 
     def _commit(self, step: int) -> SavedStep:
         self.emit(Stage(stage="save", done=step, total=self.config.train.steps))

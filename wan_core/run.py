@@ -91,7 +91,9 @@ class RunConfig(Config):
         ):
             data["train"].pop(key)
         data["model"].pop("base_file")
-        data["model"]["placement"] = {"ranks": self.model.placement.ranks}
+        # Several ranks make a larger batch; a split of blocks changes nothing.
+        copies = self.model.placement.mode == "copy per GPU"
+        data["model"]["placement"] = {"copies": self.model.placement.devices if copies else ""}
         data["data"].pop("num_items")
         data["lora"].pop("start_from")
         return data
@@ -124,6 +126,8 @@ def read_run(directory: Path) -> RunConfig:
         return RunConfig.from_dict(read_json(path))
     except FileError as error:
         raise ConfigError(f"{directory.name} is not a run directory: {error}") from error
+    except ConfigError as error:
+        raise ConfigError(f"{path.parent.name}/run.json: {error}") from error
 
 
 def read_status(directory: Path) -> RunStatus:
@@ -169,9 +173,13 @@ def choose_run(runs: Path, config: RunConfig, *, resume: str = "auto") -> RunDec
         if not (directory / "run.json").is_file():
             different.append(f"{name} is not a run of this pack")
             continue
-        known = read_run(directory)
+        try:
+            known = read_run(directory)
+        except ConfigError as error:
+            different.append(f"{name} cannot be read ({error})")
+            continue
         if resume != "new" and known.job_id == config.job_id:
-            return _decide(directory, known, config)
+            return _decide(directory, config)
         different.append(
             f"{name} differs in " + "; ".join(_changes(config, known)) if known.job_id != config.job_id else ""
         )
@@ -200,7 +208,7 @@ def prepare_run(decision: RunDecision, config: RunConfig) -> RunConfig:
     return config
 
 
-def _decide(directory: Path, known: RunConfig, wanted: RunConfig) -> RunDecision:
+def _decide(directory: Path, wanted: RunConfig) -> RunDecision:
     status = read_status(directory)
     if status.state == "done" and status.step >= wanted.train.steps:
         return RunDecision(directory, "done", f"{directory.name} is finished at step {status.step}; nothing to train.")

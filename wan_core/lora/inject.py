@@ -107,10 +107,13 @@ def check_peft() -> None:
 
 def _peft(config: LoraConfig) -> tuple[Any, Any]:
     try:
+        import peft
         from peft import LoraConfig as PeftConfig
         from peft import inject_adapter_in_model
         from peft.import_utils import is_torchao_available
 
+        if tuple(int(n) for n in peft.__version__.split(".")[:2]) < (0, 20):
+            raise ImportError(f"peft {peft.__version__} is installed")  # cannot wrap quantized linears
         is_torchao_available()  # raises for a torchao that is too old; PEFT itself asks only when a layer is wrapped
     except Exception as error:  # peft, or the torchvision and torchao it imports, can break in many ways
         raise DependencyError(_blame(error)) from error
@@ -137,4 +140,4 @@ def _blame(error: BaseException) -> str:
         )
     if "torchao" in reason:
         return f'Training a LoRA needs a newer torchao ({reason}). Run: python -m pip install -U "torchao>=0.16"'
-    return f'Training a LoRA needs peft ({reason}). Run: python -m pip install -U "peft>=0.17"'
+    return f'Training a LoRA needs peft ({reason}). Run: python -m pip install -U "peft>=0.20"'

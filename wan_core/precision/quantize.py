@@ -81,7 +81,7 @@ def _torchao(scheme: str) -> tuple[Callable[..., Any], Any]:
     except Exception as error:  # a broken torchao fails in many ways at import, all mean the same to a user
         raise DependencyError(
             f"Fp8Quantize needs torchao, which cannot be imported here ({type(error).__name__}: {error}). "
-            'Run: python -m pip install -U "torchao>=0.13"'
+            'Run: python -m pip install -U "torchao>=0.16"'
         ) from error
     return quantize_, Float8WeightOnlyConfig() if scheme == "fp8_e4m3fn" else Int8WeightOnlyConfig()
 

@@ -197,6 +197,6 @@ def test_run_files_hold_no_path_of_this_machine(comfy: ComfyServer) -> None:
     comfy.run(training_graph("clean"), extra_data={"extra_pnginfo": {"workflow": workflow}})
     for file in folder_of(comfy, "clean").glob("*.json*"):
         text = file.read_text(encoding="utf-8")
-        assert str(comfy.base) not in text and "somebody" not in text, file.name
+        assert not [secret for secret in (str(comfy.base), "somebody") if secret in text], file.name
     kept = json.loads((folder_of(comfy, "clean") / "workflow.json").read_text(encoding="utf-8"))
     assert kept["nodes"][0]["widgets_values"] == ["[path removed]", "[path removed]", "fine"]

@@ -31,7 +31,7 @@ class Config:
 
     @classmethod
     def from_dict(cls: type[C], data: Any, where: str = "") -> C:
-        """Build from parsed JSON. Unknown keys and wrong types raise ConfigError naming the key and the nearest known one.
+        """Build from parsed JSON. Unknown keys and wrong types raise ConfigError with the nearest known key.
 
         `where` is the path of this object inside the file, used in messages ("train.lora").
         """
@@ -43,10 +43,7 @@ class Config:
             if key not in fields:
                 raise ConfigError(f'Unknown setting "{key}" in {place}.{nearest(str(key), list(fields))}')
         hints = typing.get_type_hints(cls)
-        values = {
-            key: _read(hints[key], value, f"{where}.{key}" if where else key)
-            for key, value in data.items()
-        }
+        values = {key: _read(hints[key], value, f"{where}.{key}" if where else key) for key, value in data.items()}
         missing = [
             name
             for name, field in fields.items()

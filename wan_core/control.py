@@ -1,4 +1,4 @@
-"""How a running worker is steered: one way in. Commands come as JSON lines on stdin, their end means the parent died."""
+"""How a running worker is steered. Commands come as JSON lines on stdin; their end means the parent died."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ class TrainingError(WanTrainerError):
     """The run cannot go on: for example too many non-finite steps in a row."""
 
 
-class OutOfMemory(WanTrainerError):
+class OutOfMemory(WanTrainerError):  # noqa: N818  the name users and the field know
     """The job does not fit on its devices."""
 
     exit_code = ExitCode.DOES_NOT_FIT

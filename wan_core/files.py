@@ -1,4 +1,4 @@
-"""Files, safely: names that cannot escape, paths confined by real path, regular files only, commits that are whole or absent.
+"""Files, safely: names that cannot escape, confined paths, regular files only, commits whole or absent.
 
 Owns every write that must survive a crash. Never writes to a path that was opened for reading: a new file is staged
 beside the target, synced, and renamed over it (safetensors' own `save_file` does not sync; some versions tear).
@@ -64,7 +64,9 @@ def confine(root: Path, relative: str, what: str) -> Path:
     base = Path(os.path.realpath(root))
     path = Path(os.path.realpath(base / relative))
     if path != base and base not in path.parents:
-        raise FileError(f"{what} {relative[:200]!r} leads outside its folder. Use a name inside it, without '..' or links.")
+        raise FileError(
+            f"{what} {relative[:200]!r} leads outside its folder. Use a name inside it, without '..' or links."
+        )
     return path
 
 
@@ -186,7 +188,7 @@ def file_identity(path: Path) -> tuple[str, int, int, int]:
 
 @contextlib.contextmanager
 def locked(path: Path, busy: str) -> Iterator[None]:
-    """Hold an exclusive lock on `path` (made if needed); FileError with the sentence `busy` when another process holds it.
+    """Hold an exclusive lock on `path` (made if needed); FileError(`busy`) when another process holds it.
 
     The system releases it with the process, so a crash leaves no stale lock.
     """
@@ -235,14 +237,18 @@ class Roots:
         """The existing file or folder that `root:relative` names, confined to its root."""
         name, separator, relative = reference.partition(":")
         if not separator:
-            raise ConfigError(f'{reference!r} is not of the form root:path, for example "diffusion_models:wan.safetensors".')
+            raise ConfigError(
+                f'{reference!r} is not of the form root:path, for example "diffusion_models:wan.safetensors".'
+            )
         if name not in self.folders:
             raise ConfigError(f'Root "{name}" of {reference!r} is unknown. Add it to the file given with --roots.')
-        # Links inside a model folder are the user's own (shared model drives); only '..' and absolute parts are refused.
+        # Links inside a model folder are the user's own (shared drives); only '..' and absolute parts are refused.
         if os.path.isabs(relative) or ".." in Path(relative).parts:
             raise FileError(f"{reference!r} leads outside its folder. Use a name inside it.")
         for folder in self.folders[name]:
             path = Path(folder) / relative
             if path.exists():
                 return path
-        raise FileError(f"{reference!r} was not found in: {', '.join(self.folders[name])}. Put the file there, or choose another.")
+        raise FileError(
+            f"{reference!r} was not found in: {', '.join(self.folders[name])}. Put the file there, or choose another."
+        )

@@ -34,7 +34,7 @@ def shift_sigma(sigma: Tensor, shift: float) -> Tensor:
     return shift * sigma / (1 + (shift - 1) * sigma)
 
 
-def seeded_generator(*parts: int | str) -> torch.Generator:
+def seeded_generator(*parts: int | float | str) -> torch.Generator:
     """A CPU generator named by `parts`, for example (seed, "noise", micro_step).
 
     Every draw of a run comes from one of these, so no random state has to be saved, and neither a preview, the number

@@ -67,7 +67,9 @@ def run_job(
     """
     group = group or Group()
     config = read_run(directory)
-    lock = locked(directory / ".lock", f"Run {directory.name} is being trained by another process. Stop that one first.")
+    lock = locked(
+        directory / ".lock", f"Run {directory.name} is being trained by another process. Stop that one first."
+    )
     with lock if group.leads else contextlib.nullcontext():
         session = _Session(directory, config, roots, emit, control, group, target)
         with session:
@@ -112,7 +114,9 @@ class _Session:
         total = self.config.train.steps
         self.saved = self.store.latest()
         if self.saved is None and require_state:
-            raise CheckpointError(f"Run {self.directory.name} has no saved step to resume. Use train instead of resume.")
+            raise CheckpointError(
+                f"Run {self.directory.name} has no saved step to resume. Use train instead of resume."
+            )
         if self.saved is not None and self.saved.job_id != self.config.job_id:
             raise CheckpointError(
                 f"The saved step {self.saved.step} of {self.directory.name} belongs to another job. "
@@ -175,7 +179,7 @@ class _Session:
         def on_tensor(done: int, total: int) -> None:
             if done % 50 == 0 or done == total:
                 self.emit(Stage(stage="load", done=done, total=total))
-            if reason := self.control.stop_reason():
+            if (reason := self.control.stop_reason()) and self.group.world == 1:
                 raise Stopped(reason)
 
         try:
@@ -206,9 +210,10 @@ class _Session:
 
     def _before_first_step(self) -> None:
         if self.trainer.step == 0 and self.group.leads:
-            self._evaluate()
-            if self.previewer is not None:
-                self.previewer.render(0, "step-000000")
+            with self._stops_at_the_border():
+                self._evaluate()
+                if self.previewer is not None:
+                    self.previewer.render(0, "step-000000")
         self.emit(Stage(stage="train", done=self.trainer.step, total=self.config.train.steps))
 
     def _between_steps(self, step: int) -> None:
@@ -221,13 +226,19 @@ class _Session:
         due = last or step % train.save_every_n_steps == 0
         if due or wants_save:
             self._save()
-        if due:
-            self._evaluate()
-        every = train.preview_every_n_steps
-        if self.previewer is not None and (wants_preview or last or step % every == 0):
-            self.previewer.render(step, f"step-{step:06d}")
+        with self._stops_at_the_border():
+            if due:
+                self._evaluate()
+            every = train.preview_every_n_steps
+            if self.previewer is not None and (wants_preview or last or step % every == 0):
+                self.previewer.render(step, f"step-{step:06d}")
         if due or wants_preview:
             self.emit(Stage(stage="train", done=step, total=train.steps))
+
+    def _stops_at_the_border(self) -> contextlib.AbstractContextManager[object]:
+        """A leader of several ranks must not leave the others waiting: it gives up what it does, and all stop together
+        before the next step, where the reason is shared."""
+        return contextlib.nullcontext() if self.group.world == 1 else contextlib.suppress(Stopped)
 
     def _evaluate(self) -> None:
         if (evaluated := self.trainer.evaluate()) is not None:
@@ -241,15 +252,17 @@ class _Session:
         while True:
             try:
                 self.saved = self._commit(step)
+                self._status("running")
                 break
             except OSError as error:
                 if error.errno not in _FULL_DISK or self.control.stop_reason():
                     raise
-                text = f"Step {step} cannot be saved ({error.strerror}). Free some space; the run waits and loses nothing."
+                text = (
+                    f"Step {step} cannot be saved ({error.strerror}). Free some space; the run waits and loses nothing."
+                )
                 self.emit(Note(text=text, level="warning"))
                 _wait(_RETRY_SAVE_S, self.control)
         self.emit(CheckpointSaved(step=step, folder=f"saves/{self.saved.folder.name}"))
-        self._status("running")
 
     def _commit(self, step: int) -> SavedStep:
         self.emit(Stage(stage="save", done=step, total=self.config.train.steps))
@@ -295,7 +308,7 @@ class _Session:
 
 
 def sample_job(directory: Path, job_file: Path, roots: Roots, *, emit: Emit, control: Control) -> Finished:
-    """Render validation clips of a run; sample ids are baseline_p0, step-000250_s1.0_p0 ... Files lie beside the job file."""
+    """Render validation clips of a run beside the job file; sample ids are baseline_p0, step-000250_s1.0_p0 ..."""
     job = SampleJob.from_dict(read_json(job_file), "job")
     config, store = read_run(directory), SaveStore(directory)
     steps = job.saved_steps or tuple(store.steps()[-1:])
@@ -355,7 +368,9 @@ def _with_expert(variant: WanVariant, expert: str) -> WanVariant:
     if expert == "auto":
         return variant
     if not any("A14B" in name for name in (variant.name, *variant.candidates)):
-        raise ConfigError(f'expert "{expert}" makes no sense for {variant.name}, which has one model. Set expert to auto.')
+        raise ConfigError(
+            f'expert "{expert}" makes no sense for {variant.name}, which has one model. Set expert to auto.'
+        )
     return replace(variant, expert=f"{expert}_noise", boundary=variant.boundary or 0.875)
 
 
@@ -388,4 +403,3 @@ def _wait(seconds: float, control: Control) -> None:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline and not control.stop_reason():
         time.sleep(0.1)
-

@@ -89,9 +89,7 @@ def _inspect(plan: ModelPlan, roots: Roots) -> tuple[WanVariant, torch.dtype, di
             "Choose a text-to-video model (Wan 2.1 T2V 1.3B or 14B, or one Wan 2.2 T2V-A14B expert)."
         )
     names = canonical_names(header.tensors)
-    sources = {
-        names[key]: _Source(header.path, key, info.dtype, info.shape) for key, info in header.tensors.items()
-    }
+    sources = {names[key]: _Source(header.path, key, info.dtype, info.shape) for key, info in header.tensors.items()}
     linear = sources["blocks.0.ffn.0.weight"].dtype
     if linear.startswith("F8") or any(name.endswith(("scale_weight", "weight_scale")) for name in sources):
         raise CheckpointError(
@@ -108,7 +106,9 @@ def _compute_dtype(plan: ModelPlan, stored: str, file_name: str) -> torch.dtype:
     # float16 overflows in gradients without loss scaling; its files train in bfloat16 (3 mantissa bits fewer).
     kinds = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.bfloat16, "F64": torch.float32}
     if stored not in kinds:
-        raise CheckpointError(f"{file_name} stores weights as {stored}, which cannot be trained on. Use a bf16 or fp16 file.")
+        raise CheckpointError(
+            f"{file_name} stores weights as {stored}, which cannot be trained on. Use a bf16 or fp16 file."
+        )
     return kinds[stored]
 
 

@@ -18,7 +18,7 @@ __all__ = ["plan_run"]
 
 
 def plan_run(directory: Path, roots: Roots) -> dict[str, Any]:
-    """The report of `wan_core plan`: variant, largest micro-batch, predicted peak per device, what is there, verdict."""
+    """The report of `wan_core plan`: variant, largest micro-batch, predicted peak and total per device, verdict."""
     config = read_run(directory)
     variant, compute = inspect_model(config.model, roots)
     step = _largest_step(config, roots)
@@ -50,9 +50,7 @@ def _largest_step(config: RunConfig, roots: Roots) -> StepShape:
     _, frames, height, width = max(
         (cache_set.latent_shape(item) for item in cache_set.items), key=lambda s: s[1] * s[2] * s[3]
     )
-    return StepShape(
-        batch_size=config.train.batch_size, latent_frames=frames, latent_height=height, latent_width=width
-    )
+    return StepShape(batch_size=config.train.batch_size, latent_frames=frames, latent_height=height, latent_width=width)
 
 
 def _total_bytes(device: torch.device) -> int:

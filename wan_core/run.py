@@ -65,7 +65,9 @@ class RunConfig(Config):
 
     def __post_init__(self) -> None:
         if self.version != RUN_VERSION:
-            raise ConfigError(f"run.json has version {self.version}; this pack reads version {RUN_VERSION}. Update the pack.")
+            raise ConfigError(
+                f"run.json has version {self.version}; this pack reads version {RUN_VERSION}. Update the pack."
+            )
         safe_name(self.run_name, "run_name")
 
     def with_digests(self, roots: Roots) -> RunConfig:
@@ -79,10 +81,19 @@ class RunConfig(Config):
         data = self.to_dict()
         for key in ("version", "run_name", "preview", "pack_version"):
             data.pop(key)
-        for key in ("steps", "save_every_n_steps", "preview_every_n_steps", "eval_items", "eval_timesteps", "save_dtype"):
+        for key in (
+            "steps",
+            "save_every_n_steps",
+            "preview_every_n_steps",
+            "eval_items",
+            "eval_timesteps",
+            "save_dtype",
+        ):
             data["train"].pop(key)
         data["model"].pop("base_file")
-        data["model"]["placement"] = {"ranks": self.model.placement.ranks}
+        # Several ranks make a larger batch; a split of blocks changes nothing.
+        copies = self.model.placement.mode == "copy per GPU"
+        data["model"]["placement"] = {"copies": self.model.placement.devices if copies else ""}
         data["data"].pop("num_items")
         data["lora"].pop("start_from")
         return data
@@ -115,6 +126,8 @@ def read_run(directory: Path) -> RunConfig:
         return RunConfig.from_dict(read_json(path))
     except FileError as error:
         raise ConfigError(f"{directory.name} is not a run directory: {error}") from error
+    except ConfigError as error:
+        raise ConfigError(f"{path.parent.name}/run.json: {error}") from error
 
 
 def read_status(directory: Path) -> RunStatus:
@@ -143,7 +156,7 @@ def choose_run(runs: Path, config: RunConfig, *, resume: str = "auto") -> RunDec
 
     The job of a directory is its identity, never its name: a finished one is `done`, an unfinished one or one with
     fewer steps is resumed, and another job under the same name gets the suffix _002, _003 ... Nothing is overwritten.
-    `resume`: auto; new (always a new directory); require (ConfigError with the differences when there is none to resume).
+    `resume`: auto; new (always a new directory); require (ConfigError with the differences when there is none).
     """
     if resume not in ("auto", "new", "require"):
         raise ConfigError(f'resume "{resume}" is unknown. Use auto, new or require.')
@@ -160,10 +173,16 @@ def choose_run(runs: Path, config: RunConfig, *, resume: str = "auto") -> RunDec
         if not (directory / "run.json").is_file():
             different.append(f"{name} is not a run of this pack")
             continue
-        known = read_run(directory)
+        try:
+            known = read_run(directory)
+        except ConfigError as error:
+            different.append(f"{name} cannot be read ({error})")
+            continue
         if resume != "new" and known.job_id == config.job_id:
-            return _decide(directory, known, config)
-        different.append(f"{name} differs in " + "; ".join(_changes(config, known)) if known.job_id != config.job_id else "")
+            return _decide(directory, config)
+        different.append(
+            f"{name} differs in " + "; ".join(_changes(config, known)) if known.job_id != config.job_id else ""
+        )
     if free is None:
         raise ConfigError(f"There are 999 runs called {config.run_name}. Choose another run_name.")
     different = [d for d in different if d]
@@ -175,7 +194,7 @@ def choose_run(runs: Path, config: RunConfig, *, resume: str = "auto") -> RunDec
 
 
 def prepare_run(decision: RunDecision, config: RunConfig) -> RunConfig:
-    """Make the directory and write run.json: a new one, or the old job with the new step total, cadence and previews."""
+    """Make the directory and write run.json: a new one, or the old job with new step total, cadence, previews."""
     directory = decision.directory
     if decision.action == "start":
         directory.mkdir(parents=True)
@@ -189,7 +208,7 @@ def prepare_run(decision: RunDecision, config: RunConfig) -> RunConfig:
     return config
 
 
-def _decide(directory: Path, known: RunConfig, wanted: RunConfig) -> RunDecision:
+def _decide(directory: Path, wanted: RunConfig) -> RunDecision:
     status = read_status(directory)
     if status.state == "done" and status.step >= wanted.train.steps:
         return RunDecision(directory, "done", f"{directory.name} is finished at step {status.step}; nothing to train.")

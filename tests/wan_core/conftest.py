@@ -55,3 +55,11 @@ def make_clip(tmp_path) -> MakeClip:
         return path
 
     return make
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> None:
+    """Tiny tensors gain nothing from threads, and bitwise tests need a fixed number of them."""
+    import torch
+
+    torch.set_num_threads(1)

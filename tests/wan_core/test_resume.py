@@ -151,7 +151,9 @@ def test_the_end_of_stdin_stops_a_controlled_worker_with_its_state_saved(tmp_pat
     assert saved.step == last["step"] > 0
 
 
-def test_two_ranks_obey_stop_and_report_3(tmp_path: Path) -> None:
+def test_two_ranks_train_as_one_with_twice_the_micro_steps_obey_stop_and_report_3(
+    server: ForkServer, tmp_path: Path
+) -> None:
     plan = ModelPlan(
         base_file="diffusion_models:wan_tiny_t2v.safetensors",
         placement=PlacementConfig(mode="copy per GPU", devices="cpu,cpu"),
@@ -162,20 +164,24 @@ def test_two_ranks_obey_stop_and_report_3(tmp_path: Path) -> None:
     ) as controller:
         assert controller.stdin is not None
         assert controller.stdout is not None
-        seen = 0
+        losses: list[float] = []
         for line in controller.stdout:
             event = json.loads(line)
-            seen += event["event"] == "step"
-            if seen == 2:
-                controller.stdin.write('{"command": "stop"}\n')
-                controller.stdin.flush()
-                seen += 1
+            if event["event"] == "step":
+                losses.append(event["loss"])
+                if len(losses) == 2:
+                    controller.stdin.write('{"command": "stop"}\n')
+                    controller.stdin.flush()
         _, log = controller.communicate(timeout=60)
     assert controller.returncode == 3, log[-3000:]
     assert read_status(run.directory).state == "stopped"
     saved = SaveStore(run.directory).latest()
     assert saved is not None
     assert saved.step >= 2
+    alone = make_run(tmp_path / "alone", train=settings(steps=3, gradient_accumulation_steps=4))
+    _, events = train(server, alone)
+    expected = [e["loss"] for e in events if e["event"] == "step"]
+    assert losses[:2] == pytest.approx(expected[:2], rel=1e-5)
 
 
 def test_more_steps_continue_instead_of_starting_over(server: ForkServer, tmp_path: Path) -> None:

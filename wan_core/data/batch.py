@@ -75,13 +75,15 @@ class Batches:
         if not 0 <= rank < world:
             raise ConfigError(f"Rank {rank} of {world} does not exist. Start the ranks with torchrun.")
         self._set = cache_set
+        # By key, not by name: a renamed file keeps its place in the order of training.
+        self._items = tuple(sorted(cache_set.items, key=lambda item: (item.latent_key, item.text_key)))
         self._cache = cache
         self._seed = seed
         self._batch_size = batch_size
         self._rank = rank
         self._world = world
         self._memory = _Memory(memory_bytes)
-        self._groups = _group_by_bucket(cache_set.items)
+        self._groups = _group_by_bucket(self._items)
         self._epoch_order = lru_cache(maxsize=2)(self._order)
 
     @property
@@ -92,7 +94,7 @@ class Batches:
     def items_at(self, micro_step: int) -> tuple[CacheItem, ...]:
         """The items this rank trains at `micro_step` (0 = first), without reading them."""
         epoch, place = divmod(micro_step * self._world + self._rank, self.batches_per_epoch)
-        return tuple(self._set.items[index] for index in self._epoch_order(epoch)[place])
+        return tuple(self._items[index] for index in self._epoch_order(epoch)[place])
 
     def at(self, micro_step: int) -> Batch:
         """The batch of this rank at `micro_step`."""
@@ -107,7 +109,7 @@ class Batches:
 
     def evaluation_items(self, count: int) -> tuple[CacheItem, ...]:
         """The first `count` different items, for the loss on fixed noise."""
-        distinct = {(item.latent_key, item.text_key): item for item in reversed(self._set.items)}
+        distinct = {(item.latent_key, item.text_key): item for item in reversed(self._items)}
         return tuple(reversed(distinct.values()))[:count]
 
     def _order(self, epoch: int) -> tuple[tuple[int, ...], ...]:

@@ -101,8 +101,13 @@ class CacheSet(Config):
         return (space.channels, frames, item.height // stride, item.width // stride)
 
     def fingerprint(self) -> str:
-        """SHA-256 of the content, hex; independent of layout and key order of the file."""
-        text = json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"))
+        """SHA-256 of what is trained on, hex: names and captions (already in their text keys) and the order of items do
+        not count, so renaming files is no new job.
+        """
+        data = self.to_dict()
+        kept = [{k: v for k, v in item.items() if k not in ("name", "caption")} for item in data["items"]]
+        data["items"] = sorted(kept, key=lambda item: json.dumps(item, sort_keys=True))
+        text = json.dumps(data, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
 
     def require_items(self) -> None:

@@ -55,7 +55,7 @@ class LoraFile:
 
 
 def _ordered(data: bytes) -> bytes:
-    """The same file with its metadata sorted: safetensors writes it in random order, and equal jobs make equal bytes."""
+    """The same file with its metadata sorted: safetensors writes it in random order; equal jobs make equal bytes."""
     length = struct.unpack("<Q", data[:8])[0]
     header = json.loads(data[8 : 8 + length])
     header["__metadata__"] = dict(sorted(header["__metadata__"].items()))

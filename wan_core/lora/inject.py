@@ -1,10 +1,10 @@
-"""LoRA adapters by PEFT injection: float32 weights, matmuls in the layer's own dtype, a start that depends on names only."""
+"""LoRA adapters by PEFT injection: float32 weights, matmuls in the layer's dtype, a start that names alone decide."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -38,9 +38,9 @@ def inject_lora(model: nn.Module, config: LoraConfig, *, seed: int, dtype: torch
         ) from error
     names = []
     for name, layer in lora_layers(model):
-        down, up = layer.lora_A[_ADAPTER], layer.lora_B[_ADAPTER]
-        down.weight.data = _start(down.weight, seed, name)
-        up.weight.data = torch.zeros_like(up.weight, dtype=torch.float32)
+        down, up = _pair(layer)
+        down.data = _start(down, seed, name)
+        up.data = torch.zeros_like(up, dtype=torch.float32)
         _compute_in(layer, dtype)
         names.append(name)
     return names
@@ -63,12 +63,18 @@ def _compute_in(layer: LoraLayer, dtype: torch.dtype | None) -> None:
         if layer.disable_adapters:
             return result
         inside = dtype or x.dtype
-        down = layer.lora_A[_ADAPTER].weight.to(inside)
-        up = layer.lora_B[_ADAPTER].weight.to(inside)
-        hidden = nn.functional.linear(layer.lora_dropout[_ADAPTER](x.to(inside)), down)
-        return result + (nn.functional.linear(hidden, up) * layer.scaling[_ADAPTER]).to(result.dtype)
+        down, up = _pair(layer)
+        hidden = nn.functional.linear(layer.lora_dropout[_ADAPTER](x.to(inside)), down.to(inside))
+        update = nn.functional.linear(hidden, up.to(inside)) * layer.scaling[_ADAPTER]
+        return result + update.to(result.dtype)
 
-    layer.forward = forward
+    cast(Any, layer).forward = forward
+
+
+def _pair(layer: LoraLayer) -> tuple[nn.Parameter, nn.Parameter]:
+    """The weights A (rank, in) and B (out, rank)."""
+    down, up = layer.lora_A[_ADAPTER], layer.lora_B[_ADAPTER]
+    return cast(nn.Parameter, down.weight), cast(nn.Parameter, up.weight)
 
 
 def lora_layers(model: nn.Module) -> Iterator[tuple[str, LoraLayer]]:
@@ -84,8 +90,7 @@ def adapter_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
     """Trainable parameters by `<module>.lora_A.weight` / `<module>.lora_B.weight`."""
     found: dict[str, nn.Parameter] = {}
     for name, layer in lora_layers(model):
-        found[f"{name}.lora_A.weight"] = layer.lora_A[_ADAPTER].weight
-        found[f"{name}.lora_B.weight"] = layer.lora_B[_ADAPTER].weight
+        found[f"{name}.lora_A.weight"], found[f"{name}.lora_B.weight"] = _pair(layer)
     return found
 
 
@@ -102,10 +107,13 @@ def check_peft() -> None:
 
 def _peft(config: LoraConfig) -> tuple[Any, Any]:
     try:
+        import peft
         from peft import LoraConfig as PeftConfig
         from peft import inject_adapter_in_model
         from peft.import_utils import is_torchao_available
 
+        if tuple(int(n) for n in peft.__version__.split(".")[:2]) < (0, 20):
+            raise ImportError(f"peft {peft.__version__} is installed")  # cannot wrap quantized linears
         is_torchao_available()  # raises for a torchao that is too old; PEFT itself asks only when a layer is wrapped
     except Exception as error:  # peft, or the torchvision and torchao it imports, can break in many ways
         raise DependencyError(_blame(error)) from error
@@ -127,9 +135,9 @@ def _blame(error: BaseException) -> str:
     reason = f"{type(root).__name__}: {root}"[:300]
     if "torchvision" in reason:
         return (
-            f"Training a LoRA needs peft, which stumbles over a torchvision that does not match torch {torch.__version__} "
+            f"Training a LoRA needs peft, which stumbles over a torchvision that is not for torch {torch.__version__} "
             f"({reason}). Run: python -m pip install -U torchvision, from the same index as torch."
         )
     if "torchao" in reason:
         return f'Training a LoRA needs a newer torchao ({reason}). Run: python -m pip install -U "torchao>=0.16"'
-    return f'Training a LoRA needs peft ({reason}). Run: python -m pip install -U "peft>=0.17"'
+    return f'Training a LoRA needs peft ({reason}). Run: python -m pip install -U "peft>=0.20"'

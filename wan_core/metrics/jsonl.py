@@ -1,7 +1,11 @@
-"""metrics.jsonl: one event a line, append-only. A torn last line is tolerated; a step trained twice counts once, last line wins."""
+"""metrics.jsonl: one event a line, append-only.
+
+A torn last line is tolerated; of a step trained twice the last line counts.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
@@ -22,21 +26,33 @@ _KEPT = (StepDone, StepSkipped, Evaluated, CheckpointSaved, SampleReady)
 
 
 class JsonlSink:
-    """Appends the events worth keeping; every line is flushed, so a kill loses at most a part of the last one."""
+    """Appends the events worth keeping, each line at once, so a kill loses at most a part of the last one.
+
+    A disk that is full for a while costs nothing: lines wait and are written with the next event that gets through.
+    """
 
     def __init__(self, path: Path) -> None:
-        torn = _ends_torn(path)
-        self._file = open(path, "a", encoding="utf-8", newline="\n")  # noqa: SIM115  closed by close()
-        if torn:
-            self._file.write("\n")
+        self._file = open(path, "ab", buffering=0)  # noqa: SIM115  closed by close()
+        self._waiting = b"\n" if _ends_torn(path) else b""
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, _KEPT):
-            self._file.write(to_line(event))
-            self._file.flush()
+            self._waiting += to_line(event).encode("ascii")
+            self._write()
 
     def close(self) -> None:
+        self._write()
         self._file.close()
+
+    def _write(self) -> None:
+        end = self._file.seek(0, 2)
+        try:
+            if self._waiting and self._file.write(self._waiting) != len(self._waiting):
+                raise OSError("short write")
+            self._waiting = b""
+        except OSError:
+            with contextlib.suppress(OSError):
+                self._file.truncate(end)
 
 
 def _ends_torn(path: Path) -> bool:

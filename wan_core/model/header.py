@@ -83,11 +83,14 @@ def read_header(path: Path) -> CheckpointHeader:
 
 def _tensor(name: str, info: dict[str, object], path: Path) -> TensorInfo:
     dtype, shape, offsets = str(info["dtype"]), info["shape"], info["data_offsets"]
-    assert isinstance(shape, list) and isinstance(offsets, list)
+    assert isinstance(shape, list)
+    assert isinstance(offsets, list)
     sizes = tuple(int(n) for n in shape)
     span = int(offsets[1]) - int(offsets[0])
     if dtype in DTYPE_BYTES and span != prod(sizes) * DTYPE_BYTES[dtype]:
-        raise CheckpointError(f"{path.name}: tensor {name[:80]} has {span} bytes for shape {sizes}. Download the file again.")
+        raise CheckpointError(
+            f"{path.name}: tensor {name[:80]} has {span} bytes for shape {sizes}. Download the file again."
+        )
     return TensorInfo(dtype, sizes, span)
 
 
@@ -102,5 +105,5 @@ def _what_it_is(start: bytes, size: int) -> str:
 
 def _truncated(path: Path, size: int, wanted: int) -> CheckpointError:
     return CheckpointError(
-        f"{path.name} has {size:,} bytes where its header promises {wanted:,}: it is truncated or damaged. Download it again."
+        f"{path.name} has {size:,} bytes where its header promises {wanted:,}: truncated or damaged. Download it again."
     )

@@ -81,7 +81,7 @@ class LatentCodec(Protocol):
     space: LatentSpace
 
     def encode(self, pixels: Tensor) -> Tensor:
-        """One clip (F, H, W, 3) float32 in [0, 1], F = 4n+1, to its normalised latent (C, F', h, w) float32 on the CPU."""
+        """One clip (F, H, W, 3) float32 in [0, 1], F = 4n+1, to a normalised latent (C, F', h, w) float32, CPU."""
         ...
 
     def decode(self, latent: Tensor) -> Tensor:
@@ -98,5 +98,3 @@ class TextEncoder(Protocol):
     def encode(self, text: str) -> Tensor:
         """The features (L, 4096) float32 of one prompt, trimmed to its real tokens (L <= 512), on the CPU."""
         ...
-
-

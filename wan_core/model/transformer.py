@@ -59,10 +59,10 @@ class _StayHere:
         return tokens, time
 
 
-def _linear(layer: nn.Linear, x: Tensor, dtype: torch.dtype) -> Tensor:
+def _linear(layer: nn.Module, x: Tensor, dtype: torch.dtype) -> Tensor:
     """A frozen linear computed in `dtype`, whatever its weight is stored in."""
-    bias = None if layer.bias is None else layer.bias.to(dtype)
-    return functional.linear(x.to(dtype), layer.weight.to(dtype), bias)
+    assert isinstance(layer, nn.Linear)
+    return functional.linear(x.to(dtype), layer.weight.to(dtype), layer.bias.to(dtype))
 
 
 def _shift_and_scale(x: Tensor, shift: Tensor, scale: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
@@ -134,9 +134,7 @@ class WanBlock(nn.Module):
         )
         self.modulation = nn.Parameter(torch.empty(1, 6, shape.dim))
 
-    def forward(
-        self, tokens: Tensor, time_rows: Tensor, text: Tensor, rope_cos: Tensor, rope_sin: Tensor
-    ) -> Tensor:
+    def forward(self, tokens: Tensor, time_rows: Tensor, text: Tensor, rope_cos: Tensor, rope_sin: Tensor) -> Tensor:
         """tokens (B, N, D) in the residual dtype -> the same; the rest are the fields of Constants."""
         numerics = self.numerics
         rows = self.modulation.to(numerics.modulation).unsqueeze(1) + time_rows
@@ -169,9 +167,13 @@ class WanHead(nn.Module):
 
     def forward(self, tokens: Tensor, time: Tensor) -> Tensor:
         """tokens (B, N, D), time (B, T, D) -> (B, N, C * 4) in the head dtype."""
-        rows = self.modulation.to(self.numerics.modulation).unsqueeze(1) + time.to(self.numerics.modulation).unsqueeze(2)
+        rows = self.modulation.to(self.numerics.modulation).unsqueeze(1) + time.to(self.numerics.modulation).unsqueeze(
+            2
+        )
         shift, scale = rows.unbind(2)
-        return _linear(self.head, _shift_and_scale(tokens, shift, scale, self.eps, self.numerics.norm), self.numerics.head)
+        return _linear(
+            self.head, _shift_and_scale(tokens, shift, scale, self.eps, self.numerics.norm), self.numerics.head
+        )
 
 
 class WanTransformer(nn.Module):
@@ -220,9 +222,7 @@ class WanTransformer(nn.Module):
     def _run_block(self, block: nn.Module, tokens: Tensor, constants: Constants) -> Tensor:
         if not (self.checkpoint_blocks and torch.is_grad_enabled()):
             return block(tokens, *constants)
-        return checkpoint(
-            block, tokens, *constants, use_reentrant=False, preserve_rng_state=self.checkpoint_keeps_rng
-        )
+        return checkpoint(block, tokens, *constants, use_reentrant=False, preserve_rng_state=self.checkpoint_keeps_rng)
 
     def _embed_patches(self, latent: Tensor) -> Tensor:
         layer, dtype = self.patch_embedding, self.numerics.compute

@@ -83,7 +83,9 @@ def detect_variant(header: CheckpointHeader, *, override: str = "auto") -> WanVa
     tensors = {names[name]: info for name, info in header.tensors.items()}
     file_name = header.path.name
     if "head.modulation" not in tensors or "patch_embedding.weight" not in tensors:
-        raise CheckpointError(f"{file_name} is {_what_else(tensors)}, not a Wan diffusion model. {_where_to_put(tensors)}")
+        raise CheckpointError(
+            f"{file_name} is {_what_else(tensors)}, not a Wan diffusion model. {_where_to_put(tensors)}"
+        )
     shape = _shape_of(tensors, file_name)
     task = _task_of(tensors, shape)
     return _named(task, shape, file_name, override)
@@ -139,7 +141,9 @@ def _named(task: str, shape: WanShape, file_name: str, override: str) -> WanVari
     if override != "auto":
         known = candidates or (name,)
         if override not in known:
-            raise CheckpointError(f'{file_name} cannot be "{override}": its shapes say {" or ".join(known)}. Set variant to auto.')
+            raise CheckpointError(
+                f'{file_name} cannot be "{override}": its shapes say {" or ".join(known)}. Set variant to auto.'
+            )
         name = override
     paired = "A14B" in name
     return WanVariant(
@@ -158,7 +162,11 @@ def _named(task: str, shape: WanShape, file_name: str, override: str) -> WanVari
 _OTHER_FILES = (
     (r"(^|\.)decoder\.(middle|head|conv)|^decoder\.", "a VAE", "It belongs into models/vae and the VAELoader node."),
     (r"lora_(A|B|up|down)\.|lora_unet_|\.lokr_|\.hada_", "a LoRA", "It belongs into models/loras."),
-    (r"^(shared|encoder\.block\.\d+|token_embedding)\.", "a text encoder", "It belongs into models/text_encoders and CLIPLoader (type wan)."),
+    (
+        r"^(shared|encoder\.block\.\d+|token_embedding)\.",
+        "a text encoder",
+        "It belongs into models/text_encoders and CLIPLoader (type wan).",
+    ),
     (r"^(visual|vision_model)\.", "a CLIP vision model", "It belongs into models/clip_vision."),
     (r"double_blocks|single_blocks", "a Flux or Hunyuan model", "Choose a Wan 2.1 or 2.2 diffusion model."),
     (r"input_blocks\.|down_blocks\.", "a Stable Diffusion model", "Choose a Wan 2.1 or 2.2 diffusion model."),

@@ -93,7 +93,7 @@ def estimate_memory(
     """Predict a step of `step` on `placement`.
 
     `storage_bytes(name, meta_parameter)` says what a base weight takes at rest; `adapt(block)` injects the adapters a
-    block will train. `dequantizes` adds the widest linear in the compute dtype, which 8-bit weights become for a moment.
+    block will train. `dequantizes` adds the widest linear in the compute dtype, which 8-bit weights briefly become.
     """
     with torch.device("meta"):
         model = WanTransformer(shape, numerics)
@@ -110,7 +110,7 @@ def estimate_memory(
             storage_bytes(name, p) for name, p in model.named_parameters() if placement.device_of(name) == device
         )
         kept = constants + (passing * mine if checkpoint_blocks else block.saved * mine + passing)
-        # Latent, noise, noised input, target, prediction and their gradients live beside the blocks on the first device.
+        # Latent, noise, noised input, target, prediction and their gradients live on the first device.
         kept += 6 * outputs if device == placement.first else 0
         working = (block.peak if checkpoint_blocks else block.backward) + widest
         head = 3 * tokens * numerics.head.itemsize if device == placement.first else 0
@@ -164,8 +164,10 @@ class _StorageMeter(TorchDispatchMode):
         self.live -= size
 
 
-def _trace_block(shape: WanShape, numerics: Numerics, step: StepShape, adapt: Callable[[nn.Module], None]) -> _BlockTrace:
-    # One block, built as the loader builds it: frozen, compute dtype, adapters on top; first without memory, then faked.
+def _trace_block(
+    shape: WanShape, numerics: Numerics, step: StepShape, adapt: Callable[[nn.Module], None]
+) -> _BlockTrace:
+    # One block as the loader builds it: frozen, compute dtype, adapters on top; without memory, then faked.
     holder = nn.Module()
     with torch.device("meta"):
         holder.blocks = nn.ModuleList([WanBlock(shape, numerics).to(numerics.compute)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import nn
@@ -13,7 +14,7 @@ from ..errors import ConfigError, PlacementError
 __all__ = ["MODES", "Placement", "PlacementConfig", "resolve_placement"]
 
 MODES = ("one device", "split blocks", "copy per GPU")
-"""one device; split blocks: consecutive blocks on each device, one process; copy per GPU: one process and one full model
+"""one device; split blocks: consecutive blocks on each device, one process; copy per GPU: one process and full model
 each, gradients averaged over gloo (works without NCCL, so on Windows too)."""
 
 
@@ -82,7 +83,9 @@ class Placement:
         for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
             planned = self.device_of(name)
             if tensor.device != planned:
-                raise PlacementError(f"{name} is on {tensor.device}, planned was {planned}. This is a bug; please report it.")
+                raise PlacementError(
+                    f"{name} is on {tensor.device}, planned was {planned}. This is a bug; please report it."
+                )
 
 
 def resolve_placement(config: PlacementConfig, num_blocks: int, rank: int = 0) -> Placement:
@@ -103,12 +106,12 @@ def split_blocks(devices: list[torch.device], num_blocks: int, split_at: str) ->
         edges = [num_blocks * i // len(devices) for i in range(len(devices) + 1)]
     else:
         edges = [0, *_numbers(split_at), num_blocks]
-    if len(edges) != len(devices) + 1 or any(b <= a for a, b in zip(edges, edges[1:], strict=False)):
+    if len(edges) != len(devices) + 1 or any(b <= a for a, b in pairwise(edges)):
         raise PlacementError(
             f'split_at "{split_at}" does not divide {num_blocks} blocks over {len(devices)} devices. '
             f"Give {len(devices) - 1} rising number(s) between 1 and {num_blocks - 1}, or midpoint."
         )
-    return Placement(tuple(d for d, a, b in zip(devices, edges, edges[1:], strict=False) for _ in range(a, b)))
+    return Placement(tuple(d for d, (a, b) in zip(devices, pairwise(edges), strict=True) for _ in range(a, b)))
 
 
 def _numbers(text: str) -> list[int]:
@@ -121,4 +124,4 @@ def _numbers(text: str) -> list[int]:
 def _device(name: str) -> torch.device:
     device = torch.device(name)
     # "cpu" has no index; everything else gets one, so that devices compare equal to those of tensors.
-    return device if device.type == "cpu" or device.index is not None else torch.device(device.type, 0)
+    return device if device.type == "cpu" or ":" in name else torch.device(device.type, 0)

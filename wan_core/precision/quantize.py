@@ -20,7 +20,7 @@ from ..errors import ConfigError, DependencyError
 __all__ = ["SCHEMES", "QuantizeConfig", "check_trainable_untouched", "quantize_block"]
 
 SCHEMES = ("fp8_e4m3fn", "int8")
-"""fp8_e4m3fn: 8-bit float, one scale per output row. int8: 8-bit integer, one scale per output row; more exact, same size."""
+"""fp8_e4m3fn and int8: 8-bit float or integer, one scale per output row; int8 is more exact at the same size."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +81,7 @@ def _torchao(scheme: str) -> tuple[Callable[..., Any], Any]:
     except Exception as error:  # a broken torchao fails in many ways at import, all mean the same to a user
         raise DependencyError(
             f"Fp8Quantize needs torchao, which cannot be imported here ({type(error).__name__}: {error}). "
-            'Run: python -m pip install -U "torchao>=0.13"'
+            'Run: python -m pip install -U "torchao>=0.16"'
         ) from error
     return quantize_, Float8WeightOnlyConfig() if scheme == "fp8_e4m3fn" else Int8WeightOnlyConfig()
 
@@ -91,5 +91,5 @@ def check_trainable_untouched(model: nn.Module) -> None:
     for name, parameter in model.named_parameters():
         if "lora_" not in name:
             continue
-        plain = type(parameter) is nn.Parameter and parameter.dtype == torch.float32
-        assert plain and parameter.requires_grad, f"{name} is not a plain float32 trainable parameter"
+        sound = type(parameter) is nn.Parameter and parameter.dtype == torch.float32 and parameter.requires_grad
+        assert sound, f"{name} is not a plain float32 trainable parameter"

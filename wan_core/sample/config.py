@@ -68,6 +68,4 @@ class SampleConfig(Config):
     def resolved(self) -> SamplingPreset:
         """Steps, guidance and shift with every 0 filled in."""
         preset = PRESETS.get(self.sampling, PRESETS["ComfyUI template"])
-        return SamplingPreset(
-            self.steps or preset.steps, self.cfg or preset.guidance_scale, self.shift or preset.shift
-        )
+        return SamplingPreset(self.steps or preset.steps, self.cfg or preset.guidance_scale, self.shift or preset.shift)

@@ -54,8 +54,11 @@ def load_optimizer_state(
         prefix = f"optimizer.{name}."
         mine: dict[str, Any] = {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
         if not mine:
-            raise CheckpointError(f"The resume state has no optimizer state for {name}. Resume from an older saved step.")
+            raise CheckpointError(
+                f"The resume state has no optimizer state for {name}. Resume from an older saved step."
+            )
         # AdamW keeps its step counter on the CPU; moments live with their parameter.
         optimizer.state[parameter] = {
-            key: value.clone() if key == "step" else value.to(parameter.device, copy=True) for key, value in mine.items()
+            key: value.clone() if key == "step" else value.to(parameter.device, copy=True)
+            for key, value in mine.items()
         }

@@ -118,7 +118,7 @@ class Previewer:
     def _index(self, sample_id: str, step: int, file: str) -> None:
         path = self._directory / "samples" / "index.json"
         known: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
-        known = [entry for entry in known if entry.get("id") != sample_id]
+        known = [entry for entry in known if entry.get("file") != file]
         atomic_write_json(path, [*known, {"id": sample_id, "step": step, "file": file}])
 
     @staticmethod

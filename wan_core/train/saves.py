@@ -1,4 +1,4 @@
-"""Saved steps: commits that are whole or do not exist. "Latest" is the newest that verifies, never the newest that exists."""
+"""Saved steps: commits that are whole or do not exist. "Latest" is the newest that verifies, not that exists."""
 
 from __future__ import annotations
 

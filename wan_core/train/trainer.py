@@ -181,7 +181,9 @@ class Trainer:
         )
         texts = batch.texts
         if config.caption_dropout:
-            dropped = torch.rand(size, generator=seeded_generator(config.seed, "caption", place)) < config.caption_dropout
+            dropped = (
+                torch.rand(size, generator=seeded_generator(config.seed, "caption", place)) < config.caption_dropout
+            )
             texts = torch.where(dropped.view(-1, 1, 1), self._empty_text, texts)
         if self.model.checkpoint_keeps_rng:
             torch.manual_seed(seeded_generator(config.seed, "dropout", place).initial_seed())

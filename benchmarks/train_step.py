@@ -1,0 +1,223 @@
+"""Seconds per step and peak memory of real-size training, through the same worker that ComfyUI starts.
+
+    python benchmarks/train_step.py --shape 1.3B --size 832x480x49 --steps 5
+
+Weights and latents are random: speed and memory do not depend on them, and nothing has to be downloaded. Writes one
+result file per run to benchmarks/results/. HFU counts what the hardware does (recompute included), MFU forward and
+backward once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import statistics
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from wan_core.data import CacheItem, CacheSet, LatentCache
+from wan_core.files import Roots
+from wan_core.load import ModelPlan
+from wan_core.lora import LoraConfig
+from wan_core.model import WAN21_LATENTS, WanShape, WanTransformer
+from wan_core.placement import PlacementConfig
+from wan_core.plan import plan_run
+from wan_core.precision import PrecisionPolicy, QuantizeConfig
+from wan_core.run import DataConfig, RunConfig, choose_run, prepare_run
+from wan_core.train import TrainConfig
+
+SHAPES = {
+    "tiny": WanShape(dim=256, ffn_dim=512, num_heads=2, num_layers=4),
+    "1.3B": WanShape(dim=1536, ffn_dim=8960, num_heads=12, num_layers=30),
+    "14B": WanShape(dim=5120, ffn_dim=13824, num_heads=40, num_layers=40),
+}
+TEXT_ROWS = 512
+
+
+def main() -> int:
+    options = parse()
+    width, height, frames = (int(n) for n in options.size.split("x"))
+    folder = Path(tempfile.mkdtemp(dir=options.work))
+    try:
+        directory, roots_file = make_job(folder, options, width, height, frames)
+        predicted = plan_run(directory, Roots.read(roots_file))
+        wall_s = train(directory, roots_file)
+        result = read_result(directory, options, predicted, wall_s, (frames - 1) // 4 + 1, height // 8, width // 8)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    text = report(result)
+    machine = hardware().replace(" ", "-")
+    name = f"train_step_{options.shape}_{options.size}{options.tag}_{machine}_{time.strftime('%Y-%m')}.md"
+    out = options.out or ROOT / "benchmarks" / "results"
+    out.mkdir(parents=True, exist_ok=True)
+    (out / name).write_text(text, encoding="utf-8")
+    print(text)
+    return 0
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--shape", choices=list(SHAPES), default="1.3B")
+    parser.add_argument("--size", default="832x480x49", help="width x height x frames")
+    parser.add_argument("--steps", type=int, default=5)
+    parser.add_argument("--rank", type=int, default=32)
+    parser.add_argument("--precision", default="balanced", help="balanced, reference or fast")
+    parser.add_argument("--base-precision", default="as in file")
+    parser.add_argument("--quantize", default="", help="fp8_e4m3fn or int8")
+    parser.add_argument("--split", action="store_true", help="split blocks over all GPUs")
+    parser.add_argument("--no-checkpointing", action="store_true")
+    parser.add_argument("--tag", default="", help="added to the file name, for example _fp8")
+    parser.add_argument("--work", type=Path, help="folder for the random weights; default: the system's")
+    parser.add_argument("--out", type=Path, help="folder for the result file")
+    return parser.parse_args()
+
+
+def make_job(folder: Path, options: argparse.Namespace, width: int, height: int, frames: int) -> tuple[Path, Path]:
+    """A run directory on random bf16 weights and one random latent; returns it and the roots file."""
+    models, cache_root = folder / "models", folder / "runs" / "_cache"
+    models.mkdir()
+    write_random_weights(models / "base.safetensors", SHAPES[options.shape])
+    cache = LatentCache(cache_root)
+    generator = torch.Generator().manual_seed(0)
+    latent = torch.randn(16, WAN21_LATENTS.latent_frames(frames), height // 8, width // 8, generator=generator)
+    keys = [f"{number:064x}" for number in range(4)]
+    cache.write_latent(keys[0], latent)
+    for key in keys[1:]:
+        cache.write_text(key, torch.randn(64, 4096, generator=generator))
+    item = CacheItem(latent_key=keys[0], text_key=keys[1], num_frames=frames, height=height, width=width)
+    cache_set = CacheSet(
+        items=(item,), empty_text_key=keys[2], negative_text_key=keys[3], latent_space="wan2.1", fps=16.0,
+        vae_identity="random", text_identity="random",
+    )  # fmt: skip
+    roots = Roots({"diffusion_models": (str(models),), "cache": (str(cache_root),)})
+    roots_file = folder / "roots.json"
+    roots.write(roots_file)
+    config = RunConfig(
+        run_name="bench",
+        model=ModelPlan(
+            base_file="diffusion_models:base.safetensors",
+            base_precision=options.base_precision,
+            precision=PrecisionPolicy(preset=options.precision),
+            quantize=QuantizeConfig(scheme=options.quantize) if options.quantize else None,
+            placement=PlacementConfig(mode="split blocks", devices="all") if options.split else PlacementConfig(),
+        ),
+        data=DataConfig(fingerprint=cache.write_set(cache_set), num_items=1),
+        lora=LoraConfig(rank=options.rank),
+        train=TrainConfig(
+            steps=options.steps, save_every_n_steps=options.steps, preview_every_n_steps=0, eval_items=0,
+            gradient_checkpointing=not options.no_checkpointing,
+        ),
+    )  # fmt: skip
+    decision = choose_run(folder / "runs", config)
+    prepare_run(decision, config)
+    return decision.directory, roots_file
+
+
+def write_random_weights(path: Path, shape: WanShape) -> None:
+    """A bf16 Wan file of that shape, streamed tensor by tensor: 28 GB for 14B."""
+    with torch.device("meta"):
+        sizes = {name: tuple(p.shape) for name, p in WanTransformer(shape).named_parameters()}
+    header: dict[str, Any] = {}
+    offset = 0
+    for name, size in sizes.items():
+        count = 2 * torch.Size(size).numel()
+        header[name] = {"dtype": "BF16", "shape": list(size), "data_offsets": [offset, offset + count]}
+        offset += count
+    text = json.dumps(header).encode()
+    generator = torch.Generator().manual_seed(0)
+    with open(path, "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        for name, size in sizes.items():
+            scale = torch.Size(size[1:]).numel() ** -0.5 if len(size) > 1 else 0.1
+            # One million random values, repeated: drawing 14 G would take longer than training.
+            block = (torch.randn(1 << 20, generator=generator) * scale + (1.0 if ".norm" in name else 0.0)).bfloat16()
+            count = torch.Size(size).numel()
+            values = block.repeat(-(-count // len(block)))[:count]
+            file.write(values.view(torch.uint8).numpy().data)
+
+
+def train(directory: Path, roots_file: Path) -> float:
+    """Run the worker to its end; wall seconds."""
+    command = [sys.executable, "-X", "utf8", str(ROOT / "wan_core" / "launch.py"), "train", str(directory)]
+    began = time.monotonic()
+    done = subprocess.run(
+        [*command, "--roots", str(roots_file)], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise SystemExit(f"The worker ended with {done.returncode}:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
+    return time.monotonic() - began
+
+
+def read_result(
+    directory: Path, options: argparse.Namespace, predicted: dict[str, Any], wall_s: float, f: int, h: int, w: int
+) -> dict[str, Any]:
+    lines = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+    steps = [line for line in lines if line["event"] == "step"]
+    settled = [s["seconds"] for s in steps[1:]] or [steps[0]["seconds"]]
+    seconds = statistics.median(settled)
+    once, hardware_flop = flops(SHAPES[options.shape], f * (h // 2) * (w // 2), not options.no_checkpointing)
+    return {
+        "options": {k: str(v) for k, v in vars(options).items() if k not in ("work", "out")},
+        "hardware": hardware(),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "tokens": f * (h // 2) * (w // 2),
+        "seconds": [round(s["seconds"], 3) for s in steps],
+        "median_s": seconds,
+        "tflops_hfu": hardware_flop / seconds / 1e12,
+        "tflops_mfu": once / seconds / 1e12,
+        "peak_bytes": max(s["memory_bytes"] for s in steps),
+        "predicted_bytes": {name: d["peak_bytes"] for name, d in predicted["devices"].items()},
+        "wall_s": wall_s,
+        "losses": [s["loss"] for s in steps],
+    }
+
+
+def flops(shape: WanShape, tokens: int, checkpointed: bool) -> tuple[float, float]:
+    """(forward + backward once, what the hardware does) of one LoRA step; the base needs input gradients only."""
+    d, ffn = shape.dim, shape.ffn_dim
+    linear = shape.num_layers * (2 * tokens * (6 * d * d + 2 * d * ffn) + 2 * TEXT_ROWS * 2 * d * d)
+    attention = shape.num_layers * (4 * tokens**2 * d + 4 * tokens * TEXT_ROWS * d)
+    once = 2 * linear + 3.5 * attention
+    return once, once + (linear + attention if checkpointed else 0)
+
+
+def hardware() -> str:
+    if torch.cuda.is_available():
+        return torch.cuda.get_device_name(0).replace("NVIDIA ", "")
+    return f"CPU {os.cpu_count()} cores"
+
+
+def report(result: dict[str, Any]) -> str:
+    rows = [
+        ("hardware", result["hardware"]),
+        ("torch, python", f"{result['torch']}, {result['python']}"),
+        ("video tokens", f"{result['tokens']:,}"),
+        ("seconds per step, each", ", ".join(map(str, result["seconds"]))),
+        ("seconds per step, median without the first", f"{result['median_s']:.3f}"),
+        ("TFLOP/s, hardware / model", f"{result['tflops_hfu']:.1f} / {result['tflops_mfu']:.1f}"),
+        ("peak memory, measured", f"{result['peak_bytes'] / 2**30:.2f} GiB"),
+        ("peak memory, predicted", ", ".join(f"{k} {v / 2**30:.2f} GiB" for k, v in result["predicted_bytes"].items())),
+        ("worker from start to end", f"{result['wall_s']:.1f} s"),
+        ("losses", ", ".join(f"{v:.4f}" for v in result["losses"])),
+    ]
+    options = " ".join(f"{k}={v}" for k, v in result["options"].items())
+    table = "\n".join(f"| {name} | {value} |" for name, value in rows)
+    return f"# One LoRA training step\n\nSettings: {options}\n\n| what | value |\n| --- | --- |\n{table}\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,73 @@
+"""Trains two steps on the CPU and compares the peak of anonymous memory with the prediction; writes result.json.
+
+Arguments: folder to work in, "checkpointed" or "plain". Linux only (reads /proc).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import threading
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from tests.support.tiny_run import make_run
+from wan_core.__main__ import main as command_line
+from wan_core.lora import LoraConfig
+from wan_core.model import WanShape
+from wan_core.plan import plan_run
+from wan_core.train import TrainConfig
+
+SHAPE = WanShape(dim=512, ffn_dim=2048, num_heads=4, num_layers=6)
+
+
+def resident() -> int:
+    """Anonymous resident bytes of this process: file mappings are not its memory."""
+    text = Path("/proc/self/status").read_text()
+    return int(re.search(r"RssAnon:\s+(\d+)", text)[1]) * 1024  # type: ignore[index]
+
+
+class Peak(threading.Thread):
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.value, self.over = 0, False
+
+    def run(self) -> None:
+        while not self.over:
+            self.value = max(self.value, resident())
+            time.sleep(0.002)
+
+
+def main(folder: Path, checkpointed: bool) -> None:
+    settings = TrainConfig(
+        steps=2, save_every_n_steps=2, preview_every_n_steps=0, eval_items=0, gradient_checkpointing=checkpointed
+    )
+    warm = make_run(folder / "warm", train=settings)
+    command_line(["train", str(warm.directory), "--roots", str(warm.roots_file)])
+    run = make_run(folder / "run", train=settings, shape=SHAPE, lora=LoraConfig(rank=16), clips=2, size=(3, 32, 32))
+    predicted = plan_run(run.directory, run.roots)["devices"]["cpu"]["peak_bytes"]
+    _give_back()
+    before = resident()
+    peak = Peak()
+    peak.start()
+    code = command_line(["train", str(run.directory), "--roots", str(run.roots_file)])
+    peak.over = True
+    measured = peak.value - before
+    result = {"code": code, "predicted": predicted, "measured": measured, "ratio": predicted / measured}
+    (folder / "result.json").write_text(json.dumps(result))
+
+
+def _give_back() -> None:
+    """Return freed heap to the system, so that the measurement starts clean."""
+    import ctypes
+    import gc
+
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2] == "checkpointed")

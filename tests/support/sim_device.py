@@ -1,0 +1,72 @@
+"""`sim:0` ... `sim:3`: devices without hardware, on which a tensor forgotten on the wrong one is an error.
+
+Works with fake tensors only (`FakeTensorMode(allow_non_fake_inputs=True)`): forward, backward, checkpointing and
+optimizers of full-size models run without memory. Changes the process for good, so use it in a process of its own.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from types import SimpleNamespace
+
+import torch
+
+SOURCE = Path(__file__).with_suffix(".cpp")
+
+
+def compiler() -> str | None:
+    """The C++ compiler, or None: then simulated devices are not to be had."""
+    return shutil.which("g++") or shutil.which("c++")
+
+
+def register() -> None:
+    """Make `sim` a device type of this process."""
+    torch.utils.rename_privateuse1_backend("sim")
+    torch.utils.generate_methods_for_privateuse1_backend()
+    module = SimpleNamespace(
+        is_available=lambda: True,
+        is_initialized=lambda: True,
+        device_count=lambda: 4,
+        current_device=lambda: 0,
+        set_device=lambda _device: None,
+        _is_in_bad_fork=lambda: False,
+        manual_seed_all=lambda _seed: None,
+        get_amp_supported_dtype=lambda: [torch.bfloat16],
+        get_rng_state=lambda _device=0: torch.zeros(8, dtype=torch.uint8),
+        set_rng_state=lambda _state, _device=0: None,
+        synchronize=lambda _device=None: None,
+    )
+    torch._register_device_module("sim", module)
+
+    class Hooks(torch._C._acc.PrivateUse1Hooks):
+        def is_available(self) -> bool:
+            return True
+
+        def is_built(self) -> bool:
+            return True
+
+        def has_primary_context(self, _index: int) -> bool:
+            return True
+
+    hooks = Hooks()
+    torch._C._acc.register_python_privateuseone_hook(hooks)
+    torch._sim_hooks = hooks  # kept alive for the life of the process
+    ctypes.CDLL(str(_build()))
+
+
+def _build() -> Path:
+    include = Path(torch.__file__).parent / "include"
+    library = Path(torch.__file__).parent / "lib"
+    target = Path(tempfile.mkdtemp()) / "sim_device.so"
+    subprocess.run(
+        [
+            str(compiler()), "-std=c++20", "-shared", "-fPIC", f"-I{include}", str(SOURCE),
+            f"-L{library}", "-lc10", f"-Wl,-rpath,{library}", "-o", str(target),
+        ],
+        check=True,
+    )  # fmt: skip
+    return target

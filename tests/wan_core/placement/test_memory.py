@@ -1,0 +1,70 @@
+"""The memory prediction against what a step really takes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from wan_core.lora import LoraConfig, inject_lora
+from wan_core.model import Numerics, WanShape
+from wan_core.placement import MemoryEstimate, estimate_memory
+from wan_core.placement.memory import StepShape
+from wan_core.placement.plan import split_blocks
+
+SCRIPT = Path(__file__).parents[2] / "support" / "measure_memory.py"
+WAN_14B = WanShape(dim=5120, ffn_dim=13824, num_heads=40, num_layers=40)
+GIB = 2**30
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self/status")
+@pytest.mark.parametrize("mode", ["checkpointed", "plain"])
+def test_the_predicted_peak_is_within_25_percent_of_the_measured_one(tmp_path: Path, mode: str) -> None:
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), str(tmp_path), mode], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    result = json.loads((tmp_path / "result.json").read_text())
+    print(mode, result)  # noqa: T201
+    assert result["code"] == 0
+    assert 0.75 <= result["ratio"] <= 1.25
+
+
+def estimate(devices: int, checkpointed: bool) -> MemoryEstimate:
+    places = [torch.device("cuda", i) for i in range(devices)]
+    return estimate_memory(
+        WAN_14B,
+        Numerics(compute=torch.bfloat16),
+        split_blocks(places, 40, "midpoint"),
+        StepShape(batch_size=1, latent_frames=13, latent_height=60, latent_width=104),
+        storage_bytes=lambda _name, p: p.numel() * 2,
+        adapt=lambda block: inject_lora(block, LoraConfig(rank=32), seed=0) and None,
+        checkpoint_blocks=checkpointed,
+    )
+
+
+def test_14b_weights_and_adapters_are_counted_exactly() -> None:
+    found = estimate(1, checkpointed=True).devices["cuda:0"]
+    assert found.weights == 14_288_491_584 * 2
+    assert found.adapters == 153_354_240 * 16
+    # 40 block inputs of 20,280 tokens in float32, as the default policy keeps the residual stream.
+    assert found.kept > 40 * 20_280 * 5120 * 4
+
+
+def test_a_split_halves_what_belongs_to_blocks() -> None:
+    one = estimate(1, checkpointed=True).devices["cuda:0"]
+    first, second = estimate(2, checkpointed=True).devices.values()
+    assert first.adapters == second.adapters == one.adapters // 2
+    assert first.weights + second.weights == one.weights
+    assert first.weights > second.weights
+    assert second.peak < 0.6 * one.peak
+
+
+def test_checkpointing_saves_more_than_half_of_the_activations() -> None:
+    kept = estimate(1, checkpointed=True).devices["cuda:0"]
+    plain = estimate(1, checkpointed=False).devices["cuda:0"]
+    assert kept.kept + kept.working < 0.5 * (plain.kept + plain.working)

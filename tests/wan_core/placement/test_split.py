@@ -1,0 +1,73 @@
+"""A split model: blocks by number, every block bridged, nothing left behind, on the real 14B shape without a GPU."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.support import sim_device
+from wan_core.errors import ConfigError, PlacementError
+from wan_core.placement import PlacementConfig
+from wan_core.placement.plan import split_blocks
+
+SCRIPT = Path(__file__).parents[2] / "support" / "split_14b.py"
+TWO = [torch.device("cuda", 0), torch.device("cuda", 1)]
+
+needs_compiler = pytest.mark.skipif(sim_device.compiler() is None, reason="no C++ compiler for the simulated devices")
+
+
+def run_split(forgotten: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, str(SCRIPT), forgotten], capture_output=True, text=True, check=False)
+
+
+@needs_compiler
+def test_a_14b_step_runs_on_two_devices_with_checkpointing_in_under_3_gib() -> None:
+    done = run_split("none")
+    assert done.returncode == 0, done.stderr[-2000:]
+    result = json.loads(done.stdout)
+    assert result["adapters"] == 2 * 10 * 40
+    assert result["gradients_at_home"]
+    assert result["on_second_device"] == result["adapters"] // 2
+    assert result["peak_rss_bytes"] < 3 * 2**30
+
+
+@needs_compiler
+@pytest.mark.parametrize("forgotten", ["20", "33"])
+def test_leaving_out_one_bridge_is_an_error(forgotten: str) -> None:
+    done = run_split(forgotten)
+    assert done.returncode != 0
+    assert "found at least two devices, sim:1 and sim:0" in done.stderr
+
+
+def test_midpoint_gives_each_device_half_of_the_blocks() -> None:
+    placement = split_blocks(TWO, 40, "midpoint")
+    assert placement.block_devices == (TWO[0],) * 20 + (TWO[1],) * 20
+    assert placement.device_of("blocks.19.ffn.0.weight") == TWO[0]
+    assert placement.device_of("blocks.20.ffn.0.weight") == TWO[1]
+    assert placement.device_of("head.head.weight") == TWO[0]
+
+
+def test_numbers_name_the_first_block_of_each_later_device() -> None:
+    placement = split_blocks([*TWO, torch.device("cuda", 2)], 30, "12,20")
+    assert [placement.block_devices.count(d) for d in placement.devices] == [12, 8, 10]
+
+
+@pytest.mark.parametrize("split_at", ["0", "40", "10,20", "30,10"])
+def test_numbers_that_leave_a_device_empty_are_refused_with_the_range(split_at: str) -> None:
+    with pytest.raises(PlacementError, match="between 1 and 39"):
+        split_blocks(TWO, 40, split_at)
+
+
+def test_words_that_are_no_numbers_are_refused() -> None:
+    with pytest.raises(ConfigError, match="not auto, midpoint or block numbers"):
+        PlacementConfig(mode="split blocks", split_at="half")
+
+
+def test_a_device_that_does_not_exist_is_named() -> None:
+    with pytest.raises(PlacementError, match=r'"cuda:9" does not exist here'):
+        PlacementConfig(mode="split blocks", devices="cuda:9").device_names()

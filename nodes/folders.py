@@ -8,6 +8,7 @@ from pathlib import Path
 import folder_paths
 
 from ..wan_core.data import LatentCache
+from ..wan_core.errors import ConfigError
 from ..wan_core.files import Roots
 
 __all__ = [
@@ -23,8 +24,11 @@ __all__ = [
 
 
 def runs_folder() -> Path:
-    """Where run directories lie."""
-    return Path(folder_paths.get_output_directory()) / "wan_trainer"
+    """Where run directories and the cache lie. Not made here; ConfigError when something else has the name."""
+    folder = Path(folder_paths.get_output_directory()) / "wan_trainer"
+    if folder.exists() and not folder.is_dir():
+        raise ConfigError("output/wan_trainer is a file. Move it away, so that runs can be written there.")
+    return folder
 
 
 def cache() -> LatentCache:

@@ -110,6 +110,7 @@ class NodeProgress:
         loss = event.loss if event.loss is not None else float("nan")
         self.say(
             f"step {event.step}/{event.steps}   loss {loss:.4f}   {pace:.2f} s/it   {_clock(left)} left",
+            now=event.step == event.steps,
             stage="train",
             step=event.step,
             steps=event.steps,

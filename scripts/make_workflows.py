@@ -1,9 +1,9 @@
-"""Writes the shipped graphs: one description each -> workflows/NAME.json (canvas) and workflows/api/NAME.json (queue API).
+"""Writes the shipped graphs: one description each, to workflows/NAME.json (canvas) and workflows/api/NAME.json (API).
 
     python3 scripts/make_workflows.py          # writes both forms
     python3 scripts/make_workflows.py --check  # exit code 1 when a file on disk is not what would be written
 
-Widget positions come from tests/nodes/schemas.json, so a graph can never disagree with the nodes. Standard library only.
+Widget positions come from tests/nodes/schemas.json, so a graph never disagrees with the nodes. Standard library only.
 """
 
 from __future__ import annotations
@@ -114,7 +114,8 @@ STILLS = Graph(
     "01_wan21_t2v_1.3B_stills",
     """## Train a LoRA on pictures (Wan 2.1, 1.3B)
 
-1. Make a folder in ComfyUI's `input` folder. Put 10 to 30 pictures there, and beside each `name.png` a `name.txt` that says what is to be seen.
+1. Make a folder in ComfyUI's `input` folder. Put 10 to 30 pictures there, and beside each `name.png` a `name.txt` \
+that says what is to be seen.
 2. Press **R**, choose the folder in *Wan Video Dataset*. With no `.txt` files, set `trigger_word` instead.
 3. Press **Queue**. Previews play in *Train Wan LoRA*; the LoRA appears in `loras/wan_trainer`.
 
@@ -126,8 +127,10 @@ CLIPS = Graph(
     "02_wan21_t2v_1.3B_clips",
     """## Train a LoRA on clips (Wan 2.1, 1.3B)
 
-1. Make a folder in ComfyUI's `input` folder with clips of at least 33 frames at 16 fps (about 2 seconds), and a `.txt` caption beside each.
-2. Press **R**, choose the folder in *Wan Video Dataset*. The report says which frames are used and what was left out.
+1. Make a folder in ComfyUI's `input` folder with clips of at least 33 frames at 16 fps (about 2 seconds), and a \
+`.txt` caption beside each.
+2. Press **R**, choose the folder in *Wan Video Dataset*. The report says which frames are used and what was left \
+out.
 3. Press **Queue**. Clips and captions are encoded once; later queues reuse them.
 
 Less memory: fewer `num_frames` (4n+1: 17, 21, 25 ...), or a smaller width and height.""",
@@ -138,9 +141,11 @@ TWO_GPUS = Graph(
     "06_two_gpus_fp8",
     """## A 14B model on two GPUs, in fp8 (Wan 2.1)
 
-*Fp8 / Int8 Quantize* halves the memory of the frozen base model; *Split Across GPUs* puts half of the blocks on each card. The LoRA itself stays in full precision.
+*Fp8 / Int8 Quantize* halves the memory of the frozen base model; *Split Across GPUs* puts half of the \
+blocks on each card. The LoRA itself stays in full precision.
 
-More than two cards, or another split: write block numbers such as `14,28` into `split_at`. With enough memory on each card, mode `copy per GPU` trains faster.""",
+More than two cards, or another split: write block numbers such as `14,28` into `split_at`. With enough memory on \
+each card, mode `copy per GPU` trains faster.""",
     training(
         model=T2V_14B,
         dataset={"num_frames": 33, "width": 832, "height": 480},
@@ -156,7 +161,8 @@ SMOKE = Graph(
     "08_smoke_test",
     """## Is everything installed?
 
-Trains a tiny random model for 20 steps on the CPU, in about a minute. It needs the tiny files that `python3 scripts/demo.py` makes; the demo queues this graph by itself.""",
+Trains a tiny random model for 20 steps on the CPU, in about a minute. It needs the tiny files that \
+`python3 scripts/demo.py` makes; the demo queues this graph by itself.""",
     {
         **training(
             model="wan_tiny_t2v.safetensors",

@@ -1,7 +1,8 @@
 """The public shape of the nodes as data: ids, inputs in order with type and default, outputs in order.
 
 schemas.json pins it. Saved workflows refer to widgets by position and API graphs by name, so a change there is a change
-for users: it belongs into the changelog. Write the file anew with `WAN_TRAINER_UPDATE=1 pytest tests/nodes/test_schemas.py`.
+for users: it belongs into the changelog. Write the file anew with WAN_TRAINER_UPDATE=1 pytest
+tests/nodes/test_schemas.py.
 """
 
 from __future__ import annotations

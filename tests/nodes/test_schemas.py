@@ -32,7 +32,8 @@ def test_every_widget_has_a_default_and_a_tooltip_and_may_be_left_out(pack_nodes
             for name, (type_name, options) in inputs.items():
                 assert options.get("tooltip"), f"{node_id}.{name} has no tooltip"
                 if type_name in widgets:
-                    assert kind == "optional" and "default" in options, f"{node_id}.{name}"
+                    assert kind == "optional", f"{node_id}.{name}"
+                    assert "default" in options, f"{node_id}.{name}"
 
 
 def test_no_socket_takes_everything(pack_nodes: dict[str, Any]) -> None:

@@ -118,7 +118,8 @@ def test_a_deaf_worker_gets_a_signal_and_its_children_go_too(start: Callable[[st
     began = time.monotonic()
     with start("deaf") as worker:
         ending = worker.follow(presses.hear, presses.pressed, patience)
-    assert ending.cancelled and not ending.killed
+    assert ending.cancelled
+    assert not ending.killed
     assert time.monotonic() - began < 15
     assert gone(int(presses.texts[0]))
 
@@ -160,7 +161,8 @@ def test_a_failure_says_its_own_sentence(start: Callable[[str], Any]) -> None:
 def test_a_crash_quotes_the_log(start: Callable[[str], Any]) -> None:
     with start("dies") as worker:
         ending = worker.follow(lambda _event: None, never)
-    assert "exit code 9" in ending.sentence() and "a line for the log" in ending.sentence()
+    assert "exit code 9" in ending.sentence()
+    assert "a line for the log" in ending.sentence()
 
 
 def test_the_allocator_setting_of_comfyui_is_not_inherited(

@@ -1,0 +1,153 @@
+"""Cancel in every phase, and the death of ComfyUI itself: no process stays, and what was saved loads."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from clips import place_clips
+from comfy_server import ComfyServer, Recorder
+from graphs import TRAIN, Graph, folder_of, run_of, steps_trained, training_graph
+
+from wan_core.train import SaveStore
+
+TRAINING = "s/it"
+
+pytestmark = [pytest.mark.comfy, pytest.mark.slow]
+
+
+def wait_for_status(comfy: ComfyServer, seen: Recorder, prompt: str, phrase: str, timeout_s: float = 60) -> None:
+    """Until a status line says `phrase`. Lines are throttled, so a phrase must not name one step."""
+    deadline = time.monotonic() + timeout_s
+    while not any(phrase in status["text"] for status in seen.of("wan_trainer.status")):
+        entry = comfy.history(prompt)
+        if entry is None and time.monotonic() < deadline:
+            time.sleep(0.02)
+            continue
+        comfy.interrupt()
+        last = [status["text"] for status in seen.of("wan_trainer.status")][-5:]
+        pytest.fail(f"no status said {phrase!r}; {comfy.error(entry) if entry else 'time is over'}; last: {last}")
+
+
+def cancel_when(comfy: ComfyServer, graph: Graph, phrase: str) -> tuple[dict[str, Any], float]:
+    """Queue, press Cancel once a status says `phrase`; the history entry, and seconds from press to end."""
+    with comfy.events() as seen:
+        prompt = comfy.queue(graph)
+        wait_for_status(comfy, seen, prompt, phrase)
+        comfy.interrupt()
+        pressed = time.monotonic()
+        entry = comfy.wait(prompt, timeout=60, check=False)
+    return entry, time.monotonic() - pressed
+
+
+def assert_nothing_runs(comfy: ComfyServer) -> None:
+    deadline = time.monotonic() + 5
+    while comfy.children() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert comfy.children() == []
+
+
+def many_captions(comfy: ComfyServer, name: str, count: int = 60) -> str:
+    folder = place_clips(comfy.base / "input" / name)
+    for number in range(count):
+        (folder / f"copy{number:02d}.mp4").write_bytes((folder / "carphone.mp4").read_bytes())
+        (folder / f"copy{number:02d}.txt").write_text(f"caption number {number}", encoding="utf-8")
+    return name
+
+
+def preview(**settings: Any) -> dict[str, Any]:
+    inputs = {"clip": ["clip", 0], "prompts": "a red ball", "sampling": "custom", "steps": 1000, "cfg": 1.0, **settings}
+    return {"class_type": "WanPreviewSettings", "inputs": inputs}
+
+
+def test_while_encoding(comfy: ComfyServer) -> None:
+    folder = many_captions(comfy, "many")
+    entry, seconds = cancel_when(comfy, training_graph("never", folder), "encoding")
+    assert comfy.error(entry) == "interrupted"
+    assert seconds < 5
+    assert_nothing_runs(comfy)
+    assert not folder_of(comfy, "never").exists()
+
+
+def test_while_training_saves_the_present_step_and_the_next_queue_resumes(comfy: ComfyServer) -> None:
+    endless = training_graph("stopped", steps=100_000, save_every_n_steps=100_000)
+    entry, seconds = cancel_when(comfy, endless, TRAINING)
+    assert comfy.error(entry) == "interrupted"
+    assert TRAIN not in entry["outputs"]
+    assert seconds < 10
+    assert_nothing_runs(comfy)
+    saved = SaveStore(folder_of(comfy, "stopped")).latest()
+    assert saved is not None
+    assert saved.step == steps_trained(comfy, "stopped")
+    assert (comfy.base / "models" / "loras" / "wan_trainer" / "stopped.safetensors").is_file()
+
+    wanted = saved.step + 2
+    resumed = run_of(comfy, comfy.run(training_graph("stopped", steps=wanted, save_every_n_steps=100_000)))
+    assert (resumed["run"], resumed["step"], resumed["status"]) == ("stopped", wanted, "done")
+    assert steps_trained(comfy, "stopped") == wanted
+
+
+def test_while_rendering_a_preview(comfy: ComfyServer) -> None:
+    graph = training_graph("previewing", vae=["vae", 0], validation=["preview", 0], preview_every_n_steps=2)
+    graph["preview"] = preview()
+    entry, seconds = cancel_when(comfy, graph, "rendering a preview")
+    assert comfy.error(entry) == "interrupted"
+    assert seconds < 10
+    assert_nothing_runs(comfy)
+
+
+def test_while_validating(comfy: ComfyServer) -> None:
+    graph = training_graph("validated")
+    graph["preview"] = preview()
+    graph["validate"] = {
+        "class_type": "ValidateVideo",
+        "inputs": {"run": [TRAIN, 0], "vae": ["vae", 0], "validation": ["preview", 0]},
+    }
+    entry, seconds = cancel_when(comfy, graph, "rendering a preview")
+    assert comfy.error(entry) == "interrupted"
+    assert seconds < 10
+    assert_nothing_runs(comfy)
+    assert SaveStore(folder_of(comfy, "validated")).latest() is not None
+
+
+def test_cancelling_another_queue_entry_leaves_training_alone(comfy: ComfyServer) -> None:
+    training = comfy.queue(training_graph("unharmed", steps=6))
+    waiting = comfy.queue(training_graph("unharmed_too", steps=6))
+    comfy.interrupt(waiting)
+    comfy.post("/queue", {"delete": [waiting]})
+    assert comfy.wait(training)["status"]["status_str"] == "success"
+
+
+def test_when_comfyui_is_killed_the_worker_saves_and_ends(own_comfy: Callable[..., ComfyServer]) -> None:
+    comfy = own_comfy()
+    endless = training_graph("orphan", steps=100_000, save_every_n_steps=100_000)
+    with comfy.events() as seen:
+        wait_for_status(comfy, seen, comfy.queue(endless), TRAINING)
+        workers = [psutil.Process(pid) for pid in comfy.children()]
+        assert workers
+        comfy.kill()
+    _, alive = psutil.wait_procs(workers, timeout=20)
+    assert alive == []
+    saved = SaveStore(folder_of(comfy, "orphan")).latest()
+    assert saved is not None
+    assert saved.step >= 1
+
+    comfy.start()
+    wanted = saved.step + 1
+    resumed = run_of(comfy, comfy.run(training_graph("orphan", steps=wanted, save_every_n_steps=100_000)))
+    assert (resumed["run"], resumed["step"]) == ("orphan", wanted)
+
+
+def test_two_servers_never_write_into_one_run(comfy: ComfyServer) -> None:
+    """The lock of the run is held by another process: one sentence, nothing touched."""
+    from wan_core.files import locked
+
+    comfy.run(training_graph("locked"))
+    directory: Path = folder_of(comfy, "locked")
+    with locked(directory / ".lock", "busy"):
+        entry = comfy.run(training_graph("locked", steps=6), check=False)
+    assert "being trained by another process" in comfy.error(entry)

@@ -1,0 +1,202 @@
+"""What Queue means, through POST /prompt of a genuine ComfyUI: train, repeat, continue, change, apply."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import av
+import pytest
+from comfy_server import ComfyServer
+from graphs import TRAIN, Graph, folder_of, run_of, steps_trained, training_graph
+from safetensors import safe_open
+from world import sampling_graph
+
+pytestmark = [pytest.mark.comfy, pytest.mark.slow]
+
+VALIDATE, APPLY = "validate", "apply"
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {str(f.relative_to(folder)): f.read_bytes() for f in sorted(folder.rglob("*")) if f.is_file()}
+
+
+def loras(comfy: ComfyServer) -> Path:
+    return comfy.base / "models" / "loras"
+
+
+def test_queueing_again_trains_nothing_even_after_another_graph_and_a_restart(
+    own_comfy: Callable[..., ComfyServer],
+) -> None:
+    comfy = own_comfy()
+    first = run_of(comfy, comfy.run(training_graph("again")))
+    assert (first["status"], first["step"], first["steps"]) == ("done", 4, 4)
+    assert first["eval_loss_last"] < first["eval_loss_first"]
+    assert first["cache"]["latents_encoded"] == 3
+    before = content(folder_of(comfy, "again"))
+
+    at_once = run_of(comfy, comfy.run(training_graph("again")))
+    comfy.run(sampling_graph())
+    after_another = run_of(comfy, comfy.run(training_graph("again")))
+    comfy.restart()
+    after_restart = run_of(comfy, comfy.run(training_graph("again")))
+
+    assert steps_trained(comfy, "again") == 4
+    assert content(folder_of(comfy, "again")) == before
+    for later in (at_once, after_another, after_restart):
+        same = ("run", "status", "step", "lora_name", "eval_loss_first", "eval_loss_last")
+        assert {k: later[k] for k in same} == {k: first[k] for k in same}
+        assert later["cache"]["latents_encoded"] == later["cache"]["texts_encoded"] == 0
+        assert later["cache"]["latents_reused"] == 3
+
+
+def test_a_complete_cache_loads_no_encoder(comfy: ComfyServer) -> None:
+    """VAELoader does not run a second time: a graph whose VAE cannot be loaded any more still trains."""
+    comfy.run(training_graph("lazy"))
+    comfy.post("/free", {"free_memory": True})
+    with comfy.events() as seen:
+        comfy.run(training_graph("lazy", steps=5))
+    ran = [data["node"] for data in seen.of("executing") if data.get("node")]
+    assert "vae" not in ran
+    assert TRAIN in ran
+
+
+def test_more_steps_continue_and_other_data_starts_a_new_folder(own_comfy: Callable[..., ComfyServer]) -> None:
+    comfy = own_comfy()
+    comfy.run(training_graph("grow"))
+    longer = run_of(comfy, comfy.run(training_graph("grow", steps=6)))
+    assert (longer["run"], longer["step"]) == ("grow", 6)
+    assert "continues after step 4" in longer["note"]
+    assert steps_trained(comfy, "grow") == 6
+    before = content(folder_of(comfy, "grow"))
+
+    caption = comfy.base / "input" / "clips" / "bikes.txt"
+    caption.write_text("something else entirely", encoding="utf-8")
+    other = run_of(comfy, comfy.run(training_graph("grow", steps=6)))
+    assert (other["run"], other["step"]) == ("grow_002", 6)
+    assert "the data" in other["note"]
+    assert other["cache"]["latents_encoded"] == 0
+    assert other["cache"]["texts_encoded"] == 1
+    assert content(folder_of(comfy, "grow")) == before
+
+    refused = comfy.run(training_graph("grow", steps=6, rank=8, resume="require"), check=False)
+    assert "resume is set to require" in comfy.error(refused)
+    assert "rank" in comfy.error(refused)
+
+
+def test_steps_this_queue_stops_early_and_the_next_queue_goes_on(comfy: ComfyServer) -> None:
+    one = run_of(comfy, comfy.run(training_graph("chunks", steps_this_queue=2)))
+    assert (one["status"], one["step"]) == ("stopped", 2)
+    two = run_of(comfy, comfy.run(training_graph("chunks", steps_this_queue=2)))
+    assert (two["status"], two["step"]) == ("done", 4)
+    assert steps_trained(comfy, "chunks") == 4
+
+
+def test_the_lora_is_listed_and_loads_with_every_key(comfy: ComfyServer) -> None:
+    run = run_of(comfy, comfy.run(training_graph("usable")))
+    assert run["lora_name"] == os.path.join("wan_trainer", "usable.safetensors")
+    listed = comfy.get("/models/loras")
+    assert run["lora_name"] in listed
+    assert os.path.join("wan_trainer", "usable_000002.safetensors") in listed
+    log_before = len(comfy.log_text())
+    comfy.run(sampling_graph(lora=run["lora_name"]))
+    assert "lora key not loaded" not in comfy.log_text()[log_before:]
+    with safe_open(loras(comfy) / run["lora_name"], "pt") as file:
+        assert all(key.startswith("diffusion_model.blocks.") for key in file.keys())  # noqa: SIM118
+        assert str(comfy.base) not in json.dumps(file.metadata())
+
+
+def test_outputs_plug_into_core_nodes_and_apply_wan_lora(comfy: ComfyServer) -> None:
+    sampled = sampling_graph(prefix="applied")
+    both: Graph = {
+        **training_graph("plugs"),
+        **sampled,
+        APPLY: {"class_type": "ApplyWanLoRA", "inputs": {"run": [TRAIN, 0], "model": ["1", 0], "saved_step": "best"}},
+        "core": {
+            "class_type": "LoraModelLoader",
+            "inputs": {"model": [APPLY, 0], "lora": [TRAIN, 1], "strength_model": 0.5},
+        },
+        "loss": {"class_type": "LossGraphNode", "inputs": {"loss": [TRAIN, 2], "filename_prefix": "loss"}},
+    }
+    both["2"]["inputs"]["model"] = ["core", 0]
+    entry = comfy.run(both)
+    assert comfy.outputs(entry, "10")["latents"]
+    assert comfy.outputs(entry, "loss")["images"]
+
+
+def test_previews_and_validation_clips_play(comfy: ComfyServer) -> None:
+    wanted: Graph = training_graph("shown", vae=["vae", 0], validation=["preview", 0], preview_every_n_steps=4)
+    wanted["preview"] = {
+        "class_type": "WanPreviewSettings",
+        "inputs": {
+            "clip": ["clip", 0],
+            "prompts": "a red ball\na blue ball",
+            "sampling": "custom",
+            "steps": 2,
+            "cfg": 1.0,
+        },
+    }
+    wanted[VALIDATE] = {
+        "class_type": "ValidateVideo",
+        "inputs": {"run": [TRAIN, 0], "vae": ["vae", 0], "saved_steps": "2, 4", "strengths": "0.0, 1.0"},
+    }
+    wanted["grid"] = {"class_type": "SaveImage", "inputs": {"images": [VALIDATE, 1], "filename_prefix": "grid"}}
+    wanted["first"] = {
+        "class_type": "SaveVideo",
+        "inputs": {"video": [VALIDATE, 0], "filename_prefix": "v", "format": "auto", "codec": "auto"},
+    }
+    with comfy.events() as seen:
+        entry = comfy.run(wanted)
+    assert len(run_of(comfy, entry)["samples"]) == 4  # two prompts, before and after
+    shown = comfy.outputs(entry, VALIDATE)
+    assert len(shown["images"]) == 10  # (baseline + 2 steps x 2 strengths) x 2 prompts
+    for file in [*shown["images"], *run_of(comfy, entry)["samples"]]:
+        with av.open(str(comfy.base / file["type"] / file["subfolder"] / file["filename"])) as video:
+            assert len(list(video.decode(video=0))) == 5
+    metrics = {clip["clip"]: clip for clip in json.loads(shown["text"][0])["clips"]}
+    assert metrics["step-000004_s0.0_p0"]["drift_mean_abs"] == 0.0  # strength 0 is the base model
+    assert metrics["step-000004_s1.0_p0"]["drift_mean_abs"] > 0.0
+    statuses = seen.of("wan_trainer.status")
+    assert any("step 4/4" in s["text"] for s in statuses)
+    assert all(s["node"] in wanted for s in statuses)
+    assert seen.binary, "the progress bar showed no preview picture"
+
+    with comfy.events() as again:
+        comfy.post("/free", {"free_memory": True})
+        comfy.run(wanted)
+    assert not [s for s in again.of("wan_trainer.status") if s["node"] == VALIDATE], "nothing is rendered twice"
+
+
+def test_a_lora_of_another_job_is_kept_when_its_run_was_deleted(comfy: ComfyServer) -> None:
+    comfy.run(training_graph("reborn"))
+    published = loras(comfy) / "wan_trainer" / "reborn.safetensors"
+    old = published.read_bytes()
+    shutil.rmtree(folder_of(comfy, "reborn"))
+    comfy.run(training_graph("reborn", seed=1))
+    assert published.read_bytes() != old
+    kept = [f for f in published.parent.glob("reborn_*.safetensors") if f.read_bytes() == old]
+    assert kept
+
+
+def test_a_quantized_and_split_plan_gives_a_lora(comfy: ComfyServer) -> None:
+    two: Graph = training_graph("split")
+    two["q"] = {"class_type": "Fp8Quantize", "inputs": {"model": ["model", 0], "scheme": "int8"}}
+    two["s"] = {
+        "class_type": "SplitAcrossGPUs",
+        "inputs": {"model": ["q", 0], "mode": "split blocks", "devices": "cpu", "split_at": "auto"},
+    }
+    two[TRAIN]["inputs"]["model"] = ["s", 0]
+    assert run_of(comfy, comfy.run(two))["step"] == 4
+
+
+def test_run_files_hold_no_path_of_this_machine(comfy: ComfyServer) -> None:
+    workflow = {"nodes": [{"widgets_values": ["/home/somebody/clips/a.mp4", "C:\\Users\\somebody\\x", "fine"]}]}
+    comfy.run(training_graph("clean"), extra_data={"extra_pnginfo": {"workflow": workflow}})
+    for file in folder_of(comfy, "clean").glob("*.json*"):
+        text = file.read_text(encoding="utf-8")
+        assert not [secret for secret in (str(comfy.base), "somebody") if secret in text], file.name
+    kept = json.loads((folder_of(comfy, "clean") / "workflow.json").read_text(encoding="utf-8"))
+    assert kept["nodes"][0]["widgets_values"] == ["[path removed]", "[path removed]", "fine"]

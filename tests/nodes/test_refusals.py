@@ -1,0 +1,177 @@
+"""Bad input: one sentence naming file, value and fix, before any encoder is loaded or any process started."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from clips import place_clips
+from comfy_server import ComfyServer, PromptRefused
+from graphs import TRAIN, Graph, training_graph
+from world import MODEL, VAE
+
+pytestmark = pytest.mark.comfy
+
+
+def refusal(comfy: ComfyServer, graph: Graph) -> str:
+    """What the user reads, whether ComfyUI refuses the graph or a node does."""
+    with comfy.events() as seen:
+        try:
+            entry = comfy.run(graph, timeout=60, check=False)
+        except PromptRefused as refused:
+            return str(refused)
+    ran = {data["node"] for data in seen.of("executing") if data.get("node")}
+    assert not ran & {"vae", "clip"}, "an encoder was loaded for nothing"
+    assert entry["status"]["status_str"] == "error"
+    message = comfy.error(entry)
+    assert "\n" not in message
+    assert "Traceback" not in message
+    return message
+
+
+def models(comfy: ComfyServer) -> Path:
+    return comfy.base / "models" / "diffusion_models"
+
+
+def with_model(name: str) -> Graph:
+    graph = training_graph("refused")
+    graph["model"]["inputs"]["diffusion_model"] = name
+    return graph
+
+
+def test_a_vae_given_as_model(comfy: ComfyServer) -> None:
+    shutil.copyfile(comfy.base / "models" / "vae" / VAE, models(comfy) / "a_vae.safetensors")
+    said = refusal(comfy, with_model("a_vae.safetensors"))
+    assert "a_vae.safetensors is a VAE, not a Wan diffusion model" in said
+    assert "models/vae" in said
+
+
+def test_a_pickle(comfy: ComfyServer) -> None:
+    (models(comfy) / "model.pth").write_bytes(pickle.dumps({"weights": [1, 2, 3]}, protocol=2))
+    said = refusal(comfy, with_model("model.pth"))
+    assert "model.pth is a pickle" in said
+    assert ".safetensors" in said
+
+
+def test_a_truncated_file(comfy: ComfyServer) -> None:
+    whole = (models(comfy) / MODEL).read_bytes()
+    (models(comfy) / "half.safetensors").write_bytes(whole[: len(whole) // 2])
+    assert "half.safetensors has" in refusal(comfy, with_model("half.safetensors"))
+
+
+def test_a_file_that_is_not_listed(comfy: ComfyServer) -> None:
+    said = refusal(comfy, with_model("wan_tiny_t2.safetensors"))
+    assert 'diffusion_model "wan_tiny_t2.safetensors" is not a choice' in said
+    assert f'Did you mean "{MODEL}"' in said
+
+
+def test_an_empty_folder(comfy: ComfyServer) -> None:
+    (comfy.base / "input" / "empty").mkdir(exist_ok=True)
+    assert "'empty' holds no clips or stills" in refusal(comfy, training_graph("refused", "empty"))
+
+
+def test_missing_captions(comfy: ComfyServer) -> None:
+    folder = place_clips(comfy.base / "input" / "silent")
+    (folder / "bikes.txt").unlink()
+    said = refusal(comfy, training_graph("refused", "silent"))
+    assert "1 of 3 files have no caption: bikes.mp4" in said
+    assert "set trigger_word" in said
+
+
+def test_clips_that_are_too_short(comfy: ComfyServer) -> None:
+    graph = training_graph("refused")
+    graph["data"]["inputs"]["num_frames"] = 401
+    said = refusal(comfy, graph)
+    assert "bikes.mp4: has 160 frames" in said
+    assert "Set num_frames to" in said
+
+
+def test_a_frame_count_wan_cannot_take(comfy: ComfyServer) -> None:
+    graph = training_graph("refused")
+    graph["data"]["inputs"]["num_frames"] = 30
+    assert "num_frames is 30; Wan needs 4n+1. Set num_frames to 29 or 33." in refusal(comfy, graph)
+
+
+@pytest.mark.parametrize(
+    "folder", ["/", "/etc", "../..", "..", "~", "\\\\server\\share", "/proc/self", "http://127.0.0.1/x"]
+)
+def test_a_folder_outside_the_allowed_roots(comfy: ComfyServer, folder: str) -> None:
+    said = refusal(comfy, training_graph("refused", folder))
+    assert "roots.json" in said or "does not exist" in said
+
+
+def test_a_link_that_leads_outside(comfy: ComfyServer, tmp_path: Path) -> None:
+    place_clips(tmp_path / "private")
+    link = comfy.base / "input" / "inviting"
+    if not link.exists():
+        link.symlink_to(tmp_path / "private", target_is_directory=True)
+    said = refusal(comfy, training_graph("refused", "inviting"))
+    assert "outside the allowed folders" in said
+    assert "roots.json" in said
+    link.unlink()
+
+
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", "../x", "a/b", "a\\b", "CON", "nul.txt", "x" * 101, " lead", "trail.", "a\nb", "ü"]
+)
+def test_a_run_name_that_cannot_be_a_folder(comfy: ComfyServer, name: str) -> None:
+    assert "cannot be a file name" in refusal(comfy, training_graph(name))
+
+
+def test_a_choice_that_does_not_exist(comfy: ComfyServer) -> None:
+    said = refusal(comfy, {**training_graph("refused"), "model": {
+        "class_type": "LoadWanModel",
+        "inputs": {"diffusion_model": MODEL, "precision_policy": "balance"},
+    }})  # fmt: skip
+    assert 'precision_policy "balance" is not a choice. Did you mean "balanced"?' in said
+
+
+def test_the_wrong_type_of_text_encoder(comfy: ComfyServer) -> None:
+    graph = training_graph("refused")
+    (comfy.base / "models" / "text_encoders" / "some.safetensors").write_bytes(b"not read")
+    graph["clip"] = {"class_type": "CLIPLoader", "inputs": {"clip_name": "some.safetensors", "type": "sd3"}}
+    assert "set CLIPLoader type to wan" in refusal(comfy, graph)
+
+
+def test_devices_that_do_not_exist(comfy: ComfyServer) -> None:
+    graph = training_graph("refused")
+    graph["split"] = {"class_type": "SplitAcrossGPUs", "inputs": {"model": ["model", 0], "devices": "cuda:0,cuda:7"}}
+    graph[TRAIN]["inputs"]["model"] = ["split", 0]
+    assert 'Device "cuda:' in refusal(comfy, graph)
+
+
+def test_an_unknown_setting_in_run_json(comfy: ComfyServer) -> None:
+    """A run directory somebody edited: the nearest name is suggested, and nothing is overwritten."""
+    comfy.run(training_graph("edited", steps=1, save_every_n_steps=1))
+    path = comfy.output / "wan_trainer" / "edited" / "run.json"
+    data = json.loads(path.read_text(encoding="utf-8"))
+    data["lora"]["rnak"] = data["lora"].pop("rank")
+    path.write_text(json.dumps(data), encoding="utf-8")
+    edited = path.read_bytes()
+    entry = comfy.run(training_graph("edited", steps=2), check=False)
+    assert 'Unknown setting "rnak" in lora. Did you mean "rank"?' in comfy.error(entry)
+    assert path.read_bytes() == edited
+
+
+@pytest.mark.slow
+def test_a_file_where_the_output_folder_should_be(own_comfy: Callable[..., ComfyServer]) -> None:
+    comfy = own_comfy()
+    (comfy.output / "wan_trainer").write_text("in the way", encoding="utf-8")
+    assert "output/wan_trainer is a file. Move it away" in refusal(comfy, training_graph("refused"))
+    assert (comfy.output / "wan_trainer").read_text(encoding="utf-8") == "in the way"
+
+
+@pytest.mark.slow
+def test_a_missing_package_is_named_with_its_pip_line(own_comfy: Callable[..., ComfyServer], tmp_path: Path) -> None:
+    """A broken peft on PYTHONPATH comes first; the server starts all the same."""
+    (tmp_path / "peft.py").write_text("raise ImportError('broken by the test')", encoding="utf-8")
+    comfy = own_comfy(env={"PYTHONPATH": str(tmp_path)})
+    entry = comfy.run(training_graph("nopeft"), check=False)
+    said = comfy.error(entry)
+    assert "pip install" in said
+    assert "peft" in said
+    assert not (comfy.output / "wan_trainer" / "nopeft").exists()

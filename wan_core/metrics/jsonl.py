@@ -5,7 +5,9 @@ A torn last line is tolerated; of a step trained twice the last line counts.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -21,25 +23,36 @@ from ..events import (
 
 __all__ = ["JsonlSink", "read_metrics"]
 
+_log = logging.getLogger(__name__)
 _KEPT = (StepDone, StepSkipped, Evaluated, CheckpointSaved, SampleReady)
 
 
 class JsonlSink:
-    """Appends the events worth keeping; every line is flushed, so a kill loses at most a part of the last one."""
+    """Appends the events worth keeping; every line is flushed, so a kill loses at most a part of the last one.
+
+    A disk that takes no more costs lines, never the run: what waits is written when there is room again.
+    """
 
     def __init__(self, path: Path) -> None:
         torn = _ends_torn(path)
         self._file = open(path, "a", encoding="utf-8", newline="\n")  # noqa: SIM115  closed by close()
+        self._warned = False
         if torn:
             self._file.write("\n")
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, _KEPT):
-            self._file.write(to_line(event))
-            self._file.flush()
+            try:
+                self._file.write(to_line(event))
+                self._file.flush()
+            except OSError as error:
+                if not self._warned:
+                    _log.warning("metrics.jsonl cannot be written (%s); lines may be missing.", error.strerror)
+                self._warned = True
 
     def close(self) -> None:
-        self._file.close()
+        with contextlib.suppress(OSError):  # a flush that fails; the descriptor is closed all the same
+            self._file.close()
 
 
 def _ends_torn(path: Path) -> bool:

@@ -43,11 +43,11 @@ class Peak(threading.Thread):
 
 def main(folder: Path, checkpointed: bool) -> None:
     settings = TrainConfig(
-        steps=2, save_every_n_steps=2, preview_every_n_steps=0, eval_items=0, gradient_checkpointing=checkpointed
+        steps=1, save_every_n_steps=1, preview_every_n_steps=0, eval_items=0, gradient_checkpointing=checkpointed
     )
     warm = make_run(folder / "warm", train=settings)
     command_line(["train", str(warm.directory), "--roots", str(warm.roots_file)])
-    run = make_run(folder / "run", train=settings, shape=SHAPE, lora=LoraConfig(rank=16), clips=2, size=(3, 32, 32))
+    run = make_run(folder / "run", train=settings, shape=SHAPE, lora=LoraConfig(rank=16), clips=2, size=(5, 32, 32))
     predicted = plan_run(run.directory, run.roots)["devices"]["cpu"]["peak_bytes"]
     _give_back()
     before = resident()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from comfy_api.latest import io
 
-from ..wan_core.precision import SCHEMES, QuantizeConfig
+from ..wan_core.precision import SCHEMES, QuantizeConfig, check_torchao
 from .types import CATEGORY, ModelHandle, WanTrainModel
 from .widgets import combo, flag, one_of, text
 
@@ -49,6 +49,7 @@ class Fp8Quantize(io.ComfyNode):
         include: str = "",
         exclude: str = "",
     ) -> io.NodeOutput:
+        check_torchao()
         quantize = QuantizeConfig(
             scheme=one_of("scheme", scheme, SCHEMES),
             keep_high_precision=keep_high_precision,

@@ -37,8 +37,8 @@ __all__ = [
     "sampled_digest",
 ]
 
-_DEVICE_NAMES = re.compile(r"^(con|prn|aux|nul|com\d|lpt\d)(\.|$)", re.IGNORECASE)
-_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._ -]{0,99}$")
+_DEVICE_NAMES = re.compile(r"(con|prn|aux|nul|com\d|lpt\d) *(\.|$)", re.IGNORECASE)  # Windows: "NUL .txt" too
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._ -]{0,99}")
 
 
 class FileError(WanTrainerError):
@@ -51,7 +51,7 @@ def safe_name(name: str, what: str) -> str:
     Letters, digits, dot, underscore, dash and space; 1-100 characters; no leading dot, no trailing dot or space,
     no Windows device name (rule S1).
     """
-    if not _NAME.match(name) or name[-1] in ". " or ".." in name or _DEVICE_NAMES.match(name):
+    if not _NAME.fullmatch(name) or name[-1] in ". " or ".." in name or _DEVICE_NAMES.match(name):
         raise ConfigError(
             f"{what} {name[:120]!r} cannot be a file name. Use 1-100 letters, digits, dots, dashes, underscores "
             "or spaces, starting with a letter or digit and not ending with a dot or space."

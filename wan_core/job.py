@@ -100,10 +100,13 @@ class _Session:
         return self
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        if error is not None and not isinstance(error, Stopped):
-            self._status("failed", str(error)[:1000])
-        if self._sink is not None:
-            self._sink.close()
+        try:
+            if error is not None and not isinstance(error, Stopped):
+                with contextlib.suppress(OSError):  # the error that ended the run says more than a full disk
+                    self._status("failed", str(error)[:1000])
+        finally:
+            if self._sink is not None:
+                self._sink.close()
 
     def emit(self, event: Event) -> None:
         if self._sink is not None:
@@ -251,7 +254,7 @@ class _Session:
             return
         while True:
             try:
-                self.saved = self._commit(step)
+                self.saved = self._commit(step)  # a second call keeps what the first one finished
                 self._status("running")
                 break
             except OSError as error:

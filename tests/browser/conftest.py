@@ -112,7 +112,7 @@ class Canvas:
                 for (const n of graph._nodes) { all.push(n); if (n.subgraph) walk(n.subgraph); }
               };
               walk(window.app.rootGraph ?? window.app.graph);
-              return all.filter(n => !n.subgraph && (n.has_errors || !(n.type in known))).map(n => n.type);
+              return all.filter(n => !n.subgraph && !(n.type in known)).map(n => n.type);
             }"""
         )
         if self.page.get_by_text("missing node", exact=False).count():

@@ -62,7 +62,9 @@ class _StayHere:
 def _linear(layer: nn.Module, x: Tensor, dtype: torch.dtype) -> Tensor:
     """A frozen linear computed in `dtype`, whatever its weight is stored in."""
     assert isinstance(layer, nn.Linear)
-    return functional.linear(x.to(dtype), layer.weight.to(dtype), layer.bias.to(dtype))
+    # torchao's tensors keep their own dtype under `.to`; outside the blocks they are rare and small, so unpack them.
+    weight = layer.weight.dequantize() if hasattr(layer.weight, "qdata") else layer.weight
+    return functional.linear(x.to(dtype), weight.to(dtype), layer.bias.to(dtype))
 
 
 def _shift_and_scale(x: Tensor, shift: Tensor, scale: Tensor, eps: float, dtype: torch.dtype) -> Tensor:

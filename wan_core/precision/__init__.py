@@ -1,13 +1,14 @@
 """Which parts compute and rest in which dtype, and weight-only quantization of the frozen base."""
 
 from .policy import PRESETS, PrecisionPolicy, torch_dtype
-from .quantize import SCHEMES, QuantizeConfig, check_trainable_untouched, quantize_block
+from .quantize import SCHEMES, QuantizeConfig, check_torchao, check_trainable_untouched, quantize_block
 
 __all__ = [
     "PRESETS",
     "SCHEMES",
     "PrecisionPolicy",
     "QuantizeConfig",
+    "check_torchao",
     "check_trainable_untouched",
     "quantize_block",
     "torch_dtype",

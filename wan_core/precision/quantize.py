@@ -17,7 +17,7 @@ from torch import nn
 from ..config import Config, nearest
 from ..errors import ConfigError, DependencyError
 
-__all__ = ["SCHEMES", "QuantizeConfig", "check_trainable_untouched", "quantize_block"]
+__all__ = ["SCHEMES", "QuantizeConfig", "check_torchao", "check_trainable_untouched", "quantize_block"]
 
 SCHEMES = ("fp8_e4m3fn", "int8")
 """fp8_e4m3fn and int8: 8-bit float or integer, one scale per output row; int8 is more exact at the same size."""
@@ -69,6 +69,11 @@ def quantize_block(module: nn.Module, prefix: str, config: QuantizeConfig) -> in
     if chosen:
         quantize(module, scheme, filter_fn=lambda layer, _name: id(layer) in chosen)
     return len(chosen)
+
+
+def check_torchao() -> None:
+    """DependencyError with the pip line when weights could not be quantized here."""
+    _torchao(SCHEMES[0])
 
 
 def _torchao(scheme: str) -> tuple[Callable[..., Any], Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
 import re
@@ -117,13 +118,18 @@ class SaveStore:
             _write(staged / MANIFEST, json.dumps(manifest.to_dict(), indent=2).encode())
             fsync_folder(staged)
             if final.exists():
-                os.replace(final, self.folder / f".{final.name}.damaged.{os.getpid()}")
+                os.replace(final, self._aside(final.name))
             os.replace(staged, final)
             fsync_folder(self.folder)
         except BaseException:
             shutil.rmtree(staged, ignore_errors=True)
             raise
         return SavedStep(step, final, job_id, progress)
+
+    def _aside(self, name: str) -> Path:
+        """A free name for a damaged step: it is moved away, never deleted."""
+        places = (self.folder / f".{name}.damaged.{number}" for number in itertools.count(1))
+        return next(place for place in places if not place.exists())
 
 
 def _serialise(state: dict[str, Tensor]) -> bytes:

@@ -1,0 +1,577 @@
+"""Files, safely: names, confinement, whole writes; and saves that a crash or a full disk cannot harm (F2, F15, F19-F21)."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import socket
+import stat
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import wan_core.files as files
+import wan_core.job as job
+import wan_core.train.saves as saves
+from tests.support.tiny_run import TinyRun, make_run
+from wan_core.control import SignalControl
+from wan_core.errors import CheckpointError, ConfigError
+from wan_core.events import CheckpointSaved, Event, Note
+from wan_core.files import (
+    FileError,
+    Roots,
+    atomic_write,
+    atomic_write_bytes,
+    confine,
+    digest_file,
+    locked,
+    open_regular,
+    read_json,
+    safe_name,
+    sampled_digest,
+)
+from wan_core.job import run_job
+from wan_core.metrics import read_metrics
+from wan_core.run import read_status
+from wan_core.train import SaveStore, TrainConfig
+
+posix = pytest.mark.skipif(os.name == "nt", reason="needs POSIX files, which Windows does not have")
+
+HOSTILE = [
+    "", " ", ".", "..", "...", "a.", "a ", " a", ".hidden", "-rf", "_x", "../a", "..\\a", "a/b", "a\\b", "/etc/passwd",
+    "C:\\x", "C:x", "\\\\server\\share", "file:///x", "a:b", "a*b", "a?b", 'a"b', "a<b", "a>b", "a|b", "a\0b", "a\nb",
+    "a\n", "\na", "a\rb", "a\tb", "a\x1b[31m", "a\x7f", "a..b", "CON", "con.txt", "nul", "NUL.safetensors", "PRN", "aux",
+    "COM1", "com9.x", "lpt1", "CON .txt", "é", "e\u0301", "ﬁ", "\u202egpj.exe", "\ufeffa", "a\u2028b", "\ud800",
+    "x" * 101, "~", "$HOME", "%TEMP%", "a;b", "a`b", "a'b", "a&b", "名前", "１",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HOSTILE, ids=ascii)
+def test_a_hostile_name_is_refused_with_the_setting_and_the_rule(name: str) -> None:
+    with pytest.raises(ConfigError, match=r"run_name .* cannot be a file name\. Use 1-100 letters"):
+        safe_name(name, "run_name")
+
+
+@pytest.mark.parametrize(
+    "name", ["a", "x" * 100, "my run 2", "v1.2-final_b", "0", "console", "null", "com10x", "A.b.c"]
+)
+def test_an_ordinary_name_is_kept(name: str) -> None:
+    assert safe_name(name, "run_name") == name
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    root = tmp_path / "root"
+    (root / "inner").mkdir(parents=True)
+    (tmp_path / "outside.txt").write_text("secret")
+    (root / "inner" / "in.txt").write_text("fine")
+    return root
+
+
+@pytest.mark.parametrize(
+    "path", ["../outside.txt", "inner/../../outside.txt", "..", "/etc/passwd", "inner/../..", "../root2/x"]
+)
+def test_confine_refuses_to_leave_its_folder(place: Path, path: str) -> None:
+    with pytest.raises(FileError, match="leads outside its folder"):
+        confine(place, path, "folder")
+
+
+@posix
+@pytest.mark.parametrize("kind", ["file", "folder", "chain"])
+def test_confine_follows_links_to_where_they_lead(place: Path, kind: str) -> None:
+    link = place / "link"
+    if kind == "chain":
+        (place / "second").symlink_to(place.parent)
+    link.symlink_to({"file": "../outside.txt", "folder": "..", "chain": "second"}[kind])
+    with pytest.raises(FileError, match="leads outside its folder"):
+        confine(place, "link" if kind == "file" else "link/outside.txt", "folder")
+
+
+@posix
+def test_confine_allows_links_that_stay_inside(place: Path) -> None:
+    (place / "link").symlink_to("inner")
+    assert confine(place, "link/in.txt", "folder") == (place / "inner" / "in.txt").resolve()
+    assert confine(place, ".", "folder") == place.resolve()
+    assert confine(place, "not/there/yet", "folder") == place.resolve() / "not" / "there" / "yet"
+
+
+def test_a_sibling_whose_name_begins_like_the_root_is_outside(place: Path) -> None:
+    (place.parent / "root2").mkdir()
+    with pytest.raises(FileError):
+        confine(place, str(place.parent / "root2"), "folder")
+
+
+@posix
+def test_open_regular_takes_files_only_and_never_waits(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    with socket.socket(socket.AF_UNIX) as server:
+        here = os.getcwd()
+        os.chdir(tmp_path)  # socket paths may have about 100 characters
+        server.bind("sock")
+        os.chdir(here)
+        for path in (tmp_path / "fifo", tmp_path, Path("/dev/null"), Path("/dev/zero")):
+            with pytest.raises(FileError, match="is not a regular file"):
+                open_regular(path)
+        with pytest.raises(FileError, match="sock cannot be opened"):
+            open_regular(tmp_path / "sock")
+    with pytest.raises(FileError, match=r"absent cannot be opened: No such file"):
+        open_regular(tmp_path / "absent")
+    (tmp_path / "file").write_bytes(b"data")
+    (tmp_path / "link").symlink_to("file")
+    with open_regular(tmp_path / "link") as file:
+        assert file.read() == b"data"
+    with pytest.raises(FileError):
+        open_regular(tmp_path / "link", follow_links=False)
+
+
+@contextmanager
+def umask(mask: int) -> Iterator[None]:
+    before = os.umask(mask)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+@posix
+@pytest.mark.parametrize(("mask", "mode"), [(0o022, 0o644), (0o027, 0o640), (0o077, 0o600)])
+def test_a_written_file_has_the_mode_the_umask_says(tmp_path: Path, mask: int, mode: int) -> None:
+    path = tmp_path / "lora.safetensors"
+    with umask(mask):
+        atomic_write_bytes(path, b"new")
+        assert stat.S_IMODE(path.stat().st_mode) == mode
+        atomic_write_bytes(path, b"again")
+    assert stat.S_IMODE(path.stat().st_mode) == mode
+
+
+@posix
+@pytest.mark.parametrize(("mask", "mode"), [(0o022, 0o644), (0o027, 0o640)])
+def test_the_files_of_a_saved_step_have_the_mode_the_umask_says(tmp_path: Path, mask: int, mode: int) -> None:
+    with umask(mask):
+        saved = commit(SaveStore(tmp_path), 1)
+    for file in saved.folder.iterdir():
+        assert stat.S_IMODE(file.stat().st_mode) == mode, file.name
+
+
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "status.json"
+    atomic_write_bytes(path, b"old")
+
+    def write_and_fail() -> None:
+        with atomic_write(path) as file:
+            file.write(b"half of the new")
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(OSError, match="No space"):
+        write_and_fail()
+    assert path.read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["status.json"]
+
+
+@posix
+@pytest.mark.parametrize("kind", ["link", "dangling link", "folder", "fifo"])
+def test_atomic_write_replaces_regular_files_only(tmp_path: Path, kind: str) -> None:
+    path, other = tmp_path / "out", tmp_path / "other"
+    other.write_bytes(b"someone's")
+    if kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        path.symlink_to(other if kind == "link" else tmp_path / "absent")
+    before = sorted(os.listdir(tmp_path))
+    with pytest.raises(FileError, match="out exists and is not a regular file"):
+        atomic_write_bytes(path, b"new")
+    assert sorted(os.listdir(tmp_path)) == before
+    assert other.read_bytes() == b"someone's"
+
+
+@pytest.mark.parametrize("times", [1, 3, 9])
+def test_a_target_that_windows_holds_for_a_moment_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    real, calls = os.replace, []
+
+    def busy(source: Path, target: Path) -> None:
+        calls.append(source)
+        if len(calls) <= times:
+            raise PermissionError(errno.EACCES, "The process cannot access the file")
+        real(source, target)
+
+    monkeypatch.setattr(files.os, "replace", busy)
+    monkeypatch.setattr(files.time, "sleep", lambda _s: None)
+    atomic_write_bytes(tmp_path / "out", b"new")
+    assert (tmp_path / "out").read_bytes() == b"new"
+    assert len(calls) == times + 1
+
+
+def test_json_that_is_no_json_or_far_too_large_is_named(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text('{"version": 1')
+    with pytest.raises(FileError, match=r"run\.json is not valid JSON"):
+        read_json(tmp_path / "run.json")
+    with pytest.raises(FileError, match=r"run\.json is larger than"):
+        read_json(tmp_path / "run.json", limit_bytes=4)
+
+
+def test_a_sampled_digest_sees_size_beginning_and_every_window(tmp_path: Path) -> None:
+    path = tmp_path / "base"
+    data = bytearray(os.urandom(3 << 20))
+    path.write_bytes(data)
+    first = sampled_digest(path)
+    assert sampled_digest(path) == first
+    for place in (0, (1 << 20) - 1, len(data) // 2, len(data) - (len(data) // 64)):
+        data[place] ^= 1
+        path.write_bytes(data)
+        assert sampled_digest(path) != first, place
+        data[place] ^= 1
+    path.write_bytes(data + b"x")
+    assert sampled_digest(path) != first
+    assert len(digest_file(path)) == 64
+
+
+@posix
+def test_a_lock_is_held_by_one_and_gone_with_its_process(tmp_path: Path) -> None:
+    path = tmp_path / ".lock"
+
+    def take_and_die() -> None:
+        with locked(path, "busy"):
+            os._exit(137)
+
+    assert forked(take_and_die) == 137
+    with locked(path, "busy"), pytest.raises(FileError, match="busy"), locked(path, "busy"):
+        pass
+
+
+@pytest.mark.parametrize("reference", ["models:../x", "models:a/../../x", "models:/etc/passwd"])
+def test_a_reference_never_leaves_its_root(tmp_path: Path, reference: str) -> None:
+    with pytest.raises(FileError, match="leads outside its folder"):
+        Roots({"models": (str(tmp_path),)}).resolve(reference)
+
+
+def test_a_reference_needs_a_known_root_and_an_existing_file(tmp_path: Path) -> None:
+    roots = Roots({"models": (str(tmp_path),)})
+    with pytest.raises(ConfigError, match="is not of the form root:path"):
+        roots.resolve("x.safetensors")
+    with pytest.raises(ConfigError, match='Root "loras" of'):
+        roots.resolve("loras:x.safetensors")
+    with pytest.raises(FileError, match="was not found in"):
+        roots.resolve("models:x.safetensors")
+
+
+# ---- saved steps --------------------------------------------------------------------------------
+
+
+def state_of(step: int) -> dict[str, torch.Tensor]:
+    return {"lora.a": torch.full((300,), float(step)), "optimizer.a.step": torch.tensor(float(step))}
+
+
+def commit(store: SaveStore, step: int) -> saves.SavedStep:
+    return store.commit(step, "job", b"lora of %d" % step * 50, state_of(step), {"step": step})
+
+
+def holds(store: SaveStore, step: int) -> bool:
+    saved = store.read(step)
+    return (
+        saved is not None
+        and torch.equal(saved.read_state()["lora.a"], state_of(step)["lora.a"])
+        and saved.lora_file.read_bytes() == b"lora of %d" % step * 50
+    )
+
+
+def forked(work: Callable[[], None]) -> int:
+    """Exit code of `work` in a forked child; 0 when it returns."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # fork beside threads: the child only does file work
+        pid = os.fork()
+    if pid == 0:
+        code = 99
+        try:
+            work()
+            code = 0
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+class Dying:
+    """Ends this process at the n-th I/O call of a save: before it, in the middle of a write, or after it."""
+
+    def __init__(self, last: int, moment: str) -> None:
+        self.calls, self._last, self._moment = 0, last, moment
+
+    def wrap(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*words: Any, **options: Any) -> Any:
+            self.calls += 1
+            if self.calls == self._last and self._moment == "before":
+                os._exit(137)
+            try:
+                return call(*words, **options)
+            finally:
+                if self.calls == self._last:
+                    os._exit(137)
+
+        return counted
+
+    def write(self, path: Path, data: bytes) -> str:
+        """`saves._write`, with its steps counted and torn."""
+        file = self.wrap(open)(path, "wb", buffering=0)
+        half = len(data) // 2
+        self.wrap(file.write)(data[:half])
+        self.wrap(file.write)(data[half:])
+        os.fsync(file.fileno())
+        file.close()
+        return hashlib.sha256(data).hexdigest()
+
+    def install(self) -> None:
+        """In the child only; nothing is put back."""
+        saves._write = self.write
+        for name in ("mkdir", "replace", "rename", "rmdir", "unlink", "fsync"):
+            setattr(os, name, self.wrap(getattr(os, name)))
+
+
+def calls_of(work: Callable[[], Any]) -> int:
+    """How many I/O calls `work` makes, counted in a child."""
+    read, write = os.pipe()
+
+    def count() -> None:
+        counting = Dying(-1, "")
+        counting.install()
+        work()
+        os.write(write, str(counting.calls).encode())
+
+    assert forked(count) == 0
+    os.close(write)
+    with os.fdopen(read, "rb") as pipe:
+        return int(pipe.read())
+
+
+@posix
+@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize("earlier", ["nothing", "an older step", "a damaged step", "a killed save"])
+def test_a_crash_at_any_io_call_of_a_save_leaves_the_old_state_or_the_new(
+    tmp_path: Path, earlier: str, moment: str
+) -> None:
+    def prepare(folder: Path) -> SaveStore:
+        store = SaveStore(folder)
+        if earlier != "nothing":
+            commit(store, 1)
+        if earlier == "a damaged step":
+            commit(store, 2).lora_file.write_bytes(b"damaged")
+        if earlier == "a killed save":
+            (store.folder / ".step-000002.partial").mkdir()
+            (store.folder / ".step-000002.partial" / "lora.safetensors").write_bytes(b"half")
+        return store
+
+    counted = prepare(tmp_path / "count")
+    total = calls_of(lambda: commit(counted, 2))
+    print(f"{total} I/O calls, {earlier}, {moment}")  # noqa: T201
+    assert total >= 15
+    old = 0
+    for number in range(1, total + 1):
+        store = prepare(tmp_path / str(number))
+
+        def save_and_die(store: SaveStore = store, number: int = number) -> None:
+            Dying(number, moment).install()
+            commit(store, 2)
+
+        assert forked(save_and_die) == 137
+        latest = store.latest()
+        found = latest.step if latest is not None else 0
+        assert found in ((0, 2) if earlier == "nothing" else (1, 2)), f"call {number}"
+        assert found == 0 or holds(store, found), f"call {number}"
+        assert earlier == "nothing" or holds(store, 1), f"call {number}"
+        old += found != 2
+        commit(store, 2)
+        assert holds(store, 2), f"call {number}: the save could not be repeated"
+    assert 0 < old < total + 1
+
+
+@posix
+def test_a_step_damaged_again_and_again_can_be_saved_again_and_again(tmp_path: Path) -> None:
+    """The damaged ones are moved aside, never deleted, also under a process id that comes back (containers)."""
+    store = SaveStore(tmp_path)
+    for _ in range(3):
+        commit(store, 1).lora_file.write_bytes(b"damaged")
+    commit(store, 1)
+    assert holds(store, 1)
+    assert len([name for name in os.listdir(store.folder) if ".damaged" in name]) == 3
+
+
+def test_a_state_that_is_not_finite_is_never_saved(tmp_path: Path) -> None:
+    store = SaveStore(tmp_path)
+    commit(store, 1)
+    with pytest.raises(CheckpointError, match=r"lora\.a is not finite"):
+        store.commit(2, "job", b"", {"lora.a": torch.tensor([float("nan")])}, {})
+    assert os.listdir(store.folder) == ["step-000001"]
+
+
+def test_a_step_already_saved_is_kept_byte_for_byte(tmp_path: Path) -> None:
+    store = SaveStore(tmp_path)
+    first = commit(store, 1)
+    before = {file.name: file.stat().st_mtime_ns for file in first.folder.iterdir()}
+    store.commit(1, "job", b"other", state_of(9), {"step": 9})
+    assert {file.name: file.stat().st_mtime_ns for file in first.folder.iterdir()} == before
+
+
+# ---- a full disk --------------------------------------------------------------------------------
+
+SETTINGS = TrainConfig(
+    steps=4, save_every_n_steps=2, preview_every_n_steps=0, learning_rate=1e-3, eval_items=0, save_dtype="fp32"
+)
+
+
+def train(run: TinyRun) -> list[Event]:
+    events: list[Event] = []
+    run_job(run.directory, run.roots, emit=events.append, control=SignalControl())
+    return events
+
+
+def final(run: TinyRun) -> bytes:
+    return (run.directory / "saves" / "step-000004" / "state.safetensors").read_bytes()
+
+
+class FullDisk:
+    """`saves._write` and `os.replace` of `times` calls fail as on a full disk, from the first save on."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, times: int, number: int = errno.ENOSPC) -> None:
+        self.left = times
+        real = saves._write
+
+        def write(path: Path, data: bytes) -> str:
+            if self.left:
+                self.left -= 1
+                path.write_bytes(data[: len(data) // 3])  # torn, as a full disk leaves it
+                raise OSError(number, os.strerror(number), str(path))
+            return real(path, data)
+
+        monkeypatch.setattr(saves, "_write", write)
+        monkeypatch.setattr(job, "_RETRY_SAVE_S", 0.001)
+
+
+@pytest.mark.parametrize("times", [1, 2, 3, 7])
+def test_a_full_disk_pauses_the_run_which_goes_on_when_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    straight = make_run(tmp_path / "straight", train=SETTINGS)
+    train(straight)
+    run = make_run(tmp_path / "full", train=SETTINGS)
+    FullDisk(monkeypatch, times)
+    events = train(run)
+    notes = [e.text for e in events if isinstance(e, Note) and e.level == "warning"]
+    assert len(notes) == times
+    assert notes[0].startswith("Step 2 cannot be saved (No space left on device). Free some space")
+    assert [e.step for e in events if isinstance(e, CheckpointSaved)] == [2, 4]
+    assert final(run) == final(straight)
+    assert sorted(os.listdir(run.directory / "saves")) == ["step-000002", "step-000004"]
+
+
+def test_a_full_disk_leaves_the_last_saved_step_and_no_temporary_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = SaveStore(tmp_path)
+    commit(store, 1)
+    for times in (1, 2, 3):
+        real = saves._write
+        left = [times]
+
+        def write(path: Path, data: bytes, left: list[int] = left, real: Any = real) -> str:
+            left[0] -= 1
+            if left[0] == 0:
+                path.write_bytes(data[:3])
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return real(path, data)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(saves, "_write", write)
+            with pytest.raises(OSError, match="No space"):
+                commit(store, 2)
+        assert os.listdir(store.folder) == ["step-000001"]
+        assert holds(store, 1)
+
+
+class StopAfter:
+    """A control that asks for a stop once `ready` says so."""
+
+    def __init__(self, ready: Callable[[], bool]) -> None:
+        self._ready = ready
+
+    def stop_reason(self) -> str:
+        return "stopped by the user" if self._ready() else ""
+
+    def take(self, command: str) -> bool:
+        return False
+
+    def wait_decoded(self, sample_id: str, timeout_s: float) -> dict[str, Any] | None:
+        return None
+
+
+def test_a_run_that_waits_for_room_can_be_stopped_and_keeps_what_it_had(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make_run(tmp_path, train=SETTINGS)
+    run_job(run.directory, run.roots, emit=lambda _e: None, control=SignalControl(), max_steps=2)
+    disk = FullDisk(monkeypatch, 1000)
+    with pytest.raises(OSError, match="No space"):
+        run_job(run.directory, run.roots, emit=lambda _e: None, control=StopAfter(lambda: disk.left < 998))
+    latest = SaveStore(run.directory).latest()
+    assert latest is not None
+    assert latest.step == 2
+    assert read_status(run.directory).state == "failed"
+    disk.left = 0
+    train(run)
+    assert read_status(run.directory).state == "done"
+
+
+def test_an_error_of_the_disk_that_waiting_cannot_mend_ends_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make_run(tmp_path, train=SETTINGS)
+    FullDisk(monkeypatch, 1000, errno.EIO)
+    with pytest.raises(OSError, match="Input/output error"):
+        train(run)
+    assert read_status(run.directory).state == "failed"
+
+
+def test_a_status_file_that_cannot_be_written_while_the_disk_is_full_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make_run(tmp_path, train=SETTINGS)
+    real, left = job.write_status, [3]
+
+    def full(directory: Path, status: Any) -> None:
+        if status.step and left[0]:
+            left[0] -= 1
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(directory, status)
+
+    monkeypatch.setattr(job, "write_status", full)
+    monkeypatch.setattr(job, "_RETRY_SAVE_S", 0.001)
+    events = train(run)
+    assert [e.step for e in events if isinstance(e, CheckpointSaved)] == [2, 4]
+    assert read_status(run.directory).state == "done"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full, the disk that is always full")
+def test_a_metrics_file_on_a_full_disk_costs_lines_and_not_the_run(tmp_path: Path) -> None:
+    run = make_run(tmp_path, train=SETTINGS)
+    (run.directory / "metrics.jsonl").symlink_to("/dev/full")
+    train(run)
+    assert read_status(run.directory).state == "done"
+    assert SaveStore(run.directory).steps() == [2, 4]
+
+
+def test_a_torn_last_line_of_the_metrics_costs_that_line_only(tmp_path: Path) -> None:
+    run = make_run(tmp_path, train=SETTINGS)
+    run_job(run.directory, run.roots, emit=lambda _e: None, control=SignalControl(), max_steps=2)
+    metrics = run.directory / "metrics.jsonl"
+    metrics.write_bytes(metrics.read_bytes() + b'{"event": "step", "step": 3, "lo\xff')
+    assert [m["step"] for m in read_metrics(metrics) if m["event"] == "step"] == [1, 2]
+    train(run)
+    assert [m["step"] for m in read_metrics(metrics) if m["event"] == "step"] == [1, 2, 3, 4]
+    assert len({m["loss"] for m in read_metrics(metrics) if m["event"] == "step"}) == 4

@@ -1,0 +1,143 @@
+"""The maths of flow matching, against pinned numbers (tests/fixtures/wan_math_golden.json) and by hand."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from wan_core.errors import ConfigError
+from wan_core.flow import (
+    TIMESTEP_SAMPLINGS,
+    add_noise,
+    draw_noise,
+    draw_sigma,
+    seeded_generator,
+    shift_sigma,
+    simple_sigmas,
+    velocity_loss,
+    velocity_target,
+)
+
+GOLDEN: dict[str, Any] = json.loads(
+    (Path(__file__).parents[1] / "fixtures" / "wan_math_golden.json").read_text(encoding="utf-8")
+)
+CASES = pytest.mark.parametrize("case", GOLDEN["cases"], ids=lambda case: f"shift {case['shift']:g}")
+
+
+@CASES
+def test_ten_simple_sigmas_are_the_shifted_line_from_one_to_zero(case: dict[str, Any]) -> None:
+    sigmas = simple_sigmas(case["steps"], case["shift"])
+    assert sigmas.dtype == torch.float32
+    # float32 rounds numbers up to 1 by at most 6e-8.
+    torch.testing.assert_close(sigmas.double(), torch.tensor(case["sigmas_euler"]).double(), rtol=0, atol=6e-8)
+
+
+@CASES
+def test_euler_steps_over_simple_sigmas_follow_the_pinned_trajectory(case: dict[str, Any]) -> None:
+    sigmas = simple_sigmas(case["steps"], case["shift"]).double()
+    x = torch.tensor(GOLDEN["x_init"], dtype=torch.float64)
+    for index, expected in enumerate(case["euler_trajectory"]):
+        velocity = 0.5 * x - 0.8 * sigmas[index] ** 2 + 0.3 * torch.sin(3 * x)
+        x = x + (sigmas[index + 1] - sigmas[index]) * velocity
+        torch.testing.assert_close(x, torch.tensor(expected, dtype=torch.float64), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("steps", [1, 3, 4, 6, 7, 20, 30, 999, 1000])
+def test_simple_sigmas_fall_from_one_to_zero_for_any_number_of_steps(steps: int) -> None:
+    sigmas = simple_sigmas(steps, 8.0)
+    assert len(sigmas) == steps + 1
+    assert sigmas[0] == 1
+    assert sigmas[-1] == 0
+    assert bool((sigmas.diff() < 0).all())
+
+
+def test_thirty_steps_pick_whole_thousandths_as_comfyui_does() -> None:
+    """1000 / 30 = 33.33: entries 1000, 967, 934, 900 of the grid, not 1 - k / 30."""
+    assert simple_sigmas(30, 1.0)[:4].tolist() == pytest.approx([1.0, 0.967, 0.934, 0.9], abs=1e-7)
+
+
+@pytest.mark.parametrize("shift", sorted(GOLDEN["shift_map"]))
+def test_the_shift_map_equals_the_pinned_one(shift: str) -> None:
+    sigma = torch.tensor(GOLDEN["shift_map_u"], dtype=torch.float64)
+    expected = torch.tensor(GOLDEN["shift_map"][shift], dtype=torch.float64)
+    torch.testing.assert_close(shift_sigma(sigma, float(shift)), expected, rtol=0, atol=1e-12)
+
+
+def test_shift_of_one_leaves_sigma_unchanged() -> None:
+    sigma = torch.linspace(0, 1, 101, dtype=torch.float64)
+    torch.testing.assert_close(shift_sigma(sigma, 1.0), sigma, rtol=0, atol=0)
+
+
+def test_noising_target_and_loss_by_hand() -> None:
+    latent, noise = torch.full((2, 1, 1, 1, 1), 2.0), torch.full((2, 1, 1, 1, 1), -1.0)
+    noised = add_noise(latent, noise, torch.tensor([0.25, 1.0]))
+    assert noised.flatten().tolist() == [1.25, -1.0]
+    target = velocity_target(latent, noise)
+    assert target.flatten().tolist() == [-3.0, -3.0]
+    assert float(velocity_loss(torch.zeros_like(target), target)) == 9.0
+
+
+@pytest.mark.parametrize("sampling", TIMESTEP_SAMPLINGS)
+@pytest.mark.parametrize("expert", [(0.0, 1.0), (0.0, 0.875), (0.875, 1.0), (0.9, 1.0)])
+def test_drawn_noise_levels_stay_in_the_range_of_the_expert(sampling: str, expert: tuple[float, float]) -> None:
+    low, high = expert
+    sigma = draw_sigma(2000, seeded_generator(1, sampling), sampling=sampling, shift=3.0, sigma_min=low, sigma_max=high)
+    assert sigma.shape == (2000,)
+    assert low <= float(sigma.min()) <= float(sigma.max()) <= high
+
+
+def test_an_expert_sees_the_noise_levels_it_would_see_in_the_pair() -> None:
+    """The distribution is cut, not squeezed: quantiles equal those of the whole one above the boundary."""
+    settings = {"sampling": "shift", "shift": 5.0}
+    whole = draw_sigma(200_000, seeded_generator(1), **settings)  # type: ignore[arg-type]
+    cut = draw_sigma(20_000, seeded_generator(2), **settings, sigma_min=0.875)  # type: ignore[arg-type]
+    at = torch.tensor([0.1, 0.5, 0.9])
+    torch.testing.assert_close(cut.quantile(at), whole[whole >= 0.875].quantile(at), rtol=0, atol=2e-3)
+
+
+def test_a_range_that_is_almost_never_drawn_is_refused_in_one_sentence() -> None:
+    with pytest.raises(ConfigError, match="almost never falls into the range 999-1000"):
+        draw_sigma(64, seeded_generator(0), sampling="sigmoid", shift=1.0, sigmoid_scale=0.01, sigma_min=0.999)
+
+
+def test_an_unknown_sampling_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(ConfigError, match="uniform, sigmoid, shift"):
+        draw_sigma(1, seeded_generator(0), sampling="sigmiod", shift=1.0)
+
+
+@pytest.mark.parametrize("shift", sorted(set(GOLDEN["shift_sampling_quantiles"]) - {"q"}))
+def test_shift_sampling_has_the_pinned_quantiles(shift: str) -> None:
+    pinned = GOLDEN["shift_sampling_quantiles"]
+    sigma = draw_sigma(200_000, seeded_generator("quantiles", shift), sampling="shift", shift=float(shift)).double()
+    at = torch.tensor(pinned["q"], dtype=torch.float64)
+    # The standard error of these quantiles of 200,000 draws is below 0.001.
+    torch.testing.assert_close(sigma.quantile(at), torch.tensor(pinned[shift]).double(), rtol=0, atol=4e-3)
+
+
+def test_generators_depend_on_every_part_of_their_name_and_on_nothing_else() -> None:
+    first = draw_noise((8,), seeded_generator(0, "noise", 3))
+    torch.manual_seed(99)
+    torch.rand(5)
+    assert torch.equal(draw_noise((8,), seeded_generator(0, "noise", 3)), first)
+    others = [(0, "noise", 4), (1, "noise", 3), (0, "sigma", 3), (0, "noise", "3x"), (0, "noise"), ("0noise", 3)]
+    for parts in others:
+        assert not torch.equal(draw_noise((8,), seeded_generator(*parts)), first), parts
+
+
+def test_neighbouring_micro_steps_draw_uncorrelated_noise() -> None:
+    draws = torch.stack([draw_noise((4096,), seeded_generator(0, "noise", step)) for step in range(20)])
+    correlation = torch.corrcoef(draws) - torch.eye(20)
+    # 190 pairs of 4096 normal numbers: the largest correlation of independent ones is near 0.045.
+    assert float(correlation.abs().max()) < 5 / math.sqrt(4096)
+
+
+def test_drawing_leaves_the_global_random_state_alone() -> None:
+    before = torch.random.get_rng_state()
+    draw_sigma(4, seeded_generator(0), sampling="shift", shift=3.0)
+    draw_noise((4,), seeded_generator(1))
+    assert torch.equal(torch.random.get_rng_state(), before)

@@ -1,0 +1,64 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { findNode, SaveWatch, summaryText } from "../../web/js/lib/status.mjs";
+
+const graph = (nodes) => ({ getNodeById: (id) => nodes[id] ?? null });
+
+test("a node is found by its id, and inside subgraphs by its path", () => {
+  const inner = { name: "inner" };
+  const middle = { subgraph: graph({ 1: inner }) };
+  const root = graph({ 3: middle });
+  assert.equal(findNode(root, 3), middle);
+  assert.equal(findNode(root, "3:1"), inner);
+});
+
+test("an id that names nothing finds nothing", () => {
+  const root = graph({ 3: {} });
+  assert.equal(findNode(root, "4"), null);
+  assert.equal(findNode(root, "3:1"), null);
+  assert.equal(findNode(root, "3:1:2"), null);
+  assert.equal(findNode(undefined, "3"), null);
+});
+
+test("a finished run is summed up with its loss and the name loaders list", () => {
+  const run = {
+    status: "done",
+    step: 20,
+    steps: 20,
+    eval_loss_first: 1.23456,
+    eval_loss_last: 0.5,
+    lora_name: "wan_trainer/a.safetensors",
+  };
+  assert.equal(
+    summaryText(run),
+    "done: step 20 of 20, evaluation loss 1.2346 → 0.5000\nwan_trainer/a.safetensors",
+  );
+});
+
+test("a stopped run says why, and numbers that are missing are left out", () => {
+  const run = { status: "stopped", step: 3, steps: 20, reason: "cancelled", eval_loss_first: null };
+  assert.equal(summaryText(run), "stopped: step 3 of 20 (cancelled)");
+});
+
+test("lists are fetched once per save and once per end", () => {
+  const watch = new SaveWatch();
+  const messages = [
+    { state: "new" },
+    { state: "new", saved_step: 10 },
+    { state: "new", saved_step: 10 },
+    { state: "new", saved_step: 20 },
+    { state: "done", saved_step: 20 },
+    { state: "done", saved_step: 20 },
+  ];
+  const asked = messages.map((facts) => watch.isNew({ node: "8", text: "", run: "a", ...facts }));
+  assert.deepEqual(asked, [false, true, false, true, true, false]);
+});
+
+test("the same step of another run or another node is news", () => {
+  const watch = new SaveWatch();
+  const saved = { node: "8", text: "", run: "a", saved_step: 10 };
+  assert.equal(watch.isNew(saved), true);
+  assert.equal(watch.isNew({ ...saved, run: "b" }), true);
+  assert.equal(watch.isNew({ ...saved, node: "3:8", run: "b" }), true);
+});

@@ -1,0 +1,68 @@
+// @ts-check
+/** What the status line says and when loader lists are fetched anew. Pure: no page, no server. */
+
+/**
+ * A `wan_trainer.status` message. Facts stay in later messages of the same node until they change.
+ * @typedef {{ node: string, text: string, state?: string, run?: string, saved_step?: number }} Status
+ */
+
+/**
+ * What TrainLoRA leaves in its ui output as `wan_run`.
+ * @typedef {{ status: string, step: number, steps: number, lora_name?: string, reason?: string,
+ *   eval_loss_first?: number | null, eval_loss_last?: number | null }} RunSummary
+ */
+
+/**
+ * The node an id names, or null. Inside subgraphs the id is a path such as "3:1".
+ * @template {{ subgraph?: { getNodeById: (id: number) => T | null } }} T
+ * @param {{ getNodeById: (id: number) => T | null } | undefined} root
+ * @param {string | number} id
+ * @returns {T | null}
+ */
+export function findNode(root, id) {
+  let graph = root;
+  /** @type {T | null} */
+  let node = null;
+  for (const part of String(id).split(":")) {
+    node = graph?.getNodeById(Number(part)) ?? null;
+    graph = node?.subgraph;
+  }
+  return node;
+}
+
+/**
+ * The line under a run that ended: how far it came, what the evaluation loss did, how the LoRA is called.
+ * @param {RunSummary} run
+ * @returns {string}
+ */
+export function summaryText(run) {
+  const { eval_loss_first: first, eval_loss_last: last } = run;
+  const loss =
+    Number.isFinite(first) && Number.isFinite(last)
+      ? `, evaluation loss ${Number(first).toFixed(4)} → ${Number(last).toFixed(4)}`
+      : "";
+  const reason = run.reason && run.status !== "done" ? ` (${run.reason})` : "";
+  const name = run.lora_name ? `\n${run.lora_name}` : "";
+  return `${run.status}: step ${run.step} of ${run.steps}${reason}${loss}${name}`;
+}
+
+/** Says once per save and once per end of a run that the lists of LoRA loaders are out of date. */
+export class SaveWatch {
+  constructor() {
+    /** @type {Map<string, string>} */
+    this.seen = new Map();
+  }
+
+  /**
+   * @param {Status} status
+   * @returns {boolean}
+   */
+  isNew(status) {
+    const ended = status.state === "done" || status.state === "stopped";
+    if (status.saved_step === undefined && !ended) return false;
+    const key = JSON.stringify([status.run, status.saved_step, ended && status.state]);
+    if (this.seen.get(status.node) === key) return false;
+    this.seen.set(status.node, key);
+    return true;
+  }
+}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from typing import Any
@@ -41,8 +42,9 @@ class NodeProgress:
     """What one node shows while it works. Updates are throttled: ComfyUI sends each of them with all started nodes."""
 
     def __init__(self, node_id: str, button: CancelButton | None = None) -> None:
+        """With a `button`, a press of Cancel noticed here is kept for it; without one ComfyUI's interrupt is raised."""
         self._node_id = node_id
-        self._button = button or CancelButton()
+        self._button = button
         self._bar: Any = None
         self._total = 0
         self._last_bar = self._last_status = 0.0
@@ -51,7 +53,7 @@ class NodeProgress:
         self._status: dict[str, Any] = {"node": node_id}
 
     def bar(self, done: int, total: int) -> None:
-        """Show `done` of `total`. A press of Cancel that ComfyUI notices here is kept for the button."""
+        """Show `done` of `total`."""
         now = time.monotonic()
         if total <= 0 or (done < total and now - self._last_bar < _MIN_INTERVAL_S):
             return
@@ -60,7 +62,7 @@ class NodeProgress:
         self._last_bar = now
         preview = ("JPEG", self._preview, 512) if self._preview is not None else None
         self._preview = None
-        with self._button.listening():
+        with self._button.listening() if self._button is not None else contextlib.nullcontext():
             self._bar.update_absolute(done, total, preview)
 
     def show(self, picture: Image.Image) -> None:

@@ -133,7 +133,7 @@ def test_a_bad_pattern_is_refused_before_anything_is_loaded(field: str) -> None:
 
 
 def test_an_unknown_scheme_names_the_nearest() -> None:
-    with pytest.raises(ConfigError, match='"fp8_e4m3" is unknown. Did you mean "fp8_e4m3fn"'):
+    with pytest.raises(ConfigError, match=r'"fp8_e4m3" is unknown\. Did you mean "fp8_e4m3fn"'):
         QuantizeConfig(scheme="fp8_e4m3")
 
 

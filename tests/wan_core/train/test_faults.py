@@ -371,7 +371,7 @@ def test_decoded_clips_are_indexed_and_errors_are_notes(tmp_path: Path) -> None:
 def test_a_parent_that_needs_room_is_asked_again_once_there_is_room(tmp_path: Path) -> None:
     run = make_run(tmp_path, train=settings(preview_every_n_steps=6), preview=SampleConfig(steps=2))
     control = Steered()
-    control.answers = dict.fromkeys(("step-000000_p0", "step-000006_p0"), {"needs_room": True})
+    control.answers = {name: {"needs_room": True} for name in ("step-000000_p0", "step-000006_p0")}
     wanted = of(train(run, control), DecodeWanted)
     assert [w.made_room for w in wanted] == [False, True, False, True]
     assert read_status(run.directory).state == "done"
@@ -476,7 +476,7 @@ def test_an_expert_trains_and_is_evaluated_in_its_noise_range_only(
 
 def test_an_expert_of_a_single_model_is_refused(tmp_path: Path) -> None:
     run = make_run(tmp_path, train=settings(expert="high"))
-    with pytest.raises(ConfigError, match='expert "high" makes no sense for 2.1 T2V-128 wide, which has one model'):
+    with pytest.raises(ConfigError, match=r'expert "high" makes no sense for 2\.1 T2V-128 wide, which has one model'):
         train(run)
 
 

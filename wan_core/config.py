@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import sys
 import types
 import typing
 from typing import Any, TypeVar, Union, get_args, get_origin
@@ -93,7 +94,9 @@ def _read(hint: Any, value: Any, where: str) -> Any:
         return tuple(_read(get_args(hint)[0], v, f"{where}[{i}]") for i, v in enumerate(value))
     if isinstance(hint, type) and issubclass(hint, Config):
         return value if isinstance(value, hint) else hint.from_dict(value, where)
-    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+    if hint is float and isinstance(value, int | float) and not isinstance(value, bool):
+        if not -sys.float_info.max <= value <= sys.float_info.max:  # Python's JSON reader takes NaN and 1e999
+            raise ConfigError(f"{where} must be a finite number, not {value!r:.40}.")
         return float(value)
     if isinstance(hint, type) and (not isinstance(value, hint) or (hint is not bool and isinstance(value, bool))):
         wanted = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}

@@ -149,7 +149,7 @@ def read_json(path: Path, *, limit_bytes: int = 64 << 20) -> Any:
         raise FileError(f"{path.name} is larger than {limit_bytes >> 20} MiB; it is not a file of ours.")
     try:
         return json.loads(data)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise FileError(f"{path.name} is not valid JSON ({error}). Restore it or delete it.") from error
 
 

@@ -33,7 +33,12 @@ from .train import Group, Previewer, SavedStep, SaveStore, TargetFunction, Train
 __all__ = ["SampleJob", "export_lora", "run_job", "sample_job"]
 
 _log = logging.getLogger(__name__)
-_FULL_DISK = (errno.ENOSPC, errno.EDQUOT if hasattr(errno, "EDQUOT") else errno.ENOSPC, errno.EROFS, errno.ENOENT)
+_MENDABLE = tuple(
+    getattr(errno, name)
+    for name in ("ENOSPC", "EDQUOT", "EROFS", "ENOENT", "EACCES", "EPERM", "EBUSY")
+    if hasattr(errno, name)
+)
+"""Errors of a save that pass, or that a user can mend: no room, no rights, a file held open (Windows)."""
 _RETRY_SAVE_S = 5.0
 
 
@@ -258,10 +263,11 @@ class _Session:
                 self._status("running")
                 break
             except OSError as error:
-                if error.errno not in _FULL_DISK or self.control.stop_reason():
+                if error.errno not in _MENDABLE or self.control.stop_reason():
                     raise
                 text = (
-                    f"Step {step} cannot be saved ({error.strerror}). Free some space; the run waits and loses nothing."
+                    f"Step {step} cannot be saved ({error.strerror}). Make room, or make the run's folder writable; "
+                    "the run waits and loses nothing."
                 )
                 self.emit(Note(text=text, level="warning"))
                 _wait(_RETRY_SAVE_S, self.control)

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from . import __version__
 from .config import Config
-from .errors import ConfigError
+from .errors import ConfigError, WanTrainerError
 from .files import FileError, Roots, atomic_write_json, read_json, safe_name, sampled_digest
 from .load import ModelPlan
 from .lora import LoraConfig
@@ -65,9 +66,7 @@ class RunConfig(Config):
 
     def __post_init__(self) -> None:
         if self.version != RUN_VERSION:
-            raise ConfigError(
-                f"run.json has version {self.version}; this pack reads version {RUN_VERSION}. Update the pack."
-            )
+            raise ConfigError(_other_version(self.version))
         safe_name(self.run_name, "run_name")
 
     def with_digests(self, roots: Roots) -> RunConfig:
@@ -96,6 +95,7 @@ class RunConfig(Config):
         data["model"]["placement"] = {"copies": self.model.placement.devices if copies else ""}
         data["data"].pop("num_items")
         data["lora"].pop("start_from")
+        data["lora"]["alpha"] = 0.0 if self.lora.scale == 1 else self.lora.alpha
         return data
 
     @property
@@ -123,11 +123,18 @@ def read_run(directory: Path) -> RunConfig:
     """run.json of a run directory (or that file itself)."""
     path = directory if directory.name == "run.json" else directory / "run.json"
     try:
-        return RunConfig.from_dict(read_json(path))
+        data = read_json(path)
+        if isinstance(data, dict) and data.get("version", RUN_VERSION) != RUN_VERSION:
+            raise ConfigError(_other_version(data["version"]))  # before its new settings are called unknown
+        return RunConfig.from_dict(data)
     except FileError as error:
-        raise ConfigError(f"{directory.name} is not a run directory: {error}") from error
+        raise ConfigError(f"{path.parent.name} is not a run directory: {error}") from error
     except ConfigError as error:
         raise ConfigError(f"{path.parent.name}/run.json: {error}") from error
+
+
+def _other_version(version: object) -> str:
+    return f"This run has version {version!r:.20}; this pack reads version {RUN_VERSION}. Update the pack."
 
 
 def read_status(directory: Path) -> RunStatus:
@@ -167,7 +174,7 @@ def choose_run(runs: Path, config: RunConfig, *, resume: str = "auto") -> RunDec
     for number in range(1, 1000):
         name = config.run_name if number == 1 else f"{config.run_name}_{number:03d}"
         directory = runs / name
-        if not directory.exists():
+        if not os.path.lexists(directory):
             free = directory
             break
         if not (directory / "run.json").is_file():
@@ -175,8 +182,8 @@ def choose_run(runs: Path, config: RunConfig, *, resume: str = "auto") -> RunDec
             continue
         try:
             known = read_run(directory)
-        except ConfigError as error:
-            different.append(f"{name} cannot be read ({error})")
+        except ConfigError as error:  # damaged, or of another version of the pack: the user's to mend, never ours
+            different.append(str(error).rstrip("."))
             continue
         if resume != "new" and known.job_id == config.job_id:
             return _decide(directory, config)
@@ -208,8 +215,11 @@ def prepare_run(decision: RunDecision, config: RunConfig) -> RunConfig:
     return config
 
 
-def _decide(directory: Path, wanted: RunConfig) -> RunDecision:
-    status = read_status(directory)
+def _decide(directory: Path, known: RunConfig, wanted: RunConfig) -> RunDecision:
+    try:
+        status = read_status(directory)
+    except WanTrainerError:  # only a summary of saves/, which the worker goes by
+        return RunDecision(directory, "resume", f"{directory.name} continues; its status.json was damaged.")
     if status.state == "done" and status.step >= wanted.train.steps:
         return RunDecision(directory, "done", f"{directory.name} is finished at step {status.step}; nothing to train.")
     total = wanted.train.steps

@@ -1,4 +1,4 @@
-"""Files, safely: names, confinement, whole writes; and saves that a crash or a full disk cannot harm (F2, F15, F19-F21)."""
+"""Files, safely: names, confinement, whole writes; saves that neither a crash nor a full disk can harm."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ posix = pytest.mark.skipif(os.name == "nt", reason="needs POSIX files, which Win
 HOSTILE = [
     "", " ", ".", "..", "...", "a.", "a ", " a", ".hidden", "-rf", "_x", "../a", "..\\a", "a/b", "a\\b", "/etc/passwd",
     "C:\\x", "C:x", "\\\\server\\share", "file:///x", "a:b", "a*b", "a?b", 'a"b', "a<b", "a>b", "a|b", "a\0b", "a\nb",
-    "a\n", "\na", "a\rb", "a\tb", "a\x1b[31m", "a\x7f", "a..b", "CON", "con.txt", "nul", "NUL.safetensors", "PRN", "aux",
-    "COM1", "com9.x", "lpt1", "CON .txt", "é", "e\u0301", "ﬁ", "\u202egpj.exe", "\ufeffa", "a\u2028b", "\ud800",
+    "a\n", "\na", "a\rb", "a\tb", "a\x1b[31m", "a\x7f", "a..b", "CON", "con.txt", "nul", "NUL.safetensors", "PRN",
+    "aux", "COM1", "com9.x", "lpt1", "CON .txt", "é", "e\u0301", "ﬁ", "\u202egpj.exe", "\ufeffa", "a\u2028b", "\ud800",
     "x" * 101, "~", "$HOME", "%TEMP%", "a;b", "a`b", "a'b", "a&b", "名前", "１",
 ]  # fmt: skip
 

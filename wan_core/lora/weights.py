@@ -43,15 +43,16 @@ class LoraWeights:
                 f"{source} does not fit this LoRA: {len(missing)} weights are missing and {len(unknown)} unknown "
                 f"(for example {min(missing or unknown)}). Use the same base model and targets."
             )
+        for name, parameter in parameters.items():
+            value = self.tensors[name]
+            if value.shape != parameter.shape:
+                raise CheckpointError(
+                    f"{source}: {name} has shape {tuple(value.shape)}, needed is {tuple(parameter.shape)}. "
+                    "Set rank to the rank of the file."
+                )
         with torch.no_grad():
             for name, parameter in parameters.items():
-                value = self.tensors[name]
-                if value.shape != parameter.shape:
-                    raise CheckpointError(
-                        f"{source}: {name} has shape {tuple(value.shape)}, needed is {tuple(parameter.shape)}. "
-                        "Set rank to the rank of the file."
-                    )
-                parameter.copy_(value)
+                parameter.copy_(self.tensors[name])
 
 
 def read_lora(path: Path, alpha_over_rank: float) -> LoraWeights:
@@ -69,7 +70,7 @@ def read_lora(path: Path, alpha_over_rank: float) -> LoraWeights:
         for key in header.tensors:
             name = key.removeprefix(_PREFIX)
             if name.endswith(".alpha"):
-                alphas[name.removesuffix(".alpha")] = float(file.get_tensor(key))
+                alphas[name.removesuffix(".alpha")] = _alpha(file.get_tensor(key), key, path)
                 continue
             suffix = next((s for s in _PAIRS if name.endswith(s)), None)
             if suffix is None or not key.startswith(_PREFIX):
@@ -77,9 +78,20 @@ def read_lora(path: Path, alpha_over_rank: float) -> LoraWeights:
                     f'{path.name}: key "{key[:80]}" is not of the form diffusion_model.<module>.lora_A.weight. '
                     "Convert the LoRA to ComfyUI's format first."
                 )
-            tensors[name.removesuffix(suffix) + _PAIRS[suffix]] = file.get_tensor(key).float()
+            value = file.get_tensor(key).float()
+            if value.ndim != 2:
+                raise CheckpointError(f"{path.name}: {key} has shape {tuple(value.shape)}; a matrix was expected.")
+            if not torch.isfinite(value).all():
+                raise CheckpointError(f"{path.name}: {key} is not finite. Use an earlier file of that LoRA.")
+            tensors[name.removesuffix(suffix) + _PAIRS[suffix]] = value
     for name in [n for n in tensors if n.endswith(".lora_B.weight")]:
         module = name.removesuffix(".lora_B.weight")
         rank = tensors[name].shape[1]
         tensors[name] *= alphas.get(module, rank) / rank / alpha_over_rank
     return LoraWeights(tensors)
+
+
+def _alpha(value: Tensor, key: str, path: Path) -> float:
+    if value.numel() != 1 or not torch.isfinite(value).all():
+        raise CheckpointError(f"{path.name}: {key} is not one finite number. Use an undamaged LoRA file.")
+    return float(value)

@@ -58,6 +58,17 @@ class SampleConfig(Config):
     def __post_init__(self) -> None:
         if self.sampling != "custom" and self.sampling not in PRESETS:
             raise ConfigError(f'sampling "{self.sampling}" is unknown.{nearest(self.sampling, [*PRESETS, "custom"])}')
+        for name, value, high in (
+            ("width", self.width, 16384),
+            ("height", self.height, 16384),
+            ("num_frames", self.num_frames, 10_001),
+            ("steps", self.steps, 1000),
+            ("cfg", self.cfg, 100.0),
+            ("shift", self.shift, 1000.0),
+            ("seed", self.seed, 2**64 - 1),
+        ):
+            if not 0 <= value <= high:
+                raise ConfigError(f"{name} {value} is out of range. Use 0 to {high}.")
         if self.num_frames and self.num_frames % 4 != 1:
             low = self.num_frames - (self.num_frames - 1) % 4
             raise ConfigError(f"num_frames {self.num_frames} is not 4n+1. Set it to {low} or {low + 4}.")

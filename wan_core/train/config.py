@@ -74,6 +74,9 @@ class TrainConfig(Config):
             ("eval_items", 0, 1000),
             ("learning_rate", 0.0, 10.0),
             ("weight_decay", 0.0, 10.0),
+            ("adam_beta1", 0.0, 0.9999999),
+            ("adam_beta2", 0.0, 0.9999999),
+            ("adam_epsilon", 0.0, 1.0),
             ("max_grad_norm", 0.0, 1e9),
             ("discrete_flow_shift", 0.01, 1000.0),
             ("sigmoid_scale", 0.01, 100.0),
@@ -83,6 +86,9 @@ class TrainConfig(Config):
             value = getattr(self, name)
             if not low <= value <= high:
                 raise ConfigError(f"{name} {value} is out of range. Use {low} to {high}.")
+        for timestep in self.eval_timesteps:
+            if not 0 <= timestep <= 1000:
+                raise ConfigError(f"eval_timesteps {timestep} is out of range. Use 0 to 1000.")
         if self.lr_warmup_steps >= self.steps:
             raise ConfigError(
                 f"lr_warmup_steps {self.lr_warmup_steps} is not below steps {self.steps}, so the learning rate would "

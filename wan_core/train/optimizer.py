@@ -49,7 +49,12 @@ def optimizer_state(optimizer: torch.optim.Optimizer, parameters: dict[str, nn.P
 def load_optimizer_state(
     optimizer: torch.optim.Optimizer, parameters: dict[str, nn.Parameter], state: dict[str, Tensor]
 ) -> None:
-    """Put `optimizer_state` back, each tensor in the dtype and place a fresh step would have it."""
+    """Put `optimizer_state` back, each tensor in the dtype and place a fresh step would have it.
+
+    A state without any optimizer tensor was taken before the first good step; the optimizer then starts fresh.
+    """
+    if not any(name.startswith("optimizer.") for name in state):
+        return
     for name, parameter in parameters.items():
         prefix = f"optimizer.{name}."
         mine: dict[str, Any] = {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}

@@ -1,0 +1,343 @@
+"""The LoRA file: its keys, its bytes, its way back in; and what is said when peft cannot work here."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+
+from tests.support.tiny_run import make_roots, make_run
+from wan_core.control import SignalControl
+from wan_core.errors import CheckpointError, ConfigError, ExportError, WanTrainerError
+from wan_core.export import LoraFile
+from wan_core.files import Roots
+from wan_core.job import export_lora, run_job
+from wan_core.load import ModelPlan, materialize
+from wan_core.lora import LoraConfig, LoraWeights, adapter_parameters, inject_lora, read_lora, set_strength
+from wan_core.model import WanShape, WanTransformer, to_original
+from wan_core.train import TrainConfig
+
+ROOT = Path(__file__).parents[3]
+FIXTURES = ROOT / "tests" / "fixtures"
+PLAN = ModelPlan(base_file="diffusion_models:wan_tiny_t2v.safetensors")
+
+
+@pytest.fixture(scope="module")
+def roots(tmp_path_factory: pytest.TempPathFactory) -> Roots:
+    return make_roots(tmp_path_factory.mktemp("lora"))[0]
+
+
+def build(roots: Roots, config: LoraConfig, seed: int = 1) -> WanTransformer:
+    return materialize(PLAN, roots, config, seed=seed)
+
+
+def fill(model: WanTransformer, size: float = 0.1) -> None:
+    generator = torch.Generator().manual_seed(6)
+    for name, parameter in adapter_parameters(model).items():
+        if name.endswith("lora_B.weight"):
+            parameter.data = size * torch.randn(parameter.shape, generator=generator)
+
+
+def output(model: WanTransformer) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(2)
+    latent, text = torch.randn(1, 16, 2, 4, 6, generator=generator), torch.zeros(1, 512, 4096)
+    text[:, :9] = torch.randn(1, 9, 4096, generator=generator)
+    with torch.no_grad():
+        return model.train(False)(latent, torch.tensor([700.0]), text)
+
+
+def file_of(model: WanTransformer, config: LoraConfig, dtype: str = "fp32") -> LoraFile:
+    return LoraFile(
+        weights=LoraWeights.of(model), alpha=config.effective_alpha, dtype=dtype, metadata={"b": "2", "a": "1"}
+    )
+
+
+# ---- adapters -----------------------------------------------------------------------------------
+
+
+def test_a_fresh_lora_changes_nothing_and_strength_scales_it(roots: Roots) -> None:
+    config = LoraConfig(rank=4, alpha=8.0)
+    base = output(materialize(PLAN, roots, None))
+    model = build(roots, config)
+    assert torch.equal(output(model), base)
+    fill(model)
+    full = output(model)
+    assert not torch.equal(full, base)
+    set_strength(model, 0.0, config)
+    torch.testing.assert_close(output(model), base, rtol=0, atol=0)
+    set_strength(model, 1.0, config)
+    assert torch.equal(output(model), full)
+
+
+def test_the_start_depends_on_seed_and_name_alone(roots: Roots) -> None:
+    wide = adapter_parameters(build(roots, LoraConfig(rank=4)))
+    narrow = adapter_parameters(build(roots, LoraConfig(rank=4, targets=(r"blocks\.1\.ffn\.0",))))
+    other = adapter_parameters(build(roots, LoraConfig(rank=4), seed=2))
+    name = "blocks.1.ffn.0.lora_A.weight"
+    assert set(narrow) == {name, name.replace("lora_A", "lora_B")}
+    assert torch.equal(narrow[name], wide[name])
+    assert not torch.equal(other[name], wide[name])
+    assert not torch.equal(wide[name], wide[name.replace("blocks.1", "blocks.0")])
+    bound = 1 / math.sqrt(wide[name].shape[1])
+    assert 0.9 * bound < float(wide[name].detach().abs().max()) <= bound
+
+
+def test_targets_match_whole_names_and_none_is_refused(roots: Roots) -> None:
+    with pytest.raises(ConfigError, match=r"No linear of the model matches the LoRA targets \['ffn'\]\. Example"):
+        build(roots, LoraConfig(targets=("ffn",)))
+
+
+# ---- the file -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("dtype", "stored"), [("bf16", torch.bfloat16), ("fp16", torch.float16), ("fp32", torch.float32)]
+)
+def test_a_file_holds_a_b_and_alpha_of_every_linear_in_the_chosen_dtype(
+    tmp_path: Path, roots: Roots, dtype: str, stored: torch.dtype
+) -> None:
+    config = LoraConfig(rank=4, alpha=2.0)
+    path = tmp_path / "lora.safetensors"
+    path.write_bytes(file_of(build(roots, config), config, dtype).to_bytes())
+    tensors = load_file(path)
+    modules = [
+        f"diffusion_model.blocks.{block}.{name}"
+        for block in range(2)
+        for name in [*(f"{a}.{p}" for a in ("self_attn", "cross_attn") for p in "qkvo"), "ffn.0", "ffn.2"]
+    ]
+    assert set(tensors) == {m + s for m in modules for s in (".lora_A.weight", ".lora_B.weight", ".alpha")}
+    assert {t.dtype for k, t in tensors.items() if not k.endswith(".alpha")} == {stored}
+    alphas = [t for k, t in tensors.items() if k.endswith(".alpha")]
+    assert {(float(a), a.dtype, a.ndim) for a in alphas} == {(2.0, torch.float32, 0)}
+    assert tensors["diffusion_model.blocks.0.ffn.2.lora_A.weight"].shape == (4, 256)
+    assert tensors["diffusion_model.blocks.0.ffn.2.lora_B.weight"].shape == (128, 4)
+
+
+def test_the_same_weights_make_the_same_bytes(roots: Roots) -> None:
+    config = LoraConfig(rank=4)
+    model = build(roots, config)
+    first = file_of(model, config)
+    shuffled = dataclasses.replace(first, metadata=dict(reversed(first.metadata.items())))
+    assert len({first.to_bytes(), first.to_bytes(), shuffled.to_bytes()}) == 1
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_value_that_is_not_finite_is_never_written(roots: Roots, value: float) -> None:
+    config = LoraConfig(rank=4)
+    model = build(roots, config)
+    adapter_parameters(model)["blocks.1.ffn.0.lora_B.weight"].data[3, 2] = value
+    with pytest.raises(ExportError, match=r"blocks\.1\.ffn\.0\.lora_B\.weight is not finite as bf16; the file was not"):
+        file_of(model, config, "bf16").to_bytes()
+
+
+def test_a_value_too_large_for_half_precision_is_refused_there_only(roots: Roots) -> None:
+    config = LoraConfig(rank=4)
+    model = build(roots, config)
+    adapter_parameters(model)["blocks.1.ffn.0.lora_B.weight"].data[3, 2] = 1e5
+    with pytest.raises(ExportError, match="is not finite as fp16"):
+        file_of(model, config, "fp16").to_bytes()
+    file_of(model, config, "bf16").to_bytes()
+
+
+def test_a_trained_file_says_what_it_is_under_the_names_other_tools_read(tmp_path: Path) -> None:
+    train = TrainConfig(steps=2, save_every_n_steps=2, preview_every_n_steps=0, eval_items=0, learning_rate=1e-3)
+    run = make_run(tmp_path, train=train, lora=LoraConfig(rank=4, alpha=2.0))
+    run_job(run.directory, run.roots, emit=lambda _e: None, control=SignalControl())
+    target = tmp_path / "published.safetensors"
+    assert export_lora(run.directory, None, target).step == 2
+    with safe_open(target, "pt") as file:
+        metadata = file.metadata()
+    expected = {
+        "format": "pt",
+        "modelspec.architecture": "wan2.1/lora",
+        "modelspec.title": "tiny",
+        "modelspec.timestep_range": "0,1000",
+        "ss_network_dim": "4",
+        "ss_network_alpha": "2.0",
+        "ss_steps": "2",
+        "ss_learning_rate": "0.001",
+        "ss_seed": "0",
+        "wan_trainer.job_id": run.config.job_id,
+        "wan_trainer.base_digest": run.config.base_digest,
+        "wan_trainer.data_fingerprint": run.config.data.fingerprint,
+    }
+    assert expected.items() <= metadata.items()
+    assert json.loads(metadata["ss_network_args"])["targets"] == list(run.config.lora.targets)
+    with pytest.raises(CheckpointError, match="has no intact saved step 7"):
+        export_lora(run.directory, 7, target)
+
+
+# ---- the way back in ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("alpha", [0.0, 1.0, 16.0])
+@pytest.mark.parametrize("source_alpha", [0.0, 2.0])
+def test_a_run_that_starts_from_a_file_starts_as_the_same_function(
+    tmp_path: Path, source_alpha: float, alpha: float
+) -> None:
+    roots, _ = make_roots(tmp_path)
+    source = LoraConfig(rank=4, alpha=source_alpha)
+    model = build(roots, source)
+    fill(model)
+    (tmp_path / "first.safetensors").write_bytes(file_of(model, source).to_bytes())
+    again = build(roots, LoraConfig(rank=4, alpha=alpha, start_from="loras:first.safetensors"), seed=9)
+    # Folding alpha into B rounds once in float32.
+    torch.testing.assert_close(output(again), output(model), rtol=0, atol=2e-5)
+
+
+def test_lora_down_and_lora_up_names_are_read_too_and_no_alpha_means_scale_one(tmp_path: Path, roots: Roots) -> None:
+    config = LoraConfig(rank=4)
+    model = build(roots, config)
+    fill(model)
+    tensors = {k: v for k, v in file_of(model, config).tensors().items() if not k.endswith(".alpha")}
+    renamed = {k.replace("lora_A", "lora_down").replace("lora_B", "lora_up"): v for k, v in tensors.items()}
+    save_file(renamed, tmp_path / "down_up.safetensors")
+    found = read_lora(tmp_path / "down_up.safetensors", 1.0).tensors
+    expected = LoraWeights.of(model).tensors
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+def test_another_rank_is_refused_with_the_way_out_and_nothing_half_loaded(tmp_path: Path) -> None:
+    roots, _ = make_roots(tmp_path)
+    config = LoraConfig(rank=8)
+    path = tmp_path / "eight.safetensors"
+    path.write_bytes(file_of(build(roots, config), config).to_bytes())
+    with pytest.raises(
+        CheckpointError, match=r"eight\.safetensors: .* has shape \(8, 128\), needed is \(4, 128\)\. Set rank"
+    ):
+        build(roots, LoraConfig(rank=4, start_from="loras:eight.safetensors"))
+    model = build(roots, LoraConfig(rank=4))
+    before = LoraWeights.of(model).tensors
+    mixed = dict(before) | {"blocks.1.ffn.2.lora_B.weight": torch.zeros(128, 8)}
+    with pytest.raises(CheckpointError):
+        LoraWeights({name: value + 1 for name, value in mixed.items()}).load_into(model, "mixed")
+    after = LoraWeights.of(model).tensors
+    assert all(torch.equal(after[name], before[name]) for name in before)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (lambda t: t.pop("diffusion_model.blocks.0.ffn.0.lora_A.weight"), "1 weights are missing and 0 unknown"),
+        (
+            lambda t: t.update({"diffusion_model.blocks.9.ffn.0.lora_A.weight": torch.zeros(4, 128)}),
+            "0 weights are missing and 1 unknown",
+        ),
+        (lambda t: t.update({"lora_unet_x.lora_down.weight": torch.zeros(1)}), "Convert the LoRA to ComfyUI's format"),
+        (lambda t: t.update({"diffusion_model.x.lokr_w1": torch.zeros(1)}), "Convert the LoRA to ComfyUI's format"),
+        (lambda t: t.update({"diffusion_model.blocks.0.ffn.0.alpha": torch.zeros(3)}), "ffn.0.alpha is not one finite"),
+        (lambda t: t.update({"diffusion_model.blocks.0.ffn.0.alpha": torch.tensor(math.nan)}), "one finite number"),
+        (
+            lambda t: t.update({"diffusion_model.blocks.0.ffn.0.lora_B.weight": torch.full((256, 4), math.nan)}),
+            "lora_B.weight is not finite",
+        ),
+        (lambda t: t.update({"diffusion_model.blocks.0.ffn.0.lora_B.weight": torch.zeros(256)}), "has shape"),
+    ],
+    ids=["missing", "unknown", "kohya", "lokr", "alpha of three", "alpha NaN", "weight NaN", "flat weight"],
+)
+def test_a_start_file_that_does_not_fit_is_one_sentence(tmp_path: Path, change: Any, sentence: str) -> None:
+    roots, _ = make_roots(tmp_path)
+    config = LoraConfig(rank=4)
+    tensors = file_of(build(roots, config), config).tensors()
+    change(tensors)
+    save_file(tensors, tmp_path / "odd.safetensors")
+    with pytest.raises(WanTrainerError) as refusal:
+        build(roots, LoraConfig(rank=4, start_from="loras:odd.safetensors"))
+    assert sentence in str(refusal.value)
+    assert "odd.safetensors" in str(refusal.value)
+
+
+def test_a_file_of_another_tool_gives_the_output_comfyui_gives(tmp_path: Path) -> None:
+    """tests/fixtures/wan_tiny_lora.safetensors, rank 4, alpha 2; its README says how the output was made."""
+    pinned = load_file(FIXTURES / "wan_tiny_lora.safetensors")
+    generic = {k.removeprefix("generic."): v.clone() for k, v in pinned.items() if k.startswith("generic.")}
+    assert len(generic) == 60
+    save_file(generic, tmp_path / "generic.safetensors")
+    with safe_open(FIXTURES / "wan_tiny_t2v.safetensors", "pt") as file:
+        size = json.loads(file.metadata()["config"])
+    golden = load_file(FIXTURES / "wan_tiny_t2v.safetensors")
+    heads = size["num_attention_heads"]
+    shape = WanShape(
+        dim=heads * size["attention_head_dim"], ffn_dim=size["ffn_dim"], num_heads=heads, num_layers=size["num_layers"],
+        in_channels=size["in_channels"], out_channels=size["out_channels"], text_dim=size["text_dim"],
+    )  # fmt: skip
+    model = WanTransformer(shape)
+    model.load_state_dict({to_original(k[8:]): v for k, v in golden.items() if k.startswith("weights.")})
+    inputs = [golden[f"inputs.{name}"] for name in ("hidden_states", "timestep", "encoder_hidden_states")]
+    config = LoraConfig(rank=4, alpha=6.0)  # another scale than the file's: reading folds the difference into B
+    inject_lora(model, config, seed=0)
+    with torch.no_grad():
+        base = model(*inputs)
+        read_lora(tmp_path / "generic.safetensors", config.scale).load_into(model, "generic")
+        found = model(*inputs)
+    # Two float32 implementations; README: ComfyUI is within 1.3e-5 of float64. The LoRA itself changes 0.2.
+    difference = float((found - pinned["expected.output_fp32_comfyui"]).abs().max())
+    print(f"largest difference {difference:.1e}")  # noqa: T201
+    assert difference < 1e-4
+    torch.testing.assert_close(base, pinned["expected.base_output_fp32_comfyui"], rtol=0, atol=1e-4)
+    assert float((found - base).abs().max()) == pytest.approx(0.2008, abs=1e-3)
+
+
+# ---- packages that do not go together -----------------------------------------------------------
+
+CHECK = """
+import sys
+from wan_core.errors import DependencyError
+from wan_core.lora import check_peft
+try:
+    check_peft()
+except DependencyError as error:
+    print(error)
+else:
+    print("fine")
+"""
+
+
+def check_with(folder: Path) -> str:
+    """What `check_peft` says in a fresh Python that finds the packages of `folder` first."""
+    environment = os.environ | {"PYTHONPATH": f"{folder}{os.pathsep}{ROOT}", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, "-c", CHECK], capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout.splitlines()[-1]
+
+
+def place(folder: Path, name: str, version: str, code: str) -> None:
+    (folder / name).mkdir()
+    (folder / name / "__init__.py").write_text(code)
+    info = folder / f"{name}-{version}.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+
+
+def test_a_torchvision_for_another_torch_is_named_with_its_pip_line(tmp_path: Path) -> None:
+    place(tmp_path, "torchvision", "0.99.0", "raise RuntimeError('operator torchvision::nms does not exist')\n")
+    said = check_with(tmp_path)
+    if said == "fine":
+        pytest.skip("this peft and transformers never import torchvision, so a broken one does no harm")
+    assert "operator torchvision::nms does not exist" in said
+    assert f"stumbles over a torchvision that is not for torch {torch.__version__}" in said
+    assert "python -m pip install -U torchvision, from the same index as torch." in said
+
+
+def test_a_torchao_too_old_for_peft_is_named_with_its_pip_line(tmp_path: Path) -> None:
+    place(tmp_path, "torchao", "0.5.0", "")
+    said = check_with(tmp_path)
+    assert said.startswith("Training a LoRA needs a newer torchao (ImportError:")
+    assert "0.5.0" in said
+    assert said.endswith('Run: python -m pip install -U "torchao>=0.16"')
+
+
+def test_a_peft_that_cannot_be_imported_is_named_with_its_pip_line(tmp_path: Path) -> None:
+    place(tmp_path, "peft", "0.1.0", "from transformers import a_name_that_is_gone\n")
+    assert check_with(tmp_path).endswith('Run: python -m pip install -U "peft>=0.17"')

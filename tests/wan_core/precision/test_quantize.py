@@ -1,0 +1,190 @@
+"""8-bit base weights: only what was asked for, never the LoRA, with an error that was measured."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from tests.support.tiny_run import TINY, TinyRun, make_roots, make_run
+from wan_core.control import SignalControl
+from wan_core.errors import ConfigError
+from wan_core.events import Event, StepDone
+from wan_core.files import Roots
+from wan_core.job import run_job
+from wan_core.load import ModelPlan, materialize
+from wan_core.lora import LoraConfig, adapter_parameters, lora_layers
+from wan_core.model import WanTransformer
+from wan_core.precision import SCHEMES, QuantizeConfig, quantize_block
+from wan_core.run import read_status
+from wan_core.train import TrainConfig
+
+PLAN = ModelPlan(base_file="diffusion_models:wan_tiny_t2v.safetensors")
+LORA = LoraConfig(rank=4)
+LINEARS = {
+    f"blocks.{block}.{name}"
+    for block in range(TINY.num_layers)
+    for name in [*(f"{a}.{p}" for a in ("self_attn", "cross_attn") for p in "qkvo"), "ffn.0", "ffn.2"]
+}
+# Relative L2 against the float32 model; twice what was measured on this model (fp8 0.016 and 0.035, int8 0.004, 0.011).
+OUTPUT_ERROR = {"fp8_e4m3fn": 0.032, "int8": 0.008}
+GRADIENT_ERROR = {"fp8_e4m3fn": 0.07, "int8": 0.022}
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # torchao warns about CUDA on every CPU
+
+
+@pytest.fixture(scope="module")
+def roots(tmp_path_factory: pytest.TempPathFactory) -> Roots:
+    return make_roots(tmp_path_factory.mktemp("quantize"))[0]
+
+
+def build(roots: Roots, config: QuantizeConfig | None, lora: LoraConfig | None = LORA) -> WanTransformer:
+    return materialize(replace(PLAN, quantize=config), roots, lora, seed=1)
+
+
+def quantized(model: WanTransformer) -> set[str]:
+    """Names of the linears whose weight is a torchao tensor."""
+    found = set()
+    for name, parameter in model.named_parameters():
+        if type(parameter) is not torch.nn.Parameter or type(parameter.data) is not torch.Tensor:
+            assert type(parameter.data).__module__.startswith("torchao."), name
+            found.add(name.replace(".base_layer", "").removesuffix(".weight"))
+    return found
+
+
+def output(model: WanTransformer) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(2)
+    latent = torch.randn(1, 16, 3, 8, 8, generator=generator)
+    text = torch.zeros(1, 512, 4096)
+    text[:, :9] = torch.randn(1, 9, 4096, generator=generator)
+    with torch.no_grad():
+        return model.train(False)(latent, torch.tensor([700.0]), text)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_only_the_linears_of_the_blocks_become_eight_bit(roots: Roots, scheme: str) -> None:
+    model = build(roots, QuantizeConfig(scheme=scheme))
+    assert quantized(model) == LINEARS
+    stored = {"fp8_e4m3fn": torch.float8_e4m3fn, "int8": torch.int8}[scheme]
+    weight = model.get_parameter("blocks.0.ffn.0.base_layer.weight").data
+    assert weight.qdata.dtype == stored  # type: ignore[attr-defined]
+    assert weight.scale.numel() == TINY.ffn_dim  # type: ignore[attr-defined]
+    assert not model.get_parameter("blocks.0.ffn.0.base_layer.weight").requires_grad
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_the_lora_stays_plain_float32_trainable_and_the_same(roots: Roots, scheme: str) -> None:
+    plain, eight = (adapter_parameters(build(roots, c)) for c in (None, QuantizeConfig(scheme=scheme)))
+    assert len(eight) == 2 * len(LINEARS)
+    for name, parameter in eight.items():
+        assert type(parameter) is torch.nn.Parameter
+        assert parameter.dtype == torch.float32
+        assert parameter.requires_grad
+        assert torch.equal(parameter, plain[name]), name  # its start depends on names and seed only
+
+
+def test_quantizing_a_model_that_has_adapters_leaves_the_adapters_alone(roots: Roots) -> None:
+    """The order is fixed (quantize, then LoRA); should a caller turn it round, adapters still survive."""
+    model = build(roots, None)
+    assert quantize_block(model, "", QuantizeConfig(keep_high_precision=False)) > 0
+    assert not [name for name in quantized(model) if "lora_" in name]
+    assert all(p.requires_grad and torch.isfinite(p).all() for p in adapter_parameters(model).values())
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_the_output_stays_within_the_measured_error(roots: Roots, scheme: str) -> None:
+    exact = output(build(roots, None, None))
+    found = output(build(roots, QuantizeConfig(scheme=scheme), None))
+    error = float((found - exact).norm() / exact.norm())
+    print(f"{scheme}: relative output error {error:.4f}")  # noqa: T201
+    assert 0 < error < OUTPUT_ERROR[scheme]
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        (QuantizeConfig(include="ffn"), {n for n in LINEARS if "ffn" in n}),
+        (QuantizeConfig(exclude=r"cross_attn|ffn\.2"), {n for n in LINEARS if "cross" not in n and "ffn.2" not in n}),
+        (QuantizeConfig(include=r"blocks\.1\.", exclude="attn"), {"blocks.1.ffn.0", "blocks.1.ffn.2"}),
+        (QuantizeConfig(include="nothing has this name"), set()),
+        (
+            QuantizeConfig(keep_high_precision=False),
+            LINEARS | {"text_embedding.0", "text_embedding.2", "time_embedding.0", "time_embedding.2"}
+            | {"time_projection.1", "head.head"},
+        ),
+    ],
+    ids=["include", "exclude", "both", "none", "everything"],
+)  # fmt: skip
+def test_patterns_choose_the_linears(roots: Roots, config: QuantizeConfig, expected: set[str]) -> None:
+    model = build(roots, config)
+    assert quantized(model) == expected
+    assert torch.isfinite(output(model)).all()
+    assert {name for name, _ in lora_layers(model)} == LINEARS
+
+
+@pytest.mark.parametrize("field", ["include", "exclude"])
+def test_a_bad_pattern_is_refused_before_anything_is_loaded(field: str) -> None:
+    with pytest.raises(ConfigError, match=rf"{field} is not a regular expression: .* Example: ffn\|self_attn"):
+        QuantizeConfig(**{field: "ffn("})
+
+
+def test_an_unknown_scheme_names_the_nearest() -> None:
+    with pytest.raises(ConfigError, match=r'"fp8_e4m3" is unknown\. Did you mean "fp8_e4m3fn"'):
+        QuantizeConfig(scheme="fp8_e4m3")
+
+
+# ---- training on it -----------------------------------------------------------------------------
+
+SETTINGS = TrainConfig(steps=6, save_every_n_steps=3, preview_every_n_steps=0, learning_rate=1e-3, save_dtype="fp32")
+
+
+def make(root: Path, scheme: str) -> TinyRun:
+    return make_run(root, train=SETTINGS, plan=replace(PLAN, quantize=QuantizeConfig(scheme=scheme)))
+
+
+def train(run: TinyRun, max_steps: int = 0) -> list[Event]:
+    events: list[Event] = []
+    run_job(run.directory, run.roots, emit=events.append, control=SignalControl(), max_steps=max_steps)
+    return events
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_lora_trains_on_an_eight_bit_base_and_resumes_to_the_last_bit(tmp_path: Path, scheme: str) -> None:
+    straight = make(tmp_path / "straight", scheme)
+    events = train(straight)
+    losses = [e.loss for e in events if isinstance(e, StepDone)]
+    assert len(losses) == 6
+    assert all(map(math.isfinite, losses))
+    name = "saves/step-000006/state.safetensors"
+    state = load_file(straight.directory / name)
+    ups = [value for key, value in state.items() if key.startswith("lora.") and key.endswith("lora_B.weight")]
+    assert len(ups) == len(LINEARS)
+    assert all(float(up.abs().max()) > 0 for up in ups)
+    resumed = make(tmp_path / "resumed", scheme)
+    for _ in range(3):
+        train(resumed, max_steps=2)
+    assert read_status(resumed.directory).state == "done"
+    assert (resumed.directory / name).read_bytes() == (straight.directory / name).read_bytes()
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_gradients_of_the_lora_are_close_to_those_on_the_exact_base(roots: Roots, scheme: str) -> None:
+    """Weight-only: rounding activations would make them wrong by tens of percent without a message."""
+    found = {}
+    for key, config in (("exact", None), ("eight", QuantizeConfig(scheme=scheme))):
+        model = build(roots, config)
+        generator = torch.Generator().manual_seed(4)
+        for name, parameter in adapter_parameters(model).items():
+            if name.endswith("lora_B.weight"):
+                parameter.data = 0.1 * torch.randn(parameter.shape, generator=generator)
+        latent = torch.randn(1, 16, 3, 8, 8, generator=generator)
+        text = torch.randn(1, 512, 4096, generator=generator)
+        model(latent, torch.tensor([700.0]), text).square().mean().backward()
+        found[key] = torch.cat([p.grad.flatten() for p in adapter_parameters(model).values() if p.grad is not None])
+    error = float((found["eight"] - found["exact"]).norm() / found["exact"].norm())
+    print(f"{scheme}: relative gradient error {error:.4f}")  # noqa: T201
+    assert error < GRADIENT_ERROR[scheme]

@@ -30,10 +30,12 @@ T2V_14B = "wan2.1_t2v_14B_fp16.safetensors"
 SOCKET_ONLY = {"MODEL", "VAE", "CLIP"}
 CORE: dict[str, Any] = {
     "VAELoader": {
+        "display_name": "Load VAE",
         "inputs": [{"name": "vae_name", "type": "COMBO", "default": ""}],
         "outputs": [{"name": "VAE", "type": "VAE"}],
     },
     "CLIPLoader": {
+        "display_name": "Load CLIP",
         "inputs": [
             {"name": "clip_name", "type": "COMBO", "default": ""},
             {"name": "type", "type": "COMBO", "default": "wan"},

@@ -129,7 +129,7 @@ class Canvas:
               const left = Math.min(...nodes.map(n => n.pos[0])), top = Math.min(...nodes.map(n => n.pos[1])) - 30;
               const right = Math.max(...nodes.map(n => n.pos[0] + n.size[0]));
               const bottom = Math.max(...nodes.map(n => n.pos[1] + n.size[1]));
-              const [x, y] = [80, 130];
+              const [x, y] = [80, 200];
               const wide = view.canvas.clientWidth - x - 30, high = view.canvas.clientHeight - y - 30;
               const scale = Math.min(wide / (right - left), high / (bottom - top), 1);
               view.ds.scale = scale;

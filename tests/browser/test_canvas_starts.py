@@ -62,7 +62,10 @@ def test_every_shipped_graph_opens_from_the_template_browser_and_is_its_api_twin
         canvas.open_template(name)
         assert canvas.missing_nodes() == [], name
         twin = json.loads((ROOT / "workflows" / "api" / f"{name}.json").read_text(encoding="utf-8"))
-        assert canvas.to_prompt() == twin, name
+        prompt = canvas.to_prompt()
+        for body in prompt.values():  # newer frontends add the pack and its version
+            body["_meta"] = {"title": body["_meta"]["title"]}
+        assert prompt == twin, name
         canvas.screenshot(f"template-{name}")
     assert canvas.our_problems == []
     assert [text for text in canvas.problems if text.startswith("page error")] == []

@@ -1,9 +1,10 @@
-"""Writes the shipped graphs: one description each, to workflows/NAME.json (canvas) and workflows/api/NAME.json (API).
+"""Writes the shipped graphs: one description each -> workflows/NAME.json (canvas) and workflows/api/NAME.json (API).
 
     python3 scripts/make_workflows.py          # writes both forms
     python3 scripts/make_workflows.py --check  # exit code 1 when a file on disk is not what would be written
 
-Widget positions come from tests/nodes/schemas.json, so a graph never disagrees with the nodes. Standard library only.
+Widget positions come from tests/nodes/schemas.json, so a graph can never disagree with the nodes. Standard library
+only. Pictures of the graphs: tests/browser/make_pictures.py.
 """
 
 from __future__ import annotations
@@ -29,10 +30,12 @@ T2V_14B = "wan2.1_t2v_14B_fp16.safetensors"
 SOCKET_ONLY = {"MODEL", "VAE", "CLIP"}
 CORE: dict[str, Any] = {
     "VAELoader": {
+        "display_name": "Load VAE",
         "inputs": [{"name": "vae_name", "type": "COMBO", "default": ""}],
         "outputs": [{"name": "VAE", "type": "VAE"}],
     },
     "CLIPLoader": {
+        "display_name": "Load CLIP",
         "inputs": [
             {"name": "clip_name", "type": "COMBO", "default": ""},
             {"name": "type", "type": "COMBO", "default": "wan"},
@@ -59,13 +62,13 @@ class Link:
 
 @dataclass
 class Node:
-    """A node: its class, what differs from the defaults, and where it stands (column, row in pixels)."""
+    """A node: its class, what differs from the defaults, and where it stands."""
 
     kind: str
     inputs: dict[str, Any] = field(default_factory=dict)
-    column: int = 0
-    y: int = 0
-    size: tuple[int, int] = (320, 120)
+    at: tuple[int, int] = (0, 0)
+    """left and top edge of the body, in pixels; the title stands above it"""
+    size: tuple[int, int] = (340, 120)
 
 
 @dataclass
@@ -74,9 +77,15 @@ class Graph:
 
     name: str
     note: str
+    """Markdown; lines of one paragraph or list item become one line"""
     nodes: dict[str, Node]
     downloads: bool = True
     """name where missing model files come from"""
+
+
+COLUMNS = (0, 470, 880, 1290, 1770)
+NOTE = (-520, 460, 500)
+"""left, width, height; its top is level with the first node"""
 
 
 def training(
@@ -89,24 +98,34 @@ def training(
     between: dict[str, Node] | None = None,
     preview: dict[str, Any] | None = None,
 ) -> dict[str, Node]:
-    """The six nodes every training graph shares. `between` stands between LoadWanModel and TrainLoRA."""
+    """The six nodes every training graph shares. `between` stands between LoadWanModel and TrainLoRA.
+
+    Loaders stand left; what makes use of them stands so that no link runs behind a node: the model's link above all,
+    the VAE's between it and the encoders, the dataset (which grows by its contact sheet) below.
+    """
     between = between or {}
     source = list(between)[-1] if between else "model"
     links = {"model": Link(source), "cache": Link("cache"), "vae": Link("vae")}
+    left, second, third, fourth, _ = COLUMNS
     nodes = {
-        "model": Node("LoadWanModel", {"diffusion_model": model}, 0, 0, (330, 200)),
+        "model": Node("LoadWanModel", {"diffusion_model": model}, (left, -130 if between else 0), (410, 180)),
         **between,
-        "dataset": Node("WanVideoDataset", {"model": Link("model"), **dataset}, 1, 320, (330, 380)),
-        "vae": Node("VAELoader", {"vae_name": vae}, 0, 320, (330, 80)),
-        "clip": Node("CLIPLoader", {"clip_name": clip, "type": "wan"}, 0, 460, (330, 130)),
+        "dataset": Node(
+            "WanVideoDataset", {"model": Link("model"), **dataset}, (second, 620 if preview else 500), (350, 300)
+        ),
+        "vae": Node("VAELoader", {"vae_name": vae}, (left, 230), (410, 60)),
+        "clip": Node("CLIPLoader", {"clip_name": clip, "type": "wan"}, (left, 340), (410, 110)),
         "cache": Node(
-            "CacheLatents", {"dataset": Link("dataset"), "vae": Link("vae"), "clip": Link("clip")}, 2, 320, (320, 190)
+            "CacheLatents",
+            {"dataset": Link("dataset"), "vae": Link("vae"), "clip": Link("clip")},
+            (third, 290),
+            (350, 170),
         ),
     }
     if preview is not None:
-        nodes["preview"] = Node("WanPreviewSettings", {"clip": Link("clip"), **preview}, 2, 560, (320, 420))
+        nodes["preview"] = Node("WanPreviewSettings", {"clip": Link("clip"), **preview}, (third, 530), (350, 430))
         links["validation"] = Link("preview")
-    nodes["train"] = Node("TrainLoRA", {**links, **train}, 3, 0, (380, 560))
+    nodes["train"] = Node("TrainLoRA", {**links, **train}, (fourth, 110), (420, 470))
     return nodes
 
 
@@ -114,12 +133,23 @@ STILLS = Graph(
     "01_wan21_t2v_1.3B_stills",
     """## Train a LoRA on pictures (Wan 2.1, 1.3B)
 
-1. Make a folder in ComfyUI's `input` folder. Put 10 to 30 pictures there, and beside each `name.png` a `name.txt` \
-that says what is to be seen.
-2. Press **R**, choose the folder in *Wan Video Dataset*. With no `.txt` files, set `trigger_word` instead.
-3. Press **Queue**. Previews play in *Train Wan LoRA*; the LoRA appears in `loras/wan_trainer`.
+**Files**, below ComfyUI's `models` folder:
 
-Cancel saves and stops; Queue again goes on where it stopped.""",
+- `diffusion_models/wan2.1_t2v_1.3B_fp16.safetensors`
+- `vae/wan_2.1_vae.safetensors`
+- `text_encoders/umt5_xxl_fp8_e4m3fn_scaled.safetensors`
+
+**Steps**
+
+1. Make a folder in ComfyUI's `input` folder. Put 10 to 30 pictures there, and beside each `name.png` a
+`name.txt` that says what is to be seen.
+2. Press **R**, then choose the folder in *Wan Video Dataset*. No `.txt` files? Fill in `trigger_word`.
+3. Press **Run**. Previews play in *Train Wan LoRA*; the LoRA appears in `loras/wan_trainer`.
+
+Cancel saves and stops; Run again goes on where it stopped.
+
+**Memory**: training takes about 4 GB of the GPU (predicted). Before it, ComfyUI loads the text encoder once,
+to read the captions.""",
     training(dataset={"num_frames": 1, "width": 832, "height": 480}, train={"run_name": "my_stills_lora"}),
 )
 
@@ -127,13 +157,23 @@ CLIPS = Graph(
     "02_wan21_t2v_1.3B_clips",
     """## Train a LoRA on clips (Wan 2.1, 1.3B)
 
-1. Make a folder in ComfyUI's `input` folder with clips of at least 33 frames at 16 fps (about 2 seconds), and a \
-`.txt` caption beside each.
-2. Press **R**, choose the folder in *Wan Video Dataset*. The report says which frames are used and what was left \
-out.
-3. Press **Queue**. Clips and captions are encoded once; later queues reuse them.
+**Files**, below ComfyUI's `models` folder:
 
-Less memory: fewer `num_frames` (4n+1: 17, 21, 25 ...), or a smaller width and height.""",
+- `diffusion_models/wan2.1_t2v_1.3B_fp16.safetensors`
+- `vae/wan_2.1_vae.safetensors`
+- `text_encoders/umt5_xxl_fp8_e4m3fn_scaled.safetensors`
+
+**Steps**
+
+1. Make a folder in ComfyUI's `input` folder. Put clips of 2 seconds or more there, and beside each `name.mp4`
+a `name.txt` that says what happens.
+2. Press **R**, then choose the folder in *Wan Video Dataset*. Its report says which frames are used and what
+was left out.
+3. Press **Run**. Clips and captions are encoded once; later runs reuse them. Previews play in *Train Wan
+LoRA*; the LoRA appears in `loras/wan_trainer`.
+
+**Memory**: training takes about 8 GB of the GPU (predicted). Less: fewer `num_frames` (17, 21, 25 ...), or a
+smaller `width` and `height`.""",
     training(dataset={"num_frames": 33, "width": 832, "height": 480}, train={"run_name": "my_clips_lora"}),
 )
 
@@ -141,18 +181,30 @@ TWO_GPUS = Graph(
     "06_two_gpus_fp8",
     """## A 14B model on two GPUs, in fp8 (Wan 2.1)
 
-*Fp8 / Int8 Quantize* halves the memory of the frozen base model; *Split Across GPUs* puts half of the \
-blocks on each card. The LoRA itself stays in full precision.
+**Files**, below ComfyUI's `models` folder:
 
-More than two cards, or another split: write block numbers such as `14,28` into `split_at`. With enough memory on \
-each card, mode `copy per GPU` trains faster.""",
+- `diffusion_models/wan2.1_t2v_14B_fp16.safetensors`
+- `vae/wan_2.1_vae.safetensors`
+- `text_encoders/umt5_xxl_fp8_e4m3fn_scaled.safetensors`
+
+**What is new here**: *Fp8 / Int8 Quantize* halves the memory of the frozen model. *Split Across GPUs* puts
+half of its blocks on each card. The LoRA itself stays in full precision.
+
+**Steps**: choose the folder with your clips in *Wan Video Dataset*, then press **Run**. How such a folder
+looks: see the template for clips.
+
+More than two cards, or cards of unequal size: write block numbers such as `14,28` into `split_at`.
+
+**Memory**: about 19 GB on each card (predicted) for 33 frames of 832x480.""",
     training(
         model=T2V_14B,
         dataset={"num_frames": 33, "width": 832, "height": 480},
         train={"run_name": "my_14b_lora"},
         between={
-            "quantize": Node("Fp8Quantize", {"model": Link("model")}, 1, 0, (330, 170)),
-            "split": Node("SplitAcrossGPUs", {"model": Link("quantize"), "mode": "split blocks"}, 2, 0, (320, 130)),
+            "quantize": Node("Fp8Quantize", {"model": Link("model")}, (COLUMNS[1], -130), (350, 140)),
+            "split": Node(
+                "SplitAcrossGPUs", {"model": Link("quantize"), "mode": "split blocks"}, (COLUMNS[2], -130), (350, 110)
+            ),
         },
     ),
 )
@@ -161,8 +213,20 @@ SMOKE = Graph(
     "08_smoke_test",
     """## Is everything installed?
 
-Trains a tiny random model for 20 steps on the CPU, in about a minute. It needs the tiny files that \
-`python3 scripts/demo.py` makes; the demo queues this graph by itself.""",
+Trains a tiny random model for 20 steps on the CPU, renders clips with and without the LoRA, and takes about a
+minute.
+
+**Files**: tiny ones, which `python3 scripts/demo.py` in this pack's folder makes. The demo also runs this
+graph by itself, with a tiny text encoder in place of *Load CLIP*.
+
+- `diffusion_models/wan_tiny_t2v.safetensors`
+- `vae/wan_tiny_vae.safetensors`
+- `input/clips`: three short clips
+
+**With real files**: choose a 1.3B model, its VAE and text encoder in the three loaders and your own folder in
+*Wan Video Dataset*. It is then a quick check of the whole way, on your GPU.
+
+**Memory**: under 1 GB with the tiny files.""",
     {
         **training(
             model="wan_tiny_t2v.safetensors",
@@ -170,6 +234,7 @@ Trains a tiny random model for 20 steps on the CPU, in about a minute. It needs 
             dataset={"folder": "clips", "num_frames": 9, "width": 64, "height": 64},
             preview={
                 "prompts": "a man talks in a driving car",
+                "negative_prompt": "blurry, low quality",
                 "sampling": "custom",
                 "steps": 4,
                 "cfg": 1.0,
@@ -184,7 +249,7 @@ Trains a tiny random model for 20 steps on the CPU, in about a minute. It needs 
                 "preview_every_n_steps": 20,
             },
         ),
-        "validate": Node("ValidateVideo", {"run": Link("train"), "vae": Link("vae")}, 4, 0, (340, 400)),
+        "validate": Node("ValidateVideo", {"run": Link("train"), "vae": Link("vae")}, (COLUMNS[4], -80), (380, 220)),
     },
     downloads=False,
 )
@@ -245,7 +310,7 @@ def canvas_form(graph: Graph, known: dict[str, Any], version: str) -> dict[str, 
             {
                 "id": ids[key],
                 "type": node.kind,
-                "pos": [node.column * 380, node.y],
+                "pos": list(node.at),
                 "size": list(node.size),
                 "flags": {},
                 "order": ids[key] - 1,
@@ -291,18 +356,21 @@ def properties(graph: Graph, node: Node, widgets: list[dict[str, Any]], version:
 
 
 def note_node(graph: Graph, number: int) -> dict[str, Any]:
+    left, width, height = NOTE
+    top = next(iter(graph.nodes.values())).at[1]
     return {
         "id": number,
         "type": "MarkdownNote",
-        "pos": [-420, 0],
-        "size": [380, 360],
+        "title": "Read me",
+        "pos": [left, top],
+        "size": [width, height],
         "flags": {},
         "order": number - 1,
         "mode": 0,
         "inputs": [],
         "outputs": [],
         "properties": {},
-        "widgets_values": [graph.note],
+        "widgets_values": [re.sub(r"(?<=\S)\n(?!\n|- |\d+\. )", " ", graph.note)],
     }
 
 

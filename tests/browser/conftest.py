@@ -8,6 +8,7 @@ def test_something(canvas: Canvas) -> None:      # runs once per frontend
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import re
@@ -17,7 +18,8 @@ from typing import Any
 
 import pytest
 from comfy_server import PACK_NAME, ComfyServer
-from environment import CACHE, OTHER_FRONTEND, find_chromium
+from environment import CACHE, OTHER_FRONTEND, ROOT, find_chromium
+from world import CLIP
 
 READY = "() => window.app?.extensionManager && (window.app.graph || window.app.rootGraph) && window.app.vueAppReady"
 # 404s of unset user files and answers blocked by the page's own policy are the frontend's, not ours.
@@ -119,6 +121,25 @@ class Canvas:
             types = [*types, "(the dialog about missing nodes is open)"]
         return list(types)
 
+    def fit(self) -> None:
+        """Show the whole graph, clear of the page's own bars."""
+        self.script(
+            """() => {
+              const nodes = (window.app.rootGraph ?? window.app.graph)._nodes, view = window.app.canvas;
+              const left = Math.min(...nodes.map(n => n.pos[0])), top = Math.min(...nodes.map(n => n.pos[1])) - 30;
+              const right = Math.max(...nodes.map(n => n.pos[0] + n.size[0]));
+              const bottom = Math.max(...nodes.map(n => n.pos[1] + n.size[1]));
+              const [x, y] = [80, 200];
+              const wide = view.canvas.clientWidth - x - 30, high = view.canvas.clientHeight - y - 30;
+              const scale = Math.min(wide / (right - left), high / (bottom - top), 1);
+              view.ds.scale = scale;
+              view.ds.offset[0] = x / scale - left;
+              view.ds.offset[1] = y / scale - top;
+              view.setDirty(true, true);
+            }"""
+        )
+        self.page.wait_for_timeout(700)
+
     def to_prompt(self) -> dict[str, Any]:
         """The canvas as the queue would get it (API format)."""
         return dict(self.script("async () => (await window.app.graphToPrompt()).output"))
@@ -135,6 +156,42 @@ class Canvas:
             node_type,
         )
 
+    def watch(self) -> None:
+        """Begin to keep what the server says (`seen`) and every text of TrainLoRA's status line (`lines`)."""
+        self.script(
+            """() => {
+              window.seen = {};
+              const kinds = ["wan_trainer.status", "progress", "progress_state", "executed", "execution_success",
+                "execution_error", "b_preview"];
+              for (const kind of kinds) {
+                window.seen[kind] = [];
+                window.app.api.addEventListener(kind, e => window.seen[kind].push(e.detail));
+              }
+              const line = window.app.graph._nodes.find(n => n.type === "TrainLoRA").wanTrainerStatus;
+              window.lines = [];
+              new MutationObserver(() => window.lines.push(line.textContent)).observe(line, {childList: true});
+            }"""
+        )
+
+    def seen(self, kind: str) -> list[Any]:
+        """What `watch` kept of one kind of message."""
+        return list(self.script("k => window.seen[k].map(d => d instanceof Blob ? 'picture' : d)", kind))
+
+    def lines(self) -> list[str]:
+        """Texts of the status line since `watch`."""
+        return list(self.script("() => window.lines"))
+
+    def press_run(self, timeout_s: float = 150) -> None:
+        """Press the Run button as a user does, and wait until the queue entry has ended."""
+        before = self.script("() => window.seen.execution_success.length + window.seen.execution_error.length")
+        self.page.get_by_role("button", name="Run", exact=True).first.click()
+        self.page.wait_for_function(
+            "n => window.seen.execution_success.length + window.seen.execution_error.length > n",
+            arg=before,
+            timeout=timeout_s * 1000,
+        )
+        assert self.seen("execution_error") == []
+
     def run(self) -> None:
         """Queue the canvas."""
         self.script("() => window.app.queuePrompt(0, 1)")
@@ -145,6 +202,29 @@ class Canvas:
         file = self._shots / f"{name}.png"
         self.page.screenshot(path=str(file))
         return file
+
+
+def tiny_canvas(workflow: dict[str, Any], **train: Any) -> dict[str, Any]:
+    """The smoke graph as the canvas loads it, with the tiny text encoder in place of CLIPLoader.
+
+    `train` changes widgets of TrainLoRA.
+    """
+    known = json.loads((ROOT / "tests" / "nodes" / "schemas.json").read_text(encoding="utf-8"))["TrainLoRA"]["inputs"]
+    widgets = [entry["name"] for entry in known if entry["type"] in ("INT", "FLOAT", "STRING", "BOOLEAN", "COMBO")]
+    out = copy.deepcopy(workflow)
+    for node in out["nodes"]:
+        if node["type"] == "CLIPLoader":
+            node |= {"type": CLIP, "widgets_values": [22, "fixed"], "title": "Load CLIP", "properties": {}}
+        elif node["type"] == "TrainLoRA":
+            for name, value in train.items():
+                node["widgets_values"][widgets.index(name)] = value
+    return out
+
+
+@pytest.fixture(scope="session")
+def smoke(workflows: dict[str, Any]) -> dict[str, Any]:
+    """The smoke graph, ready to run here, and shorter."""
+    return tiny_canvas(workflows["08_smoke_test"], steps=8, save_every_n_steps=8, preview_every_n_steps=8)
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,13 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { findNode, SaveWatch, summaryText } from "../../web/js/lib/status.mjs";
+import {
+  clipOutput,
+  findNode,
+  outputText,
+  SaveWatch,
+  summaryText,
+} from "../../web/js/lib/status.mjs";
 
 const graph = (nodes) => ({ getNodeById: (id) => nodes[id] ?? null });
 
@@ -61,4 +67,28 @@ test("the same step of another run or another node is news", () => {
   assert.equal(watch.isNew(saved), true);
   assert.equal(watch.isNew({ ...saved, run: "b" }), true);
   assert.equal(watch.isNew({ ...saved, node: "3:8", run: "b" }), true);
+});
+
+test("an output says how its run ended, how many clips there are, or nothing", () => {
+  assert.equal(
+    outputText("TrainLoRA", { wan_run: [{ status: "done", step: 2, steps: 2 }] }),
+    "done: step 2 of 2",
+  );
+  assert.equal(outputText("ValidateVideo", { images: [{}, {}] }), "done: 2 clips");
+  assert.equal(outputText("ValidateVideo", { images: [{}] }), "done: 1 clip");
+  assert.equal(outputText("WanVideoDataset", { images: [{}] }), "");
+  assert.equal(outputText("TrainLoRA", null), "");
+});
+
+test("a preview of a run is found where the server keeps it", () => {
+  assert.deepEqual(clipOutput("my_lora", "samples/step-000250_p0.mp4"), {
+    images: [
+      {
+        filename: "step-000250_p0.mp4",
+        subfolder: "wan_trainer/my_lora/samples",
+        type: "output",
+      },
+    ],
+    animated: [true],
+  });
 });

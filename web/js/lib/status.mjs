@@ -3,7 +3,8 @@
 
 /**
  * A `wan_trainer.status` message. Facts stay in later messages of the same node until they change.
- * @typedef {{ node: string, text: string, state?: string, run?: string, saved_step?: number }} Status
+ * @typedef {{ node: string, text: string, state?: string, run?: string, saved_step?: number,
+ *   sample?: string }} Status
  */
 
 /**
@@ -44,6 +45,32 @@ export function summaryText(run) {
   const reason = run.reason && run.status !== "done" ? ` (${run.reason})` : "";
   const name = run.lora_name ? `\n${run.lora_name}` : "";
   return `${run.status}: step ${run.step} of ${run.steps}${reason}${loss}${name}`;
+}
+
+/**
+ * The line of a node whose output has come; empty when there is nothing to say.
+ * @param {string | undefined} kind
+ * @param {any} output
+ * @returns {string}
+ */
+export function outputText(kind, output) {
+  if (output?.wan_run?.[0]) return summaryText(output.wan_run[0]);
+  const clips = kind === "ValidateVideo" ? (output?.images?.length ?? 0) : 0;
+  return clips ? `done: ${clips} ${clips === 1 ? "clip" : "clips"}` : "";
+}
+
+/**
+ * A clip of a run as a node's output; `file` is relative to the run directory.
+ * @param {string} run
+ * @param {string} file
+ */
+export function clipOutput(run, file) {
+  const parts = ["wan_trainer", run, ...file.split("/")];
+  const filename = parts.pop() ?? "";
+  return {
+    images: [{ filename, subfolder: parts.join("/"), type: "output" }],
+    animated: [true],
+  };
 }
 
 /** Says once per save and once per end of a run that the lists of LoRA loaders are out of date. */

@@ -1,0 +1,94 @@
+"""Makes the pictures of the shipped graphs; run by name, never collected with the tests:
+
+    OMP_NUM_THREADS=2 .venv/bin/python -m pytest tests/browser/make_pictures.py
+
+workflows/NAME.jpg are the thumbnails of the template browser; docs/images/canvas.png is the smoke graph after a run.
+"""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from tests.browser.conftest import tiny_canvas
+
+pytestmark = pytest.mark.browser
+
+ROOT = Path(__file__).resolve().parents[2]
+SIZE = (800, 450)
+
+
+@pytest.fixture
+def bare(canvas: Any, frontend: str) -> Any:
+    """A large canvas without toasts, banner and minimap; one frontend is enough."""
+    if frontend != "shipped":
+        pytest.skip("pictures are made on the shipped frontend")
+    canvas.server.setting("Comfy.Minimap.Visible", False)
+    canvas.server.setting("Comfy.Graph.CanvasInfo", False)
+    canvas.page.set_viewport_size({"width": 2480, "height": 1330})
+    canvas.open()
+    return canvas
+
+
+def picture(canvas: Any) -> Image.Image:
+    """The nodes and a margin, cut out of the page."""
+    canvas.page.mouse.move(300, 1200)
+    canvas.fit()
+    canvas.page.add_style_tag(
+        content=".side-tool-bar-container, .comfyui-body-top, .comfyui-body-left, .comfyui-body-right, .p-toast,"
+        " .p-tooltip, .p-panel, [class*=actionbar], [class*=topbar], [class*=subgraph-breadcrumb] {visibility: hidden}"
+    )
+    canvas.page.wait_for_timeout(500)
+    box = canvas.script(
+        """() => {
+          const nodes = window.app.graph._nodes, { scale, offset } = window.app.canvas.ds;
+          const at = window.app.canvas.canvas.getBoundingClientRect();
+          const left = Math.min(...nodes.map(n => n.pos[0])), top = Math.min(...nodes.map(n => n.pos[1])) - 60;
+          const right = Math.max(...nodes.map(n => n.pos[0] + n.size[0]));
+          const bottom = Math.max(...nodes.map(n => n.pos[1] + n.size[1]));
+          return [at.x + (left + offset[0]) * scale, at.y + (top + offset[1]) * scale,
+            at.x + (right + offset[0]) * scale, at.y + (bottom + offset[1]) * scale];
+        }"""
+    )
+    with Image.open(io.BytesIO(canvas.page.screenshot())) as page:
+        edges = [box[0] - 20, box[1], min(box[2] + 20, page.width), min(box[3] + 20, page.height)]
+        return page.convert("RGB").crop([round(max(0, edge)) for edge in edges])
+
+
+def thumbnail(whole: Image.Image) -> Image.Image:
+    """The picture on a plain ground of the size the template browser shows."""
+    out = Image.new("RGB", SIZE, (24, 24, 24))
+    whole.thumbnail((SIZE[0] - 16, SIZE[1] - 16), Image.Resampling.LANCZOS)
+    out.paste(whole, ((SIZE[0] - whole.width) // 2, (SIZE[1] - whole.height) // 2))
+    return out
+
+
+def without_note(workflow: dict[str, Any]) -> dict[str, Any]:
+    """At the size of a thumbnail the note is grey dust."""
+    return {**workflow, "nodes": [n for n in workflow["nodes"] if n["type"] != "MarkdownNote"]}
+
+
+def test_thumbnails(bare: Any, workflows: dict[str, Any]) -> None:
+    for name, workflow in workflows.items():
+        bare.load(without_note(workflow))
+        file = ROOT / "workflows" / f"{name}.jpg"
+        thumbnail(picture(bare)).save(file, quality=85, optimize=True)
+        assert file.stat().st_size <= 80_000
+
+
+def test_the_canvas_after_a_run(bare: Any, workflows: dict[str, Any]) -> None:
+    bare.load(tiny_canvas(workflows["08_smoke_test"]))
+    bare.watch()
+    bare.fit()  # the page loads the clips of nodes it shows
+    bare.press_run(timeout_s=240)
+    bare.page.wait_for_timeout(3000)
+    file = ROOT / "docs" / "images" / "canvas.png"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    whole = picture(bare)
+    whole.thumbnail((1600, 1600), Image.Resampling.LANCZOS)
+    whole.save(file, optimize=True)
+    assert file.stat().st_size <= 400_000

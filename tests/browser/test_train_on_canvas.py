@@ -1,0 +1,82 @@
+"""The smoke graph on the canvas: press Run, watch it train, see the preview play, press Run again."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.browser
+
+PLAYS = """() => [...document.querySelectorAll("video")].some(v => v.readyState >= 2 && v.videoWidth > 0 && !v.error)"""
+
+
+def test_run_trains_and_the_preview_plays_and_run_again_trains_nothing(canvas: Any, smoke: dict[str, Any]) -> None:
+    canvas.load(smoke)
+    canvas.watch()
+    canvas.press_run()
+
+    train = str(next(n["id"] for n in smoke["nodes"] if n["type"] == "TrainLoRA"))
+    steps = [int(found[1]) for text in canvas.lines() if (found := re.match(r"step (\d+)/8 ", text))]
+    assert steps == sorted(steps)
+    assert steps, canvas.lines()
+    assert len(set(canvas.lines())) >= 4, canvas.lines()
+    assert canvas.lines()[-1].startswith("done: step 8 of 8")
+    assert canvas.lines()[-1].endswith(".safetensors")
+    bars = [d for d in canvas.seen("progress") if str(d["node"]) == train]
+    assert max(bar["value"] for bar in bars) == bars[-1]["max"] == 8
+    canvas.page.wait_for_function(PLAYS, timeout=15_000)
+    assert canvas.seen("b_preview"), "the progress bar had no picture"
+
+    name = canvas.lines()[-1].splitlines()[-1]
+    canvas.page.wait_for_function(
+        """name => {
+          const node = window.app.graph._nodes.find(n => n.type === "TrainLoRA");
+          const widget = node.widgets.find(w => w.name === "start_from_lora");
+          return widget.options.values.includes(name);
+        }""",
+        arg=name,
+        timeout=10_000,
+    )
+    canvas.fit()
+    canvas.screenshot("trained")
+
+    told = len(canvas.seen("wan_trainer.status"))
+    canvas.press_run()
+    again = [d for d in canvas.seen("wan_trainer.status")[told:] if d.get("stage") == "train"]
+    assert again == [], "the second run trained"
+    assert canvas.lines()[-1].startswith("done: step 8 of 8")
+    assert canvas.our_problems == []
+
+
+def test_the_status_line_is_found_inside_a_subgraph(canvas: Any, smoke: dict[str, Any]) -> None:
+    canvas.load(smoke)
+    told = canvas.script(
+        """async () => {
+          const graph = window.app.graph, train = graph._nodes.find(n => n.type === "TrainLoRA");
+          const { node } = graph.convertToSubgraph(new Set([train]));
+          const inner = node.subgraph._nodes.find(n => n.type === "TrainLoRA");
+          const id = `${node.id}:${inner.id}`;
+          const detail = { node: id, text: "step 3/20" };
+          window.app.api.dispatchEvent(new CustomEvent("wan_trainer.status", { detail }));
+          await new Promise(done => setTimeout(done, 200));
+          return [id, inner.wanTrainerStatus.textContent];
+        }"""
+    )
+    assert ":" in told[0]
+    assert told[1] == "step 3/20"
+
+
+def test_what_a_message_says_is_text_and_never_markup(canvas: Any, smoke: dict[str, Any]) -> None:
+    canvas.load(smoke)
+    told = canvas.script(
+        """async () => {
+          const node = window.app.graph._nodes.find(n => n.type === "TrainLoRA");
+          const detail = { node: String(node.id), text: "<img src=x> a & b" };
+          window.app.api.dispatchEvent(new CustomEvent("wan_trainer.status", { detail }));
+          await new Promise(done => setTimeout(done, 200));
+          return [node.wanTrainerStatus.textContent, node.wanTrainerStatus.children.length];
+        }"""
+    )
+    assert told == ["<img src=x> a & b", 0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import shutil
 import socket
 import stat
 import warnings
@@ -465,10 +466,44 @@ def test_a_full_disk_pauses_the_run_which_goes_on_when_there_is_room(
     events = train(run)
     notes = [e.text for e in events if isinstance(e, Note) and e.level == "warning"]
     assert len(notes) == times
-    assert notes[0].startswith("Step 2 cannot be saved (No space left on device). Free some space")
+    assert notes[0].startswith("Step 2 cannot be saved (No space left on device). Make room")
     assert [e.step for e in events if isinstance(e, CheckpointSaved)] == [2, 4]
     assert final(run) == final(straight)
     assert sorted(os.listdir(run.directory / "saves")) == ["step-000002", "step-000004"]
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EPERM, errno.EBUSY, errno.EROFS, errno.EDQUOT, errno.ENOENT])
+def test_a_folder_that_takes_nothing_for_a_while_pauses_the_run_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    run = make_run(tmp_path, train=SETTINGS)
+    FullDisk(monkeypatch, 2, number)
+    events = train(run)
+    assert len([e for e in events if isinstance(e, Note) and os.strerror(number) in e.text]) == 2
+    assert [e.step for e in events if isinstance(e, CheckpointSaved)] == [2, 4]
+
+
+def test_saves_moved_away_while_running_are_written_anew(tmp_path: Path) -> None:
+    run = make_run(tmp_path, train=SETTINGS)
+
+    def emit(event: Event) -> None:
+        if isinstance(event, CheckpointSaved) and event.step == 2:
+            (run.directory / "saves").rename(tmp_path / "elsewhere")
+
+    run_job(run.directory, run.roots, emit=emit, control=SignalControl())
+    assert SaveStore(run.directory).steps() == [4]
+    assert read_status(run.directory).state == "done"
+
+
+def test_a_disk_that_will_be_too_small_is_named_before_the_first_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make_run(tmp_path, train=SETTINGS)
+    monkeypatch.setattr(job.shutil, "disk_usage", lambda _folder: shutil._ntuple_diskusage(1000, 990, 10))
+    events = train(run)
+    texts = [e.text if isinstance(e, Note) else e.name for e in events]
+    (warning,) = [text for text in texts if text.startswith("Only 0.0 GiB are free; two saved steps need about")]
+    assert texts.index(warning) < texts.index("step")
 
 
 def test_a_full_disk_leaves_the_last_saved_step_and_no_temporary_files(

@@ -41,9 +41,13 @@ _log = logging.getLogger(__name__)
 class NodeProgress:
     """What one node shows while it works. Updates are throttled: ComfyUI sends each of them with all started nodes."""
 
-    def __init__(self, node_id: str, button: CancelButton | None = None) -> None:
-        """With a `button`, a press of Cancel noticed here is kept for it; without one ComfyUI's interrupt is raised."""
+    def __init__(self, node_id: str, button: CancelButton | None = None, *, pictures: bool = True) -> None:
+        """With a `button`, a press of Cancel noticed here is kept for it; without one ComfyUI's interrupt is raised.
+
+        `pictures` sends preview pictures with the bar; a node whose output is the clip itself does without.
+        """
         self._node_id = node_id
+        self._pictures = pictures
         self._button = button
         self._bar: Any = None
         self._total = 0
@@ -67,7 +71,8 @@ class NodeProgress:
 
     def show(self, picture: Image.Image) -> None:
         """A preview picture, sent with the next update."""
-        self._preview, self._last_bar = picture, 0.0
+        if self._pictures:
+            self._preview, self._last_bar = picture, 0.0
 
     def say(self, text: str, now: bool = False, **facts: Any) -> None:
         """The status line of the node."""

@@ -89,7 +89,7 @@ class ValidateVideo(io.ComfyNode):
         rendering = _Rendering(run, job, _job_folder(run.directory, job))
         if not rendering.is_complete():
             button = CancelButton()
-            rendering.render(codec, NodeProgress(cls.hidden.unique_id, button), button)
+            rendering.render(codec, NodeProgress(cls.hidden.unique_id, button, pictures=False), button)
         videos = [InputImpl.VideoFromFile(str(file)) for file in rendering.files()]
         shown = [output_file(file) for file in rendering.files()]
         metrics = rendering.metrics()

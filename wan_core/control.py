@@ -28,7 +28,7 @@ class Control(Protocol):
         ...
 
     def wait_decoded(self, sample_id: str, timeout_s: float) -> dict[str, Any] | None:
-        """The answer to a decode_wanted, or None after the time-out or when nobody decodes. Raises Stopped on stop."""
+        """The answer to a decode_wanted (an error after the time-out), or None when nobody decodes. Raises Stopped."""
         ...
 
 
@@ -112,6 +112,6 @@ class PipeControl:
                     raise Stopped(self._reason)
                 left = deadline - time.monotonic()
                 if left <= 0:
-                    return None
+                    return {"error": f"there was no answer within {timeout_s:.0f} s"}
                 self._changed.wait(left)
             return self._decoded.pop(sample_id)

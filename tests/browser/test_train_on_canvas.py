@@ -9,7 +9,9 @@ import pytest
 
 pytestmark = pytest.mark.browser
 
-PLAYS = """() => [...document.querySelectorAll("video")].some(v => v.readyState >= 2 && v.videoWidth > 0 && !v.error)"""
+# TrainLoRA's newest preview and a clip of ValidateVideo.
+BOTH_PLAY = """() => new Set([...document.querySelectorAll("video")]
+  .filter(v => v.readyState >= 2 && v.videoWidth > 0 && !v.error).map(v => v.currentSrc)).size >= 2"""
 
 
 def test_run_trains_and_the_preview_plays_and_run_again_trains_nothing(canvas: Any, smoke: dict[str, Any]) -> None:
@@ -26,7 +28,7 @@ def test_run_trains_and_the_preview_plays_and_run_again_trains_nothing(canvas: A
     assert canvas.lines()[-1].endswith(".safetensors")
     bars = [d for d in canvas.seen("progress") if str(d["node"]) == train]
     assert max(bar["value"] for bar in bars) == bars[-1]["max"] == 8
-    canvas.page.wait_for_function(PLAYS, timeout=15_000)
+    canvas.page.wait_for_function(BOTH_PLAY, timeout=15_000)
     assert canvas.seen("b_preview"), "the progress bar had no picture"
 
     name = canvas.lines()[-1].splitlines()[-1]

@@ -66,7 +66,7 @@ class RunConfig(Config):
 
     def __post_init__(self) -> None:
         if self.version != RUN_VERSION:
-            raise ConfigError(_other_version(self.version))
+            raise ConfigError(f"version {self.version} is not {RUN_VERSION}, which this pack writes. Update the pack.")
         safe_name(self.run_name, "run_name")
 
     def with_digests(self, roots: Roots) -> RunConfig:
@@ -119,22 +119,27 @@ class RunStatus(Config):
     job_id: str = ""
 
 
+class ForeignRun(ConfigError):  # noqa: N818  a kind of directory, told by an exception
+    """A directory this pack cannot read as a run: damaged, or written by another version. Left alone, never mended."""
+
+
 def read_run(directory: Path) -> RunConfig:
     """run.json of a run directory (or that file itself)."""
     path = directory if directory.name == "run.json" else directory / "run.json"
     try:
         data = read_json(path)
-        if isinstance(data, dict) and data.get("version", RUN_VERSION) != RUN_VERSION:
-            raise ConfigError(_other_version(data["version"]))  # before its new settings are called unknown
-        return RunConfig.from_dict(data)
     except FileError as error:
-        raise ConfigError(f"{path.parent.name} is not a run directory: {error}") from error
+        raise ForeignRun(f"{path.parent.name} is not a run directory: {error}") from error
+    if isinstance(data, dict) and data.get("version", RUN_VERSION) != RUN_VERSION:
+        # Said before its new settings are called unknown.
+        raise ForeignRun(
+            f"{path.parent.name}/run.json has version {data['version']!r:.20}; this pack reads version {RUN_VERSION}. "
+            "Update the pack."
+        )
+    try:
+        return RunConfig.from_dict(data)
     except ConfigError as error:
         raise ConfigError(f"{path.parent.name}/run.json: {error}") from error
-
-
-def _other_version(version: object) -> str:
-    return f"This run has version {version!r:.20}; this pack reads version {RUN_VERSION}. Update the pack."
 
 
 def read_status(directory: Path) -> RunStatus:
@@ -182,7 +187,7 @@ def choose_run(runs: Path, config: RunConfig, *, resume: str = "auto") -> RunDec
             continue
         try:
             known = read_run(directory)
-        except ConfigError as error:  # damaged, or of another version of the pack: the user's to mend, never ours
+        except ForeignRun as error:
             different.append(str(error).rstrip("."))
             continue
         if resume != "new" and known.job_id == config.job_id:
@@ -215,7 +220,7 @@ def prepare_run(decision: RunDecision, config: RunConfig) -> RunConfig:
     return config
 
 
-def _decide(directory: Path, known: RunConfig, wanted: RunConfig) -> RunDecision:
+def _decide(directory: Path, wanted: RunConfig) -> RunDecision:
     try:
         status = read_status(directory)
     except WanTrainerError:  # only a summary of saves/, which the worker goes by

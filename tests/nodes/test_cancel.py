@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -62,6 +63,35 @@ def many_captions(comfy: ComfyServer, name: str, count: int = 60) -> str:
 def preview(**settings: Any) -> dict[str, Any]:
     inputs = {"clip": ["clip", 0], "prompts": "a red ball", "sampling": "custom", "steps": 1000, "cfg": 1.0, **settings}
     return {"class_type": "WanPreviewSettings", "inputs": inputs}
+
+
+def test_while_scanning(comfy: ComfyServer) -> None:
+    folder = place_clips(comfy.base / "input" / "crowd")
+    for number in range(600):
+        shutil.copy(folder / "carphone.mp4", folder / f"copy{number:03d}.mp4")
+    graph = training_graph("never", "crowd")
+    graph["data"]["inputs"]["trigger_word"] = "a man"
+    with comfy.events() as seen:
+        prompt = comfy.queue(graph)
+        while not [data for data in seen.of("progress") if data["node"] == "data"]:
+            assert comfy.history(prompt) is None
+            time.sleep(0.01)
+        comfy.interrupt()
+        pressed = time.monotonic()
+        entry = comfy.wait(prompt, timeout=60, check=False)
+    assert comfy.error(entry) == "interrupted"
+    assert time.monotonic() - pressed < 2
+    assert_nothing_runs(comfy)
+    shutil.rmtree(folder)
+
+
+def test_while_the_engine_starts_and_loads_weights(comfy: ComfyServer) -> None:
+    entry, _ = cancel_when(comfy, training_graph("early"), "New run")
+    assert comfy.error(entry) == "interrupted"
+    assert_nothing_runs(comfy)
+    assert steps_trained(comfy, "early") == 0
+    again = run_of(comfy, comfy.run(training_graph("early")))
+    assert (again["run"], again["step"], again["status"]) == ("early", 4, "done")
 
 
 def test_while_encoding(comfy: ComfyServer) -> None:

@@ -340,4 +340,4 @@ def test_a_torchao_too_old_for_peft_is_named_with_its_pip_line(tmp_path: Path) -
 
 def test_a_peft_that_cannot_be_imported_is_named_with_its_pip_line(tmp_path: Path) -> None:
     place(tmp_path, "peft", "0.1.0", "from transformers import a_name_that_is_gone\n")
-    assert check_with(tmp_path).endswith('Run: python -m pip install -U "peft>=0.17"')
+    assert check_with(tmp_path).endswith('Run: python -m pip install -U "peft>=0.20"')

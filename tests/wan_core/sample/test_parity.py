@@ -115,4 +115,4 @@ def test_comfyui_uses_every_key_of_our_file(both: Both) -> None:
 
 def test_the_lora_changes_the_clip_far_more_than_the_samplers_differ(both: Both) -> None:
     for side in (both.ours, both.theirs):
-        assert relative(side["lora"], side["base"]) > 1000 * TOLERANCE
+        assert relative(side["lora"], side["base"]) > 100 * TOLERANCE

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from comfy_api.latest import io
 
 from ..wan_core.placement import MODES, PlacementConfig, resolve_placement
@@ -50,5 +52,9 @@ class SplitAcrossGPUs(io.ComfyNode):
         placement = PlacementConfig(
             mode="split blocks" if mode == AUTO else mode, devices=devices.strip(), split_at=split_at.strip()
         )
+        if (
+            placement.mode == "copy per GPU"
+        ):  # how many copies train is part of the job; "all" is another number elsewhere
+            placement = replace(placement, devices=",".join(placement.device_names()))
         resolve_placement(placement, model.variant.shape.num_layers)  # refuses devices and numbers that do not exist
         return io.NodeOutput(ModelHandle(model.plan.with_placement(placement), model.variant, model.compute_dtype))

@@ -15,9 +15,9 @@ import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NoReturn
 
-from .errors import ExitCode, Stopped, WanTrainerError
+from .errors import ConfigError, ExitCode, Stopped, WanTrainerError
 from .events import Emit, Event, Failed, to_line
 from .files import Roots
 
@@ -26,13 +26,16 @@ __all__ = ["main"]
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; returns the exit code."""
-    options = _parser().parse_args(arguments)
     out = _private_stdout()
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("torchao").setLevel(logging.ERROR)  # it warns about CUDA libraries on every CPU
     emit = _emitter(out)
     try:
+        options = _parser().parse_args(arguments)
         return options.run(options, emit, out)
+    except KeyboardInterrupt:
+        print("Ended at once; saved steps stand.", file=sys.stderr)
+        return ExitCode.STOPPED
     except Stopped as stop:
         print(stop.reason, file=sys.stderr)
         return ExitCode.STOPPED
@@ -167,10 +170,15 @@ def _train(options: argparse.Namespace, emit: Emit, _out: BinaryIO) -> int:
     from .run import read_run
 
     directory = _directory(options.run_path)
-    os.environ.pop("PYTORCH_CUDA_ALLOC_CONF", None)  # ComfyUI's setting suits sampling, not training
     _return_freed_memory()
     under_torchrun = "LOCAL_RANK" in os.environ
-    ranks = read_run(directory).model.placement.ranks
+    placement = read_run(directory).model.placement
+    ranks = placement.ranks
+    if under_torchrun and ranks == 1 and int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise ConfigError(
+            f'torchrun started {os.environ["WORLD_SIZE"]} ranks, but run.json says "{placement.mode}". '
+            'Set model.placement.mode to "copy per GPU", or start it without torchrun.'
+        )
     if ranks > 1 and not under_torchrun:
         from .ranks import start_ranks
 
@@ -224,8 +232,14 @@ def _export(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
     return ExitCode.DONE
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """A wrong command line is refused like any other bad input."""
+        raise ConfigError(f"{message}. {self.format_usage().strip()}")
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="wan_core", description=(__doc__ or "").splitlines()[0])
+    parser = _Parser(prog="wan_core", description=(__doc__ or "").splitlines()[0])
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     def command(name: str, run: Callable[..., int], text: str) -> argparse.ArgumentParser:

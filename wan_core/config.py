@@ -60,20 +60,6 @@ class Config:
         """The same content as JSON data, keys in the order of the fields."""
         return {f.name: _write(getattr(self, f.name)) for f in dataclasses.fields(self)}  # type: ignore[arg-type]
 
-    def differences(self, other: Config, where: str = "") -> list[str]:
-        """Sentences such as 'lora.rank: 16 here, 32 there' for every leaf that differs."""
-        return _differences(self.to_dict(), other.to_dict(), where)
-
-
-def _differences(here: Any, there: Any, where: str) -> list[str]:
-    if isinstance(here, dict) and isinstance(there, dict):
-        found: list[str] = []
-        for key in dict.fromkeys([*here, *there]):
-            path = f"{where}.{key}" if where else str(key)
-            found += _differences(here.get(key), there.get(key), path)
-        return found
-    return [] if here == there else [f"{where}: {here!r} here, {there!r} there"]
-
 
 def _kind(value: Any) -> str:
     return {dict: "an object", list: "a list", str: "text", bool: "true/false", type(None): "null"}.get(

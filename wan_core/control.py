@@ -8,12 +8,15 @@ import sys
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Any, BinaryIO, Protocol
 
 from .errors import Stopped
 from .events import COMMANDS
 
-__all__ = ["Control", "PipeControl", "SignalControl"]
+__all__ = ["Control", "PipeControl", "SignalControl", "stop_on_signals"]
+
+_LONGEST_LINE = 1 << 16
 
 
 class Control(Protocol):
@@ -32,19 +35,28 @@ class Control(Protocol):
         ...
 
 
+def stop_on_signals(stop: Callable[[str], bool]) -> None:
+    """Let SIGINT and SIGTERM call `stop(reason)`; where it answers that a stop was under way already, end at once."""
+
+    def on_signal(number: int, _frame: object) -> None:
+        if not stop(f"signal {signal.Signals(number).name}"):
+            raise KeyboardInterrupt  # committed steps stand
+
+    if threading.current_thread() is threading.main_thread():
+        for name in ("SIGINT", "SIGTERM"):
+            signal.signal(getattr(signal, name), on_signal)
+
+
 class SignalControl:
     """A worker nobody talks to: stdin is never read; SIGINT and SIGTERM stop it after the present step."""
 
     def __init__(self) -> None:
         self._reason = ""
-        if threading.current_thread() is threading.main_thread():
-            for name in ("SIGINT", "SIGTERM"):
-                signal.signal(getattr(signal, name), self._on_signal)
+        stop_on_signals(self._stop)
 
-    def _on_signal(self, number: int, _frame: object) -> None:
-        if self._reason:
-            raise KeyboardInterrupt  # the second time means at once; committed steps stand
-        self._reason = f"signal {signal.Signals(number).name}"
+    def _stop(self, reason: str) -> bool:
+        first, self._reason = not self._reason, self._reason or reason
+        return first
 
     def stop_reason(self) -> str:
         return self._reason
@@ -60,24 +72,28 @@ class PipeControl:
     """Commands from a pipe, read by a thread; the end of the pipe is a stop, so no orphan ever holds a GPU."""
 
     def __init__(self, stream: BinaryIO) -> None:
-        self._changed = threading.Condition()
+        # Re-entrant: a signal may arrive while the main thread holds it.
+        self._changed = threading.Condition(threading.RLock())
         self._reason = ""
         self._pending: deque[str] = deque()
         self._decoded: dict[str, dict[str, Any]] = {}
+        stop_on_signals(self._stop)
         threading.Thread(target=self._read, args=(stream,), daemon=True, name="commands").start()
 
     def _read(self, stream: BinaryIO) -> None:
-        for line in stream:
-            self._accept(line)
-        self._stop("the parent process ended")
+        try:
+            while line := stream.readline(_LONGEST_LINE):
+                self._accept(line)
+        finally:  # whatever ends this thread, nobody could stop the worker any more
+            self._stop("the parent process ended")
 
     def _accept(self, line: bytes) -> None:
         try:
             message = json.loads(line)
             command = message["command"]
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             command, message = "", {}
-        if command not in COMMANDS:
+        if not isinstance(command, str) or command not in COMMANDS:
             print(f"Unknown command ignored: {line[:200]!r}", file=sys.stderr)  # noqa: T201
         elif command == "stop":
             self._stop(str(message.get("reason") or "stopped by the user"))
@@ -89,10 +105,11 @@ class PipeControl:
                     self._pending.append(command)
                 self._changed.notify_all()
 
-    def _stop(self, reason: str) -> None:
+    def _stop(self, reason: str) -> bool:
         with self._changed:
-            self._reason = self._reason or reason
+            first, self._reason = not self._reason, self._reason or reason
             self._changed.notify_all()
+        return first
 
     def stop_reason(self) -> str:
         return self._reason

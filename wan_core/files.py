@@ -37,6 +37,7 @@ __all__ = [
     "sampled_digest",
 ]
 
+_WHOLE_BYTES = 64 << 20
 _DEVICE_NAMES = re.compile(r"(con|prn|aux|nul|com\d|lpt\d) *(\.|$)", re.IGNORECASE)  # Windows: "NUL .txt" too
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._ -]{0,99}")
 
@@ -167,15 +168,18 @@ def digest_file(path: Path, should_stop: Callable[[], bool] | None = None) -> st
 def sampled_digest(path: Path, *, windows: int = 64, window_bytes: int = 64 << 10) -> str:
     """SHA-256 over size, the first MiB and `windows` evenly spaced windows: names a 28 GB file in milliseconds.
 
-    Two files that differ only between the windows are taken for the same; a fine-tune changes all of them.
+    Up to 64 MiB the whole file counts. Above, two files that differ only between the windows are taken for the same; a
+    fine-tune changes all of them.
     """
     digest = hashlib.sha256()
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
+        if size <= _WHOLE_BYTES:
+            return digest_file(path)
         digest.update(str(size).encode())
         digest.update(file.read(1 << 20))
-        for index in range(windows):
-            file.seek(size * index // windows)
+        for index in range(windows):  # the last one ends where the file ends
+            file.seek(max(size - window_bytes, 0) * index // max(windows - 1, 1))
             digest.update(file.read(window_bytes))
     return digest.hexdigest()
 

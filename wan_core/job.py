@@ -154,6 +154,7 @@ class _Session:
     def _load(self) -> None:
         config = self.config
         self.variant = _with_expert(inspect_model(config.model, self.roots)[0], config.train.expert)
+        self._check_files()
         cache = LatentCache(self.roots.first("cache"))
         self.cache, self.cache_set = cache, cache.read_set(config.data.fingerprint)
         _check_space(self.variant, self.cache_set)
@@ -183,6 +184,23 @@ class _Session:
         self.previewer = self._make_previewer()
         _warn_about_disk(self.directory, self.trainer, self.emit)
 
+    def _check_files(self) -> None:
+        """The base and the start LoRA must be the files the job was made with; another base is another job."""
+        now = self.config.with_digests(self.roots) if self.saved is None else self._with_base_digest()
+        for what, known, found in (
+            (self.config.model.base_file, self.config.base_digest, now.base_digest),
+            (self.config.lora.start_from, self.config.start_digest, now.start_digest),
+        ):
+            if known and known != found:
+                raise CheckpointError(
+                    f"{what} is not the file this run was made with. Put that file back, or start a new run."
+                )
+
+    def _with_base_digest(self) -> RunConfig:
+        """A resumed run holds its start LoRA already; that file may be gone."""
+        alone = replace(self.config, lora=replace(self.config.lora, start_from=""))
+        return replace(alone.with_digests(self.roots), start_digest=self.config.start_digest)
+
     def _materialize(self) -> WanTransformer:
         def on_tensor(done: int, total: int) -> None:
             if done % 50 == 0 or done == total:
@@ -194,7 +212,7 @@ class _Session:
             return materialize(
                 self.config.model,
                 self.roots,
-                self.config.lora,
+                self.config.lora if self.saved is None else replace(self.config.lora, start_from=""),
                 seed=self.config.train.seed,
                 rank=self.group.rank,
                 on_tensor=on_tensor,
@@ -329,6 +347,11 @@ def sample_job(directory: Path, job_file: Path, roots: Roots, *, emit: Emit, con
         raise CheckpointError(f"Run {directory.name} has no saved step yet. Train it first.")
     cache = LatentCache(roots.first("cache"))
     cache_set = cache.read_set(config.data.fingerprint)
+    if directory not in job_file.parents:
+        raise ConfigError(
+            f"The job file {job_file.name} lies outside the run, and clips are written beside it. "
+            f"Put it into {directory.name}/samples/<a name>/."
+        )
     folder = job_file.parent.relative_to(directory).as_posix()
 
     def on_tensor(done: int, total: int) -> None:

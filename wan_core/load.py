@@ -17,7 +17,7 @@ from .config import Config
 from .errors import CheckpointError, ConfigError
 from .files import Roots
 from .lora import LoraConfig, LoraWeights, inject_lora, read_lora
-from .model import WanTransformer, WanVariant, canonical_names, detect_variant, read_header
+from .model import Numerics, WanTransformer, WanVariant, canonical_names, detect_variant, read_header
 from .placement import (
     DeviceCarrier,
     MemoryEstimate,
@@ -145,7 +145,7 @@ def materialize(
     with torch.inference_mode(False), torch.device("meta"):
         model = WanTransformer(variant.shape, numerics)
     with torch.inference_mode(False):
-        _fill(model, plan, placement, sources, compute, on_tensor)
+        _fill(model, plan, placement, sources, on_tensor)
         if lora is not None:
             inject_lora(model, lora, seed=seed, dtype=numerics.adapter if numerics.adapter != compute else None)
             model.checkpoint_keeps_rng = lora.dropout > 0
@@ -164,7 +164,6 @@ def _fill(
     plan: ModelPlan,
     placement: Placement,
     sources: dict[str, _Source],
-    compute: torch.dtype,
     on_tensor: Callable[[int, int], None] | None,
 ) -> None:
     model.requires_grad_(False)
@@ -175,7 +174,8 @@ def _fill(
         for prefix, part in parts:
             for name, _ in list(part.named_parameters()):
                 full = f"{prefix}.{name}"
-                value = read(sources[full]).to(placement.device_of(full), storage_dtype(full, compute))
+                rests = storage_dtype(full, model.numerics, sources[full].dtype)
+                value = read(sources[full]).to(placement.device_of(full), rests)
                 owner, leaf = part.get_submodule(name.rpartition(".")[0]), name.rpartition(".")[2]
                 setattr(owner, leaf, nn.Parameter(value, requires_grad=False))
                 done += 1
@@ -207,10 +207,19 @@ class _Reader:
         return file.get_tensor(source.key).clone()  # type: ignore[attr-defined]
 
 
-def storage_dtype(name: str, compute: torch.dtype) -> torch.dtype:
-    """What a base weight rests in: norms and modulation tables (tiny, sensitive) in float32, the rest in `compute`."""
-    sensitive = name.endswith("modulation") or ".norm" in name
-    return torch.float32 if sensitive else compute
+def storage_dtype(name: str, numerics: Numerics, stored: str) -> torch.dtype:
+    """What a base weight rests in; `stored` is the file's own dtype (F32, F16, BF16).
+
+    Norms and modulation tables (tiny, sensitive) rest in float32. The time path and the head rest as in the file where
+    the policy computes them wider than the linears: exact, and no larger. Everything else rests in the compute dtype.
+    """
+    if name.endswith("modulation") or ".norm" in name:
+        return torch.float32
+    part = name.split(".")[0]
+    computed = {"time_embedding": numerics.time, "time_projection": numerics.time, "head": numerics.head}.get(part)
+    if computed in (None, numerics.compute):
+        return numerics.compute
+    return {"F16": torch.float16, "F32": torch.float32, "F64": torch.float32}.get(stored, numerics.compute)
 
 
 def predict_memory(
@@ -222,15 +231,14 @@ def predict_memory(
     checkpoint_blocks: bool,
 ) -> MemoryEstimate:
     """Peak memory of a training step of this plan, from the header alone."""
-    variant, compute, _ = _inspect(plan, roots)
-    quantize = plan.quantize
+    variant, compute, sources = _inspect(plan, roots)
+    quantize, numerics = plan.quantize, plan.precision.numerics(compute)
 
     def storage_bytes(name: str, parameter: Tensor) -> int:
         if quantize is not None and parameter.ndim == 2 and quantize.selects(name.removesuffix(".weight")):
             return parameter.numel() + 4 * parameter.shape[0]
-        return parameter.numel() * storage_dtype(name, compute).itemsize
+        return parameter.numel() * storage_dtype(name, numerics, sources[name].dtype).itemsize
 
-    numerics = plan.precision.numerics(compute)
     return estimate_memory(
         variant.shape,
         numerics,

@@ -7,6 +7,7 @@ a single worker. torchrun turns every exit code but 0 into a crash, so the code 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import subprocess
@@ -15,9 +16,13 @@ import threading
 from pathlib import Path
 from typing import BinaryIO
 
+from .control import stop_on_signals
 from .errors import ExitCode
 
 __all__ = ["start_ranks"]
+
+_TORCHRUN_PATIENCE_S = 40.0
+"""torchrun itself gives its ranks 30 s after the signal"""
 
 
 def start_ranks(directory: Path, ranks: int, options: argparse.Namespace, out: BinaryIO) -> int:
@@ -30,32 +35,50 @@ def start_ranks(directory: Path, ranks: int, options: argparse.Namespace, out: B
     ]  # fmt: skip
     if options.roots:
         command += ["--roots", str(options.roots)]
-    if options.controlled:
-        command += ["--controlled"]
+    command += ["--controlled"]
     if options.max_steps:
         command += ["--max-steps", str(options.max_steps)]
-    stdin = subprocess.PIPE if options.controlled else subprocess.DEVNULL
     environment = os.environ | {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
-    with subprocess.Popen(command, stdin=stdin, stdout=subprocess.PIPE, env=environment) as torchrun:
-        if torchrun.stdin is not None:
-            threading.Thread(target=_forward, args=(torchrun.stdin,), daemon=True, name="commands").start()
-        last = b""
-        assert torchrun.stdout is not None
-        for line in torchrun.stdout:
-            out.write(line)
-            last = line if line.startswith(b"{") else last
+    # Rank 0 always listens to us: a signal to this process becomes a command, and our death the end of its stdin.
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as torchrun:
+        try:
+            stop_on_signals(lambda reason: _send_stop(torchrun, reason))
+            if options.controlled:
+                threading.Thread(target=_forward, args=(torchrun,), daemon=True, name="commands").start()
+            last = b""
+            assert torchrun.stdout is not None
+            for line in torchrun.stdout:
+                out.write(line)
+                last = line if line.startswith(b"{") else last
+            torchrun.wait()
+        finally:
+            if torchrun.poll() is None:  # we were interrupted a second time
+                torchrun.terminate()
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    torchrun.wait(_TORCHRUN_PATIENCE_S)
+                torchrun.kill()
     return _exit_code(last, torchrun.returncode)
 
 
-def _forward(target: BinaryIO) -> None:
+def _send_stop(torchrun: subprocess.Popen[bytes], reason: str) -> bool:
+    """Ask rank 0 to stop; False when it was asked before, so that a second signal ends at once."""
+    assert torchrun.stdin is not None
+    if torchrun.stdin.closed:
+        return False
+    with contextlib.suppress(OSError, ValueError):
+        torchrun.stdin.write(json.dumps({"command": "stop", "reason": reason}).encode() + b"\n")
+        torchrun.stdin.close()
+    return True
+
+
+def _forward(torchrun: subprocess.Popen[bytes]) -> None:
     """Commands from our stdin to rank 0; the end of ours is the end of theirs."""
-    with os.fdopen(os.dup(0), "rb", buffering=0) as source, target:
+    target = torchrun.stdin
+    assert target is not None
+    with os.fdopen(os.dup(0), "rb", buffering=0) as source, contextlib.suppress(OSError, ValueError), target:
         while chunk := source.read(4096):
-            try:
-                target.write(chunk)
-                target.flush()
-            except OSError:
-                return
+            target.write(chunk)
+            target.flush()
 
 
 def _exit_code(last_line: bytes, torchrun_code: int) -> int:

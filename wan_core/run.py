@@ -15,12 +15,12 @@ from typing import Any
 
 from . import __version__
 from .config import Config
-from .errors import ConfigError, WanTrainerError
+from .errors import ConfigError
 from .files import FileError, Roots, atomic_write_json, read_json, safe_name, sampled_digest
 from .load import ModelPlan
 from .lora import LoraConfig
 from .sample import SampleConfig
-from .train.config import TrainConfig
+from .train import SaveStore, TrainConfig
 
 __all__ = [
     "RUN_VERSION",
@@ -36,6 +36,8 @@ __all__ = [
 ]
 
 RUN_VERSION = 1
+_LONGEST_NAME = 95
+"""leaves room for a suffix such as _002 and a step such as _000250 in published names"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,12 +89,15 @@ class RunConfig(Config):
             "eval_items",
             "eval_timesteps",
             "save_dtype",
+            "gradient_checkpointing",  # the same gradients to the last bit
+            "max_bad_steps",
         ):
             data["train"].pop(key)
         data["model"].pop("base_file")
         # Several ranks make a larger batch; a split of blocks changes nothing.
-        copies = self.model.placement.mode == "copy per GPU"
-        data["model"]["placement"] = {"copies": self.model.placement.devices if copies else ""}
+        placement = self.model.placement
+        listed = placement.devices.count(",") + 1 if "," in placement.devices else placement.devices
+        data["model"]["placement"] = {"copies": listed if placement.mode == "copy per GPU" else 1}
         data["data"].pop("num_items")
         data["lora"].pop("start_from")
         data["lora"]["alpha"] = 0.0 if self.lora.scale == 1 else self.lora.alpha
@@ -145,7 +150,10 @@ def read_run(directory: Path) -> RunConfig:
 def read_status(directory: Path) -> RunStatus:
     """status.json, or a fresh status when there is none yet."""
     path = directory / "status.json"
-    return RunStatus.from_dict(read_json(path)) if path.exists() else RunStatus()
+    try:
+        return RunStatus.from_dict(read_json(path)) if path.exists() else RunStatus()
+    except (FileError, ConfigError):  # only a summary; what counts is in saves/
+        return RunStatus(reason="status.json was damaged")
 
 
 def write_status(directory: Path, status: RunStatus) -> None:
@@ -174,8 +182,11 @@ def choose_run(runs: Path, config: RunConfig, *, resume: str = "auto") -> RunDec
         raise ConfigError(f'resume "{resume}" is unknown. Use auto, new or require.')
     if runs.exists() and not runs.is_dir():
         raise ConfigError(f"The output folder {runs.name} is a file. Move it away, so that runs can be written there.")
+    if len(config.run_name) > _LONGEST_NAME:
+        raise ConfigError(f"run_name has {len(config.run_name)} characters. Use at most {_LONGEST_NAME}.")
     different: list[str] = []
-    free = None
+    free: Path | None = None
+    same: tuple[Path, RunConfig] | None = None  # the newest directory of this job
     for number in range(1, 1000):
         name = config.run_name if number == 1 else f"{config.run_name}_{number:03d}"
         directory = runs / name
@@ -190,14 +201,14 @@ def choose_run(runs: Path, config: RunConfig, *, resume: str = "auto") -> RunDec
         except ForeignRun as error:
             different.append(str(error).rstrip("."))
             continue
-        if resume != "new" and known.job_id == config.job_id:
-            return _decide(directory, config)
-        different.append(
-            f"{name} differs in " + "; ".join(_changes(config, known)) if known.job_id != config.job_id else ""
-        )
+        if known.job_id != config.job_id:
+            different.append(f"{name} differs in {'; '.join(_changes(config, known))}")
+        elif resume != "new":
+            same = directory, known
+    if same is not None:
+        return _decide(*same, config)
     if free is None:
         raise ConfigError(f"There are 999 runs called {config.run_name}. Choose another run_name.")
-    different = [d for d in different if d]
     if resume == "require":
         why = ". ".join(different) or f"there is no run called {config.run_name}"
         raise ConfigError(f"resume is set to require, but {why}. Set resume to auto to start a new run.")
@@ -220,17 +231,20 @@ def prepare_run(decision: RunDecision, config: RunConfig) -> RunConfig:
     return config
 
 
-def _decide(directory: Path, wanted: RunConfig) -> RunDecision:
-    try:
-        status = read_status(directory)
-    except WanTrainerError:  # only a summary of saves/, which the worker goes by
-        return RunDecision(directory, "resume", f"{directory.name} continues; its status.json was damaged.")
-    if status.state == "done" and status.step >= wanted.train.steps:
-        return RunDecision(directory, "done", f"{directory.name} is finished at step {status.step}; nothing to train.")
-    total = wanted.train.steps
-    if status.step == 0:
-        return RunDecision(directory, "resume", f"{directory.name} starts over: it had no saved step yet.")
-    return RunDecision(directory, "resume", f"{directory.name} continues after step {status.step} of {total}.")
+def _decide(directory: Path, known: RunConfig, wanted: RunConfig) -> RunDecision:
+    """By what is saved and verifies; status.json is only its summary."""
+    name, total = directory.name, wanted.train.steps
+    saved = SaveStore(directory).latest()
+    if saved is None:
+        return RunDecision(directory, "resume", f"{name} starts over: it has no intact saved step.")
+    if saved.step >= total:
+        return RunDecision(directory, "done", f"{name} is finished at step {saved.step}; nothing to train.")
+    note = f"{name} continues after step {saved.step} of {total}."
+    if total != known.train.steps and wanted.train.lr_scheduler != "constant":
+        note += (
+            f" Its {wanted.train.lr_scheduler} learning rate now ends at step {total}, so it rises once at this point."
+        )
+    return RunDecision(directory, "resume", note)
 
 
 def _changes(config: RunConfig, known: RunConfig) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -85,17 +85,6 @@ def test_a_number_that_is_no_number_is_refused(name: str, number: float) -> None
     data = json.loads(json.dumps({name: number}))
     with pytest.raises(ConfigError, match=name):
         TrainConfig.from_dict(data, "train")
-
-
-def test_differences_name_every_leaf() -> None:
-    one = Outer(name="x", words=("a",), maybe=Inner())
-    other = replace(one, share=0.25, words=("a", "b"), maybe=None)
-    assert one.differences(other) == [
-        "share: 0.5 here, 0.25 there",
-        "maybe: {'size': 3} here, None there",
-        "words: ['a'] here, ['a', 'b'] there",
-    ]
-    assert one.differences(one) == []
 
 
 def test_nearest_guesses_only_when_something_is_near() -> None:

@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from tests.support.forked import ForkServer, Worker
@@ -182,6 +183,56 @@ def test_two_ranks_train_as_one_with_twice_the_micro_steps_obey_stop_and_report_
     _, events = train(server, alone)
     expected = [e["loss"] for e in events if e["event"] == "step"]
     assert losses[:2] == pytest.approx(expected[:2], rel=1e-5)
+
+
+def test_sigterm_to_the_controller_of_two_ranks_stops_them_all_with_their_state(tmp_path: Path) -> None:
+    plan = ModelPlan(
+        base_file="diffusion_models:wan_tiny_t2v.safetensors",
+        placement=PlacementConfig(mode="copy per GPU", devices="cpu,cpu"),
+    )
+    run = make_run(tmp_path, train=settings(steps=100_000, save_every_n_steps=100_000), plan=plan)
+    with subprocess.Popen(
+        launched(run), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as controller:
+        assert controller.stdout is not None
+        ranks: list[psutil.Process] = []
+        for line in controller.stdout:
+            if json.loads(line)["event"] == "step" and not ranks:
+                ranks = psutil.Process(controller.pid).children(recursive=True)
+                controller.send_signal(signal.SIGTERM)
+    assert controller.returncode == 3
+    assert len(ranks) >= 3  # torchrun and two ranks
+    assert not [p for p in ranks if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+    assert SaveStore(run.directory).latest() is not None
+
+
+def test_torchrun_with_more_ranks_than_the_run_says_is_refused(
+    server: ForkServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make_run(tmp_path, train=settings())
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    done = subprocess.run(launched(run), stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    assert done.returncode == 5
+    message = json.loads(done.stdout)["message"]
+    assert 'torchrun started 2 ranks, but run.json says "one device"' in message
+
+
+def test_a_base_file_that_was_exchanged_is_refused(server: ForkServer, tmp_path: Path) -> None:
+    run = make_run(tmp_path, train=settings())
+    base = run.roots.resolve(run.config.model.base_file)
+    data = bytearray(base.read_bytes())
+    data[-1] ^= 1
+    base.write_bytes(bytes(data))
+    code, events = train(server, run)
+    assert code == 5
+    assert "is not the file this run was made with" in events[-1]["message"]
+
+
+def test_a_wrong_command_line_is_refused_in_one_json_line(server: ForkServer, tmp_path: Path) -> None:
+    worker = server.start(["frobnicate"], tmp_path / "out.jsonl")
+    assert worker.wait() == 5
+    assert "invalid choice" in worker.events()[-1]["message"]
 
 
 def test_more_steps_continue_instead_of_starting_over(server: ForkServer, tmp_path: Path) -> None:

@@ -134,7 +134,7 @@ def test_a_finished_run_of_the_same_job_is_done(run: TinyRun) -> None:
 
 def test_an_unfinished_run_is_resumed_and_more_steps_continue_it(run: TinyRun) -> None:
     runs = run.directory.parent
-    assert choose_run(runs, run.config).note == "tiny starts over: it had no saved step yet."
+    assert choose_run(runs, run.config).note == "tiny starts over: it has no intact saved step."
     train(run, max_steps=1)
     decision = choose_run(runs, run.config)
     assert (decision.action, decision.note) == ("resume", "tiny continues after step 1 of 3.")
@@ -227,7 +227,7 @@ def test_a_damaged_status_does_not_lose_a_run(run: TinyRun) -> None:
     train(run)
     (run.directory / "status.json").write_text('{"state": "do')
     decision = choose_run(run.directory.parent, run.config)
-    assert (decision.action, decision.directory) == ("resume", run.directory)
+    assert (decision.action, decision.directory) == ("done", run.directory)
     train(run)
     assert read_status(run.directory).state == "done"
 

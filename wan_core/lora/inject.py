@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, cast
 
@@ -29,6 +30,12 @@ def inject_lora(model: nn.Module, config: LoraConfig, *, seed: int, dtype: torch
     adapter's matmuls run in; None follows the input, which spares a float32 copy of every activation.
     """
     peft_config, inject = _peft(config)
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Linear) and not name.startswith("blocks.") and re.fullmatch(config.pattern, name):
+            raise ConfigError(
+                f"The LoRA targets match {name}, which lies outside the blocks and cannot be adapted. "
+                r"Begin each target with blocks\.\d+\."
+            )
     model.requires_grad_(False)
     try:
         inject(peft_config, model)

@@ -10,7 +10,6 @@ No autocast here, ever: each cast is written down, so that gradient recompute se
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 import torch
@@ -189,8 +188,6 @@ class WanTransformer(nn.Module):
         """recompute each block in the backward pass instead of keeping its activations"""
         self.checkpoint_keeps_rng = False
         """needed only when blocks draw random numbers (LoRA dropout)"""
-        self.after_block: Callable[[int], None] | None = None
-        """called after each block of a pass without gradients, so that a long forward can be interrupted"""
         dim = shape.dim
         self.patch_embedding = nn.Conv3d(shape.in_channels, dim, kernel_size=PATCH, stride=PATCH)
         self.text_embedding = nn.Sequential(
@@ -205,8 +202,16 @@ class WanTransformer(nn.Module):
         """Predict the velocity.
 
         latent (B, C_in, F, H, W) any float dtype, H and W even; timestep (B,) or (B, F), 0..1000, fractions allowed;
-        text (B, 512, text_dim), zero rows after the prompt. Returns (B, C_out, F, H, W) float32.
+        text (B, 512, text_dim), zero rows after the prompt. Returns (B, C_out, F, H, W) float32. Ambient autocast is
+        switched off inside, so the dtypes written down here are the ones that run; recompute sees the same.
         """
+        kind = latent.device.type
+        if kind in ("cpu", "cuda") and torch.is_autocast_enabled(kind):
+            with torch.autocast(kind, enabled=False):
+                return self._forward(latent, timestep, text)
+        return self._forward(latent, timestep, text)
+
+    def _forward(self, latent: Tensor, timestep: Tensor, text: Tensor) -> Tensor:
         grid = (latent.shape[2], latent.shape[3] // PATCH[1], latent.shape[4] // PATCH[2])
         tokens = self._embed_patches(latent)
         time, time_rows = self._embed_time(timestep)
@@ -216,8 +221,6 @@ class WanTransformer(nn.Module):
         for index, block in enumerate(self.blocks):
             tokens, here = self.carrier.to_block(index, tokens, constants)
             tokens = self._run_block(block, tokens, here)
-            if self.after_block is not None and not torch.is_grad_enabled():
-                self.after_block(index)
         tokens, time = self.carrier.to_head(tokens, time)
         return self._unpatchify(self.head(tokens, time), grid)
 

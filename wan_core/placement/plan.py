@@ -24,7 +24,7 @@ class PlacementConfig(Config):
 
     mode: str = "one device"
     devices: str = "default"
-    """default, all, or a comma-separated list such as "cuda:0,cuda:1" """
+    """default, all, or a comma-separated list such as "0,1" or "cuda:0,cuda:1" """
     split_at: str = "auto"
     """auto, midpoint, or first block of each later device such as "20" or "14,28" """
 
@@ -41,8 +41,11 @@ class PlacementConfig(Config):
             return gpus[:1] or ("cpu",)
         if self.devices == "all":
             return gpus or ("cpu",)
-        names = tuple(n.strip() for n in self.devices.split(",") if n.strip())
+        listed = [n.strip() for n in self.devices.split(",") if n.strip()]
+        names = tuple(f"cuda:{n}" if n.isdecimal() else n for n in listed)
         for name in names:
+            if not _is_device(name):
+                raise PlacementError(f'devices has "{name}", which is no device. Write "all", or a list such as "0,1".')
             if name.startswith("cuda") and name not in gpus:
                 have = ", ".join(gpus) or "none; only cpu"
                 raise PlacementError(f'Device "{name}" does not exist here (GPUs: {have}). Change devices.')
@@ -119,6 +122,14 @@ def _numbers(text: str) -> list[int]:
         return [int(part) for part in text.split(",")]
     except ValueError as error:
         raise ConfigError(f'split_at "{text}" is not auto, midpoint or block numbers such as "20".') from error
+
+
+def _is_device(name: str) -> bool:
+    try:
+        torch.device(name)
+    except RuntimeError:
+        return False
+    return True
 
 
 def _device(name: str) -> torch.device:

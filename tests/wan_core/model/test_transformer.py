@@ -107,6 +107,20 @@ def test_one_timestep_per_latent_frame_equals_one_per_clip_when_all_are_equal(go
     torch.testing.assert_close(model(latent, per_frame, text), model(latent, timestep, text), atol=2e-6, rtol=0)
 
 
+@pytest.mark.parametrize("checkpointed", [False, True])
+def test_ambient_autocast_changes_no_bit_of_output_or_gradient(golden: Golden, checkpointed: bool) -> None:
+    found = []
+    for ambient in (False, True):
+        model = golden.model()
+        model.checkpoint_blocks = checkpointed
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=ambient):
+            output = model(*golden.inputs())
+        output.square().mean().backward()
+        found.append((output.detach(), model.blocks[0].ffn[0].weight.grad))
+    assert torch.equal(found[0][0], found[1][0])
+    assert torch.equal(found[0][1], found[1][1])
+
+
 def _relative(value: torch.Tensor, reference: torch.Tensor) -> float:
     difference = value.detach().double() - reference.double()
     return float(difference.norm() / reference.double().norm())

@@ -7,7 +7,7 @@ included) under fake tensors, which costs under a second for 14B and follows the
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -137,12 +137,14 @@ class _BlockTrace:
 
 
 class _StorageMeter(TorchDispatchMode):
-    """Counts bytes of live storages made under it; `peak` is the highest sum seen."""
+    """Counts bytes of live storages made under it; `peak` is the highest sum seen. Views of `known` are not new."""
 
-    def __init__(self) -> None:
+    def __init__(self, known: Iterable[Tensor]) -> None:
         super().__init__()
         self.live = self.peak = 0
         self._seen: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        for tensor in known:
+            self._seen[tensor.untyped_storage()] = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
@@ -187,7 +189,7 @@ def _trace_block(
             torch.empty(step.tokens, 1, head_dim // 2, dtype=numerics.rope),
             torch.empty(step.tokens, 1, head_dim // 2, dtype=numerics.rope),
         )
-        with _StorageMeter() as meter:
+        with _StorageMeter([*block.parameters(), tokens, *rest]) as meter:
             output = block(tokens, *rest)
             saved, forward_peak = meter.live, meter.peak
             meter.peak = meter.live

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from ..errors import ConfigError, DatasetError
-from ..files import FileError, read_json
+from ..files import FileError, lies_under, read_json
 
 __all__ = ["ROOTS_FILE", "allowed_folder", "list_folders", "read_roots"]
 
@@ -46,10 +46,8 @@ def allowed_folder(reference: str, *, input_root: Path, extra_roots: list[Path])
         raise DatasetError("No dataset folder is chosen. Put clips into a folder below input/.")
     wanted = _spelled_out(text, input_root, extra_roots)
     real = Path(os.path.realpath(wanted))
-    for root in (input_root, *extra_roots):
-        base = Path(os.path.realpath(root))
-        if real == base or base in real.parents:
-            return _existing(real, text)
+    if lies_under(real, (input_root, *extra_roots)):
+        return _existing(real, text)
     raise DatasetError(
         f"Folder {_short(text)} is outside the allowed folders. Move it below input/, or write "
         f"{json.dumps([str(wanted)[:300]], ensure_ascii=False)} to {ROOTS_FILE} on the server."

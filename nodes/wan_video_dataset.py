@@ -123,6 +123,7 @@ class WanVideoDataset(io.ComfyNode):
                 config,
                 _folder(folder),
                 video,
+                allowed=_allowed(),
                 progress=lambda done, total, name: progress.bar(done, total),
                 should_stop=mm.processing_interrupted,
             )
@@ -145,10 +146,16 @@ def _input() -> Path:
     return Path(folder_paths.get_input_directory())
 
 
+def _allowed() -> tuple[Path, ...]:
+    """Where the files of a dataset may lie: ComfyUI's input folder and the roots of the server-side file."""
+    return (_input(), *read_roots(folders.user_roots_file()))
+
+
 def _reference(folder: str | None) -> str:
     """The folder asked for; the first of the menu where a queued graph leaves it out."""
     return next(iter(dataset_folders()), "") if folder is None else folder
 
 
 def _folder(folder: str | None) -> Path:
-    return allowed_folder(_reference(folder), input_root=_input(), extra_roots=read_roots(folders.user_roots_file()))
+    input_root, *extra_roots = _allowed()
+    return allowed_folder(_reference(folder), input_root=input_root, extra_roots=extra_roots)

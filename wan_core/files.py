@@ -13,7 +13,7 @@ import os
 import re
 import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -30,6 +30,7 @@ __all__ = [
     "digest_file",
     "file_identity",
     "fsync_folder",
+    "lies_under",
     "locked",
     "open_regular",
     "read_json",
@@ -69,6 +70,13 @@ def confine(root: Path, relative: str, what: str) -> Path:
             f"{what} {relative[:200]!r} leads outside its folder. Use a name inside it, without '..' or links."
         )
     return path
+
+
+def lies_under(path: Path | str, roots: Iterable[Path | str]) -> bool:
+    """Whether `path` is one of `roots` or below one, judged by where links lead (rules S2, S16)."""
+    real = Path(os.path.realpath(path))
+    bases = [Path(os.path.realpath(root)) for root in roots]
+    return any(real == base or base in real.parents for base in bases)
 
 
 def open_regular(path: Path | str, *, follow_links: bool = True) -> BinaryIO:

@@ -7,23 +7,34 @@ trained.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from ..errors import DatasetError
-from ..files import FileError, open_regular
+from ..files import FileError, lies_under, open_regular
+from ..video import shown
 
-__all__ = ["MAX_CAPTION_BYTES", "caption_with_trigger", "read_caption"]
+__all__ = ["LINK_OUTSIDE", "MAX_CAPTION_BYTES", "caption_with_trigger", "read_caption"]
 
 MAX_CAPTION_BYTES = 64 << 10
 """Far above the 512 tokens the text encoder sees."""
 
+LINK_OUTSIDE = "is a link that leads outside the allowed folders; put the file itself into the dataset folder"
+"""why a file of a dataset folder is neither opened nor read (S2, S16)"""
 
-def read_caption(path: Path) -> str:
-    """The caption in `path`; "" when the file is missing or holds only white space."""
+
+def read_caption(path: Path, *, allowed: Sequence[Path] = ()) -> str:
+    """The caption in `path`; "" when the file is missing or holds only white space.
+
+    A link may lead anywhere below the caption's own folder or below `allowed`; elsewhere it is refused unread.
+    """
     if not os.path.lexists(path):
         return ""
+    real = os.path.realpath(path)
+    if not lies_under(real, (path.parent, *allowed)):
+        raise DatasetError(f"{shown(path)} {LINK_OUTSIDE}.")
     try:
-        with open_regular(path) as file:
+        with open_regular(real, follow_links=False) as file:
             data = file.read(MAX_CAPTION_BYTES + 1)
     except FileError as error:
         raise DatasetError(str(error)) from error

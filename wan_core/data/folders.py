@@ -6,6 +6,7 @@ Names travel as `root:relative`, so that no graph and no run file holds a path o
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from ..errors import ConfigError, DatasetError
-from ..files import FileError, read_json
+from ..files import FileError, lies_under, read_json
 
 __all__ = ["ROOTS_FILE", "allowed_folder", "list_folders", "read_roots"]
 
@@ -28,10 +29,10 @@ def read_roots(path: Path) -> list[Path]:
         return []
     data: Any = read_json(path)
     entries = cast("list[Any]", data) if isinstance(data, list) else [data]
-    folders = [entry for entry in entries if isinstance(entry, str) and os.path.isabs(entry)]
+    folders = [entry for entry in entries if isinstance(entry, str) and _can_be_path(entry) and os.path.isabs(entry)]
     if len(folders) < len(entries):
         raise ConfigError(f'{path.name} must be a list of full paths, such as ["/data/clips"].')
-    return [Path(folder) for folder in folders]
+    return list(dict.fromkeys(Path(folder) for folder in folders))
 
 
 def allowed_folder(reference: str, *, input_root: Path, extra_roots: list[Path]) -> Path:
@@ -42,14 +43,12 @@ def allowed_folder(reference: str, *, input_root: Path, extra_roots: list[Path])
     spelled.
     """
     text = reference.strip().strip("\"'").strip()
-    if not text or "\0" in text:
+    if not text or not _can_be_path(text):
         raise DatasetError("No dataset folder is chosen. Put clips into a folder below input/.")
     wanted = _spelled_out(text, input_root, extra_roots)
     real = Path(os.path.realpath(wanted))
-    for root in (input_root, *extra_roots):
-        base = Path(os.path.realpath(root))
-        if real == base or base in real.parents:
-            return _existing(real, text)
+    if lies_under(real, (input_root, *extra_roots)):
+        return _existing(real, text)
     raise DatasetError(
         f"Folder {_short(text)} is outside the allowed folders. Move it below input/, or write "
         f"{json.dumps([str(wanted)[:300]], ensure_ascii=False)} to {ROOTS_FILE} on the server."
@@ -61,10 +60,31 @@ def list_folders(input_root: Path, extra_roots: list[Path]) -> list[str]:
     below it.
     """
     found = [name for name in _subfolders(input_root)]
-    for root in extra_roots:
+    for root_name, root in _named(extra_roots).items():
         if root.is_dir():
-            found += [f"{root.name}:", *(f"{root.name}:{name}" for name in _subfolders(root))]
+            found += [f"{root_name}:", *(f"{root_name}:{name}" for name in _subfolders(root))]
     return found
+
+
+def _named(extra_roots: list[Path]) -> dict[str, Path]:
+    """Each root under a name of its own: the first keeps its folder name, later ones become clips-2, clips-3.
+
+    New roots written below the old ones leave the references of saved graphs as they are.
+    """
+    named: dict[str, Path] = {}
+    for root in extra_roots:
+        plain = root.name.replace(":", "_") or "root"
+        names = itertools.chain([plain], (f"{plain}-{number}" for number in itertools.count(2)))
+        named[next(name for name in names if name not in named and name != "input")] = root
+    return named
+
+
+def _can_be_path(text: str) -> bool:
+    """False for zero bytes and for text that no file system can spell."""
+    try:
+        return b"\0" not in os.fsencode(text)
+    except UnicodeEncodeError:
+        return False
 
 
 def _spelled_out(text: str, input_root: Path, extra_roots: list[Path]) -> Path:
@@ -73,9 +93,8 @@ def _spelled_out(text: str, input_root: Path, extra_roots: list[Path]) -> Path:
     name, separator, relative = text.partition(":")
     if not separator or name == "input":
         return input_root / (relative if separator else text).lstrip("/\\")
-    for root in extra_roots:
-        if root.name == name:
-            return root / relative.lstrip("/\\")
+    if root := _named(extra_roots).get(name):
+        return root / relative.lstrip("/\\")
     raise DatasetError(
         f"Root {_short(name)} of folder {_short(text)} is unknown. Write its full path to {ROOTS_FILE} on the server."
     )

@@ -9,16 +9,16 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..config import Config
 from ..errors import ConfigError, DatasetError, Stopped
-from ..files import file_identity
+from ..files import file_identity, lies_under
 from ..video import ClipInfo, VideoProcess, shown
 from .bucket import Bucket, assign_bucket, frames_sentence, is_frame_count, nearest_frames
-from .captions import caption_with_trigger, read_caption
+from .captions import LINK_OUTSIDE, caption_with_trigger, read_caption
 
 __all__ = [
     "CLIP_SUFFIXES",
@@ -178,11 +178,13 @@ def scan_folder(
     folder: Path,
     video: VideoProcess,
     *,
+    allowed: Sequence[Path] = (),
     progress: Progress | None = None,
     should_stop: Callable[[], bool] | None = None,
 ) -> ScanResult:
     """Scan the files of `folder` (not its subfolders), sorted by name.
 
+    Files that are links must lead below `folder` or below one of `allowed` (rules S2, S16).
     DatasetError when nothing can be used, or when captions are missing and there is no trigger
     word.
     """
@@ -192,7 +194,7 @@ def scan_folder(
     for number, path in enumerate(paths):
         if should_stop is not None and should_stop():
             raise Stopped(f"Stopped while scanning {folder.name}.")
-        found = _look_at(path, config, video)
+        found = _look_at(path, config, video, allowed)
         (samples if isinstance(found, Sample) else rejected).append(found)  # type: ignore[arg-type]
         if progress is not None:
             progress(number + 1, len(paths), shown(path))
@@ -230,7 +232,9 @@ def _media_files(folder: Path) -> list[Path]:
     return [folder / name for name in names]
 
 
-def _look_at(path: Path, config: DatasetConfig, video: VideoProcess) -> Sample | Rejected:
+def _look_at(path: Path, config: DatasetConfig, video: VideoProcess, allowed: Sequence[Path]) -> Sample | Rejected:
+    if not lies_under(path, (path.parent, *allowed)):
+        return Rejected(name=shown(path), reason=LINK_OUTSIDE)
     if path.suffix.lower() in _OTHER_SUFFIXES:
         return Rejected(name=path.name, reason=f"{path.suffix} files are not read; convert it to mp4 or png")
     try:
@@ -244,7 +248,7 @@ def _look_at(path: Path, config: DatasetConfig, video: VideoProcess) -> Sample |
     available = info.frames_at(config.fps)
     if available < num_frames:
         return Rejected(name=path.name, reason=_too_short(info, config, available), frames=available)
-    caption = read_caption(path.with_suffix(config.caption_extension))
+    caption = read_caption(path.with_suffix(config.caption_extension), allowed=allowed)
     full = caption_with_trigger(caption, config.trigger_word.strip())
     return Sample(
         path=path,

@@ -1,5 +1,6 @@
-"""The LoRA file other programs read: key layout, dtype, metadata."""
+"""The LoRA file other programs read: key layout, dtype, metadata; and its place in a folder that runs share."""
 
 from .lora_file import LoraFile, lora_metadata
+from .published import publish_file
 
-__all__ = ["LoraFile", "lora_metadata"]
+__all__ = ["LoraFile", "lora_metadata", "publish_file"]

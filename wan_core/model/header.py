@@ -9,21 +9,23 @@ from __future__ import annotations
 import json
 import os
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
+from typing import Any, cast
 
 from ..errors import CheckpointError
 from ..files import FileError, open_regular
 
-__all__ = ["DTYPE_BYTES", "CheckpointHeader", "TensorInfo", "read_header"]
+__all__ = ["DTYPE_BYTES", "CheckpointHeader", "TensorInfo", "damaged", "read_header"]
 
 DTYPE_BYTES = {
     "F64": 8, "F32": 4, "F16": 2, "BF16": 2, "F8_E4M3": 1, "F8_E5M2": 1,
     "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1,
 }  # fmt: skip
 _HEADER_LIMIT = 100_000_000
+_MAX_DIMENSIONS = 32
 _NOT_SAFETENSORS = (
     (b"PK\x03\x04", "a pickled PyTorch file (.pt/.pth/.ckpt), which can run code when opened"),
     (b"\x80", "a pickle, which can run code when opened"),
@@ -72,21 +74,51 @@ def read_header(path: Path) -> CheckpointHeader:
     try:
         entries = json.loads(raw)
         metadata = {str(k): str(v) for k, v in entries.pop("__metadata__", {}).items()}
-        tensors = {name: _tensor(name, info, path) for name, info in entries.items()}
-        end = max((info["data_offsets"][1] for info in entries.values()), default=0)
-    except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
-        raise CheckpointError(f"{path.name} has a damaged safetensors header. Download it again.") from error
+        places = {name: _place(info) for name, info in entries.items()}
+        end = _end_of_data(places.values())
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise damaged(path.name) from error
     if size != 8 + length + end:
         raise _truncated(path, size, 8 + length + end)
+    tensors = {name: _tensor(name, info, places[name], path) for name, info in entries.items()}
     return CheckpointHeader(path, tensors, metadata, size)
 
 
-def _tensor(name: str, info: dict[str, object], path: Path) -> TensorInfo:
-    dtype, shape, offsets = str(info["dtype"]), info["shape"], info["data_offsets"]
-    assert isinstance(shape, list)
-    assert isinstance(offsets, list)
-    sizes = tuple(int(n) for n in shape)
-    span = int(offsets[1]) - int(offsets[0])
+def damaged(file_name: str) -> CheckpointError:
+    """The one sentence for every header that cannot be right."""
+    return CheckpointError(f"{file_name} has a damaged safetensors header. Download it again.")
+
+
+def _place(info: dict[str, Any]) -> tuple[int, int]:
+    """Begin and end of a tensor in the data section; ValueError when the entry cannot be one."""
+    shape, offsets = _whole_numbers(info["shape"]), _whole_numbers(info["data_offsets"])
+    if not isinstance(info["dtype"], str) or len(shape) > _MAX_DIMENSIONS or len(offsets) != 2:
+        raise ValueError("not a tensor")
+    return offsets[0], offsets[1]
+
+
+def _whole_numbers(value: object) -> list[int]:
+    """`value` as what JSON must hold there: a list of numbers 0 to 2**63 - 1, no bool, no float, no Infinity."""
+    if not isinstance(value, list):
+        raise TypeError("not a list")
+    numbers = cast("list[object]", value)
+    if not all(type(number) is int and 0 <= number < 1 << 63 for number in numbers):
+        raise ValueError("not whole numbers")
+    return cast("list[int]", numbers)
+
+
+def _end_of_data(places: Iterable[tuple[int, int]]) -> int:
+    """Where the last tensor ends; ValueError unless the tensors tile the data with no hole and no overlap."""
+    end = 0
+    for begin, until in sorted(places):
+        if begin != end or until < begin:
+            raise ValueError("tensors overlap or leave a hole")
+        end = until
+    return end
+
+
+def _tensor(name: str, info: dict[str, Any], place: tuple[int, int], path: Path) -> TensorInfo:
+    dtype, sizes, span = str(info["dtype"]), tuple(info["shape"]), place[1] - place[0]
     if dtype in DTYPE_BYTES and span != prod(sizes) * DTYPE_BYTES[dtype]:
         raise CheckpointError(
             f"{path.name}: tensor {name[:80]} has {span} bytes for shape {sizes}. Download the file again."

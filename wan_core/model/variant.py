@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ..config import Config
 from ..errors import CheckpointError
-from .header import CheckpointHeader, TensorInfo
+from .header import CheckpointHeader, TensorInfo, damaged
 from .keys import canonical_names
 from .latents import WAN21_LATENTS, WAN22_LATENTS, LatentSpace
 
@@ -92,20 +92,26 @@ def detect_variant(header: CheckpointHeader, *, override: str = "auto") -> WanVa
 
 
 def _shape_of(tensors: Mapping[str, TensorInfo], file_name: str) -> WanShape:
+    def side(name: str, ndim: int, index: int) -> int:
+        sizes = tensors[name].shape
+        if len(sizes) != ndim or 0 in sizes:
+            raise damaged(file_name)
+        return sizes[index]
+
     try:
-        dim = tensors["head.modulation"].shape[-1]
-        layers = {int(m[1]) for name in tensors if (m := re.match(r"blocks\.(\d+)\.", name))}
+        dim = side("head.modulation", 3, 2)
+        layers = {int(m[1]) for name in tensors if (m := re.match(r"blocks\.(\d{1,4})\.", name))}
         if layers != set(range(len(layers))):
             raise CheckpointError(f"{file_name} lacks transformer blocks ({len(layers)} found). Download it again.")
         return WanShape(
             dim=dim,
-            ffn_dim=tensors["blocks.0.ffn.0.weight"].shape[0],
+            ffn_dim=side("blocks.0.ffn.0.weight", 2, 0),
             num_heads=max(dim // 128, 1),
             num_layers=len(layers),
-            in_channels=tensors["patch_embedding.weight"].shape[1],
-            out_channels=tensors["head.head.weight"].shape[0] // 4,
-            text_dim=tensors["text_embedding.0.weight"].shape[1],
-            freq_dim=tensors["time_embedding.0.weight"].shape[1],
+            in_channels=side("patch_embedding.weight", 5, 1),
+            out_channels=side("head.head.weight", 2, 0) // 4,
+            text_dim=side("text_embedding.0.weight", 2, 1),
+            freq_dim=side("time_embedding.0.weight", 2, 1),
         )
     except KeyError as error:
         raise CheckpointError(f"{file_name} lacks the weight {error.args[0]}. Download it again.") from error

@@ -81,6 +81,7 @@ def test_a_link_out_of_input_is_refused(tree):
     [
         ("", "No dataset folder"),
         ("a\0b", "No dataset folder"),
+        ("a\ud800b", "No dataset folder"),
         ("nothing", "does not exist"),
         ("~", "does not exist"),
         ("file.txt", "is a file"),
@@ -106,7 +107,34 @@ def test_the_menu_lists_input_first(tree):
 def test_a_roots_file_must_be_a_list_of_full_paths(tree):
     path = tree / "roots.json"
     assert read_roots(path) == []
-    for content in ('{"a": 1}', '["relative"]', "[3]", '"text"'):
+    for content in (
+        '{"a": 1}',
+        '["relative"]',
+        "[3]",
+        '"text"',
+        '["/data", null]',
+        '[["/data"]]',
+        r'["/a\u0000b"]',
+        r'["/\ud800"]',
+    ):
         path.write_text(content)
         with pytest.raises(ConfigError, match="list of full paths"):
             read_roots(path)
+
+
+def test_roots_of_the_same_name_are_told_apart_and_every_one_is_reached(tree):
+    roots = [tree / "A" / "clips", tree / "B" / "clips", tree / "clips-2", tree / "C" / "clips", tree / "D" / "input"]
+    for number, root in enumerate(roots):
+        (root / f"films{number}").mkdir(parents=True)
+    menu = list_folders(tree / "input", roots)
+    assert menu == [
+        *("clips", "clips:", "clips:films0", "clips-2:", "clips-2:films1", "clips-2-2:", "clips-2-2:films2"),
+        *("clips-3:", "clips-3:films3", "input-2:", "input-2:films4"),
+    ]
+    found = [allowed_folder(reference, input_root=tree / "input", extra_roots=roots) for reference in menu[1:]]
+    assert found == [folder.resolve() for n, root in enumerate(roots) for folder in (root, root / f"films{n}")]
+
+
+def test_a_root_written_twice_is_one_root(tree):
+    (tree / "roots.json").write_text(json.dumps([str(tree / "big"), str(tree / "big") + "/"]))
+    assert read_roots(tree / "roots.json") == [tree / "big"]

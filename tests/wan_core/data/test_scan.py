@@ -138,6 +138,47 @@ def test_loops_pipes_and_odd_names_do_not_stop_the_scan(video, make_clip, folder
     assert [r.name for r in result.rejected] == ["loop.mp4", "pipe.mp4"]
 
 
+@pytest.mark.skipif(os.name != "posix", reason="needs links")
+def test_a_clip_that_links_outside_the_allowed_folders_is_rejected_by_name(video, make_clip, folder, tmp_path):
+    make_clip("clips/good.mp4")
+    make_clip("clips/sub/inside.mp4")
+    make_clip("elsewhere/secret.mp4")
+    (folder / "inside.mp4").symlink_to("sub/inside.mp4")
+    (folder / "outside.mp4").symlink_to(tmp_path / "elsewhere" / "secret.mp4")
+    (folder / "round.mp4").symlink_to("../elsewhere/../elsewhere/secret.mp4")
+    result = scan_folder(config(trigger_word="x"), folder, video)
+    assert [s.name for s in result.samples] == ["good.mp4", "inside.mp4"]
+    assert {r.name: r.reason for r in result.rejected} == dict.fromkeys(
+        ("outside.mp4", "round.mp4"),
+        "is a link that leads outside the allowed folders; put the file itself into the dataset folder",
+    )
+    both = scan_folder(config(trigger_word="x"), folder, video, allowed=[tmp_path / "elsewhere"])
+    assert len(both.samples) == 4
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs links")
+def test_a_caption_that_links_outside_the_allowed_folders_stops_the_scan_unread(video, make_clip, folder, tmp_path):
+    make_clip("clips/a.mp4")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "secret.txt").write_text("canary")
+    (folder / "a.txt").symlink_to(tmp_path / "elsewhere" / "secret.txt")
+    with pytest.raises(DatasetError, match=r"^a\.txt is a link that leads outside.*put the file itself") as refusal:
+        scan_folder(config(trigger_word="x"), folder, video)
+    assert "canary" not in str(refusal.value)
+    allowed = scan_folder(config(), folder, video, allowed=[tmp_path / "elsewhere"])
+    assert [s.caption for s in allowed.samples] == ["canary"]
+
+
+def test_a_folder_that_is_itself_a_link_may_be_scanned(video, make_clip, folder, tmp_path):
+    make_clip("clips/a.mp4")
+    (folder / "a.txt").write_text("a car")
+    try:
+        (tmp_path / "link").symlink_to(folder)
+    except OSError:
+        pytest.skip("this account may not make links")
+    assert [s.caption for s in scan_folder(config(), tmp_path / "link", video).samples] == ["a car"]
+
+
 def test_progress_is_told_and_stop_is_obeyed(video, make_clip, folder):
     for number in range(3):
         make_clip(f"clips/{number}.mp4")

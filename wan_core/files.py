@@ -40,6 +40,10 @@ __all__ = [
 
 _WHOLE_BYTES = 64 << 20
 _DEVICE_NAMES = re.compile(r"(con|prn|aux|nul|com\d|lpt\d) *(\.|$)", re.IGNORECASE)  # Windows: "NUL .txt" too
+_OPENING_FIXES: tuple[tuple[type[OSError], str], ...] = (
+    (FileNotFoundError, "Put it there, or choose another."),
+    (PermissionError, "Give the account that runs this the right to read it."),
+)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._ -]{0,99}")
 
 
@@ -87,7 +91,8 @@ def open_regular(path: Path | str, *, follow_links: bool = True) -> BinaryIO:
     try:
         descriptor = os.open(path, flags)
     except OSError as error:
-        raise FileError(f"{os.path.basename(path)} cannot be opened: {error.strerror}.") from error
+        fix = next((fix for kind, fix in _OPENING_FIXES if isinstance(error, kind)), "Put a readable file there.")
+        raise FileError(f"{os.path.basename(path)} cannot be opened: {error.strerror}. {fix}") from error
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise FileError(f"{os.path.basename(path)} is not a regular file. Put the file itself there.")
@@ -113,6 +118,10 @@ def atomic_write(path: Path) -> Iterator[BinaryIO]:
     """
     if os.path.lexists(path) and not stat.S_ISREG(os.lstat(path).st_mode):
         raise FileError(f"{path.name} exists and is not a regular file. Move it away, then try again.")
+    if not path.parent.is_dir():
+        missing = next(p for p in (*reversed(path.parent.parents), path.parent) if not p.is_dir())
+        problem = "is not a folder" if os.path.lexists(missing) else "does not exist"
+        raise FileError(f"Folder {missing} {problem}, so {path.name} cannot be written. Make it, or choose another.")
     staged = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         with open(staged, "wb") as file:

@@ -389,7 +389,10 @@ def export_lora(directory: Path, step: int | None, target: Path) -> SavedStep:
     store = SaveStore(directory)
     saved = store.latest() if step is None else store.read(step)
     if saved is None:
-        raise CheckpointError(f"Run {directory.name} has no intact saved step{'' if step is None else f' {step}'}.")
+        asked = "" if step is None else f" {step}"
+        intact = [str(other) for other in store.steps() if step is not None and store.read(other)]
+        fix = f"Choose one of: {', '.join(intact)}." if intact else "Train it first, at least to its first saved step."
+        raise CheckpointError(f"Run {directory.name} has no intact saved step{asked}. {fix}")
     with atomic_write(target) as out, open(saved.lora_file, "rb") as source:
         shutil.copyfileobj(source, out, 4 << 20)
     return saved

@@ -121,7 +121,9 @@ def test_open_regular_takes_files_only_and_never_waits(tmp_path: Path) -> None:
                 open_regular(path)
         with pytest.raises(FileError, match="sock cannot be opened"):
             open_regular(tmp_path / "sock")
-    with pytest.raises(FileError, match=r"absent cannot be opened: No such file"):
+    with pytest.raises(
+        FileError, match=r"absent cannot be opened: No such file or directory\. Put it there, or choose another\."
+    ):
         open_regular(tmp_path / "absent")
     (tmp_path / "file").write_bytes(b"data")
     (tmp_path / "link").symlink_to("file")
@@ -129,6 +131,18 @@ def test_open_regular_takes_files_only_and_never_waits(tmp_path: Path) -> None:
         assert file.read() == b"data"
     with pytest.raises(FileError):
         open_regular(tmp_path / "link", follow_links=False)
+
+
+@pytest.mark.parametrize("name", ["x", "dir/x", "dir/deep/x"])
+def test_a_file_for_a_missing_folder_names_the_folder_to_make(tmp_path: Path, name: str) -> None:
+    with pytest.raises(FileError) as refusal:
+        atomic_write_bytes(tmp_path / "absent" / name, b"data")
+    assert str(refusal.value) == (
+        f"Folder {tmp_path / 'absent'} does not exist, so x cannot be written. Make it, or choose another."
+    )
+    (tmp_path / "absent").write_text("a file")
+    with pytest.raises(FileError, match=r"absent is not a folder, so x cannot be written"):
+        atomic_write_bytes(tmp_path / "absent" / name, b"data")
 
 
 @contextmanager

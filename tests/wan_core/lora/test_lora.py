@@ -173,8 +173,12 @@ def test_a_trained_file_says_what_it_is_under_the_names_other_tools_read(tmp_pat
     }
     assert expected.items() <= metadata.items()
     assert json.loads(metadata["ss_network_args"])["targets"] == list(run.config.lora.targets)
-    with pytest.raises(CheckpointError, match="has no intact saved step 7"):
+    with pytest.raises(CheckpointError, match=r"^Run .* has no intact saved step 7\. Choose one of: 2\.$"):
         export_lora(run.directory, 7, target)
+    (run.directory / "saves" / "step-000002" / "lora.safetensors").write_bytes(b"damaged")
+    for step in (None, 2):
+        with pytest.raises(CheckpointError, match=r"no intact saved step.*\. Train it first, at least to"):
+            export_lora(run.directory, step, target)
 
 
 # ---- the way back in ----------------------------------------------------------------------------

@@ -1,0 +1,129 @@
+"""Scenes at random, each from its own seed: those with captions, and the wider ones that teach the VAE to see."""
+
+from __future__ import annotations
+
+import colorsys
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .draw import COLOURS, DIRECTIONS, SHAPES, SIZE, Outline, Point, Scene, regular_polygon, walk
+
+__all__ = ["CAPTIONS", "Words", "all_words", "any_scene", "captioned_scene", "scene_of"]
+
+EDGE = 2.0  # pixels that stay free around the shape
+
+
+@dataclass(frozen=True)
+class Words:
+    """What a caption says."""
+
+    colour: str
+    shape: str
+    direction: str
+
+    @property
+    def caption(self) -> str:
+        return f"a {self.colour} {self.shape} moving {self.direction}"
+
+
+def all_words() -> list[Words]:
+    """The 96 captions of the world, always in this order."""
+    return [Words(c, s, d) for s in SHAPES for c in COLOURS for d in DIRECTIONS]
+
+
+CAPTIONS = [words.caption for words in all_words()]
+
+
+def _background(rng: random.Random) -> tuple[float, float, float]:
+    grey = rng.uniform(8, 64)
+    red, green, blue = (max(0.0, grey + rng.uniform(-10, 10)) for _ in range(3))
+    return red, green, blue
+
+
+def _shade(colour: Sequence[float], rng: random.Random) -> tuple[float, float, float]:
+    light = rng.uniform(0.9, 1.0)
+    red, green, blue = (min(255.0, max(0.0, light * value + rng.uniform(-8, 8))) for value in colour)
+    return red, green, blue
+
+
+def scene_of(
+    outline: Outline,
+    colour: Sequence[float],
+    path: Sequence[Point],
+    rng: random.Random,
+    frames: int = 9,
+    size: int = SIZE,
+) -> Scene:
+    """A scene of given content with everything else (size, place, speed, background) at random."""
+    radius = rng.uniform(9.5, 14.0)
+    room = size / 2 - EDGE - radius
+    reach = rng.uniform(0.55, 0.9) * room
+    width, height = (max(abs(point[axis]) for point in path) * reach for axis in (0, 1))
+    aside = rng.uniform(-1, 1) * (room - width), rng.uniform(-1, 1) * (room - height)
+    return Scene(
+        outline=outline,
+        colour=_shade(colour, rng),
+        background=_background(rng),
+        tilt=(rng.uniform(-8, 8), rng.uniform(-8, 8)),
+        radius=radius,
+        centres=tuple((aside[0] + reach * x, aside[1] + reach * y) for x, y in walk(path, frames)),
+        turn=rng.uniform(-0.1, 0.1),
+    )
+
+
+def captioned_scene(words: Words, seed: int, frames: int = 9) -> Scene:
+    """The scene that `words` describe; everything the caption leaves open follows from `seed`."""
+    rng = random.Random(f"{words.caption} {seed}")
+    return scene_of(SHAPES[words.shape], COLOURS[words.colour], DIRECTIONS[words.direction], rng, frames)
+
+
+def _any_outline(rng: random.Random) -> Outline:
+    kind = rng.random()
+    if kind < 0.4:
+        return rng.choice(list(SHAPES.values()))
+    corners = rng.randint(3, 8)
+    if kind < 0.55:
+        return (regular_polygon(corners),)
+    if kind < 0.8:  # stars and crosses: every other corner further in
+        inner = rng.uniform(0.3, 0.7)
+        points = regular_polygon(2 * corners)
+        return (tuple((x * f, y * f) for (x, y), f in zip(points, [1.0, inner] * corners, strict=True)),)
+    lengths = [rng.uniform(0.4, 1.0) for _ in range(corners)]
+    blob = tuple((x * f, y * f) for (x, y), f in zip(regular_polygon(corners), lengths, strict=True))
+    return (blob, regular_polygon(24, rng.uniform(0.2, 0.5))) if kind > 0.93 else (blob,)
+
+
+def any_scene(rng: random.Random, frames: int = 9, size: int = SIZE) -> Scene:
+    """A scene far beyond the captions: any outline, colour, turn and curved path, sometimes partly out of sight."""
+    colour = (
+        _shade(rng.choice(list(COLOURS.values())), rng)
+        if rng.random() < 0.5
+        else tuple(255 * v for v in colorsys.hsv_to_rgb(rng.random(), rng.uniform(0, 1), rng.uniform(0.5, 1)))
+    )
+    radius = rng.uniform(8.0, 15.0)
+    centre = [rng.uniform(-0.35, 0.35) * size for _ in range(2)]
+    speed, angle, bend = rng.uniform(0, 5.5), rng.uniform(0, 2 * math.pi), rng.uniform(-0.3, 0.3)
+    here = [centre[0] - math.cos(angle) * speed * frames / 2, centre[1] - math.sin(angle) * speed * frames / 2]
+    if rng.random() < 0.5:
+        bend = 0.0
+        angle = rng.choice([0.0, 0.5, 1.0, 1.5]) * math.pi
+        here = [centre[0] - math.cos(angle) * speed * frames / 2, centre[1] - math.sin(angle) * speed * frames / 2]
+    sharp = rng.randrange(frames * 3)  # a path may break once
+    centres: list[Point] = []
+    for frame in range(frames):
+        if frame == sharp:
+            angle += rng.uniform(-2.5, 2.5)
+        centres.append((here[0], here[1]))
+        here = [here[0] + speed * math.cos(angle), here[1] + speed * math.sin(angle)]
+        angle += bend
+    return Scene(
+        outline=_any_outline(rng),
+        colour=colour,
+        background=_background(rng),
+        tilt=(rng.uniform(-8, 8), rng.uniform(-8, 8)),
+        radius=radius,
+        centres=tuple(centres),
+        turn=rng.uniform(-0.1, 0.1) if rng.random() < 0.6 else rng.uniform(0, 2 * math.pi),
+    )

@@ -1,7 +1,8 @@
 """Test-only node pack: a tiny umT5 text encoder, built from ComfyUI's own classes.
 
 CLIPLoader needs the real 256384 x 4096 embedding table. This node builds the same `CLIP` object around one layer and a
-character tokenizer of a few dozen entries: text width 4096 and 512 tokens as the real one, weights the same every time.
+tokenizer of some 150 entries: text width 4096 and 512 tokens as the real one, weights the same every time. Words of the
+small world (tests/shapeworld) are one token each; any other word is spelled, one token per character.
 """
 
 from __future__ import annotations
@@ -11,20 +12,28 @@ import math
 import string
 from typing import Any, ClassVar
 
-WORDS = string.ascii_letters + string.digits + string.punctuation
+CHARACTERS = string.ascii_letters + string.digits + string.punctuation
+# The order is part of the shipped demo models: a word's place is its row in the embedding table. Only append.
+WORDS = (
+    "a an moving red green blue yellow purple white circle square triangle ring left right up down "
+    "orange cyan pink grey black star cross heart moon arrow diamond bouncing circling spinning shaking falling rising "
+    "zigzag loop small large slow fast"
+).split()
+VOCABULARY = 4 + len(WORDS) + len(CHARACTERS)
 
 
 def _tokenizer() -> Any:
-    """A character SentencePiece model with umT5's special ids (pad 0, end 1, unknown 2), as a byte tensor."""
+    """A SentencePiece model with umT5's special ids (pad 0, end 1, unknown 2), as a byte tensor."""
     import sentencepiece
     import torch
 
     written = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter([" ".join(WORDS)] * 4),
+        sentence_iterator=iter([" ".join(CHARACTERS)] * 4),
         model_writer=written,
         model_type="char",
-        vocab_size=len(WORDS) + 4,
+        vocab_size=VOCABULARY,
+        user_defined_symbols=["\u2581" + word for word in WORDS],
         hard_vocab_limit=False,
         character_coverage=1.0,
         pad_id=0,
@@ -42,7 +51,7 @@ def _tiny_clip(seed: int) -> Any:
     import comfy.text_encoders.wan
     import torch
 
-    size = {"num_layers": 1, "num_heads": 1, "d_kv": 16, "d_ff": 32, "vocab_size": len(WORDS) + 4}
+    size = {"num_layers": 1, "num_heads": 1, "d_kv": 16, "d_ff": 32, "vocab_size": VOCABULARY}
 
     class Target:
         params: ClassVar[dict[str, Any]] = {}

@@ -37,7 +37,7 @@ MOST_STRAY = 0.3  # share of the mask that may lie away from the shape
 LEAST_SEEN = 0.6  # share of the frames that must show a shape
 LEAST_TRAVEL = 4.0 / SIZE  # between the outermost places, as a share of the picture
 
-MOST_COLOUR_ERROR = 0.4  # distance of hue and saturation; the colour circle has radius 1
+MOST_COLOUR_ERROR = 0.3  # distance of hue and saturation; the colour circle has radius 1
 MOST_SHAPE_ERROR = 0.12  # 1 - correlation
 MOST_PATH_ERROR = 0.4  # rms distance from the path over rms distance from its middle
 # What a good clip still misses by: candidates nearer to each other than this are not told apart.
@@ -232,10 +232,10 @@ def _mask(stands_out: Array, noise: Array) -> _Mask:
 
 
 def _hue_and_saturation(rgb: Array) -> Array:
-    """(..., 3) 0..255 -> (..., 3): a place on the colour circle, radius = saturation, and a little brightness."""
+    """(..., 3) 0..255 -> (..., 3): a place on the colour circle, radius = saturation, and some brightness."""
     bright = np.maximum(rgb.max(axis=-1), 1.0)
     red, green, blue = (rgb[..., channel] / bright for channel in range(3))
-    return np.stack([red - (green + blue) / 2, math.sqrt(0.75) * (green - blue), 0.3 * bright / 255], axis=-1)
+    return np.stack([red - (green + blue) / 2, math.sqrt(0.75) * (green - blue), 0.6 * bright / 255], axis=-1)
 
 
 def _colour(pixels: Array, mask: _Mask, concepts: Sequence[Concept]) -> _Finding:

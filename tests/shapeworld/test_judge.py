@@ -207,11 +207,9 @@ def test_two_shapes_far_apart_are_not_one_shape() -> None:
 
 def test_a_shape_on_the_border_does_not_tilt_the_background() -> None:
     clip = np.full((9, 64, 64, 3), 30, np.uint8)
-    for frame in range(9):
-        clip[frame, 2 + 4 * frame : 26 + 4 * frame, :16] = 244
+    clip[:, :40, :26] = 244
     found = judge(clip)
-    assert (found.colour, found.path) == ("white", "down")
-    assert (found.seen, found.path_confidence) == (1, pytest.approx(0.9, abs=0.01))
+    assert (found.colour, found.path, found.seen) == ("white", "", 1)
 
 
 HALF = (tuple((x, max(y, 0.0) - 0.4) for x, y in regular_polygon(48)),)
@@ -251,6 +249,9 @@ def test_sharpness_is_one_over_the_width_of_the_edge() -> None:
     assert one_pixel == pytest.approx(0.33, abs=0.05)
     assert 0.1 < two_pixels < 0.25
     assert judge(np.zeros_like(clip)).sharpness == 0
+    hard = np.zeros_like(clip)
+    hard[:, 20:40, 20:40] = 200
+    assert judge(hard).sharpness == 2, "no edge is seen to be narrower than half a pixel"
 
 
 def test_what_a_hair_parts_is_not_told_apart() -> None:

@@ -12,7 +12,7 @@ import json
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 
 import torch
@@ -32,13 +32,12 @@ from shapeworld.wan_vae import TrainableVae  # noqa: E402
 from wan_core.model.transformer import WanTransformer  # noqa: E402
 
 BOUNDARY = 0.875
-WIDTH, FFN_DIM, LAYERS = 256, 256, 4
 VAE = VaeJob()
-T2V = wan.TransformerJob(steps=7000, seed=1)
-HIGH = replace(T2V, steps=2000, lr=1e-3, sigma_range=(BOUNDARY, 1.0), seed=2)
-LOW = replace(T2V, steps=2000, lr=1e-3, sigma_range=(0.0, BOUNDARY), seed=3)
-TRAIN_SEEDS = range(40)
-LONG_SEEDS = range(1000, 1006)
+T2V = wan.TransformerJob(width=256, ffn_dim=256, layers=4, steps=5500, seed=1)
+HIGH = wan.TransformerJob(width=128, ffn_dim=512, layers=5, steps=4000, sigma_range=(BOUNDARY, 1.0), seed=2)
+LOW = wan.TransformerJob(width=128, ffn_dim=512, layers=5, steps=7000, sigma_range=(0.0, BOUNDARY), seed=3)
+TRAIN_SEEDS = range(32)
+LONG_SEEDS = range(1000, 1004)
 HELD_OUT_SEEDS = range(2000, 2001)
 
 
@@ -113,27 +112,26 @@ def texts_stage(work: Path, comfyui: Path) -> wan.CompactText:
 
 
 def transformer_stage(
-    work: Path,
-    name: str,
-    job: wan.TransformerJob,
-    latents: dict[str, torch.Tensor],
-    texts: wan.CompactText,
-    start: Path | None = None,
+    work: Path, name: str, job: wan.TransformerJob, latents: dict[str, torch.Tensor], texts: wan.CompactText
 ) -> WanTransformer:
-    model = wan.new_transformer(WIDTH, FFN_DIM, LAYERS, seed=job.seed)
+    model = wan.new_transformer(job)
     file = work / f"{name}.safetensors"
     if not file.is_file():
-        if start:
-            model.load_state_dict({key: value.float() for key, value in load_file(start).items()})
+        words = latents["held_out_words"]
+        newest = [model]
 
         def measure() -> dict[str, float]:
-            words = latents["held_out_words"]
-            save_file(dict(model.state_dict()), work / f"{name}_last.safetensors")
-            return {"held_out": wan.held_out_loss(model, latents["held_out"], texts[words], job)}
+            save_bf16(newest[0], work / f"{name}_last.safetensors")
+            return {"held_out": wan.held_out_loss(newest[0], latents["held_out"], texts[words], job)}
+
+        tell = log_to(work / f"{name}.jsonl", 250, measure)
+
+        def report(step: int, loss: float, averaged: WanTransformer) -> None:
+            newest[:] = [averaged]
+            tell(step, loss)
 
         groups = [(latents[kind], latents[f"{kind}_words"]) for kind in ("short", "long")]
-        wan.train(model, groups, texts, len(CAPTIONS), job, log_to(work / f"{name}.jsonl", 250, measure))
-        save_bf16(model, file)
+        save_bf16(wan.train(model, groups, texts, len(CAPTIONS), job, report), file)
     model.load_state_dict({key: value.float() for key, value in load_file(file).items()})
     wan.read_compact(model)
     return model
@@ -175,9 +173,8 @@ def main() -> None:
     print("t2v", score([(0.0, t2v)], vae, texts, seed=5), flush=True)
     if asked.only == "t2v":
         return
-    start = work / "wan_demo_t2v.safetensors"
-    high = transformer_stage(work, "wan_demo_high_noise", HIGH, latents, texts, start)
-    low = transformer_stage(work, "wan_demo_low_noise", LOW, latents, texts, start)
+    high = transformer_stage(work, "wan_demo_high_noise", HIGH, latents, texts)
+    low = transformer_stage(work, "wan_demo_low_noise", LOW, latents, texts)
     print("pair", score([(BOUNDARY, high), (0.0, low)], vae, texts, seed=5), flush=True)
 
 

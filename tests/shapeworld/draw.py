@@ -6,6 +6,7 @@ the centre of the picture, x to the right, y down; outlines live in the unit cir
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -87,7 +88,7 @@ class Scene:
 
 def walk(path: Sequence[Point], frames: int) -> list[Point]:
     """`frames` points at equal distances along a polyline, its two ends included."""
-    lengths = [math.dist(a, b) for a, b in zip(path[:-1], path[1:], strict=True)]
+    lengths = [math.dist(a, b) for a, b in itertools.pairwise(path)]
     points: list[Point] = []
     for frame in range(frames):
         left = sum(lengths) * frame / max(1, frames - 1)

@@ -11,6 +11,8 @@ Source of the maths: Wan2.1 vae.py.
 
 from __future__ import annotations
 
+import itertools
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -144,7 +146,7 @@ class Encoder(nn.Module):
         widths = [dim, *(dim * m for m in MULTIPLIERS)]
         self.conv1 = CausalConv(3, dim, 3)
         layers: list[nn.Module] = []
-        for stage, (before, after) in enumerate(zip(widths[:-1], widths[1:], strict=True)):
+        for stage, (before, after) in enumerate(itertools.pairwise(widths)):
             layers += [Residual(before, after), Residual(after, after)]
             if stage < len(MULTIPLIERS) - 1:
                 layers.append(Shrink(after, SHRINKS_TIME[stage]))
@@ -166,7 +168,7 @@ class Decoder(nn.Module):
         self.conv1 = CausalConv(Z, first, 3)
         self.middle = nn.Sequential(Residual(first, first), FrameAttention(first), Residual(first, first))
         layers: list[nn.Module] = []
-        for stage, (before, after) in enumerate(zip(widths[:-1], widths[1:], strict=True)):
+        for stage, (before, after) in enumerate(itertools.pairwise(widths)):
             entering = before // 2 if stage else before
             layers += [Residual(entering, after), Residual(after, after), Residual(after, after)]
             if stage < len(MULTIPLIERS) - 1:

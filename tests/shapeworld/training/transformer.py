@@ -7,8 +7,9 @@ rows instead of 512 and gives the same result to rounding, at a tenth of the cos
 
 from __future__ import annotations
 
+import copy
+import itertools
 import math
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -69,10 +70,12 @@ def full_text(text: Tensor) -> Tensor:
     return functional.pad(text, (0, 0, 0, TEXT_ROWS - len(text)))
 
 
-def new_transformer(width: int, ffn_dim: int, layers: int, seed: int) -> WanTransformer:
+def new_transformer(job: TransformerJob) -> WanTransformer:
     """A Wan text-to-video transformer before training: open gates, no effect of time, output zero."""
-    model = WanTransformer(WanShape(dim=width, ffn_dim=ffn_dim, num_heads=width // HEAD_DIM, num_layers=layers))
-    generator = torch.Generator().manual_seed(seed)
+    layers = job.layers
+    shape = WanShape(dim=job.width, ffn_dim=job.ffn_dim, num_heads=job.width // HEAD_DIM, num_layers=layers)
+    model = WanTransformer(shape)
+    generator = torch.Generator().manual_seed(job.seed)
     with torch.no_grad():
         for name, value in model.named_parameters():
             if name.endswith("bias") or name.startswith(("head.", "time_projection")):
@@ -101,16 +104,21 @@ def predict(model: WanTransformer, latent: Tensor, sigma: Tensor, text: CompactT
     return model(latent, 1000 * sigma, text.rows)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TransformerJob:
     """One training."""
 
+    width: int
+    ffn_dim: int
+    layers: int
     steps: int
-    batch: int = 32
+    batch: int = 24
     lr: float = 2e-3
     warmup: int = 50
     shift: float = 3.0
     caption_dropout: float = 0.1
+    averaged_steps: int = 200
+    """the weights that are kept are the mean of about so many steps"""
     sigma_range: tuple[float, float] = (0.0, 1.0)
     seed: int = 0
 
@@ -132,10 +140,14 @@ def train(
     texts: CompactText,
     empty: int,
     job: TransformerJob,
-    report: Callable[[int, float], None],
-) -> None:
-    """`groups`: (latents (N, 16, F, h, w), text index (N,)) per clip length; the first is drawn five times in six."""
+    report: Callable[[int, float, WanTransformer], None],
+) -> WanTransformer:
+    """Returns the averaged model, which `report` is told at every step too.
+
+    `groups`: (latents (N, 16, F, h, w), text index (N,)) per clip length; the first is drawn five times in six.
+    """
     read_compact(model)
+    averaged = copy.deepcopy(model).requires_grad_(False)
     generator = torch.Generator().manual_seed(job.seed)
     optimizers = optimizers_of(model, job.lr)
     for step in range(job.steps):
@@ -158,7 +170,12 @@ def train(
             for group in optimizer.param_groups:
                 group["lr"] = rate
             optimizer.step()
-        report(step + 1, float(loss.detach()))
+        share = 1 / min(step + 1, job.averaged_steps)
+        with torch.no_grad():
+            for kept, now in zip(averaged.parameters(), model.parameters(), strict=True):
+                kept.lerp_(now, share)
+        report(step + 1, float(loss.detach()), averaged)
+    return averaged
 
 
 @torch.no_grad()
@@ -193,15 +210,9 @@ def sample(
     latent = torch.randn(count, 16, frames, side, side, generator=torch.Generator().manual_seed(seed))
     sigmas = simple_sigmas(steps, shift)
     nothing = empty[torch.zeros(count, dtype=torch.long)]
-    for here, there in zip(sigmas[:-1], sigmas[1:], strict=True):
+    for here, there in itertools.pairwise(sigmas):
         model = next(model for least, model in experts if here >= least)
         level = here.expand(count)
         with_text, without = (predict(model, latent, level, text) for text in (texts, nothing))
         latent = latent + (there - here) * (without + cfg * (with_text - without))
     return latent
-
-
-def clock() -> Callable[[], int]:
-    """Whole seconds since now."""
-    began = time.monotonic()
-    return lambda: round(time.monotonic() - began)

@@ -34,11 +34,9 @@ class Leg:
     """the learning rate follows the start of a cosine of this length; 0 = falls in a line to zero"""
 
     def rate(self, step: int) -> float:
-        if self.cosine_steps:
-            part = 0.5 + 0.5 * math.cos(math.pi * step / self.cosine_steps)
-        else:
-            part = 1 - step / self.steps
-        return self.lr * min(1, (step + 1) / 50) * part + 1e-5
+        cosine, line = self.cosine_steps, 1 - step / self.steps
+        left = 0.5 + 0.5 * math.cos(math.pi * step / cosine) if cosine else line
+        return self.lr * min(1, (step + 1) / 50) * left + 1e-5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,9 +86,11 @@ def train_vae(job: VaeJob, report: Callable[[int, float, TrainableVae], None]) -
     model = new_vae(job.dim)
     done = 0
     for number, leg in enumerate(job.legs):
-        train_leg(
-            model, leg, job.noise, job.seed + number, lambda step, loss, told=done: report(told + step, loss, model)
-        )
+
+        def tell(step: int, loss: float, before: int = done) -> None:
+            report(before + step, loss, model)
+
+        train_leg(model, leg, job.noise, job.seed + number, tell)
         done += leg.steps
     return model
 

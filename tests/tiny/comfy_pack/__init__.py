@@ -18,7 +18,7 @@ WORDS = (
     "a an moving red green blue yellow purple white circle square triangle ring left right up down "
     "orange cyan pink grey black star cross heart moon arrow diamond bouncing circling spinning shaking falling rising "
     "zigzag loop small large slow fast"
-).split()
+).split()  # noqa: SIM905
 VOCABULARY = 4 + len(WORDS) + len(CHARACTERS)
 
 

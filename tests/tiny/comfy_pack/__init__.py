@@ -14,11 +14,11 @@ from typing import Any, ClassVar
 
 CHARACTERS = string.ascii_letters + string.digits + string.punctuation
 # The order is part of the shipped demo models: a word's place is its row in the embedding table. Only append.
-WORDS = (
+WORDS = (  # noqa: SIM905
     "a an moving red green blue yellow purple white circle square triangle ring left right up down "
     "orange cyan pink grey black star cross heart moon arrow diamond bouncing circling spinning shaking falling rising "
     "zigzag loop small large slow fast"
-).split()  # noqa: SIM905
+).split()
 VOCABULARY = 4 + len(WORDS) + len(CHARACTERS)
 
 

@@ -248,7 +248,10 @@ def _value(node: ast.expr, time: float, field: str) -> float:
                 raise ValueError(f"{field} has a power {a:g}**{b:g}. Exponents are whole, -{MAX_EXPONENT} to 8.")
             return _OPERATORS[type(op)](a, b)
         case ast.Call(func=ast.Name(id=name), args=[argument], keywords=[]) if name in _FUNCTIONS:
-            return _FUNCTIONS[name](_value(argument, time, field))
+            value = _value(argument, time, field)
+            if not math.isfinite(value):
+                raise OverflowError("a number is too large")
+            return _FUNCTIONS[name](value)
         case _:
             raise ValueError(
                 f"{field} has {_shown(ast.unparse(node))}. Use numbers, t, pi, + - * / **, sin, cos and abs."

@@ -111,5 +111,5 @@ def _write_pair(folder: Path, index: int, caption: str, scene: Scene) -> Path:
     name = "_".join("".join(c if c.isascii() and c.isalnum() else " " for c in caption).split())[:60]
     file = folder / f"{index:04d}_{name}.mp4"
     write_clip(file, drawn(scene))
-    file.with_suffix(".txt").write_text(caption + "\n", encoding="utf-8")
+    file.with_suffix(".txt").write_text(caption + "\n", encoding="utf-8", newline="\n")
     return file

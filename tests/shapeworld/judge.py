@@ -38,7 +38,7 @@ LEAST_SEEN = 0.6  # share of the frames that must show a shape
 LEAST_TRAVEL = 4.0 / SIZE  # between the outermost places, as a share of the picture
 
 MOST_COLOUR_ERROR = 0.4  # distance of hue and saturation; the colour circle has radius 1
-MOST_SHAPE_ERROR = 0.15  # 1 - correlation
+MOST_SHAPE_ERROR = 0.12  # 1 - correlation
 MOST_PATH_ERROR = 0.4  # rms distance from the path over rms distance from its middle
 # What a good clip still misses by: candidates nearer to each other than this are not told apart.
 COLOUR_GRAIN, SHAPE_GRAIN, PATH_GRAIN = 0.1, 0.02, 0.1

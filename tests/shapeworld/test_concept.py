@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from shapeworld.__main__ import main
 from shapeworld.concept import concept_scene, formula, load_concept
 from shapeworld.draw import COLOURS
@@ -63,7 +64,7 @@ def test_scenes_follow_from_the_seed() -> None:
     ("changes", "message"),
     [
         ({"path": ...}, r"path is missing\. Add it"),
-        ({"colur": "red"}, r"unknown field 'colur'\. Did you mean colour\?"),
+        ({"colur": "red"}, r"has an unknown field 'colur'\. Did you mean colour\?"),
         ({"name": "../star"}, r"name is '\.\./star'\. Use a-z"),
         ({"name": "circle"}, r"name is 'circle', a word the world knows"),
         ({"caption": "two\nlines"}, r"caption is .*one line"),
@@ -146,12 +147,12 @@ def test_formulas_follow_the_rules_of_arithmetic(text: str, value: float) -> Non
         ("t = 1", "not a formula"),
         ("", "not a formula"),
         ("(" * 150, "not a formula"),
-        ("9**9**9", "a power 9\\*\\*3.87"),
+        ("9**9**9", r"a power 9\*\*9\. Exponents"),
         ("(-t)**0.5", "a power -0.5"),
         ("1/(t - t)", "has no value"),
         ("1e200*1e200", "has no value"),
         ("1e200**8", "has no value"),
-        ("sin(1e999)", "has no value|expected a finite input|math domain"),
+        ("sin(1e999)", "has no value"),
         ("t" + " + t" * 60, "has 241 characters"),
     ],
 )

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+
 from shapeworld.__main__ import main
 from shapeworld.concept import load_concept
 from shapeworld.draw import COLOURS, DIRECTIONS, SHAPES, SIZE, cover, render, walk

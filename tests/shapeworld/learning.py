@@ -10,15 +10,15 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from comfy_server import ComfyError, ComfyServer
 from PIL import Image
 
-from .comfy_graphs import SAMPLING, VAE, Graph, Model, Recipe, Shot, sampling_graph, training_graph
+from .comfy_graphs import SAMPLING, VAE, Graph, Model, Recipe, Sampling, Shot, sampling_graph, training_graph
 from .concept import Concept
 from .files import Frames, balanced_words, write_concept, write_world
 from .judge import judge, matches, matches_concept
@@ -34,6 +34,7 @@ __all__ = [
     "SHORT_RECIPE",
     "Findings",
     "Plan",
+    "concept_checks",
     "concept_score",
     "concept_strips",
     "draw_dataset",
@@ -43,6 +44,7 @@ __all__ = [
     "models_folder",
     "run_of",
     "sample",
+    "shots_of",
     "teach_and_measure",
     "train",
     "word_score",
@@ -60,6 +62,7 @@ LEAST_COLOUR, LEAST_SHAPE, LEAST_DIRECTION = 0.95, 0.85, 0.95
 MOST_BEFORE, LEAST_AFTER, LEAST_KEPT = 0.10, 0.80, 0.90
 MOST_TRAINING_S = 180.0
 
+T = TypeVar("T")
 Say = Callable[[str], None]
 
 
@@ -74,17 +77,30 @@ class Plan:
     """clips of the concept, without and with the LoRA"""
     old_captions: int
     """of the base model's captions, sampled again with the LoRA"""
+    sampling_steps: int = SAMPLING.steps
     exact: bool
     """the limits are those of the issue; otherwise what a model exactly at them still reaches in so few clips"""
+
+    @property
+    def sampling(self) -> Sampling:
+        return replace(SAMPLING, steps=self.sampling_steps)
 
     def words(self) -> list[Words]:
         return all_words() if self.captions >= len(all_words()) else balanced_words(self.captions, seed=0)
 
 
 FULL = Plan(captions=96, caption_seeds=2, concept_seeds=24, old_captions=96, exact=True)
-SHORT = Plan(captions=12, caption_seeds=1, concept_seeds=8, old_captions=12, exact=False)
+SHORT = Plan(captions=12, caption_seeds=1, concept_seeds=6, old_captions=6, sampling_steps=12, exact=False)
 SHORT_RECIPE: dict[str, Any] = {"steps": 100}
 """what the short form changes in a Recipe"""
+
+
+def concept_checks(before: ConceptScore, after: ConceptScore, *, exact: bool) -> list[Check]:
+    """A new concept stays unknown without the LoRA and is there with it."""
+    return [
+        Check.most("concept recognised without the LoRA", before.all, MOST_BEFORE, exact=exact),
+        Check.least("concept recognised with the LoRA", after.all, LEAST_AFTER, exact=exact),
+    ]
 
 
 @dataclass
@@ -104,7 +120,7 @@ class Findings:
     runs: list[dict[str, Any]]
     """what TrainLoRA reported, one per expert"""
     seconds: dict[str, float]
-    clips_sampled: dict[str, int]
+    clips_sampled: int
     base_strips: list[Strip] = field(repr=False)
     concept_groups: list[list[Strip]] = field(repr=False)
 
@@ -113,26 +129,27 @@ class Findings:
         return [run["lora_name"] for run in self.runs]
 
     def checks(self) -> list[Check]:
-        exact = self.plan.exact
         training = self.seconds["training"]
         return [
-            Check.least("colour right", self.base.colour, LEAST_COLOUR, exact=exact),
-            Check.least("shape right", self.base.shape, LEAST_SHAPE, exact=exact),
-            Check.least("direction right", self.base.direction, LEAST_DIRECTION, exact=exact),
+            *(self._base() if self.base.all.of else []),
             Check("seconds in the training queue", f"{training:.0f}", "<= 180", training <= MOST_TRAINING_S),
-            Check.most("concept recognised without the LoRA", self.before.all, MOST_BEFORE, exact=exact),
-            Check.least("concept recognised with the LoRA", self.after.all, LEAST_AFTER, exact=exact),
-            *self._kept(),
+            *concept_checks(self.before, self.after, exact=self.plan.exact),
+            *(self._kept() if self.old.all.of else []),
         ]
+
+    def _base(self) -> list[Check]:
+        limits = {"colour": LEAST_COLOUR, "shape": LEAST_SHAPE, "direction": LEAST_DIRECTION}
+        parts = ((part, getattr(self.base, part), share) for part, share in limits.items())
+        return [Check.least(f"{part} right", count, share, exact=self.plan.exact) for part, count, share in parts]
 
     def _kept(self) -> list[Check]:
         checks: list[Check] = []
         for part, kept in self.old_after.kept(self.old).items():
-            was, now = getattr(self.old, part), getattr(self.old_after, part)
+            name, was = f"old captions kept: {part}", getattr(self.old, part)
             if self.plan.exact:
-                checks.append(Check(f"old captions kept: {part}", f"{kept:.0%}", ">= 90%", kept >= LEAST_KEPT - 1e-9))
+                checks.append(Check(name, f"{kept:.0%}", ">= 90%", kept >= LEAST_KEPT - 1e-9))
             else:
-                checks.append(Check.least(f"old captions kept: {part}", now, LEAST_KEPT * was.share, exact=False))
+                checks.append(Check.least(name, getattr(self.old_after, part), LEAST_KEPT * was.share, exact=False))
         return checks
 
     def failed(self) -> list[Check]:
@@ -146,7 +163,7 @@ class Findings:
             "files": list(self.model.files),
             "concept": self.concept.name,
             "caption": self.concept.caption,
-            "sampling": asdict(SAMPLING),
+            "sampling": asdict(self.plan.sampling),
             **{part: asdict(getattr(self, part)) for part in parts},
             "kept": self.old_after.kept(self.old),
             "seconds": {name: round(value, 2) for name, value in self.seconds.items()},
@@ -218,13 +235,14 @@ def sample(
     shots: Sequence[Shot],
     prefix: str,
     loras: Sequence[str] = (),
+    sampling: Sampling = SAMPLING,
     timeout: float = 1800,
 ) -> list[list[Frames]]:
     """The clips of every shot, (T, H, W, 3) uint8, through core nodes."""
     clips: list[list[Frames]] = []
     for first in range(0, len(shots), SHOTS_PER_GRAPH):
         part = shots[first : first + SHOTS_PER_GRAPH]
-        entry = comfy.run(sampling_graph(model, part, f"{prefix}_{first}", loras), timeout=timeout)
+        entry = comfy.run(sampling_graph(model, part, f"{prefix}_{first}", loras, sampling), timeout=timeout)
         for index, shot in enumerate(part):
             files = comfy.outputs(entry, f"save{index}")["images"]
             frames = np.stack([_pixels(comfy.base, file) for file in files])
@@ -266,68 +284,50 @@ def teach_and_measure(
     comfy: ComfyServer, model: Model, concept: Concept, recipe: Recipe, plan: Plan, say: Say
 ) -> Findings:
     """Everything, on a running server whose base directory has the models."""
-    seconds: dict[str, float] = {}
-
-    def timed(name: str, began: float) -> None:
-        seconds[name] = time.monotonic() - began
-        say(f"  {name}: {seconds[name]:.1f} s")
-
     words = plan.words()
-    say(f"\n{len(words)} captions x {plan.caption_seeds} seeds without a LoRA")
-    began = time.monotonic()
-    shots = [Shot(one.caption, FIRST_SEED, plan.caption_seeds) for one in words]
-    base_clips = sample(comfy, model, shots, "base")
-    timed("sampling the base model", began)
-
-    say(f'\n"{concept.caption}" x {plan.concept_seeds} without the LoRA')
-    began = time.monotonic()
-    concept_shots = _concept_shots(concept, plan.concept_seeds)
-    before = sample(comfy, model, concept_shots, "before")
-    timed("sampling the concept without the LoRA", began)
-
-    say(f'\nTraining a LoRA on {recipe.clips} clips of "{concept.caption}" and {recipe.prior_clips} of the old world')
-    began = time.monotonic()
-    runs = train(comfy, model, concept, recipe, say)
-    timed("training", began)
-    loras = [run["lora_name"] for run in runs]
-
-    say(f'\n"{concept.caption}" x {plan.concept_seeds} with the LoRA')
-    began = time.monotonic()
-    after = sample(comfy, model, concept_shots, "after", loras)
-    timed("sampling the concept with the LoRA", began)
-
+    seconds: dict[str, float] = {}
     old_words = words[: plan.old_captions]
-    say(f"\n{len(old_words)} old captions x {plan.caption_seeds} seeds with the LoRA")
-    began = time.monotonic()
-    old_clips = sample(comfy, model, shots[: plan.old_captions], "old_after", loras)
-    timed("sampling old captions with the LoRA", began)
+    shots = [Shot(one.caption, FIRST_SEED, plan.caption_seeds) for one in words]
+    concept_shots = shots_of(concept, plan.concept_seeds)
+    loras: list[str] = []
 
-    began = time.monotonic()
-    findings = Findings(
+    def timed(name: str, work: Callable[[], T]) -> T:
+        say(f"\n{name[0].upper()}{name[1:]}")
+        began = time.monotonic()
+        done = work()
+        seconds[name] = time.monotonic() - began
+        say(f"  {seconds[name]:.1f} s")
+        return done
+
+    def sampled(wanted: Sequence[Shot], prefix: str) -> list[list[Frames]]:
+        return sample(comfy, model, wanted, prefix, loras, plan.sampling)
+
+    base = timed("sampling captions of the world", lambda: sampled(shots, "base"))
+    before = timed("sampling the concept without the LoRA", lambda: sampled(concept_shots, "before"))
+    runs = timed("training", lambda: train(comfy, model, concept, recipe, say))
+    loras += [run["lora_name"] for run in runs]
+    after = timed("sampling the concept with the LoRA", lambda: sampled(concept_shots, "after"))
+    old_after = timed("sampling captions with the LoRA", lambda: sampled(shots[: len(old_words)], "old_after"))
+    return Findings(
         model=model,
         concept=concept,
         recipe=recipe,
         plan=plan,
-        base=word_score(words, base_clips),
+        base=word_score(words, base),
         before=concept_score(concept, before),
         after=concept_score(concept, after),
-        old=word_score(old_words, base_clips[: plan.old_captions], [concept]),
-        old_after=word_score(old_words, old_clips, [concept]),
+        old=word_score(old_words, base[: len(old_words)], [concept]),
+        old_after=word_score(old_words, old_after, [concept]),
         runs=runs,
         seconds=seconds,
-        clips_sampled={
-            "base": sum(map(len, base_clips)),
-            "concept": 2 * sum(map(len, before)),
-            "old": sum(map(len, old_clips)),
-        },
-        base_strips=[Strip(one.caption, clips[0]) for one, clips in zip(words, base_clips, strict=True)],
+        clips_sampled=sum(len(clips) for several in (base, before, after, old_after) for clips in several),
+        base_strips=[Strip(one.caption, clips[0]) for one, clips in zip(words, base, strict=True)],
         concept_groups=concept_strips(before, after),
     )
-    timed("judging", began)
-    return findings
 
 
-def _concept_shots(concept: Concept, clips: int) -> list[Shot]:
+def shots_of(concept: Concept, clips: int) -> list[Shot]:
+    """`clips` clips of the concept's caption, in batches."""
     return [
         Shot(concept.caption, FIRST_SEED + number, min(CLIPS_PER_SHOT, clips - done))
         for number, done in enumerate(range(0, clips, CLIPS_PER_SHOT))

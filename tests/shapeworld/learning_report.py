@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 from PIL import Image
 
 from .comfy_graphs import BOUNDARY, SAMPLING, switch_step
+from .concept import Concept
 from .learning import Findings
 from .scores import markdown_table
-from .sheet import contact_sheet, save_sheet
+from .sheet import Strip, contact_sheet, save_sheet
 
 __all__ = ["base_sheet", "document", "learning_sheet", "save_pictures", "tables"]
 
@@ -32,10 +34,9 @@ def tables(found: Findings) -> str:
     return checks + "\n\n" + markdown_table(("clips", "colour", "shape", "direction or path", "all three"), rows)
 
 
-def learning_sheet(found: Findings, clips: int = 8) -> Image.Image:
-    """The concept: baseline above, LoRA below, same seeds."""
-    title = f'"{found.concept.caption}": above without, below with the LoRA, same seed'
-    return contact_sheet(title, found.concept_groups[:clips])
+def learning_sheet(concept: Concept, groups: Sequence[Sequence[Strip]], clips: int = 8) -> Image.Image:
+    """The concept: baseline above, LoRA below, same seeds. `groups` come from `concept_strips`."""
+    return contact_sheet(f'"{concept.caption}": above without, below with the LoRA, same seed', groups[:clips])
 
 
 def base_sheet(found: Findings, clips: int = 12) -> Image.Image:
@@ -47,7 +48,7 @@ def base_sheet(found: Findings, clips: int = 12) -> Image.Image:
 
 def save_pictures(found: Findings, folder: Path) -> None:
     """learning_test.jpg and demo_models.jpg, for the pair with its name at the end."""
-    save_sheet(learning_sheet(found), folder / f"learning_test{_suffix(found)}.jpg")
+    save_sheet(learning_sheet(found.concept, found.concept_groups), folder / f"learning_test{_suffix(found)}.jpg")
     if found.base_strips:
         save_sheet(base_sheet(found), folder / f"demo_models{_suffix(found)}.jpg")
 
@@ -64,11 +65,12 @@ def document(findings: list[Findings]) -> str:
         "# The learning test",
         "Written by this command, in a real ComfyUI on a CPU; no figure in here is typed by hand:\n\n"
         f"    python3 scripts/learning_test.py --model {model} --write-docs",
-        f'The demo models know 96 captions, "a <colour> <shape> moving <direction>". A LoRA of rank '
-        f'{first.recipe.rank} is shown {first.recipe.clips} clips of what they do not know, "{first.concept.caption}", through the queue, '
-        f"beside {first.recipe.prior_clips} clips of the old world. Core nodes sample every clip: {SAMPLING.steps} "
-        f"steps of {SAMPLING.sampler}, cfg {SAMPLING.cfg:g}, shift {SAMPLING.shift:g}, {SAMPLING.size}x{SAMPLING.size},"
-        f" {SAMPLING.frames} frames. Judges without a network (`tests/shapeworld/judge.py`) say what a clip shows.",
+        'The demo models know 96 captions, "a <colour> <shape> moving <direction>". A LoRA of rank '
+        f'{first.recipe.rank} is shown {first.recipe.clips} clips of what they do not know, "{first.concept.caption}", '
+        f"through the queue, beside {first.recipe.prior_clips} clips of the old world. Core nodes sample every clip: "
+        f"{SAMPLING.steps} steps of {SAMPLING.sampler}, cfg {SAMPLING.cfg:g}, shift {SAMPLING.shift:g}, "
+        f"{SAMPLING.size}x{SAMPLING.size}, {SAMPLING.frames} frames. Judges without a network "
+        "(`tests/shapeworld/judge.py`) say what a clip shows.",
         '"Recognised" means: the concept\'s shape on its path in its colour. A concept nobody trained on here is tried '
         "with `--concept FILE`; `tests/shapeworld/concepts/` has two to copy.",
     ]
@@ -93,6 +95,6 @@ def _section(found: Findings) -> list[str]:
     per_step = " and ".join(f"{run['seconds_per_step']:.3f}" for run in found.runs)
     parts.append(
         f"Training took {seconds['training']:.0f} s in the queue, {per_step} s per step; sampling "
-        f"{sum(found.clips_sampled.values())} clips took {sampling:.0f} s."
+        f"{found.clips_sampled} clips took {sampling:.0f} s."
     )
     return parts

@@ -81,8 +81,8 @@ class Check:
 
     @classmethod
     def least(cls, name: str, count: Count, share: float, *, exact: bool) -> Check:
-        """At least `share`; in a small sample (not `exact`) what a model at that share still reaches."""
-        need = math.ceil(share * count.of - 1e-9) if exact else least_right(share, count.of)
+        """At least `share`; in a small sample (not `exact`) what a model at that share still reaches, but not none."""
+        need = math.ceil(share * count.of - 1e-9) if exact else max(least_right(share, count.of), math.ceil(share))
         return cls(name, str(count), f">= {need} of {count.of}", count.right >= need)
 
     @classmethod

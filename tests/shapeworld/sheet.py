@@ -45,7 +45,7 @@ def contact_sheet(title: str, groups: Sequence[Sequence[Strip]], columns: int = 
         row, column = divmod(number, columns)
         for line, strip in enumerate(group):
             x, y = MARGIN + column * width_of, top + row * height_of + line * (EDGE + GAP)
-            pen.text((x, y + EDGE // 2 - LETTERS // 2), strip.label, INK if line else GREY, font)
+            pen.text((x, y + EDGE // 2 - LETTERS // 2), strip.label, GREY if line < len(group) - 1 else INK, font)
             for place, frame in enumerate(strip.frames[::every]):
                 picture = Image.fromarray(frame).resize((EDGE, EDGE), Image.Resampling.LANCZOS)
                 sheet.paste(picture, (x + labels + place * (EDGE + GAP), y))

@@ -8,7 +8,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from shapeworld.comfy_graphs import Recipe
+from shapeworld.concept import concept_scene, load_concept
+from shapeworld.files import drawn
 from shapeworld.judge import ConceptMatch, WordMatch
+from shapeworld.learning import CONCEPTS, concept_score, concept_strips, draw_dataset, word_score
+from shapeworld.scenes import all_words, captioned_scene
 from shapeworld.scores import Check, ConceptScore, Count, WordScore, least_right, markdown_table, most_right
 from shapeworld.sheet import EDGE, Strip, contact_sheet, save_sheet
 
@@ -70,3 +75,29 @@ def test_a_sheet_shows_every_frame_of_every_strip_in_its_place(tmp_path: Path) -
     reds, blues = ((pixels == colour).all(-1).any(1).nonzero()[0] for colour in ((255, 0, 0), (0, 0, 255)))
     assert reds.min() < blues.min(), "the baseline stands above"
     assert contact_sheet("nothing", []).size[1] > 0
+
+
+def test_drawn_clips_score_as_what_they_show() -> None:
+    star = load_concept(CONCEPTS / "bouncing_star.json")
+    words = all_words()[:3]
+    clips = [[drawn(captioned_scene(one, 5)), drawn(captioned_scene(one, 6))] for one in words]
+    stars = [[drawn(concept_scene(star, seed)) for seed in range(2)]]
+    assert word_score(words, clips, [star]).all == Count(6, 6)
+    assert word_score(words[::-1], clips).all == Count(2, 6)  # only the one in the middle stays with its caption
+    assert concept_score(star, stars).all == Count(2, 2)
+    assert concept_score(star, clips).all == Count(0, 6)
+    groups = concept_strips(clips[:1], stars)
+    assert [[strip.label for strip in group] for group in groups] == [["1: base", "1: LoRA"], ["2: base", "2: LoRA"]]
+    assert groups[1][1].frames is stars[0][1]
+
+
+def test_datasets_hold_the_captions_of_the_recipe(tmp_path: Path) -> None:
+    star = load_concept(CONCEPTS / "bouncing_star.json")
+    recipe = Recipe(clips=3, prior_clips=2, concept_captions=("{caption}", "{caption} slow"))
+    folder, prior = draw_dataset(tmp_path, star, recipe)
+    captions = [
+        file.read_text(encoding="utf-8").strip() for file in sorted((tmp_path / "input" / folder).glob("*.txt"))
+    ]
+    assert captions == [star.caption, f"{star.caption} slow", star.caption]
+    assert len(list((tmp_path / "input" / prior).glob("*.mp4"))) == 2
+    assert draw_dataset(tmp_path / "alone", star, Recipe(clips=1, prior_clips=0))[1] == ""

@@ -24,7 +24,6 @@ from comfy_server import ComfyError, ComfyServer, make_base
 from environment import ROOT, say
 
 GRAPH = ROOT / "workflows" / "api" / "08_smoke_test.json"
-CONCEPT = ROOT / "tests" / "shapeworld" / "concepts" / "bouncing_star.json"
 SHOWN = 8  # clips of the contact sheet, without and with the LoRA
 
 
@@ -67,9 +66,9 @@ def show() -> int:
     import world
     from shapeworld.comfy_graphs import MODELS, Recipe
     from shapeworld.concept import load_concept
-    from shapeworld.learning import draw_dataset, fill_models, follow, missing_models, run_of
+    from shapeworld.learning import CONCEPTS, DEFAULT_CONCEPT, draw_dataset, fill_models, follow, missing_models, run_of
 
-    model, concept, recipe = MODELS["t2v"], load_concept(CONCEPT), Recipe(eval_items=4)
+    model, concept, recipe = MODELS["t2v"], load_concept(CONCEPTS / f"{DEFAULT_CONCEPT}.json"), Recipe(eval_items=4)
     if absent := missing_models(model):
         say(f"The demo needs its models. There is {absent}")
         return 1

@@ -50,11 +50,11 @@ def main() -> int:
 def options() -> argparse.ArgumentParser:
     """Options of the run, then every field of Plan and of Recipe."""
     from shapeworld.comfy_graphs import MODELS, Recipe
-    from shapeworld.learning import CONCEPTS, FULL
+    from shapeworld.learning import CONCEPTS, DEFAULT_CONCEPT, FULL
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", choices=(*MODELS, "both"), default="t2v")
-    parser.add_argument("--concept", type=Path, default=CONCEPTS / "bouncing_star.json", help="a concept file")
+    parser.add_argument("--concept", type=Path, default=CONCEPTS / f"{DEFAULT_CONCEPT}.json", help="a concept file")
     parser.add_argument("--short", action="store_true", help="fewer clips and steps; limits for small samples")
     parser.add_argument("--out", type=Path, help="folder for result.json, pictures and ComfyUI's files")
     parser.add_argument("--models", type=Path, help="folder of the demo models, instead of tests/assets/demo")
@@ -92,14 +92,21 @@ def measure(arguments: list[str]) -> int:
     from shapeworld.concept import load_concept
     from world import TINY_PACK
 
-    asked = options().parse_args(arguments)
+    parser = options()
+    asked = parser.parse_args(arguments)
+    if asked.write_docs and asked.short:
+        parser.error("--write-docs writes the full form; leave --short out")
     if asked.models:
         os.environ["WAN_TRAINER_DEMO_MODELS"] = str(asked.models.resolve())
     models = list(MODELS.values()) if asked.model == "both" else [MODELS[asked.model]]
     if absent := [sentence for model in models if (sentence := learning.missing_models(model))]:
         say(absent[0])
         return 1
-    concept = load_concept(asked.concept)
+    try:
+        concept = load_concept(asked.concept)
+    except (OSError, ValueError) as problem:
+        say(str(problem))
+        return 2
     plan: Plan = _changed(learning.SHORT if asked.short else learning.FULL, asked)
     recipe = _changed(Recipe(**(learning.SHORT_RECIPE if asked.short else {})), asked)
     out = (asked.out or ROOT / "demo_output" / time.strftime("learning_%Y-%m-%d_%H-%M-%S")).resolve()

@@ -14,6 +14,7 @@ from shapeworld.comfy_graphs import MODELS, Recipe
 from shapeworld.concept import load_concept
 from shapeworld.learning import (
     CONCEPTS,
+    DEFAULT_CONCEPT,
     SERVER_FLAGS,
     SHORT,
     SHORT_RECIPE,
@@ -37,6 +38,6 @@ def test_a_lora_learns_a_new_concept_and_keeps_the_old_ones(
     fill_models(base, model)
     comfy = own_comfy(base, flags=SERVER_FLAGS)
     said: list[str] = []
-    concept = load_concept(CONCEPTS / "bouncing_star.json")
+    concept = load_concept(CONCEPTS / f"{DEFAULT_CONCEPT}.json")
     found = teach_and_measure(comfy, model, concept, Recipe(**SHORT_RECIPE), SHORT, said.append)
     assert not found.failed(), "\n".join([tables(found), *said])

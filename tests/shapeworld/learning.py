@@ -28,6 +28,7 @@ from .sheet import Strip
 
 __all__ = [
     "CONCEPTS",
+    "DEFAULT_CONCEPT",
     "FULL",
     "SERVER_FLAGS",
     "SHORT",
@@ -52,6 +53,7 @@ __all__ = [
 
 ROOT = Path(__file__).resolve().parents[2]
 CONCEPTS = Path(__file__).resolve().parent / "concepts"
+DEFAULT_CONCEPT = "bouncing_star"
 SERVER_FLAGS = ("--disable-metadata",)  # hundreds of frames, and each would carry the whole graph
 SHOTS_PER_GRAPH = 12
 CLIPS_PER_SHOT = 8
@@ -145,11 +147,14 @@ class Findings:
     def _kept(self) -> list[Check]:
         checks: list[Check] = []
         for part, kept in self.old_after.kept(self.old).items():
-            name, was = f"old captions kept: {part}", getattr(self.old, part)
+            name = f"old captions kept: {part}"
+            was, now = getattr(self.old, part), getattr(self.old_after, part)
             if self.plan.exact:
-                checks.append(Check(name, f"{kept:.0%}", ">= 90%", kept >= LEAST_KEPT - 1e-9))
+                checks.append(
+                    Check(name, f"{kept:.0%} ({now.right} of {was.right})", ">= 90%", kept >= LEAST_KEPT - 1e-9)
+                )
             else:
-                checks.append(Check.least(name, getattr(self.old_after, part), LEAST_KEPT * was.share, exact=False))
+                checks.append(Check.least(name, now, LEAST_KEPT * was.share, exact=False))
         return checks
 
     def failed(self) -> list[Check]:
@@ -263,8 +268,9 @@ def draw_dataset(base: Path, concept: Concept, recipe: Recipe) -> tuple[str, str
         clip.with_suffix(".txt").write_text(caption + "\n", encoding="utf-8")
     if not recipe.prior_clips:
         return concept.name, ""
-    write_world(base / "input" / "old_world", recipe.prior_clips, PRIOR_SEED + recipe.seed, SAMPLING.frames)
-    return concept.name, "old_world"
+    prior = f"{concept.name}_old_world"
+    write_world(base / "input" / prior, recipe.prior_clips, PRIOR_SEED + recipe.seed, SAMPLING.frames)
+    return concept.name, prior
 
 
 def train(comfy: ComfyServer, model: Model, concept: Concept, recipe: Recipe, say: Say) -> list[dict[str, Any]]:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 
 from PIL import Image
 
-from .comfy_graphs import BOUNDARY, SAMPLING, switch_step
+from .comfy_graphs import BOUNDARY, SAMPLING, Recipe, switch_step
 from .concept import Concept
-from .learning import Findings
+from .learning import DEFAULT_CONCEPT, FULL, Findings
 from .scores import markdown_table
 from .sheet import Strip, contact_sheet, save_sheet
 
-__all__ = ["base_sheet", "document", "learning_sheet", "save_pictures", "tables"]
+__all__ = ["base_sheet", "command", "document", "learning_sheet", "save_pictures", "tables"]
 
 
 def tables(found: Findings) -> str:
@@ -60,11 +61,10 @@ def _suffix(found: Findings) -> str:
 def document(findings: list[Findings]) -> str:
     """docs/learning_test.md"""
     first = findings[0]
-    model = "both" if len(findings) > 1 else first.model.name
     parts = [
         "# The learning test",
         "Written by this command, in a real ComfyUI on a CPU; no figure in here is typed by hand:\n\n"
-        f"    python3 scripts/learning_test.py --model {model} --write-docs",
+        f"    {command(findings)}",
         'The demo models know 96 captions, "a <colour> <shape> moving <direction>". A LoRA of rank '
         f'{first.recipe.rank} is shown {first.recipe.clips} clips of what they do not know, "{first.concept.caption}", '
         f"through the queue, beside {first.recipe.prior_clips} clips of the old world. Core nodes sample every clip: "
@@ -78,6 +78,21 @@ def document(findings: list[Findings]) -> str:
         parts += _section(found)
     parts += ["## Settings", markdown_table(("setting", "value"), asdict(first.recipe).items())]
     return "\n\n".join(parts) + "\n"
+
+
+def command(findings: Sequence[Findings]) -> str:
+    """The call that measures the same again."""
+    first = findings[0]
+    given = ["--model", "both" if len(findings) > 1 else first.model.name]
+    if first.concept.name != DEFAULT_CONCEPT:
+        given += ["--concept", f"{first.concept.name}.json"]
+    for used, default in ((first.plan, FULL), (first.recipe, Recipe())):
+        for field in fields(default):
+            value = getattr(used, field.name)
+            if value != getattr(default, field.name):
+                values = value if isinstance(value, tuple) else (value,)
+                given += [f"--{field.name.replace('_', '-')}", *(shlex.quote(str(one)) for one in values)]
+    return " ".join(["python3 scripts/learning_test.py", *given, "--write-docs"])
 
 
 def _section(found: Findings) -> list[str]:

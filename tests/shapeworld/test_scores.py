@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from shapeworld.comfy_graphs import Recipe
+from shapeworld.comfy_graphs import MODELS, Recipe
 from shapeworld.concept import concept_scene, load_concept
 from shapeworld.files import drawn
 from shapeworld.judge import ConceptMatch, WordMatch
-from shapeworld.learning import CONCEPTS, concept_score, concept_strips, draw_dataset, word_score
+from shapeworld.learning import CONCEPTS, FULL, Findings, concept_score, concept_strips, draw_dataset, word_score
+from shapeworld.learning_report import command, document
 from shapeworld.scenes import all_words, captioned_scene
 from shapeworld.scores import Check, ConceptScore, Count, WordScore, least_right, markdown_table, most_right
 from shapeworld.sheet import EDGE, Strip, contact_sheet, save_sheet
@@ -101,3 +102,33 @@ def test_datasets_hold_the_captions_of_the_recipe(tmp_path: Path) -> None:
     assert captions == [star.caption, f"{star.caption} slow", star.caption]
     assert len(list((tmp_path / "input" / prior).glob("*.mp4"))) == 2
     assert draw_dataset(tmp_path / "alone", star, Recipe(clips=1, prior_clips=0))[1] == ""
+
+
+def test_the_document_names_the_command_that_measures_it_again() -> None:
+    star = load_concept(CONCEPTS / "circling_cross.json")
+    words = WordScore.over([WordMatch(True, True, True)] * 20)
+    forgot = WordScore.over([WordMatch(True, True, True)] * 17 + [WordMatch(False, True, True)] * 3)
+    concept = [ConceptScore.over([ConceptMatch(shape=True, path=True, colour=seen)] * 10) for seen in (False, True)]
+    found = Findings(
+        model=MODELS["t2v"],
+        concept=star,
+        recipe=Recipe(steps=50, concept_captions=("{caption}", "it is {caption}")),
+        plan=FULL,
+        base=words,
+        before=concept[0],
+        after=concept[1],
+        old=words,
+        old_after=forgot,
+        runs=[{"seconds_per_step": 0.2}],
+        seconds={"training": 20.0},
+        clips_sampled=60,
+        base_strips=[],
+        concept_groups=[],
+    )
+    assert [check.name for check in found.failed()] == ["old captions kept: colour", "old captions kept: all"]
+    assert command([found]) == (
+        "python3 scripts/learning_test.py --model t2v --concept circling_cross.json "
+        "--concept-captions '{caption}' 'it is {caption}' --steps 50 --write-docs"
+    )
+    assert command([found]) in document([found])
+    assert "| old captions kept: colour | 85% (17 of 20) | >= 90% | MISSED |" in document([found])

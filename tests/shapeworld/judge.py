@@ -35,9 +35,10 @@ LEAST_NOISES = 5.0  # the same, in typical errors of the border
 LEAST_AREA, MOST_AREA = 0.01, 0.35  # of the picture
 MOST_STRAY = 0.3  # share of the mask that may lie away from the shape
 LEAST_SEEN = 0.6  # share of the frames that must show a shape
+MOST_SHARPNESS = 2.0  # an edge inside one pixel cannot be measured
 LEAST_TRAVEL = 4.0 / SIZE  # between the outermost places, as a share of the picture
 
-MOST_COLOUR_ERROR = 0.4  # distance of hue and saturation; the colour circle has radius 1
+MOST_COLOUR_ERROR = 0.3  # distance of hue and saturation; the colour circle has radius 1
 MOST_SHAPE_ERROR = 0.12  # 1 - correlation
 MOST_PATH_ERROR = 0.4  # rms distance from the path over rms distance from its middle
 # What a good clip still misses by: candidates nearer to each other than this are not told apart.
@@ -65,8 +66,8 @@ class Judgement:
     """a name from DIRECTIONS or a concept's name"""
     sharpness: float
     """1 / width of the shape's edge in pixels, where the edge climbs from background to full colour: about 1 as drawn,
-    0.4 to 1.4 through H.264 (which halves the resolution of colour), 0.3 after a gaussian blur of one pixel, 0 without
-    a shape"""
+    0.4 to 1.4 through H.264 (which halves the resolution of colour), 0.3 after a gaussian blur of one pixel, at most 2,
+    0 without a shape"""
     seen: float
     """share of the frames that show one shape, 0..1"""
     colour_confidence: float
@@ -232,10 +233,10 @@ def _mask(stands_out: Array, noise: Array) -> _Mask:
 
 
 def _hue_and_saturation(rgb: Array) -> Array:
-    """(..., 3) 0..255 -> (..., 3): a place on the colour circle, radius = saturation, and a little brightness."""
+    """(..., 3) 0..255 -> (..., 3): a place on the colour circle, radius = saturation, and some brightness."""
     bright = np.maximum(rgb.max(axis=-1), 1.0)
     red, green, blue = (rgb[..., channel] / bright for channel in range(3))
-    return np.stack([red - (green + blue) / 2, math.sqrt(0.75) * (green - blue), 0.3 * bright / 255], axis=-1)
+    return np.stack([red - (green + blue) / 2, math.sqrt(0.75) * (green - blue), 0.6 * bright / 255], axis=-1)
 
 
 def _colour(pixels: Array, mask: _Mask, concepts: Sequence[Concept]) -> _Finding:
@@ -333,4 +334,4 @@ def _sharpness(mask: _Mask) -> float:
     down, right = np.diff(soft, axis=1)[:, :, :-1], np.diff(soft, axis=2)[:, :-1]
     outline = np.hypot(down, right).sum()
     edge = (4 * soft * (1 - soft)).sum()
-    return float(0.8 * 2 / 3 * outline / max(edge, 1e-6))
+    return min(MOST_SHARPNESS, float(0.8 * 2 / 3 * outline / max(edge, 1e-6)))

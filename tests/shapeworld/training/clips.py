@@ -1,0 +1,33 @@
+"""Scenes as tensors: what the VAE trains on, and the captioned clips both models are measured on."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ..draw import Scene, render
+from ..scenes import all_words, any_scene, captioned_scene
+
+__all__ = ["any_clips", "as_video", "captioned_clips"]
+
+
+def as_video(scenes: Sequence[Scene], size: int = 64) -> Tensor:
+    """(N, 3, T, size, size) in [-1, 1]"""
+    frames = torch.stack([render(scene, size) for scene in scenes])
+    return (frames / 127.5 - 1).permute(0, 4, 1, 2, 3).contiguous()
+
+
+def any_clips(rng: random.Random, count: int, frames: int, size: int) -> Tensor:
+    """Clips of the wide world."""
+    return as_video([any_scene(rng, frames, size) for _ in range(count)], size)
+
+
+def captioned_clips(seeds: Sequence[int], frames: int = 9) -> tuple[Tensor, Tensor]:
+    """Every caption once per seed: clips (96 * seeds, 3, T, 64, 64) and the caption's number of each."""
+    words = all_words()
+    pairs = [(number, seed) for seed in seeds for number in range(len(words))]
+    clips = as_video([captioned_scene(words[number], seed, frames) for number, seed in pairs])
+    return clips, torch.tensor([number for number, _ in pairs])

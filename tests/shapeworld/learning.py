@@ -126,10 +126,6 @@ class Findings:
     base_strips: list[Strip] = field(repr=False)
     concept_groups: list[list[Strip]] = field(repr=False)
 
-    @property
-    def loras(self) -> list[str]:
-        return [run["lora_name"] for run in self.runs]
-
     def checks(self) -> list[Check]:
         training = self.seconds["training"]
         return [

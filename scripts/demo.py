@@ -1,9 +1,11 @@
 """The whole path on a machine with nothing installed: `python3 scripts/demo.py`.
 
-Sets everything up, starts a genuine ComfyUI with this pack, trains a LoRA on three real clips with a tiny Wan through
-`POST /prompt` (workflows/api/08_smoke_test.json), and checks the result with ComfyUI's own loader and sampler. Prints
-what it made and where; exit code 0 only if the evaluation loss fell, ComfyUI loaded every key of the LoRA, its
-sampler's output changed, the previews play, and the same graph after a server restart trained nothing a second time.
+Sets everything up, starts a genuine ComfyUI with this pack and a tiny Wan that knows 96 captions of moving shapes,
+teaches it a new one from eight drawn clips through `POST /prompt` (workflows/api/08_smoke_test.json), and samples it
+with ComfyUI's own loader and sampler. Prints what it made and where, contact_sheet.jpg above all: each seed without and
+with the LoRA. Exit code 0 only if the evaluation loss fell, ComfyUI loaded every key of the LoRA, its sampler's output
+changed, judges recognise the new concept with the LoRA and not without it, the previews play, and the same graph after
+a server restart trained nothing a second time.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from comfy_server import ComfyError, ComfyServer, make_base
 from environment import ROOT, say
 
 GRAPH = ROOT / "workflows" / "api" / "08_smoke_test.json"
-PROMPT = "a man in a suit talks inside a driving car"
+SHOWN = 8  # clips of the contact sheet, without and with the LoRA
 
 
 @dataclass
@@ -60,14 +62,22 @@ def main() -> int:
 
 def show() -> int:
     """The demo itself; runs with the virtual environment's Python."""
-    sys.path.insert(0, str(ROOT / "tests" / "tiny"))
+    sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "tiny")]
     import world
+    from shapeworld.comfy_graphs import MODELS, Recipe
+    from shapeworld.concept import load_concept
+    from shapeworld.learning import CONCEPTS, DEFAULT_CONCEPT, draw_dataset, fill_models, follow, missing_models, run_of
 
+    model, concept, recipe = MODELS["t2v"], load_concept(CONCEPTS / f"{DEFAULT_CONCEPT}.json"), Recipe(eval_items=4)
+    if absent := missing_models(model):
+        say(f"The demo needs its models. There is {absent}")
+        return 1
     tree = Path(os.environ["COMFYUI_PATH"])
     base = ROOT / "demo_output" / time.strftime("%Y-%m-%d_%H-%M-%S")
     make_base(base, [world.TINY_PACK])
-    world.fill_base(base, tree)
-    graph = world.tiny_graph(json.loads(GRAPH.read_text(encoding="utf-8")))
+    fill_models(base, model)
+    folder, prior = draw_dataset(base, concept, recipe)
+    graph = demo_graph(json.loads(GRAPH.read_text(encoding="utf-8")), concept, recipe, folder, prior)
     found = Findings()
 
     say(f"\nStarting {environment.comfyui_version(tree)} on {base.relative_to(ROOT)}")
@@ -75,12 +85,15 @@ def show() -> int:
     with ComfyServer(base, comfyui=tree, python=sys.executable) as comfy:
         say(f"It answers after {time.monotonic() - began:.1f} s. Queueing {GRAPH.relative_to(ROOT)}")
         began = time.monotonic()
-        run = run_of(follow(comfy, graph))
+        run = run_of(follow(comfy, graph, say))
         say(f"The queue finished after {time.monotonic() - began:.1f} s.\n\nTraining")
         about_training(found, run, base)
 
         say("\nThe LoRA in ComfyUI's own loader and sampler")
-        about_use(found, comfy, world, run, base)
+        about_use(found, comfy, run, base)
+
+        say(f'\n"{concept.caption}", {SHOWN} seeds without and with the LoRA')
+        about_learning(found, comfy, concept, run, base)
 
         say("\nThe same graph again, after a server restart")
         steps_before = step_lines(base, run)
@@ -96,31 +109,30 @@ def show() -> int:
     return 0
 
 
-def follow(comfy: ComfyServer, graph: dict[str, Any]) -> dict[str, Any]:
-    """Queue, and show which node runs and how far it is."""
-    with comfy.events() as seen:
-        prompt_id = comfy.queue(graph)
-        shown, last = 0, 0.0
-        while comfy.history(prompt_id) is None:
-            time.sleep(0.25)
-            for kind, data in seen.messages[shown:]:
-                shown += 1
-                if kind == "executing" and data.get("node") in graph:
-                    say(f"  {graph[data['node']]['class_type']}")
-                elif kind == "progress" and (time.monotonic() - last > 2 or data["value"] == data["max"]):
-                    last = time.monotonic()
-                    say(f"    {data['value']:.0f} of {data['max']:.0f}")
-            if comfy.process is None or comfy.process.poll() is not None:
-                break
-    return comfy.wait(prompt_id, timeout=60)
+def demo_graph(graph: dict[str, Any], concept: Any, recipe: Any, folder: str, prior: str) -> dict[str, Any]:
+    """The shipped graph with the demo's files and settings, and the old world's clips appended to the concept's."""
+    from shapeworld.comfy_graphs import MODELS, SAMPLING, VAE, dataset_inputs, settings_inputs, train_inputs
+    from world import tiny_graph
 
-
-def run_of(entry: dict[str, Any]) -> dict[str, Any]:
-    """What TrainLoRA reported about its run."""
-    for shown in entry["outputs"].values():
-        if shown.get("wan_run"):
-            return dict(shown["wan_run"][0])
-    raise ComfyError("No node of the graph reported a training run (`wan_run`).")
+    sampling = {"steps": SAMPLING.steps, "cfg": SAMPLING.cfg, "shift": SAMPLING.shift}
+    training = train_inputs(recipe, concept.name)
+    graph = tiny_graph(
+        graph,
+        LoadWanModel={"diffusion_model": MODELS["t2v"].files[0], "base_precision": recipe.base_precision},
+        VAELoader={"vae_name": VAE},
+        WanVideoDataset=dataset_inputs(folder, recipe.concept_repeats),
+        WanPreviewSettings={"prompts": concept.caption, "negative_prompt": "", **sampling},
+        TrainLoRA={**training, "preview_every_n_steps": recipe.steps, "settings": ["settings", 0]},
+    )
+    graph["settings"] = {"class_type": "WanTrainSettings", "inputs": settings_inputs(recipe)}
+    if prior:
+        data, model = (
+            next(n for n in graph if graph[n]["class_type"] == kind) for kind in ("WanVideoDataset", "LoadWanModel")
+        )
+        old = {"model": [model, 0], **dataset_inputs(prior)}
+        graph["prior"] = {"class_type": "WanVideoDataset", "inputs": old}
+        graph[data]["inputs"]["append_to"] = ["prior", 0]
+    return graph
 
 
 def about_training(found: Findings, run: dict[str, Any], base: Path) -> None:
@@ -128,7 +140,7 @@ def about_training(found: Findings, run: dict[str, Any], base: Path) -> None:
     found.check(
         "clips and frames used",
         f"{cache['clips']} clips, {cache['frames']} frames",
-        cache["clips"] >= 3,
+        cache["clips"] >= 8,
     )
     found.show("latents encoded / cache hits", f"{cache['latents_encoded']} / {cache['latents_reused']}")
     found.show("texts encoded / cache hits", f"{cache['texts_encoded']} / {cache['texts_reused']}")
@@ -146,14 +158,18 @@ def about_training(found: Findings, run: dict[str, Any], base: Path) -> None:
         found.check("preview clip", f"{shown_path(file)} ({frames} frames, {size})", frames > 0)
 
 
-def about_use(found: Findings, comfy: ComfyServer, world: Any, run: dict[str, Any], base: Path) -> None:
+def about_use(found: Findings, comfy: ComfyServer, run: dict[str, Any], base: Path) -> None:
     import torch
     from safetensors.torch import load_file
+    from shapeworld.comfy_graphs import MODELS, VAE
+    from world import sampling_graph, tiny_graph
 
     log_before = len(comfy.log_text())
     latents = []
     for lora in ("", run["lora_name"]):
-        graph = world.sampling_graph(lora=lora, text=PROMPT, prefix="with_lora" if lora else "without_lora")
+        graph = sampling_graph(lora=lora, prefix="with_lora" if lora else "without_lora")
+        files = {"UNETLoader": {"unet_name": MODELS["t2v"].files[0]}, "VAELoader": {"vae_name": VAE}}
+        graph = tiny_graph(graph, **files)
         saved = comfy.outputs(comfy.run(graph, timeout=120), "10")["latents"][0]
         latents.append(load_file(base / saved["type"] / saved["subfolder"] / saved["filename"])["latent_tensor"])
     without, with_lora = latents
@@ -167,6 +183,24 @@ def about_use(found: Findings, comfy: ComfyServer, world: Any, run: dict[str, An
         f"{change:.2%} (relative L2, same seed)",
         alive and change > 1e-4,
     )
+
+
+def about_learning(found: Findings, comfy: ComfyServer, concept: Any, run: dict[str, Any], base: Path) -> None:
+    """What judges see in clips of the concept, and the picture of them."""
+    from shapeworld.comfy_graphs import MODELS
+    from shapeworld.learning import concept_checks, concept_score, concept_strips, sample, shots_of
+    from shapeworld.learning_report import learning_sheet
+    from shapeworld.sheet import save_sheet
+
+    shots = shots_of(concept, SHOWN)
+    before, after = (
+        sample(comfy, MODELS["t2v"], shots, f"concept_{len(loras)}", loras) for loras in ([], [run["lora_name"]])
+    )
+    for check in concept_checks(concept_score(concept, before), concept_score(concept, after), exact=False):
+        found.check(check.name.removeprefix("concept "), f"{check.measured}, wanted {check.wanted}", check.holds)
+    picture = base / "contact_sheet.jpg"
+    save_sheet(learning_sheet(concept, concept_strips(before, after), SHOWN), picture)
+    found.show("contact sheet", shown_path(picture))
 
 
 def about_repeat(found: Findings, run: dict[str, Any], again: dict[str, Any], new_steps: int) -> None:

@@ -216,8 +216,8 @@ SMOKE = Graph(
 Trains a tiny random model for 20 steps on the CPU, renders clips with and without the LoRA, and takes about a
 minute.
 
-**Files**: tiny ones, which `python3 scripts/demo.py` in this pack's folder makes. The demo also runs this
-graph by itself, with a tiny text encoder in place of *Load CLIP*.
+**Files**: tiny ones, which `python3 scripts/test.py` in this pack's folder makes. `python3 scripts/demo.py` runs
+this graph by itself, with files that are trained and a tiny text encoder in place of *Load CLIP*.
 
 - `diffusion_models/wan_tiny_t2v.safetensors`
 - `vae/wan_tiny_vae.safetensors`

@@ -402,7 +402,7 @@ def _with_expert(variant: WanVariant, expert: str) -> WanVariant:
     """Narrow the noise range to one expert of an A14B pair when the settings say which."""
     if expert == "auto":
         return variant
-    if not any("A14B" in name for name in (variant.name, *variant.candidates)):
+    if variant.boundary is None and not any("A14B" in name for name in variant.candidates):
         raise ConfigError(
             f'expert "{expert}" makes no sense for {variant.name}, which has one model. Set expert to auto.'
         )

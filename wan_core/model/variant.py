@@ -144,6 +144,9 @@ def _named(task: str, shape: WanShape, file_name: str, override: str) -> WanVari
     elif task == "t2v" and size == "14B":
         candidates = ("2.1 T2V-14B", "2.2 T2V-A14B high noise", "2.2 T2V-A14B low noise")
         name = f"2.2 T2V-A14B {expert.replace('_', ' ')}" if expert else candidates[0]
+    elif task == "t2v" and expert and shape.dim not in _SIZES:
+        # No published size: a pair in miniature, such as the demo models. Its files say what each one is.
+        name = f"2.2 T2V-{size} {expert.replace('_', ' ')}"
     if override != "auto":
         known = candidates or (name,)
         if override not in known:
@@ -151,7 +154,7 @@ def _named(task: str, shape: WanShape, file_name: str, override: str) -> WanVari
                 f'{file_name} cannot be "{override}": its shapes say {" or ".join(known)}. Set variant to auto.'
             )
         name = override
-    paired = "A14B" in name
+    paired = name.endswith(" noise")
     return WanVariant(
         name=name,
         task=task,

@@ -64,6 +64,20 @@ def test_the_file_name_decides_between_experts_and_the_rest_are_candidates() -> 
     assert len(plain.candidates) == 2
 
 
+def test_a_pair_of_no_published_size_is_told_apart_by_its_file_names(tmp_path: Path) -> None:
+    found = {}
+    for name in ("tiny_high_noise", "tiny_low_noise", "tiny"):
+        save_file(random_weights(), tmp_path / f"{name}.safetensors")
+        found[name] = detect_variant(read_header(tmp_path / f"{name}.safetensors"))
+    assert {name: variant.sigma_range() for name, variant in found.items()} == {
+        "tiny_high_noise": (0.875, 1.0),
+        "tiny_low_noise": (0.0, 0.875),
+        "tiny": (0.0, 1.0),
+    }
+    assert found["tiny_high_noise"].name.endswith("high noise")
+    assert all(variant.trainable for variant in found.values())
+
+
 def test_a_vae_given_as_model_is_named(tmp_path: Path) -> None:
     path = tmp_path / "wan_2.1_vae.safetensors"
     save_file({"decoder.head.0.gamma": torch.ones(4), "encoder.conv1.weight": torch.ones(2, 2)}, path)

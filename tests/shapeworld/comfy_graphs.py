@@ -1,0 +1,272 @@
+"""Graphs on the demo models: from what is wanted to what POST /prompt takes. Nothing here runs or reads anything.
+
+Sampling uses core nodes only. Training uses the pack's nodes; everything a run can be tuned by is in `Recipe`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = [
+    "BOUNDARY",
+    "MODELS",
+    "SAMPLING",
+    "TRAIN",
+    "VAE",
+    "Graph",
+    "Model",
+    "Recipe",
+    "Sampling",
+    "Shot",
+    "dataset_inputs",
+    "sampling_graph",
+    "settings_inputs",
+    "sigmas",
+    "switch_step",
+    "train_inputs",
+    "training_graph",
+]
+
+Graph = dict[str, dict[str, Any]]
+
+CLIP = "TinyWanCLIPLoader"
+VAE = "wan_demo_vae.safetensors"
+BOUNDARY = 0.875  # sigma between the experts of a pair, as in Wan 2.2 T2V-A14B
+TRAIN = "train"
+
+
+@dataclass(frozen=True)
+class Model:
+    """What samples together: one file, or the high- and the low-noise file of a pair."""
+
+    name: str
+    files: tuple[str, ...]
+    experts: tuple[str, ...] = ("auto",)
+    """of TrainLoRA, one per file"""
+
+    @property
+    def is_pair(self) -> bool:
+        return len(self.files) == 2
+
+
+MODELS = {
+    "t2v": Model("t2v", ("wan_demo_t2v.safetensors",)),
+    # auto: the file name says which expert it is
+    "pair": Model("pair", ("wan_demo_high_noise.safetensors", "wan_demo_low_noise.safetensors"), ("auto", "auto")),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampling:
+    """How every clip is made."""
+
+    steps: int = 20
+    cfg: float = 3.0
+    shift: float = 3.0
+    sampler: str = "euler"
+    scheduler: str = "simple"
+    size: int = 64
+    frames: int = 9
+
+
+SAMPLING = Sampling()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """How a LoRA learns a concept. Every field is an option of scripts/learning_test.py."""
+
+    clips: int = 8
+    """drawn clips of the concept"""
+    prior_clips: int = 24
+    """drawn clips of the old world that are trained beside them, so that it is not forgotten; 0 = none"""
+    concept_repeats: int = 3
+    """how often a clip of the concept is seen while one of the old world is seen once"""
+    concept_captions: tuple[str, ...] = ("{caption}",)
+    """captions of the concept's clips, taken in turn; {caption} stands for the concept's own"""
+    steps: int = 300
+    """optimizer steps, per expert"""
+    learning_rate: float = 1e-3
+    lr_scheduler: str = "cosine"
+    lr_warmup_steps: int = 10
+    batch_size: int = 4
+    rank: int = 8
+    alpha: float = 0.0
+    """0 = rank, a scale of 1"""
+    timestep_sampling: str = "shift"
+    shift: float = 3.0
+    """training shift; sampling has its own"""
+    caption_dropout: float = 0.0
+    weight_decay: float = 0.01
+    base_precision: str = "as in file"
+    eval_items: int = 0
+    """clips of the fixed-noise evaluation, at the start and at every save; they cost time and teach nothing"""
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Shot:
+    """Clips of one caption that are sampled as one batch; clip i of a seed is the same in every graph."""
+
+    caption: str
+    seed: int
+    count: int = 1
+
+
+# ---- sampling --------------------------------------------------------------------------------
+
+
+def sigmas(sampling: Sampling = SAMPLING) -> list[float]:
+    """Noise levels of ComfyUI's `simple` scheduler, without the closing 0."""
+    levels = ((1000 - int(step * 1000 / sampling.steps)) / 1000 for step in range(sampling.steps))
+    return [sampling.shift * level / (1 + (sampling.shift - 1) * level) for level in levels]
+
+
+def switch_step(sampling: Sampling = SAMPLING, boundary: float = BOUNDARY) -> int:
+    """The first step of the low-noise expert: all those at or above the boundary belong to the other one."""
+    return sum(sigma >= boundary - 1e-6 for sigma in sigmas(sampling))
+
+
+def sampling_graph(
+    model: Model, shots: Sequence[Shot], prefix: str, loras: Sequence[str] = (), sampling: Sampling = SAMPLING
+) -> Graph:
+    """Frames of every shot, saved by the node `save0`, `save1` ... in the order of the shots. Loaders are shared.
+
+    `loras`: none, or one per file of the model.
+    """
+    graph: Graph = {
+        "clip": _node(CLIP),
+        "no": _node("CLIPTextEncode", clip=["clip", 0], text=""),
+        "vae": _node("VAELoader", vae_name=VAE),
+    }
+    for index, file in enumerate(model.files):
+        graph[f"unet{index}"] = _node("UNETLoader", unet_name=file, weight_dtype="default")
+        source = f"unet{index}"
+        if loras:
+            source = f"lora{index}"
+            graph[source] = _node(
+                "LoraLoaderModelOnly", model=[f"unet{index}", 0], lora_name=loras[index], strength_model=1.0
+            )
+        graph[f"model{index}"] = _node("ModelSamplingSD3", model=[source, 0], shift=sampling.shift)
+    for index, shot in enumerate(shots):
+        text, empty = f"text {shot.caption}", f"empty{shot.count}"
+        graph[text] = _node("CLIPTextEncode", clip=["clip", 0], text=shot.caption)
+        graph[empty] = _node(
+            "EmptyHunyuanLatentVideo",
+            width=sampling.size,
+            height=sampling.size,
+            length=sampling.frames,
+            batch_size=shot.count,
+        )
+        graph |= _sampler(model, index, shot, text, empty, sampling)
+        graph[f"decode{index}"] = _node("VAEDecode", samples=[f"sample{index}", 0], vae=["vae", 0])
+        graph[f"save{index}"] = _node("SaveImage", images=[f"decode{index}", 0], filename_prefix=f"{prefix}/{index}")
+    return graph
+
+
+def _sampler(model: Model, index: int, shot: Shot, text: str, empty: str, sampling: Sampling) -> Graph:
+    common = {
+        "positive": [text, 0],
+        "negative": ["no", 0],
+        "steps": sampling.steps,
+        "cfg": sampling.cfg,
+        "sampler_name": sampling.sampler,
+        "scheduler": sampling.scheduler,
+    }
+    last = f"sample{index}"
+    if not model.is_pair:
+        one = {"model": ["model0", 0], "latent_image": [empty, 0], "seed": shot.seed, "denoise": 1.0}
+        return {last: _node("KSampler", **common, **one)}
+    first, switch = f"start{index}", switch_step(sampling)
+    high = {
+        "model": ["model0", 0],
+        "latent_image": [empty, 0],
+        "noise_seed": shot.seed,
+        "add_noise": "enable",
+        "start_at_step": 0,
+        "end_at_step": switch,
+        "return_with_leftover_noise": "enable",
+    }
+    low = {
+        "model": ["model1", 0],
+        "latent_image": [first, 0],
+        "noise_seed": shot.seed,
+        "add_noise": "disable",
+        "start_at_step": switch,
+        "end_at_step": sampling.steps,
+        "return_with_leftover_noise": "disable",
+    }
+    return {first: _node("KSamplerAdvanced", **common, **high), last: _node("KSamplerAdvanced", **common, **low)}
+
+
+# ---- training --------------------------------------------------------------------------------
+
+
+def training_graph(model: Model, expert: int, recipe: Recipe, run_name: str, folder: str, prior: str = "") -> Graph:
+    """Train one file of a model on `input/<folder>`, and beside it on `input/<prior>` when there is one."""
+    graph: Graph = {
+        "model": _node("LoadWanModel", diffusion_model=model.files[expert], base_precision=recipe.base_precision),
+        "vae": _node("VAELoader", vae_name=VAE),
+        "clip": _node(CLIP),
+        "data": _node("WanVideoDataset", model=["model", 0], **dataset_inputs(folder, recipe.concept_repeats)),
+        "cache": _node("CacheLatents", dataset=["data", 0], vae=["vae", 0], clip=["clip", 0]),
+        "settings": _node("WanTrainSettings", **settings_inputs(recipe)),
+        TRAIN: _node(
+            "TrainLoRA",
+            model=["model", 0],
+            cache=["cache", 0],
+            settings=["settings", 0],
+            expert=model.experts[expert],
+            **train_inputs(recipe, run_name),
+        ),
+    }
+    if prior:
+        graph["prior"] = _node("WanVideoDataset", model=["model", 0], **dataset_inputs(prior))
+        graph["data"]["inputs"]["append_to"] = ["prior", 0]
+    return graph
+
+
+def dataset_inputs(folder: str, repeats: int = 1, sampling: Sampling = SAMPLING) -> dict[str, Any]:
+    """WanVideoDataset for clips of the world."""
+    return {
+        "folder": folder,
+        "width": sampling.size,
+        "height": sampling.size,
+        "num_frames": sampling.frames,
+        "num_repeats": repeats,
+    }
+
+
+def settings_inputs(recipe: Recipe) -> dict[str, Any]:
+    """WanTrainSettings. Recomputing activations would only cost time here: the model is tiny."""
+    return {
+        "batch_size": recipe.batch_size,
+        "lr_scheduler": recipe.lr_scheduler,
+        "lr_warmup_steps": recipe.lr_warmup_steps,
+        "timestep_sampling": recipe.timestep_sampling,
+        "discrete_flow_shift": recipe.shift,
+        "caption_dropout": recipe.caption_dropout,
+        "weight_decay": recipe.weight_decay,
+        "gradient_checkpointing": False,
+        "eval_items": recipe.eval_items,
+    }
+
+
+def train_inputs(recipe: Recipe, run_name: str) -> dict[str, Any]:
+    """TrainLoRA: one save at the end, no previews."""
+    return {
+        "run_name": run_name,
+        "steps": recipe.steps,
+        "learning_rate": recipe.learning_rate,
+        "rank": recipe.rank,
+        "alpha": recipe.alpha,
+        "save_every_n_steps": recipe.steps,
+        "preview_every_n_steps": 0,
+        "seed": recipe.seed,
+    }
+
+
+def _node(kind: str, **inputs: Any) -> dict[str, Any]:
+    return {"class_type": kind, "inputs": inputs}

@@ -1,0 +1,115 @@
+"""What the learning test found, for people: tables, contact sheets, and docs/learning_test.md."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import asdict, fields
+from pathlib import Path
+
+from PIL import Image
+
+from .comfy_graphs import BOUNDARY, SAMPLING, Recipe, switch_step
+from .concept import Concept
+from .learning import DEFAULT_CONCEPT, FULL, Findings
+from .scores import markdown_table
+from .sheet import Strip, contact_sheet, save_sheet
+
+__all__ = ["base_sheet", "command", "document", "learning_sheet", "save_pictures", "tables"]
+
+
+def tables(found: Findings) -> str:
+    """What was asked for and measured, then every part of the scores."""
+    checks = markdown_table(
+        ("what", "measured", "wanted", ""),
+        [(c.name, c.measured, c.wanted, "ok" if c.holds else "MISSED") for c in found.checks()],
+    )
+    words = (
+        ("base model, captions of the world", found.base),
+        ("the same clips, judged beside the concept", found.old),
+        ("the same captions with the LoRA", found.old_after),
+    )
+    concept = (("concept without the LoRA", found.before), ("concept with the LoRA", found.after))
+    rows = [(name, score.colour, score.shape, score.direction, score.all) for name, score in words if score.all.of]
+    rows += [(name, score.colour, score.shape, score.path, score.all) for name, score in concept]
+    return checks + "\n\n" + markdown_table(("clips", "colour", "shape", "direction or path", "all three"), rows)
+
+
+def learning_sheet(concept: Concept, groups: Sequence[Sequence[Strip]], clips: int = 8) -> Image.Image:
+    """The concept: baseline above, LoRA below, same seeds. `groups` come from `concept_strips`."""
+    return contact_sheet(f'"{concept.caption}": above without, below with the LoRA, same seed', groups[:clips])
+
+
+def base_sheet(found: Findings, clips: int = 12) -> Image.Image:
+    """Captions of the old world as the base model draws them, spread over all that were sampled."""
+    strips = found.base_strips
+    shown = [strips[index * len(strips) // clips] for index in range(clips)] if len(strips) > clips else strips
+    return contact_sheet("The base model, one clip per caption", [[strip] for strip in shown])
+
+
+def save_pictures(found: Findings, folder: Path) -> None:
+    """learning_test.jpg and demo_models.jpg, for the pair with its name at the end."""
+    save_sheet(learning_sheet(found.concept, found.concept_groups), folder / f"learning_test{_suffix(found)}.jpg")
+    if found.base_strips:
+        save_sheet(base_sheet(found), folder / f"demo_models{_suffix(found)}.jpg")
+
+
+def _suffix(found: Findings) -> str:
+    return "_pair" if found.model.is_pair else ""
+
+
+def document(findings: list[Findings]) -> str:
+    """docs/learning_test.md"""
+    first = findings[0]
+    parts = [
+        "# The learning test",
+        "Written by this command, in a real ComfyUI on a CPU; no figure in here is typed by hand:\n\n"
+        f"    {command(findings)}",
+        'The demo models know 96 captions, "a <colour> <shape> moving <direction>". A LoRA of rank '
+        f'{first.recipe.rank} is shown {first.recipe.clips} clips of what they do not know, "{first.concept.caption}", '
+        f"through the queue, beside {first.recipe.prior_clips} clips of the old world. Core nodes sample every clip: "
+        f"{SAMPLING.steps} steps of {SAMPLING.sampler}, cfg {SAMPLING.cfg:g}, shift {SAMPLING.shift:g}, "
+        f"{SAMPLING.size}x{SAMPLING.size}, {SAMPLING.frames} frames. Judges without a network "
+        "(`tests/shapeworld/judge.py`) say what a clip shows.",
+        '"Recognised" means: the concept\'s shape on its path in its colour. A concept nobody trained on here is tried '
+        "with `--concept FILE`; `tests/shapeworld/concepts/` has two to copy.",
+    ]
+    for found in findings:
+        parts += _section(found)
+    parts += ["## Settings", markdown_table(("setting", "value"), asdict(first.recipe).items())]
+    return "\n\n".join(parts) + "\n"
+
+
+def command(findings: Sequence[Findings]) -> str:
+    """The call that measures the same again."""
+    first = findings[0]
+    given = ["--model", "both" if len(findings) > 1 else first.model.name]
+    if first.concept.name != DEFAULT_CONCEPT:
+        given += ["--concept", f"{first.concept.name}.json"]
+    for used, default in ((first.plan, FULL), (first.recipe, Recipe())):
+        for field in fields(default):
+            value = getattr(used, field.name)
+            if value != getattr(default, field.name):
+                values = value if isinstance(value, tuple) else (value,)
+                given += [f"--{field.name.replace('_', '-')}", *(shlex.quote(str(one)) for one in values)]
+    return " ".join(["python3 scripts/learning_test.py", *given, "--write-docs"])
+
+
+def _section(found: Findings) -> list[str]:
+    suffix, seconds = _suffix(found), found.seconds
+    parts = ["## A pair of experts, as Wan 2.2 A14B" if found.model.is_pair else "## One model"]
+    if found.model.is_pair:
+        parts.append(
+            f"A LoRA per expert; two KSamplerAdvanced nodes, the second from step {switch_step()} on, where sigma "
+            f"falls below {BOUNDARY}."
+        )
+    parts += [tables(found), f"![baseline above, LoRA below](images/learning_test{suffix}.jpg)"]
+    if found.base_strips:
+        parts.append(f"![the base model](images/demo_models{suffix}.jpg)")
+    sampling = sum(value for name, value in seconds.items() if name.startswith("sampling"))
+    per_step = " and ".join(f"{run['seconds_per_step']:.3f}" for run in found.runs)
+    parts.append(
+        f"Training took {seconds['training']:.0f} s in the queue, {per_step} s per step; sampling "
+        f"{found.clips_sampled} clips took {sampling:.0f} s."
+    )
+    return parts

@@ -1,0 +1,76 @@
+"""The graphs of the learning test: what they hold, and where a pair changes hands."""
+
+from __future__ import annotations
+
+import pytest
+
+from shapeworld.comfy_graphs import (
+    BOUNDARY,
+    MODELS,
+    TRAIN,
+    Graph,
+    Recipe,
+    Sampling,
+    Shot,
+    sampling_graph,
+    sigmas,
+    switch_step,
+    training_graph,
+)
+
+SHOTS = [Shot("a red ring moving up", 1, 2), Shot("a red ring moving up", 2, 2), Shot("a blue ring moving up", 1)]
+
+
+def of_kind(graph: Graph, kind: str) -> list[str]:
+    return [name for name, node in graph.items() if node["class_type"] == kind]
+
+
+def links(graph: Graph) -> list[str]:
+    return [value[0] for node in graph.values() for value in node["inputs"].values() if isinstance(value, list)]
+
+
+def test_the_experts_change_where_sigma_falls_below_the_boundary() -> None:
+    levels = sigmas()
+    assert levels[0] == 1.0
+    assert len(levels) == 20
+    switch = switch_step()
+    assert levels[switch - 1] == pytest.approx(BOUNDARY)  # the level at the boundary is still the high expert's
+    assert levels[switch] < BOUNDARY
+    assert switch == 7
+    assert switch_step(Sampling(steps=10)) == 4
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("with_lora", [False, True])
+def test_loaders_and_captions_are_shared_and_every_link_has_an_end(name: str, with_lora: bool) -> None:
+    model = MODELS[name]
+    loras = [f"{file}.lora" for file in model.files] if with_lora else []
+    graph = sampling_graph(model, SHOTS, "x", loras)
+    assert set(links(graph)) <= set(graph)
+    assert len(of_kind(graph, "UNETLoader")) == len(model.files)
+    assert len(of_kind(graph, "LoraLoaderModelOnly")) == len(loras)
+    assert len(of_kind(graph, "VAELoader")) == len(of_kind(graph, "TinyWanCLIPLoader")) == 1
+    assert len(of_kind(graph, "CLIPTextEncode")) == 3  # two captions and the empty one
+    assert [f"save{index}" for index in range(3)] == of_kind(graph, "SaveImage")
+
+
+def test_each_lora_goes_on_its_own_expert() -> None:
+    graph = sampling_graph(MODELS["pair"], SHOTS[:1], "x", ["high_lora", "low_lora"])
+    high, low = graph["start0"]["inputs"], graph["sample0"]["inputs"]
+    for sampler, lora, file in ((high, "high_lora", "high_noise"), (low, "low_lora", "low_noise")):
+        applied = graph[graph[sampler["model"][0]]["inputs"]["model"][0]]
+        assert applied["inputs"]["lora_name"] == lora
+        assert file in graph[applied["inputs"]["model"][0]]["inputs"]["unet_name"]
+    assert (high["start_at_step"], high["end_at_step"], low["start_at_step"], low["end_at_step"]) == (0, 7, 7, 20)
+    assert (high["add_noise"], low["add_noise"]) == ("enable", "disable")
+    assert low["latent_image"] == ["start0", 0]
+
+
+def test_training_saves_once_and_previews_nothing() -> None:
+    graph = training_graph(MODELS["t2v"], 0, Recipe(steps=50), "run", "concept", "old")
+    assert set(links(graph)) <= set(graph)
+    assert graph[TRAIN]["inputs"]["save_every_n_steps"] == 50
+    assert graph[TRAIN]["inputs"]["preview_every_n_steps"] == 0
+    assert graph["settings"]["inputs"]["gradient_checkpointing"] is False
+    assert graph["data"]["inputs"]["append_to"] == ["prior", 0]
+    assert "prior" not in training_graph(MODELS["t2v"], 0, Recipe(), "run", "concept")

@@ -63,7 +63,7 @@ class Sampling:
     """How every clip is made."""
 
     steps: int = 20
-    cfg: float = 3.0
+    cfg: float = 2.0
     shift: float = 3.0
     sampler: str = "euler"
     scheduler: str = "simple"
@@ -101,6 +101,11 @@ class Recipe:
     caption_dropout: float = 0.0
     weight_decay: float = 0.01
     base_precision: str = "as in file"
+    precision_policy: str = "balanced"
+    quantize: str = ""
+    """scheme of Fp8Quantize; empty = the node is not there"""
+    pieces: int = 1
+    """queued so many times, each time for a part of the steps; all but the first resume from disk"""
     eval_items: int = 0
     """clips of the fixed-noise evaluation, at the start and at every save; they cost time and teach nothing"""
     seed: int = 0
@@ -206,8 +211,14 @@ def _sampler(model: Model, index: int, shot: Shot, text: str, empty: str, sampli
 
 def training_graph(model: Model, expert: int, recipe: Recipe, run_name: str, folder: str, prior: str = "") -> Graph:
     """Train one file of a model on `input/<folder>`, and beside it on `input/<prior>` when there is one."""
+    load = _node(
+        "LoadWanModel",
+        diffusion_model=model.files[expert],
+        base_precision=recipe.base_precision,
+        precision_policy=recipe.precision_policy,
+    )
     graph: Graph = {
-        "model": _node("LoadWanModel", diffusion_model=model.files[expert], base_precision=recipe.base_precision),
+        "model": load,
         "vae": _node("VAELoader", vae_name=VAE),
         "clip": _node(CLIP),
         "data": _node("WanVideoDataset", model=["model", 0], **dataset_inputs(folder, recipe.concept_repeats)),
@@ -222,6 +233,9 @@ def training_graph(model: Model, expert: int, recipe: Recipe, run_name: str, fol
             **train_inputs(recipe, run_name),
         ),
     }
+    if recipe.quantize:
+        graph["quantized"] = _node("Fp8Quantize", model=["model", 0], scheme=recipe.quantize)
+        graph[TRAIN]["inputs"]["model"] = ["quantized", 0]
     if prior:
         graph["prior"] = _node("WanVideoDataset", model=["model", 0], **dataset_inputs(prior))
         graph["data"]["inputs"]["append_to"] = ["prior", 0]
@@ -265,6 +279,7 @@ def train_inputs(recipe: Recipe, run_name: str) -> dict[str, Any]:
         "save_every_n_steps": recipe.steps,
         "preview_every_n_steps": 0,
         "seed": recipe.seed,
+        "steps_this_queue": 0 if recipe.pieces == 1 else -(-recipe.steps // recipe.pieces),
     }
 
 

@@ -275,7 +275,10 @@ def train(comfy: ComfyServer, model: Model, concept: Concept, recipe: Recipe, sa
     runs: list[dict[str, Any]] = []
     for expert, file in enumerate(model.files):
         name = f"{concept.name}_{Path(file).stem}"
-        runs.append(run_of(follow(comfy, training_graph(model, expert, recipe, name, folder, prior), say)))
+        graph = training_graph(model, expert, recipe, name, folder, prior)
+        for _ in range(recipe.pieces):
+            run = run_of(follow(comfy, graph, say))
+        runs.append(run)
     return runs
 
 

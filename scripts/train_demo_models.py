@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -20,11 +21,13 @@ from safetensors.torch import load_file, save_file
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+ASSETS = ROOT / "tests" / "assets" / "demo"
 
 from shapeworld.judge import judge, matches  # noqa: E402
 from shapeworld.scenes import CAPTIONS, all_words  # noqa: E402
 from shapeworld.training import transformer as wan  # noqa: E402
-from shapeworld.training.clips import captioned_clips  # noqa: E402
+from shapeworld.training.card import write_card  # noqa: E402
+from shapeworld.training.clips import captioned_clips, wide_clips  # noqa: E402
 from shapeworld.training.texts import encode_texts  # noqa: E402
 from shapeworld.training.vae import VaeJob, psnr, train_vae  # noqa: E402
 from shapeworld.wan_vae import TrainableVae  # noqa: E402
@@ -36,9 +39,16 @@ VAE = VaeJob()
 T2V = wan.TransformerJob(width=256, ffn_dim=256, layers=4, steps=5500, seed=1)
 HIGH = wan.TransformerJob(width=128, ffn_dim=512, layers=5, steps=4000, sigma_range=(BOUNDARY, 1.0), seed=2)
 LOW = wan.TransformerJob(width=128, ffn_dim=512, layers=5, steps=7000, sigma_range=(0.0, BOUNDARY), seed=3)
+# Each leg starts from what the one before kept. The first knows the captions' world only; the second widens it.
+LEGS = {
+    "wan_demo_t2v": (T2V, replace(T2V, steps=2800, batch=40, lr=1.5e-3, wide_share=0.35, seed=11)),
+    "wan_demo_high_noise": (HIGH, replace(HIGH, steps=2000, batch=48, lr=1.5e-3, wide_share=0.35, seed=12)),
+    "wan_demo_low_noise": (LOW, replace(LOW, steps=2500, batch=48, lr=1.5e-3, wide_share=0.35, seed=13)),
+}
 TRAIN_SEEDS = range(32)
 LONG_SEEDS = range(1000, 1004)
 HELD_OUT_SEEDS = range(2000, 2001)
+WIDE_SEEDS, WIDE_CLIPS = (7000, 7001), 768
 
 
 def log_to(file: Path, every: int, extra: Callable[[], dict[str, float]]) -> Callable[[int, float], None]:
@@ -98,6 +108,9 @@ def latents_stage(work: Path, vae: TrainableVae) -> dict[str, torch.Tensor]:
                 latents = [vae.encode(some) for clips, _ in parts for some in clips.split(16)]
             kept[name] = torch.cat(latents).float().contiguous()
             kept[f"{name}_words"] = torch.cat([words for _, words in parts])
+        with torch.autocast("cpu", torch.bfloat16):
+            wide = [vae.encode(clips) for seed in WIDE_SEEDS for clips in wide_clips(seed, WIDE_CLIPS).split(8)]
+        kept["wide"] = torch.cat(wide).float().contiguous()
         save_file(kept, file)
     return load_file(file)
 
@@ -112,29 +125,43 @@ def texts_stage(work: Path, comfyui: Path) -> wan.CompactText:
 
 
 def transformer_stage(
-    work: Path, name: str, job: wan.TransformerJob, latents: dict[str, torch.Tensor], texts: wan.CompactText
+    work: Path, name: str, latents: dict[str, torch.Tensor], texts: wan.CompactText
 ) -> WanTransformer:
-    model = wan.new_transformer(job)
-    file = work / f"{name}.safetensors"
-    if not file.is_file():
-        words = latents["held_out_words"]
-        newest = [model]
-
-        def measure() -> dict[str, float]:
-            save_bf16(newest[0], work / f"{name}_last.safetensors")
-            return {"held_out": wan.held_out_loss(newest[0], latents["held_out"], texts[words], job)}
-
-        tell = log_to(work / f"{name}.jsonl", 250, measure)
-
-        def report(step: int, loss: float, averaged: WanTransformer) -> None:
-            newest[:] = [averaged]
-            tell(step, loss)
-
-        groups = [(latents[kind], latents[f"{kind}_words"]) for kind in ("short", "long")]
-        save_bf16(wan.train(model, groups, texts, len(CAPTIONS), job, report), file)
-    model.load_state_dict({key: value.float() for key, value in load_file(file).items()})
+    """All legs of one transformer; each leaves NAME_LEG.safetensors, the last one also NAME.safetensors."""
+    legs = LEGS[name]
+    model = wan.new_transformer(legs[0])
+    for number, job in enumerate(legs, 1):
+        file = work / (f"{name}.safetensors" if number == len(legs) else f"{name}_{number}.safetensors")
+        if not file.is_file():
+            save_bf16(train_leg(work, f"{name}_{number}", model, job, latents, texts), file)
+        model.load_state_dict({key: value.float() for key, value in load_file(file).items()})
     wan.read_compact(model)
     return model
+
+
+def train_leg(
+    work: Path,
+    name: str,
+    model: WanTransformer,
+    job: wan.TransformerJob,
+    latents: dict[str, torch.Tensor],
+    texts: wan.CompactText,
+) -> WanTransformer:
+    """The averaged model after one leg. `model` is left at the last step."""
+    words = latents["held_out_words"]
+    newest = [model]
+
+    def measure() -> dict[str, float]:
+        return {"held_out": wan.held_out_loss(newest[0], latents["held_out"], texts[words], job)}
+
+    tell = log_to(work / f"{name}.jsonl", 250, measure)
+
+    def report(step: int, loss: float, averaged: WanTransformer) -> None:
+        newest[:] = [averaged]
+        tell(step, loss)
+
+    groups = [(latents[kind], latents[f"{kind}_words"]) for kind in ("short", "long")]
+    return wan.train(model, groups, texts, len(CAPTIONS), latents["wide"], job, report)
 
 
 def score(experts: list[tuple[float, WanTransformer]], vae: TrainableVae, texts: wan.CompactText, seed: int) -> str:
@@ -152,6 +179,34 @@ def score(experts: list[tuple[float, WanTransformer]], vae: TrainableVae, texts:
     return f"colour {colour:.1f} %, shape {shape:.1f} %, direction {direction:.1f} %"
 
 
+def card_stage(work: Path, vae: TrainableVae, assets: Path) -> None:
+    """Copy the weights to where the repository ships them, with a card made of the logs."""
+    assets.mkdir(parents=True, exist_ok=True)
+    for name in ("wan_demo_vae", *LEGS):
+        shutil.copyfile(work / f"{name}.safetensors", assets / f"{name}.safetensors")
+    logs = {"wan_demo_vae": read_log(work / "vae.jsonl")}
+    for name, legs in LEGS.items():
+        lines: list[dict[str, float]] = []
+        for number in range(1, len(legs) + 1):
+            step, seconds = (lines[-1]["step"], lines[-1]["seconds"]) if lines else (0, 0)
+            for line in read_log(work / f"{name}_{number}.jsonl"):
+                lines.append({**line, "step": line["step"] + step, "seconds": line["seconds"] + seconds})
+        logs[name] = lines
+    short, long = captioned_clips(HELD_OUT_SEEDS)[0], captioned_clips(HELD_OUT_SEEDS, 17)[0]
+    facts = {
+        "clips": f"{len(TRAIN_SEEDS)} clips per caption",
+        "wide": f"{len(WIDE_SEEDS) * WIDE_CLIPS}",
+        "psnr": f"{psnr(vae, short):.1f} dB over one held-out clip of 9 frames per caption, "
+        f"{psnr(vae, long[::4]):.1f} dB over 24 of 17 frames",
+        "averaged": str(T2V.averaged_steps),
+    }
+    write_card(assets, logs, {"wan_demo_vae": VAE, **LEGS}, facts)
+
+
+def read_log(file: Path) -> list[dict[str, float]]:
+    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--comfyui", type=Path, required=True)
@@ -160,22 +215,20 @@ def main() -> None:
     asked = parser.parse_args()
     work: Path = asked.work
     work.mkdir(parents=True, exist_ok=True)
-    (work / "jobs.json").write_text(
-        json.dumps({"vae": asdict(VAE), "t2v": asdict(T2V), "high": asdict(HIGH), "low": asdict(LOW)}, indent=2)
-    )
     vae = vae_stage(work)
     if asked.only == "vae":
         return
     latents, texts = latents_stage(work, vae), texts_stage(work, asked.comfyui)
     if asked.only == "latents":
         return
-    t2v = transformer_stage(work, "wan_demo_t2v", T2V, latents, texts)
+    t2v = transformer_stage(work, "wan_demo_t2v", latents, texts)
     print("t2v", score([(0.0, t2v)], vae, texts, seed=5), flush=True)
     if asked.only == "t2v":
         return
-    high = transformer_stage(work, "wan_demo_high_noise", HIGH, latents, texts)
-    low = transformer_stage(work, "wan_demo_low_noise", LOW, latents, texts)
+    high = transformer_stage(work, "wan_demo_high_noise", latents, texts)
+    low = transformer_stage(work, "wan_demo_low_noise", latents, texts)
     print("pair", score([(BOUNDARY, high), (0.0, low)], vae, texts, seed=5), flush=True)
+    card_stage(work, vae, ASSETS)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from .draw import COLOURS, DIRECTIONS, SHAPES, SIZE, Outline, Point, Scene, regular_polygon, walk
 
-__all__ = ["CAPTIONS", "Words", "all_words", "any_scene", "captioned_scene", "scene_of"]
+__all__ = ["CAPTIONS", "Words", "all_words", "any_scene", "captioned_scene", "scene_of", "wide_scene"]
 
 EDGE = 2.0  # pixels that stay free around the shape
 
@@ -127,3 +127,39 @@ def any_scene(rng: random.Random, frames: int = 9, size: int = SIZE) -> Scene:
         centres=tuple(centres),
         turn=rng.uniform(-0.1, 0.1) if rng.random() < 0.6 else rng.uniform(0, 2 * math.pi),
     )
+
+
+def _wide_outline(rng: random.Random) -> Outline:
+    """Polygons, stars and blobs; never the five-pointed star or the cross that the concept files hold."""
+    kind = rng.random()
+    if kind < 0.2:
+        return rng.choice(list(SHAPES.values()))
+    if kind < 0.4:
+        return (regular_polygon(rng.randint(4, 8), 1.0),)
+    if kind < 0.75:
+        corners = rng.choice((3, 4, 6, 7, 8))
+        inner = rng.uniform(0.4, 0.75) if corners != 4 else rng.uniform(0.25, 0.45)
+        points = regular_polygon(2 * corners, 1.15)
+        return (tuple((x * f, y * f) for (x, y), f in zip(points, [1.0, inner] * corners, strict=True)),)
+    corners = rng.randint(4, 8)
+    lengths = [rng.uniform(0.5, 1.15) for _ in range(corners)]
+    return (tuple((x * f, y * f) for (x, y), f in zip(regular_polygon(corners), lengths, strict=True)),)
+
+
+def _wide_path(rng: random.Random) -> list[Point]:
+    """A straight line at any angle, a line with one or two corners, or an arc of less than a full turn."""
+    kind = rng.random()
+    if kind < 0.3:
+        angle = rng.uniform(0, 2 * math.pi)
+        return [(-math.cos(angle), -math.sin(angle)), (math.cos(angle), math.sin(angle))]
+    if kind < 0.7:
+        return [(rng.uniform(-1, 1), rng.uniform(-1, 1)) for _ in range(rng.choice((3, 3, 4)))]
+    start, sweep = rng.uniform(0, 2 * math.pi), rng.choice((-1, 1)) * rng.uniform(1.5, 5.0)
+    return [(math.cos(start + sweep * part / 24), math.sin(start + sweep * part / 24)) for part in range(25)]
+
+
+def wide_scene(rng: random.Random, frames: int = 9) -> Scene:
+    """What the captions do not name: other outlines, any colour, other paths, whole in the picture."""
+    red, green, blue = colorsys.hsv_to_rgb(rng.random(), rng.uniform(0.5, 1), rng.uniform(0.7, 1))
+    colour = rng.choice(list(COLOURS.values())) if rng.random() < 0.4 else (255 * red, 255 * green, 255 * blue)
+    return scene_of(_wide_outline(rng), colour, _wide_path(rng), rng, frames)

@@ -67,7 +67,13 @@ def test_training_learns_and_returns_the_averaged_weights() -> None:
     losses: list[float] = []
     model = new_transformer(JOB)
     averaged = train(
-        model, [(latents, words)], texts, 1, replace(JOB, steps=120), lambda _step, loss, _model: losses.append(loss)
+        model,
+        [(latents, words)],
+        texts,
+        1,
+        latents,
+        replace(JOB, steps=120),
+        lambda _step, loss, _model: losses.append(loss),
     )
     assert sum(losses[-20:]) < 0.85 * sum(losses[:20])
     difference = sum(float((a - b).abs().max()) for a, b in zip(averaged.parameters(), model.parameters(), strict=True))

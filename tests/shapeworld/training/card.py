@@ -34,12 +34,13 @@ pictures show a model that really generates. They draw one flat shape that moves
 ![Twelve captions, sampled by ComfyUI's KSampler](../../../docs/images/demo_models.jpg)
 
 **Data.** `tests/shapeworld` draws it: 4 shapes x 6 colours x 4 directions with varying size, speed, place and
-background (captions like `a red circle moving left`), {clips}. The VAE saw a wider world: any polygon, colour, turn
-and path. No picture or clip of anyone else was used.
+background (captions like `a red circle moving left`), {clips}. Beside them, with the empty caption, {wide} clips of
+a wider world: other polygons, colours and paths, but neither the five-pointed star nor the cross that the learning test
+teaches. The VAE saw any polygon, colour, turn and path. No picture or clip of anyone else was used.
 
 **Training.** `scripts/train_demo_models.py` with the jobs below, on two CPU cores, no GPU, float32 weights; the VAE in
 bfloat16 arithmetic. Muon for matrices and convolutions, AdamW for the rest; the transformers keep the average of about
-their last {averaged} steps. {note}
+their last {averaged} steps. Each leg of a job starts from what the leg before kept.
 
 {table}
 
@@ -65,7 +66,7 @@ def write_card(
 ) -> None:
     """README.md and loss_curves.svg in `folder`, which already holds the weights.
 
-    logs: lines {step, loss, seconds, ...} per model; jobs: dataclasses; facts: clips, psnr, averaged, note.
+    logs: lines {step, loss, seconds, ...} per model; jobs: dataclasses or tuples of them; facts: clips, wide, psnr, averaged.
     """
     files, rows = (
         [],
@@ -82,7 +83,9 @@ def write_card(
         losses = f"{first['loss']:.3f}, {last['loss']:.3f}"
         rows.append(f"| {name} | {last['step']:,} | {last['seconds'] / 60:.0f} | {losses} | {held} |")
     (folder / "loss_curves.svg").write_text(_curves(logs), encoding="utf-8")
-    plain = {name: asdict(job) for name, job in jobs.items()}
+    plain = {
+        name: [asdict(leg) for leg in job] if isinstance(job, tuple) else asdict(job) for name, job in jobs.items()
+    }
     text = CARD.format(files="\n".join(files), table="\n".join(rows), jobs=json.dumps(plain, indent=1), **facts)
     (folder / "README.md").write_text(text, encoding="utf-8")
 

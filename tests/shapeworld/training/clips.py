@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from ..draw import Scene, render
-from ..scenes import all_words, any_scene, captioned_scene
+from ..scenes import all_words, any_scene, captioned_scene, wide_scene
 
-__all__ = ["any_clips", "as_video", "captioned_clips"]
+__all__ = ["any_clips", "as_video", "captioned_clips", "wide_clips"]
 
 
 def as_video(scenes: Sequence[Scene], size: int = 64) -> Tensor:
@@ -31,3 +31,9 @@ def captioned_clips(seeds: Sequence[int], frames: int = 9) -> tuple[Tensor, Tens
     pairs = [(number, seed) for seed in seeds for number in range(len(words))]
     clips = as_video([captioned_scene(words[number], seed, frames) for number, seed in pairs])
     return clips, torch.tensor([number for number, _ in pairs])
+
+
+def wide_clips(seed: int, count: int, frames: int = 9) -> Tensor:
+    """Clips that no caption describes: (count, 3, T, 64, 64)."""
+    rng = random.Random(seed)
+    return as_video([wide_scene(rng, frames) for _ in range(count)])

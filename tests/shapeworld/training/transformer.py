@@ -117,6 +117,8 @@ class TransformerJob:
     warmup: int = 50
     shift: float = 3.0
     caption_dropout: float = 0.1
+    wide_share: float = 0.0
+    """part of a batch that shows the wide world, with the empty caption"""
     averaged_steps: int = 200
     """the weights that are kept are the mean of about so many steps"""
     sigma_range: tuple[float, float] = (0.0, 1.0)
@@ -139,12 +141,14 @@ def train(
     groups: list[tuple[Tensor, Tensor]],
     texts: CompactText,
     empty: int,
+    wide: Tensor,
     job: TransformerJob,
     report: Callable[[int, float, WanTransformer], None],
 ) -> WanTransformer:
     """Returns the averaged model, which `report` is told at every step too.
 
     `groups`: (latents (N, 16, F, h, w), text index (N,)) per clip length; the first is drawn five times in six.
+    `wide`: latents of clips that no caption describes, as long as those of the first group.
     """
     read_compact(model)
     averaged = copy.deepcopy(model).requires_grad_(False)
@@ -156,6 +160,10 @@ def train(
         latents, words = groups[0 if len(groups) == 1 or step % 6 else 1]
         chosen = torch.randint(len(latents), (job.batch,), generator=generator)
         clean, said = latents[chosen], words[chosen].clone()
+        unnamed = int(job.batch * job.wide_share) if clean.shape[2] == wide.shape[2] else 0
+        if unnamed:
+            clean[:unnamed] = wide[torch.randint(len(wide), (unnamed,), generator=generator)]
+            said[:unnamed] = empty
         said[torch.rand(job.batch, generator=generator) < job.caption_dropout] = empty
         low, high = job.sigma_range
         sigma = draw_sigma(job.batch, generator, sampling="uniform", shift=job.shift, sigma_min=low, sigma_max=high)

@@ -66,7 +66,8 @@ def write_card(
 ) -> None:
     """README.md and loss_curves.svg in `folder`, which already holds the weights.
 
-    logs: lines {step, loss, seconds, ...} per model; jobs: dataclasses or tuples of them; facts: clips, wide, psnr, averaged.
+    logs: lines {step, loss, seconds, ...} per model; jobs: dataclasses or tuples of them; facts: clips, wide, psnr,
+    averaged.
     """
     files, rows = (
         [],

@@ -86,9 +86,9 @@ class Recipe:
     """how often a clip of the concept is seen while one of the old world is seen once"""
     concept_captions: tuple[str, ...] = ("{caption}",)
     """captions of the concept's clips, taken in turn; {caption} stands for the concept's own"""
-    steps: int = 300
+    steps: int = 600
     """optimizer steps, per expert"""
-    learning_rate: float = 1e-3
+    learning_rate: float = 4e-3
     lr_scheduler: str = "cosine"
     lr_warmup_steps: int = 10
     batch_size: int = 4

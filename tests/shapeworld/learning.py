@@ -53,7 +53,7 @@ __all__ = [
 
 ROOT = Path(__file__).resolve().parents[2]
 CONCEPTS = Path(__file__).resolve().parent / "concepts"
-DEFAULT_CONCEPT = "bouncing_star"
+DEFAULT_CONCEPT = "hopping_bar"
 SERVER_FLAGS = ("--disable-metadata",)  # hundreds of frames, and each would carry the whole graph
 SHOTS_PER_GRAPH = 12
 CLIPS_PER_SHOT = 8
@@ -93,7 +93,7 @@ class Plan:
 
 FULL = Plan(captions=96, caption_seeds=2, concept_seeds=24, old_captions=96, exact=True)
 SHORT = Plan(captions=12, caption_seeds=1, concept_seeds=6, old_captions=6, sampling_steps=12, exact=False)
-SHORT_RECIPE: dict[str, Any] = {"steps": 100}
+SHORT_RECIPE: dict[str, Any] = {"steps": 200, "learning_rate": 8e-3}
 """what the short form changes in a Recipe"""
 
 

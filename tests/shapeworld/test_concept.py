@@ -161,7 +161,7 @@ def test_a_formula_can_do_nothing_but_arithmetic(text: str, message: str) -> Non
         formula(text, "path.x")(0.5)
 
 
-@pytest.mark.parametrize("name", ["bouncing_star", "circling_cross"])
+@pytest.mark.parametrize("name", ["hopping_bar", "bouncing_star", "circling_cross"])
 def test_shipped_concepts_pass_their_check(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", str(CONCEPTS / f"{name}.json")]) == 0
     printed = capsys.readouterr().out

@@ -204,27 +204,30 @@ class Canvas:
         return file
 
 
-def tiny_canvas(workflow: dict[str, Any], **train: Any) -> dict[str, Any]:
+def tiny_canvas(workflow: dict[str, Any], **changes: dict[str, Any]) -> dict[str, Any]:
     """The smoke graph as the canvas loads it, with the tiny text encoder in place of CLIPLoader.
 
-    `train` changes widgets of TrainLoRA.
+    `changes` sets widgets by node class: `tiny_canvas(workflow, TrainLoRA={"steps": 8})`.
     """
-    known = json.loads((ROOT / "tests" / "nodes" / "schemas.json").read_text(encoding="utf-8"))["TrainLoRA"]["inputs"]
-    widgets = [entry["name"] for entry in known if entry["type"] in ("INT", "FLOAT", "STRING", "BOOLEAN", "COMBO")]
+    known = json.loads((ROOT / "tests" / "nodes" / "schemas.json").read_text(encoding="utf-8"))
+    kinds = ("INT", "FLOAT", "STRING", "BOOLEAN", "COMBO")
+    widgets = {name: [i["name"] for i in node["inputs"] if i["type"] in kinds] for name, node in known.items()}
+    widgets["VAELoader"] = ["vae_name"]
     out = copy.deepcopy(workflow)
     for node in out["nodes"]:
+        for name, value in changes.get(node["type"], {}).items():
+            node["widgets_values"][widgets[node["type"]].index(name)] = value
         if node["type"] == "CLIPLoader":
             node |= {"type": CLIP, "widgets_values": [22, "fixed"], "title": "Load CLIP", "properties": {}}
-        elif node["type"] == "TrainLoRA":
-            for name, value in train.items():
-                node["widgets_values"][widgets.index(name)] = value
     return out
 
 
 @pytest.fixture(scope="session")
 def smoke(workflows: dict[str, Any]) -> dict[str, Any]:
     """The smoke graph, ready to run here, and shorter."""
-    return tiny_canvas(workflows["08_smoke_test"], steps=8, save_every_n_steps=8, preview_every_n_steps=8)
+    return tiny_canvas(
+        workflows["08_smoke_test"], TrainLoRA={"steps": 8, "save_every_n_steps": 8, "preview_every_n_steps": 8}
+    )
 
 
 @pytest.fixture(scope="session")

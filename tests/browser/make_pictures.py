@@ -13,6 +13,9 @@ from typing import Any
 
 import pytest
 from PIL import Image
+from shapeworld.comfy_graphs import MODELS, SAMPLING, VAE, Recipe, dataset_inputs, train_inputs
+from shapeworld.concept import load_concept
+from shapeworld.learning import CONCEPTS, DEFAULT_CONCEPT, draw_dataset, fill_models
 
 from tests.browser.conftest import tiny_canvas
 
@@ -81,7 +84,25 @@ def test_thumbnails(bare: Any, workflows: dict[str, Any]) -> None:
 
 
 def test_the_canvas_after_a_run(bare: Any, workflows: dict[str, Any]) -> None:
-    bare.load(tiny_canvas(workflows["08_smoke_test"]))
+    """The demo model learns the concept of the learning test, so the previews show something."""
+    model, concept = MODELS["t2v"], load_concept(CONCEPTS / f"{DEFAULT_CONCEPT}.json")
+    recipe = Recipe(steps=300, prior_clips=0)
+    fill_models(bare.server.base, model)
+    folder, _ = draw_dataset(bare.server.base, concept, recipe)
+    changes = {
+        "LoadWanModel": {"diffusion_model": model.files[0]},
+        "VAELoader": {"vae_name": VAE},
+        "WanVideoDataset": dataset_inputs(folder),
+        "WanPreviewSettings": {
+            "prompts": concept.caption,
+            "negative_prompt": "",
+            "steps": SAMPLING.steps,
+            "cfg": SAMPLING.cfg,
+            "shift": SAMPLING.shift,
+        },
+        "TrainLoRA": {**train_inputs(recipe, "my_lora"), "preview_every_n_steps": recipe.steps},
+    }
+    bare.load(tiny_canvas(workflows["08_smoke_test"], **changes))
     bare.watch()
     bare.fit()  # the page loads the clips of nodes it shows
     bare.press_run(timeout_s=240)

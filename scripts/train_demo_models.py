@@ -39,8 +39,8 @@ VAE = VaeJob()
 T2V = wan.TransformerJob(width=256, ffn_dim=256, layers=4, steps=5500, seed=1)
 HIGH = wan.TransformerJob(width=128, ffn_dim=512, layers=5, steps=4000, sigma_range=(BOUNDARY, 1.0), seed=2)
 LOW = wan.TransformerJob(width=128, ffn_dim=512, layers=5, steps=7000, sigma_range=(0.0, BOUNDARY), seed=3)
-# Each leg starts from what the one before kept. The first knows the captions' world only, the second widens it, the third
-# settles.
+# Each leg starts from what the one before kept. The first knows the world of the captions only, the second widens it,
+# the third settles.
 LEGS = {
     "wan_demo_t2v": (
         T2V,

@@ -16,6 +16,10 @@ import torch
 sys.path[:0] = [sys.argv[1], str(Path(__file__).resolve().parents[1])]
 sys.argv = [sys.argv[0], "--cpu"]
 
+import comfy.options  # noqa: E402
+
+comfy.options.enable_args_parsing()
+
 from comfy.ldm.wan.vae import WanVAE  # noqa: E402
 
 from shapeworld.training.vae import new_vae  # noqa: E402

@@ -76,7 +76,9 @@ def test_training_learns_and_returns_the_averaged_weights() -> None:
         lambda _step, loss, _model: losses.append(loss),
     )
     assert sum(losses[-20:]) < 0.85 * sum(losses[:20])
-    difference = sum(float((a - b).abs().max()) for a, b in zip(averaged.parameters(), model.parameters(), strict=True))
+    difference = sum(
+        float((a - b.detach()).abs().max()) for a, b in zip(averaged.parameters(), model.parameters(), strict=True)
+    )
     assert difference > 0
 
 

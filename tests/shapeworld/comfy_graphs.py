@@ -63,7 +63,7 @@ class Sampling:
     """How every clip is made."""
 
     steps: int = 20
-    cfg: float = 2.0
+    cfg: float = 2.5
     shift: float = 3.0
     sampler: str = "euler"
     scheduler: str = "simple"
@@ -80,15 +80,15 @@ class Recipe:
 
     clips: int = 8
     """drawn clips of the concept"""
-    prior_clips: int = 24
+    prior_clips: int = 96
     """drawn clips of the old world that are trained beside them, so that it is not forgotten; 0 = none"""
-    concept_repeats: int = 3
+    concept_repeats: int = 12
     """how often a clip of the concept is seen while one of the old world is seen once"""
     concept_captions: tuple[str, ...] = ("{caption}",)
     """captions of the concept's clips, taken in turn; {caption} stands for the concept's own"""
     steps: int = 600
     """optimizer steps, per expert"""
-    learning_rate: float = 4e-3
+    learning_rate: float = 6e-3
     lr_scheduler: str = "cosine"
     lr_warmup_steps: int = 10
     batch_size: int = 4

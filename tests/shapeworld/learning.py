@@ -292,7 +292,8 @@ def teach_and_measure(
     words = plan.words()
     seconds: dict[str, float] = {}
     old_words = words[: plan.old_captions]
-    shots = [Shot(one.caption, FIRST_SEED, plan.caption_seeds) for one in words]
+    # A seed for each: with one seed for all, two noises would decide over 192 clips.
+    shots = [Shot(one.caption, FIRST_SEED + number, plan.caption_seeds) for number, one in enumerate(words)]
     concept_shots = shots_of(concept, plan.concept_seeds)
     loras: list[str] = []
 

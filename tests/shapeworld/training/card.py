@@ -35,12 +35,13 @@ pictures show a model that really generates. They draw one flat shape that moves
 
 **Data.** `tests/shapeworld` draws it: 4 shapes x 6 colours x 4 directions with varying size, speed, place and
 background (captions like `a red circle moving left`), {clips}. Beside them, with the empty caption, {wide} clips of
-a wider world: other polygons, colours and paths, but neither the five-pointed star nor the cross that the learning test
-teaches. The VAE saw any polygon, colour, turn and path. No picture or clip of anyone else was used.
+a wider world: other polygons, colours and paths, but neither the bar, the five-pointed star nor the cross of
+`tests/shapeworld/concepts`. The VAE saw any polygon, colour, turn and path. No picture or clip of anyone else was used.
 
 **Training.** `scripts/train_demo_models.py` with the jobs below, on two CPU cores, no GPU, float32 weights; the VAE in
 bfloat16 arithmetic. Muon for matrices and convolutions, AdamW for the rest; the transformers keep the average of about
 their last {averaged} steps. Each leg of a job starts from what the leg before kept.
+The minutes are those of this training, on a machine that was busy with other work too.
 
 {table}
 

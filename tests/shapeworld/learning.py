@@ -92,8 +92,14 @@ class Plan:
 
 
 FULL = Plan(captions=96, caption_seeds=2, concept_seeds=24, old_captions=96, exact=True)
-SHORT = Plan(captions=12, caption_seeds=1, concept_seeds=6, old_captions=6, sampling_steps=12, exact=False)
-SHORT_RECIPE: dict[str, Any] = {"steps": 200, "learning_rate": 8e-3}
+SHORT = Plan(captions=10, caption_seeds=1, concept_seeds=6, old_captions=6, sampling_steps=12, exact=False)
+SHORT_RECIPE: dict[str, Any] = {
+    "steps": 300,
+    "learning_rate": 8e-3,
+    "batch_size": 2,
+    "prior_clips": 8,
+    "concept_repeats": 3,
+}
 """what the short form changes in a Recipe"""
 
 

@@ -1,6 +1,7 @@
 """The short form of scripts/learning_test.py: a LoRA trained through the queue makes core nodes draw what it was shown.
 
-With the demo models, a minute on two idle cores; not in CI until its samples are large enough to trust. WAN_TRAINER_DEMO_MODELS names another folder of models.
+With the demo models, a minute on two idle cores; not in CI until its samples are large enough to trust.
+WAN_TRAINER_DEMO_MODELS names another folder of models.
 """
 
 from __future__ import annotations

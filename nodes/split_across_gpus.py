@@ -52,9 +52,8 @@ class SplitAcrossGPUs(io.ComfyNode):
         placement = PlacementConfig(
             mode="split blocks" if mode == AUTO else mode, devices=devices.strip(), split_at=split_at.strip()
         )
-        if (
-            placement.mode == "copy per GPU"
-        ):  # how many copies train is part of the job; "all" is another number elsewhere
+        if placement.mode == "copy per GPU":
+            # How many copies train is part of the job; "all" is another number elsewhere.
             placement = replace(placement, devices=",".join(placement.device_names()))
         resolve_placement(placement, model.variant.shape.num_layers)  # refuses devices and numbers that do not exist
         return io.NodeOutput(ModelHandle(model.plan.with_placement(placement), model.variant, model.compute_dtype))

@@ -1,7 +1,7 @@
 """Train the tiny models under tests/assets/demo from nothing: `python scripts/train_demo_models.py --comfyui TREE`.
 
 Stages, each kept in --work and skipped when its result is there: vae, latents, t2v, high, low, card. On two CPU cores
-they take about two hours; every seed is fixed, so a second run differs only by the machine's rounding. A GPU is not
+they take some three hours; every seed is fixed, so a second run differs only by the machine's rounding. A GPU is not
 needed. The ComfyUI tree is only asked for caption features.
 """
 
@@ -23,6 +23,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 ASSETS = ROOT / "tests" / "assets" / "demo"
 
+from shapeworld.comfy_graphs import BOUNDARY  # noqa: E402
 from shapeworld.judge import judge, matches  # noqa: E402
 from shapeworld.scenes import CAPTIONS, all_words  # noqa: E402
 from shapeworld.training import transformer as wan  # noqa: E402
@@ -34,7 +35,6 @@ from shapeworld.wan_vae import TrainableVae  # noqa: E402
 
 from wan_core.model.transformer import WanTransformer  # noqa: E402
 
-BOUNDARY = 0.875
 VAE = VaeJob()
 T2V = wan.TransformerJob(width=256, ffn_dim=256, layers=4, steps=5500, seed=1)
 HIGH = wan.TransformerJob(width=128, ffn_dim=512, layers=5, steps=4000, sigma_range=(BOUNDARY, 1.0), seed=2)
@@ -56,13 +56,13 @@ HELD_OUT_SEEDS = range(2000, 2001)
 WIDE_SEEDS, WIDE_CLIPS = (7000, 7001), 768
 
 
-def log_to(file: Path, every: int, extra: Callable[[], dict[str, float]]) -> Callable[[int, float], None]:
-    """Print and append the mean loss of every `every` steps."""
+def log_to(file: Path, last: int, extra: Callable[[], dict[str, float]]) -> Callable[[int, float], None]:
+    """Print and append the mean loss of every 250 steps, and of those up to the last."""
     began, kept = time.monotonic(), []
 
     def report(step: int, loss: float) -> None:
         kept.append(loss)
-        if step % every == 0:
+        if step % 250 == 0 or step == last:
             line = {"step": step, "loss": sum(kept) / len(kept), "seconds": round(time.monotonic() - began), **extra()}
             kept.clear()
             print(file.stem, json.dumps(line), flush=True)
@@ -86,7 +86,7 @@ def vae_stage(work: Path) -> TrainableVae:
         def measure() -> dict[str, float]:
             return {"psnr": psnr(model[-1], clips[::6])}
 
-        tell = log_to(work / "vae.jsonl", 250, measure)
+        tell = log_to(work / "vae.jsonl", sum(leg.steps for leg in VAE.legs), measure)
 
         def report(step: int, loss: float, trained: TrainableVae) -> None:
             model[:] = [trained]
@@ -132,7 +132,7 @@ def texts_stage(work: Path, comfyui: Path) -> wan.CompactText:
 def transformer_stage(
     work: Path, name: str, latents: dict[str, torch.Tensor], texts: wan.CompactText
 ) -> WanTransformer:
-    """All legs of one transformer; each leaves NAME_LEG.safetensors, the last one also NAME.safetensors."""
+    """All legs of one transformer; each leaves NAME_LEG.safetensors, the last one NAME.safetensors."""
     legs = LEGS[name]
     model = wan.new_transformer(legs[0])
     for number, job in enumerate(legs, 1):
@@ -159,7 +159,7 @@ def train_leg(
     def measure() -> dict[str, float]:
         return {"held_out": wan.held_out_loss(newest[0], latents["held_out"], texts[words], job)}
 
-    tell = log_to(work / f"{name}.jsonl", 250, measure)
+    tell = log_to(work / f"{name}.jsonl", job.steps, measure)
 
     def report(step: int, loss: float, averaged: WanTransformer) -> None:
         newest[:] = [averaged]

@@ -105,11 +105,10 @@ def any_scene(rng: random.Random, frames: int = 9, size: int = SIZE) -> Scene:
     radius = rng.uniform(8.0, 15.0)
     centre = [rng.uniform(-0.35, 0.35) * size for _ in range(2)]
     speed, angle, bend = rng.uniform(0, 5.5), rng.uniform(0, 2 * math.pi), rng.uniform(-0.3, 0.3)
-    here = [centre[0] - math.cos(angle) * speed * frames / 2, centre[1] - math.sin(angle) * speed * frames / 2]
     if rng.random() < 0.5:
         bend = 0.0
         angle = rng.choice([0.0, 0.5, 1.0, 1.5]) * math.pi
-        here = [centre[0] - math.cos(angle) * speed * frames / 2, centre[1] - math.sin(angle) * speed * frames / 2]
+    here = [centre[0] - math.cos(angle) * speed * frames / 2, centre[1] - math.sin(angle) * speed * frames / 2]
     sharp = rng.randrange(frames * 3)  # a path may break once
     centres: list[Point] = []
     for frame in range(frames):

@@ -34,6 +34,11 @@ class Count:
         return f"{self.right} of {self.of} ({self.share:.0%})"
 
 
+def _counts(score: type[WordScore] | type[ConceptScore], found: Sequence[Any]) -> dict[str, Count]:
+    """A count for every field of a score, over the matches' fields of the same name."""
+    return {part.name: Count.over(getattr(one, part.name) for one in found) for part in fields(score)}
+
+
 @dataclass(frozen=True)
 class WordScore:
     """How often clips show what their captions say."""
@@ -45,7 +50,7 @@ class WordScore:
 
     @classmethod
     def over(cls, found: Sequence[WordMatch]) -> WordScore:
-        return cls(*(Count.over(getattr(one, part.name) for one in found) for part in fields(cls)))
+        return cls(**_counts(cls, found))
 
     def kept(self, before: WordScore) -> dict[str, float]:
         """Each share as a part of what it was; 1.0 where there was nothing to lose."""
@@ -67,7 +72,7 @@ class ConceptScore:
 
     @classmethod
     def over(cls, found: Sequence[ConceptMatch]) -> ConceptScore:
-        return cls(*(Count.over(getattr(one, part.name) for one in found) for part in fields(cls)))
+        return cls(**_counts(cls, found))
 
 
 @dataclass(frozen=True)

@@ -33,5 +33,5 @@ def encode_texts(comfyui: Path, texts: Sequence[str]) -> list[Tensor]:
         rows = encoder.encode_from_tokens(tokens)[0].float()
         kept = int(rows.abs().sum(-1).count_nonzero())
         features.append(rows[:kept].clone())
-    torch.set_grad_enabled(True)
+    torch.set_grad_enabled(True)  # whatever ComfyUI left it at: training follows
     return features

@@ -86,6 +86,8 @@ def train_vae(job: VaeJob, report: Callable[[int, float, TrainableVae], None]) -
     model = new_vae(job.dim)
     done = 0
     for number, leg in enumerate(job.legs):
+        if number:
+            torch.manual_seed(job.seed + number)
 
         def tell(step: int, loss: float, before: int = done) -> None:
             report(before + step, loss, model)

@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 
 from .numerics import Numerics
 from .rope import rope_table, rotate
-from .variant import WanShape
+from .shape import WanShape
 
 __all__ = ["TEXT_ROWS", "Carrier", "Constants", "WanBlock", "WanTransformer"]
 

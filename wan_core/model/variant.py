@@ -6,31 +6,16 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ..config import Config
 from ..errors import CheckpointError
 from .header import CheckpointHeader, TensorInfo, damaged
 from .keys import canonical_names
 from .latents import WAN21_LATENTS, WAN22_LATENTS, LatentSpace
+from .shape import WanShape
 
-__all__ = ["TRAINABLE", "WanShape", "WanVariant", "detect_variant"]
+__all__ = ["TRAINABLE", "WanVariant", "detect_variant"]
 
 TRAINABLE = ("t2v",)
 """Tasks the engine trains today; the others are recognised, named and refused."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class WanShape(Config):
-    """Sizes of one transformer; everything the modules need to be built."""
-
-    dim: int
-    ffn_dim: int
-    num_heads: int
-    num_layers: int
-    in_channels: int = 16
-    out_channels: int = 16
-    text_dim: int = 4096
-    freq_dim: int = 256
-    eps: float = 1e-6
 
 
 @dataclass(frozen=True, kw_only=True)

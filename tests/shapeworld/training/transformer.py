@@ -18,8 +18,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from wan_core.flow import add_noise, draw_sigma, shift_sigma, simple_sigmas, velocity_loss, velocity_target
+from wan_core.model import WanShape
 from wan_core.model.transformer import TEXT_ROWS, WanAttention, WanTransformer
-from wan_core.model.variant import WanShape
 
 __all__ = ["CompactText", "TransformerJob", "compact_texts", "full_text", "new_transformer", "sample", "train"]
 

@@ -82,12 +82,12 @@ class Recipe:
     """drawn clips of the concept"""
     prior_clips: int = 96
     """drawn clips of the old world that are trained beside them, so that it is not forgotten; 0 = none"""
-    concept_repeats: int = 12
+    concept_repeats: int = 18
     """how often a clip of the concept is seen while one of the old world is seen once"""
     concept_captions: tuple[str, ...] = ("{caption}",)
     """captions of the concept's clips, taken in turn; {caption} stands for the concept's own"""
-    steps: int = 600
-    """optimizer steps, per expert"""
+    steps: int = 800
+    """optimizer steps, shared among the experts of a pair"""
     learning_rate: float = 6e-3
     lr_scheduler: str = "cosine"
     lr_warmup_steps: int = 10
@@ -230,7 +230,7 @@ def training_graph(model: Model, expert: int, recipe: Recipe, run_name: str, fol
             cache=["cache", 0],
             settings=["settings", 0],
             expert=model.experts[expert],
-            **train_inputs(recipe, run_name),
+            **train_inputs(recipe, run_name, len(model.files)),
         ),
     }
     if recipe.quantize:
@@ -268,18 +268,19 @@ def settings_inputs(recipe: Recipe) -> dict[str, Any]:
     }
 
 
-def train_inputs(recipe: Recipe, run_name: str) -> dict[str, Any]:
+def train_inputs(recipe: Recipe, run_name: str, experts: int = 1) -> dict[str, Any]:
     """TrainLoRA: one save at the end, no previews."""
+    steps = -(-recipe.steps // experts)
     return {
         "run_name": run_name,
-        "steps": recipe.steps,
+        "steps": steps,
         "learning_rate": recipe.learning_rate,
         "rank": recipe.rank,
         "alpha": recipe.alpha,
-        "save_every_n_steps": recipe.steps,
+        "save_every_n_steps": steps,
         "preview_every_n_steps": 0,
         "seed": recipe.seed,
-        "steps_this_queue": 0 if recipe.pieces == 1 else -(-recipe.steps // recipe.pieces),
+        "steps_this_queue": 0 if recipe.pieces == 1 else -(-steps // recipe.pieces),
     }
 
 

@@ -15,7 +15,7 @@ from .learning import DEFAULT_CONCEPT, FULL, Findings
 from .scores import markdown_table
 from .sheet import Strip, contact_sheet, save_sheet
 
-__all__ = ["base_sheet", "command", "document", "learning_sheet", "save_pictures", "tables"]
+__all__ = ["base_sheet", "command", "document", "document_name", "learning_sheet", "save_pictures", "tables"]
 
 
 def tables(found: Findings) -> str:
@@ -48,18 +48,24 @@ def base_sheet(found: Findings, clips: int = 12) -> Image.Image:
 
 
 def save_pictures(found: Findings, folder: Path) -> None:
-    """learning_test.jpg and demo_models.jpg, for the pair with its name at the end."""
+    """learning_test.jpg and demo_models.jpg; a model other than t2v puts its name at the end."""
     save_sheet(learning_sheet(found.concept, found.concept_groups), folder / f"learning_test{_suffix(found)}.jpg")
     if found.base_strips:
         save_sheet(base_sheet(found), folder / f"demo_models{_suffix(found)}.jpg")
 
 
 def _suffix(found: Findings) -> str:
-    return "_pair" if found.model.is_pair else ""
+    return "" if found.model.name == "t2v" else f"_{found.model.name}"
+
+
+def document_name(findings: Sequence[Findings]) -> str:
+    """The file below docs/: learning_test.md, or with the name of the one model that is measured there."""
+    first = findings[0].model.name
+    return "learning_test.md" if first in ("t2v", "pair") else f"learning_test_{first}.md"
 
 
 def document(findings: list[Findings]) -> str:
-    """docs/learning_test.md"""
+    """The text of that file."""
     first = findings[0]
     parts = [
         "# The learning test",
@@ -97,7 +103,10 @@ def command(findings: Sequence[Findings]) -> str:
 
 def _section(found: Findings) -> list[str]:
     suffix, seconds = _suffix(found), found.seconds
-    parts = ["## A pair of experts, as Wan 2.2 A14B" if found.model.is_pair else "## One model"]
+    titles = {"t2v": "One model", "pair": "A pair of experts, as Wan 2.2 A14B", "i2v": "Image to video, as Wan 2.2 I2V"}
+    parts = [f"## {titles[found.model.name]}"]
+    if found.model.starts_from_image:
+        parts.append("Every clip starts from an image: the first frame of a drawn scene that no training saw.")
     if found.model.is_pair:
         parts.append(
             f"A LoRA per expert; two KSamplerAdvanced nodes, the second from step {switch_step()} on, where sigma "

@@ -90,7 +90,7 @@ class Recipe:
     """how often a clip of the concept is seen while one of the old world is seen once"""
     concept_captions: tuple[str, ...] = ("{caption}",)
     """captions of the concept's clips, taken in turn; {caption} stands for the concept's own"""
-    steps: int = 800
+    steps: int = 700
     """optimizer steps, shared among the experts of a pair"""
     learning_rate: float = 6e-3
     lr_scheduler: str = "cosine"

@@ -131,10 +131,10 @@ def test_the_document_names_the_command_that_measures_it_again() -> None:
         "old captions kept: colour",
         "old captions kept: all",
     ]
-    assert "mean 29.8 dB, least 29.0 dB" in document([found])
-    assert command([found]) == (
+    assert "mean 29.8 dB, least 29.0 dB" in document(found)
+    assert command(found) == (
         "python3 scripts/learning_test.py --model t2v --concept circling_cross.json "
         "--concept-captions '{caption}' 'it is {caption}' --steps 50 --write-docs"
     )
-    assert command([found]) in document([found])
-    assert "| old captions kept: colour | 85% (17 of 20) | >= 90% | MISSED |" in document([found])
+    assert command(found) in document(found)
+    assert "| old captions kept: colour | 85% (17 of 20) | >= 90% | MISSED |" in document(found)

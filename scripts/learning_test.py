@@ -6,6 +6,7 @@ table, leaves result.json and contact sheets in demo_output, and ends with 1 whe
 
     python3 scripts/learning_test.py --short                        one minute, small samples
     python3 scripts/learning_test.py --model pair                   a high- and a low-noise expert, a LoRA on each
+    python3 scripts/learning_test.py --model i2v                    starts from images; a LoRA teaches a motion
     python3 scripts/learning_test.py --concept my_concept.json      a concept of your own
     python3 scripts/learning_test.py --captions 0 --steps 500       only the LoRA, other settings
 """
@@ -53,12 +54,12 @@ def options() -> argparse.ArgumentParser:
     from shapeworld.learning import CONCEPTS, DEFAULT_CONCEPT, FULL
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", choices=(*MODELS, "both"), default="t2v")
+    parser.add_argument("--model", choices=(*MODELS, "all"), default="t2v")
     parser.add_argument("--concept", type=Path, default=CONCEPTS / f"{DEFAULT_CONCEPT}.json", help="a concept file")
     parser.add_argument("--short", action="store_true", help="fewer clips and steps; limits for small samples")
     parser.add_argument("--out", type=Path, help="folder for result.json, pictures and ComfyUI's files")
     parser.add_argument("--models", type=Path, help="folder of the demo models, instead of tests/assets/demo")
-    parser.add_argument("--write-docs", action="store_true", help="write docs/learning_test.md and its pictures")
+    parser.add_argument("--write-docs", action="store_true", help="write docs/learning_test*.md and pictures")
     amounts = parser.add_argument_group("how much is sampled")
     _add_fields(amounts, FULL)
     recipe = parser.add_argument_group("how the LoRA is trained")
@@ -98,7 +99,7 @@ def measure(arguments: list[str]) -> int:
         parser.error("--write-docs writes the full form; leave --short out")
     if asked.models:
         os.environ["WAN_TRAINER_DEMO_MODELS"] = str(asked.models.resolve())
-    models = list(MODELS.values()) if asked.model == "both" else [MODELS[asked.model]]
+    models = list(MODELS.values()) if asked.model == "all" else [MODELS[asked.model]]
     if absent := [sentence for model in models if (sentence := learning.missing_models(model))]:
         say(absent[0])
         return 1
@@ -128,17 +129,16 @@ def measure(arguments: list[str]) -> int:
 
 def report(findings: list[Findings], out: Path, seconds: float, write_docs: bool) -> int:
     """Print the tables, leave result.json and the pictures; 1 when a limit was missed."""
-    from shapeworld.learning_report import document, save_pictures, tables
+    from shapeworld.learning_report import document, document_name, save_pictures, tables
 
     for found in findings:
         say(f"\n==== {found.model.name}\n{tables(found)}")
         save_pictures(found, out)
         if write_docs:
             save_pictures(found, DOCS / "images")
+            (DOCS / document_name(found)).write_text(document(found), encoding="utf-8")
     result = {"seconds": round(seconds, 1), "models": [found.as_dict() for found in findings]}
     (out / "result.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    if write_docs:
-        (DOCS / "learning_test.md").write_text(document(findings), encoding="utf-8")
     missed = [f"{found.model.name}: {check.name}" for found in findings for check in found.failed()]
     shown = out.relative_to(ROOT) if out.is_relative_to(ROOT) else out
     say(f"\nThe learning test took {seconds:.0f} s. result.json and pictures are in {shown}")

@@ -1,8 +1,8 @@
 """Train the tiny models under tests/assets/demo from nothing: `python scripts/train_demo_models.py --comfyui TREE`.
 
-Stages, each kept in --work and skipped when its result is there: vae, latents, t2v, high, low, card. On two CPU cores
-they take some three hours; every seed is fixed, so a second run differs only by the machine's rounding. A GPU is not
-needed. The ComfyUI tree is only asked for caption features.
+Stages, each kept in --work and skipped when its result is there: vae, latents, t2v, i2v, high, low, card. On two CPU
+cores they take some four hours; every seed is fixed, so a second run differs only by the machine's rounding. A GPU is
+not needed. The ComfyUI tree is only asked for caption features.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from shapeworld.judge import judge, matches  # noqa: E402
 from shapeworld.scenes import CAPTIONS, all_words  # noqa: E402
 from shapeworld.training import transformer as wan  # noqa: E402
 from shapeworld.training.card import write_card  # noqa: E402
-from shapeworld.training.clips import captioned_clips, wide_clips  # noqa: E402
+from shapeworld.training.clips import captioned_clips, first_frame_channels, wide_clips  # noqa: E402
 from shapeworld.training.texts import encode_texts  # noqa: E402
 from shapeworld.training.vae import VaeJob, psnr, train_vae  # noqa: E402
 from shapeworld.wan_vae import TrainableVae  # noqa: E402
@@ -50,10 +50,14 @@ LEGS = {
     "wan_demo_high_noise": (HIGH, replace(HIGH, steps=1500, batch=48, lr=1.5e-3, wide_share=0.35, seed=12)),
     "wan_demo_low_noise": (LOW, replace(LOW, steps=2000, batch=48, lr=1.5e-3, wide_share=0.35, seed=13)),
 }
+I2V_NAME = "wan_demo_i2v"
+# Starts from the text-to-video model, as Wan's own did; what is new is to keep the first frame.
+I2V = replace(T2V, steps=2500, batch=24, lr=1.5e-3, wide_share=0.35, seed=31)
 TRAIN_SEEDS = range(32)
 LONG_SEEDS = range(1000, 1004)
 HELD_OUT_SEEDS = range(2000, 2001)
 WIDE_SEEDS, WIDE_CLIPS = (7000, 7001), 768
+FIRST_FRAME_SEEDS = range(16)  # of TRAIN_SEEDS: clips whose first frame is encoded by itself
 
 
 def log_to(file: Path, last: int, extra: Callable[[], dict[str, float]]) -> Callable[[int, float], None]:
@@ -120,6 +124,31 @@ def latents_stage(work: Path, vae: TrainableVae) -> dict[str, torch.Tensor]:
     return load_file(file)
 
 
+def first_frames_stage(
+    work: Path, vae: TrainableVae, latents: dict[str, torch.Tensor]
+) -> tuple[wan.LatentClips, wan.LatentClips, wan.LatentClips]:
+    """Captioned, wide and held-out clips with what an image-to-video model reads of their first frames."""
+    file = work / "first_frames.safetensors"
+    if not file.is_file():
+        made = [first_frame_channels(vae, captioned_clips([seed])[0]) for seed in FIRST_FRAME_SEEDS]
+        wide = [first_frame_channels(vae, wide_clips(seed, WIDE_CLIPS)) for seed in WIDE_SEEDS[:1]]
+        held_out = first_frame_channels(vae, captioned_clips(HELD_OUT_SEEDS)[0])
+        kept = {"short": torch.cat(made), "wide": torch.cat(wide), "held_out": held_out}
+        save_file({name: value.contiguous() for name, value in kept.items()}, file)
+    channels = load_file(file)
+
+    def clips(name: str, words: torch.Tensor) -> wan.LatentClips:
+        count = len(channels[name])
+        return wan.LatentClips(latents[name][:count], words[:count], channels[name])
+
+    nothing = torch.full((len(latents["wide"]),), len(CAPTIONS))
+    return (
+        clips("short", latents["short_words"]),
+        clips("wide", nothing),
+        clips("held_out", latents["held_out_words"]),
+    )
+
+
 def texts_stage(work: Path, comfyui: Path) -> wan.CompactText:
     """The 96 captions, and last the empty one."""
     file = work / "texts.safetensors"
@@ -153,20 +182,44 @@ def train_leg(
     texts: wan.CompactText,
 ) -> WanTransformer:
     """The averaged model after one leg. `model` is left at the last step."""
-    words = latents["held_out_words"]
+    groups = [wan.LatentClips(latents[kind], latents[f"{kind}_words"]) for kind in ("short", "long")]
+    wide = wan.LatentClips(latents["wide"], torch.full((len(latents["wide"]),), len(CAPTIONS)))
+    held_out = wan.LatentClips(latents["held_out"], latents["held_out_words"])
+    report = reporter(work / f"{name}.jsonl", model, held_out, texts, job)
+    return wan.train(model, groups, texts, len(CAPTIONS), wide, job, report)
+
+
+def reporter(
+    log: Path, model: WanTransformer, held_out: wan.LatentClips, texts: wan.CompactText, job: wan.TransformerJob
+) -> Callable[[int, float, WanTransformer], None]:
+    """Log the loss of training and the averaged model's on held-out clips."""
     newest = [model]
 
     def measure() -> dict[str, float]:
-        return {"held_out": wan.held_out_loss(newest[0], latents["held_out"], texts[words], job)}
+        return {"held_out": wan.held_out_loss(newest[0], held_out, texts[held_out.words], job)}
 
-    tell = log_to(work / f"{name}.jsonl", job.steps, measure)
+    tell = log_to(log, job.steps, measure)
 
     def report(step: int, loss: float, averaged: WanTransformer) -> None:
         newest[:] = [averaged]
         tell(step, loss)
 
-    groups = [(latents[kind], latents[f"{kind}_words"]) for kind in ("short", "long")]
-    return wan.train(model, groups, texts, len(CAPTIONS), latents["wide"], job, report)
+    return report
+
+
+def i2v_stage(
+    work: Path, t2v: WanTransformer, vae: TrainableVae, latents: dict[str, torch.Tensor], texts: wan.CompactText
+) -> WanTransformer:
+    """The image-to-video model, from the finished text-to-video model."""
+    model = wan.with_first_frame(t2v)
+    file = work / f"{I2V_NAME}.safetensors"
+    if not file.is_file():
+        short, wide, held_out = first_frames_stage(work, vae, latents)
+        report = reporter(work / f"{I2V_NAME}_1.jsonl", model, held_out, texts, I2V)
+        save_bf16(wan.train(model, [short], texts, len(CAPTIONS), wide, I2V, report), file)
+    model.load_state_dict({key: value.float() for key, value in load_file(file).items()})
+    wan.read_compact(model)
+    return model
 
 
 def score(experts: list[tuple[float, WanTransformer]], vae: TrainableVae, texts: wan.CompactText, seed: int) -> str:
@@ -187,10 +240,11 @@ def score(experts: list[tuple[float, WanTransformer]], vae: TrainableVae, texts:
 def card_stage(work: Path, vae: TrainableVae, assets: Path) -> None:
     """Copy the weights to where the repository ships them, with a card made of the logs."""
     assets.mkdir(parents=True, exist_ok=True)
-    for name in ("wan_demo_vae", *LEGS):
+    jobs = {"wan_demo_vae": VAE, **LEGS, I2V_NAME: (I2V,)}
+    for name in jobs:
         shutil.copyfile(work / f"{name}.safetensors", assets / f"{name}.safetensors")
     logs = {"wan_demo_vae": read_log(work / "vae.jsonl")}
-    for name, legs in LEGS.items():
+    for name, legs in {**LEGS, I2V_NAME: (I2V,)}.items():
         lines: list[dict[str, float]] = []
         for number in range(1, len(legs) + 1):
             step, seconds = (lines[-1]["step"], lines[-1]["seconds"]) if lines else (0, 0)
@@ -205,7 +259,7 @@ def card_stage(work: Path, vae: TrainableVae, assets: Path) -> None:
         f"{psnr(vae, long[::4]):.1f} dB over 24 of 17 frames",
         "averaged": str(T2V.averaged_steps),
     }
-    write_card(assets, logs, {"wan_demo_vae": VAE, **LEGS}, facts)
+    write_card(assets, logs, jobs, facts)
 
 
 def read_log(file: Path) -> list[dict[str, float]]:
@@ -216,7 +270,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--comfyui", type=Path, required=True)
     parser.add_argument("--work", type=Path, default=ROOT / ".cache" / "demo_models")
-    parser.add_argument("--only", choices=("vae", "latents", "t2v", "high", "low"), help="stop after this stage")
+    parser.add_argument("--only", choices=("vae", "latents", "t2v", "i2v"), help="stop after this stage")
     asked = parser.parse_args()
     work: Path = asked.work
     work.mkdir(parents=True, exist_ok=True)
@@ -229,6 +283,9 @@ def main() -> None:
     t2v = transformer_stage(work, "wan_demo_t2v", latents, texts)
     print("t2v", score([(0.0, t2v)], vae, texts, seed=5), flush=True)
     if asked.only == "t2v":
+        return
+    i2v_stage(work, t2v, vae, latents, texts)
+    if asked.only == "i2v":
         return
     high = transformer_stage(work, "wan_demo_high_noise", latents, texts)
     low = transformer_stage(work, "wan_demo_low_noise", latents, texts)

@@ -21,6 +21,7 @@ __all__ = [
     "Sampling",
     "Shot",
     "dataset_inputs",
+    "reconstruction_graph",
     "sampling_graph",
     "settings_inputs",
     "sigmas",
@@ -45,6 +46,8 @@ class Model:
     files: tuple[str, ...]
     experts: tuple[str, ...] = ("auto",)
     """of TrainLoRA, one per file"""
+    starts_from_image: bool = False
+    """an image-to-video model: every shot needs the first frame"""
 
     @property
     def is_pair(self) -> bool:
@@ -55,6 +58,7 @@ MODELS = {
     "t2v": Model("t2v", ("wan_demo_t2v.safetensors",)),
     # auto: the file name says which expert it is
     "pair": Model("pair", ("wan_demo_high_noise.safetensors", "wan_demo_low_noise.safetensors"), ("auto", "auto")),
+    "i2v": Model("i2v", ("wan_demo_i2v.safetensors",), starts_from_image=True),
 }
 
 
@@ -118,6 +122,8 @@ class Shot:
     caption: str
     seed: int
     count: int = 1
+    image: str = ""
+    """file in input/ that every clip of the shot starts from (models that start from an image)"""
 
 
 # ---- sampling --------------------------------------------------------------------------------
@@ -156,25 +162,50 @@ def sampling_graph(
             )
         graph[f"model{index}"] = _node("ModelSamplingSD3", model=[source, 0], shift=sampling.shift)
     for index, shot in enumerate(shots):
-        text, empty = f"text {shot.caption}", f"empty{shot.count}"
+        text = f"text {shot.caption}"
         graph[text] = _node("CLIPTextEncode", clip=["clip", 0], text=shot.caption)
-        graph[empty] = _node(
-            "EmptyHunyuanLatentVideo",
-            width=sampling.size,
-            height=sampling.size,
-            length=sampling.frames,
-            batch_size=shot.count,
-        )
-        graph |= _sampler(model, index, shot, text, empty, sampling)
+        start, nodes = _start(model, index, shot, text, sampling)
+        graph |= nodes | _sampler(model, index, shot, start, sampling)
         graph[f"decode{index}"] = _node("VAEDecode", samples=[f"sample{index}", 0], vae=["vae", 0])
         graph[f"save{index}"] = _node("SaveImage", images=[f"decode{index}", 0], filename_prefix=f"{prefix}/{index}")
     return graph
 
 
-def _sampler(model: Model, index: int, shot: Shot, text: str, empty: str, sampling: Sampling) -> Graph:
+@dataclass(frozen=True)
+class _Start:
+    """What a sampler begins with: links to both conditionings and the latent."""
+
+    positive: list[Any]
+    negative: list[Any]
+    latent: list[Any]
+
+
+def _start(model: Model, index: int, shot: Shot, text: str, sampling: Sampling) -> tuple[_Start, Graph]:
+    sizes = {"width": sampling.size, "height": sampling.size, "length": sampling.frames, "batch_size": shot.count}
+    if not model.starts_from_image:
+        empty = f"empty{shot.count}"
+        return _Start([text, 0], ["no", 0], [empty, 0]), {empty: _node("EmptyHunyuanLatentVideo", **sizes)}
+    image, start = f"image{index}", f"first{index}"
+    links = {"positive": [text, 0], "negative": ["no", 0], "vae": ["vae", 0], "start_image": [image, 0]}
+    nodes = {image: _node("LoadImage", image=shot.image), start: _node("WanImageToVideo", **links, **sizes)}
+    return _Start([start, 0], [start, 1], [start, 2]), nodes
+
+
+def reconstruction_graph(images: Sequence[str], prefix: str) -> Graph:
+    """What the VAE alone makes of each image, saved by the node `save0`, `save1` ..."""
+    graph: Graph = {"vae": _node("VAELoader", vae_name=VAE)}
+    for index, image in enumerate(images):
+        graph[f"image{index}"] = _node("LoadImage", image=image)
+        graph[f"encode{index}"] = _node("VAEEncode", pixels=[f"image{index}", 0], vae=["vae", 0])
+        graph[f"decode{index}"] = _node("VAEDecode", samples=[f"encode{index}", 0], vae=["vae", 0])
+        graph[f"save{index}"] = _node("SaveImage", images=[f"decode{index}", 0], filename_prefix=f"{prefix}/{index}")
+    return graph
+
+
+def _sampler(model: Model, index: int, shot: Shot, start: _Start, sampling: Sampling) -> Graph:
     common = {
-        "positive": [text, 0],
-        "negative": ["no", 0],
+        "positive": start.positive,
+        "negative": start.negative,
         "steps": sampling.steps,
         "cfg": sampling.cfg,
         "sampler_name": sampling.sampler,
@@ -182,12 +213,12 @@ def _sampler(model: Model, index: int, shot: Shot, text: str, empty: str, sampli
     }
     last = f"sample{index}"
     if not model.is_pair:
-        one = {"model": ["model0", 0], "latent_image": [empty, 0], "seed": shot.seed, "denoise": 1.0}
+        one = {"model": ["model0", 0], "latent_image": start.latent, "seed": shot.seed, "denoise": 1.0}
         return {last: _node("KSampler", **common, **one)}
     first, switch = f"start{index}", switch_step(sampling)
     high = {
         "model": ["model0", 0],
-        "latent_image": [empty, 0],
+        "latent_image": start.latent,
         "noise_seed": shot.seed,
         "add_noise": "enable",
         "start_at_step": 0,

@@ -18,11 +18,23 @@ import numpy as np
 from comfy_server import ComfyError, ComfyServer
 from PIL import Image
 
-from .comfy_graphs import SAMPLING, VAE, Graph, Model, Recipe, Sampling, Shot, sampling_graph, training_graph
-from .concept import Concept
-from .files import Frames, balanced_words, write_concept, write_world
+from .comfy_graphs import (
+    SAMPLING,
+    VAE,
+    Graph,
+    Model,
+    Recipe,
+    Sampling,
+    Shot,
+    reconstruction_graph,
+    sampling_graph,
+    training_graph,
+)
+from .concept import Concept, concept_scene
+from .draw import Scene
+from .files import Frames, balanced_words, drawn, write_concept, write_world
 from .judge import judge, matches, matches_concept
-from .scenes import Words, all_words
+from .scenes import Words, all_words, captioned_scene
 from .scores import Check, ConceptScore, WordScore
 from .sheet import Strip
 
@@ -59,10 +71,12 @@ SHOTS_PER_GRAPH = 12
 CLIPS_PER_SHOT = 8
 PRIOR_SEED = 1_000  # clips of the old world beside the concept's
 FIRST_SEED = 1  # of the sampler
+IMAGE_SEED = 9_000  # of the scenes whose first frames are shown to a model that starts from an image
 
 LEAST_COLOUR, LEAST_SHAPE, LEAST_DIRECTION = 0.95, 0.85, 0.95
 MOST_BEFORE, LEAST_AFTER, LEAST_KEPT = 0.10, 0.80, 0.90
 MOST_TRAINING_S = 180.0
+LEAST_FIRST_FRAME_DB = 30.0
 
 T = TypeVar("T")
 Say = Callable[[str], None]
@@ -123,6 +137,8 @@ class Findings:
     """what TrainLoRA reported, one per expert"""
     seconds: dict[str, float]
     clips_sampled: int
+    first_frame_db: list[float]
+    """for a model that starts from an image: PSNR of each first frame against the VAE's own reconstruction of it"""
     base_strips: list[Strip] = field(repr=False)
     concept_groups: list[list[Strip]] = field(repr=False)
 
@@ -130,6 +146,7 @@ class Findings:
         training = self.seconds["training"]
         return [
             *(self._base() if self.base.all.of else []),
+            *self._first_frames(),
             Check("seconds in the training queue", f"{training:.0f}", "<= 180", training <= MOST_TRAINING_S),
             *concept_checks(self.before, self.after, exact=self.plan.exact),
             *(self._kept() if self.old.all.of else []),
@@ -139,6 +156,19 @@ class Findings:
         limits = {"colour": LEAST_COLOUR, "shape": LEAST_SHAPE, "direction": LEAST_DIRECTION}
         parts = ((part, getattr(self.base, part), share) for part, share in limits.items())
         return [Check.least(f"{part} right", count, share, exact=self.plan.exact) for part, count, share in parts]
+
+    def _first_frames(self) -> list[Check]:
+        if not self.first_frame_db:
+            return []
+        mean, least = sum(self.first_frame_db) / len(self.first_frame_db), min(self.first_frame_db)
+        return [
+            Check(
+                "first frame kept, against the VAE's own reconstruction",
+                f"mean {mean:.1f} dB, least {least:.1f} dB",
+                f"mean >= {LEAST_FIRST_FRAME_DB:g} dB",
+                mean >= LEAST_FIRST_FRAME_DB,
+            )
+        ]
 
     def _kept(self) -> list[Check]:
         checks: list[Check] = []
@@ -169,6 +199,7 @@ class Findings:
             "kept": self.old_after.kept(self.old),
             "seconds": {name: round(value, 2) for name, value in self.seconds.items()},
             "clips_sampled": self.clips_sampled,
+            "first_frame_db": [round(value, 2) for value in self.first_frame_db],
             "seconds_per_step": [run["seconds_per_step"] for run in self.runs],
             "checks": [check.as_dict() for check in self.checks()],
         }
@@ -292,9 +323,7 @@ def teach_and_measure(
     words = plan.words()
     seconds: dict[str, float] = {}
     old_words = words[: plan.old_captions]
-    # A seed for each: with one seed for all, two noises would decide over 192 clips.
-    shots = [Shot(one.caption, FIRST_SEED + number, plan.caption_seeds) for number, one in enumerate(words)]
-    concept_shots = shots_of(concept, plan.concept_seeds)
+    shots, concept_shots = _shots(comfy.base, model, concept, plan, words)
     loras: list[str] = []
 
     def timed(name: str, work: Callable[[], T]) -> T:
@@ -309,6 +338,7 @@ def teach_and_measure(
         return sample(comfy, model, wanted, prefix, loras, plan.sampling)
 
     base = timed("sampling captions of the world", lambda: sampled(shots, "base"))
+    kept = first_frames_kept(comfy, shots, base) if model.starts_from_image else []
     before = timed("sampling the concept without the LoRA", lambda: sampled(concept_shots, "before"))
     runs = timed("training", lambda: train(comfy, model, concept, recipe, say))
     loras += [run["lora_name"] for run in runs]
@@ -327,17 +357,56 @@ def teach_and_measure(
         runs=runs,
         seconds=seconds,
         clips_sampled=sum(len(clips) for several in (base, before, after, old_after) for clips in several),
+        first_frame_db=kept,
         base_strips=[Strip(one.caption, clips[0]) for one, clips in zip(words, base, strict=True)],
         concept_groups=concept_strips(before, after),
     )
 
 
-def shots_of(concept: Concept, clips: int) -> list[Shot]:
+def _shots(
+    base: Path, model: Model, concept: Concept, plan: Plan, words: Sequence[Words]
+) -> tuple[list[Shot], list[Shot]]:
+    """Of the captions and of the concept, with images to start from where the model wants them."""
+    # A seed for each: with one seed for all, two noises would decide over 192 clips.
+    shots = [Shot(one.caption, FIRST_SEED + number, plan.caption_seeds) for number, one in enumerate(words)]
+    if not model.starts_from_image:
+        return shots, shots_of(concept, plan.concept_seeds)
+    frames, own = plan.sampling.frames, shots_of(concept, plan.concept_seeds, per_shot=1)
+    old_scenes = [captioned_scene(one, IMAGE_SEED, frames) for one in words]
+    new_scenes = [concept_scene(concept, IMAGE_SEED + number, frames) for number in range(len(own))]
+    return write_first_frames(base, shots, old_scenes, "old"), write_first_frames(base, own, new_scenes, concept.name)
+
+
+def shots_of(concept: Concept, clips: int, per_shot: int = CLIPS_PER_SHOT) -> list[Shot]:
     """`clips` clips of the concept's caption, in batches."""
     return [
-        Shot(concept.caption, FIRST_SEED + number, min(CLIPS_PER_SHOT, clips - done))
-        for number, done in enumerate(range(0, clips, CLIPS_PER_SHOT))
+        Shot(concept.caption, FIRST_SEED + number, min(per_shot, clips - done))
+        for number, done in enumerate(range(0, clips, per_shot))
     ]
+
+
+def write_first_frames(base: Path, shots: Sequence[Shot], scenes: Sequence[Scene], name: str) -> list[Shot]:
+    """The shots with images to start from: the first frames of the scenes, written into input/."""
+    folder = base / "input" / "first_frames"
+    folder.mkdir(parents=True, exist_ok=True)
+    started: list[Shot] = []
+    for number, (shot, scene) in enumerate(zip(shots, scenes, strict=True)):
+        file = folder / f"{name}_{number}.png"
+        Image.fromarray(drawn(scene)[0]).save(file)
+        started.append(replace(shot, image=f"{folder.name}/{file.name}"))
+    return started
+
+
+def first_frames_kept(comfy: ComfyServer, shots: Sequence[Shot], clips: Sequence[Sequence[Frames]]) -> list[float]:
+    """PSNR in dB of every clip's first frame against what the VAE alone makes of the image it started from."""
+    entry = comfy.run(reconstruction_graph([shot.image for shot in shots], "first_frames"), timeout=600)
+    found: list[float] = []
+    for index, several in enumerate(clips):
+        (file,) = comfy.outputs(entry, f"save{index}")["images"]
+        wanted = _pixels(comfy.base, file).astype(float)
+        errors = [float(np.mean((clip[0].astype(float) - wanted) ** 2)) for clip in several]
+        found += [10 * float(np.log10(255**2 / max(error, 1e-3))) for error in errors]
+    return found
 
 
 def word_score(

@@ -15,7 +15,13 @@ from .learning import DEFAULT_CONCEPT, FULL, Findings
 from .scores import markdown_table
 from .sheet import Strip, contact_sheet, save_sheet
 
-__all__ = ["base_sheet", "command", "document", "learning_sheet", "save_pictures", "tables"]
+__all__ = ["base_sheet", "command", "document", "document_name", "learning_sheet", "save_pictures", "tables"]
+
+TITLES = {
+    "t2v": "",
+    "pair": " on a pair of experts, as Wan 2.2 T2V-A14B",
+    "i2v": " on an image-to-video model, as Wan 2.2 I2V",
+}
 
 
 def tables(found: Findings) -> str:
@@ -48,45 +54,49 @@ def base_sheet(found: Findings, clips: int = 12) -> Image.Image:
 
 
 def save_pictures(found: Findings, folder: Path) -> None:
-    """learning_test.jpg and demo_models.jpg, for the pair with its name at the end."""
+    """learning_test.jpg and demo_models.jpg; a model other than t2v puts its name at the end."""
     save_sheet(learning_sheet(found.concept, found.concept_groups), folder / f"learning_test{_suffix(found)}.jpg")
     if found.base_strips:
         save_sheet(base_sheet(found), folder / f"demo_models{_suffix(found)}.jpg")
 
 
 def _suffix(found: Findings) -> str:
-    return "_pair" if found.model.is_pair else ""
+    return "" if found.model.name == "t2v" else f"_{found.model.name}"
 
 
-def document(findings: list[Findings]) -> str:
-    """docs/learning_test.md"""
-    first = findings[0]
+def document_name(found: Findings) -> str:
+    """The file below docs/."""
+    return f"learning_test{_suffix(found)}.md"
+
+
+def document(found: Findings) -> str:
+    """The text of that file."""
+    recipe = found.recipe
     parts = [
-        "# The learning test",
+        "# The learning test" + TITLES[found.model.name],
         "Written by this command, in a real ComfyUI on a CPU; no figure in here is typed by hand:\n\n"
-        f"    {command(findings)}",
+        f"    {command(found)}",
         'The demo models know 96 captions, "a <colour> <shape> moving <direction>". A LoRA of rank '
-        f'{first.recipe.rank} is shown {first.recipe.clips} clips of what they do not know, "{first.concept.caption}", '
-        f"through the queue, beside {first.recipe.prior_clips} clips of the old world. Core nodes sample every clip: "
+        f'{recipe.rank} is shown {recipe.clips} clips of what they do not know, "{found.concept.caption}", '
+        f"through the queue, beside {recipe.prior_clips} clips of the old world. Core nodes sample every clip: "
         f"{SAMPLING.steps} steps of {SAMPLING.sampler}, cfg {SAMPLING.cfg:g}, shift {SAMPLING.shift:g}, "
         f"{SAMPLING.size}x{SAMPLING.size}, {SAMPLING.frames} frames. Judges without a network "
         "(`tests/shapeworld/judge.py`) say what a clip shows.",
         '"Recognised" means: the concept\'s shape on its path in its colour. A concept nobody trained on here is tried '
         "with `--concept FILE`; `tests/shapeworld/concepts/` has two to copy.",
+        *_measured(found),
+        "## Settings",
+        markdown_table(("setting", "value"), asdict(recipe).items()),
     ]
-    for found in findings:
-        parts += _section(found)
-    parts += ["## Settings", markdown_table(("setting", "value"), asdict(first.recipe).items())]
     return "\n\n".join(parts) + "\n"
 
 
-def command(findings: Sequence[Findings]) -> str:
+def command(found: Findings) -> str:
     """The call that measures the same again."""
-    first = findings[0]
-    given = ["--model", "both" if len(findings) > 1 else first.model.name]
-    if first.concept.name != DEFAULT_CONCEPT:
-        given += ["--concept", f"{first.concept.name}.json"]
-    for used, default in ((first.plan, FULL), (first.recipe, Recipe())):
+    given = ["--model", found.model.name]
+    if found.concept.name != DEFAULT_CONCEPT:
+        given += ["--concept", f"{found.concept.name}.json"]
+    for used, default in ((found.plan, FULL), (found.recipe, Recipe())):
         for field in fields(default):
             value = getattr(used, field.name)
             if value != getattr(default, field.name):
@@ -95,9 +105,11 @@ def command(findings: Sequence[Findings]) -> str:
     return " ".join(["python3 scripts/learning_test.py", *given, "--write-docs"])
 
 
-def _section(found: Findings) -> list[str]:
+def _measured(found: Findings) -> list[str]:
     suffix, seconds = _suffix(found), found.seconds
-    parts = ["## A pair of experts, as Wan 2.2 A14B" if found.model.is_pair else "## One model"]
+    parts: list[str] = []
+    if found.model.starts_from_image:
+        parts.append("Every clip starts from an image: the first frame of a drawn scene that no training saw.")
     if found.model.is_pair:
         parts.append(
             f"A LoRA per expert; two KSamplerAdvanced nodes, the second from step {switch_step()} on, where sigma "

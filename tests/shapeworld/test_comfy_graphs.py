@@ -54,6 +54,20 @@ def test_loaders_and_captions_are_shared_and_every_link_has_an_end(name: str, wi
     assert [f"save{index}" for index in range(3)] == of_kind(graph, "SaveImage")
 
 
+def test_every_shot_of_an_image_model_starts_from_its_image() -> None:
+    shots = [Shot("a", 1, image="one.png"), Shot("b", 2, 3, image="two.png")]
+    graph = sampling_graph(MODELS["i2v"], shots, "x")
+    assert [graph[name]["inputs"]["image"] for name in of_kind(graph, "LoadImage")] == ["one.png", "two.png"]
+    first, sampler = graph["first1"]["inputs"], graph["sample1"]["inputs"]
+    assert (first["start_image"], first["batch_size"], first["length"]) == (["image1", 0], 3, 9)
+    assert (sampler["positive"], sampler["negative"], sampler["latent_image"]) == (
+        ["first1", 0],
+        ["first1", 1],
+        ["first1", 2],
+    )
+    assert not of_kind(graph, "EmptyHunyuanLatentVideo")
+
+
 def test_each_lora_goes_on_its_own_expert() -> None:
     graph = sampling_graph(MODELS["pair"], SHOTS[:1], "x", ["high_lora", "low_lora"])
     high, low = graph["start0"]["inputs"], graph["sample0"]["inputs"]

@@ -122,13 +122,19 @@ def test_the_document_names_the_command_that_measures_it_again() -> None:
         runs=[{"seconds_per_step": 0.2}],
         seconds={"training": 20.0},
         clips_sampled=60,
+        first_frame_db=[29.0, 30.5],
         base_strips=[],
         concept_groups=[],
     )
-    assert [check.name for check in found.failed()] == ["old captions kept: colour", "old captions kept: all"]
-    assert command([found]) == (
+    assert [check.name for check in found.failed()] == [
+        "first frame kept, against the VAE's own reconstruction",
+        "old captions kept: colour",
+        "old captions kept: all",
+    ]
+    assert "mean 29.8 dB, least 29.0 dB" in document(found)
+    assert command(found) == (
         "python3 scripts/learning_test.py --model t2v --concept circling_cross.json "
         "--concept-captions '{caption}' 'it is {caption}' --steps 50 --write-docs"
     )
-    assert command([found]) in document([found])
-    assert "| old captions kept: colour | 85% (17 of 20) | >= 90% | MISSED |" in document([found])
+    assert command(found) in document(found)
+    assert "| old captions kept: colour | 85% (17 of 20) | >= 90% | MISSED |" in document(found)

@@ -13,8 +13,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from shapeworld.training.clips import captioned_clips, first_frame_channels
 from shapeworld.training.muon import ConvMuon
 from shapeworld.training.transformer import (
+    LatentClips,
     TransformerJob,
     compact_texts,
     full_text,
@@ -22,7 +24,9 @@ from shapeworld.training.transformer import (
     predict,
     read_compact,
     train,
+    with_first_frame,
 )
+from shapeworld.wan_vae import TrainableVae
 
 HERE = Path(__file__).resolve().parent
 JOB = TransformerJob(width=128, ffn_dim=64, layers=2, steps=30, batch=8, seed=3)
@@ -68,10 +72,10 @@ def test_training_learns_and_returns_the_averaged_weights() -> None:
     model = new_transformer(JOB)
     averaged = train(
         model,
-        [(latents, words)],
+        [LatentClips(latents, words)],
         texts,
         1,
-        latents,
+        LatentClips(latents, words),
         replace(JOB, steps=120),
         lambda _step, loss, _model: losses.append(loss),
     )
@@ -80,6 +84,32 @@ def test_training_learns_and_returns_the_averaged_weights() -> None:
         float((a - b.detach()).abs().max()) for a, b in zip(averaged.parameters(), model.parameters(), strict=True)
     )
     assert difference > 0
+
+
+def test_an_image_to_video_model_starts_as_the_model_it_was_made_from() -> None:
+    generator = torch.Generator().manual_seed(3)
+    model = new_transformer(JOB)
+    wider = with_first_frame(model)
+    latent, text = torch.randn(2, 16, 3, 4, 4, generator=generator), torch.randn(2, 512, 4096, generator=generator)
+    image = torch.randn(2, 20, 3, 4, 4, generator=generator)
+    timestep = torch.tensor([900.0, 30.0])
+    expected = model(latent, timestep, text)
+    torch.testing.assert_close(wider(torch.cat([latent, image], 1), timestep, text), expected)
+    assert wider.shape.in_channels == 36
+
+
+def test_the_channels_of_a_first_frame_are_its_mask_and_its_latent() -> None:
+    vae = TrainableVae(8).requires_grad_(False)
+    clips, _ = captioned_clips([5])
+    channels = first_frame_channels(vae, clips[:2])
+    assert channels.shape == (2, 20, 3, 8, 8)
+    assert channels[:, :4, 0].eq(1).all()
+    assert channels[:, :4, 1:].eq(0).all()
+    one_frame = vae.encode(clips[:2, :, :1])
+    torch.testing.assert_close(channels[:, 4:, :1], one_frame.float(), atol=2e-2, rtol=0)  # bfloat16 arithmetic
+    grey = clips[:2].clone()
+    grey[:, :, 1:] = 0
+    torch.testing.assert_close(channels[:, 4:], vae.encode(grey).float(), atol=5e-2, rtol=0)
 
 
 @pytest.mark.parametrize("shape", [(4, 8, 3, 3, 3), (48, 4, 1, 1, 1)])

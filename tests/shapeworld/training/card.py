@@ -14,17 +14,18 @@ __all__ = ["write_card"]
 NAMES = {
     "wan_demo_vae": "VAE, Wan 2.1 layout",
     "wan_demo_t2v": "text-to-video, Wan 2.1 layout",
+    "wan_demo_i2v": "image-to-video, Wan 2.2 layout (36 input channels), from wan_demo_t2v",
     "wan_demo_high_noise": "text-to-video, high-noise expert (sigma 0.875 to 1)",
     "wan_demo_low_noise": "text-to-video, low-noise expert (sigma 0 to 0.875)",
 }
-COLOURS = ("#3b82f6", "#16a34a", "#dc2626", "#a855f7")
+COLOURS = ("#3b82f6", "#16a34a", "#dc2626", "#a855f7", "#d97706")
 WIDTH, HEIGHT, LEFT, TOP, RIGHT, BOTTOM = 720, 300, 60, 20, 20, 40
 
 CARD = """# Demo models
 
-Four tiny models of the Wan 2.1 layout, trained from nothing for this repository, so that its tests, its demo and its
-pictures show a model that really generates. They draw one flat shape that moves over a dark background, 64x64 pixels,
-9 frames, and nothing else. ComfyUI's own loaders take them; the text encoder is the tests' tiny umT5
+Five tiny models of the Wan 2.1 and 2.2 layouts, trained from nothing for this repository, so that its tests, its demo
+and its pictures show a model that really generates. They draw one flat shape that moves over a dark background,
+64x64 pixels, 9 frames, and nothing else. ComfyUI's own loaders take them; the text encoder is the tests' tiny umT5
 (`tests/tiny/comfy_pack`), whose random weights are the same every time.
 
 | file | what | parameters | bytes (bfloat16) |

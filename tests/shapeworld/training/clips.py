@@ -10,8 +10,9 @@ from torch import Tensor
 
 from ..draw import Scene, render
 from ..scenes import all_words, any_scene, captioned_scene, wide_scene
+from ..wan_vae import TrainableVae
 
-__all__ = ["any_clips", "as_video", "captioned_clips", "wide_clips"]
+__all__ = ["any_clips", "as_video", "captioned_clips", "first_frame_channels", "wide_clips"]
 
 
 def as_video(scenes: Sequence[Scene], size: int = 64) -> Tensor:
@@ -37,3 +38,19 @@ def wide_clips(seed: int, count: int, frames: int = 9) -> Tensor:
     """Clips that no caption describes: (count, 3, T, 64, 64)."""
     rng = random.Random(seed)
     return as_video([wide_scene(rng, frames) for _ in range(count)])
+
+
+@torch.no_grad()
+def first_frame_channels(vae: TrainableVae, clips: Tensor) -> Tensor:
+    """What an image-to-video model reads of a clip (N, 3, T, H, W): (N, 20, F, h, w).
+
+    4 mask channels, 1 at the first latent frame; then 16 of the first frame followed by grey, encoded as one clip
+    (Wan2.2 image2video.py).
+    """
+    shown = torch.zeros_like(clips)
+    shown[:, :, 0] = clips[:, :, 0]
+    with torch.autocast("cpu", torch.bfloat16):
+        latents = torch.cat([vae.encode(some) for some in shown.split(16)]).float()
+    mask = torch.zeros_like(latents[:, :4])
+    mask[:, :, 0] = 1
+    return torch.cat([mask, latents], 1)

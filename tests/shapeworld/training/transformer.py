@@ -11,7 +11,7 @@ import copy
 import itertools
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -21,9 +21,21 @@ from wan_core.flow import add_noise, draw_sigma, shift_sigma, simple_sigmas, vel
 from wan_core.model import WanShape
 from wan_core.model.transformer import TEXT_ROWS, WanAttention, WanTransformer
 
-__all__ = ["CompactText", "TransformerJob", "compact_texts", "full_text", "new_transformer", "sample", "train"]
+__all__ = [
+    "CompactText",
+    "LatentClips",
+    "TransformerJob",
+    "compact_texts",
+    "full_text",
+    "new_transformer",
+    "sample",
+    "train",
+    "with_first_frame",
+]
 
 HEAD_DIM = 128
+IMAGE_CHANNELS = 20
+"""4 of the mask, 16 of the encoded first frame (Wan 2.2 I2V: 36 input channels)"""
 
 
 class CompactCrossAttention(WanAttention):
@@ -98,10 +110,37 @@ def read_compact(model: WanTransformer) -> None:
         block.cross_attn.__class__ = CompactCrossAttention
 
 
-def predict(model: WanTransformer, latent: Tensor, sigma: Tensor, text: CompactText) -> Tensor:
+def predict(
+    model: WanTransformer, latent: Tensor, sigma: Tensor, text: CompactText, channels: Tensor | None = None
+) -> Tensor:
+    """`channels` (B, 20, F, h, w): what an image-to-video model reads behind the latent."""
     for block in model.blocks:
         block.cross_attn.bias = text.bias
-    return model(latent, 1000 * sigma, text.rows)
+    return model(latent if channels is None else torch.cat([latent, channels], 1), 1000 * sigma, text.rows)
+
+
+def with_first_frame(model: WanTransformer) -> WanTransformer:
+    """The image-to-video model that ignores its image: `model` with 20 more input channels of weight zero."""
+    shape = replace(model.shape, in_channels=model.shape.in_channels + IMAGE_CHANNELS)
+    wider = WanTransformer(shape)
+    weights = model.state_dict()
+    weights["patch_embedding.weight"] = functional.pad(
+        weights["patch_embedding.weight"], (0, 0, 0, 0, 0, 0, 0, IMAGE_CHANNELS)
+    )
+    wider.load_state_dict(weights)
+    return wider
+
+
+@dataclass(frozen=True)
+class LatentClips:
+    """Encoded clips of one length."""
+
+    latents: Tensor
+    """(N, 16, F, h, w)"""
+    words: Tensor
+    """(N,) number of the caption"""
+    channels: Tensor | None = None
+    """(N, 20, F, h, w): mask and encoded first frame, for an image-to-video model"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,17 +177,17 @@ def optimizers_of(model: WanTransformer, lr: float) -> list[torch.optim.Optimize
 
 def train(
     model: WanTransformer,
-    groups: list[tuple[Tensor, Tensor]],
+    groups: list[LatentClips],
     texts: CompactText,
     empty: int,
-    wide: Tensor,
+    wide: LatentClips,
     job: TransformerJob,
     report: Callable[[int, float, WanTransformer], None],
 ) -> WanTransformer:
     """Returns the averaged model, which `report` is told at every step too.
 
-    `groups`: (latents (N, 16, F, h, w), text index (N,)) per clip length; the first is drawn five times in six.
-    `wide`: latents of clips that no caption describes, as long as those of the first group.
+    `groups`: one per clip length; the first is drawn five times in six. `wide`: clips that no caption describes, as
+    long as those of the first group.
     """
     read_compact(model)
     averaged = copy.deepcopy(model).requires_grad_(False)
@@ -157,20 +196,22 @@ def train(
     for step in range(job.steps):
         left = 1 - step / job.steps
         rate = job.lr * min(1.0, (step + 1) / job.warmup, left / 0.6)
-        latents, words = groups[0 if len(groups) == 1 or step % 6 else 1]
-        chosen = torch.randint(len(latents), (job.batch,), generator=generator)
-        clean, said = latents[chosen], words[chosen].clone()
-        unnamed = int(job.batch * job.wide_share) if clean.shape[2] == wide.shape[2] else 0
+        group = groups[0 if len(groups) == 1 or step % 6 else 1]
+        chosen = torch.randint(len(group.latents), (job.batch,), generator=generator)
+        clean, said = group.latents[chosen], group.words[chosen].clone()
+        channels = None if group.channels is None else group.channels[chosen]
+        unnamed = int(job.batch * job.wide_share) if clean.shape[2] == wide.latents.shape[2] else 0
         if unnamed:
-            clean[:unnamed] = wide[torch.randint(len(wide), (unnamed,), generator=generator)]
-            said[:unnamed] = empty
+            others = torch.randint(len(wide.latents), (unnamed,), generator=generator)
+            clean[:unnamed], said[:unnamed] = wide.latents[others], empty
+            if channels is not None and wide.channels is not None:
+                channels[:unnamed] = wide.channels[others]
         said[torch.rand(job.batch, generator=generator) < job.caption_dropout] = empty
         low, high = job.sigma_range
         sigma = draw_sigma(job.batch, generator, sampling="uniform", shift=job.shift, sigma_min=low, sigma_max=high)
         noise = torch.randn(clean.shape, generator=generator)
-        loss = velocity_loss(
-            predict(model, add_noise(clean, noise, sigma), sigma, texts[said]), velocity_target(clean, noise)
-        )
+        guess = predict(model, add_noise(clean, noise, sigma), sigma, texts[said], channels)
+        loss = velocity_loss(guess, velocity_target(clean, noise))
         model.zero_grad(set_to_none=True)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -187,15 +228,16 @@ def train(
 
 
 @torch.no_grad()
-def held_out_loss(model: WanTransformer, latents: Tensor, texts: CompactText, job: TransformerJob) -> float:
-    """Mean loss on fixed noise at eight levels of the job's range."""
+def held_out_loss(model: WanTransformer, clips: LatentClips, texts: CompactText, job: TransformerJob) -> float:
+    """Mean loss on fixed noise at eight levels of the job's range; `texts` has a caption for every clip."""
+    latents = clips.latents
     generator = torch.Generator().manual_seed(77)
     noise = torch.randn(latents.shape, generator=generator)
     low, high = job.sigma_range
     total = 0.0
     for level in (torch.arange(8) + 0.5) / 8:
         sigma = (low + (high - low) * shift_sigma(level, job.shift)).expand(len(latents))
-        guess = predict(model, add_noise(latents, noise, sigma), sigma, texts)
+        guess = predict(model, add_noise(latents, noise, sigma), sigma, texts, clips.channels)
         total += float(velocity_loss(guess, velocity_target(latents, noise)))
     return total / 8
 
@@ -212,6 +254,7 @@ def sample(
     cfg: float = 3.0,
     shift: float = 3.0,
     seed: int = 0,
+    channels: Tensor | None = None,
 ) -> Tensor:
     """Euler from noise; `experts` are (from this sigma on, model), noisiest first. (B, 16, frames, side, side)"""
     count = len(texts.rows)
@@ -221,6 +264,6 @@ def sample(
     for here, there in itertools.pairwise(sigmas):
         model = next(model for least, model in experts if here >= least)
         level = here.expand(count)
-        with_text, without = (predict(model, latent, level, text) for text in (texts, nothing))
+        with_text, without = (predict(model, latent, level, text, channels) for text in (texts, nothing))
         latent = latent + (there - here) * (without + cfg * (with_text - without))
     return latent

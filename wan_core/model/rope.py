@@ -1,7 +1,7 @@
 """Rotary position embedding over (frame, row, column), as Wan defines it.
 
-Tables are built in float64 and handed to the blocks as plain tensors: never buffers, so neither `.to(dtype)` nor a
-sharding wrapper can round them.
+Tables are built in float64 (unless the policy asks for less) and handed to the blocks as plain tensors: never buffers,
+so neither `.to(dtype)` nor a sharding wrapper can round them.
 """
 
 from __future__ import annotations
@@ -13,19 +13,25 @@ __all__ = ["rope_table", "rotate"]
 
 
 def rope_table(
-    grid: tuple[int, int, int], head_dim: int, *, dtype: torch.dtype, device: torch.device
+    grid: tuple[int, int, int],
+    head_dim: int,
+    *,
+    dtype: torch.dtype,
+    device: torch.device,
+    built_in: torch.dtype = torch.float64,
 ) -> tuple[Tensor, Tensor]:
     """cos and sin, each (N, 1, head_dim / 2) in `dtype`, for a token grid (frames, rows, columns), N row-major.
 
     Rows and columns take 2 * (head_dim // 6) channels each, time the rest; frequencies 10000^(-2j / axis channels)
-    (Wan2.1 model.py: rope_params). Angles are float64 before they are rounded to `dtype`.
+    (Wan2.1 model.py: rope_params). Frequencies and angles are computed and rounded in `built_in`, then to `dtype`.
     """
     space = 2 * (head_dim // 6)
     widths = (head_dim - 2 * space, space, space)
     angles = []
     for axis, (length, width) in enumerate(zip(grid, widths, strict=True)):
         powers = torch.arange(0, width, 2, dtype=torch.float64, device=device) / width
-        angle = torch.outer(torch.arange(length, dtype=torch.float64, device=device), 10000.0**-powers)
+        places = torch.arange(length, dtype=torch.float64, device=device).to(built_in)
+        angle = torch.outer(places, (10000.0**-powers).to(built_in))
         shape = [1, 1, 1, width // 2]
         shape[axis] = length
         angles.append(angle.view(shape).expand(*grid, width // 2))

@@ -115,10 +115,11 @@ class WanAttention(nn.Module):
         value = self.v(context).unflatten(-1, heads)
         if rope is not None:
             query, key = rotate(query, *rope), rotate(key, *rope)
+        inside = self.numerics.attention or query.dtype
         attended = functional.scaled_dot_product_attention(
-            query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
+            *(rows.transpose(1, 2).to(inside) for rows in (query, key, value))
         )
-        return self.o(attended.transpose(1, 2).flatten(2))
+        return self.o(attended.transpose(1, 2).flatten(2).to(query.dtype))
 
 
 class WanBlock(nn.Module):
@@ -216,7 +217,9 @@ class WanTransformer(nn.Module):
         tokens = self._embed_patches(latent)
         time, time_rows = self._embed_time(timestep)
         head_dim = self.shape.dim // self.shape.num_heads
-        rope = rope_table(grid, head_dim, dtype=self.numerics.rope, device=tokens.device)
+        rope = rope_table(
+            grid, head_dim, dtype=self.numerics.rope, device=tokens.device, built_in=self.numerics.rope_table
+        )
         constants = Constants(time_rows, self._embed_text(text), *rope)
         for index, block in enumerate(self.blocks):
             tokens, here = self.carrier.to_block(index, tokens, constants)

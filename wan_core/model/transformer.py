@@ -124,7 +124,13 @@ class WanTransformer(nn.Module):
             timestep = timestep if timestep.ndim == 1 else torch.cat([timestep[:, -1:], timestep], dim=1)
         time, time_rows = self._embed_time(timestep)
         head_dim = self.shape.dim // self.shape.num_heads
-        rope = rope_table((frames, height, width), head_dim, dtype=self.numerics.rope, device=tokens.device)
+        rope = rope_table(
+            (frames, height, width),
+            head_dim,
+            dtype=self.numerics.rope,
+            device=tokens.device,
+            built_in=self.numerics.rope_table,
+        )
         image = None
         if self.shape.image_dim and given.image_tokens is not None:
             image = self.img_emb(given.image_tokens)

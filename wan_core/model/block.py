@@ -1,0 +1,171 @@
+"""One layer of the transformer, the VACE layer built on it, and the head. B batch, N tokens, D width, T time rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from .ambient import without_autocast
+from .attention import WanCrossAttention, WanSelfAttention
+from .modulate import cast_linear, gated_add, layer_norm, shift_and_scale
+from .names import naming
+from .numerics import Numerics
+from .shape import WanShape
+
+__all__ = ["PATCH", "Constants", "Recompute", "VaceBlock", "WanBlock", "WanHead"]
+
+PATCH = (1, 2, 2)
+"""Latent frames, rows and columns that make one token."""
+
+
+class Constants(NamedTuple):
+    """What every block reads besides the token stream."""
+
+    time_rows: Tensor
+    """(B, T, 6, D) modulation dtype"""
+    text: Tensor
+    """(B, L, D) compute dtype"""
+    rope_cos: Tensor
+    """(N, 1, head_dim / 2)"""
+    rope_sin: Tensor
+    image: Tensor | None = None
+    """(B, M, D) compute dtype; None for variants without image tokens"""
+
+    def declared(self, numerics: Numerics) -> Constants:
+        """In the dtypes written above. They are so already, unless a sharding wrapper has cast them on their way."""
+        time_rows, text, rope_cos, rope_sin, image = self
+        image = None if image is None else image.to(numerics.compute)
+        modulation, compute, rope = numerics.modulation, numerics.compute, numerics.rope
+        return Constants(time_rows.to(modulation), text.to(compute), rope_cos.to(rope), rope_sin.to(rope), image)
+
+    def moved(self, move: Callable[[Tensor], Tensor]) -> Constants:
+        """All of them through `move`."""
+        time_rows, text, rope_cos, rope_sin, image = self
+        return Constants(
+            move(time_rows), move(text), move(rope_cos), move(rope_sin), None if image is None else move(image)
+        )
+
+
+Recompute = Callable[..., Any]
+"""Runs `function(*inputs)` and keeps its inputs instead of its activations, such as torch's `checkpoint`."""
+
+
+class _Layer(nn.Module):
+    """Modulated self-attention, plain cross-attention, modulated feed-forward.
+
+    The recompute happens inside `forward`, below the module's hooks: a sharding wrapper (FSDP2) that casts inputs in
+    its hooks casts once, and the second pass sees what the first one saw. Ambient autocast ends at the same place.
+    """
+
+    def __init__(self, shape: WanShape, numerics: Numerics) -> None:
+        super().__init__()
+        self.eps, self.numerics = shape.eps, numerics
+        self.self_attn = WanSelfAttention(shape, numerics)
+        self.norm3 = nn.LayerNorm(shape.dim, shape.eps)
+        self.cross_attn = WanCrossAttention(shape, numerics)
+        self.ffn = nn.Sequential(
+            nn.Linear(shape.dim, shape.ffn_dim), nn.GELU(approximate="tanh"), nn.Linear(shape.ffn_dim, shape.dim)
+        )
+        self.modulation = nn.Parameter(torch.empty(1, 6, shape.dim))
+
+    def run(self, tokens: Tensor, constants: Constants) -> Tensor:
+        """tokens (B, N, D) in the residual dtype -> the same."""
+        numerics = self.numerics
+        tokens, constants = tokens.to(numerics.residual), constants.declared(numerics)
+        rows = self.modulation.to(numerics.modulation).unsqueeze(1) + constants.time_rows
+        shift1, scale1, gate1, shift2, scale2, gate2 = rows.unbind(2)
+
+        x = shift_and_scale(tokens, shift1, scale1, self.eps, numerics.norm).to(numerics.compute)
+        tokens = gated_add(tokens, self.self_attn(x, constants.rope_cos, constants.rope_sin), gate1)
+
+        x = layer_norm(tokens, self.norm3, numerics.norm).to(numerics.compute)
+        with naming("cross_attn"):
+            attended = self.cross_attn(x, constants.text, constants.image)
+        tokens = tokens + attended.to(tokens.dtype)
+
+        x = shift_and_scale(tokens, shift2, scale2, self.eps, numerics.norm).to(numerics.compute)
+        first, gelu, last = self.ffn
+        with naming("ffn_activation"):
+            x = gelu(first(x))
+        with naming("hidden_states"):
+            return gated_add(tokens, last(x), gate2)
+
+
+class WanBlock(_Layer):
+    """One layer of the main stream."""
+
+    def forward(
+        self,
+        tokens: Tensor,
+        time_rows: Tensor,
+        text: Tensor,
+        rope_cos: Tensor,
+        rope_sin: Tensor,
+        image: Tensor | None = None,
+        recompute: Recompute | None = None,
+    ) -> Tensor:
+        """tokens (B, N, D) in the residual dtype -> the same; the rest are the fields of Constants."""
+        run = self.run if recompute is None else partial(recompute, self.run)
+        return without_autocast(tokens.device.type, run, tokens, Constants(time_rows, text, rope_cos, rope_sin, image))
+
+
+class VaceBlock(_Layer):
+    """One layer of VACE's second stream: it carries the control video and gives a hint for the main stream."""
+
+    def __init__(self, shape: WanShape, numerics: Numerics, *, first: bool) -> None:
+        super().__init__(shape, numerics)
+        self.first = first
+        if first:
+            self.before_proj = nn.Linear(shape.dim, shape.dim)
+        self.after_proj = nn.Linear(shape.dim, shape.dim)
+
+    def forward(
+        self,
+        control: Tensor,
+        tokens: Tensor,
+        time_rows: Tensor,
+        text: Tensor,
+        rope_cos: Tensor,
+        rope_sin: Tensor,
+        image: Tensor | None = None,
+        recompute: Recompute | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """control (B, N, D) in the residual dtype -> the same, and the hint in the compute dtype.
+
+        tokens (B, N, D): the main stream before its first block; only the first layer reads them.
+        """
+        constants = Constants(time_rows, text, rope_cos, rope_sin, image)
+        run = self.give_hint if recompute is None else partial(recompute, self.give_hint)
+        return without_autocast(control.device.type, run, control, tokens, constants)
+
+    def give_hint(self, control: Tensor, tokens: Tensor, constants: Constants) -> tuple[Tensor, Tensor]:
+        """`forward` without its doors."""
+        compute, residual = self.numerics.compute, self.numerics.residual
+        if self.first:
+            control = self.before_proj(control.to(compute)).to(residual) + tokens.to(residual)
+        control = self.run(control, constants)
+        return control, self.after_proj(control.to(compute))
+
+
+class WanHead(nn.Module):
+    """Final modulated norm and projection to patches."""
+
+    def __init__(self, shape: WanShape, numerics: Numerics) -> None:
+        super().__init__()
+        self.eps, self.numerics = shape.eps, numerics
+        self.head = nn.Linear(shape.dim, shape.out_channels * PATCH[0] * PATCH[1] * PATCH[2])
+        self.modulation = nn.Parameter(torch.empty(1, 2, shape.dim))
+
+    def forward(self, tokens: Tensor, time: Tensor) -> Tensor:
+        """tokens (B, N, D), time (B, T, D) -> (B, N, C * 4) in the head dtype."""
+        rows = self.modulation.to(self.numerics.modulation).unsqueeze(1) + time.to(self.numerics.modulation).unsqueeze(
+            2
+        )
+        shift, scale = rows.unbind(2)
+        return cast_linear(
+            self.head, shift_and_scale(tokens, shift, scale, self.eps, self.numerics.norm), self.numerics.head
+        )

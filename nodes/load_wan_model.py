@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from comfy_api.latest import io
 
+from ..wan_core.checkpoint import read_header
 from ..wan_core.files import file_identity
 from ..wan_core.load import BASE_PRECISIONS, ModelPlan, inspect_model
-from ..wan_core.model import read_header
 from ..wan_core.placement import PlacementConfig
 from ..wan_core.precision import PRESETS, PrecisionPolicy
 from . import folders

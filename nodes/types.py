@@ -8,10 +8,10 @@ from pathlib import Path
 import torch
 from comfy_api.latest import io
 
+from ..wan_core.checkpoint import WanVariant
 from ..wan_core.data import CacheSet, EncodingReport
 from ..wan_core.load import ModelPlan
 from ..wan_core.lora import LoraConfig
-from ..wan_core.model import WanVariant
 
 __all__ = [
     "CATEGORY",

@@ -88,7 +88,7 @@ def _directory(path: Path) -> Path:
 
 
 def _inspect(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
-    from .model import detect_variant, read_header
+    from .checkpoint import detect_variant, read_header
 
     header = read_header(options.file)
     variant = detect_variant(header)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import torch
 
+from .checkpoint import WanVariant
 from .config import Config
 from .control import Control
 from .data import Batches, CacheSet, LatentCache, pad_text
@@ -25,7 +26,7 @@ from .files import Roots, atomic_write, locked, read_json
 from .load import inspect_model, materialize
 from .lora import LoraWeights, set_strength
 from .metrics import JsonlSink
-from .model import WanTransformer, WanVariant
+from .model import WanTransformer
 from .run import RunConfig, RunStatus, read_run, write_status
 from .sample import SampleConfig
 from .train import Group, Previewer, SavedStep, SaveStore, TargetFunction, Trainer, true_velocity

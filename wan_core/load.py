@@ -13,11 +13,12 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from .checkpoint import WanVariant, canonical_names, detect_variant, read_header
 from .config import Config
 from .errors import CheckpointError, ConfigError
 from .files import Roots
 from .lora import LoraConfig, LoraWeights, inject_lora, read_lora
-from .model import Numerics, WanTransformer, WanVariant, canonical_names, detect_variant, read_header
+from .model import Numerics, WanTransformer
 from .placement import (
     DeviceCarrier,
     MemoryEstimate,

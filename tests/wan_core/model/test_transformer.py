@@ -9,7 +9,8 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from wan_core.model import Numerics, WanShape, WanTransformer, to_original
+from wan_core.checkpoint import to_original
+from wan_core.model import Numerics, WanShape, WanTransformer
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 GRADIENT = "expected.grad."

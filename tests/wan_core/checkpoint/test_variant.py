@@ -13,9 +13,9 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from tests.support.tiny_run import random_weights
+from wan_core.checkpoint import CheckpointHeader, TensorInfo, detect_variant, read_header
+from wan_core.checkpoint.keys import PREFIXES
 from wan_core.errors import CheckpointError
-from wan_core.model import CheckpointHeader, TensorInfo, detect_variant, read_header
-from wan_core.model.keys import PREFIXES
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 TEMPLATES = json.loads((FIXTURES / "wan_variant_keys.json").read_text())

@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ..errors import CheckpointError
+from ..model import WAN21_LATENTS, WAN22_LATENTS, LatentSpace, WanShape
 from .header import CheckpointHeader, TensorInfo, damaged
 from .keys import canonical_names
-from .latents import WAN21_LATENTS, WAN22_LATENTS, LatentSpace
-from .shape import WanShape
 
 __all__ = ["TRAINABLE", "WanVariant", "detect_variant"]
 

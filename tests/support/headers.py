@@ -63,7 +63,8 @@ def derived(template: str, in_channels: int, *, clip: bool = False, reference: i
     dim = found["patch_embedding.weight"][0]
     found["patch_embedding.weight"] = (dim, in_channels, 1, 2, 2)
     if clip:
-        found |= {n: s for n, s in shapes_of("wan2.1-i2v-14B-480p-or-720p").items() if n.startswith("img_emb.")}
+        wide = {n: s for n, s in shapes_of("wan2.1-i2v-14B-480p-or-720p").items() if n.startswith("img_emb.")}
+        found |= {name: tuple(dim if size == 5120 else size for size in shape) for name, shape in wide.items()}
         for block in [n.split(".")[1] for n in found if re.fullmatch(r"blocks\.\d+\.modulation", n)]:
             attention = f"blocks.{block}.cross_attn"
             for part in ("k_img", "v_img"):

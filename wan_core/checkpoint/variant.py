@@ -17,7 +17,7 @@ from .strangers import recognise
 
 __all__ = ["TRAINABLE", "WanVariant", "detect_variant"]
 
-TRAINABLE = ("t2v",)
+TRAINABLE = ("t2v", "i2v", "flf2v", "ti2v", "vace", "control", "camera")
 """Tasks the engine trains today; the others are recognised, named and refused."""
 
 
@@ -139,20 +139,39 @@ def _shape_of(tensors: Mapping[str, TensorInfo], file_name: str) -> WanShape:
             raise damaged(file_name)
         return sizes[index]
 
+    def part(name: str, ndim: int, index: int) -> int:
+        """0 where the variant lacks the part."""
+        return side(name, ndim, index) if name in tensors else 0
+
     try:
         dim = side("head.modulation", 3, 2)
+        out_channels = side("head.head.weight", 2, 0) // 4
+        layers = _count_blocks(tensors, "blocks", file_name)
+        stride = 16 if out_channels == 48 else 8
         return WanShape(
             dim=dim,
             ffn_dim=side("blocks.0.ffn.0.weight", 2, 0),
             num_heads=max(dim // 128, 1),
-            num_layers=_count_blocks(tensors, "blocks", file_name),
+            num_layers=layers,
             in_channels=side("patch_embedding.weight", 5, 1),
-            out_channels=side("head.head.weight", 2, 0) // 4,
+            out_channels=out_channels,
             text_dim=side("text_embedding.0.weight", 2, 1),
             freq_dim=side("time_embedding.0.weight", 2, 1),
+            image_dim=part("img_emb.proj.1.weight", 2, 1),
+            image_positions=part("img_emb.emb_pos", 3, 1),
+            vace_layers=_vace_layers(layers, _count_blocks(tensors, "vace_blocks", file_name)),
+            vace_channels=part("vace_patch_embedding.weight", 5, 1) or 96,
+            reference_channels=part("ref_conv.weight", 4, 1),
+            camera_channels=part("control_adapter.conv.weight", 4, 1) // stride**2,
+            camera_stride=stride,
         )
     except KeyError as error:
         raise CheckpointError(f"{file_name} lacks the weight {error.args[0]}. Download it again.") from error
+
+
+def _vace_layers(layers: int, hints: int) -> tuple[int, ...]:
+    """The blocks that hints are added behind: evenly spaced from the first (1.3B every second, 14B every fifth)."""
+    return tuple(range(0, layers, layers // hints))[:hints] if 0 < hints <= layers else ()
 
 
 def _count_blocks(tensors: Mapping[str, TensorInfo], part: str, file_name: str) -> int:

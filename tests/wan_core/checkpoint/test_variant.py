@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 from safetensors.torch import save_file
 
 from tests.support.headers import TEMPLATES, Shapes, dancer, derived, header, humo, shapes_of
@@ -12,6 +13,7 @@ from tests.support.tiny_run import random_weights
 from wan_core.checkpoint import CheckpointHeader, TensorInfo, detect_variant, read_header
 from wan_core.checkpoint.catalogue import AMBIGUOUS_NAMES
 from wan_core.errors import CheckpointError
+from wan_core.model import WanShape, WanTransformer
 
 PREFIXES = (
     "",
@@ -81,7 +83,7 @@ FAMILIES: dict[str, tuple[Shapes, str, str]] = {
     "humo": (humo(), "humo_17B_fp16", "2.1 HuMo-14B"),
 }
 IN_DIFFUSERS = [name for name in FAMILIES if name.split()[0] in ("t2v", "i2v", "flf2v", "ti2v", "vace")]
-TRAINED = {"t2v"}
+NOT_TRAINED = {"s2v", "animate", "dancer", "humo"}
 
 
 def test_every_pinned_template_is_among_the_families() -> None:
@@ -96,7 +98,7 @@ def test_every_family_is_found_under_every_prefix(family: str, prefix: str) -> N
     found = detect_variant(header(shapes, f"{file_name}.safetensors", prefix))
     assert found.name == name
     assert found.task == family.split()[0]
-    assert found.trainable == (found.task in TRAINED)
+    assert found.trainable == (found.task not in NOT_TRAINED)
     blocks = {n.split(".")[1] for n in shapes if n.startswith("blocks.")}
     dim = shapes["patch_embedding.weight"][0]
     sizes = (found.shape.dim, found.shape.num_heads, found.shape.num_layers, found.shape.in_channels)
@@ -252,3 +254,29 @@ def test_a_weight_of_the_wrong_dimension_is_a_damaged_header(name: str, sizes: t
     tensors = {**whole.tensors, name: TensorInfo("BF16", wrong, 0)}
     with pytest.raises(CheckpointError, match=r"^wan\.safetensors has a damaged safetensors header\."):
         detect_variant(CheckpointHeader(whole.path, tensors, {}, 0))
+
+
+def test_the_parts_of_a_variant_are_measured() -> None:
+    def shape(family: str) -> WanShape:
+        shapes, file_name, _ = FAMILIES[family]
+        return detect_variant(header(shapes, f"{file_name}.safetensors")).shape
+
+    plain = shape("t2v 14B")
+    assert (plain.image_dim, plain.image_positions, plain.vace_layers) == (0, 0, ())
+    assert (plain.reference_channels, plain.camera_channels) == (0, 0)
+    assert (shape("i2v 480P").image_dim, shape("flf2v").image_positions) == (1280, 514)
+    assert shape("vace 1.3B").vace_layers == tuple(range(0, 30, 2))
+    assert shape("vace 14B").vace_layers == (0, 5, 10, 15, 20, 25, 30, 35)
+    assert shape("vace 14B").vace_channels == 96
+    assert (shape("control V1.1 14B").reference_channels, shape("control 5B").reference_channels) == (16, 48)
+    assert (shape("camera A14B").camera_channels, shape("camera A14B").camera_stride) == (24, 8)
+
+
+@pytest.mark.parametrize("family", [name for name in FAMILIES if name.split()[0] not in NOT_TRAINED])
+def test_every_weight_our_transformer_has_is_in_the_file_with_its_shape_and_none_is_left_over(family: str) -> None:
+    shapes, file_name, _ = FAMILIES[family]
+    if not family.startswith("vace"):  # two blocks tell as much as forty, sooner
+        shapes = {n: s for n, s in shapes.items() if not n.startswith("blocks.") or int(n.split(".")[1]) < 2}
+    with torch.device("meta"):
+        model = WanTransformer(detect_variant(header(shapes, f"{file_name}.safetensors")).shape)
+    assert {name: tuple(p.shape) for name, p in model.named_parameters()} == shapes

@@ -154,7 +154,7 @@ class _Session:
 
     def _load(self) -> None:
         config = self.config
-        self.variant = _with_expert(inspect_model(config.model, self.roots)[0], config.train.expert)
+        self.variant = _with_expert(inspect_model(config.model, self.roots).variant, config.train.expert)
         self._check_files()
         cache = LatentCache(self.roots.first("cache"))
         self.cache, self.cache_set = cache, cache.read_set(config.data.fingerprint)
@@ -364,7 +364,7 @@ def sample_job(directory: Path, job_file: Path, roots: Roots, *, emit: Emit, con
     try:
         # The start LoRA is already part of every saved step.
         model = materialize(config.model, roots, replace(config.lora, start_from=""), on_tensor=on_tensor)
-        variant = inspect_model(config.model, roots)[0]
+        variant = inspect_model(config.model, roots).variant
         previewer = Previewer(
             model, cache, cache_set, job.preview, variant.latents, directory, emit=emit, control=control
         )

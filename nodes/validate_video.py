@@ -85,7 +85,7 @@ class ValidateVideo(io.ComfyNode):
             preview=validation or config.preview or SampleConfig(),
         )
         roots = folders.roots()
-        codec = ComfyVae(vae, "", inspect_model(config.model, roots)[0].latents)
+        codec = ComfyVae(vae, "", inspect_model(config.model, roots).variant.latents)
         rendering = _Rendering(run, job, _job_folder(run.directory, job))
         if not rendering.is_complete():
             button = CancelButton()

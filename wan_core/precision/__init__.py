@@ -2,6 +2,7 @@
 
 from .policy import PRESETS, SWITCHES, PrecisionPolicy, dtype_name, switch_values, torch_dtype
 from .quantize import SCHEMES, QuantizeConfig, check_torchao, check_trainable_untouched, quantize_block
+from .stored import StoredLinear
 
 __all__ = [
     "PRESETS",
@@ -9,6 +10,7 @@ __all__ = [
     "SWITCHES",
     "PrecisionPolicy",
     "QuantizeConfig",
+    "StoredLinear",
     "check_torchao",
     "check_trainable_untouched",
     "dtype_name",

@@ -1,10 +1,11 @@
 """The Wan transformer, its sizes and dtypes, latent spaces, and the protocols for encoders."""
 
+from .block import Constants, VaceBlock, WanBlock
 from .conditioning import Conditioning
 from .latents import WAN21_LATENTS, WAN22_LATENTS, LatentCodec, LatentSpace, TextEncoder
 from .numerics import Numerics
 from .shape import WanShape
-from .transformer import Carrier, Constants, WanBlock, WanTransformer
+from .transformer import Carrier, WanTransformer
 
 __all__ = [
     "WAN21_LATENTS",
@@ -16,6 +17,7 @@ __all__ = [
     "LatentSpace",
     "Numerics",
     "TextEncoder",
+    "VaceBlock",
     "WanBlock",
     "WanShape",
     "WanTransformer",

@@ -17,7 +17,7 @@ from .checkpoint import WanVariant, canonical_names, detect_variant, read_header
 from .config import Config
 from .errors import CheckpointError, ConfigError
 from .files import Roots
-from .lora import LoraConfig, LoraWeights, inject_lora, read_lora
+from .lora import LoraConfig, inject_lora, read_lora, start_from
 from .model import Numerics, WanTransformer
 from .placement import (
     DeviceCarrier,
@@ -151,8 +151,7 @@ def materialize(
             inject_lora(model, lora, seed=seed, dtype=numerics.adapter if numerics.adapter != compute else None)
             model.checkpoint_keeps_rng = lora.dropout > 0
             if lora.start_from:
-                start = read_lora(roots.resolve(lora.start_from), lora.scale)
-                LoraWeights(start.tensors).load_into(model, lora.start_from)
+                start_from(model, read_lora(roots.resolve(lora.start_from)), lora)
     placement.check(model)
     check_trainable_untouched(model)
     if len(placement.devices) > 1:

@@ -41,7 +41,7 @@ _SPELLINGS = re.compile(
 )
 _DOTTED = re.compile(
     r"^(?P<wrapping>(?:base_model\.model\.|model\.|diffusion_model\.|transformer(?:_2)?\.|pipe\.(?:dit|vace)2?\.)*)"
-    r"(?P<module>[a-z]\w*(?:\.\w+)*)$",
+    r"(?P<module>(?!lora_|lycoris_)[a-z]\w*(?:\.\w+)*)$",
     re.ASCII,
 )
 _FLAT = re.compile(r"^(?P<wrapping>lora_unet_{1,2}|lora_transformer_|lycoris_)(?P<module>[a-z]\w*)$", re.ASCII)

@@ -15,6 +15,7 @@ from typing import cast
 from torch import Tensor
 
 from ..checkpoint import CheckpointHeader, read_header
+from ..checkpoint.header import damaged
 from ..errors import CheckpointError
 from .adapters import Adapter, Hadamard, Kronecker, LowRank
 from .names import LoraKey, parse_key
@@ -25,6 +26,7 @@ __all__ = ["WAN_LINEAR", "LoraSource", "read_lora"]
 WAN_LINEAR = re.compile(r"(vace_)?blocks\.\d{1,4}\.(self_attn|cross_attn|ffn)\.\w+")
 _WIDEST = 1 << 17
 """no Wan linear is wider; a file that claims more would only ask for memory"""
+_NUMBERS = {"F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2"}
 _KINDS = {"down": "LoRA", "up": "LoRA", "loha": "LoHa", "lokr": "LoKr"}
 _REFUSED = {
     "dora_scale": "a DoRA, whose magnitudes belong to the base weights it was trained on",
@@ -137,7 +139,7 @@ class LoraSource:
     def _sizes(self, module: str, part: str) -> tuple[int, ...]:
         key = self.modules[module][part]
         info = self.header.tensors[key]
-        if info.dtype[0] not in "FB" or info.dtype == "BOOL":
+        if info.dtype not in _NUMBERS and part != "alpha":
             raise CheckpointError(f"{self.name}: {key[:80]} is stored as {info.dtype}. Use an undamaged LoRA file.")
         if part != "alpha" and (len(info.shape) != 2 or 0 in info.shape):
             raise CheckpointError(
@@ -147,9 +149,12 @@ class LoraSource:
 
     @cached_property
     def _get(self) -> Callable[[str], Tensor]:
-        from safetensors import safe_open
+        from safetensors import SafetensorError, safe_open
 
-        return cast("Callable[[str], Tensor]", safe_open(self.header.path, "pt").get_tensor)
+        try:
+            return cast("Callable[[str], Tensor]", safe_open(self.header.path, "pt").get_tensor)
+        except SafetensorError as error:  # it knows dtypes and layouts that our header check lets pass
+            raise damaged(self.name) from error
 
     def _read(self, key: str) -> Tensor:
         value = self._get(key).float().clone()

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from .checkpoint import WanVariant
+from .checkpoint import PAIR_BOUNDARIES, WanVariant
 from .config import Config
 from .control import Control
 from .data import Batches, CacheSet, LatentCache, pad_text
@@ -403,11 +403,12 @@ def _with_expert(variant: WanVariant, expert: str) -> WanVariant:
     """Narrow the noise range to one expert of an A14B pair when the settings say which."""
     if expert == "auto":
         return variant
-    if variant.boundary is None and not any("A14B" in name for name in variant.candidates):
+    boundary = variant.boundary or next((b for name, b in PAIR_BOUNDARIES.items() if name in variant.candidates), None)
+    if boundary is None:
         raise ConfigError(
             f'expert "{expert}" makes no sense for {variant.name}, which has one model. Set expert to auto.'
         )
-    return replace(variant, expert=f"{expert}_noise", boundary=variant.boundary or 0.875)
+    return replace(variant, expert=f"{expert}_noise", boundary=boundary)
 
 
 def _check_space(variant: WanVariant, cache_set: CacheSet) -> None:

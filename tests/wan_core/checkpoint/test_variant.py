@@ -1,67 +1,225 @@
-"""Variants from headers alone, and every wrong file refused in one sentence."""
+"""Variants from headers alone: every published model under every prefix, and what only the name can tell."""
 
 from __future__ import annotations
 
-import json
-import pickle
-import struct
 from pathlib import Path
 
 import pytest
 import torch
-from safetensors import safe_open
 from safetensors.torch import save_file
 
+from tests.support.headers import TEMPLATES, Shapes, dancer, derived, header, humo, shapes_of
 from tests.support.tiny_run import random_weights
 from wan_core.checkpoint import CheckpointHeader, TensorInfo, detect_variant, read_header
-from wan_core.checkpoint.keys import PREFIXES
+from wan_core.checkpoint.catalogue import AMBIGUOUS_NAMES
 from wan_core.errors import CheckpointError
+from wan_core.model import WanShape, WanTransformer
 
-FIXTURES = Path(__file__).parents[2] / "fixtures"
-TEMPLATES = json.loads((FIXTURES / "wan_variant_keys.json").read_text())
+PREFIXES = (
+    "",
+    "model.diffusion_model.",
+    "diffusion_model.",
+    "model.",
+    "net.",
+    "model.model.",
+    "base_model.model.",
+)
+T2V, BIG, SMALL = "wan2.1-t2v-14B", "wan2.1-t2v-14B", "wan2.1-t2v-1.3B"
+CLIP_14B = "wan2.1-i2v-14B-480p-or-720p"
+FIVE_B = "wan2.2-ti2v-5B"
+
+FAMILIES: dict[str, tuple[Shapes, str, str]] = {
+    "t2v 1.3B": (shapes_of(SMALL), "wan2.1_t2v_1.3B_bf16", "2.1 T2V-1.3B"),
+    "t2v 14B": (shapes_of(BIG), "wan2.1_t2v_14B_bf16", "2.1 T2V-14B"),
+    "t2v A14B": (shapes_of("wan2.2-t2v-A14B-expert"), "wan2.2_t2v_high_noise_14B", "2.2 T2V-A14B high noise"),
+    "i2v 480P": (shapes_of(CLIP_14B), "wan2.1_i2v_480p_14B_fp16", "2.1 I2V-14B-480P"),
+    "i2v 720P": (shapes_of(CLIP_14B), "Wan2_1-I2V-14B-720P_fp16", "2.1 I2V-14B-720P"),
+    "i2v Fun InP": (shapes_of(CLIP_14B), "Wan2.1-Fun-14B-InP", "2.1 Fun-14B-InP"),
+    "i2v Fun InP 1.3B": (derived(SMALL, 36, clip=True), "Wan2.1-Fun-1.3B-InP", "2.1 Fun-1.3B-InP"),
+    "i2v A14B": (shapes_of("wan2.2-i2v-A14B-expert"), "wan2.2_i2v_low_noise_14B", "2.2 I2V-A14B low noise"),
+    "i2v Fun A14B": (derived(BIG, 36), "wan2.2_fun_inpaint_high_noise_14B", "2.2 Fun-A14B-InP high noise"),
+    "i2v Fun 5B": (derived(FIVE_B, 100), "Wan2.2-Fun-5B-InP", "2.2 Fun-5B-InP"),
+    "flf2v": (shapes_of("wan2.1-flf2v-14B"), "wan2.1_flf2v_720p_14B_fp16", "2.1 FLF2V-14B"),
+    "ti2v": (shapes_of(FIVE_B), "wan2.2_ti2v_5B_fp16", "2.2 TI2V-5B"),
+    "vace 1.3B": (shapes_of("wan2.1-vace-1.3B"), "wan2.1_vace_1.3B_fp16", "2.1 VACE-1.3B"),
+    "vace 14B": (shapes_of("wan2.1-vace-14B"), "wan2.1_vace_14B_fp16", "2.1 VACE-14B"),
+    "vace A14B": (shapes_of("wan2.1-vace-14B"), "wan2.2_fun_vace_low_noise_14B", "2.2 VACE-Fun-A14B low noise"),
+    "control 1.3B": (derived(SMALL, 48, clip=True), "Wan2.1-Fun-1.3B-Control", "2.1 Fun-1.3B-Control"),
+    "control 14B": (derived(BIG, 48, clip=True), "Wan2.1-Fun-14B-Control", "2.1 Fun-14B-Control"),
+    "control V1.1 1.3B": (
+        derived(SMALL, 48, clip=True, reference=16),
+        "Wan2.1-Fun-V1.1-1.3B-Control",
+        "2.1 Fun-V1.1-1.3B-Control",
+    ),
+    "control V1.1 14B": (
+        derived(BIG, 48, clip=True, reference=16),
+        "Wan2.1-Fun-V1.1-14B-Control",
+        "2.1 Fun-V1.1-14B-Control",
+    ),
+    "control A14B": (
+        derived(BIG, 52, reference=16),
+        "wan2.2_fun_control_high_noise_14B",
+        "2.2 Fun-A14B-Control high noise",
+    ),
+    "control 5B": (derived(FIVE_B, 148, reference=48), "Wan2.2-Fun-5B-Control", "2.2 Fun-5B-Control"),
+    "camera 1.3B": (
+        derived(SMALL, 32, clip=True, camera=24),
+        "Wan2.1-Fun-V1.1-1.3B-Control-Camera",
+        "2.1 Fun-V1.1-1.3B-Control-Camera",
+    ),
+    "camera 14B": (
+        derived(BIG, 32, clip=True, camera=24),
+        "Wan2.1-Fun-V1.1-14B-Control-Camera",
+        "2.1 Fun-V1.1-14B-Control-Camera",
+    ),
+    "camera A14B": (
+        derived(BIG, 36, camera=24),
+        "wan2.2_fun_camera_low_noise_14B",
+        "2.2 Fun-A14B-Control-Camera low noise",
+    ),
+    "s2v": (shapes_of("wan2.2-s2v-14B"), "wan2.2_s2v_14B_bf16", "2.2 S2V-14B"),
+    "animate": (shapes_of("wan2.2-animate-14B"), "wan2.2_animate_14B_bf16", "2.2 Animate-14B"),
+    "dancer": (dancer(), "global_model", "2.1 Wan-Dancer-14B"),
+    "humo": (humo(), "humo_17B_fp16", "2.1 HuMo-14B"),
+}
+IN_DIFFUSERS = [name for name in FAMILIES if name.split()[0] in ("t2v", "i2v", "flf2v", "ti2v", "vace")]
+NOT_TRAINED = {"s2v", "animate", "dancer", "humo"}
 
 
-def header_of(template: str, file_name: str, prefix: str = "") -> CheckpointHeader:
-    """A header as a file of that variant would have it, without the file."""
-    tensors = {}
-    for key, info in TEMPLATES[template]["keys"].items():
-        for index in range(info["count"]) if "{i}" in key else [0]:
-            tensors[prefix + key.replace("{i}", str(index))] = TensorInfo("BF16", tuple(info["shape"]), 0)
-    return CheckpointHeader(Path(file_name), tensors, {}, 0)
+def test_every_pinned_template_is_among_the_families() -> None:
+    sizes = [set(shapes.items()) for shapes, *_ in FAMILIES.values()]
+    assert all(set(shapes_of(template).items()) in sizes for template in TEMPLATES)
 
 
-def _variants() -> dict:
-    return {name: variant for name, variant in TEMPLATES.items() if not name.startswith("_")}
+@pytest.mark.parametrize("prefix", PREFIXES, ids=lambda prefix: prefix or "none")
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_is_found_under_every_prefix(family: str, prefix: str) -> None:
+    shapes, file_name, name = FAMILIES[family]
+    found = detect_variant(header(shapes, f"{file_name}.safetensors", prefix))
+    assert found.name == name
+    assert found.task == family.split()[0]
+    assert found.trainable == (found.task not in NOT_TRAINED)
+    blocks = {n.split(".")[1] for n in shapes if n.startswith("blocks.")}
+    dim = shapes["patch_embedding.weight"][0]
+    sizes = (found.shape.dim, found.shape.num_heads, found.shape.num_layers, found.shape.in_channels)
+    assert sizes == (dim, dim // 128, len(blocks), shapes["patch_embedding.weight"][1])
 
 
-@pytest.mark.parametrize("prefix", ["", *PREFIXES])
-def test_text_to_video_models_are_told_apart_by_their_width(prefix: str) -> None:
-    found = {}
-    for template in _variants():
-        if "t2v" in template.lower():
-            variant = detect_variant(header_of(template, f"{template}.safetensors", prefix))
-            found[template] = (variant.task, variant.shape.dim, variant.shape.num_layers, variant.shape.num_heads)
-    widths = {shape[1:] for shape in found.values()}
-    assert (1536, 30, 12) in widths
-    assert (5120, 40, 40) in widths
-    assert all(task == "t2v" for task, *_ in found.values())
+@pytest.mark.parametrize("prefix", PREFIXES, ids=lambda prefix: prefix or "none")
+@pytest.mark.parametrize("family", IN_DIFFUSERS)
+def test_diffusers_names_say_the_same(family: str, prefix: str) -> None:
+    shapes, file_name, _ = FAMILIES[family]
+    original = detect_variant(header(shapes, f"{file_name}.safetensors"))
+    assert detect_variant(header(shapes, f"{file_name}.safetensors", prefix, diffusers=True)) == original
 
 
-def test_only_text_to_video_is_trainable_and_every_other_task_is_named() -> None:
-    tasks = {name: detect_variant(header_of(name, f"{name}.safetensors")) for name in _variants()}
-    assert {v.task for v in tasks.values()} >= {"t2v", "i2v", "ti2v", "vace", "s2v", "animate"}
-    assert all(v.trainable == (v.task == "t2v") for v in tasks.values())
+def test_a_full_checkpoint_is_judged_by_its_diffusion_model_alone() -> None:
+    """Text encoder and VAE may have more tensors than the model itself."""
+    whole = header(shapes_of(SMALL), "all_in_one.safetensors", "model.diffusion_model.")
+    others = {f"text_encoders.umt5xxl.encoder.block.{i}.weight": TensorInfo("F16", (8, 8), 0) for i in range(2000)}
+    found = detect_variant(CheckpointHeader(whole.path, {**others, **whole.tensors}, {}, 0))
+    assert found.name == "2.1 T2V-1.3B"
 
 
-def test_the_file_name_decides_between_experts_and_the_rest_are_candidates() -> None:
-    template = next(n for n in _variants() if "t2v" in n.lower() and "14b" in n.lower())
-    high = detect_variant(header_of(template, "wan2.2_t2v_high_noise_14B_fp16.safetensors"))
-    low = detect_variant(header_of(template, "wan2.2_t2v_low_noise_14B_fp16.safetensors"))
-    plain = detect_variant(header_of(template, "wan2.1_t2v_14B_bf16.safetensors"))
-    assert high.sigma_range() == (0.875, 1.0)
-    assert low.sigma_range() == (0.0, 0.875)
-    assert plain.name == "2.1 T2V-14B"
-    assert len(plain.candidates) == 2
+# ---- what only names tell -----------------------------------------------------------------------
+
+NAMES = [
+    ("wan2.1_t2v_14B_bf16.safetensors", T2V, "2.1 T2V-14B"),
+    ("anything.safetensors", T2V, "2.1 T2V-14B"),
+    ("wan2.2_t2v_low_noise_14B_fp16.safetensors", T2V, "2.2 T2V-A14B low noise"),
+    ("Wan2_2-T2V-A14B_HIGH_fp8_e4m3fn_scaled.safetensors", T2V, "2.2 T2V-A14B high noise"),
+    ("Wan22-T2V-LOW.safetensors", T2V, "2.2 T2V-A14B low noise"),
+    ("wan2.2-t2v-highnoise-Q4_K_M.gguf", T2V, "2.2 T2V-A14B high noise"),
+    ("wan2.1_t2v_14B_high_quality.safetensors", T2V, "2.1 T2V-14B"),
+    ("wan2.2_t2v_14B.safetensors", T2V, "2.2 T2V-A14B"),
+    ("Wan2.2-T2V-A14B/high_noise_model", T2V, "2.2 T2V-A14B high noise"),
+    ("Wan2.2-T2V-A14B/low_noise_model/diffusion_pytorch_model.safetensors", T2V, "2.2 T2V-A14B low noise"),
+    ("Wan2.2-T2V-A14B-Diffusers/transformer_2", T2V, "2.2 T2V-A14B low noise"),
+    ("low/wan2.2_t2v_14B.safetensors", T2V, "2.2 T2V-A14B low noise"),
+    ("low_noise/wan2.2_t2v_high_noise_14B.safetensors", T2V, "2.2 T2V-A14B high noise"),
+    ("wan_i2v.safetensors", CLIP_14B, "2.1 I2V-14B-480P"),
+    ("Wan2.1-I2V-14B-720P-Diffusers/transformer", CLIP_14B, "2.1 I2V-14B-720P"),
+    ("wan_i2v.safetensors", "wan2.2-i2v-A14B-expert", "2.2 I2V-A14B"),
+    ("i2v_low_noise.safetensors", "wan2.2-i2v-A14B-expert", "2.2 I2V-A14B low noise"),
+]
+
+
+@pytest.mark.parametrize(("path", "template", "name"), NAMES, ids=[path for path, *_ in NAMES])
+def test_the_name_decides_where_shapes_cannot(path: str, template: str, name: str) -> None:
+    assert detect_variant(header(shapes_of(template), path)).name == name
+
+
+def test_the_first_transformer_of_a_pair_in_diffusers_is_the_high_noise_one(tmp_path: Path) -> None:
+    for folder in ("pair/transformer", "pair/transformer_2", "single/transformer"):
+        (tmp_path / folder).mkdir(parents=True)
+    shapes = shapes_of("wan2.2-i2v-A14B-expert")
+    found = {
+        folder: detect_variant(header(shapes, tmp_path / folder)).expert
+        for folder in ("pair/transformer", "pair/transformer_2", "single/transformer")
+    }
+    assert found == {"pair/transformer": "high_noise", "pair/transformer_2": "low_noise", "single/transformer": None}
+
+
+@pytest.mark.parametrize(
+    ("template", "names"),
+    [
+        (T2V, {"2.1 T2V-14B", "2.2 T2V-A14B high noise", "2.2 T2V-A14B low noise"}),
+        (CLIP_14B, {"2.1 I2V-14B-480P", "2.1 I2V-14B-720P", "2.1 Fun-14B-InP"}),
+        (
+            "wan2.2-i2v-A14B-expert",
+            {f"2.2 {kind} {expert} noise" for kind in ("I2V-A14B", "Fun-A14B-InP") for expert in ("high", "low")},
+        ),
+        (SMALL, set()),
+    ],
+)
+def test_candidates_are_all_models_of_these_shapes_and_each_can_be_chosen(template: str, names: set[str]) -> None:
+    head = header(shapes_of(template), "model.safetensors")
+    found = detect_variant(head)
+    assert {*found.candidates, found.name} >= names
+    assert set(found.candidates) <= names
+    for name in names:
+        chosen = detect_variant(head, override=name)
+        assert chosen.name == name
+        assert set(chosen.candidates) == names - {name}
+        assert names <= set(AMBIGUOUS_NAMES)
+
+
+@pytest.mark.parametrize(
+    ("override", "template", "sigmas"),
+    [
+        ("2.2 T2V-A14B high noise", T2V, (0.875, 1.0)),
+        ("2.2 T2V-A14B low noise", T2V, (0.0, 0.875)),
+        ("2.2 I2V-A14B high noise", "wan2.2-i2v-A14B-expert", (0.9, 1.0)),
+        ("2.2 I2V-A14B low noise", "wan2.2-i2v-A14B-expert", (0.0, 0.9)),
+        ("2.1 T2V-14B", T2V, (0.0, 1.0)),
+    ],
+)
+def test_an_expert_covers_its_side_of_the_boundary(override: str, template: str, sigmas: tuple[float, float]) -> None:
+    misnamed = header(shapes_of(template), "wan_low_noise.safetensors")
+    assert detect_variant(misnamed, override=override).sigma_range() == sigmas
+
+
+def test_a_variant_its_shapes_exclude_is_refused_with_what_they_allow() -> None:
+    with pytest.raises(
+        CheckpointError, match=r'x\.safetensors cannot be "2\.1 T2V-14B": its shapes say 2\.1 T2V-1\.3B'
+    ):
+        detect_variant(header(shapes_of(SMALL), "x.safetensors"), override="2.1 T2V-14B")
+
+
+@pytest.mark.parametrize(
+    ("family", "fps", "multiple", "latents"),
+    [
+        ("t2v 14B", 16.0, 16, "wan2.1"),
+        ("i2v A14B", 16.0, 16, "wan2.1"),
+        ("ti2v", 24.0, 32, "wan2.2"),
+        ("control 5B", 24.0, 32, "wan2.2"),
+        ("animate", 30.0, 16, "wan2.1"),
+    ],
+)
+def test_frame_rate_size_and_latents_go_with_the_model(family: str, fps: float, multiple: int, latents: str) -> None:
+    shapes, file_name, _ = FAMILIES[family]
+    found = detect_variant(header(shapes, f"{file_name}.safetensors"))
+    assert (found.fps, found.size_multiple, found.latents.name) == (fps, multiple, latents)
 
 
 def test_a_pair_of_no_published_size_is_told_apart_by_its_file_names(tmp_path: Path) -> None:
@@ -78,115 +236,6 @@ def test_a_pair_of_no_published_size_is_told_apart_by_its_file_names(tmp_path: P
     assert all(variant.trainable for variant in found.values())
 
 
-def test_a_vae_given_as_model_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "wan_2.1_vae.safetensors"
-    save_file({"decoder.head.0.gamma": torch.ones(4), "encoder.conv1.weight": torch.ones(2, 2)}, path)
-    with pytest.raises(CheckpointError, match=r"wan_2\.1_vae\.safetensors is a VAE.*VAELoader"):
-        detect_variant(read_header(path))
-
-
-def test_a_lora_given_as_model_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "style.safetensors"
-    save_file({"diffusion_model.blocks.0.ffn.0.lora_A.weight": torch.ones(4, 4)}, path)
-    with pytest.raises(CheckpointError, match="is a LoRA"):
-        detect_variant(read_header(path))
-
-
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        (b"", "is empty"),
-        (pickle.dumps({"a": 1}), "pickle"),
-        (b"PK\x03\x04" + bytes(40), "pickled PyTorch file"),
-        (b"GGUF" + bytes(40), "GGUF"),
-        (b"version https://git-lfs.github.com/spec/v1\noid", "Git LFS pointer"),
-        (b"<!DOCTYPE html><html></html>", "web page"),
-        (struct.pack("<Q", 1 << 40) + b"{}" * 20, "not a safetensors file"),
-        (struct.pack("<Q", 20) + b'{"a": [1, 2, 3], "b"' + bytes(9), "damaged"),
-    ],
-)
-def test_files_that_are_no_models_are_named_for_what_they_are(tmp_path: Path, content: bytes, words: str) -> None:
-    path = tmp_path / "model.safetensors"
-    path.write_bytes(content)
-    with pytest.raises(CheckpointError, match=words) as refusal:
-        read_header(path)
-    assert "model.safetensors" in str(refusal.value)
-
-
-def test_a_truncated_file_is_refused_with_both_sizes(tmp_path: Path) -> None:
-    path = tmp_path / "wan.safetensors"
-    save_file(random_weights(), path)
-    whole = path.read_bytes()
-    path.write_bytes(whole[:-100])
-    with pytest.raises(
-        CheckpointError, match=rf"has {len(whole) - 100:,} bytes where its header promises {len(whole):,}"
-    ):
-        read_header(path)
-
-
-def safetensors_of(header: str, data_bytes: int) -> bytes:
-    """The bytes of a file with that header, well-formed or not."""
-    return struct.pack("<Q", len(header)) + header.encode() + bytes(data_bytes)
-
-
-def entry(shape: str = "[1]", offsets: str = "[0, 4]", dtype: str = '"F32"') -> str:
-    return f'{{"dtype": {dtype}, "shape": {shape}, "data_offsets": {offsets}}}'
-
-
-def header_with(**entries: str) -> str:
-    return "{" + ", ".join(f'"{name}": {text}' for name, text in entries.items()) + "}"
-
-
-DAMAGED = {
-    "shape is an object": header_with(a=entry(shape="{}")),
-    "shape is text": header_with(a=entry(shape='"1"')),
-    "shape holds Infinity": header_with(a=entry(shape="[Infinity]")),
-    "shape holds NaN": header_with(a=entry(shape="[NaN]")),
-    "shape holds a fraction": header_with(a=entry(shape="[1.0]")),
-    "shape holds true": header_with(a=entry(shape="[true]")),
-    "shape is negative": header_with(a=entry(shape="[-1, -1]")),
-    "shape is beyond 64 bits": header_with(a=entry(shape=f"[{1 << 64}]")),
-    "shape has a thousand sides": header_with(a=entry(shape=str([1] * 1000))),
-    "offsets are text": header_with(a=entry(offsets='"04"')),
-    "offsets are texts": header_with(a=entry(offsets='["0", "4"]')),
-    "offsets hold Infinity": header_with(a=entry(offsets="[0, Infinity]")),
-    "one offset": header_with(a=entry(offsets="[4]")),
-    "three offsets": header_with(a=entry(offsets="[0, 4, 4]")),
-    "offsets run backwards": header_with(a=entry(offsets="[4, 0]")),
-    "dtype is a list": header_with(a=entry(dtype="[]")),
-    "no dtype": header_with(a='{"shape": [1], "data_offsets": [0, 4]}'),
-    "an entry is a number": header_with(a="1"),
-    "metadata is a list": header_with(__metadata__="[]", a=entry()),
-    "100,000 nested lists": '{"a": ' + "[" * 100_000,
-    "offsets overlap": header_with(a=entry(), b=entry()),
-    "offsets leave a hole": header_with(a=entry(), b=entry(offsets="[8, 12]")),
-    "data begins late": header_with(a=entry(offsets="[4, 8]")),
-    "a tensor without bytes lies inside another": header_with(a=entry(), b=entry("[0]", "[2, 2]")),
-}
-
-
-@pytest.mark.parametrize("header", DAMAGED.values(), ids=DAMAGED)
-@pytest.mark.parametrize("data_bytes", [0, 4, 8, 12])
-def test_a_damaged_header_is_one_sentence_whatever_is_wrong(tmp_path: Path, header: str, data_bytes: int) -> None:
-    path = tmp_path / "wan.safetensors"
-    path.write_bytes(safetensors_of(header, data_bytes))
-    with pytest.raises(CheckpointError) as refusal:
-        read_header(path)
-    assert str(refusal.value) == "wan.safetensors has a damaged safetensors header. Download it again."
-
-
-def test_tensors_without_bytes_and_in_any_order_are_a_whole_header(tmp_path: Path) -> None:
-    path = tmp_path / "wan.safetensors"
-    header = header_with(c=entry("[0, 3]", "[4, 4]"), b=entry("[]", "[4, 8]"), a=entry(), d=entry("[0]", "[8, 8]"))
-    path.write_bytes(safetensors_of(header, 8))
-    found = {name: (info.shape, info.size_bytes) for name, info in read_header(path).tensors.items()}
-    assert found == {"a": ((1,), 4), "b": ((), 4), "c": ((0, 3), 0), "d": ((0,), 0)}
-    with safe_open(path, "pt") as file:  # the library that loads it agrees
-        assert {name: tuple(file.get_slice(name).get_shape()) for name in found} == {
-            n: s for n, (s, _) in found.items()
-        }
-
-
 @pytest.mark.parametrize("sizes", [(), (1,), (1, 1, 1, 1), "a side of 0"], ids=str)
 @pytest.mark.parametrize(
     "name",
@@ -200,8 +249,34 @@ def test_tensors_without_bytes_and_in_any_order_are_a_whole_header(tmp_path: Pat
     ],
 )
 def test_a_weight_of_the_wrong_dimension_is_a_damaged_header(name: str, sizes: tuple[int, ...] | str) -> None:
-    whole = header_of(next(n for n in _variants() if "t2v" in n.lower()), "wan.safetensors")
+    whole = header(shapes_of(T2V), "wan.safetensors")
     wrong = (*whole.tensors[name].shape[:-1], 0) if isinstance(sizes, str) else sizes
     tensors = {**whole.tensors, name: TensorInfo("BF16", wrong, 0)}
     with pytest.raises(CheckpointError, match=r"^wan\.safetensors has a damaged safetensors header\."):
         detect_variant(CheckpointHeader(whole.path, tensors, {}, 0))
+
+
+def test_the_parts_of_a_variant_are_measured() -> None:
+    def shape(family: str) -> WanShape:
+        shapes, file_name, _ = FAMILIES[family]
+        return detect_variant(header(shapes, f"{file_name}.safetensors")).shape
+
+    plain = shape("t2v 14B")
+    assert (plain.image_dim, plain.image_positions, plain.vace_layers) == (0, 0, ())
+    assert (plain.reference_channels, plain.camera_channels) == (0, 0)
+    assert (shape("i2v 480P").image_dim, shape("flf2v").image_positions) == (1280, 514)
+    assert shape("vace 1.3B").vace_layers == tuple(range(0, 30, 2))
+    assert shape("vace 14B").vace_layers == (0, 5, 10, 15, 20, 25, 30, 35)
+    assert shape("vace 14B").vace_channels == 96
+    assert (shape("control V1.1 14B").reference_channels, shape("control 5B").reference_channels) == (16, 48)
+    assert (shape("camera A14B").camera_channels, shape("camera A14B").camera_stride) == (24, 8)
+
+
+@pytest.mark.parametrize("family", [name for name in FAMILIES if name.split()[0] not in NOT_TRAINED])
+def test_every_weight_our_transformer_has_is_in_the_file_with_its_shape_and_none_is_left_over(family: str) -> None:
+    shapes, file_name, _ = FAMILIES[family]
+    if not family.startswith("vace"):  # two blocks tell as much as forty, sooner
+        shapes = {n: s for n, s in shapes.items() if not n.startswith("blocks.") or int(n.split(".")[1]) < 2}
+    with torch.device("meta"):
+        model = WanTransformer(detect_variant(header(shapes, f"{file_name}.safetensors")).shape)
+    assert {name: tuple(p.shape) for name, p in model.named_parameters()} == shapes

@@ -4,8 +4,8 @@ Shapes: B batch, C channels, F latent frames, H and W latent height and width, N
 (always 512), D model width, T time rows (1, or F when every latent frame has its own timestep). A reference image
 adds one frame in front, for the blocks only.
 Module names equal the official ones, so state dicts and LoRA keys need no translation. Source of the maths:
-Wan2.1 / Wan2.2 model.py, VACE, VideoX-Fun; golden vectors in tests/fixtures, parity with other programs in
-tests/parity.
+Wan2.1 / Wan2.2 model.py, VACE, VideoX-Fun; golden vectors in tests/fixtures, live comparison with ComfyUI's and
+diffusers' classes in tests/wan_core/model/test_parity.py.
 
 No autocast here, ever: each cast is written down, so that gradient recompute sees the dtypes of the first pass.
 """

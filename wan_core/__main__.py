@@ -89,8 +89,11 @@ def _directory(path: Path) -> Path:
 
 def _inspect(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
     from .checkpoint import detect_variant, read_header
+    from .lora import is_lora
 
     header = read_header(options.file)
+    if is_lora(header):
+        return _inspect_lora(options.file, out)
     variant = detect_variant(header)
     _print_json(
         out,
@@ -110,6 +113,16 @@ def _inspect(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
             "size_bytes": header.size_bytes,
         },
     )
+    return ExitCode.DONE
+
+
+def _inspect_lora(file: Path, out: BinaryIO) -> int:
+    from .lora import describe_lora, read_lora
+
+    source = read_lora(file)
+    dtypes = sorted({info.dtype for info in source.header.tensors.values()})
+    size = {"dtypes": dtypes, "tensors": len(source.header.tensors), "size_bytes": source.header.size_bytes}
+    _print_json(out, {"version": 1, "file": file.name, "lora": describe_lora(source), **size})
     return ExitCode.DONE
 
 
@@ -250,7 +263,7 @@ def _parser() -> argparse.ArgumentParser:
         )
         return sub
 
-    inspect = command("inspect", _inspect, "say what a model file is, from its header")
+    inspect = command("inspect", _inspect, "say what a model or LoRA file is, from its header")
     inspect.add_argument("file", type=Path)
     scan = command(
         "scan", _scan, "list the clips of a folder, their buckets and captions, and what is wrong with the rest"

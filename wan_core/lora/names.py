@@ -36,16 +36,16 @@ _SPELLINGS = re.compile(
     r"|\.(?P<own>alpha|lokr_(?:w[12](?:_[ab])?|t2)|hada_(?:w[12]_[ab]|t[12])|dora_scale|diff|diff_b|set_weight"
     r"|w_norm|b_norm|reshape_weight|oft_blocks|oft_diag|[ab][12]\.weight"
     r"|lora_(?:mid\.weight|B(?:\.\w+)?\.bias|magnitude_vector(?:\.\w+)*))"
-    r")$",
+    r")\Z",
     re.ASCII,
 )
 _DOTTED = re.compile(
     r"^(?P<wrapping>(?:base_model\.model\.|model\.|diffusion_model\.|transformer(?:_2)?\.|pipe\.(?:dit|vace)2?\.)*)"
-    r"(?P<module>(?!lora_|lycoris_)[a-z]\w*(?:\.\w+)*)$",
+    r"(?P<module>(?!lora_|lycoris_)[a-z]\w*(?:\.\w+)*)\Z",
     re.ASCII,
 )
-_FLAT = re.compile(r"^(?P<wrapping>lora_unet_{1,2}|lora_transformer_|lycoris_)(?P<module>[a-z]\w*)$", re.ASCII)
-_FLAT_BLOCK = re.compile(r"^((?:vace_)?blocks)_(\d+)_(\w+)$", re.ASCII)
+_FLAT = re.compile(r"^(?P<wrapping>lora_unet_{1,2}|lora_transformer_|lycoris_)(?P<module>[a-z]\w*)\Z", re.ASCII)
+_FLAT_BLOCK = re.compile(r"^((?:vace_)?blocks)_(\d+)_(\w+)\Z", re.ASCII)
 _COMPILED = re.compile(r"(^|\.)_orig_mod(?=\.)")
 
 # Underscores hide where a module name had dots (k_img, ffn.0): whole names, both families, are looked up.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -138,3 +140,14 @@ def test_inspect_names_the_format_the_sizes_and_the_trainer(tmp_path: Path, name
     assert said["can_start_a_run"] is True
     assert said["adapts"] == sorted({module.replace(".0.", ".*.", 1).replace(".1.", ".*.", 1) for module in MODULES})
     assert json.loads(json.dumps(said)) == said
+
+
+def test_the_command_line_describes_a_lora_file(tmp_path: Path) -> None:
+    path = write_format("c: lora_unet_", tmp_path / "musubi.safetensors")
+    words = [sys.executable, "-m", "wan_core", "inspect", str(path)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[3])
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    assert (said["file"], said["tensors"], said["dtypes"]) == ("musubi.safetensors", 60, ["F32"])
+    assert said["lora"] == describe_lora(read_lora(path))
+    assert said["lora"]["key_format"] == "lora_unet_<module>.lora_down.weight"

@@ -4,7 +4,7 @@ from .config import DEFAULT_TARGETS, LoraConfig
 from .describe import describe_lora, is_lora
 from .inject import adapter_parameters, check_peft, inject_lora, lora_layers, set_strength
 from .source import LoraSource, read_lora
-from .start import start_from
+from .start import check_start, start_from
 from .weights import LoraWeights
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "LoraWeights",
     "adapter_parameters",
     "check_peft",
+    "check_start",
     "describe_lora",
     "inject_lora",
     "is_lora",

@@ -18,7 +18,7 @@ from .config import LoraConfig
 from .source import LoraSource
 from .weights import LoraWeights
 
-__all__ = ["start_from"]
+__all__ = ["check_start", "start_from"]
 
 _log = logging.getLogger(__name__)
 _EXACT = 1e-4
@@ -29,14 +29,12 @@ _MOST_LOST = 0.5
 def start_from(model: nn.Module, source: LoraSource, config: LoraConfig) -> float:
     """Set a model's fresh adapters to the LoRA of `source`; nothing is changed when it is refused.
 
-    Returns the relative Frobenius norm of what the run's rank leaves out, 0 for plain pairs. CheckpointError or
-    ConfigError with the setting to change when the file has more modules, other sizes or a higher rank than the run,
-    or when more than half would be left out. Modules of the run that the file lacks start as in a new LoRA.
+    Returns the relative Frobenius norm of what the run's rank leaves out, 0 for plain pairs. ConfigError when more than
+    half would be left out, and what `check_start` refuses. Modules that the file lacks start as in a new LoRA.
     """
+    check_start(model, source, config)
     fresh = LoraWeights.of(model).tensors
     adapted = {name.removesuffix(".lora_A.weight") for name in fresh if name.endswith(".lora_A.weight")}
-    _check_modules(model, adapted, source, config)
-    _check_rank(source, config)
     total = lost = 0.0
     for module in source.modules:
         found = source.adapter(module).factors(config.rank)
@@ -57,35 +55,46 @@ def _finite(up: Tensor, source: LoraSource, module: str) -> Tensor:
     return up
 
 
-def _check_modules(model: nn.Module, adapted: set[str], source: LoraSource, config: LoraConfig) -> None:
-    linears = {name: m.weight for name, m in _linears(model)}
+def check_start(model: nn.Module, source: LoraSource, config: LoraConfig) -> None:
+    """Names, sizes and ranks of `source` against a model, on the meta device too, before any weight is read.
+
+    CheckpointError or ConfigError with the setting to change when the file has other modules or sizes than the model,
+    modules that the run does not adapt, or a higher rank.
+    """
+    linears = _linears(model)
     for module in source.modules:
-        sizes = source.shape(module)
-        weight = linears.get(module)
-        if weight is None:
-            raise CheckpointError(
-                f"{source.name} adapts {module}, which this model does not have: it was trained for another Wan model. "
-                "Choose a LoRA of this model, or start from none."
-            )
-        if tuple(weight.shape) != sizes:
-            raise CheckpointError(
-                f"{source.name} was trained for a model of another size: {module} is {sizes[0]} x {sizes[1]} there and "
-                f"{weight.shape[0]} x {weight.shape[1]} here. Choose a LoRA of this model, or start from none."
-            )
+        _check_size(module, linears.get(module), source)
+    adapted = {name for name in linears if re.fullmatch(config.pattern, name)}
     if left := [module for module in source.modules if module not in adapted]:
         raise ConfigError(
             f"{source.name} also adapts {len(left)} linears that this run does not (for example {left[0]}). "
             f"{_way_out(left, config)}"
         )
+    _check_rank(source, config)
 
 
-def _linears(model: nn.Module) -> list[tuple[str, nn.Linear]]:
+def _check_size(module: str, linear: nn.Linear | None, source: LoraSource) -> None:
+    sizes = source.shape(module)
+    if linear is None:
+        raise CheckpointError(
+            f"{source.name} adapts {module}, which this model does not have: it was trained for another Wan model. "
+            "Choose a LoRA of this model, or start from none."
+        )
+    here = tuple(linear.weight.shape)
+    if here != sizes:
+        raise CheckpointError(
+            f"{source.name} was trained for a model of another size: {module} is {sizes[0]} x {sizes[1]} there and "
+            f"{here[0]} x {here[1]} here. Choose a LoRA of this model, or start from none."
+        )
+
+
+def _linears(model: nn.Module) -> dict[str, nn.Linear]:
     """Every linear by its own name, whether PEFT has wrapped it or not."""
-    return [
-        (name.removesuffix(".base_layer"), module)
+    return {
+        name.removesuffix(".base_layer"): module
         for name, module in model.named_modules()
         if isinstance(module, nn.Linear) and ".lora_" not in name
-    ]
+    }
 
 
 def _way_out(left: list[str], config: LoraConfig) -> str:

@@ -28,6 +28,7 @@ SHAPES = {
     "t2v": WanShape(**SIZES),
     "i2v_2_1": WanShape(**SIZES, in_channels=36, image_dim=1280),
     "i2v_2_2": WanShape(**SIZES, in_channels=36),
+    "vace": WanShape(**SIZES, vace_layers=(1,)),
 }
 LORAS = {
     "fp32_3_of_4": ("fp32", LoraConfig(rank=4, alpha=3.0)),
@@ -36,7 +37,7 @@ LORAS = {
     "fp16_16_of_4": ("fp16", LoraConfig(rank=4, alpha=16.0)),
 }
 """Scales that 16 bits hold exactly, but for float32: diffusers multiplies A by alpha / rank in the file's dtype."""
-LINEARS = {"t2v": 20, "i2v_2_1": 24, "i2v_2_2": 20}
+LINEARS = {"t2v": 20, "i2v_2_1": 24, "i2v_2_2": 20, "vace": 20}
 
 
 def random_model(shape: WanShape, generator: torch.Generator) -> WanTransformer:
@@ -63,14 +64,18 @@ def inputs_of(shape: WanShape, generator: torch.Generator) -> Tensors:
         found["channels"] = torch.randn(2, shape.condition_channels, 3, 8, 6, generator=generator)
     if shape.image_dim:
         found["image_tokens"] = torch.randn(2, 257, shape.image_dim, generator=generator)
+    if shape.vace_layers:
+        found["vace"] = torch.randn(2, shape.vace_channels, 3, 8, 6, generator=generator)
+        found["vace_strength"] = torch.tensor(0.75)
     return found
 
 
 def run(model: WanTransformer, inputs: Tensors) -> torch.Tensor:
     given = dict(inputs)
     latent, timestep, text = (given.pop(name) for name in ("latent", "timestep", "text"))
+    strength = float(given.pop("vace_strength", 1.0))
     with torch.no_grad():
-        return model(latent, timestep, text, Conditioning(**given))
+        return model(latent, timestep, text, Conditioning(**given, vace_strength=strength))
 
 
 def write(path: Path, model: WanTransformer, dtype: str, config: LoraConfig, generator: torch.Generator) -> None:

@@ -22,8 +22,8 @@ from wan_core.export import LoraFile
 from wan_core.files import Roots
 from wan_core.job import export_lora, run_job
 from wan_core.load import ModelPlan, materialize
-from wan_core.lora import LoraConfig, LoraWeights, adapter_parameters, set_strength
-from wan_core.model import WanTransformer
+from wan_core.lora import LoraConfig, LoraWeights, adapter_parameters, inject_lora, set_strength
+from wan_core.model import WanShape, WanTransformer
 from wan_core.train import TrainConfig
 
 ROOT = Path(__file__).parents[3]
@@ -93,6 +93,21 @@ def test_the_start_depends_on_seed_and_name_alone(roots: Roots) -> None:
 def test_targets_match_whole_names_and_none_is_refused(roots: Roots) -> None:
     with pytest.raises(ConfigError, match=r"No linear of the model matches the LoRA targets \['ffn'\]\. Example"):
         build(roots, LoraConfig(targets=("ffn",)))
+
+
+def test_image_keys_and_values_are_adapted_where_the_model_has_them_and_vace_layers_when_asked() -> None:
+    size = {"dim": 56, "ffn_dim": 64, "num_heads": 2, "num_layers": 2, "text_dim": 32}
+    with torch.device("meta"):
+        i2v, vace = WanTransformer(WanShape(**size, image_dim=20)), WanTransformer(WanShape(**size, vace_layers=(1,)))
+    found = inject_lora(i2v, LoraConfig(), seed=0)
+    assert len(found) == 24
+    assert {name for name in found if name.endswith("_img")} == {
+        f"blocks.{block}.cross_attn.{part}" for block in range(2) for part in ("k_img", "v_img")
+    }
+    asked = LoraConfig(targets=(r"(vace_)?blocks\.\d+\.ffn\.(0|2)", r"vace_blocks\.\d+\.(before|after)_proj"))
+    assert {name for name in inject_lora(vace, asked, seed=0) if name.startswith("vace")} == {
+        f"vace_blocks.0.{name}" for name in ("ffn.0", "ffn.2", "before_proj", "after_proj")
+    }
 
 
 # ---- the file -----------------------------------------------------------------------------------
@@ -200,12 +215,20 @@ def test_a_run_that_starts_from_a_file_starts_as_the_same_function(
 def test_a_higher_rank_is_refused_with_the_way_out(tmp_path: Path) -> None:
     roots, _ = make_roots(tmp_path)
     config = LoraConfig(rank=8)
+    read: list[int] = []
+    smaller = LoraConfig(rank=4, start_from="loras:eight.safetensors")
     path = tmp_path / "eight.safetensors"
     path.write_bytes(file_of(build(roots, config), config).to_bytes())
     with pytest.raises(
         ConfigError, match=r"^eight\.safetensors has rank 8 and this run rank 4\. Set rank to 8, or start from none\.$"
     ):
-        build(roots, LoraConfig(rank=4, start_from="loras:eight.safetensors"))
+        materialize(
+            PLAN,
+            roots,
+            LoraConfig(rank=4, start_from="loras:eight.safetensors"),
+            on_tensor=lambda done, _total: read.append(done),
+        )
+    assert read == []  # before any base weight
 
 
 def test_weights_of_another_shape_are_refused_and_nothing_is_half_loaded(tmp_path: Path) -> None:

@@ -60,7 +60,6 @@ def apply_diffusers(model: Any, path: Path) -> int:
 
     found = WanLoraLoaderMixin.lora_state_dict(str(path.parent), weight_name=path.name)
     WanLoraLoaderMixin.load_lora_into_transformer(found, model)
-    model.to(torch.float32)  # it keeps the adapters in the file's dtype
     return sum(isinstance(module, LoraLayer) for module in model.modules())
 
 

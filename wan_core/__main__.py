@@ -91,8 +91,11 @@ def _inspect(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
     from math import prod
 
     from .checkpoint import detect_variant, locate_weights, read_checkpoint
+    from .lora import is_lora
 
     header = read_checkpoint(options.file)
+    if is_lora(header):
+        return _inspect_lora(options.file, out)
     variant = detect_variant(header)
     stored = locate_weights(header)
     _print_json(
@@ -118,6 +121,16 @@ def _inspect(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
             "size_bytes": header.size_bytes,
         },
     )
+    return ExitCode.DONE
+
+
+def _inspect_lora(file: Path, out: BinaryIO) -> int:
+    from .lora import describe_lora, read_lora
+
+    source = read_lora(file)
+    dtypes = sorted({info.dtype for info in source.header.tensors.values()})
+    size = {"dtypes": dtypes, "tensors": len(source.header.tensors), "size_bytes": source.header.size_bytes}
+    _print_json(out, {"version": 1, "file": file.name, "lora": describe_lora(source), **size})
     return ExitCode.DONE
 
 
@@ -258,7 +271,7 @@ def _parser() -> argparse.ArgumentParser:
         )
         return sub
 
-    inspect = command("inspect", _inspect, "say what a model file is, from its header")
+    inspect = command("inspect", _inspect, "say what a model or LoRA file is, from its header")
     inspect.add_argument("file", type=Path, help="a .safetensors or .gguf file, or a folder")
     scan = command(
         "scan", _scan, "list the clips of a folder, their buckets and captions, and what is wrong with the rest"

@@ -26,7 +26,7 @@ from .checkpoint import (
 from .config import Config
 from .errors import CheckpointError, ConfigError
 from .files import Roots
-from .lora import LoraConfig, LoraWeights, inject_lora, read_lora
+from .lora import LoraConfig, check_start, inject_lora, read_lora, start_from
 from .model import Numerics, WanTransformer
 from .placement import (
     DeviceCarrier,
@@ -196,14 +196,16 @@ def materialize(
     placement = resolve_placement(plan.placement, shape.num_layers, rank)
     with torch.inference_mode(False), torch.device("meta"):
         model = WanTransformer(shape, numerics)
+    start = read_lora(roots.resolve(lora.start_from)) if lora is not None and lora.start_from else None
+    if lora is not None and start is not None:
+        check_start(model, start, lora)  # minutes before the last base weight has been read
     with torch.inference_mode(False):
         _fill(model, plan, placement, found.weights, on_tensor)
         if lora is not None:
             inject_lora(model, lora, seed=seed, dtype=numerics.adapter if numerics.adapter != compute else None)
             model.checkpoint_keeps_rng = lora.dropout > 0
-            if lora.start_from:
-                start = read_lora(roots.resolve(lora.start_from), lora.scale)
-                LoraWeights(start.tensors).load_into(model, lora.start_from)
+            if start is not None:
+                start_from(model, start, lora)
     placement.check(model)
     check_trainable_untouched(model)
     if len(placement.devices) > 1:

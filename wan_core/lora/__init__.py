@@ -1,17 +1,25 @@
-"""Choosing targets, injecting adapters with PEFT, and the adapter weights as plain tensors."""
+"""Choosing targets, injecting adapters with PEFT, the adapter weights as plain tensors, LoRA files of every trainer."""
 
 from .config import DEFAULT_TARGETS, LoraConfig
+from .describe import describe_lora, is_lora
 from .inject import adapter_parameters, check_peft, inject_lora, lora_layers, set_strength
-from .weights import LoraWeights, read_lora
+from .source import LoraSource, read_lora
+from .start import check_start, start_from
+from .weights import LoraWeights
 
 __all__ = [
     "DEFAULT_TARGETS",
     "LoraConfig",
+    "LoraSource",
     "LoraWeights",
     "adapter_parameters",
     "check_peft",
+    "check_start",
+    "describe_lora",
     "inject_lora",
+    "is_lora",
     "lora_layers",
     "read_lora",
     "set_strength",
+    "start_from",
 ]

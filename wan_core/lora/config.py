@@ -12,9 +12,13 @@ __all__ = ["DEFAULT_TARGETS", "LoraConfig"]
 
 DEFAULT_TARGETS = (
     r"blocks\.\d+\.(self_attn|cross_attn)\.(q|k|v|o)",
+    r"blocks\.\d+\.cross_attn\.(k_img|v_img)",
     r"blocks\.\d+\.ffn\.(0|2)",
 )
-"""The ten linears of every block: what musubi, diffusion-pipe and DiffSynth adapt on text-to-video."""
+"""Every linear of every block, as musubi and diffusion-pipe: ten, twelve where CLIP image tokens are read.
+
+VACE's second stream (vace_blocks) is left alone: such a LoRA also fits the text-to-video model of the same size.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)

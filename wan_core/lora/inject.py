@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["adapter_parameters", "check_peft", "inject_lora", "lora_layers", "set_strength"]
 
 _ADAPTER = "default"
+_BLOCKS = ("blocks.", "vace_blocks.")
 
 
 def inject_lora(model: nn.Module, config: LoraConfig, *, seed: int, dtype: torch.dtype | None = None) -> list[str]:
@@ -31,7 +32,11 @@ def inject_lora(model: nn.Module, config: LoraConfig, *, seed: int, dtype: torch
     """
     peft_config, inject = _peft(config)
     for name, module in model.named_modules():
-        if isinstance(module, nn.Linear) and not name.startswith("blocks.") and re.fullmatch(config.pattern, name):
+        if (
+            isinstance(module, nn.Linear)
+            and not name.startswith(("blocks.", "vace_blocks."))
+            and re.fullmatch(config.pattern, name)
+        ):
             raise ConfigError(
                 f"The LoRA targets match {name}, which lies outside the blocks and cannot be adapted. "
                 r"Begin each target with blocks\.\d+\."

@@ -1,0 +1,65 @@
+"""What a LoRA file is, in words and numbers for people: the answer of `inspect`."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from ..checkpoint import CheckpointHeader
+from ..errors import CheckpointError
+from .names import written_by
+from .source import WAN_LINEAR, LoraSource
+
+__all__ = ["describe_lora", "is_lora"]
+
+_MARK = re.compile(r"[._](lora|dora)[._]|\.lora_[AB]$|\.(alpha|diff|diff_b)$|\.(lokr|hada)_\w+$")
+
+
+def is_lora(header: CheckpointHeader) -> bool:
+    """Whether most tensors are named as parts of an adapter, for whatever model."""
+    adapters = sum(_MARK.search(name) is not None for name in header.tensors)
+    return adapters * 2 > len(header.tensors)
+
+
+def describe_lora(source: LoraSource) -> dict[str, object]:
+    """Plain data for JSON. A file that cannot start a run is described as far as its names go, with the reason."""
+    problem = _problem(source)
+    known = [] if problem else list(source.modules)
+    first = next((key for key in source.keys if key.part != "alpha"), source.keys[0])
+    return {
+        "kinds": sorted({source.kind(module) for module in known}),
+        "key_format": f"{first.wrapping}<module>{first.spelling}",
+        "written_by": written_by(first.wrapping, first.spelling, _program(source.header.metadata)),
+        "modules": len(source.modules),
+        "blocks": len({module.split(".")[1] for module in source.modules if WAN_LINEAR.fullmatch(module)}),
+        "adapts": sorted({re.sub(r"blocks\.\d+\.", "blocks.*.", module) for module in source.modules}),
+        "ranks": sorted({source.rank(module) for module in known}),
+        "alphas": sorted({alpha for module in known if (alpha := source.alpha(module)) is not None}),
+        "can_start_a_run": not problem,
+        "problem": problem,
+    }
+
+
+def _problem(source: LoraSource) -> str:
+    try:
+        for module in source.modules:
+            source.shape(module)
+            source.scale(module)
+    except CheckpointError as refusal:
+        return str(refusal)
+    return ""
+
+
+def _program(metadata: Mapping[str, str]) -> str:
+    """The trainer, where the file names it."""
+    if metadata.get("modelspec.implementation") == "wan-trainer":
+        return "Wan Trainer"
+    if metadata.get("ss_network_module", "").startswith("networks."):
+        return "musubi-tuner"
+    try:
+        software: Any = json.loads(metadata.get("software", "{}"))
+    except (ValueError, RecursionError):
+        return ""
+    return str(software.get("name", ""))[:40] if isinstance(software, dict) else ""

@@ -1,0 +1,109 @@
+"""LoRA keys of every trainer: which wrapping a key has, which Wan module it belongs to, and what it holds.
+
+Names only; source.py opens the files. Module names come out original (`blocks.0.self_attn.q`), whatever the trainer
+called them. Sources: the savers of musubi-tuner, diffusion-pipe, diffusers, DiffSynth-Studio, LyCORIS and OneTrainer.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from ..checkpoint import to_original
+
+__all__ = ["LoraKey", "parse_key", "written_by"]
+
+
+class LoraKey(NamedTuple):
+    """One key of a LoRA file, taken apart."""
+
+    wrapping: str
+    """what stands before the module: "diffusion_model.", "lora_unet_", "" ..."""
+    module: str
+    """original Wan name"""
+    part: str
+    """down, up, alpha, or the trainer's own word (lokr_w1, hada_w1_a, dora_scale, diff ...)"""
+    spelling: str
+    """what stands behind the module: ".lora_A.weight" ..."""
+
+
+_HALF = {"A": "down", "B": "up", "down": "down", "up": "up"}
+_SPELLINGS = re.compile(
+    r"^(?P<stem>.+?)(?P<spelling>"
+    r"\.lora_(?P<peft>[AB])(?:\.(?!weight$|bias$)\w+)?(?:\.weight)?"  # .default is PEFT's name of the adapter
+    r"|\.lora_(?P<kohya>down|up)\.weight"
+    r"|[._]lora\.(?P<early>down|up)\.weight|\.lora_linear_layer\.(?P<linear>down|up)\.weight"
+    r"|\.(?P<own>alpha|lokr_(?:w[12](?:_[ab])?|t2)|hada_(?:w[12]_[ab]|t[12])|dora_scale|diff|diff_b|set_weight"
+    r"|w_norm|b_norm|reshape_weight|oft_blocks|oft_diag|[ab][12]\.weight"
+    r"|lora_(?:mid\.weight|B(?:\.\w+)?\.bias|magnitude_vector(?:\.\w+)*))"
+    r")\Z",
+    re.ASCII,
+)
+_DOTTED = re.compile(
+    r"^(?P<wrapping>(?:base_model\.model\.|model\.|diffusion_model\.|transformer(?:_2)?\.|pipe\.(?:dit|vace)2?\.)*)"
+    r"(?P<module>(?!lora_|lycoris_)[a-z]\w*(?:\.\w+)*)\Z",
+    re.ASCII,
+)
+_FLAT = re.compile(r"^(?P<wrapping>lora_unet_{1,2}|lora_transformer_|lycoris_)(?P<module>[a-z]\w*)\Z", re.ASCII)
+_FLAT_BLOCK = re.compile(r"^((?:vace_)?blocks)_(\d+)_(\w+)\Z", re.ASCII)
+_COMPILED = re.compile(r"(^|\.)_orig_mod(?=\.)")
+
+# Underscores hide where a module name had dots (k_img, ffn.0): whole names, both families, are looked up.
+_IN_BLOCK = (
+    *(f"{attention}.{part}" for attention in ("self_attn", "cross_attn") for part in "qkvo"),
+    *(f"{attention}.{part}" for attention in ("attn1", "attn2") for part in ("to_q", "to_k", "to_v", "to_out.0")),
+    *("cross_attn.k_img", "cross_attn.v_img", "attn2.add_k_proj", "attn2.add_v_proj"),
+    *("ffn.0", "ffn.2", "ffn.net.0.proj", "ffn.net.2", "before_proj", "after_proj", "proj_in", "proj_out"),
+)
+_OUTSIDE = (
+    *("patch_embedding", "text_embedding.0", "text_embedding.2", "time_embedding.0", "time_embedding.2"),
+    *("time_projection.1", "head.head", "proj_out", "img_emb.proj.1", "img_emb.proj.3"),
+    *(f"condition_embedder.{part}_embedder.linear_{n}" for part in ("text", "time") for n in (1, 2)),
+    *("condition_embedder.time_proj", "condition_embedder.image_embedder.ff.net.0.proj"),
+    "condition_embedder.image_embedder.ff.net.2",
+)
+_UNFLATTENED = {name.replace(".", "_"): name for name in (*_IN_BLOCK, *_OUTSIDE)}
+
+_WRITERS = {
+    "diffusion_model.": "diffusion-pipe, ai-toolkit, Wan Trainer and others",
+    "lora_unet_": "musubi-tuner",
+    "lora_unet__": "VideoX-Fun (Wan Fun)",
+    "lora_transformer_": "OneTrainer",
+    "lycoris_": "SimpleTuner (LyCORIS)",
+    "transformer.": "diffusers, SimpleTuner",
+    "transformer_2.": "diffusers (the low noise expert)",
+    "base_model.model.": "PEFT",
+    "": "DiffSynth-Studio",
+}
+
+
+def parse_key(key: str) -> LoraKey | None:
+    """The key taken apart; None when it is not a key of any LoRA format, or hides a name no Wan has."""
+    found = _SPELLINGS.match(_COMPILED.sub("", key).lstrip("."))
+    if found is None:
+        return None
+    half = found["peft"] or found["kohya"] or found["early"] or found["linear"]
+    part = _HALF[half] if half else found["own"]
+    if flat := _FLAT.match(found["stem"]):
+        module = _unflatten(flat["module"])
+        return LoraKey(flat["wrapping"], to_original(module), part, found["spelling"]) if module else None
+    if dotted := _DOTTED.match(found["stem"]):
+        return LoraKey(dotted["wrapping"], to_original(dotted["module"]), part, found["spelling"])
+    return None
+
+
+def _unflatten(flat: str) -> str | None:
+    """`blocks_0_cross_attn_k_img` -> `blocks.0.cross_attn.k_img`."""
+    if match := _FLAT_BLOCK.match(flat):
+        inner = _UNFLATTENED.get(match[3])
+        return f"{match[1]}.{match[2]}.{inner}" if inner else None
+    return _UNFLATTENED.get(flat)
+
+
+def written_by(wrapping: str, spelling: str, metadata_program: str = "") -> str:
+    """The programs that write such keys; a name in the file's own metadata wins."""
+    if metadata_program:
+        return metadata_program
+    if wrapping == "diffusion_model." and "lora_down" in spelling:
+        return "extracted and distilled LoRAs"
+    return _WRITERS.get(wrapping, "unknown")

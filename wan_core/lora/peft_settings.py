@@ -1,0 +1,61 @@
+"""The scale that PEFT keeps beside the weights: in diffusers' metadata, or in adapter_config.json.
+
+Only files in PEFT's and diffusers' own names follow it; for all others a missing alpha means 1, as in ComfyUI.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any, cast
+
+from ..checkpoint import CheckpointHeader
+from ..errors import CheckpointError
+
+__all__ = ["declared_scale"]
+
+_DIFFUSERS_ENTRY = "lora_adapter_metadata"
+_CONFIG_FILE = "adapter_config.json"
+_LARGEST_CONFIG = 1 << 20
+
+
+def declared_scale(header: CheckpointHeader, wrapping: str, rank: int) -> float:
+    """lora_alpha / rank (/ sqrt(rank) under rsLoRA) where it is stated, else 1."""
+    if wrapping.startswith("transformer"):
+        settings = _from_metadata(header, wrapping)
+    elif wrapping.startswith("base_model."):
+        settings = _from_config_file(header)
+    else:
+        return 1.0
+    alpha = settings.get("lora_alpha")
+    if alpha is None or not rank:
+        return 1.0
+    if settings.get("alpha_pattern") or type(alpha) not in (int, float) or not math.isfinite(alpha):
+        raise CheckpointError(
+            f"{header.path.name} states lora_alpha {str(alpha)[:20]} and alpha_pattern "
+            f"{str(settings.get('alpha_pattern'))[:60]}; one finite number for all modules can be read. "
+            "Save that LoRA with alpha tensors, in ComfyUI's format."
+        )
+    return alpha / math.sqrt(rank) if settings.get("use_rslora") else alpha / rank
+
+
+def _from_metadata(header: CheckpointHeader, wrapping: str) -> dict[str, Any]:
+    settings = _object(header.metadata.get(_DIFFUSERS_ENTRY, "{}"), header)
+    return {key.removeprefix(wrapping): value for key, value in settings.items()}
+
+
+def _from_config_file(header: CheckpointHeader) -> dict[str, Any]:
+    path = header.path.with_name(_CONFIG_FILE)
+    if not path.is_file() or path.stat().st_size > _LARGEST_CONFIG:
+        return {}
+    return _object(path.read_text(encoding="utf-8", errors="replace"), header)
+
+
+def _object(text: str, header: CheckpointHeader) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        raise CheckpointError(f"The PEFT settings of {header.path.name} are damaged. Use an undamaged LoRA file.")
+    return cast("dict[str, Any]", value)

@@ -1,0 +1,211 @@
+"""A LoRA file of any trainer: what it holds by its header, and its adapters, read one linear at a time.
+
+Owns what a file can be (names.py knows the keys, adapters.py the maths). What a run makes of it is start.py's business.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import cast
+
+from torch import Tensor
+
+from ..checkpoint import CheckpointHeader, read_header
+from ..checkpoint.header import damaged
+from ..errors import CheckpointError
+from .adapters import Adapter, Hadamard, Kronecker, LowRank
+from .names import LoraKey, parse_key
+from .peft_settings import declared_scale
+
+__all__ = ["WAN_LINEAR", "LoraSource", "read_lora"]
+
+WAN_LINEAR = re.compile(r"(vace_)?blocks\.\d{1,4}\.(self_attn|cross_attn|ffn)\.\w+")
+_WIDEST = 1 << 17
+"""no Wan linear is wider; a file that claims more would only ask for memory"""
+_NUMBERS = {"F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2"}
+_KINDS = {"down": "LoRA", "up": "LoRA", "loha": "LoHa", "lokr": "LoKr"}
+_REFUSED = {
+    "dora_scale": "a DoRA, whose magnitudes belong to the base weights it was trained on",
+    "lora_magnitude_vector": "a DoRA, whose magnitudes belong to the base weights it was trained on",
+    "lokr_t2": "a LoKr of convolutions",
+    "hada_t1": "a LoHa of convolutions",
+    "hada_t2": "a LoHa of convolutions",
+    "lora_mid": "a LoRA of convolutions",
+    "oft_": "an OFT",
+    "lora_B": "a LoRA with biases of its own",
+    "reshape_weight": "a LoRA that changes the model's sizes",
+    **dict.fromkeys(("diff", "set_weight", "w_norm", "b_norm"), "a LoRA with whole weights or biases beside the pairs"),
+    **dict.fromkeys(("a1.", "a2.", "b1.", "b2."), "a GLoRA"),
+}
+_LOHA = ("hada_w1_a", "hada_w1_b", "hada_w2_a", "hada_w2_b")
+
+
+@dataclass(frozen=True)
+class LoraSource:
+    """A LoRA file, its keys sorted by the linears they belong to. Tensors are read when asked for."""
+
+    header: CheckpointHeader
+    keys: tuple[LoraKey, ...]
+    modules: Mapping[str, Mapping[str, str]]
+    """original module name -> part -> key in the file"""
+
+    @property
+    def name(self) -> str:
+        return self.header.path.name
+
+    def kind(self, module: str) -> str:
+        """LoRA, LoKr or LoHa; CheckpointError naming what else it is when that cannot start a run."""
+        parts = self.modules[module].keys() - {"alpha"}
+        for part in sorted(parts):
+            if what := next((what for mark, what in _REFUSED.items() if part.startswith(mark)), None):
+                raise CheckpointError(
+                    f"{self.name} is {what} ({module}); a plain LoRA cannot go on from it. "
+                    "Merge it into the base model first, or start from none."
+                )
+        kinds = {_KINDS.get(part, _KINDS.get(part[:4], "LoHa" if part.startswith("hada") else "")) for part in parts}
+        if len(kinds) != 1 or not _is_whole(parts):
+            raise CheckpointError(
+                f"{self.name} holds only {', '.join(sorted(parts)) or 'alpha'} for {module}: incomplete. "
+                "Use an undamaged LoRA file."
+            )
+        return kinds.pop()
+
+    def shape(self, module: str) -> tuple[int, int]:
+        """(out, in) of the linear, from the header; CheckpointError when the parts do not fit together."""
+        kind, sizes = self.kind(module), {part: self._sizes(module, part) for part in self.modules[module]}
+        if kind == "LoRA":
+            (inner, wide), (tall, other) = sizes["down"], sizes["up"]
+            fits = inner == other
+        elif kind == "LoHa":
+            (tall, r1), (r1_, wide) = sizes["hada_w1_a"], sizes["hada_w1_b"]
+            (tall_, r2), (r2_, wide_) = sizes["hada_w2_a"], sizes["hada_w2_b"]
+            fits = (r1, r2, tall, wide) == (r1_, r2_, tall_, wide_)
+        else:
+            first, second = (_product(sizes, f"lokr_w{n}") for n in (1, 2))
+            tall, wide = (a * b for a, b in zip(first or (0, 0), second or (0, 0), strict=True))
+            fits = first is not None and second is not None
+        if not fits or not 0 < tall <= _WIDEST or not 0 < wide <= _WIDEST:
+            raise CheckpointError(
+                f"{self.name}: the parts of {module} do not fit together: "
+                f"{', '.join(f'{part} {size}' for part, size in sorted(sizes.items()) if size)}. "
+                "Use an undamaged LoRA file."
+            )
+        return tall, wide
+
+    def rank(self, module: str) -> int:
+        """The rank of a pair, the inner size of a LoHa or decomposed LoKr, 0 for a LoKr of two whole matrices."""
+        self.shape(module)
+        for part in ("down", "hada_w1_b", "lokr_w2_b", "lokr_w1_b"):
+            if part in self.modules[module]:
+                return self._sizes(module, part)[0]
+        return 0
+
+    def alpha(self, module: str) -> float | None:
+        """The number of the file's alpha tensor; None where it has none."""
+        key = self.modules[module].get("alpha")
+        if key is None:
+            return None
+        value = self._read(key)
+        if value.numel() != 1:
+            raise CheckpointError(f"{self.name}: {key[:80]} is not one number. Use an undamaged LoRA file.")
+        return float(value)
+
+    def scale(self, module: str) -> float:
+        """What its trainer multiplies the adapter with: alpha / rank, or 1 without an alpha (as ComfyUI reads it)."""
+        rank, alpha = self.rank(module), self.alpha(module)
+        if alpha is None:
+            return declared_scale(self.header, self.keys[0].wrapping, rank)
+        return alpha / rank if rank else 1.0
+
+    def adapter(self, module: str) -> Adapter:
+        """The adapter of one linear, float32, copied out of the file."""
+        self.shape(module)
+        parts = {part: self._read(key) for part, key in self.modules[module].items() if part != "alpha"}
+        kind, scale = self.kind(module), self.scale(module)
+        if kind == "LoRA":
+            return LowRank(parts["down"], parts["up"], scale)
+        if kind == "LoHa":
+            tall1, wide1, tall2, wide2 = (parts[part] for part in _LOHA)
+            return Hadamard(wide1, tall1, wide2, tall2, scale)
+        first, second = (
+            parts[name] if name in parts else parts[f"{name}_a"] @ parts[f"{name}_b"] for name in ("lokr_w1", "lokr_w2")
+        )
+        return Kronecker(first, second, scale)
+
+    def _sizes(self, module: str, part: str) -> tuple[int, ...]:
+        key = self.modules[module][part]
+        info = self.header.tensors[key]
+        if info.dtype not in _NUMBERS and part != "alpha":
+            raise CheckpointError(f"{self.name}: {key[:80]} is stored as {info.dtype}. Use an undamaged LoRA file.")
+        if part != "alpha" and (len(info.shape) != 2 or 0 in info.shape):
+            raise CheckpointError(
+                f"{self.name}: {key[:80]} has shape {info.shape}; a matrix was expected. Use a LoRA of linear layers."
+            )
+        return () if part == "alpha" else info.shape
+
+    @cached_property
+    def _get(self) -> Callable[[str], Tensor]:
+        from safetensors import SafetensorError, safe_open
+
+        try:
+            return cast("Callable[[str], Tensor]", safe_open(self.header.path, "pt").get_tensor)
+        except SafetensorError as error:  # it knows dtypes and layouts that our header check lets pass
+            raise damaged(self.name) from error
+
+    def _read(self, key: str) -> Tensor:
+        value = self._get(key).float().clone()
+        if not value.isfinite().all():
+            raise CheckpointError(f"{self.name}: {key[:80]} is not finite. Use an earlier file of that LoRA.")
+        return value
+
+
+def _is_whole(parts: set[str]) -> bool:
+    lokr = [{f"lokr_w{n}"} <= parts or {f"lokr_w{n}_a", f"lokr_w{n}_b"} <= parts for n in (1, 2)]
+    return parts in ({"down", "up"}, set(_LOHA)) or (
+        all(lokr) and not any({f"lokr_w{n}", f"lokr_w{n}_a"} <= parts for n in (1, 2))
+    )
+
+
+def _product(sizes: Mapping[str, tuple[int, ...]], name: str) -> tuple[int, int] | None:
+    """Sizes of a LoKr factor, whole or decomposed; None when the two halves do not meet."""
+    if name in sizes:
+        return cast("tuple[int, int]", sizes[name])
+    (tall, inner), (other, wide) = sizes[f"{name}_a"], sizes[f"{name}_b"]
+    return (tall, wide) if inner == other else None
+
+
+def read_lora(path: Path) -> LoraSource:
+    """Sort the keys of a LoRA file; CheckpointError unless it is one for Wan and each tensor has one clear meaning.
+
+    Whether it can start a run is asked module by module (`LoraSource.shape`): a DoRA can be read and described.
+    """
+    header = read_header(path)
+    modules: dict[str, dict[str, str]] = {}
+    keys: list[LoraKey] = []
+    for key in header.tensors:
+        found = parse_key(key)
+        if found is None:
+            raise CheckpointError(
+                f'{path.name}: "{key[:80]}" is not the key of a Wan LoRA. Choose a LoRA trained for Wan 2.1 or 2.2.'
+            )
+        parts = modules.setdefault(found.module, {})
+        if found.part in parts:
+            raise CheckpointError(
+                f'{path.name} has two tensors for {found.module}: "{parts[found.part][:80]}" and "{key[:80]}". '
+                "Use a file with one LoRA in it."
+            )
+        parts[found.part] = key
+        keys.append(found)
+    wrappings = sorted({key.wrapping for key in keys})
+    if len(wrappings) > 1:
+        raise CheckpointError(
+            f"{path.name} mixes keys of several programs ({', '.join(repr(w) for w in wrappings)}). "
+            "Use a file with one LoRA in it."
+        )
+    if not any(WAN_LINEAR.fullmatch(module) for module in modules):
+        raise CheckpointError(f"{path.name} holds no LoRA for a Wan model. Choose one trained for Wan 2.1 or 2.2.")
+    return LoraSource(header, tuple(keys), modules)

@@ -1,0 +1,132 @@
+"""A run that starts from a LoRA file: its adapters begin as the file's change of the model.
+
+A pair of a smaller rank fits exactly: its values fill the first rows, the rest starts as usual, with B at zero. LoKr
+and LoHa are no pairs; the run starts from their best form of its rank, and the log says what that leaves out.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import re
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import CheckpointError, ConfigError
+from .config import LoraConfig
+from .source import LoraSource
+from .weights import LoraWeights
+
+__all__ = ["check_start", "start_from"]
+
+_log = logging.getLogger(__name__)
+_EXACT = 1e-4
+"""relative; below it a LoKr or LoHa counts as exactly of the run's rank"""
+_MOST_LOST = 0.5
+
+
+def start_from(model: nn.Module, source: LoraSource, config: LoraConfig) -> float:
+    """Set a model's fresh adapters to the LoRA of `source`; nothing is changed when it is refused.
+
+    Returns the relative Frobenius norm of what the run's rank leaves out, 0 for plain pairs. ConfigError when more than
+    half would be left out, and what `check_start` refuses. Modules that the file lacks start as in a new LoRA.
+    """
+    check_start(model, source, config)
+    fresh = LoraWeights.of(model).tensors
+    adapted = {name.removesuffix(".lora_A.weight") for name in fresh if name.endswith(".lora_A.weight")}
+    total = lost = 0.0
+    for module in source.modules:
+        found = source.adapter(module).factors(config.rank)
+        total, lost = total + found.total, lost + found.lost
+        down, up = fresh[f"{module}.lora_A.weight"], fresh[f"{module}.lora_B.weight"]
+        kept = found.down.shape[0]
+        down[:kept] = found.down
+        up[:, :kept] = _finite(found.up / config.scale, source, module)
+    left_out = math.sqrt(lost / total) if total else 0.0
+    _say(source, config, left_out, adapted)
+    LoraWeights(fresh).load_into(model, source.name)
+    return left_out
+
+
+def _finite(up: Tensor, source: LoraSource, module: str) -> Tensor:
+    if not torch.isfinite(up).all():
+        raise CheckpointError(f"{source.name}: the alpha of {module} makes it overflow. Use an undamaged LoRA file.")
+    return up
+
+
+def check_start(model: nn.Module, source: LoraSource, config: LoraConfig) -> None:
+    """Names, sizes and ranks of `source` against a model, on the meta device too, before any weight is read.
+
+    CheckpointError or ConfigError with the setting to change when the file has other modules or sizes than the model,
+    modules that the run does not adapt, or a higher rank.
+    """
+    linears = _linears(model)
+    for module in source.modules:
+        _check_size(module, linears.get(module), source)
+    adapted = {name for name in linears if re.fullmatch(config.pattern, name)}
+    if left := [module for module in source.modules if module not in adapted]:
+        raise ConfigError(
+            f"{source.name} also adapts {len(left)} linears that this run does not (for example {left[0]}). "
+            f"{_way_out(left, config)}"
+        )
+    _check_rank(source, config)
+
+
+def _check_size(module: str, linear: nn.Linear | None, source: LoraSource) -> None:
+    sizes = source.shape(module)
+    if linear is None:
+        raise CheckpointError(
+            f"{source.name} adapts {module}, which this model does not have: it was trained for another Wan model. "
+            "Choose a LoRA of this model, or start from none."
+        )
+    here = tuple(linear.weight.shape)
+    if here != sizes:
+        raise CheckpointError(
+            f"{source.name} was trained for a model of another size: {module} is {sizes[0]} x {sizes[1]} there and "
+            f"{here[0]} x {here[1]} here. Choose a LoRA of this model, or start from none."
+        )
+
+
+def _linears(model: nn.Module) -> dict[str, nn.Linear]:
+    """Every linear by its own name, whether PEFT has wrapped it or not."""
+    return {
+        name.removesuffix(".base_layer"): module
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear) and ".lora_" not in name
+    }
+
+
+def _way_out(left: list[str], config: LoraConfig) -> str:
+    if outside := [module for module in left if "blocks." not in module]:
+        return f"Linears outside the blocks ({outside[0]}) cannot be adapted here; start from none."
+    more = {re.sub(r"(?<=\\\.)\d+(?=\\\.)", r"\\d+", re.escape(module), count=1) for module in left}
+    return f"Set lora_targets to these lines: {'  '.join([*config.targets, *sorted(more)])}"
+
+
+def _check_rank(source: LoraSource, config: LoraConfig) -> None:
+    ranks = {source.rank(module) for module in source.modules if source.kind(module) == "LoRA"}
+    if ranks and (largest := max(ranks)) > config.rank:
+        raise ConfigError(
+            f"{source.name} has rank {largest} and this run rank {config.rank}. "
+            f"Set rank to {largest}, or start from none."
+        )
+
+
+def _say(source: LoraSource, config: LoraConfig, left_out: float, adapted: set[str]) -> None:
+    kinds = " and ".join(sorted({source.kind(module) for module in source.modules}))
+    if left_out > _MOST_LOST:
+        raise ConfigError(
+            f"{source.name} is a {kinds}: rank {config.rank} would leave {100 * left_out:.0f} % of its change out. "
+            "Set a higher rank, or start from none."
+        )
+    if left_out > _EXACT:
+        _log.warning(
+            "%s is a %s: this run starts from its best form of rank %d, which leaves %.2g %% of its change out; "
+            "a higher rank leaves out less.", source.name, kinds, config.rank, 100 * left_out,
+        )  # fmt: skip
+    if missing := adapted - source.modules.keys():
+        _log.warning(
+            "%s has nothing for %d of the %d linears of this run (for example %s); they start as in a new LoRA.",
+            source.name, len(missing), len(adapted), min(missing),
+        )  # fmt: skip

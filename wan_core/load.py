@@ -27,7 +27,7 @@ from .config import Config
 from .errors import CheckpointError, ConfigError
 from .files import Roots
 from .lora import LoraConfig, check_start, inject_lora, read_lora, start_from
-from .model import Numerics, WanTransformer
+from .model import Numerics, WanShape, WanTransformer, check_attention, check_attention_name
 from .placement import (
     DeviceCarrier,
     MemoryEstimate,
@@ -66,8 +66,11 @@ class ModelPlan(Config):
     precision: PrecisionPolicy = PrecisionPolicy()
     quantize: QuantizeConfig | None = None
     placement: PlacementConfig = PlacementConfig()
+    attention: str = "sdpa"
+    """which program computes attention (model.ATTENTIONS); one that cannot train here is refused, never replaced"""
 
     def __post_init__(self) -> None:
+        check_attention_name(self.attention)
         if self.base_precision not in BASE_PRECISIONS:
             raise ConfigError(
                 f'base_precision "{self.base_precision}" is unknown. Use one of: {", ".join(BASE_PRECISIONS)}.'
@@ -194,8 +197,10 @@ def materialize(
     compute, shape = found.compute_dtype, found.variant.shape
     numerics = plan.precision.numerics(compute)
     placement = resolve_placement(plan.placement, shape.num_layers, rank)
+    _check_attention(plan, shape, numerics, placement)
     with torch.inference_mode(False), torch.device("meta"):
         model = WanTransformer(shape, numerics)
+    model.use_attention(plan.attention)
     start = read_lora(roots.resolve(lora.start_from)) if lora is not None and lora.start_from else None
     if lora is not None and start is not None:
         check_start(model, start, lora)  # minutes before the last base weight has been read
@@ -278,6 +283,15 @@ def _keep_stored(part: nn.Module, name: str, reader: WeightReader, source: Store
 _IMAGE_NORMS = ("img_emb.proj.0.", "img_emb.proj.4.")
 
 
+def _check_attention(plan: ModelPlan, shape: WanShape, numerics: Numerics, placement: Placement) -> None:
+    """Refuse a kernel that cannot train on one of the devices. torch's own choice always can."""
+    if plan.attention == "sdpa":
+        return
+    dtype, head_dim = numerics.attention or numerics.compute, shape.dim // shape.num_heads
+    for device in placement.devices:
+        check_attention(plan.attention, device=device, dtype=dtype, head_dim=head_dim)
+
+
 def storage_dtype(name: str, numerics: Numerics, stored: str) -> torch.dtype:
     """What a base weight rests in; `stored` is the file's own dtype (F32, F16, BF16).
 
@@ -304,6 +318,8 @@ def predict_memory(
     """Peak memory of a training step of this plan, from the header alone."""
     found = inspect_model(plan, roots)
     compute, numerics = found.compute_dtype, plan.precision.numerics(found.compute_dtype)
+    placement = resolve_placement(plan.placement, found.variant.shape.num_layers)
+    _check_attention(plan, found.variant.shape, numerics, placement)
 
     def storage_bytes(name: str, parameter: Tensor) -> int:
         if _stays_stored(plan, name, found.weights[name]):
@@ -317,7 +333,7 @@ def predict_memory(
     return estimate_memory(
         found.variant.shape,
         numerics,
-        resolve_placement(plan.placement, found.variant.shape.num_layers),
+        placement,
         step,
         storage_bytes=storage_bytes,
         adapt=lambda block: _adapt(block, lora, numerics.adapter, compute),

@@ -113,6 +113,8 @@ def test_nearest_guesses_only_when_something_is_near() -> None:
         (lambda: PrecisionPolicy(preset="balance"), 'precision_policy "balance" is unknown. Did you mean "balanced"?'),
         (lambda: PrecisionPolicy(norm="fp23"), '"fp23" is not a precision. Did you mean "fp32"?'),
         (lambda: ModelPlan(base_file="m:x", base_precision="fp8"), 'base_precision "fp8" is unknown'),
+        (lambda: ModelPlan(base_file="m:x", attention="sage"), "has no backward pass"),
+        (lambda: ModelPlan(base_file="m:x", attention="sdpa_maths"), 'attention "sdpa_maths" is unknown'),
         (lambda: SampleConfig(num_frames=30), "num_frames 30 is not 4n+1. Set it to 29 or 33."),
         (lambda: SampleConfig(width=500), "width 500 is not a multiple of 16. Set it to 496."),
         (lambda: SampleConfig(sampling="offical"), 'sampling "offical" is unknown. Did you mean "official"?'),

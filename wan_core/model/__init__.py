@@ -2,7 +2,7 @@
 
 from .block import Constants, VaceBlock, WanBlock
 from .conditioning import Conditioning
-from .kernels import ATTENTIONS, check_attention
+from .kernels import ATTENTIONS, check_attention, check_attention_name
 from .latents import WAN21_LATENTS, WAN22_LATENTS, LatentCodec, LatentSpace, TextEncoder
 from .numerics import Numerics
 from .shape import WanShape
@@ -24,4 +24,5 @@ __all__ = [
     "WanShape",
     "WanTransformer",
     "check_attention",
+    "check_attention_name",
 ]

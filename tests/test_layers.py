@@ -34,6 +34,7 @@ ROOMS = (
     "run",
     "job",
     "plan",
+    "audit",
     "ranks",
     "protocol",
     "launch",

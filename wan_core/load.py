@@ -232,10 +232,11 @@ def predict_memory(
     step: StepShape,
     *,
     checkpoint_blocks: bool,
+    numerics: Numerics | None = None,
 ) -> MemoryEstimate:
-    """Peak memory of a training step of this plan, from the header alone."""
+    """Peak memory of a training step of this plan, from the header alone; `numerics` instead of the plan's own."""
     variant, compute, sources = _inspect(plan, roots)
-    quantize, numerics = plan.quantize, plan.precision.numerics(compute)
+    quantize, numerics = plan.quantize, numerics or plan.precision.numerics(compute)
 
     def storage_bytes(name: str, parameter: Tensor) -> int:
         if quantize is not None and parameter.ndim == 2 and quantize.selects(name.removesuffix(".weight")):
@@ -248,7 +249,7 @@ def predict_memory(
         resolve_placement(plan.placement, variant.shape.num_layers),
         step,
         storage_bytes=storage_bytes,
-        adapt=lambda block: _adapt(block, lora, numerics.adapter, compute),
+        adapt=lambda block: _adapt(block, lora, numerics.adapter, numerics.compute),
         checkpoint_blocks=checkpoint_blocks,
         dequantizes=quantize is not None,
     )

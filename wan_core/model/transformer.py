@@ -116,10 +116,9 @@ class WanAttention(nn.Module):
         if rope is not None:
             query, key = rotate(query, *rope), rotate(key, *rope)
         inside = self.numerics.attention or query.dtype
-        attended = functional.scaled_dot_product_attention(
-            *(rows.transpose(1, 2).to(inside) for rows in (query, key, value))
-        )
-        return self.o(attended.transpose(1, 2).flatten(2).to(query.dtype))
+        query, key, value = (rows.transpose(1, 2).to(inside) for rows in (query, key, value))
+        attended = functional.scaled_dot_product_attention(query, key, value)
+        return self.o(attended.transpose(1, 2).flatten(2).to(x.dtype))
 
 
 class WanBlock(nn.Module):

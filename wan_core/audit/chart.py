@@ -86,12 +86,8 @@ class _Painter:
     def head(self, report: AuditReport) -> None:
         name = report.model.rpartition(":")[2].rpartition("/")[2]
         self.text(_MARGIN, 18, f"What precision costs: {name} ({report.variant})", size=24)
-        clips = f"{len(report.clips)} clip" + ("" if len(report.clips) == 1 else "s")
         self.text(
-            _MARGIN,
-            54,
-            f"policy {report.policy}, linears in {report.compute}; relative error against float32; {clips}, timesteps "
-            + ", ".join(f"{t:.0f}" for t in report.timesteps),
+            _MARGIN, 54, f"policy {report.policy}, linears in {report.compute}; relative error against float32"[:150]
         )
         for x, colour, words in ((_LABELS, _OUTPUT, "velocity"), (_LABELS + 130, _GRADIENT, "LoRA gradients")):
             self._draw.rectangle((x, 86, x + 22, 86 + _BAR), fill=colour)
@@ -125,7 +121,8 @@ class _Painter:
             self._draw.text(place, words, fill=_INK, font=font, anchor="lm")
 
     def foot(self, report: AuditReport, top: int) -> None:
-        words = f"{report.adapters}; at most {report.tokens} tokens; {report.device}, torch {report.torch}"
+        points = f"{len(report.clips)} clip(s) of at most {report.tokens} tokens, {len(report.timesteps)} timestep(s)"
+        words = f"{points}; {report.adapters}; {report.device}, torch {report.torch}"
         self.text(_MARGIN, top + 36, words, size=14)
 
     def _dashed(self, left: int, right: int, y: int) -> None:

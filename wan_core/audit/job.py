@@ -40,6 +40,7 @@ __all__ = ["REPORT_FILE", "AuditConfig", "audit_job", "read_report"]
 REPORT_FILE = "precision_audit.json"
 _DOUBT = 1.1
 """only a prediction this far above the memory of a device refuses; nearer ones are tried"""
+_NEVER_TRAINED = ("alone", "floor")
 _SHORTER = (
     "Audit shorter or smaller clips (num_frames, width and height in WanVideoDataset): the ranking hardly depends on "
     "their size. Fp8Quantize or SplitAcrossGPUs help too."
@@ -111,7 +112,7 @@ class _Audit:
         self._rows = candidates(run.model.precision, self._compute, alone=config.alone)
 
     def run(self) -> AuditReport:
-        trained = dict.fromkeys(row.numerics for row in self._rows if row.kind not in ("alone", "floor"))
+        trained = dict.fromkeys(row.numerics for row in self._rows if row.kind not in _NEVER_TRAINED)
         predicted = {numerics: self._predicted(numerics) for numerics in trained}
         self._refuse_what_cannot_fit()
         model, adapters = self._load()
@@ -204,7 +205,8 @@ class _Audit:
         adapters: str,
     ) -> AuditReport:
         def row(candidate: Candidate) -> AuditRow:
-            return AuditRow.of(candidate, found[candidate.numerics], predicted.get(candidate.numerics))
+            trained = candidate.kind not in _NEVER_TRAINED
+            return AuditRow.of(candidate, found[candidate.numerics], predicted[candidate.numerics] if trained else None)
 
         plan = self._run.model
         report = AuditReport(

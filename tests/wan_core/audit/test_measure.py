@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from tests.support.tiny_run import TinyRun, make_run
 from wan_core.audit import REFERENCE, measure
@@ -107,11 +108,17 @@ def test_an_error_of_known_size_is_found(run: TinyRun) -> None:
 
 
 def test_a_broken_dtype_makes_gradients_loudly_wrong(tmp_path: Path) -> None:
-    """Angles in bf16 at column 199 are off by up to half a radian (8 bits for 199): no rounding error any more."""
+    """Angles in bf16 at column 199 are off by up to half a radian (8 bits for 199): no rounding error any more.
+
+    Attention is made sharp, so that it depends on where things are; random queries hardly do.
+    """
     wide = make_run(tmp_path, plan=PLAN, size=(1, 2, 400))
+    path = wide.roots.resolve(PLAN.base_file)
+    weights = load_file(path)
+    save_file({name: (48 * w if "norm_q" in name else w).clone() for name, w in weights.items()}, path)
     at = point(size=(1, 2, 400))
     sound = errors(wide, replace(REFERENCE, rope_table=FP32), at)
     broken = errors(wide, replace(REFERENCE, rope_table=BF16), at)
-    assert broken[0] > 0.01
-    assert broken[1] > 0.05
+    assert broken[0] > 0.1
+    assert broken[1] > 0.4
     assert broken[1] > 1000 * sound[1] > 0

@@ -128,11 +128,12 @@ def test_table_data_and_picture_lie_beside_the_run_and_hold_no_path(run: TinyRun
 
 
 def test_longer_errors_have_longer_bars(report: AuditReport) -> None:
-    """Blue pixels in the row of each change, top to bottom: never more than in the row above."""
+    """Blue pixels in the row of each change, top to bottom: never more than in the row above (a dashed
+    line may add one)."""
     picture = draw_chart(report).astype(int)
     blue = (np.abs(picture - [0, 94, 162]).sum(axis=2) < 3) & (np.arange(picture.shape[1]) >= 330)
     bars = blue[118:-64].sum(axis=1)
     lengths = [int(bars[edge]) for edge in np.flatnonzero((bars[1:] > 200) & (bars[:-1] <= 200)) + 2]
     changes = lengths[3 : 3 + len(report.ranked("change"))]  # three presets stand above them
     assert len(changes) > 5
-    assert all(above >= below - 1 for above, below in pairwise(changes))
+    assert all(above >= below - 2 for above, below in pairwise(changes))

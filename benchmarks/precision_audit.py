@@ -48,7 +48,7 @@ def parse() -> argparse.Namespace:
         "--demo", default="", metavar="FILE", help="a file of tests/assets/demo instead of random weights"
     )
     parser.add_argument("--clips", type=int, default=1, help="drawn clips the demo model is measured on")
-    parser.add_argument("--shape", choices=list(SHAPES), default="1.3B-12", help="1.3B-12: twelve blocks of the 1.3B")
+    parser.add_argument("--shape", choices=list(SHAPES), default="1.3B-12", help="1.3B-4, 1.3B-12: so many blocks of the 1.3B")
     parser.add_argument("--size", default="176x128x9", help="width x height x frames")
     parser.add_argument("--timesteps", type=int, default=3)
     parser.add_argument("--rank", type=int, default=16)

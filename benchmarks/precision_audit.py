@@ -21,6 +21,7 @@ import tempfile
 import time
 from pathlib import Path
 
+import torch
 from train_step import ROOT, SHAPES, hardware, make_job
 
 from wan_core.audit import AuditReport, read_report
@@ -48,7 +49,7 @@ def parse() -> argparse.Namespace:
         "--demo", default="", metavar="FILE", help="a file of tests/assets/demo instead of random weights"
     )
     parser.add_argument("--clips", type=int, default=1, help="drawn clips the demo model is measured on")
-    parser.add_argument("--shape", choices=list(SHAPES), default="1.3B-12", help="1.3B-4, 1.3B-12: so many blocks of the 1.3B")
+    parser.add_argument("--shape", choices=list(SHAPES), default="1.3B-12", help="1.3B-4: four blocks of the 1.3B")
     parser.add_argument("--size", default="176x128x9", help="width x height x frames")
     parser.add_argument("--timesteps", type=int, default=3)
     parser.add_argument("--rank", type=int, default=16)
@@ -107,7 +108,12 @@ def save(report: AuditReport, name: str, out: Path) -> None:
     (out / f"{stem}.json").write_text(json.dumps(report.to_dict(), indent=1) + "\n", encoding="utf-8")
     options = (a for a in sys.argv[1:] if not Path(a).is_absolute() and a not in ("--out", "--work", "--picture"))
     settings = f"Settings: `{' '.join(options)}`; {hardware()}, torch {report.torch}"
-    page = f"# Precision audit\n\n{settings}\n\n```\n{report.table()}\n```\n"
+    note = (
+        ""
+        if torch.cuda.is_available()
+        else "Seconds are no benchmark: CPU kernels, on a machine that did other work.\n\n"
+    )
+    page = f"# Precision audit\n\n{settings}\n\n{note}```\n{report.table()}\n```\n"
     (out / f"{stem}.md").write_text(page, encoding="utf-8")
 
 

@@ -41,6 +41,8 @@ from wan_core.train import TrainConfig
 
 SHAPES = {
     "tiny": WanShape(dim=256, ffn_dim=512, num_heads=2, num_layers=4),
+    "1.3B-4": WanShape(dim=1536, ffn_dim=8960, num_heads=12, num_layers=4),
+    "1.3B-12": WanShape(dim=1536, ffn_dim=8960, num_heads=12, num_layers=12),
     "1.3B": WanShape(dim=1536, ffn_dim=8960, num_heads=12, num_layers=30),
     "14B": WanShape(dim=5120, ffn_dim=13824, num_heads=40, num_layers=40),
 }

@@ -8,9 +8,11 @@ from .apply_wan_lora import ApplyWanLoRA
 from .cache_latents import CacheLatents
 from .fp8_quantize import Fp8Quantize
 from .load_wan_model import LoadWanModel
+from .precision_audit import PrecisionAudit
 from .split_across_gpus import SplitAcrossGPUs
 from .train_lora import TrainLoRA
 from .validate_video import ValidateVideo
+from .wan_precision_policy import WanPrecisionPolicy
 from .wan_preview_settings import WanPreviewSettings
 from .wan_train_settings import WanTrainSettings
 from .wan_video_dataset import WanVideoDataset
@@ -19,6 +21,7 @@ __all__ = ["NODES", "WanTrainerExtension"]
 
 NODES: list[type[io.ComfyNode]] = [
     LoadWanModel,
+    WanPrecisionPolicy,
     Fp8Quantize,
     SplitAcrossGPUs,
     WanVideoDataset,
@@ -28,6 +31,7 @@ NODES: list[type[io.ComfyNode]] = [
     TrainLoRA,
     ValidateVideo,
     ApplyWanLoRA,
+    PrecisionAudit,
 ]
 
 

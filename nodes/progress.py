@@ -33,6 +33,7 @@ _STAGES = {
     "evaluate": "measuring the evaluation loss",
     "sample": "rendering a preview",
     "save": "saving",
+    "audit": "measuring precision, pass",
 }
 
 _log = logging.getLogger(__name__)

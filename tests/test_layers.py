@@ -35,6 +35,7 @@ ROOMS = (
     "run",
     "job",
     "plan",
+    "audit",
     "ranks",
     "protocol",
     "launch",

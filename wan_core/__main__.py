@@ -242,6 +242,22 @@ def _sample(options: argparse.Namespace, emit: Emit, _out: BinaryIO) -> int:
     return ExitCode.STOPPED if finished.state == "stopped" else ExitCode.DONE
 
 
+def _audit(options: argparse.Namespace, emit: Emit, _out: BinaryIO) -> int:
+    from .audit import AuditConfig, audit_job, read_report
+    from .control import PipeControl, SignalControl
+
+    config = AuditConfig(clips=options.clips, timesteps=options.timesteps, alone=options.alone)
+    control = PipeControl(os.fdopen(os.dup(0), "rb")) if options.controlled else SignalControl()
+    directory = _directory(options.run_path)
+    _return_freed_memory()
+    finished = audit_job(directory, _roots(options), config, emit=emit, control=control)
+    emit(finished)
+    if finished.state == "stopped":
+        return ExitCode.STOPPED
+    print(read_report(directory).table(), file=sys.stderr)
+    return ExitCode.DONE
+
+
 def _export(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
     from .job import export_lora
     from .run import read_run
@@ -286,14 +302,18 @@ def _parser() -> argparse.ArgumentParser:
     train = command("train", _train, "train a run, or go on with it")
     resume = command("resume", _train, "go on with a run that has a saved step")
     sample = command("sample", _sample, "render validation clips of a run")
+    audit = command("audit", _audit, "measure what each precision switch costs on the model and clips of a run")
     export = command("export", _export, "copy the LoRA of a saved step to a file")
-    for sub in (plan, train, resume, sample, export):
+    for sub in (plan, train, resume, sample, audit, export):
         sub.add_argument("run_path", type=Path, metavar="RUN")
-    for sub in (train, resume, sample):
+    for sub in (train, resume, sample, audit):
         sub.add_argument("--controlled", action="store_true", help="obey JSON commands on stdin; its end means stop")
     for sub in (train, resume):
         sub.add_argument("--max-steps", type=int, default=0, help="stop after so many steps of this session; 0 = all")
     sample.add_argument("--job", type=Path, required=True, help="JSON file: saved_steps, strengths, baseline, preview")
+    audit.add_argument("--clips", type=int, default=1, help="cached clips to measure on")
+    audit.add_argument("--timesteps", type=int, default=3, help="noise levels per clip")
+    audit.add_argument("--alone", action="store_true", help="also float32 with each part lowered alone")
     export.add_argument("--step", type=int, help="saved step; default: the latest")
     export.add_argument("--to", type=Path, help="target file; default: <run_name>.safetensors in the run directory")
     return parser

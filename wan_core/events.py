@@ -44,7 +44,7 @@ class Stage(Event):
 
     name: ClassVar[str] = "stage"
     stage: str
-    """load, train, evaluate, sample, save, done"""
+    """load, train, evaluate, sample, save, audit, done"""
     done: int = 0
     total: int = 0
     detail: str = ""

@@ -31,7 +31,7 @@ from .run import RunConfig, RunStatus, read_run, write_status
 from .sample import SampleConfig
 from .train import Group, Previewer, SavedStep, SaveStore, TargetFunction, Trainer, true_velocity
 
-__all__ = ["SampleJob", "export_lora", "run_job", "sample_job"]
+__all__ = ["SampleJob", "check_space", "export_lora", "run_job", "sample_job", "with_expert"]
 
 _log = logging.getLogger(__name__)
 _MENDABLE = tuple(
@@ -154,11 +154,11 @@ class _Session:
 
     def _load(self) -> None:
         config = self.config
-        self.variant = _with_expert(inspect_model(config.model, self.roots).variant, config.train.expert)
+        self.variant = with_expert(inspect_model(config.model, self.roots).variant, config.train.expert)
         self._check_files()
         cache = LatentCache(self.roots.first("cache"))
         self.cache, self.cache_set = cache, cache.read_set(config.data.fingerprint)
-        _check_space(self.variant, self.cache_set)
+        check_space(self.variant, self.cache_set)
         self.model = self._materialize()
         batches = Batches(
             self.cache_set,
@@ -399,7 +399,7 @@ def export_lora(directory: Path, step: int | None, target: Path) -> SavedStep:
     return saved
 
 
-def _with_expert(variant: WanVariant, expert: str) -> WanVariant:
+def with_expert(variant: WanVariant, expert: str) -> WanVariant:
     """Narrow the noise range to one expert of an A14B pair when the settings say which."""
     if expert == "auto":
         return variant
@@ -411,7 +411,8 @@ def _with_expert(variant: WanVariant, expert: str) -> WanVariant:
     return replace(variant, expert=f"{expert}_noise", boundary=boundary)
 
 
-def _check_space(variant: WanVariant, cache_set: CacheSet) -> None:
+def check_space(variant: WanVariant, cache_set: CacheSet) -> None:
+    """CacheError unless the cache holds latents of the model's own VAE."""
     if cache_set.latent_space != variant.latents.name:
         raise CacheError(
             f"The cache holds {cache_set.latent_space} latents, {variant.name} needs {variant.latents.name}. "

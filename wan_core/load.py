@@ -314,10 +314,11 @@ def predict_memory(
     step: StepShape,
     *,
     checkpoint_blocks: bool,
+    numerics: Numerics | None = None,
 ) -> MemoryEstimate:
-    """Peak memory of a training step of this plan, from the header alone."""
+    """Peak memory of a training step of this plan, from the header alone; `numerics` instead of the plan's own."""
     found = inspect_model(plan, roots)
-    compute, numerics = found.compute_dtype, plan.precision.numerics(found.compute_dtype)
+    compute, numerics = found.compute_dtype, numerics or plan.precision.numerics(found.compute_dtype)
     placement = resolve_placement(plan.placement, found.variant.shape.num_layers)
     _check_attention(plan, found.variant.shape, numerics, placement)
 
@@ -336,7 +337,7 @@ def predict_memory(
         placement,
         step,
         storage_bytes=storage_bytes,
-        adapt=lambda block: _adapt(block, lora, numerics.adapter, compute),
+        adapt=lambda block: _adapt(block, lora, numerics.adapter, numerics.compute),
         checkpoint_blocks=checkpoint_blocks,
         dequantized_bytes=compute.itemsize + float32_bytes if stays or plan.quantize is not None else 0,
     )

@@ -14,7 +14,7 @@ from .load import inspect_model, predict_memory
 from .placement.memory import StepShape
 from .run import RunConfig, read_run
 
-__all__ = ["plan_run"]
+__all__ = ["plan_run", "total_bytes"]
 
 
 def plan_run(directory: Path, roots: Roots) -> dict[str, Any]:
@@ -27,7 +27,7 @@ def plan_run(directory: Path, roots: Roots) -> dict[str, Any]:
     )
     devices = estimate.to_dict()
     for name, needs in devices.items():
-        needs["total_bytes"] = _total_bytes(torch.device(name))
+        needs["total_bytes"] = total_bytes(torch.device(name))
     adapters = sum(m.adapters for m in estimate.devices.values())
     # 16 bytes per value in memory; on disk 12 for the state and 2 to 4 for the LoRA file.
     save_bytes = adapters
@@ -53,7 +53,8 @@ def _largest_step(config: RunConfig, roots: Roots) -> StepShape:
     return StepShape(batch_size=config.train.batch_size, latent_frames=frames, latent_height=height, latent_width=width)
 
 
-def _total_bytes(device: torch.device) -> int:
+def total_bytes(device: torch.device) -> int:
+    """Memory of a device; of the host for the CPU, and without limit where psutil is missing."""
     if device.type == "cuda":
         return torch.cuda.get_device_properties(device).total_memory
     try:

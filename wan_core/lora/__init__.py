@@ -2,7 +2,7 @@
 
 from .config import DEFAULT_TARGETS, LoraConfig
 from .describe import describe_lora, is_lora
-from .inject import adapter_parameters, check_peft, inject_lora, lora_layers, set_strength
+from .inject import adapter_parameters, check_peft, inject_lora, lora_layers, set_adapter_dtype, set_strength
 from .source import LoraSource, read_lora
 from .start import check_start, start_from
 from .weights import LoraWeights
@@ -20,6 +20,7 @@ __all__ = [
     "is_lora",
     "lora_layers",
     "read_lora",
+    "set_adapter_dtype",
     "set_strength",
     "start_from",
 ]

@@ -17,7 +17,7 @@ from .config import LoraConfig
 if TYPE_CHECKING:
     from peft.tuners.lora import LoraLayer
 
-__all__ = ["adapter_parameters", "check_peft", "inject_lora", "lora_layers", "set_strength"]
+__all__ = ["adapter_parameters", "check_peft", "inject_lora", "lora_layers", "set_adapter_dtype", "set_strength"]
 
 _ADAPTER = "default"
 _BLOCKS = ("blocks.", "vace_blocks.")
@@ -81,6 +81,12 @@ def _compute_in(layer: LoraLayer, dtype: torch.dtype | None) -> None:
         return result + update.to(result.dtype)
 
     cast(Any, layer).forward = forward
+
+
+def set_adapter_dtype(model: nn.Module, dtype: torch.dtype | None) -> None:
+    """Let every adapter's matmuls run in `dtype` from now on; None follows each layer's input."""
+    for _, layer in lora_layers(model):
+        _compute_in(layer, dtype)
 
 
 def _pair(layer: LoraLayer) -> tuple[nn.Parameter, nn.Parameter]:

@@ -1,0 +1,117 @@
+"""Precision Audit (Wan): what each precision switch costs on this model and these clips, measured before training."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import numpy as np
+import torch
+from comfy_api.latest import io
+from PIL import Image
+
+from ..wan_core.audit import REPORT_FILE, AuditConfig, read_report
+from ..wan_core.events import Event, Stage
+from ..wan_core.files import atomic_write_json
+from ..wan_core.lora import check_peft
+from ..wan_core.run import DataConfig, RunConfig
+from . import folders
+from .engine import run_engine
+from .interrupts import CancelButton, InterruptProcessingException
+from .progress import NodeProgress
+from .runs import output_file
+from .types import CATEGORY, CacheHandle, ModelHandle, WanCache, WanTrainModel
+from .widgets import flag, whole
+
+PICTURE = "precision_audit.png"
+
+
+class PrecisionAudit(io.ComfyNode):
+    """The report stays on disk under a name made from model, clips and settings: asking again measures nothing."""
+
+    @classmethod
+    def define_schema(cls) -> io.Schema:
+        return io.Schema(
+            node_id="PrecisionAudit",
+            display_name="Precision Audit (Wan)",
+            category=CATEGORY,
+            description="Measures how far each precision preset and switch is from float32, on your own model and "
+            "clips: error of the prediction and of the LoRA's gradients. Trains nothing.",
+            is_output_node=True,
+            hidden=[io.Hidden.unique_id],
+            inputs=[
+                WanTrainModel.Input("model", tooltip="From LoadWanModel, or any node that changes its plan."),
+                WanCache.Input("cache", tooltip="From CacheLatents. A short clip is enough."),
+                whole("clips", 1, 1, 100, "How many cached clips to measure on."),
+                whole("timesteps", 3, 1, 100, "Noise levels per clip, spread over the range of the model."),
+                flag(
+                    "alone",
+                    False,
+                    "Also float32 with each part lowered alone: tells small effects apart, takes twice as long.",
+                ),
+            ],
+            outputs=[
+                io.String.Output(display_name="report", tooltip="The ranking as a table. Also in the output folder."),
+                io.Image.Output(display_name="chart", tooltip="The same as bars on a logarithmic axis."),
+            ],
+        )
+
+    @classmethod
+    def execute(
+        cls, model: ModelHandle, cache: CacheHandle, clips: int = 1, timesteps: int = 3, alone: bool = False
+    ) -> io.NodeOutput:
+        check_peft()
+        config = AuditConfig(clips=clips, timesteps=timesteps, alone=alone)
+        run = RunConfig(
+            run_name="precision_audit",
+            model=model.plan,
+            data=DataConfig(fingerprint=cache.fingerprint, num_items=len(cache.cache_set.items)),
+        ).with_digests(folders.roots())
+        directory = _folder(run, config)
+        progress = NodeProgress(cls.hidden.unique_id, button := CancelButton(), pictures=False)
+        if not (directory / REPORT_FILE).is_file():
+            _measure(directory, run, config, progress, button)
+        report = read_report(directory).table()
+        progress.say("precision measured", now=True, state="done")
+        shown = [output_file(directory / PICTURE)]
+        return io.NodeOutput(report, _picture(directory / PICTURE), ui={"images": shown, "text": [report]})
+
+
+def _folder(run: RunConfig, config: AuditConfig) -> Path:
+    """output/wan_trainer/_audits/<model>-<hash of everything that decides the report>."""
+    identity = {
+        "job": run.job_id,
+        "placement": run.model.placement.to_dict(),  # no part of a job's identity, but devices round differently
+        "audit": config.to_dict(),
+        "pack": run.pack_version,
+        "torch": torch.__version__,
+    }
+    digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:12]
+    model = Path(run.model.base_file.rpartition(":")[2]).stem
+    return folders.runs_folder() / "_audits" / f"{model}-{digest}"
+
+
+def _measure(
+    directory: Path, run: RunConfig, config: AuditConfig, progress: NodeProgress, button: CancelButton
+) -> None:
+    """Let the engine measure; a pressed Cancel leaves no report."""
+    directory.mkdir(parents=True, exist_ok=True)
+    atomic_write_json(directory / "run.json", run.to_dict())
+
+    def on_event(event: Event) -> None:
+        if isinstance(event, Stage) and event.stage == "audit":
+            progress.bar(event.done, event.total)
+
+    options = ["--clips", str(config.clips), "--timesteps", str(config.timesteps)]
+    options += ["--alone"] if config.alone else []
+    ending = run_engine("audit", directory, *options, progress=progress, button=button, decoder=None, on_event=on_event)
+    if ending.cancelled:
+        raise InterruptProcessingException()
+
+
+def _picture(path: Path) -> torch.Tensor:
+    """(1, H, W, 3) in [0, 1]."""
+    with Image.open(path) as picture:
+        pixels = np.asarray(picture.convert("RGB"), np.float32)
+    return torch.from_numpy(pixels / 255)[None]

@@ -1,0 +1,144 @@
+"""An audit as a job: overflow, stops, refusals, the command line."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from tests.support.audits import BF16_PLAN as PLAN
+from tests.support.audits import audit
+from tests.support.tiny_run import make_run
+from wan_core.audit import REPORT_FILE, AuditConfig, read_report
+from wan_core.control import SignalControl
+from wan_core.errors import CacheError, ConfigError, OutOfMemory
+from wan_core.events import Finished, Stage
+from wan_core.job import run_job
+from wan_core.precision import QuantizeConfig
+from wan_core.run import read_run
+from wan_core.train import TrainConfig
+
+LAUNCH = Path(__file__).parents[3] / "wan_core" / "launch.py"
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # torchao warns about CUDA on every CPU
+
+
+def test_an_overflow_is_reported_and_not_averaged_away(tmp_path: Path) -> None:
+    """float16 ends at 65504: a token stream beyond it is infinite, its row says so, and the file stays plain JSON."""
+    own = make_run(tmp_path, plan=replace(PLAN, base_precision="fp16"), size=(1, 4, 4))
+    path = Path(own.roots.resolve(PLAN.base_file))
+    weights = load_file(path)
+    weights["patch_embedding.bias"] += 1e5
+    save_file({k: v.clone() for k, v in weights.items()}, path)
+    audit(own)
+    row = next(r for r in read_report(own.directory).rows if r.kind == "preset" and r.part == "fast")
+    assert row.output_error is None
+    assert "overflow" in read_report(own.directory).table()
+    json.loads((own.directory / REPORT_FILE).read_text(), parse_constant=lambda name: pytest.fail(name))
+
+
+def test_progress_counts_every_pass(tmp_path: Path) -> None:
+    own = make_run(tmp_path, plan=PLAN, size=(1, 4, 4))
+    stages = [e for e in audit(own) if isinstance(e, Stage) and e.stage == "audit"]
+    assert [s.done for s in stages] == list(range(1, stages[-1].total + 1))
+
+
+def test_the_lora_of_a_trained_run_is_the_one_measured(tmp_path: Path) -> None:
+    settings = TrainConfig(steps=2, save_every_n_steps=2, preview_every_n_steps=0, learning_rate=1e-2, eval_items=0)
+    own = make_run(tmp_path, plan=PLAN, train=settings, size=(1, 4, 4))
+    audit(own)
+    fresh = read_report(own.directory)
+    run_job(own.directory, own.roots, emit=lambda _e: None, control=SignalControl())
+    audit(own)
+    trained = read_report(own.directory)
+    assert fresh.adapters == "LoRA of rank 4, small random weights"
+    assert trained.adapters == "LoRA of rank 4, saved step 2"
+    assert trained.plan.gradient_errors != fresh.plan.gradient_errors
+
+
+@pytest.mark.parametrize("scheme", ["int8", "fp8_e4m3fn"])
+def test_eight_bit_weights_are_on_both_sides(tmp_path: Path, scheme: str) -> None:
+    """The error is that of the arithmetic, far below the 3 % that the 8-bit weights themselves cost gradients."""
+    own = make_run(tmp_path, plan=replace(PLAN, quantize=QuantizeConfig(scheme=scheme)), size=(1, 4, 4))
+    audit(own)
+    report = read_report(own.directory)
+    assert report.quantized == scheme
+    assert 0 < (report.plan.gradient_error or 0) < 0.02
+
+
+class StopsAfter(SignalControl):
+    """Asks to stop at the `count`-th question."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self._left = count
+
+    def stop_reason(self) -> str:
+        self._left -= 1
+        return "" if self._left > 0 else "Cancel was pressed"
+
+
+@pytest.mark.parametrize("asked", [1, 60, 75], ids=["while loading", "in a forward pass", "later"])
+def test_a_stop_leaves_no_report(tmp_path: Path, asked: int) -> None:
+    own = make_run(tmp_path, plan=PLAN, size=(1, 4, 4))
+    finished = audit(own, control=StopsAfter(asked))[-1]
+    assert isinstance(finished, Finished)
+    assert finished.state == "stopped"
+    assert not list(own.directory.glob("precision_audit*"))
+    audit(own)  # and the lock is free again
+    assert (own.directory / REPORT_FILE).is_file()
+
+
+def test_what_cannot_fit_is_refused_before_anything_is_loaded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def no_load(*_: object, **__: object) -> None:
+        pytest.fail("weights were loaded")
+
+    monkeypatch.setattr("wan_core.audit.job.materialize", no_load)
+    monkeypatch.setattr("wan_core.audit.job.total_bytes", lambda _device: 1 << 20)
+    own = make_run(tmp_path, plan=PLAN, size=(1, 4, 4))
+    with pytest.raises(OutOfMemory, match=r"needs about 0\.\d GiB on cpu, which has 0\.0 GiB\. Audit shorter"):
+        audit(own)
+
+
+def test_a_gpu_that_runs_out_gets_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 3 GiB\nmore")
+
+    monkeypatch.setattr("wan_core.audit.job.measure", full)
+    own = make_run(tmp_path, plan=PLAN, size=(1, 4, 4))
+    with pytest.raises(OutOfMemory, match=r"ran out of memory in the audit\. Audit shorter .*3 GiB\)$"):
+        audit(own)
+
+
+def test_a_cache_that_is_gone_is_named(tmp_path: Path) -> None:
+    own = make_run(tmp_path, plan=PLAN, size=(1, 4, 4))
+    fingerprint = read_run(own.directory).data.fingerprint
+    (own.roots.first("cache") / "sets" / f"{fingerprint}.json").unlink()
+    with pytest.raises(CacheError, match="Queue CacheLatents again"):
+        audit(own)
+
+
+@pytest.mark.parametrize("field", ["clips", "timesteps"])
+@pytest.mark.parametrize("value", [0, 101])
+def test_counts_out_of_range_are_refused(field: str, value: int) -> None:
+    with pytest.raises(ConfigError, match=rf"{field} {value} is out of range\. Use 1 to 100"):
+        AuditConfig(**{field: value})
+
+
+def test_the_command_line_audits_a_run(tmp_path: Path) -> None:
+    own = make_run(tmp_path, plan=PLAN, size=(1, 4, 4))
+    command = [sys.executable, str(LAUNCH), "audit", str(own.directory), "--roots", str(own.roots_file)]
+    done = subprocess.run(
+        [*command, "--timesteps", "1"], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    last = json.loads(done.stdout.splitlines()[-1])
+    assert last == {"event": "finished", "state": "done", "step": 0, "result": {"report": REPORT_FILE}}
+    assert "residual fp32 -> bf16" in done.stderr
+    assert read_report(own.directory).timesteps == (500.0,)

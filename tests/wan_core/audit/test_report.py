@@ -1,0 +1,139 @@
+"""What an audit compares and what its report says: ranking, blocks, timesteps, table, data and picture."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from tests.support.audits import BF16_PLAN as PLAN
+from tests.support.audits import audit
+from tests.support.tiny_run import TINY, TinyRun, make_run
+from wan_core.audit import REPORT_FILE, AuditConfig, AuditReport, candidates, draw_chart, read_report
+from wan_core.model import Numerics, WanShape
+from wan_core.precision import SWITCHES, PrecisionPolicy
+
+BF16, FP32 = torch.bfloat16, torch.float32
+DEEPER = WanShape(dim=128, ffn_dim=256, num_heads=1, num_layers=6)
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # torchao warns about CUDA on every CPU
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> TinyRun:
+    return make_run(tmp_path_factory.mktemp("audit"), plan=PLAN, size=(3, 8, 8))
+
+
+@pytest.fixture(scope="module")
+def report(run: TinyRun) -> AuditReport:
+    audit(run, AuditConfig(timesteps=2, alone=True))
+    return read_report(run.directory)
+
+
+def test_every_part_is_changed_alone_and_never_to_what_it_is() -> None:
+    rows = candidates(PrecisionPolicy(), BF16, alone=True)
+    plan = PrecisionPolicy().numerics(BF16)
+    for row in rows:
+        if row.kind == "change" and row.part != "compute":
+            differing = [n for n in Numerics.__dataclass_fields__ if getattr(row.numerics, n) != getattr(plan, n)]
+            assert differing == [row.part]
+            assert row.before != row.after
+    assert {r.part for r in rows if r.kind == "change"} == {"compute", *SWITCHES}
+    assert {r.part for r in rows if r.kind == "alone"} == {"compute", *SWITCHES}
+    assert [r.part for r in rows if r.kind == "preset"] == ["reference", "balanced", "fast"]
+
+
+def test_without_alone_there_is_none() -> None:
+    assert not [r for r in candidates(PrecisionPolicy(), BF16, alone=False) if r.kind == "alone"]
+
+
+def test_a_plan_in_float32_is_asked_what_bf16_would_cost() -> None:
+    changes = {(r.part, r.after) for r in candidates(PrecisionPolicy(), FP32, alone=False) if r.kind == "change"}
+    assert {("compute", "bf16"), ("compute", "fp16"), ("residual", "bf16"), ("adapter", "bf16")} <= changes
+
+
+def test_the_ranking_has_the_residual_far_above_the_rope_product(report: AuditReport) -> None:
+    order = [row.label for row in report.ranked("change")]
+    assert order.index("residual fp32 -> bf16") < order.index("rope fp32 -> bf16")
+    assert order.index("residual fp32 -> bf16") < order.index("rope fp32 -> fp64")
+    alone = {row.label: row for row in report.ranked("alone")}
+    residual, rope = alone["residual fp32 -> bf16"], alone["rope fp64 -> fp32"]
+    assert residual.output_error is not None
+    assert rope.output_error is not None
+    assert residual.output_error > 1000 * rope.output_error > 0
+    assert residual.gradient_error is not None
+    assert rope.gradient_error is not None
+    assert residual.gradient_error > 1000 * rope.gradient_error > 0
+
+
+def test_the_ranking_falls(report: AuditReport) -> None:
+    for kind in ("change", "alone"):
+        found = [row.output_error or 0.0 for row in report.ranked(kind)]
+        assert found == sorted(found, reverse=True)
+
+
+def test_the_preset_of_the_plan_measures_as_the_plan(report: AuditReport) -> None:
+    same = next(row for row in report.rows if row.kind == "preset" and row.part == "balanced")
+    assert (same.output_error, same.gradient_error) == (report.plan.output_error, report.plan.gradient_error)
+    floor = next(row for row in report.rows if row.kind == "floor")
+    assert (floor.output_error, floor.gradient_error) == (0.0, 0.0)
+
+
+def test_errors_are_kept_per_timestep_and_per_block(report: AuditReport) -> None:
+    assert report.timesteps == (250.0, 750.0)
+    for row in report.rows:
+        assert len(row.output_errors) == len(row.gradient_errors) == 2
+        assert len(row.block_output_errors) == len(row.block_gradient_errors) == TINY.num_layers
+        squares = [e * e for e in row.output_errors if e is not None]
+        assert row.output_error == pytest.approx((sum(squares) / 2) ** 0.5)
+
+
+def test_a_head_in_bf16_leaves_the_blocks_alone(report: AuditReport) -> None:
+    """Nothing before the head knows of it in the forward pass; gradients come back through it."""
+    row = next(row for row in report.rows if row.kind == "alone" and row.part == "head")
+    assert row.block_output_errors == (0.0,) * TINY.num_layers
+    assert all(error and error > 0 for error in row.block_gradient_errors)
+
+
+def test_a_narrow_residual_hurts_more_with_every_block(tmp_path: Path) -> None:
+    deep = make_run(tmp_path, plan=PLAN, shape=DEEPER, size=(1, 8, 8))
+    audit(deep, AuditConfig(timesteps=1, alone=True))
+    row = next(r for r in read_report(deep.directory).rows if r.kind == "alone" and r.part == "residual")
+    blocks = [error or 0.0 for error in row.block_output_errors]
+    assert blocks[-1] > 1.3 * blocks[0] > 0
+
+
+def test_the_report_survives_json(report: AuditReport) -> None:
+    assert AuditReport.from_dict(json.loads(json.dumps(report.to_dict(), allow_nan=False))) == report
+
+
+def test_the_prediction_knows_that_a_wide_residual_takes_memory(report: AuditReport) -> None:
+    presets = {row.part: row.predicted_bytes or 0 for row in report.rows if row.kind == "preset"}
+    assert presets["fast"] < presets["balanced"]
+    assert all(row.predicted_bytes is None for row in report.rows if row.kind in ("alone", "floor"))
+
+
+def test_table_data_and_picture_lie_beside_the_run_and_hold_no_path(run: TinyRun, report: AuditReport) -> None:
+    table = (run.directory / "precision_audit.txt").read_text(encoding="utf-8")
+    assert table == report.table() + "\n"
+    for name in (REPORT_FILE, "precision_audit.txt"):
+        assert str(run.directory.parent) not in (run.directory / name).read_text(encoding="utf-8")
+    with Image.open(run.directory / "precision_audit.png") as picture:
+        assert np.array_equal(np.asarray(picture.convert("RGB")), draw_chart(report))
+
+
+def test_longer_errors_have_longer_bars(report: AuditReport) -> None:
+    """Blue pixels in the row of each change, top to bottom: never more than in the row above (a dashed
+    line may add one)."""
+    picture = draw_chart(report).astype(int)
+    blue = (np.abs(picture - [0, 94, 162]).sum(axis=2) < 3) & (np.arange(picture.shape[1]) >= 330)
+    bars = blue[118:-64].sum(axis=1)
+    lengths = [int(bars[edge]) for edge in np.flatnonzero((bars[1:] > 10) & (bars[:-1] <= 10)) + 2]
+    changes = lengths[3 : 3 + len(report.ranked("change"))]  # three presets stand above them
+    assert len(changes) == len(report.ranked("change"))
+    assert all(above >= below - 2 for above, below in pairwise(changes))

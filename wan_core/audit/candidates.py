@@ -1,0 +1,77 @@
+"""Which sets of dtypes are compared: the plan's own, the presets, and the plan with one switch changed at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import torch
+
+from ..model import Numerics
+from ..precision import PRESETS, SWITCHES, PrecisionPolicy, dtype_name
+
+__all__ = ["PARTS", "REFERENCE", "Candidate", "candidates"]
+
+REFERENCE = Numerics(compute=torch.float32, rope=torch.float64, attention=torch.float32, adapter=torch.float32)
+"""What everything is compared with: float32 throughout, the rotary embedding in float64."""
+PARTS = ("compute", *SWITCHES)
+"""every dtype that can be changed alone; compute is what the linears run in (base_precision)"""
+_WIDER = {"rope_table": torch.float64, "rope": torch.float64}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """One row of the report."""
+
+    kind: str
+    """floor: the reference a second time; plan: the user's; preset; change: the plan with one part changed; alone: the
+    reference with one part lowered"""
+    part: str
+    """the part that differs, or the name of the preset"""
+    before: str = ""
+    after: str = ""
+    numerics: Numerics
+
+
+def candidates(policy: PrecisionPolicy, compute: torch.dtype, *, alone: bool) -> tuple[Candidate, ...]:
+    """Every row for a plan with this policy whose linears run in `compute`.
+
+    A part is tried in float32 (the rotary embedding also in float64) and in the 16-bit dtype of the plan, bf16 where
+    the plan computes in float32; `alone` adds the reference with each part lowered.
+    """
+    plan = policy.numerics(compute)
+    low = compute if compute.itemsize == 2 else torch.bfloat16
+    rows = [
+        Candidate(kind="floor", part="reference again", numerics=REFERENCE),
+        Candidate(kind="plan", part=policy.describe(), numerics=plan),
+    ]
+    rows += [
+        Candidate(kind="preset", part=name, numerics=PrecisionPolicy(preset=name).numerics(compute)) for name in PRESETS
+    ]
+    for part in PARTS:
+        for value in _values(part, low):
+            if value != getattr(plan, part):
+                changed = policy.numerics(value) if part == "compute" else replace(plan, **{part: value})
+                rows.append(_change("change", part, plan, changed))
+    if alone:
+        lowered = [(part, value) for part in PARTS for value in _values(part, low)]
+        rows += [
+            _change("alone", part, REFERENCE, replace(REFERENCE, **{part: value}))
+            for part, value in lowered
+            if value.itemsize < getattr(REFERENCE, part).itemsize and (part != "compute" or value == low)
+        ]
+    return tuple(rows)
+
+
+def _values(part: str, low: torch.dtype) -> Iterator[torch.dtype]:
+    if part in _WIDER:
+        yield _WIDER[part]
+    yield torch.float32
+    yield low
+    if part == "compute":
+        yield torch.float16 if low == torch.bfloat16 else torch.bfloat16
+
+
+def _change(kind: str, part: str, before: Numerics, after: Numerics) -> Candidate:
+    names = (dtype_name(getattr(numerics, part)) for numerics in (before, after))
+    return Candidate(kind=kind, part=part, before=next(names), after=next(names), numerics=after)

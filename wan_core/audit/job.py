@@ -1,0 +1,255 @@
+"""An audit from start to end on a run directory: load once, measure, write table, data and picture. Trains nothing.
+
+Reads run.json, the base file and the cache; writes precision_audit.json, .txt and .png beside run.json.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from io import BytesIO
+from pathlib import Path
+
+import torch
+
+from ..config import Config
+from ..control import Control
+from ..data import Batches, CacheItem, CacheSet, LatentCache
+from ..errors import ConfigError, OutOfMemory, Stopped
+from ..events import Emit, Finished, Note, Stage
+from ..files import Roots, atomic_write_bytes, atomic_write_json, locked, read_json
+from ..flow import add_noise, draw_noise, seeded_generator
+from ..job import check_space, with_expert
+from ..load import inspect_model, materialize, predict_memory
+from ..lora import LoraConfig, LoraWeights
+from ..model import Numerics, WanTransformer, WanVariant
+from ..placement.memory import StepShape
+from ..plan import total_bytes
+from ..precision import dtype_name
+from ..run import RunConfig, read_run
+from ..train import NoisedBatch, SaveStore
+from .any_dtype import fill_empty_adapters, let_linears_cast
+from .candidates import REFERENCE, Candidate, candidates
+from .chart import draw_chart
+from .measure import Measurement, measure
+from .report import AuditReport, AuditRow
+
+__all__ = ["REPORT_FILE", "AuditConfig", "audit_job", "read_report"]
+
+REPORT_FILE = "precision_audit.json"
+_DOUBT = 1.1
+"""only a prediction this far above the memory of a device refuses; nearer ones are tried"""
+_NEVER_TRAINED = ("alone", "floor")
+_SHORTER = (
+    "Audit shorter or smaller clips (num_frames, width and height in WanVideoDataset): the ranking hardly depends on "
+    "their size. Fp8Quantize or SplitAcrossGPUs help too."
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditConfig(Config):
+    """How much is measured."""
+
+    clips: int = 1
+    """cached clips, one at a time"""
+    timesteps: int = 3
+    """noise levels per clip, in the middle of equal parts of the model's range"""
+    alone: bool = False
+    """also float32 with each part lowered alone: tells small effects apart, takes as long again"""
+
+    def __post_init__(self) -> None:
+        for name in ("clips", "timesteps"):
+            if not 1 <= getattr(self, name) <= 100:
+                raise ConfigError(f"{name} {getattr(self, name)} is out of range. Use 1 to 100.")
+
+
+def read_report(directory: Path) -> AuditReport:
+    """The report an audit wrote into `directory`."""
+    return AuditReport.from_dict(read_json(directory / REPORT_FILE), REPORT_FILE)
+
+
+def audit_job(directory: Path, roots: Roots, config: AuditConfig, *, emit: Emit, control: Control) -> Finished:
+    """Measure the plan of the run in `directory` on its own cache; a state of done, or stopped (nothing written).
+
+    With a saved step its trained LoRA is taken, else one as at the start of training. Raises WanTrainerError for what a
+    user can mend, OutOfMemory before anything is loaded where the float32 pass cannot fit.
+    """
+    busy = f"{directory.name} is being audited by another process. Wait for it, or stop it."
+    with locked(directory / ".audit.lock", busy):
+        try:
+            report = _Audit(directory, read_run(directory), roots, config, emit, control).run()
+        except Stopped as stop:
+            return Finished(state="stopped", step=0, result={"reason": stop.reason})
+        except torch.OutOfMemoryError as error:
+            first = str(error).splitlines()[0][:200]
+            raise OutOfMemory(f"The GPU ran out of memory in the audit. {_SHORTER} ({first})") from error
+    atomic_write_bytes(directory / "precision_audit.png", _png(report))
+    atomic_write_bytes(directory / "precision_audit.txt", (report.table() + "\n").encode())
+    atomic_write_json(directory / REPORT_FILE, report.to_dict())  # last: whoever finds it finds the others
+    return Finished(state="done", step=0, result={"report": REPORT_FILE})
+
+
+class _Audit:
+    """One audit: what it was asked, and what it reads."""
+
+    def __init__(
+        self, directory: Path, run: RunConfig, roots: Roots, config: AuditConfig, emit: Emit, control: Control
+    ) -> None:
+        self._run, self._roots, self._config = run, roots, config
+        self._emit, self._control = emit, control
+        variant, self._compute = inspect_model(run.model, roots)
+        self._variant: WanVariant = with_expert(variant, run.train.expert)
+        self._cache = LatentCache(roots.first("cache"))
+        self._set: CacheSet = self._cache.read_set(run.data.fingerprint)
+        check_space(self._variant, self._set)
+        self._batches = Batches(self._set, self._cache, seed=run.train.seed, batch_size=1)
+        self._items = self._batches.evaluation_items(config.clips)
+        self._timesteps = _timesteps(self._variant, config.timesteps)
+        self._saved = SaveStore(directory).latest()
+        start = "" if self._saved is not None else run.lora.start_from
+        self._lora: LoraConfig = replace(run.lora, start_from=start, dropout=0.0)
+        self._rows = candidates(run.model.precision, self._compute, alone=config.alone)
+
+    def run(self) -> AuditReport:
+        trained = dict.fromkeys(row.numerics for row in self._rows if row.kind not in _NEVER_TRAINED)
+        predicted = {numerics: self._predicted(numerics) for numerics in trained}
+        self._refuse_what_cannot_fit()
+        model, adapters = self._load()
+        distinct = list(dict.fromkeys(row.numerics for row in self._rows))
+        done, total = 0, len(self._items) * len(self._timesteps) * (1 + len(distinct))
+
+        def on_pass() -> None:
+            nonlocal done
+            done += 1
+            self._emit(Stage(stage="audit", done=done, total=total))
+
+        device = next(model.parameters()).device
+        with _full_float32():
+            found, reference_s = measure(
+                model,
+                lambda: self._points(device),
+                distinct,
+                on_pass=on_pass,
+                stop_reason=self._control.stop_reason,
+            )
+        return self._report(found, predicted, reference_s, device, adapters)
+
+    def _load(self) -> tuple[WanTransformer, str]:
+        def on_tensor(done: int, total: int) -> None:
+            if done % 50 == 0 or done == total:
+                self._emit(Stage(stage="load", done=done, total=total))
+            if reason := self._control.stop_reason():
+                raise Stopped(reason)
+
+        model = materialize(self._run.model, self._roots, self._lora, seed=self._run.train.seed, on_tensor=on_tensor)
+        adapters = f"LoRA of rank {self._lora.rank}"
+        if self._saved is not None:
+            state = {k[5:]: v for k, v in self._saved.read_state().items() if k.startswith("lora.")}
+            LoraWeights(state).load_into(model, f"saved step {self._saved.step}")
+            adapters += f", saved step {self._saved.step}"
+        if fill_empty_adapters(model, self._run.train.seed):
+            adapters += ", small random weights"
+        let_linears_cast(model)
+        return model, adapters
+
+    def _points(self, device: torch.device) -> Iterator[NoisedBatch]:
+        """Each clip at each timestep, with noise that depends on nothing else."""
+        for item in self._items:
+            batch = self._batches.load([item])
+            for timestep in self._timesteps:
+                noise = draw_noise(batch.latents.shape, seeded_generator("audit", item.latent_key, timestep))
+                sigma = torch.tensor([timestep / 1000])
+                latent, noise, sigma, text = (t.to(device) for t in (batch.latents, noise, sigma, batch.texts))
+                yield NoisedBatch(latent, noise, add_noise(latent, noise, sigma), sigma, text)
+
+    def _predicted(self, numerics: Numerics) -> int:
+        """Peak of a training step in these dtypes on the fullest device."""
+        estimate = predict_memory(
+            self._run.model, self._roots, self._lora, self._largest(), checkpoint_blocks=True, numerics=numerics
+        )
+        return max(memory.peak for memory in estimate.devices.values())
+
+    def _refuse_what_cannot_fit(self) -> None:
+        """The float32 pass needs the plan's weights, float32 activations, and one block's weights cast."""
+        wide, resting = (
+            predict_memory(
+                self._run.model, self._roots, self._lora, self._largest(), checkpoint_blocks=True, numerics=numerics
+            ).devices
+            for numerics in (REFERENCE, None)
+        )
+        shape = self._variant.shape
+        block = 4 * (8 * shape.dim**2 + 2 * shape.dim * shape.ffn_dim)
+        for name, memory in wide.items():
+            need = memory.peak - memory.weights + resting[name].weights + block
+            have = total_bytes(torch.device(name))
+            if need > _DOUBT * have:
+                raise OutOfMemory(
+                    f"The audit's float32 pass needs about {need / 2**30:.1f} GiB on {name}, which has "
+                    f"{have / 2**30:.1f} GiB. {_SHORTER}"
+                )
+
+    def _largest(self) -> StepShape:
+        _, frames, height, width = max(map(self._shape, self._items), key=lambda s: s[1] * s[2] * s[3])
+        return StepShape(batch_size=1, latent_frames=frames, latent_height=height, latent_width=width)
+
+    def _shape(self, item: CacheItem) -> tuple[int, int, int, int]:
+        return self._set.latent_shape(item)
+
+    def _report(
+        self,
+        found: dict[Numerics, Measurement],
+        predicted: dict[Numerics, int],
+        reference_s: list[float],
+        device: torch.device,
+        adapters: str,
+    ) -> AuditReport:
+        def row(candidate: Candidate) -> AuditRow:
+            trained = candidate.kind not in _NEVER_TRAINED
+            return AuditRow.of(candidate, found[candidate.numerics], predicted[candidate.numerics] if trained else None)
+
+        plan = self._run.model
+        report = AuditReport(
+            model=plan.base_file,
+            variant=self._variant.name,
+            policy=plan.precision.describe(),
+            compute=dtype_name(self._compute),
+            quantized=plan.quantize.scheme if plan.quantize is not None else "",
+            adapters=adapters,
+            clips=tuple(item.name for item in self._items),
+            timesteps=self._timesteps,
+            tokens=self._largest().tokens,
+            device=torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+            torch=torch.__version__,
+            reference_seconds=sorted(reference_s)[len(reference_s) // 2],
+            rows=tuple(map(row, self._rows)),
+        )
+        worst = next(iter(report.ranked("change")))
+        self._emit(Note(text=f"Of single changes, {worst.label} moves the velocity most."))
+        return report
+
+
+def _timesteps(variant: WanVariant, count: int) -> tuple[float, ...]:
+    low, high = variant.sigma_range()
+    return tuple(round(1000 * (low + (high - low) * (index + 0.5) / count), 1) for index in range(count))
+
+
+@contextlib.contextmanager
+def _full_float32() -> Iterator[None]:
+    """Within: no TF32, so that the float32 reference is one; the settings of before return afterwards."""
+    matmul, convolution = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    torch.set_float32_matmul_precision("highest")
+    torch.backends.cudnn.allow_tf32 = False
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(matmul)
+        torch.backends.cudnn.allow_tf32 = convolution
+
+
+def _png(report: AuditReport) -> bytes:
+    from PIL import Image
+
+    buffer = BytesIO()
+    Image.fromarray(draw_chart(report)).save(buffer, "PNG", optimize=True)
+    return buffer.getvalue()

@@ -1,0 +1,191 @@
+"""Forward and backward passes of one model in many dtypes on the same noised clips, and how far they lie apart.
+
+Errors are relative L2 norms, |found - exact| / |exact|, in float64: of the velocity, of all LoRA gradients of the
+training loss together, and per block of the token stream after it and of its own gradients.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import Stopped
+from ..flow import velocity_loss, velocity_target
+from ..lora import adapter_parameters
+from ..model import Numerics, WanTransformer
+from ..train import NoisedBatch
+from .any_dtype import compute_in
+from .candidates import REFERENCE
+
+__all__ = ["Distance", "Measurement", "Pass", "measure"]
+
+_ROWS_PER_BLOCK = 64
+"""token rows compared after each block, evenly spaced: enough for a norm, small enough to keep for 40 blocks"""
+
+
+@dataclass(frozen=True)
+class Distance:
+    """How far a tensor, or several as one, lies from the exact one."""
+
+    relative: float
+    """relative L2 norm; NaN or infinity when a pass overflowed"""
+    cosine: float
+    largest: float
+    """largest absolute difference over the root mean square of the exact values"""
+
+
+@dataclass(frozen=True)
+class Pass:
+    """What one forward and backward pass gave."""
+
+    velocity: Tensor
+    gradients: dict[str, Tensor]
+    """adapter parameter name -> gradient"""
+    stream: tuple[Tensor, ...]
+    """some token rows after each block, float32 on the CPU"""
+    seconds: float
+    memory_bytes: int
+    """peak of the first CUDA device during the pass; 0 elsewhere"""
+
+
+@dataclass
+class Measurement:
+    """One set of dtypes against the reference: an entry per point (clip and timestep)."""
+
+    output: list[Distance] = field(default_factory=list[Distance])
+    gradient: list[Distance] = field(default_factory=list[Distance])
+    block_output: list[list[float]] = field(default_factory=list[list[float]])
+    block_gradient: list[list[float]] = field(default_factory=list[list[float]])
+    seconds: list[float] = field(default_factory=list[float])
+    memory_bytes: int = 0
+
+    def add(self, found: Pass, exact: Pass) -> None:
+        self.output.append(_distance([(found.velocity, exact.velocity)]))
+        pairs = {name: (value, exact.gradients[name]) for name, value in found.gradients.items()}
+        self.gradient.append(_distance(list(pairs.values())))
+        streams = zip(found.stream, exact.stream, strict=True)
+        self.block_output.append([_distance([pair]).relative for pair in streams])
+        groups: dict[str, list[tuple[Tensor, Tensor]]] = {}
+        for name, pair in pairs.items():
+            groups.setdefault(".".join(name.split(".")[:2]), []).append(pair)
+        self.block_gradient.append([_distance(group).relative for group in groups.values()])
+        self.seconds.append(found.seconds)
+        self.memory_bytes = max(self.memory_bytes, found.memory_bytes)
+
+
+def measure(
+    model: WanTransformer,
+    points: Callable[[], Iterator[NoisedBatch]],
+    numerics: Sequence[Numerics],
+    *,
+    on_pass: Callable[[], None],
+    stop_reason: Callable[[], str],
+) -> tuple[dict[Numerics, Measurement], list[float]]:
+    """Measure each set of dtypes against `REFERENCE` on every point; also the seconds of the reference's own passes.
+
+    `model` has adapters and linears that cast. `on_pass` is called after each pass; Stopped is raised between blocks
+    once `stop_reason` says something. Leaves no gradient behind.
+    """
+    found = {wanted: Measurement() for wanted in numerics}
+    reference_s: list[float] = []
+    runner = _Runner(model, stop_reason)
+    try:
+        for point in points():
+            exact = runner.run(point, REFERENCE)
+            reference_s.append(exact.seconds)
+            on_pass()
+            for wanted, measurement in found.items():
+                measurement.add(runner.run(point, wanted), exact)
+                on_pass()
+    finally:
+        runner.close()
+    return found, reference_s
+
+
+class _Runner:
+    """Runs passes of one model, and watches its blocks."""
+
+    def __init__(self, model: WanTransformer, stop_reason: Callable[[], str]) -> None:
+        self._model, self._stop_reason = model, stop_reason
+        self._parameters = adapter_parameters(model)
+        self._stream: list[Tensor] | None = None
+        self._hooks = [block.register_forward_hook(self._after_block) for block in model.blocks]
+
+    def close(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        self._forget_gradients()
+
+    def run(self, point: NoisedBatch, numerics: Numerics) -> Pass:
+        """The pass of a training step in these dtypes."""
+        compute_in(self._model, numerics)
+        self._forget_gradients()
+        device = point.noised.device
+        _reset_peak(device)
+        began = _now(device)
+        self._stream = []
+        velocity = self._model(point.noised, point.timestep, point.text)
+        stream, self._stream = self._stream, None  # recomputed blocks are not recorded again
+        velocity_loss(velocity, velocity_target(point.latent, point.noise)).backward()
+        seconds = _now(device) - began
+        gradients = {name: p.grad for name, p in self._parameters.items() if p.grad is not None}
+        self._forget_gradients()
+        return Pass(velocity.detach(), gradients, tuple(stream), seconds, _peak(device))
+
+    def _after_block(self, _block: Any, _inputs: Any, output: Tensor) -> None:
+        if reason := self._stop_reason():
+            raise Stopped(reason)
+        if self._stream is not None:
+            count = output.shape[1]
+            rows = torch.linspace(0, count - 1, min(count, _ROWS_PER_BLOCK)).long()
+            self._stream.append(output.detach()[:, rows.to(output.device)].float().cpu())
+
+    def _forget_gradients(self) -> None:
+        for parameter in self._parameters.values():
+            parameter.grad = None
+
+
+def _distance(pairs: Sequence[tuple[Tensor, Tensor]]) -> Distance:
+    """Of (found, exact) tensors, all taken as one vector."""
+    difference = exact_square = found_square = product = largest = 0.0
+    count = 0
+    for found, exact in pairs:
+        a, b = found.double(), exact.double()
+        apart = a - b
+        difference += float(apart.square().sum())
+        exact_square += float(b.square().sum())
+        found_square += float(a.square().sum())
+        product += float((a * b).sum())
+        largest = max(largest, float(apart.abs().max()))
+        count += b.numel()
+    if not exact_square:
+        same = not difference
+        return Distance(0.0 if same else math.inf, 1.0 if same else 0.0, 0.0 if same else math.inf)
+    lengths = math.sqrt(exact_square) * math.sqrt(found_square)
+    return Distance(
+        relative=math.sqrt(difference / exact_square),
+        cosine=product / lengths if lengths else 0.0,
+        largest=largest / math.sqrt(exact_square / count),
+    )
+
+
+def _now(device: torch.device) -> float:
+    """Seconds, once everything asked of a GPU so far is done."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
+
+
+def _reset_peak(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+
+
+def _peak(device: torch.device) -> int:
+    return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else 0

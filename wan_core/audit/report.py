@@ -1,0 +1,200 @@
+"""The result of an audit: plain frozen data, its ranking, and a table to read."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from ..config import Config
+from .candidates import Candidate
+from .measure import Distance, Measurement
+
+__all__ = ["REPORT_VERSION", "AuditReport", "AuditRow"]
+
+REPORT_VERSION = 1
+_HEADINGS = {
+    "plan": "your plan",
+    "preset": "presets as a whole",
+    "change": "your plan with one part changed, largest output error first",
+    "alone": "float32 with one part lowered, largest output error first",
+    "floor": "float32 a second time: what repeats alone differ by",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditRow(Config):
+    """One set of dtypes against float32. None stands for a pass that overflowed, and for what was not measured."""
+
+    kind: str
+    """plan, preset, change, alone or floor"""
+    part: str
+    """the part that differs, or the name of the preset"""
+    before: str = ""
+    after: str = ""
+    output_error: float | None
+    """relative L2 error of the velocity, root mean square over the points"""
+    gradient_error: float | None
+    """the same of all LoRA gradients together"""
+    output_cosine: float | None
+    gradient_cosine: float | None
+    output_largest: float | None
+    """largest error of one value, in units of the velocity's root mean square"""
+    output_errors: tuple[float | None, ...]
+    """one per point, in the order of the report's timesteps, clip after clip"""
+    gradient_errors: tuple[float | None, ...]
+    block_output_errors: tuple[float | None, ...]
+    """of the token stream after each block"""
+    block_gradient_errors: tuple[float | None, ...]
+    """of the gradients of each block's adapters"""
+    seconds: float
+    """forward and backward with gradient checkpointing, median over the points"""
+    memory_bytes: int | None
+    """measured peak on the first GPU"""
+    predicted_bytes: int | None
+    """predicted peak of a training step on the fullest device; None for dtypes nobody trains in (alone, floor)"""
+
+    @property
+    def label(self) -> str:
+        return f"{self.part} {self.before} -> {self.after}" if self.before else self.part
+
+    @classmethod
+    def of(cls, candidate: Candidate, measured: Measurement, predicted_bytes: int | None) -> AuditRow:
+        """The averages of what was measured."""
+        return cls(
+            kind=candidate.kind,
+            part=candidate.part,
+            before=candidate.before,
+            after=candidate.after,
+            output_error=_together(d.relative for d in measured.output),
+            gradient_error=_together(d.relative for d in measured.gradient),
+            output_cosine=_mean(measured.output),
+            gradient_cosine=_mean(measured.gradient),
+            output_largest=_finite(max((d.largest for d in measured.output), key=_nan_first)),
+            output_errors=tuple(_finite(d.relative) for d in measured.output),
+            gradient_errors=tuple(_finite(d.relative) for d in measured.gradient),
+            block_output_errors=_per_block(measured.block_output),
+            block_gradient_errors=_per_block(measured.block_gradient),
+            seconds=statistics.median(measured.seconds),
+            memory_bytes=measured.memory_bytes or None,
+            predicted_bytes=predicted_bytes,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditReport(Config):
+    """Everything an audit found, and on what."""
+
+    version: int = REPORT_VERSION
+    model: str
+    """root:relative of the base file"""
+    variant: str
+    policy: str
+    compute: str
+    """what the linears run in"""
+    quantized: str = ""
+    """scheme of 8-bit weights; both sides of every comparison have them"""
+    adapters: str
+    """which LoRA the gradients belong to"""
+    clips: tuple[str, ...]
+    timesteps: tuple[float, ...]
+    tokens: int
+    """video tokens of the largest clip"""
+    device: str
+    torch: str
+    reference_seconds: float
+    """of the float32 pass, median"""
+    rows: tuple[AuditRow, ...]
+
+    def ranked(self, kind: str) -> tuple[AuditRow, ...]:
+        """The rows of a kind: changes and single parts by output error, largest first (overflow before all)."""
+        rows = tuple(row for row in self.rows if row.kind == kind)
+        if kind not in ("change", "alone"):
+            return rows
+        return tuple(sorted(rows, key=lambda row: -_large(row.output_error)))
+
+    @property
+    def plan(self) -> AuditRow:
+        return next(row for row in self.rows if row.kind == "plan")
+
+    def table(self) -> str:
+        """The ranking as text, for a monospaced font."""
+        lines = [
+            f"Precision of {self.model.rpartition(':')[2]} (Wan {self.variant}) against float32, on {self.device}",
+            f"policy {self.policy}, linears in {self.compute}"
+            + (f", weights {self.quantized}" if self.quantized else ""),
+            f"{_count(len(self.clips), 'clip')} of at most {self.tokens} tokens, timesteps "
+            f"{', '.join(f'{t:.0f}' for t in self.timesteps)}; {self.adapters}",
+            "",
+            f"{'':38}{'velocity':>10}{'x plan':>8}{'gradient':>11}{'x plan':>8}{'step GiB':>10}{'seconds':>9}",
+        ]
+        for kind, heading in _HEADINGS.items():
+            rows = self.ranked(kind)
+            if rows:
+                lines += [heading, *(self._line(row) for row in rows)]
+        if any(row.output_error is None or row.gradient_error is None for row in self.rows):
+            lines.append("overflow: values past the range of the dtype; training would skip such steps.")
+        return "\n".join(lines)
+
+    def markdown(self) -> str:
+        """The same table for a document."""
+        lines = ["| | velocity error | gradient error | predicted step, GiB |", "| --- | --- | --- | --- |"]
+        for kind in _HEADINGS:
+            for row in self.ranked(kind):
+                errors = " | ".join(_error(value) for value in (row.output_error, row.gradient_error))
+                lines.append(f"| {_TITLES[kind]}{row.label} | {errors} | {_gib(row.predicted_bytes)} |")
+        return "\n".join(lines)
+
+    def _line(self, row: AuditRow) -> str:
+        plan = self.plan
+        return (
+            f"  {row.label:36}{_error(row.output_error):>10}{_times(row.output_error, plan.output_error):>8}"
+            f"{_error(row.gradient_error):>11}{_times(row.gradient_error, plan.gradient_error):>8}"
+            f"{_gib(row.predicted_bytes):>10}{row.seconds:>9.2f}"
+        )
+
+
+_TITLES = {"plan": "plan: ", "preset": "preset ", "change": "", "alone": "alone: ", "floor": ""}
+
+
+def _error(value: float | None) -> str:
+    return "overflow" if value is None else f"{value:.2e}" if value else "0"
+
+
+def _times(value: float | None, plan: float | None) -> str:
+    return "" if value is None or not plan else f"{value / plan:.2f}"
+
+
+def _gib(value: int | None) -> str:
+    return "" if value is None else f"{value / 2**30:.2f}"
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number} {word}" + ("" if number == 1 else "s")
+
+
+def _large(value: float | None) -> float:
+    return math.inf if value is None else value
+
+
+def _nan_first(value: float) -> float:
+    return math.inf if math.isnan(value) else value
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _together(values: Iterable[float]) -> float | None:
+    """Root mean square: every point counts the same."""
+    squares = [value * value for value in values]
+    return _finite(math.sqrt(sum(squares) / len(squares)))
+
+
+def _mean(distances: Sequence[Distance]) -> float | None:
+    return _finite(sum(d.cosine for d in distances) / len(distances))
+
+
+def _per_block(points: Sequence[Sequence[float]]) -> tuple[float | None, ...]:
+    return tuple(_together(values) for values in zip(*points, strict=True))

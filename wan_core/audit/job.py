@@ -13,6 +13,7 @@ from pathlib import Path
 
 import torch
 
+from ..checkpoint import WanVariant
 from ..config import Config
 from ..control import Control
 from ..data import Batches, CacheItem, CacheSet, LatentCache
@@ -23,7 +24,7 @@ from ..flow import add_noise, draw_noise, seeded_generator
 from ..job import check_space, with_expert
 from ..load import inspect_model, materialize, predict_memory
 from ..lora import LoraConfig, LoraWeights
-from ..model import Numerics, WanTransformer, WanVariant
+from ..model import Numerics, WanTransformer
 from ..placement.memory import StepShape
 from ..plan import total_bytes
 from ..precision import dtype_name
@@ -98,8 +99,9 @@ class _Audit:
     ) -> None:
         self._run, self._roots, self._config = run, roots, config
         self._emit, self._control = emit, control
-        variant, self._compute = inspect_model(run.model, roots)
-        self._variant: WanVariant = with_expert(variant, run.train.expert)
+        file = inspect_model(run.model, roots)
+        self._compute = file.compute_dtype
+        self._variant: WanVariant = with_expert(file.variant, run.train.expert)
         self._cache = LatentCache(roots.first("cache"))
         self._set: CacheSet = self._cache.read_set(run.data.fingerprint)
         check_space(self._variant, self._set)

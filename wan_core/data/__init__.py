@@ -6,6 +6,16 @@ from .batch import Batch, Batches, pad_text
 from .bucket import Bucket, assign_bucket, nearest_frames
 from .cache import TEXT_LENGTH, TEXT_WIDTH, LatentCache, latent_key, text_key
 from .cache_set import CacheItem, CacheSet
+from .conditioning import (
+    CONDITION_TENSORS,
+    ConditionKind,
+    condition_kind,
+    condition_named,
+    given_frames,
+    given_mask,
+    stack_conditions,
+    with_mask,
+)
 from .dataset import Dataset
 from .encode import (
     DEFAULT_NEGATIVE_PROMPT,
@@ -26,6 +36,7 @@ from .scan import (
 )
 
 __all__ = [
+    "CONDITION_TENSORS",
     "DEFAULT_NEGATIVE_PROMPT",
     "TEXT_LENGTH",
     "TEXT_WIDTH",
@@ -34,6 +45,7 @@ __all__ = [
     "Bucket",
     "CacheItem",
     "CacheSet",
+    "ConditionKind",
     "Dataset",
     "DatasetConfig",
     "EncodingPlan",
@@ -44,9 +56,13 @@ __all__ = [
     "ScanResult",
     "allowed_folder",
     "assign_bucket",
+    "condition_kind",
+    "condition_named",
     "contact_sheet",
     "encode_missing",
     "folder_fingerprint",
+    "given_frames",
+    "given_mask",
     "latent_key",
     "list_folders",
     "nearest_frames",
@@ -54,5 +70,7 @@ __all__ = [
     "plan_encoding",
     "read_roots",
     "scan_folder",
+    "stack_conditions",
     "text_key",
+    "with_mask",
 ]

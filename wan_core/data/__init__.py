@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .batch import Batch, Batches, pad_text
 from .bucket import Bucket, assign_bucket, nearest_frames
-from .cache import TEXT_LENGTH, TEXT_WIDTH, LatentCache, latent_key, text_key
+from .cache import TEXT_LENGTH, TEXT_WIDTH, LatentCache, condition_key, latent_key, text_key
 from .cache_set import CacheItem, CacheSet
 from .conditioning import (
     CONDITION_TENSORS,
@@ -56,6 +56,7 @@ __all__ = [
     "ScanResult",
     "allowed_folder",
     "assign_bucket",
+    "condition_key",
     "condition_kind",
     "condition_named",
     "contact_sheet",

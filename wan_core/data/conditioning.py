@@ -20,6 +20,7 @@ __all__ = [
     "CONDITION_TENSORS",
     "ConditionKind",
     "condition_kind",
+    "condition_misfits",
     "condition_named",
     "given_frames",
     "given_mask",
@@ -121,3 +122,30 @@ def stack_conditions(clips: Sequence[Mapping[str, Tensor]]) -> Conditioning | No
     if not names:
         return None
     return Conditioning(**{name: torch.stack([clip[name] for clip in clips]).float() for name in sorted(names)})
+
+
+def condition_misfits(tensors: Mapping[str, Tensor], latent_shape: Sequence[int] | None) -> str:
+    """What is wrong with the sizes of a clip's tensors, or "". `latent_shape` (C, F, h, w) is the clip's, if known."""
+    for name, tensor in tensors.items():
+        shape = tuple(tensor.shape)
+        if len(shape) != _AXES[name] or 0 in shape:
+            return f"its {name} have shape {list(shape)}, not {_AXES[name]} axes"
+        wanted = _size_of(name, shape, latent_shape) if latent_shape is not None else shape
+        if shape != wanted:
+            return f"its {name} have shape {list(shape)}, the clip needs {list(wanted)}"
+    return ""
+
+
+_AXES = {"channels": 4, "image_tokens": 2, "vace": 4, "reference": 3, "camera": 4}
+assert set(_AXES) == set(CONDITION_TENSORS)
+
+
+def _size_of(name: str, shape: tuple[int, ...], latent_shape: Sequence[int]) -> tuple[int, ...]:
+    _, frames, height, width = latent_shape
+    sizes = {
+        "channels": (shape[0], frames, height, width),
+        "vace": (shape[0], frames, height, width),
+        "reference": (shape[0], height, width),
+        "camera": (shape[0], frames, 8 * height, 8 * width),
+    }
+    return sizes.get(name, shape)

@@ -17,14 +17,10 @@ from .conditioning import (
     with_mask,
 )
 from .dataset import Dataset
-from .encode import (
-    DEFAULT_NEGATIVE_PROMPT,
-    EncodingPlan,
-    EncodingReport,
-    encode_missing,
-    plan_encoding,
-)
+from .encode import EncodingReport, condition_of, encode_missing
+from .encoding_plan import EncodingPlan, plan_encoding
 from .folders import allowed_folder, list_folders, read_roots
+from .prompts import DEFAULT_NEGATIVE_PROMPT
 from .report import contact_sheet
 from .scan import (
     DatasetConfig,
@@ -59,6 +55,7 @@ __all__ = [
     "condition_key",
     "condition_kind",
     "condition_named",
+    "condition_of",
     "contact_sheet",
     "encode_missing",
     "folder_fingerprint",

@@ -92,17 +92,19 @@ class LatentCache:
         self.root = Path(root)
         self._digests = DigestMemo(self.root / "digests.json")
 
+    def has(self, kind: str, key: str) -> bool:
+        """True when an entry ("latent", "text" or "condition") exists; its content is checked when it is read (or by
+        `is_sound`).
+        """
+        return os.path.isfile(self._path(kind, key))
+
     def has_latent(self, key: str) -> bool:
-        """True when an entry exists; its content is checked when it is read (or by `is_sound`)."""
-        return os.path.isfile(self._path("latent", key))
+        """`has` of a latent."""
+        return self.has("latent", key)
 
     def has_text(self, key: str) -> bool:
-        """True when an entry exists; its content is checked when it is read (or by `is_sound`)."""
-        return os.path.isfile(self._path("text", key))
-
-    def has_condition(self, key: str) -> bool:
-        """True when an entry exists; its content is checked when it is read (or by `is_sound`)."""
-        return os.path.isfile(self._path("condition", key))
+        """`has` of a text."""
+        return self.has("text", key)
 
     def read_latent(self, key: str, shape: tuple[int, ...] | None = None) -> Tensor:
         """The latent (C, F, h, w) bfloat16; CacheError unless whole, finite and of `shape`."""

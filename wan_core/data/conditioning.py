@@ -121,7 +121,8 @@ def stack_conditions(clips: Sequence[Mapping[str, Tensor]]) -> Conditioning | No
         raise CacheError("Clips of one batch are conditioned on different tensors. Queue CacheLatents again.")
     if not names:
         return None
-    return Conditioning(**{name: torch.stack([clip[name] for clip in clips]).float() for name in sorted(names)})
+    stacked = {name: torch.stack([clip[name] for clip in clips]).float() for name in names}
+    return dataclasses.replace(Conditioning(), **stacked)
 
 
 def condition_misfits(tensors: Mapping[str, Tensor], latent_shape: Sequence[int] | None) -> str:

@@ -3,7 +3,7 @@
 from .conditioning import Conditioning
 from .header import CheckpointHeader, TensorInfo, read_header
 from .keys import canonical_names, to_original
-from .latents import WAN21_LATENTS, WAN22_LATENTS, LatentCodec, LatentSpace, TextEncoder
+from .latents import WAN21_LATENTS, WAN22_LATENTS, ImageEncoder, LatentCodec, LatentSpace, TextEncoder
 from .numerics import Numerics
 from .shape import WanShape
 from .transformer import Carrier, Constants, WanBlock, WanTransformer
@@ -16,6 +16,7 @@ __all__ = [
     "CheckpointHeader",
     "Conditioning",
     "Constants",
+    "ImageEncoder",
     "LatentCodec",
     "LatentSpace",
     "Numerics",

@@ -241,7 +241,7 @@ CONDITION = {"channels": torch.randn(20, 2, 4, 6), "image_tokens": torch.randn(2
 
 def test_a_condition_comes_back_by_name(cache):
     cache.write_condition(KEY, CONDITION, "a.mp4")
-    assert cache.has_condition(KEY)
+    assert cache.has("condition", KEY)
     found = cache.read_condition(KEY, (16, 2, 4, 6))
     assert set(found) == set(CONDITION)
     for name, tensor in CONDITION.items():
@@ -271,7 +271,7 @@ def test_a_flipped_bit_of_any_tensor_is_refused(cache, place):
 def test_what_is_no_condition_is_not_written(cache, tensors, words):
     with pytest.raises(CacheError, match=words):
         cache.write_condition(KEY, tensors, "a.mp4")
-    assert not cache.has_condition(KEY)
+    assert not cache.has("condition", KEY)
 
 
 def test_a_condition_of_another_size_is_refused(cache):

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 
 from ..config import Config
 from ..errors import CacheError, ConfigError
+from ..model import WanVariant
 from ..model.latents import WAN21_LATENTS, WAN22_LATENTS, LatentSpace
 from .bucket import Bucket, is_frame_count
-from .conditioning import ConditionKind, condition_named
+from .conditioning import ConditionKind, condition_kind, condition_named
 
 __all__ = ["SET_VERSION", "CacheItem", "CacheSet", "latent_space"]
 
@@ -130,6 +131,21 @@ class CacheSet(Config):
         data["items"] = sorted(kept, key=lambda item: json.dumps(item, sort_keys=True))
         text = json.dumps(data, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
+
+    def require_fit(self, variant: WanVariant) -> None:
+        """CacheError unless a model of that variant can be trained on this set."""
+        if self.latent_space != variant.latents.name:
+            raise CacheError(
+                f"The cache holds {self.latent_space} latents, {variant.name} needs {variant.latents.name}. "
+                "Choose the VAE that belongs to the model in VAELoader."
+            )
+        wanted = condition_kind(variant.task, variant.shape.image_dim).name
+        # A first-frame model reads the same channels when the last frame is given too.
+        if self.conditioning != wanted and (wanted, self.conditioning) != ("first", "first_last"):
+            raise CacheError(
+                f'The cache was made for a model whose conditioning is "{self.conditioning}", {variant.name} needs '
+                f'"{wanted}". Connect the model that is trained to WanVideoDataset, and queue CacheLatents again.'
+            )
 
     def require_items(self) -> None:
         """CacheError unless there is something to train on."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
+import torch
 from torch import Tensor
 
 __all__ = ["Conditioning"]
@@ -27,3 +28,8 @@ class Conditioning:
     """(B, 16, H, W) latent of a reference image (Fun models with `ref_conv`)"""
     camera: Tensor | None = None
     """(B, 24, F, 8 H, 8 W) Pluecker rays at pixel size, four frames folded into channels (Fun-Control-Camera)"""
+
+    def to(self, device: torch.device) -> Conditioning:
+        """The same on `device`."""
+        values = ((field.name, getattr(self, field.name)) for field in fields(self))
+        return replace(self, **{name: value.to(device) for name, value in values if isinstance(value, Tensor)})

@@ -17,7 +17,7 @@ import torch
 
 from .config import Config
 from .control import Control
-from .data import Batches, LatentCache, pad_text
+from .data import Batches, LatentCache, condition_kind, pad_text
 from .errors import CheckpointError, ConfigError, OutOfMemory, Stopped
 from .events import CheckpointSaved, Emit, Event, Finished, Note, Stage
 from .export import LoraFile, lora_metadata
@@ -167,7 +167,8 @@ class _Session:
         self._check_files()
         cache = LatentCache(self.roots.first("cache"))
         self.cache, self.cache_set = cache, cache.read_set(config.data.fingerprint)
-        self.cache_set.require_fit(self.variant)
+        kind = condition_kind(self.variant.task, self.variant.shape.image_dim)
+        self.cache_set.require_fit(self.variant.name, self.variant.latents, kind)
         previews = self._preview_inputs()
         self.model = self._materialize()
         batches = Batches(

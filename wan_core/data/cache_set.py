@@ -12,10 +12,9 @@ from dataclasses import dataclass
 
 from ..config import Config
 from ..errors import CacheError, ConfigError
-from ..model import WanVariant
 from ..model.latents import WAN21_LATENTS, WAN22_LATENTS, LatentSpace
 from .bucket import Bucket, is_frame_count
-from .conditioning import ConditionKind, condition_kind, condition_named
+from .conditioning import ConditionKind, condition_named
 
 __all__ = ["SET_VERSION", "CacheItem", "CacheSet", "latent_space"]
 
@@ -132,19 +131,18 @@ class CacheSet(Config):
         text = json.dumps(data, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
 
-    def require_fit(self, variant: WanVariant) -> None:
-        """CacheError unless a model of that variant can be trained on this set."""
-        if self.latent_space != variant.latents.name:
+    def require_fit(self, model: str, space: LatentSpace, kind: ConditionKind) -> None:
+        """CacheError unless a model of that name, latent space and conditioning can be trained on this set."""
+        if self.latent_space != space.name:
             raise CacheError(
-                f"The cache holds {self.latent_space} latents, {variant.name} needs {variant.latents.name}. "
+                f"The cache holds {self.latent_space} latents, {model} needs {space.name}. "
                 "Choose the VAE that belongs to the model in VAELoader."
             )
-        wanted = condition_kind(variant.task, variant.shape.image_dim).name
         # A first-frame model reads the same channels when the last frame is given too.
-        if self.conditioning != wanted and (wanted, self.conditioning) != ("first", "first_last"):
+        if self.conditioning != kind.name and (kind.name, self.conditioning) != ("first", "first_last"):
             raise CacheError(
-                f'The cache was made for a model whose conditioning is "{self.conditioning}", {variant.name} needs '
-                f'"{wanted}". Connect the model that is trained to WanVideoDataset, and queue CacheLatents again.'
+                f'The cache was made for a model whose conditioning is "{self.conditioning}", {model} needs '
+                f'"{kind.name}". Connect the model that is trained to WanVideoDataset, and queue CacheLatents again.'
             )
 
     def require_items(self) -> None:

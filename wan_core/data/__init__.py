@@ -20,6 +20,7 @@ from .dataset import Dataset
 from .encode import EncodingReport, condition_of, encode_missing
 from .encoding_plan import EncodingPlan, plan_encoding
 from .folders import allowed_folder, list_folders, read_roots
+from .pictures import read_picture, write_picture
 from .prompts import DEFAULT_NEGATIVE_PROMPT
 from .report import contact_sheet
 from .scan import (
@@ -66,9 +67,11 @@ __all__ = [
     "nearest_frames",
     "pad_text",
     "plan_encoding",
+    "read_picture",
     "read_roots",
     "scan_folder",
     "stack_conditions",
     "text_key",
     "with_mask",
+    "write_picture",
 ]

@@ -1,4 +1,4 @@
-"""Which weights are behind a VAE, CLIP or CLIP_VISION socket, told from the graph if possible: a full cache loads none."""
+"""Which weights are behind a VAE, CLIP or CLIP_VISION socket; told from the graph where possible, so none is loaded."""
 
 from __future__ import annotations
 

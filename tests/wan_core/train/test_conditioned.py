@@ -116,8 +116,8 @@ def test_the_given_first_frame_is_clean_at_timestep_zero_and_does_not_count(tmp_
             weights = [[0.0 if flag else 1.0, 1.0, 1.0] for flag in flags]
             assert batch.trained is not None
             assert batch.trained[:, 0, :, 0, 0].tolist() == weights
-    # Of some 40 draws at a half, fewer than 8 or more than 32 happen once in 10,000 seeds; the seed is fixed.
-    assert len(given) >= 40
+    # Fewer than a fifth or more than four fifths of 38 draws at a half happen once in 10,000 seeds; the seed is fixed.
+    assert len(given) > 30
     assert 0.2 < sum(given) / len(given) < 0.8
 
 

@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from comfy_server import ComfyServer
 from graphs import CACHE, TRAIN, Graph, folder_of, run_of, training_graph
+from safetensors.torch import load_file
 from world import CLIP, VAE, add_kinds
 
 pytestmark = [pytest.mark.comfy, pytest.mark.slow]
@@ -95,20 +97,54 @@ def test_an_image_to_video_lora_is_trained_previewed_and_used(comfy: ComfyServer
     assert settings["preview"]["condition_key"]
 
     comfy.post("/free", {"free_memory": True})
-    graph[TRAIN]["inputs"]["steps"] = 3
     with comfy.events() as seen:
-        again = run_of(comfy, comfy.run(graph))
+        again = run_of(comfy, comfy.run(graph_for("wan_tiny_i2v", "motion", steps=3)))
     assert again["step"] == 3
     assert (again["cache"]["conditions_encoded"], again["cache"]["conditions_reused"]) == (0, 3)
-    assert not any(data.get("node") == "clip" for data in seen.of("executing")), "a complete cache loads no encoder"
+    assert not any(data.get("node") == "vae" for data in seen.of("executing")), "a complete cache loads no encoder"
+    assert_comfyui_uses_every_key(comfy, "wan_tiny_i2v", again["lora_name"])
 
+
+def test_models_with_image_tokens_are_trained_and_previewed(comfy: ComfyServer) -> None:
+    graph = graph_for("wan_tiny_i2v_clip", "tokens")
+    refused = comfy.run(graph, check=False)
+    assert "Connect CLIPVisionLoader with clip_vision_h to clip_vision of CacheLatents" in comfy.error(refused)
+
+    graph = with_previews(graph)
+    graph["vision"] = {"class_type": "TinyWanCLIPVisionLoader", "inputs": {}}
+    graph[CACHE]["inputs"]["clip_vision"] = ["vision", 0]
+    refused = comfy.run(graph, check=False)
+    assert "to clip_vision of WanPreviewSettings" in comfy.error(refused)
+
+    graph["preview"]["inputs"]["clip_vision"] = ["vision", 0]
+    run = run_of(comfy, comfy.run(graph))
+    assert (run["status"], len(run["samples"]), run["cache"]["conditions_encoded"]) == ("done", 2, 3)
+    assert_comfyui_uses_every_key(comfy, "wan_tiny_i2v_clip", run["lora_name"])
+
+    both = graph_for("wan_tiny_flf2v", "first_last", steps=1)
+    both |= {"vision": graph["vision"], CACHE: graph[CACHE]}
+    run = run_of(comfy, comfy.run(both))
+    assert (run["status"], run["cache"]["conditions_encoded"], run["cache"]["latents_reused"]) == ("done", 3, 3)
+
+
+def test_ti2v_is_trained_on_both_and_previewed_from_a_picture(comfy: ComfyServer) -> None:
+    graph = with_previews(graph_for("wan_tiny_ti2v", "both_ways"))
+    graph["vae"] = {"class_type": "TinyWan22VAELoader", "inputs": {}}
+    graph["data"]["inputs"] |= {"width": 64, "height": 64}
+    graph["settings"] = {"class_type": "WanTrainSettings", "inputs": {"first_frame_conditioning_p": 1.0}}
+    graph[TRAIN]["inputs"]["settings"] = ["settings", 0]
+    run = run_of(comfy, comfy.run(graph))
+    assert (run["status"], len(run["samples"])) == ("done", 2)
+    settings = json.loads((folder_of(comfy, "both_ways") / "run.json").read_text(encoding="utf-8"))
+    assert settings["train"]["first_frame_conditioning_p"] == 1.0
+    latent = load_file(folder_of(comfy, "both_ways") / "samples" / "step-000002_p0.latent")["latent"]
+    key = settings["preview"]["first_frame_key"]
+    kept = comfy.output / "wan_trainer" / "_cache" / "latents" / key[:2] / f"{key}.safetensors"
+    assert torch.equal(latent[:, :1], load_file(kept)["latent"].float())
+
+
+def assert_comfyui_uses_every_key(comfy: ComfyServer, model: str, lora: str) -> None:
     log_before = len(comfy.log_text())
-    entry = comfy.run(image_to_video("wan_tiny_i2v", again["lora_name"]))
+    entry = comfy.run(image_to_video(model, lora))
     assert comfy.outputs(entry, "9")["latents"]
     assert "lora key not loaded" not in comfy.log_text()[log_before:]
-
-
-def test_a_model_with_image_tokens_says_what_to_wire(comfy: ComfyServer) -> None:
-    refused = comfy.run(graph_for("wan_tiny_i2v_clip", "tokens"), check=False)
-    assert "Connect CLIPVisionLoader with clip_vision_h to clip_vision of CacheLatents" in comfy.error(refused)
-    assert CACHE in graph_for("wan_tiny_i2v_clip", "tokens")

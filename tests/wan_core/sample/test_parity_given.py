@@ -26,8 +26,8 @@ FRAMES = {"i2v": (0,), "i2v_clip": (0,), "flf2v": (0, -1)}
 SIZE = (64, 96, 9)
 """width, height, frames; multiples of 32"""
 SEED, STEPS = 42, 4
-# Largest difference of values up to some 4, float32, CPU. Measured against ComfyUI 0.3.75 over four guided steps: see
-# README. ComfyUI has a float32 timestep sinusoid where official Wan, and we, use float64.
+# Largest difference of values up to 6.9, float32, CPU. Measured against ComfyUI 0.3.75 over four guided steps: 1.8e-5
+# (ti2v) to 2.7e-5 (flf2v). ComfyUI has a float32 timestep sinusoid where official Wan, and we, use float64.
 TOLERANCE = 1e-4
 
 pytestmark = pytest.mark.comfy

@@ -420,13 +420,18 @@ def properties(graph: Graph, node: Node, widgets: list[dict[str, Any]], version:
     models = [
         {
             "name": node.inputs[e["name"]],
-            "url": f"{HUB_22 if node.inputs[e['name']].startswith('wan2.2') else HUB}/{FOLDERS[e['name']]}/{node.inputs[e['name']]}",
+            "url": f"{_hub(node.inputs[e['name']])}/{FOLDERS[e['name']]}/{node.inputs[e['name']]}",
             "directory": FOLDERS[e["name"]],
         }
         for e in widgets
         if graph.downloads and e["name"] in FOLDERS
     ]
     return {**found, "models": models} if models else found
+
+
+def _hub(file_name: str) -> str:
+    """Where a model file is published."""
+    return HUB_22 if file_name.startswith("wan2.2") else HUB
 
 
 def note_node(graph: Graph, number: int) -> dict[str, Any]:

@@ -21,6 +21,8 @@ TINY = WanShape(dim=128, ffn_dim=256, num_heads=1, num_layers=2)
 TINY_I2V = replace(TINY, in_channels=36)
 TINY_I2V_21 = replace(TINY_I2V, image_dim=1280)
 TINY_FLF2V = replace(TINY_I2V_21, image_positions=514)
+TINY_CONTROL = replace(TINY, in_channels=48)
+TINY_VACE = replace(TINY, vace_layers=(0,))
 TINY_TI2V = replace(TINY, in_channels=48, out_channels=48)
 
 
@@ -44,7 +46,8 @@ def random_weights(shape: WanShape = TINY, seed: int = 0) -> dict[str, torch.Ten
 
 
 def _kind_of(shape: WanShape) -> ConditionKind:
-    task = "flf2v" if shape.image_positions else "i2v" if shape.in_channels == 36 else "t2v"
+    tasks = {36: "i2v", 48: "control" if shape.out_channels == 16 else "ti2v"}
+    task = "flf2v" if shape.image_positions else "vace" if shape.vace_layers else tasks.get(shape.in_channels, "t2v")
     return condition_kind(task, shape.image_dim)
 
 
@@ -82,9 +85,12 @@ def make_roots(
         cache.write_latent(key(index), torch.randn(space.channels, frames, height, width, generator=generator))
         if kind.tensors:
             given = torch.Generator().manual_seed(50 + index)
-            condition = {"channels": torch.randn(20, frames, height, width, generator=given)}
-            if kind.vision:
-                condition["image_tokens"] = torch.randn(257 * len(kind.frames), 1280, generator=given)
+            sizes: dict[str, tuple[int, ...]] = {
+                "channels": (shape.condition_channels, frames, height, width),
+                "image_tokens": (257 * len(kind.frames), 1280),
+                "vace": (96, frames, height, width),
+            }
+            condition = {name: torch.randn(sizes[name], generator=given) for name in kind.tensors}
             cache.write_condition(key(300 + index), condition)
         cache.write_text(key(100 + index), torch.randn(5 + index, 4096, generator=generator))
         items.append(

@@ -10,7 +10,17 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.support.tiny_run import TINY, TINY_FLF2V, TINY_I2V, TINY_I2V_21, TINY_TI2V, TinyRun, make_run
+from tests.support.tiny_run import (
+    TINY,
+    TINY_CONTROL,
+    TINY_FLF2V,
+    TINY_I2V,
+    TINY_I2V_21,
+    TINY_TI2V,
+    TINY_VACE,
+    TinyRun,
+    make_run,
+)
 from wan_core.control import SignalControl
 from wan_core.data import LatentCache
 from wan_core.errors import CacheError, ConfigError
@@ -55,7 +65,16 @@ def final_state(run: TinyRun) -> dict[str, torch.Tensor]:
     return load_file(run.directory / "saves" / f"step-{run.config.train.steps:06d}" / "state.safetensors")
 
 
-@pytest.mark.parametrize("shape", [TINY_I2V, TINY_I2V_21, TINY_FLF2V], ids=["2.2 i2v", "2.1 i2v", "flf2v"])
+KINDS = {
+    "2.2 i2v": TINY_I2V,
+    "2.1 i2v": TINY_I2V_21,
+    "flf2v": TINY_FLF2V,
+    "control, given as data": TINY_CONTROL,
+    "vace, given as data": TINY_VACE,
+}
+
+
+@pytest.mark.parametrize("shape", KINDS.values(), ids=KINDS)
 def test_every_batch_brings_what_its_clip_is_conditioned_on(tmp_path: Path, shape: WanShape) -> None:
     run = make_run(tmp_path, shape=shape, train=settings(batch_size=2))
     cache = LatentCache(run.roots.first("cache"))

@@ -98,7 +98,6 @@ def _shape_of(tensors: Mapping[str, TensorInfo], file_name: str) -> WanShape:
             text_dim=side("text_embedding.0.weight", 2, 1),
             freq_dim=side("time_embedding.0.weight", 2, 1),
             image_dim=side("img_emb.proj.0.weight", 1, 0) if "img_emb.proj.0.weight" in tensors else 0,
-            vace_layers=(0,) if "vace_patch_embedding.weight" in tensors else (),
             image_positions=side("img_emb.emb_pos", 3, 1) if "img_emb.emb_pos" in tensors else 0,
         )
     except KeyError as error:

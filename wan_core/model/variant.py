@@ -14,7 +14,7 @@ from .shape import WanShape
 
 __all__ = ["TRAINABLE", "WanVariant", "detect_variant"]
 
-TRAINABLE = ("t2v", "i2v", "flf2v", "ti2v", "vace", "control")
+TRAINABLE = ("t2v",)
 """Tasks the engine trains today; the others are recognised, named and refused."""
 
 
@@ -97,8 +97,6 @@ def _shape_of(tensors: Mapping[str, TensorInfo], file_name: str) -> WanShape:
             out_channels=side("head.head.weight", 2, 0) // 4,
             text_dim=side("text_embedding.0.weight", 2, 1),
             freq_dim=side("time_embedding.0.weight", 2, 1),
-            image_dim=side("img_emb.proj.0.weight", 1, 0) if "img_emb.proj.0.weight" in tensors else 0,
-            image_positions=side("img_emb.emb_pos", 3, 1) if "img_emb.emb_pos" in tensors else 0,
         )
     except KeyError as error:
         raise CheckpointError(f"{file_name} lacks the weight {error.args[0]}. Download it again.") from error
@@ -131,9 +129,9 @@ def _named(task: str, shape: WanShape, file_name: str, override: str) -> WanVari
     elif task == "t2v" and size == "14B":
         candidates = ("2.1 T2V-14B", "2.2 T2V-A14B high noise", "2.2 T2V-A14B low noise")
         name = f"2.2 T2V-A14B {expert.replace('_', ' ')}" if expert else candidates[0]
-    elif task in ("t2v", "i2v") and expert and shape.dim not in _SIZES:
+    elif task == "t2v" and expert and shape.dim not in _SIZES:
         # No published size: a pair in miniature, such as the demo models. Its files say what each one is.
-        name = f"2.2 {task.upper()}-{size} {expert.replace('_', ' ')}"
+        name = f"2.2 T2V-{size} {expert.replace('_', ' ')}"
     if override != "auto":
         known = candidates or (name,)
         if override not in known:
@@ -149,7 +147,7 @@ def _named(task: str, shape: WanShape, file_name: str, override: str) -> WanVari
         latents=WAN22_LATENTS if shape.out_channels == 48 else WAN21_LATENTS,
         fps=24.0 if task == "ti2v" else 16.0,
         size_multiple=32 if shape.out_channels == 48 else 16,
-        boundary=(0.9 if task == "i2v" else 0.875) if paired else None,
+        boundary=0.875 if paired else None,
         expert=("high_noise" if "high" in name else "low_noise") if paired else None,
         candidates=tuple(c for c in candidates if c != name),
     )

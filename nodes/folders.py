@@ -13,6 +13,7 @@ from ..wan_core.files import Roots
 
 __all__ = [
     "cache",
+    "diffusion_models",
     "file_names",
     "model_reference",
     "publish_folder",
@@ -70,6 +71,41 @@ def user_roots_file() -> Path:
 def file_names(kind: str) -> list[str]:
     """The files ComfyUI lists for a kind of model, spelled as its own loaders spell them."""
     return list(folder_paths.get_filename_list(kind))
+
+
+def diffusion_models() -> list[str]:
+    """What LoadWanModel offers: files and GGUFs by their path below the models folder, and folders by theirs.
+
+    A folder is one as diffusers or the official repositories write it; one with its weights under `transformer` goes by
+    its own name. Its files are not listed beside it.
+    """
+    found = set(file_names("diffusion_models"))
+    for root in folder_paths.get_folder_paths("diffusion_models"):
+        for place, _folders, files in os.walk(root, followlinks=True):
+            relative = os.path.relpath(place, root)
+            inside = "" if relative == os.curdir else relative + os.sep
+            found |= {inside + name for name in files if name.lower().endswith(".gguf")}
+            if inside and _is_model_folder(files):
+                found -= {inside + name for name in files}
+                found.add(_folder_name(root, relative))
+    return sorted(found, key=str.lower)
+
+
+def _is_model_folder(files: list[str]) -> bool:
+    return any(name.endswith(".safetensors.index.json") for name in files) or (
+        "diffusion_pytorch_model.safetensors" in files and "config.json" in files
+    )
+
+
+def _folder_name(root: str, relative: str) -> str:
+    """`X` for X/transformer, and for X/transformer_2 where that is the only one; the path itself otherwise."""
+    above, name = os.path.split(relative)
+    if above and (
+        name == "transformer"
+        or (name == "transformer_2" and not os.path.isdir(os.path.join(root, above, "transformer")))
+    ):
+        return above
+    return relative
 
 
 def model_reference(kind: str, name: str) -> str:

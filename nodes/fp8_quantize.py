@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import logging
+from dataclasses import replace
+
 from comfy_api.latest import io
 
 from ..wan_core.precision import SCHEMES, QuantizeConfig, check_torchao
 from .types import CATEGORY, ModelHandle, WanTrainModel
 from .widgets import combo, flag, one_of, text
+
+_log = logging.getLogger(__name__)
 
 
 class Fp8Quantize(io.ComfyNode):
@@ -19,7 +24,8 @@ class Fp8Quantize(io.ComfyNode):
             display_name="Fp8 / Int8 Quantize (Wan)",
             category=CATEGORY,
             description="Trains on an 8-bit copy of the base model: about half the memory of bf16. Weights only; the "
-            "LoRA is not quantized. May stand before or after SplitAcrossGPUs.",
+            "LoRA is not quantized. May stand before or after SplitAcrossGPUs. A file that is fp8 already stays as it "
+            "is.",
             inputs=[
                 WanTrainModel.Input("model", tooltip="From LoadWanModel or SplitAcrossGPUs."),
                 combo(
@@ -56,4 +62,11 @@ class Fp8Quantize(io.ComfyNode):
             include=include,
             exclude=exclude,
         )
-        return io.NodeOutput(ModelHandle(model.plan.with_quantize(quantize), model.variant, model.compute_dtype))
+        if model.quantization not in ("none", "gguf") and model.plan.base_precision == "as in file":
+            note = (
+                f"The model is stored in 8 bits already ({model.quantization}); Fp8Quantize leaves it so. "
+                "To quantize it anew, set base_precision of LoadWanModel to bf16."
+            )
+            _log.warning("%s", note)
+            return io.NodeOutput(model, ui={"text": [note]})
+        return io.NodeOutput(replace(model, plan=model.plan.with_quantize(quantize)))

@@ -1,20 +1,24 @@
-"""Load Wan Model (Training): names the model a LoRA is trained on. Reads the file's header, not its weights."""
+"""Load Wan Model (Training): names the model a LoRA is trained on. Reads its headers, not its weights."""
 
 from __future__ import annotations
+
+from math import prod
 
 import torch
 from comfy_api.latest import io
 
+from ..wan_core.checkpoint import AMBIGUOUS_NAMES, checkpoint_files
+from ..wan_core.errors import ConfigError
 from ..wan_core.files import file_identity
-from ..wan_core.load import BASE_PRECISIONS, ModelPlan, inspect_model
-from ..wan_core.model import read_header
+from ..wan_core.load import BASE_PRECISIONS, ModelPlan, WanFile, inspect_model, inspect_pair
 from ..wan_core.placement import PlacementConfig
 from ..wan_core.precision import PRESETS, PrecisionPolicy
 from . import folders
 from .types import CATEGORY, ModelHandle, WanTrainModel
 from .widgets import combo, one_of
 
-VARIANTS = ["auto", "2.1 T2V-14B", "2.2 T2V-A14B high noise", "2.2 T2V-A14B low noise"]
+VARIANTS = ["auto", *AMBIGUOUS_NAMES]
+NONE = "none"
 POLICIES = ["balanced", "reference", "fast"]
 MEANING = {
     "balanced": "residual stream, norms, time path, modulation and head in fp32; rotary embedding in fp32",
@@ -33,20 +37,31 @@ class LoadWanModel(io.ComfyNode):
             node_id="LoadWanModel",
             display_name="Load Wan Model (Training)",
             category=CATEGORY,
-            description="The Wan diffusion model to train on. Reads only its header; TrainLoRA loads it.",
+            description="The Wan diffusion model to train on: a file, a GGUF or a folder. Reads its header; TrainLoRA "
+            "loads it.",
             inputs=[
                 combo(
                     "diffusion_model",
-                    folders.file_names("diffusion_models"),
-                    "A Wan text-to-video .safetensors file in models/diffusion_models. bf16 or fp16, not fp8.",
+                    folders.diffusion_models(),
+                    "A Wan model in models/diffusion_models: .safetensors (fp32, bf16, fp16, fp8), .gguf, or a folder "
+                    "in diffusers' or the official layout. Of a 2.2 A14B pair, the high-noise one.",
                 ),
                 combo(
-                    "variant", VARIANTS, "Only where shapes cannot tell: 14B files of Wan 2.1 and 2.2. Otherwise auto."
+                    "low_noise_model",
+                    [NONE, *folders.diffusion_models()],
+                    "The low-noise file of a Wan 2.2 A14B pair. none: train the model above alone.",
+                ),
+                combo(
+                    "variant",
+                    VARIANTS,
+                    "auto: by shapes, and by the file name where shapes cannot tell. Choose when the guess in info is "
+                    "wrong.",
                 ),
                 combo(
                     "base_precision",
                     list(BASE_PRECISIONS),
-                    "What the base weights rest and compute in. 'as in file' runs fp16 files in bf16.",
+                    "What the base weights rest and compute in. 'as in file' runs fp16 files in bf16, keeps fp8 "
+                    "linears in 8 bits and unpacks GGUF to bf16.",
                 ),
                 combo(
                     "precision_policy",
@@ -64,37 +79,56 @@ class LoadWanModel(io.ComfyNode):
         )
 
     @classmethod
-    def fingerprint_inputs(cls, diffusion_model: str | None = None, **_: object) -> object:
-        path = folders.roots().resolve(folders.model_reference("diffusion_models", _chosen(diffusion_model)))
-        return file_identity(path)[1:]  # ComfyUI writes this into the metadata of images: no path
+    def fingerprint_inputs(
+        cls, diffusion_model: str | None = None, low_noise_model: str = NONE, **_: object
+    ) -> list[object]:
+        names = [_chosen(diffusion_model), *([] if low_noise_model == NONE else [low_noise_model])]
+        paths = [folders.roots().resolve(folders.model_reference("diffusion_models", name)) for name in names]
+        # ComfyUI writes this into the metadata of images: no path.
+        return [file_identity(file)[1:] for path in paths for file in checkpoint_files(path)]
 
     @classmethod
     def execute(
         cls,
         diffusion_model: str | None = None,
+        low_noise_model: str = NONE,
         variant: str = "auto",
         base_precision: str = "as in file",
         precision_policy: str = "balanced",
         device: str = "default",
     ) -> io.NodeOutput:
-        diffusion_model = _chosen(diffusion_model)
+        chosen = _chosen(diffusion_model)
         plan = ModelPlan(
-            base_file=folders.model_reference("diffusion_models", diffusion_model),
+            base_file=folders.model_reference("diffusion_models", chosen),
+            low_noise_file=_low_noise(low_noise_model, chosen),
             variant=one_of("variant", variant, VARIANTS),
             base_precision=one_of("base_precision", base_precision, BASE_PRECISIONS),
             precision=PrecisionPolicy(preset=one_of("precision_policy", precision_policy, POLICIES)),
             placement=PlacementConfig(devices=one_of("device", device, devices())),
         )
         roots = folders.roots()
-        found, compute = inspect_model(plan, roots)
-        handle = ModelHandle(plan, found, compute)
-        return io.NodeOutput(handle, describe(handle))
+        files = inspect_pair(plan, roots) if plan.low_noise_file else (inspect_model(plan, roots),)
+        handle = ModelHandle(plan, files[0].variant, files[0].compute_dtype, files[0].quantization)
+        policy = plan.precision.preset
+        lines = [line for file in files for line in describe(file)]
+        return io.NodeOutput(handle, "\n".join([*lines, f"precision {policy}: {MEANING[policy]}"]))
 
 
 def _chosen(diffusion_model: str | None) -> str:
     """The file asked for; the first of the menu where a queued graph leaves it out."""
-    known = folders.file_names("diffusion_models")
+    known = folders.diffusion_models()
     return one_of("diffusion_model", next(iter(known), "") if diffusion_model is None else diffusion_model, known)
+
+
+def _low_noise(low_noise_model: str, diffusion_model: str) -> str:
+    if low_noise_model == NONE:
+        return ""
+    one_of("low_noise_model", low_noise_model, [NONE, *folders.diffusion_models()])
+    if low_noise_model == diffusion_model:
+        raise ConfigError(
+            f"diffusion_model and low_noise_model are both {diffusion_model}. Choose the other file, or none."
+        )
+    return folders.model_reference("diffusion_models", low_noise_model)
 
 
 def devices() -> list[str]:
@@ -102,26 +136,18 @@ def devices() -> list[str]:
     return ["default", *(f"cuda:{i}" for i in range(torch.cuda.device_count())), "cpu"]
 
 
-def describe(handle: ModelHandle) -> str:
-    """A few lines about a model: variant, stored dtype, parameters, what the precision policy means."""
-    plan, variant = handle.plan, handle.variant
-    header = read_header(folders.roots().resolve(plan.base_file))
-    stored = ", ".join(sorted({info.dtype for info in header.tensors.values()}))
-    parameters = sum(_count(info.shape) for info in header.tensors.values())
+def describe(file: WanFile) -> list[str]:
+    """A few lines about a model: what it is, what else it could be, how it is stored and what it computes in."""
+    variant, header = file.variant, file.header
+    stored = ", ".join(sorted({weight.dtype for weight in file.weights.values()}))
+    parameters = sum(prod(weight.shape) for weight in file.weights.values())
+    how = "" if file.quantization == "none" else f" ({file.quantization})"
     lines = [
         f"Wan {variant.name}: {parameters / 1e9:.2f} billion parameters in {variant.shape.num_layers} blocks, "
-        f"stored as {stored}",
-        f"computes in {str(handle.compute_dtype).removeprefix('torch.')}; {variant.fps:g} frames per second; "
+        f"{header.container}, stored as {stored}{how}",
+        f"computes in {str(file.compute_dtype).removeprefix('torch.')}; {variant.fps:g} frames per second; "
         f"width and height in multiples of {variant.size_multiple}",
-        f"precision {plan.precision.preset}: {MEANING[plan.precision.preset]}",
     ]
     if variant.candidates:
-        lines.append(f"Its shapes would also fit {' and '.join(variant.candidates)}; set variant if auto chose wrong.")
-    return "\n".join(lines)
-
-
-def _count(shape: tuple[int, ...]) -> int:
-    total = 1
-    for size in shape:
-        total *= size
-    return total
+        lines.append(f"Its shapes would also fit {', '.join(variant.candidates)}; set variant if auto chose wrong.")
+    return lines

@@ -56,4 +56,4 @@ class SplitAcrossGPUs(io.ComfyNode):
             # How many copies train is part of the job; "all" is another number elsewhere.
             placement = replace(placement, devices=",".join(placement.device_names()))
         resolve_placement(placement, model.variant.shape.num_layers)  # refuses devices and numbers that do not exist
-        return io.NodeOutput(ModelHandle(model.plan.with_placement(placement), model.variant, model.compute_dtype))
+        return io.NodeOutput(replace(model, plan=model.plan.with_placement(placement)))

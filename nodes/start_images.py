@@ -9,9 +9,9 @@ import torch
 from comfy.utils import common_upscale
 from torch import Tensor
 
+from ..wan_core.checkpoint import WanVariant
 from ..wan_core.data import CacheSet, LatentCache, condition_key, latent_key, read_picture, with_mask, write_picture
 from ..wan_core.errors import ConfigError
-from ..wan_core.model import WanVariant
 from ..wan_core.sample import SampleConfig
 from ..wan_core.train import preview_shape
 from .codecs import ComfyImageEncoder, ComfyVae

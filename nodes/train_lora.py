@@ -78,7 +78,12 @@ class TrainLoRA(io.ComfyNode):
                     "Strength as alpha / rank (network_alpha). 0 = rank, a scale of 1.",
                     step=1.0,
                 ),
-                combo("expert", EXPERTS, "Wan 2.2 A14B: which of the two models this file is. auto: as its name says."),
+                combo(
+                    "expert",
+                    EXPERTS,
+                    "Wan 2.2 A14B: which of the two models is trained. With both files loaded, high or low, one run "
+                    "each. auto: the one loaded, as its name says.",
+                ),
                 whole("save_every_n_steps", 250, 1, 10_000_000, "Optimizer steps between saves."),
                 whole("preview_every_n_steps", 250, 0, 10_000_000, "Optimizer steps between preview clips. 0 = none."),
                 combo(
@@ -152,7 +157,7 @@ class TrainLoRA(io.ComfyNode):
         base = settings.lora if settings is not None else LoraConfig()
         config = RunConfig(
             run_name=run_name,
-            model=model.plan,
+            model=model.plan.of_expert(expert, folders.roots()),
             data=DataConfig(fingerprint=cache.fingerprint, num_items=len(cache.cache_set.items)),
             lora=LoraConfig(
                 rank=rank,

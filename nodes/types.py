@@ -8,10 +8,10 @@ from pathlib import Path
 import torch
 from comfy_api.latest import io
 
+from ..wan_core.checkpoint import WanVariant
 from ..wan_core.data import CacheSet, EncodingReport
 from ..wan_core.load import ModelPlan
 from ..wan_core.lora import LoraConfig
-from ..wan_core.model import WanVariant
 
 __all__ = [
     "CATEGORY",
@@ -39,15 +39,18 @@ WanRun = io.Custom("WAN_RUN")
 
 @dataclass(frozen=True)
 class ModelHandle:
-    """A WAN_TRAIN_MODEL: the plan, and what the file's header said."""
+    """A WAN_TRAIN_MODEL: the plan, and what the file's header said (of a pair, the high-noise file's)."""
 
     plan: ModelPlan
     variant: WanVariant
     compute_dtype: torch.dtype
+    quantization: str
+    """how the file stores its linears; none when it is not quantized"""
 
     def __repr__(self) -> str:
         scheme = f", {self.plan.quantize.scheme}" if self.plan.quantize else ""
-        return f"<Wan {self.variant.name}{scheme}, {self.plan.placement.mode}>"
+        pair = " and low noise" if self.plan.low_noise_file else ""
+        return f"<Wan {self.variant.name}{pair}{scheme}, {self.plan.placement.mode}>"
 
 
 @dataclass(frozen=True)

@@ -80,7 +80,7 @@ class ValidateVideo(io.ComfyNode):
         baseline: bool = True,
     ) -> io.NodeOutput:
         config, roots, cache = read_run(run.directory), folders.roots(), folders.cache()
-        variant = inspect_model(config.model, roots)[0]
+        variant = inspect_model(config.model, roots).variant
         identity = encoder_identity(cls.hidden.dynprompt, cls.hidden.unique_id, "vae", vae, cache)
         codec = ComfyVae(vae, str(identity), variant.latents)
         preview = validation or config.preview or SampleConfig()

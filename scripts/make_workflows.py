@@ -119,7 +119,7 @@ def training(
     links = {"model": Link(source), "cache": Link("cache"), "vae": Link("vae")}
     left, second, third, fourth, _ = COLUMNS
     nodes = {
-        "model": Node("LoadWanModel", {"diffusion_model": model}, (left, -130 if between else 0), (410, 180)),
+        "model": Node("LoadWanModel", {"diffusion_model": model}, (left, -160 if between else -30), (410, 210)),
         **between,
         "dataset": Node(
             "WanVideoDataset", {"model": Link("model"), **dataset}, (second, 620 if preview else 500), (350, 300)

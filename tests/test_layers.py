@@ -22,6 +22,7 @@ ROOMS = (
     "video",
     "flow",
     "model",
+    "checkpoint",
     "precision",
     "placement",
     "lora",

@@ -88,10 +88,13 @@ def _directory(path: Path) -> Path:
 
 
 def _inspect(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
-    from .model import detect_variant, read_header
+    from math import prod
 
-    header = read_header(options.file)
+    from .checkpoint import detect_variant, locate_weights, read_checkpoint
+
+    header = read_checkpoint(options.file)
     variant = detect_variant(header)
+    stored = locate_weights(header)
     _print_json(
         out,
         {
@@ -102,10 +105,15 @@ def _inspect(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
             "trainable": variant.trainable,
             "candidates": list(variant.candidates),
             "expert": variant.expert,
+            "boundary": variant.boundary,
             "shape": variant.shape.to_dict(),
             "latent_space": variant.latents.name,
             "fps": variant.fps,
-            "dtypes": sorted({info.dtype for info in header.tensors.values()}),
+            "container": header.container,
+            "files": len(set(header.files.values())) or 1,
+            "dtypes": sorted({weight.dtype for weight in stored.weights.values()}),
+            "quantization": stored.quantization,
+            "parameters": sum(prod(weight.shape) for weight in stored.weights.values()),
             "tensors": len(header.tensors),
             "size_bytes": header.size_bytes,
         },
@@ -251,7 +259,7 @@ def _parser() -> argparse.ArgumentParser:
         return sub
 
     inspect = command("inspect", _inspect, "say what a model file is, from its header")
-    inspect.add_argument("file", type=Path)
+    inspect.add_argument("file", type=Path, help="a .safetensors or .gguf file, or a folder")
     scan = command(
         "scan", _scan, "list the clips of a folder, their buckets and captions, and what is wrong with the rest"
     )

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import torch
 
+from .checkpoint import PAIR_BOUNDARIES, WanVariant
 from .config import Config
 from .control import Control
 from .data import Batches, LatentCache, condition_kind, pad_text
@@ -25,7 +26,7 @@ from .files import Roots, atomic_write, locked, read_json
 from .load import inspect_model, materialize
 from .lora import LoraWeights, set_strength
 from .metrics import JsonlSink
-from .model import WanTransformer, WanVariant
+from .model import WanTransformer
 from .run import RunConfig, RunStatus, read_run, write_status
 from .sample import SampleConfig
 from .train import (
@@ -163,7 +164,7 @@ class _Session:
 
     def _load(self) -> None:
         config = self.config
-        self.variant = _with_expert(inspect_model(config.model, self.roots)[0], config.train.expert)
+        self.variant = _with_expert(inspect_model(config.model, self.roots).variant, config.train.expert)
         self._check_files()
         cache = LatentCache(self.roots.first("cache"))
         self.cache, self.cache_set = cache, cache.read_set(config.data.fingerprint)
@@ -357,7 +358,7 @@ def sample_job(directory: Path, job_file: Path, roots: Roots, *, emit: Emit, con
     if not saves:
         raise CheckpointError(f"Run {directory.name} has no saved step yet. Train it first.")
     cache = LatentCache(roots.first("cache"))
-    variant = inspect_model(config.model, roots)[0]
+    variant = inspect_model(config.model, roots).variant
     previews = read_preview_inputs(
         cache,
         cache.read_set(config.data.fingerprint),
@@ -421,11 +422,12 @@ def _with_expert(variant: WanVariant, expert: str) -> WanVariant:
     """Narrow the noise range to one expert of an A14B pair when the settings say which."""
     if expert == "auto":
         return variant
-    if variant.boundary is None and not any("A14B" in name for name in variant.candidates):
+    boundary = variant.boundary or next((b for name, b in PAIR_BOUNDARIES.items() if name in variant.candidates), None)
+    if boundary is None:
         raise ConfigError(
             f'expert "{expert}" makes no sense for {variant.name}, which has one model. Set expert to auto.'
         )
-    return replace(variant, expert=f"{expert}_noise", boundary=variant.boundary or 0.875)
+    return replace(variant, expert=f"{expert}_noise", boundary=boundary)
 
 
 def _warn_about_disk(directory: Path, trainer: Trainer, emit: Emit) -> None:

@@ -1,23 +1,33 @@
 """The model plan, and the one road from a plan to a real model: read, place, quantize, inject LoRA, in this order.
 
 Weights stream tensor by tensor from the file to their final device and dtype; each block is quantized as soon as it is
-complete, so neither host nor device ever holds a second full copy.
+complete, so neither host nor device ever holds a second full copy. Linears that a file stores in 8 bits stay so, unless
+the plan asks for another base precision or quantizes anew.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
+from .checkpoint import (
+    CheckpointHeader,
+    StoredWeight,
+    WanVariant,
+    WeightReader,
+    detect_variant,
+    locate_weights,
+    pair_names,
+    read_checkpoint,
+)
 from .config import Config
 from .errors import CheckpointError, ConfigError
 from .files import Roots
 from .lora import LoraConfig, LoraWeights, inject_lora, read_lora
-from .model import Numerics, WanTransformer, WanVariant, canonical_names, detect_variant, read_header
+from .model import Numerics, WanTransformer
 from .placement import (
     DeviceCarrier,
     MemoryEstimate,
@@ -27,9 +37,16 @@ from .placement import (
     resolve_placement,
 )
 from .placement.memory import StepShape
-from .precision import PrecisionPolicy, QuantizeConfig, check_trainable_untouched, quantize_block, torch_dtype
+from .precision import (
+    PrecisionPolicy,
+    QuantizeConfig,
+    StoredLinear,
+    check_trainable_untouched,
+    quantize_block,
+    torch_dtype,
+)
 
-__all__ = ["BASE_PRECISIONS", "ModelPlan", "inspect_model", "materialize", "predict_memory"]
+__all__ = ["BASE_PRECISIONS", "ModelPlan", "WanFile", "inspect_model", "inspect_pair", "materialize", "predict_memory"]
 
 BASE_PRECISIONS = ("as in file", "bf16", "fp16", "fp32")
 
@@ -39,7 +56,9 @@ class ModelPlan(Config):
     """Everything that decides how the base model is built. Nodes return new ones; weights exist only in the engine."""
 
     base_file: str
-    """root:relative, for example diffusion_models:wan/wan2.1_t2v_1.3B_bf16.safetensors"""
+    """root:relative, for example diffusion_models:wan/wan2.1_t2v_1.3B_bf16.safetensors; a file or a folder"""
+    low_noise_file: str = ""
+    """the low-noise expert of an A14B pair, where base_file is the high-noise one; empty when there is one model"""
     variant: str = "auto"
     """auto, or the name of the variant where shapes cannot tell"""
     base_precision: str = "as in file"
@@ -54,6 +73,22 @@ class ModelPlan(Config):
                 f'base_precision "{self.base_precision}" is unknown. Use one of: {", ".join(BASE_PRECISIONS)}.'
             )
 
+    def of_expert(self, expert: str, roots: Roots) -> ModelPlan:
+        """The plan of the one model a run trains: of a pair, the expert named (high or low).
+
+        ConfigError when a pair's expert is left open, CheckpointError when the files are no pair.
+        """
+        if not self.low_noise_file:
+            return self
+        if expert not in ("high", "low"):
+            raise ConfigError(
+                f'expert is "{expert}", and the model is a pair of files; each expert is trained in a run of its own. '
+                "Set expert to high and queue, then to low and queue again."
+            )
+        high, low = inspect_pair(self, roots)
+        chosen = (self.base_file, high) if expert == "high" else (self.low_noise_file, low)
+        return replace(self, base_file=chosen[0], low_noise_file="", variant=chosen[1].variant.name)
+
     def with_quantize(self, quantize: QuantizeConfig | None) -> ModelPlan:
         return replace(self, quantize=quantize)
 
@@ -62,57 +97,70 @@ class ModelPlan(Config):
 
 
 @dataclass(frozen=True)
-class _Source:
-    """One weight in a file."""
+class WanFile:
+    """A model file or folder that can be trained on, judged by its header."""
 
-    file: Path
-    key: str
-    dtype: str
-    shape: tuple[int, ...]
+    header: CheckpointHeader
+    variant: WanVariant
+    compute_dtype: torch.dtype
+    """what its linears compute in under the plan"""
+    weights: Mapping[str, StoredWeight]
+    """by original Wan name"""
+    quantization: str
+    """how the file stores its linears: none, fp8, scaled_fp8, _quantization_metadata, comfy_quant, gguf"""
 
 
-def inspect_model(plan: ModelPlan, roots: Roots) -> tuple[WanVariant, torch.dtype]:
-    """The variant of the plan's file and the dtype its linears will compute in; reads the header only.
+def inspect_model(plan: ModelPlan, roots: Roots) -> WanFile:
+    """What the plan's file is, and whether it can be trained on; reads headers only.
 
     CheckpointError for anything that cannot be trained, in one sentence, before any weight is loaded.
     """
-    variant, dtype, _ = _inspect(plan, roots)
-    return variant, dtype
-
-
-def _inspect(plan: ModelPlan, roots: Roots) -> tuple[WanVariant, torch.dtype, dict[str, _Source]]:
-    header = read_header(roots.resolve(plan.base_file))
+    if plan.low_noise_file:
+        raise ConfigError("The plan names both experts of a pair. Set expert to high or low: a run trains one of them.")
+    header = read_checkpoint(roots.resolve(plan.base_file))
     variant = detect_variant(header, override=plan.variant)
     if not variant.trainable:
         raise CheckpointError(
-            f"{header.path.name} is {variant.name}; training it is not supported yet. "
-            "Choose a text-to-video model (Wan 2.1 T2V 1.3B or 14B, or one Wan 2.2 T2V-A14B expert)."
+            f"{header.path.name} is {variant.name}; training it is not supported yet. Choose a model made for text, "
+            "images, first and last frames, VACE, Fun control or camera (Wan 2.1 or 2.2)."
         )
-    names = canonical_names(header.tensors)
-    sources = {names[key]: _Source(header.path, key, info.dtype, info.shape) for key, info in header.tensors.items()}
-    linear = sources["blocks.0.ffn.0.weight"].dtype
-    if linear.startswith("F8") or any(name.endswith(("scale_weight", "weight_scale")) for name in sources):
-        raise CheckpointError(
-            f"{header.path.name} is already stored as fp8; training on it is not supported yet. "
-            "Choose the fp16 or bf16 file and add the Fp8Quantize node."
-        )
-    _check_shapes(variant, sources, header.path.name)
-    return variant, _compute_dtype(plan, linear, header.path.name), sources
+    stored = locate_weights(header)
+    _check_shapes(variant, stored.weights, header.path.name)
+    linear = stored.weights["blocks.0.ffn.0.weight"]
+    return WanFile(header, variant, _compute_dtype(plan, linear), stored.weights, stored.quantization)
 
 
-def _compute_dtype(plan: ModelPlan, stored: str, file_name: str) -> torch.dtype:
+def inspect_pair(plan: ModelPlan, roots: Roots) -> tuple[WanFile, WanFile]:
+    """The high- and the low-noise expert of a plan with two files; CheckpointError unless they are a pair.
+
+    Where the plan states the variant of one half, the other half follows from it.
+    """
+    variants = [plan.variant.replace("low noise", "high noise"), plan.variant.replace("high noise", "low noise")]
+    if plan.variant != "auto" and not plan.variant.endswith(" noise"):
+        raise ConfigError(f'variant "{plan.variant}" is no pair. Set low_noise_model to none, or variant to auto.')
+    one = replace(plan, low_noise_file="")
+    halves = [
+        inspect_model(replace(one, base_file=file, variant=variant), roots)
+        for file, variant in zip((plan.base_file, plan.low_noise_file), variants, strict=True)
+    ]
+    high, low = halves
+    names = pair_names(high.variant, low.variant, high.header.path.name, low.header.path.name)
+    found = [
+        replace(half, variant=detect_variant(half.header, override=name))
+        for half, name in zip(halves, names, strict=True)
+    ]
+    return found[0], found[1]
+
+
+def _compute_dtype(plan: ModelPlan, linear: StoredWeight) -> torch.dtype:
     if plan.base_precision != "as in file":
         return torch_dtype(plan.base_precision)
-    # float16 overflows in gradients without loss scaling; its files train in bfloat16 (3 mantissa bits fewer).
-    kinds = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.bfloat16, "F64": torch.float32}
-    if stored not in kinds:
-        raise CheckpointError(
-            f"{file_name} stores weights as {stored}, which cannot be trained on. Use a bf16 or fp16 file."
-        )
-    return kinds[stored]
+    # float16 overflows in gradients without loss scaling; its files train in bfloat16 (3 mantissa bits fewer), and so
+    # do quantized ones.
+    return {"F32": torch.float32, "F64": torch.float32}.get(linear.dtype, torch.bfloat16)
 
 
-def _check_shapes(variant: WanVariant, sources: dict[str, _Source], file_name: str) -> None:
+def _check_shapes(variant: WanVariant, sources: Mapping[str, StoredWeight], file_name: str) -> None:
     with torch.device("meta"):
         wanted = {name: tuple(p.shape) for name, p in WanTransformer(variant.shape).named_parameters()}
     missing = sorted(wanted.keys() - sources.keys())
@@ -139,13 +187,14 @@ def materialize(
 
     `on_tensor(done, total)` is called after each weight and may raise to stop the load.
     """
-    variant, compute, sources = _inspect(plan, roots)
+    found = inspect_model(plan, roots)
+    compute, shape = found.compute_dtype, found.variant.shape
     numerics = plan.precision.numerics(compute)
-    placement = resolve_placement(plan.placement, variant.shape.num_layers, rank)
+    placement = resolve_placement(plan.placement, shape.num_layers, rank)
     with torch.inference_mode(False), torch.device("meta"):
-        model = WanTransformer(variant.shape, numerics)
+        model = WanTransformer(shape, numerics)
     with torch.inference_mode(False):
-        _fill(model, plan, placement, sources, on_tensor)
+        _fill(model, plan, placement, found.weights, on_tensor)
         if lora is not None:
             inject_lora(model, lora, seed=seed, dtype=numerics.adapter if numerics.adapter != compute else None)
             model.checkpoint_keeps_rng = lora.dropout > 0
@@ -163,21 +212,22 @@ def _fill(
     model: WanTransformer,
     plan: ModelPlan,
     placement: Placement,
-    sources: dict[str, _Source],
+    sources: Mapping[str, StoredWeight],
     on_tensor: Callable[[int, int], None] | None,
 ) -> None:
     model.requires_grad_(False)
     total, done = sum(1 for _ in model.parameters()), 0
-    parts: list[tuple[str, nn.Module]] = [(n, m) for n, m in model.named_children() if n != "blocks"]
-    parts += [(f"blocks.{i}", block) for i, block in enumerate(model.blocks)]
-    with _Reader() as read:
-        for prefix, part in parts:
+    with WeightReader() as reader:
+        for prefix, part in _parts(model):
             for name, _ in list(part.named_parameters()):
                 full = f"{prefix}.{name}"
-                rests = storage_dtype(full, model.numerics, sources[full].dtype)
-                value = read(sources[full]).to(placement.device_of(full), rests)
-                owner, leaf = part.get_submodule(name.rpartition(".")[0]), name.rpartition(".")[2]
-                setattr(owner, leaf, nn.Parameter(value, requires_grad=False))
+                if _stays_stored(plan, full, sources[full]):
+                    _keep_stored(part, name, reader, sources[full], placement.device_of(full))
+                else:
+                    rests = storage_dtype(full, model.numerics, sources[full].dtype)
+                    value = reader.read(sources[full], rests).to(placement.device_of(full))
+                    owner, leaf = part.get_submodule(name.rpartition(".")[0]), name.rpartition(".")[2]
+                    setattr(owner, leaf, nn.Parameter(value, requires_grad=False))
                 done += 1
                 if on_tensor is not None:
                     on_tensor(done, total)
@@ -185,26 +235,42 @@ def _fill(
                 quantize_block(part, prefix, plan.quantize)
 
 
-class _Reader:
-    """Reads single tensors from safetensors files, each opened once."""
+_BLOCK_LISTS = ("blocks", "vace_blocks")
 
-    def __init__(self) -> None:
-        self._open: dict[Path, object] = {}
 
-    def __enter__(self) -> _Reader:
-        return self
+def _parts(model: WanTransformer) -> Iterator[tuple[str, nn.Module]]:
+    """The model in the pieces that are loaded and quantized as one: what is no block, then each block."""
+    for name, child in model.named_children():
+        if name not in _BLOCK_LISTS:
+            yield name, child
+    for name in _BLOCK_LISTS:
+        for index, block in enumerate(getattr(model, name, ())):
+            yield f"{name}.{index}", block
 
-    def __exit__(self, *_: object) -> None:
-        self._open.clear()
 
-    def __call__(self, source: _Source) -> Tensor:
-        from safetensors import safe_open
+def _stays_stored(plan: ModelPlan, name: str, source: StoredWeight) -> bool:
+    """Whether the weight `name` rests in memory as its file has it: a linear of a block in float8.
 
-        file = self._open.get(source.file)
-        if file is None:
-            file = self._open[source.file] = safe_open(source.file, "pt")
-        # A copy: the file stays mapped otherwise, and on a CPU run the weights would live in the page cache.
-        return file.get_tensor(source.key).clone()  # type: ignore[attr-defined]
+    Outside the blocks linears are few, and the model computes them in other dtypes: those are dequantised once.
+    """
+    linear = name.removesuffix(".weight")
+    if not source.eight_bit or len(source.shape) != 2 or linear == name or name.split(".")[0] not in _BLOCK_LISTS:
+        return False
+    return plan.base_precision == "as in file" and not (plan.quantize is not None and plan.quantize.selects(linear))
+
+
+def _keep_stored(part: nn.Module, name: str, reader: WeightReader, source: StoredWeight, device: torch.device) -> None:
+    """Put a `StoredLinear` in the place of the linear whose weight is called `name` within `part`."""
+    path = name.removesuffix(".weight")
+    scale = reader.scale(source)
+    scale = None if scale is None else scale.to(device)
+    bias = getattr(part.get_submodule(path), "bias", None) is not None
+    layer = StoredLinear(reader.raw(source).to(device), scale, bias=bias)
+    owner, _, leaf = path.rpartition(".")
+    setattr(part.get_submodule(owner), leaf, layer)
+
+
+_IMAGE_NORMS = ("img_emb.proj.0.", "img_emb.proj.4.")
 
 
 def storage_dtype(name: str, numerics: Numerics, stored: str) -> torch.dtype:
@@ -213,7 +279,7 @@ def storage_dtype(name: str, numerics: Numerics, stored: str) -> torch.dtype:
     Norms and modulation tables (tiny, sensitive) rest in float32. The time path and the head rest as in the file where
     the policy computes them wider than the linears: exact, and no larger. Everything else rests in the compute dtype.
     """
-    if name.endswith("modulation") or ".norm" in name:
+    if name.endswith(("modulation", "emb_pos")) or ".norm" in name or name.startswith(_IMAGE_NORMS):
         return torch.float32
     part = name.split(".")[0]
     computed = {"time_embedding": numerics.time, "time_projection": numerics.time, "head": numerics.head}.get(part)
@@ -231,23 +297,27 @@ def predict_memory(
     checkpoint_blocks: bool,
 ) -> MemoryEstimate:
     """Peak memory of a training step of this plan, from the header alone."""
-    variant, compute, sources = _inspect(plan, roots)
-    quantize, numerics = plan.quantize, plan.precision.numerics(compute)
+    found = inspect_model(plan, roots)
+    compute, numerics = found.compute_dtype, plan.precision.numerics(found.compute_dtype)
 
     def storage_bytes(name: str, parameter: Tensor) -> int:
-        if quantize is not None and parameter.ndim == 2 and quantize.selects(name.removesuffix(".weight")):
+        if _stays_stored(plan, name, found.weights[name]):
+            return parameter.numel()
+        if plan.quantize is not None and parameter.ndim == 2 and plan.quantize.selects(name.removesuffix(".weight")):
             return parameter.numel() + 4 * parameter.shape[0]
-        return parameter.numel() * storage_dtype(name, numerics, sources[name].dtype).itemsize
+        return parameter.numel() * storage_dtype(name, numerics, found.weights[name].dtype).itemsize
 
+    stays = any(_stays_stored(plan, name, weight) for name, weight in found.weights.items())
+    float32_bytes = torch.float32.itemsize if stays else 0
     return estimate_memory(
-        variant.shape,
+        found.variant.shape,
         numerics,
-        resolve_placement(plan.placement, variant.shape.num_layers),
+        resolve_placement(plan.placement, found.variant.shape.num_layers),
         step,
         storage_bytes=storage_bytes,
         adapt=lambda block: _adapt(block, lora, numerics.adapter, compute),
         checkpoint_blocks=checkpoint_blocks,
-        dequantizes=quantize is not None,
+        dequantized_bytes=compute.itemsize + float32_bytes if stays or plan.quantize is not None else 0,
     )
 
 

@@ -20,7 +20,7 @@ __all__ = ["plan_run"]
 def plan_run(directory: Path, roots: Roots) -> dict[str, Any]:
     """The report of `wan_core plan`: variant, largest micro-batch, predicted peak and total per device, verdict."""
     config = read_run(directory)
-    variant, compute = inspect_model(config.model, roots)
+    found = inspect_model(config.model, roots)
     step = _largest_step(config, roots)
     estimate = predict_memory(
         config.model, roots, config.lora, step, checkpoint_blocks=config.train.gradient_checkpointing
@@ -36,8 +36,8 @@ def plan_run(directory: Path, roots: Roots) -> dict[str, Any]:
     return {
         "version": 1,
         "run_name": config.run_name,
-        "variant": variant.name,
-        "compute_dtype": str(compute).removeprefix("torch."),
+        "variant": found.variant.name,
+        "compute_dtype": str(found.compute_dtype).removeprefix("torch."),
         "tokens": step.tokens,
         "devices": devices,
         "disk": {"save_bytes": save_bytes, "all_saves_bytes": saves * save_bytes, "free_bytes": free},

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from . import __version__
+from .checkpoint import checkpoint_digest
 from .config import Config
 from .errors import ConfigError
 from .files import FileError, Roots, atomic_write_json, read_json, safe_name, sampled_digest
@@ -74,7 +75,7 @@ class RunConfig(Config):
     def with_digests(self, roots: Roots) -> RunConfig:
         """With the identity of the files it names filled in."""
         start = sampled_digest(roots.resolve(self.lora.start_from)) if self.lora.start_from else ""
-        return replace(self, base_digest=sampled_digest(roots.resolve(self.model.base_file)), start_digest=start)
+        return replace(self, base_digest=checkpoint_digest(roots.resolve(self.model.base_file)), start_digest=start)
 
     def identity(self) -> dict[str, Any]:
         """What makes two jobs the same: everything that decides the weights, but neither the step total nor how often
@@ -96,6 +97,7 @@ class RunConfig(Config):
         if self.train.first_frame_conditioning_p == TrainConfig().first_frame_conditioning_p:
             data["train"].pop("first_frame_conditioning_p")  # jobs from before there was such a setting stay themselves
         data["model"].pop("base_file")
+        data["model"].pop("low_noise_file")  # a run trains one model
         # Several ranks make a larger batch; a split of blocks changes nothing.
         placement = self.model.placement
         listed = placement.devices.count(",") + 1 if "," in placement.devices else placement.devices

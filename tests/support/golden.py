@@ -8,7 +8,8 @@ from pathlib import Path
 import torch
 from safetensors import safe_open
 
-from wan_core.model import Conditioning, Numerics, WanShape, WanTransformer, to_original
+from wan_core.checkpoint import to_original
+from wan_core.model import Conditioning, Numerics, WanShape, WanTransformer
 
 __all__ = ["FLOAT64", "Golden", "relative"]
 

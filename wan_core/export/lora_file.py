@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..checkpoint import WanVariant
 from ..errors import ExportError
 from ..lora import LoraConfig, LoraWeights
-from ..model import WanVariant
 from ..precision import torch_dtype
 
 __all__ = ["LoraFile", "lora_metadata"]

@@ -8,9 +8,9 @@ import re
 import shutil
 from pathlib import Path
 
+from ..checkpoint import read_header
 from ..errors import CheckpointError
 from ..files import atomic_write, digest_file
-from ..model import read_header
 
 __all__ = ["publish_file"]
 

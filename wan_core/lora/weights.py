@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from ..checkpoint import read_header
 from ..errors import CheckpointError
-from ..model import read_header
 from .inject import adapter_parameters
 
 __all__ = ["LoraWeights", "read_lora"]

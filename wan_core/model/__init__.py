@@ -1,35 +1,25 @@
-"""The Wan transformer, the table of its variants, checkpoint headers and key maps, and the protocols for encoders."""
+"""The Wan transformer, its sizes and dtypes, latent spaces, and the protocols for encoders."""
 
 from .block import Constants, VaceBlock, WanBlock
 from .conditioning import Conditioning
-from .header import CheckpointHeader, TensorInfo, read_header
-from .keys import canonical_names, to_original
 from .latents import WAN21_LATENTS, WAN22_LATENTS, ImageEncoder, LatentCodec, LatentSpace, TextEncoder
 from .numerics import Numerics
 from .shape import WanShape
 from .transformer import Carrier, WanTransformer
-from .variant import WanVariant, detect_variant
 
 __all__ = [
     "WAN21_LATENTS",
     "WAN22_LATENTS",
     "Carrier",
-    "CheckpointHeader",
     "Conditioning",
     "Constants",
     "ImageEncoder",
     "LatentCodec",
     "LatentSpace",
     "Numerics",
-    "TensorInfo",
     "TextEncoder",
     "VaceBlock",
     "WanBlock",
     "WanShape",
     "WanTransformer",
-    "WanVariant",
-    "canonical_names",
-    "detect_variant",
-    "read_header",
-    "to_original",
 ]

@@ -88,12 +88,13 @@ def estimate_memory(
     storage_bytes: Callable[[str, Tensor], int],
     adapt: Callable[[nn.Module], None],
     checkpoint_blocks: bool,
-    dequantizes: bool = False,
+    dequantized_bytes: int = 0,
 ) -> MemoryEstimate:
     """Predict a step of `step` on `placement`.
 
     `storage_bytes(name, meta_parameter)` says what a base weight takes at rest; `adapt(block)` injects the adapters a
-    block will train. `dequantizes` adds the widest linear in the compute dtype, which 8-bit weights briefly become.
+    block will train. `dequantized_bytes` is what a value of an 8-bit weight takes while its
+    linear runs, 0 without such weights; the widest linear counts.
     """
     with torch.device("meta"):
         model = WanTransformer(shape, numerics)
@@ -102,7 +103,7 @@ def estimate_memory(
     passing = tokens * numerics.residual.itemsize
     outputs = step.batch_size * step.tokens * 4 * max(shape.in_channels, shape.out_channels) * 4
     constants = _constants_bytes(shape, numerics, step)
-    widest = shape.dim * shape.ffn_dim * numerics.compute.itemsize if dequantizes else 0
+    widest = shape.dim * shape.ffn_dim * dequantized_bytes
     devices: dict[str, DeviceMemory] = {}
     for device in placement.devices:
         mine = sum(d == device for d in placement.block_devices)

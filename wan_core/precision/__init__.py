@@ -2,12 +2,14 @@
 
 from .policy import PRESETS, PrecisionPolicy, torch_dtype
 from .quantize import SCHEMES, QuantizeConfig, check_torchao, check_trainable_untouched, quantize_block
+from .stored import StoredLinear
 
 __all__ = [
     "PRESETS",
     "SCHEMES",
     "PrecisionPolicy",
     "QuantizeConfig",
+    "StoredLinear",
     "check_torchao",
     "check_trainable_untouched",
     "quantize_block",

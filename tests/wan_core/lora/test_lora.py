@@ -17,6 +17,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from tests.support.tiny_run import make_roots, make_run
+from wan_core.checkpoint import to_original
 from wan_core.control import SignalControl
 from wan_core.errors import CheckpointError, ConfigError, ExportError, WanTrainerError
 from wan_core.export import LoraFile
@@ -24,7 +25,7 @@ from wan_core.files import Roots
 from wan_core.job import export_lora, run_job
 from wan_core.load import ModelPlan, materialize
 from wan_core.lora import LoraConfig, LoraWeights, adapter_parameters, inject_lora, read_lora, set_strength
-from wan_core.model import WanShape, WanTransformer, to_original
+from wan_core.model import WanShape, WanTransformer
 from wan_core.train import TrainConfig
 
 ROOT = Path(__file__).parents[3]

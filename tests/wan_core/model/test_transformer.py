@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 from tests.support.golden import FLOAT64, Golden, relative
-from wan_core.model import Numerics, to_original
+from wan_core.checkpoint import to_original
+from wan_core.model import Numerics
 
 
 @pytest.fixture(params=["t2v", "i2v", "ti2v_5b"])

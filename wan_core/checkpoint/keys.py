@@ -10,10 +10,20 @@ from collections.abc import Iterable
 
 __all__ = ["PREFIXES", "canonical_names", "to_original"]
 
-PREFIXES = ("model.diffusion_model.", "diffusion_model.", "model.model.", "net.", "model.")
-"""Longest first; community files wrap the original names in one of these."""
+PREFIXES = (
+    "model.diffusion_model.",
+    "diffusion_model.",
+    "model.model.",
+    "base_model.model.",
+    "net.",
+    "model.",
+)
+"""What files wrap the names in, longest first: full checkpoints, ComfyUI's module tree, PEFT trees, community files."""
 
+_WRAPPED = re.compile(r"^((?:base_model\.|diffusion_model\.|model\.|net\.)*)(.+)$")
+_MARKS = ("head.modulation", "condition_embedder.time_proj.weight", "patch_embedding.weight")
 _DIFFUSERS_MARK = "condition_embedder.time_proj.weight"
+_NEVER_WRAPPED = ("scaled_fp8",)
 
 # Whole dotted components only: substring renaming is order-sensitive (norm2/norm3 swap, head.modulation).
 _TOP = {
@@ -40,6 +50,8 @@ _IN_BLOCK = {
     "ffn.net.0.proj": "ffn.0",
     "ffn.net.2": "ffn.2",
     "scale_shift_table": "modulation",
+    "proj_in": "before_proj",
+    "proj_out": "after_proj",
 }
 for _number, _attention in (("attn1", "self_attn"), ("attn2", "cross_attn")):
     for _part in ("q", "k", "v"):
@@ -47,8 +59,9 @@ for _number, _attention in (("attn1", "self_attn"), ("attn2", "cross_attn")):
     for _part in ("norm_q", "norm_k"):
         _IN_BLOCK[f"{_number}.{_part}"] = f"{_attention}.{_part}"
 
-_BLOCK = re.compile(r"^(blocks\.\d+)\.(.+?)(\.weight|\.bias)?$")
-_LEAF = re.compile(r"^(.+?)(\.weight|\.bias)?$")
+_LEAVES = "weight|bias|scale_weight|scale_input|weight_scale|weight_scale_2|input_scale|comfy_quant"
+_BLOCK = re.compile(rf"^((?:vace_)?blocks\.\d+)\.(.+?)(\.(?:{_LEAVES}))?$")
+_LEAF = re.compile(rf"^(.+?)(\.(?:{_LEAVES}))?$")
 
 
 def to_original(name: str) -> str:
@@ -62,10 +75,22 @@ def to_original(name: str) -> str:
 
 
 def canonical_names(names: Iterable[str]) -> dict[str, str]:
-    """File name of each tensor -> original Wan name, with the file's prefix stripped and diffusers names translated."""
+    """File name of each tensor -> original Wan name: the prefix stripped, diffusers names translated.
+
+    Tensors outside the prefix (the VAE and text encoder of a full checkpoint) are left out. Where no tensor marks a Wan
+    model, the prefix most tensors share is stripped, so that a refusal can say what the file is.
+    """
     names = list(names)
-    prefix = next((p for p in PREFIXES if sum(n.startswith(p) for n in names) > len(names) // 2), "")
-    stripped = {name: name.removeprefix(prefix) for name in names}
+    prefix = _prefix(names)
+    stripped = {name: name.removeprefix(prefix) for name in names if name.startswith(prefix) or name in _NEVER_WRAPPED}
     if _DIFFUSERS_MARK in stripped.values():
         return {name: to_original(inner) for name, inner in stripped.items()}
     return stripped
+
+
+def _prefix(names: list[str]) -> str:
+    for mark in _MARKS:
+        for name in names:
+            if name.endswith(mark) and (match := _WRAPPED.match(name)) and match[2] == mark:
+                return match[1]
+    return next((p for p in PREFIXES if sum(n.startswith(p) for n in names) > len(names) // 2), "")

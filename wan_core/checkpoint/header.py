@@ -1,7 +1,7 @@
 """What a safetensors file says about itself, without reading one weight.
 
-Owns the checks that decide 'this is a whole, honest safetensors file' (rules S5, S6); what the tensors mean is
-variant.py's business.
+Owns the checks that decide 'this is a whole, honest safetensors file' (rules S5, S6). Folders and GGUF are the business
+of container.py, what the tensors mean is that of variant.py.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import json
 import os
 import struct
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
 from typing import Any, cast
@@ -29,7 +29,7 @@ _MAX_DIMENSIONS = 32
 _NOT_SAFETENSORS = (
     (b"PK\x03\x04", "a pickled PyTorch file (.pt/.pth/.ckpt), which can run code when opened"),
     (b"\x80", "a pickle, which can run code when opened"),
-    (b"GGUF", "a GGUF file"),
+    (b"GGUF", "a GGUF file under another name; let it end in .gguf"),
     (b"version https://git-lfs", "a Git LFS pointer, not the file itself"),
     (b"<", "a web page, not a model (a download that failed)"),
 )
@@ -46,12 +46,20 @@ class TensorInfo:
 
 @dataclass(frozen=True)
 class CheckpointHeader:
-    """All tensors of a file by the names the file uses, and its text metadata."""
+    """All tensors of a file, or of a folder of files, by the names used there, and the text metadata."""
 
     path: Path
     tensors: Mapping[str, TensorInfo]
     metadata: Mapping[str, str]
     size_bytes: int
+    container: str = "safetensors"
+    """safetensors, folder, sharded folder, gguf"""
+    files: Mapping[str, Path] = field(default_factory=dict[str, Path])
+    """tensor -> its file, where that is not `path` itself"""
+
+    def file_of(self, name: str) -> Path:
+        """The file that holds the tensor `name`."""
+        return self.files.get(name, self.path)
 
 
 def read_header(path: Path) -> CheckpointHeader:

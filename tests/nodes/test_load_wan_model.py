@@ -1,0 +1,103 @@
+"""Load Wan Model (Training): what it lists, what it says about a model, and how a pair becomes one run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from tests.support.containers import cast, weights, write_folder, write_scaled_fp8
+
+pytestmark = pytest.mark.comfy
+
+
+@pytest.fixture
+def models(pack_nodes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty models/diffusion_models that the nodes of this process look into."""
+    import folder_paths
+
+    entry = ([str(tmp_path)], folder_paths.supported_pt_extensions)
+    monkeypatch.setitem(folder_paths.folder_names_and_paths, "diffusion_models", entry)
+    folder_paths.filename_list_cache.pop("diffusion_models", None)
+    yield tmp_path
+    folder_paths.filename_list_cache.pop("diffusion_models", None)
+
+
+def load(pack_nodes: dict[str, Any], **inputs: Any) -> tuple[Any, str]:
+    handle, info = pack_nodes["LoadWanModel"].execute(device="cpu", **inputs).result
+    return handle, info
+
+
+def listed(pack_nodes: dict[str, Any]) -> list[str]:
+    return pack_nodes["LoadWanModel"].GET_NODE_INFO_V1()["input"]["optional"]["diffusion_model"][1]["options"]
+
+
+def test_files_folders_and_ggufs_are_listed_once_each(pack_nodes: dict[str, Any], models: Path) -> None:
+    whole = cast(weights(), torch.bfloat16)
+    save_file(whole, models / "single.safetensors")
+    (models / "quantized.gguf").write_bytes(b"GGUF")
+    write_folder(models / "sharded", whole, shards=2)
+    write_folder(models / "pipeline" / "transformer", whole)
+    write_folder(models / "pair" / "transformer", whole, shards=2)
+    write_folder(models / "pair" / "transformer_2", whole, shards=2)
+    write_folder(models / "official" / "high_noise_model", whole, shards=2)
+    assert listed(pack_nodes) == [
+        str(Path("official/high_noise_model")),
+        "pair",
+        str(Path("pair/transformer_2")),
+        "pipeline",
+        "quantized.gguf",
+        "sharded",
+        "single.safetensors",
+    ]
+    for name in ("pair", "pipeline", "sharded", "single.safetensors"):
+        assert load(pack_nodes, diffusion_model=name)[0].variant.task == "t2v"
+
+
+def test_the_info_names_the_guess_what_else_it_could_be_and_how_it_is_stored(
+    pack_nodes: dict[str, Any], models: Path
+) -> None:
+    write_scaled_fp8(models / "wan_high_noise.safetensors", weights())
+    handle, info = load(pack_nodes, diffusion_model="wan_high_noise.safetensors")
+    assert "Wan 2.2 T2V-256 wide high noise" in info
+    assert "stored as BF16, F8_E4M3 (scaled_fp8)" in info
+    assert "computes in bfloat16" in info
+    assert handle.quantization == "scaled_fp8"
+
+
+def test_a_pair_is_told_with_both_files_and_swapped_ones_are_refused(pack_nodes: dict[str, Any], models: Path) -> None:
+    for name in ("high_noise", "low_noise"):
+        save_file(cast(weights(), torch.bfloat16), models / f"{name}.safetensors")
+    handle, info = load(pack_nodes, diffusion_model="high_noise.safetensors", low_noise_model="low_noise.safetensors")
+    assert "high noise" in info
+    assert "low noise" in info
+    assert "high noise and low noise" in repr(handle)
+    with pytest.raises(Exception, match="swapped"):
+        load(pack_nodes, diffusion_model="low_noise.safetensors", low_noise_model="high_noise.safetensors")
+    with pytest.raises(Exception, match="are both high_noise"):
+        load(pack_nodes, diffusion_model="high_noise.safetensors", low_noise_model="high_noise.safetensors")
+
+
+def test_the_graph_runs_again_when_a_shard_changes(pack_nodes: dict[str, Any], models: Path) -> None:
+    node, folder = pack_nodes["LoadWanModel"], write_folder(models / "sharded", weights(), shards=2)
+    before = node.fingerprint_inputs(diffusion_model="sharded")
+    part = folder / "diffusion_pytorch_model-00001-of-00002.safetensors"
+    part.write_bytes(part.read_bytes() + b" ")
+    assert node.fingerprint_inputs(diffusion_model="sharded") != before
+    assert str(models) not in str(before)
+
+
+def test_fp8_quantize_leaves_an_fp8_file_as_it_is_unless_another_precision_is_asked_for(
+    pack_nodes: dict[str, Any], models: Path
+) -> None:
+    write_scaled_fp8(models / "wan.safetensors", weights())
+    quantize = pack_nodes["Fp8Quantize"]
+    stored, _ = load(pack_nodes, diffusion_model="wan.safetensors")
+    passed = quantize.execute(stored, scheme="int8")
+    assert passed.result[0] is stored
+    assert "leaves it so" in passed.ui["text"][0]
+    wide, _ = load(pack_nodes, diffusion_model="wan.safetensors", base_precision="bf16")
+    assert quantize.execute(wide, scheme="int8").result[0].plan.quantize.scheme == "int8"

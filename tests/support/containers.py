@@ -1,0 +1,158 @@
+"""One tiny Wan model written in every container and quantization that people have; and what each must load to."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from tests.support.headers import to_diffusers
+from tests.support.tiny_run import random_weights
+from wan_core.model import WanShape
+
+SHAPE = WanShape(dim=256, ffn_dim=512, num_heads=2, num_layers=2)
+"""rows are whole blocks of the K-quants (256 values)"""
+Weights = dict[str, Tensor]
+
+
+def weights(shape: WanShape = SHAPE) -> Weights:
+    return random_weights(shape, seed=3)
+
+
+def block_linears(whole: Weights) -> list[str]:
+    """The weights every quantizer takes: the linears of the blocks."""
+    return [name for name in whole if name.startswith("blocks.") and name.endswith(".weight") and whole[name].ndim == 2]
+
+
+def cast(whole: Weights, dtype: torch.dtype) -> Weights:
+    return {name: value.to(dtype) for name, value in whole.items()}
+
+
+def write_folder(folder: Path, whole: Weights, *, shards: int = 1, diffusers: bool = True) -> Path:
+    """As diffusers writes a transformer: its names, config.json, an index where there is more than one file."""
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text("{}", encoding="utf-8")
+    named = {to_diffusers(name) if diffusers else name: value for name, value in whole.items()}
+    base = "diffusion_pytorch_model"
+    if shards == 1:
+        save_file(named, folder / f"{base}.safetensors")
+        return folder
+    places = {}
+    for number in range(shards):
+        name = f"{base}-{number + 1:05d}-of-{shards:05d}.safetensors"
+        part = dict(list(named.items())[number::shards])
+        save_file(part, folder / name)
+        places |= dict.fromkeys(part, name)
+    index = {"metadata": {"total_size": sum(v.nbytes for v in named.values())}, "weight_map": places}
+    (folder / f"{base}.safetensors.index.json").write_text(json.dumps(index), encoding="utf-8")
+    return folder
+
+
+# ---- 8 bits -------------------------------------------------------------------------------------
+
+
+def quantized(whole: Weights, dtype: torch.dtype, shape: Callable[[Tensor], Tensor]) -> tuple[Weights, Weights]:
+    """(file tensors with 8-bit linears, scale of each): scales as `shape` reduces |w|, over the largest float8."""
+    stored, scales = cast(whole, torch.bfloat16), {}
+    for name in block_linears(whole):
+        scale = (shape(whole[name].abs()) / torch.finfo(dtype).max).float()
+        per_value = scale.reshape(-1, 1) if scale.ndim else scale
+        stored[name] = (whole[name] / per_value).to(dtype)
+        scales[name] = scale
+    return stored, scales
+
+
+def write_scaled_fp8(path: Path, whole: Weights, dtype: torch.dtype = torch.float8_e4m3fn, prefix: str = "") -> Path:
+    """ComfyUI's older layout."""
+    stored, scales = quantized(whole, dtype, lambda w: w.amax())
+    for name, scale in scales.items():
+        stored[name.replace(".weight", ".scale_weight")] = scale
+        stored[name.replace(".weight", ".scale_input")] = torch.tensor(1.0)
+    stored["scaled_fp8"] = torch.empty(2, dtype=dtype)
+    save_file({prefix + name: value for name, value in stored.items()}, path)
+    return path
+
+
+def write_metadata_fp8(path: Path, whole: Weights) -> Path:
+    """`_quantization_metadata` of ComfyUI 0.3.75."""
+    stored, scales = quantized(whole, torch.float8_e4m3fn, lambda w: w.amax())
+    layers = {}
+    for name, scale in scales.items():
+        stored[name.replace(".weight", ".weight_scale")] = scale
+        layers[name.removesuffix(".weight")] = {"format": "float8_e4m3fn"}
+    save_file(stored, path, {"_quantization_metadata": json.dumps({"format_version": "1.0", "layers": layers})})
+    return path
+
+
+def write_comfy_quant(path: Path, whole: Weights, fmt: str = "float8_e5m2") -> Path:
+    """One JSON tensor per linear, as newer ComfyUI writes it."""
+    dtype = torch.float8_e5m2 if fmt == "float8_e5m2" else torch.float8_e4m3fn
+    stored, scales = quantized(whole, dtype, lambda w: w.amax())
+    said = torch.tensor(list(json.dumps({"format": fmt, "full_precision_matrix_mult": False}).encode()))
+    for name, scale in scales.items():
+        stored[name.replace(".weight", ".weight_scale")] = scale
+        stored[name.replace(".weight", ".comfy_quant")] = said.to(torch.uint8)
+    save_file(stored, path)
+    return path
+
+
+def write_plain_fp8(path: Path, whole: Weights, dtype: torch.dtype = torch.float8_e4m3fn) -> Path:
+    """A cast without scales."""
+    stored = cast(whole, torch.bfloat16)
+    save_file(stored | {name: whole[name].to(dtype) for name in block_linears(whole)}, path)
+    return path
+
+
+# ---- GGUF ---------------------------------------------------------------------------------------
+
+
+def write_gguf(path: Path, whole: Weights, kind: str, prefix: str = "") -> dict[str, Any]:
+    """As the ComfyUI converters write Wan: small tensors float32, the patch embedding flattened with its shape beside.
+
+    Returns the package's own dequantised values by name. Kinds the package cannot quantize get random blocks, which is
+    all the same to a reader.
+    """
+    import gguf
+    import numpy
+
+    writer, expected = gguf.GGUFWriter(path, "wan"), {}
+    numbers = numpy.random.default_rng(5)
+    chosen = gguf.GGMLQuantizationType[kind]
+    for name, value in whole.items():
+        data = value.float().numpy()
+        if name in block_linears(whole):
+            packed = _packed(data, chosen, numbers)
+            writer.add_tensor(prefix + name, packed, raw_dtype=chosen)
+            expected[name] = torch.from_numpy(gguf.quants.dequantize(packed, chosen).copy())
+            continue
+        if data.ndim > 4:
+            writer.add_array(f"comfy.gguf.orig_shape.{prefix}{name}", [int(size) for size in data.shape])
+            data = data.reshape(data.shape[0], -1)
+        writer.add_tensor(prefix + name, numpy.ascontiguousarray(data))
+        expected[name] = value.float()
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return expected
+
+
+def _packed(data: Any, kind: Any, numbers: Any) -> Any:
+    import gguf
+    import numpy
+
+    try:
+        return gguf.quants.quantize(data, kind)
+    except NotImplementedError:
+        block, size = gguf.GGML_QUANT_SIZES[kind]
+        packed = numbers.integers(0, 256, (data.shape[0], data.shape[1] // block, size), dtype=numpy.uint8)
+        # Half-precision scales lie in these two-byte fields; random bytes there could be infinite.
+        for at in {"Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,)}[kind.name]:
+            scale = numbers.uniform(0.001, 0.01, packed.shape[:2]).astype(numpy.float16)
+            packed[..., at : at + 2] = scale[..., None].view(numpy.uint8)
+        return packed.reshape(data.shape[0], -1)

@@ -1,0 +1,365 @@
+"""Every container loads; dequantised weights equal the reference arithmetic bit for bit; what is missing is named."""
+
+from __future__ import annotations
+
+import json
+import struct
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from tests.support.containers import (
+    SHAPE,
+    Weights,
+    block_linears,
+    cast,
+    quantized,
+    weights,
+    write_comfy_quant,
+    write_folder,
+    write_gguf,
+    write_metadata_fp8,
+    write_plain_fp8,
+    write_scaled_fp8,
+)
+from wan_core.checkpoint import checkpoint_digest, read_checkpoint
+from wan_core.errors import CheckpointError, DependencyError
+from wan_core.files import Roots
+from wan_core.load import ModelPlan, inspect_model, materialize
+from wan_core.model import WanTransformer
+from wan_core.precision import StoredLinear
+
+WHOLE = weights()
+LINEARS = block_linears(WHOLE)
+
+
+def roots(folder: Path) -> Roots:
+    return Roots({"diffusion_models": (str(folder),)})
+
+
+def load(path: Path, base_precision: str = "as in file") -> WanTransformer:
+    plan = ModelPlan(base_file=f"diffusion_models:{path.name}", base_precision=base_precision)
+    return materialize(plan, roots(path.parent), None)
+
+
+def assert_loaded(model: WanTransformer, expected: Weights, dtype: torch.dtype) -> None:
+    """Linears equal the expected values rounded once to `dtype`; nothing of the model is left empty."""
+    parameters = dict(model.named_parameters())
+    for name, value in expected.items():
+        found = parameters[name].data
+        assert found.device.type == "cpu"
+        assert torch.equal(found, value.to(found.dtype)), name
+        if name in LINEARS:
+            assert found.dtype == dtype
+
+
+# ---- single files and folders -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("prefix", ["", "model.diffusion_model.", "diffusion_model.", "base_model.model."])
+def test_a_single_file_of_any_precision_and_prefix(tmp_path: Path, dtype: torch.dtype, prefix: str) -> None:
+    stored = cast(WHOLE, dtype)
+    save_file({prefix + name: value for name, value in stored.items()}, tmp_path / "wan.safetensors")
+    rests = torch.float32 if dtype == torch.float32 else torch.bfloat16
+    assert_loaded(load(tmp_path / "wan.safetensors"), stored, rests)
+
+
+@pytest.mark.parametrize("diffusers", [True, False], ids=["diffusers names", "original names"])
+@pytest.mark.parametrize("shards", [1, 3])
+@pytest.mark.parametrize("inside", ["", "transformer", "transformer_2"])
+def test_a_folder_whole_or_in_shards(tmp_path: Path, shards: int, inside: str, diffusers: bool) -> None:
+    stored = cast(WHOLE, torch.bfloat16)
+    write_folder(tmp_path / "Wan" / inside, stored, shards=shards, diffusers=diffusers)
+    assert_loaded(load(tmp_path / "Wan"), stored, torch.bfloat16)
+    header = read_checkpoint(tmp_path / "Wan")
+    assert header.container == ("folder" if shards == 1 else "sharded folder")
+    assert len(set(header.files.values())) == shards
+
+
+def test_a_missing_shard_is_named(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "Wan", WHOLE, shards=3)
+    (folder / "diffusion_pytorch_model-00002-of-00003.safetensors").unlink()
+    with pytest.raises(CheckpointError, match=r"Wan lacks 1 of its 3 parts: .*-00002-of-00003\.safetensors\. Download"):
+        read_checkpoint(folder)
+
+
+def test_a_truncated_shard_is_named(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "Wan", WHOLE, shards=2)
+    part = folder / "diffusion_pytorch_model-00002-of-00002.safetensors"
+    part.write_bytes(part.read_bytes()[:-10])
+    with pytest.raises(CheckpointError, match=r"-00002-of-00002\.safetensors has .* truncated"):
+        read_checkpoint(folder)
+
+
+def test_shards_without_their_index_are_refused_because_one_could_be_missing(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "Wan", WHOLE, shards=2)
+    (folder / "diffusion_pytorch_model.safetensors.index.json").unlink()
+    with pytest.raises(CheckpointError, match=r"Wan holds parts of a model but not the index"):
+        read_checkpoint(folder)
+
+
+def test_one_shard_chosen_as_file_sends_to_the_folder(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "Wan", WHOLE, shards=2)
+    with pytest.raises(CheckpointError, match=r"is part 1 of 2 of a model\. Choose its folder, Wan\."):
+        read_checkpoint(folder / "diffusion_pytorch_model-00001-of-00002.safetensors")
+
+
+@pytest.mark.parametrize(
+    "index",
+    ["{", "[]", "{}", '{"weight_map": {}}', '{"weight_map": {"a": "../x.safetensors"}}', '{"weight_map": {"a": 1}}'],
+)
+def test_a_damaged_index_is_refused(tmp_path: Path, index: str) -> None:
+    folder = write_folder(tmp_path / "Wan", WHOLE, shards=2)
+    (folder / "diffusion_pytorch_model.safetensors.index.json").write_text(index, encoding="utf-8")
+    with pytest.raises(CheckpointError, match=r"index\.json is damaged"):
+        read_checkpoint(folder)
+
+
+def test_a_folder_of_experts_asks_which(tmp_path: Path) -> None:
+    for name in ("high_noise_model", "low_noise_model"):
+        write_folder(tmp_path / "Wan2.2" / name, {"a": torch.ones(1)})
+    with pytest.raises(CheckpointError, match=r"Choose Wan2\.2/high_noise_model or Wan2\.2/low_noise_model\."):
+        read_checkpoint(tmp_path / "Wan2.2")
+
+
+def test_the_digest_of_a_folder_changes_with_every_file_of_it(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "Wan", WHOLE, shards=2)
+    before = checkpoint_digest(folder)
+    assert before == checkpoint_digest(folder)
+    part = folder / "diffusion_pytorch_model-00002-of-00002.safetensors"
+    stored = load_file(part)
+    save_file({name: value + 1 for name, value in stored.items()}, part)
+    assert checkpoint_digest(folder) != before
+
+
+# ---- 8 bits -------------------------------------------------------------------------------------
+
+
+def comfy_scaled(stored: Tensor, scale: Tensor) -> Tensor:
+    """What ComfyUI makes of an 8-bit weight when it patches it: `convert_weight` of its scaled_fp8 linear."""
+    return stored.to(torch.float32) * scale.to(torch.float32)
+
+
+WRITERS = {
+    "scaled_fp8": (write_scaled_fp8, torch.float8_e4m3fn),
+    "_quantization_metadata": (write_metadata_fp8, torch.float8_e4m3fn),
+    "comfy_quant": (write_comfy_quant, torch.float8_e5m2),
+}
+
+
+@pytest.mark.parametrize("layout", WRITERS)
+@pytest.mark.parametrize("precision", ["bf16", "fp32"])
+def test_scaled_weights_unpack_to_the_bits_of_the_reference(tmp_path: Path, layout: str, precision: str) -> None:
+    write, dtype = WRITERS[layout]
+    path = write(tmp_path / "wan.safetensors", WHOLE)
+    stored, scales = quantized(WHOLE, dtype, lambda w: w.amax())
+    expected = {n: comfy_scaled(v, scales[n]) if n in scales else v for n, v in stored.items()}
+    target = torch.bfloat16 if precision == "bf16" else torch.float32
+    model = load(path, precision)
+    assert_loaded(model, {n: expected[n] for n in LINEARS}, target)
+    assert not [m for m in model.modules() if isinstance(m, StoredLinear)]
+
+
+@pytest.mark.comfy
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+def test_the_reference_is_what_comfyui_computes(comfyui_tree: Path, dtype: torch.dtype) -> None:
+    """Its own layout class, in a process of its own: importing ComfyUI here would change this one."""
+    import subprocess
+
+    code = """
+import sys, torch
+sys.argv = ["main.py", "--cpu"]
+sys.path.insert(0, TREE)
+from comfy.quant_ops import TensorCoreFP8Layout
+g = torch.Generator().manual_seed(1)
+stored = torch.randn(64, 96, generator=g).to(torch.float8_e4m3fn)
+scale = torch.tensor(0.0123456)
+found = TensorCoreFP8Layout.dequantize(stored, scale, DTYPE)
+sys.path.insert(0, REPO)
+from wan_core.checkpoint import dequantise
+assert torch.equal(found, dequantise(stored, scale, DTYPE))
+print("equal")
+"""
+    code = code.replace("TREE", repr(str(comfyui_tree))).replace("REPO", repr(str(Path(__file__).parents[3])))
+    done = subprocess.run(
+        [sys.executable, "-c", code.replace("DTYPE", str(dtype))], capture_output=True, text=True, check=False
+    )
+    assert done.stdout.strip().endswith("equal"), done.stderr[-2000:]
+
+
+@pytest.mark.parametrize("layout", [*WRITERS, "fp8"])
+def test_eight_bit_linears_of_the_blocks_stay_as_they_are_stored(tmp_path: Path, layout: str) -> None:
+    write, dtype = WRITERS.get(layout, (write_plain_fp8, torch.float8_e4m3fn))
+    path = write(tmp_path / "wan.safetensors", WHOLE)
+    model = load(path)
+    kept = {name: module for name, module in model.named_modules() if isinstance(module, StoredLinear)}
+    assert {f"{name}.weight" for name in kept} == set(LINEARS)
+    stored, scales = quantized(WHOLE, dtype, lambda w: w.amax())
+    for name, module in kept.items():
+        wanted = stored[f"{name}.weight"] if layout != "fp8" else WHOLE[f"{name}.weight"].to(dtype)
+        assert module.weight.dtype == dtype
+        assert torch.equal(module.weight.view(torch.uint8), wanted.view(torch.uint8))
+        assert (module.scale is None) == (layout == "fp8")
+        if module.scale is not None:
+            assert torch.equal(module.scale, scales[f"{name}.weight"])
+    assert inspect_model(ModelPlan(base_file=f"diffusion_models:{path.name}"), roots(tmp_path)).quantization == layout
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2], ids=str)
+def test_plain_fp8_is_a_cast(tmp_path: Path, dtype: torch.dtype) -> None:
+    path = write_plain_fp8(tmp_path / "wan.safetensors", WHOLE, dtype)
+    assert_loaded(load(path, "fp32"), {n: WHOLE[n].to(dtype).float() for n in LINEARS}, torch.float32)
+
+
+def test_a_prefix_and_diffusers_names_do_not_part_weights_from_their_scales(tmp_path: Path) -> None:
+    path = write_scaled_fp8(tmp_path / "wan.safetensors", WHOLE, prefix="model.diffusion_model.")
+    stored, scales = quantized(WHOLE, torch.float8_e4m3fn, lambda w: w.amax())
+    expected = {n: comfy_scaled(stored[n], scales[n]) for n in LINEARS}
+    assert_loaded(load(path, "fp32"), expected, torch.float32)
+
+
+@pytest.mark.parametrize("shape", ["(out,)", "(out, 1)", "(out, blocks, 1)"])
+def test_scales_per_row_and_per_block(tmp_path: Path, shape: str) -> None:
+    """As musubi-tuner makes them; blocks of 64."""
+    stored, expected = cast(WHOLE, torch.bfloat16), {}
+    for name in LINEARS:
+        rows, columns = WHOLE[name].shape
+        blocks = columns // 64 if "blocks" in shape else 1
+        parts = WHOLE[name].view(rows, blocks, -1)
+        scale = parts.abs().amax(2, keepdim=True) / 448
+        stored[name] = (parts / scale).flatten(1).to(torch.float8_e4m3fn)
+        expected[name] = (stored[name].float().view_as(parts) * scale).flatten(1)
+        wanted = {"(out,)": (rows,), "(out, 1)": (rows, 1)}.get(shape, (rows, blocks, 1))
+        stored[name.replace(".weight", ".scale_weight")] = scale.reshape(wanted).contiguous()
+    save_file(stored, tmp_path / "wan.safetensors")
+    assert_loaded(load(tmp_path / "wan.safetensors", "fp32"), expected, torch.float32)
+
+
+@pytest.mark.parametrize("scaled", [True, False])
+def test_a_kept_linear_gives_output_and_gradient_of_the_dequantised_one(scaled: bool) -> None:
+    generator = torch.Generator().manual_seed(9)
+    stored = torch.randn(48, 32, generator=generator).to(torch.float8_e4m3fn)
+    scale = torch.tensor(0.037) if scaled else None
+    kept = StoredLinear(stored, scale, bias=True)
+    kept.bias = nn.Parameter(torch.randn(48, generator=generator), requires_grad=False)
+    plain = nn.Linear(32, 48)
+    plain.weight = nn.Parameter(stored.float() * (1 if scale is None else scale), requires_grad=False)
+    plain.bias = kept.bias
+    inputs = [torch.randn(2, 5, 32, generator=torch.Generator().manual_seed(1), requires_grad=True) for _ in "ab"]
+    outputs = [layer(x) for layer, x in zip((kept, plain), inputs, strict=True)]
+    assert torch.equal(*outputs)
+    for output in outputs:
+        output.square().sum().backward()
+    assert inputs[0].grad is not None
+    assert torch.equal(inputs[0].grad, inputs[1].grad)  # type: ignore[arg-type]
+    assert kept.weight.grad is None
+
+
+def test_a_kept_linear_saves_its_eight_bits_for_backward_and_nothing_wider() -> None:
+    kept = StoredLinear(torch.ones(64, 64).to(torch.float8_e4m3fn), torch.tensor(1.0), bias=False)
+    saved: list[Tensor] = []
+
+    def pack(tensor: Tensor) -> Tensor:
+        saved.append(tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        kept(torch.ones(3, 64, requires_grad=True))
+    assert sorted(tensor.dtype.itemsize * tensor.numel() for tensor in saved) == [4, 64 * 64]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"said": "nvfp4"}, r"stores blocks\.0\.\S+ as nvfp4; training on that is not supported"),
+        ({"said": "mxfp8"}, r"as mxfp8"),
+        ({"scale": torch.ones(3)}, r"scale_weight \(F32 \[3\]\) fits no weight"),
+        ({"orphan": True}, r"fits no weight"),
+        ({"dtype": torch.int8}, r"stores blocks\.0\.ffn\.0\.weight as I8, which cannot be trained on"),
+        ({"metadata": "{"}, "says in no readable way how it is quantized"),
+        ({"metadata": '{"layers": {"blocks.0.ffn.0": 3}}'}, "says in no readable way"),
+    ],
+    ids=["nvfp4", "mxfp8", "scale", "orphan", "int8", "metadata", "layers"],
+)
+def test_a_quantization_nobody_can_undo_is_named(tmp_path: Path, change: dict, words: str) -> None:
+    stored, metadata = cast(WHOLE, torch.bfloat16), {}
+    if "said" in change:
+        path = write_comfy_quant(tmp_path / "wan.safetensors", WHOLE)
+        stored = load_file(path)
+        said = torch.tensor(list(json.dumps({"format": change["said"]}).encode()), dtype=torch.uint8)
+        stored |= {name: said.clone() for name in stored if name.endswith("comfy_quant")}
+    if "scale" in change:
+        stored["blocks.0.ffn.0.scale_weight"] = change["scale"]
+    if "orphan" in change:
+        stored["blocks.0.nothing.scale_weight"] = torch.tensor(1.0)
+    if "dtype" in change:
+        stored["blocks.0.ffn.0.weight"] = stored["blocks.0.ffn.0.weight"].to(change["dtype"])
+    if "metadata" in change:
+        metadata = {"_quantization_metadata": change["metadata"]}
+    save_file(stored, tmp_path / "odd.safetensors", metadata)
+    with pytest.raises(CheckpointError, match=words) as refusal:
+        inspect_model(ModelPlan(base_file="diffusion_models:odd.safetensors"), roots(tmp_path))
+    assert str(refusal.value).startswith("odd.safetensors")
+
+
+# ---- GGUF ---------------------------------------------------------------------------------------
+
+KINDS = ["F16", "BF16", "Q8_0", "Q5_1", "Q4_0", "Q4_K", "Q5_K", "Q6_K"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_gguf_unpacks_to_the_bits_of_the_package(tmp_path: Path, kind: str) -> None:
+    pytest.importorskip("gguf", reason="gguf is an extra")
+    expected = write_gguf(tmp_path / "wan.gguf", WHOLE, kind)
+    assert_loaded(load(tmp_path / "wan.gguf", "fp32"), expected, torch.float32)
+    assert_loaded(load(tmp_path / "wan.gguf"), expected, torch.bfloat16)
+    found = inspect_model(ModelPlan(base_file="diffusion_models:wan.gguf"), roots(tmp_path))
+    assert (found.header.container, found.quantization) == ("gguf", "gguf")
+    assert found.weights["blocks.0.ffn.0.weight"].dtype == kind
+    assert found.variant.shape == SHAPE
+
+
+def test_gguf_names_may_carry_a_prefix(tmp_path: Path) -> None:
+    pytest.importorskip("gguf", reason="gguf is an extra")
+    expected = write_gguf(tmp_path / "wan.gguf", WHOLE, "Q8_0", prefix="model.diffusion_model.")
+    assert_loaded(load(tmp_path / "wan.gguf", "fp32"), expected, torch.float32)
+
+
+def test_q8_0_by_hand(tmp_path: Path) -> None:
+    """The published layout: 32 values share one half-precision scale, then 32 signed bytes."""
+    gguf = pytest.importorskip("gguf", reason="gguf is an extra")
+    write_gguf(tmp_path / "wan.gguf", WHOLE, "Q8_0")
+    name = "blocks.1.ffn.2.weight"
+    found = load(tmp_path / "wan.gguf", "fp32").get_parameter(name).data
+    packed = gguf.quants.quantize(WHOLE[name].numpy(), gguf.GGMLQuantizationType.Q8_0).reshape(-1, 34)
+    scale = torch.from_numpy(packed[:, :2].copy().view("float16").astype("float32"))
+    values = torch.from_numpy(packed[:, 2:].copy().view("int8").astype("float32"))
+    assert torch.equal(found.flatten(), (scale * values).flatten())
+
+
+@pytest.mark.parametrize("cut", [3, 20, 60, 3000, -100])
+def test_a_damaged_gguf_is_one_sentence(tmp_path: Path, cut: int) -> None:
+    pytest.importorskip("gguf", reason="gguf is an extra")
+    write_gguf(tmp_path / "wan.gguf", WHOLE, "Q8_0")
+    path = tmp_path / "wan.gguf"
+    path.write_bytes(path.read_bytes()[:cut])
+    with pytest.raises(CheckpointError, match=r"^wan\.gguf is (not a|a damaged) GGUF file\. Download it again\.$"):
+        read_checkpoint(path)
+
+
+def test_a_gguf_that_promises_a_billion_tensors_is_refused_before_they_are_read(tmp_path: Path) -> None:
+    (tmp_path / "wan.gguf").write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 1 << 40, 1) + bytes(100))
+    with pytest.raises(CheckpointError, match="damaged GGUF"):
+        read_checkpoint(tmp_path / "wan.gguf")
+
+
+def test_without_the_package_the_pip_line_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "wan.gguf").write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 1, 1) + bytes(100))
+    monkeypatch.setitem(sys.modules, "gguf", None)
+    with pytest.raises(DependencyError, match=r"GGUF files need the gguf package .*python -m pip install"):
+        read_checkpoint(tmp_path / "wan.gguf")

@@ -1,0 +1,72 @@
+"""`python -m wan_core inspect`: everything a header says, as JSON; what cannot be trained is named all the same."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from tests.support.containers import cast, weights, write_folder, write_scaled_fp8
+from tests.support.tiny_run import random_weights
+from wan_core.errors import CheckpointError
+from wan_core.files import Roots
+from wan_core.load import ModelPlan, inspect_model
+
+ROOT = Path(__file__).parents[2]
+
+
+def inspect(path: Path) -> dict:
+    done = subprocess.run(
+        [sys.executable, "-m", "wan_core", "inspect", str(path)], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return json.loads(done.stdout)
+
+
+def test_an_fp8_file_is_told_with_its_layout(tmp_path: Path) -> None:
+    whole = weights()
+    found = inspect(write_scaled_fp8(tmp_path / "wan_low_noise.safetensors", whole))
+    assert found["container"] == "safetensors"
+    assert found["quantization"] == "scaled_fp8"
+    assert found["dtypes"] == ["BF16", "F8_E4M3"]
+    assert found["parameters"] == sum(value.numel() for value in whole.values())
+    assert (found["task"], found["expert"], found["boundary"]) == ("t2v", "low_noise", 0.875)
+    assert found["trainable"] is True
+
+
+def test_a_sharded_folder_is_told_as_one_model(tmp_path: Path) -> None:
+    found = inspect(write_folder(tmp_path / "Wan", cast(weights(), torch.bfloat16), shards=3))
+    assert (found["container"], found["files"], found["quantization"]) == ("sharded folder", 3, "none")
+    assert found["tensors"] == len(weights())
+
+
+@pytest.mark.parametrize(
+    ("mark", "task"),
+    [
+        ("casual_audio_encoder.encoder.final_linear.weight", "s2v"),
+        ("face_adapter.fuser_blocks.0.k_norm.weight", "animate"),
+        ("music_projection.weight", "dancer"),
+        ("audio_proj.audio_proj_glob_1.layer.bias", "humo"),
+    ],
+)
+def test_what_is_not_trained_yet_is_refused_by_name(tmp_path: Path, mark: str, task: str) -> None:
+    save_file(random_weights() | {mark: torch.ones(4)}, tmp_path / "wan.safetensors")
+    with pytest.raises(
+        CheckpointError, match=rf"wan\.safetensors is 2\.[12] {task.upper()}-128 wide; training it is not"
+    ):
+        inspect_model(
+            ModelPlan(base_file="diffusion_models:wan.safetensors"), Roots({"diffusion_models": (str(tmp_path),)})
+        )
+
+
+def test_inspect_names_what_is_not_trained_yet(tmp_path: Path) -> None:
+    save_file(
+        random_weights() | {"face_adapter.fuser_blocks.0.k_norm.weight": torch.ones(4)}, tmp_path / "a.safetensors"
+    )
+    found = inspect(tmp_path / "a.safetensors")
+    assert (found["task"], found["trainable"]) == ("animate", False)

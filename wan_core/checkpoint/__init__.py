@@ -1,0 +1,32 @@
+"""Model files as people have them: containers, headers, names, variants, and how their weights are stored."""
+
+from .catalogue import AMBIGUOUS_NAMES, PAIR_BOUNDARIES
+from .container import checkpoint_digest, checkpoint_files, read_checkpoint, weights_folder
+from .dequantise import dequantise
+from .header import CheckpointHeader, TensorInfo, read_header
+from .keys import canonical_names, to_original
+from .pair import pair_names
+from .variant import WanVariant, detect_variant
+from .weights import StoredWeight, StoredWeights, WeightReader, locate_weights
+
+__all__ = [
+    "AMBIGUOUS_NAMES",
+    "PAIR_BOUNDARIES",
+    "CheckpointHeader",
+    "StoredWeight",
+    "StoredWeights",
+    "TensorInfo",
+    "WanVariant",
+    "WeightReader",
+    "canonical_names",
+    "checkpoint_digest",
+    "checkpoint_files",
+    "dequantise",
+    "detect_variant",
+    "locate_weights",
+    "pair_names",
+    "read_checkpoint",
+    "read_header",
+    "to_original",
+    "weights_folder",
+]

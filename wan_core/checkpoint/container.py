@@ -1,0 +1,141 @@
+"""What a model comes in: one file, a folder as diffusers and the official repositories write it, shards, GGUF."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+from ..errors import CheckpointError
+from ..files import FileError, read_json, sampled_digest
+from .gguf_file import read_gguf_header
+from .header import CheckpointHeader, read_header
+
+__all__ = ["checkpoint_digest", "checkpoint_files", "read_checkpoint", "weights_folder"]
+
+_INDEX = ".safetensors.index.json"
+_SHARD = re.compile(r"-(\d{5})-of-(\d{5})\.safetensors$")
+_INSIDE = ("transformer", "transformer_2")
+"""folders of a diffusers pipeline that hold a denoiser"""
+
+
+def read_checkpoint(path: Path) -> CheckpointHeader:
+    """Headers of the model at `path`: a .safetensors or .gguf file, or a folder. Reads no weight.
+
+    CheckpointError names what is missing or damaged, and what to do.
+    """
+    if path.is_dir():
+        return _read_folder(path)
+    if path.suffix.lower() == ".gguf":
+        return read_gguf_header(path)
+    if match := _SHARD.search(path.name):
+        raise CheckpointError(
+            f"{path.name} is part {int(match[1])} of {int(match[2])} of a model. Choose its folder, {path.parent.name}."
+        )
+    return read_header(path)
+
+
+def weights_folder(path: Path) -> Path | None:
+    """The folder at or just below `path` that holds the weights of one denoiser; None when there is none."""
+    for folder in (path, *(path / name for name in _INSIDE)):
+        if folder.is_dir() and (_index_of(folder) or _plain_files(folder)):
+            return folder
+    return None
+
+
+def checkpoint_files(path: Path) -> tuple[Path, ...]:
+    """Every file the model at `path` consists of, in a fixed order."""
+    if not path.is_dir():
+        return (path,)
+    folder = _chosen_folder(path)
+    index = _index_of(folder)
+    parts = sorted(set(_weight_map(index).values())) if index else [file.name for file in _plain_files(folder)]
+    return tuple(folder / name for name in parts)
+
+
+def checkpoint_digest(path: Path) -> str:
+    """`sampled_digest` of a file; of a folder, over those of all its weight files. Names do not count for a file."""
+    files = checkpoint_files(path)
+    if files == (path,):
+        return sampled_digest(path)
+    digest = hashlib.sha256()
+    for file in files:
+        digest.update(f"{file.name}:{sampled_digest(file)};".encode())
+    return digest.hexdigest()
+
+
+def _read_folder(path: Path) -> CheckpointHeader:
+    folder = _chosen_folder(path)
+    index = _index_of(folder)
+    if index is None:
+        files = _plain_files(folder)
+        if any(_SHARD.search(file.name) for file in files):
+            raise CheckpointError(
+                f"{folder.name} holds parts of a model but not the index that names them all (*{_INDEX}). "
+                "Download the folder again."
+            )
+        if len(files) > 1:
+            listed = ", ".join(file.name for file in files[:4])
+            raise CheckpointError(f"{folder.name} holds {len(files)} models ({listed}). Choose one of the files.")
+        head = read_header(files[0])
+        return replace(head, path=folder, container="folder", files=dict.fromkeys(head.tensors, files[0]))
+    return _read_shards(folder, _weight_map(index), index.name)
+
+
+def _read_shards(folder: Path, places: dict[str, str], index: str) -> CheckpointHeader:
+    names = sorted(set(places.values()))
+    missing = [name for name in names if not (folder / name).is_file()]
+    if missing:
+        raise CheckpointError(
+            f"{folder.name} lacks {len(missing)} of its {len(names)} parts: {', '.join(missing[:3])}. Download them."
+        )
+    parts = {name: read_header(folder / name) for name in names}
+    for key, name in places.items():
+        if key not in parts[name].tensors:
+            raise CheckpointError(
+                f"{folder.name}: {name} lacks the weight {key[:80]}, which {index} says it holds. Download both again."
+            )
+    return CheckpointHeader(
+        path=folder,
+        tensors={key: parts[name].tensors[key] for key, name in places.items()},
+        metadata={k: v for part in parts.values() for k, v in part.metadata.items()},
+        size_bytes=sum(part.size_bytes for part in parts.values()),
+        container="sharded folder",
+        files={key: folder / name for key, name in places.items()},
+    )
+
+
+def _weight_map(index: Path) -> dict[str, str]:
+    """Tensor -> file name, as the index says; names cannot lead out of the folder."""
+    try:
+        data: Any = read_json(index)
+        places = cast("dict[str, str]", data["weight_map"])
+        sound = bool(places) and all(Path(name).name == name and "\\" not in name for name in places.values())
+    except (FileError, KeyError, TypeError, AttributeError, ValueError) as error:
+        raise _damaged_index(index) from error
+    if not sound:
+        raise _damaged_index(index)
+    return places
+
+
+def _damaged_index(index: Path) -> CheckpointError:
+    return CheckpointError(f"{index.parent.name}/{index.name} is damaged. Download it again.")
+
+
+def _chosen_folder(path: Path) -> Path:
+    folder = weights_folder(path)
+    if folder is None:
+        inside = sorted(p.name for p in path.iterdir() if p.is_dir() and weights_folder(p) is not None)
+        advice = f"Choose {' or '.join(f'{path.name}/{name}' for name in inside)}." if inside else "Choose another."
+        raise CheckpointError(f"{path.name} is a folder without a .safetensors model in it. {advice}")
+    return folder
+
+
+def _index_of(folder: Path) -> Path | None:
+    return next(iter(sorted(folder.glob(f"*{_INDEX}"))), None)
+
+
+def _plain_files(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.safetensors"))

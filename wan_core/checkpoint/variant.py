@@ -1,0 +1,198 @@
+"""What a Wan file is, from its header alone: task and sizes from keys and shapes, the rest from its name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ..errors import CheckpointError
+from ..model import WAN21_LATENTS, WAN22_LATENTS, LatentSpace, WanShape
+from .catalogue import Published, guess, published
+from .header import CheckpointHeader, TensorInfo, damaged
+from .hints import HIGH, expert_said, file_words
+from .keys import canonical_names
+from .strangers import recognise
+
+__all__ = ["TRAINABLE", "WanVariant", "detect_variant"]
+
+TRAINABLE = ("t2v", "i2v", "flf2v", "ti2v", "vace", "control", "camera")
+"""Tasks the engine trains today; the others are recognised, named and refused."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WanVariant:
+    """What a file is: its task, its sizes, and the numbers that go with them (Wan2.1 / Wan2.2 configs)."""
+
+    name: str
+    task: str
+    """t2v, i2v, flf2v, ti2v, vace, control, camera, s2v, animate, dancer, humo"""
+    shape: WanShape
+    latents: LatentSpace
+    fps: float
+    size_multiple: int
+    """pixels per token edge: VAE stride times patch 2"""
+    boundary: float | None = None
+    """sigma between the experts of an A14B pair; None when the file is not one of a pair"""
+    expert: str | None = None
+    """high_noise or low_noise; None when the file is not one of a pair, or nothing says which"""
+    candidates: tuple[str, ...] = ()
+    """other variants with exactly these keys and shapes"""
+
+    @property
+    def trainable(self) -> bool:
+        return self.task in TRAINABLE
+
+    def sigma_range(self) -> tuple[float, float]:
+        """Noise levels this model is trained and sampled on."""
+        if self.boundary is None or self.expert is None:
+            return (0.0, 1.0)
+        return (self.boundary, 1.0) if self.expert == HIGH else (0.0, self.boundary)
+
+
+_MARKS = (
+    ("vace_patch_embedding.", "vace"),
+    ("control_adapter.", "camera"),
+    ("casual_audio_encoder.", "s2v"),
+    ("audio_proj.audio_proj_glob_1.", "humo"),
+    ("face_adapter.", "animate"),
+    ("music_encoder.", "dancer"),
+    ("music_projection.", "dancer"),
+    ("img_emb_refimage.", "dancer"),
+    ("img_emb.emb_pos", "flf2v"),
+)
+"""beginnings of names that no other kind of model has"""
+_SIZES = {1536: "1.3B", 3072: "5B", 5120: "14B"}
+_PAIR_BOUNDARIES = {"t2v": 0.875, "vace": 0.875, "i2v": 0.9, "control": 0.9, "camera": 0.9}
+
+
+def detect_variant(header: CheckpointHeader, *, override: str = "auto") -> WanVariant:
+    """The variant of a file from keys and shapes; where they cannot tell, the file name hints and `override` decides.
+
+    Raises CheckpointError naming what the file is instead when it is not a Wan diffusion model.
+    """
+    names = canonical_names(header.tensors)
+    tensors = {name: header.tensors[key] for key, name in names.items()}
+    file_name = header.path.name
+    if "head.modulation" not in tensors or "patch_embedding.weight" not in tensors:
+        what, advice = recognise([*tensors, *header.tensors])
+        raise CheckpointError(f"{file_name} is {what}, not a Wan diffusion model. {advice}")
+    shape = _shape_of(tensors, file_name)
+    clip = "img_emb.proj.0.bias" in tensors or "blocks.0.cross_attn.k_img.weight" in tensors
+    task = _task_of(tensors, shape, clip)
+    found = WanVariant(
+        name=_unpublished_name(task, shape, clip),
+        task=task,
+        shape=shape,
+        latents=WAN22_LATENTS if shape.out_channels == 48 else WAN21_LATENTS,
+        fps=24.0 if shape.out_channels == 48 else 16.0,
+        size_multiple=32 if shape.out_channels == 48 else 16,
+    )
+    same = published(
+        task=task,
+        dim=shape.dim,
+        in_channels=shape.in_channels,
+        clip=clip,
+        reference="ref_conv.weight" in tensors,
+    )
+    found = _one_of(found, same, header.path, override) if same else _unpublished(found, header.path, clip)
+    if override not in ("auto", found.name):
+        raise _refused(file_name, override, (found.name,))
+    return found
+
+
+def _one_of(found: WanVariant, same: tuple[Published, ...], path: Path, override: str) -> WanVariant:
+    """`found` as one of the models with `same` keys and shapes."""
+    choices = {name: (model, expert) for model in same for name, expert in model.names().items()}
+    expert = expert_said(path)
+    model = guess(same, file_words(path), expert)
+    if override != "auto":
+        if override not in choices:
+            raise _refused(path.name, override, choices)
+        model, expert = choices[override]
+    expert = expert if model.boundary else None
+    name = next((n for n, chosen in choices.items() if chosen == (model, expert)), model.name)
+    others = tuple(n for n in choices if n != name)
+    return replace(found, name=name, fps=model.fps, boundary=model.boundary, expert=expert, candidates=others)
+
+
+def _unpublished(found: WanVariant, path: Path, clip: bool) -> WanVariant:
+    """`found`, of a size nobody published; its file may say that it is half of a pair in miniature (demo models)."""
+    expert = expert_said(path)
+    if expert is None or clip or found.shape.dim in _SIZES or found.task not in _PAIR_BOUNDARIES:
+        return found
+    name = f"{found.name.replace('2.1', '2.2')} {expert.replace('_', ' ')}"
+    return replace(found, name=name, boundary=_PAIR_BOUNDARIES[found.task], expert=expert)
+
+
+def _refused(file_name: str, override: str, known: Iterable[str]) -> CheckpointError:
+    return CheckpointError(
+        f'{file_name} cannot be "{override}": its shapes say {" or ".join(known)}. Set variant to auto.'
+    )
+
+
+def _shape_of(tensors: Mapping[str, TensorInfo], file_name: str) -> WanShape:
+    def side(name: str, ndim: int, index: int) -> int:
+        sizes = tensors[name].shape
+        if len(sizes) != ndim or 0 in sizes:
+            raise damaged(file_name)
+        return sizes[index]
+
+    def part(name: str, ndim: int, index: int) -> int:
+        """0 where the variant lacks the part."""
+        return side(name, ndim, index) if name in tensors else 0
+
+    try:
+        dim = side("head.modulation", 3, 2)
+        out_channels = side("head.head.weight", 2, 0) // 4
+        layers = _count_blocks(tensors, "blocks", file_name)
+        stride = 16 if out_channels == 48 else 8
+        return WanShape(
+            dim=dim,
+            ffn_dim=side("blocks.0.ffn.0.weight", 2, 0),
+            num_heads=max(dim // 128, 1),
+            num_layers=layers,
+            in_channels=side("patch_embedding.weight", 5, 1),
+            out_channels=out_channels,
+            text_dim=side("text_embedding.0.weight", 2, 1),
+            freq_dim=side("time_embedding.0.weight", 2, 1),
+            image_dim=part("img_emb.proj.1.weight", 2, 1),
+            image_positions=part("img_emb.emb_pos", 3, 1),
+            vace_layers=_vace_layers(layers, _count_blocks(tensors, "vace_blocks", file_name)),
+            vace_channels=part("vace_patch_embedding.weight", 5, 1) or 96,
+            reference_channels=part("ref_conv.weight", 4, 1),
+            camera_channels=part("control_adapter.conv.weight", 4, 1) // stride**2,
+            camera_stride=stride,
+        )
+    except KeyError as error:
+        raise CheckpointError(f"{file_name} lacks the weight {error.args[0]}. Download it again.") from error
+
+
+def _vace_layers(layers: int, hints: int) -> tuple[int, ...]:
+    """The blocks that hints are added behind: evenly spaced from the first (1.3B every second, 14B every fifth)."""
+    return tuple(range(0, layers, layers // hints))[:hints] if 0 < hints <= layers else ()
+
+
+def _count_blocks(tensors: Mapping[str, TensorInfo], part: str, file_name: str) -> int:
+    numbers = {int(m[1]) for name in tensors if (m := re.match(rf"{part}\.(\d{{1,4}})\.", name))}
+    if numbers != set(range(len(numbers))):
+        raise CheckpointError(f"{file_name} lacks transformer blocks ({len(numbers)} found). Download it again.")
+    return len(numbers)
+
+
+def _task_of(tensors: Mapping[str, TensorInfo], shape: WanShape, clip: bool) -> str:
+    for mark, task in _MARKS:
+        if any(name.startswith(mark) for name in tensors):
+            return task
+    conditioning = shape.in_channels - shape.out_channels
+    if conditioning == shape.out_channels + 4:  # a mask of 4 channels and the latent of the given frames
+        return "i2v"
+    if conditioning or clip:
+        return "control"
+    return "ti2v" if shape.out_channels == 48 else "t2v"
+
+
+def _unpublished_name(task: str, shape: WanShape, clip: bool) -> str:
+    version = "2.2" if task in ("ti2v", "s2v", "animate") or (task == "i2v" and not clip) else "2.1"
+    return f"{version} {task.upper()}-{_SIZES.get(shape.dim, f'{shape.dim} wide')}"

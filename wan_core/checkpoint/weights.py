@@ -1,0 +1,185 @@
+"""Where each weight of a Wan file lies and how it is stored: plain, 8-bit in one of ComfyUI's layouts, or GGUF."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import CheckpointError
+from .dequantise import dequantise, scale_fits
+from .gguf_file import GgufTensor, gguf_values, open_gguf
+from .header import CheckpointHeader
+from .keys import canonical_names
+
+__all__ = ["StoredWeight", "StoredWeights", "WeightReader", "locate_weights"]
+
+_PLAIN = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+_EIGHT_BIT = {"F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2"}
+_SCALES = (".scale_weight", ".weight_scale")
+_BESIDE = (".scale_input", ".input_scale", ".comfy_quant", *_SCALES)
+"""what files hold beside a quantized weight; input scales serve 8-bit matmuls, which training does not use"""
+_VALUES_AT_ONCE = 1 << 24
+"""values that are float32 at one time while a tensor is dequantised: 64 MiB"""
+
+
+@dataclass(frozen=True)
+class StoredWeight:
+    """One weight, by where it lies."""
+
+    file: Path
+    key: str
+    dtype: str
+    """safetensors or GGUF name of what is stored"""
+    shape: tuple[int, ...]
+    scale_key: str = ""
+    """the tensor it is multiplied by; empty when there is none"""
+    gguf: bool = False
+
+    @property
+    def eight_bit(self) -> bool:
+        """Whether it can stay as stored in memory: a float8 tensor, with or without a scale."""
+        return self.dtype in _EIGHT_BIT
+
+
+@dataclass(frozen=True)
+class StoredWeights:
+    """All weights of a file by original Wan name."""
+
+    weights: Mapping[str, StoredWeight]
+    quantization: str
+    """none, fp8, scaled_fp8, _quantization_metadata, comfy_quant, gguf: how the linears are stored"""
+
+
+def locate_weights(header: CheckpointHeader) -> StoredWeights:
+    """Find weights and their scales. CheckpointError for a quantization nobody here can undo, by its name."""
+    names = {name: key for key, name in canonical_names(header.tensors).items()}
+    gguf = header.container == "gguf"
+    weights: dict[str, StoredWeight] = {}
+    for name, key in names.items():
+        if name.endswith(_BESIDE) or name == "scaled_fp8":
+            continue
+        info = header.tensors[key]
+        weights[name] = StoredWeight(header.file_of(key), key, info.dtype, info.shape, gguf=gguf)
+    _refuse_unknown(header, names, weights)
+    for name, key in names.items():
+        suffix = next((s for s in _SCALES if name.endswith(s)), "")
+        if suffix:
+            _add_scale(header, weights, f"{name.removesuffix(suffix)}.weight", key)
+    return StoredWeights(weights, _quantization(header, names, weights))
+
+
+def _add_scale(header: CheckpointHeader, weights: dict[str, StoredWeight], name: str, key: str) -> None:
+    scale = header.tensors[key]
+    if name not in weights or scale.dtype not in _PLAIN or not scale_fits(weights[name].shape, scale.shape):
+        raise CheckpointError(
+            f"{header.path.name}: {key[:100]} ({scale.dtype} {list(scale.shape)}) fits no weight. "
+            "Choose an fp8 file in one of ComfyUI's layouts, or a bf16 or fp16 one."
+        )
+    weights[name] = replace(weights[name], scale_key=key)
+
+
+def _refuse_unknown(header: CheckpointHeader, names: Mapping[str, str], weights: Mapping[str, StoredWeight]) -> None:
+    for module, said in _said_formats(header, names).items():
+        if said not in _EIGHT_BIT.values():
+            raise CheckpointError(
+                f"{header.path.name} stores {module[:80]} as {said}; training on that is not supported. "
+                "Choose an fp8, bf16 or fp16 file, or a GGUF."
+            )
+    for name, weight in weights.items():
+        if not weight.gguf and weight.dtype not in (*_PLAIN, *_EIGHT_BIT) and name.endswith((".weight", ".bias")):
+            kind = "nvfp4" if f"{name}_scale_2" in names else weight.dtype
+            raise CheckpointError(
+                f"{header.path.name} stores {name[:80]} as {kind}, which cannot be trained on. "
+                "Choose an fp8, bf16 or fp16 file, or a GGUF."
+            )
+
+
+def _said_formats(header: CheckpointHeader, names: Mapping[str, str]) -> dict[str, str]:
+    """Module -> format, as metadata and `comfy_quant` tensors state it; both are JSON."""
+    try:
+        stated: dict[str, Any] = json.loads(header.metadata.get("_quantization_metadata", "{}")).get("layers", {})
+        with WeightReader() as reader:
+            for name, key in names.items():
+                if name.endswith(".comfy_quant"):
+                    told = reader.raw(StoredWeight(header.file_of(key), key, "U8", header.tensors[key].shape))
+                    stated[name.removesuffix(".comfy_quant")] = json.loads(bytes(told.flatten().tolist()))
+        return {str(module): str(config["format"]) for module, config in stated.items()}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(
+            f"{header.path.name} says in no readable way how it is quantized. Download it again."
+        ) from error
+
+
+def _quantization(header: CheckpointHeader, names: Iterable[str], weights: Mapping[str, StoredWeight]) -> str:
+    if header.container == "gguf":
+        return "gguf"
+    if any(name.endswith(".comfy_quant") for name in names):
+        return "comfy_quant"
+    if "_quantization_metadata" in header.metadata:
+        return "_quantization_metadata"
+    if any(weight.scale_key for weight in weights.values()):
+        return "scaled_fp8"
+    return "fp8" if any(w.eight_bit and len(w.shape) == 2 for w in weights.values()) else "none"
+
+
+class WeightReader:
+    """Reads weights one at a time; files are opened once and mapped, so only what is asked for takes memory."""
+
+    def __init__(self) -> None:
+        self._safe: dict[Path, Any] = {}
+        self._gguf: dict[Path, dict[str, GgufTensor]] = {}
+
+    def __enter__(self) -> WeightReader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._safe.clear()
+        self._gguf.clear()
+
+    def raw(self, source: StoredWeight) -> Tensor:
+        """What is stored, as it is stored; a copy, or a CPU run would keep its weights in the page cache."""
+        return self._mapped(source.file, source.key).clone()
+
+    def scale(self, source: StoredWeight) -> Tensor | None:
+        """The float32 scale that belongs to `raw`."""
+        return self._mapped(source.file, source.scale_key).to(torch.float32, copy=True) if source.scale_key else None
+
+    def read(self, source: StoredWeight, dtype: torch.dtype) -> Tensor:
+        """The weight in `dtype`, dequantised if it must be; never more than one copy and 64 MiB at a time."""
+        if source.gguf:
+            return self._unpacked(source, dtype)
+        stored = self._mapped(source.file, source.key)
+        if not source.scale_key:
+            return stored.clone() if stored.dtype == dtype else stored.to(dtype)
+        scale = self._mapped(source.file, source.scale_key)
+        whole = torch.empty(source.shape, dtype=dtype)
+        rows = max(1, _VALUES_AT_ONCE // max(1, stored.numel() // max(1, len(stored))))
+        for start in range(0, len(stored), rows):
+            part = slice(start, start + rows)
+            whole[part] = dequantise(stored[part], scale if scale.numel() == 1 else scale[part], dtype)
+        return whole
+
+    def _unpacked(self, source: StoredWeight, dtype: torch.dtype) -> Tensor:
+        tensors = self._gguf.get(source.file)
+        if tensors is None:
+            tensors = self._gguf[source.file] = open_gguf(source.file)
+        whole = torch.empty(source.shape, dtype=dtype)
+        flat, start = whole.view(-1), 0
+        for values in gguf_values(source.file, source.key, tensors[source.key], _VALUES_AT_ONCE):
+            flat[start : start + len(values)] = values
+            start += len(values)
+        return whole
+
+    def _mapped(self, file: Path, key: str) -> Tensor:
+        from safetensors import safe_open
+
+        opened = self._safe.get(file)
+        if opened is None:
+            opened = self._safe[file] = safe_open(file, "pt")
+        return opened.get_tensor(key)

@@ -11,8 +11,8 @@ from ..wan_core.data import Dataset, EncodingPlan, encode_missing, plan_encoding
 from ..wan_core.model import WAN21_LATENTS, WAN22_LATENTS, LatentSpace
 from ..wan_core.video import VideoProcess
 from . import folders
-from .codecs import ComfyTextEncoder, ComfyVae
-from .encoders import encoder_identity
+from .codecs import ComfyImageEncoder, ComfyTextEncoder, ComfyVae
+from .encoders import encoder_identity, is_linked
 from .interrupts import stops_become_interrupts
 from .progress import NodeProgress, current_prompt_id
 from .types import CATEGORY, CacheHandle, WanCache, WanDataset
@@ -30,8 +30,9 @@ class CacheLatents(io.ComfyNode):
             node_id="CacheLatents",
             display_name="Cache Latents + Captions",
             category=CATEGORY,
-            description="Encodes clips with the VAE and captions with umT5, once, into output/wan_trainer/_cache. "
-            "What is there already is used again; a complete cache loads neither encoder.",
+            description="Encodes clips with the VAE and captions with umT5, once, into output/wan_trainer/_cache. For "
+            "an image-to-video model also the given frames. What is there already is used again; a complete cache "
+            "loads no encoder.",
             hidden=[io.Hidden.unique_id, io.Hidden.dynprompt],
             inputs=[
                 WanDataset.Input("dataset", tooltip="From WanVideoDataset."),
@@ -39,6 +40,12 @@ class CacheLatents(io.ComfyNode):
                     "vae", lazy=True, tooltip="VAELoader with wan_2.1_vae (TI2V-5B: wan2.2_vae). Loaded only if needed."
                 ),
                 io.Clip.Input("clip", lazy=True, tooltip="CLIPLoader with umt5_xxl, type wan. Loaded only if needed."),
+                io.ClipVision.Input(
+                    "clip_vision",
+                    optional=True,
+                    lazy=True,
+                    tooltip="Only for Wan 2.1 image-to-video: CLIPVisionLoader, clip_vision_h. Loaded only if needed.",
+                ),
                 combo("mode", MODES, "auto: encode what is missing. rebuild: encode everything of this dataset again."),
             ],
             outputs=[
@@ -50,21 +57,26 @@ class CacheLatents(io.ComfyNode):
     @classmethod
     def fingerprint_inputs(cls, **_: object) -> object:
         """Changes when somebody deletes the cache, so that the node looks again."""
-        parts = (folders.cache().root / name for name in ("latents", "texts"))
+        parts = (folders.cache().root / name for name in ("latents", "texts", "conditions"))
         return [part.stat().st_ino if part.is_dir() else 0 for part in parts]
 
     @classmethod
-    def check_lazy_status(cls, dataset: Dataset, vae: Any = None, clip: Any = None, mode: str = "auto") -> list[str]:
+    def check_lazy_status(
+        cls, dataset: Dataset, vae: Any = None, clip: Any = None, clip_vision: Any = None, mode: str = "auto"
+    ) -> list[str]:
+        sockets = {"vae": vae, "clip": clip, "clip_vision": clip_vision}
         with stops_become_interrupts():
-            identities = {name: cls._identity(name, loaded) for name, loaded in (("vae", vae), ("clip", clip))}
+            identities = cls._identities(dataset, sockets)
             if unknown := [name for name, identity in identities.items() if identity is None]:
                 return unknown
             plan = cls._plan(dataset, identities, mode)
-        wanted = {"vae": plan.missing_latents, "clip": plan.missing_texts}
-        return [name for name, loaded in (("vae", vae), ("clip", clip)) if wanted[name] and loaded is None]
+        wanted = {"vae": plan.needs_vae, "clip": plan.missing_texts, "clip_vision": plan.needs_vision}
+        return [name for name, loaded in sockets.items() if wanted[name] and loaded is None]
 
     @classmethod
-    def execute(cls, dataset: Dataset, vae: Any = None, clip: Any = None, mode: str = "auto") -> io.NodeOutput:
+    def execute(
+        cls, dataset: Dataset, vae: Any = None, clip: Any = None, clip_vision: Any = None, mode: str = "auto"
+    ) -> io.NodeOutput:
         progress = NodeProgress(cls.hidden.unique_id)
         cache = folders.cache()
 
@@ -73,15 +85,17 @@ class CacheLatents(io.ComfyNode):
             progress.bar(done, total)
 
         with stops_become_interrupts(), VideoProcess(mm.processing_interrupted) as video:
-            identities = {"vae": cls._identity("vae", vae), "clip": cls._identity("clip", clip)}
+            identities = cls._identities(dataset, {"vae": vae, "clip": clip, "clip_vision": clip_vision})
             plan = cls._plan(dataset, identities, mode)
-            codec = ComfyVae(vae, str(identities["vae"]), space_of(dataset)) if plan.missing_latents else None
+            codec = ComfyVae(vae, str(identities["vae"]), space_of(dataset)) if plan.needs_vae else None
             encoder = ComfyTextEncoder(clip, str(identities["clip"])) if plan.missing_texts else None
+            vision = ComfyImageEncoder(clip_vision, str(identities["clip_vision"])) if plan.needs_vision else None
             report = encode_missing(
                 plan,
                 cache,
                 codec=codec,
                 text_encoder=encoder,
+                image_encoder=vision,
                 video=video,
                 progress=show,
                 should_stop=mm.processing_interrupted,
@@ -91,8 +105,13 @@ class CacheLatents(io.ComfyNode):
         return io.NodeOutput(handle, report.sentences(), ui={"text": [report.sentences()]})
 
     @classmethod
-    def _identity(cls, socket: str, loaded: Any) -> str | None:
-        return encoder_identity(cls.hidden.dynprompt, cls.hidden.unique_id, socket, loaded, folders.cache())
+    def _identities(cls, dataset: Dataset, sockets: dict[str, Any]) -> dict[str, str | None]:
+        """Of the encoders this dataset needs; None where only the loaded object could tell and is not there."""
+        prompt, node, cache = cls.hidden.dynprompt, cls.hidden.unique_id, folders.cache()
+        found = {name: encoder_identity(prompt, node, name, sockets[name], cache) for name in ("vae", "clip")}
+        if dataset.kind.vision and is_linked(prompt, node, "clip_vision"):
+            found["clip_vision"] = encoder_identity(prompt, node, "clip_vision", sockets["clip_vision"], cache)
+        return found
 
     @classmethod
     def _plan(cls, dataset: Dataset, identities: dict[str, str | None], mode: str) -> EncodingPlan:
@@ -101,6 +120,7 @@ class CacheLatents(io.ComfyNode):
             folders.cache(),
             vae_identity=str(identities["vae"]),
             text_identity=str(identities["clip"]),
+            vision_identity=identities.get("clip_vision") or "",
             space=space_of(dataset),
             rebuild=one_of("mode", mode, MODES) == "rebuild",
             should_stop=mm.processing_interrupted,

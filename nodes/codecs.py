@@ -1,4 +1,4 @@
-"""ComfyUI's VAE and CLIP sockets as the engine's LatentCodec and TextEncoder.
+"""ComfyUI's VAE, CLIP and CLIP_VISION sockets as the engine's LatentCodec, TextEncoder and ImageEncoder.
 
 Tensors leave these classes as plain ones: nodes run under torch.inference_mode, and an inference tensor could not be
 written into later.
@@ -16,9 +16,10 @@ from ..wan_core.data import TEXT_LENGTH, TEXT_WIDTH
 from ..wan_core.errors import ConfigError
 from ..wan_core.model import LatentSpace
 
-__all__ = ["ComfyTextEncoder", "ComfyVae"]
+__all__ = ["ComfyImageEncoder", "ComfyTextEncoder", "ComfyVae"]
 
 _VAE_FILES = {"wan2.1": "wan_2.1_vae.safetensors", "wan2.2": "wan2.2_vae.safetensors"}
+_IMAGE_TOKENS = (257, 1280)
 _END_TOKEN = 1  # umT5's </s>; 0 is padding
 
 
@@ -85,6 +86,26 @@ class ComfyTextEncoder:
         if length > TEXT_LENGTH:
             row = [*row[: TEXT_LENGTH - 1], (_END_TOKEN, 1.0)]
         return {"umt5xxl": [row]}
+
+
+class ComfyImageEncoder:
+    """A CLIP_VISION socket that holds ViT-H/14, the image encoder of Wan 2.1."""
+
+    def __init__(self, clip_vision: Any, identity: str) -> None:
+        self._vision = clip_vision
+        self.identity = identity
+
+    def encode(self, pixels: Tensor) -> Tensor:
+        """The tokens (257, 1280) float32 of one image (H, W, 3) float32 in [0, 1], on the CPU."""
+        output = self._vision.encode_image(pixels[None], crop=False)
+        tokens = output["penultimate_hidden_states"]
+        if tuple(tokens.shape) != (1, *_IMAGE_TOKENS):
+            size = " x ".join(map(str, tokens.shape[1:]))
+            raise ConfigError(
+                f"The CLIP vision encoder gives {size} values per image; Wan 2.1 needs "
+                "257 x 1280. Choose clip_vision_h.safetensors in CLIPVisionLoader."
+            )
+        return _plain(tokens[0].float().cpu())
 
 
 def _is_padding(token: Any) -> bool:

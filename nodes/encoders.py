@@ -1,4 +1,4 @@
-"""Which weights are behind a VAE or CLIP socket, told from the graph where possible: a full cache loads neither."""
+"""Which weights are behind a VAE, CLIP or CLIP_VISION socket; told from the graph where possible, so none is loaded."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from comfy import model_management as mm
 from ..wan_core.data import LatentCache
 from ..wan_core.errors import ConfigError
 
-__all__ = ["encoder_identity", "socket_identity"]
+__all__ = ["encoder_identity", "is_linked", "socket_identity"]
 
 _hashed: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 
@@ -38,6 +38,11 @@ def socket_identity(encoder: Any) -> str:
     return known
 
 
+def is_linked(dynprompt: Any, node_id: str, socket: str) -> bool:
+    """Whether something is wired to an optional socket."""
+    return isinstance(dynprompt.get_node(node_id)["inputs"].get(socket), list)
+
+
 def _from_graph(dynprompt: Any, node_id: str, socket: str, cache: LatentCache) -> str | None:
     link = dynprompt.get_node(node_id)["inputs"].get(socket)
     if not isinstance(link, list):
@@ -50,6 +55,8 @@ def _from_graph(dynprompt: Any, node_id: str, socket: str, cache: LatentCache) -
         if isinstance(inputs.get("type", "wan"), str) and inputs.get("type", "wan") != "wan":
             raise ConfigError(f"CLIPLoader has type {inputs['type']}; Wan needs umt5: set CLIPLoader type to wan.")
         return _file_identity("text_encoders", inputs.get("clip_name"), cache)
+    if node["class_type"] == "CLIPVisionLoader":
+        return _file_identity("clip_vision", inputs.get("clip_name"), cache)
     return None
 
 
@@ -63,9 +70,8 @@ def _file_identity(kind: str, name: object, cache: LatentCache) -> str | None:
 
 
 def _hash_weights(encoder: Any) -> str:
-    model = getattr(encoder, "first_stage_model", None)
-    if model is None:
-        model = encoder.cond_stage_model
+    holders = ("first_stage_model", "cond_stage_model", "model")  # of a VAE, a CLIP, a CLIP vision encoder
+    model = next(part for name in holders if (part := getattr(encoder, name, None)) is not None)
     digest = hashlib.sha256(type(model).__name__.encode())
     patcher = encoder.patcher
     if patcher.patches:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from comfy_api.latest import io
@@ -17,11 +17,13 @@ from ..wan_core.sample import SampleConfig
 from ..wan_core.train import SavedStep, SaveStore, TrainConfig
 from . import folders
 from .codecs import ComfyVae
+from .encoders import encoder_identity
 from .engine import PreviewDecoder, run_engine
 from .interrupts import CancelButton, InterruptProcessingException
 from .progress import NodeProgress, current_prompt_id
 from .publish import listed_name, publish
 from .runs import RunFacts
+from .start_images import encode_start_images
 from .types import (
     CATEGORY,
     CacheHandle,
@@ -177,12 +179,20 @@ class TrainLoRA(io.ComfyNode):
             ),
             preview=validation,
         ).with_digests(folders.roots())
-        codec = ComfyVae(vae, "", model.variant.latents) if vae is not None and preview_every_n_steps else None
+        codec = cls._codec(vae, model) if vae is not None and preview_every_n_steps else None
         decision = choose_run(folders.runs_folder(), config, resume=one_of("resume", resume, RESUME))
         job = _Job(cls.hidden, model, cache, decision)
         if decision.action != "done":
+            if codec is not None and validation is not None:
+                start = encode_start_images(validation, folders.cache(), cache.cache_set, model.variant, codec)
+                config = replace(config, preview=start)
             job.train(config, codec, steps_this_queue)
         return job.outputs()
+
+    @classmethod
+    def _codec(cls, vae: Any, model: ModelHandle) -> ComfyVae:
+        identity = encoder_identity(cls.hidden.dynprompt, cls.hidden.unique_id, "vae", vae, folders.cache())
+        return ComfyVae(vae, str(identity), model.variant.latents)
 
 
 class _Job:
@@ -248,9 +258,9 @@ class _Job:
 
     def _cache_counts(self) -> dict[str, int]:
         """What CacheLatents did for this queue; ComfyUI keeps outputs, so an older answer means all was reused."""
-        counts = {k: int(v) for k, v in asdict(self._cache.report).items() if k not in ("fingerprint", "seconds")}
+        counts = {k: v for k, v in asdict(self._cache.report).items() if isinstance(v, int)}
         if self._cache.prompt_id != current_prompt_id():
-            for kind in ("latents", "texts"):
+            for kind in ("latents", "texts", "conditions"):
                 counts[f"{kind}_reused"] += counts[f"{kind}_encoded"]
                 counts[f"{kind}_encoded"] = 0
         return counts

@@ -24,10 +24,12 @@ from ..wan_core.run import read_run
 from ..wan_core.sample import SampleConfig
 from . import folders
 from .codecs import ComfyVae
+from .encoders import encoder_identity
 from .engine import PreviewDecoder, run_engine
 from .interrupts import CancelButton, InterruptProcessingException
 from .progress import NodeProgress
 from .runs import chosen_steps, output_file
+from .start_images import encode_start_images
 from .types import CATEGORY, RunHandle, WanRun, WanValidation
 from .widgets import flag, text
 
@@ -45,7 +47,7 @@ class ValidateVideo(io.ComfyNode):
             category=CATEGORY,
             description="Renders clips with and without the LoRA from the same noise, and says how far they drift.",
             is_output_node=True,
-            hidden=[io.Hidden.unique_id],
+            hidden=[io.Hidden.unique_id, io.Hidden.dynprompt],
             inputs=[
                 WanRun.Input("run", tooltip="From TrainLoRA."),
                 io.Vae.Input("vae", tooltip="Decodes the clips: wan_2.1_vae (TI2V-5B: wan2.2_vae)."),
@@ -77,15 +79,17 @@ class ValidateVideo(io.ComfyNode):
         strengths: str = "1.0",
         baseline: bool = True,
     ) -> io.NodeOutput:
-        config = read_run(run.directory)
+        config, roots, cache = read_run(run.directory), folders.roots(), folders.cache()
+        variant = inspect_model(config.model, roots).variant
+        identity = encoder_identity(cls.hidden.dynprompt, cls.hidden.unique_id, "vae", vae, cache)
+        codec = ComfyVae(vae, str(identity), variant.latents)
+        preview = validation or config.preview or SampleConfig()
         job = SampleJob(
             saved_steps=chosen_steps(run.directory, saved_steps),
             strengths=_strengths(strengths),
             baseline=baseline,
-            preview=validation or config.preview or SampleConfig(),
+            preview=encode_start_images(preview, cache, cache.read_set(config.data.fingerprint), variant, codec),
         )
-        roots = folders.roots()
-        codec = ComfyVae(vae, "", inspect_model(config.model, roots).variant.latents)
         rendering = _Rendering(run, job, _job_folder(run.directory, job))
         if not rendering.is_complete():
             button = CancelButton()

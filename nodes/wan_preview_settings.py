@@ -5,14 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from comfy_api.latest import io
+from torch import Tensor
 
-from ..wan_core.data import DEFAULT_NEGATIVE_PROMPT, text_key
+from ..wan_core.data import DEFAULT_NEGATIVE_PROMPT, LatentCache, text_key
 from ..wan_core.sample import PRESETS, SampleConfig
 from . import folders
-from .codecs import ComfyTextEncoder
-from .encoders import encoder_identity
+from .codecs import ComfyImageEncoder, ComfyTextEncoder
+from .encoders import encoder_identity, is_linked
 from .interrupts import raise_if_cancelled, stops_become_interrupts
 from .progress import NodeProgress
+from .start_images import keep_picture, vision_tokens_key, write_vision_tokens
 from .types import CATEGORY, WanValidation
 from .widgets import combo, number, one_of, text, whole
 
@@ -34,6 +36,20 @@ class WanPreviewSettings(io.ComfyNode):
             inputs=[
                 io.Clip.Input(
                     "clip", lazy=True, tooltip="CLIPLoader with umt5_xxl, type wan. Loaded only for new prompts."
+                ),
+                io.ClipVision.Input(
+                    "clip_vision",
+                    optional=True,
+                    lazy=True,
+                    tooltip="Only for Wan 2.1 image-to-video with a start image: CLIPVisionLoader with clip_vision_h.",
+                ),
+                io.Image.Input(
+                    "start_image",
+                    optional=True,
+                    tooltip="First frame of the clips of image-to-video models. Without it: that of the first clip.",
+                ),
+                io.Image.Input(
+                    "end_image", optional=True, tooltip="Last frame, for models that are given the first and the last."
                 ),
                 text("prompts", "", "One prompt a line, one clip each. Empty: the first caption.", multiline=True),
                 text("negative_prompt", DEFAULT_NEGATIVE_PROMPT, "Wan's own by default.", multiline=True),
@@ -63,30 +79,44 @@ class WanPreviewSettings(io.ComfyNode):
 
     @classmethod
     def fingerprint_inputs(cls, **_: object) -> object:
-        """Changes when somebody deletes the cache the prompts were encoded into."""
-        texts = folders.cache().root / "texts"
-        return texts.stat().st_ino if texts.is_dir() else 0
+        """Changes when somebody deletes the cache that prompts and pictures were encoded into."""
+        parts = (folders.cache().root / name for name in ("texts", "pictures", "conditions"))
+        return [part.stat().st_ino if part.is_dir() else 0 for part in parts]
 
     @classmethod
     def check_lazy_status(
         cls,
         clip: Any = None,
+        clip_vision: Any = None,
+        start_image: Tensor | None = None,
+        end_image: Tensor | None = None,
         prompts: str = "",
         negative_prompt: str = DEFAULT_NEGATIVE_PROMPT,
         **_: object,
     ) -> list[str]:
-        wanted = _texts(prompts, negative_prompt)
-        if clip is not None or not wanted:
-            return []
-        with stops_become_interrupts():
-            identity = cls._identity(None)
-        missing = identity is None or not all(folders.cache().is_sound("text", text_key(t, identity)) for t in wanted)
-        return ["clip"] if missing else []
+        needed: list[str] = []
+        cache, wanted = folders.cache(), _texts(prompts, negative_prompt)
+        if clip is None and wanted:
+            with stops_become_interrupts():
+                identity = cls._identity("clip", None)
+            if identity is None or not all(cache.is_sound("text", text_key(t, identity)) for t in wanted):
+                needed.append("clip")
+        linked = is_linked(cls.hidden.dynprompt, cls.hidden.unique_id, "clip_vision")
+        if clip_vision is None and linked and (start_image is not None or end_image is not None):
+            with stops_become_interrupts():
+                identity = cls._identity("clip_vision", None)
+            pictures = _kept(cache, start_image, end_image)
+            if identity is None or not cache.is_sound("condition", vision_tokens_key(pictures, identity)):
+                needed.append("clip_vision")
+        return needed
 
     @classmethod
     def execute(
         cls,
         clip: Any = None,
+        clip_vision: Any = None,
+        start_image: Tensor | None = None,
+        end_image: Tensor | None = None,
         prompts: str = "",
         negative_prompt: str = DEFAULT_NEGATIVE_PROMPT,
         sampling: str = SAMPLINGS[0],
@@ -98,9 +128,12 @@ class WanPreviewSettings(io.ComfyNode):
         shift: float = 0.0,
         seed: int = 42,
     ) -> io.NodeOutput:
+        cache = folders.cache()
         config = SampleConfig(
             prompts=_lines(prompts),
             negative_prompt=None if _is_default(negative_prompt) else negative_prompt,
+            start_image=keep_picture(cache, start_image, 0),
+            end_image=keep_picture(cache, end_image, -1),
             sampling=one_of("sampling", sampling, SAMPLINGS),
             width=width,
             height=height,
@@ -113,6 +146,7 @@ class WanPreviewSettings(io.ComfyNode):
         keys = cls._encode(clip, _texts(prompts, negative_prompt))
         data = config.to_dict()
         data["prompt_keys"] = [keys[prompt] for prompt in config.prompts]
+        data["vision_key"] = cls._encode_pictures(clip_vision, [p for p in (config.start_image, config.end_image) if p])
         data["negative_key"] = keys.get(negative_prompt, "") if config.negative_prompt is not None else ""
         return io.NodeOutput(SampleConfig.from_dict(data))
 
@@ -123,7 +157,7 @@ class WanPreviewSettings(io.ComfyNode):
             return {}
         cache, progress = folders.cache(), NodeProgress(cls.hidden.unique_id)
         with stops_become_interrupts():
-            identity = str(cls._identity(clip))
+            identity = str(cls._identity("clip", clip))
         keys = {prompt: text_key(prompt, identity) for prompt in wanted}
         for done, (prompt, key) in enumerate(keys.items(), 1):
             raise_if_cancelled()
@@ -133,8 +167,26 @@ class WanPreviewSettings(io.ComfyNode):
         return keys
 
     @classmethod
-    def _identity(cls, clip: Any) -> str | None:
-        return encoder_identity(cls.hidden.dynprompt, cls.hidden.unique_id, "clip", clip, folders.cache())
+    def _encode_pictures(cls, clip_vision: Any, pictures: list[str]) -> str:
+        """Cache key of the image tokens of the pictures; "" when there are none, or nothing to encode them with."""
+        if not pictures or not is_linked(cls.hidden.dynprompt, cls.hidden.unique_id, "clip_vision"):
+            return ""
+        cache = folders.cache()
+        with stops_become_interrupts():
+            identity = str(cls._identity("clip_vision", clip_vision))
+        key = vision_tokens_key(pictures, identity)
+        if not cache.is_sound("condition", key):
+            write_vision_tokens(cache, key, pictures, ComfyImageEncoder(clip_vision, identity))
+        return key
+
+    @classmethod
+    def _identity(cls, socket: str, loaded: Any) -> str | None:
+        return encoder_identity(cls.hidden.dynprompt, cls.hidden.unique_id, socket, loaded, folders.cache())
+
+
+def _kept(cache: LatentCache, start_image: Tensor | None, end_image: Tensor | None) -> list[str]:
+    """Names of the pictures that came in, in the order their tokens have."""
+    return [name for name in (keep_picture(cache, start_image, 0), keep_picture(cache, end_image, -1)) if name]
 
 
 def _lines(prompts: str) -> tuple[str, ...]:

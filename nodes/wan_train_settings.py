@@ -113,6 +113,14 @@ class WanTrainSettings(io.ComfyNode):
                 whole(
                     "max_bad_steps", _train.max_bad_steps, 1, 1_000_000, "Non-finite steps in a row that end the run."
                 ),
+                number(
+                    "first_frame_conditioning_p",
+                    _train.first_frame_conditioning_p,
+                    0.0,
+                    1.0,
+                    "TI2V-5B only: share of clips trained as image-to-video, the others as text-to-video. 0.5 serves "
+                    "both, 0 is text-to-video alone, 1 image-to-video alone.",
+                ),
             ],
             outputs=[WanSettings.Output(display_name="settings", tooltip="For TrainLoRA.")],
         )

@@ -13,6 +13,7 @@ from ..wan_core.data import (
     Dataset,
     DatasetConfig,
     allowed_folder,
+    condition_kind,
     contact_sheet,
     folder_fingerprint,
     list_folders,
@@ -116,6 +117,7 @@ class WanVideoDataset(io.ComfyNode):
             num_repeats=num_repeats,
             enable_bucket=enable_bucket,
             size_multiple=model.variant.size_multiple,
+            conditioning=condition_kind(model.variant.task, model.variant.shape.image_dim).name,
         )
         progress = NodeProgress(cls.hidden.unique_id)
         with stops_become_interrupts(), VideoProcess(mm.processing_interrupted) as video:

@@ -21,13 +21,17 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 WORKFLOWS = ROOT / "workflows"
 HUB = "https://huggingface.co/Comfy-Org/Wan_2.1_ComfyUI_repackaged/resolve/main/split_files"
+HUB_22 = "https://huggingface.co/Comfy-Org/Wan_2.2_ComfyUI_Repackaged/resolve/main/split_files"
 
 UMT5 = "umt5_xxl_fp8_e4m3fn_scaled.safetensors"
 VAE_21 = "wan_2.1_vae.safetensors"
 T2V_1_3B = "wan2.1_t2v_1.3B_fp16.safetensors"
 T2V_14B = "wan2.1_t2v_14B_fp16.safetensors"
+I2V_HIGH = "wan2.2_i2v_high_noise_14B_fp16.safetensors"
+TI2V_5B = "wan2.2_ti2v_5B_fp16.safetensors"
+VAE_22 = "wan2.2_vae.safetensors"
 
-SOCKET_ONLY = {"MODEL", "VAE", "CLIP"}
+SOCKET_ONLY = {"MODEL", "VAE", "CLIP", "CLIP_VISION", "IMAGE"}
 CORE: dict[str, Any] = {
     "VAELoader": {
         "display_name": "Load VAE",
@@ -42,6 +46,11 @@ CORE: dict[str, Any] = {
             {"name": "device", "type": "COMBO", "default": "default"},
         ],
         "outputs": [{"name": "CLIP", "type": "CLIP"}],
+    },
+    "LoadImage": {
+        "display_name": "Load Image",
+        "inputs": [{"name": "image", "type": "COMBO", "default": "example.png"}],
+        "outputs": [{"name": "IMAGE", "type": "IMAGE"}, {"name": "MASK", "type": "MASK"}],
     },
 }
 FOLDERS = {
@@ -97,8 +106,10 @@ def training(
     train: dict[str, Any],
     between: dict[str, Node] | None = None,
     preview: dict[str, Any] | None = None,
+    picture: bool = False,
 ) -> dict[str, Node]:
-    """The six nodes every training graph shares. `between` stands between LoadWanModel and TrainLoRA.
+    """The six nodes every training graph shares. `between` stands between LoadWanModel and TrainLoRA; previews start
+    from a `picture`.
 
     Loaders stand left; what makes use of them stands so that no link runs behind a node: the model's link above all,
     the VAE's between it and the encoders, the dataset (which grows by its contact sheet) below.
@@ -122,6 +133,9 @@ def training(
             (350, 170),
         ),
     }
+    if picture:
+        nodes["picture"] = Node("LoadImage", {}, (left, 530), (410, 330))
+        preview = {**(preview or {}), "start_image": Link("picture")}
     if preview is not None:
         nodes["preview"] = Node("WanPreviewSettings", {"clip": Link("clip"), **preview}, (third, 530), (350, 430))
         links["validation"] = Link("preview")
@@ -175,6 +189,66 @@ LoRA*; the LoRA appears in `loras/wan_trainer`.
 **Memory**: training takes about 8 GB of the GPU (predicted). Less: fewer `num_frames` (17, 21, 25 ...), or a
 smaller `width` and `height`.""",
     training(dataset={"num_frames": 33, "width": 832, "height": 480}, train={"run_name": "my_clips_lora"}),
+)
+
+I2V = Graph(
+    "04_wan22_i2v_A14B_motion",
+    """## Teach an image-to-video model a motion (Wan 2.2 A14B)
+
+**Files**, below ComfyUI's `models` folder:
+
+- `diffusion_models/wan2.2_i2v_high_noise_14B_fp16.safetensors` (the low-noise file is a second run)
+- `vae/wan_2.1_vae.safetensors`
+- `text_encoders/umt5_xxl_fp8_e4m3fn_scaled.safetensors`
+
+**What is new here**: the model is given the first frame of each clip, so the LoRA learns what happens next. The
+cache keeps these frames beside the clips. Previews start from the picture in *Load Image*; without it they start
+from your first clip.
+
+**Steps**
+
+1. Put clips of 2 seconds or more of the motion into a folder of ComfyUI's `input` folder, each with a `.txt` beside
+it that names the motion. Choose the folder in *Wan Video Dataset*.
+2. Choose a picture in *Load Image*, and write what should happen to it into `prompts`.
+3. Press **Run**. For the low-noise model choose its file in *Load Wan Model*, another `run_name`, and run again: motion
+is mostly the high-noise model's, detail the other's.
+
+**Wan 2.1 image-to-video**: choose its file and connect *Load CLIP Vision* (`clip_vision_h`) to `clip_vision` of
+*Cache Latents* and *Wan Preview Settings*.""",
+    training(
+        model=I2V_HIGH,
+        dataset={"num_frames": 33, "width": 832, "height": 480},
+        preview={"prompts": ""},
+        picture=True,
+        train={"run_name": "my_motion_high_noise"},
+        between={"quantize": Node("Fp8Quantize", {"model": Link("model")}, (COLUMNS[1], -130), (350, 140))},
+    ),
+)
+
+TI2V = Graph(
+    "05_wan22_ti2v_5B",
+    """## Train a LoRA for the 5B model (Wan 2.2 TI2V)
+
+**Files**, below ComfyUI's `models` folder:
+
+- `diffusion_models/wan2.2_ti2v_5B_fp16.safetensors`
+- `vae/wan2.2_vae.safetensors` (this model has a VAE of its own)
+- `text_encoders/umt5_xxl_fp8_e4m3fn_scaled.safetensors`
+
+**What is new here**: 24 frames per second, sizes in multiples of 32, and one model for both text-to-video and
+image-to-video. Half of the clips train the one, half the other; `first_frame_conditioning_p` of *Wan Train Settings*
+changes that.
+
+**Steps**: choose the folder with your clips in *Wan Video Dataset*, then press **Run**. How such a folder
+looks: see the template for clips. Previews are text-to-video; connect a *Load Image* to `start_image` of *Wan Preview
+Settings* to see image-to-video.""",
+    training(
+        model=TI2V_5B,
+        vae=VAE_22,
+        dataset={"num_frames": 49, "width": 1280, "height": 704},
+        preview={"prompts": ""},
+        train={"run_name": "my_5b_lora"},
+    ),
 )
 
 TWO_GPUS = Graph(
@@ -254,7 +328,7 @@ this graph by itself, with files that are trained and a tiny text encoder in pla
     downloads=False,
 )
 
-GRAPHS = (STILLS, CLIPS, TWO_GPUS, SMOKE)
+GRAPHS = (STILLS, CLIPS, I2V, TI2V, TWO_GPUS, SMOKE)
 
 
 def schemas() -> dict[str, Any]:
@@ -346,13 +420,18 @@ def properties(graph: Graph, node: Node, widgets: list[dict[str, Any]], version:
     models = [
         {
             "name": node.inputs[e["name"]],
-            "url": f"{HUB}/{FOLDERS[e['name']]}/{node.inputs[e['name']]}",
+            "url": f"{_hub(node.inputs[e['name']])}/{FOLDERS[e['name']]}/{node.inputs[e['name']]}",
             "directory": FOLDERS[e["name"]],
         }
         for e in widgets
         if graph.downloads and e["name"] in FOLDERS
     ]
     return {**found, "models": models} if models else found
+
+
+def _hub(file_name: str) -> str:
+    """Where a model file is published."""
+    return HUB_22 if file_name.startswith("wan2.2") else HUB
 
 
 def note_node(graph: Graph, number: int) -> dict[str, Any]:

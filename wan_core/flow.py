@@ -93,9 +93,15 @@ def velocity_target(latent: Tensor, noise: Tensor) -> Tensor:
     return noise - latent
 
 
-def velocity_loss(prediction: Tensor, target: Tensor) -> Tensor:
-    """Mean squared error in float32; a scalar."""
-    return torch.nn.functional.mse_loss(prediction.float(), target.float())
+def velocity_loss(prediction: Tensor, target: Tensor, weight: Tensor | None = None) -> Tensor:
+    """Mean squared error in float32; a scalar.
+
+    `weight`, broadcast to the target's shape, makes it the weighted mean: values of weight 0 do not count at all.
+    """
+    if weight is None:
+        return torch.nn.functional.mse_loss(prediction.float(), target.float())
+    weights = weight.float().expand_as(target)
+    return ((prediction.float() - target.float()).square() * weights).sum() / weights.sum()
 
 
 def simple_sigmas(steps: int, shift: float) -> Tensor:

@@ -18,8 +18,8 @@ import torch
 from .checkpoint import PAIR_BOUNDARIES, WanVariant
 from .config import Config
 from .control import Control
-from .data import Batches, CacheSet, LatentCache, pad_text
-from .errors import CacheError, CheckpointError, ConfigError, OutOfMemory, Stopped
+from .data import Batches, LatentCache, condition_kind, pad_text
+from .errors import CheckpointError, ConfigError, OutOfMemory, Stopped
 from .events import CheckpointSaved, Emit, Event, Finished, Note, Stage
 from .export import LoraFile, lora_metadata
 from .files import Roots, atomic_write, locked, read_json
@@ -29,9 +29,19 @@ from .metrics import JsonlSink
 from .model import WanTransformer
 from .run import RunConfig, RunStatus, read_run, write_status
 from .sample import SampleConfig
-from .train import Group, Previewer, SavedStep, SaveStore, TargetFunction, Trainer, true_velocity
+from .train import (
+    Group,
+    Previewer,
+    PreviewInputs,
+    SavedStep,
+    SaveStore,
+    TargetFunction,
+    Trainer,
+    read_preview_inputs,
+    true_velocity,
+)
 
-__all__ = ["SampleJob", "check_space", "export_lora", "run_job", "sample_job", "with_expert"]
+__all__ = ["SampleJob", "export_lora", "first_frame_share", "run_job", "sample_job", "with_expert"]
 
 _log = logging.getLogger(__name__)
 _MENDABLE = tuple(
@@ -158,7 +168,9 @@ class _Session:
         self._check_files()
         cache = LatentCache(self.roots.first("cache"))
         self.cache, self.cache_set = cache, cache.read_set(config.data.fingerprint)
-        check_space(self.variant, self.cache_set)
+        kind = condition_kind(self.variant.task, self.variant.shape.image_dim)
+        self.cache_set.require_fit(self.variant.name, self.variant.latents, kind)
+        previews = self._preview_inputs()
         self.model = self._materialize()
         batches = Batches(
             self.cache_set,
@@ -174,6 +186,7 @@ class _Session:
             pad_text(cache.read_text(self.cache_set.empty_text_key)),
             config.train,
             sigma_range=self.variant.sigma_range(),
+            first_frame_share=first_frame_share(config, self.variant),
             emit=self.emit,
             control=self.control,
             group=self.group,
@@ -182,7 +195,9 @@ class _Session:
         if self.saved is not None:
             self.trainer.load_state(self.saved.read_state(), self.saved.progress)
             self.emit(Note(text=f"Continues after saved step {self.saved.step} of {config.train.steps}."))
-        self.previewer = self._make_previewer()
+        self.previewer = None
+        if previews is not None:
+            self.previewer = Previewer(self.model, previews, self.directory, emit=self.emit, control=self.control)
         _warn_about_disk(self.directory, self.trainer, self.emit)
 
     def _check_files(self) -> None:
@@ -221,18 +236,14 @@ class _Session:
         except torch.OutOfMemoryError as error:
             raise _out_of_memory(error) from error
 
-    def _make_previewer(self) -> Previewer | None:
+    def _preview_inputs(self) -> PreviewInputs | None:
         if not self.group.leads or not self.config.train.preview_every_n_steps:
             return None
-        return Previewer(
-            self.model,
+        return read_preview_inputs(
             self.cache,
             self.cache_set,
             self.config.preview or SampleConfig(),
-            self.variant.latents,
-            self.directory,
-            emit=self.emit,
-            control=self.control,
+            starts_from_clip=first_frame_share(self.config, self.variant) == 1.0,
         )
 
     def _before_first_step(self) -> None:
@@ -347,7 +358,13 @@ def sample_job(directory: Path, job_file: Path, roots: Roots, *, emit: Emit, con
     if not saves:
         raise CheckpointError(f"Run {directory.name} has no saved step yet. Train it first.")
     cache = LatentCache(roots.first("cache"))
-    cache_set = cache.read_set(config.data.fingerprint)
+    variant = inspect_model(config.model, roots).variant
+    previews = read_preview_inputs(
+        cache,
+        cache.read_set(config.data.fingerprint),
+        job.preview,
+        starts_from_clip=first_frame_share(config, variant) == 1.0,
+    )
     if directory not in job_file.parents:
         raise ConfigError(
             f"The job file {job_file.name} lies outside the run, and clips are written beside it. "
@@ -364,10 +381,7 @@ def sample_job(directory: Path, job_file: Path, roots: Roots, *, emit: Emit, con
     try:
         # The start LoRA is already part of every saved step.
         model = materialize(config.model, roots, replace(config.lora, start_from=""), on_tensor=on_tensor)
-        variant = inspect_model(config.model, roots).variant
-        previewer = Previewer(
-            model, cache, cache_set, job.preview, variant.latents, directory, emit=emit, control=control
-        )
+        previewer = Previewer(model, previews, directory, emit=emit, control=control)
         if job.baseline:
             set_strength(model, 0.0, config.lora)
             previewer.render(0, "baseline", folder)
@@ -399,6 +413,11 @@ def export_lora(directory: Path, step: int | None, target: Path) -> SavedStep:
     return saved
 
 
+def first_frame_share(config: RunConfig, variant: WanVariant) -> float:
+    """Only TI2V-5B is given the first latent frame of a clip; other image-to-video models read channels."""
+    return config.train.first_frame_conditioning_p if variant.task == "ti2v" else 0.0
+
+
 def with_expert(variant: WanVariant, expert: str) -> WanVariant:
     """Narrow the noise range to one expert of an A14B pair when the settings say which."""
     if expert == "auto":
@@ -409,15 +428,6 @@ def with_expert(variant: WanVariant, expert: str) -> WanVariant:
             f'expert "{expert}" makes no sense for {variant.name}, which has one model. Set expert to auto.'
         )
     return replace(variant, expert=f"{expert}_noise", boundary=boundary)
-
-
-def check_space(variant: WanVariant, cache_set: CacheSet) -> None:
-    """CacheError unless the cache holds latents of the model's own VAE."""
-    if cache_set.latent_space != variant.latents.name:
-        raise CacheError(
-            f"The cache holds {cache_set.latent_space} latents, {variant.name} needs {variant.latents.name}. "
-            "Choose the VAE that belongs to the model in VAELoader."
-        )
 
 
 def _warn_about_disk(directory: Path, trainer: Trainer, emit: Emit) -> None:

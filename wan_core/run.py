@@ -94,6 +94,8 @@ class RunConfig(Config):
             "max_bad_steps",
         ):
             data["train"].pop(key)
+        if self.train.first_frame_conditioning_p == TrainConfig().first_frame_conditioning_p:
+            data["train"].pop("first_frame_conditioning_p")  # jobs from before there was such a setting stay themselves
         data["model"].pop("base_file")
         data["model"].pop("low_noise_file")  # a run trains one model
         # Several ranks make a larger batch; a split of blocks changes nothing.

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
 
-from wan_core.data import CacheItem, CacheSet, LatentCache
+from wan_core.data import CacheItem, CacheSet, ConditionKind, LatentCache, condition_kind
 from wan_core.files import Roots
 from wan_core.load import ModelPlan
 from wan_core.lora import LoraConfig
-from wan_core.model import WanShape, WanTransformer
+from wan_core.model import WAN21_LATENTS, WAN22_LATENTS, WanShape, WanTransformer
 from wan_core.run import DataConfig, RunConfig, choose_run, prepare_run
 from wan_core.sample import SampleConfig
 from wan_core.train import TrainConfig
 
 TINY = WanShape(dim=128, ffn_dim=256, num_heads=1, num_layers=2)
+TINY_I2V = replace(TINY, in_channels=36)
+TINY_I2V_21 = replace(TINY_I2V, image_dim=1280)
+TINY_FLF2V = replace(TINY_I2V_21, image_positions=514)
+TINY_CONTROL = replace(TINY, in_channels=48)
+TINY_VACE = replace(TINY, vace_layers=(0,))
+TINY_TI2V = replace(TINY, in_channels=48, out_channels=48)
 
 
 def random_weights(shape: WanShape = TINY, seed: int = 0) -> dict[str, torch.Tensor]:
@@ -37,6 +43,12 @@ def random_weights(shape: WanShape = TINY, seed: int = 0) -> dict[str, torch.Ten
         else:
             weights[name] = noise / parameter[0].numel() ** 0.5
     return weights
+
+
+def _kind_of(shape: WanShape) -> ConditionKind:
+    tasks = {36: "i2v", 48: "control" if shape.out_channels == 16 else "ti2v"}
+    task = "flf2v" if shape.image_positions else "vace" if shape.vace_layers else tasks.get(shape.in_channels, "t2v")
+    return condition_kind(task, shape.image_dim)
 
 
 @dataclass
@@ -60,6 +72,8 @@ def make_roots(
     models.mkdir(parents=True, exist_ok=True)
     save_file(random_weights(shape), models / "wan_tiny_t2v.safetensors")
     cache = LatentCache(cache_root)
+    space = WAN22_LATENTS if shape.out_channels == 48 else WAN21_LATENTS
+    kind = _kind_of(shape)
     generator = torch.Generator().manual_seed(7)
     frames, height, width = size
 
@@ -68,17 +82,27 @@ def make_roots(
 
     items = []
     for index in range(clips):
-        cache.write_latent(key(index), torch.randn(16, frames, height, width, generator=generator))
+        cache.write_latent(key(index), torch.randn(space.channels, frames, height, width, generator=generator))
+        if kind.tensors:
+            given = torch.Generator().manual_seed(50 + index)
+            sizes: dict[str, tuple[int, ...]] = {
+                "channels": (shape.condition_channels, frames, height, width),
+                "image_tokens": (257 * len(kind.frames), 1280),
+                "vace": (96, frames, height, width),
+            }
+            condition = {name: torch.randn(sizes[name], generator=given) for name in kind.tensors}
+            cache.write_condition(key(300 + index), condition)
         cache.write_text(key(100 + index), torch.randn(5 + index, 4096, generator=generator))
         items.append(
             CacheItem(
                 latent_key=key(index),
                 text_key=key(100 + index),
                 num_frames=4 * (frames - 1) + 1,
-                height=8 * height,
-                width=8 * width,
+                height=space.spatial_stride * height,
+                width=space.spatial_stride * width,
                 repeats=1,
                 name=f"clip_{index}.mp4",
+                condition_key=key(300 + index) if kind.tensors else "",
             )
         )
     for number in (200, 201):
@@ -87,10 +111,11 @@ def make_roots(
         items=tuple(items),
         empty_text_key=key(200),
         negative_text_key=key(201),
-        latent_space="wan2.1",
+        latent_space=space.name,
         fps=16.0,
         vae_identity="test",
         text_identity="test",
+        conditioning=kind.name,
     )
     fingerprint = cache.write_set(cache_set)
     folders = {"diffusion_models": (str(models),), "cache": (str(cache_root),), "loras": (str(root),)}

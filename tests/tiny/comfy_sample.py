@@ -31,7 +31,8 @@ class Heard(logging.Handler):
             self.lines.append(record.getMessage())
 
 
-def main() -> None:
+def read_job() -> dict[str, Any]:
+    """The job named on the command line; ComfyUI can be imported afterwards."""
     job: dict[str, Any] = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
     torch.set_num_threads(1)
     sys.path.insert(0, job["comfyui"])
@@ -39,6 +40,11 @@ def main() -> None:
     import comfy.options
 
     comfy.options.enable_args_parsing()
+    return job
+
+
+def main() -> None:
+    job = read_job()
     import comfy.sd
     import folder_paths
     from comfy_extras.nodes_model_advanced import ModelSamplingSD3

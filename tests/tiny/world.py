@@ -18,6 +18,7 @@ __all__ = [
     "MODEL",
     "TINY_PACK",
     "VAE",
+    "add_kinds",
     "ensure_models",
     "fill_base",
     "sampling_graph",
@@ -69,6 +70,14 @@ def fill_base(base: Path, comfyui: Path, dataset: str = DATASET, **size: int) ->
         shutil.copyfile(models / file, target)
     place_clips(base / "input" / dataset)
     return base
+
+
+def add_kinds(base: Path, comfyui: Path) -> None:
+    """Put one tiny model of every image-to-video kind into a base directory."""
+    models = ensure_models(comfyui, kinds=1) / "diffusion_models"
+    for file in models.glob("*.safetensors"):
+        if file.name != MODEL:
+            shutil.copyfile(file, base / "models" / "diffusion_models" / file.name)
 
 
 def tiny_graph(graph: Graph, **overrides: dict[str, Any]) -> Graph:

@@ -82,6 +82,14 @@ def test_noising_target_and_loss_by_hand() -> None:
     assert float(velocity_loss(torch.zeros_like(target), target)) == 9.0
 
 
+def test_frames_of_weight_zero_do_not_count_and_the_rest_is_a_true_mean() -> None:
+    prediction, target = torch.zeros(2, 1, 3, 1, 2), torch.tensor([9.0, 1.0, 2.0]).view(1, 1, 3, 1, 1)
+    weight = torch.tensor([[0.0, 1.0, 1.0], [1.0, 1.0, 1.0]]).view(2, 1, 3, 1, 1)
+    # by hand: (1 + 4) twice and 81 once, two pixels each, over five frames of two pixels
+    found = velocity_loss(prediction, target.expand_as(prediction), weight)
+    assert float(found) == pytest.approx((1 + 4 + 81 + 1 + 4) / 5)
+
+
 @pytest.mark.parametrize("sampling", TIMESTEP_SAMPLINGS)
 @pytest.mark.parametrize("expert", [(0.0, 1.0), (0.0, 0.875), (0.875, 1.0), (0.9, 1.0)])
 def test_drawn_noise_levels_stay_in_the_range_of_the_expert(sampling: str, expert: tuple[float, float]) -> None:

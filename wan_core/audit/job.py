@@ -12,16 +12,17 @@ from io import BytesIO
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from ..checkpoint import WanVariant
 from ..config import Config
 from ..control import Control
-from ..data import Batches, CacheItem, CacheSet, LatentCache
+from ..data import Batches, CacheItem, CacheSet, LatentCache, condition_kind
 from ..errors import ConfigError, OutOfMemory, Stopped
 from ..events import Emit, Finished, Note, Stage
 from ..files import Roots, atomic_write_bytes, atomic_write_json, locked, read_json
-from ..flow import add_noise, draw_noise, seeded_generator
-from ..job import check_space, with_expert
+from ..flow import draw_noise, seeded_generator
+from ..job import first_frame_share, with_expert
 from ..load import inspect_model, materialize, predict_memory
 from ..lora import LoraConfig, LoraWeights
 from ..model import Numerics, WanTransformer
@@ -29,7 +30,7 @@ from ..placement.memory import StepShape
 from ..plan import total_bytes
 from ..precision import dtype_name
 from ..run import RunConfig, read_run
-from ..train import NoisedBatch, SaveStore
+from ..train import NoisedBatch, SaveStore, noise_batch
 from .any_dtype import fill_empty_adapters, let_linears_cast
 from .candidates import REFERENCE, Candidate, candidates
 from .chart import draw_chart
@@ -104,7 +105,8 @@ class _Audit:
         self._variant: WanVariant = with_expert(file.variant, run.train.expert)
         self._cache = LatentCache(roots.first("cache"))
         self._set: CacheSet = self._cache.read_set(run.data.fingerprint)
-        check_space(self._variant, self._set)
+        kind = condition_kind(self._variant.task, self._variant.shape.image_dim)
+        self._set.require_fit(self._variant.name, self._variant.latents, kind)
         self._batches = Batches(self._set, self._cache, seed=run.train.seed, batch_size=1)
         self._items = self._batches.evaluation_items(config.clips)
         self._timesteps = _timesteps(self._variant, config.timesteps)
@@ -162,8 +164,12 @@ class _Audit:
             for timestep in self._timesteps:
                 noise = draw_noise(batch.latents.shape, seeded_generator("audit", item.latent_key, timestep))
                 sigma = torch.tensor([timestep / 1000])
-                latent, noise, sigma, text = (t.to(device) for t in (batch.latents, noise, sigma, batch.texts))
-                yield NoisedBatch(latent, noise, add_noise(latent, noise, sigma), sigma, text)
+                yield noise_batch(batch, noise, sigma, batch.texts, device, self._given(batch.latents))
+
+    def _given(self, latents: Tensor) -> Tensor | None:
+        """TI2V-5B is measured as it is trained with images: the first latent frame given."""
+        share = first_frame_share(self._run, self._variant)
+        return torch.ones(len(latents), dtype=torch.bool) if share and latents.shape[2] > 1 else None
 
     def _predicted(self, numerics: Numerics) -> int:
         """Peak of a training step in these dtypes on the fullest device."""

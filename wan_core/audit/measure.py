@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 from ..errors import Stopped
-from ..flow import velocity_loss, velocity_target
+from ..flow import velocity_loss
 from ..lora import adapter_parameters
 from ..model import Numerics, WanTransformer
-from ..train import NoisedBatch
+from ..train import NoisedBatch, true_velocity
 from .any_dtype import compute_in
 from .candidates import REFERENCE
 
@@ -130,9 +130,9 @@ class _Runner:
         _reset_peak(device)
         began = _now(device)
         self._stream = []
-        velocity = self._model(point.noised, point.timestep, point.text)
+        velocity = self._model(point.noised, point.timestep, point.text, point.conditioning)
         stream, self._stream = self._stream, None  # recomputed blocks are not recorded again
-        velocity_loss(velocity, velocity_target(point.latent, point.noise)).backward()
+        velocity_loss(velocity, true_velocity(point), point.trained).backward()
         seconds = _now(device) - began
         gradients = {name: p.grad for name, p in self._parameters.items() if p.grad is not None}
         self._forget_gradients()

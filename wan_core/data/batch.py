@@ -17,8 +17,10 @@ import torch
 from torch import Tensor
 
 from ..errors import ConfigError
+from ..model import Conditioning
 from .cache import TEXT_LENGTH, LatentCache
 from .cache_set import CacheItem, CacheSet
+from .conditioning import stack_conditions
 
 __all__ = ["Batch", "Batches", "pad_text"]
 
@@ -37,6 +39,8 @@ class Batch:
     """
     names: tuple[str, ...]
     """file names, for messages"""
+    conditioning: Conditioning | None = None
+    """float32; None for models that read nothing but text"""
 
 
 def pad_text(text: Tensor) -> Tensor:
@@ -105,7 +109,8 @@ class Batches:
         latents = [self._latent(item) for item in items]
         texts = [pad_text(self._text(item)) for item in items]
         names = tuple(item.name for item in items)
-        return Batch(torch.stack(latents).float(), torch.stack(texts), names)
+        conditioning = stack_conditions([self._condition(item) for item in items])
+        return Batch(torch.stack(latents).float(), torch.stack(texts), names, conditioning)
 
     def evaluation_items(self, count: int) -> tuple[CacheItem, ...]:
         """The first `count` different items, for the loss on fixed noise."""
@@ -121,31 +126,40 @@ class Batches:
         return tuple(_shuffled(batches, f"{self._seed}/{epoch}/batches"))
 
     def _latent(self, item: CacheItem) -> Tensor:
-        shape = self._set.latent_shape(item)
-        return self._memory.get(f"latent/{item.latent_key}", lambda: self._cache.read_latent(item.latent_key, shape))
+        key, shape = item.latent_key, self._set.latent_shape(item)
+        return self._memory.get(f"latent/{key}", lambda: {"": self._cache.read_latent(key, shape)})[""]
 
     def _text(self, item: CacheItem) -> Tensor:
-        return self._memory.get(f"text/{item.text_key}", lambda: self._cache.read_text(item.text_key))
+        key = item.text_key
+        return self._memory.get(f"text/{key}", lambda: {"": self._cache.read_text(key)})[""]
+
+    def _condition(self, item: CacheItem) -> dict[str, Tensor]:
+        key, shape = item.condition_key, self._set.latent_shape(item)
+        return self._memory.get(f"condition/{key}", lambda: self._cache.read_condition(key, shape)) if key else {}
 
 
 class _Memory:
-    """The entries used last, up to a number of bytes."""
+    """The entries used last, each a few tensors by name, up to a number of bytes."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit = limit_bytes
         self._used = 0
-        self._entries: OrderedDict[str, Tensor] = OrderedDict()
+        self._entries: OrderedDict[str, dict[str, Tensor]] = OrderedDict()
 
-    def get(self, key: str, read: Callable[[], Tensor]) -> Tensor:
+    def get(self, key: str, read: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
         if key in self._entries:
             self._entries.move_to_end(key)
             return self._entries[key]
-        tensor = read()
-        self._entries[key] = tensor
-        self._used += tensor.nbytes
+        tensors = read()
+        self._entries[key] = tensors
+        self._used += _size(tensors)
         while self._used > self._limit and self._entries:
-            self._used -= self._entries.popitem(last=False)[1].nbytes
-        return tensor
+            self._used -= _size(self._entries.popitem(last=False)[1])
+        return tensors
+
+
+def _size(tensors: dict[str, Tensor]) -> int:
+    return sum(tensor.nbytes for tensor in tensors.values())
 
 
 def _group_by_bucket(items: Sequence[CacheItem]) -> list[list[int]]:

@@ -1,11 +1,11 @@
-"""Latents and text features on disk, under names that say what made them.
+"""Latents, text features and conditioning on disk, under names that say what made them.
 
 A key covers the bytes of the media file, the transform, the encoder's weights and `CODE_VERSION`,
 so an entry is either right or absent: nothing is invalidated, an edited clip simply has another
 key. Written by nodes, read-only to workers. Owns its folder:
 
-    latents/<2 hex>/<key>.safetensors   texts/<2 hex>/<key>.safetensors
-    sets/<fingerprint>.json             digests.json
+    latents/<2 hex>/<key>.safetensors      texts/<2 hex>/<key>.safetensors
+    conditions/<2 hex>/<key>.safetensors   sets/<fingerprint>.json   digests.json
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from torch import Tensor
 from ..errors import CacheError, ConfigError
 from ..files import FileError, atomic_write_bytes, atomic_write_json, open_regular, read_json
 from .cache_set import CacheItem, CacheSet
+from .conditioning import CONDITION_TENSORS, condition_misfits
 from .digests import DigestMemo
 from .entry import MAX_ENTRY_BYTES, pack_entry, unpack_entry
 
@@ -35,6 +36,7 @@ __all__ = [
     "CacheItem",
     "CacheSet",
     "LatentCache",
+    "condition_key",
     "latent_key",
     "text_key",
 ]
@@ -49,7 +51,9 @@ TEXT_LENGTH = 512
 TEXT_WIDTH = 4096
 """umT5-XXL feature width (Wan configs: text_dim)."""
 
-_FOLDERS = {"latent": "latents", "text": "texts"}
+_FOLDERS = {"latent": "latents", "text": "texts", "condition": "conditions"}
+_TENSORS = {"latent": ("latent",), "text": ("text",), "condition": CONDITION_TENSORS}
+"""what an entry of each kind may hold"""
 _KEY = re.compile(r"^[0-9a-f]{64}$")
 _AGAIN = "Queue CacheLatents again; it re-encodes only what is missing."
 
@@ -66,6 +70,16 @@ def text_key(text: str, encoder_identity: str) -> str:
     return _digest({"kind": "text", "text": text, "encoder": encoder_identity})
 
 
+def condition_key(
+    *, content_digest: str, transform: dict[str, Any], encoder_identity: str, conditioning: str, vision_identity: str
+) -> str:
+    """Name of the conditioning of a media file: what its latent's key covers, the kind of conditioning
+    (ConditionKind.name) and the CLIP vision encoder ("" where there is none).
+    """
+    made_by = {"encoder": encoder_identity, "vision": vision_identity}
+    return _digest({"kind": "condition", "of": conditioning, "file": content_digest, "how": transform, **made_by})
+
+
 def _digest(parts: dict[str, Any]) -> str:
     text = json.dumps({"version": CODE_VERSION, **parts}, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
@@ -78,27 +92,43 @@ class LatentCache:
         self.root = Path(root)
         self._digests = DigestMemo(self.root / "digests.json")
 
+    def has(self, kind: str, key: str) -> bool:
+        """True when an entry ("latent", "text" or "condition") exists; its content is checked when it is read (or by
+        `is_sound`).
+        """
+        return os.path.isfile(self._path(kind, key))
+
     def has_latent(self, key: str) -> bool:
-        """True when an entry exists; its content is checked when it is read (or by `is_sound`)."""
-        return os.path.isfile(self._path("latent", key))
+        """`has` of a latent."""
+        return self.has("latent", key)
 
     def has_text(self, key: str) -> bool:
-        """True when an entry exists; its content is checked when it is read (or by `is_sound`)."""
-        return os.path.isfile(self._path("text", key))
+        """`has` of a text."""
+        return self.has("text", key)
 
     def read_latent(self, key: str, shape: tuple[int, ...] | None = None) -> Tensor:
         """The latent (C, F, h, w) bfloat16; CacheError unless whole, finite and of `shape`."""
-        tensor = self._read("latent", key)
+        tensor = self._read("latent", key)["latent"]
         if tensor.ndim != 4 or (shape is not None and tuple(tensor.shape) != tuple(shape)):
             raise self._unusable("latent", key, f"its shape is {list(tensor.shape)}, not {shape}")
         return tensor
 
     def read_text(self, key: str) -> Tensor:
         """The features (L, 4096) bfloat16 of one prompt: real tokens only, 1 <= L <= 512."""
-        tensor = self._read("text", key)
+        tensor = self._read("text", key)["text"]
         if not _is_text_shape(tensor):
             raise self._unusable("text", key, f"its shape is {list(tensor.shape)}")
         return tensor
+
+    def read_condition(self, key: str, latent_shape: tuple[int, ...] | None = None) -> dict[str, Tensor]:
+        """The tensors a clip is conditioned on, bfloat16, by field of Conditioning and without its batch axis.
+
+        CacheError unless whole, finite and, where `latent_shape` (C, F, h, w) is given, of the clip's size.
+        """
+        tensors = self._read("condition", key)
+        if misfits := condition_misfits(tensors, latent_shape):
+            raise self._unusable("condition", key, misfits)
+        return tensors
 
     def write_latent(self, key: str, tensor: Tensor, name: str = "") -> None:
         """Store a normalised latent (C, F, h, w) in bfloat16. `name` is for messages."""
@@ -108,7 +138,7 @@ class LatentCache:
                 "(channels, frames, height, width) was expected. "
                 "Choose the VAE that belongs to the model."
             )
-        self._write("latent", key, tensor, name)
+        self._write("latent", key, {"latent": tensor}, name)
 
     def write_text(self, key: str, tensor: Tensor, name: str = "") -> None:
         """Store features (L, 4096) of real tokens only.
@@ -122,14 +152,35 @@ class LatentCache:
                 f"at most {TEXT_LENGTH} rows of {TEXT_WIDTH} were expected. Choose the umt5 "
                 "encoder (CLIPLoader type wan) and shorten the caption."
             )
-        self._write("text", key, tensor, name)
+        self._write("text", key, {"text": tensor}, name)
+
+    def write_condition(self, key: str, tensors: Mapping[str, Tensor], name: str = "") -> None:
+        """Store what a clip is conditioned on, in bfloat16: any fields of Conditioning, without the batch axis.
+
+        Latents among them are normalised. Besides CacheLatents, this is the door for tensors made elsewhere (VACE,
+        control videos, camera paths): write them, name the key in `CacheItem.condition_key`, and they are trained.
+        """
+        unknown = sorted(set(tensors) - set(CONDITION_TENSORS))
+        if unknown or not tensors:
+            raise CacheError(
+                f"A condition of {name or key} holds {unknown or 'nothing'}; it must hold some of: "
+                f"{', '.join(CONDITION_TENSORS)}."
+            )
+        if misfits := condition_misfits(tensors, None):
+            raise CacheError(f"The condition of {name or key} cannot be used: {misfits}.")
+        self._write("condition", key, tensors, name)
 
     def is_sound(self, kind: str, key: str, shape: tuple[int, ...] | None = None) -> bool:
-        """True when the entry (kind "latent" or "text") can be read, after all checks of reading
-        it.
+        """True when the entry (kind "latent", "text" or "condition") can be read, after all checks of
+        reading it; `shape` is the latent's.
         """
         try:
-            self.read_latent(key, shape) if kind == "latent" else self.read_text(key)
+            if kind == "latent":
+                self.read_latent(key, shape)
+            elif kind == "condition":
+                self.read_condition(key, shape)
+            else:
+                self.read_text(key)
         except CacheError:
             return False
         return True
@@ -141,8 +192,11 @@ class LatentCache:
         texts[cache_set.negative_text_key] = "the default negative prompt"
         for item in cache_set.items:
             texts.setdefault(item.text_key, f"the caption of {item.name}")
-            if not self.is_sound("latent", item.latent_key, cache_set.latent_shape(item)):
+            shape = cache_set.latent_shape(item)
+            if not self.is_sound("latent", item.latent_key, shape):
                 bad.append(item.name or item.latent_key)
+            if item.condition_key and not self.is_sound("condition", item.condition_key, shape):
+                bad.append(f"the conditioning of {item.name or item.latent_key}")
             if should_stop is not None and should_stop():
                 return
         bad += [what for key, what in texts.items() if not self.is_sound("text", key)]
@@ -186,7 +240,7 @@ class LatentCache:
             raise CacheError(f"{key[:100]!r} is not a cache key. {_AGAIN}")
         return self.root / _FOLDERS[kind] / key[:2] / f"{key}.safetensors"
 
-    def _read(self, kind: str, key: str) -> Tensor:
+    def _read(self, kind: str, key: str) -> dict[str, Tensor]:
         path = self._path(kind, key)
         if not path.is_file():
             raise CacheError(f"The cache holds no {kind} {key[:12]}. {_AGAIN}")
@@ -198,18 +252,18 @@ class LatentCache:
                 data = bytearray(size)
                 if file.readinto(data) != size:  # type: ignore[attr-defined]
                     raise self._unusable(kind, key, "it could not be read to its end")
-            return unpack_entry(data, kind=kind, key=key)
+            return unpack_entry(data, allowed=_TENSORS[kind], key=key)
         except (FileError, OSError, ValueError) as error:
             raise self._unusable(kind, key, str(error)) from error
 
-    def _write(self, kind: str, key: str, tensor: Tensor, name: str) -> None:
-        if not bool(torch.isfinite(tensor).all()):
+    def _write(self, kind: str, key: str, tensors: Mapping[str, Tensor], name: str) -> None:
+        if not all(bool(torch.isfinite(tensor).all()) for tensor in tensors.values()):
             raise CacheError(
                 f"Encoding {name or key} gave NaN or infinity. Load the encoder in a wider dtype "
                 "(for example start ComfyUI with --fp32-vae), then queue again."
             )
         with self._writing(self._path(kind, key)) as path:
-            atomic_write_bytes(path, pack_entry(tensor, kind=kind, key=key))
+            atomic_write_bytes(path, pack_entry(tensors, key=key))
 
     @contextlib.contextmanager
     def _writing(self, path: Path) -> Generator[Path]:

@@ -14,6 +14,7 @@ from ..config import Config
 from ..errors import CacheError, ConfigError
 from ..model.latents import WAN21_LATENTS, WAN22_LATENTS, LatentSpace
 from .bucket import Bucket, is_frame_count
+from .conditioning import ConditionKind, condition_named
 
 __all__ = ["SET_VERSION", "CacheItem", "CacheSet", "latent_space"]
 
@@ -49,6 +50,8 @@ class CacheItem(Config):
     """file name, for messages"""
     caption: str = ""
     """what the text entry was encoded from; shown with previews"""
+    condition_key: str = ""
+    """entry under conditions/; empty for models that read nothing but text"""
 
     def __post_init__(self) -> None:
         if not is_frame_count(self.num_frames) or min(self.height, self.width, self.repeats) < 1:
@@ -78,6 +81,10 @@ class CacheSet(Config):
     """frames per second the clips were resampled to"""
     vae_identity: str
     text_identity: str
+    conditioning: str = "none"
+    """what the model is conditioned on: ConditionKind.name"""
+    vision_identity: str = ""
+    """CLIP vision encoder of the image tokens; empty where there are none"""
 
     def __post_init__(self) -> None:
         if self.version != SET_VERSION:
@@ -85,9 +92,19 @@ class CacheSet(Config):
                 f"This cache set has version {self.version}; this pack reads {SET_VERSION}. Run CacheLatents again."
             )
         latent_space(self.latent_space)
+        if bare := [item.name for item in self.items if bool(item.condition_key) != bool(self.kind.tensors)]:
+            raise ConfigError(
+                f'{bare[0] or "An item"} does not match conditioning "{self.conditioning}" of its cache set. '
+                "Run CacheLatents again."
+            )
 
     def __repr__(self) -> str:
         return f"CacheSet({len(self.items)} items, {self.latent_space}, {self.fps:g} fps)"
+
+    @property
+    def kind(self) -> ConditionKind:
+        """What every item is conditioned on."""
+        return condition_named(self.conditioning)
 
     @property
     def space(self) -> LatentSpace:
@@ -102,13 +119,31 @@ class CacheSet(Config):
 
     def fingerprint(self) -> str:
         """SHA-256 of what is trained on, hex: names and captions (already in their text keys) and the order of items do
-        not count, so renaming files is no new job.
+        not count, so renaming files is no new job. Nor do the fields of conditioning where there is none, so sets
+        written before there was any keep their names.
         """
         data = self.to_dict()
-        kept = [{k: v for k, v in item.items() if k not in ("name", "caption")} for item in data["items"]]
+        if not self.kind.tensors:
+            del data["conditioning"], data["vision_identity"]
+        uncounted = ("name", "caption") if self.kind.tensors else ("name", "caption", "condition_key")
+        kept = [{k: v for k, v in item.items() if k not in uncounted} for item in data["items"]]
         data["items"] = sorted(kept, key=lambda item: json.dumps(item, sort_keys=True))
         text = json.dumps(data, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
+
+    def require_fit(self, model: str, space: LatentSpace, kind: ConditionKind) -> None:
+        """CacheError unless a model of that name, latent space and conditioning can be trained on this set."""
+        if self.latent_space != space.name:
+            raise CacheError(
+                f"The cache holds {self.latent_space} latents, {model} needs {space.name}. "
+                "Choose the VAE that belongs to the model in VAELoader."
+            )
+        # A first-frame model reads the same channels when the last frame is given too.
+        if self.conditioning != kind.name and (kind.name, self.conditioning) != ("first", "first_last"):
+            raise CacheError(
+                f'The cache was made for a model whose conditioning is "{self.conditioning}", {model} needs '
+                f'"{kind.name}". Connect the model that is trained to WanVideoDataset, and queue CacheLatents again.'
+            )
 
     def require_items(self) -> None:
         """CacheError unless there is something to train on."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..errors import DatasetError
+from .conditioning import ConditionKind, condition_named
 from .scan import Sample, ScanResult
 
 __all__ = ["Dataset"]
@@ -14,18 +15,18 @@ __all__ = ["Dataset"]
 
 @dataclass(frozen=True)
 class Dataset:
-    """Scanned folders that go together: same frame rate, same size grid."""
+    """Scanned folders that go together: same frame rate, same size grid, same conditioning."""
 
     parts: tuple[ScanResult, ...]
 
     def __post_init__(self) -> None:
         for part in self.parts[1:]:
-            for name in ("fps", "size_multiple"):
+            for name in ("fps", "size_multiple", "conditioning"):
                 here, first = getattr(part.config, name), getattr(self.parts[0].config, name)
                 if here != first:
                     both = f"{self.parts[0].config.folder!r} and {part.config.folder!r}"
                     raise DatasetError(
-                        f"Datasets {both} differ in {name} ({first:g} and {here:g}). "
+                        f"Datasets {both} differ in {name} ({first} and {here}). "
                         "Connect the same model to both dataset nodes."
                     )
 
@@ -37,6 +38,11 @@ class Dataset:
     def samples(self) -> tuple[Sample, ...]:
         """The samples of all parts, in order."""
         return tuple(sample for part in self.parts for sample in part.samples)
+
+    @property
+    def kind(self) -> ConditionKind:
+        """What the model reads beside the latent and the caption of each sample."""
+        return condition_named(self.parts[0].config.conditioning)
 
     @property
     def fps(self) -> float:

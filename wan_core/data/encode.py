@@ -1,73 +1,23 @@
-"""Encode once: what of a dataset is not in the cache yet, and putting it there.
-
-Planning needs no encoder, so a complete cache loads neither VAE nor text encoder. Every finished
-entry stays, whatever stops the rest.
-"""
+"""Encode once: puts what a plan found missing into the cache. Every finished entry stays, whatever stops the rest."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..errors import CacheError, DatasetError, Stopped
-from ..files import FileError, file_identity
-from ..model.latents import LatentCodec, LatentSpace, TextEncoder
+from ..errors import CacheError
+from ..model.latents import ImageEncoder, LatentCodec, TextEncoder
 from ..video import VideoProcess
-from .cache import LatentCache, latent_key, text_key
-from .cache_set import CacheItem, CacheSet
-from .dataset import Dataset
-from .prompts import DEFAULT_NEGATIVE_PROMPT
+from .cache import LatentCache
+from .conditioning import ConditionKind, given_frames, with_mask
+from .encoding_plan import ConditionTask, EncodingPlan, LatentTask, TextTask, require_unchanged, stop_if
 from .scan import Progress, Sample
 
-__all__ = [
-    "DEFAULT_NEGATIVE_PROMPT",
-    "EncodingPlan",
-    "EncodingReport",
-    "LatentTask",
-    "TextTask",
-    "encode_missing",
-    "plan_encoding",
-]
-
-
-@dataclass(frozen=True)
-class LatentTask:
-    """One latent to make."""
-
-    key: str
-    sample: Sample
-    shape: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class TextTask:
-    """One prompt to encode."""
-
-    key: str
-    text: str
-
-
-@dataclass(frozen=True)
-class EncodingPlan:
-    """What is missing, and the set the job will train on once it is there."""
-
-    missing_latents: tuple[LatentTask, ...]
-    missing_texts: tuple[TextTask, ...]
-    cache_set: CacheSet
-    latents_reused: int
-    texts_reused: int
-    damaged: int = 0
-    """entries that exist but cannot be used; they are among the missing and will be replaced"""
-
-    @property
-    def is_complete(self) -> bool:
-        """True when nothing has to be encoded."""
-        return not self.missing_latents and not self.missing_texts
+__all__ = ["EncodingReport", "condition_of", "encode_missing"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +36,12 @@ class EncodingReport:
     """pixel frames of all items"""
     damaged: int
     seconds: float
+    conditioning: str = "none"
+    """ConditionKind.name of the set"""
+    conditions_encoded: int = 0
+    conditions_reused: int = 0
+    stills: int = 0
+    """items of one frame"""
 
     def sentences(self) -> str:
         """Plain text for the node."""
@@ -94,51 +50,16 @@ class EncodingReport:
             f"latents: {self.latents_encoded} encoded, {self.latents_reused} reused",
             f"texts: {self.texts_encoded} encoded, {self.texts_reused} reused "
             "(captions, the empty prompt and the default negative prompt)",
-            f"{self.seconds:.1f} s",
         ]
+        if self.conditioning != "none":
+            counts = f"{self.conditions_encoded} encoded, {self.conditions_reused} reused"
+            lines.append(f"given frames ({self.conditioning}): {counts}")
+            if self.stills:
+                lines.append(f"stills: {self.stills}, each given whole as its own first frame")
+        lines.append(f"{self.seconds:.1f} s")
         if self.damaged:
             lines.append(f"{self.damaged} damaged cache entries were replaced")
         return "\n".join(lines)
-
-
-def plan_encoding(
-    dataset: Dataset,
-    cache: LatentCache,
-    *,
-    vae_identity: str,
-    text_identity: str,
-    space: LatentSpace,
-    rebuild: bool = False,
-    should_stop: Callable[[], bool] | None = None,
-) -> EncodingPlan:
-    """Compare a dataset with the cache. Entries are read and checked, so a damaged one counts as
-    missing.
-
-    `rebuild` treats every entry as missing.
-    """
-    items: list[CacheItem] = []
-    samples: dict[str, Sample] = {}
-    try:
-        for part in dataset.parts:
-            for sample in part.samples:
-                _stop_if(should_stop)
-                digest = _digest(sample, cache, should_stop)
-                how = {**_transform(sample, dataset.fps), "space": space.name}
-                key = latent_key(content_digest=digest, transform=how, encoder_identity=vae_identity)
-                samples.setdefault(key, sample)
-                items.append(_item(sample, key, part.config.num_repeats, text_identity))
-    finally:
-        cache.save_digests()
-    cache_set = CacheSet(
-        items=tuple(items),
-        empty_text_key=text_key("", text_identity),
-        negative_text_key=text_key(DEFAULT_NEGATIVE_PROMPT, text_identity),
-        latent_space=space.name,
-        fps=dataset.fps,
-        vae_identity=vae_identity,
-        text_identity=text_identity,
-    )
-    return _compare(cache_set, samples, cache, rebuild, should_stop)
 
 
 def encode_missing(
@@ -147,6 +68,7 @@ def encode_missing(
     *,
     codec: LatentCodec | None,
     text_encoder: TextEncoder | None,
+    image_encoder: ImageEncoder | None = None,
     video: VideoProcess,
     progress: Progress | None = None,
     should_stop: Callable[[], bool] | None = None,
@@ -157,127 +79,91 @@ def encode_missing(
     work.
     """
     start = time.monotonic()
-    _check_encoders(plan, codec, text_encoder)
-    done, total = 0, len(plan.missing_texts) + len(plan.missing_latents)
-    for task in plan.missing_texts:
-        _stop_if(should_stop)
-        assert text_encoder is not None
-        cache.write_text(task.key, text_encoder.encode(task.text), task.text[:60] or "the empty prompt")
-        done += 1
+    _check_encoders(plan, codec, text_encoder, image_encoder)
+    work = [*plan.missing_texts, *_by_clip(plan)]
+    clips = _Clips(video, plan.cache_set.fps)
+    for done, task in enumerate(work, 1):
+        stop_if(should_stop)
+        if isinstance(task, TextTask):
+            assert text_encoder is not None
+            name = task.text[:60]
+            cache.write_text(task.key, text_encoder.encode(task.text), name or "the empty prompt")
+        else:
+            assert codec is not None
+            name = task.sample.name
+            if isinstance(task, LatentTask):
+                cache.write_latent(task.key, _encode(task, clips.pixels(task.sample), codec), name)
+            else:
+                given = condition_of(clips.pixels(task.sample), plan.cache_set.kind, codec, image_encoder)
+                cache.write_condition(task.key, given, name)
         if progress is not None:
-            progress(done, total, task.text[:60])
-    for task in plan.missing_latents:
-        _stop_if(should_stop)
-        assert codec is not None
-        cache.write_latent(task.key, _encode(task, plan.cache_set.fps, codec, video), task.sample.name)
-        done += 1
-        if progress is not None:
-            progress(done, total, task.sample.name)
+            progress(done, len(work), name)
     return _report(plan, cache.write_set(plan.cache_set), time.monotonic() - start)
 
 
-def _compare(
-    cache_set: CacheSet,
-    samples: dict[str, Sample],
-    cache: LatentCache,
-    rebuild: bool,
-    should_stop: Callable[[], bool] | None,
-) -> EncodingPlan:
-    shapes = {item.latent_key: cache_set.latent_shape(item) for item in cache_set.items}
-    texts = {cache_set.empty_text_key: "", cache_set.negative_text_key: DEFAULT_NEGATIVE_PROMPT}
-    texts.update({item.text_key: item.caption for item in cache_set.items})
-    damaged = 0
+def condition_of(
+    pixels: Tensor, kind: ConditionKind, codec: LatentCodec, image_encoder: ImageEncoder | None
+) -> dict[str, Tensor]:
+    """What a clip (F, H, W, 3) in [0, 1] is conditioned on when some of its own frames are given.
 
-    def is_missing(kind: str, key: str, shape: tuple[int, ...] | None = None) -> bool:
-        nonlocal damaged
-        _stop_if(should_stop)
-        exists = cache.has_latent(key) if kind == "latent" else cache.has_text(key)
-        if not exists or rebuild:
-            return True
-        sound = cache.is_sound(kind, key, shape)
-        damaged += not sound
-        return not sound
-
-    latents = [
-        LatentTask(key, sample, shapes[key])
-        for key, sample in samples.items()
-        if is_missing("latent", key, shapes[key])
-    ]
-    prompts = [TextTask(key, text) for key, text in texts.items() if is_missing("text", key)]
-    return EncodingPlan(
-        tuple(latents),
-        tuple(prompts),
-        cache_set,
-        latents_reused=len(samples) - len(latents),
-        texts_reused=len(texts) - len(prompts),
-        damaged=damaged,
-    )
+    The frames that are not given are mid grey and go through the VAE with the rest: encoded grey is no zero latent.
+    """
+    latent = codec.encode(given_frames(pixels, kind.frames))
+    tensors = {"channels": with_mask(latent, len(pixels), kind.frames)}
+    if kind.vision:
+        assert image_encoder is not None
+        tensors["image_tokens"] = torch.cat([image_encoder.encode(pixels[frame]) for frame in kind.frames])
+    return tensors
 
 
-def _item(sample: Sample, key: str, repeats: int, text_identity: str) -> CacheItem:
-    return CacheItem(
-        latent_key=key,
-        text_key=text_key(sample.caption, text_identity),
-        num_frames=sample.bucket.num_frames,
-        height=sample.bucket.height,
-        width=sample.bucket.width,
-        repeats=repeats,
-        name=sample.name,
-        caption=sample.caption,
-    )
+def _by_clip(plan: EncodingPlan) -> list[LatentTask | ConditionTask]:
+    """Both tasks of one clip beside each other, so that it is decoded once."""
+    tasks: list[LatentTask | ConditionTask] = [*plan.missing_latents, *plan.missing_conditions]
+    order = {item.latent_key: place for place, item in enumerate(plan.cache_set.items)}
+    order |= {item.condition_key: order[item.latent_key] for item in plan.cache_set.items}
+    return sorted(tasks, key=lambda task: order[task.key])
 
 
-def _transform(sample: Sample, fps: float) -> dict[str, Any]:
-    """All that decides which pixels the encoder sees, as JSON data; stills have no frame rate."""
-    bucket = sample.bucket
-    size = {"width": bucket.width, "height": bucket.height, "fit": "cover"}
-    if sample.kind == "still":
-        return {"kind": "still", **size}
-    return {"kind": "clip", **size, "num_frames": bucket.num_frames, "fps": fps, "start_s": 0.0}
+class _Clips:
+    """Decodes clips; remembers the last one."""
+
+    def __init__(self, video: VideoProcess, fps: float) -> None:
+        self._video, self._fps = video, fps
+        self._last: tuple[Sample, Tensor] | None = None
+
+    def pixels(self, sample: Sample) -> Tensor:
+        """(F, H, W, 3) float32 in [0, 1]."""
+        if self._last is None or self._last[0] is not sample:
+            bucket = sample.bucket
+            frames = self._video.read(
+                sample.path, fps=self._fps, num_frames=bucket.num_frames, width=bucket.width, height=bucket.height
+            )
+            require_unchanged(sample)
+            self._last = sample, torch.from_numpy(frames).float() / 255  # pyright: ignore[reportUnknownMemberType]
+        return self._last[1]
 
 
-def _digest(sample: Sample, cache: LatentCache, should_stop: Callable[[], bool] | None) -> str:
-    try:
-        _require_unchanged(sample)
-        return cache.digest_of(sample.path, should_stop)
-    except FileError as error:
-        _stop_if(should_stop)
-        raise DatasetError(str(error)) from error
-
-
-def _encode(task: LatentTask, fps: float, codec: LatentCodec, video: VideoProcess) -> Tensor:
-    sample = task.sample
-    frames = video.read(
-        sample.path,
-        fps=fps,
-        num_frames=sample.bucket.num_frames,
-        width=sample.bucket.width,
-        height=sample.bucket.height,
-    )
-    _require_unchanged(sample)
-    latent = codec.encode(torch.from_numpy(frames).float() / 255)  # pyright: ignore[reportUnknownMemberType]
+def _encode(task: LatentTask, pixels: Tensor, codec: LatentCodec) -> Tensor:
+    latent = codec.encode(pixels)
     if tuple(latent.shape) != task.shape:
         raise CacheError(
-            f"The VAE returned shape {list(latent.shape)} for {sample.name}; "
+            f"The VAE returned shape {list(latent.shape)} for {task.sample.name}; "
             f"{list(task.shape)} was expected. Choose the VAE that belongs to the model."
         )
     return latent
 
 
-def _require_unchanged(sample: Sample) -> None:
-    try:
-        same = file_identity(sample.path) == sample.identity
-    except OSError as error:
-        raise DatasetError(f"{sample.name} is gone since it was scanned. Queue again.") from error
-    if not same:
-        raise DatasetError(f"{sample.name} changed since it was scanned. Queue again.")
-
-
-def _check_encoders(plan: EncodingPlan, codec: LatentCodec | None, text_encoder: TextEncoder | None) -> None:
+def _check_encoders(
+    plan: EncodingPlan,
+    codec: LatentCodec | None,
+    text_encoder: TextEncoder | None,
+    image_encoder: ImageEncoder | None,
+) -> None:
     wanted = plan.cache_set
-    if plan.missing_latents:
+    if plan.needs_vae:
         if codec is None:
-            raise CacheError(f"{len(plan.missing_latents)} latents are missing. Connect a VAE to CacheLatents.")
+            count = len(plan.missing_latents) or len(plan.missing_conditions)
+            raise CacheError(f"{count} latents are missing. Connect a VAE to CacheLatents.")
         if codec.identity != wanted.vae_identity or codec.space.name != wanted.latent_space:
             raise CacheError("The VAE is not the one the cache was planned for. Queue again.")
     if plan.missing_texts:
@@ -285,6 +171,14 @@ def _check_encoders(plan: EncodingPlan, codec: LatentCodec | None, text_encoder:
             raise CacheError(f"{len(plan.missing_texts)} texts are missing. Connect a CLIP to CacheLatents.")
         if text_encoder.identity != wanted.text_identity:
             raise CacheError("The text encoder is not the one the cache was planned for. Queue again.")
+    if plan.needs_vision:
+        if image_encoder is None:
+            raise CacheError(
+                f"The image tokens of {len(plan.missing_conditions)} clips are missing. Connect CLIPVisionLoader to "
+                "clip_vision of CacheLatents."
+            )
+        if image_encoder.identity != wanted.vision_identity:
+            raise CacheError("The CLIP vision encoder is not the one the cache was planned for. Queue again.")
 
 
 def _report(plan: EncodingPlan, fingerprint: str, seconds: float) -> EncodingReport:
@@ -299,9 +193,8 @@ def _report(plan: EncodingPlan, fingerprint: str, seconds: float) -> EncodingRep
         frames=sum(item.num_frames for item in items),
         damaged=plan.damaged,
         seconds=seconds,
+        conditioning=plan.cache_set.conditioning,
+        conditions_encoded=len(plan.missing_conditions),
+        conditions_reused=plan.conditions_reused,
+        stills=sum(item.num_frames == 1 for item in items),
     )
-
-
-def _stop_if(should_stop: Callable[[], bool] | None) -> None:
-    if should_stop is not None and should_stop():
-        raise Stopped("Stopped while caching.")

@@ -1,8 +1,8 @@
-"""One cache entry as bytes: a safetensors file with a single bfloat16 tensor and the SHA-256 of its
-payload.
+"""One cache entry as bytes: a safetensors file of bfloat16 tensors (one for a latent or a text) and the SHA-256 of
+its payload.
 
 Owns the format and every check made before a byte of it is trusted. The reader is ours because it
-must be stricter than a general one: exactly one tensor of the expected name, offsets without a
+must be stricter than a general one: only tensors of the expected names, offsets without a
 hole, a known key, finite values.
 """
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from collections.abc import Collection, Mapping
 from typing import Any, cast
 
 import torch
@@ -28,33 +29,43 @@ class _DamagedError(ValueError):
     """Internal: what is wrong with the bytes, without the name of the file."""
 
 
-def pack_entry(tensor: Tensor, *, kind: str, key: str) -> bytes:
-    """`tensor` as the bytes of an entry file, stored in bfloat16. The caller has checked shape and
+def pack_entry(tensors: Mapping[str, Tensor], *, key: str) -> bytes:
+    """`tensors` as the bytes of an entry file, stored in bfloat16. The caller has checked shapes and
     finiteness.
     """
     from safetensors.torch import save
 
-    stored = tensor.detach().to("cpu", torch.bfloat16).contiguous()
-    digest = hashlib.sha256(_bytes_of(stored)).hexdigest()
-    return save({kind: stored}, metadata={"key": key, "sha256": digest})
+    stored = {name: tensors[name].detach().to("cpu", torch.bfloat16).contiguous() for name in sorted(tensors)}
+    digest = hashlib.sha256()
+    for tensor in stored.values():  # safetensors lays tensors of one dtype down by name
+        digest.update(_bytes_of(tensor))
+    return save(stored, metadata={"key": key, "sha256": digest.hexdigest()})
 
 
-def unpack_entry(data: bytearray, *, kind: str, key: str) -> Tensor:
-    """The bfloat16 tensor of an entry, sharing memory with `data`; ValueError says what is bad."""
+def unpack_entry(data: bytearray, *, allowed: Collection[str], key: str) -> dict[str, Tensor]:
+    """The bfloat16 tensors of an entry by name, sharing memory with `data`; ValueError says what is bad."""
     header, payload_start = _header(data)
     metadata = _object(header.pop("__metadata__", None))
-    if set(header) != {kind}:
-        raise _DamagedError(f'it must hold exactly one tensor named "{kind}"')
+    if not header or not set(header) <= set(allowed):
+        names = ", ".join(allowed)
+        raise _DamagedError(
+            f'it must hold exactly one tensor named "{names}"'
+            if len(allowed) == 1
+            else f"it must hold some of the tensors {names} and no others"
+        )
     if metadata.get("key") != key:
         raise _DamagedError("it belongs to another key")
-    shape = _shape(header[kind], len(data) - payload_start)
+    places = _places(header, len(data) - payload_start)
     payload = memoryview(data)[payload_start:]
     if hashlib.sha256(payload).hexdigest() != metadata.get("sha256"):
         raise _DamagedError("its checksum does not match")
-    tensor = torch.frombuffer(data, dtype=torch.bfloat16, offset=payload_start).view(shape)
-    if not bool(torch.isfinite(tensor).all()):
+    tensors = {
+        name: torch.frombuffer(data, dtype=torch.bfloat16, count=count, offset=payload_start + start).view(shape)
+        for name, start, count, shape in places
+    }
+    if not all(bool(torch.isfinite(tensor).all()) for tensor in tensors.values()):
         raise _DamagedError("it holds NaN or infinity")
-    return tensor
+    return tensors
 
 
 def _header(data: bytearray) -> tuple[dict[str, Any], int]:
@@ -72,17 +83,33 @@ def _object(value: Any) -> dict[str, Any]:
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
-def _shape(entry: Any, payload_bytes: int) -> tuple[int, ...]:
-    """The shape, once it is sure that it describes exactly the payload."""
+def _places(header: dict[str, Any], payload_bytes: int) -> list[tuple[str, int, int, tuple[int, ...]]]:
+    """(name, first byte, values, shape) of every tensor, once it is sure that they tile exactly the payload."""
+    found = [(name, *_place(entry)) for name, entry in header.items()]
+    end = 0
+    for _name, start, count, _shape in sorted(found, key=lambda place: place[1]):
+        if start != end:
+            raise _DamagedError("its shapes do not match its length")
+        end = start + 2 * count
+    if end != payload_bytes:
+        raise _DamagedError("its shapes do not match its length")
+    return found
+
+
+def _place(entry: Any) -> tuple[int, int, tuple[int, ...]]:
     known = _object(entry)
     if known.get("dtype") != "BF16":
         raise _DamagedError("its tensor is not bfloat16")
     shape: list[int] = known.get("shape", [])
     if type(shape) is not list or not all(type(n) is int and 0 < n < 1 << 24 for n in shape):
         raise _DamagedError("its shape is not a list of positive sizes")
-    if 2 * math.prod(shape) != payload_bytes or known.get("data_offsets") != [0, payload_bytes]:
+    count, offsets = math.prod(shape), known.get("data_offsets")
+    if type(offsets) is not list or not all(type(n) is int and n >= 0 for n in cast("list[Any]", offsets)):
+        raise _DamagedError("its offsets are not a list of sizes")
+    start = cast("list[int]", offsets)[0] if offsets else -1
+    if offsets != [start, start + 2 * count]:
         raise _DamagedError("its shape does not match its length")
-    return tuple(shape)
+    return start, count, tuple(shape)
 
 
 def _bytes_of(tensor: Tensor) -> memoryview:

@@ -19,6 +19,7 @@ from ..files import file_identity, lies_under
 from ..video import ClipInfo, VideoProcess, shown
 from .bucket import Bucket, assign_bucket, frames_sentence, is_frame_count, nearest_frames
 from .captions import LINK_OUTSIDE, caption_with_trigger, read_caption
+from .conditioning import condition_named
 
 __all__ = [
     "CLIP_SUFFIXES",
@@ -90,8 +91,11 @@ class DatasetConfig(Config):
     """
     size_multiple: int = 16
     """both sides are multiples of this: 16, or 32 for TI2V-5B"""
+    conditioning: str = "none"
+    """what the model reads beside latent and caption: ConditionKind.name"""
 
     def __post_init__(self) -> None:
+        condition_named(self.conditioning)
         if not is_frame_count(self.num_frames):
             raise ConfigError(f"num_frames is {self.num_frames}; Wan needs 4n+1. {frames_sentence(self.num_frames)}")
         if self.num_frames > 1001:

@@ -3,7 +3,7 @@
 from .block import Constants, VaceBlock, WanBlock
 from .conditioning import Conditioning
 from .kernels import ATTENTIONS, check_attention, check_attention_name
-from .latents import WAN21_LATENTS, WAN22_LATENTS, LatentCodec, LatentSpace, TextEncoder
+from .latents import WAN21_LATENTS, WAN22_LATENTS, ImageEncoder, LatentCodec, LatentSpace, TextEncoder
 from .numerics import Numerics
 from .shape import WanShape
 from .transformer import Carrier, WanTransformer
@@ -15,6 +15,7 @@ __all__ = [
     "Carrier",
     "Conditioning",
     "Constants",
+    "ImageEncoder",
     "LatentCodec",
     "LatentSpace",
     "Numerics",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
+import torch
 from torch import Tensor
 
 from ..errors import ConfigError
@@ -31,6 +32,11 @@ class Conditioning:
     """(B, 16, H, W) latent of a reference image (Fun models with `ref_conv`); optional, without it no frame is added"""
     camera: Tensor | None = None
     """(B, 24, F, 8 H, 8 W) Pluecker rays at pixel size, four frames folded into channels (Fun-Control-Camera)"""
+
+    def to(self, device: torch.device) -> Conditioning:
+        """The same on `device`."""
+        values = ((field.name, getattr(self, field.name)) for field in fields(self))
+        return replace(self, **{name: value.to(device) for name, value in values if isinstance(value, Tensor)})
 
 
 def check_conditioning(shape: WanShape, latent: Tensor, timestep: Tensor, text: Tensor, given: Conditioning) -> None:

@@ -1,6 +1,6 @@
-"""The latent spaces Wan models were trained in, and the two protocols through which encoders come in.
+"""The latent spaces Wan models were trained in, and the three protocols through which encoders come in.
 
-The VAE and the text encoder belong to ComfyUI; the engine knows them only by what they must do.
+The VAE and the encoders of texts and images belong to ComfyUI; the engine knows them only by what they must do.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-__all__ = ["WAN21_LATENTS", "WAN22_LATENTS", "LatentCodec", "LatentSpace", "TextEncoder"]
+__all__ = ["WAN21_LATENTS", "WAN22_LATENTS", "ImageEncoder", "LatentCodec", "LatentSpace", "TextEncoder"]
 
 
 @dataclass(frozen=True)
@@ -97,4 +97,16 @@ class TextEncoder(Protocol):
 
     def encode(self, text: str) -> Tensor:
         """The features (L, 4096) float32 of one prompt, trimmed to its real tokens (L <= 512), on the CPU."""
+        ...
+
+
+class ImageEncoder(Protocol):
+    """A CLIP vision encoder (ViT-H/14 for Wan 2.1) as the engine sees it."""
+
+    identity: str
+    """names the encoder's weights; part of the key of every condition with image tokens"""
+
+    def encode(self, pixels: Tensor) -> Tensor:
+        """The tokens (257, 1280) float32 of one image (H, W, 3) float32 in [0, 1], on the CPU: the output of the last
+        but one layer, for the whole picture squeezed into a square (official Wan does not crop it)."""
         ...

@@ -57,6 +57,9 @@ class TrainConfig(Config):
     """dtype of the LoRA file; the resume state is always float32"""
     max_bad_steps: int = 10
     """non-finite steps in a row after which the run stops"""
+    first_frame_conditioning_p: float = 0.5
+    """TI2V-5B only: share of clips trained as image-to-video (first latent frame given clean, loss on the rest), the
+    others as text-to-video. Half and half, because people use that model both ways; 0 = text-to-video, 1 = always"""
 
     def __post_init__(self) -> None:
         _choice("optimizer", self.optimizer, OPTIMIZERS)
@@ -82,6 +85,7 @@ class TrainConfig(Config):
             ("sigmoid_scale", 0.01, 100.0),
             ("caption_dropout", 0.0, 1.0),
             ("max_bad_steps", 1, 1_000_000),
+            ("first_frame_conditioning_p", 0.0, 1.0),
         ):
             value = getattr(self, name)
             if not low <= value <= high:

@@ -6,7 +6,6 @@ import json
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from ..control import Control
-from ..data import CacheSet, LatentCache, pad_text
 from ..errors import Stopped
 from ..events import DecodeWanted, Emit, Note, SampleReady, Stage
 from ..files import atomic_write_bytes, atomic_write_json
-from ..model import LatentSpace, WanTransformer
-from ..sample import SampleConfig, generate
+from ..model import WanTransformer
+from ..sample import generate
+from .preview_inputs import PreviewInputs
 
 __all__ = ["Previewer"]
 
@@ -27,50 +26,24 @@ _log = logging.getLogger(__name__)
 DECODE_TIMEOUT_S = 900.0
 
 
-@dataclass(frozen=True)
-class _Prompt:
-    text: Tensor
-    negative: Tensor
-
-
 class Previewer:
-    """Renders one SampleConfig again and again with the same noise, so that clips of different steps compare."""
+    """Renders the same inputs again and again, from the same noise."""
 
     def __init__(
-        self,
-        model: WanTransformer,
-        cache: LatentCache,
-        cache_set: CacheSet,
-        config: SampleConfig,
-        space: LatentSpace,
-        directory: Path,
-        *,
-        emit: Emit,
-        control: Control,
+        self, model: WanTransformer, inputs: PreviewInputs, directory: Path, *, emit: Emit, control: Control
     ) -> None:
         """`directory` is the run (or job) directory; files in events are relative to it."""
-        self._model, self._space, self._directory = model, space, directory
-        self._config, self._preset = config, config.resolved()
+        self._model, self._inputs, self._directory = model, inputs, directory
+        self._preset = inputs.config.resolved()
         self._emit, self._control = emit, control
-        keys = config.prompt_keys or (cache_set.items[0].text_key,)
-        negative = pad_text(cache.read_text(config.negative_key or cache_set.negative_text_key))
-        self._prompts = [_Prompt(pad_text(cache.read_text(key)), negative) for key in keys]
-        self._noise_shape = self._shape(cache_set)
-
-    def _shape(self, cache_set: CacheSet) -> tuple[int, ...]:
-        first = cache_set.items[0]
-        frames = self._config.num_frames or first.num_frames
-        height, width = self._config.height or first.height, self._config.width or first.width
-        stride = self._space.spatial_stride
-        return (1, self._space.channels, self._space.latent_frames(frames), height // stride, width // stride)
 
     def render(self, step: int, name: str, folder: str = "samples") -> None:
         """One clip per prompt under `<folder>/<name>_p<i>`. A failure is a note, a stop is raised."""
         was_training = self._model.training
         self._model.train(False)
         try:
-            for index in range(len(self._prompts)):
-                self._render_one(step, f"{name}_p{index}", folder, self._prompts[index])
+            for index, text in enumerate(self._inputs.texts):
+                self._render_one(step, f"{name}_p{index}", folder, text)
         except Stopped:
             raise
         except Exception as error:  # out of memory, a full disk, a decoder that broke: the run is worth more
@@ -79,15 +52,15 @@ class Previewer:
         finally:
             self._model.train(was_training)
 
-    def _render_one(self, step: int, sample_id: str, folder: str, prompt: _Prompt) -> None:
-        # ComfyUI's prepare_noise: one CPU generator, standard normal, float32.
-        noise = torch.randn(self._noise_shape, generator=torch.Generator("cpu").manual_seed(self._config.seed))
+    def _render_one(self, step: int, sample_id: str, folder: str, text: Tensor) -> None:
         latent = generate(
             self._model,
-            prompt.text[None],
-            prompt.negative[None],
-            noise,
+            text[None],
+            self._inputs.negative[None],
+            self._inputs.noise(),
             self._preset,
+            conditioning=self._inputs.conditioning,
+            first_frame=self._inputs.first_frame,
             on_step=self._on_denoise,
         )
         file = f"{folder}/{sample_id}.latent"

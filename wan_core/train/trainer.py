@@ -10,51 +10,24 @@ import math
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..control import Control
-from ..data import Batch, Batches
+from ..data import Batches
 from ..errors import Stopped, TrainingError
 from ..events import Emit, Evaluated, Stage, StepDone, StepSkipped
-from ..flow import add_noise, draw_noise, draw_sigma, seeded_generator, velocity_loss, velocity_target
+from ..flow import draw_noise, draw_sigma, seeded_generator, velocity_loss
 from ..lora import LoraWeights, adapter_parameters
 from ..model import WanTransformer
 from .config import TrainConfig
 from .group import Group
+from .noised import NoisedBatch, TargetFunction, noise_batch, true_velocity
 from .optimizer import learning_rate_at, load_optimizer_state, make_optimizer, optimizer_state
 
-__all__ = ["NoisedBatch", "TargetFunction", "Trainer", "true_velocity"]
-
-
-@dataclass(frozen=True)
-class NoisedBatch:
-    """One micro-batch as the model sees it, on the model's first device."""
-
-    latent: Tensor
-    """(B, C, F, H, W) float32, clean"""
-    noise: Tensor
-    noised: Tensor
-    sigma: Tensor
-    """(B,)"""
-    text: Tensor
-    """(B, 512, D)"""
-
-    @property
-    def timestep(self) -> Tensor:
-        return self.sigma * 1000
-
-
-TargetFunction = Callable[[NoisedBatch], Tensor]
-"""What the model should predict for a batch, (B, C, F, H, W)."""
-
-
-def true_velocity(batch: NoisedBatch) -> Tensor:
-    """The flow-matching target noise - latent."""
-    return velocity_target(batch.latent, batch.noise)
+__all__ = ["Trainer"]
 
 
 class Trainer:
@@ -72,16 +45,19 @@ class Trainer:
         config: TrainConfig,
         *,
         sigma_range: tuple[float, float] = (0.0, 1.0),
+        first_frame_share: float = 0.0,
         emit: Emit,
         control: Control,
         group: Group | None = None,
         target: TargetFunction = true_velocity,
     ) -> None:
+        """`first_frame_share`: of the clips whose first latent frame is given clean (TI2V); 0 for other models."""
         self.model, self.batches, self.config = model, batches, config
         self.step = 0
         self.bad_in_a_row = 0
         self.parameters = adapter_parameters(model)
         self._empty_text, self._sigma_range, self._target = empty_text, sigma_range, target
+        self._first_frame_share = first_frame_share
         self._emit, self._control, self._group = emit, control, group or Group()
         self._optimizer = make_optimizer(self.parameters, config)
         self._device = next(model.parameters()).device
@@ -135,10 +111,12 @@ class Trainer:
         try:
             for item in items:
                 batch = self.batches.load([item])
+                given = self._given(batch.latents, "evaluation", item.latent_key)
                 for timestep in timesteps:
                     self._raise_if_stopped()
                     noise = draw_noise(batch.latents.shape, seeded_generator("evaluation", item.latent_key, timestep))
-                    noised = self._noised(batch, noise, torch.tensor([timestep / 1000]), batch.texts)
+                    sigma = torch.tensor([timestep / 1000])
+                    noised = noise_batch(batch, noise, sigma, batch.texts, self._device, given)
                     with torch.no_grad():
                         sums[timestep] += float(self._loss(noised))
                     done += 1
@@ -188,14 +166,18 @@ class Trainer:
         if self.model.checkpoint_keeps_rng:
             torch.manual_seed(seeded_generator(config.seed, "dropout", place).initial_seed())
         noise = draw_noise(batch.latents.shape, seeded_generator(config.seed, "noise", place))
-        return self._noised(batch, noise, sigma, texts), float(sigma.mean()) * 1000
+        given = self._given(batch.latents, config.seed, place)
+        return noise_batch(batch, noise, sigma, texts, self._device, given), float(sigma.mean()) * 1000
 
-    def _noised(self, batch: Batch, noise: Tensor, sigma: Tensor, texts: Tensor) -> NoisedBatch:
-        latent, noise, level, text = (t.to(self._device) for t in (batch.latents, noise, sigma, texts))
-        return NoisedBatch(latent, noise, add_noise(latent, noise, level), level, text)
+    def _given(self, latents: Tensor, *draw: int | str) -> Tensor | None:
+        """Which samples (B,) of the draw named so are given their first latent frame. A still has no other one."""
+        if not self._first_frame_share or latents.shape[2] == 1:
+            return None
+        return torch.rand(len(latents), generator=seeded_generator("first frame", *draw)) < self._first_frame_share
 
     def _loss(self, batch: NoisedBatch) -> Tensor:
-        return velocity_loss(self.model(batch.noised, batch.timestep, batch.text), self._target(batch))
+        prediction = self.model(batch.noised, batch.timestep, batch.text, batch.conditioning)
+        return velocity_loss(prediction, self._target(batch), batch.trained)
 
     def _apply(self, step: int, loss: Tensor, timestep: float, started: float) -> None:
         """Clip, check, update and report one step; a non-finite one is skipped whole."""

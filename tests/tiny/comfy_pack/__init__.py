@@ -1,4 +1,4 @@
-"""Test-only node pack: a tiny umT5 text encoder, built from ComfyUI's own classes.
+"""Test-only node pack: a tiny umT5 text encoder, CLIP vision encoder and Wan 2.2 VAE, of ComfyUI's own classes.
 
 CLIPLoader needs the real 256384 x 4096 embedding table. This node builds the same `CLIP` object around one layer and a
 tokenizer of some 150 entries: text width 4096 and 512 tokens as the real one, weights the same every time. Words of the
@@ -90,5 +90,87 @@ class TinyWanCLIPLoader:
         return (_tiny_clip(seed),)
 
 
-NODE_CLASS_MAPPINGS = {"TinyWanCLIPLoader": TinyWanCLIPLoader}
-NODE_DISPLAY_NAME_MAPPINGS = {"TinyWanCLIPLoader": "Tiny Wan CLIP (tests)"}
+def _fill(model: Any, seed: int) -> None:
+    """Random weights, scaled so that activations stay near one."""
+    import torch
+
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, value in sorted(model.named_parameters()):
+            values = torch.randn(value.shape, generator=generator)
+            if value.ndim == 1 or name.endswith("gamma"):
+                values = 0.1 * values if name.endswith("bias") else 1 + 0.2 * values
+            else:
+                values = values / math.sqrt(math.prod(value.shape[1:]))
+            value.copy_(values)
+
+
+class TinyWanCLIPVisionLoader:
+    """Output: a CLIP_VISION with the 257 tokens of 1280 values of ViT-H, from two layers. (CLIPVisionLoader tells a
+    ViT-H by its 31st layer.)"""
+
+    CATEGORY = "tests"
+    FUNCTION = "load"
+    RETURN_TYPES = ("CLIP_VISION",)
+
+    @classmethod
+    def INPUT_TYPES(cls) -> dict[str, Any]:
+        return {"optional": {"seed": ("INT", {"default": 23, "min": 0, "max": 2**31})}}
+
+    def load(self, seed: int = 23) -> tuple[Any]:
+        import json
+        import tempfile
+        from pathlib import Path
+
+        import comfy.clip_vision
+
+        shipped = Path(comfy.clip_vision.__file__).with_name("clip_vision_config_h.json")
+        tiny = json.loads(shipped.read_text()) | {"num_hidden_layers": 2, "intermediate_size": 64, "projection_dim": 16}
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "tiny.json"
+            file.write_text(json.dumps(tiny))
+            vision = comfy.clip_vision.ClipVisionModel(str(file))
+        _fill(vision.model, seed)
+        return (vision,)
+
+
+class TinyWan22VAELoader:
+    """Output: a VAE of 48 channels as VAELoader makes it from wan2.2_vae, but narrow. (VAELoader knows one width.)"""
+
+    CATEGORY = "tests"
+    FUNCTION = "load"
+    RETURN_TYPES = ("VAE",)
+
+    @classmethod
+    def INPUT_TYPES(cls) -> dict[str, Any]:
+        return {"optional": {"seed": ("INT", {"default": 24, "min": 0, "max": 2**31})}}
+
+    def load(self, seed: int = 24) -> tuple[Any]:
+        import comfy.ldm.wan.vae2_2
+        import comfy.sd
+
+        wide = comfy.ldm.wan.vae2_2.WanVAE
+
+        def narrow(**size: Any) -> Any:
+            return wide(**{**size, "dim": 8, "dec_dim": 8})
+
+        shape = {"dim_mult": [1, 2, 4, 4], "num_res_blocks": 2, "attn_scales": [], "dropout": 0.0}
+        model = narrow(z_dim=48, temperal_downsample=[False, True, True], **shape)
+        _fill(model, seed)
+        comfy.ldm.wan.vae2_2.WanVAE = narrow
+        try:
+            return (comfy.sd.VAE(sd=dict(model.state_dict())),)
+        finally:
+            comfy.ldm.wan.vae2_2.WanVAE = wide
+
+
+NODE_CLASS_MAPPINGS = {
+    "TinyWanCLIPLoader": TinyWanCLIPLoader,
+    "TinyWanCLIPVisionLoader": TinyWanCLIPVisionLoader,
+    "TinyWan22VAELoader": TinyWan22VAELoader,
+}
+NODE_DISPLAY_NAME_MAPPINGS = {
+    "TinyWanCLIPLoader": "Tiny Wan CLIP (tests)",
+    "TinyWanCLIPVisionLoader": "Tiny Wan CLIP Vision (tests)",
+    "TinyWan22VAELoader": "Tiny Wan 2.2 VAE (tests)",
+}

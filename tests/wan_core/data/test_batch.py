@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 import torch
@@ -151,3 +152,25 @@ def test_impossible_settings_are_refused(cache):
         Batches(one, cache, seed=0, batch_size=1, rank=2, world=2)
     with pytest.raises(CacheError, match="no clips"):
         Batches(make_set([]), cache, seed=0, batch_size=1)
+
+
+def test_a_batch_carries_what_its_clips_are_conditioned_on(cache_set, cache):
+    assert Batches(cache_set, cache, seed=7, batch_size=2).at(0).conditioning is None
+    items = []
+    for number, item in enumerate(cache_set.items):
+        key = f"{1000 + number:064x}"
+        channels = torch.full((20, 2, 4, item.width // 8), float(number))
+        cache.write_condition(key, {"channels": channels, "image_tokens": torch.full((257, 20), float(number))})
+        items.append(replace(item, condition_key=key))
+    given = replace(cache_set, items=tuple(items), conditioning="first_vision")
+    batches = Batches(given, cache, seed=7, batch_size=2)
+    for step in range(5):
+        batch = batches.at(step)
+        numbers = [float(name.removeprefix("clip_")) for name in batch.names]
+        assert batch.conditioning is not None
+        assert batch.conditioning.channels is not None
+        assert batch.conditioning.image_tokens is not None
+        assert batch.conditioning.channels.shape == (len(numbers), 20, 2, 4, batch.latents.shape[-1])
+        assert batch.conditioning.channels[:, 0, 0, 0, 0].tolist() == numbers
+        assert batch.conditioning.image_tokens[:, 0, 0].tolist() == numbers
+        assert batch.conditioning.channels.dtype == batch.conditioning.image_tokens.dtype == torch.float32

@@ -6,14 +6,15 @@ import errno
 import json
 import os
 import re
+from dataclasses import replace
 
 import pytest
 import torch
 from safetensors.torch import save
 
-from wan_core.data import CacheItem, CacheSet, LatentCache, latent_key, text_key
+from wan_core.data import CacheItem, CacheSet, LatentCache, condition_key, latent_key, text_key
 from wan_core.data import digests as digests_module
-from wan_core.errors import CacheError
+from wan_core.errors import CacheError, ConfigError
 
 KEY = latent_key(content_digest="ab" * 32, transform={"width": 32}, encoder_identity="vae")
 
@@ -233,3 +234,100 @@ def test_a_damaged_memo_is_forgotten(cache, tmp_path):
     cache.root.mkdir()
     (cache.root / "digests.json").write_text('{"x": 3}')
     assert len(cache.digest_of(path)) == 64
+
+
+CONDITION = {"channels": torch.randn(20, 2, 4, 6), "image_tokens": torch.randn(257, 1280)}
+
+
+def test_a_condition_comes_back_by_name(cache):
+    cache.write_condition(KEY, CONDITION, "a.mp4")
+    assert cache.has("condition", KEY)
+    found = cache.read_condition(KEY, (16, 2, 4, 6))
+    assert set(found) == set(CONDITION)
+    for name, tensor in CONDITION.items():
+        torch.testing.assert_close(found[name], tensor.bfloat16(), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("place", [3, 60, -1, -2 * 257 * 1280, -2 * 257 * 1280 - 1])
+def test_a_flipped_bit_of_any_tensor_is_refused(cache, place):
+    cache.write_condition(KEY, CONDITION)
+    path = cache.root / "conditions" / KEY[:2] / f"{KEY}.safetensors"
+    data = bytearray(path.read_bytes())
+    data[place] ^= 4
+    path.write_bytes(data)
+    with pytest.raises(CacheError, match="Queue CacheLatents again"):
+        cache.read_condition(KEY)
+
+
+@pytest.mark.parametrize(
+    ("tensors", "words"),
+    [
+        ({}, "nothing"),
+        ({"sound": torch.zeros(2, 2)}, "sound"),
+        ({"channels": torch.zeros(20, 4, 6)}, "not 4 axes"),
+        ({"channels": torch.full((20, 2, 4, 6), float("nan"))}, "NaN"),
+    ],
+)
+def test_what_is_no_condition_is_not_written(cache, tensors, words):
+    with pytest.raises(CacheError, match=words):
+        cache.write_condition(KEY, tensors, "a.mp4")
+    assert not cache.has("condition", KEY)
+
+
+def test_a_condition_of_another_size_is_refused(cache):
+    cache.write_condition(KEY, {"vace": torch.zeros(96, 2, 4, 6), "camera": torch.zeros(24, 2, 32, 48)})
+    assert cache.is_sound("condition", KEY, (16, 2, 4, 6))
+    with pytest.raises(CacheError, match=r"its \w+ have shape .*, the clip needs"):
+        cache.read_condition(KEY, (16, 3, 4, 6))
+
+
+def test_a_latent_is_no_condition(cache, entry):
+    path = cache.root / "conditions" / KEY[:2] / entry.name
+    path.parent.mkdir(parents=True)
+    path.write_bytes(entry.read_bytes())
+    with pytest.raises(CacheError, match="some of the tensors channels, image_tokens"):
+        cache.read_condition(KEY)
+
+
+def test_every_part_of_a_condition_key_changes_it():
+    parts = {
+        "content_digest": "ab",
+        "transform": {"width": 32},
+        "encoder_identity": "vae",
+        "conditioning": "first",
+        "vision_identity": "",
+    }
+    known = {condition_key(**parts), latent_key(content_digest="ab", transform={"width": 32}, encoder_identity="vae")}
+    for name in parts:
+        known.add(condition_key(**{**parts, name: "other" if name != "transform" else {"width": 48}}))
+    assert len(known) == 2 + len(parts)
+
+
+def test_a_set_without_conditioning_keeps_the_name_it_had_before_there_was_any():
+    item = CacheItem(latent_key="c" * 64, text_key="1" * 64, num_frames=5, height=32, width=32, name="a")
+    written_before = "ca37a3b849e2885955e1e4229a988e4d"
+    found = make_set(items=(item,), empty_text_key="e" * 64, negative_text_key="f" * 64).fingerprint()
+    assert found.startswith(written_before)
+
+
+def test_conditioning_is_part_of_what_is_trained(cache):
+    plain = make_set()
+    given = make_set(items=tuple(replace(item, condition_key=KEY) for item in plain.items), conditioning="first")
+    assert cache.read_set(cache.write_set(given)) == given
+    other = replace(given, items=tuple(replace(item, condition_key="d" * 64) for item in plain.items))
+    assert len({plain.fingerprint(), given.fingerprint(), other.fingerprint()}) == 3
+    with pytest.raises(ConfigError, match='does not match conditioning "first"'):
+        make_set(conditioning="first")
+
+
+def test_verify_names_the_clip_whose_conditioning_is_gone(cache):
+    item = make_set().items[0]
+    cache.write_latent(item.latent_key, torch.zeros(make_set().latent_shape(item)))
+    for key in (item.text_key, "4" * 64, "5" * 64):
+        cache.write_text(key, torch.zeros(1, 4096))
+    given = make_set(items=(replace(item, condition_key=KEY),), conditioning="first")
+    with pytest.raises(CacheError, match=f"the conditioning of {item.name}"):
+        cache.verify(given)
+    _, *size = given.latent_shape(item)
+    cache.write_condition(KEY, {"channels": torch.zeros(20, *size)})
+    cache.verify(given)

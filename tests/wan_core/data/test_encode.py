@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from PIL import Image
 
 from wan_core.data import (
     DEFAULT_NEGATIVE_PROMPT,
@@ -53,6 +54,19 @@ class CountingText:
         return torch.full((min(len(text), 511) + 1, 4096), float(len(text)))
 
 
+class MeanVision:
+    """Image tokens that hold the mean colour."""
+
+    identity = "mean"
+
+    def __init__(self) -> None:
+        self.seen: list[torch.Tensor] = []
+
+    def encode(self, pixels: torch.Tensor) -> torch.Tensor:
+        self.seen.append(pixels)
+        return pixels.mean().expand(257, 1280)
+
+
 class Bench:
     """A folder, a cache and encoders that remember what they were asked."""
 
@@ -64,11 +78,19 @@ class Bench:
     def run(self, should_stop=None, **changes):
         """One queue of the whole data side in a fresh cache object; returns report and encoders."""
         cache = LatentCache(self.cache_root)
-        codec, text = PoolingCodec(), CountingText()
+        codec, text, self.vision = PoolingCodec(), CountingText(), MeanVision()
         config = DatasetConfig(**{**self.settings, **changes})
         dataset = Dataset((scan_folder(config, self.folder, self.video),))
         plan = self.plan(dataset, cache)
-        report = encode_missing(plan, cache, codec=codec, text_encoder=text, video=self.video, should_stop=should_stop)
+        report = encode_missing(
+            plan,
+            cache,
+            codec=codec,
+            text_encoder=text,
+            image_encoder=self.vision,
+            video=self.video,
+            should_stop=should_stop,
+        )
         return report, codec, text
 
     def plan(self, dataset, cache, **options):
@@ -78,7 +100,7 @@ class Bench:
             vae_identity="pooling",
             text_identity="counting",
             space=WAN21_LATENTS,
-            **options,
+            **{"vision_identity": "mean", **options},
         )
 
 
@@ -269,3 +291,103 @@ def test_a_vae_of_another_model_is_refused(bench):
     other.identity = "other"
     with pytest.raises(CacheError, match="not the one the cache was planned for"):
         encode_missing(plan, cache, codec=other, text_encoder=CountingText(), video=bench.video)
+
+
+def given_counts(report) -> tuple[int, int]:
+    return (report.conditions_encoded, report.conditions_reused)
+
+
+def test_an_image_to_video_clip_is_given_its_first_frame_and_grey(bench):
+    report, codec, _ = bench.run(conditioning="first")
+    assert (counts(report), given_counts(report)) == ((3, 0, 5, 0), (3, 0))
+    assert "given frames (first): 3 encoded, 0 reused" in report.sentences()
+    cache = LatentCache(bench.cache_root)
+    cache_set = cache.read_set(report.fingerprint)
+    cache.verify(cache_set)
+    for index in range(3):
+        whole, given = codec.seen[2 * index : 2 * index + 2]
+        assert torch.equal(given[0], whole[0])
+        assert bool((given[1:] == 0.5).all())
+        found = cache.read_condition(cache_set.items[index].condition_key)
+        assert set(found) == {"channels"}
+        expected = PoolingCodec().encode(given)
+        torch.testing.assert_close(found["channels"][4:].float(), expected, atol=5e-3, rtol=5e-3)
+        assert found["channels"][:4, :, 0, 0].tolist() == [[1.0, 0.0, 0.0]] * 4
+    assert bench.vision.seen == []
+
+
+def test_first_and_last_frame_bring_the_tokens_of_both(bench):
+    report, codec, _ = bench.run(conditioning="first_last_vision")
+    cache = LatentCache(bench.cache_root)
+    cache_set = cache.read_set(report.fingerprint)
+    assert cache_set.vision_identity == "mean"
+    whole, given = codec.seen[:2]
+    assert torch.equal(given[[0, -1]], whole[[0, -1]])
+    assert bool((given[1:-1] == 0.5).all())
+    tokens = cache.read_condition(cache_set.items[0].condition_key)["image_tokens"].float()
+    assert tokens.shape == (514, 1280)
+    torch.testing.assert_close(tokens[0, 0], whole[0].mean(), atol=2e-3, rtol=0)
+    torch.testing.assert_close(tokens[-1, 0], whole[-1].mean(), atol=2e-3, rtol=0)
+    assert torch.equal(bench.vision.seen[1], whole[-1])
+
+
+def test_conditioning_is_encoded_once_and_latents_are_shared_with_other_models(bench):
+    plain, *_ = bench.run()
+    given, *_ = bench.run(conditioning="first")
+    assert (counts(given), given_counts(given)) == ((0, 3, 0, 5), (3, 0))
+    again, codec, _ = bench.run(conditioning="first")
+    assert given_counts(again) == (0, 3)
+    assert codec.seen == []
+    assert again.fingerprint == given.fingerprint != plain.fingerprint
+    vision, *_ = bench.run(conditioning="first_vision")
+    assert given_counts(vision) == (3, 0)
+
+
+def test_a_damaged_condition_is_encoded_again(bench):
+    first, *_ = bench.run(conditioning="first")
+    path = sorted(bench.cache_root.glob("conditions/*/*.safetensors"))[0]
+    path.write_bytes(path.read_bytes()[:-2])
+    report, *_ = bench.run(conditioning="first")
+    assert (counts(report)[0], given_counts(report), report.damaged) == (0, (1, 2), 1)
+    assert report.fingerprint == first.fingerprint
+
+
+def test_a_still_is_given_whole(bench, tmp_path):
+    Image.new("RGB", (64, 48), (200, 100, 50)).save(bench.folder / "d.png")
+    (bench.folder / "d.txt").write_text("a still")
+    report, *_ = bench.run(conditioning="first")
+    assert "stills: 1, each given whole as its own first frame" in report.sentences()
+    cache = LatentCache(bench.cache_root)
+    item = next(i for i in cache.read_set(report.fingerprint).items if i.num_frames == 1)
+    channels = cache.read_condition(item.condition_key)["channels"]
+    assert channels.shape == (20, 1, 6, 8)
+    assert bool((channels[:4] == 1).all())
+    assert torch.equal(channels[4:], cache.read_latent(item.latent_key))
+
+
+def test_a_model_with_image_tokens_needs_an_encoder_for_them(bench):
+    config = DatasetConfig(**bench.settings, conditioning="first_vision")
+    dataset = Dataset((scan_folder(config, bench.folder, bench.video),))
+    cache = LatentCache(bench.cache_root)
+    with pytest.raises(CacheError, match="Connect CLIPVisionLoader with clip_vision_h to clip_vision of CacheLatents"):
+        bench.plan(dataset, cache, vision_identity="")
+    plan = bench.plan(dataset, cache)
+    assert plan.needs_vision
+    with pytest.raises(CacheError, match="image tokens of 3 clips are missing"):
+        encode_missing(plan, cache, codec=PoolingCodec(), text_encoder=CountingText(), video=bench.video)
+
+
+def test_control_tensors_are_not_made_from_clips(bench):
+    config = DatasetConfig(**bench.settings, conditioning="vace")
+    dataset = Dataset((scan_folder(config, bench.folder, bench.video),))
+    with pytest.raises(DatasetError, match="conditioned on vace tensors"):
+        bench.plan(dataset, LatentCache(bench.cache_root))
+
+
+def test_datasets_of_different_models_do_not_mix(bench):
+    parts = tuple(
+        scan_folder(DatasetConfig(**bench.settings, conditioning=kind), bench.folder, bench.video)
+        for kind in ("none", "first")
+    )
+    with pytest.raises(DatasetError, match=r"differ in conditioning \(none and first\)"):
+        Dataset(parts)

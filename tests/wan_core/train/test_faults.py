@@ -505,7 +505,8 @@ class TwoAtOnce(Trainer):
 
     def _draw(self, micro_step: int) -> tuple[NoisedBatch, float]:
         one, two = super()._draw(2 * micro_step)[0], super()._draw(2 * micro_step + 1)[0]
-        both = {f.name: torch.cat([getattr(one, f.name), getattr(two, f.name)]) for f in dataclasses.fields(one)}
+        pairs = {f.name: [getattr(one, f.name), getattr(two, f.name)] for f in dataclasses.fields(one)}
+        both = {name: torch.cat(pair) for name, pair in pairs.items() if pair[0] is not None}
         batch = NoisedBatch(**both)
         return batch, float(batch.sigma.mean()) * 1000
 

@@ -1,0 +1,236 @@
+"""What of a dataset is not in the cache yet. Planning needs no encoder, only the names of their weights, so a complete
+cache loads none of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import CacheError, DatasetError, Stopped
+from ..files import FileError, file_identity
+from ..model.latents import LatentSpace
+from .cache import LatentCache, condition_key, latent_key, text_key
+from .cache_set import CacheItem, CacheSet
+from .conditioning import ConditionKind
+from .dataset import Dataset
+from .prompts import DEFAULT_NEGATIVE_PROMPT
+from .scan import Sample
+
+__all__ = ["ConditionTask", "EncodingPlan", "LatentTask", "TextTask", "plan_encoding"]
+
+
+@dataclass(frozen=True)
+class LatentTask:
+    """One latent to make."""
+
+    key: str
+    sample: Sample
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class ConditionTask:
+    """What one clip is conditioned on, to be made from its own frames."""
+
+    key: str
+    sample: Sample
+    shape: tuple[int, ...]
+    """of the clip's latent"""
+
+
+@dataclass(frozen=True)
+class TextTask:
+    """One prompt to encode."""
+
+    key: str
+    text: str
+
+
+@dataclass(frozen=True)
+class EncodingPlan:
+    """What is missing, and the set the job will train on once it is there."""
+
+    missing_latents: tuple[LatentTask, ...]
+    missing_texts: tuple[TextTask, ...]
+    cache_set: CacheSet
+    latents_reused: int
+    texts_reused: int
+    missing_conditions: tuple[ConditionTask, ...] = ()
+    conditions_reused: int = 0
+    damaged: int = 0
+    """entries that exist but cannot be used; they are among the missing and will be replaced"""
+
+    @property
+    def is_complete(self) -> bool:
+        """True when nothing has to be encoded."""
+        return not (self.missing_latents or self.missing_texts or self.missing_conditions)
+
+    @property
+    def needs_vae(self) -> bool:
+        """True when clips or what they are conditioned on have to go through the VAE."""
+        return bool(self.missing_latents or self.missing_conditions)
+
+    @property
+    def needs_vision(self) -> bool:
+        """True when given frames have to go through the CLIP vision encoder."""
+        return bool(self.missing_conditions) and self.cache_set.kind.vision
+
+
+def plan_encoding(
+    dataset: Dataset,
+    cache: LatentCache,
+    *,
+    vae_identity: str,
+    text_identity: str,
+    vision_identity: str = "",
+    space: LatentSpace,
+    rebuild: bool = False,
+    should_stop: Callable[[], bool] | None = None,
+) -> EncodingPlan:
+    """Compare a dataset with the cache. Entries are read and checked, so a damaged one counts as
+    missing.
+
+    What each clip is conditioned on follows from the dataset's model. `rebuild` treats every entry as missing.
+    """
+    kind = dataset.kind
+    _require_makeable(kind, vision_identity)
+    items: list[CacheItem] = []
+    samples: dict[str, Sample] = {}
+    try:
+        for part in dataset.parts:
+            for sample in part.samples:
+                stop_if(should_stop)
+                digest = _digest(sample, cache, should_stop)
+                how = {**_transform(sample, dataset.fps), "space": space.name}
+                key = latent_key(content_digest=digest, transform=how, encoder_identity=vae_identity)
+                given = ""
+                if kind.frames:
+                    given = condition_key(
+                        content_digest=digest,
+                        transform=how,
+                        encoder_identity=vae_identity,
+                        conditioning=kind.name,
+                        vision_identity=vision_identity if kind.vision else "",
+                    )
+                samples.setdefault(key, sample)
+                items.append(_item(sample, key, given, part.config.num_repeats, text_identity))
+    finally:
+        cache.save_digests()
+    cache_set = CacheSet(
+        items=tuple(items),
+        empty_text_key=text_key("", text_identity),
+        negative_text_key=text_key(DEFAULT_NEGATIVE_PROMPT, text_identity),
+        latent_space=space.name,
+        fps=dataset.fps,
+        vae_identity=vae_identity,
+        text_identity=text_identity,
+        conditioning=kind.name,
+        vision_identity=vision_identity if kind.vision else "",
+    )
+    return _compare(cache_set, samples, cache, rebuild, should_stop)
+
+
+def _require_makeable(kind: ConditionKind, vision_identity: str) -> None:
+    if not kind.from_clip:
+        raise DatasetError(
+            f"This model is conditioned on {' and '.join(kind.tensors)} tensors ({kind.name}), which no node makes "
+            "yet. Choose a text-to-video or image-to-video model, or write them with LatentCache.write_condition."
+        )
+    if kind.vision and not vision_identity:
+        raise CacheError(
+            "This model (Wan 2.1 image-to-video) also reads CLIP vision tokens of the given frames. Connect "
+            "CLIPVisionLoader with clip_vision_h to clip_vision of CacheLatents."
+        )
+
+
+def _compare(
+    cache_set: CacheSet,
+    samples: dict[str, Sample],
+    cache: LatentCache,
+    rebuild: bool,
+    should_stop: Callable[[], bool] | None,
+) -> EncodingPlan:
+    shapes = {item.latent_key: cache_set.latent_shape(item) for item in cache_set.items}
+    texts = {cache_set.empty_text_key: "", cache_set.negative_text_key: DEFAULT_NEGATIVE_PROMPT}
+    texts.update({item.text_key: item.caption for item in cache_set.items})
+    conditions = {item.condition_key: item.latent_key for item in cache_set.items if item.condition_key}
+    damaged = 0
+
+    def is_missing(kind: str, key: str, shape: tuple[int, ...] | None = None) -> bool:
+        nonlocal damaged
+        stop_if(should_stop)
+        if rebuild or not cache.has(kind, key):
+            return True
+        sound = cache.is_sound(kind, key, shape)
+        damaged += not sound
+        return not sound
+
+    latents = [
+        LatentTask(key, sample, shapes[key])
+        for key, sample in samples.items()
+        if is_missing("latent", key, shapes[key])
+    ]
+    given = [
+        ConditionTask(key, samples[clip], shapes[clip])
+        for key, clip in conditions.items()
+        if is_missing("condition", key, shapes[clip])
+    ]
+    prompts = [TextTask(key, text) for key, text in texts.items() if is_missing("text", key)]
+    return EncodingPlan(
+        tuple(latents),
+        tuple(prompts),
+        cache_set,
+        latents_reused=len(samples) - len(latents),
+        texts_reused=len(texts) - len(prompts),
+        missing_conditions=tuple(given),
+        conditions_reused=len(conditions) - len(given),
+        damaged=damaged,
+    )
+
+
+def _item(sample: Sample, key: str, given: str, repeats: int, text_identity: str) -> CacheItem:
+    return CacheItem(
+        latent_key=key,
+        condition_key=given,
+        text_key=text_key(sample.caption, text_identity),
+        num_frames=sample.bucket.num_frames,
+        height=sample.bucket.height,
+        width=sample.bucket.width,
+        repeats=repeats,
+        name=sample.name,
+        caption=sample.caption,
+    )
+
+
+def _transform(sample: Sample, fps: float) -> dict[str, Any]:
+    """All that decides which pixels the encoder sees, as JSON data; stills have no frame rate."""
+    bucket = sample.bucket
+    size = {"width": bucket.width, "height": bucket.height, "fit": "cover"}
+    if sample.kind == "still":
+        return {"kind": "still", **size}
+    return {"kind": "clip", **size, "num_frames": bucket.num_frames, "fps": fps, "start_s": 0.0}
+
+
+def _digest(sample: Sample, cache: LatentCache, should_stop: Callable[[], bool] | None) -> str:
+    try:
+        require_unchanged(sample)
+        return cache.digest_of(sample.path, should_stop)
+    except FileError as error:
+        stop_if(should_stop)
+        raise DatasetError(str(error)) from error
+
+
+def require_unchanged(sample: Sample) -> None:
+    try:
+        same = file_identity(sample.path) == sample.identity
+    except OSError as error:
+        raise DatasetError(f"{sample.name} is gone since it was scanned. Queue again.") from error
+    if not same:
+        raise DatasetError(f"{sample.name} changed since it was scanned. Queue again.")
+
+
+def stop_if(should_stop: Callable[[], bool] | None) -> None:
+    if should_stop is not None and should_stop():
+        raise Stopped("Stopped while caching.")

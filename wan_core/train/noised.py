@@ -1,0 +1,78 @@
+"""A batch with noise on it: what the model is given, and which of its answers count."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..data import Batch
+from ..flow import add_noise, velocity_target
+from ..model import Conditioning
+
+__all__ = ["NoisedBatch", "TargetFunction", "noise_batch", "true_velocity"]
+
+
+@dataclass(frozen=True)
+class NoisedBatch:
+    """One micro-batch as the model sees it, on the model's first device."""
+
+    latent: Tensor
+    """(B, C, F, H, W) float32, clean"""
+    noise: Tensor
+    noised: Tensor
+    sigma: Tensor
+    """(B,)"""
+    text: Tensor
+    """(B, 512, D)"""
+    conditioning: Conditioning | None = None
+    given: Tensor | None = None
+    """(B,) bool: latent frame 0 is the clean one (TI2V image-to-video); None when it is for none"""
+
+    @property
+    def timestep(self) -> Tensor:
+        """(B,), or (B, F) with 0 for given frames: one timestep per latent frame, as TI2V-5B is trained."""
+        timestep = self.sigma * 1000
+        if self.given is None:
+            return timestep
+        rows = timestep[:, None].repeat(1, self.latent.shape[2])
+        rows[:, 0] = torch.where(self.given, 0.0, timestep)
+        return rows
+
+    @property
+    def trained(self) -> Tensor | None:
+        """(B, 1, F, 1, 1): 1 for latent frames whose prediction counts, 0 for given ones; None when all count."""
+        if self.given is None:
+            return None
+        weight = torch.ones(*self.latent.shape[:3:2], device=self.latent.device)
+        weight[:, 0] = torch.where(self.given, 0.0, 1.0)
+        return weight[:, None, :, None, None]
+
+
+TargetFunction = Callable[[NoisedBatch], Tensor]
+"""What the model should predict for a batch, (B, C, F, H, W)."""
+
+
+def true_velocity(batch: NoisedBatch) -> Tensor:
+    """The flow-matching target noise - latent."""
+    return velocity_target(batch.latent, batch.noise)
+
+
+def noise_batch(
+    batch: Batch, noise: Tensor, sigma: Tensor, texts: Tensor, device: torch.device, given: Tensor | None = None
+) -> NoisedBatch:
+    """Noise `batch` on `device`: noise (B, C, F, H, W), sigma (B,), texts (B, 512, D) in place of the batch's own.
+
+    `given` (B,) bool on the CPU keeps the first latent frame of those samples clean.
+    """
+    latent, noise, sigma, texts = (t.to(device) for t in (batch.latents, noise, sigma, texts))
+    noised = add_noise(latent, noise, sigma)
+    if given is not None and not bool(given.any()):
+        given = None
+    if given is not None:
+        given = given.to(device)
+        noised[:, :, 0] = torch.where(given[:, None, None, None], latent[:, :, 0], noised[:, :, 0])
+    conditioning = batch.conditioning.to(device) if batch.conditioning is not None else None
+    return NoisedBatch(latent, noise, noised, sigma, texts, conditioning, given)

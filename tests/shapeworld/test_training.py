@@ -27,6 +27,7 @@ from shapeworld.training.transformer import (
     with_first_frame,
 )
 from shapeworld.wan_vae import TrainableVae
+from wan_core.model import Conditioning
 
 HERE = Path(__file__).resolve().parent
 JOB = TransformerJob(width=128, ffn_dim=64, layers=2, steps=30, batch=8, seed=3)
@@ -94,7 +95,7 @@ def test_an_image_to_video_model_starts_as_the_model_it_was_made_from() -> None:
     image = torch.randn(2, 20, 3, 4, 4, generator=generator)
     timestep = torch.tensor([900.0, 30.0])
     expected = model(latent, timestep, text)
-    torch.testing.assert_close(wider(torch.cat([latent, image], 1), timestep, text), expected)
+    torch.testing.assert_close(wider(latent, timestep, text, Conditioning(channels=image)), expected)
     assert wider.shape.in_channels == 36
 
 

@@ -124,7 +124,7 @@ def test_nearest_guesses_only_when_something_is_near() -> None:
         (lambda: SampleConfig(shift=-1.0), "shift -1.0 is out of range"),
         (lambda: SampleConfig(seed=-1), "seed -1 is out of range"),
     ],
-    ids=range(26),
+    ids=range(28),
 )
 def test_an_impossible_setting_is_refused_with_its_value_and_a_way_out(make: Any, sentence: str) -> None:
     with pytest.raises(ConfigError) as refusal:

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from wan_core.flow import add_noise, draw_sigma, shift_sigma, simple_sigmas, velocity_loss, velocity_target
-from wan_core.model import WanShape
+from wan_core.model import Conditioning, WanShape
 from wan_core.model.attention import WanCrossAttention
 from wan_core.model.transformer import TEXT_ROWS, WanTransformer
 
@@ -117,7 +117,7 @@ def predict(
     """`channels` (B, 20, F, h, w): what an image-to-video model reads behind the latent."""
     for block in model.blocks:
         block.cross_attn.bias = text.bias
-    return model(latent if channels is None else torch.cat([latent, channels], 1), 1000 * sigma, text.rows)
+    return model(latent, 1000 * sigma, text.rows, None if channels is None else Conditioning(channels=channels))
 
 
 def with_first_frame(model: WanTransformer) -> WanTransformer:

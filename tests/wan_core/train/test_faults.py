@@ -456,7 +456,7 @@ def test_an_expert_trains_and_is_evaluated_in_its_noise_range_only(
     roots, _ = make_roots(tmp_path)
     tiny = detect_variant(read_header(roots.resolve(PLAN.base_file)))
     pair = dataclasses.replace(tiny, candidates=("2.2 T2V-A14B high noise", "2.2 T2V-A14B low noise"))
-    sigma_range = job._with_expert(pair, expert).sigma_range()
+    sigma_range = job.with_expert(pair, expert).sigma_range()
     assert sigma_range == (low, high)
     seen: list[float] = []
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from comfy_api.latest import io
 
 from ..wan_core.precision import PRESETS, SWITCHES, PrecisionPolicy, dtype_name, switch_values
@@ -77,7 +79,7 @@ class WanPrecisionPolicy(io.ComfyNode):
         }
         base = model.plan.precision.to_dict() if preset == AS_LOADED else {"preset": preset}
         policy = PrecisionPolicy.from_dict({**base, **switches})
-        handle = ModelHandle(model.plan.with_precision(policy), model.variant, model.compute_dtype)
+        handle = replace(model, plan=model.plan.with_precision(policy))
         return io.NodeOutput(handle, describe_policy(handle))
 
 

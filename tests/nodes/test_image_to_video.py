@@ -118,7 +118,7 @@ def test_models_with_image_tokens_are_trained_and_previewed(comfy: ComfyServer) 
 
     graph["preview"]["inputs"]["clip_vision"] = ["vision", 0]
     run = run_of(comfy, comfy.run(graph))
-    assert (run["status"], len(run["samples"]), run["cache"]["conditions_encoded"]) == ("done", 2, 3)
+    assert (run["status"], len(run["samples"]), run["cache"]["conditions_reused"]) == ("done", 2, 3)
     assert_comfyui_uses_every_key(comfy, "wan_tiny_i2v_clip", run["lora_name"])
 
     both = graph_for("wan_tiny_flf2v", "first_last", steps=1)

@@ -11,6 +11,7 @@ from ..wan_core.checkpoint import AMBIGUOUS_NAMES, checkpoint_files
 from ..wan_core.errors import ConfigError
 from ..wan_core.files import file_identity
 from ..wan_core.load import BASE_PRECISIONS, ModelPlan, WanFile, inspect_model, inspect_pair
+from ..wan_core.model import ATTENTIONS
 from ..wan_core.placement import PlacementConfig
 from ..wan_core.precision import PRESETS, PrecisionPolicy
 from . import folders
@@ -69,6 +70,12 @@ class LoadWanModel(io.ComfyNode):
                     "; ".join(f"{name}: {MEANING[name]}" for name in POLICIES) + ".",
                 ),
                 combo("device", devices(), "Where to train. default: the first GPU, or the CPU when there is none."),
+                combo(
+                    "attention",
+                    list(ATTENTIONS),
+                    "sdpa: torch's own choice. Another one is used exactly as named, or refused: it is never switched. "
+                    "flash_attn, flash_attn_3 and xformers need their package.",
+                ),
             ],
             outputs=[
                 WanTrainModel.Output(
@@ -96,6 +103,7 @@ class LoadWanModel(io.ComfyNode):
         base_precision: str = "as in file",
         precision_policy: str = "balanced",
         device: str = "default",
+        attention: str = ATTENTIONS[0],
     ) -> io.NodeOutput:
         chosen = _chosen(diffusion_model)
         plan = ModelPlan(
@@ -105,6 +113,7 @@ class LoadWanModel(io.ComfyNode):
             base_precision=one_of("base_precision", base_precision, BASE_PRECISIONS),
             precision=PrecisionPolicy(preset=one_of("precision_policy", precision_policy, POLICIES)),
             placement=PlacementConfig(devices=one_of("device", device, devices())),
+            attention=attention,  # the plan says why a kernel without backward pass is refused
         )
         roots = folders.roots()
         files = inspect_pair(plan, roots) if plan.low_noise_file else (inspect_model(plan, roots),)

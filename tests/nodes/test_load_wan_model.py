@@ -101,3 +101,15 @@ def test_fp8_quantize_leaves_an_fp8_file_as_it_is_unless_another_precision_is_as
     assert "leaves it so" in passed.ui["text"][0]
     wide, _ = load(pack_nodes, diffusion_model="wan.safetensors", base_precision="bf16")
     assert quantize.execute(wide, scheme="int8").result[0].plan.quantize.scheme == "int8"
+
+
+def test_the_attention_kernel_is_the_one_named_or_refused_with_the_reason(
+    pack_nodes: dict[str, Any], models: Path
+) -> None:
+    save_file(cast(weights(), torch.bfloat16), models / "single.safetensors")
+    handle, _ = load(pack_nodes, diffusion_model="single.safetensors", attention="sdpa_math")
+    assert handle.plan.attention == "sdpa_math"
+    with pytest.raises(ValueError, match="no backward pass"):
+        load(pack_nodes, diffusion_model="single.safetensors", attention="sageattn")
+    with pytest.raises(ValueError, match='attention "sdpa_maths" is unknown. Did you mean "sdpa_math"'):
+        load(pack_nodes, diffusion_model="single.safetensors", attention="sdpa_maths")

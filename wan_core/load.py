@@ -92,6 +92,9 @@ class ModelPlan(Config):
     def with_quantize(self, quantize: QuantizeConfig | None) -> ModelPlan:
         return replace(self, quantize=quantize)
 
+    def with_precision(self, precision: PrecisionPolicy) -> ModelPlan:
+        return replace(self, precision=precision)
+
     def with_placement(self, placement: PlacementConfig) -> ModelPlan:
         return replace(self, placement=placement)
 

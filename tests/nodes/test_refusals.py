@@ -46,7 +46,7 @@ def with_model(name: str) -> Graph:
 def test_a_vae_given_as_model(comfy: ComfyServer) -> None:
     shutil.copyfile(comfy.base / "models" / "vae" / VAE, models(comfy) / "a_vae.safetensors")
     said = refusal(comfy, with_model("a_vae.safetensors"))
-    assert "a_vae.safetensors is a VAE, not a Wan diffusion model" in said
+    assert "a_vae.safetensors is the Wan 2.1 VAE, not a Wan diffusion model" in said
     assert "models/vae" in said
 
 

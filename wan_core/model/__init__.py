@@ -2,12 +2,14 @@
 
 from .block import Constants, VaceBlock, WanBlock
 from .conditioning import Conditioning
+from .kernels import ATTENTIONS, check_attention
 from .latents import WAN21_LATENTS, WAN22_LATENTS, ImageEncoder, LatentCodec, LatentSpace, TextEncoder
 from .numerics import Numerics
 from .shape import WanShape
 from .transformer import Carrier, WanTransformer
 
 __all__ = [
+    "ATTENTIONS",
     "WAN21_LATENTS",
     "WAN22_LATENTS",
     "Carrier",
@@ -22,4 +24,5 @@ __all__ = [
     "WanBlock",
     "WanShape",
     "WanTransformer",
+    "check_attention",
 ]

@@ -4,24 +4,28 @@ Shapes: B batch, C channels, F latent frames, H and W latent height and width, N
 (always 512), D model width, T time rows (1, or F when every latent frame has its own timestep). A reference image
 adds one frame in front, for the blocks only.
 Module names equal the official ones, so state dicts and LoRA keys need no translation. Source of the maths:
-Wan2.1 / Wan2.2 model.py, VACE, VideoX-Fun; golden vectors in tests/fixtures, parity with other programs in
-tests/parity.
+Wan2.1 / Wan2.2 model.py, VACE, VideoX-Fun; golden vectors in tests/fixtures, live comparison with ComfyUI's and
+diffusers' classes in tests/wan_core/model/test_parity.py.
 
 No autocast here, ever: each cast is written down, so that gradient recompute sees the dtypes of the first pass.
 """
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from functools import partial
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from .block import PATCH, Constants, VaceBlock, WanBlock, WanHead
+from .ambient import without_autocast
+from .attention import WanAttention
+from .block import PATCH, Constants, Recompute, VaceBlock, WanBlock, WanHead
 from .conditioning import Conditioning, check_conditioning
 from .embed import CameraAdapter, ImageEmbedding, embed_frame, embed_patches
+from .kernels import attention_kernel
 from .modulate import cast_linear
 from .numerics import Numerics
 from .rope import rope_table
@@ -87,6 +91,13 @@ class WanTransformer(nn.Module):
         if shape.camera_channels:
             self.control_adapter = CameraAdapter(shape, self.numerics)
 
+    def use_attention(self, name: str) -> None:
+        """Compute every attention with the kernel `name` (`kernels.ATTENTIONS`) from now on."""
+        kernel = attention_kernel(name)
+        for module in self.modules():
+            if isinstance(module, WanAttention):
+                module.kernel = kernel
+
     def forward(
         self, latent: Tensor, timestep: Tensor, text: Tensor, conditioning: Conditioning | None = None
     ) -> Tensor:
@@ -100,11 +111,7 @@ class WanTransformer(nn.Module):
         """
         given = conditioning or Conditioning()
         check_conditioning(self.shape, latent, timestep, text, given)
-        kind = latent.device.type
-        if kind in ("cpu", "cuda") and torch.is_autocast_enabled(kind):
-            with torch.autocast(kind, enabled=False):
-                return self._forward(latent, timestep, text, given)
-        return self._forward(latent, timestep, text, given)
+        return without_autocast(latent.device.type, self._forward, latent, timestep, text, given)
 
     def _forward(self, latent: Tensor, timestep: Tensor, text: Tensor, given: Conditioning) -> Tensor:
         frames, height, width = grid = (latent.shape[2], latent.shape[3] // PATCH[1], latent.shape[4] // PATCH[2])
@@ -117,7 +124,13 @@ class WanTransformer(nn.Module):
             timestep = timestep if timestep.ndim == 1 else torch.cat([timestep[:, -1:], timestep], dim=1)
         time, time_rows = self._embed_time(timestep)
         head_dim = self.shape.dim // self.shape.num_heads
-        rope = rope_table((frames, height, width), head_dim, dtype=self.numerics.rope, device=tokens.device)
+        rope = rope_table(
+            (frames, height, width),
+            head_dim,
+            dtype=self.numerics.rope,
+            device=tokens.device,
+            built_in=self.numerics.rope_table,
+        )
         image = None
         if self.shape.image_dim and given.image_tokens is not None:
             image = self.img_emb(given.image_tokens)
@@ -128,25 +141,26 @@ class WanTransformer(nn.Module):
         return self._unpatchify(self.head(tokens, time), grid)
 
     def _run_blocks(self, tokens: Tensor, constants: Constants, given: Conditioning) -> Tensor:
-        start, control = tokens, None
+        start, control, recompute = tokens, None, self._recompute()
         if given.vace is not None:
             patches = embed_patches(self.vace_patch_embedding, given.vace, self.numerics.compute)
             control = patches.flatten(2).transpose(1, 2).to(self.numerics.residual)
         for index, block in enumerate(self.blocks):
             tokens, here = self.carrier.to_block(index, tokens, constants)
-            tokens = self._run(block, tokens, *here)
+            tokens = block(tokens, *here, recompute=recompute)
             if control is not None and index in self.shape.vace_layers:
                 layer = self.vace_blocks[self.shape.vace_layers.index(index)]
                 control, _ = self.carrier.to_block(index, control, constants)
                 start, _ = self.carrier.to_block(index, start, constants)
-                control, hint = self._run(layer, control, start, *here)
+                control, hint = layer(control, start, *here, recompute=recompute)
                 tokens = torch.add(tokens, hint.to(tokens.dtype), alpha=given.vace_strength)
         return tokens
 
-    def _run(self, block: nn.Module, *inputs: Tensor | None) -> Any:
+    def _recompute(self) -> Recompute | None:
+        """How blocks recompute in the backward pass; None where they keep their activations."""
         if not (self.checkpoint_blocks and torch.is_grad_enabled()):
-            return block(*inputs)
-        return checkpoint(block, *inputs, use_reentrant=False, preserve_rng_state=self.checkpoint_keeps_rng)
+            return None
+        return partial(checkpoint, use_reentrant=False, preserve_rng_state=self.checkpoint_keeps_rng)
 
     def _embed_video(self, latent: Tensor, given: Conditioning) -> Tensor:
         """(B, N, D) in the residual dtype."""

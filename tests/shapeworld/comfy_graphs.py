@@ -106,6 +106,8 @@ class Recipe:
     weight_decay: float = 0.01
     base_precision: str = "as in file"
     precision_policy: str = "balanced"
+    switches: tuple[str, ...] = ()
+    """of WanPrecisionPolicy, such as residual=bf16; empty = the node is not there"""
     quantize: str = ""
     """scheme of Fp8Quantize; empty = the node is not there"""
     pieces: int = 1
@@ -264,9 +266,14 @@ def training_graph(model: Model, expert: int, recipe: Recipe, run_name: str, fol
             **train_inputs(recipe, run_name, len(model.files)),
         ),
     }
+    trained = graph[TRAIN]["inputs"]
     if recipe.quantize:
-        graph["quantized"] = _node("Fp8Quantize", model=["model", 0], scheme=recipe.quantize)
-        graph[TRAIN]["inputs"]["model"] = ["quantized", 0]
+        graph["quantized"] = _node("Fp8Quantize", model=trained["model"], scheme=recipe.quantize)
+        trained["model"] = ["quantized", 0]
+    if recipe.switches:
+        switches = dict(switch.split("=", 1) for switch in recipe.switches)
+        graph["policy"] = _node("WanPrecisionPolicy", model=trained["model"], **switches)
+        trained["model"] = ["policy", 0]
     if prior:
         graph["prior"] = _node("WanVideoDataset", model=["model", 0], **dataset_inputs(prior))
         graph["data"]["inputs"]["append_to"] = ["prior", 0]

@@ -88,3 +88,13 @@ def test_training_saves_once_and_previews_nothing() -> None:
     assert graph["settings"]["inputs"]["gradient_checkpointing"] is False
     assert graph["data"]["inputs"]["append_to"] == ["prior", 0]
     assert "prior" not in training_graph(MODELS["t2v"], 0, Recipe(), "run", "concept")
+
+
+def test_quantized_weights_and_switches_reach_the_training_node() -> None:
+    plain = training_graph(MODELS["t2v"], 0, Recipe(), "run", "clips")
+    assert plain[TRAIN]["inputs"]["model"] == ["model", 0]
+    recipe = Recipe(quantize="int8", switches=("residual=bf16", "norm=bf16"))
+    graph = training_graph(MODELS["t2v"], 0, recipe, "run", "clips")
+    assert graph["quantized"]["inputs"] == {"model": ["model", 0], "scheme": "int8"}
+    assert graph["policy"]["inputs"] == {"model": ["quantized", 0], "residual": "bf16", "norm": "bf16"}
+    assert graph[TRAIN]["inputs"]["model"] == ["policy", 0]

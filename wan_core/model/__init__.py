@@ -1,12 +1,13 @@
 """The Wan transformer, the table of its variants, checkpoint headers and key maps, and the protocols for encoders."""
 
+from .block import Constants, VaceBlock, WanBlock
 from .conditioning import Conditioning
 from .header import CheckpointHeader, TensorInfo, read_header
 from .keys import canonical_names, to_original
 from .latents import WAN21_LATENTS, WAN22_LATENTS, LatentCodec, LatentSpace, TextEncoder
 from .numerics import Numerics
 from .shape import WanShape
-from .transformer import Carrier, Constants, WanBlock, WanTransformer
+from .transformer import Carrier, WanTransformer
 from .variant import WanVariant, detect_variant
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "Numerics",
     "TensorInfo",
     "TextEncoder",
+    "VaceBlock",
     "WanBlock",
     "WanShape",
     "WanTransformer",

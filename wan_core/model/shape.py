@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..config import Config
+from ..errors import ConfigError
 
 __all__ = ["WanShape"]
 
@@ -20,6 +21,34 @@ class WanShape(Config):
     in_channels: int = 16
     """of the patch embedding: the latent's and those of `Conditioning.channels`"""
     out_channels: int = 16
+    """the latent's"""
     text_dim: int = 4096
     freq_dim: int = 256
     eps: float = 1e-6
+    image_dim: int = 0
+    """width of CLIP vision tokens: `img_emb` and `cross_attn.k_img` exist (2.1 I2V, FLF2V, Fun; 1280)"""
+    image_positions: int = 0
+    """rows of `img_emb.emb_pos` (FLF2V; 514)"""
+    vace_layers: tuple[int, ...] = ()
+    """blocks that a hint is added behind, rising; one `vace_blocks` entry each"""
+    vace_channels: int = 96
+    """of `vace_patch_embedding`; read only where there are `vace_layers`"""
+    reference_channels: int = 0
+    """of `ref_conv` (Fun V1.1 and 2.2 control models; 16, or 48 for 5B)"""
+    camera_channels: int = 0
+    """of the rays that `control_adapter` reads (Fun camera models; 24)"""
+    camera_stride: int = 8
+    """pixels per latent row that `control_adapter` folds into channels: the VAE's stride (5B: 16)"""
+
+    def __post_init__(self) -> None:
+        layers = self.vace_layers
+        if any(not 0 <= layer < self.num_layers for layer in layers) or list(layers) != sorted(set(layers)):
+            raise ConfigError(
+                f"vace_layers {list(layers)} must be rising block numbers below {self.num_layers}. "
+                "Choose an unmodified Wan file."
+            )
+
+    @property
+    def condition_channels(self) -> int:
+        """Channels of `Conditioning.channels`: what the patch embedding reads besides the latent."""
+        return self.in_channels - self.out_channels

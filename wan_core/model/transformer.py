@@ -1,43 +1,36 @@
 """The Wan diffusion transformer, written for training: explicit dtypes, few casts, one row of modulation per frame.
 
 Shapes: B batch, C channels, F latent frames, H and W latent height and width, N tokens = F * H/2 * W/2, L text rows
-(always 512), D model width, T time rows (1, or F when every latent frame has its own timestep).
+(always 512), D model width, T time rows (1, or F when every latent frame has its own timestep). A reference image
+adds one frame in front, for the blocks only.
 Module names equal the official ones, so state dicts and LoRA keys need no translation. Source of the maths:
-Wan2.1 / Wan2.2 model.py; golden vectors in tests/fixtures.
+Wan2.1 / Wan2.2 model.py, VACE, VideoX-Fun; golden vectors in tests/fixtures, live comparison with ComfyUI's and
+diffusers' classes in tests/wan_core/model/test_parity.py.
 
 No autocast here, ever: each cast is written down, so that gradient recompute sees the dtypes of the first pass.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
+from .block import PATCH, Constants, VaceBlock, WanBlock, WanHead
+from .conditioning import Conditioning, check_conditioning
+from .embed import CameraAdapter, ImageEmbedding, embed_frame, embed_patches
+from .modulate import cast_linear
 from .numerics import Numerics
-from .rope import rope_table, rotate
+from .rope import rope_table
 from .shape import WanShape
 
-__all__ = ["TEXT_ROWS", "Carrier", "Constants", "WanBlock", "WanTransformer"]
+__all__ = ["TEXT_ROWS", "Carrier", "WanTransformer"]
 
 TEXT_ROWS = 512
 """Text is always padded with zero rows to this length, and the padding takes part in attention (official Wan)."""
-PATCH = (1, 2, 2)
-
-
-class Constants(NamedTuple):
-    """What every block reads besides the token stream."""
-
-    time_rows: Tensor
-    """(B, T, 6, D) modulation dtype"""
-    text: Tensor
-    """(B, L, D) compute dtype"""
-    rope_cos: Tensor
-    """(N, 1, head_dim / 2)"""
-    rope_sin: Tensor
 
 
 class Carrier(Protocol):
@@ -56,125 +49,6 @@ class _StayHere:
 
     def to_head(self, tokens: Tensor, time: Tensor) -> tuple[Tensor, Tensor]:
         return tokens, time
-
-
-def _linear(layer: nn.Module, x: Tensor, dtype: torch.dtype) -> Tensor:
-    """A frozen linear computed in `dtype`, whatever its weight is stored in."""
-    assert isinstance(layer, nn.Linear)
-    # torchao's tensors keep their own dtype under `.to`; outside the blocks they are rare and small, so unpack them.
-    weight = layer.weight.dequantize() if hasattr(layer.weight, "qdata") else layer.weight
-    return functional.linear(x.to(dtype), weight.to(dtype), layer.bias.to(dtype))
-
-
-def _shift_and_scale(x: Tensor, shift: Tensor, scale: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
-    """LayerNorm(x) * (1 + scale) + shift in `dtype`; x (B, N, D), shift and scale (B, T, D), N a multiple of T."""
-    normed = functional.layer_norm(x.to(dtype), (x.shape[-1],), eps=eps)
-    if shift.shape[1] == 1:
-        return torch.addcmul(shift.to(dtype), normed, 1 + scale.to(dtype))
-    rows = normed.unflatten(1, (shift.shape[1], -1))
-    return torch.addcmul(shift.to(dtype).unsqueeze(2), rows, 1 + scale.to(dtype).unsqueeze(2)).flatten(1, 2)
-
-
-def _gated_add(x: Tensor, update: Tensor, gate: Tensor) -> Tensor:
-    """x + update * gate in the wider of x's and gate's dtype, stored in x's; gate (B, T, D)."""
-    wide = torch.promote_types(x.dtype, gate.dtype)
-    if gate.shape[1] == 1:
-        return torch.addcmul(x.to(wide), update.to(wide), gate.to(wide)).to(x.dtype)
-    rows = update.to(wide).unflatten(1, (gate.shape[1], -1)) * gate.to(wide).unsqueeze(2)
-    return (x.to(wide) + rows.flatten(1, 2)).to(x.dtype)
-
-
-class WanRMSNorm(nn.Module):
-    """RMS norm over the whole model width (not per head), with a learned scale."""
-
-    def __init__(self, dim: int, eps: float) -> None:
-        super().__init__()
-        self.eps = eps
-        self.weight = nn.Parameter(torch.empty(dim))
-
-    def forward(self, x: Tensor, dtype: torch.dtype) -> Tensor:
-        """x (..., D) normalised in `dtype`, returned in x's dtype."""
-        return functional.rms_norm(x.to(dtype), self.weight.shape, self.weight.to(dtype), self.eps).to(x.dtype)
-
-
-class WanAttention(nn.Module):
-    """Self- or cross-attention: q, k, v, o linears, RMS-normed q and k."""
-
-    def __init__(self, shape: WanShape, numerics: Numerics) -> None:
-        super().__init__()
-        self.num_heads, self.numerics = shape.num_heads, numerics
-        self.q, self.k, self.v, self.o = (nn.Linear(shape.dim, shape.dim) for _ in range(4))
-        self.norm_q, self.norm_k = WanRMSNorm(shape.dim, shape.eps), WanRMSNorm(shape.dim, shape.eps)
-
-    def forward(self, x: Tensor, context: Tensor, rope: tuple[Tensor, Tensor] | None = None) -> Tensor:
-        """x (B, N, D) attends to context (B, M, D), both in the compute dtype; rope only for self-attention."""
-        heads = (self.num_heads, -1)
-        dtype = self.numerics.qk_norm
-        query = self.norm_q(self.q(x), dtype).unflatten(-1, heads)
-        key = self.norm_k(self.k(context), dtype).unflatten(-1, heads)
-        value = self.v(context).unflatten(-1, heads)
-        if rope is not None:
-            query, key = rotate(query, *rope), rotate(key, *rope)
-        attended = functional.scaled_dot_product_attention(
-            query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
-        )
-        return self.o(attended.transpose(1, 2).flatten(2))
-
-
-class WanBlock(nn.Module):
-    """One transformer layer: modulated self-attention, plain cross-attention, modulated feed-forward."""
-
-    def __init__(self, shape: WanShape, numerics: Numerics) -> None:
-        super().__init__()
-        self.eps, self.numerics = shape.eps, numerics
-        self.self_attn = WanAttention(shape, numerics)
-        self.norm3 = nn.LayerNorm(shape.dim, shape.eps)
-        self.cross_attn = WanAttention(shape, numerics)
-        self.ffn = nn.Sequential(
-            nn.Linear(shape.dim, shape.ffn_dim), nn.GELU(approximate="tanh"), nn.Linear(shape.ffn_dim, shape.dim)
-        )
-        self.modulation = nn.Parameter(torch.empty(1, 6, shape.dim))
-
-    def forward(self, tokens: Tensor, time_rows: Tensor, text: Tensor, rope_cos: Tensor, rope_sin: Tensor) -> Tensor:
-        """tokens (B, N, D) in the residual dtype -> the same; the rest are the fields of Constants."""
-        numerics = self.numerics
-        rows = self.modulation.to(numerics.modulation).unsqueeze(1) + time_rows
-        shift1, scale1, gate1, shift2, scale2, gate2 = rows.unbind(2)
-
-        x = _shift_and_scale(tokens, shift1, scale1, self.eps, numerics.norm).to(numerics.compute)
-        tokens = _gated_add(tokens, self.self_attn(x, x, (rope_cos, rope_sin)), gate1)
-
-        x = functional.layer_norm(
-            tokens.to(numerics.norm),
-            (tokens.shape[-1],),
-            self.norm3.weight.to(numerics.norm),
-            self.norm3.bias.to(numerics.norm),
-            self.eps,
-        ).to(numerics.compute)
-        tokens = tokens + self.cross_attn(x, text).to(tokens.dtype)
-
-        x = _shift_and_scale(tokens, shift2, scale2, self.eps, numerics.norm).to(numerics.compute)
-        return _gated_add(tokens, self.ffn(x), gate2)
-
-
-class WanHead(nn.Module):
-    """Final modulated norm and projection to patches."""
-
-    def __init__(self, shape: WanShape, numerics: Numerics) -> None:
-        super().__init__()
-        self.eps, self.numerics = shape.eps, numerics
-        self.head = nn.Linear(shape.dim, shape.out_channels * PATCH[0] * PATCH[1] * PATCH[2])
-        self.modulation = nn.Parameter(torch.empty(1, 2, shape.dim))
-
-    def forward(self, tokens: Tensor, time: Tensor) -> Tensor:
-        """tokens (B, N, D), time (B, T, D) -> (B, N, C * 4) in the head dtype."""
-        rows = self.modulation.to(self.numerics.modulation).unsqueeze(1) + time.to(self.numerics.modulation).unsqueeze(
-            2
-        )
-        shift, scale = rows.unbind(2)
-        return _linear(
-            self.head, _shift_and_scale(tokens, shift, scale, self.eps, self.numerics.norm), self.numerics.head
-        )
 
 
 class WanTransformer(nn.Module):
@@ -197,42 +71,89 @@ class WanTransformer(nn.Module):
         self.time_projection = nn.Sequential(nn.SiLU(), nn.Linear(dim, 6 * dim))
         self.blocks = nn.ModuleList(WanBlock(shape, self.numerics) for _ in range(shape.num_layers))
         self.head = WanHead(shape, self.numerics)
+        self._add_extras(shape)
 
-    def forward(self, latent: Tensor, timestep: Tensor, text: Tensor) -> Tensor:
+    def _add_extras(self, shape: WanShape) -> None:
+        """The parts that only some variants have."""
+        if shape.image_dim:
+            self.img_emb = ImageEmbedding(shape, self.numerics)
+        if shape.vace_layers:
+            self.vace_patch_embedding = nn.Conv3d(shape.vace_channels, shape.dim, kernel_size=PATCH, stride=PATCH)
+            self.vace_blocks = nn.ModuleList(
+                VaceBlock(shape, self.numerics, first=number == 0) for number in range(len(shape.vace_layers))
+            )
+        if shape.reference_channels:
+            self.ref_conv = nn.Conv2d(shape.reference_channels, shape.dim, kernel_size=PATCH[1:], stride=PATCH[1:])
+        if shape.camera_channels:
+            self.control_adapter = CameraAdapter(shape, self.numerics)
+
+    def forward(
+        self, latent: Tensor, timestep: Tensor, text: Tensor, conditioning: Conditioning | None = None
+    ) -> Tensor:
         """Predict the velocity.
 
-        latent (B, C_in, F, H, W) any float dtype, H and W even; timestep (B,) or (B, F), 0..1000, fractions allowed;
-        text (B, 512, text_dim), zero rows after the prompt. Returns (B, C_out, F, H, W) float32. Ambient autocast is
-        switched off inside, so the dtypes written down here are the ones that run; recompute sees the same.
+        latent (B, C_out, F, H, W) any float dtype, H and W even; timestep (B,) or (B, F), 0..1000, fractions allowed;
+        text (B, 512, text_dim), zero rows after the prompt; conditioning as the variant needs it, ConfigError when
+        something is missing or too much. Returns (B, C_out, F, H, W) float32, or float64 from a float64 head.
+        Ambient autocast is switched off inside, so the dtypes written down here are the ones that run; recompute sees
+        the same.
         """
+        given = conditioning or Conditioning()
+        check_conditioning(self.shape, latent, timestep, text, given)
         kind = latent.device.type
         if kind in ("cpu", "cuda") and torch.is_autocast_enabled(kind):
             with torch.autocast(kind, enabled=False):
-                return self._forward(latent, timestep, text)
-        return self._forward(latent, timestep, text)
+                return self._forward(latent, timestep, text, given)
+        return self._forward(latent, timestep, text, given)
 
-    def _forward(self, latent: Tensor, timestep: Tensor, text: Tensor) -> Tensor:
-        grid = (latent.shape[2], latent.shape[3] // PATCH[1], latent.shape[4] // PATCH[2])
-        tokens = self._embed_patches(latent)
+    def _forward(self, latent: Tensor, timestep: Tensor, text: Tensor, given: Conditioning) -> Tensor:
+        frames, height, width = grid = (latent.shape[2], latent.shape[3] // PATCH[1], latent.shape[4] // PATCH[2])
+        tokens = self._embed_video(latent, given)
+        if given.reference is not None:
+            reference = embed_frame(self.ref_conv, given.reference, self.numerics.compute)
+            tokens = torch.cat([reference.to(tokens.dtype), tokens], dim=1)
+            # A frame of its own at place 0; its timestep is that of the last frame (VideoX-Fun).
+            frames += 1
+            timestep = timestep if timestep.ndim == 1 else torch.cat([timestep[:, -1:], timestep], dim=1)
         time, time_rows = self._embed_time(timestep)
         head_dim = self.shape.dim // self.shape.num_heads
-        rope = rope_table(grid, head_dim, dtype=self.numerics.rope, device=tokens.device)
-        constants = Constants(time_rows, self._embed_text(text), *rope)
-        for index, block in enumerate(self.blocks):
-            tokens, here = self.carrier.to_block(index, tokens, constants)
-            tokens = self._run_block(block, tokens, here)
+        rope = rope_table((frames, height, width), head_dim, dtype=self.numerics.rope, device=tokens.device)
+        image = None
+        if self.shape.image_dim and given.image_tokens is not None:
+            image = self.img_emb(given.image_tokens)
+        tokens = self._run_blocks(tokens, Constants(time_rows, self._embed_text(text), *rope, image), given)
         tokens, time = self.carrier.to_head(tokens, time)
+        if given.reference is not None:
+            tokens, time = tokens[:, height * width :], time[:, -max(time.shape[1] - 1, 1) :]
         return self._unpatchify(self.head(tokens, time), grid)
 
-    def _run_block(self, block: nn.Module, tokens: Tensor, constants: Constants) -> Tensor:
-        if not (self.checkpoint_blocks and torch.is_grad_enabled()):
-            return block(tokens, *constants)
-        return checkpoint(block, tokens, *constants, use_reentrant=False, preserve_rng_state=self.checkpoint_keeps_rng)
+    def _run_blocks(self, tokens: Tensor, constants: Constants, given: Conditioning) -> Tensor:
+        start, control = tokens, None
+        if given.vace is not None:
+            patches = embed_patches(self.vace_patch_embedding, given.vace, self.numerics.compute)
+            control = patches.flatten(2).transpose(1, 2).to(self.numerics.residual)
+        for index, block in enumerate(self.blocks):
+            tokens, here = self.carrier.to_block(index, tokens, constants)
+            tokens = self._run(block, tokens, *here)
+            if control is not None and index in self.shape.vace_layers:
+                layer = self.vace_blocks[self.shape.vace_layers.index(index)]
+                control, _ = self.carrier.to_block(index, control, constants)
+                start, _ = self.carrier.to_block(index, start, constants)
+                control, hint = self._run(layer, control, start, *here)
+                tokens = torch.add(tokens, hint.to(tokens.dtype), alpha=given.vace_strength)
+        return tokens
 
-    def _embed_patches(self, latent: Tensor) -> Tensor:
-        layer, dtype = self.patch_embedding, self.numerics.compute
-        bias = None if layer.bias is None else layer.bias.to(dtype)
-        patches = functional.conv3d(latent.to(dtype), layer.weight.to(dtype), bias, stride=PATCH)
+    def _run(self, block: nn.Module, *inputs: Tensor | None) -> Any:
+        if not (self.checkpoint_blocks and torch.is_grad_enabled()):
+            return block(*inputs)
+        return checkpoint(block, *inputs, use_reentrant=False, preserve_rng_state=self.checkpoint_keeps_rng)
+
+    def _embed_video(self, latent: Tensor, given: Conditioning) -> Tensor:
+        """(B, N, D) in the residual dtype."""
+        video = latent if given.channels is None else torch.cat([latent, given.channels.to(latent.dtype)], dim=1)
+        patches = embed_patches(self.patch_embedding, video, self.numerics.compute)
+        if given.camera is not None:
+            patches = patches + self.control_adapter(given.camera)
         return patches.flatten(2).transpose(1, 2).to(self.numerics.residual).contiguous()
 
     def _embed_time(self, timestep: Tensor) -> tuple[Tensor, Tensor]:
@@ -243,17 +164,18 @@ class WanTransformer(nn.Module):
         angles = per_row.double().unsqueeze(-1) * 10000.0**-powers
         wave = torch.cat([angles.cos(), angles.sin()], dim=-1).to(self.numerics.time)
         first, last = self.time_embedding[0], self.time_embedding[2]
-        time = _linear(last, functional.silu(_linear(first, wave, self.numerics.time)), self.numerics.time)
-        rows = _linear(self.time_projection[1], functional.silu(time), self.numerics.time)
+        time = cast_linear(last, functional.silu(cast_linear(first, wave, self.numerics.time)), self.numerics.time)
+        rows = cast_linear(self.time_projection[1], functional.silu(time), self.numerics.time)
         return time, rows.unflatten(-1, (6, -1)).to(self.numerics.modulation)
 
     def _embed_text(self, text: Tensor) -> Tensor:
         first, gelu, last = self.text_embedding
         dtype = self.numerics.compute
-        return _linear(last, gelu(_linear(first, text, dtype)), dtype)
+        return cast_linear(last, gelu(cast_linear(first, text, dtype)), dtype)
 
     def _unpatchify(self, patches: Tensor, grid: tuple[int, int, int]) -> Tensor:
-        """(B, N, 4 * C), channel fastest, to (B, C, F, H, W) float32."""
-        rows = patches.float().view(patches.shape[0], *grid, *PATCH, self.shape.out_channels)
+        """(B, N, 4 * C), channel fastest, to (B, C, F, H, W), float32 at least."""
+        wide = patches.to(torch.promote_types(patches.dtype, torch.float32))
+        rows = wide.view(patches.shape[0], *grid, *PATCH, self.shape.out_channels)
         frames, height, width = (n * p for n, p in zip(grid, PATCH, strict=True))
         return rows.permute(0, 7, 1, 4, 2, 5, 3, 6).reshape(-1, self.shape.out_channels, frames, height, width)

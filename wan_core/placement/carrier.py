@@ -28,7 +28,7 @@ class DeviceCarrier:
         if constants is not self._source:
             self._source, self._copies = constants, {}
         if device not in self._copies:
-            self._copies[device] = Constants(*(_move(t, device) for t in constants))
+            self._copies[device] = constants.moved(lambda tensor: _move(tensor, device))
         return _move(tokens, device), self._copies[device]
 
     def to_head(self, tokens: Tensor, time: Tensor) -> tuple[Tensor, Tensor]:

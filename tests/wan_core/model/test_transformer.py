@@ -2,49 +2,17 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import pytest
 import torch
-from safetensors import safe_open
+from torch import nn
 
-from wan_core.model import Numerics, WanShape, WanTransformer, to_original
-
-FIXTURES = Path(__file__).parents[2] / "fixtures"
-GRADIENT = "expected.grad."
+from tests.support.golden import FLOAT64, Golden, relative
+from wan_core.model import Numerics, to_original
 
 
-class Golden:
-    def __init__(self, name: str) -> None:
-        self.file = safe_open(FIXTURES / name, "pt")
-        config = json.loads(self.file.metadata()["config"])
-        self.shape = WanShape(
-            dim=config["num_attention_heads"] * config["attention_head_dim"],
-            ffn_dim=config["ffn_dim"],
-            num_heads=config["num_attention_heads"],
-            num_layers=config["num_layers"],
-            in_channels=config["in_channels"],
-            out_channels=config["out_channels"],
-            text_dim=config["text_dim"],
-        )
-
-    def __getitem__(self, key: str) -> torch.Tensor:
-        return self.file.get_tensor(key)
-
-    def model(self, numerics: Numerics | None = None) -> WanTransformer:
-        model = WanTransformer(self.shape, numerics)
-        keys = [k for k in self.file.keys() if k.startswith("weights.")]  # noqa: SIM118
-        model.load_state_dict({to_original(k[8:]): self[k] for k in keys}, strict=True)
-        return model
-
-    def inputs(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        return self["inputs.hidden_states"], self["inputs.timestep"], self["inputs.encoder_hidden_states"]
-
-
-@pytest.fixture
-def golden() -> Golden:
-    return Golden("wan_tiny_t2v.safetensors")
+@pytest.fixture(params=["t2v", "i2v", "ti2v_5b"])
+def golden(request: pytest.FixtureRequest) -> Golden:
+    return Golden(request.param)
 
 
 def test_float32_output_is_within_1e_4_of_the_float64_reference(golden: Golden) -> None:
@@ -53,31 +21,51 @@ def test_float32_output_is_within_1e_4_of_the_float64_reference(golden: Golden) 
 
 
 def test_float64_output_is_the_reference(golden: Golden) -> None:
-    numerics = Numerics(**{name: torch.float64 for name in Numerics.__dataclass_fields__ if name != "adapter"})
-    model = golden.model(numerics).double()
-    latent, timestep, text = golden.inputs()
-    output = model(latent.double(), timestep.double(), text.double())
-    # The output leaves the model as float32; 1e-6 is its rounding at values up to 5.
-    torch.testing.assert_close(output.double(), golden["expected.output_fp64"], atol=1e-6, rtol=0)
+    output = golden.model(FLOAT64).double()(*golden.inputs(dtype=torch.float64))
+    assert output.dtype == torch.float64
+    torch.testing.assert_close(output, golden["expected.output_fp64"], atol=1e-9, rtol=0)
 
 
 @pytest.mark.parametrize("checkpointed", [False, True])
-def test_loss_and_weight_gradients_match_the_reference(golden: Golden, checkpointed: bool) -> None:
-    model = golden.model()
+@pytest.mark.parametrize(("numerics", "tolerance"), [(Numerics(), 1e-4), (FLOAT64, 1e-9)], ids=["fp32", "fp64"])
+def test_loss_and_gradients_match_the_reference(
+    golden: Golden, numerics: Numerics, tolerance: float, checkpointed: bool
+) -> None:
+    dtype = numerics.compute
+    model = golden.model(numerics).to(dtype)
     model.checkpoint_blocks = checkpointed
-    latent, timestep, text = golden.inputs()
-    latent.requires_grad_()
-    loss = torch.nn.functional.mse_loss(model(latent, timestep, text), golden["inputs.target"])
+    hidden = golden["inputs.hidden_states"].to(dtype).requires_grad_()
+    loss = nn.functional.mse_loss(model(*golden.inputs(hidden, dtype)), golden["inputs.target"].to(dtype))
     loss.backward()
-    assert abs(loss.item() - float(golden["expected.loss_fp64"])) < 1e-5
-    expected = [k for k in golden.file.keys() if k.startswith(GRADIENT)]  # noqa: SIM118
+    assert abs(loss.item() - float(golden["expected.loss_fp64"])) < tolerance
+    expected = golden.names("expected.grad.")
     assert len(expected) == 3
-    for key in expected:
-        gradient = model.get_parameter(to_original(key.removeprefix(GRADIENT))).grad
+    for name in expected:
+        gradient = model.get_parameter(to_original(name)).grad
         assert gradient is not None
-        assert _relative(gradient, golden[key]) < 1e-4
-    assert latent.grad is not None
-    assert _relative(latent.grad, golden["expected.grad_hidden_states_fp64"]) < 1e-4
+        assert relative(gradient, golden[f"expected.grad.{name}"]) < tolerance
+    assert hidden.grad is not None
+    assert relative(hidden.grad, golden["expected.grad_hidden_states_fp64"]) < tolerance
+
+
+def test_the_steps_between_match_the_reference(golden: Golden) -> None:
+    model, seen = golden.model(), []
+    for block in model.blocks:
+        block.register_forward_hook(lambda _block, inputs, output: seen.append((inputs, output)))
+    model(*golden.inputs())
+    (tokens, time_rows, text, cos, sin, image), _ = seen[0]
+    _close(tokens, golden["inter.tokens"])
+    for number, (_, output) in enumerate(seen):
+        _close(output, golden[f"inter.block{number}_out"])
+    angles = golden["inter.rope_angles"]
+    _close(cos[:, 0], angles.cos())
+    _close(sin[:, 0], angles.sin())
+    rows = golden["inter.text_ctx"]
+    _close(text[:, : rows.shape[1]], rows)
+    projected = golden["inter.timestep_proj"]
+    _close(time_rows[:, [0, -1]] if projected.shape[1] == 2 else time_rows, projected)
+    if golden.shape.image_dim:
+        _close(image, golden["inter.image_ctx"])
 
 
 def test_checkpointing_changes_no_bit_of_a_gradient(golden: Golden) -> None:
@@ -97,12 +85,13 @@ def test_bf16_linears_stay_within_two_percent_of_float32(golden: Golden) -> None
         if "norm" not in name and "modulation" not in name:
             parameter.data = parameter.data.bfloat16()
     output = model(*golden.inputs())
-    assert _relative(output, golden["expected.output_fp64"]) < 2e-2
+    assert relative(output, golden["expected.output_fp64"]) < 2e-2
 
 
-def test_one_timestep_per_latent_frame_equals_one_per_clip_when_all_are_equal(golden: Golden) -> None:
+def test_one_timestep_per_latent_frame_equals_one_per_clip_when_all_are_equal() -> None:
+    golden = Golden("t2v")
     model = golden.model()
-    latent, timestep, text = golden.inputs()
+    latent, timestep, text, _ = golden.inputs()
     per_frame = timestep[:, None].expand(-1, latent.shape[2])
     torch.testing.assert_close(model(latent, per_frame, text), model(latent, timestep, text), atol=2e-6, rtol=0)
 
@@ -121,6 +110,5 @@ def test_ambient_autocast_changes_no_bit_of_output_or_gradient(golden: Golden, c
     assert torch.equal(found[0][1], found[1][1])
 
 
-def _relative(value: torch.Tensor, reference: torch.Tensor) -> float:
-    difference = value.detach().double() - reference.double()
-    return float(difference.norm() / reference.double().norm())
+def _close(found: torch.Tensor, expected: torch.Tensor) -> None:
+    torch.testing.assert_close(found.detach(), expected, atol=1e-5, rtol=0)

@@ -1,0 +1,160 @@
+"""Random tiny models of every trainable variant, against ComfyUI's and diffusers' own classes, live."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from tests.support.golden import FLOAT64
+from wan_core.model import Conditioning, WanShape, WanTransformer
+
+SCRIPT = Path(__file__).parents[2] / "tiny" / "peer_forward.py"
+FLOAT32_LIMIT = 1e-4
+"""Largest absolute difference; outputs reach 4 to 6. Both peers round the timestep's sinusoid to float32."""
+FLOAT64_LIMIT = 1e-12
+"""With the peers' roundings to float32 taken away (tests/tiny/peer_forward.py) only the structure is left."""
+VIDEO = (3, 8, 6)
+
+
+def shape(**changes: object) -> WanShape:
+    sizes = {"dim": 56, "ffn_dim": 64, "num_heads": 2, "num_layers": 2, "text_dim": 32}
+    return WanShape(**sizes | changes)  # type: ignore[arg-type]
+
+
+SHAPES = {
+    "t2v": shape(),
+    "i2v_2_1": shape(in_channels=36, image_dim=1280),
+    "flf2v": shape(in_channels=36, image_dim=1280, image_positions=514),
+    "i2v_2_2": shape(in_channels=36),
+    "ti2v_5b": shape(in_channels=48, out_channels=48),
+    "vace": shape(num_layers=4, vace_layers=(0, 2)),
+    "fun_inp_5b": shape(in_channels=100, out_channels=48),
+    "fun_control_2_1": shape(in_channels=48, image_dim=1280),
+    "fun_control_reference": shape(in_channels=52, reference_channels=16),
+    "fun_camera_2_1": shape(in_channels=32, image_dim=1280, camera_channels=24),
+    "fun_camera_2_2": shape(in_channels=36, camera_channels=24),
+}
+ONLY_COMFYUI = {"fun_control_reference", "fun_camera_2_1", "fun_camera_2_2"}
+PER_FRAME = {"ti2v_5b", "fun_inp_5b"}
+
+
+def random_weights(model: WanTransformer, generator: torch.Generator) -> None:
+    """Every output stays near 1: as the golden files were made."""
+    for name, parameter in model.named_parameters():
+        noise = torch.randn(parameter.shape, generator=generator)
+        if name.endswith("modulation"):
+            parameter.data = 0.3 * noise
+        elif parameter.ndim == 1:
+            parameter.data = 0.1 * noise if name.endswith("bias") else 1 + 0.2 * noise
+        else:
+            parameter.data = noise / parameter[0].numel() ** 0.5
+
+
+def inputs_of(name: str, shape: WanShape, generator: torch.Generator) -> dict[str, torch.Tensor]:
+    """Random inputs, batch 2, as `Conditioning` names them."""
+    frames, height, width = VIDEO
+
+    def noise(*sizes: int) -> torch.Tensor:
+        return torch.randn(2, *sizes, generator=generator)
+
+    timestep = torch.tensor([991.25, 437.5])
+    if name in PER_FRAME:
+        timestep = torch.stack([torch.zeros(2), timestep, timestep], dim=1)
+    text = noise(512, shape.text_dim)
+    text[0, 7:], text[1, 23:] = 0, 0
+    found = {"latent": noise(shape.out_channels, *VIDEO), "timestep": timestep, "text": text}
+    if shape.condition_channels:
+        found["channels"] = noise(shape.condition_channels, *VIDEO)
+    if shape.image_dim:
+        found["image_tokens"] = noise(shape.image_positions or 257, shape.image_dim)
+    if shape.vace_layers:
+        found |= {"vace": noise(shape.vace_channels, *VIDEO), "vace_strength": torch.tensor(0.75)}
+    if shape.reference_channels:
+        found["reference"] = noise(shape.reference_channels, height, width)
+    if shape.camera_channels:
+        found["camera"] = noise(shape.camera_channels, frames, 8 * height, 8 * width)
+    return found
+
+
+def run(model: WanTransformer, inputs: dict[str, torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
+    given = {name: tensor.to(dtype) for name, tensor in inputs.items()}
+    latent, timestep, text = (given.pop(name) for name in ("latent", "timestep", "text"))
+    strength = float(given.pop("vace_strength", 1.0))
+    with torch.no_grad():
+        return model(latent, timestep, text, Conditioning(**given, vace_strength=strength))
+
+
+@pytest.fixture(scope="module")
+def cases(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, torch.Tensor]]:
+    """A file with every model and its inputs, and what ours makes of them: `<case>.fp32`, `<case>.fp64`."""
+    tensors: dict[str, torch.Tensor] = {}
+    ours: dict[str, torch.Tensor] = {}
+    for number, (name, size) in enumerate(SHAPES.items()):
+        generator = torch.Generator().manual_seed(100 + number)
+        model = WanTransformer(size)
+        random_weights(model, generator)
+        inputs = inputs_of(name, size, generator)
+        tensors |= {f"{name}.w.{key}": value for key, value in model.state_dict().items()}
+        tensors |= {f"{name}.{key}": value for key, value in inputs.items()}
+        ours[f"{name}.fp32"] = run(model, inputs, torch.float32)
+        wide = WanTransformer(size, FLOAT64).double()
+        wide.load_state_dict(model.state_dict())
+        ours[f"{name}.fp64"] = run(wide, inputs, torch.float64)
+    file = tmp_path_factory.mktemp("parity") / "cases.safetensors"
+    save_file(tensors, file, {name: json.dumps(size.to_dict()) for name, size in SHAPES.items()})
+    return file, ours
+
+
+Theirs = Callable[[str], dict[str, torch.Tensor]]
+
+
+@pytest.fixture(scope="module")
+def theirs(cases: tuple[Path, dict[str, torch.Tensor]], request: pytest.FixtureRequest) -> Theirs:
+    """What `comfyui` or `diffusers` make of the same file, each asked once."""
+    file, _ = cases
+    answers: dict[str, dict[str, torch.Tensor]] = {}
+
+    def ask(program: str) -> dict[str, torch.Tensor]:
+        if program not in answers:
+            tree = [str(request.getfixturevalue("comfyui_tree"))] if program == "comfyui" else []
+            if not tree and importlib.util.find_spec("diffusers") is None:
+                pytest.skip("no diffusers: pip install diffusers, or run python3 scripts/test.py, which does")
+            out = file.with_name(f"{program}.safetensors")
+            words = [sys.executable, str(SCRIPT), program, str(file), str(out), *tree]
+            environment = os.environ | {"OMP_NUM_THREADS": "1"}
+            done = subprocess.run(words, capture_output=True, text=True, check=False, env=environment)
+            assert done.returncode == 0, done.stderr[-3000:]
+            answers[program] = load_file(out)
+        return answers[program]
+
+    return ask
+
+
+def check(program: str, case: str, cases: tuple[Path, dict[str, torch.Tensor]], theirs: Theirs) -> None:
+    found, ours = theirs(program), cases[1]
+    for dtype, limit in (("fp32", FLOAT32_LIMIT), ("fp64", FLOAT64_LIMIT)):
+        mine, other = ours[f"{case}.{dtype}"].double(), found[f"{case}.{dtype}"].double()
+        difference = float((mine - other).abs().max())
+        print(f"{program} {case} {dtype}: {difference:.2e} of {float(other.abs().max()):.2f}")  # noqa: T201
+        assert 1 < float(other.abs().max()) < 20
+        assert difference <= limit, f"{case} in {dtype}"
+
+
+@pytest.mark.comfy
+@pytest.mark.parametrize("case", SHAPES)
+def test_comfyui_predicts_the_same(case: str, cases: tuple[Path, dict[str, torch.Tensor]], theirs: Theirs) -> None:
+    check("comfyui", case, cases, theirs)
+
+
+@pytest.mark.parametrize("case", [case for case in SHAPES if case not in ONLY_COMFYUI])
+def test_diffusers_predicts_the_same(case: str, cases: tuple[Path, dict[str, torch.Tensor]], theirs: Theirs) -> None:
+    check("diffusers", case, cases, theirs)

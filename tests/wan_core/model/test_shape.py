@@ -1,0 +1,68 @@
+"""Names and sizes of every weight, against tables made from the official classes (tests/fixtures/README.md)."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+import torch
+
+from wan_core.errors import ConfigError
+from wan_core.model import WanShape, WanTransformer
+
+TABLE = json.loads((Path(__file__).parents[2] / "fixtures" / "wan_variant_keys.json").read_text(encoding="utf-8"))
+
+
+def small(**changes: object) -> WanShape:
+    return WanShape(dim=1536, ffn_dim=8960, num_heads=12, num_layers=30, **changes)  # type: ignore[arg-type]
+
+
+def large(**changes: object) -> WanShape:
+    return WanShape(dim=5120, ffn_dim=13824, num_heads=40, num_layers=40, **changes)  # type: ignore[arg-type]
+
+
+SHAPES = {
+    "wan2.1-t2v-1.3B": small(),
+    "wan2.1-t2v-14B": large(),
+    "wan2.1-i2v-14B-480p-or-720p": large(in_channels=36, image_dim=1280),
+    "wan2.1-flf2v-14B": large(in_channels=36, image_dim=1280, image_positions=514),
+    "wan2.1-vace-1.3B": small(vace_layers=tuple(range(0, 30, 2))),
+    "wan2.1-vace-14B": large(vace_layers=tuple(range(0, 40, 5))),
+    "wan2.2-t2v-A14B-expert": large(),
+    "wan2.2-i2v-A14B-expert": large(in_channels=36),
+    "wan2.2-ti2v-5B": WanShape(
+        dim=3072, ffn_dim=14336, num_heads=24, num_layers=30, in_channels=48, out_channels=48
+    ),
+}  # fmt: skip
+NOT_TRAINED = {"wan2.2-s2v-14B", "wan2.2-animate-14B"}
+
+
+def test_the_table_of_official_variants_is_covered() -> None:
+    assert SHAPES.keys() | NOT_TRAINED == TABLE.keys() - {"_about"}
+
+
+@pytest.mark.parametrize("variant", SHAPES)
+def test_names_and_shapes_are_those_of_the_official_class(variant: str) -> None:
+    with torch.device("meta"):
+        state = WanTransformer(SHAPES[variant]).state_dict()
+    found: dict[str, list[list[int]]] = defaultdict(list)
+    for name, tensor in state.items():
+        found[re.sub(r"blocks\.\d+\.", "blocks.{i}.", name)].append(list(tensor.shape))
+    wanted = TABLE[variant]["keys"]
+    assert found == {name: [entry["shape"]] * entry["count"] for name, entry in wanted.items()}
+    assert len(state) == TABLE[variant]["tensors"]
+    assert sum(tensor.numel() for tensor in state.values()) == TABLE[variant]["params"]
+
+
+def test_a_shape_survives_json() -> None:
+    shape = SHAPES["wan2.1-vace-14B"]
+    assert WanShape.from_dict(json.loads(json.dumps(shape.to_dict()))) == shape
+
+
+@pytest.mark.parametrize("layers", [(0, 40), (5, 0), (0, 0), (-1, 3)])
+def test_vace_layers_that_no_block_has_are_refused(layers: tuple[int, ...]) -> None:
+    with pytest.raises(ConfigError, match="rising block numbers below 40"):
+        large(vace_layers=layers)

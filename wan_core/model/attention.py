@@ -1,0 +1,79 @@
+"""Self- and cross-attention of a Wan block. B batch, N tokens, M context rows, D width."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from .numerics import Numerics
+from .rope import rotate
+from .shape import WanShape
+
+__all__ = ["WanCrossAttention", "WanRMSNorm", "WanSelfAttention"]
+
+
+class WanRMSNorm(nn.Module):
+    """RMS norm over the whole model width (not per head), with a learned scale."""
+
+    def __init__(self, dim: int, eps: float) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.empty(dim))
+
+    def forward(self, x: Tensor, dtype: torch.dtype) -> Tensor:
+        """x (..., D) normalised in `dtype`, returned in x's dtype."""
+        return functional.rms_norm(x.to(dtype), self.weight.shape, self.weight.to(dtype), self.eps).to(x.dtype)
+
+
+class _WanAttention(nn.Module):
+    """q, k, v, o linears, RMS-normed q and k."""
+
+    def __init__(self, shape: WanShape, numerics: Numerics) -> None:
+        super().__init__()
+        self.num_heads, self.numerics = shape.num_heads, numerics
+        self.q, self.k, self.v, self.o = (nn.Linear(shape.dim, shape.dim) for _ in range(4))
+        self.norm_q, self.norm_k = WanRMSNorm(shape.dim, shape.eps), WanRMSNorm(shape.dim, shape.eps)
+
+    def _heads(self, x: Tensor) -> Tensor:
+        return x.unflatten(-1, (self.num_heads, -1))
+
+    def _attend(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """(B, N, heads, head_dim) each -> (B, N, D)."""
+        attended = functional.scaled_dot_product_attention(
+            query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
+        )
+        return attended.transpose(1, 2).flatten(2)
+
+
+class WanSelfAttention(_WanAttention):
+    """Attention of the video tokens to each other, rotated by their place."""
+
+    def forward(self, x: Tensor, rope_cos: Tensor, rope_sin: Tensor) -> Tensor:
+        """x (B, N, D) in the compute dtype -> the same; the tables are those of `rope_table`."""
+        dtype = self.numerics.qk_norm
+        query = rotate(self._heads(self.norm_q(self.q(x), dtype)), rope_cos, rope_sin)
+        key = rotate(self._heads(self.norm_k(self.k(x), dtype)), rope_cos, rope_sin)
+        return self.o(self._attend(query, key, self._heads(self.v(x))))
+
+
+class WanCrossAttention(_WanAttention):
+    """Attention of the video tokens to the text, and to image tokens where the variant has them."""
+
+    def __init__(self, shape: WanShape, numerics: Numerics) -> None:
+        super().__init__(shape, numerics)
+        self.reads_images = shape.image_dim > 0
+        if self.reads_images:
+            self.k_img, self.v_img = nn.Linear(shape.dim, shape.dim), nn.Linear(shape.dim, shape.dim)
+            self.norm_k_img = WanRMSNorm(shape.dim, shape.eps)
+
+    def forward(self, x: Tensor, text: Tensor, image: Tensor | None = None) -> Tensor:
+        """x (B, N, D), text (B, 512, D), image (B, M, D), all in the compute dtype -> (B, N, D)."""
+        dtype = self.numerics.qk_norm
+        query = self._heads(self.norm_q(self.q(x), dtype))
+        attended = self._attend(query, self._heads(self.norm_k(self.k(text), dtype)), self._heads(self.v(text)))
+        if self.reads_images:
+            assert image is not None
+            key = self._heads(self.norm_k_img(self.k_img(image), dtype))
+            attended = attended + self._attend(query, key, self._heads(self.v_img(image)))
+        return self.o(attended)

@@ -1,0 +1,136 @@
+"""One layer of the transformer, the VACE layer built on it, and the head. B batch, N tokens, D width, T time rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from .attention import WanCrossAttention, WanSelfAttention
+from .modulate import cast_linear, gated_add, layer_norm, shift_and_scale
+from .numerics import Numerics
+from .shape import WanShape
+
+__all__ = ["PATCH", "Constants", "VaceBlock", "WanBlock", "WanHead"]
+
+PATCH = (1, 2, 2)
+"""Latent frames, rows and columns that make one token."""
+
+
+class Constants(NamedTuple):
+    """What every block reads besides the token stream."""
+
+    time_rows: Tensor
+    """(B, T, 6, D) modulation dtype"""
+    text: Tensor
+    """(B, L, D) compute dtype"""
+    rope_cos: Tensor
+    """(N, 1, head_dim / 2)"""
+    rope_sin: Tensor
+    image: Tensor | None = None
+    """(B, M, D) compute dtype; None for variants without image tokens"""
+
+    def moved(self, move: Callable[[Tensor], Tensor]) -> Constants:
+        """All of them through `move`."""
+        time_rows, text, rope_cos, rope_sin, image = self
+        return Constants(
+            move(time_rows), move(text), move(rope_cos), move(rope_sin), None if image is None else move(image)
+        )
+
+
+class _Layer(nn.Module):
+    """Modulated self-attention, plain cross-attention, modulated feed-forward."""
+
+    def __init__(self, shape: WanShape, numerics: Numerics) -> None:
+        super().__init__()
+        self.eps, self.numerics = shape.eps, numerics
+        self.self_attn = WanSelfAttention(shape, numerics)
+        self.norm3 = nn.LayerNorm(shape.dim, shape.eps)
+        self.cross_attn = WanCrossAttention(shape, numerics)
+        self.ffn = nn.Sequential(
+            nn.Linear(shape.dim, shape.ffn_dim), nn.GELU(approximate="tanh"), nn.Linear(shape.ffn_dim, shape.dim)
+        )
+        self.modulation = nn.Parameter(torch.empty(1, 6, shape.dim))
+
+    def run(self, tokens: Tensor, constants: Constants) -> Tensor:
+        """tokens (B, N, D) in the residual dtype -> the same."""
+        numerics = self.numerics
+        rows = self.modulation.to(numerics.modulation).unsqueeze(1) + constants.time_rows
+        shift1, scale1, gate1, shift2, scale2, gate2 = rows.unbind(2)
+
+        x = shift_and_scale(tokens, shift1, scale1, self.eps, numerics.norm).to(numerics.compute)
+        tokens = gated_add(tokens, self.self_attn(x, constants.rope_cos, constants.rope_sin), gate1)
+
+        x = layer_norm(tokens, self.norm3, numerics.norm).to(numerics.compute)
+        tokens = tokens + self.cross_attn(x, constants.text, constants.image).to(tokens.dtype)
+
+        x = shift_and_scale(tokens, shift2, scale2, self.eps, numerics.norm).to(numerics.compute)
+        return gated_add(tokens, self.ffn(x), gate2)
+
+
+class WanBlock(_Layer):
+    """One layer of the main stream."""
+
+    def forward(
+        self,
+        tokens: Tensor,
+        time_rows: Tensor,
+        text: Tensor,
+        rope_cos: Tensor,
+        rope_sin: Tensor,
+        image: Tensor | None = None,
+    ) -> Tensor:
+        """tokens (B, N, D) in the residual dtype -> the same; the rest are the fields of Constants."""
+        return self.run(tokens, Constants(time_rows, text, rope_cos, rope_sin, image))
+
+
+class VaceBlock(_Layer):
+    """One layer of VACE's second stream: it carries the control video and gives a hint for the main stream."""
+
+    def __init__(self, shape: WanShape, numerics: Numerics, *, first: bool) -> None:
+        super().__init__(shape, numerics)
+        self.first = first
+        if first:
+            self.before_proj = nn.Linear(shape.dim, shape.dim)
+        self.after_proj = nn.Linear(shape.dim, shape.dim)
+
+    def forward(
+        self,
+        control: Tensor,
+        tokens: Tensor,
+        time_rows: Tensor,
+        text: Tensor,
+        rope_cos: Tensor,
+        rope_sin: Tensor,
+        image: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """control (B, N, D) in the residual dtype -> the same, and the hint in the compute dtype.
+
+        tokens (B, N, D): the main stream before its first block; only the first layer reads them.
+        """
+        if self.first:
+            control = self.before_proj(control.to(self.numerics.compute)).to(tokens.dtype) + tokens
+        control = self.run(control, Constants(time_rows, text, rope_cos, rope_sin, image))
+        return control, self.after_proj(control.to(self.numerics.compute))
+
+
+class WanHead(nn.Module):
+    """Final modulated norm and projection to patches."""
+
+    def __init__(self, shape: WanShape, numerics: Numerics) -> None:
+        super().__init__()
+        self.eps, self.numerics = shape.eps, numerics
+        self.head = nn.Linear(shape.dim, shape.out_channels * PATCH[0] * PATCH[1] * PATCH[2])
+        self.modulation = nn.Parameter(torch.empty(1, 2, shape.dim))
+
+    def forward(self, tokens: Tensor, time: Tensor) -> Tensor:
+        """tokens (B, N, D), time (B, T, D) -> (B, N, C * 4) in the head dtype."""
+        rows = self.modulation.to(self.numerics.modulation).unsqueeze(1) + time.to(self.numerics.modulation).unsqueeze(
+            2
+        )
+        shift, scale = rows.unbind(2)
+        return cast_linear(
+            self.head, shift_and_scale(tokens, shift, scale, self.eps, self.numerics.norm), self.numerics.head
+        )

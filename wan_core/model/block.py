@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from .ambient import without_autocast
 from .attention import WanCrossAttention, WanSelfAttention
 from .modulate import cast_linear, gated_add, layer_norm, shift_and_scale
 from .numerics import Numerics
 from .shape import WanShape
 
-__all__ = ["PATCH", "Constants", "VaceBlock", "WanBlock", "WanHead"]
+__all__ = ["PATCH", "Constants", "Recompute", "VaceBlock", "WanBlock", "WanHead"]
 
 PATCH = (1, 2, 2)
 """Latent frames, rows and columns that make one token."""
@@ -32,6 +34,13 @@ class Constants(NamedTuple):
     image: Tensor | None = None
     """(B, M, D) compute dtype; None for variants without image tokens"""
 
+    def declared(self, numerics: Numerics) -> Constants:
+        """In the dtypes written above. They are so already, unless a sharding wrapper has cast them on their way."""
+        time_rows, text, rope_cos, rope_sin, image = self
+        image = None if image is None else image.to(numerics.compute)
+        modulation, compute, rope = numerics.modulation, numerics.compute, numerics.rope
+        return Constants(time_rows.to(modulation), text.to(compute), rope_cos.to(rope), rope_sin.to(rope), image)
+
     def moved(self, move: Callable[[Tensor], Tensor]) -> Constants:
         """All of them through `move`."""
         time_rows, text, rope_cos, rope_sin, image = self
@@ -40,8 +49,16 @@ class Constants(NamedTuple):
         )
 
 
+Recompute = Callable[..., Any]
+"""Runs `function(*inputs)` and keeps its inputs instead of its activations, such as torch's `checkpoint`."""
+
+
 class _Layer(nn.Module):
-    """Modulated self-attention, plain cross-attention, modulated feed-forward."""
+    """Modulated self-attention, plain cross-attention, modulated feed-forward.
+
+    The recompute happens inside `forward`, below the module's hooks: a sharding wrapper (FSDP2) that casts inputs in
+    its hooks casts once, and the second pass sees what the first one saw. Ambient autocast ends at the same place.
+    """
 
     def __init__(self, shape: WanShape, numerics: Numerics) -> None:
         super().__init__()
@@ -57,6 +74,7 @@ class _Layer(nn.Module):
     def run(self, tokens: Tensor, constants: Constants) -> Tensor:
         """tokens (B, N, D) in the residual dtype -> the same."""
         numerics = self.numerics
+        tokens, constants = tokens.to(numerics.residual), constants.declared(numerics)
         rows = self.modulation.to(numerics.modulation).unsqueeze(1) + constants.time_rows
         shift1, scale1, gate1, shift2, scale2, gate2 = rows.unbind(2)
 
@@ -81,9 +99,11 @@ class WanBlock(_Layer):
         rope_cos: Tensor,
         rope_sin: Tensor,
         image: Tensor | None = None,
+        recompute: Recompute | None = None,
     ) -> Tensor:
         """tokens (B, N, D) in the residual dtype -> the same; the rest are the fields of Constants."""
-        return self.run(tokens, Constants(time_rows, text, rope_cos, rope_sin, image))
+        run = self.run if recompute is None else partial(recompute, self.run)
+        return without_autocast(tokens.device.type, run, tokens, Constants(time_rows, text, rope_cos, rope_sin, image))
 
 
 class VaceBlock(_Layer):
@@ -105,15 +125,23 @@ class VaceBlock(_Layer):
         rope_cos: Tensor,
         rope_sin: Tensor,
         image: Tensor | None = None,
+        recompute: Recompute | None = None,
     ) -> tuple[Tensor, Tensor]:
         """control (B, N, D) in the residual dtype -> the same, and the hint in the compute dtype.
 
         tokens (B, N, D): the main stream before its first block; only the first layer reads them.
         """
+        constants = Constants(time_rows, text, rope_cos, rope_sin, image)
+        run = self.give_hint if recompute is None else partial(recompute, self.give_hint)
+        return without_autocast(control.device.type, run, control, tokens, constants)
+
+    def give_hint(self, control: Tensor, tokens: Tensor, constants: Constants) -> tuple[Tensor, Tensor]:
+        """`forward` without its doors."""
+        compute, residual = self.numerics.compute, self.numerics.residual
         if self.first:
-            control = self.before_proj(control.to(self.numerics.compute)).to(tokens.dtype) + tokens
-        control = self.run(control, Constants(time_rows, text, rope_cos, rope_sin, image))
-        return control, self.after_proj(control.to(self.numerics.compute))
+            control = self.before_proj(control.to(compute)).to(residual) + tokens.to(residual)
+        control = self.run(control, constants)
+        return control, self.after_proj(control.to(compute))
 
 
 class WanHead(nn.Module):

@@ -12,14 +12,16 @@ No autocast here, ever: each cast is written down, so that gradient recompute se
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from functools import partial
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from .block import PATCH, Constants, VaceBlock, WanBlock, WanHead
+from .ambient import without_autocast
+from .block import PATCH, Constants, Recompute, VaceBlock, WanBlock, WanHead
 from .conditioning import Conditioning, check_conditioning
 from .embed import CameraAdapter, ImageEmbedding, embed_frame, embed_patches
 from .modulate import cast_linear
@@ -100,11 +102,7 @@ class WanTransformer(nn.Module):
         """
         given = conditioning or Conditioning()
         check_conditioning(self.shape, latent, timestep, text, given)
-        kind = latent.device.type
-        if kind in ("cpu", "cuda") and torch.is_autocast_enabled(kind):
-            with torch.autocast(kind, enabled=False):
-                return self._forward(latent, timestep, text, given)
-        return self._forward(latent, timestep, text, given)
+        return without_autocast(latent.device.type, self._forward, latent, timestep, text, given)
 
     def _forward(self, latent: Tensor, timestep: Tensor, text: Tensor, given: Conditioning) -> Tensor:
         frames, height, width = grid = (latent.shape[2], latent.shape[3] // PATCH[1], latent.shape[4] // PATCH[2])
@@ -128,25 +126,26 @@ class WanTransformer(nn.Module):
         return self._unpatchify(self.head(tokens, time), grid)
 
     def _run_blocks(self, tokens: Tensor, constants: Constants, given: Conditioning) -> Tensor:
-        start, control = tokens, None
+        start, control, recompute = tokens, None, self._recompute()
         if given.vace is not None:
             patches = embed_patches(self.vace_patch_embedding, given.vace, self.numerics.compute)
             control = patches.flatten(2).transpose(1, 2).to(self.numerics.residual)
         for index, block in enumerate(self.blocks):
             tokens, here = self.carrier.to_block(index, tokens, constants)
-            tokens = self._run(block, tokens, *here)
+            tokens = block(tokens, *here, recompute=recompute)
             if control is not None and index in self.shape.vace_layers:
                 layer = self.vace_blocks[self.shape.vace_layers.index(index)]
                 control, _ = self.carrier.to_block(index, control, constants)
                 start, _ = self.carrier.to_block(index, start, constants)
-                control, hint = self._run(layer, control, start, *here)
+                control, hint = layer(control, start, *here, recompute=recompute)
                 tokens = torch.add(tokens, hint.to(tokens.dtype), alpha=given.vace_strength)
         return tokens
 
-    def _run(self, block: nn.Module, *inputs: Tensor | None) -> Any:
+    def _recompute(self) -> Recompute | None:
+        """How blocks recompute in the backward pass; None where they keep their activations."""
         if not (self.checkpoint_blocks and torch.is_grad_enabled()):
-            return block(*inputs)
-        return checkpoint(block, *inputs, use_reentrant=False, preserve_rng_state=self.checkpoint_keeps_rng)
+            return None
+        return partial(checkpoint, use_reentrant=False, preserve_rng_state=self.checkpoint_keeps_rng)
 
     def _embed_video(self, latent: Tensor, given: Conditioning) -> Tensor:
         """(B, N, D) in the residual dtype."""

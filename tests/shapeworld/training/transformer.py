@@ -19,23 +19,24 @@ from torch.nn import functional
 
 from wan_core.flow import add_noise, draw_sigma, shift_sigma, simple_sigmas, velocity_loss, velocity_target
 from wan_core.model import WanShape
-from wan_core.model.transformer import TEXT_ROWS, WanAttention, WanTransformer
+from wan_core.model.attention import WanCrossAttention
+from wan_core.model.transformer import TEXT_ROWS, WanTransformer
 
 __all__ = ["CompactText", "TransformerJob", "compact_texts", "full_text", "new_transformer", "sample", "train"]
 
 HEAD_DIM = 128
 
 
-class CompactCrossAttention(WanAttention):
+class CompactCrossAttention(WanCrossAttention):
     """Cross-attention with a weight per text row; `bias` (B, 1, 1, L) is set before each forward pass."""
 
     bias: Tensor
 
-    def forward(self, x: Tensor, context: Tensor, rope: tuple[Tensor, Tensor] | None = None) -> Tensor:
+    def forward(self, x: Tensor, text: Tensor, image: Tensor | None = None) -> Tensor:
         heads = (self.num_heads, -1)
         query = self.norm_q(self.q(x), torch.float32).unflatten(-1, heads).transpose(1, 2)
-        key = self.norm_k(self.k(context), torch.float32).unflatten(-1, heads).transpose(1, 2)
-        value = self.v(context).unflatten(-1, heads).transpose(1, 2)
+        key = self.norm_k(self.k(text), torch.float32).unflatten(-1, heads).transpose(1, 2)
+        value = self.v(text).unflatten(-1, heads).transpose(1, 2)
         attended = functional.scaled_dot_product_attention(query, key, value, attn_mask=self.bias)
         return self.o(attended.transpose(1, 2).flatten(2))
 

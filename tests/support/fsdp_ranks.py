@@ -1,0 +1,85 @@
+"""One rank of a block under FSDP2 mixed precision; run as a script, prints one JSON line.
+
+    python tests/support/fsdp_ranks.py STORE WORLD_SIZE RANK
+
+Per combination of FSDP casting inputs and ambient autocast: gradients with and without recompute, and the dtypes that
+the linears saw.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import nullcontext
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+from torch.overrides import TorchFunctionMode
+from torch.utils.checkpoint import checkpoint
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from tests.support.blocks import MIXED, block_inputs, new_block
+
+
+class LinearDtypes(TorchFunctionMode):
+    """The dtypes that reach every linear, in order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[list[str]] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if func is nn.functional.linear:
+            self.seen.append([str(args[0].dtype), str(args[1].dtype), str(result.dtype)])
+        return result
+
+
+def step(*, cast_inputs: bool, autocast: bool, recompute: bool) -> tuple[dict[str, torch.Tensor], Any, bool]:
+    """Gradients of this rank's shards, dtypes of the linears, and whether the weights are sharded at all."""
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, cast_forward_inputs=cast_inputs)
+    # FSDP wants one dtype per group: float32 weights, gathered as bfloat16.
+    block = fully_shard(new_block(MIXED).float(), mp_policy=policy)
+    inputs = block_inputs(MIXED)
+    ambient = torch.autocast("cpu", dtype=torch.bfloat16) if autocast else nullcontext()
+    with LinearDtypes() as dtypes:
+        with ambient:
+            output = block(*inputs, recompute=partial(checkpoint, use_reentrant=False) if recompute else None)
+        output.float().square().mean().backward()
+    local = {n: p.grad.to_local() for n, p in block.named_parameters() if isinstance(p.grad, DTensor)}
+    assert inputs[0] is not None
+    assert inputs[0].grad is not None
+    return local | {"tokens": inputs[0].grad}, dtypes.seen, len(local) == len(list(block.parameters()))
+
+
+def main(store: str, world_size: int, rank: int) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=Path(store).as_uri(), world_size=world_size, rank=rank)
+    torch.distributed.device_mesh.init_device_mesh("cpu", (world_size,))
+    reports = {}
+    for cast_inputs in (False, True):
+        for autocast in (False, True):
+            plain, once, sharded = step(cast_inputs=cast_inputs, autocast=autocast, recompute=False)
+            again, twice, _ = step(cast_inputs=cast_inputs, autocast=autocast, recompute=True)
+            reports[f"cast_inputs={cast_inputs} autocast={autocast}"] = {
+                "sharded": sharded,
+                "same_gradients": plain.keys() == again.keys()
+                and all(torch.equal(gradient, again[name]) for name, gradient in plain.items()),
+                "same_dtypes": twice == once + once,
+                "linears": len(twice),
+                "linears_without_recompute": len(once),
+            }
+    dist.barrier()
+    dist.destroy_process_group()
+    print(json.dumps(reports))  # noqa: T201
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))

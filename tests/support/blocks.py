@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from wan_core.model import Numerics, WanBlock, WanShape
 from wan_core.model.rope import rope_table
 
-__all__ = ["GRID", "MIXED", "SHAPE", "block_inputs", "new_block"]
+__all__ = ["GRID", "MIXED", "SHAPE", "block_inputs", "linear_dtypes", "new_block"]
 
 SHAPE = WanShape(dim=48, ffn_dim=64, num_heads=2, num_layers=2, text_dim=8)
 GRID = (2, 3, 2)
@@ -37,3 +37,14 @@ def block_inputs(numerics: Numerics, shape: WanShape = SHAPE, *, frames: int = 1
     rope = rope_table(GRID, shape.dim // shape.num_heads, dtype=numerics.rope, device=tokens.device)
     tokens = tokens.to(numerics.residual).requires_grad_()
     return [tokens, rows.to(numerics.modulation), text.to(numerics.compute), *rope, image]
+
+
+def linear_dtypes(block: nn.Module) -> list[tuple[str, str]]:
+    """A list that grows by the dtypes of input and weight whenever a linear of the block runs."""
+    seen: list[tuple[str, str]] = []
+    for layer in block.modules():
+        if isinstance(layer, nn.Linear):
+            layer.register_forward_pre_hook(
+                lambda layer, inputs: seen.append((str(inputs[0].dtype), str(layer.weight.dtype)))
+            )
+    return seen

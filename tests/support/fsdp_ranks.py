@@ -17,29 +17,13 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
-from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from tests.support.blocks import MIXED, block_inputs, new_block
-
-
-class LinearDtypes(TorchFunctionMode):
-    """The dtypes that reach every linear, in order."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: list[list[str]] = []
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        if func is nn.functional.linear:
-            self.seen.append([str(args[0].dtype), str(args[1].dtype), str(result.dtype)])
-        return result
+from tests.support.blocks import MIXED, block_inputs, linear_dtypes, new_block
 
 
 def step(*, cast_inputs: bool, autocast: bool, recompute: bool) -> tuple[dict[str, torch.Tensor], Any, bool]:
@@ -49,14 +33,14 @@ def step(*, cast_inputs: bool, autocast: bool, recompute: bool) -> tuple[dict[st
     block = fully_shard(new_block(MIXED).float(), mp_policy=policy)
     inputs = block_inputs(MIXED)
     ambient = torch.autocast("cpu", dtype=torch.bfloat16) if autocast else nullcontext()
-    with LinearDtypes() as dtypes:
-        with ambient:
-            output = block(*inputs, recompute=partial(checkpoint, use_reentrant=False) if recompute else None)
-        output.float().square().mean().backward()
+    dtypes = linear_dtypes(block)
+    with ambient:
+        output = block(*inputs, recompute=partial(checkpoint, use_reentrant=False) if recompute else None)
+    output.float().square().mean().backward()
     local = {n: p.grad.to_local() for n, p in block.named_parameters() if isinstance(p.grad, DTensor)}
     assert inputs[0] is not None
     assert inputs[0].grad is not None
-    return local | {"tokens": inputs[0].grad}, dtypes.seen, len(local) == len(list(block.parameters()))
+    return local | {"tokens": inputs[0].grad}, dtypes, len(local) == len(list(block.parameters()))
 
 
 def main(store: str, world_size: int, rank: int) -> None:

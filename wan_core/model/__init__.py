@@ -3,6 +3,7 @@
 from .block import Constants, VaceBlock, WanBlock
 from .conditioning import Conditioning
 from .header import CheckpointHeader, TensorInfo, read_header
+from .kernels import ATTENTIONS, check_attention
 from .keys import canonical_names, to_original
 from .latents import WAN21_LATENTS, WAN22_LATENTS, LatentCodec, LatentSpace, TextEncoder
 from .numerics import Numerics
@@ -11,6 +12,7 @@ from .transformer import Carrier, WanTransformer
 from .variant import WanVariant, detect_variant
 
 __all__ = [
+    "ATTENTIONS",
     "WAN21_LATENTS",
     "WAN22_LATENTS",
     "Carrier",
@@ -28,6 +30,7 @@ __all__ = [
     "WanTransformer",
     "WanVariant",
     "canonical_names",
+    "check_attention",
     "detect_variant",
     "read_header",
     "to_original",

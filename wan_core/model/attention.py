@@ -6,11 +6,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from .kernels import attention_kernel
+from .names import naming
 from .numerics import Numerics
 from .rope import rotate
 from .shape import WanShape
 
-__all__ = ["WanCrossAttention", "WanRMSNorm", "WanSelfAttention"]
+__all__ = ["WanAttention", "WanCrossAttention", "WanRMSNorm", "WanSelfAttention"]
 
 
 class WanRMSNorm(nn.Module):
@@ -26,12 +28,13 @@ class WanRMSNorm(nn.Module):
         return functional.rms_norm(x.to(dtype), self.weight.shape, self.weight.to(dtype), self.eps).to(x.dtype)
 
 
-class _WanAttention(nn.Module):
-    """q, k, v, o linears, RMS-normed q and k."""
+class WanAttention(nn.Module):
+    """q, k, v, o linears, RMS-normed q and k; what self- and cross-attention share."""
 
     def __init__(self, shape: WanShape, numerics: Numerics) -> None:
         super().__init__()
         self.num_heads, self.numerics = shape.num_heads, numerics
+        self.kernel = attention_kernel("sdpa")
         self.q, self.k, self.v, self.o = (nn.Linear(shape.dim, shape.dim) for _ in range(4))
         self.norm_q, self.norm_k = WanRMSNorm(shape.dim, shape.eps), WanRMSNorm(shape.dim, shape.eps)
 
@@ -40,24 +43,32 @@ class _WanAttention(nn.Module):
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """(B, N, heads, head_dim) each -> (B, N, D)."""
-        attended = functional.scaled_dot_product_attention(
-            query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
-        )
-        return attended.transpose(1, 2).flatten(2)
+        return self.kernel(query, key, value).flatten(2)
 
 
-class WanSelfAttention(_WanAttention):
+class WanSelfAttention(WanAttention):
     """Attention of the video tokens to each other, rotated by their place."""
 
     def forward(self, x: Tensor, rope_cos: Tensor, rope_sin: Tensor) -> Tensor:
         """x (B, N, D) in the compute dtype -> the same; the tables are those of `rope_table`."""
         dtype = self.numerics.qk_norm
-        query = rotate(self._heads(self.norm_q(self.q(x), dtype)), rope_cos, rope_sin)
-        key = rotate(self._heads(self.norm_k(self.k(x), dtype)), rope_cos, rope_sin)
-        return self.o(self._attend(query, key, self._heads(self.v(x))))
+        with naming("query_proj"):
+            query = self.q(x)
+        with naming("key_proj"):
+            key = self.k(x)
+        with naming("value_proj"):
+            value = self.v(x)
+        with naming("xq_out"):
+            query = rotate(self._heads(self.norm_q(query, dtype)), rope_cos, rope_sin)
+        with naming("xk_out"):
+            key = rotate(self._heads(self.norm_k(key, dtype)), rope_cos, rope_sin)
+        with naming("attn_output"):
+            attended = self._attend(query, key, self._heads(value))
+        with naming("self_attn"):
+            return self.o(attended)
 
 
-class WanCrossAttention(_WanAttention):
+class WanCrossAttention(WanAttention):
     """Attention of the video tokens to the text, and to image tokens where the variant has them."""
 
     def __init__(self, shape: WanShape, numerics: Numerics) -> None:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from .ambient import without_autocast
 from .attention import WanCrossAttention, WanSelfAttention
 from .modulate import cast_linear, gated_add, layer_norm, shift_and_scale
+from .names import naming
 from .numerics import Numerics
 from .shape import WanShape
 
@@ -82,10 +83,16 @@ class _Layer(nn.Module):
         tokens = gated_add(tokens, self.self_attn(x, constants.rope_cos, constants.rope_sin), gate1)
 
         x = layer_norm(tokens, self.norm3, numerics.norm).to(numerics.compute)
-        tokens = tokens + self.cross_attn(x, constants.text, constants.image).to(tokens.dtype)
+        with naming("cross_attn"):
+            attended = self.cross_attn(x, constants.text, constants.image)
+        tokens = tokens + attended.to(tokens.dtype)
 
         x = shift_and_scale(tokens, shift2, scale2, self.eps, numerics.norm).to(numerics.compute)
-        return gated_add(tokens, self.ffn(x), gate2)
+        first, gelu, last = self.ffn
+        with naming("ffn_activation"):
+            x = gelu(first(x))
+        with naming("hidden_states"):
+            return gated_add(tokens, last(x), gate2)
 
 
 class WanBlock(_Layer):

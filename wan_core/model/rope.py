@@ -1,7 +1,7 @@
 """Rotary position embedding over (frame, row, column), as Wan defines it.
 
 Tables are built in float64 and handed to the blocks as plain tensors: never buffers, so neither `.to(dtype)` nor a
-sharding wrapper can round them.
+sharding wrapper can round them. The last few are kept: a run has few grids, and meets each thousands of times.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["rope_table", "rotate"]
+__all__ = ["KEPT_TABLES", "rope_table", "rotate"]
 
 
 def rope_table(
@@ -17,9 +17,34 @@ def rope_table(
 ) -> tuple[Tensor, Tensor]:
     """cos and sin, each (N, 1, head_dim / 2) in `dtype`, for a token grid (frames, rows, columns), N row-major.
 
-    Rows and columns take 2 * (head_dim // 6) channels each, time the rest; frequencies 10000^(-2j / axis channels)
-    (Wan2.1 model.py: rope_params). Angles are float64 before they are rounded to `dtype`.
+    The same tensors for the same question, so read them only. Rows and columns take 2 * (head_dim // 6) channels each,
+    time the rest; frequencies 10000^(-2j / axis channels) (Wan2.1 model.py: rope_params). Angles are float64 before
+    they are rounded to `dtype`.
     """
+    key = (grid, head_dim, dtype, device)
+    # Not under a mode that makes other tensors than real ones (fake tensors): they must not outlive it.
+    real = type(torch.empty(0, device=device)) is Tensor
+    if real and (found := _tables.pop(key, None)) is not None:
+        _tables[key] = found
+        return found
+    # A table made under inference mode could not take part in a backward pass later.
+    with torch.inference_mode(False), torch.no_grad():
+        table = _build(grid, head_dim, dtype, device)
+    if real:
+        _tables[key] = table
+        while len(_tables) > KEPT_TABLES:
+            del _tables[next(iter(_tables))]
+    return table
+
+
+KEPT_TABLES = 4
+"""How many grids are kept, over all devices; one takes 39 MiB for 14B at 1280x720, 81 frames."""
+_tables: dict[tuple[tuple[int, int, int], int, torch.dtype, torch.device], tuple[Tensor, Tensor]] = {}
+
+
+def _build(
+    grid: tuple[int, int, int], head_dim: int, dtype: torch.dtype, device: torch.device
+) -> tuple[Tensor, Tensor]:
     space = 2 * (head_dim // 6)
     widths = (head_dim - 2 * space, space, space)
     angles = []

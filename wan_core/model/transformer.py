@@ -21,9 +21,11 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from .ambient import without_autocast
+from .attention import WanAttention
 from .block import PATCH, Constants, Recompute, VaceBlock, WanBlock, WanHead
 from .conditioning import Conditioning, check_conditioning
 from .embed import CameraAdapter, ImageEmbedding, embed_frame, embed_patches
+from .kernels import attention_kernel
 from .modulate import cast_linear
 from .numerics import Numerics
 from .rope import rope_table
@@ -88,6 +90,13 @@ class WanTransformer(nn.Module):
             self.ref_conv = nn.Conv2d(shape.reference_channels, shape.dim, kernel_size=PATCH[1:], stride=PATCH[1:])
         if shape.camera_channels:
             self.control_adapter = CameraAdapter(shape, self.numerics)
+
+    def use_attention(self, name: str) -> None:
+        """Compute every attention with the kernel `name` (`kernels.ATTENTIONS`) from now on."""
+        kernel = attention_kernel(name)
+        for module in self.modules():
+            if isinstance(module, WanAttention):
+                module.kernel = kernel
 
     def forward(
         self, latent: Tensor, timestep: Tensor, text: Tensor, conditioning: Conditioning | None = None

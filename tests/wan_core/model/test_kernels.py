@@ -1,0 +1,126 @@
+"""Attention kernels: each choice is followed or refused in one sentence."""
+
+from __future__ import annotations
+
+import importlib.machinery
+import sys
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from tests.support.golden import Golden
+from wan_core.errors import ConfigError, DependencyError
+from wan_core.model.kernels import ATTENTIONS, attention_kernel, check_attention
+
+CPU = torch.device("cpu")
+PACKAGES = {"flash_attn": "flash_attn", "flash_attn_3": "flash_attn_interface", "xformers": "xformers"}
+
+
+class Seen(TorchDispatchMode):
+    """Names of the operators that ran."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.add(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+def inputs() -> list[Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randn(2, 12, 3, 8, generator=generator, requires_grad=True) for _ in range(3)]
+
+
+@pytest.mark.parametrize(("name", "operator"), [("sdpa", "flash"), ("sdpa_flash", "flash"), ("sdpa_math", "bmm")])
+def test_the_kernel_that_was_chosen_is_the_one_that_runs(name: str, operator: str) -> None:
+    query, key, value = inputs()
+    with Seen() as seen:
+        found = attention_kernel(name)(query, key, value)
+    assert any(operator in name for name in seen.names)
+    assert any("flash" in name for name in seen.names) == (operator == "flash")
+    scores = torch.einsum("bnhd,bmhd->bhnm", query, key) / 8**0.5
+    expected = torch.einsum("bhnm,bmhd->bnhd", scores.softmax(-1), value)
+    torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["sdpa_flash", "sdpa_math"])
+def test_every_kernel_predicts_what_the_reference_does(name: str) -> None:
+    golden = Golden("i2v")
+    model = golden.model()
+    model.use_attention(name)
+    output = model(*golden.inputs())
+    torch.testing.assert_close(output.double(), golden["expected.output_fp64"], atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("name", ["sdpa", "sdpa_flash", "sdpa_math"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_kernel_that_works_here_passes(name: str, dtype: torch.dtype) -> None:
+    check_attention(name, device=CPU, dtype=dtype, head_dim=128)
+
+
+@pytest.mark.parametrize("name", ["sdpa_efficient", "sdpa_cudnn"])
+def test_a_kernel_that_this_device_lacks_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match=rf'"{name}" cannot train on cpu in float32 with 128 .* Choose sdpa'):
+        check_attention(name, device=CPU, dtype=torch.float32, head_dim=128)
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_a_package_that_is_not_installed_is_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
+    with pytest.raises(DependencyError, match=f"needs the package {PACKAGES[name]}, which is not installed. Get it"):
+        check_attention(name, device=CPU, dtype=torch.bfloat16, head_dim=128)
+
+
+def stand_in(monkeypatch: pytest.MonkeyPatch, name: str) -> list[tuple[int, ...]]:
+    """Puts a package of this name in place that attends as its documentation says: (B, N, heads, head_dim)."""
+    shapes: list[tuple[int, ...]] = []
+
+    def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        shapes.append(tuple(query.shape))
+        return attention_kernel("sdpa_math")(query, key, value)
+
+    module = ModuleType(PACKAGES[name])
+    module.__spec__ = importlib.machinery.ModuleSpec(PACKAGES[name], None)
+    module.flash_attn_func = attend  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, PACKAGES[name], module)
+    if name == "xformers":
+        operators = ModuleType("xformers.ops")
+        operators.memory_efficient_attention = attend  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, "xformers.ops", operators)
+    return shapes
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_an_installed_package_is_given_its_own_layout(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    shapes = stand_in(monkeypatch, name)
+    golden = Golden("i2v")
+    model = golden.model()
+    model.use_attention(name)
+    output = model(*golden.inputs())
+    torch.testing.assert_close(output.double(), golden["expected.output_fp64"], atol=1e-4, rtol=0)
+    assert shapes == [(1, 36, 2, 28)] * 6  # self, text and image attention of two blocks
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_a_package_for_cuda_is_refused_on_another_device(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_in(monkeypatch, name)
+    with pytest.raises(ConfigError, match=f'"{name}" runs on CUDA devices and this job uses cpu. Choose sdpa'):
+        check_attention(name, device=CPU, dtype=torch.bfloat16, head_dim=128)
+
+
+@pytest.mark.parametrize("name", ["sage", "sageattn"])
+def test_sage_is_refused_with_the_reason(name: str) -> None:
+    with pytest.raises(ConfigError, match=f'"{name}" cannot train: .* has no backward pass'):
+        check_attention(name, device=CPU, dtype=torch.bfloat16, head_dim=128)
+
+
+def test_an_unknown_name_is_refused_with_the_nearest() -> None:
+    assert ATTENTIONS[0] == "sdpa"
+    with pytest.raises(ConfigError, match=r'"sdpa_flas" is unknown. Did you mean "sdpa_flash"'):
+        attention_kernel("sdpa_flas")

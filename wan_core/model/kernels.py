@@ -1,0 +1,128 @@
+"""Which program computes attention. The user's choice is followed or refused in one sentence, never changed silently.
+
+Every kernel takes queries, keys and values (B, N, heads, head_dim) in the compute dtype and returns the same layout.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import warnings
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from ..config import nearest
+from ..errors import ConfigError, DependencyError
+
+__all__ = ["ATTENTIONS", "Attention", "attention_kernel", "check_attention"]
+
+Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+_SDPA = {
+    "sdpa_flash": SDPBackend.FLASH_ATTENTION,
+    "sdpa_efficient": SDPBackend.EFFICIENT_ATTENTION,
+    "sdpa_cudnn": SDPBackend.CUDNN_ATTENTION,
+    "sdpa_math": SDPBackend.MATH,
+}
+_PACKAGES = {
+    "flash_attn": ("flash_attn", "python -m pip install flash-attn --no-build-isolation"),
+    "flash_attn_3": ("flash_attn_interface", "build FlashAttention 3 from its repository's folder hopper"),
+    "xformers": ("xformers", "python -m pip install xformers"),
+}
+"""name -> the module it needs, and how to get it"""
+
+ATTENTIONS = ("sdpa", *_SDPA, *_PACKAGES)
+"""sdpa: torch picks its fastest kernel; sdpa_math: the plain one, a reference; the last three are packages."""
+
+_PROBE_TOKENS = 64
+
+
+def attention_kernel(name: str) -> Attention:
+    """The kernel of one of ATTENTIONS; ConfigError for another name, DependencyError when its package is missing."""
+    _known(name)
+    if name == "sdpa":
+        return _sdpa
+    if name in _SDPA:
+        return partial(_sdpa_only, _SDPA[name])
+    _installed(name)
+    return {"flash_attn": _flash_attn, "flash_attn_3": _flash_attn_3, "xformers": _xformers}[name]
+
+
+def check_attention(name: str, *, device: torch.device, dtype: torch.dtype, head_dim: int) -> None:
+    """Refuse, before any weight is loaded, a kernel that cannot train here.
+
+    Runs a tiny forward and backward pass of the kernel itself on `device`, so it needs no table of who supports what.
+    ConfigError or DependencyError says what to install or to choose.
+    """
+    kernel = attention_kernel(name)
+    if name in _PACKAGES and device.type != "cuda":
+        raise ConfigError(f'attention "{name}" runs on CUDA devices and this job uses {device}. Choose sdpa.')
+    try:
+        with warnings.catch_warnings(), torch.inference_mode(False), torch.enable_grad():
+            warnings.simplefilter("ignore")  # torch says in warnings why a kernel was passed over
+            inputs = [
+                torch.zeros(1, _PROBE_TOKENS, 1, head_dim, device=device, dtype=dtype, requires_grad=True)
+                for _ in range(3)
+            ]
+            kernel(*inputs).sum().backward()
+    except (RuntimeError, ValueError, NotImplementedError) as error:
+        why = str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
+        raise ConfigError(
+            f'attention "{name}" cannot train on {device} in {str(dtype).removeprefix("torch.")} '
+            f"with {head_dim} channels per head ({why}). Choose sdpa, which picks a kernel that can."
+        ) from error
+
+
+def _known(name: str) -> None:
+    if name.startswith("sage"):
+        raise ConfigError(
+            f'attention "{name}" cannot train: SageAttention quantizes queries and keys and has no backward pass, '
+            "so LoRA weights would get no gradient through it. Choose sdpa; use sage when you generate."
+        )
+    if name not in ATTENTIONS:
+        raise ConfigError(f'attention "{name}" is unknown.{nearest(name, list(ATTENTIONS))}')
+
+
+def _installed(name: str) -> None:
+    module, how = _PACKAGES[name]
+    if importlib.util.find_spec(module) is None:
+        raise DependencyError(
+            f'attention "{name}" needs the package {module}, which is not installed. Get it ({how}), or choose sdpa.'
+        )
+    try:
+        importlib.import_module(module)
+    except Exception as error:  # a package built for another torch or CUDA fails in many ways, all mean the same
+        raise DependencyError(
+            f'attention "{name}" cannot be used: {module} fails to import ({type(error).__name__}: {error}). '
+            f"Install it again for this torch ({how}), or choose sdpa."
+        ) from error
+
+
+def _sdpa(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    attended = functional.scaled_dot_product_attention(
+        query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
+    )
+    return attended.transpose(1, 2)
+
+
+def _sdpa_only(backend: SDPBackend, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    with sdpa_kernel(backend):
+        return _sdpa(query, key, value)
+
+
+def _flash_attn(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    return importlib.import_module("flash_attn").flash_attn_func(query, key, value)
+
+
+def _flash_attn_3(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    attended = importlib.import_module("flash_attn_interface").flash_attn_func(query, key, value)
+    return attended[0] if isinstance(attended, tuple) else attended  # early releases also return the log-sum-exp
+
+
+def _xformers(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    return importlib.import_module("xformers.ops").memory_efficient_attention(query, key, value)

@@ -17,7 +17,17 @@ from .config import Config
 from .errors import CheckpointError, ConfigError
 from .files import Roots
 from .lora import LoraConfig, LoraWeights, inject_lora, read_lora
-from .model import Numerics, WanTransformer, WanVariant, canonical_names, detect_variant, read_header
+from .model import (
+    Numerics,
+    WanShape,
+    WanTransformer,
+    WanVariant,
+    canonical_names,
+    check_attention,
+    check_attention_name,
+    detect_variant,
+    read_header,
+)
 from .placement import (
     DeviceCarrier,
     MemoryEstimate,
@@ -47,8 +57,11 @@ class ModelPlan(Config):
     precision: PrecisionPolicy = PrecisionPolicy()
     quantize: QuantizeConfig | None = None
     placement: PlacementConfig = PlacementConfig()
+    attention: str = "sdpa"
+    """which program computes attention (model.ATTENTIONS); one that cannot train here is refused, never replaced"""
 
     def __post_init__(self) -> None:
+        check_attention_name(self.attention)
         if self.base_precision not in BASE_PRECISIONS:
             raise ConfigError(
                 f'base_precision "{self.base_precision}" is unknown. Use one of: {", ".join(BASE_PRECISIONS)}.'
@@ -56,6 +69,9 @@ class ModelPlan(Config):
 
     def with_quantize(self, quantize: QuantizeConfig | None) -> ModelPlan:
         return replace(self, quantize=quantize)
+
+    def with_precision(self, precision: PrecisionPolicy) -> ModelPlan:
+        return replace(self, precision=precision)
 
     def with_placement(self, placement: PlacementConfig) -> ModelPlan:
         return replace(self, placement=placement)
@@ -142,8 +158,10 @@ def materialize(
     variant, compute, sources = _inspect(plan, roots)
     numerics = plan.precision.numerics(compute)
     placement = resolve_placement(plan.placement, variant.shape.num_layers, rank)
+    _check_attention(plan, variant.shape, numerics, placement)
     with torch.inference_mode(False), torch.device("meta"):
         model = WanTransformer(variant.shape, numerics)
+    model.use_attention(plan.attention)
     with torch.inference_mode(False):
         _fill(model, plan, placement, sources, on_tensor)
         if lora is not None:
@@ -207,6 +225,15 @@ class _Reader:
         return file.get_tensor(source.key).clone()  # type: ignore[attr-defined]
 
 
+def _check_attention(plan: ModelPlan, shape: WanShape, numerics: Numerics, placement: Placement) -> None:
+    """Refuse a kernel that cannot train on one of the devices. torch's own choice always can."""
+    if plan.attention == "sdpa":
+        return
+    dtype, head_dim = numerics.attention or numerics.compute, shape.dim // shape.num_heads
+    for device in placement.devices:
+        check_attention(plan.attention, device=device, dtype=dtype, head_dim=head_dim)
+
+
 def storage_dtype(name: str, numerics: Numerics, stored: str) -> torch.dtype:
     """What a base weight rests in; `stored` is the file's own dtype (F32, F16, BF16).
 
@@ -233,6 +260,8 @@ def predict_memory(
     """Peak memory of a training step of this plan, from the header alone."""
     variant, compute, sources = _inspect(plan, roots)
     quantize, numerics = plan.quantize, plan.precision.numerics(compute)
+    placement = resolve_placement(plan.placement, variant.shape.num_layers)
+    _check_attention(plan, variant.shape, numerics, placement)
 
     def storage_bytes(name: str, parameter: Tensor) -> int:
         if quantize is not None and parameter.ndim == 2 and quantize.selects(name.removesuffix(".weight")):
@@ -242,7 +271,7 @@ def predict_memory(
     return estimate_memory(
         variant.shape,
         numerics,
-        resolve_placement(plan.placement, variant.shape.num_layers),
+        placement,
         step,
         storage_bytes=storage_bytes,
         adapt=lambda block: _adapt(block, lora, numerics.adapter, compute),

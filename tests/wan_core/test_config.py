@@ -111,8 +111,13 @@ def test_nearest_guesses_only_when_something_is_near() -> None:
         (lambda: QuantizeConfig(include="["), "include is not a regular expression"),
         (lambda: QuantizeConfig(exclude="*"), "exclude is not a regular expression"),
         (lambda: PrecisionPolicy(preset="balance"), 'precision_policy "balance" is unknown. Did you mean "balanced"?'),
-        (lambda: PrecisionPolicy(norm="fp23"), '"fp23" is not a precision. Did you mean "fp32"?'),
+        (
+            lambda: PrecisionPolicy(norm="fp23"),
+            'precision of norm "fp23" is not a choice. Use one of: fp32, bf16, fp16, compute',
+        ),
         (lambda: ModelPlan(base_file="m:x", base_precision="fp8"), 'base_precision "fp8" is unknown'),
+        (lambda: ModelPlan(base_file="m:x", attention="sage"), "has no backward pass"),
+        (lambda: ModelPlan(base_file="m:x", attention="sdpa_maths"), 'attention "sdpa_maths" is unknown'),
         (lambda: SampleConfig(num_frames=30), "num_frames 30 is not 4n+1. Set it to 29 or 33."),
         (lambda: SampleConfig(width=500), "width 500 is not a multiple of 16. Set it to 496."),
         (lambda: SampleConfig(sampling="offical"), 'sampling "offical" is unknown. Did you mean "official"?'),
@@ -122,7 +127,7 @@ def test_nearest_guesses_only_when_something_is_near() -> None:
         (lambda: SampleConfig(shift=-1.0), "shift -1.0 is out of range"),
         (lambda: SampleConfig(seed=-1), "seed -1 is out of range"),
     ],
-    ids=range(26),
+    ids=range(28),
 )
 def test_an_impossible_setting_is_refused_with_its_value_and_a_way_out(make: Any, sentence: str) -> None:
     with pytest.raises(ConfigError) as refusal:

@@ -3,7 +3,7 @@
 from .block import Constants, VaceBlock, WanBlock
 from .conditioning import Conditioning
 from .header import CheckpointHeader, TensorInfo, read_header
-from .kernels import ATTENTIONS, check_attention
+from .kernels import ATTENTIONS, check_attention, check_attention_name
 from .keys import canonical_names, to_original
 from .latents import WAN21_LATENTS, WAN22_LATENTS, LatentCodec, LatentSpace, TextEncoder
 from .numerics import Numerics
@@ -31,6 +31,7 @@ __all__ = [
     "WanVariant",
     "canonical_names",
     "check_attention",
+    "check_attention_name",
     "detect_variant",
     "read_header",
     "to_original",

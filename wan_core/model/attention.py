@@ -42,8 +42,10 @@ class WanAttention(nn.Module):
         return x.unflatten(-1, (self.num_heads, -1))
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """(B, N, heads, head_dim) each -> (B, N, D)."""
-        return self.kernel(query, key, value).flatten(2)
+        """(B, N, heads, head_dim) each, in the compute dtype -> (B, N, D), in it too."""
+        inside = self.numerics.attention or self.numerics.compute
+        attended = self.kernel(query.to(inside), key.to(inside), value.to(inside))
+        return attended.to(self.numerics.compute).flatten(2)
 
 
 class WanSelfAttention(WanAttention):

@@ -19,7 +19,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from ..config import nearest
 from ..errors import ConfigError, DependencyError
 
-__all__ = ["ATTENTIONS", "Attention", "attention_kernel", "check_attention"]
+__all__ = ["ATTENTIONS", "Attention", "attention_kernel", "check_attention", "check_attention_name"]
 
 Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
 
@@ -42,9 +42,20 @@ ATTENTIONS = ("sdpa", *_SDPA, *_PACKAGES)
 _PROBE_TOKENS = 64
 
 
+def check_attention_name(name: str) -> None:
+    """ConfigError for anything that is not one of ATTENTIONS; looks at no package and no device."""
+    if name.startswith("sage"):
+        raise ConfigError(
+            f'attention "{name}" cannot train: SageAttention quantizes queries and keys and has no backward pass, '
+            "so LoRA weights would get no gradient through it. Choose sdpa; use sage when you generate."
+        )
+    if name not in ATTENTIONS:
+        raise ConfigError(f'attention "{name}" is unknown.{nearest(name, list(ATTENTIONS))}')
+
+
 def attention_kernel(name: str) -> Attention:
     """The kernel of one of ATTENTIONS; ConfigError for another name, DependencyError when its package is missing."""
-    _known(name)
+    check_attention_name(name)
     if name == "sdpa":
         return _sdpa
     if name in _SDPA:
@@ -76,16 +87,6 @@ def check_attention(name: str, *, device: torch.device, dtype: torch.dtype, head
             f'attention "{name}" cannot train on {device} in {str(dtype).removeprefix("torch.")} '
             f"with {head_dim} channels per head ({why}). Choose sdpa, which picks a kernel that can."
         ) from error
-
-
-def _known(name: str) -> None:
-    if name.startswith("sage"):
-        raise ConfigError(
-            f'attention "{name}" cannot train: SageAttention quantizes queries and keys and has no backward pass, '
-            "so LoRA weights would get no gradient through it. Choose sdpa; use sage when you generate."
-        )
-    if name not in ATTENTIONS:
-        raise ConfigError(f'attention "{name}" is unknown.{nearest(name, list(ATTENTIONS))}')
 
 
 def _installed(name: str) -> None:

@@ -28,6 +28,10 @@ class Numerics:
     head: torch.dtype = torch.float32
     """the output projection"""
     rope: torch.dtype = torch.float32
-    """the rotation product; its table is always built in float64"""
+    """the rotation product, and what the table is rounded to before it"""
+    rope_table: torch.dtype = torch.float64
+    """the angles of the rotation and their cosine and sine"""
+    attention: torch.dtype | None = None
+    """softmax(Q K) V of both attentions; None is the compute dtype"""
     adapter: torch.dtype | None = None
     """LoRA matmuls; None follows the layer's input. LoRA weights themselves are always float32"""

@@ -1,7 +1,8 @@
 """Rotary position embedding over (frame, row, column), as Wan defines it.
 
-Tables are built in float64 and handed to the blocks as plain tensors: never buffers, so neither `.to(dtype)` nor a
-sharding wrapper can round them. The last few are kept: a run has few grids, and meets each thousands of times.
+Tables are built in float64 (unless the policy asks for less) and handed to the blocks as plain tensors: never buffers,
+so neither `.to(dtype)` nor a sharding wrapper can round them. The last few are kept: a run has few grids, and meets
+each thousands of times.
 """
 
 from __future__ import annotations
@@ -13,15 +14,20 @@ __all__ = ["KEPT_TABLES", "rope_table", "rotate"]
 
 
 def rope_table(
-    grid: tuple[int, int, int], head_dim: int, *, dtype: torch.dtype, device: torch.device
+    grid: tuple[int, int, int],
+    head_dim: int,
+    *,
+    dtype: torch.dtype,
+    device: torch.device,
+    built_in: torch.dtype = torch.float64,
 ) -> tuple[Tensor, Tensor]:
     """cos and sin, each (N, 1, head_dim / 2) in `dtype`, for a token grid (frames, rows, columns), N row-major.
 
     The same tensors for the same question, so read them only. Rows and columns take 2 * (head_dim // 6) channels each,
-    time the rest; frequencies 10000^(-2j / axis channels) (Wan2.1 model.py: rope_params). Angles are float64 before
-    they are rounded to `dtype`.
+    time the rest; frequencies 10000^(-2j / axis channels) (Wan2.1 model.py: rope_params). Frequencies and angles are
+    computed and rounded in `built_in`, then to `dtype`.
     """
-    key = (grid, head_dim, dtype, device)
+    key = (grid, head_dim, dtype, device, built_in)
     # Not under a mode that makes other tensors than real ones (fake tensors): they must not outlive it.
     real = type(torch.empty(0, device=device)) is Tensor
     if real and (found := _tables.pop(key, None)) is not None:
@@ -29,7 +35,7 @@ def rope_table(
         return found
     # A table made under inference mode could not take part in a backward pass later.
     with torch.inference_mode(False), torch.no_grad():
-        table = _build(grid, head_dim, dtype, device)
+        table = _build(*key)
     if real:
         _tables[key] = table
         while len(_tables) > KEPT_TABLES:
@@ -39,18 +45,20 @@ def rope_table(
 
 KEPT_TABLES = 4
 """How many grids are kept, over all devices; one takes 39 MiB for 14B at 1280x720, 81 frames."""
-_tables: dict[tuple[tuple[int, int, int], int, torch.dtype, torch.device], tuple[Tensor, Tensor]] = {}
+_Key = tuple[tuple[int, int, int], int, torch.dtype, torch.device, torch.dtype]
+_tables: dict[_Key, tuple[Tensor, Tensor]] = {}
 
 
 def _build(
-    grid: tuple[int, int, int], head_dim: int, dtype: torch.dtype, device: torch.device
+    grid: tuple[int, int, int], head_dim: int, dtype: torch.dtype, device: torch.device, built_in: torch.dtype
 ) -> tuple[Tensor, Tensor]:
     space = 2 * (head_dim // 6)
     widths = (head_dim - 2 * space, space, space)
     angles = []
     for axis, (length, width) in enumerate(zip(grid, widths, strict=True)):
         powers = torch.arange(0, width, 2, dtype=torch.float64, device=device) / width
-        angle = torch.outer(torch.arange(length, dtype=torch.float64, device=device), 10000.0**-powers)
+        places = torch.arange(length, dtype=torch.float64, device=device).to(built_in)
+        angle = torch.outer(places, (10000.0**-powers).to(built_in))
         shape = [1, 1, 1, width // 2]
         shape[axis] = length
         angles.append(angle.view(shape).expand(*grid, width // 2))

@@ -124,7 +124,13 @@ class WanTransformer(nn.Module):
             timestep = timestep if timestep.ndim == 1 else torch.cat([timestep[:, -1:], timestep], dim=1)
         time, time_rows = self._embed_time(timestep)
         head_dim = self.shape.dim // self.shape.num_heads
-        rope = rope_table((frames, height, width), head_dim, dtype=self.numerics.rope, device=tokens.device)
+        rope = rope_table(
+            (frames, height, width),
+            head_dim,
+            dtype=self.numerics.rope,
+            device=tokens.device,
+            built_in=self.numerics.rope_table,
+        )
         image = None
         if self.shape.image_dim and given.image_tokens is not None:
             image = self.img_emb(given.image_tokens)
@@ -143,10 +149,10 @@ class WanTransformer(nn.Module):
             tokens, here = self.carrier.to_block(index, tokens, constants)
             tokens = block(tokens, *here, recompute=recompute)
             if control is not None and index in self.shape.vace_layers:
+                # The second stream stays on the first device, its layers' home; only its hints travel.
                 layer = self.vace_blocks[self.shape.vace_layers.index(index)]
-                control, _ = self.carrier.to_block(index, control, constants)
-                start, _ = self.carrier.to_block(index, start, constants)
-                control, hint = layer(control, start, *here, recompute=recompute)
+                control, hint = layer(control, start, *constants, recompute=recompute)
+                hint, _ = self.carrier.to_block(index, hint, constants)
                 tokens = torch.add(tokens, hint.to(tokens.dtype), alpha=given.vace_strength)
         return tokens
 

@@ -106,6 +106,8 @@ def estimate_memory(
     devices: dict[str, DeviceMemory] = {}
     for device in placement.devices:
         mine = sum(d == device for d in placement.block_devices)
+        # VACE's second stream lives on the first device; a layer of it works and keeps as a block does.
+        mine += len(shape.vace_layers) if device == placement.first else 0
         weights = sum(
             storage_bytes(name, p) for name, p in model.named_parameters() if placement.device_of(name) == device
         )
@@ -189,6 +191,8 @@ def _trace_block(
             torch.empty(step.tokens, 1, head_dim // 2, dtype=numerics.rope),
             torch.empty(step.tokens, 1, head_dim // 2, dtype=numerics.rope),
         )
+        if shape.image_dim:
+            rest += (torch.empty(step.batch_size, _image_rows(shape), shape.dim, dtype=numerics.compute),)
         with _StorageMeter([*block.parameters(), tokens, *rest]) as meter:
             output = block(tokens, *rest)
             saved, forward_peak = meter.live, meter.peak
@@ -198,8 +202,15 @@ def _trace_block(
             return _BlockTrace(saved, peak, meter.peak - saved, sum(p.numel() for p in trained))
 
 
+def _image_rows(shape: WanShape) -> int:
+    """CLIP tokens of one clip: 257 of the first frame, or as many as the model has positions for."""
+    return shape.image_positions or 257
+
+
 def _constants_bytes(shape: WanShape, numerics: Numerics, step: StepShape) -> int:
     head_dim = shape.dim // shape.num_heads
     rope = 2 * step.tokens * (head_dim // 2) * numerics.rope.itemsize
-    text = step.batch_size * step.text_rows * (shape.dim * numerics.compute.itemsize + shape.text_dim * 4)
-    return rope + text + step.batch_size * 6 * shape.dim * numerics.modulation.itemsize
+    rows = step.batch_size * step.text_rows * (shape.dim * numerics.compute.itemsize + shape.text_dim * 4)
+    if shape.image_dim:
+        rows += step.batch_size * _image_rows(shape) * (shape.dim * numerics.compute.itemsize + shape.image_dim * 4)
+    return rope + rows + step.batch_size * 6 * shape.dim * numerics.modulation.itemsize

@@ -1,15 +1,18 @@
 """Which parts compute and rest in which dtype, and weight-only quantization of the frozen base."""
 
-from .policy import PRESETS, PrecisionPolicy, torch_dtype
+from .policy import PRESETS, SWITCHES, PrecisionPolicy, dtype_name, switch_values, torch_dtype
 from .quantize import SCHEMES, QuantizeConfig, check_torchao, check_trainable_untouched, quantize_block
 
 __all__ = [
     "PRESETS",
     "SCHEMES",
+    "SWITCHES",
     "PrecisionPolicy",
     "QuantizeConfig",
     "check_torchao",
     "check_trainable_untouched",
+    "dtype_name",
     "quantize_block",
+    "switch_values",
     "torch_dtype",
 ]

@@ -10,27 +10,36 @@ from ..config import Config, nearest
 from ..errors import ConfigError
 from ..model import Numerics
 
-__all__ = ["PRESETS", "PrecisionPolicy", "torch_dtype"]
+__all__ = ["PRESETS", "SWITCHES", "PrecisionPolicy", "dtype_name", "switch_values", "torch_dtype"]
 
 _DTYPES = {"fp64": torch.float64, "fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 # "compute" follows the base precision. Reference is official Wan 2.1; balanced drops only what was measured to be free
 # (float64 in the rotation product); fast also stores the token stream in the compute dtype, which is where nearly all
-# of the bf16 error of other trainers comes from.
+# of the bf16 error of other trainers comes from. Figures: docs/precision.md.
 PRESETS: dict[str, dict[str, str]] = {
     "reference": {
-        "residual": "fp32", "norm": "fp32", "qk_norm": "fp32", "time": "fp32",
-        "modulation": "fp32", "head": "fp32", "rope": "fp64", "adapter": "fp32",
+        "residual": "fp32", "norm": "fp32", "qk_norm": "fp32", "time": "fp32", "modulation": "fp32", "head": "fp32",
+        "rope_table": "fp64", "rope": "fp64", "attention": "compute", "adapter": "fp32",
     },
     "balanced": {
-        "residual": "fp32", "norm": "fp32", "qk_norm": "fp32", "time": "fp32",
-        "modulation": "fp32", "head": "fp32", "rope": "fp32", "adapter": "compute",
+        "residual": "fp32", "norm": "fp32", "qk_norm": "fp32", "time": "fp32", "modulation": "fp32", "head": "fp32",
+        "rope_table": "fp64", "rope": "fp32", "attention": "compute", "adapter": "compute",
     },
     "fast": {
-        "residual": "compute", "norm": "fp32", "qk_norm": "fp32", "time": "fp32",
-        "modulation": "fp32", "head": "compute", "rope": "fp32", "adapter": "compute",
+        "residual": "compute", "norm": "fp32", "qk_norm": "fp32", "time": "fp32", "modulation": "fp32",
+        "head": "compute", "rope_table": "fp64", "rope": "fp32", "attention": "compute", "adapter": "compute",
     },
 }  # fmt: skip
+SWITCHES = tuple(PRESETS["reference"])
+"""the parts that can be set alone"""
+_WITH_FLOAT64 = ("rope_table", "rope")
+
+
+def switch_values(part: str) -> tuple[str, ...]:
+    """What the switch of one part may say; float64 only where official Wan has it."""
+    values = ("fp32", "bf16", "fp16", "compute")
+    return ("fp64", *values) if part in _WITH_FLOAT64 else values
 
 
 def torch_dtype(name: str) -> torch.dtype:
@@ -40,34 +49,58 @@ def torch_dtype(name: str) -> torch.dtype:
     return _DTYPES[name]
 
 
+def dtype_name(dtype: torch.dtype) -> str:
+    """torch dtype -> fp64, fp32, bf16, fp16."""
+    return next(name for name, known in _DTYPES.items() if known == dtype)
+
+
 @dataclass(frozen=True, kw_only=True)
 class PrecisionPolicy(Config):
-    """One preset; a switch left empty follows it. Values: "fp32", "fp64" (rope only), "bf16", "fp16", "compute"."""
+    """One preset; a switch left empty follows it. Values: fp32, bf16, fp16, compute (the dtype of the linears), and
+    fp64 for the rotary embedding."""
 
     preset: str = "balanced"
     residual: str = ""
+    """the token stream between blocks"""
     norm: str = ""
+    """the norms of blocks and head, with their scale and shift"""
     qk_norm: str = ""
     time: str = ""
+    """time embedding and its projection"""
     modulation: str = ""
+    """modulation tables and gates"""
     head: str = ""
+    rope_table: str = ""
+    """angles of the rotary embedding"""
     rope: str = ""
+    """its product with queries and keys"""
+    attention: str = ""
+    """softmax(Q K) V; fp32 has no flash kernel: slow, and much memory"""
     adapter: str = ""
+    """the matmuls of the LoRA; its weights are always fp32"""
 
     def __post_init__(self) -> None:
         if self.preset not in PRESETS:
             raise ConfigError(f'precision_policy "{self.preset}" is unknown.{nearest(self.preset, list(PRESETS))}')
-        for part in PRESETS["reference"]:
+        for part in SWITCHES:
             value = getattr(self, part)
-            if value not in ("", "compute"):
-                torch_dtype(value)
+            if value and value not in switch_values(part):
+                raise ConfigError(
+                    f'precision of {part} "{value}" is not a choice. Use one of: {", ".join(switch_values(part))}; '
+                    f'or leave it empty for what "{self.preset}" says.'
+                )
+
+    def resolved(self) -> dict[str, str]:
+        """Every part's value, the preset's where the switch is empty."""
+        return {part: getattr(self, part) or PRESETS[self.preset][part] for part in SWITCHES}
 
     def numerics(self, compute: torch.dtype) -> Numerics:
         """The dtypes of a forward pass whose linears run in `compute`."""
-
-        def chosen(part: str) -> torch.dtype:
-            name = getattr(self, part) or PRESETS[self.preset][part]
-            return compute if name == "compute" else torch_dtype(name)
-
-        parts = {part: chosen(part) for part in PRESETS["reference"]}
+        parts = {part: compute if name == "compute" else torch_dtype(name) for part, name in self.resolved().items()}
         return Numerics(compute=compute, **parts)
+
+    def describe(self) -> str:
+        """The preset, and what differs from it: "balanced, but residual compute"."""
+        preset, parts = PRESETS[self.preset], self.resolved()
+        changed = [f"{part} {value}" for part, value in parts.items() if value != preset[part]]
+        return self.preset + (f", but {', '.join(changed)}" if changed else "")

@@ -154,3 +154,25 @@ def test_a_step_runs_without_values(variant: str, device: str) -> None:
         output.square().mean().backward()
         assert output.shape == latent.shape
         assert all(p.grad is not None for p in model.parameters())
+
+
+def test_a_hint_travels_to_the_block_it_is_added_behind() -> None:
+    """The second stream stays where its layers are; of a split model only the hint is carried."""
+
+    class Spy:
+        def __init__(self) -> None:
+            self.carried: list[int] = []
+
+        def to_block(self, index: int, tokens: Tensor, constants: Any) -> tuple[Tensor, Any]:
+            self.carried.append(index)
+            return tokens, constants
+
+        def to_head(self, tokens: Tensor, time: Tensor) -> tuple[Tensor, Tensor]:
+            return tokens, time
+
+    shape = WanShape(**SHAPE.to_dict() | {"num_layers": 3, "vace_layers": (0, 2)})
+    with torch.device("meta"):
+        model, inputs = WanTransformer(shape), (torch.zeros(2, 16, 3, 4, 6), torch.zeros(2), torch.zeros(2, 512, 8))
+        model.carrier = spy = Spy()
+        model(*inputs, conditioning(shape, "meta"))
+    assert spy.carried == [0, 0, 1, 2, 2]

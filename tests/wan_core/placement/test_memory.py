@@ -68,3 +68,30 @@ def test_checkpointing_saves_more_than_half_of_the_activations() -> None:
     kept = estimate(1, checkpointed=True).devices["cuda:0"]
     plain = estimate(1, checkpointed=False).devices["cuda:0"]
     assert kept.kept + kept.working < 0.5 * (plain.kept + plain.working)
+
+
+def test_image_tokens_and_vace_layers_are_counted() -> None:
+    """Per image-to-video block k_img, v_img and what they keep; VACE's eight layers lie on the first device."""
+
+    def predicted(**changes: object) -> MemoryEstimate:
+        shape = WanShape(**WAN_14B.to_dict() | changes)  # type: ignore[arg-type]
+        return estimate_memory(
+            shape,
+            Numerics(compute=torch.bfloat16),
+            split_blocks([torch.device("cuda", 0), torch.device("cuda", 1)], 40, "midpoint"),
+            StepShape(batch_size=1, latent_frames=5, latent_height=30, latent_width=52),
+            storage_bytes=lambda _name, parameter: 2 * parameter.numel(),
+            adapt=lambda block: inject_lora(block, LoraConfig(rank=4), seed=0),
+            checkpoint_blocks=True,
+        )
+
+    plain, images, vace = (
+        predicted(), predicted(in_channels=36, image_dim=1280), predicted(vace_layers=tuple(range(0, 40, 5)))
+    )  # fmt: skip
+    first, second = "cuda:0", "cuda:1"
+    per_block = 2 * (2 * 5120 * 5120 + 3 * 5120)  # bytes: two linears with bias, one norm
+    assert images.devices[second].weights - plain.devices[second].weights == 20 * per_block
+    assert images.devices[second].working > plain.devices[second].working
+    assert vace.devices[second] == plain.devices[second]
+    assert vace.devices[first].adapters == plain.devices[first].adapters * 28 // 20
+    assert vace.devices[first].kept > plain.devices[first].kept

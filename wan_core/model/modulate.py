@@ -55,29 +55,32 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype) -> Tenso
 
 
 class _RMSNorm(torch.autograd.Function):
-    """The norm where torch has no kernel of its own: a third of the passes of its composite, and only x is kept."""
+    """The norm where torch has only a composite, in a third of its passes; it keeps what CUDA's kernel keeps."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
         wide = x.to(dtype)
         # Out of place: a checkpoint policy may keep any of these results.
         inverse = (torch.linalg.vector_norm(wide, dim=-1, keepdim=True).square() / x.shape[-1] + eps).rsqrt()
-        ctx.save_for_backward(x, weight, inverse)
+        ctx.save_for_backward(wide, weight, inverse)
+        ctx.dtype = x.dtype
         return (wide * inverse * weight.to(dtype)).to(x.dtype)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor | None, None, None]:
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, *gradients: Tensor
+    ) -> tuple[Tensor, Tensor | None, None, None]:
         return without_autocast(gradients[0].device.type, _rms_norm_backward, ctx, gradients[0])
 
 
 def _rms_norm_backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None, None, None]:
-    x, weight, inverse = ctx.saved_tensors
-    wide, gradient = x.to(inverse.dtype), gradient.to(inverse.dtype)
+    wide, weight, inverse = ctx.saved_tensors
+    gradient = gradient.to(wide.dtype)
     of_weight = None
     if ctx.needs_input_grad[1]:
         of_weight = (gradient * wide * inverse).flatten(0, -2).sum(0).to(weight.dtype)
-    scaled = gradient * weight.to(inverse.dtype)
+    scaled = gradient * weight.to(wide.dtype)
     along = (scaled.unsqueeze(-2) @ wide.unsqueeze(-1)).squeeze(-1)
-    scaled.mul_(inverse).addcmul_(wide, along * inverse**3, value=-1 / x.shape[-1])
-    return scaled.to(x.dtype), of_weight, None, None
+    scaled.mul_(inverse).addcmul_(wide, along * inverse**3, value=-1 / wide.shape[-1])
+    return scaled.to(ctx.dtype), of_weight, None, None

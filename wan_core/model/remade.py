@@ -33,8 +33,14 @@ def remade(made: Tensor, make: Callable[[], Tensor]) -> AbstractContextManager[N
 
 def _others_decide() -> bool:
     """Whether saved-tensor hooks are active. torch has no public question for that; without an answer, assume so."""
-    top: Callable[[bool], Any] | None = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
+    engine: Any = torch._C  # pyright: ignore[reportPrivateUsage]
+    top = getattr(engine._autograd, "_top_saved_tensors_default_hooks", None)
     return top is None or top(True) is not None
+
+
+def _storage(tensor: Tensor) -> int:
+    """Which storage it is, on every device; meta and fake tensors have one too, though no address."""
+    return tensor.untyped_storage()._cdata  # pyright: ignore[reportPrivateUsage]
 
 
 @contextmanager
@@ -48,14 +54,14 @@ class _Recipe:
 
     def __init__(self, made: Tensor, make: Callable[[], Tensor]) -> None:
         # Not the tensor: it shall be freed. The address is its own for as long as the caller's block runs.
-        self._storage, self._numel = made.untyped_storage()._cdata, made.numel()
+        self._storage, self._numel = _storage(made), made.numel()
         self._device, self._make = made.device.type, make
         self._uses = self._left = 0
         self._result: Tensor | None = None
 
     def pack(self, saved: Tensor) -> Tensor | tuple[_Recipe, torch.Size]:
         whole = saved.numel() == self._numel and saved.is_contiguous()
-        if not whole or saved.untyped_storage()._cdata != self._storage:
+        if not whole or _storage(saved) != self._storage:
             return saved
         self._uses += 1
         self._left += 1

@@ -4,7 +4,7 @@
 
 Weights and latents are random: speed and memory do not depend on them, and nothing has to be downloaded. Writes one
 result file per run to benchmarks/results/. HFU counts what the hardware does (recompute included), MFU forward and
-backward once.
+backward once. `--against diffusers,diffsynth` compares a mid-size model with other programs instead: against_peers.py.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import against_peers
 import torch
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -51,6 +52,9 @@ TEXT_ROWS = 512
 
 def main() -> int:
     options = parse()
+    if options.against:
+        out = options.out or ROOT / "benchmarks" / "results"
+        return against_peers.against_peers(options.against.split(","), options.rounds, options.comfyui, out)
     width, height, frames = (int(n) for n in options.size.split("x"))
     folder = Path(tempfile.mkdtemp(dir=options.work))
     try:
@@ -84,6 +88,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--tag", default="", help="added to the file name, for example _fp8")
     parser.add_argument("--work", type=Path, help="folder for the random weights; default: the system's")
     parser.add_argument("--out", type=Path, help="folder for the result file")
+    against_peers.arguments(parser)
     return parser.parse_args()
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from .kernels import attention_kernel
+from .modulate import rms_norm
 from .names import naming
 from .numerics import Numerics
 from .rope import rotate
@@ -25,7 +25,7 @@ class WanRMSNorm(nn.Module):
 
     def forward(self, x: Tensor, dtype: torch.dtype) -> Tensor:
         """x (..., D) normalised in `dtype`, returned in x's dtype."""
-        return functional.rms_norm(x.to(dtype), self.weight.shape, self.weight.to(dtype), self.eps).to(x.dtype)
+        return rms_norm(x, self.weight, self.eps, dtype)
 
 
 class WanAttention(nn.Module):

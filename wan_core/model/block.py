@@ -14,6 +14,7 @@ from .attention import WanCrossAttention, WanSelfAttention
 from .modulate import cast_linear, gated_add, layer_norm, shift_and_scale
 from .names import naming
 from .numerics import Numerics
+from .remade import remade
 from .shape import WanShape
 
 __all__ = ["PATCH", "Constants", "Recompute", "VaceBlock", "WanBlock", "WanHead"]
@@ -79,20 +80,37 @@ class _Layer(nn.Module):
         rows = self.modulation.to(numerics.modulation).unsqueeze(1) + constants.time_rows
         shift1, scale1, gate1, shift2, scale2, gate2 = rows.unbind(2)
 
-        x = shift_and_scale(tokens, shift1, scale1, self.eps, numerics.norm).to(numerics.compute)
-        tokens = gated_add(tokens, self.self_attn(x, constants.rope_cos, constants.rope_sin), gate1)
+        make = partial(self._modulated, tokens, shift1, scale1)
+        x = make()
+        with remade(x, make):
+            attended = self.self_attn(x, constants.rope_cos, constants.rope_sin)
+        tokens = gated_add(tokens, attended, gate1)
 
-        x = layer_norm(tokens, self.norm3, numerics.norm).to(numerics.compute)
-        with naming("cross_attn"):
+        make = partial(self._normed, tokens)
+        x = make()
+        with naming("cross_attn"), remade(x, make):
             attended = self.cross_attn(x, constants.text, constants.image)
         tokens = tokens + attended.to(tokens.dtype)
 
-        x = shift_and_scale(tokens, shift2, scale2, self.eps, numerics.norm).to(numerics.compute)
+        make = partial(self._modulated, tokens, shift2, scale2)
+        x = make()
         first, gelu, last = self.ffn
         with naming("ffn_activation"):
-            x = gelu(first(x))
+            with remade(x, make):
+                x = first(x)
+            make = partial(gelu, x)
+            x = make()
         with naming("hidden_states"):
-            return gated_add(tokens, last(x), gate2)
+            with remade(x, make):
+                x = last(x)
+            return gated_add(tokens, x, gate2)
+
+    def _modulated(self, tokens: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
+        numerics = self.numerics
+        return shift_and_scale(tokens, shift, scale, self.eps, numerics.norm).to(numerics.compute)
+
+    def _normed(self, tokens: Tensor) -> Tensor:
+        return layer_norm(tokens, self.norm3, self.numerics.norm).to(self.numerics.compute)
 
 
 class WanBlock(_Layer):

@@ -57,3 +57,15 @@ def test_the_table_is_float64_rounded_once() -> None:
     """Position 1000 of the fastest pair: a float32 angle would be off by 3e-5."""
     cos, _ = rope_table((1001, 1, 1), 28, dtype=torch.float32, device=CPU)
     assert cos[1000, 0, 0] == torch.tensor(1000.0, dtype=torch.float64).cos().float()
+
+
+def test_the_rotation_is_the_written_formula_and_its_gradient_turns_back() -> None:
+    for dtype in (torch.float32, torch.float64):
+        cos, sin = table(5, dtype)
+        x = torch.randn(2, 30, 3, 28, generator=torch.Generator().manual_seed(0)).requires_grad_()
+        rotated = rotate(x, cos, sin)
+        even, odd = x.detach().to(dtype)[..., 0::2], x.detach().to(dtype)[..., 1::2]
+        torch.testing.assert_close(rotated[..., 0::2], (even * cos - odd * sin).float(), atol=1e-6, rtol=0)
+        torch.testing.assert_close(rotated[..., 1::2], (even * sin + odd * cos).float(), atol=1e-6, rtol=0)
+        rotated.backward(rotated.detach())
+        torch.testing.assert_close(x.grad, x.detach(), atol=2e-6, rtol=0)

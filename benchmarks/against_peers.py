@@ -1,0 +1,198 @@
+"""One LoRA training step of the mid-size model, side by side with other programs: CPU seconds, memory, equal maths.
+
+    pip install -e .[bench]
+    python benchmarks/train_step.py --against diffusers,diffsynth --rounds 5
+
+Every program is a process of its own (contender.py); their steps run strictly one after another, round robin, on one
+thread, so that what else the machine does hits all of them alike. What counts is CPU seconds, paired round by round,
+and resident memory above the loaded model at the peak of a step. Loss and gradient norm must agree: a program that
+differs does other work and is reported as not comparable.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+__all__ = ["against_peers"]
+
+ROOT = Path(__file__).resolve().parents[1]
+OURS = "wan_core"
+PROGRAMS = ("diffusers", "diffsynth", "comfyui")
+MODES = {False: "no checkpointing", True: "full checkpointing"}
+TOLERANCE = 1e-5
+"""of loss and gradient norm, relative"""
+
+Step = dict[str, Any]
+
+
+class Worker:
+    """A contender's process."""
+
+    def __init__(self, program: str, tree: str) -> None:
+        self.program = program
+        # Not a pipe, which would fill up and block.
+        self._log = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115
+        words = [sys.executable, "-X", "utf8", str(ROOT / "benchmarks" / "contender.py"), program]
+        self._process = subprocess.Popen(
+            [*words, tree] if program == "comfyui" else words,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True,
+            env=dict(os.environ, OMP_NUM_THREADS="1", MKL_NUM_THREADS="1"),
+        )  # fmt: skip
+        self.hello = self._answer()
+
+    def step(self, *, checkpointing: bool, trace: bool = False) -> Step:
+        assert self._process.stdin
+        print(json.dumps({"checkpointing": checkpointing, "trace": trace}), file=self._process.stdin, flush=True)
+        return self._answer()
+
+    def _answer(self) -> Step:
+        assert self._process.stdout
+        line = self._process.stdout.readline()
+        if not line:
+            self._process.communicate()
+            self._log.seek(0)
+            raise SystemExit(f"{self.program} ended with {self._process.returncode}:\n{self._log.read()[-4000:]}")
+        return json.loads(line)
+
+    def close(self) -> None:
+        self._process.communicate()
+
+
+def against_peers(names: list[str], rounds: int, comfyui_tree: str, out: Path) -> int:
+    """Measure, print and write the table; 1 when a program is not comparable, else 0."""
+    workers: list[Worker] = []
+    missing: dict[str, str] = {}
+    for name in (OURS, *names):
+        worker = Worker(name, comfyui_tree)
+        if why := worker.hello.get("missing"):
+            missing[name] = why
+            print(f"{name} is left out ({why}). pip install -e .[bench] brings diffusers and diffsynth.", flush=True)
+        else:
+            workers.append(worker)
+    steps = measure(workers, rounds)
+    tensors = {
+        mode: {w.program: w.step(checkpointing=mode, trace=True)["tensor_bytes"] for w in workers} for mode in MODES
+    }
+    for worker in workers:
+        worker.close()
+    result = {
+        "hardware": processor(),
+        "load_average": os.getloadavg() if hasattr(os, "getloadavg") else None,
+        "versions": {w.program: w.hello["versions"] for w in workers},
+        "missing": missing,
+        "rounds": rounds,
+        "modes": {title: summarize(steps[mode], tensors[mode]) for mode, title in MODES.items()},
+        "steps": {title: steps[mode] for mode, title in MODES.items()},
+    }
+    text = report(result)
+    print(text)
+    out.mkdir(parents=True, exist_ok=True)
+    name = f"train_step_against_peers_CPU_{time.strftime('%Y-%m')}"
+    (out / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    (out / f"{name}.md").write_text(text, encoding="utf-8")
+    return 0 if all(row["comparable"] for mode in result["modes"].values() for row in mode.values()) else 1
+
+
+def measure(workers: list[Worker], rounds: int) -> dict[bool, dict[str, list[Step]]]:
+    """Every step of every program: one to warm up per mode, then `rounds`; who goes first changes each round."""
+    steps: dict[bool, dict[str, list[Step]]] = {mode: {w.program: [] for w in workers} for mode in MODES}
+    for number in range(-1, rounds):
+        for mode in MODES:
+            first = number % len(workers)
+            for worker in workers[first:] + workers[:first]:
+                step = worker.step(checkpointing=mode)
+                if number >= 0:
+                    steps[mode][worker.program].append(step)
+        print(f"round {number + 1} of {rounds}", file=sys.stderr, flush=True)
+    return steps
+
+
+def summarize(steps: dict[str, list[Step]], tensors: dict[str, int]) -> dict[str, dict[str, Any]]:
+    """Per program: medians, our paired ratio to it, and whether it does the same work."""
+    ours = steps[OURS]
+    rows = {}
+    for name, theirs in steps.items():
+
+        def median(key: str, theirs: list[Step] = theirs) -> Any:
+            values = [step[key] for step in theirs]
+            return None if None in values else statistics.median(values)
+
+        same = all(
+            abs(step[key] - ours[0][key]) <= TOLERANCE * abs(ours[0][key])
+            for step in theirs
+            for key in ("loss", "gradient_norm")
+        )
+        paired = [mine["cpu_s"] / step["cpu_s"] for mine, step in zip(ours, theirs, strict=True)]
+        medians = {key: median(key) for key in ("forward_s", "backward_s", "cpu_s", "loss", "gradient_norm")}
+        rows[name] = medians | {
+            "least_cpu_s": min(step["cpu_s"] for step in theirs),
+            "step_bytes": max((s["step_bytes"] for s in theirs), default=None) if median("step_bytes") else None,
+            "tensor_bytes": tensors[name],
+            "ours_to_it": statistics.median(paired),
+            "paired": paired,
+            "comparable": same,
+        }
+    return rows
+
+
+def processor() -> str:
+    """What the operating system calls this processor."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        name = next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        name = platform.processor() or platform.machine()
+    return f"{name}, {os.cpu_count()} cores, one used"
+
+
+HEADER = (
+    "case", "program", "forward s", "backward s", "CPU s", "least", "ours / it", "step MB", "tensor MB", "loss",
+    "gradient norm",
+)  # fmt: skip
+
+
+def report(result: dict[str, Any]) -> str:
+    lines = [f"| {' | '.join(HEADER)} |", "|" + " --- |" * len(HEADER)]
+    for title, rows in result["modes"].items():
+        for name, row in rows.items():
+            versions = result["versions"][name]
+            shown = name if name == OURS else f"{name} {versions.get(name, '')} + peft".replace("  ", " ")
+            memory = "-" if row["step_bytes"] is None else f"{row['step_bytes'] / 1e6:,.0f}"
+            cells = [
+                title, shown, *(f"{row[key]:.2f}" for key in ("forward_s", "backward_s", "cpu_s", "least_cpu_s")),
+                "" if name == OURS else f"{row['ours_to_it']:.3f}", memory, f"{row['tensor_bytes'] / 1e6:,.0f}",
+                f"{row['loss']:.5f}", f"{row['gradient_norm']:.5f}" + ("" if row["comparable"] else " NOT COMPARABLE"),
+            ]  # fmt: skip
+            lines.append(f"| {' | '.join(cells)} |")
+    packages = {package for found in result["versions"].values() for package in found.items()}
+    versions = ", ".join(f"{name} {number}" for name, number in sorted(packages))
+    left_out = "".join(f"Left out: {name} ({why}).\n" for name, why in result["missing"].items())
+    return (
+        "# One LoRA step against other programs\n\n"
+        f"{result['hardware']}; {versions}; {result['rounds']} rounds, medians; ours / it is the median of the paired "
+        "ratios of CPU seconds. 8 blocks, width 512, 4 heads, feed-forward 2,048; 2,304 video and 512 text tokens; "
+        "rank 16 on ten linears per block; float32. Step MB: resident memory at the step's peak above the loaded "
+        "model; tensor MB: what tensors and kernel buffers took of it, exact.\n\n"
+        + "\n".join(lines)
+        + f"\n\n{left_out}"
+    ).rstrip() + "\n"
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """The options this comparison adds to train_step.py."""
+    group = parser.add_argument_group("comparison with other programs, on a CPU")
+    group.add_argument(
+        "--against", default="", help=f"comma list of {', '.join(PROGRAMS)}: compare, and do nothing else"
+    )
+    group.add_argument("--rounds", type=int, default=5)
+    group.add_argument("--comfyui", default=os.environ.get("COMFYUI_PATH", ""), help="its tree, for --against comfyui")

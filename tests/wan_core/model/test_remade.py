@@ -1,0 +1,130 @@
+"""What is made again instead of kept: the same bits, less memory, and no quarrel with those who decide otherwise."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
+from torch.utils.checkpoint import checkpoint
+
+from tests.support.blocks import MIXED, SHAPE, block_inputs, new_block
+from wan_core.lora import LoraConfig, adapter_parameters, inject_lora
+from wan_core.model import Numerics, WanBlock
+from wan_core.model.modulate import rms_norm
+from wan_core.model.remade import remade
+
+
+def adapted(numerics: Numerics) -> WanBlock:
+    """A block with filled adapters on its ten linears; only they train, as in a run."""
+    block = new_block(numerics)
+    inject_lora(torch.nn.ModuleDict({"blocks": torch.nn.ModuleList([block])}), LoraConfig(rank=2), seed=1)
+    for number, adapter in enumerate(adapter_parameters(block).values()):
+        adapter.data = torch.randn(adapter.shape, generator=torch.Generator().manual_seed(number))
+    return block
+
+
+def gradients(
+    numerics: Numerics, around: AbstractContextManager[Any] | None = None, recompute: Any = None, passes: int = 1
+) -> dict[str, Tensor]:
+    block, inputs = adapted(numerics), block_inputs(numerics)
+    with around or nullcontext():
+        loss = block(*inputs, recompute=recompute).square().mean()
+    for number in range(passes):
+        loss.backward(retain_graph=number + 1 < passes)
+    found = {name: p.grad for name, p in adapter_parameters(block).items() if p.grad is not None}
+    assert len(found) == 20
+    assert inputs[0] is not None
+    assert inputs[0].grad is not None
+    return found | {"tokens": inputs[0].grad}
+
+
+@pytest.fixture
+def kept(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """Everything is kept, as if `remade` did not exist."""
+    monkeypatch.setattr("wan_core.model.block.remade", lambda _made, _make: nullcontext())
+    return monkeypatch
+
+
+def assert_same_bits(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+    assert found.keys() == expected.keys()
+    for name, gradient in found.items():
+        assert torch.equal(gradient, expected[name]), name
+
+
+@pytest.mark.parametrize("numerics", [Numerics(), MIXED], ids=["fp32", "mixed"])
+def test_making_again_changes_no_bit_of_a_gradient(numerics: Numerics, kept: pytest.MonkeyPatch) -> None:
+    expected = gradients(numerics)
+    kept.undo()
+    assert_same_bits(gradients(numerics), expected)
+    assert_same_bits(gradients(numerics, recompute=partial(checkpoint, use_reentrant=False)), expected)
+    assert_same_bits(gradients(numerics, recompute=partial(checkpoint, use_reentrant=True)), expected)
+
+
+def test_a_graph_that_is_kept_can_be_walked_twice(kept: pytest.MonkeyPatch) -> None:
+    expected = gradients(Numerics(), passes=2)
+    kept.undo()
+    assert_same_bits(gradients(Numerics(), passes=2), expected)
+
+
+def test_an_outer_hook_sees_every_tensor_and_ours_stays_out() -> None:
+    """Offload by hooks, as `save_on_cpu` does it: torch would silently skip the outer pair."""
+    seen: list[int] = []
+
+    def pack(tensor: Tensor) -> Tensor:
+        seen.append(tensor.numel())
+        return tensor
+
+    expected = gradients(Numerics())
+    assert_same_bits(gradients(Numerics(), saved_tensors_hooks(pack, lambda tensor: tensor)), expected)
+    tokens = 2 * 12
+    assert seen.count(tokens * SHAPE.ffn_dim) >= 2, "the GELU's input and its output, for the linear behind it"
+    assert_same_bits(gradients(Numerics(), save_on_cpu()), expected)
+
+
+def test_less_is_kept_and_only_where_it_can_be_made_again() -> None:
+    made = torch.ones(4, 6) * 2
+    source = torch.ones(4, 6)
+    weight = torch.ones(6, 3, requires_grad=True)
+    calls: list[int] = []
+
+    def make() -> Tensor:
+        calls.append(1)
+        return source * 2
+
+    with remade(made, make):
+        first, second = made @ weight, made.view(2, 12) @ torch.ones(12, 3, requires_grad=True)
+        other = (source * 3) @ weight
+    made.zero_()  # nobody looks at it any more
+    (first.sum() + second.sum() + other.sum()).backward()
+    assert len(calls) == 1, "two uses share one result"
+    assert weight.grad is not None
+    assert torch.equal(weight.grad, torch.full((6, 3), 4 * 2.0 + 4 * 3.0))
+
+
+def test_without_gradients_nothing_is_hooked() -> None:
+    with torch.no_grad():
+        assert isinstance(remade(torch.ones(2), lambda: torch.ones(2)), nullcontext)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_our_rms_norm_is_torchs_with_its_gradients(dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(4)
+    found = []
+    for ours in (True, False):
+        generator.manual_seed(4)
+        x = torch.randn(2, 5, 48, generator=generator).to(dtype).requires_grad_()
+        weight = (torch.randn(48, generator=generator) + 1).requires_grad_()
+        wide = x.to(torch.float32)
+        plain = torch.nn.functional.rms_norm(wide, (48,), weight, 1e-6).to(dtype)
+        output = rms_norm(x, weight, 1e-6, torch.float32) if ours else plain
+        output.backward(torch.randn(2, 5, 48, generator=generator).to(dtype))
+        found.append((output.detach(), x.grad, weight.grad))
+    tolerance = 2e-6 if dtype == torch.float32 else 1.6e-2
+    for mine, theirs in zip(*found, strict=True):
+        assert mine.dtype == theirs.dtype
+        torch.testing.assert_close(mine, theirs, atol=tolerance, rtol=tolerance)

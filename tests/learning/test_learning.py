@@ -32,8 +32,8 @@ def test_equal_experts_of_a_pair_sample_what_the_one_model_samples(comfy: ComfyS
     """Two samplers in series change hands without losing noise or a step; tiny random models are enough for that."""
     sampling = Sampling(steps=8, frames=5)
     clips = {}
-    for name, model in MODELS.items():
-        graph = sampling_graph(model, [Shot("a red ring moving up", 3, 2)], f"equal_{name}", sampling=sampling)
+    for name in ("t2v", "pair"):
+        graph = sampling_graph(MODELS[name], [Shot("a red ring moving up", 3, 2)], f"equal_{name}", sampling=sampling)
         images = comfy.outputs(comfy.run(tiny_graph(graph)), "save0")["images"]
         clips[name] = np.stack([np.asarray(Image.open(io.BytesIO(comfy.view(image)))) for image in images]).astype(int)
     assert clips["t2v"].shape == (10, 64, 64, 3)

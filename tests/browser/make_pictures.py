@@ -86,7 +86,7 @@ def test_thumbnails(bare: Any, workflows: dict[str, Any]) -> None:
 def test_the_canvas_after_a_run(bare: Any, workflows: dict[str, Any]) -> None:
     """The demo model learns the concept of the learning test, so the previews show something."""
     model, concept = MODELS["t2v"], load_concept(CONCEPTS / f"{DEFAULT_CONCEPT}.json")
-    recipe = Recipe(steps=300, prior_clips=0)
+    recipe = Recipe(steps=250, batch_size=3, prior_clips=0)
     fill_models(bare.server.base, model)
     folder, _ = draw_dataset(bare.server.base, concept, recipe)
     changes = {
@@ -105,7 +105,7 @@ def test_the_canvas_after_a_run(bare: Any, workflows: dict[str, Any]) -> None:
     bare.load(tiny_canvas(workflows["08_smoke_test"], **changes))
     bare.watch()
     bare.fit()  # the page loads the clips of nodes it shows
-    bare.press_run(timeout_s=240)
+    bare.press_run(timeout_s=540)
     bare.page.wait_for_timeout(3000)
     file = ROOT / "docs" / "images" / "canvas.png"
     file.parent.mkdir(parents=True, exist_ok=True)

@@ -85,7 +85,7 @@ def undisturbed(server: ForkServer, tmp_path_factory: pytest.TempPathFactory) ->
     return final_files(run)
 
 
-@pytest.mark.parametrize("step", range(1, 11))
+@pytest.mark.parametrize("step", [pytest.param(n, marks=[] if n % 2 else pytest.mark.soak) for n in range(1, 11)])
 def test_killed_at_any_of_ten_steps_and_resumed_equals_never_killed(
     server: ForkServer, tmp_path: Path, undisturbed: tuple[bytes, bytes], step: int
 ) -> None:

@@ -12,6 +12,7 @@ from comfy_api.latest import io
 from PIL import Image
 
 from ..wan_core.audit import REPORT_FILE, AuditConfig, read_report
+from ..wan_core.errors import ConfigError
 from ..wan_core.events import Event, Stage
 from ..wan_core.files import atomic_write_json
 from ..wan_core.lora import check_peft
@@ -62,6 +63,8 @@ class PrecisionAudit(io.ComfyNode):
         cls, model: ModelHandle, cache: CacheHandle, clips: int = 1, timesteps: int = 3, alone: bool = False
     ) -> io.NodeOutput:
         check_peft()
+        if model.plan.low_noise_file:
+            raise ConfigError("Precision Audit measures one model. Set low_noise_model of Load Wan Model to none.")
         config = AuditConfig(clips=clips, timesteps=timesteps, alone=alone)
         run = RunConfig(
             run_name="precision_audit",

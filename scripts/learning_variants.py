@@ -74,6 +74,9 @@ def measure(arguments: list[str]) -> int:
     from world import TINY_PACK
 
     asked = options().parse_args(arguments)
+    if asked.only and asked.write_docs:
+        say("--write-docs writes every variant; leave --only out.")
+        return 2
     model, concept = MODELS["t2v"], load_concept(learning.CONCEPTS / f"{learning.DEFAULT_CONCEPT}.json")
     if absent := learning.missing_models(model):
         say(absent)
@@ -130,10 +133,10 @@ def report(rows: list[Row], asked: argparse.Namespace, out: Path) -> None:
     text = json.dumps({"steps": asked.steps, "clips": asked.clips, "rows": found}, indent=1) + "\n"
     (out / "result.json").write_text(text, encoding="utf-8")
     if asked.write_docs:
-        PAGE.write_text(page(rows, asked.steps), encoding="utf-8")
+        PAGE.write_text(page(rows, asked.steps, asked.clips), encoding="utf-8")
 
 
-def page(rows: list[Row], steps: int) -> str:
+def page(rows: list[Row], steps: int, clips: int) -> str:
     """docs/learning_variants.md"""
     from shapeworld.scores import markdown_table
 
@@ -150,17 +153,19 @@ def page(rows: list[Row], steps: int) -> str:
         )
         for row in rows
     ]
+    of = rows[-1].concept.all.of
+    chance = 1.96 * (of * 0.8 * 0.2) ** 0.5  # 95 % of samples at a true share of 80 %
     return f"""# What settings cost in quality
 
-Written by `python3 scripts/learning_variants.py --steps {steps} --write-docs`: the LoRA of the
+Written by `python3 scripts/learning_variants.py --steps {steps} --clips {clips} --write-docs`: the LoRA of the
 [learning test](learning_test.md), trained once per variant for {steps} steps through the queue of a real ComfyUI on a
-CPU, sampled with the same seeds by core nodes, judged without a network. Everything else is as in the first row.
+CPU, sampled with the same seeds by core nodes, judged without a network. Everything else is as in the row "balanced".
 
 {markdown_table(head, cells)}
 
 "concept": clips that show the new shape on its path in its colour; "old captions": clips of the old world whose colour,
-shape and direction are right; "evaluation loss": on fixed clips and noise, computed under the variant itself. Two runs
-that learn equally well differ by two or three clips of {rows[-1].concept.all.of}: smaller gaps say nothing.
+shape and direction are right; "evaluation loss": on fixed clips and noise, computed under the variant itself.
+At a true share of 80 %, {of} clips vary by {chance:.0f} either way by chance alone: smaller gaps say nothing.
 """
 
 

@@ -423,6 +423,11 @@ def with_expert(variant: WanVariant, expert: str) -> WanVariant:
     if expert == "auto":
         return variant
     boundary = variant.boundary or next((b for name, b in PAIR_BOUNDARIES.items() if name in variant.candidates), None)
+    if variant.expert not in (None, f"{expert}_noise"):
+        raise ConfigError(
+            f'expert is "{expert}", and the model is {variant.name}. Set expert to auto, or choose the other file; if '
+            "its name is wrong, set variant in Load Wan Model."
+        )
     if boundary is None:
         raise ConfigError(
             f'expert "{expert}" makes no sense for {variant.name}, which has one model. Set expert to auto.'

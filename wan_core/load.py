@@ -172,6 +172,17 @@ def _check_shapes(variant: WanVariant, sources: Mapping[str, StoredWeight], file
     missing = sorted(wanted.keys() - sources.keys())
     if missing:
         raise CheckpointError(f"{file_name} lacks {len(missing)} weights, for example {missing[0]}. Download it again.")
+    # A model built on Wan has weights that ours lacks; without them it would be trained as something it is not.
+    left_over = sorted(
+        name
+        for name in sources.keys() - wanted.keys()
+        if name.startswith(("blocks.", "vace_blocks.")) or name.endswith((".weight", ".bias"))
+    )
+    if left_over:
+        raise CheckpointError(
+            f"{file_name} has {len(left_over)} weights that no {variant.name} has, for example {left_over[0]}: a model "
+            "made from Wan, not Wan. Choose the Wan model it was made from."
+        )
     for name, shape in wanted.items():
         if sources[name].shape != shape:
             raise CheckpointError(
@@ -304,7 +315,9 @@ def storage_dtype(name: str, numerics: Numerics, stored: str) -> torch.dtype:
     computed = {"time_embedding": numerics.time, "time_projection": numerics.time, "head": numerics.head}.get(part)
     if computed in (None, numerics.compute):
         return numerics.compute
-    return {"F16": torch.float16, "F32": torch.float32, "F64": torch.float32}.get(stored, numerics.compute)
+    return {"F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32, "F64": torch.float32}.get(
+        stored, numerics.compute
+    )
 
 
 def predict_memory(

@@ -25,6 +25,10 @@ __all__ = ["GgufTensor", "gguf_values", "open_gguf", "read_gguf_header"]
 
 _ORIGINAL_SHAPE = "comfy.gguf.orig_shape."
 _MOST_ENTRIES = 100_000
+_MOST_METADATA_BYTES = 64 << 20
+# Types of metadata values (GGUF specification, gguf_metadata_value_type) and their bytes.
+_STRING, _ARRAY = 8, 9
+_VALUE_BYTES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
 
 
 @dataclass(frozen=True)
@@ -102,6 +106,40 @@ def _check_start(path: Path) -> None:
         raise CheckpointError(f"{path.name} is not a GGUF file. Download it again.")
     if max(struct.unpack("<QQ", start[8:24])) > _MOST_ENTRIES:
         raise _damaged(path)
+    _check_metadata(path, struct.unpack("<Q", start[16:24])[0])
+
+
+def _check_metadata(path: Path, entries: int) -> None:
+    """Walk the metadata by its own lengths: the package would loop over an array that claims more than the file has."""
+    limit = min(os.stat(path).st_size, _MOST_METADATA_BYTES)
+    with open_regular(path) as file:
+
+        def read(form: str) -> int:
+            data = file.read(struct.calcsize(form))
+            if len(data) < struct.calcsize(form):
+                raise _damaged(path)
+            return struct.unpack(form, data)[0]
+
+        def skip(count: int) -> None:
+            if file.tell() + count > limit:
+                raise _damaged(path)
+            file.seek(count, os.SEEK_CUR)
+
+        file.seek(24)
+        for _ in range(entries):
+            skip(read("<Q"))  # its key
+            kind, count = read("<I"), 1
+            if kind == _ARRAY:
+                kind, count = read("<I"), read("<Q")
+            if kind == _STRING:
+                if count * 8 > limit:
+                    raise _damaged(path)
+                for _ in range(count):
+                    skip(read("<Q"))
+            elif kind in _VALUE_BYTES:
+                skip(count * _VALUE_BYTES[kind])
+            else:
+                raise _damaged(path)
 
 
 def _damaged(path: Path) -> CheckpointError:

@@ -14,7 +14,7 @@ from torch import Tensor
 from ..errors import CheckpointError
 from .dequantise import dequantise, scale_fits
 from .gguf_file import GgufTensor, gguf_values, open_gguf
-from .header import CheckpointHeader
+from .header import CheckpointHeader, damaged
 from .keys import canonical_names
 
 __all__ = ["StoredWeight", "StoredWeights", "WeightReader", "locate_weights"]
@@ -177,9 +177,12 @@ class WeightReader:
         return whole
 
     def _mapped(self, file: Path, key: str) -> Tensor:
-        from safetensors import safe_open
+        from safetensors import SafetensorError, safe_open
 
         opened = self._safe.get(file)
         if opened is None:
-            opened = self._safe[file] = safe_open(file, "pt")
+            try:
+                opened = self._safe[file] = safe_open(file, "pt")
+            except SafetensorError as error:
+                raise damaged(file.name) from error
         return opened.get_tensor(key)

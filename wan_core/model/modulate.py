@@ -60,11 +60,14 @@ class _RMSNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
         wide = x.to(dtype)
-        # Out of place: a checkpoint policy may keep any of these results.
-        inverse = (torch.linalg.vector_norm(wide, dim=-1, keepdim=True).square() / x.shape[-1] + eps).rsqrt()
+        # Out of place: a checkpoint policy may keep any of these results. The sum of squares is at least float32, as in
+        # torch's own kernels: in float16 it overflows.
+        exact = torch.promote_types(dtype, torch.float32)
+        length = torch.linalg.vector_norm(wide, dim=-1, keepdim=True, dtype=exact)
+        inverse = (length.square() / x.shape[-1] + eps).rsqrt()
         ctx.save_for_backward(wide, weight, inverse)
         ctx.dtype = x.dtype
-        return (wide * inverse * weight.to(dtype)).to(x.dtype)
+        return (wide * inverse * weight.to(inverse.dtype)).to(dtype).to(x.dtype)
 
     @staticmethod
     @once_differentiable
@@ -76,6 +79,7 @@ class _RMSNorm(torch.autograd.Function):
 
 def _rms_norm_backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None, None, None]:
     wide, weight, inverse = ctx.saved_tensors
+    wide = wide.to(inverse.dtype)
     gradient = gradient.to(wide.dtype)
     of_weight = None
     if ctx.needs_input_grad[1]:

@@ -27,6 +27,7 @@ from tests.support.containers import (
     write_scaled_fp8,
 )
 from wan_core.checkpoint import checkpoint_digest, read_checkpoint
+from wan_core.checkpoint.gguf_file import read_gguf_header
 from wan_core.errors import CheckpointError, DependencyError
 from wan_core.files import Roots
 from wan_core.load import ModelPlan, inspect_model, materialize
@@ -363,3 +364,18 @@ def test_without_the_package_the_pip_line_is_given(tmp_path: Path, monkeypatch: 
     monkeypatch.setitem(sys.modules, "gguf", None)
     with pytest.raises(DependencyError, match=r"GGUF files need the gguf package .*python -m pip install"):
         read_checkpoint(tmp_path / "wan.gguf")
+
+
+def test_an_array_that_claims_more_than_the_file_has_is_refused_at_once(tmp_path: Path) -> None:
+    """The package itself would loop over it for hours."""
+    key = b"general.name"
+    entry = struct.pack("<Q", len(key)) + key + struct.pack("<IIQ", 9, 8, 1 << 40)
+    file = tmp_path / "huge.gguf"
+    file.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + entry)
+    with pytest.raises(CheckpointError, match="damaged GGUF"):
+        read_gguf_header(file)
+    file.write_bytes(
+        b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + entry.replace(struct.pack("<I", 8), struct.pack("<I", 4), 1)
+    )
+    with pytest.raises(CheckpointError, match="damaged GGUF"):
+        read_gguf_header(file)

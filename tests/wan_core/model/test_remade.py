@@ -111,6 +111,27 @@ def test_without_gradients_nothing_is_hooked() -> None:
         assert isinstance(remade(torch.ones(2), lambda: torch.ones(2)), nullcontext)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_our_rms_norm_in_a_narrow_dtype_is_no_worse_than_torchs(dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(4)
+    x = (5 * torch.randn(2, 7, 5120, generator=generator)).to(dtype).requires_grad_()
+    weight = (torch.randn(5120, generator=generator) + 1).to(dtype)
+    out_gradient = torch.randn(2, 7, 5120, generator=generator).to(dtype)
+    exact = x.detach().double().requires_grad_()
+    wanted = torch.nn.functional.rms_norm(exact, (5120,), weight.double(), 1e-6)
+    (wanted_gradient,) = torch.autograd.grad(wanted, exact, out_gradient.double())
+    errors = []
+    for output in (
+        rms_norm(x, weight, 1e-6, dtype),
+        torch.nn.functional.rms_norm(x, (5120,), weight, 1e-6),
+    ):
+        (gradient,) = torch.autograd.grad(output, x, out_gradient)
+        pairs = ((output.detach(), wanted.detach()), (gradient, wanted_gradient))
+        errors.append([float((a.double() - b).norm() / b.norm()) for a, b in pairs])
+    for mine, theirs in zip(*errors, strict=True):
+        assert mine <= 1.3 * theirs
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_our_rms_norm_is_torchs_with_its_gradients(dtype: torch.dtype) -> None:
     generator = torch.Generator().manual_seed(4)

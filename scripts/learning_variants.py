@@ -97,6 +97,8 @@ def measure(arguments: list[str]) -> int:
             old = learning.sample(comfy, model, old_shots, f"{name}_old", loras)
             return learning.concept_score(concept, new), learning.word_score(words, old, [concept])
 
+        # Drawn once: a pixel that rounds otherwise is another clip, and clips are trained in the order of their hashes.
+        folders = learning.draw_dataset(base, concept, Recipe())
         rows.append(Row("no LoRA", *judged("none", []), 0.0, None))
         say(line(rows[-1]))
         for number, (name, changes) in enumerate(VARIANTS.items()):
@@ -104,7 +106,7 @@ def measure(arguments: list[str]) -> int:
                 continue
             recipe = Recipe(**{"steps": asked.steps, "eval_items": 4, **changes})
             began = time.monotonic()
-            runs = learning.train(comfy, model, concept, recipe, lambda _text: None)
+            runs = learning.train(comfy, model, concept, recipe, lambda _text: None, folders)
             seconds = time.monotonic() - began
             scores = judged(str(number), [run["lora_name"] for run in runs])
             rows.append(Row(name, *scores, seconds, runs[-1]["eval_loss_last"]))

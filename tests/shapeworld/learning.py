@@ -300,9 +300,11 @@ def draw_dataset(base: Path, concept: Concept, recipe: Recipe) -> tuple[str, str
     return concept.name, prior
 
 
-def train(comfy: ComfyServer, model: Model, concept: Concept, recipe: Recipe, say: Say) -> list[dict[str, Any]]:
-    """A LoRA for every file of the model; what TrainLoRA reported of each."""
-    folder, prior = draw_dataset(comfy.base, concept, recipe)
+def train(
+    comfy: ComfyServer, model: Model, concept: Concept, recipe: Recipe, say: Say, folders: tuple[str, str] | None = None
+) -> list[dict[str, Any]]:
+    """A LoRA for every file of the model; what TrainLoRA reported of each. `folders`: of clips drawn before."""
+    folder, prior = folders or draw_dataset(comfy.base, concept, recipe)
     runs: list[dict[str, Any]] = []
     for expert, file in enumerate(model.files):
         name = f"{concept.name}_{Path(file).stem}"

@@ -41,7 +41,7 @@ from .train import (
     true_velocity,
 )
 
-__all__ = ["SampleJob", "export_lora", "first_frame_share", "run_job", "sample_job", "with_expert"]
+__all__ = ["SampleJob", "check_files", "export_lora", "first_frame_share", "run_job", "sample_job", "with_expert"]
 
 _log = logging.getLogger(__name__)
 _MENDABLE = tuple(
@@ -165,7 +165,8 @@ class _Session:
     def _load(self) -> None:
         config = self.config
         self.variant = with_expert(inspect_model(config.model, self.roots).variant, config.train.expert)
-        self._check_files()
+        # A resumed run holds its start LoRA already; that file may be gone.
+        check_files(config, self.roots, with_start=self.saved is None)
         cache = LatentCache(self.roots.first("cache"))
         self.cache, self.cache_set = cache, cache.read_set(config.data.fingerprint)
         kind = condition_kind(self.variant.task, self.variant.shape.image_dim)
@@ -199,23 +200,6 @@ class _Session:
         if previews is not None:
             self.previewer = Previewer(self.model, previews, self.directory, emit=self.emit, control=self.control)
         _warn_about_disk(self.directory, self.trainer, self.emit)
-
-    def _check_files(self) -> None:
-        """The base and the start LoRA must be the files the job was made with; another base is another job."""
-        now = self.config.with_digests(self.roots) if self.saved is None else self._with_base_digest()
-        for what, known, found in (
-            (self.config.model.base_file, self.config.base_digest, now.base_digest),
-            (self.config.lora.start_from, self.config.start_digest, now.start_digest),
-        ):
-            if known and known != found:
-                raise CheckpointError(
-                    f"{what} is not the file this run was made with. Put that file back, or start a new run."
-                )
-
-    def _with_base_digest(self) -> RunConfig:
-        """A resumed run holds its start LoRA already; that file may be gone."""
-        alone = replace(self.config, lora=replace(self.config.lora, start_from=""))
-        return replace(alone.with_digests(self.roots), start_digest=self.config.start_digest)
 
     def _materialize(self) -> WanTransformer:
         def on_tensor(done: int, total: int) -> None:
@@ -357,6 +341,7 @@ def sample_job(directory: Path, job_file: Path, roots: Roots, *, emit: Emit, con
             raise CheckpointError(f"Run {directory.name} has no intact saved step {step}. It has: {store.steps()}.")
     if not saves:
         raise CheckpointError(f"Run {directory.name} has no saved step yet. Train it first.")
+    check_files(config, roots, with_start=False)
     cache = LatentCache(roots.first("cache"))
     variant = inspect_model(config.model, roots).variant
     previews = read_preview_inputs(
@@ -411,6 +396,23 @@ def export_lora(directory: Path, step: int | None, target: Path) -> SavedStep:
     with atomic_write(target) as out, open(saved.lora_file, "rb") as source:
         shutil.copyfileobj(source, out, 4 << 20)
     return saved
+
+
+def check_files(config: RunConfig, roots: Roots, *, with_start: bool) -> None:
+    """The base, and with `with_start` the start LoRA, must be the files the job was made with: others are another job.
+
+    CheckpointError naming the file that was exchanged.
+    """
+    asked = config if with_start else replace(config, lora=replace(config.lora, start_from=""), start_digest="")
+    now = asked.with_digests(roots)
+    for what, known, found in (
+        (asked.model.base_file, asked.base_digest, now.base_digest),
+        (asked.lora.start_from, asked.start_digest, now.start_digest),
+    ):
+        if known and known != found:
+            raise CheckpointError(
+                f"{what} is not the file this run was made with. Put that file back, or start a new run."
+            )
 
 
 def first_frame_share(config: RunConfig, variant: WanVariant) -> float:

@@ -22,7 +22,7 @@ from ..errors import ConfigError, OutOfMemory, Stopped
 from ..events import Emit, Finished, Note, Stage
 from ..files import Roots, atomic_write_bytes, atomic_write_json, locked, read_json
 from ..flow import draw_noise, seeded_generator
-from ..job import first_frame_share, with_expert
+from ..job import check_files, first_frame_share, with_expert
 from ..load import inspect_model, materialize, predict_memory
 from ..lora import LoraConfig, LoraWeights
 from ..model import Numerics, WanTransformer
@@ -111,6 +111,7 @@ class _Audit:
         self._items = self._batches.evaluation_items(config.clips)
         self._timesteps = _timesteps(self._variant, config.timesteps)
         self._saved = SaveStore(directory).latest()
+        check_files(run, roots, with_start=self._saved is None)
         start = "" if self._saved is not None else run.lora.start_from
         self._lora: LoraConfig = replace(run.lora, start_from=start, dropout=0.0)
         self._rows = candidates(run.model.precision, self._compute, alone=config.alone)

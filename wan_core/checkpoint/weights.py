@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,8 @@ _BESIDE = (".scale_input", ".input_scale", ".comfy_quant", *_SCALES)
 """what files hold beside a quantized weight; input scales serve 8-bit matmuls, which training does not use"""
 _VALUES_AT_ONCE = 1 << 24
 """values that are float32 at one time while a tensor is dequantised: 64 MiB"""
+_MOST_FORMAT_BYTES = 4096
+"""of one `comfy_quant` tensor: a line of JSON"""
 
 
 @dataclass(frozen=True)
@@ -107,6 +110,8 @@ def _said_formats(header: CheckpointHeader, names: Mapping[str, str]) -> dict[st
         with WeightReader() as reader:
             for name, key in names.items():
                 if name.endswith(".comfy_quant"):
+                    if prod(header.tensors[key].shape) > _MOST_FORMAT_BYTES:
+                        raise ValueError("longer than any format")
                     told = reader.raw(StoredWeight(header.file_of(key), key, "U8", header.tensors[key].shape))
                     stated[name.removesuffix(".comfy_quant")] = json.loads(bytes(told.flatten().tolist()))
         return {str(module): str(config["format"]) for module, config in stated.items()}

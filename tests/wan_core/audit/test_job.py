@@ -17,9 +17,9 @@ from tests.support.audits import audit
 from tests.support.tiny_run import make_run
 from wan_core.audit import REPORT_FILE, AuditConfig, read_report
 from wan_core.control import SignalControl
-from wan_core.errors import CacheError, ConfigError, OutOfMemory
+from wan_core.errors import CacheError, CheckpointError, ConfigError, OutOfMemory
 from wan_core.events import Finished, Stage
-from wan_core.job import run_job
+from wan_core.job import run_job, sample_job
 from wan_core.precision import QuantizeConfig
 from wan_core.run import read_run
 from wan_core.train import TrainConfig
@@ -36,11 +36,30 @@ def test_an_overflow_is_reported_and_not_averaged_away(tmp_path: Path) -> None:
     weights = load_file(path)
     weights["patch_embedding.bias"] += 1e5
     save_file({k: v.clone() for k, v in weights.items()}, path)
+    anew = read_run(own.directory).with_digests(own.roots)  # this file is the run's base from now on
+    (own.directory / "run.json").write_text(json.dumps(anew.to_dict()), encoding="utf-8")
     audit(own)
     row = next(r for r in read_report(own.directory).rows if r.kind == "preset" and r.part == "fast")
     assert row.output_error is None
     assert "overflow" in read_report(own.directory).table()
     json.loads((own.directory / REPORT_FILE).read_text(), parse_constant=lambda name: pytest.fail(name))
+
+
+def test_another_base_file_is_neither_measured_nor_sampled_under_the_runs_name(tmp_path: Path) -> None:
+    settings = TrainConfig(steps=1, save_every_n_steps=1, preview_every_n_steps=0, eval_items=0)
+    own = make_run(tmp_path, plan=PLAN, train=settings, size=(1, 4, 4))
+    run_job(own.directory, own.roots, emit=lambda _e: None, control=SignalControl())
+    base = own.roots.resolve(PLAN.base_file)
+    data = bytearray(base.read_bytes())
+    data[-1] ^= 1
+    base.write_bytes(bytes(data))
+    job = own.directory / "samples" / "check" / "job.json"
+    job.parent.mkdir(parents=True)
+    job.write_text("{}", encoding="utf-8")
+    with pytest.raises(CheckpointError, match="is not the file this run was made with"):
+        sample_job(own.directory, job, own.roots, emit=lambda _e: None, control=SignalControl())
+    with pytest.raises(CheckpointError, match="is not the file this run was made with"):
+        audit(own)
 
 
 def test_progress_counts_every_pass(tmp_path: Path) -> None:

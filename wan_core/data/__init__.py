@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
-from .batch import Batch, Batches, pad_text
+from .batches import Batch, Batches, pad_text
 from .bucket import Bucket, assign_bucket, nearest_frames
-from .cache import TEXT_LENGTH, TEXT_WIDTH, LatentCache, condition_key, latent_key, text_key
-from .cache_set import CacheItem, CacheSet
+from .cache import (
+    TEXT_LENGTH,
+    TEXT_WIDTH,
+    CacheItem,
+    CacheSet,
+    LatentCache,
+    condition_key,
+    latent_key,
+    read_picture,
+    text_key,
+    write_picture,
+)
 from .conditioning import (
     CONDITION_TENSORS,
     ConditionKind,
@@ -16,20 +26,25 @@ from .conditioning import (
     stack_conditions,
     with_mask,
 )
-from .dataset import Dataset
-from .encode import EncodingReport, condition_of, encode_missing
-from .encoding_plan import EncodingPlan, plan_encoding
-from .folders import allowed_folder, list_folders, read_roots
-from .pictures import read_picture, write_picture
+from .encoding import EncodingPlan, EncodingReport, condition_of, encode_missing, plan_encoding
 from .prompts import DEFAULT_NEGATIVE_PROMPT
-from .report import contact_sheet
-from .scan import (
+from .samples import (
+    Cut,
+    Dataset,
     DatasetConfig,
     Rejected,
     Sample,
     ScanResult,
-    folder_fingerprint,
+    contact_sheet,
+    scan_files,
     scan_folder,
+)
+from .sources import (
+    MediaFile,
+    allowed_folder,
+    folder_fingerprint,
+    list_folders,
+    read_roots,
 )
 
 __all__ = [
@@ -43,11 +58,13 @@ __all__ = [
     "CacheItem",
     "CacheSet",
     "ConditionKind",
+    "Cut",
     "Dataset",
     "DatasetConfig",
     "EncodingPlan",
     "EncodingReport",
     "LatentCache",
+    "MediaFile",
     "Rejected",
     "Sample",
     "ScanResult",
@@ -69,6 +86,7 @@ __all__ = [
     "plan_encoding",
     "read_picture",
     "read_roots",
+    "scan_files",
     "scan_folder",
     "stack_conditions",
     "text_key",

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import save
 
 from wan_core.data import CacheItem, CacheSet, LatentCache, condition_key, latent_key, text_key
-from wan_core.data import digests as digests_module
+from wan_core.data.cache import digests as digests_module
 from wan_core.errors import CacheError, ConfigError
 
 KEY = latent_key(content_digest="ab" * 32, transform={"width": 32}, encoder_identity="vae")
@@ -100,7 +100,7 @@ def test_not_a_number_is_neither_written_nor_read(cache, entry, monkeypatch):
     bad[3] = float("nan")
     with pytest.raises(CacheError, match=r"clip\.mp4 gave NaN"):
         cache.write_latent("1" * 64, bad, name="clip.mp4")
-    monkeypatch.setattr("wan_core.data.cache.torch.isfinite", lambda t: torch.ones(()))
+    monkeypatch.setattr("wan_core.data.cache.latent_cache.torch.isfinite", lambda t: torch.ones(()))
     cache.write_latent(KEY, bad)
     monkeypatch.undo()
     with pytest.raises(CacheError, match="NaN"):

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from wan_core.data.captions import caption_with_trigger, read_caption
+from wan_core.data.sources.captions import caption_with_trigger, read_caption
 from wan_core.errors import DatasetError
 
 

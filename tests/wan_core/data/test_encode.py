@@ -16,7 +16,7 @@ from wan_core.data import (
     plan_encoding,
     scan_folder,
 )
-from wan_core.data import digests as digests_module
+from wan_core.data.cache import digests as digests_module
 from wan_core.errors import CacheError, DatasetError, Stopped
 from wan_core.model.latents import WAN21_LATENTS, LatentSpace
 from wan_core.video import VideoProcess

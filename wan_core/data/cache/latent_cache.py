@@ -11,40 +11,22 @@ key. Written by nodes, read-only to workers. Owns its folder:
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import json
 import os
 import re
 from collections.abc import Callable, Generator, Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..errors import CacheError, ConfigError
-from ..files import FileError, atomic_write_bytes, atomic_write_json, open_regular, read_json
-from .cache_set import CacheItem, CacheSet
-from .conditioning import CONDITION_TENSORS, condition_misfits
+from ...errors import CacheError, ConfigError
+from ...files import FileError, atomic_write_bytes, atomic_write_json, open_regular, read_json
+from ..conditioning import CONDITION_TENSORS, condition_misfits
+from .cache_set import CacheSet
 from .digests import DigestMemo
 from .entry import MAX_ENTRY_BYTES, pack_entry, unpack_entry
 
-__all__ = [
-    "CODE_VERSION",
-    "TEXT_LENGTH",
-    "TEXT_WIDTH",
-    "CacheItem",
-    "CacheSet",
-    "LatentCache",
-    "condition_key",
-    "latent_key",
-    "text_key",
-]
-
-CODE_VERSION = 1
-"""Raise it when decoding, resizing or encoding changes what an entry holds: every old entry is then
-unused.
-"""
+__all__ = ["TEXT_LENGTH", "TEXT_WIDTH", "LatentCache"]
 
 TEXT_LENGTH = 512
 """umT5 tokens Wan was trained with (Wan configs: text_len)."""
@@ -56,33 +38,6 @@ _TENSORS = {"latent": ("latent",), "text": ("text",), "condition": CONDITION_TEN
 """what an entry of each kind may hold"""
 _KEY = re.compile(r"^[0-9a-f]{64}$")
 _AGAIN = "Queue CacheLatents again; it re-encodes only what is missing."
-
-
-def latent_key(*, content_digest: str, transform: dict[str, Any], encoder_identity: str) -> str:
-    """Name of the latent of a media file with that SHA-256, cut and resized as `transform` (JSON
-    data) says.
-    """
-    return _digest({"kind": "latent", "file": content_digest, "how": transform, "encoder": encoder_identity})
-
-
-def text_key(text: str, encoder_identity: str) -> str:
-    """Name of the features of one prompt."""
-    return _digest({"kind": "text", "text": text, "encoder": encoder_identity})
-
-
-def condition_key(
-    *, content_digest: str, transform: dict[str, Any], encoder_identity: str, conditioning: str, vision_identity: str
-) -> str:
-    """Name of the conditioning of a media file: what its latent's key covers, the kind of conditioning
-    (ConditionKind.name) and the CLIP vision encoder ("" where there is none).
-    """
-    made_by = {"encoder": encoder_identity, "vision": vision_identity}
-    return _digest({"kind": "condition", "of": conditioning, "file": content_digest, "how": transform, **made_by})
-
-
-def _digest(parts: dict[str, Any]) -> str:
-    text = json.dumps({"version": CODE_VERSION, **parts}, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 class LatentCache:

@@ -10,16 +10,18 @@ import hashlib
 import json
 from dataclasses import dataclass
 
-from ..config import Config
-from ..errors import CacheError, ConfigError
-from ..model.latents import WAN21_LATENTS, WAN22_LATENTS, LatentSpace
-from .bucket import Bucket, is_frame_count
-from .conditioning import ConditionKind, condition_named
+from ...config import Config
+from ...errors import CacheError, ConfigError
+from ...model.latents import WAN21_LATENTS, WAN22_LATENTS, LatentSpace
+from ..bucket import Bucket, is_frame_count
+from ..conditioning import ConditionKind, condition_named
 
 __all__ = ["SET_VERSION", "CacheItem", "CacheSet", "latent_space"]
 
 SET_VERSION = 1
 
+_LATER = {"turn": 0, "turns": 1}
+"""fields that items did not always have, with what older sets mean: counted only when they say something else"""
 _SPACES = {space.name: space for space in (WAN21_LATENTS, WAN22_LATENTS)}
 
 
@@ -52,9 +54,12 @@ class CacheItem(Config):
     """what the text entry was encoded from; shown with previews"""
     condition_key: str = ""
     """entry under conditions/; empty for models that read nothing but text"""
+    turn: int = 0
+    turns: int = 1
+    """trained in epochs whose number modulo `turns` is `turn`"""
 
     def __post_init__(self) -> None:
-        if not is_frame_count(self.num_frames) or min(self.height, self.width, self.repeats) < 1:
+        if not is_frame_count(self.num_frames) or min(self.height, self.width, self.repeats, self.turns) < 1:
             raise ConfigError(
                 f"{self.name or self.latent_key} has impossible sizes: {self.width}x{self.height}, "
                 f"{self.num_frames} frames, {self.repeats} repeats. Run CacheLatents again."
@@ -126,7 +131,7 @@ class CacheSet(Config):
         if not self.kind.tensors:
             del data["conditioning"], data["vision_identity"]
         uncounted = ("name", "caption") if self.kind.tensors else ("name", "caption", "condition_key")
-        kept = [{k: v for k, v in item.items() if k not in uncounted} for item in data["items"]]
+        kept = [{k: v for k, v in item.items() if k not in uncounted and _LATER.get(k) != v} for item in data["items"]]
         data["items"] = sorted(kept, key=lambda item: json.dumps(item, sort_keys=True))
         text = json.dumps(data, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import DatasetError
-from ..video import VideoProcess
+from ...errors import DatasetError
+from ...video import VideoProcess
 from .scan import Sample, ScanResult
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..errors import DatasetError
-from ..files import FileError, lies_under, open_regular
-from ..video import shown
+from ...errors import DatasetError
+from ...files import FileError, lies_under, open_regular
+from ...video import shown
 
 __all__ = ["LINK_OUTSIDE", "MAX_CAPTION_BYTES", "caption_with_trigger", "read_caption"]
 

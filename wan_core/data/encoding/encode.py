@@ -9,13 +9,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..errors import CacheError
-from ..model.latents import ImageEncoder, LatentCodec, TextEncoder
-from ..video import VideoProcess
-from .cache import LatentCache
-from .conditioning import ConditionKind, given_frames, with_mask
-from .encoding_plan import ConditionTask, EncodingPlan, LatentTask, TextTask, require_unchanged, stop_if
-from .scan import Progress, Sample
+from ...errors import CacheError
+from ...model.latents import ImageEncoder, LatentCodec, TextEncoder
+from ...video import VideoProcess
+from ..cache import LatentCache
+from ..conditioning import ConditionKind, given_frames, with_mask
+from ..samples import Progress, Sample
+from .plan import ConditionTask, EncodingPlan, LatentTask, TextTask, require_unchanged, stop_if
 
 __all__ = ["EncodingReport", "condition_of", "encode_missing"]
 

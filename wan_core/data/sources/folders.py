@@ -13,8 +13,8 @@ import re
 from pathlib import Path
 from typing import Any, cast
 
-from ..errors import ConfigError, DatasetError
-from ..files import FileError, lies_under, read_json
+from ...errors import ConfigError, DatasetError
+from ...files import FileError, lies_under, read_json
 
 __all__ = ["ROOTS_FILE", "allowed_folder", "list_folders", "read_roots"]
 

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import CacheError
-from ..files import FileError, atomic_write_bytes, open_regular
+from ...errors import CacheError
+from ...files import FileError, atomic_write_bytes, open_regular
 
 __all__ = ["read_picture", "write_picture"]
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ..files import FileError, atomic_write_json, digest_file, file_identity, read_json
+from ...files import FileError, atomic_write_json, digest_file, file_identity, read_json
 
 __all__ = ["DigestMemo"]
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..errors import DatasetError
-from .conditioning import ConditionKind, condition_named
+from ...errors import DatasetError
+from ..conditioning import ConditionKind, condition_named
 from .scan import Sample, ScanResult
 
 __all__ = ["Dataset"]

@@ -8,15 +8,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import CacheError, DatasetError, Stopped
-from ..files import FileError, file_identity
-from ..model.latents import LatentSpace
-from .cache import LatentCache, condition_key, latent_key, text_key
-from .cache_set import CacheItem, CacheSet
-from .conditioning import ConditionKind
-from .dataset import Dataset
-from .prompts import DEFAULT_NEGATIVE_PROMPT
-from .scan import Sample
+from ...errors import CacheError, DatasetError, Stopped
+from ...files import FileError, file_identity
+from ...model.latents import LatentSpace
+from ..cache import CacheItem, CacheSet, LatentCache, condition_key, latent_key, text_key
+from ..conditioning import ConditionKind
+from ..prompts import DEFAULT_NEGATIVE_PROMPT
+from ..samples import Dataset, Sample
 
 __all__ = ["ConditionTask", "EncodingPlan", "LatentTask", "TextTask", "plan_encoding"]
 
@@ -115,7 +113,7 @@ def plan_encoding(
                         vision_identity=vision_identity if kind.vision else "",
                     )
                 samples.setdefault(key, sample)
-                items.append(_item(sample, key, given, part.config.num_repeats, text_identity))
+                items.append(_item(sample, key, given, text_identity))
     finally:
         cache.save_digests()
     cache_set = CacheSet(
@@ -190,7 +188,7 @@ def _compare(
     )
 
 
-def _item(sample: Sample, key: str, given: str, repeats: int, text_identity: str) -> CacheItem:
+def _item(sample: Sample, key: str, given: str, text_identity: str) -> CacheItem:
     return CacheItem(
         latent_key=key,
         condition_key=given,
@@ -198,7 +196,9 @@ def _item(sample: Sample, key: str, given: str, repeats: int, text_identity: str
         num_frames=sample.bucket.num_frames,
         height=sample.bucket.height,
         width=sample.bucket.width,
-        repeats=repeats,
+        repeats=sample.repeats,
+        turn=sample.turn,
+        turns=sample.turns,
         name=sample.name,
         caption=sample.caption,
     )
@@ -210,7 +210,7 @@ def _transform(sample: Sample, fps: float) -> dict[str, Any]:
     size = {"width": bucket.width, "height": bucket.height, "fit": "cover"}
     if sample.kind == "still":
         return {"kind": "still", **size}
-    return {"kind": "clip", **size, "num_frames": bucket.num_frames, "fps": fps, "start_s": 0.0}
+    return {"kind": "clip", **size, "num_frames": bucket.num_frames, "fps": fps, "start_s": sample.cut.start_s}
 
 
 def _digest(sample: Sample, cache: LatentCache, should_stop: Callable[[], bool] | None) -> str:

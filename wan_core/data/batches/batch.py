@@ -16,11 +16,10 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from ..errors import ConfigError
-from ..model import Conditioning
-from .cache import TEXT_LENGTH, LatentCache
-from .cache_set import CacheItem, CacheSet
-from .conditioning import stack_conditions
+from ...errors import ConfigError
+from ...model import Conditioning
+from ..cache import TEXT_LENGTH, CacheItem, CacheSet, LatentCache
+from ..conditioning import stack_conditions
 
 __all__ = ["Batch", "Batches", "pad_text"]
 

@@ -1,0 +1,41 @@
+"""Names of cache entries: a digest of everything that decides what an entry holds."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+__all__ = ["CODE_VERSION", "condition_key", "latent_key", "text_key"]
+
+CODE_VERSION = 1
+"""Raise it when decoding, resizing or encoding changes what an entry holds: every old entry is then
+unused.
+"""
+
+
+def latent_key(*, content_digest: str, transform: dict[str, Any], encoder_identity: str) -> str:
+    """Name of the latent of a media file with that SHA-256, cut and resized as `transform` (JSON
+    data) says.
+    """
+    return _digest({"kind": "latent", "file": content_digest, "how": transform, "encoder": encoder_identity})
+
+
+def text_key(text: str, encoder_identity: str) -> str:
+    """Name of the features of one prompt."""
+    return _digest({"kind": "text", "text": text, "encoder": encoder_identity})
+
+
+def condition_key(
+    *, content_digest: str, transform: dict[str, Any], encoder_identity: str, conditioning: str, vision_identity: str
+) -> str:
+    """Name of the conditioning of a media file: what its latent's key covers, the kind of conditioning
+    (ConditionKind.name) and the CLIP vision encoder ("" where there is none).
+    """
+    made_by = {"encoder": encoder_identity, "vision": vision_identity}
+    return _digest({"kind": "condition", "of": conditioning, "file": content_digest, "how": transform, **made_by})
+
+
+def _digest(parts: dict[str, Any]) -> str:
+    text = json.dumps({"version": CODE_VERSION, **parts}, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,22 @@
+"""From files to samples: how each is cut, and what of a dataset is not used and why. Opens no pixel and no weight."""
+
+from __future__ import annotations
+
+from .config import DatasetConfig
+from .dataset import Dataset
+from .report import contact_sheet
+from .sample import Cut, Rejected, Sample, ScanResult
+from .scan import Progress, scan_files, scan_folder
+
+__all__ = [
+    "Cut",
+    "Dataset",
+    "DatasetConfig",
+    "Progress",
+    "Rejected",
+    "Sample",
+    "ScanResult",
+    "contact_sheet",
+    "scan_files",
+    "scan_folder",
+]

@@ -1,0 +1,85 @@
+"""One usable file and the part of it that is trained on; what a scan gives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...video import ClipInfo
+from ..bucket import Bucket
+from .config import DatasetConfig
+
+__all__ = ["Cut", "Rejected", "Sample", "ScanResult"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cut:
+    """Which part of a file a sample is. The defaults are what every sample was before there was a choice, and then no
+    trace of them is in the names of cache entries.
+    """
+
+    start_s: float = 0.0
+    """seconds from the first frame of the file"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """One usable file."""
+
+    path: Path
+    name: str
+    """file name, for messages"""
+    caption: str
+    caption_from: str
+    """"file", "file+trigger" or "trigger" """
+    info: ClipInfo
+    bucket: Bucket
+    identity: tuple[str, int, int, int]
+    """path, size, mtime_ns and inode when it was scanned"""
+    cut: Cut = Cut()
+    repeats: int = 1
+    """how often it is seen in one epoch"""
+    turn: int = 0
+    """of samples that take turns (random windows or crops of one file), the number of this one"""
+    turns: int = 1
+    """how many take turns: this one is trained in epochs whose number modulo `turns` is `turn`"""
+
+    @property
+    def kind(self) -> str:
+        """Clip or still, as in ClipInfo."""
+        return self.info.kind
+
+    @property
+    def upscaled(self) -> bool:
+        """True when the source is smaller than its bucket."""
+        return self.info.width < self.bucket.width or self.info.height < self.bucket.height
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rejected:
+    """A file that is not trained on, and why."""
+
+    name: str
+    reason: str
+    frames: int = 0
+    """frames it would give, where that is the reason"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScanResult:
+    """What one folder gives."""
+
+    config: DatasetConfig
+    samples: tuple[Sample, ...]
+    rejected: tuple[Rejected, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"ScanResult({len(self.samples)} of {len(self.samples) + len(self.rejected)} files)"
+
+    def report(self) -> str:
+        """Plain text for the node: counts, frames, buckets, captions, and every rejected file with
+        its reason.
+        """
+        from .report import scan_report
+
+        return scan_report(self)

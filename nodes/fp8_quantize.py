@@ -64,7 +64,7 @@ class Fp8Quantize(io.ComfyNode):
         )
         if model.quantization not in ("none", "gguf") and model.plan.base_precision == "as in file":
             note = (
-                f"The model is stored in 8 bits already ({model.quantization}); Fp8Quantize leaves it so. "
+                f"The model is stored quantized already ({model.quantization}); Fp8Quantize leaves it so. "
                 "To quantize it anew, set base_precision of LoadWanModel to bf16."
             )
             _log.warning("%s", note)

@@ -62,7 +62,7 @@ class LoadWanModel(io.ComfyNode):
                     "base_precision",
                     list(BASE_PRECISIONS),
                     "What the base weights rest and compute in. 'as in file' runs fp16 files in bf16, keeps fp8 "
-                    "linears in 8 bits and unpacks GGUF to bf16.",
+                    "and nvfp4 linears as they are and unpacks GGUF to bf16.",
                 ),
                 combo(
                     "precision_policy",
@@ -157,6 +157,8 @@ def describe(file: WanFile) -> list[str]:
         f"computes in {str(file.compute_dtype).removeprefix('torch.')}; {variant.fps:g} frames per second; "
         f"width and height in multiples of {variant.size_multiple}",
     ]
+    if variant.boundary is not None and variant.expert is None:
+        lines.append("Its name does not say which expert it is: set variant here, or expert in Train Wan LoRA.")
     if variant.candidates:
         lines.append(f"Its shapes would also fit {', '.join(variant.candidates)}; set variant if auto chose wrong.")
     return lines

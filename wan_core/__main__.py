@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
-from .errors import ConfigError, ExitCode, Stopped, WanTrainerError
+from .errors import CheckpointError, ConfigError, ExitCode, Stopped, WanTrainerError
 from .events import Emit, Event, Failed, to_line
 from .files import Roots
 
@@ -97,7 +97,11 @@ def _inspect(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
     if is_lora(header):
         return _inspect_lora(options.file, out)
     variant = detect_variant(header)
-    stored = locate_weights(header)
+    try:
+        stored, refused = locate_weights(header), ""
+    except CheckpointError as error:  # what the file is can be told all the same
+        stored, refused = None, str(error)
+        print(refused, file=sys.stderr)
     _print_json(
         out,
         {
@@ -105,7 +109,8 @@ def _inspect(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
             "file": options.file.name,
             "variant": variant.name,
             "task": variant.task,
-            "trainable": variant.trainable,
+            "trainable": variant.trainable and stored is not None,
+            "refused": refused,
             "candidates": list(variant.candidates),
             "expert": variant.expert,
             "boundary": variant.boundary,
@@ -114,9 +119,9 @@ def _inspect(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
             "fps": variant.fps,
             "container": header.container,
             "files": len(set(header.files.values())) or 1,
-            "dtypes": sorted({weight.dtype for weight in stored.weights.values()}),
-            "quantization": stored.quantization,
-            "parameters": sum(prod(weight.shape) for weight in stored.weights.values()),
+            "dtypes": sorted({weight.dtype for weight in (stored.weights if stored else header.tensors).values()}),
+            "quantization": stored.quantization if stored else "unknown",
+            "parameters": sum(prod(weight.shape) for weight in stored.weights.values()) if stored else None,
             "tensors": len(header.tensors),
             "size_bytes": header.size_bytes,
         },

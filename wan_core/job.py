@@ -421,8 +421,16 @@ def first_frame_share(config: RunConfig, variant: WanVariant) -> float:
 
 
 def with_expert(variant: WanVariant, expert: str) -> WanVariant:
-    """Narrow the noise range to one expert of an A14B pair when the settings say which."""
+    """Narrow the noise range to one expert of an A14B pair: the one that the settings say, or with auto the file.
+
+    ConfigError when neither says which, or both say something else: trained on the wrong noise, a LoRA is useless.
+    """
     if expert == "auto":
+        if variant.boundary is not None and variant.expert is None:
+            raise ConfigError(
+                f"The model is {variant.name}, and its file name says neither high nor low noise; each expert is "
+                "trained on its own noise levels. Set expert to high or low, or variant in Load Wan Model."
+            )
         return variant
     boundary = variant.boundary or next((b for name, b in PAIR_BOUNDARIES.items() if name in variant.candidates), None)
     if variant.expert not in (None, f"{expert}_noise"):

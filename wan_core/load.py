@@ -1,8 +1,8 @@
 """The model plan, and the one road from a plan to a real model: read, place, quantize, inject LoRA, in this order.
 
 Weights stream tensor by tensor from the file to their final device and dtype; each block is quantized as soon as it is
-complete, so neither host nor device ever holds a second full copy. Linears that a file stores in 8 bits stay so, unless
-the plan asks for another base precision or quantizes anew.
+complete, so neither host nor device ever holds a second full copy. Linears that a file stores in 8 or 4 bits stay so,
+unless the plan asks for another base precision or quantizes anew.
 """
 
 from __future__ import annotations
@@ -270,12 +270,12 @@ def _parts(model: WanTransformer) -> Iterator[tuple[str, nn.Module]]:
 
 
 def _stays_stored(plan: ModelPlan, name: str, source: StoredWeight) -> bool:
-    """Whether the weight `name` rests in memory as its file has it: a linear of a block in float8.
+    """Whether the weight `name` rests in memory as its file has it: a linear of a block in float8 or nvfp4.
 
     Outside the blocks linears are few, and the model computes them in other dtypes: those are dequantised once.
     """
     linear = name.removesuffix(".weight")
-    if not source.eight_bit or len(source.shape) != 2 or linear == name or name.split(".")[0] not in _BLOCK_LISTS:
+    if not source.can_stay or len(source.shape) != 2 or linear == name or name.split(".")[0] not in _BLOCK_LISTS:
         return False
     return plan.base_precision == "as in file" and not (plan.quantize is not None and plan.quantize.selects(linear))
 
@@ -283,10 +283,10 @@ def _stays_stored(plan: ModelPlan, name: str, source: StoredWeight) -> bool:
 def _keep_stored(part: nn.Module, name: str, reader: WeightReader, source: StoredWeight, device: torch.device) -> None:
     """Put a `StoredLinear` in the place of the linear whose weight is called `name` within `part`."""
     path = name.removesuffix(".weight")
-    scale = reader.scale(source)
-    scale = None if scale is None else scale.to(device)
+    found = (reader.scale(source), reader.whole_scale(source))
+    scale, whole_scale = (None if value is None else value.to(device) for value in found)
     bias = getattr(part.get_submodule(path), "bias", None) is not None
-    layer = StoredLinear(reader.raw(source).to(device), scale, bias=bias)
+    layer = StoredLinear(reader.raw(source).to(device), scale, bias=bias, whole_scale=whole_scale)
     owner, _, leaf = path.rpartition(".")
     setattr(part.get_submodule(owner), leaf, layer)
 
@@ -337,13 +337,14 @@ def predict_memory(
 
     def storage_bytes(name: str, parameter: Tensor) -> int:
         if _stays_stored(plan, name, found.weights[name]):
-            return parameter.numel()
+            return found.weights[name].stored_bytes
         if plan.quantize is not None and parameter.ndim == 2 and plan.quantize.selects(name.removesuffix(".weight")):
             return parameter.numel() + 4 * parameter.shape[0]
         return parameter.numel() * storage_dtype(name, numerics, found.weights[name].dtype).itemsize
 
-    stays = any(_stays_stored(plan, name, weight) for name, weight in found.weights.items())
-    float32_bytes = torch.float32.itemsize if stays else 0
+    stays = [weight for name, weight in found.weights.items() if _stays_stored(plan, name, weight)]
+    # nvfp4 is looked up by int32, one for two values
+    float32_bytes = (6 if any(weight.packed for weight in stays) else 4) if stays else 0
     return estimate_memory(
         found.variant.shape,
         numerics,

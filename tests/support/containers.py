@@ -101,6 +101,27 @@ def write_comfy_quant(path: Path, whole: Weights, fmt: str = "float8_e5m2") -> P
     return path
 
 
+def write_nvfp4(path: Path, whole: Weights) -> dict[str, Any]:
+    """4 bits as ComfyUI's own kernel library stores them; returns its own float32 values of the linears by name."""
+    from comfy_kitchen.backends.eager.quantization import dequantize_nvfp4, quantize_nvfp4
+
+    stored, expected = cast(whole, torch.bfloat16), {}
+    said = torch.tensor(list(json.dumps({"format": "nvfp4"}).encode()), dtype=torch.uint8)
+    for name in block_linears(whole):
+        per_tensor = whole[name].abs().amax() / (448 * 6)
+        packed, scales = quantize_nvfp4(whole[name], per_tensor)
+        expected[name] = dequantize_nvfp4(packed, per_tensor, scales, torch.float32)
+        assert expected[name].shape == whole[name].shape
+        stored |= {
+            name: packed,
+            f"{name}_scale": scales,
+            f"{name}_scale_2": per_tensor.clone(),
+            name.replace(".weight", ".comfy_quant"): said.clone(),
+        }
+    save_file(stored, path)
+    return expected
+
+
 def write_plain_fp8(path: Path, whole: Weights, dtype: torch.dtype = torch.float8_e4m3fn) -> Path:
     """A cast without scales."""
     stored = cast(whole, torch.bfloat16)

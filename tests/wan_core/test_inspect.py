@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
-from tests.support.containers import cast, weights, write_folder, write_scaled_fp8
+from tests.support.containers import cast, weights, write_comfy_quant, write_folder, write_scaled_fp8
 from tests.support.tiny_run import random_weights
 from wan_core.errors import CheckpointError
 from wan_core.files import Roots
@@ -70,3 +70,13 @@ def test_inspect_names_what_is_not_trained_yet(tmp_path: Path) -> None:
     )
     found = inspect(tmp_path / "a.safetensors")
     assert (found["task"], found["trainable"]) == ("animate", False)
+
+
+def test_a_file_whose_quantization_is_unknown_is_still_said_to_be_what_it_is(tmp_path: Path) -> None:
+    path = write_comfy_quant(tmp_path / "wan.safetensors", weights())
+    stored = load_file(path)
+    said = torch.tensor(list(b'{"format": "mxfp8"}'), dtype=torch.uint8)
+    save_file({name: said.clone() if name.endswith("comfy_quant") else v for name, v in stored.items()}, path)
+    found = inspect(path)
+    assert (found["task"], found["trainable"], found["quantization"]) == ("t2v", False, "unknown")
+    assert "as mxfp8; training on that is not supported" in found["refused"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from tests.support.containers import cast, weights, write_folder, write_gguf, write_scaled_fp8
+from tests.support.containers import cast, weights, write_folder, write_gguf, write_nvfp4, write_scaled_fp8
 from tests.support.headers import header, shapes_of
 from tests.support.tiny_run import TINY, make_run, random_weights
 from wan_core.checkpoint import detect_variant, pair_names
@@ -148,13 +149,16 @@ def test_an_eight_bit_file_is_quantized_anew_when_the_plan_says_so(eight_bit: Ro
     assert model.get_parameter("blocks.0.ffn.0.weight").data.qdata.dtype == torch.int8  # type: ignore[attr-defined]
 
 
-def test_a_run_on_an_fp8_file_trains_and_resumes_to_the_last_bit(tmp_path: Path) -> None:
+@pytest.mark.parametrize("write", [write_scaled_fp8, write_nvfp4])
+def test_a_run_on_a_quantized_file_trains_and_resumes_to_the_last_bit(
+    tmp_path: Path, write: Callable[..., object]
+) -> None:
     name = "saves/step-000004/state.safetensors"
     states = {}
     for kind, sessions in (("straight", 1), ("resumed", 2)):
         run = make_run(tmp_path / kind, train=TrainConfig(steps=4, save_every_n_steps=2, preview_every_n_steps=0))
         base = run.roots.resolve(run.config.model.base_file)
-        write_scaled_fp8(base, random_weights())
+        write(base, random_weights())
         config = run.config.with_digests(run.roots)
         (run.directory / "run.json").write_text(json.dumps(config.to_dict()), encoding="utf-8")
         for _ in range(sessions):
@@ -176,6 +180,18 @@ def test_memory_of_kept_weights_is_predicted_as_they_rest(eight_bit: Roots) -> N
     model = materialize(replace(FP8, placement=CPU), eight_bit, None)
     assert kept == sum(p.nbytes for p in model.parameters())
     assert kept < plain
+
+
+def test_memory_of_nvfp4_weights_is_predicted_with_their_scales(tmp_path: Path) -> None:
+    write_nvfp4(tmp_path / "wan.safetensors", random_weights())
+    roots = Roots({"diffusion_models": (str(tmp_path),)})
+    step = StepShape(batch_size=1, latent_frames=1, latent_height=8, latent_width=8)
+    plan = replace(FP8, placement=CPU)
+    estimate = predict_memory(plan, roots, LoraConfig(rank=4), step, checkpoint_blocks=True)
+    model = materialize(plan, roots, None)
+    held = [*model.parameters(), *(layer.scale for layer in model.modules() if isinstance(layer, StoredLinear))]
+    held += [layer.whole_scale for layer in model.modules() if isinstance(layer, StoredLinear)]
+    assert estimate.devices["cpu"].weights == sum(tensor.nbytes for tensor in held if tensor is not None)
 
 
 # ---- memory of a load ---------------------------------------------------------------------------

@@ -11,6 +11,8 @@ HIGH, LOW = "high_noise", "low_noise"
 _EXPERTS = ((HIGH, "high|hn"), (LOW, "low|ln"))
 _OTHER_MEANING = r"(?!_?(quality|res|def|detail|motion|speed|vram|contrast|step))"
 """high_quality or low_vram speaks of something else"""
+_ONE_MODEL = re.compile(r"(^|_|wan)v?2[._]?1(_|$)")
+"""Wan 2.1 has no experts, so a bare "low" or "high" in such a name is about something else: a learning rate, say"""
 _NAMELESS = re.compile(
     r"(diffusion_pytorch_model|model|pytorch_model)(_\d+_of_\d+)?|transformer(_2)?|(high|low)_noise_model"
 )
@@ -36,7 +38,10 @@ def expert_said(path: Path) -> str | None:
         return HIGH
     folder, _, own = file_words(path).rpartition("/")
     for expert, short in _EXPERTS:
-        if re.search(rf"{expert.replace('_', '_?')}|(^|_|\d)({short})(_|$){_OTHER_MEANING}", own):
+        said = expert.replace("_", "_?")
+        if not _ONE_MODEL.search(own):
+            said += rf"|(^|_|\d)({short})(_|$){_OTHER_MEANING}"
+        if re.search(said, own):
             return expert
     return next((e for e, _ in _EXPERTS if re.search(rf"{e.replace('_', '_?')}|^{e.split('_')[0]}$", folder)), None)
 

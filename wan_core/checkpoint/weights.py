@@ -1,4 +1,4 @@
-"""Where each weight of a Wan file lies and how it is stored: plain, 8-bit in one of ComfyUI's layouts, or GGUF."""
+"""Where each weight of a Wan file lies and how it is stored: plain, 8- or 4-bit in ComfyUI's layouts, or GGUF."""
 
 from __future__ import annotations
 
@@ -17,13 +17,16 @@ from .dequantise import dequantise, scale_fits
 from .gguf_file import GgufTensor, gguf_values, open_gguf
 from .header import CheckpointHeader, damaged
 from .keys import canonical_names
+from .nvfp4 import NVFP4_BLOCK, block_scales_in_rows, tiled_shape
 
 __all__ = ["StoredWeight", "StoredWeights", "WeightReader", "locate_weights"]
 
 _PLAIN = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 _EIGHT_BIT = {"F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2"}
+_NVFP4 = "NVFP4"
+_WHOLE_SCALE = ".weight_scale_2"
 _SCALES = (".scale_weight", ".weight_scale")
-_BESIDE = (".scale_input", ".input_scale", ".comfy_quant", *_SCALES)
+_BESIDE = (".scale_input", ".input_scale", ".comfy_quant", _WHOLE_SCALE, *_SCALES)
 """what files hold beside a quantized weight; input scales serve 8-bit matmuls, which training does not use"""
 _VALUES_AT_ONCE = 1 << 24
 """values that are float32 at one time while a tensor is dequantised: 64 MiB"""
@@ -38,16 +41,30 @@ class StoredWeight:
     file: Path
     key: str
     dtype: str
-    """safetensors or GGUF name of what is stored"""
+    """safetensors or GGUF name of what is stored, or NVFP4"""
     shape: tuple[int, ...]
+    """of the weight it stands for"""
     scale_key: str = ""
     """the tensor it is multiplied by; empty when there is none"""
+    whole_scale_key: str = ""
+    """of nvfp4: the value the scales are multiplied by"""
     gguf: bool = False
 
     @property
-    def eight_bit(self) -> bool:
-        """Whether it can stay as stored in memory: a float8 tensor, with or without a scale."""
-        return self.dtype in _EIGHT_BIT
+    def can_stay(self) -> bool:
+        """Whether it can stay as stored in memory: a float8 tensor, with or without a scale, or nvfp4."""
+        return self.dtype in _EIGHT_BIT or self.packed
+
+    @property
+    def packed(self) -> bool:
+        """Whether two values share a byte."""
+        return self.dtype == _NVFP4
+
+    @property
+    def stored_bytes(self) -> int:
+        """Of the weight itself as it can stay, without a float8 file's scales, which are few."""
+        values = prod(self.shape)
+        return values // 2 + values // NVFP4_BLOCK + 4 if self.packed else values
 
 
 @dataclass(frozen=True)
@@ -69,36 +86,66 @@ def locate_weights(header: CheckpointHeader) -> StoredWeights:
             continue
         info = header.tensors[key]
         weights[name] = StoredWeight(header.file_of(key), key, info.dtype, info.shape, gguf=gguf)
+    _find_nvfp4(header, names, weights)
     _refuse_unknown(header, names, weights)
     for name, key in names.items():
         suffix = next((s for s in _SCALES if name.endswith(s)), "")
         if suffix:
             _add_scale(header, weights, f"{name.removesuffix(suffix)}.weight", key)
+    if bare := next((weight for weight in weights.values() if weight.packed and not weight.scale_key), None):
+        raise _misfit(header, bare.whole_scale_key)
     return StoredWeights(weights, _quantization(header, names, weights))
 
 
+def _find_nvfp4(header: CheckpointHeader, names: Mapping[str, str], weights: dict[str, StoredWeight]) -> None:
+    """Mark packed weights as such: bytes with a scale for all of them beside."""
+    for name, key in names.items():
+        weight = weights.get(name.removesuffix(_WHOLE_SCALE) + ".weight")
+        if name.endswith(_WHOLE_SCALE) and weight is not None and weight.dtype == "U8" and len(weight.shape) == 2:
+            if header.tensors[key].dtype != "F32" or prod(header.tensors[key].shape) != 1:
+                raise _misfit(header, key)
+            shape = (weight.shape[0], 2 * weight.shape[1])
+            weights[name.removesuffix("_scale_2")] = replace(weight, dtype=_NVFP4, shape=shape, whole_scale_key=key)
+
+
 def _add_scale(header: CheckpointHeader, weights: dict[str, StoredWeight], name: str, key: str) -> None:
+    scale, weight = header.tensors[key], weights.get(name)
+    if weight is None:
+        fits = False
+    elif weight.packed:
+        tiled = tiled_shape(weight.shape[0], weight.shape[1] // NVFP4_BLOCK)
+        fits = scale.dtype == "F8_E4M3" and scale.shape == tiled and weight.shape[1] % NVFP4_BLOCK == 0
+    else:
+        fits = scale.dtype in _PLAIN and scale_fits(weight.shape, scale.shape)
+    if weight is None or not fits:
+        raise _misfit(header, key)
+    weights[name] = replace(weight, scale_key=key)
+
+
+def _misfit(header: CheckpointHeader, key: str) -> CheckpointError:
     scale = header.tensors[key]
-    if name not in weights or scale.dtype not in _PLAIN or not scale_fits(weights[name].shape, scale.shape):
-        raise CheckpointError(
-            f"{header.path.name}: {key[:100]} ({scale.dtype} {list(scale.shape)}) fits no weight. "
-            "Choose an fp8 file in one of ComfyUI's layouts, or a bf16 or fp16 one."
-        )
-    weights[name] = replace(weights[name], scale_key=key)
+    return CheckpointError(
+        f"{header.path.name}: {key[:100]} ({scale.dtype} {list(scale.shape)}) fits no weight. "
+        "Choose a file in one of ComfyUI's layouts, or a bf16 or fp16 one."
+    )
 
 
 def _refuse_unknown(header: CheckpointHeader, names: Mapping[str, str], weights: Mapping[str, StoredWeight]) -> None:
     for module, said in _said_formats(header, names).items():
-        if said not in _EIGHT_BIT.values():
+        packed = f"{module}.weight" in weights and weights[f"{module}.weight"].packed
+        if said not in _EIGHT_BIT.values() and not (said == "nvfp4" and packed):
             raise CheckpointError(
                 f"{header.path.name} stores {module[:80]} as {said}; training on that is not supported. "
                 "Choose an fp8, bf16 or fp16 file, or a GGUF."
             )
     for name, weight in weights.items():
-        if not weight.gguf and weight.dtype not in (*_PLAIN, *_EIGHT_BIT) and name.endswith((".weight", ".bias")):
-            kind = "nvfp4" if f"{name}_scale_2" in names else weight.dtype
+        if (
+            not weight.gguf
+            and weight.dtype not in (*_PLAIN, *_EIGHT_BIT, _NVFP4)
+            and name.endswith((".weight", ".bias"))
+        ):
             raise CheckpointError(
-                f"{header.path.name} stores {name[:80]} as {kind}, which cannot be trained on. "
+                f"{header.path.name} stores {name[:80]} as {weight.dtype}, which cannot be trained on. "
                 "Choose an fp8, bf16 or fp16 file, or a GGUF."
             )
 
@@ -130,7 +177,7 @@ def _quantization(header: CheckpointHeader, names: Iterable[str], weights: Mappi
         return "_quantization_metadata"
     if any(weight.scale_key for weight in weights.values()):
         return "scaled_fp8"
-    return "fp8" if any(w.eight_bit and len(w.shape) == 2 for w in weights.values()) else "none"
+    return "fp8" if any(w.can_stay and len(w.shape) == 2 for w in weights.values()) else "none"
 
 
 class WeightReader:
@@ -152,8 +199,19 @@ class WeightReader:
         return self._mapped(source.file, source.key).clone()
 
     def scale(self, source: StoredWeight) -> Tensor | None:
-        """The float32 scale that belongs to `raw`."""
-        return self._mapped(source.file, source.scale_key).to(torch.float32, copy=True) if source.scale_key else None
+        """What `raw` is multiplied by: float32; of nvfp4, float8 (out, blocks)."""
+        if not source.scale_key:
+            return None
+        stored = self._mapped(source.file, source.scale_key)
+        if source.packed:
+            return block_scales_in_rows(stored, source.shape[0], source.shape[1] // NVFP4_BLOCK)
+        return stored.to(torch.float32, copy=True)
+
+    def whole_scale(self, source: StoredWeight) -> Tensor | None:
+        """Of nvfp4: the float32 value, (), that every scale is multiplied by."""
+        if not source.whole_scale_key:
+            return None
+        return self._mapped(source.file, source.whole_scale_key).to(torch.float32, copy=True).reshape(())
 
     def read(self, source: StoredWeight, dtype: torch.dtype) -> Tensor:
         """The weight in `dtype`, dequantised if it must be; never more than one copy and 64 MiB at a time."""
@@ -162,12 +220,14 @@ class WeightReader:
         stored = self._mapped(source.file, source.key)
         if not source.scale_key:
             return stored.clone() if stored.dtype == dtype else stored.to(dtype)
-        scale = self._mapped(source.file, source.scale_key)
+        scale, whole_scale = self.scale(source), self.whole_scale(source)
+        assert scale is not None
         whole = torch.empty(source.shape, dtype=dtype)
-        rows = max(1, _VALUES_AT_ONCE // max(1, stored.numel() // max(1, len(stored))))
+        rows = max(1, _VALUES_AT_ONCE // max(1, whole.numel() // max(1, len(stored))))
         for start in range(0, len(stored), rows):
             part = slice(start, start + rows)
-            whole[part] = dequantise(stored[part], scale if scale.numel() == 1 else scale[part], dtype)
+            scales = scale if scale.numel() == 1 else scale[part]
+            whole[part] = dequantise(stored[part], scales, dtype, whole_scale)
         return whole
 
     def _unpacked(self, source: StoredWeight, dtype: torch.dtype) -> Tensor:

@@ -60,7 +60,7 @@ def inject_lora(model: nn.Module, config: LoraConfig, *, seed: int, dtype: torch
 
 def _start(weight: Tensor, seed: int, name: str) -> Tensor:
     """Kaiming-uniform with a = sqrt(5), as PEFT and the LoRA paper's code start A: U(-1/sqrt(in), 1/sqrt(in))."""
-    if weight.device.type == "meta" or type(weight) is not nn.Parameter:
+    if weight.device.type == "meta":  # only sizes are asked for
         return torch.empty_like(weight, dtype=torch.float32)
     bound = 1 / math.sqrt(weight.shape[1])
     values = torch.rand(weight.shape, generator=seeded_generator(seed, "lora", name)) * (2 * bound) - bound

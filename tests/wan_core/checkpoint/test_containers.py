@@ -11,6 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+from torch.nn import functional
 
 from tests.support.containers import (
     SHAPE,
@@ -23,11 +24,13 @@ from tests.support.containers import (
     write_folder,
     write_gguf,
     write_metadata_fp8,
+    write_nvfp4,
     write_plain_fp8,
     write_scaled_fp8,
 )
-from wan_core.checkpoint import checkpoint_digest, read_checkpoint
+from wan_core.checkpoint import checkpoint_digest, dequantise, read_checkpoint
 from wan_core.checkpoint.gguf_file import read_gguf_header
+from wan_core.checkpoint.nvfp4 import block_scales_in_rows, tiled_shape
 from wan_core.errors import CheckpointError, DependencyError
 from wan_core.files import Roots
 from wan_core.load import ModelPlan, inspect_model, materialize
@@ -274,18 +277,76 @@ def test_a_kept_linear_saves_its_eight_bits_for_backward_and_nothing_wider() -> 
     assert sorted(tensor.dtype.itemsize * tensor.numel() for tensor in saved) == [4, 64 * 64]
 
 
+# ---- 4 bits -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp32"])
+def test_nvfp4_unpacks_to_the_bits_of_comfyuis_kernel_library(tmp_path: Path, precision: str) -> None:
+    expected = write_nvfp4(tmp_path / "wan.safetensors", WHOLE)
+    model = load(tmp_path / "wan.safetensors", precision)
+    assert_loaded(model, expected, torch.bfloat16 if precision == "bf16" else torch.float32)
+    assert not [m for m in model.modules() if isinstance(m, StoredLinear)]
+
+
+@pytest.mark.parametrize("shape", [(128, 64), (144, 112), (384, 1536)], ids=str)
+def test_scales_of_blocks_leave_their_tiles_in_order(shape: tuple[int, int]) -> None:
+    """More than one tile in each direction, and tiles that are not full, which the tiny model has none of."""
+    from comfy_kitchen.backends.eager.quantization import dequantize_nvfp4, quantize_nvfp4
+
+    weight = torch.randn(shape, generator=torch.Generator().manual_seed(2))
+    per_tensor = weight.abs().amax() / (448 * 6)
+    packed, tiled = quantize_nvfp4(weight, per_tensor)
+    assert tuple(tiled.shape) == tiled_shape(shape[0], shape[1] // 16)
+    scales = block_scales_in_rows(tiled, shape[0], shape[1] // 16)
+    expected = dequantize_nvfp4(packed, per_tensor, tiled, torch.float32)
+    assert torch.equal(dequantise(packed, scales, torch.float32, per_tensor), expected)
+
+
+def test_nvfp4_linears_of_the_blocks_stay_in_four_bits_and_give_the_gradients_of_the_unpacked_ones(
+    tmp_path: Path,
+) -> None:
+    expected = write_nvfp4(tmp_path / "wan.safetensors", WHOLE)
+    kept = {n: m for n, m in load(tmp_path / "wan.safetensors").named_modules() if isinstance(m, StoredLinear)}
+    assert {f"{name}.weight" for name in kept} == set(LINEARS)
+    for name, layer in kept.items():
+        whole = expected[f"{name}.weight"]
+        assert (layer.out_features, layer.in_features) == tuple(whole.shape)
+        assert layer.weight.nbytes * 2 == whole.numel()
+        x, y = (torch.randn(3, whole.shape[1], generator=torch.Generator().manual_seed(1)) for _ in "xy")
+        layer.bias = None
+        layer(x.requires_grad_()).square().sum().backward()
+        functional.linear(y.requires_grad_(), whole).square().sum().backward()
+        assert torch.equal(x.grad, y.grad)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("gone", ["weight_scale", "weight_scale_2", "shape", "dtype"])
+def test_nvfp4_without_one_of_its_parts_is_refused(tmp_path: Path, gone: str) -> None:
+    write_nvfp4(tmp_path / "wan.safetensors", WHOLE)
+    stored, scale = load_file(tmp_path / "wan.safetensors"), "blocks.0.ffn.0.weight_scale"
+    if gone == "shape":
+        stored[scale] = stored[scale][:, :2].contiguous()
+    elif gone == "dtype":
+        stored[scale] = stored[scale].float()
+    else:
+        del stored[f"blocks.0.ffn.0.{gone}"]
+    save_file(stored, tmp_path / "wan.safetensors")
+    with pytest.raises(CheckpointError, match=r"^wan\.safetensors.*(fits no weight|as nvfp4)"):
+        inspect_model(ModelPlan(base_file="diffusion_models:wan.safetensors"), roots(tmp_path))
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
         ({"said": "nvfp4"}, r"stores blocks\.0\.\S+ as nvfp4; training on that is not supported"),
         ({"said": "mxfp8"}, r"as mxfp8"),
+        ({"said": "x" * 5000}, "says in no readable way how it is quantized"),
         ({"scale": torch.ones(3)}, r"scale_weight \(F32 \[3\]\) fits no weight"),
         ({"orphan": True}, r"fits no weight"),
         ({"dtype": torch.int8}, r"stores blocks\.0\.ffn\.0\.weight as I8, which cannot be trained on"),
         ({"metadata": "{"}, "says in no readable way how it is quantized"),
         ({"metadata": '{"layers": {"blocks.0.ffn.0": 3}}'}, "says in no readable way"),
     ],
-    ids=["nvfp4", "mxfp8", "scale", "orphan", "int8", "metadata", "layers"],
+    ids=["nvfp4", "mxfp8", "too long", "scale", "orphan", "int8", "metadata", "layers"],
 )
 def test_a_quantization_nobody_can_undo_is_named(tmp_path: Path, change: dict, words: str) -> None:
     stored, metadata = cast(WHOLE, torch.bfloat16), {}

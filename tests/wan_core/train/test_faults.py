@@ -449,6 +449,14 @@ def test_running_out_of_gpu_memory_names_what_helps_and_keeps_saved_steps(
 # ---- what is drawn ------------------------------------------------------------------------------
 
 
+def test_an_expert_that_neither_file_nor_settings_name_is_asked_for(tmp_path: Path) -> None:
+    roots, _ = make_roots(tmp_path)
+    tiny = detect_variant(read_header(roots.resolve(PLAN.base_file)))
+    unsaid = dataclasses.replace(tiny, name="2.2 T2V-A14B", boundary=0.875, expert=None)
+    with pytest.raises(ConfigError, match=r"The model is 2\.2 T2V-A14B.*Set expert to high or low, or variant"):
+        job.with_expert(unsaid, "auto")
+
+
 @pytest.mark.parametrize(("expert", "low", "high"), [("high", 0.875, 1.0), ("low", 0.0, 0.875)])
 def test_an_expert_trains_and_is_evaluated_in_its_noise_range_only(
     tmp_path: Path, expert: str, low: float, high: float

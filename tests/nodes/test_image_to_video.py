@@ -89,8 +89,11 @@ def image_to_video(model: str, lora: str) -> Graph:
 
 def test_an_image_to_video_lora_is_trained_previewed_and_used(comfy: ComfyServer) -> None:
     graph = with_previews(graph_for("wan_tiny_i2v", "motion"))
-    run = run_of(comfy, comfy.run(graph))
+    graph["validate"] = {"class_type": "ValidateVideo", "inputs": {"run": [TRAIN, 0], "vae": ["vae", 0]}}
+    entry = comfy.run(graph)
+    run = run_of(comfy, entry)
     assert (run["status"], run["step"]) == ("done", 2)
+    assert len(comfy.outputs(entry, "validate")["images"]) == 2, "the base model and the saved step, from the picture"
     assert (run["cache"]["conditions_encoded"], run["cache"]["conditions_reused"]) == (3, 0)
     assert len(run["samples"]) == 2
     settings = json.loads((folder_of(comfy, "motion") / "run.json").read_text(encoding="utf-8"))

@@ -1,7 +1,7 @@
 """Does a LoRA learn as well under every setting that saves memory or time? `python3 scripts/learning_variants.py`.
 
 Trains the LoRA of the learning test once per variant through the queue of a real ComfyUI: each precision preset, each
-precision switch in bf16 by itself, an 8-bit base, a run resumed from disk. Core nodes sample the concept and old
+precision switch changed by itself, an 8-bit base, a run resumed from disk. Core nodes sample the concept and old
 captions with each, judges say what the clips show. Writes docs/learning_variants.md with --write-docs.
 
     python3 scripts/learning_variants.py --steps 300 --only balanced "residual in bf16"
@@ -27,13 +27,16 @@ if TYPE_CHECKING:
 
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "tiny")]
 PAGE = ROOT / "docs" / "learning_variants.md"
-SWITCHED = ("residual", "norm", "qk_norm", "time", "modulation", "head", "rope")
+SWITCHED = ("residual", "norm", "qk_norm", "time", "modulation", "head", "rope_table", "rope")
+WIDENED = ("attention", "adapter")
+"""what runs in the dtype of the linears already"""
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "balanced": {},
     "reference": {"precision_policy": "reference"},
     "fast": {"precision_policy": "fast"},
     **{f"{part} in bf16": {"switches": (f"{part}=bf16",)} for part in SWITCHED},
+    **{f"{part} in fp32": {"switches": (f"{part}=fp32",)} for part in WIDENED},
     "fp8 base": {"quantize": "fp8_e4m3fn"},
     "int8 base": {"quantize": "int8"},
     "resumed twice": {"pieces": 3},

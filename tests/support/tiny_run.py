@@ -23,6 +23,7 @@ TINY_I2V_21 = replace(TINY_I2V, image_dim=1280)
 TINY_FLF2V = replace(TINY_I2V_21, image_positions=514)
 TINY_CONTROL = replace(TINY, in_channels=48)
 TINY_VACE = replace(TINY, vace_layers=(0,))
+TINY_CAMERA = replace(TINY, in_channels=36, camera_channels=24)
 TINY_TI2V = replace(TINY, in_channels=48, out_channels=48)
 
 
@@ -47,7 +48,8 @@ def random_weights(shape: WanShape = TINY, seed: int = 0) -> dict[str, torch.Ten
 
 def _kind_of(shape: WanShape) -> ConditionKind:
     tasks = {36: "i2v", 48: "control" if shape.out_channels == 16 else "ti2v"}
-    task = "flf2v" if shape.image_positions else "vace" if shape.vace_layers else tasks.get(shape.in_channels, "t2v")
+    marks = {"flf2v": shape.image_positions, "vace": shape.vace_layers, "camera": shape.camera_channels}
+    task = next((task for task, mark in marks.items() if mark), tasks.get(shape.in_channels, "t2v"))
     return condition_kind(task, shape.image_dim)
 
 
@@ -89,6 +91,7 @@ def make_roots(
                 "channels": (shape.condition_channels, frames, height, width),
                 "image_tokens": (257 * len(kind.frames), 1280),
                 "vace": (96, frames, height, width),
+                "camera": (shape.camera_channels, frames, 8 * height, 8 * width),
             }
             condition = {name: torch.randn(sizes[name], generator=given) for name in kind.tensors}
             cache.write_condition(key(300 + index), condition)

@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 
 from tests.support.tiny_run import (
     TINY,
+    TINY_CAMERA,
     TINY_CONTROL,
     TINY_FLF2V,
     TINY_I2V,
@@ -71,6 +72,7 @@ KINDS = {
     "flf2v": TINY_FLF2V,
     "control, given as data": TINY_CONTROL,
     "vace, given as data": TINY_VACE,
+    "camera, given as data": TINY_CAMERA,
 }
 
 

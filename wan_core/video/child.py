@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from ..errors import WanTrainerError
+from .framing import Framing
 from .messages import receive, send
 from .sources import STILL_SUFFIXES, refuse
 
@@ -95,8 +96,9 @@ def _operations() -> dict[str, Operation]:
 
     def read(header: dict[str, Any], payload: bytearray) -> Reply:
         path, width, height = Path(header["path"]), header["width"], header["height"]
+        framing = Framing(**header["framing"])
         if path.suffix.lower() in STILL_SUFFIXES:
-            return {"times": [0.0]}, stills.read_still(path, width=width, height=height)
+            return {"times": [0.0]}, stills.read_still(path, width=width, height=height, framing=framing)
         frames, times = clips.read_clip(
             path,
             fps=header["fps"],
@@ -104,6 +106,7 @@ def _operations() -> dict[str, Operation]:
             width=width,
             height=height,
             start_s=header["start_s"],
+            framing=framing,
         )
         return {"times": times}, frames
 

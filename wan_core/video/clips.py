@@ -11,14 +11,16 @@ import collections
 import itertools
 import statistics
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from .framing import CENTRED, Framing, covered_size
 from .messages import ClipInfo
-from .sources import MAX_FRAMES, open_clip, refuse
+from .sources import MAX_FRAMES, MAX_PIXELS, open_clip, refuse
 
 if TYPE_CHECKING:
     from av.container import InputContainer
@@ -61,7 +63,14 @@ def probe_clip(path: Path) -> ClipInfo:
 
 
 def read_clip(
-    path: Path, *, fps: float, num_frames: int, width: int, height: int, start_s: float = 0.0
+    path: Path,
+    *,
+    fps: float,
+    num_frames: int,
+    width: int,
+    height: int,
+    start_s: float = 0.0,
+    framing: Framing = CENTRED,
 ) -> tuple[NDArray[np.uint8], list[float]]:
     """(F, H, W, 3) RGB, and the time of the source frame behind each of them, from the file's first
     frame on.
@@ -75,7 +84,7 @@ def read_clip(
             _shown_at(path, container, stream, fps=fps, count=num_frames, start_s=start_s)
         ):
             same = bool(used) and used[-1] == time_s
-            out[index] = out[index - 1] if same else _fit(frame, width, height)
+            out[index] = out[index - 1] if same else _fit(frame, (width, height), framing)
             used.append(time_s)
     if len(used) < num_frames:
         raise refuse(path, f"ends after {len(used)} of {num_frames} frames at {fps:g} fps")
@@ -205,27 +214,48 @@ def _geometry(frame: VideoFrame) -> tuple[int, int, int]:
     return width, frame.height, rotation
 
 
-def _fit(frame: VideoFrame, width: int, height: int) -> NDArray[np.uint8]:
-    """(H, W, 3) RGB: turned, scaled to cover, cropped around the centre."""
+def _fit(frame: VideoFrame, wanted: tuple[int, int], framing: Framing) -> NDArray[np.uint8]:
+    """(H, W, 3) RGB of size (width, height) `wanted`: turned, scaled to cover it, cropped as `framing` says."""
     from av.video.reformatter import Interpolation
 
-    shown_width, shown_height, rotation = _geometry(frame)
-    scale = max(width / shown_width, height / shown_height)
-    covered = (
-        max(width, round(shown_width * scale)),
-        max(height, round(shown_height * scale)),
-    )
-    before_turn = covered[::-1] if rotation % 180 else covered
+    width, height, rotation = _geometry(frame)
+    source = width, height
+    scaled = source if framing.native else covered_size(source, wanted)
+    if scaled[0] * scaled[1] > MAX_PIXELS:
+        frame, source, rotation = _cut_strip(frame, wanted, framing)
+        scaled, framing = wanted, replace(framing, offset=None)
+    shrinks = not framing.native and max(wanted[0] / source[0], wanted[1] / source[1]) < 1
+    before_turn = scaled[::-1] if rotation % 180 else scaled
     rgb = frame.reformat(
         width=before_turn[0],
         height=before_turn[1],
         format="rgb24",
         src_colorspace=_colorspace(frame),
-        interpolation=Interpolation.AREA if scale < 1 else Interpolation.LANCZOS,
+        interpolation=Interpolation.AREA if shrinks else Interpolation.LANCZOS,
     ).to_ndarray()
     turned = np.rot90(np.asarray(rgb, np.uint8), rotation // 90)
-    top, left = (covered[1] - height) // 2, (covered[0] - width) // 2
-    return turned[top : top + height, left : left + width]
+    left, top = framing.place(scaled, wanted)
+    picture = turned[top : top + wanted[1], left : left + wanted[0]]
+    return picture[:, ::-1] if framing.flip else picture
+
+
+def _cut_strip(frame: VideoFrame, wanted: tuple[int, int], framing: Framing) -> tuple[VideoFrame, tuple[int, int], int]:
+    """The part of a very long, narrow frame that will be seen, as a frame that needs no turning, with its size.
+
+    Scaled to cover `wanted` as a whole, 16 x 8192 pixels would become more than a gigabyte.
+    """
+    from av.video.frame import VideoFrame
+
+    width, height, rotation = _geometry(frame)
+    upright = (height, width) if rotation % 180 else (width, height)
+    rgb = frame.reformat(width=upright[0], height=upright[1], format="rgb24", src_colorspace=_colorspace(frame))
+    turned = np.rot90(np.asarray(rgb.to_ndarray(), np.uint8), rotation // 90)
+    scaled = covered_size((width, height), wanted)
+    left, top = framing.place(scaled, wanted)
+    first = left * width // scaled[0], top * height // scaled[1]
+    size = max(1, round(wanted[0] * width / scaled[0])), max(1, round(wanted[1] * height / scaled[1]))
+    part = turned[first[1] : first[1] + size[1], first[0] : first[0] + size[0]]
+    return VideoFrame.from_ndarray(np.ascontiguousarray(part), format="rgb24"), (part.shape[1], part.shape[0]), 0
 
 
 def _colorspace(frame: VideoFrame) -> int | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import dataclasses
 import os
 import queue
 import subprocess
@@ -24,6 +25,7 @@ from numpy.typing import NDArray
 
 from ..errors import DatasetError, DependencyError, Stopped
 from ..files import FileError
+from .framing import CENTRED, Framing
 from .messages import ClipInfo, receive, send
 from .sources import refuse
 
@@ -93,9 +95,10 @@ class VideoProcess:
         height: int,
         start_s: float = 0.0,
         times: list[float] | None = None,
+        framing: Framing = CENTRED,
     ) -> NDArray[np.uint8]:
         """(F, H, W, 3) RGB: frame k is what a player shows at `start_s + k / fps`, scaled to cover
-        width x height and cropped around the centre.
+        width x height and cropped, around the centre unless `framing` says otherwise.
 
         `times` receives the time of the source frame behind each of them, in seconds from its
         first.
@@ -106,6 +109,7 @@ class VideoProcess:
             "width": width,
             "height": height,
             "start_s": start_s,
+            "framing": dataclasses.asdict(framing),
         }
         header, payload = self._ask("read", path, request)
         if times is not None:

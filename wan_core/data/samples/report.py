@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import DatasetError
-from ...video import VideoProcess
+from ...video import Framing, VideoProcess
 from .scan import Sample, ScanResult
 
 if TYPE_CHECKING:
@@ -72,7 +72,15 @@ def _thumbnail(sample: Sample, video: VideoProcess) -> NDArray[np.uint8]:
     width = max(1, round(sample.bucket.width * scale))
     height = max(1, round(sample.bucket.height * scale))
     try:
-        return video.read(sample.path, fps=16, num_frames=1, width=width, height=height)[0]
+        return video.read(
+            sample.path,
+            fps=16,
+            num_frames=1,
+            width=width,
+            height=height,
+            start_s=sample.cut.start_s,
+            framing=Framing(flip=sample.cut.framing.flip),
+        )[0]
     except DatasetError:
         return np.full((height, width, 3), 90, np.uint8)
 

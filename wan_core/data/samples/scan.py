@@ -12,7 +12,7 @@ from pathlib import Path
 from ...errors import DatasetError, Stopped
 from ...files import file_identity, lies_under
 from ...video import ClipInfo, VideoProcess, shown
-from ..bucket import assign_bucket, nearest_frames
+from ..bucket import nearest_frames
 from ..sources import (
     LINK_OUTSIDE,
     OTHER_SUFFIXES,
@@ -22,6 +22,7 @@ from ..sources import (
     read_caption,
 )
 from .config import DatasetConfig
+from .cutting import Piece, TooShort, TooSmall, cut_file
 from .sample import Rejected, Sample, ScanResult
 
 __all__ = ["Progress", "scan_files", "scan_folder"]
@@ -93,41 +94,55 @@ def _look_at(
         identity = file_identity(path)
     except (DatasetError, OSError) as error:
         return Rejected(name=shown(path), reason=str(error).removeprefix(f"{shown(path)} ").rstrip("."))
-    if min(info.width, info.height) < MIN_SOURCE_PIXELS:
-        return Rejected(name=shown(path), reason=f"is only {info.width}x{info.height} pixels")
-    num_frames = 1 if info.kind == "still" else config.num_frames
-    available = info.frames_at(config.fps)
-    if available < num_frames:
-        return Rejected(name=path.name, reason=_too_short(info, config, available), frames=available)
+    pieces = _cut(path, info, config, video)
+    if isinstance(pieces, Rejected):
+        return pieces
     caption = file.caption
     if caption is None:
         caption = read_caption(path.with_suffix(config.caption_extension), allowed=allowed)
     full = caption_with_trigger(caption, config.trigger_word.strip())
-    sample = Sample(
-        path=path,
-        name=shown(path),
-        caption=full,
-        caption_from=("file" if full == caption else "file+trigger") if caption else "trigger",
-        info=info,
-        bucket=assign_bucket(
-            info.width,
-            info.height,
-            num_frames=num_frames,
-            width=config.width,
-            height=config.height,
-            multiple=config.size_multiple,
-            enable_bucket=config.enable_bucket,
-        ),
-        identity=identity,
-        repeats=config.num_repeats * file.repeats,
-    )
-    return [sample]
+    return [
+        Sample(
+            path=path,
+            name=shown(path),
+            caption=full,
+            caption_from=("file" if full == caption else "file+trigger") if caption else "trigger",
+            info=info,
+            bucket=piece.bucket,
+            identity=identity,
+            cut=piece.cut,
+            repeats=config.num_repeats * file.repeats,
+            turn=piece.turn,
+            turns=piece.turns,
+        )
+        for piece in pieces
+    ]
+
+
+def _cut(path: Path, info: ClipInfo, config: DatasetConfig, video: VideoProcess) -> list[Piece] | Rejected:
+    if min(info.width, info.height) < MIN_SOURCE_PIXELS:
+        return Rejected(name=shown(path), reason=f"is only {info.width}x{info.height} pixels")
+    try:
+        return cut_file(path, info, config)
+    except TooShort as short:
+        return Rejected(name=path.name, reason=_too_short(info, config, short.frames), frames=short.frames)
+    except TooSmall:
+        size, grid = f"{info.width}x{info.height}", config.size_multiple
+        return Rejected(name=shown(path), reason=f"is only {size} pixels, and crop is none: each side needs {grid}")
 
 
 def _too_short(info: ClipInfo, config: DatasetConfig, available: int) -> str:
     at = f" at {config.fps:g} fps"
     source = "" if abs(info.fps - config.fps) < 0.01 else f" ({info.num_frames} at {info.fps:.4g} fps)"
-    return f"has {available} frames{at}{source}, fewer than num_frames {config.num_frames}"
+    return f"has {available} frames{at}{source}, fewer than {_shortest(config)}"
+
+
+def _shortest(config: DatasetConfig) -> str:
+    """What a clip must have, as a clause."""
+    shortest = config.frame_lengths[0]
+    if config.frame_buckets:
+        return f"{shortest}, the shortest of frame_buckets"
+    return f"num_frames {shortest}"
 
 
 def _nothing_left(source: str, config: DatasetConfig, rejected: list[Rejected]) -> str:
@@ -136,7 +151,8 @@ def _nothing_left(source: str, config: DatasetConfig, rejected: list[Rejected]) 
     longest = max(r.frames for r in rejected)
     fix = "Add clips that can be read."
     if longest:
-        fix = f"Set num_frames to {nearest_frames(longest)}, or add longer clips."
+        setting = "frame_buckets" if config.frame_buckets else "num_frames"
+        fix = f"Set {setting} to {nearest_frames(longest)}, or add longer clips."
     return f"No file of dataset folder {source!r} can be used ({shown}{more}). {fix}"
 
 

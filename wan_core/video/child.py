@@ -20,7 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from ..errors import WanTrainerError
+from ..errors import DependencyError, WanTrainerError
 from .framing import Framing
 from .messages import receive, send
 from .sources import STILL_SUFFIXES, refuse
@@ -110,12 +110,17 @@ def _operations() -> dict[str, Operation]:
         )
         return {"times": times}, frames
 
+    def scenes(header: dict[str, Any], payload: bytearray) -> Reply:
+        from .scenes import find_cuts
+
+        return {"cuts_s": find_cuts(Path(header["path"]), header["threshold"])}, b""
+
     def write(header: dict[str, Any], payload: bytearray) -> Reply:
         frames = np.frombuffer(payload, np.uint8).reshape(header["shape"])
         writer.write_clip(Path(header["path"]), frames, header["fps"])
         return {}, b""
 
-    return {"probe": probe, "read": read, "write": write}
+    return {"probe": probe, "read": read, "scenes": scenes, "write": write}
 
 
 def _answer(operations: dict[str, Operation], header: dict[str, Any], payload: bytearray) -> Reply:
@@ -124,6 +129,8 @@ def _answer(operations: dict[str, Operation], header: dict[str, Any], payload: b
     """
     try:
         return operations[header["do"]](header, payload)
+    except DependencyError as error:
+        return {"error": "dependency", "message": str(error)}, b""
     except WanTrainerError as error:
         return {"error": "refused", "message": str(error)}, b""
     except MemoryError:

@@ -7,7 +7,6 @@ around the centre.
 
 from __future__ import annotations
 
-import collections
 import itertools
 import statistics
 from collections.abc import Iterator
@@ -18,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .colours import bits_of, refuse_hdr, scaling, source_matrix
+from .frames import timed_frames
 from .framing import CENTRED, Framing, covered_size
 from .messages import ClipInfo
 from .sources import MAX_FRAMES, MAX_PIXELS, open_clip, refuse
@@ -44,6 +45,7 @@ def probe_clip(path: Path) -> ClipInfo:
         stamps, first, media_end_s = _scan_packets(path, container, stream)
         if first is None:
             raise refuse(path, "holds no frame that can be decoded")
+        refuse_hdr(path, first)
         times = sorted(stamp * tick for stamp, _ in stamps)
         last_s = max(duration for _, duration in stamps[-3:]) * tick
         duration_s = times[-1] - times[0] + _last_gap(times, last_s, stream)
@@ -59,6 +61,7 @@ def probe_clip(path: Path) -> ClipInfo:
             variable_rate=_is_variable(times, tick),
             rotation=rotation,
             codec=stream.codec_context.name,
+            bits=bits_of(first),
         )
 
 
@@ -162,17 +165,10 @@ def _shown_at(
     """
     tick = float(stream.time_base or 0)
     slack = tick if tick <= _COARSE_TICK_S else 1e-6
-    origin: float | None = None
     current: tuple[float, VideoFrame] | None = None
     gap = 1 / fps
     done = 0
-    for number, (stamp, frame) in enumerate(_decode(container, stream)):
-        if frame.is_corrupt:
-            raise refuse(path, f"is damaged at frame {number}")
-        if stamp is None or number > MAX_FRAMES:
-            raise refuse(path, f"carries no usable time at frame {number}")
-        origin = stamp * tick if origin is None else origin
-        time_s = stamp * tick - origin
+    for time_s, frame in timed_frames(path, container, stream, start_s):
         while current is not None and time_s > start_s + done / fps + slack:
             yield current
             done += 1
@@ -180,28 +176,11 @@ def _shown_at(
                 return
         if current is not None:
             gap = max(gap, time_s - current[0])
+        gap = max(gap, (frame.duration or 0) * tick)
         current = (time_s, frame)
     while current is not None and done < count and start_s + done / fps < current[0] + gap:
         yield current
         done += 1
-
-
-def _decode(container: InputContainer, stream: VideoStream) -> Iterator[tuple[int | None, VideoFrame]]:
-    """Frames in the order they are shown, each with its time in ticks.
-
-    AVI stores decoding times only, and frames with B-frames come back with each other's. They are
-    shown in order and evenly, so the n-th frame shown has the n-th time.
-    """
-    if container.format.name != "avi":
-        for frame in container.decode(stream):
-            yield frame.pts, frame
-        return
-    stamps: collections.deque[int] = collections.deque()
-    for packet in container.demux(stream):
-        if packet.size and packet.dts is not None:
-            stamps.append(packet.dts)
-        for frame in packet.decode():
-            yield (stamps.popleft() if stamps else None), frame
 
 
 def _geometry(frame: VideoFrame) -> tuple[int, int, int]:
@@ -216,8 +195,6 @@ def _geometry(frame: VideoFrame) -> tuple[int, int, int]:
 
 def _fit(frame: VideoFrame, wanted: tuple[int, int], framing: Framing) -> NDArray[np.uint8]:
     """(H, W, 3) RGB of size (width, height) `wanted`: turned, scaled to cover it, cropped as `framing` says."""
-    from av.video.reformatter import Interpolation
-
     width, height, rotation = _geometry(frame)
     source = width, height
     scaled = source if framing.native else covered_size(source, wanted)
@@ -230,8 +207,8 @@ def _fit(frame: VideoFrame, wanted: tuple[int, int], framing: Framing) -> NDArra
         width=before_turn[0],
         height=before_turn[1],
         format="rgb24",
-        src_colorspace=_colorspace(frame),
-        interpolation=Interpolation.AREA if shrinks else Interpolation.LANCZOS,
+        src_colorspace=source_matrix(frame),
+        interpolation=scaling(frame, shrinks),
     ).to_ndarray()
     turned = np.rot90(np.asarray(rgb, np.uint8), rotation // 90)
     left, top = framing.place(scaled, wanted)
@@ -248,7 +225,7 @@ def _cut_strip(frame: VideoFrame, wanted: tuple[int, int], framing: Framing) -> 
 
     width, height, rotation = _geometry(frame)
     upright = (height, width) if rotation % 180 else (width, height)
-    rgb = frame.reformat(width=upright[0], height=upright[1], format="rgb24", src_colorspace=_colorspace(frame))
+    rgb = frame.reformat(width=upright[0], height=upright[1], format="rgb24", src_colorspace=source_matrix(frame))
     turned = np.rot90(np.asarray(rgb.to_ndarray(), np.uint8), rotation // 90)
     scaled = covered_size((width, height), wanted)
     left, top = framing.place(scaled, wanted)
@@ -256,15 +233,3 @@ def _cut_strip(frame: VideoFrame, wanted: tuple[int, int], framing: Framing) -> 
     size = max(1, round(wanted[0] * width / scaled[0])), max(1, round(wanted[1] * height / scaled[1]))
     part = turned[first[1] : first[1] + size[1], first[0] : first[0] + size[0]]
     return VideoFrame.from_ndarray(np.ascontiguousarray(part), format="rgb24"), (part.shape[1], part.shape[0]), 0
-
-
-def _colorspace(frame: VideoFrame) -> int | None:
-    """What players assume when the file does not say: BT.709 from 720 lines on (the converter would
-    take BT.601).
-    """
-    from av.video.reformatter import Colorspace
-
-    unspecified = 2
-    if frame.colorspace == unspecified and frame.height >= 720:
-        return int(Colorspace.ITU709)
-    return None

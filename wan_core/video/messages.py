@@ -39,6 +39,8 @@ class ClipInfo:
     rotation: int = 0
     """degrees counter-clockwise that were applied"""
     codec: str = ""
+    bits: int = 8
+    """of one colour value; more than 8 is rounded to 8 when it is read"""
 
     def frames_at(self, fps: float) -> int:
         """How many frames the file gives at `fps`: every k whose time k / fps falls inside it."""

@@ -24,6 +24,7 @@ from ..sources import (
 from .config import DatasetConfig
 from .cutting import Piece, TooShort, TooSmall, cut_file
 from .sample import Rejected, Sample, ScanResult
+from .scenes import scene_cuts
 
 __all__ = ["Progress", "scan_files", "scan_folder"]
 
@@ -123,7 +124,10 @@ def _cut(path: Path, info: ClipInfo, config: DatasetConfig, video: VideoProcess)
     if min(info.width, info.height) < MIN_SOURCE_PIXELS:
         return Rejected(name=shown(path), reason=f"is only {info.width}x{info.height} pixels")
     try:
-        return cut_file(path, info, config)
+        cuts_s = scene_cuts(path, info, config, video) if config.split_scenes else []
+        return cut_file(path, info, config, cuts_s)
+    except DatasetError as error:
+        return Rejected(name=shown(path), reason=str(error).removeprefix(f"{shown(path)} ").rstrip("."))
     except TooShort as short:
         return Rejected(name=path.name, reason=_too_short(info, config, short.frames), frames=short.frames)
     except TooSmall:

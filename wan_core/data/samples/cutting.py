@@ -41,6 +41,8 @@ class Piece:
     bucket: Bucket
     turn: int = 0
     turns: int = 1
+    scenes: int = 1
+    """of the whole file"""
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,7 @@ def cut_file(path: Path, info: ClipInfo, config: DatasetConfig, cuts_s: Sequence
             pieces += _variants(info, stretch, group, config, f"{seed}/{number}/{group[0].first}")
     if not pieces:
         raise TooShort(max(stretch.frames for stretch in stretches))
-    return pieces
+    return [replace(piece, scenes=len(stretches)) for piece in pieces]
 
 
 def _stretches(info: ClipInfo, config: DatasetConfig, cuts_s: Sequence[float]) -> list[_Stretch]:

@@ -45,6 +45,8 @@ class Sample:
     """of samples that take turns (random windows or crops of one file), the number of this one"""
     turns: int = 1
     """how many take turns: this one is trained in epochs whose number modulo `turns` is `turn`"""
+    scenes: int = 1
+    """how many its file has; more than one only where cuts were looked for"""
 
     @property
     def kind(self) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ...errors import DatasetError, Stopped
-from ...files import file_identity, lies_under
+from ...files import FileError, file_identity, lies_under
 from ...video import ClipInfo, VideoProcess, shown
 from ..bucket import nearest_frames
 from ..sources import (
@@ -115,6 +115,7 @@ def _look_at(
             repeats=config.num_repeats * file.repeats,
             turn=piece.turn,
             turns=piece.turns,
+            scenes=piece.scenes,
         )
         for piece in pieces
     ]
@@ -123,22 +124,25 @@ def _look_at(
 def _cut(path: Path, info: ClipInfo, config: DatasetConfig, video: VideoProcess) -> list[Piece] | Rejected:
     if min(info.width, info.height) < MIN_SOURCE_PIXELS:
         return Rejected(name=shown(path), reason=f"is only {info.width}x{info.height} pixels")
+    cuts_s: Sequence[float] = ()
     try:
-        cuts_s = scene_cuts(path, info, config, video) if config.split_scenes else []
+        if config.split_scenes:
+            cuts_s = scene_cuts(path, info, config, video)
         return cut_file(path, info, config, cuts_s)
-    except DatasetError as error:
+    except (DatasetError, FileError) as error:
         return Rejected(name=shown(path), reason=str(error).removeprefix(f"{shown(path)} ").rstrip("."))
     except TooShort as short:
-        return Rejected(name=path.name, reason=_too_short(info, config, short.frames), frames=short.frames)
+        return Rejected(name=path.name, reason=_too_short(info, config, short.frames, cuts_s), frames=short.frames)
     except TooSmall:
         size, grid = f"{info.width}x{info.height}", config.size_multiple
         return Rejected(name=shown(path), reason=f"is only {size} pixels, and crop is none: each side needs {grid}")
 
 
-def _too_short(info: ClipInfo, config: DatasetConfig, available: int) -> str:
+def _too_short(info: ClipInfo, config: DatasetConfig, available: int, cuts_s: Sequence[float]) -> str:
+    whose = f"has {len(cuts_s) + 1} scenes, the longest of" if cuts_s else "has"
     at = f" at {config.fps:g} fps"
     source = "" if abs(info.fps - config.fps) < 0.01 else f" ({info.num_frames} at {info.fps:.4g} fps)"
-    return f"has {available} frames{at}{source}, fewer than {_shortest(config)}"
+    return f"{whose} {available} frames{at}{source}, fewer than {_shortest(config)}"
 
 
 def _shortest(config: DatasetConfig) -> str:
@@ -161,6 +165,7 @@ def _nothing_left(source: str, config: DatasetConfig, rejected: list[Rejected]) 
 
 
 def _require_captions(config: DatasetConfig, samples: list[Sample]) -> None:
+    samples = list({sample.path: sample for sample in reversed(samples)}.values())[::-1]
     missing = [sample for sample in samples if not sample.caption]
     if missing:
         names = ", ".join(sample.name for sample in missing[:5])

@@ -8,6 +8,7 @@ around the centre.
 from __future__ import annotations
 
 import itertools
+import os
 import statistics
 from collections.abc import Iterator
 from dataclasses import replace
@@ -21,7 +22,7 @@ from .colours import bits_of, refuse_hdr, scaling, source_matrix
 from .frames import timed_frames
 from .framing import CENTRED, Framing, covered_size
 from .messages import ClipInfo
-from .sources import MAX_FRAMES, MAX_PIXELS, open_clip, refuse
+from .sources import MAX_FRAMES, MAX_PIXELS, open_clip, open_media, refuse
 
 if TYPE_CHECKING:
     from av.container import InputContainer
@@ -32,6 +33,7 @@ __all__ = ["probe_clip", "read_clip"]
 
 _TRUNCATED_S = 0.25
 """A file that ends this much before its header says has lost its end."""
+_GIF_END = b";"
 _COARSE_TICK_S = 0.002
 """Containers with finer ticks (Matroska: 1 ms) round times to them, so one tick is forgiven;
 coarser ones are exact.
@@ -49,6 +51,8 @@ def probe_clip(path: Path) -> ClipInfo:
         times = sorted(stamp * tick for stamp, _ in stamps)
         last_s = max(duration for _, duration in stamps[-3:]) * tick
         duration_s = times[-1] - times[0] + _last_gap(times, last_s, stream)
+        if duration_s <= 0:
+            raise refuse(path, "gives all its frames one and the same time")
         _check_complete(path, container, max(media_end_s, times[0] + duration_s))
         width, height, rotation = _geometry(first)
         return ClipInfo(
@@ -62,6 +66,7 @@ def probe_clip(path: Path) -> ClipInfo:
             rotation=rotation,
             codec=stream.codec_context.name,
             bits=bits_of(first),
+            interlaced=first.interlaced_frame,
         )
 
 
@@ -103,6 +108,7 @@ def _scan_packets(
     stamps: list[tuple[int, int]] = []
     first: VideoFrame | None = None
     media_end_s = 0.0
+    started = False
     for packet in container.demux():
         if packet.is_corrupt:
             raise refuse(path, "is cut off or damaged")
@@ -111,6 +117,9 @@ def _scan_packets(
             media_end_s = max(media_end_s, end * float(packet.time_base))
         if packet.stream.index != stream.index:
             continue
+        if not started and packet.size and not packet.is_keyframe:
+            raise refuse(path, "does not begin with a key frame, so its first pictures are lost")
+        started = started or bool(packet.size)
         if first is None:
             frames: list[Any] = list(packet.decode())
             first = frames[0] if frames else None
@@ -142,6 +151,11 @@ def _is_variable(times: list[float], tick: float) -> bool:
 
 
 def _check_complete(path: Path, container: InputContainer, end_s: float) -> None:
+    if container.format.name == "gif":  # which states no length, only its end
+        with open_media(path) as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - 1024))
+            if not file.read().rstrip(b"\0").endswith(_GIF_END):
+                raise refuse(path, "is cut off: the mark of its end is missing", "Copy it again")
     stated_s = (container.duration or 0) / 1_000_000
     if end_s < stated_s - _TRUNCATED_S:
         raise refuse(

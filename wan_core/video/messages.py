@@ -41,6 +41,8 @@ class ClipInfo:
     codec: str = ""
     bits: int = 8
     """of one colour value; more than 8 is rounded to 8 when it is read"""
+    interlaced: bool = False
+    """True when each frame is woven from two moments"""
 
     def frames_at(self, fps: float) -> int:
         """How many frames the file gives at `fps`: every k whose time k / fps falls inside it."""

@@ -15,14 +15,20 @@ from .crops import find_bucket, find_framings
 from .sample import Cut
 from .windows import Window, find_windows
 
-__all__ = ["Piece", "TooShort", "TooSmall", "cut_file"]
+__all__ = ["MAX_PIECES", "Piece", "TooMany", "TooShort", "TooSmall", "cut_file"]
 
+MAX_PIECES = 10_000
+"""samples of one file; a time stamp that jumps by ten hours would give more"""
 _CUT_GUARD_S = 0.0025
 """A window ends this long before a cut at the latest: containers round times to their ticks (Matroska: 1 ms)."""
 
 
 class TooSmall(Exception):  # noqa: N818  the scan turns it into a reason
     """A source smaller than the size grid, which may be neither enlarged nor cropped."""
+
+
+class TooMany(Exception):  # noqa: N818
+    """More samples than one file can sensibly give."""
 
 
 class TooShort(Exception):  # noqa: N818
@@ -68,6 +74,8 @@ def cut_file(path: Path, info: ClipInfo, config: DatasetConfig, cuts_s: Sequence
         taking_turns = config.frame_extraction == "random"
         for group in [windows] if taking_turns and windows else [[window] for window in windows]:
             pieces += _variants(info, stretch, group, config, f"{seed}/{number}/{group[0].first}")
+            if len(pieces) > MAX_PIECES:
+                raise TooMany
     if not pieces:
         raise TooShort(max(stretch.frames for stretch in stretches))
     return [replace(piece, scenes=len(stretches)) for piece in pieces]

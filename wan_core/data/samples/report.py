@@ -37,6 +37,9 @@ def scan_report(result: ScanResult) -> str:
     lines.append("buckets: " + _tally(str(s.bucket) for s in result.samples))
     if any(s.upscaled for s in samples):
         lines.append("enlarged: " + _names(s.name for s in samples if s.upscaled))
+    if any(s.info.interlaced for s in samples):
+        combed = _names(s.name for s in samples if s.info.interlaced)
+        lines.append(f"interlaced, so combs will be learned (ffmpeg -vf yadif removes them): {combed}")
     lines += _caption_lines(result)
     if config.num_repeats > 1:
         lines.append(f"repeats: each {config.num_repeats} times in an epoch")

@@ -22,7 +22,7 @@ from ..sources import (
     read_caption,
 )
 from .config import DatasetConfig
-from .cutting import Piece, TooShort, TooSmall, cut_file
+from .cutting import MAX_PIECES, Piece, TooMany, TooShort, TooSmall, cut_file
 from .sample import Rejected, Sample, ScanResult
 from .scenes import scene_cuts
 
@@ -133,6 +133,9 @@ def _cut(path: Path, info: ClipInfo, config: DatasetConfig, video: VideoProcess)
         return Rejected(name=shown(path), reason=str(error).removeprefix(f"{shown(path)} ").rstrip("."))
     except TooShort as short:
         return Rejected(name=path.name, reason=_too_short(info, config, short.frames, cuts_s), frames=short.frames)
+    except TooMany:
+        reason = f"lasts {info.duration_s:.0f} s and would give more than {MAX_PIECES} samples; cut it into clips"
+        return Rejected(name=shown(path), reason=reason)
     except TooSmall:
         size, grid = f"{info.width}x{info.height}", config.size_multiple
         return Rejected(name=shown(path), reason=f"is only {size} pixels, and crop is none: each side needs {grid}")

@@ -37,20 +37,17 @@ def write_clip(
     muxer: str | None = None,
     muxer_options: dict[str, str] | None = None,
     rotation: int = 0,
-    aspect: Fraction | None = None,
     transfer: int = 0,
     sound: bool = False,
 ) -> None:
     """A clip through PyAV."""
-    frames = list(grey() if pictures is None else pictures)
+    frames = list(grey(20 if times_ms is None else len(times_ms)) if pictures is None else pictures)
     with av.open(str(path), "w", format=muxer, options=muxer_options or {}) as container:
         stream: Any = container.add_stream(codec, rate=Fraction(fps).limit_denominator(100_000))
         stream.height, stream.width = frames[0].shape[:2]
         stream.pix_fmt, stream.options = pix_fmt, options or {}
         if times_ms is not None:
             stream.codec_context.time_base = Fraction(1, 1000)
-        if aspect is not None:
-            stream.codec_context.sample_aspect_ratio = aspect
         if transfer:
             stream.codec_context.color_trc = transfer
         if rotation:
@@ -210,3 +207,22 @@ def link_to(target: str) -> Maker:
 
 def pipe(path: Path) -> None:
     getattr(os, "mkfifo")(path)  # noqa: B009  POSIX only
+
+
+def enormous(path: Path) -> None:
+    """Two grey seconds at the most pixels that are read: 8192 x 4320."""
+    with av.open(str(path), "w") as container:
+        stream: Any = container.add_stream("libx264", rate=1)
+        stream.width, stream.height, stream.pix_fmt = 8192, 4320, "yuv420p"
+        stream.options = {"preset": "ultrafast"}
+        for _ in range(2):
+            frame = av.VideoFrame(8192, 4320, "yuv420p")
+            for plane, level in zip(frame.planes, (126, 128, 128), strict=True):
+                plane.update(bytes([level]) * plane.buffer_size)
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode())
+
+
+def with_alpha(count: int = 20) -> list[np.ndarray]:
+    """Frames that are mostly transparent."""
+    return [np.dstack([picture, np.full(picture.shape[:2], 100, np.uint8)]) for picture in grey(count)]

@@ -54,7 +54,8 @@ def probe_clip(path: Path) -> ClipInfo:
         if duration_s <= 0:
             raise refuse(path, "gives all its frames one and the same time")
         _check_complete(path, container, max(media_end_s, times[0] + duration_s))
-        width, height, rotation = _geometry(first)
+        ratio = _pixel_ratio(stream)
+        width, height, rotation = _geometry(first, ratio)
         return ClipInfo(
             kind="clip",
             width=width,
@@ -67,6 +68,7 @@ def probe_clip(path: Path) -> ClipInfo:
             codec=stream.codec_context.name,
             bits=bits_of(first),
             interlaced=first.interlaced_frame,
+            pixel_ratio=ratio,
         )
 
 
@@ -88,11 +90,12 @@ def read_clip(
     out = np.empty((num_frames, height, width, 3), np.uint8)
     used: list[float] = []
     with open_clip(path) as (container, stream):
+        ratio = _pixel_ratio(stream)
         for index, (time_s, frame) in enumerate(
             _shown_at(path, container, stream, fps=fps, count=num_frames, start_s=start_s)
         ):
             same = bool(used) and used[-1] == time_s
-            out[index] = out[index - 1] if same else _fit(frame, (width, height), framing)
+            out[index] = out[index - 1] if same else _fit(frame, ratio, (width, height), framing)
             used.append(time_s)
     if len(used) < num_frames:
         raise refuse(path, f"ends after {len(used)} of {num_frames} frames at {fps:g} fps")
@@ -197,23 +200,28 @@ def _shown_at(
         done += 1
 
 
-def _geometry(frame: VideoFrame) -> tuple[int, int, int]:
+def _pixel_ratio(stream: VideoStream) -> float:
+    """How much wider than high the file says a pixel is; 1 where it says nothing one can believe."""
+    ratio = float(stream.sample_aspect_ratio or 1)
+    return ratio if 0.1 < ratio < 10 else 1.0
+
+
+def _geometry(frame: VideoFrame, ratio: float) -> tuple[int, int, int]:
     """Width and height as shown, and the turn in degrees counter-clockwise (0, 90, 180, 270)."""
-    ratio = float(getattr(frame, "sample_aspect_ratio", None) or 1)
-    width = max(1, round(frame.width * ratio)) if 0.1 < ratio < 10 else frame.width
+    width = max(1, round(frame.width * ratio))
     rotation = round(frame.rotation / 90) * 90 % 360
     if rotation % 180:
         return frame.height, width, rotation
     return width, frame.height, rotation
 
 
-def _fit(frame: VideoFrame, wanted: tuple[int, int], framing: Framing) -> NDArray[np.uint8]:
+def _fit(frame: VideoFrame, ratio: float, wanted: tuple[int, int], framing: Framing) -> NDArray[np.uint8]:
     """(H, W, 3) RGB of size (width, height) `wanted`: turned, scaled to cover it, cropped as `framing` says."""
-    width, height, rotation = _geometry(frame)
+    width, height, rotation = _geometry(frame, ratio)
     source = width, height
     scaled = source if framing.native else covered_size(source, wanted)
     if scaled[0] * scaled[1] > MAX_PIXELS:
-        frame, source, rotation = _cut_strip(frame, wanted, framing)
+        frame, source, rotation = _cut_strip(frame, ratio, wanted, framing)
         scaled, framing = wanted, replace(framing, offset=None)
     shrinks = not framing.native and max(wanted[0] / source[0], wanted[1] / source[1]) < 1
     before_turn = scaled[::-1] if rotation % 180 else scaled
@@ -230,14 +238,16 @@ def _fit(frame: VideoFrame, wanted: tuple[int, int], framing: Framing) -> NDArra
     return picture[:, ::-1] if framing.flip else picture
 
 
-def _cut_strip(frame: VideoFrame, wanted: tuple[int, int], framing: Framing) -> tuple[VideoFrame, tuple[int, int], int]:
+def _cut_strip(
+    frame: VideoFrame, ratio: float, wanted: tuple[int, int], framing: Framing
+) -> tuple[VideoFrame, tuple[int, int], int]:
     """The part of a very long, narrow frame that will be seen, as a frame that needs no turning, with its size.
 
     Scaled to cover `wanted` as a whole, 16 x 8192 pixels would become more than a gigabyte.
     """
     from av.video.frame import VideoFrame
 
-    width, height, rotation = _geometry(frame)
+    width, height, rotation = _geometry(frame, ratio)
     upright = (height, width) if rotation % 180 else (width, height)
     rgb = frame.reformat(width=upright[0], height=upright[1], format="rgb24", src_colorspace=source_matrix(frame))
     turned = np.rot90(np.asarray(rgb.to_ndarray(), np.uint8), rotation // 90)

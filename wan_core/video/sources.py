@@ -125,7 +125,9 @@ def _video_stream(path: Path, container: InputContainer) -> VideoStream:
     if codec not in _CODECS:
         raise refuse(path, f"is encoded with {codec}, which is not supported")
     pixels = stream.width * stream.height
-    if not 0 < pixels <= MAX_PIXELS:
+    if pixels <= 0:
+        raise refuse(path, "states no frame size that makes sense")
+    if pixels > MAX_PIXELS:
         raise refuse(path, f"has frames of {stream.width}x{stream.height} pixels", "Scale it down")
     context.thread_type = "AUTO"
     context.thread_count = min(4, os.cpu_count() or 1)

@@ -74,6 +74,18 @@ def test_an_offset_counts_in_the_picture_as_it_is_shown(video, make_clip, rotati
     np.testing.assert_array_equal(mirrored, frame[:, ::-1])
 
 
+def test_pixels_that_are_wider_than_high_are_stretched_first(video, make_clip):
+    """64 stored columns of 4:3 are shown as 85; the middle 48 of them are the stored columns 14 to 50."""
+    picture = np.zeros((48, 64, 3), np.uint8)
+    picture[:, 12:52] = 230
+    path = make_clip("a.mp4", frames=[picture] * 5, options={"x264-params": "sar=4/3"})
+    info = video.probe(path)
+    assert (info.width, info.height) == (85, 48)
+    assert info.pixel_ratio == pytest.approx(4 / 3)
+    frame = video.read(path, fps=16, num_frames=1, width=48, height=48)[0]
+    assert frame.min() > 200
+
+
 def test_native_pixels_are_the_file_s_own(video, make_clip):
     """Without a scaler in between: the crop of the whole frame, to the last bit."""
     noise = np.random.default_rng(0).integers(0, 255, (70, 102, 3), np.uint8)

@@ -214,6 +214,7 @@ def _transform(sample: Sample, fps: float) -> dict[str, Any]:
         "fit": "native" if framing.native else "cover",
         **({"offset": list(framing.offset)} if framing.offset is not None else {}),
         **({"flip": True} if framing.flip else {}),
+        **({"pixel_ratio": sample.info.pixel_ratio} if sample.info.pixel_ratio != 1.0 else {}),
         **({"bits": sample.info.bits} if sample.info.bits > 8 else {}),
     }
     if sample.kind == "still":

@@ -18,7 +18,7 @@ from .windows import Window, find_windows
 __all__ = ["MAX_PIECES", "Piece", "TooMany", "TooShort", "TooSmall", "cut_file"]
 
 MAX_PIECES = 10_000
-"""samples of one file; a time stamp that jumps by ten hours would give more"""
+"""windows of one file, about; a time stamp that jumps by ten hours would give more"""
 _CUT_GUARD_S = 0.0025
 """A window ends this long before a cut at the latest: containers round times to their ticks (Matroska: 1 ms)."""
 
@@ -71,11 +71,11 @@ def cut_file(path: Path, info: ClipInfo, config: DatasetConfig, cuts_s: Sequence
     stretches = _stretches(info, config, cuts_s)
     for number, stretch in enumerate(stretches):
         windows = _windows(info, stretch.frames, config, f"{seed}/{number}")
+        if len(pieces) + len(windows) > MAX_PIECES:
+            raise TooMany
         taking_turns = config.frame_extraction == "random"
         for group in [windows] if taking_turns and windows else [[window] for window in windows]:
             pieces += _variants(info, stretch, group, config, f"{seed}/{number}/{group[0].first}")
-            if len(pieces) > MAX_PIECES:
-                raise TooMany
     if not pieces:
         raise TooShort(max(stretch.frames for stretch in stretches))
     return [replace(piece, scenes=len(stretches)) for piece in pieces]

@@ -134,7 +134,7 @@ def _cut(path: Path, info: ClipInfo, config: DatasetConfig, video: VideoProcess)
     except TooShort as short:
         return Rejected(name=path.name, reason=_too_short(info, config, short.frames, cuts_s), frames=short.frames)
     except TooMany:
-        reason = f"lasts {info.duration_s:.0f} s and would give more than {MAX_PIECES} samples; cut it into clips"
+        reason = f"lasts {info.duration_s:.0f} s and would give more than {MAX_PIECES} windows; cut it into clips"
         return Rejected(name=shown(path), reason=reason)
     except TooSmall:
         size, grid = f"{info.width}x{info.height}", config.size_multiple

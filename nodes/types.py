@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from comfy_api.latest import io
@@ -16,11 +17,13 @@ from ..wan_core.lora import LoraConfig
 __all__ = [
     "CATEGORY",
     "CacheHandle",
+    "DatasetSettingsHandle",
     "ModelHandle",
     "RunHandle",
     "SettingsHandle",
     "WanCache",
     "WanDataset",
+    "WanDatasetSettingsType",
     "WanRun",
     "WanSettings",
     "WanTrainModel",
@@ -31,6 +34,7 @@ CATEGORY = "Wan Trainer"
 
 WanTrainModel = io.Custom("WAN_TRAIN_MODEL")
 WanDataset = io.Custom("WAN_DATASET")
+WanDatasetSettingsType = io.Custom("WAN_DATASET_SETTINGS")
 WanCache = io.Custom("WAN_CACHE")
 WanSettings = io.Custom("WAN_SETTINGS")
 WanValidation = io.Custom("WAN_VALIDATION")
@@ -76,6 +80,16 @@ class SettingsHandle:
 
     def __repr__(self) -> str:
         return f"<training settings, batch_size {dict(self.train).get('batch_size')}>"
+
+
+@dataclass(frozen=True)
+class DatasetSettingsHandle:
+    """A WAN_DATASET_SETTINGS: settings of DatasetConfig by name, those WanVideoDataset has no widget for."""
+
+    values: tuple[tuple[str, Any], ...]
+
+    def __repr__(self) -> str:
+        return f"<dataset settings, {dict(self.values).get('frame_extraction', 'head')}>"
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,14 @@ from ..wan_core.video import VideoProcess
 from . import folders
 from .interrupts import stops_become_interrupts
 from .progress import NodeProgress
-from .types import CATEGORY, ModelHandle, WanDataset, WanTrainModel
+from .types import (
+    CATEGORY,
+    DatasetSettingsHandle,
+    ModelHandle,
+    WanDataset,
+    WanDatasetSettingsType,
+    WanTrainModel,
+)
 from .widgets import combo, flag, number, text, whole
 
 
@@ -68,6 +75,7 @@ class WanVideoDataset(io.ComfyNode):
                 whole("num_repeats", 1, 1, 10_000, "How often each file is seen in one epoch."),
                 flag("enable_bucket", True, "Keep each clip's shape. Off: crop everything to width x height."),
                 WanDataset.Input("append_to", optional=True, tooltip="Another dataset, to train on both."),
+                WanDatasetSettingsType.Input("settings", optional=True, tooltip="From WanDatasetSettings."),
             ],
             outputs=[
                 WanDataset.Output(display_name="dataset", tooltip="For CacheLatents."),
@@ -105,6 +113,7 @@ class WanVideoDataset(io.ComfyNode):
         num_repeats: int = 1,
         enable_bucket: bool = True,
         append_to: Dataset | None = None,
+        settings: DatasetSettingsHandle | None = None,
     ) -> io.NodeOutput:
         config = DatasetConfig(
             folder=_reference(folder),
@@ -118,6 +127,7 @@ class WanVideoDataset(io.ComfyNode):
             enable_bucket=enable_bucket,
             size_multiple=model.variant.size_multiple,
             conditioning=condition_kind(model.variant.task, model.variant.shape.image_dim).name,
+            **dict(settings.values if settings is not None else ()),
         )
         progress = NodeProgress(cls.hidden.unique_id)
         with stops_become_interrupts(), VideoProcess(mm.processing_interrupted) as video:

@@ -29,6 +29,10 @@ from .conditioning import (
 from .encoding import EncodingPlan, EncodingReport, condition_of, encode_missing, plan_encoding
 from .prompts import DEFAULT_NEGATIVE_PROMPT
 from .samples import (
+    CROPS,
+    FLIPS,
+    FRAME_EXTRACTIONS,
+    FRAME_ROUNDINGS,
     Cut,
     Dataset,
     DatasetConfig,
@@ -36,6 +40,7 @@ from .samples import (
     Sample,
     ScanResult,
     contact_sheet,
+    read_sample,
     scan_files,
     scan_folder,
 )
@@ -49,7 +54,11 @@ from .sources import (
 
 __all__ = [
     "CONDITION_TENSORS",
+    "CROPS",
     "DEFAULT_NEGATIVE_PROMPT",
+    "FLIPS",
+    "FRAME_EXTRACTIONS",
+    "FRAME_ROUNDINGS",
     "TEXT_LENGTH",
     "TEXT_WIDTH",
     "Batch",
@@ -86,6 +95,7 @@ __all__ = [
     "plan_encoding",
     "read_picture",
     "read_roots",
+    "read_sample",
     "scan_files",
     "scan_folder",
     "stack_conditions",

@@ -42,10 +42,10 @@ def nearest_frames(num_frames: int) -> int:
     return max(1, (num_frames - 1) // 4 * 4 + 1)
 
 
-def frames_sentence(num_frames: int) -> str:
+def frames_sentence(num_frames: int, name: str = "num_frames") -> str:
     """What to set instead of a count that is not 4n+1: 'Set num_frames to 29 or 33.'"""
     below = nearest_frames(num_frames)
-    return f"Set num_frames to {below} or {below + 4}."
+    return f"Set {name} to {below} or {below + 4}."
 
 
 def assign_bucket(

@@ -6,8 +6,9 @@ server.
 
 from __future__ import annotations
 
+from .framing import Framing, covered_size
 from .messages import ClipInfo
 from .process import VideoProcess
 from .sources import shown
 
-__all__ = ["ClipInfo", "VideoProcess", "shown"]
+__all__ = ["ClipInfo", "Framing", "VideoProcess", "covered_size", "shown"]

@@ -20,7 +20,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from ..errors import WanTrainerError
+from ..errors import DependencyError, WanTrainerError
+from .framing import Framing
 from .messages import receive, send
 from .sources import STILL_SUFFIXES, refuse
 
@@ -95,8 +96,9 @@ def _operations() -> dict[str, Operation]:
 
     def read(header: dict[str, Any], payload: bytearray) -> Reply:
         path, width, height = Path(header["path"]), header["width"], header["height"]
+        framing = Framing(**header["framing"])
         if path.suffix.lower() in STILL_SUFFIXES:
-            return {"times": [0.0]}, stills.read_still(path, width=width, height=height)
+            return {"times": [0.0]}, stills.read_still(path, width=width, height=height, framing=framing)
         frames, times = clips.read_clip(
             path,
             fps=header["fps"],
@@ -104,15 +106,21 @@ def _operations() -> dict[str, Operation]:
             width=width,
             height=height,
             start_s=header["start_s"],
+            framing=framing,
         )
         return {"times": times}, frames
+
+    def scenes(header: dict[str, Any], payload: bytearray) -> Reply:
+        from .scenes import find_cuts
+
+        return {"cuts_s": find_cuts(Path(header["path"]), header["threshold"])}, b""
 
     def write(header: dict[str, Any], payload: bytearray) -> Reply:
         frames = np.frombuffer(payload, np.uint8).reshape(header["shape"])
         writer.write_clip(Path(header["path"]), frames, header["fps"])
         return {}, b""
 
-    return {"probe": probe, "read": read, "write": write}
+    return {"probe": probe, "read": read, "scenes": scenes, "write": write}
 
 
 def _answer(operations: dict[str, Operation], header: dict[str, Any], payload: bytearray) -> Reply:
@@ -121,6 +129,8 @@ def _answer(operations: dict[str, Operation], header: dict[str, Any], payload: b
     """
     try:
         return operations[header["do"]](header, payload)
+    except DependencyError as error:
+        return {"error": "dependency", "message": str(error)}, b""
     except WanTrainerError as error:
         return {"error": "refused", "message": str(error)}, b""
     except MemoryError:

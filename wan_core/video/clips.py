@@ -7,18 +7,22 @@ around the centre.
 
 from __future__ import annotations
 
-import collections
 import itertools
+import os
 import statistics
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from .colours import bits_of, refuse_hdr, scaling, source_matrix
+from .frames import timed_frames
+from .framing import CENTRED, Framing, covered_size
 from .messages import ClipInfo
-from .sources import MAX_FRAMES, open_clip, refuse
+from .sources import MAX_FRAMES, MAX_PIXELS, open_clip, open_media, refuse
 
 if TYPE_CHECKING:
     from av.container import InputContainer
@@ -29,6 +33,7 @@ __all__ = ["probe_clip", "read_clip"]
 
 _TRUNCATED_S = 0.25
 """A file that ends this much before its header says has lost its end."""
+_GIF_END = b";"
 _COARSE_TICK_S = 0.002
 """Containers with finer ticks (Matroska: 1 ms) round times to them, so one tick is forgiven;
 coarser ones are exact.
@@ -42,11 +47,15 @@ def probe_clip(path: Path) -> ClipInfo:
         stamps, first, media_end_s = _scan_packets(path, container, stream)
         if first is None:
             raise refuse(path, "holds no frame that can be decoded")
+        refuse_hdr(path, first)
         times = sorted(stamp * tick for stamp, _ in stamps)
         last_s = max(duration for _, duration in stamps[-3:]) * tick
         duration_s = times[-1] - times[0] + _last_gap(times, last_s, stream)
+        if duration_s <= 0:
+            raise refuse(path, "gives all its frames one and the same time")
         _check_complete(path, container, max(media_end_s, times[0] + duration_s))
-        width, height, rotation = _geometry(first)
+        ratio = _pixel_ratio(stream)
+        width, height, rotation = _geometry(first, ratio)
         return ClipInfo(
             kind="clip",
             width=width,
@@ -57,11 +66,21 @@ def probe_clip(path: Path) -> ClipInfo:
             variable_rate=_is_variable(times, tick),
             rotation=rotation,
             codec=stream.codec_context.name,
+            bits=bits_of(first),
+            interlaced=first.interlaced_frame,
+            pixel_ratio=ratio,
         )
 
 
 def read_clip(
-    path: Path, *, fps: float, num_frames: int, width: int, height: int, start_s: float = 0.0
+    path: Path,
+    *,
+    fps: float,
+    num_frames: int,
+    width: int,
+    height: int,
+    start_s: float = 0.0,
+    framing: Framing = CENTRED,
 ) -> tuple[NDArray[np.uint8], list[float]]:
     """(F, H, W, 3) RGB, and the time of the source frame behind each of them, from the file's first
     frame on.
@@ -71,11 +90,12 @@ def read_clip(
     out = np.empty((num_frames, height, width, 3), np.uint8)
     used: list[float] = []
     with open_clip(path) as (container, stream):
+        ratio = _pixel_ratio(stream)
         for index, (time_s, frame) in enumerate(
             _shown_at(path, container, stream, fps=fps, count=num_frames, start_s=start_s)
         ):
             same = bool(used) and used[-1] == time_s
-            out[index] = out[index - 1] if same else _fit(frame, width, height)
+            out[index] = out[index - 1] if same else _fit(frame, ratio, (width, height), framing)
             used.append(time_s)
     if len(used) < num_frames:
         raise refuse(path, f"ends after {len(used)} of {num_frames} frames at {fps:g} fps")
@@ -91,6 +111,7 @@ def _scan_packets(
     stamps: list[tuple[int, int]] = []
     first: VideoFrame | None = None
     media_end_s = 0.0
+    started = False
     for packet in container.demux():
         if packet.is_corrupt:
             raise refuse(path, "is cut off or damaged")
@@ -99,6 +120,9 @@ def _scan_packets(
             media_end_s = max(media_end_s, end * float(packet.time_base))
         if packet.stream.index != stream.index:
             continue
+        if not started and packet.size and not packet.is_keyframe:
+            raise refuse(path, "does not begin with a key frame, so its first pictures are lost")
+        started = started or bool(packet.size)
         if first is None:
             frames: list[Any] = list(packet.decode())
             first = frames[0] if frames else None
@@ -130,6 +154,11 @@ def _is_variable(times: list[float], tick: float) -> bool:
 
 
 def _check_complete(path: Path, container: InputContainer, end_s: float) -> None:
+    if container.format.name == "gif":  # which states no length, only its end
+        with open_media(path) as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - 1024))
+            if not file.read().rstrip(b"\0").endswith(_GIF_END):
+                raise refuse(path, "is cut off: the mark of its end is missing", "Copy it again")
     stated_s = (container.duration or 0) / 1_000_000
     if end_s < stated_s - _TRUNCATED_S:
         raise refuse(
@@ -153,17 +182,10 @@ def _shown_at(
     """
     tick = float(stream.time_base or 0)
     slack = tick if tick <= _COARSE_TICK_S else 1e-6
-    origin: float | None = None
     current: tuple[float, VideoFrame] | None = None
     gap = 1 / fps
     done = 0
-    for number, (stamp, frame) in enumerate(_decode(container, stream)):
-        if frame.is_corrupt:
-            raise refuse(path, f"is damaged at frame {number}")
-        if stamp is None or number > MAX_FRAMES:
-            raise refuse(path, f"carries no usable time at frame {number}")
-        origin = stamp * tick if origin is None else origin
-        time_s = stamp * tick - origin
+    for time_s, frame in timed_frames(path, container, stream, start_s):
         while current is not None and time_s > start_s + done / fps + slack:
             yield current
             done += 1
@@ -171,70 +193,67 @@ def _shown_at(
                 return
         if current is not None:
             gap = max(gap, time_s - current[0])
+        gap = max(gap, (frame.duration or 0) * tick)
         current = (time_s, frame)
     while current is not None and done < count and start_s + done / fps < current[0] + gap:
         yield current
         done += 1
 
 
-def _decode(container: InputContainer, stream: VideoStream) -> Iterator[tuple[int | None, VideoFrame]]:
-    """Frames in the order they are shown, each with its time in ticks.
-
-    AVI stores decoding times only, and frames with B-frames come back with each other's. They are
-    shown in order and evenly, so the n-th frame shown has the n-th time.
-    """
-    if container.format.name != "avi":
-        for frame in container.decode(stream):
-            yield frame.pts, frame
-        return
-    stamps: collections.deque[int] = collections.deque()
-    for packet in container.demux(stream):
-        if packet.size and packet.dts is not None:
-            stamps.append(packet.dts)
-        for frame in packet.decode():
-            yield (stamps.popleft() if stamps else None), frame
+def _pixel_ratio(stream: VideoStream) -> float:
+    """How much wider than high the file says a pixel is; 1 where it says nothing one can believe."""
+    ratio = float(stream.sample_aspect_ratio or 1)
+    return ratio if 0.1 < ratio < 10 else 1.0
 
 
-def _geometry(frame: VideoFrame) -> tuple[int, int, int]:
+def _geometry(frame: VideoFrame, ratio: float) -> tuple[int, int, int]:
     """Width and height as shown, and the turn in degrees counter-clockwise (0, 90, 180, 270)."""
-    ratio = float(getattr(frame, "sample_aspect_ratio", None) or 1)
-    width = max(1, round(frame.width * ratio)) if 0.1 < ratio < 10 else frame.width
+    width = max(1, round(frame.width * ratio))
     rotation = round(frame.rotation / 90) * 90 % 360
     if rotation % 180:
         return frame.height, width, rotation
     return width, frame.height, rotation
 
 
-def _fit(frame: VideoFrame, width: int, height: int) -> NDArray[np.uint8]:
-    """(H, W, 3) RGB: turned, scaled to cover, cropped around the centre."""
-    from av.video.reformatter import Interpolation
-
-    shown_width, shown_height, rotation = _geometry(frame)
-    scale = max(width / shown_width, height / shown_height)
-    covered = (
-        max(width, round(shown_width * scale)),
-        max(height, round(shown_height * scale)),
-    )
-    before_turn = covered[::-1] if rotation % 180 else covered
+def _fit(frame: VideoFrame, ratio: float, wanted: tuple[int, int], framing: Framing) -> NDArray[np.uint8]:
+    """(H, W, 3) RGB of size (width, height) `wanted`: turned, scaled to cover it, cropped as `framing` says."""
+    width, height, rotation = _geometry(frame, ratio)
+    source = width, height
+    scaled = source if framing.native else covered_size(source, wanted)
+    if scaled[0] * scaled[1] > MAX_PIXELS:
+        frame, source, rotation = _cut_strip(frame, ratio, wanted, framing)
+        scaled, framing = wanted, replace(framing, offset=None)
+    shrinks = not framing.native and max(wanted[0] / source[0], wanted[1] / source[1]) < 1
+    before_turn = scaled[::-1] if rotation % 180 else scaled
     rgb = frame.reformat(
         width=before_turn[0],
         height=before_turn[1],
         format="rgb24",
-        src_colorspace=_colorspace(frame),
-        interpolation=Interpolation.AREA if scale < 1 else Interpolation.LANCZOS,
+        src_colorspace=source_matrix(frame),
+        interpolation=scaling(frame, shrinks),
     ).to_ndarray()
     turned = np.rot90(np.asarray(rgb, np.uint8), rotation // 90)
-    top, left = (covered[1] - height) // 2, (covered[0] - width) // 2
-    return turned[top : top + height, left : left + width]
+    left, top = framing.place(scaled, wanted)
+    picture = turned[top : top + wanted[1], left : left + wanted[0]]
+    return picture[:, ::-1] if framing.flip else picture
 
 
-def _colorspace(frame: VideoFrame) -> int | None:
-    """What players assume when the file does not say: BT.709 from 720 lines on (the converter would
-    take BT.601).
+def _cut_strip(
+    frame: VideoFrame, ratio: float, wanted: tuple[int, int], framing: Framing
+) -> tuple[VideoFrame, tuple[int, int], int]:
+    """The part of a very long, narrow frame that will be seen, as a frame that needs no turning, with its size.
+
+    Scaled to cover `wanted` as a whole, 16 x 8192 pixels would become more than a gigabyte.
     """
-    from av.video.reformatter import Colorspace
+    from av.video.frame import VideoFrame
 
-    unspecified = 2
-    if frame.colorspace == unspecified and frame.height >= 720:
-        return int(Colorspace.ITU709)
-    return None
+    width, height, rotation = _geometry(frame, ratio)
+    upright = (height, width) if rotation % 180 else (width, height)
+    rgb = frame.reformat(width=upright[0], height=upright[1], format="rgb24", src_colorspace=source_matrix(frame))
+    turned = np.rot90(np.asarray(rgb.to_ndarray(), np.uint8), rotation // 90)
+    scaled = covered_size((width, height), wanted)
+    left, top = framing.place(scaled, wanted)
+    first = left * width // scaled[0], top * height // scaled[1]
+    size = max(1, round(wanted[0] * width / scaled[0])), max(1, round(wanted[1] * height / scaled[1]))
+    part = turned[first[1] : first[1] + size[1], first[0] : first[0] + size[0]]
+    return VideoFrame.from_ndarray(np.ascontiguousarray(part), format="rgb24"), (part.shape[1], part.shape[0]), 0

@@ -39,6 +39,12 @@ class ClipInfo:
     rotation: int = 0
     """degrees counter-clockwise that were applied"""
     codec: str = ""
+    bits: int = 8
+    """of one colour value; more than 8 is rounded to 8 when it is read"""
+    interlaced: bool = False
+    """True when each frame is woven from two moments"""
+    pixel_ratio: float = 1.0
+    """how much wider than high a stored pixel is; `width` has taken it into account"""
 
     def frames_at(self, fps: float) -> int:
         """How many frames the file gives at `fps`: every k whose time k / fps falls inside it."""

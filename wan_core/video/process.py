@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import dataclasses
 import os
 import queue
 import subprocess
@@ -24,6 +25,7 @@ from numpy.typing import NDArray
 
 from ..errors import DatasetError, DependencyError, Stopped
 from ..files import FileError
+from .framing import CENTRED, Framing
 from .messages import ClipInfo, receive, send
 from .sources import refuse
 
@@ -31,6 +33,7 @@ __all__ = ["VideoProcess"]
 
 PROBE_S = 10.0
 READ_S = 60.0
+SCENES_S = 10.0
 WRITE_S = 300.0
 _START_S = 120.0
 _POLL_S = 0.1
@@ -51,11 +54,13 @@ class VideoProcess:
         *,
         timeouts_s: Mapping[str, float] | None = None,
     ) -> None:
-        """`timeouts_s` replaces the seconds allowed: {"probe": 10, "read": 60, "write": 300}."""
+        """`timeouts_s` replaces the seconds allowed: {"probe": 10, "read": 60, "scenes": 10,
+        "write": 300}."""
         self._should_stop = should_stop
         self._timeouts_s = {
             "probe": PROBE_S,
             "read": READ_S,
+            "scenes": SCENES_S,
             "write": WRITE_S,
             **(timeouts_s or {}),
         }
@@ -93,9 +98,10 @@ class VideoProcess:
         height: int,
         start_s: float = 0.0,
         times: list[float] | None = None,
+        framing: Framing = CENTRED,
     ) -> NDArray[np.uint8]:
         """(F, H, W, 3) RGB: frame k is what a player shows at `start_s + k / fps`, scaled to cover
-        width x height and cropped around the centre.
+        width x height and cropped, around the centre unless `framing` says otherwise.
 
         `times` receives the time of the source frame behind each of them, in seconds from its
         first.
@@ -106,27 +112,38 @@ class VideoProcess:
             "width": width,
             "height": height,
             "start_s": start_s,
+            "framing": dataclasses.asdict(framing),
         }
         header, payload = self._ask("read", path, request)
         if times is not None:
             times[:] = header["times"]
         return np.frombuffer(payload, np.uint8).reshape(-1, height, width, 3)
 
+    def cuts(self, path: Path, *, threshold: float, duration_s: float) -> list[float]:
+        """When each scene of a clip but the first begins, in seconds from its first frame, rising.
+
+        Decodes the whole clip, which may take four times as long as it plays. DependencyError without PySceneDetect.
+        """
+        seconds = max(self._timeouts_s["scenes"], 4 * duration_s)
+        header, _ = self._ask("scenes", path, {"threshold": threshold}, seconds=seconds)
+        return header["cuts_s"]
+
     def write(self, path: Path, frames: NDArray[np.uint8], fps: float) -> None:
         """(F, H, W, 3) RGB as an H.264 mp4; the file appears whole or not at all."""
         frames = np.ascontiguousarray(frames, np.uint8)
         self._ask("write", path, {"shape": list(frames.shape), "fps": fps}, frames)
 
-    def _ask(self, do: str, path: Path, request: dict[str, Any], payload: Any = b"") -> Answer:
+    def _ask(self, do: str, path: Path, request: dict[str, Any], payload: Any = b"", seconds: float = 0.0) -> Answer:
         child = self._running()
         child.ask({"do": do, "path": os.path.abspath(path), **request}, payload)
-        answer = self._wait(child, path, self._timeouts_s[do])
+        answer = self._wait(child, path, seconds or self._timeouts_s[do])
         if answer is None:
             code = child.end()
             self._child = None
             raise refuse(path, f"crashed the video reader (exit code {code}{child.last_words()})")
         if "error" in answer[0]:
-            raise (FileError if do == "write" else DatasetError)(answer[0]["message"])
+            kind = DependencyError if answer[0]["error"] == "dependency" else DatasetError
+            raise (FileError if do == "write" else kind)(answer[0]["message"])
         return answer
 
     def _running(self) -> _Child:

@@ -60,6 +60,8 @@ _CODECS = frozenset(
         "rawvideo",
     ]
 )
+_ATTACHED_PICTURE = 0x400
+"""FFmpeg's mark of a picture that belongs to music"""
 _RE_ENCODE = "Write it again, for example: ffmpeg -i IN -c:v libx264 -pix_fmt yuv420p OUT.mp4"
 
 
@@ -116,12 +118,16 @@ def _video_stream(path: Path, container: InputContainer) -> VideoStream:
     if best is None:
         raise refuse(path, "holds no video", "Remove it from the folder")
     stream = cast("VideoStream", best)
+    if stream.disposition & _ATTACHED_PICTURE:
+        raise refuse(path, "holds no video, only a cover picture", "Remove it from the folder")
     context = stream.codec_context  # None where FFmpeg knows no decoder, whatever the type says
     codec = getattr(context, "name", "an unknown codec")
     if codec not in _CODECS:
         raise refuse(path, f"is encoded with {codec}, which is not supported")
     pixels = stream.width * stream.height
-    if not 0 < pixels <= MAX_PIXELS:
+    if pixels <= 0:
+        raise refuse(path, "states no frame size that makes sense")
+    if pixels > MAX_PIXELS:
         raise refuse(path, f"has frames of {stream.width}x{stream.height} pixels", "Scale it down")
     context.thread_type = "AUTO"
     context.thread_count = min(4, os.cpu_count() or 1)

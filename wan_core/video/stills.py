@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
+from .framing import CENTRED, Framing, covered_size
 from .messages import ClipInfo
 from .sources import MAX_PIXELS, open_media, refuse
 
@@ -41,14 +42,25 @@ def probe_still(path: Path) -> ClipInfo:
     return ClipInfo(kind="still", width=width, height=height, codec=codec)
 
 
-def read_still(path: Path, *, width: int, height: int) -> NDArray[np.uint8]:
-    """(1, H, W, 3) RGB, scaled to cover and cropped around the centre; transparent parts become
-    white.
+def read_still(path: Path, *, width: int, height: int, framing: Framing = CENTRED) -> NDArray[np.uint8]:
+    """(1, H, W, 3) RGB, scaled to cover and cropped, around the centre unless `framing` says otherwise; transparent
+    parts become white.
     """
     with _opened(path) as image:
-        turned = ImageOps.exif_transpose(image)
-        fitted = ImageOps.fit(_opaque(turned), (width, height), Image.Resampling.LANCZOS)
-        return np.asarray(fitted, np.uint8)[None]
+        fitted = _fit(_opaque(ImageOps.exif_transpose(image)), (width, height), framing)
+        return np.asarray(ImageOps.mirror(fitted) if framing.flip else fitted, np.uint8)[None]
+
+
+def _fit(image: Image.Image, wanted: tuple[int, int], framing: Framing) -> Image.Image:
+    if framing.native:
+        left, top = framing.place(image.size, wanted)
+        return image.crop((left, top, left + wanted[0], top + wanted[1]))
+    centering = (0.5, 0.5)
+    if framing.offset is not None:
+        scaled = covered_size(image.size, wanted)
+        left, top = framing.place(scaled, wanted)
+        centering = left / max(1, scaled[0] - wanted[0]), top / max(1, scaled[1] - wanted[1])
+    return ImageOps.fit(image, wanted, Image.Resampling.LANCZOS, centering=centering)
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ from ...model.latents import ImageEncoder, LatentCodec, TextEncoder
 from ...video import VideoProcess
 from ..cache import LatentCache
 from ..conditioning import ConditionKind, given_frames, with_mask
-from ..samples import Progress, Sample
+from ..samples import Progress, Sample, read_sample
 from .plan import ConditionTask, EncodingPlan, LatentTask, TextTask, require_unchanged, stop_if
 
 __all__ = ["EncodingReport", "condition_of", "encode_missing"]
@@ -134,10 +134,7 @@ class _Clips:
     def pixels(self, sample: Sample) -> Tensor:
         """(F, H, W, 3) float32 in [0, 1]."""
         if self._last is None or self._last[0] is not sample:
-            bucket = sample.bucket
-            frames = self._video.read(
-                sample.path, fps=self._fps, num_frames=bucket.num_frames, width=bucket.width, height=bucket.height
-            )
+            frames = read_sample(self._video, sample, self._fps)
             require_unchanged(sample)
             self._last = sample, torch.from_numpy(frames).float() / 255  # pyright: ignore[reportUnknownMemberType]
         return self._last[1]

@@ -207,7 +207,16 @@ def _item(sample: Sample, key: str, given: str, text_identity: str) -> CacheItem
 def _transform(sample: Sample, fps: float) -> dict[str, Any]:
     """All that decides which pixels the encoder sees, as JSON data; stills have no frame rate."""
     bucket = sample.bucket
-    size = {"width": bucket.width, "height": bucket.height, "fit": "cover"}
+    framing = sample.cut.framing
+    size: dict[str, Any] = {
+        "width": bucket.width,
+        "height": bucket.height,
+        "fit": "native" if framing.native else "cover",
+        **({"offset": list(framing.offset)} if framing.offset is not None else {}),
+        **({"flip": True} if framing.flip else {}),
+        **({"pixel_ratio": sample.info.pixel_ratio} if sample.info.pixel_ratio != 1.0 else {}),
+        **({"bits": sample.info.bits} if sample.info.bits > 8 else {}),
+    }
     if sample.kind == "still":
         return {"kind": "still", **size}
     return {"kind": "clip", **size, "num_frames": bucket.num_frames, "fps": fps, "start_s": sample.cut.start_s}

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from .config import DatasetConfig
+from .config import CROPS, FLIPS, DatasetConfig
 from .dataset import Dataset
+from .pixels import read_sample
 from .report import contact_sheet
 from .sample import Cut, Rejected, Sample, ScanResult
 from .scan import Progress, scan_files, scan_folder
+from .windows import FRAME_EXTRACTIONS, FRAME_ROUNDINGS
 
 __all__ = [
+    "CROPS",
+    "FLIPS",
+    "FRAME_EXTRACTIONS",
+    "FRAME_ROUNDINGS",
     "Cut",
     "Dataset",
     "DatasetConfig",
@@ -17,6 +23,7 @@ __all__ = [
     "Sample",
     "ScanResult",
     "contact_sheet",
+    "read_sample",
     "scan_files",
     "scan_folder",
 ]

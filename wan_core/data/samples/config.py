@@ -9,8 +9,18 @@ from ...config import Config
 from ...errors import ConfigError
 from ..bucket import frames_sentence, is_frame_count
 from ..conditioning import condition_named
+from .windows import FRAME_EXTRACTIONS, FRAME_ROUNDINGS, round_frames
 
-__all__ = ["DatasetConfig"]
+__all__ = ["CROPS", "FLIPS", "DatasetConfig"]
+
+CROPS = ("center", "random", "none")
+FLIPS = ("off", "both", "turns")
+_FRAME_CHOICES = {
+    "frame_extraction": FRAME_EXTRACTIONS,
+    "frame_rounding": FRAME_ROUNDINGS,
+    "crop": CROPS,
+    "horizontal_flip": FLIPS,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +38,7 @@ class DatasetConfig(Config):
     height: int = 480
     """pixels"""
     num_frames: int = 33
-    """frames taken from the start of each clip, 4n+1; stills are always 1"""
+    """frames of each window, 4n+1; stills are always 1"""
     fps: float = 16.0
     """frames per second clips are resampled to: 16, or 24 for TI2V-5B"""
     num_repeats: int = 1
@@ -42,12 +52,31 @@ class DatasetConfig(Config):
     conditioning: str = "none"
     """what the model reads beside latent and caption: ConditionKind.name"""
 
+    # frames: which stretches of a clip, and which part of its picture
+    frame_extraction: str = "head"
+    """which stretches of a clip are taken, one of FRAME_EXTRACTIONS; windows.py says what each means"""
+    frame_stride: int = 16
+    """frames from the beginning of one window to that of the next, for "slide" """
+    frame_sample: int = 4
+    """windows per clip (or scene), for "uniform" """
+    variants: int = 4
+    """of random windows and random crops, how many per file are cached; they take turns, one per epoch"""
+    frame_buckets: tuple[int, ...] = ()
+    """lengths in frames, 4n+1 each, in place of num_frames: every window gets the longest it fills"""
+    frame_rounding: str = "refuse"
+    """what happens to a num_frames or frame bucket that is not 4n+1: "refuse", "down" or "nearest" """
+    crop: str = "center"
+    """which part of a picture that has another shape than its bucket: "center", "random", or "none": its own size"""
+    horizontal_flip: str = "off"
+    """ "off", "both" (each sample also mirrored: twice as many) or "turns" (mirrored in every second epoch)"""
+    split_scenes: bool = False
+    """True finds the cuts in each clip, with PySceneDetect, and lets no window cross one"""
+    scene_threshold: float = 27.0
+    """how different two frames must be to be a cut, as in PySceneDetect's ContentDetector"""
+
     def __post_init__(self) -> None:
         condition_named(self.conditioning)
-        if not is_frame_count(self.num_frames):
-            raise ConfigError(f"num_frames is {self.num_frames}; Wan needs 4n+1. {frames_sentence(self.num_frames)}")
-        if self.num_frames > 1001:
-            raise ConfigError(f"num_frames is {self.num_frames}; the most is 1001. Set num_frames to 81 or less.")
+        self._check_frames()
         for name in ("width", "height"):
             self._check_side(name, getattr(self, name))
         if not 1 <= self.fps <= 120:
@@ -56,6 +85,34 @@ class DatasetConfig(Config):
             raise ConfigError(f"num_repeats is {self.num_repeats}. Set it between 1 and 10000.")
         if not re.fullmatch(r"\.[A-Za-z0-9_.-]{1,20}", self.caption_extension):
             raise ConfigError(f'caption_extension is {self.caption_extension[:40]!r}. Use one such as ".txt".')
+
+    @property
+    def frame_lengths(self) -> tuple[int, ...]:
+        """The lengths a window may have, in frames, rising: what is asked for, rounded as asked for."""
+        if self.frame_extraction == "full":
+            return tuple(range(1, round_frames(self.num_frames, self.frame_rounding) + 1, 4))
+        asked = self.frame_buckets or (self.num_frames,)
+        return tuple(sorted({round_frames(length, self.frame_rounding) for length in asked}))
+
+    def _check_frames(self) -> None:
+        for name, known in _FRAME_CHOICES.items():
+            if getattr(self, name) not in known:
+                raise ConfigError(f'{name} "{getattr(self, name)[:40]}" is not a choice. Known: {", ".join(known)}.')
+        if self.frame_buckets and self.frame_extraction == "full":
+            raise ConfigError(
+                'frame_buckets and frame_extraction "full" exclude each other: full makes a bucket of every length up '
+                'to num_frames. Empty frame_buckets, or choose "head".'
+            )
+        for name, length in (("num_frames", self.num_frames), *(("frame_buckets", n) for n in self.frame_buckets)):
+            if length < 1 or not is_frame_count(round_frames(length, self.frame_rounding)):
+                raise ConfigError(f"{name} is {length}; Wan needs 4n+1. {frames_sentence(length, name)}")
+            if length > 1001:
+                raise ConfigError(f"{name} is {length}; the most is 1001. Set {name} to 81 or less.")
+        for name, most in (("frame_stride", 10_000), ("frame_sample", 1000), ("variants", 1000)):
+            if not 1 <= getattr(self, name) <= most:
+                raise ConfigError(f"{name} is {getattr(self, name)}. Set it between 1 and {most}.")
+        if not 1 <= self.scene_threshold <= 255:
+            raise ConfigError(f"scene_threshold is {self.scene_threshold:g}. Set it between 1 and 255; 27 is usual.")
 
     def _check_side(self, name: str, value: int) -> None:
         multiple = self.size_multiple

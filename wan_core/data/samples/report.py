@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import DatasetError
-from ...video import VideoProcess
+from ...video import Framing, VideoProcess
+from .cut_report import asked_frames, one_per_file, window_lines
 from .scan import Sample, ScanResult
 
 if TYPE_CHECKING:
@@ -25,16 +26,20 @@ _MAX_CELLS = 48
 
 def scan_report(result: ScanResult) -> str:
     """One fact a line; every rejected file with its reason at the end."""
-    config, samples = result.config, result.samples
+    config, samples = result.config, one_per_file(result.samples)
     clips = [s for s in samples if s.kind == "clip"]
     stills = len(samples) - len(clips)
     title = config.folder or "dataset"
     lines = [f"{title}: {_count(len(clips), 'clip')}, {_count(stills, 'still')}"]
     if clips:
         lines.append(_frames_line(result, clips))
-    lines.append("buckets: " + _tally(str(s.bucket) for s in samples))
+    lines += window_lines(config, result.samples)
+    lines.append("buckets: " + _tally(str(s.bucket) for s in result.samples))
     if any(s.upscaled for s in samples):
         lines.append("enlarged: " + _names(s.name for s in samples if s.upscaled))
+    if any(s.info.interlaced for s in samples):
+        combed = _names(s.name for s in samples if s.info.interlaced)
+        lines.append(f"interlaced, so combs will be learned (ffmpeg -vf yadif removes them): {combed}")
     lines += _caption_lines(result)
     if config.num_repeats > 1:
         lines.append(f"repeats: each {config.num_repeats} times in an epoch")
@@ -72,7 +77,15 @@ def _thumbnail(sample: Sample, video: VideoProcess) -> NDArray[np.uint8]:
     width = max(1, round(sample.bucket.width * scale))
     height = max(1, round(sample.bucket.height * scale))
     try:
-        return video.read(sample.path, fps=16, num_frames=1, width=width, height=height)[0]
+        return video.read(
+            sample.path,
+            fps=16,
+            num_frames=1,
+            width=width,
+            height=height,
+            start_s=sample.cut.start_s,
+            framing=Framing(flip=sample.cut.framing.flip),
+        )[0]
     except DatasetError:
         return np.full((height, width, 3), 90, np.uint8)
 
@@ -80,20 +93,21 @@ def _thumbnail(sample: Sample, video: VideoProcess) -> NDArray[np.uint8]:
 def _frames_line(result: ScanResult, clips: list[Sample]) -> str:
     config = result.config
     rates = _tally(f"{s.info.fps:.4g}" for s in clips)
-    line = f"frames: {config.num_frames} of each clip at {config.fps:g} fps, from {rates} fps"
+    line = f"frames: {asked_frames(config)} of each clip at {config.fps:g} fps, from {rates} fps"
     variable = [s.name for s in clips if s.info.variable_rate]
     return f"{line}; variable rate: {_names(variable)}" if variable else line
 
 
 def _caption_lines(result: ScanResult) -> list[str]:
-    sources = Counter(s.caption_from for s in result.samples)
+    samples = one_per_file(result.samples)
+    sources = Counter(s.caption_from for s in samples)
     from_files = sources["file"] + sources["file+trigger"]
-    lines = [f"captions: {from_files} of {len(result.samples)} from {result.config.caption_extension} files"]
+    lines = [f"captions: {from_files} of {len(samples)} from {result.config.caption_extension} files"]
     trigger = repr(result.config.trigger_word.strip())
     if sources["file+trigger"]:
         lines.append(f"trigger word {trigger} put in front of {_count(sources['file+trigger'], 'caption')}")
     if sources["trigger"]:
-        names = _names(s.name for s in result.samples if s.caption_from == "trigger")
+        names = _names(s.name for s in samples if s.caption_from == "trigger")
         lines.append(f"no caption, trigger word {trigger} used alone: {names}")
     return lines
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...video import ClipInfo
+from ...video import ClipInfo, Framing
 from ..bucket import Bucket
 from .config import DatasetConfig
 
@@ -20,6 +20,8 @@ class Cut:
 
     start_s: float = 0.0
     """seconds from the first frame of the file"""
+    framing: Framing = Framing()
+    """which part of the picture, and whether it is mirrored"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +45,8 @@ class Sample:
     """of samples that take turns (random windows or crops of one file), the number of this one"""
     turns: int = 1
     """how many take turns: this one is trained in epochs whose number modulo `turns` is `turn`"""
+    scenes: int = 1
+    """how many its file has; more than one only where cuts were looked for"""
 
     @property
     def kind(self) -> str:

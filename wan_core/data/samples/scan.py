@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ...errors import DatasetError, Stopped
-from ...files import file_identity, lies_under
+from ...files import FileError, file_identity, lies_under
 from ...video import ClipInfo, VideoProcess, shown
-from ..bucket import assign_bucket, nearest_frames
+from ..bucket import nearest_frames
 from ..sources import (
     LINK_OUTSIDE,
     OTHER_SUFFIXES,
@@ -22,7 +22,9 @@ from ..sources import (
     read_caption,
 )
 from .config import DatasetConfig
+from .cutting import MAX_PIECES, Piece, TooMany, TooShort, TooSmall, cut_file
 from .sample import Rejected, Sample, ScanResult
+from .scenes import scene_cuts
 
 __all__ = ["Progress", "scan_files", "scan_folder"]
 
@@ -93,41 +95,65 @@ def _look_at(
         identity = file_identity(path)
     except (DatasetError, OSError) as error:
         return Rejected(name=shown(path), reason=str(error).removeprefix(f"{shown(path)} ").rstrip("."))
-    if min(info.width, info.height) < MIN_SOURCE_PIXELS:
-        return Rejected(name=shown(path), reason=f"is only {info.width}x{info.height} pixels")
-    num_frames = 1 if info.kind == "still" else config.num_frames
-    available = info.frames_at(config.fps)
-    if available < num_frames:
-        return Rejected(name=path.name, reason=_too_short(info, config, available), frames=available)
+    pieces = _cut(path, info, config, video)
+    if isinstance(pieces, Rejected):
+        return pieces
     caption = file.caption
     if caption is None:
         caption = read_caption(path.with_suffix(config.caption_extension), allowed=allowed)
     full = caption_with_trigger(caption, config.trigger_word.strip())
-    sample = Sample(
-        path=path,
-        name=shown(path),
-        caption=full,
-        caption_from=("file" if full == caption else "file+trigger") if caption else "trigger",
-        info=info,
-        bucket=assign_bucket(
-            info.width,
-            info.height,
-            num_frames=num_frames,
-            width=config.width,
-            height=config.height,
-            multiple=config.size_multiple,
-            enable_bucket=config.enable_bucket,
-        ),
-        identity=identity,
-        repeats=config.num_repeats * file.repeats,
-    )
-    return [sample]
+    return [
+        Sample(
+            path=path,
+            name=shown(path),
+            caption=full,
+            caption_from=("file" if full == caption else "file+trigger") if caption else "trigger",
+            info=info,
+            bucket=piece.bucket,
+            identity=identity,
+            cut=piece.cut,
+            repeats=config.num_repeats * file.repeats,
+            turn=piece.turn,
+            turns=piece.turns,
+            scenes=piece.scenes,
+        )
+        for piece in pieces
+    ]
 
 
-def _too_short(info: ClipInfo, config: DatasetConfig, available: int) -> str:
+def _cut(path: Path, info: ClipInfo, config: DatasetConfig, video: VideoProcess) -> list[Piece] | Rejected:
+    if min(info.width, info.height) < MIN_SOURCE_PIXELS:
+        return Rejected(name=shown(path), reason=f"is only {info.width}x{info.height} pixels")
+    cuts_s: Sequence[float] = ()
+    try:
+        if config.split_scenes:
+            cuts_s = scene_cuts(path, info, config, video)
+        return cut_file(path, info, config, cuts_s)
+    except (DatasetError, FileError) as error:
+        return Rejected(name=shown(path), reason=str(error).removeprefix(f"{shown(path)} ").rstrip("."))
+    except TooShort as short:
+        return Rejected(name=path.name, reason=_too_short(info, config, short.frames, cuts_s), frames=short.frames)
+    except TooMany:
+        reason = f"lasts {info.duration_s:.0f} s and would give more than {MAX_PIECES} windows; cut it into clips"
+        return Rejected(name=shown(path), reason=reason)
+    except TooSmall:
+        size, grid = f"{info.width}x{info.height}", config.size_multiple
+        return Rejected(name=shown(path), reason=f"is only {size} pixels, and crop is none: each side needs {grid}")
+
+
+def _too_short(info: ClipInfo, config: DatasetConfig, available: int, cuts_s: Sequence[float]) -> str:
+    whose = f"has {len(cuts_s) + 1} scenes, the longest of" if cuts_s else "has"
     at = f" at {config.fps:g} fps"
     source = "" if abs(info.fps - config.fps) < 0.01 else f" ({info.num_frames} at {info.fps:.4g} fps)"
-    return f"has {available} frames{at}{source}, fewer than num_frames {config.num_frames}"
+    return f"{whose} {available} frames{at}{source}, fewer than {_shortest(config)}"
+
+
+def _shortest(config: DatasetConfig) -> str:
+    """What a clip must have, as a clause."""
+    shortest = config.frame_lengths[0]
+    if config.frame_buckets:
+        return f"{shortest}, the shortest of frame_buckets"
+    return f"num_frames {shortest}"
 
 
 def _nothing_left(source: str, config: DatasetConfig, rejected: list[Rejected]) -> str:
@@ -136,11 +162,13 @@ def _nothing_left(source: str, config: DatasetConfig, rejected: list[Rejected]) 
     longest = max(r.frames for r in rejected)
     fix = "Add clips that can be read."
     if longest:
-        fix = f"Set num_frames to {nearest_frames(longest)}, or add longer clips."
+        setting = "frame_buckets" if config.frame_buckets else "num_frames"
+        fix = f"Set {setting} to {nearest_frames(longest)}, or add longer clips."
     return f"No file of dataset folder {source!r} can be used ({shown}{more}). {fix}"
 
 
 def _require_captions(config: DatasetConfig, samples: list[Sample]) -> None:
+    samples = list({sample.path: sample for sample in reversed(samples)}.values())[::-1]
     missing = [sample for sample in samples if not sample.caption]
     if missing:
         names = ", ".join(sample.name for sample in missing[:5])

@@ -1,0 +1,142 @@
+"""From one file to the samples cut out of it: its windows, times the parts of its picture, times mirroring."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ...files import sampled_digest
+from ...video import ClipInfo, Framing
+from ..bucket import Bucket
+from .config import DatasetConfig
+from .crops import find_bucket, find_framings
+from .sample import Cut
+from .windows import Window, find_windows
+
+__all__ = ["MAX_PIECES", "Piece", "TooMany", "TooShort", "TooSmall", "cut_file"]
+
+MAX_PIECES = 10_000
+"""windows of one file, about; a time stamp that jumps by ten hours would give more"""
+_CUT_GUARD_S = 0.0025
+"""A window ends this long before a cut at the latest: containers round times to their ticks (Matroska: 1 ms)."""
+
+
+class TooSmall(Exception):  # noqa: N818  the scan turns it into a reason
+    """A source smaller than the size grid, which may be neither enlarged nor cropped."""
+
+
+class TooMany(Exception):  # noqa: N818
+    """More samples than one file can sensibly give."""
+
+
+class TooShort(Exception):  # noqa: N818
+    """A source, or each of its scenes, has fewer frames than a window needs; `frames` is the longest."""
+
+    def __init__(self, frames: int) -> None:
+        super().__init__()
+        self.frames = frames
+
+
+@dataclass(frozen=True, kw_only=True)
+class Piece:
+    """One sample of a file."""
+
+    cut: Cut
+    bucket: Bucket
+    turn: int = 0
+    turns: int = 1
+    scenes: int = 1
+    """of the whole file"""
+
+
+@dataclass(frozen=True)
+class _Stretch:
+    """A clip, or one scene of it."""
+
+    start_s: float
+    frames: int
+    """at the dataset's rate"""
+
+
+def cut_file(path: Path, info: ClipInfo, config: DatasetConfig, cuts_s: Sequence[float] = ()) -> list[Piece]:
+    """All samples of a file, in order of time. `cuts_s` rises: when scenes begin, in seconds from the first frame.
+
+    Of samples that take turns, each is one variant: its own random window and its own random crop. Mirroring by turns
+    doubles them, and then neighbouring epochs show both sides of one variant.
+    """
+    seed = sampled_digest(path) if "random" in (config.frame_extraction, config.crop) else ""
+    pieces: list[Piece] = []
+    stretches = _stretches(info, config, cuts_s)
+    for number, stretch in enumerate(stretches):
+        windows = _windows(info, stretch.frames, config, f"{seed}/{number}")
+        if len(pieces) + len(windows) > MAX_PIECES:
+            raise TooMany
+        taking_turns = config.frame_extraction == "random"
+        for group in [windows] if taking_turns and windows else [[window] for window in windows]:
+            pieces += _variants(info, stretch, group, config, f"{seed}/{number}/{group[0].first}")
+    if not pieces:
+        raise TooShort(max(stretch.frames for stretch in stretches))
+    return [replace(piece, scenes=len(stretches)) for piece in pieces]
+
+
+def _stretches(info: ClipInfo, config: DatasetConfig, cuts_s: Sequence[float]) -> list[_Stretch]:
+    if not cuts_s:
+        return [_Stretch(0.0, info.frames_at(config.fps))]
+    starts, ends = (0.0, *cuts_s), (*cuts_s, None)
+    found: list[_Stretch] = []
+    for start_s, end_s in zip(starts, ends, strict=True):
+        if end_s is None:
+            frames = math.ceil((info.duration_s - start_s) * config.fps - 1e-3)
+        else:
+            frames = math.ceil((end_s - start_s - _CUT_GUARD_S) * config.fps)
+        found.append(_Stretch(start_s, max(0, frames)))
+    return found
+
+
+def _windows(info: ClipInfo, frames: int, config: DatasetConfig, seed: str) -> list[Window]:
+    if info.kind == "still":
+        return [Window(0, 1)]
+    return find_windows(
+        config.frame_extraction,
+        frames,
+        config.frame_lengths,
+        stride=config.frame_stride,
+        count=config.frame_sample,
+        variants=config.variants,
+        seed=seed,
+    )
+
+
+def _variants(
+    info: ClipInfo, stretch: _Stretch, windows: Sequence[Window], config: DatasetConfig, seed: str
+) -> list[Piece]:
+    """The samples of windows that take turns (usually one that is alone)."""
+    bucket = find_bucket(info, windows[0].num_frames, config)
+    if bucket is None:
+        raise TooSmall
+    framings = find_framings(info, bucket, config, seed)
+    count = max(len(windows), len(framings))
+    plain = [(windows[turn % len(windows)], framings[turn % len(framings)]) for turn in range(count)]
+    mirror = [(window, replace(framing, flip=True)) for window, framing in plain]
+    if config.horizontal_flip == "turns":
+        return _take_turns(stretch, [side for pair in zip(plain, mirror, strict=True) for side in pair], bucket, config)
+    pieces = _take_turns(stretch, plain, bucket, config)
+    if config.horizontal_flip == "both":
+        pieces += _take_turns(stretch, mirror, bucket, config)
+    return pieces
+
+
+def _take_turns(
+    stretch: _Stretch, variants: Sequence[tuple[Window, Framing]], bucket: Bucket, config: DatasetConfig
+) -> list[Piece]:
+    return [
+        Piece(
+            cut=Cut(start_s=stretch.start_s + window.first / config.fps, framing=framing),
+            bucket=bucket,
+            turn=turn,
+            turns=len(variants),
+        )
+        for turn, (window, framing) in enumerate(variants)
+    ]

@@ -1,0 +1,80 @@
+"""The frames of a clip in the order they are shown, each with its time, from the beginning or a later second on."""
+
+from __future__ import annotations
+
+import collections
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .sources import MAX_FRAMES, refuse
+
+if TYPE_CHECKING:
+    from av.container import InputContainer
+    from av.video.frame import VideoFrame
+    from av.video.stream import VideoStream
+
+__all__ = ["timed_frames"]
+
+_SEEK_FROM_S = 2.0
+"""Earlier beginnings are reached by decoding up to them."""
+_UNSEEKABLE = ("avi", "gif")
+"""AVI stores decoding times only, which make sense from the file's beginning on; GIF frames need all before them."""
+
+Stamped = tuple["int | None", "VideoFrame"]
+
+
+def timed_frames(
+    path: Path, container: InputContainer, stream: VideoStream, start_s: float = 0.0
+) -> Iterator[tuple[float, VideoFrame]]:
+    """(time in seconds from the file's first frame, frame), rising; frames that are off screen before `start_s` may be
+    left out. DatasetError at a damaged one.
+    """
+    tick = float(stream.time_base or 0)
+    frames = _decode(container, stream)
+    if (first := next(frames, None)) is None:
+        return
+    origin = first[0]
+    shown = itertools.chain([first], frames)
+    if origin is not None and start_s > _SEEK_FROM_S and container.format.name not in _UNSEEKABLE:
+        shown = _from_key_frame(container, stream, origin, origin + int(start_s / tick))
+    for number, (stamp, frame) in enumerate(shown):
+        if frame.is_corrupt:
+            raise refuse(path, f"is damaged at frame {number}")
+        if stamp is None or origin is None or number > MAX_FRAMES:
+            raise refuse(path, f"carries no usable time at frame {number}")
+        yield (stamp - origin) * tick, frame
+
+
+def _from_key_frame(container: InputContainer, stream: VideoStream, origin: int, wanted: int) -> Iterator[Stamped]:
+    """Frames from the last key frame at or before the tick `wanted` on; from the beginning where there is no such way.
+
+    Frames that come before the key frame, and lean on others that were not decoded, are left out.
+    """
+    container.seek(wanted, stream=stream)
+    frames = itertools.dropwhile(lambda stamped: not stamped[1].key_frame, _decode(container, stream))
+    first = next(frames, None)
+    if first is None or first[0] is None or first[0] > wanted:
+        container.seek(origin, stream=stream)
+        return _decode(container, stream)
+    return itertools.chain([first], frames)
+
+
+def _decode(container: InputContainer, stream: VideoStream) -> Iterator[Stamped]:
+    """Frames in the order they are shown, each with its time in ticks.
+
+    AVI stores decoding times only, and frames with B-frames come back with each other's. They are
+    shown in order and evenly, so the n-th frame shown has the n-th time.
+    """
+    if container.format.name != "avi":
+        for frame in container.decode(stream):
+            yield frame.pts, frame
+        return
+    stamps: collections.deque[int] = collections.deque()
+    for packet in container.demux(stream):
+        if packet.size and packet.dts is not None:
+            stamps.append(packet.dts)
+        frames: list[Any] = list(packet.decode())
+        for frame in frames:
+            yield (stamps.popleft() if stamps else None), frame

@@ -1,0 +1,60 @@
+"""Where a clip cuts from one scene to the next, by PySceneDetect's content detector (an optional package).
+
+Frames come from here, through PyAV; the package never sees the file.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import DependencyError
+from .colours import refuse_hdr, source_matrix
+from .frames import timed_frames
+from .sources import open_clip
+
+if TYPE_CHECKING:
+    from av.video.frame import VideoFrame
+
+__all__ = ["find_cuts"]
+
+_SIDE = 256
+"""Pixels of the longer side the detector looks at, as in PySceneDetect itself."""
+
+
+def find_cuts(path: Path, threshold: float) -> list[float]:
+    """When each scene but the first begins: the times of its first frame, in seconds from the file's first frame.
+
+    A frame begins a scene when its mean difference in hue, saturation and brightness from the one before is at least
+    `threshold` (0 to 255). Scenes may be as short as one frame. DependencyError when the package is missing.
+    """
+    try:
+        from scenedetect import ContentDetector, FrameTimecode
+    except ImportError as error:
+        raise DependencyError(
+            f"split_scenes needs the package scenedetect ({error}). Install it: pip install scenedetect-headless"
+        ) from error
+    detector = ContentDetector(threshold=threshold, min_scene_len=0)
+    cuts_s: list[float] = []
+    with open_clip(path) as (container, stream):
+        for number, (time_s, frame) in enumerate(timed_frames(path, container, stream)):
+            if number == 0:
+                refuse_hdr(path, frame)
+            # By number, not by time: the detector compares neighbours, and its clock knows constant rates only.
+            if detector.process_frame(FrameTimecode(number, fps=25.0), _small(frame)):
+                cuts_s.append(time_s)
+    return cuts_s
+
+
+def _small(frame: VideoFrame) -> NDArray[np.uint8]:
+    scale = min(1.0, _SIDE / max(frame.width, frame.height))
+    small = frame.reformat(
+        width=max(1, round(frame.width * scale)),
+        height=max(1, round(frame.height * scale)),
+        format="bgr24",
+        src_colorspace=source_matrix(frame),
+    ).to_ndarray()
+    return np.asarray(small, np.uint8)

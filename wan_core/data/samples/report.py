@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from ...errors import DatasetError
 from ...video import VideoProcess
+from .caption_report import caption_lines
 from .scan import Sample, ScanResult
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ _MAX_CELLS = 48
 
 def scan_report(result: ScanResult) -> str:
     """One fact a line; every rejected file with its reason at the end."""
-    config, samples = result.config, result.samples
+    config, samples = result.config, tuple(s for s in result.samples if s.turn == 0)
     clips = [s for s in samples if s.kind == "clip"]
     stills = len(samples) - len(clips)
     title = config.folder or "dataset"
@@ -35,9 +36,12 @@ def scan_report(result: ScanResult) -> str:
     lines.append("buckets: " + _tally(str(s.bucket) for s in samples))
     if any(s.upscaled for s in samples):
         lines.append("enlarged: " + _names(s.name for s in samples if s.upscaled))
-    lines += _caption_lines(result)
+    lines += caption_lines(config, result.samples)
     if config.num_repeats > 1:
         lines.append(f"repeats: each {config.num_repeats} times in an epoch")
+    if config.weight != 1:
+        lines.append(f"weight: {config.weight:g}, how often its files are seen beside those of other datasets")
+    lines += result.notes
     if result.rejected:
         lines.append(f"not used: {_count(len(result.rejected), 'file')}")
         lines += [f"  {r.name}: {r.reason}" for r in result.rejected]
@@ -50,7 +54,7 @@ def contact_sheet(dataset: Dataset, video: VideoProcess) -> NDArray[np.uint8]:
     """
     from PIL import Image, ImageDraw
 
-    samples = dataset.samples[:_MAX_CELLS]
+    samples = [sample for sample in dataset.samples if sample.turn == 0][:_MAX_CELLS]
     columns = min(_COLUMNS, len(samples))
     rows = -(-len(samples) // columns)
     row_height = _CELL_HEIGHT + _TEXT_HEIGHT
@@ -83,19 +87,6 @@ def _frames_line(result: ScanResult, clips: list[Sample]) -> str:
     line = f"frames: {config.num_frames} of each clip at {config.fps:g} fps, from {rates} fps"
     variable = [s.name for s in clips if s.info.variable_rate]
     return f"{line}; variable rate: {_names(variable)}" if variable else line
-
-
-def _caption_lines(result: ScanResult) -> list[str]:
-    sources = Counter(s.caption_from for s in result.samples)
-    from_files = sources["file"] + sources["file+trigger"]
-    lines = [f"captions: {from_files} of {len(result.samples)} from {result.config.caption_extension} files"]
-    trigger = repr(result.config.trigger_word.strip())
-    if sources["file+trigger"]:
-        lines.append(f"trigger word {trigger} put in front of {_count(sources['file+trigger'], 'caption')}")
-    if sources["trigger"]:
-        names = _names(s.name for s in result.samples if s.caption_from == "trigger")
-        lines.append(f"no caption, trigger word {trigger} used alone: {names}")
-    return lines
 
 
 def _count(number: int, noun: str) -> str:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from .config import DatasetConfig
+from .config import MISSING_CAPTIONS, DatasetConfig
 from .dataset import Dataset
 from .report import contact_sheet
 from .sample import Cut, Rejected, Sample, ScanResult
 from .scan import Progress, scan_files, scan_folder
+from .scan_source import config_of_part, scan_parts
 
 __all__ = [
+    "MISSING_CAPTIONS",
     "Cut",
     "Dataset",
     "DatasetConfig",
@@ -16,7 +18,9 @@ __all__ = [
     "Rejected",
     "Sample",
     "ScanResult",
+    "config_of_part",
     "contact_sheet",
     "scan_files",
     "scan_folder",
+    "scan_parts",
 ]

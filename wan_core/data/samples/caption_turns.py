@@ -12,11 +12,12 @@ from .sample import Rejected, Sample
 __all__ = ["captions_of", "source_of_caption", "with_captions", "without_captionless"]
 
 
-def captions_of(written: str, config: DatasetConfig) -> tuple[str, ...]:
-    """The captions a file with the caption `written` is trained with; several take turns, one an epoch."""
+def captions_of(written: Sequence[str], config: DatasetConfig) -> tuple[str, ...]:
+    """The captions a file with the captions `written` is trained with; several take turns, one an epoch."""
     trigger = config.trigger_word.strip()
-    orders = tag_orders(written, config.caption_shuffles, config.keep_tokens)
-    return tuple(caption_with_trigger(caption_with_prefix(order, config.caption_prefix), trigger) for order in orders)
+    orders = [order for text in written for order in tag_orders(text, config.caption_shuffles, config.keep_tokens)]
+    whole = (caption_with_trigger(caption_with_prefix(order, config.caption_prefix), trigger) for order in orders)
+    return tuple(dict.fromkeys(whole))
 
 
 def source_of_caption(written: str, config: DatasetConfig, place: str = "file") -> str:

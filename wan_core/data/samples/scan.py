@@ -24,13 +24,17 @@ from .caption_turns import captions_of, source_of_caption, with_captions, withou
 from .config import DatasetConfig
 from .sample import Rejected, Sample, ScanResult
 
-__all__ = ["Progress", "scan_files", "scan_folder"]
+__all__ = ["NothingUsableError", "Progress", "scan_files", "scan_folder"]
 
 MIN_SOURCE_PIXELS = 16
 """per side"""
 
 Progress = Callable[[int, int, str], None]
 """called with (done, total, name)"""
+
+
+class NothingUsableError(DatasetError):
+    """No file of a dataset is left; the message names the first ones with their reasons."""
 
 
 def scan_folder(
@@ -89,7 +93,7 @@ def scan_files(
     samples, without_caption = without_captionless(config, samples)
     rejected += without_caption
     if not samples:
-        raise DatasetError(_nothing_left(source, config, rejected))
+        raise NothingUsableError(_nothing_left(source, config, rejected))
     _require_captions(config, samples)
     return ScanResult(config=config, samples=tuple(samples), rejected=tuple(rejected), notes=tuple(notes))
 
@@ -135,7 +139,7 @@ def _look_at(
         repeats=config.num_repeats * file.repeats,
         weight=config.weight * file.weight,
     )
-    return with_captions([sample], captions_of(caption, config))
+    return with_captions([sample], captions_of((caption, *file.more_captions), config))
 
 
 def _too_short(info: ClipInfo, config: DatasetConfig, available: int) -> str:

@@ -68,7 +68,12 @@ def caption_with_prefix(caption: str, prefix: str) -> str:
 
 
 def caption_with_trigger(caption: str, trigger_word: str) -> str:
-    """`caption`, with the trigger word in front unless it is in there already."""
+    """`caption`, with the trigger word in front unless it is in there already.
+
+    It takes the place of "[trigger]", as in ai-toolkit.
+    """
+    if trigger_word:
+        caption = caption.replace("[trigger]", trigger_word)
     if not trigger_word or trigger_word in caption:
         return caption
     return f"{trigger_word}, {caption}" if caption else trigger_word

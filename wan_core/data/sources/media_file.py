@@ -65,6 +65,8 @@ class MediaFile:
     """the loss mask that belongs to it: white is trained, black is not"""
     name: str = ""
     """what messages call it; empty: the name of the file"""
+    more_captions: tuple[str, ...] = ()
+    """further captions that take turns with `caption`, one an epoch"""
 
     @property
     def shown_name(self) -> str:

@@ -42,8 +42,13 @@ def repeats_of(name: str) -> int:
     return int(found.group(1)) if found else 1
 
 
-def files_of_folder(folder: Path, *, recursive: bool = False, allowed: Sequence[Path] = ()) -> FolderFiles:
-    """The media files of `folder` by path, with those of its subfolders if asked; DatasetError when there are none."""
+def files_of_folder(
+    folder: Path, *, recursive: bool = False, allowed: Sequence[Path] = (), named_repeats: bool = True
+) -> FolderFiles:
+    """The media files of `folder` by path, with those of its subfolders if asked; DatasetError when there are none.
+
+    `named_repeats` False takes the numbers in front of folder names for nothing but names.
+    """
     if not recursive or not folder.is_dir():
         return FolderFiles(files=tuple(folder_files(folder)))
     files: list[MediaFile] = []
@@ -54,7 +59,7 @@ def files_of_folder(folder: Path, *, recursive: bool = False, allowed: Sequence[
             rejected.append(place)
             continue
         names = media_names(place)
-        repeats = repeats_of(place.name) if inside else 1
+        repeats = repeats_of(place.name) if inside and named_repeats else 1
         files += [_named(folder, MediaFile(path=place / name, repeats=repeats)) for name in names]
         if names and repeats > 1:
             notes.append(f"{shown(place)}: {len(names)} files, each seen {repeats} times because of the folder's name")

@@ -1,4 +1,4 @@
-"""Twelve kinds of caption file beside a good clip: used, counted as missing, or named with the offset; never guessed."""
+"""Twelve kinds of caption file beside a good clip: used, counted as missing, or named with the offset."""
 
 from __future__ import annotations
 
@@ -81,8 +81,8 @@ def test_a_file_without_a_caption_may_be_skipped_by_name(folder, video, kind):
     assert [s.name for s in result.samples] == ["b.png"]
     assert [r.name for r in result.rejected] == ["a.png"]
     assert "  a.png: has no caption (.txt file missing or empty)" in result.report()
+    (folder / "b.txt").unlink()
     with pytest.raises(DatasetError, match=r"No file .* can be used \(a\.png: has no caption"):
-        (folder / "b.txt").unlink()
         scan(folder, video, MISSING[kind], missing_captions="skip the file")
 
 

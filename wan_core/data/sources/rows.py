@@ -1,4 +1,4 @@
-"""Lists as rows: jsonl, json, csv, parquet and arrow files, one row at a time. What the columns mean is decided elsewhere.
+"""Lists as rows: jsonl, json, csv, parquet and arrow files, one row at a time. `columns` says what they mean.
 
 Memory stays flat: a parquet file with the bytes of a thousand clips is read a few rows at a time.
 """

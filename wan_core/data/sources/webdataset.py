@@ -66,7 +66,8 @@ def _sample(tar: BinaryIO, key: str, group: _Group, store: ExtractedFiles) -> Me
     if media is None:
         if unread := next((suffix for suffix in group if suffix in OTHER_SUFFIXES), None):
             return Rejected(name=group[unread].name[-120:], reason=f"{unread} files are not read")
-        return Rejected(name=key[-120:], reason=f"has no clip and no still, only {', '.join(sorted(group))[:120]}")
+        others = ", ".join(sorted(suffix for suffix in group if suffix))[:120]
+        return Rejected(name=key[-120:], reason="has no clip and no still" + (f", only {others}" if others else ""))
     if group[media].size > _MAX_MEMBER_BYTES:
         return Rejected(name=group[media].name[-120:], reason="is larger than 16 GiB")
     try:

@@ -137,6 +137,7 @@ def _frames(ledger: Ledger, frames: int, context: Context) -> dict[str, Any]:
         ledger.change("auto_frame_count -> frame_extraction full: each clip whole, up to num_frames")
         return {"num_frames": frames, "frame_extraction": "full"}
     if shrink:
+        ledger.drop("fps", "with shrink_video_to_frames ai-toolkit does not use it")
         ledger.change(
             f"shrink_video_to_frames -> the first {frames} frames at {context.fps:g} fps: clips keep their speed, they "
             "are not squeezed into num_frames"

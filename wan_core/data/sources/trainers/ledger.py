@@ -4,6 +4,7 @@ counterpart here. A key that nobody asked for is named too, so nothing is ignore
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, TypeVar, cast
 
@@ -35,6 +36,7 @@ class Ledger:
         self._taken: list[str] = []
         self._changed: list[str] = []
         self._without: list[str] = []
+        self._unknown: list[str] = []
 
     def __contains__(self, key: str) -> bool:
         return self._values.get(key) is not None
@@ -80,16 +82,29 @@ class Ledger:
         for key, why in reasons.items():
             self.drop(key, why)
 
+    def absorb(self, inner: Ledger, name: str) -> None:
+        """Make the account of a table inside this section a part of this one."""
+        for own, others in zip(self._lists(), inner.complete(), strict=True):
+            own += [f"{name}.{sentence}" for sentence in others]
+
+    def complete(self) -> tuple[list[str], ...]:
+        """What was taken, changed, is without counterpart, is unknown; every key that is there is in one of them."""
+        spoken = " ".join(sentence for sentences in self._lists() for sentence in sentences)
+        for key, value in self._values.items():
+            if value is None or re.search(rf"\b{re.escape(key)}\b", spoken):
+                continue
+            told = f"{key[:40]} {_short(value)}"
+            (self._taken if key in self._asked else self._unknown).append(told)
+        return self._lists()
+
     def sentences(self) -> list[str]:
         """The account, one line each."""
-        unknown = [key for key in self._values if key not in self._asked]
-        lines = [
-            ("taken over", self._taken),
-            ("changed", self._changed),
-            ("no counterpart here", self._without),
-            ("not known, so not used", [f"{key[:40]} {_short(self._values[key])}" for key in unknown]),
-        ]
-        return [f"{self.where}: {title}: {'; '.join(parts)}" for title, parts in lines if parts]
+        titles = ("taken over", "changed", "no counterpart here", "not known, so not used")
+        found = zip(titles, self.complete(), strict=True)
+        return [f"{self.where}: {title}: {'; '.join(parts)}" for title, parts in found if parts]
+
+    def _lists(self) -> tuple[list[str], ...]:
+        return self._taken, self._changed, self._without, self._unknown
 
 
 def rounded_frames(count: int, ledger: Ledger, key: str) -> int:

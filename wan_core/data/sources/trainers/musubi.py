@@ -77,7 +77,7 @@ def _files(
     if named[0].endswith("jsonl_file"):
         listing = read_listing(place, columns=Columns(), allowed=context.allowed, should_stop=context.should_stop)
         ledger.take(f"{named[0]}: {len(listing.files)} rows of {place.name}")
-        ledger.get("caption_extension", str, "")
+        ledger.drop("control_directory", "the rows of a list name their control files")
         return kind, listing.files, listing.rejected, (place, *listing.watched)
     files = only_kind(folder_files(place), kind, ledger)
     rejected: tuple[Rejected, ...] = ()
@@ -118,7 +118,12 @@ def _frames(ledger: Ledger, kind: str) -> list[dict[str, Any]]:
     stride, count = ledger.get("frame_stride", int, 10), ledger.get("frame_sample", int, 1)
     most = ledger.get("max_frames", int, 129)
     if kind == "still":
+        for key in ("frame_extraction", "target_frames", "frame_stride", "frame_sample", "max_frames"):
+            ledger.drop(key, "stills have one frame")
         return [{"num_frames": 1}]
+    for key, only in (("frame_stride", "slide"), ("frame_sample", "uniform"), ("max_frames", "full")):
+        if mode != only:
+            ledger.drop(key, f"only for {only}")
     if mode not in _EXTRACTIONS:
         raise DatasetError(
             f"{ledger.where}: frame_extraction is {mode[:40]!r}. Known: {', '.join(sorted(_EXTRACTIONS))}."

@@ -148,21 +148,19 @@ def _size(ledger: Ledger, context: Context) -> dict[str, Any]:
 def _frames(ledger: Ledger, kind: str) -> dict[str, Any]:
     video = Ledger(f"{ledger.where}, video", ledger.get("video", dict, {}))
     if kind == "still":
+        ledger.drop("video", "stills have one frame")
         return {"num_frames": 1}
     least, most = video.get("min_frames", int, 0), video.get("max_frames", int, 0)
-    frames = rounded_frames(video.get("num_frames", int, 0) or least or 125, ledger, "video.num_frames")
-    ledger.take(f"video.num_frames {frames}")
-    if least and rounded_frames(least, video, "min_frames") < frames:
-        ledger.change(f"video.min_frames {least} -> {frames}: shorter clips are left out and named")
+    frames = rounded_frames(video.get("num_frames", int, 0) or least or 125, video, "num_frames")
+    if least and (least - 1) // 4 * 4 + 1 < frames:
+        video.change(f"min_frames {least} -> {frames}: shorter clips are left out and named")
     if most:
-        ledger.change(f"video.max_frames {most}: of longer clips the first {frames} frames are used")
+        video.change(f"max_frames {most}: of longer clips the first {frames} frames are used")
     strategy = video.get("bucket_strategy", str, "aspect_ratio")
     if strategy != "aspect_ratio":
-        ledger.change(f"video.bucket_strategy {strategy} -> one length of {frames} frames")
-    interval = {"frame_interval": "one length"} if strategy == "resolution_frames" else {"frame_interval": ""}
-    video.drop_all({**interval, "is_i2v": "the model that is trained decides"})
-    for line in video.sentences():
-        ledger.change(line.removeprefix(f"{video.where}: "))
+        video.change(f"bucket_strategy {strategy} -> one length of {frames} frames")
+    video.drop_all({"frame_interval": "one length", "is_i2v": "the model that is trained decides"})
+    ledger.absorb(video, "video")
     return {"num_frames": frames}
 
 
@@ -214,16 +212,14 @@ def _shuffle(ledger: Ledger) -> dict[str, Any]:
     separator = shuffle.get("split_on", str, "comma")
     original = shuffle.get("include_original", bool, True)
     shuffle.drop("seed", "the orders follow from the caption")
-    for line in shuffle.sentences():
-        ledger.change(line.removeprefix(f"{shuffle.where}: "))
-    if not enabled:
-        return {}
-    if separator != "comma":
-        ledger.change(f"caption_shuffle.split_on {separator} -> captions stay as written: tags are separated by commas")
-        return {}
-    number = min(64, count + original)
-    ledger.take(f"caption_shuffle: {number} orders that take turns, the first {kept} tags in place")
-    return {"caption_shuffles": number, "keep_tokens": kept}
+    settings: dict[str, Any] = {}
+    if enabled and separator == "comma":
+        settings = {"caption_shuffles": min(64, count + original), "keep_tokens": kept}
+        shuffle.take(f"count {count}: {settings['caption_shuffles']} orders that take turns")
+    elif enabled:
+        shuffle.change(f"split_on {separator} -> captions stay as written: tags are separated by commas")
+    ledger.absorb(shuffle, "caption_shuffle")
+    return settings
 
 
 def _conditioning(

@@ -12,6 +12,7 @@ from .precision_audit import PrecisionAudit
 from .split_across_gpus import SplitAcrossGPUs
 from .train_lora import TrainLoRA
 from .validate_video import ValidateVideo
+from .wan_dataset_from_file import WanDatasetFromFile
 from .wan_precision_policy import WanPrecisionPolicy
 from .wan_preview_settings import WanPreviewSettings
 from .wan_train_settings import WanTrainSettings
@@ -25,6 +26,7 @@ NODES: list[type[io.ComfyNode]] = [
     Fp8Quantize,
     SplitAcrossGPUs,
     WanVideoDataset,
+    WanDatasetFromFile,
     CacheLatents,
     WanTrainSettings,
     WanPreviewSettings,

@@ -61,11 +61,12 @@ def scan_parts(
 def config_of_part(config: DatasetConfig, part: SourcePart) -> tuple[DatasetConfig, tuple[str, ...]]:
     """`config` with what the part states, and the part's notes. ConfigError names the part."""
     known = {field.name for field in fields(DatasetConfig)}
+    titled = {"folder": part.name} if part.settings else {}
     stated = {name: value for name, value in part.settings.items() if name in known}
     unknown = [name for name in part.settings if name not in known]
     notes = [f"{part.name}: no counterpart in this version: {', '.join(unknown)}"] if unknown else []
     try:
-        own = DatasetConfig.from_dict({**config.to_dict(), **stated})
+        own = DatasetConfig.from_dict({**config.to_dict(), **titled, **stated})
     except ConfigError as error:
         raise ConfigError(f"{part.name}: {error}") from error
     return own, (*part.notes, *notes)

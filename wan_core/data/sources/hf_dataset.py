@@ -13,14 +13,17 @@ from ...errors import DatasetError
 from ...files import confine, read_json
 from .columns import Columns
 from .listing import read_rows
+from .media_file import media_names
 from .part import SourcePart, Stop
 
 __all__ = ["is_hf_dataset", "read_hf_dataset"]
 
 
 def is_hf_dataset(folder: Path) -> bool:
-    """True for a folder that `save_to_disk` wrote, or that holds parquet files (directly or in data/)."""
-    return _is_saved(folder) or (folder / "dataset_dict.json").is_file() or bool(_parquet_files(folder))
+    """True for a folder that `save_to_disk` wrote, or that holds parquet files (directly or in data/) and no media."""
+    if _is_saved(folder) or (folder / "dataset_dict.json").is_file():
+        return True
+    return bool(_all_parquet(folder)) and not media_names(folder)
 
 
 def read_hf_dataset(

@@ -73,8 +73,18 @@ class ComfyTextEncoder:
             raise _not_umt5()
         return _plain(features[0, :length].float().cpu())
 
+    def count_tokens(self, text: str) -> int:
+        """How many tokens `text` has before it is cut, its end token included."""
+        return len(self._row(text))
+
     def _tokens(self, text: str) -> dict[str, Any]:
         """The real tokens, cut to Wan's 512 as the official tokenizer does: the end token stays."""
+        row = self._row(text)
+        if len(row) > TEXT_LENGTH:
+            row = [*row[: TEXT_LENGTH - 1], (_END_TOKEN, 1.0)]
+        return {"umt5xxl": [row]}
+
+    def _row(self, text: str) -> list[Any]:
         # Captions are prose: a bracket is a bracket, not ComfyUI's emphasis.
         literal = text.replace("(", "\\(").replace(")", "\\)")
         found = self._clip.tokenize(literal)
@@ -82,10 +92,7 @@ class ComfyTextEncoder:
             raise _not_umt5()
         row = found["umt5xxl"][0]
         length = max((i + 1 for i, token in enumerate(row) if not _is_padding(token[0])), default=1)
-        row = row[:length]
-        if length > TEXT_LENGTH:
-            row = [*row[: TEXT_LENGTH - 1], (_END_TOKEN, 1.0)]
-        return {"umt5xxl": [row]}
+        return row[:length]
 
 
 class ComfyImageEncoder:

@@ -12,6 +12,7 @@ from .precision_audit import PrecisionAudit
 from .split_across_gpus import SplitAcrossGPUs
 from .train_lora import TrainLoRA
 from .validate_video import ValidateVideo
+from .wan_dataset_from_file import WanDatasetFromFile
 from .wan_dataset_settings import WanDatasetSettings
 from .wan_precision_policy import WanPrecisionPolicy
 from .wan_preview_settings import WanPreviewSettings
@@ -27,6 +28,7 @@ NODES: list[type[io.ComfyNode]] = [
     SplitAcrossGPUs,
     WanVideoDataset,
     WanDatasetSettings,
+    WanDatasetFromFile,
     CacheLatents,
     WanTrainSettings,
     WanPreviewSettings,

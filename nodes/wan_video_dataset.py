@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import folder_paths
-import torch
 from comfy import model_management as mm
-from comfy_api.latest import io, ui
+from comfy_api.latest import io
 
 from ..wan_core.data import (
     Dataset,
     DatasetConfig,
+    ScanResult,
     allowed_folder,
-    condition_kind,
-    contact_sheet,
-    folder_fingerprint,
+    fingerprint_of_folder,
     list_folders,
     read_roots,
     scan_folder,
@@ -23,8 +20,7 @@ from ..wan_core.data import (
 from ..wan_core.errors import WanTrainerError
 from ..wan_core.video import VideoProcess
 from . import folders
-from .interrupts import stops_become_interrupts
-from .progress import NodeProgress
+from .dataset_scan import Show, allowed_places, chosen_elsewhere, input_folder, scanned_output
 from .types import (
     CATEGORY,
     DatasetSettingsHandle,
@@ -97,7 +93,8 @@ class WanVideoDataset(io.ComfyNode):
 
     @classmethod
     def fingerprint_inputs(cls, folder: str | None = None, **_: object) -> str:
-        return folder_fingerprint(_folder(folder))
+        # Whether subfolders count is known only when the node runs.
+        return fingerprint_of_folder(_folder(folder), recursive=True)
 
     @classmethod
     def execute(
@@ -122,45 +119,31 @@ class WanVideoDataset(io.ComfyNode):
             width=width,
             height=height,
             num_frames=num_frames,
-            fps=force_rate or model.variant.fps,
             num_repeats=num_repeats,
             enable_bucket=enable_bucket,
-            size_multiple=model.variant.size_multiple,
-            conditioning=condition_kind(model.variant.task, model.variant.shape.image_dim).name,
-            **dict(settings.values if settings is not None else ()),
+            **chosen_elsewhere(model, force_rate, settings),
         )
-        progress = NodeProgress(cls.hidden.unique_id)
-        with stops_become_interrupts(), VideoProcess(mm.processing_interrupted) as video:
-            scanned = scan_folder(
+
+        def scan(video: VideoProcess, show: Show) -> tuple[ScanResult, ...]:
+            found = scan_folder(
                 config,
                 _folder(folder),
                 video,
-                allowed=_allowed(),
-                progress=lambda done, total, name: progress.bar(done, total),
+                allowed=allowed_places(),
+                progress=show,
                 should_stop=mm.processing_interrupted,
             )
-            dataset = Dataset((*(append_to.parts if append_to is not None else ()), scanned))
-            sheet = torch.tensor(contact_sheet(dataset, video)).float()[None] / 255
-        report = dataset.report()
-        shown = ui.PreviewImage(sheet, cls=cls).as_dict()
-        return io.NodeOutput(dataset, report, sheet, ui={**shown, "text": [report]})
+            return (found,)
+
+        return scanned_output(cls, append_to, scan)
 
 
 def dataset_folders() -> list[str]:
     """References for the menu; a broken roots file shows up when the node runs."""
     try:
-        return list_folders(_input(), read_roots(folders.user_roots_file()))
+        return list_folders(input_folder(), read_roots(folders.user_roots_file()))
     except WanTrainerError:
-        return list_folders(_input(), [])
-
-
-def _input() -> Path:
-    return Path(folder_paths.get_input_directory())
-
-
-def _allowed() -> tuple[Path, ...]:
-    """Where the files of a dataset may lie: ComfyUI's input folder and the roots of the server-side file."""
-    return (_input(), *read_roots(folders.user_roots_file()))
+        return list_folders(input_folder(), [])
 
 
 def _reference(folder: str | None) -> str:
@@ -169,5 +152,5 @@ def _reference(folder: str | None) -> str:
 
 
 def _folder(folder: str | None) -> Path:
-    input_root, *extra_roots = _allowed()
+    input_root, *extra_roots = allowed_places()
     return allowed_folder(_reference(folder), input_root=input_root, extra_roots=extra_roots)

@@ -12,14 +12,19 @@ import json
 import logging
 import os
 import sys
+import tempfile
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, BinaryIO, NoReturn
+from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 
 from .errors import CheckpointError, ConfigError, ExitCode, Stopped, WanTrainerError
 from .events import Emit, Event, Failed, to_line
 from .files import Roots
+
+if TYPE_CHECKING:
+    from .data import DatasetConfig, ScanResult
+    from .video import VideoProcess
 
 __all__ = ["main"]
 
@@ -140,19 +145,21 @@ def _inspect_lora(file: Path, out: BinaryIO) -> int:
 
 
 def _scan(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
-    from .data import DatasetConfig, scan_folder
+    from .data import DatasetConfig
     from .video import VideoProcess
 
     config = DatasetConfig(
-        folder=f"folder:{options.folder.name}",
+        folder=f"folder:{options.source.name}",
         trigger_word=options.trigger_word,
         width=options.width,
         height=options.height,
         num_frames=options.num_frames,
         fps=options.fps,
+        recursive=options.recursive,
+        missing_captions=options.missing_captions,
     )
-    with VideoProcess() as video:
-        result = scan_folder(config, options.folder, video)
+    with VideoProcess() as video, tempfile.TemporaryDirectory(prefix="wan_scan") as scratch:
+        results = _scanned(options, config, video, Path(scratch))
     samples = [
         {
             "name": s.name,
@@ -160,11 +167,35 @@ def _scan(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
             "bucket": [s.bucket.num_frames, s.bucket.height, s.bucket.width],
             "caption": s.caption,
         }
+        for result in results
         for s in result.samples
     ]
-    rejected = [{"name": r.name, "reason": r.reason} for r in result.rejected]
-    _print_json(out, {"version": 1, "samples": samples, "rejected": rejected, "report": result.report()})
+    rejected = [{"name": r.name, "reason": r.reason} for result in results for r in result.rejected]
+    report = "\n\n".join(result.report() for result in results)
+    _print_json(out, {"version": 1, "samples": samples, "rejected": rejected, "report": report})
     return ExitCode.DONE
+
+
+def _scanned(
+    options: argparse.Namespace, config: DatasetConfig, video: VideoProcess, scratch: Path
+) -> tuple[ScanResult, ...]:
+    from .data import Columns, SourceFile, is_source, open_source, scan_folder, scan_parts
+
+    path: Path = options.source
+    if not is_source(path):
+        return (scan_folder(config, path, video, allowed=options.allow),)
+    # The person at the command line may read what lies beside the file; the rest is named with --allow.
+    allowed = [path.resolve() if path.is_dir() else path.resolve().parent, *options.allow, scratch]
+    columns = Columns.from_dict(dict(pair.partition("=")[::2] for pair in options.column), "--column")
+    source = SourceFile(
+        path=path,
+        columns=columns,
+        allowed=allowed,
+        unpacked=scratch,
+        size_multiple=config.size_multiple,
+        fps=config.fps,
+    )
+    return scan_parts(config, open_source(source), video, allowed=allowed)
 
 
 def _plan(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
@@ -295,14 +326,22 @@ def _parser() -> argparse.ArgumentParser:
     inspect = command("inspect", _inspect, "say what a model or LoRA file is, from its header")
     inspect.add_argument("file", type=Path, help="a .safetensors or .gguf file, or a folder")
     scan = command(
-        "scan", _scan, "list the clips of a folder, their buckets and captions, and what is wrong with the rest"
+        "scan", _scan, "list the clips of a folder or list, their buckets and captions, and what is wrong with the rest"
     )
-    scan.add_argument("folder", type=Path)
+    scan.add_argument(
+        "source", type=Path, help="a folder, or a file that names a dataset: .jsonl, .csv, .tar, .toml ..."
+    )
     scan.add_argument("--num-frames", type=int, default=33)
     scan.add_argument("--width", type=int, default=832)
     scan.add_argument("--height", type=int, default=480)
     scan.add_argument("--fps", type=float, default=16.0)
     scan.add_argument("--trigger-word", default="")
+    scan.add_argument("--recursive", action="store_true", help="subfolders too; 10_walk is seen ten times as often")
+    scan.add_argument("--missing-captions", default="refuse", help="refuse, skip the file, or empty caption")
+    scan.add_argument("--allow", type=Path, action="append", default=[], help="a folder that a file may name files of")
+    scan.add_argument(
+        "--column", action="append", default=[], metavar="ROLE=NAME", help="path, caption, repeats, control or mask"
+    )
     plan = command("plan", _plan, "predict memory and disk of a run before anything is loaded")
     train = command("train", _train, "train a run, or go on with it")
     resume = command("resume", _train, "go on with a run that has a saved step")

@@ -13,7 +13,7 @@ from typing import Any
 __all__ = ["SNAPSHOT", "shape_of"]
 
 SNAPSHOT = Path(__file__).with_name("schemas.json")
-FIRST_FILE = {"diffusion_model", "folder"}
+FIRST_FILE = {"diffusion_model", "file", "folder"}
 """inputs whose default depends on the machine"""
 MACHINE_LISTS = {*FIRST_FILE, "low_noise_model", "device", "start_from_lora"}
 """inputs whose options do"""

@@ -20,7 +20,7 @@ __all__ = ["SET_VERSION", "CacheItem", "CacheSet", "latent_space"]
 
 SET_VERSION = 1
 
-_LATER = {"turn": 0, "turns": 1}
+_LATER = {"turn": 0, "turns": 1, "weight": 1.0}
 """fields that items did not always have, with what older sets mean: counted only when they say something else"""
 _SPACES = {space.name: space for space in (WAN21_LATENTS, WAN22_LATENTS)}
 
@@ -57,6 +57,8 @@ class CacheItem(Config):
     turn: int = 0
     turns: int = 1
     """trained in epochs whose number modulo `turns` is `turn`"""
+    weight: float = 1.0
+    """scales how often it is seen beside other items"""
 
     def __post_init__(self) -> None:
         if not is_frame_count(self.num_frames) or min(self.height, self.width, self.repeats, self.turns) < 1:

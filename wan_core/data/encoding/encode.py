@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -15,7 +15,9 @@ from ...video import VideoProcess
 from ..cache import LatentCache
 from ..conditioning import ConditionKind, given_frames, with_mask
 from ..samples import Progress, Sample, read_sample
+from ..sources import TextLengths
 from .plan import ConditionTask, EncodingPlan, LatentTask, TextTask, require_unchanged, stop_if
+from .text_lengths import TextCounter, length_sentences
 
 __all__ = ["EncodingReport", "condition_of", "encode_missing"]
 
@@ -42,6 +44,8 @@ class EncodingReport:
     conditions_reused: int = 0
     stills: int = 0
     """items of one frame"""
+    text_lengths: TextLengths | None = None
+    """of the captions encoded this time; None when none was, or the encoder cannot count"""
 
     def sentences(self) -> str:
         """Plain text for the node."""
@@ -56,6 +60,7 @@ class EncodingReport:
             lines.append(f"given frames ({self.conditioning}): {counts}")
             if self.stills:
                 lines.append(f"stills: {self.stills}, each given whole as its own first frame")
+        lines += length_sentences(self.text_lengths)
         lines.append(f"{self.seconds:.1f} s")
         if self.damaged:
             lines.append(f"{self.damaged} damaged cache entries were replaced")
@@ -82,12 +87,14 @@ def encode_missing(
     _check_encoders(plan, codec, text_encoder, image_encoder)
     work = [*plan.missing_texts, *_by_clip(plan)]
     clips = _Clips(video, plan.cache_set.fps)
+    counter = TextCounter(plan, text_encoder)
     for done, task in enumerate(work, 1):
         stop_if(should_stop)
         if isinstance(task, TextTask):
             assert text_encoder is not None
             name = task.text[:60]
             cache.write_text(task.key, text_encoder.encode(task.text), name or "the empty prompt")
+            counter.add(task)
         else:
             assert codec is not None
             name = task.sample.name
@@ -98,7 +105,8 @@ def encode_missing(
                 cache.write_condition(task.key, given, name)
         if progress is not None:
             progress(done, len(work), name)
-    return _report(plan, cache.write_set(plan.cache_set), time.monotonic() - start)
+    report = _report(plan, cache.write_set(plan.cache_set), time.monotonic() - start)
+    return replace(report, text_lengths=counter.lengths())
 
 
 def condition_of(

@@ -199,6 +199,7 @@ def _item(sample: Sample, key: str, given: str, text_identity: str) -> CacheItem
         repeats=sample.repeats,
         turn=sample.turn,
         turns=sample.turns,
+        weight=sample.weight,
         name=sample.name,
         caption=sample.caption,
     )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from .config import CROPS, FLIPS, DatasetConfig
+from .config import CROPS, FLIPS, MISSING_CAPTIONS, DatasetConfig
 from .dataset import Dataset
 from .pixels import read_sample
 from .report import contact_sheet
 from .sample import Cut, Rejected, Sample, ScanResult
 from .scan import Progress, scan_files, scan_folder
+from .scan_source import config_of_part, scan_parts
 from .windows import FRAME_EXTRACTIONS, FRAME_ROUNDINGS
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "FLIPS",
     "FRAME_EXTRACTIONS",
     "FRAME_ROUNDINGS",
+    "MISSING_CAPTIONS",
     "Cut",
     "Dataset",
     "DatasetConfig",
@@ -22,8 +24,10 @@ __all__ = [
     "Rejected",
     "Sample",
     "ScanResult",
+    "config_of_part",
     "contact_sheet",
     "read_sample",
     "scan_files",
     "scan_folder",
+    "scan_parts",
 ]

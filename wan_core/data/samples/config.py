@@ -11,8 +11,9 @@ from ..bucket import frames_sentence, is_frame_count
 from ..conditioning import condition_named
 from .windows import FRAME_EXTRACTIONS, FRAME_ROUNDINGS, round_frames
 
-__all__ = ["CROPS", "FLIPS", "DatasetConfig"]
+__all__ = ["CROPS", "FLIPS", "MISSING_CAPTIONS", "DatasetConfig"]
 
+MISSING_CAPTIONS = ("refuse", "skip the file", "empty caption")
 CROPS = ("center", "random", "none")
 FLIPS = ("off", "both", "turns")
 _FRAME_CHOICES = {
@@ -51,6 +52,19 @@ class DatasetConfig(Config):
     """both sides are multiples of this: 16, or 32 for TI2V-5B"""
     conditioning: str = "none"
     """what the model reads beside latent and caption: ConditionKind.name"""
+    # Sources and captions.
+    recursive: bool = False
+    """also take the subfolders; one named like "10_walk" is seen ten times as often"""
+    weight: float = 1.0
+    """scales how often the samples of this dataset are seen beside those of others"""
+    caption_prefix: str = ""
+    """put in front of every caption, before the trigger word is looked for"""
+    caption_shuffles: int = 0
+    """orders of the comma-separated tags that take turns, one an epoch; 0 = as written"""
+    keep_tokens: int = 0
+    """tags at the start of a caption that are not shuffled"""
+    missing_captions: str = "refuse"
+    """what happens to files without a caption and without a trigger word: one of MISSING_CAPTIONS"""
 
     # frames: which stretches of a clip, and which part of its picture
     frame_extraction: str = "head"
@@ -85,6 +99,18 @@ class DatasetConfig(Config):
             raise ConfigError(f"num_repeats is {self.num_repeats}. Set it between 1 and 10000.")
         if not re.fullmatch(r"\.[A-Za-z0-9_.-]{1,20}", self.caption_extension):
             raise ConfigError(f'caption_extension is {self.caption_extension[:40]!r}. Use one such as ".txt".')
+        self._check_captions()
+        if not 1e-4 <= self.weight <= 1e4:
+            raise ConfigError(f"weight is {self.weight:g}. Set it between 0.0001 and 10000; 1 is every file once.")
+
+    def _check_captions(self) -> None:
+        if self.missing_captions not in MISSING_CAPTIONS:
+            known = ", ".join(f'"{choice}"' for choice in MISSING_CAPTIONS)
+            raise ConfigError(f"missing_captions is {self.missing_captions[:40]!r}. Choose one of {known}.")
+        if not 0 <= self.caption_shuffles <= 64:
+            raise ConfigError(f"caption_shuffles is {self.caption_shuffles}. Set it between 0 (as written) and 64.")
+        if not 0 <= self.keep_tokens <= 1000:
+            raise ConfigError(f"keep_tokens is {self.keep_tokens}. Set it between 0 and 1000.")
 
     @property
     def frame_lengths(self) -> tuple[int, ...]:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from ...errors import DatasetError
 from ...video import Framing, VideoProcess
+from .caption_report import caption_lines
 from .cut_report import asked_frames, one_per_file, window_lines
 from .scan import Sample, ScanResult
 
@@ -40,9 +41,12 @@ def scan_report(result: ScanResult) -> str:
     if any(s.info.interlaced for s in samples):
         combed = _names(s.name for s in samples if s.info.interlaced)
         lines.append(f"interlaced, so combs will be learned (ffmpeg -vf yadif removes them): {combed}")
-    lines += _caption_lines(result)
+    lines += caption_lines(config, result.samples)
     if config.num_repeats > 1:
         lines.append(f"repeats: each {config.num_repeats} times in an epoch")
+    if config.weight != 1:
+        lines.append(f"weight: {config.weight:g}, how often its files are seen beside those of other datasets")
+    lines += result.notes
     if result.rejected:
         lines.append(f"not used: {_count(len(result.rejected), 'file')}")
         lines += [f"  {r.name}: {r.reason}" for r in result.rejected]
@@ -55,7 +59,7 @@ def contact_sheet(dataset: Dataset, video: VideoProcess) -> NDArray[np.uint8]:
     """
     from PIL import Image, ImageDraw
 
-    samples = dataset.samples[:_MAX_CELLS]
+    samples = [sample for sample in dataset.samples if sample.turn == 0][:_MAX_CELLS]
     columns = min(_COLUMNS, len(samples))
     rows = -(-len(samples) // columns)
     row_height = _CELL_HEIGHT + _TEXT_HEIGHT
@@ -96,20 +100,6 @@ def _frames_line(result: ScanResult, clips: list[Sample]) -> str:
     line = f"frames: {asked_frames(config)} of each clip at {config.fps:g} fps, from {rates} fps"
     variable = [s.name for s in clips if s.info.variable_rate]
     return f"{line}; variable rate: {_names(variable)}" if variable else line
-
-
-def _caption_lines(result: ScanResult) -> list[str]:
-    samples = one_per_file(result.samples)
-    sources = Counter(s.caption_from for s in samples)
-    from_files = sources["file"] + sources["file+trigger"]
-    lines = [f"captions: {from_files} of {len(samples)} from {result.config.caption_extension} files"]
-    trigger = repr(result.config.trigger_word.strip())
-    if sources["file+trigger"]:
-        lines.append(f"trigger word {trigger} put in front of {_count(sources['file+trigger'], 'caption')}")
-    if sources["trigger"]:
-        names = _names(s.name for s in samples if s.caption_from == "trigger")
-        lines.append(f"no caption, trigger word {trigger} used alone: {names}")
-    return lines
 
 
 def _count(number: int, noun: str) -> str:

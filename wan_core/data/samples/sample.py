@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ...video import ClipInfo, Framing
 from ..bucket import Bucket
+from ..sources import Rejected
 from .config import DatasetConfig
 
 __all__ = ["Cut", "Rejected", "Sample", "ScanResult"]
@@ -33,7 +34,7 @@ class Sample:
     """file name, for messages"""
     caption: str
     caption_from: str
-    """"file", "file+trigger" or "trigger" """
+    """"file", "file+trigger", "list", "list+trigger", "trigger" or "none" """
     info: ClipInfo
     bucket: Bucket
     identity: tuple[str, int, int, int]
@@ -47,6 +48,8 @@ class Sample:
     """how many take turns: this one is trained in epochs whose number modulo `turns` is `turn`"""
     scenes: int = 1
     """how many its file has; more than one only where cuts were looked for"""
+    weight: float = 1.0
+    """scales how often it is seen"""
 
     @property
     def kind(self) -> str:
@@ -60,22 +63,14 @@ class Sample:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rejected:
-    """A file that is not trained on, and why."""
-
-    name: str
-    reason: str
-    frames: int = 0
-    """frames it would give, where that is the reason"""
-
-
-@dataclass(frozen=True, kw_only=True)
 class ScanResult:
     """What one folder gives."""
 
     config: DatasetConfig
     samples: tuple[Sample, ...]
     rejected: tuple[Rejected, ...] = ()
+    notes: tuple[str, ...] = ()
+    """sentences about where it came from: repeats of subfolders, what settings of another trainer became"""
 
     def __repr__(self) -> str:
         return f"ScanResult({len(self.samples)} of {len(self.samples) + len(self.rejected)} files)"

@@ -17,22 +17,26 @@ from ..sources import (
     LINK_OUTSIDE,
     OTHER_SUFFIXES,
     MediaFile,
-    caption_with_trigger,
-    folder_files,
+    files_of_folder,
     read_caption,
 )
+from .caption_turns import captions_of, source_of_caption, with_captions, without_captionless
 from .config import DatasetConfig
 from .cutting import MAX_PIECES, Piece, TooMany, TooShort, TooSmall, cut_file
 from .sample import Rejected, Sample, ScanResult
 from .scenes import scene_cuts
 
-__all__ = ["Progress", "scan_files", "scan_folder"]
+__all__ = ["NothingUsableError", "Progress", "scan_files", "scan_folder"]
 
 MIN_SOURCE_PIXELS = 16
 """per side"""
 
 Progress = Callable[[int, int, str], None]
 """called with (done, total, name)"""
+
+
+class NothingUsableError(DatasetError):
+    """No file of a dataset is left; the message names the first ones with their reasons."""
 
 
 def scan_folder(
@@ -44,9 +48,19 @@ def scan_folder(
     progress: Progress | None = None,
     should_stop: Callable[[], bool] | None = None,
 ) -> ScanResult:
-    """`scan_files` of the files of `folder` (not its subfolders), sorted by name."""
-    files = folder_files(folder)
-    return scan_files(config, folder.name, files, video, allowed=allowed, progress=progress, should_stop=should_stop)
+    """`scan_files` of the files of `folder`, sorted by name; of its subfolders too where the config says recursive."""
+    found = files_of_folder(folder, recursive=config.recursive, allowed=allowed)
+    return scan_files(
+        config,
+        folder.name,
+        found.files,
+        video,
+        allowed=allowed,
+        progress=progress,
+        should_stop=should_stop,
+        rejected=found.rejected,
+        notes=found.notes,
+    )
 
 
 def scan_files(
@@ -58,14 +72,16 @@ def scan_files(
     allowed: Sequence[Path] = (),
     progress: Progress | None = None,
     should_stop: Callable[[], bool] | None = None,
+    rejected: Sequence[Rejected] = (),
+    notes: Sequence[str] = (),
 ) -> ScanResult:
-    """Look at each file; `source` is what messages call the dataset.
+    """Look at each file; `source` is what messages call the dataset, `rejected` and `notes` what it said itself.
 
     Files that are links must lead below their own folder or below one of `allowed` (rules S2, S16). DatasetError when
     nothing can be used, or when captions are missing and there is no trigger word.
     """
     samples: list[Sample] = []
-    rejected: list[Rejected] = []
+    rejected = list(rejected)
     for number, file in enumerate(files):
         if should_stop is not None and should_stop():
             raise Stopped(f"Stopped while scanning {source}.")
@@ -75,39 +91,40 @@ def scan_files(
         else:
             samples += found
         if progress is not None:
-            progress(number + 1, len(files), shown(file.path))
+            progress(number + 1, len(files), file.shown_name)
+    samples, without_caption = without_captionless(config, samples)
+    rejected += without_caption
     if not samples:
-        raise DatasetError(_nothing_left(source, config, rejected))
+        raise NothingUsableError(_nothing_left(source, config, rejected))
     _require_captions(config, samples)
-    return ScanResult(config=config, samples=tuple(samples), rejected=tuple(rejected))
+    return ScanResult(config=config, samples=tuple(samples), rejected=tuple(rejected), notes=tuple(notes))
 
 
 def _look_at(
     file: MediaFile, config: DatasetConfig, video: VideoProcess, allowed: Sequence[Path]
 ) -> list[Sample] | Rejected:
-    path = file.path
+    path, name = file.path, file.shown_name
     if not lies_under(path, (path.parent, *allowed)):
-        return Rejected(name=shown(path), reason=LINK_OUTSIDE)
+        return Rejected(name=name, reason=LINK_OUTSIDE)
     if path.suffix.lower() in OTHER_SUFFIXES:
-        return Rejected(name=path.name, reason=f"{path.suffix} files are not read; convert it to mp4 or png")
+        return Rejected(name=name, reason=f"{path.suffix} files are not read; convert it to mp4 or png")
     try:
         info = video.probe(path)
         identity = file_identity(path)
     except (DatasetError, OSError) as error:
-        return Rejected(name=shown(path), reason=str(error).removeprefix(f"{shown(path)} ").rstrip("."))
+        return Rejected(name=name, reason=str(error).removeprefix(f"{shown(path)} ").rstrip("."))
     pieces = _cut(path, info, config, video)
     if isinstance(pieces, Rejected):
         return pieces
     caption = file.caption
     if caption is None:
         caption = read_caption(path.with_suffix(config.caption_extension), allowed=allowed)
-    full = caption_with_trigger(caption, config.trigger_word.strip())
-    return [
+    samples = [
         Sample(
             path=path,
-            name=shown(path),
-            caption=full,
-            caption_from=("file" if full == caption else "file+trigger") if caption else "trigger",
+            name=name,
+            caption="",
+            caption_from=source_of_caption(caption, config, "file" if file.caption is None else "list"),
             info=info,
             bucket=piece.bucket,
             identity=identity,
@@ -116,9 +133,11 @@ def _look_at(
             turn=piece.turn,
             turns=piece.turns,
             scenes=piece.scenes,
+            weight=config.weight * file.weight,
         )
         for piece in pieces
     ]
+    return with_captions(samples, captions_of((caption, *file.more_captions), config))
 
 
 def _cut(path: Path, info: ClipInfo, config: DatasetConfig, video: VideoProcess) -> list[Piece] | Rejected:
@@ -169,8 +188,8 @@ def _nothing_left(source: str, config: DatasetConfig, rejected: list[Rejected]) 
 
 def _require_captions(config: DatasetConfig, samples: list[Sample]) -> None:
     samples = list({sample.path: sample for sample in reversed(samples)}.values())[::-1]
-    missing = [sample for sample in samples if not sample.caption]
-    if missing:
+    missing = [sample for sample in samples if sample.caption_from == "none"]
+    if missing and config.missing_captions == "refuse":
         names = ", ".join(sample.name for sample in missing[:5])
         more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
         example = missing[0].path.with_suffix(config.caption_extension).name

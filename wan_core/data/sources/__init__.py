@@ -2,28 +2,55 @@
 
 from __future__ import annotations
 
-from .captions import LINK_OUTSIDE, caption_with_trigger, read_caption
-from .folders import allowed_folder, list_folders, read_roots
+from .captions import LINK_OUTSIDE, caption_with_prefix, caption_with_trigger, read_caption
+from .columns import Columns
+from .folders import allowed_file, allowed_folder, list_folders, named_roots, read_roots
 from .media_file import (
     CLIP_SUFFIXES,
     OTHER_SUFFIXES,
     STILL_SUFFIXES,
     MediaFile,
+    Rejected,
     folder_files,
     folder_fingerprint,
 )
+from .part import SourcePart
+from .source_file import SOURCE_SUFFIXES, SourceFile, is_source, list_sources, open_source, source_fingerprint
+from .tags import tag_orders
+from .text_length import TOKEN_LIMIT, TextLengths, estimated_tokens, lengths_of
+from .tree import FolderFiles, files_of_folder, fingerprint_of_folder
 
 __all__ = [
     "CLIP_SUFFIXES",
     "LINK_OUTSIDE",
     "OTHER_SUFFIXES",
+    "SOURCE_SUFFIXES",
     "STILL_SUFFIXES",
+    "TOKEN_LIMIT",
+    "Columns",
+    "FolderFiles",
     "MediaFile",
+    "Rejected",
+    "SourceFile",
+    "SourcePart",
+    "TextLengths",
+    "allowed_file",
     "allowed_folder",
+    "caption_with_prefix",
     "caption_with_trigger",
+    "estimated_tokens",
+    "files_of_folder",
+    "fingerprint_of_folder",
     "folder_files",
     "folder_fingerprint",
+    "is_source",
+    "lengths_of",
     "list_folders",
+    "list_sources",
+    "named_roots",
+    "open_source",
     "read_caption",
     "read_roots",
+    "source_fingerprint",
+    "tag_orders",
 ]

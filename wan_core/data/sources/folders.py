@@ -16,7 +16,7 @@ from typing import Any, cast
 from ...errors import ConfigError, DatasetError
 from ...files import FileError, lies_under, read_json
 
-__all__ = ["ROOTS_FILE", "allowed_folder", "list_folders", "read_roots"]
+__all__ = ["ROOTS_FILE", "allowed_file", "allowed_folder", "list_folders", "named_roots", "read_roots"]
 
 ROOTS_FILE = "user/wan_trainer/roots.json"
 
@@ -55,18 +55,35 @@ def allowed_folder(reference: str, *, input_root: Path, extra_roots: list[Path])
     )
 
 
+def allowed_file(reference: str, *, input_root: Path, extra_roots: list[Path]) -> Path:
+    """`allowed_folder` for a file that names a dataset; a folder may be a dataset in itself, so it passes too."""
+    text = reference.strip().strip("\"'").strip()
+    if not text or not _can_be_path(text):
+        raise DatasetError("No file is chosen. Put a list (.jsonl, .csv ...) below input/, or type its path.")
+    wanted = _spelled_out(text, input_root, extra_roots)
+    real = Path(os.path.realpath(wanted))
+    if not lies_under(real, (input_root, *extra_roots)):
+        raise DatasetError(
+            f"{_short(text)} is outside the allowed folders. Move it below input/, or write "
+            f"{json.dumps([str(wanted.parent)[:300]], ensure_ascii=False)} to {ROOTS_FILE} on the server."
+        )
+    if not real.is_file() and not real.is_dir():
+        raise DatasetError(f"File {_short(text)} does not exist. Choose one that does.")
+    return real
+
+
 def list_folders(input_root: Path, extra_roots: list[Path]) -> list[str]:
     """References for a menu: the folders directly below `input/`, then each root and the folders
     below it.
     """
     found = [name for name in _subfolders(input_root)]
-    for root_name, root in _named(extra_roots).items():
+    for root_name, root in named_roots(extra_roots).items():
         if root.is_dir():
             found += [f"{root_name}:", *(f"{root_name}:{name}" for name in _subfolders(root))]
     return found
 
 
-def _named(extra_roots: list[Path]) -> dict[str, Path]:
+def named_roots(extra_roots: list[Path]) -> dict[str, Path]:
     """Each root under a name of its own: the first keeps its folder name, later ones become clips-2, clips-3.
 
     New roots written below the old ones leave the references of saved graphs as they are.
@@ -93,7 +110,7 @@ def _spelled_out(text: str, input_root: Path, extra_roots: list[Path]) -> Path:
     name, separator, relative = text.partition(":")
     if not separator or name == "input":
         return input_root / (relative if separator else text).lstrip("/\\")
-    if root := _named(extra_roots).get(name):
+    if root := named_roots(extra_roots).get(name):
         return root / relative.lstrip("/\\")
     raise DatasetError(
         f"Root {_short(name)} of folder {_short(text)} is unknown. Write its full path to {ROOTS_FILE} on the server."

@@ -9,8 +9,18 @@ from pathlib import Path
 
 from ...errors import DatasetError
 from ...files import file_identity
+from ...video import shown
 
-__all__ = ["CLIP_SUFFIXES", "OTHER_SUFFIXES", "STILL_SUFFIXES", "MediaFile", "folder_files", "folder_fingerprint"]
+__all__ = [
+    "CLIP_SUFFIXES",
+    "OTHER_SUFFIXES",
+    "STILL_SUFFIXES",
+    "MediaFile",
+    "Rejected",
+    "folder_files",
+    "folder_fingerprint",
+    "media_names",
+]
 
 CLIP_SUFFIXES = frozenset({".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi", ".gif"})
 STILL_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp"})
@@ -47,6 +57,31 @@ class MediaFile:
     """None: it stands in the caption file beside the media file"""
     repeats: int = 1
     """how often it is seen in one epoch; multiplies num_repeats"""
+    weight: float = 1.0
+    """multiplies the weight of its dataset"""
+    control: Path | None = None
+    """the control video or picture that belongs to it"""
+    mask: Path | None = None
+    """the loss mask that belongs to it: white is trained, black is not"""
+    name: str = ""
+    """what messages call it; empty: the name of the file"""
+    more_captions: tuple[str, ...] = ()
+    """further captions that take turns with `caption`, one an epoch"""
+
+    @property
+    def shown_name(self) -> str:
+        """The name for messages, short and without control characters (S15)."""
+        return "".join(c if c.isprintable() else "?" for c in self.name)[:120] or shown(self.path)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rejected:
+    """A file, or a row of a list, that is not trained on, and why."""
+
+    name: str
+    reason: str
+    frames: int = 0
+    """frames it would give, where that is the reason"""
 
 
 def folder_fingerprint(folder: Path) -> str:
@@ -63,16 +98,21 @@ def folder_files(folder: Path) -> list[MediaFile]:
     if not folder.is_dir():
         problem = "is a file, not a folder" if folder.exists() else "does not exist"
         raise DatasetError(f"Dataset folder {folder.name!r} {problem}. Choose a folder that holds clips.")
+    names = media_names(folder)
+    if not names:
+        kinds = " ".join(sorted(suffix[1:] for suffix in CLIP_SUFFIXES | STILL_SUFFIXES))
+        raise DatasetError(f"Dataset folder {folder.name!r} holds no clips or stills. Put files into it ({kinds}).")
+    return [MediaFile(path=folder / name) for name in names]
+
+
+def media_names(folder: Path) -> list[str]:
+    """Names of the media files directly in `folder`, sorted; hidden ones are left out."""
     known = CLIP_SUFFIXES | STILL_SUFFIXES | OTHER_SUFFIXES
     with os.scandir(folder) as entries:
-        names = sorted(
+        return sorted(
             entry.name
             for entry in entries
             if Path(entry.name).suffix.lower() in known
             and not entry.name.startswith(".")
             and not os.path.isdir(entry.path)
         )
-    if not names:
-        kinds = " ".join(sorted(suffix[1:] for suffix in CLIP_SUFFIXES | STILL_SUFFIXES))
-        raise DatasetError(f"Dataset folder {folder.name!r} holds no clips or stills. Put files into it ({kinds}).")
-    return [MediaFile(path=folder / name) for name in names]

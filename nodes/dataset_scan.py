@@ -1,0 +1,58 @@
+"""What the dataset nodes share: where files may lie, what the model decides, and a scan that is shown on the node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import folder_paths
+import torch
+from comfy import model_management as mm
+from comfy_api.latest import io, ui
+
+from ..wan_core.data import Dataset, ScanResult, condition_kind, contact_sheet, read_roots
+from ..wan_core.video import VideoProcess
+from . import folders
+from .interrupts import stops_become_interrupts
+from .progress import NodeProgress
+from .types import DatasetSettingsHandle, ModelHandle
+
+__all__ = ["Show", "allowed_places", "chosen_elsewhere", "input_folder", "scanned_output"]
+
+Show = Callable[[int, int, str], None]
+
+
+def input_folder() -> Path:
+    return Path(folder_paths.get_input_directory())
+
+
+def allowed_places() -> tuple[Path, ...]:
+    """Where the files of a dataset may lie: ComfyUI's input folder and the roots of the server-side file."""
+    return (input_folder(), *read_roots(folders.user_roots_file()))
+
+
+def chosen_elsewhere(model: ModelHandle, force_rate: float, settings: DatasetSettingsHandle | None) -> dict[str, Any]:
+    """Fields of DatasetConfig that model and WanDatasetSettings decide; `force_rate` 0 is the model's own."""
+    return {
+        "fps": force_rate or model.variant.fps,
+        "size_multiple": model.variant.size_multiple,
+        "conditioning": condition_kind(model.variant.task, model.variant.shape.image_dim).name,
+        **dict(settings.values if settings is not None else ()),
+    }
+
+
+def scanned_output(
+    node: type[io.ComfyNode],
+    append_to: Dataset | None,
+    scan: Callable[[VideoProcess, Show], tuple[ScanResult, ...]],
+) -> io.NodeOutput:
+    """Run `scan`, put its datasets behind those of `append_to`, and show report and contact sheet on the node."""
+    progress = NodeProgress(node.hidden.unique_id)
+    with stops_become_interrupts(), VideoProcess(mm.processing_interrupted) as video:
+        scanned = scan(video, lambda done, total, name: progress.bar(done, total))
+        dataset = Dataset((*(append_to.parts if append_to is not None else ()), *scanned))
+        sheet = torch.tensor(contact_sheet(dataset, video)).float()[None] / 255
+    report = dataset.report()
+    shown = ui.PreviewImage(sheet, cls=node).as_dict()
+    return io.NodeOutput(dataset, report, sheet, ui={**shown, "text": [report]})

@@ -1,0 +1,204 @@
+"""Wan Dataset From File: clips and captions named by a list, a tar, a dataset on disk or another trainer's settings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from comfy import model_management as mm
+from comfy_api.latest import io
+
+from ..wan_core.data import (
+    Columns,
+    Dataset,
+    DatasetConfig,
+    ScanResult,
+    SourceFile,
+    allowed_file,
+    list_sources,
+    named_roots,
+    open_source,
+    read_roots,
+    scan_parts,
+    source_fingerprint,
+)
+from ..wan_core.errors import WanTrainerError
+from ..wan_core.video import VideoProcess
+from . import folders
+from .dataset_scan import Show, allowed_places, chosen_elsewhere, input_folder, scanned_output
+from .interrupts import stops_become_interrupts
+from .types import (
+    CATEGORY,
+    DatasetSettingsHandle,
+    ModelHandle,
+    WanDataset,
+    WanDatasetSettingsType,
+    WanTrainModel,
+)
+from .widgets import combo, flag, number, text, whole
+
+ROLES = ("path", "caption", "repeats", "control", "mask")
+
+
+class WanDatasetFromFile(io.ComfyNode):
+    """An output node, so that "run selected" reads the file without training."""
+
+    @classmethod
+    def define_schema(cls) -> io.Schema:
+        usual = "Empty: the usual names are looked for."
+        return io.Schema(
+            node_id="WanDatasetFromFile",
+            display_name="Wan Dataset From File",
+            category=CATEGORY,
+            description="Reads a list of clips with captions (jsonl, json, csv, tsv, parquet), a WebDataset tar, a "
+            "Hugging Face dataset on disk, or the dataset settings of musubi-tuner, diffusion-pipe, SimpleTuner or "
+            "ai-toolkit, and says what became of every row and every setting.",
+            is_output_node=True,
+            hidden=[io.Hidden.unique_id],
+            inputs=[
+                WanTrainModel.Input("model", tooltip="Tells the frame rate and the size grid. From LoadWanModel."),
+                combo(
+                    "file",
+                    source_files(),
+                    "A list, tar, dataset folder or settings file in ComfyUI's input folder, or in a root listed in "
+                    "user/wan_trainer/roots.json.",
+                ),
+                text("other_file", "", "Typed instead of chosen: a path below those folders, or root:path."),
+                text("path_column", "", f"Column with the path of each clip, relative to the list. {usual}"),
+                text("caption_column", "", f"Column with the captions. {usual}"),
+                text("repeats_column", "", f"Column with how often a clip is seen in one epoch. {usual}"),
+                text("control_column", "", f"Column with the control video of each clip. {usual}"),
+                text("mask_column", "", f"Column with the loss mask of each clip. {usual}"),
+                text("trigger_word", "", "Put in front of every caption that lacks it."),
+                text("caption_extension", ".txt", "Of the caption file beside clips that the list has no caption for."),
+                whole(
+                    "width", 832, 16, 4096, "Pixels. Clips of other shapes keep their shape in the same area.", step=16
+                ),
+                whole("height", 480, 16, 4096, "Pixels.", step=16),
+                whole("num_frames", 33, 1, 1001, "Frames of each clip: 4n+1. 1 trains on stills.", step=4),
+                number(
+                    "force_rate", 0.0, 0.0, 120.0, "Frames per second clips are resampled to. 0 = the model's own rate."
+                ),
+                whole("num_repeats", 1, 1, 10_000, "How often each clip is seen in one epoch; multiplies its own."),
+                number(
+                    "weight", 1.0, 0.0001, 10_000.0, "How often this dataset's clips are seen beside those of others."
+                ),
+                flag("enable_bucket", True, "Keep each clip's shape. Off: crop everything to width x height."),
+                flag(
+                    "use_file_settings",
+                    True,
+                    "Another trainer's settings decide over size, frames, repeats and captions where they state them. "
+                    "Off: the widgets decide.",
+                ),
+                WanDataset.Input("append_to", optional=True, tooltip="Another dataset, to train on both."),
+                WanDatasetSettingsType.Input("settings", optional=True, tooltip="From WanDatasetSettings."),
+            ],
+            outputs=[
+                WanDataset.Output(display_name="dataset", tooltip="For CacheLatents."),
+                io.String.Output(display_name="report", tooltip="What was found, and what was left out and why."),
+                io.Image.Output(display_name="contact_sheet", tooltip="The first frame of up to 48 files."),
+            ],
+        )
+
+    @classmethod
+    def validate_inputs(cls, file: str | None = None, other_file: str | None = "") -> bool | str:
+        """Refuses a file before anything runs; naming it here also lets one in that was made a moment ago."""
+        if other_file is None or (file is None and not other_file):  # linked, or left out: known only when it runs
+            return True
+        try:
+            _file(file, other_file)
+        except WanTrainerError as error:
+            return str(error)
+        return True
+
+    @classmethod
+    def fingerprint_inputs(
+        cls, file: str | None = None, other_file: str = "", caption_extension: str = ".txt", **columns: object
+    ) -> str:
+        source = SourceFile(path=_file(file, other_file), columns=_columns(columns), allowed=allowed_places())
+        return source_fingerprint(source, caption_extension)
+
+    @classmethod
+    def execute(
+        cls,
+        model: ModelHandle,
+        file: str | None = None,
+        other_file: str = "",
+        path_column: str = "",
+        caption_column: str = "",
+        repeats_column: str = "",
+        control_column: str = "",
+        mask_column: str = "",
+        trigger_word: str = "",
+        caption_extension: str = ".txt",
+        width: int = 832,
+        height: int = 480,
+        num_frames: int = 33,
+        force_rate: float = 0.0,
+        num_repeats: int = 1,
+        weight: float = 1.0,
+        enable_bucket: bool = True,
+        use_file_settings: bool = True,
+        append_to: Dataset | None = None,
+        settings: DatasetSettingsHandle | None = None,
+    ) -> io.NodeOutput:
+        path = _file(file, other_file)
+        config = DatasetConfig(
+            folder=path.name,
+            trigger_word=trigger_word,
+            caption_extension=caption_extension,
+            width=width,
+            height=height,
+            num_frames=num_frames,
+            num_repeats=num_repeats,
+            weight=weight,
+            enable_bucket=enable_bucket,
+            **chosen_elsewhere(model, force_rate, settings),
+        )
+        columns = Columns(
+            path=path_column, caption=caption_column, repeats=repeats_column, control=control_column, mask=mask_column
+        )
+        with stops_become_interrupts():
+            parts = open_source(
+                SourceFile(
+                    path=path,
+                    columns=columns,
+                    allowed=allowed_places(),
+                    unpacked=folders.cache().root / "unpacked",
+                    size_multiple=config.size_multiple,
+                    fps=config.fps,
+                    should_stop=mm.processing_interrupted,
+                )
+            )
+
+        def scan(video: VideoProcess, show: Show) -> tuple[ScanResult, ...]:
+            return scan_parts(
+                config,
+                parts,
+                video,
+                allowed=allowed_places(),
+                use_settings=use_file_settings,
+                progress=show,
+                should_stop=mm.processing_interrupted,
+            )
+
+        return scanned_output(cls, append_to, scan)
+
+
+def source_files() -> list[str]:
+    """References for the menu; a broken roots file shows up when the node runs."""
+    try:
+        roots = read_roots(folders.user_roots_file())
+    except WanTrainerError:
+        roots = []
+    return list_sources(input_folder(), named_roots(roots))
+
+
+def _file(file: str | None, other_file: str) -> Path:
+    """The file asked for: typed, chosen, or the first of the menu where a queued graph leaves it out."""
+    input_root, *extra_roots = allowed_places()
+    asked = other_file.strip() or (next(iter(source_files()), "") if file is None else file)
+    return allowed_file(asked, input_root=input_root, extra_roots=extra_roots)
+
+
+def _columns(given: dict[str, object]) -> Columns:
+    return Columns(**{role: str(given.get(f"{role}_column") or "") for role in ROLES})

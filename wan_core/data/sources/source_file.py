@@ -1,0 +1,164 @@
+"""A file that names a dataset: a list, a WebDataset tar, a Hugging Face dataset, or settings of another trainer."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...errors import DatasetError, WanTrainerError
+from ...files import file_identity, read_json
+from .columns import Columns
+from .hf_dataset import is_hf_dataset, read_hf_dataset
+from .listing import read_listing
+from .part import SourcePart, Stop
+from .rows import TABLE_SUFFIXES, TEXT_SUFFIXES
+from .trainers import SETTINGS_SUFFIXES, Context, is_backend_list, read_settings
+from .tree import fingerprint_of_folder
+from .webdataset import read_webdataset
+
+__all__ = ["SOURCE_SUFFIXES", "SourceFile", "is_source", "list_sources", "open_source", "source_fingerprint"]
+
+SOURCE_SUFFIXES = TEXT_SUFFIXES | TABLE_SUFFIXES | SETTINGS_SUFFIXES | {".tar"}
+_MAX_LISTED = 500
+_MENU_DEPTH = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceFile:
+    """What is read, and how."""
+
+    path: Path
+    columns: Columns = Columns()
+    allowed: Sequence[Path] = ()
+    """every file must lie below one of these"""
+    unpacked: Path | None = None
+    """where media files are laid down that lie inside a tar or a table"""
+    size_multiple: int = 16
+    fps: float = 16.0
+    should_stop: Stop | None = None
+
+
+def is_source(path: Path) -> bool:
+    """Whether a path can name a dataset by itself, beside a plain folder of clips."""
+    if path.is_dir():
+        return is_hf_dataset(path)
+    return path.suffix.lower() in SOURCE_SUFFIXES
+
+
+def open_source(source: SourceFile) -> list[SourcePart]:
+    """Its datasets: one, or several for settings of another trainer. No media file is opened."""
+    path, suffix = source.path, source.path.suffix.lower()
+    if path.is_dir():
+        if not is_hf_dataset(path):
+            raise DatasetError(f"Folder {path.name!r} is no Hugging Face dataset. Folders of clips: Wan Video Dataset.")
+        return [
+            read_hf_dataset(
+                path,
+                columns=source.columns,
+                allowed=source.allowed,
+                unpacked=source.unpacked,
+                should_stop=source.should_stop,
+            )
+        ]
+    if suffix == ".tar":
+        if source.unpacked is None:
+            raise DatasetError(f"{path.name} has to be unpacked, and no folder is named for that.")
+        return [read_webdataset(path, unpacked=source.unpacked, should_stop=source.should_stop)]
+    if suffix in TEXT_SUFFIXES | TABLE_SUFFIXES or (suffix == ".json" and _is_plain_list(path)):
+        return [
+            read_listing(
+                path,
+                columns=source.columns,
+                allowed=source.allowed,
+                unpacked=source.unpacked,
+                should_stop=source.should_stop,
+            )
+        ]
+    if suffix in SETTINGS_SUFFIXES:
+        return read_settings(
+            Context(
+                path=path,
+                allowed=source.allowed,
+                size_multiple=source.size_multiple,
+                fps=source.fps,
+                should_stop=source.should_stop,
+            )
+        )
+    known = " ".join(sorted(SOURCE_SUFFIXES))
+    raise DatasetError(f"{path.name} is no list of files by its suffix. Read are: {known}.")
+
+
+def source_fingerprint(source: SourceFile, caption_extension: str = ".txt") -> str:
+    """Changes when the file is edited, or any file it names is edited, added or removed. Opens no media file."""
+    digest = hashlib.sha256()
+
+    def add(places: Iterable[Path]) -> None:
+        for place in places:
+            digest.update(_identity(place).encode("utf-8", "surrogatepass"))
+
+    add([source.path])
+    if source.path.suffix.lower() == ".tar":
+        return digest.hexdigest()
+    for part in open_source(source):
+        extension = str(part.settings.get("caption_extension", caption_extension))
+        add(part.watched)
+        for file in part.files:
+            add(place for place in (file.path, file.control, file.mask) if place is not None)
+            if file.caption is None:
+                add([file.path.with_suffix(extension)])
+    return digest.hexdigest()
+
+
+def list_sources(input_root: Path, named_roots: dict[str, Path]) -> list[str]:
+    """References for a menu: sources below `input/`, then below each root, at most two folders deep."""
+    found = [name for name in _sources_below(input_root)]
+    for name, root in named_roots.items():
+        found += [f"{name}:{inside}" for inside in _sources_below(root)]
+    return found[:_MAX_LISTED]
+
+
+def _sources_below(root: Path, depth: int = 0, inside: str = "") -> list[str]:
+    try:
+        with os.scandir(root / inside) as entries:
+            known = sorted((entry.name, entry.is_dir()) for entry in entries if not entry.name.startswith("."))
+    except OSError:
+        return []
+    found: list[str] = []
+    for name, folder in known:
+        label = f"{inside}/{name}" if inside else name
+        if not folder:
+            found += [label] if _is_listed(root / label) else []
+        elif is_hf_dataset(root / label):
+            found.append(label)
+        elif depth < _MENU_DEPTH:
+            found += _sources_below(root, depth + 1, label)
+    return found
+
+
+def _is_listed(path: Path) -> bool:
+    """A .json is offered only where it begins like a list: most are captions, or metadata of other programs."""
+    if path.suffix.lower() != ".json":
+        return path.suffix.lower() in SOURCE_SUFFIXES
+    try:
+        with open(path, "rb") as file:
+            return file.read(64).lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"[")
+    except OSError:
+        return False
+
+
+def _is_plain_list(path: Path) -> bool:
+    try:
+        data = read_json(path)
+    except WanTrainerError as error:
+        raise DatasetError(str(error)) from error
+    return isinstance(data, list) and not is_backend_list(data)
+
+
+def _identity(place: Path) -> str:
+    try:
+        return fingerprint_of_folder(place, recursive=True) if place.is_dir() else repr(file_identity(place))
+    except OSError:
+        return f"{place} is not there"

@@ -117,7 +117,9 @@ class WanVideoDataset(io.ComfyNode):
             num_repeats=num_repeats,
             enable_bucket=enable_bucket,
             size_multiple=model.variant.size_multiple,
-            conditioning=condition_kind(model.variant.task, model.variant.shape.image_dim).name,
+            conditioning=condition_kind(
+                model.variant.task, model.variant.shape.image_dim, model.variant.shape.condition_channels
+            ).name,
         )
         progress = NodeProgress(cls.hidden.unique_id)
         with stops_become_interrupts(), VideoProcess(mm.processing_interrupted) as video:

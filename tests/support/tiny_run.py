@@ -48,7 +48,7 @@ def random_weights(shape: WanShape = TINY, seed: int = 0) -> dict[str, torch.Ten
 def _kind_of(shape: WanShape) -> ConditionKind:
     tasks = {36: "i2v", 48: "control" if shape.out_channels == 16 else "ti2v"}
     task = "flf2v" if shape.image_positions else "vace" if shape.vace_layers else tasks.get(shape.in_channels, "t2v")
-    return condition_kind(task, shape.image_dim)
+    return condition_kind(task, shape.image_dim, shape.condition_channels)
 
 
 @dataclass

@@ -12,6 +12,7 @@ from .cache import (
     LatentCache,
     condition_key,
     latent_key,
+    mask_key,
     read_picture,
     text_key,
     write_picture,
@@ -23,12 +24,14 @@ from .conditioning import (
     condition_named,
     given_frames,
     given_mask,
+    masked_kind,
     stack_conditions,
     with_mask,
 )
 from .encoding import EncodingPlan, EncodingReport, condition_of, encode_missing, plan_encoding
 from .prompts import DEFAULT_NEGATIVE_PROMPT
 from .samples import (
+    Companion,
     Cut,
     Dataset,
     DatasetConfig,
@@ -57,6 +60,7 @@ __all__ = [
     "Bucket",
     "CacheItem",
     "CacheSet",
+    "Companion",
     "ConditionKind",
     "Cut",
     "Dataset",
@@ -81,6 +85,8 @@ __all__ = [
     "given_mask",
     "latent_key",
     "list_folders",
+    "mask_key",
+    "masked_kind",
     "nearest_frames",
     "pad_text",
     "plan_encoding",

@@ -5,10 +5,11 @@ from __future__ import annotations
 from .config import DatasetConfig
 from .dataset import Dataset
 from .report import contact_sheet
-from .sample import Cut, Rejected, Sample, ScanResult
+from .sample import Companion, Cut, Rejected, Sample, ScanResult
 from .scan import Progress, scan_files, scan_folder
 
 __all__ = [
+    "Companion",
     "Cut",
     "Dataset",
     "DatasetConfig",

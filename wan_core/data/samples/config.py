@@ -10,7 +10,9 @@ from ...errors import ConfigError
 from ..bucket import frames_sentence, is_frame_count
 from ..conditioning import condition_named
 
-__all__ = ["DatasetConfig"]
+__all__ = ["MASK_USES", "DatasetConfig"]
+
+MASK_USES = ("off", "loss", "condition", "both")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,9 +43,16 @@ class DatasetConfig(Config):
     """both sides are multiples of this: 16, or 32 for TI2V-5B"""
     conditioning: str = "none"
     """what the model reads beside latent and caption: ConditionKind.name"""
+    # ---- given: masks beside the clips
+    mask_use: str = "off"
+    """off; loss: only what is white in clip_mask.* or mask/clip.* is trained; condition: VACE and Fun-InP read it as
+    what they are to paint; both
+    """
 
     def __post_init__(self) -> None:
         condition_named(self.conditioning)
+        if self.mask_use not in MASK_USES:
+            raise ConfigError(f"mask_use is {self.mask_use[:40]!r}. Use one of: {', '.join(MASK_USES)}.")
         if not is_frame_count(self.num_frames):
             raise ConfigError(f"num_frames is {self.num_frames}; Wan needs 4n+1. {frames_sentence(self.num_frames)}")
         if self.num_frames > 1001:
@@ -56,6 +65,16 @@ class DatasetConfig(Config):
             raise ConfigError(f"num_repeats is {self.num_repeats}. Set it between 1 and 10000.")
         if not re.fullmatch(r"\.[A-Za-z0-9_.-]{1,20}", self.caption_extension):
             raise ConfigError(f'caption_extension is {self.caption_extension[:40]!r}. Use one such as ".txt".')
+
+    @property
+    def masks_loss(self) -> bool:
+        """True when masks weigh the loss."""
+        return self.mask_use in ("loss", "both")
+
+    @property
+    def masks_condition(self) -> bool:
+        """True when masks are part of what the model reads."""
+        return self.mask_use in ("condition", "both")
 
     def _check_side(self, name: str, value: int) -> None:
         multiple = self.size_multiple

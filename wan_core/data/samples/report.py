@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from ...errors import DatasetError
 from ...video import VideoProcess
+from .companion_report import companion_lines
 from .scan import Sample, ScanResult
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ def scan_report(result: ScanResult) -> str:
     if any(s.upscaled for s in samples):
         lines.append("enlarged: " + _names(s.name for s in samples if s.upscaled))
     lines += _caption_lines(result)
+    lines += companion_lines(result)
     if config.num_repeats > 1:
         lines.append(f"repeats: each {config.num_repeats} times in an epoch")
     if result.rejected:

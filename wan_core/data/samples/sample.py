@@ -9,7 +9,7 @@ from ...video import ClipInfo
 from ..bucket import Bucket
 from .config import DatasetConfig
 
-__all__ = ["Cut", "Rejected", "Sample", "ScanResult"]
+__all__ = ["Companion", "Cut", "Rejected", "Sample", "ScanResult"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,6 +20,15 @@ class Cut:
 
     start_s: float = 0.0
     """seconds from the first frame of the file"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Companion:
+    """A control or mask video that is cut exactly like the sample it goes with."""
+
+    path: Path
+    identity: tuple[str, int, int, int]
+    """path, size, mtime_ns and inode when it was scanned"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +52,8 @@ class Sample:
     """of samples that take turns (random windows or crops of one file), the number of this one"""
     turns: int = 1
     """how many take turns: this one is trained in epochs whose number modulo `turns` is `turn`"""
+    control: Companion | None = None
+    mask: Companion | None = None
 
     @property
     def kind(self) -> str:

@@ -20,7 +20,9 @@ from ..sources import (
     caption_with_trigger,
     folder_files,
     read_caption,
+    with_companions,
 )
+from .companion import accompanied, wanted_companions
 from .config import DatasetConfig
 from .sample import Rejected, Sample, ScanResult
 
@@ -64,10 +66,11 @@ def scan_files(
     """
     samples: list[Sample] = []
     rejected: list[Rejected] = []
+    files = with_companions(files, wanted_companions(config))
     for number, file in enumerate(files):
         if should_stop is not None and should_stop():
             raise Stopped(f"Stopped while scanning {source}.")
-        found = _look_at(file, config, video, allowed)
+        found = accompanied(_look_at(file, config, video, allowed), file, config, video, allowed)
         if isinstance(found, Rejected):
             rejected.append(found)
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .captions import LINK_OUTSIDE, caption_with_trigger, read_caption
+from .companions import with_companions
 from .folders import allowed_folder, list_folders, read_roots
 from .media_file import (
     CLIP_SUFFIXES,
@@ -26,4 +27,5 @@ __all__ = [
     "list_folders",
     "read_caption",
     "read_roots",
+    "with_companions",
 ]

@@ -10,7 +10,15 @@ from pathlib import Path
 from ...errors import DatasetError
 from ...files import file_identity
 
-__all__ = ["CLIP_SUFFIXES", "OTHER_SUFFIXES", "STILL_SUFFIXES", "MediaFile", "folder_files", "folder_fingerprint"]
+__all__ = [
+    "CLIP_SUFFIXES",
+    "COMPANION_FOLDERS",
+    "OTHER_SUFFIXES",
+    "STILL_SUFFIXES",
+    "MediaFile",
+    "folder_files",
+    "folder_fingerprint",
+]
 
 CLIP_SUFFIXES = frozenset({".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi", ".gif"})
 STILL_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp"})
@@ -38,6 +46,10 @@ OTHER_SUFFIXES = frozenset(
 """Media that is not read: named in the report instead of ignored."""
 
 
+COMPANION_FOLDERS = {"control": "control", "controls": "control", "mask": "mask", "masks": "mask"}
+"""folders beside clips whose files go with the clips of the same name, and as what"""
+
+
 @dataclass(frozen=True, kw_only=True)
 class MediaFile:
     """One file that a dataset names."""
@@ -47,14 +59,22 @@ class MediaFile:
     """None: it stands in the caption file beside the media file"""
     repeats: int = 1
     """how often it is seen in one epoch; multiplies num_repeats"""
+    control: Path | None = None
+    """control video of VACE and Fun-Control models; None: looked for beside the file where one is needed"""
+    mask: Path | None = None
+    """mask video or picture; None: looked for beside the file where masks are used"""
 
 
 def folder_fingerprint(folder: Path) -> str:
-    """Changes when a file of the folder is added, removed, edited or replaced; reads no content."""
+    """Changes when a file of the folder (or of its folders of control and mask videos) is added, removed, edited or
+    replaced; reads no content.
+    """
     digest = hashlib.sha256()
-    for entry in sorted(os.scandir(folder), key=lambda e: e.name):
-        if entry.is_file():
-            digest.update(repr(file_identity(Path(entry.path))).encode("utf-8", "surrogatepass"))
+    beside = (folder / name for name in COMPANION_FOLDERS)
+    for place in (folder, *(place for place in beside if place.is_dir())):
+        for entry in sorted(os.scandir(place), key=lambda e: e.name):
+            if entry.is_file():
+                digest.update(repr(file_identity(Path(entry.path))).encode("utf-8", "surrogatepass"))
     return digest.hexdigest()
 
 

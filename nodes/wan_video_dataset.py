@@ -12,9 +12,11 @@ from comfy_api.latest import io, ui
 from ..wan_core.data import (
     Dataset,
     DatasetConfig,
+    EncodingSpeed,
     allowed_folder,
     condition_kind,
     contact_sheet,
+    dataset_review,
     folder_fingerprint,
     list_folders,
     read_roots,
@@ -23,6 +25,7 @@ from ..wan_core.data import (
 from ..wan_core.errors import WanTrainerError
 from ..wan_core.video import VideoProcess
 from . import folders
+from .cache_latents import space_of
 from .interrupts import stops_become_interrupts
 from .progress import NodeProgress
 from .types import CATEGORY, ModelHandle, WanDataset, WanTrainModel
@@ -133,9 +136,24 @@ class WanVideoDataset(io.ComfyNode):
             )
             dataset = Dataset((*(append_to.parts if append_to is not None else ()), scanned))
             sheet = torch.tensor(contact_sheet(dataset, video)).float()[None] / 255
-        report = dataset.report()
+            report = f"{dataset.report()}\n\n{cls._review(dataset, video)}"
         shown = ui.PreviewImage(sheet, cls=cls).as_dict()
         return io.NodeOutput(dataset, report, sheet, ui={**shown, "text": [report]})
+
+    @staticmethod
+    def _review(dataset: Dataset, video: VideoProcess) -> str:
+        """Epochs, speed, copies and size; what it hashes is remembered for CacheLatents."""
+        cache, space = folders.cache(), space_of(dataset)
+        try:
+            return dataset_review(
+                dataset,
+                video=video,
+                digest_of=lambda path: cache.digest_of(path, mm.processing_interrupted),
+                space=space,
+                seconds_per_megapixel=EncodingSpeed(cache.root).seconds_per_megapixel(space.name),
+            )
+        finally:
+            cache.save_digests()
 
 
 def dataset_folders() -> list[str]:

@@ -62,6 +62,11 @@ class ConditionKind:
         """True when the clip itself and encoders are enough."""
         return not self.files and (bool(self.frames) or not self.tensors)
 
+    @property
+    def vae_passes(self) -> int:
+        """Clips that go through the VAE for what a clip is conditioned on."""
+        return 2 if self.name == "vace" else int(bool(self.tensors))
+
     def reads(self, file: str) -> bool:
         """True when a "control" or "mask" beside a clip is part of what the model reads."""
         return file in (*self.files, *self.optional_files)

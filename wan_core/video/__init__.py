@@ -6,8 +6,9 @@ server.
 
 from __future__ import annotations
 
+from .looks import LOOK_SIZE, look_of
 from .messages import ClipInfo
 from .process import VideoProcess
 from .sources import shown
 
-__all__ = ["ClipInfo", "VideoProcess", "shown"]
+__all__ = ["LOOK_SIZE", "ClipInfo", "VideoProcess", "look_of", "shown"]

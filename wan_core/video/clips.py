@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .looks import LOOK_SIZE, look_of
 from .messages import ClipInfo
 from .sources import MAX_FRAMES, open_clip, refuse
 
@@ -57,6 +58,7 @@ def probe_clip(path: Path) -> ClipInfo:
             variable_rate=_is_variable(times, tick),
             rotation=rotation,
             codec=stream.codec_context.name,
+            look=look_of(_small_grey(first)),
         )
 
 
@@ -226,6 +228,15 @@ def _fit(frame: VideoFrame, width: int, height: int) -> NDArray[np.uint8]:
     turned = np.rot90(np.asarray(rgb, np.uint8), rotation // 90)
     top, left = (covered[1] - height) // 2, (covered[0] - width) // 2
     return turned[top : top + height, left : left + width]
+
+
+def _small_grey(frame: VideoFrame) -> NDArray[np.uint8]:
+    """(32, 32) grey levels of the whole picture, turned."""
+    from av.video.reformatter import Interpolation
+
+    size = {"width": LOOK_SIZE, "height": LOOK_SIZE}
+    grey = frame.reformat(**size, format="gray", interpolation=Interpolation.AREA).to_ndarray()
+    return np.rot90(np.asarray(grey, np.uint8), _geometry(frame)[2] // 90)
 
 
 def _colorspace(frame: VideoFrame) -> int | None:

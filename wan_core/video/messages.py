@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, BinaryIO, cast
 
 __all__ = ["ClipInfo", "receive", "send"]
@@ -39,6 +39,8 @@ class ClipInfo:
     rotation: int = 0
     """degrees counter-clockwise that were applied"""
     codec: str = ""
+    look: str = field(default="", compare=False)
+    """`looks.look_of` the first frame; "" where it was not decoded or is of one colour"""
 
     def frames_at(self, fps: float) -> int:
         """How many frames the file gives at `fps`: every k whose time k / fps falls inside it."""

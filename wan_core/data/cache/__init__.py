@@ -6,6 +6,7 @@ from .cache_set import CacheItem, CacheSet
 from .keys import CODE_VERSION, condition_key, latent_key, mask_key, text_key
 from .latent_cache import TEXT_LENGTH, TEXT_WIDTH, LatentCache
 from .pictures import read_picture, write_picture
+from .speed import EncodingSpeed
 
 __all__ = [
     "CODE_VERSION",
@@ -13,6 +14,7 @@ __all__ = [
     "TEXT_WIDTH",
     "CacheItem",
     "CacheSet",
+    "EncodingSpeed",
     "LatentCache",
     "condition_key",
     "latent_key",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -12,7 +12,7 @@ from torch import Tensor
 from ...errors import CacheError
 from ...model.latents import ImageEncoder, LatentCodec, TextEncoder
 from ...video import VideoProcess
-from ..cache import LatentCache
+from ..cache import EncodingSpeed, LatentCache
 from ..control_tensors import loss_mask
 from ..samples import Companion, Progress, Sample
 from .condition import condition_from_files, mask_pixels
@@ -91,32 +91,63 @@ def encode_missing(
     start = time.monotonic()
     _check_encoders(plan, codec, text_encoder, image_encoder)
     work = [*plan.missing_texts, *_by_clip(plan)]
-    clips = _Clips(video, plan.cache_set.fps)
-    black: list[str] = []
+    doing = _Doing(plan, cache, codec, text_encoder, image_encoder, _Clips(video, plan.cache_set.fps))
     for done, task in enumerate(work, 1):
         stop_if(should_stop)
-        if isinstance(task, TextTask):
-            assert text_encoder is not None
-            name = task.text[:60]
-            cache.write_text(task.key, text_encoder.encode(task.text), name or "the empty prompt")
-        elif isinstance(task, MaskTask):
-            name = task.sample.name
-            weights = loss_mask(mask_pixels(task.sample, clips.pixels), plan.cache_set.space.spatial_stride)
-            cache.write_mask(task.key, weights, name)
-            black += [name] if not bool(weights.any()) else []
-        else:
-            assert codec is not None
-            name = task.sample.name
-            if isinstance(task, LatentTask):
-                cache.write_latent(task.key, _encode(task, clips.pixels(task.sample), codec), name)
-            else:
-                kind = plan.cache_set.kind
-                given = condition_from_files(task.sample, kind, clips.pixels, codec, image_encoder)
-                cache.write_condition(task.key, given, name)
+        name = doing.text(task) if isinstance(task, TextTask) else doing.clip(task)
         if progress is not None:
             progress(done, len(work), name)
+    EncodingSpeed(cache.root).remember(plan.cache_set.latent_space, doing.vae_s, doing.megapixels)
     report = _report(plan, cache.write_set(plan.cache_set), time.monotonic() - start)
-    return replace(report, black_masks=tuple(black))
+    return replace(report, black_masks=tuple(doing.black))
+
+
+@dataclass
+class _Doing:
+    """Makes and stores one entry after the other; knows how long the VAE took for how much."""
+
+    plan: EncodingPlan
+    cache: LatentCache
+    codec: LatentCodec | None
+    text_encoder: TextEncoder | None
+    image_encoder: ImageEncoder | None
+    clips: _Clips
+    vae_s: float = 0.0
+    megapixels: float = 0.0
+    black: list[str] = field(default_factory=list[str])
+
+    def text(self, task: TextTask) -> str:
+        """Encode one prompt; returns what progress calls it."""
+        assert self.text_encoder is not None
+        name = task.text[:60]
+        self.cache.write_text(task.key, self.text_encoder.encode(task.text), name or "the empty prompt")
+        return name
+
+    def clip(self, task: LatentTask | ConditionTask | MaskTask) -> str:
+        """Make one entry of a clip; returns its file name."""
+        start, sample = time.monotonic(), task.sample
+        if isinstance(task, MaskTask):
+            self._mask(task)
+            return sample.name
+        assert self.codec is not None
+        if isinstance(task, LatentTask):
+            self.cache.write_latent(task.key, _encode(task, self.clips.pixels(sample), self.codec), sample.name)
+        else:
+            kind = self.plan.cache_set.kind
+            given = condition_from_files(sample, kind, self.clips.pixels, self.codec, self.image_encoder)
+            self.cache.write_condition(task.key, given, sample.name)
+        passes = 1 if isinstance(task, LatentTask) else self.plan.cache_set.kind.vae_passes
+        bucket = sample.bucket
+        self.megapixels += passes * bucket.num_frames * bucket.height * bucket.width / 1e6
+        self.vae_s += time.monotonic() - start
+        return sample.name
+
+    def _mask(self, task: MaskTask) -> None:
+        mask = mask_pixels(task.sample, self.clips.pixels)
+        weights = loss_mask(mask, self.plan.cache_set.space.spatial_stride)
+        self.cache.write_mask(task.key, weights, task.sample.name)
+        if not bool(weights.any()):
+            self.black.append(task.sample.name)
 
 
 def _by_clip(plan: EncodingPlan) -> list[LatentTask | ConditionTask | MaskTask]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from .config import DatasetConfig
 from .dataset import Dataset
 from .report import contact_sheet
+from .review import dataset_review
 from .sample import Companion, Cut, Rejected, Sample, ScanResult
 from .scan import Progress, scan_files, scan_folder
 
@@ -18,6 +19,7 @@ __all__ = [
     "Sample",
     "ScanResult",
     "contact_sheet",
+    "dataset_review",
     "scan_files",
     "scan_folder",
 ]

@@ -57,7 +57,7 @@ class CacheLatents(io.ComfyNode):
     @classmethod
     def fingerprint_inputs(cls, **_: object) -> object:
         """Changes when somebody deletes the cache, so that the node looks again."""
-        parts = (folders.cache().root / name for name in ("latents", "texts", "conditions"))
+        parts = (folders.cache().root / name for name in ("latents", "texts", "conditions", "masks"))
         return [part.stat().st_ino if part.is_dir() else 0 for part in parts]
 
     @classmethod

@@ -11,9 +11,18 @@ import torch
 from comfy import model_management as mm
 from comfy_api.latest import io, ui
 
-from ..wan_core.data import Dataset, ScanResult, condition_kind, contact_sheet, read_roots
+from ..wan_core.data import (
+    Dataset,
+    EncodingSpeed,
+    ScanResult,
+    condition_kind,
+    contact_sheet,
+    dataset_review,
+    read_roots,
+)
 from ..wan_core.video import VideoProcess
 from . import folders
+from .cache_latents import space_of
 from .interrupts import stops_become_interrupts
 from .progress import NodeProgress
 from .types import DatasetSettingsHandle, ModelHandle
@@ -34,10 +43,11 @@ def allowed_places() -> tuple[Path, ...]:
 
 def chosen_elsewhere(model: ModelHandle, force_rate: float, settings: DatasetSettingsHandle | None) -> dict[str, Any]:
     """Fields of DatasetConfig that model and WanDatasetSettings decide; `force_rate` 0 is the model's own."""
+    shape = model.variant.shape
     return {
         "fps": force_rate or model.variant.fps,
         "size_multiple": model.variant.size_multiple,
-        "conditioning": condition_kind(model.variant.task, model.variant.shape.image_dim).name,
+        "conditioning": condition_kind(model.variant.task, shape.image_dim, shape.condition_channels).name,
         **dict(settings.values if settings is not None else ()),
     }
 
@@ -53,6 +63,21 @@ def scanned_output(
         scanned = scan(video, lambda done, total, name: progress.bar(done, total))
         dataset = Dataset((*(append_to.parts if append_to is not None else ()), *scanned))
         sheet = torch.tensor(contact_sheet(dataset, video)).float()[None] / 255
-    report = dataset.report()
+        report = f"{dataset.report()}\n\n{_review(dataset, video)}"
     shown = ui.PreviewImage(sheet, cls=node).as_dict()
     return io.NodeOutput(dataset, report, sheet, ui={**shown, "text": [report]})
+
+
+def _review(dataset: Dataset, video: VideoProcess) -> str:
+    """Epochs, speed, copies and size; what it hashes is remembered for CacheLatents."""
+    cache, space = folders.cache(), space_of(dataset)
+    try:
+        return dataset_review(
+            dataset,
+            video=video,
+            digest_of=lambda path: cache.digest_of(path, mm.processing_interrupted),
+            space=space,
+            seconds_per_megapixel=EncodingSpeed(cache.root).seconds_per_megapixel(space.name),
+        )
+    finally:
+        cache.save_digests()

@@ -96,12 +96,13 @@ def velocity_target(latent: Tensor, noise: Tensor) -> Tensor:
 def velocity_loss(prediction: Tensor, target: Tensor, weight: Tensor | None = None) -> Tensor:
     """Mean squared error in float32; a scalar.
 
-    `weight`, broadcast to the target's shape, makes it the weighted mean: values of weight 0 do not count at all.
+    `weight`, broadcast to the target's shape, makes it the weighted mean: values of weight 0 do not count at all. Where
+    nothing counts (a mask that is black in this clip) it is 0, with gradients of 0.
     """
     if weight is None:
         return torch.nn.functional.mse_loss(prediction.float(), target.float())
     weights = weight.float().expand_as(target)
-    return ((prediction.float() - target.float()).square() * weights).sum() / weights.sum()
+    return ((prediction.float() - target.float()).square() * weights).sum() / weights.sum().clamp_min(1e-12)
 
 
 def simple_sigmas(steps: int, shift: float) -> Tensor:

@@ -169,7 +169,7 @@ class _Session:
         check_files(config, self.roots, with_start=self.saved is None)
         cache = LatentCache(self.roots.first("cache"))
         self.cache, self.cache_set = cache, cache.read_set(config.data.fingerprint)
-        kind = condition_kind(self.variant.task, self.variant.shape.image_dim)
+        kind = condition_kind(self.variant.task, self.variant.shape.image_dim, self.variant.shape.condition_channels)
         self.cache_set.require_fit(self.variant.name, self.variant.latents, kind)
         previews = self._preview_inputs()
         self.model = self._materialize()

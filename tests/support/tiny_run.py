@@ -50,7 +50,7 @@ def _kind_of(shape: WanShape) -> ConditionKind:
     tasks = {36: "i2v", 48: "control" if shape.out_channels == 16 else "ti2v"}
     marks = {"flf2v": shape.image_positions, "vace": shape.vace_layers, "camera": shape.camera_channels}
     task = next((task for task, mark in marks.items() if mark), tasks.get(shape.in_channels, "t2v"))
-    return condition_kind(task, shape.image_dim)
+    return condition_kind(task, shape.image_dim, shape.condition_channels)
 
 
 @dataclass

@@ -105,7 +105,7 @@ class _Audit:
         self._variant: WanVariant = with_expert(file.variant, run.train.expert)
         self._cache = LatentCache(roots.first("cache"))
         self._set: CacheSet = self._cache.read_set(run.data.fingerprint)
-        kind = condition_kind(self._variant.task, self._variant.shape.image_dim)
+        kind = condition_kind(self._variant.task, self._variant.shape.image_dim, self._variant.shape.condition_channels)
         self._set.require_fit(self._variant.name, self._variant.latents, kind)
         self._batches = Batches(self._set, self._cache, seed=run.train.seed, batch_size=1)
         self._items = self._batches.evaluation_items(config.clips)

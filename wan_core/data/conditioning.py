@@ -24,6 +24,7 @@ __all__ = [
     "condition_named",
     "given_frames",
     "given_mask",
+    "masked_kind",
     "stack_conditions",
     "with_mask",
 ]
@@ -46,6 +47,10 @@ class ConditionKind:
     """fields of Conditioning that every clip must have"""
     frames: tuple[int, ...] = ()
     """pixel frames of the clip itself that are given to the model: 0 the first, -1 the last"""
+    files: tuple[str, ...] = ()
+    """what must lie beside every clip: "control" a control video, "mask" a mask"""
+    optional_files: tuple[str, ...] = ()
+    """what is used where it lies beside a clip"""
 
     @property
     def vision(self) -> bool:
@@ -54,8 +59,22 @@ class ConditionKind:
 
     @property
     def from_clip(self) -> bool:
-        """True when the clip itself and encoders are enough; otherwise the tensors come as data."""
-        return bool(self.frames) or not self.tensors
+        """True when the clip itself and encoders are enough."""
+        return not self.files and (bool(self.frames) or not self.tensors)
+
+    @property
+    def vae_passes(self) -> int:
+        """Clips that go through the VAE for what a clip is conditioned on."""
+        return 2 if self.name == "vace" else int(bool(self.tensors))
+
+    def reads(self, file: str) -> bool:
+        """True when a "control" or "mask" beside a clip is part of what the model reads."""
+        return file in (*self.files, *self.optional_files)
+
+    @property
+    def makeable(self) -> bool:
+        """True when the clip, the files beside it and encoders are enough; otherwise the tensors come as data."""
+        return self.from_clip or bool(self.files)
 
 
 _KINDS = {
@@ -66,8 +85,12 @@ _KINDS = {
         ConditionKind(name="first_vision", tensors=("channels", "image_tokens"), frames=(0,)),
         ConditionKind(name="first_last", tensors=("channels",), frames=(0, -1)),
         ConditionKind(name="first_last_vision", tensors=("channels", "image_tokens"), frames=(0, -1)),
-        ConditionKind(name="vace", tensors=("vace",)),
-        ConditionKind(name="control", tensors=("channels",)),
+        ConditionKind(name="inpaint", tensors=("channels",), frames=(0,), files=("mask",)),
+        ConditionKind(name="inpaint_vision", tensors=("channels", "image_tokens"), frames=(0,), files=("mask",)),
+        ConditionKind(name="vace", tensors=("vace",), files=("control",), optional_files=("mask",)),
+        ConditionKind(name="control", tensors=("channels",), files=("control",)),
+        ConditionKind(name="control_mask", tensors=("channels",), files=("control",)),
+        ConditionKind(name="control_vision", tensors=("channels", "image_tokens"), frames=(0,), files=("control",)),
         ConditionKind(name="camera", tensors=("channels", "camera")),
     )
 }
@@ -81,13 +104,25 @@ def condition_named(name: str) -> ConditionKind:
     return _KINDS[name]
 
 
-def condition_kind(task: str, image_dim: int) -> ConditionKind:
+def condition_kind(task: str, image_dim: int, condition_channels: int = 0) -> ConditionKind:
     """What a variant of that task needs; `image_dim` > 0 when its file reads CLIP vision tokens (Wan 2.1).
 
+    `condition_channels` of a Fun-Control file tell whether a mask stands between its control and its start image (2.2).
     TI2V-5B needs nothing: its first frame is the clip's own latent.
     """
     name = _OF_TASK.get(task, "none")
-    return condition_named(f"{name}_vision" if image_dim and name in ("first", "first_last") else name)
+    if name == "control" and condition_channels in _WITH_MASK:
+        name = "control_mask"
+    return condition_named(f"{name}_vision" if image_dim and name in ("first", "first_last", "control") else name)
+
+
+_WITH_MASK = (2 * 16 + 4, 2 * 48 + 4)
+"""condition channels of Fun-Control 2.2: control latent, mask, start image latent"""
+
+
+def masked_kind(kind: ConditionKind) -> ConditionKind:
+    """`kind` when the clips' masks say what is given: a first-frame model (Fun-InP) then paints inside them."""
+    return condition_named({"first": "inpaint", "first_vision": "inpaint_vision"}.get(kind.name, kind.name))
 
 
 def given_mask(num_frames: int, frames: Sequence[int]) -> Tensor:

@@ -30,6 +30,8 @@ class NoisedBatch:
     conditioning: Conditioning | None = None
     given: Tensor | None = None
     """(B,) bool: latent frame 0 is the clean one (TI2V image-to-video); None when it is for none"""
+    loss_mask: Tensor | None = None
+    """(B, 1, F, H, W) weights of the loss; None when every value counts alike"""
 
     @property
     def timestep(self) -> Tensor:
@@ -43,12 +45,15 @@ class NoisedBatch:
 
     @property
     def trained(self) -> Tensor | None:
-        """(B, 1, F, 1, 1): 1 for latent frames whose prediction counts, 0 for given ones; None when all count."""
+        """(B, 1, F, 1, 1): 1 for latent frames whose prediction counts, 0 for given ones; None when all count. With a
+        loss mask (B, 1, F, H, W), its weights, and 0 for given frames.
+        """
         if self.given is None:
-            return None
+            return self.loss_mask
         weight = torch.ones(*self.latent.shape[:3:2], device=self.latent.device)
         weight[:, 0] = torch.where(self.given, 0.0, 1.0)
-        return weight[:, None, :, None, None]
+        frames = weight[:, None, :, None, None]
+        return frames if self.loss_mask is None else frames * self.loss_mask
 
 
 TargetFunction = Callable[[NoisedBatch], Tensor]
@@ -75,4 +80,5 @@ def noise_batch(
         given = given.to(device)
         noised[:, :, 0] = torch.where(given[:, None, None, None], latent[:, :, 0], noised[:, :, 0])
     conditioning = batch.conditioning.to(device) if batch.conditioning is not None else None
-    return NoisedBatch(latent, noise, noised, sigma, texts, conditioning, given)
+    mask = batch.loss_mask.to(device) if batch.loss_mask is not None else None
+    return NoisedBatch(latent, noise, noised, sigma, texts, conditioning, given, mask)

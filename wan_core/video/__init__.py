@@ -7,8 +7,9 @@ server.
 from __future__ import annotations
 
 from .framing import Framing, covered_size
+from .looks import LOOK_SIZE, look_of
 from .messages import ClipInfo
 from .process import VideoProcess
 from .sources import shown
 
-__all__ = ["ClipInfo", "Framing", "VideoProcess", "covered_size", "shown"]
+__all__ = ["LOOK_SIZE", "ClipInfo", "Framing", "VideoProcess", "covered_size", "look_of", "shown"]

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from .colours import bits_of, refuse_hdr, scaling, source_matrix
 from .frames import timed_frames
 from .framing import CENTRED, Framing, covered_size
+from .looks import LOOK_SIZE, look_of
 from .messages import ClipInfo
 from .sources import MAX_FRAMES, MAX_PIXELS, open_clip, open_media, refuse
 
@@ -69,6 +70,7 @@ def probe_clip(path: Path) -> ClipInfo:
             bits=bits_of(first),
             interlaced=first.interlaced_frame,
             pixel_ratio=ratio,
+            look=look_of(_small_grey(first)),
         )
 
 
@@ -236,6 +238,15 @@ def _fit(frame: VideoFrame, ratio: float, wanted: tuple[int, int], framing: Fram
     left, top = framing.place(scaled, wanted)
     picture = turned[top : top + wanted[1], left : left + wanted[0]]
     return picture[:, ::-1] if framing.flip else picture
+
+
+def _small_grey(frame: VideoFrame) -> NDArray[np.uint8]:
+    """(32, 32) grey levels of the whole picture, turned."""
+    from av.video.reformatter import Interpolation
+
+    size = {"width": LOOK_SIZE, "height": LOOK_SIZE}
+    grey = frame.reformat(**size, format="gray", interpolation=Interpolation.AREA).to_ndarray()
+    return np.rot90(np.asarray(grey, np.uint8), _geometry(frame, 1.0)[2] // 90)
 
 
 def _cut_strip(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, BinaryIO, cast
 
 __all__ = ["ClipInfo", "receive", "send"]
@@ -45,6 +45,8 @@ class ClipInfo:
     """True when each frame is woven from two moments"""
     pixel_ratio: float = 1.0
     """how much wider than high a stored pixel is; `width` has taken it into account"""
+    look: str = field(default="", compare=False)
+    """`looks.look_of` the first frame; "" where it was not decoded or is of one colour"""
 
     def frames_at(self, fps: float) -> int:
         """How many frames the file gives at `fps`: every k whose time k / fps falls inside it."""

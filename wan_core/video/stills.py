@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
 from .framing import CENTRED, Framing, covered_size
+from .looks import LOOK_SIZE, look_of
 from .messages import ClipInfo
 from .sources import MAX_PIXELS, open_media, refuse
 
@@ -33,13 +34,15 @@ def probe_still(path: Path) -> ClipInfo:
         width, height = image.size
         if _orientation(image) in _TURNED:
             width, height = height, width
-        codec = str(image.format).lower()
+        codec, look = str(image.format).lower(), ""
         if codec == "jpeg":
             image.draft("RGB", (image.width // 8, image.height // 8))
             image.load()
+            small = ImageOps.exif_transpose(image).convert("L").resize((LOOK_SIZE, LOOK_SIZE), Image.Resampling.BOX)
+            look = look_of(np.asarray(small))
         elif codec == "png":
             image.verify()
-    return ClipInfo(kind="still", width=width, height=height, codec=codec)
+    return ClipInfo(kind="still", width=width, height=height, codec=codec, look=look)
 
 
 def read_still(path: Path, *, width: int, height: int, framing: Framing = CENTRED) -> NDArray[np.uint8]:

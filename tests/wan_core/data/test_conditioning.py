@@ -7,7 +7,15 @@ import json
 import pytest
 import torch
 
-from wan_core.data import condition_kind, condition_named, given_frames, given_mask, stack_conditions, with_mask
+from wan_core.data import (
+    condition_kind,
+    condition_named,
+    given_frames,
+    given_mask,
+    masked_kind,
+    stack_conditions,
+    with_mask,
+)
 from wan_core.errors import CacheError, ConfigError
 from wan_core.model import Conditioning
 
@@ -51,7 +59,9 @@ def test_channels_are_the_mask_and_then_the_latent():
         ("i2v", 1280, (0,), ("channels", "image_tokens")),
         ("flf2v", 1280, (0, -1), ("channels", "image_tokens")),
         ("vace", 0, (), ("vace",)),
-        ("control", 1280, (), ("channels",)),
+        ("control", 0, (), ("channels",)),
+        # Wan 2.1 Fun-Control reads image tokens too, so its clips are given their first frame, as its start image.
+        ("control", 1280, (0,), ("channels", "image_tokens")),
         ("camera", 0, (), ("channels", "camera")),
     ],
 )
@@ -60,6 +70,19 @@ def test_every_task_says_what_it_needs(task, image_dim, frames, tensors):
     assert (kind.frames, kind.tensors) == (frames, tensors)
     assert condition_named(kind.name) is kind
     assert kind.from_clip == (task not in ("vace", "control", "camera"))
+
+
+@pytest.mark.parametrize(("condition_channels", "name"), [(32, "control"), (36, "control_mask"), (100, "control_mask")])
+def test_fun_control_2_2_has_a_mask_between_control_and_start_image(condition_channels, name):
+    assert condition_kind("control", 0, condition_channels).name == name
+
+
+def test_files_beside_the_clips_make_all_kinds_but_camera():
+    names = ("none", "first", "first_last_vision", "inpaint", "vace", "control", "control_mask", "control_vision")
+    assert all(condition_named(name).makeable for name in names)
+    assert not condition_named("camera").makeable
+    assert masked_kind(condition_named("first_vision")).files == ("mask",)
+    assert masked_kind(condition_named("vace")) is condition_named("vace")
 
 
 def test_an_unknown_kind_is_refused_with_the_known_ones():

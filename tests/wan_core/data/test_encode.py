@@ -377,10 +377,10 @@ def test_a_model_with_image_tokens_needs_an_encoder_for_them(bench):
         encode_missing(plan, cache, codec=PoolingCodec(), text_encoder=CountingText(), video=bench.video)
 
 
-def test_control_tensors_are_not_made_from_clips(bench):
-    config = DatasetConfig(**bench.settings, conditioning="vace")
+def test_camera_rays_are_not_made_from_clips(bench):
+    config = DatasetConfig(**bench.settings, conditioning="camera")
     dataset = Dataset((scan_folder(config, bench.folder, bench.video),))
-    with pytest.raises(DatasetError, match="conditioned on vace tensors"):
+    with pytest.raises(DatasetError, match="conditioned on channels and camera tensors"):
         bench.plan(dataset, LatentCache(bench.cache_root))
 
 

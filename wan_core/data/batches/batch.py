@@ -40,6 +40,8 @@ class Batch:
     """file names, for messages"""
     conditioning: Conditioning | None = None
     """float32; None for models that read nothing but text"""
+    loss_mask: Tensor | None = None
+    """(B, 1, F, h, w) float32 weights of the loss; None when every value counts alike"""
 
 
 def pad_text(text: Tensor) -> Tensor:
@@ -109,7 +111,8 @@ class Batches:
         texts = [pad_text(self._text(item)) for item in items]
         names = tuple(item.name for item in items)
         conditioning = stack_conditions([self._condition(item) for item in items])
-        return Batch(torch.stack(latents).float(), torch.stack(texts), names, conditioning)
+        mask = self._loss_mask(items)
+        return Batch(torch.stack(latents).float(), torch.stack(texts), names, conditioning, mask)
 
     def evaluation_items(self, count: int) -> tuple[CacheItem, ...]:
         """The first `count` different items, for the loss on fixed noise."""
@@ -135,6 +138,17 @@ class Batches:
     def _condition(self, item: CacheItem) -> dict[str, Tensor]:
         key, shape = item.condition_key, self._set.latent_shape(item)
         return self._memory.get(f"condition/{key}", lambda: self._cache.read_condition(key, shape)) if key else {}
+
+    def _loss_mask(self, items: Sequence[CacheItem]) -> Tensor | None:
+        if not any(item.mask_key for item in items):
+            return None
+        return torch.stack([self._weights(item) for item in items]).float()
+
+    def _weights(self, item: CacheItem) -> Tensor:
+        key, shape = item.mask_key, self._set.mask_shape(item)
+        if not key:
+            return torch.ones(shape, dtype=torch.bfloat16)
+        return self._memory.get(f"mask/{key}", lambda: {"": self._cache.read_mask(key, shape)})[""]
 
 
 class _Memory:

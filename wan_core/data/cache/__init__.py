@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from .cache_set import CacheItem, CacheSet
-from .keys import CODE_VERSION, condition_key, latent_key, text_key
+from .keys import CODE_VERSION, condition_key, latent_key, mask_key, text_key
 from .latent_cache import TEXT_LENGTH, TEXT_WIDTH, LatentCache
 from .pictures import read_picture, write_picture
+from .speed import EncodingSpeed
 
 __all__ = [
     "CODE_VERSION",
@@ -13,9 +14,11 @@ __all__ = [
     "TEXT_WIDTH",
     "CacheItem",
     "CacheSet",
+    "EncodingSpeed",
     "LatentCache",
     "condition_key",
     "latent_key",
+    "mask_key",
     "read_picture",
     "text_key",
     "write_picture",

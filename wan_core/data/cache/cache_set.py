@@ -20,8 +20,16 @@ __all__ = ["SET_VERSION", "CacheItem", "CacheSet", "latent_space"]
 
 SET_VERSION = 1
 
-_LATER = {"turn": 0, "turns": 1, "weight": 1.0}
+_LATER = {"turn": 0, "turns": 1, "weight": 1.0, "mask_key": ""}
 """fields that items did not always have, with what older sets mean: counted only when they say something else"""
+_ALSO_FIT = {
+    ("first", "first_last"),  # the same channels when the last frame is given too
+    ("first", "inpaint"),
+    ("first_vision", "inpaint_vision"),
+    ("control_mask", "control"),  # tensors given as data before the kinds were told apart
+    ("control_vision", "control"),
+}
+"""(what a model needs, what a set was made for) that go together"""
 _SPACES = {space.name: space for space in (WAN21_LATENTS, WAN22_LATENTS)}
 
 
@@ -59,6 +67,8 @@ class CacheItem(Config):
     """trained in epochs whose number modulo `turns` is `turn`"""
     weight: float = 1.0
     """scales how often it is seen beside other items"""
+    mask_key: str = ""
+    """entry under masks/: weights of the loss; empty where every value counts alike"""
 
     def __post_init__(self) -> None:
         if not is_frame_count(self.num_frames) or min(self.height, self.width, self.repeats, self.turns) < 1:
@@ -124,6 +134,10 @@ class CacheSet(Config):
         frames = space.latent_frames(item.num_frames)
         return (space.channels, frames, item.height // stride, item.width // stride)
 
+    def mask_shape(self, item: CacheItem) -> tuple[int, int, int, int]:
+        """The shape (1, F, h, w) the loss weights of `item` must have."""
+        return (1, *self.latent_shape(item)[1:])
+
     def fingerprint(self) -> str:
         """SHA-256 of what is trained on, hex: names and captions (already in their text keys) and the order of items do
         not count, so renaming files is no new job. Nor do the fields of conditioning where there is none, so sets
@@ -145,8 +159,7 @@ class CacheSet(Config):
                 f"The cache holds {self.latent_space} latents, {model} needs {space.name}. "
                 "Choose the VAE that belongs to the model in VAELoader."
             )
-        # A first-frame model reads the same channels when the last frame is given too.
-        if self.conditioning != kind.name and (kind.name, self.conditioning) != ("first", "first_last"):
+        if self.conditioning != kind.name and (kind.name, self.conditioning) not in _ALSO_FIT:
             raise CacheError(
                 f'The cache was made for a model whose conditioning is "{self.conditioning}", {model} needs '
                 f'"{kind.name}". Connect the model that is trained to WanVideoDataset, and queue CacheLatents again.'

@@ -6,7 +6,7 @@ import hashlib
 import json
 from typing import Any
 
-__all__ = ["CODE_VERSION", "condition_key", "latent_key", "text_key"]
+__all__ = ["CODE_VERSION", "condition_key", "latent_key", "mask_key", "text_key"]
 
 CODE_VERSION = 1
 """Raise it when decoding, resizing or encoding changes what an entry holds: every old entry is then
@@ -34,6 +34,11 @@ def condition_key(
     """
     made_by = {"encoder": encoder_identity, "vision": vision_identity}
     return _digest({"kind": "condition", "of": conditioning, "file": content_digest, "how": transform, **made_by})
+
+
+def mask_key(*, content_digest: str, transform: dict[str, Any]) -> str:
+    """Name of the loss weights that a mask file gives a clip cut as `transform` says; no encoder has a part in it."""
+    return _digest({"kind": "mask", "file": content_digest, "how": transform})
 
 
 def _digest(parts: dict[str, Any]) -> str:

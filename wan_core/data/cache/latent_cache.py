@@ -5,7 +5,8 @@ so an entry is either right or absent: nothing is invalidated, an edited clip si
 key. Written by nodes, read-only to workers. Owns its folder:
 
     latents/<2 hex>/<key>.safetensors      texts/<2 hex>/<key>.safetensors
-    conditions/<2 hex>/<key>.safetensors   sets/<fingerprint>.json   digests.json
+    conditions/<2 hex>/<key>.safetensors   masks/<2 hex>/<key>.safetensors
+    sets/<fingerprint>.json   digests.json
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ TEXT_LENGTH = 512
 TEXT_WIDTH = 4096
 """umT5-XXL feature width (Wan configs: text_dim)."""
 
-_FOLDERS = {"latent": "latents", "text": "texts", "condition": "conditions"}
-_TENSORS = {"latent": ("latent",), "text": ("text",), "condition": CONDITION_TENSORS}
+_FOLDERS = {"latent": "latents", "text": "texts", "condition": "conditions", "mask": "masks"}
+_TENSORS = {"latent": ("latent",), "text": ("text",), "condition": CONDITION_TENSORS, "mask": ("mask",)}
 """what an entry of each kind may hold"""
 _KEY = re.compile(r"^[0-9a-f]{64}$")
 _AGAIN = "Queue CacheLatents again; it re-encodes only what is missing."
@@ -85,6 +86,17 @@ class LatentCache:
             raise self._unusable("condition", key, misfits)
         return tensors
 
+    def read_mask(self, key: str, shape: tuple[int, ...] | None = None) -> Tensor:
+        """The weights (1, F, h, w) bfloat16 of a clip's loss, each in [0, 1]; CacheError unless of `shape`."""
+        tensor = self._read("mask", key)["mask"]
+        if tensor.ndim != 4 or (shape is not None and tuple(tensor.shape) != tuple(shape)):
+            raise self._unusable("mask", key, f"its shape is {list(tensor.shape)}, not {shape}")
+        return tensor
+
+    def write_mask(self, key: str, tensor: Tensor, name: str = "") -> None:
+        """Store loss weights (1, F, h, w) in [0, 1], in bfloat16."""
+        self._write("mask", key, {"mask": tensor}, name)
+
     def write_latent(self, key: str, tensor: Tensor, name: str = "") -> None:
         """Store a normalised latent (C, F, h, w) in bfloat16. `name` is for messages."""
         if tensor.ndim != 4 or tensor.numel() == 0:
@@ -134,6 +146,8 @@ class LatentCache:
                 self.read_latent(key, shape)
             elif kind == "condition":
                 self.read_condition(key, shape)
+            elif kind == "mask":
+                self.read_mask(key, shape)
             else:
                 self.read_text(key)
         except CacheError:
@@ -152,6 +166,8 @@ class LatentCache:
                 bad.append(item.name or item.latent_key)
             if item.condition_key and not self.is_sound("condition", item.condition_key, shape):
                 bad.append(f"the conditioning of {item.name or item.latent_key}")
+            if item.mask_key and not self.is_sound("mask", item.mask_key, cache_set.mask_shape(item)):
+                bad.append(f"the mask of {item.name or item.latent_key}")
             if should_stop is not None and should_stop():
                 return
         bad += [what for key, what in texts.items() if not self.is_sound("text", key)]

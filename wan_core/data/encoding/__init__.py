@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from .encode import EncodingReport, condition_of, encode_missing
+from .condition import condition_of
+from .encode import EncodingReport, encode_missing
 from .plan import EncodingPlan, plan_encoding
 
 __all__ = ["EncodingPlan", "EncodingReport", "condition_of", "encode_missing", "plan_encoding"]

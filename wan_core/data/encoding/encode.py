@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -12,14 +12,15 @@ from torch import Tensor
 from ...errors import CacheError
 from ...model.latents import ImageEncoder, LatentCodec, TextEncoder
 from ...video import VideoProcess
-from ..cache import LatentCache
-from ..conditioning import ConditionKind, given_frames, with_mask
-from ..samples import Progress, Sample, read_sample
+from ..cache import EncodingSpeed, LatentCache
+from ..control_tensors import loss_mask
+from ..samples import Companion, Progress, Sample, read_sample
 from ..sources import TextLengths
-from .plan import ConditionTask, EncodingPlan, LatentTask, TextTask, require_unchanged, stop_if
+from .condition import condition_from_files, mask_pixels
+from .plan import ConditionTask, EncodingPlan, LatentTask, MaskTask, TextTask, require_unchanged, stop_if
 from .text_lengths import TextCounter, length_sentences
 
-__all__ = ["EncodingReport", "condition_of", "encode_missing"]
+__all__ = ["EncodingReport", "encode_missing"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +47,10 @@ class EncodingReport:
     """items of one frame"""
     text_lengths: TextLengths | None = None
     """of the captions encoded this time; None when none was, or the encoder cannot count"""
+    masks_encoded: int = 0
+    masks_reused: int = 0
+    black_masks: tuple[str, ...] = ()
+    """names of clips encoded now whose mask leaves nothing to train"""
 
     def sentences(self) -> str:
         """Plain text for the node."""
@@ -57,10 +62,15 @@ class EncodingReport:
         ]
         if self.conditioning != "none":
             counts = f"{self.conditions_encoded} encoded, {self.conditions_reused} reused"
-            lines.append(f"given frames ({self.conditioning}): {counts}")
-            if self.stills:
+            what = "given frames" if self.conditioning.startswith("first") else "control and mask files"
+            lines.append(f"{what} ({self.conditioning}): {counts}")
+            if self.stills and self.conditioning.startswith("first"):
                 lines.append(f"stills: {self.stills}, each given whole as its own first frame")
         lines += length_sentences(self.text_lengths)
+        if self.masks_encoded or self.masks_reused:
+            lines.append(f"loss masks: {self.masks_encoded} encoded, {self.masks_reused} reused")
+        if self.black_masks:
+            lines.append(f"masks without any white, nothing is trained there: {', '.join(self.black_masks[:8])}")
         lines.append(f"{self.seconds:.1f} s")
         if self.damaged:
             lines.append(f"{self.damaged} damaged cache entries were replaced")
@@ -86,66 +96,100 @@ def encode_missing(
     start = time.monotonic()
     _check_encoders(plan, codec, text_encoder, image_encoder)
     work = [*plan.missing_texts, *_by_clip(plan)]
-    clips = _Clips(video, plan.cache_set.fps)
+    doing = _Doing(plan, cache, codec, text_encoder, image_encoder, _Clips(video, plan.cache_set.fps))
     counter = TextCounter(plan, text_encoder)
     for done, task in enumerate(work, 1):
         stop_if(should_stop)
+        name = doing.text(task) if isinstance(task, TextTask) else doing.clip(task)
         if isinstance(task, TextTask):
-            assert text_encoder is not None
-            name = task.text[:60]
-            cache.write_text(task.key, text_encoder.encode(task.text), name or "the empty prompt")
             counter.add(task)
-        else:
-            assert codec is not None
-            name = task.sample.name
-            if isinstance(task, LatentTask):
-                cache.write_latent(task.key, _encode(task, clips.pixels(task.sample), codec), name)
-            else:
-                given = condition_of(clips.pixels(task.sample), plan.cache_set.kind, codec, image_encoder)
-                cache.write_condition(task.key, given, name)
         if progress is not None:
             progress(done, len(work), name)
+    EncodingSpeed(cache.root).remember(plan.cache_set.latent_space, doing.vae_s, doing.megapixels)
     report = _report(plan, cache.write_set(plan.cache_set), time.monotonic() - start)
-    return replace(report, text_lengths=counter.lengths())
+    return replace(report, black_masks=tuple(doing.black), text_lengths=counter.lengths())
 
 
-def condition_of(
-    pixels: Tensor, kind: ConditionKind, codec: LatentCodec, image_encoder: ImageEncoder | None
-) -> dict[str, Tensor]:
-    """What a clip (F, H, W, 3) in [0, 1] is conditioned on when some of its own frames are given.
+@dataclass
+class _Doing:
+    """Makes and stores one entry after the other; knows how long the VAE took for how much."""
 
-    The frames that are not given are mid grey and go through the VAE with the rest: encoded grey is no zero latent.
-    """
-    latent = codec.encode(given_frames(pixels, kind.frames))
-    tensors = {"channels": with_mask(latent, len(pixels), kind.frames)}
-    if kind.vision:
-        assert image_encoder is not None
-        tensors["image_tokens"] = torch.cat([image_encoder.encode(pixels[frame]) for frame in kind.frames])
-    return tensors
+    plan: EncodingPlan
+    cache: LatentCache
+    codec: LatentCodec | None
+    text_encoder: TextEncoder | None
+    image_encoder: ImageEncoder | None
+    clips: _Clips
+    vae_s: float = 0.0
+    megapixels: float = 0.0
+    black: list[str] = field(default_factory=list[str])
+
+    def text(self, task: TextTask) -> str:
+        """Encode one prompt; returns what progress calls it."""
+        assert self.text_encoder is not None
+        name = task.text[:60]
+        self.cache.write_text(task.key, self.text_encoder.encode(task.text), name or "the empty prompt")
+        return name
+
+    def clip(self, task: LatentTask | ConditionTask | MaskTask) -> str:
+        """Make one entry of a clip; returns its file name."""
+        start, sample = time.monotonic(), task.sample
+        if isinstance(task, MaskTask):
+            self._mask(task)
+            return sample.name
+        assert self.codec is not None
+        if isinstance(task, LatentTask):
+            self.cache.write_latent(task.key, _encode(task, self.clips.pixels(sample), self.codec), sample.name)
+        else:
+            kind = self.plan.cache_set.kind
+            given = condition_from_files(sample, kind, self.clips.pixels, self.codec, self.image_encoder)
+            self.cache.write_condition(task.key, given, sample.name)
+        passes = 1 if isinstance(task, LatentTask) else self.plan.cache_set.kind.vae_passes
+        bucket = sample.bucket
+        self.megapixels += passes * bucket.num_frames * bucket.height * bucket.width / 1e6
+        self.vae_s += time.monotonic() - start
+        return sample.name
+
+    def _mask(self, task: MaskTask) -> None:
+        mask = mask_pixels(task.sample, self.clips.pixels)
+        weights = loss_mask(mask, self.plan.cache_set.space.spatial_stride)
+        self.cache.write_mask(task.key, weights, task.sample.name)
+        if not bool(weights.any()):
+            self.black.append(task.sample.name)
 
 
-def _by_clip(plan: EncodingPlan) -> list[LatentTask | ConditionTask]:
-    """Both tasks of one clip beside each other, so that it is decoded once."""
-    tasks: list[LatentTask | ConditionTask] = [*plan.missing_latents, *plan.missing_conditions]
+def _by_clip(plan: EncodingPlan) -> list[LatentTask | ConditionTask | MaskTask]:
+    """The tasks of one clip beside each other, so that it is decoded once."""
+    tasks: list[LatentTask | ConditionTask | MaskTask] = [
+        *plan.missing_latents,
+        *plan.missing_conditions,
+        *plan.missing_masks,
+    ]
     order = {item.latent_key: place for place, item in enumerate(plan.cache_set.items)}
     order |= {item.condition_key: order[item.latent_key] for item in plan.cache_set.items}
+    order |= {item.mask_key: order[item.latent_key] for item in plan.cache_set.items}
     return sorted(tasks, key=lambda task: order[task.key])
 
 
 class _Clips:
-    """Decodes clips; remembers the last one."""
+    """Decodes clips and the files that go with them; remembers the last clip."""
 
     def __init__(self, video: VideoProcess, fps: float) -> None:
         self._video, self._fps = video, fps
         self._last: tuple[Sample, Tensor] | None = None
 
-    def pixels(self, sample: Sample) -> Tensor:
-        """(F, H, W, 3) float32 in [0, 1]."""
+    def pixels(self, sample: Sample, companion: Companion | None = None) -> Tensor:
+        """(F, H, W, 3) float32 in [0, 1] of a sample, or of a file that goes with it, cut alike."""
+        if companion is not None:
+            return self._decode(sample, companion)
         if self._last is None or self._last[0] is not sample:
-            frames = read_sample(self._video, sample, self._fps)
-            require_unchanged(sample)
-            self._last = sample, torch.from_numpy(frames).float() / 255  # pyright: ignore[reportUnknownMemberType]
+            self._last = sample, self._decode(sample, sample)
         return self._last[1]
+
+    def _decode(self, sample: Sample, file: Sample | Companion) -> Tensor:
+        frames = read_sample(self._video, sample, self._fps, file.path)
+        require_unchanged(file)
+        return torch.from_numpy(frames).float() / 255  # pyright: ignore[reportUnknownMemberType]
 
 
 def _encode(task: LatentTask, pixels: Tensor, codec: LatentCodec) -> Tensor:
@@ -201,5 +245,7 @@ def _report(plan: EncodingPlan, fingerprint: str, seconds: float) -> EncodingRep
         conditioning=plan.cache_set.conditioning,
         conditions_encoded=len(plan.missing_conditions),
         conditions_reused=plan.conditions_reused,
+        masks_encoded=len(plan.missing_masks),
+        masks_reused=plan.masks_reused,
         stills=sum(item.num_frames == 1 for item in items),
     )

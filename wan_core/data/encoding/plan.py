@@ -11,12 +11,13 @@ from typing import Any
 from ...errors import CacheError, DatasetError, Stopped
 from ...files import FileError, file_identity
 from ...model.latents import LatentSpace
-from ..cache import CacheItem, CacheSet, LatentCache, condition_key, latent_key, text_key
+from ...video import shown
+from ..cache import CacheItem, CacheSet, LatentCache, condition_key, latent_key, mask_key, text_key
 from ..conditioning import ConditionKind
 from ..prompts import DEFAULT_NEGATIVE_PROMPT
-from ..samples import Dataset, Sample
+from ..samples import Companion, Dataset, Sample
 
-__all__ = ["ConditionTask", "EncodingPlan", "LatentTask", "TextTask", "plan_encoding"]
+__all__ = ["ConditionTask", "EncodingPlan", "LatentTask", "MaskTask", "TextTask", "plan_encoding"]
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,16 @@ class ConditionTask:
 
 
 @dataclass(frozen=True)
+class MaskTask:
+    """Loss weights of one clip, to be made from the mask beside it."""
+
+    key: str
+    sample: Sample
+    shape: tuple[int, ...]
+    """(1, F, h, w)"""
+
+
+@dataclass(frozen=True)
 class TextTask:
     """One prompt to encode."""
 
@@ -57,13 +68,15 @@ class EncodingPlan:
     texts_reused: int
     missing_conditions: tuple[ConditionTask, ...] = ()
     conditions_reused: int = 0
+    missing_masks: tuple[MaskTask, ...] = ()
+    masks_reused: int = 0
     damaged: int = 0
     """entries that exist but cannot be used; they are among the missing and will be replaced"""
 
     @property
     def is_complete(self) -> bool:
         """True when nothing has to be encoded."""
-        return not (self.missing_latents or self.missing_texts or self.missing_conditions)
+        return not (self.missing_latents or self.missing_texts or self.missing_conditions or self.missing_masks)
 
     @property
     def needs_vae(self) -> bool:
@@ -100,20 +113,23 @@ def plan_encoding(
         for part in dataset.parts:
             for sample in part.samples:
                 stop_if(should_stop)
-                digest = _digest(sample, cache, should_stop)
+                digest = _digest_of(sample, cache, should_stop)
                 how = {**_transform(sample, dataset.fps), "space": space.name}
                 key = latent_key(content_digest=digest, transform=how, encoder_identity=vae_identity)
-                given = ""
-                if kind.frames:
+                given = mask = ""
+                if kind.tensors:
                     given = condition_key(
                         content_digest=digest,
-                        transform=how,
+                        transform=how | _files_given(sample, kind, cache, should_stop),
                         encoder_identity=vae_identity,
                         conditioning=kind.name,
                         vision_identity=vision_identity if kind.vision else "",
                     )
-                samples.setdefault(key, sample)
-                items.append(_item(sample, key, given, text_identity))
+                if sample.mask is not None and part.config.masks_loss:
+                    mask = mask_key(content_digest=_digest_of(sample.mask, cache, should_stop), transform=how)
+                for name in filter(None, (key, given, mask)):
+                    samples.setdefault(name, sample)
+                items.append(_item(sample, key, given, mask, text_identity))
     finally:
         cache.save_digests()
     cache_set = CacheSet(
@@ -131,10 +147,10 @@ def plan_encoding(
 
 
 def _require_makeable(kind: ConditionKind, vision_identity: str) -> None:
-    if not kind.from_clip:
+    if not kind.makeable:
         raise DatasetError(
             f"This model is conditioned on {' and '.join(kind.tensors)} tensors ({kind.name}), which no node makes "
-            "yet. Choose a text-to-video or image-to-video model, or write them with LatentCache.write_condition."
+            "yet. Choose another model, or write them with LatentCache.write_condition."
         )
     if kind.vision and not vision_identity:
         raise CacheError(
@@ -154,6 +170,7 @@ def _compare(
     texts = {cache_set.empty_text_key: "", cache_set.negative_text_key: DEFAULT_NEGATIVE_PROMPT}
     texts.update({item.text_key: item.caption for item in cache_set.items})
     conditions = {item.condition_key: item.latent_key for item in cache_set.items if item.condition_key}
+    masks = {item.mask_key: cache_set.mask_shape(item) for item in cache_set.items if item.mask_key}
     damaged = 0
 
     def is_missing(kind: str, key: str, shape: tuple[int, ...] | None = None) -> bool:
@@ -166,32 +183,34 @@ def _compare(
         return not sound
 
     latents = [
-        LatentTask(key, sample, shapes[key])
-        for key, sample in samples.items()
-        if is_missing("latent", key, shapes[key])
+        LatentTask(key, samples[key], shape) for key, shape in shapes.items() if is_missing("latent", key, shape)
     ]
     given = [
-        ConditionTask(key, samples[clip], shapes[clip])
+        ConditionTask(key, samples[key], shapes[clip])
         for key, clip in conditions.items()
         if is_missing("condition", key, shapes[clip])
     ]
+    weights = [MaskTask(key, samples[key], shape) for key, shape in masks.items() if is_missing("mask", key, shape)]
     prompts = [TextTask(key, text) for key, text in texts.items() if is_missing("text", key)]
     return EncodingPlan(
         tuple(latents),
         tuple(prompts),
         cache_set,
-        latents_reused=len(samples) - len(latents),
+        latents_reused=len(shapes) - len(latents),
         texts_reused=len(texts) - len(prompts),
         missing_conditions=tuple(given),
         conditions_reused=len(conditions) - len(given),
+        missing_masks=tuple(weights),
+        masks_reused=len(masks) - len(weights),
         damaged=damaged,
     )
 
 
-def _item(sample: Sample, key: str, given: str, text_identity: str) -> CacheItem:
+def _item(sample: Sample, key: str, given: str, mask: str, text_identity: str) -> CacheItem:
     return CacheItem(
         latent_key=key,
         condition_key=given,
+        mask_key=mask,
         text_key=text_key(sample.caption, text_identity),
         num_frames=sample.bucket.num_frames,
         height=sample.bucket.height,
@@ -223,22 +242,35 @@ def _transform(sample: Sample, fps: float) -> dict[str, Any]:
     return {"kind": "clip", **size, "num_frames": bucket.num_frames, "fps": fps, "start_s": sample.cut.start_s}
 
 
-def _digest(sample: Sample, cache: LatentCache, should_stop: Callable[[], bool] | None) -> str:
+def _digest_of(file: Sample | Companion, cache: LatentCache, should_stop: Callable[[], bool] | None) -> str:
     try:
-        require_unchanged(sample)
-        return cache.digest_of(sample.path, should_stop)
+        require_unchanged(file)
+        return cache.digest_of(file.path, should_stop)
     except FileError as error:
         stop_if(should_stop)
         raise DatasetError(str(error)) from error
 
 
-def require_unchanged(sample: Sample) -> None:
+def _files_given(
+    sample: Sample, kind: ConditionKind, cache: LatentCache, should_stop: Callable[[], bool] | None
+) -> dict[str, str]:
+    """Digests of the control and mask files that are part of what a sample is conditioned on."""
+    companions = {"control": sample.control, "mask": sample.mask}
+    return {
+        name: _digest_of(file, cache, should_stop)
+        for name, file in companions.items()
+        if file is not None and kind.reads(name)
+    }
+
+
+def require_unchanged(file: Sample | Companion) -> None:
+    name = shown(file.path)
     try:
-        same = file_identity(sample.path) == sample.identity
+        same = file_identity(file.path) == file.identity
     except OSError as error:
-        raise DatasetError(f"{sample.name} is gone since it was scanned. Queue again.") from error
+        raise DatasetError(f"{name} is gone since it was scanned. Queue again.") from error
     if not same:
-        raise DatasetError(f"{sample.name} changed since it was scanned. Queue again.")
+        raise DatasetError(f"{name} changed since it was scanned. Queue again.")
 
 
 def stop_if(should_stop: Callable[[], bool] | None) -> None:

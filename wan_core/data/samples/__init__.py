@@ -6,7 +6,8 @@ from .config import CROPS, FLIPS, MISSING_CAPTIONS, DatasetConfig
 from .dataset import Dataset
 from .pixels import read_sample
 from .report import contact_sheet
-from .sample import Cut, Rejected, Sample, ScanResult
+from .review import dataset_review
+from .sample import Companion, Cut, Rejected, Sample, ScanResult
 from .scan import Progress, scan_files, scan_folder
 from .scan_source import config_of_part, scan_parts
 from .windows import FRAME_EXTRACTIONS, FRAME_ROUNDINGS
@@ -17,6 +18,7 @@ __all__ = [
     "FRAME_EXTRACTIONS",
     "FRAME_ROUNDINGS",
     "MISSING_CAPTIONS",
+    "Companion",
     "Cut",
     "Dataset",
     "DatasetConfig",
@@ -26,6 +28,7 @@ __all__ = [
     "ScanResult",
     "config_of_part",
     "contact_sheet",
+    "dataset_review",
     "read_sample",
     "scan_files",
     "scan_folder",

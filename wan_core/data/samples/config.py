@@ -11,7 +11,7 @@ from ..bucket import frames_sentence, is_frame_count
 from ..conditioning import condition_named
 from .windows import FRAME_EXTRACTIONS, FRAME_ROUNDINGS, round_frames
 
-__all__ = ["CROPS", "FLIPS", "MISSING_CAPTIONS", "DatasetConfig"]
+__all__ = ["CROPS", "FLIPS", "MASK_USES", "MISSING_CAPTIONS", "DatasetConfig"]
 
 MISSING_CAPTIONS = ("refuse", "skip the file", "empty caption")
 CROPS = ("center", "random", "none")
@@ -22,6 +22,7 @@ _FRAME_CHOICES = {
     "crop": CROPS,
     "horizontal_flip": FLIPS,
 }
+MASK_USES = ("off", "loss", "condition", "both")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,9 +89,17 @@ class DatasetConfig(Config):
     scene_threshold: float = 27.0
     """how different two frames must be to be a cut, as in PySceneDetect's ContentDetector"""
 
+    # ---- given: masks beside the clips
+    mask_use: str = "off"
+    """off; loss: only what is white in clip_mask.* or mask/clip.* is trained; condition: VACE and Fun-InP read it as
+    what they are to paint; both
+    """
+
     def __post_init__(self) -> None:
         condition_named(self.conditioning)
         self._check_frames()
+        if self.mask_use not in MASK_USES:
+            raise ConfigError(f"mask_use is {self.mask_use[:40]!r}. Use one of: {', '.join(MASK_USES)}.")
         for name in ("width", "height"):
             self._check_side(name, getattr(self, name))
         if not 1 <= self.fps <= 120:
@@ -139,6 +148,16 @@ class DatasetConfig(Config):
                 raise ConfigError(f"{name} is {getattr(self, name)}. Set it between 1 and {most}.")
         if not 1 <= self.scene_threshold <= 255:
             raise ConfigError(f"scene_threshold is {self.scene_threshold:g}. Set it between 1 and 255; 27 is usual.")
+
+    @property
+    def masks_loss(self) -> bool:
+        """True when masks weigh the loss."""
+        return self.mask_use in ("loss", "both")
+
+    @property
+    def masks_condition(self) -> bool:
+        """True when masks are part of what the model reads."""
+        return self.mask_use in ("condition", "both")
 
     def _check_side(self, name: str, value: int) -> None:
         multiple = self.size_multiple

@@ -7,7 +7,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...errors import DatasetError
-from ..conditioning import ConditionKind, condition_named
+from ..conditioning import ConditionKind
+from .companion import kind_of
 from .scan import Sample, ScanResult
 
 __all__ = ["Dataset"]
@@ -29,6 +30,11 @@ class Dataset:
                         f"Datasets {both} differ in {name} ({first} and {here}). "
                         "Connect the same model to both dataset nodes."
                     )
+            if kind_of(part.config) != self.kind:
+                raise DatasetError(
+                    f"Datasets {self.parts[0].config.folder!r} and {part.config.folder!r} differ in whether the model "
+                    "reads masks. Set mask_use of both to the same."
+                )
 
     def __repr__(self) -> str:
         kinds = [sample.kind for sample in self.samples]
@@ -42,7 +48,12 @@ class Dataset:
     @property
     def kind(self) -> ConditionKind:
         """What the model reads beside the latent and the caption of each sample."""
-        return condition_named(self.parts[0].config.conditioning)
+        return kind_of(self.parts[0].config)
+
+    @property
+    def masks_loss(self) -> bool:
+        """True when masks beside the clips weigh the loss."""
+        return any(part.config.masks_loss for part in self.parts)
 
     @property
     def fps(self) -> float:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from ...errors import DatasetError
 from ...video import Framing, VideoProcess
 from .caption_report import caption_lines
+from .companion_report import companion_lines
 from .cut_report import asked_frames, one_per_file, window_lines
 from .scan import Sample, ScanResult
 
@@ -42,6 +43,7 @@ def scan_report(result: ScanResult) -> str:
         combed = _names(s.name for s in samples if s.info.interlaced)
         lines.append(f"interlaced, so combs will be learned (ffmpeg -vf yadif removes them): {combed}")
     lines += caption_lines(config, result.samples)
+    lines += companion_lines(result)
     if config.num_repeats > 1:
         lines.append(f"repeats: each {config.num_repeats} times in an epoch")
     if config.weight != 1:

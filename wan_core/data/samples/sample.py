@@ -10,7 +10,7 @@ from ..bucket import Bucket
 from ..sources import Rejected
 from .config import DatasetConfig
 
-__all__ = ["Cut", "Rejected", "Sample", "ScanResult"]
+__all__ = ["Companion", "Cut", "Rejected", "Sample", "ScanResult"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +23,15 @@ class Cut:
     """seconds from the first frame of the file"""
     framing: Framing = Framing()
     """which part of the picture, and whether it is mirrored"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Companion:
+    """A control or mask video that is cut exactly like the sample it goes with."""
+
+    path: Path
+    identity: tuple[str, int, int, int]
+    """path, size, mtime_ns and inode when it was scanned"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +59,8 @@ class Sample:
     """how many its file has; more than one only where cuts were looked for"""
     weight: float = 1.0
     """scales how often it is seen"""
+    control: Companion | None = None
+    mask: Companion | None = None
 
     @property
     def kind(self) -> str:

@@ -19,8 +19,10 @@ from ..sources import (
     MediaFile,
     files_of_folder,
     read_caption,
+    with_companions,
 )
 from .caption_turns import captions_of, source_of_caption, with_captions, without_captionless
+from .companion import accompanied, wanted_companions
 from .config import DatasetConfig
 from .cutting import MAX_PIECES, Piece, TooMany, TooShort, TooSmall, cut_file
 from .sample import Rejected, Sample, ScanResult
@@ -82,10 +84,11 @@ def scan_files(
     """
     samples: list[Sample] = []
     rejected = list(rejected)
+    files = with_companions(files, wanted_companions(config))
     for number, file in enumerate(files):
         if should_stop is not None and should_stop():
             raise Stopped(f"Stopped while scanning {source}.")
-        found = _look_at(file, config, video, allowed)
+        found = accompanied(_look_at(file, config, video, allowed), file, config, video, allowed)
         if isinstance(found, Rejected):
             rejected.append(found)
         else:

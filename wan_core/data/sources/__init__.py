@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .captions import LINK_OUTSIDE, caption_with_prefix, caption_with_trigger, read_caption
 from .columns import Columns
+from .companions import with_companions
 from .folders import allowed_file, allowed_folder, list_folders, named_roots, read_roots
 from .media_file import (
     CLIP_SUFFIXES,
@@ -53,4 +54,5 @@ __all__ = [
     "read_roots",
     "source_fingerprint",
     "tag_orders",
+    "with_companions",
 ]

@@ -13,6 +13,7 @@ from ...video import shown
 
 __all__ = [
     "CLIP_SUFFIXES",
+    "COMPANION_FOLDERS",
     "OTHER_SUFFIXES",
     "STILL_SUFFIXES",
     "MediaFile",
@@ -48,6 +49,10 @@ OTHER_SUFFIXES = frozenset(
 """Media that is not read: named in the report instead of ignored."""
 
 
+COMPANION_FOLDERS = {"control": "control", "controls": "control", "mask": "mask", "masks": "mask"}
+"""folders beside clips whose files go with the clips of the same name, and as what"""
+
+
 @dataclass(frozen=True, kw_only=True)
 class MediaFile:
     """One file that a dataset names."""
@@ -60,9 +65,9 @@ class MediaFile:
     weight: float = 1.0
     """multiplies the weight of its dataset"""
     control: Path | None = None
-    """the control video or picture that belongs to it"""
+    """control video of VACE and Fun-Control models; None: looked for beside the file where one is needed"""
     mask: Path | None = None
-    """the loss mask that belongs to it: white is trained, black is not"""
+    """mask video or picture; None: looked for beside the file where masks are used"""
     name: str = ""
     """what messages call it; empty: the name of the file"""
     more_captions: tuple[str, ...] = ()
@@ -85,11 +90,15 @@ class Rejected:
 
 
 def folder_fingerprint(folder: Path) -> str:
-    """Changes when a file of the folder is added, removed, edited or replaced; reads no content."""
+    """Changes when a file of the folder (or of its folders of control and mask videos) is added, removed, edited or
+    replaced; reads no content.
+    """
     digest = hashlib.sha256()
-    for entry in sorted(os.scandir(folder), key=lambda e: e.name):
-        if entry.is_file():
-            digest.update(repr(file_identity(Path(entry.path))).encode("utf-8", "surrogatepass"))
+    beside = (folder / name for name in COMPANION_FOLDERS)
+    for place in (folder, *(place for place in beside if place.is_dir())):
+        for entry in sorted(os.scandir(place), key=lambda e: e.name):
+            if entry.is_file():
+                digest.update(repr(file_identity(Path(entry.path))).encode("utf-8", "surrogatepass"))
     return digest.hexdigest()
 
 

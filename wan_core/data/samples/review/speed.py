@@ -1,0 +1,47 @@
+"""What cutting clips to the model's frame rate does to motion, where rates differ by a fifth or more.
+
+Frames are taken by their times, so a clip keeps the speed at which it plays; only how many of its frames are seen
+changes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from ..sample import Sample
+from .files import one_per_file
+
+__all__ = ["speed_lines"]
+
+DIFFERENT = 1.2
+"""ratio of frame rates from which it is said"""
+
+
+def speed_lines(samples: Sequence[Sample], fps: float) -> list[str]:
+    """Sentences for the report; none when every clip is near the model's rate."""
+    rates = [sample.info.fps for sample in one_per_file(samples) if sample.kind == "clip"]
+    fast = [rate for rate in rates if rate >= fps * DIFFERENT]
+    slow = [rate for rate in rates if 0 < rate <= fps / DIFFERENT]
+    lines: list[str] = []
+    if fast:
+        kept = f"{fps / max(fast):.0%} to {fps / min(fast):.0%}" if max(fast) > min(fast) else f"{fps / fast[0]:.0%}"
+        lines.append(
+            f"faster than the model's {fps:g} fps: {_tally(fast)} fps. They play at the same speed; {kept} of their "
+            "frames are used, the others dropped."
+        )
+    if slow:
+        lines.append(
+            f"slower than the model's {fps:g} fps: {_tally(slow)} fps. They play at the same speed; frames are shown "
+            f"up to {fps / min(slow):.1f} times, and the model learns to stutter. Leave them out, or interpolate them."
+        )
+    if lines:
+        lines.append(
+            "If one of them plays too slow or too fast in a player, its stated frame rate is wrong: write it again."
+        )
+    return lines
+
+
+def _tally(rates: list[float]) -> str:
+    counts = Counter(f"{rate:.4g}" for rate in rates)
+    return ", ".join(f"{rate} ({number})" for rate, number in counts.most_common(6))

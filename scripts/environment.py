@@ -58,7 +58,7 @@ NOT_NEEDED = {
 }
 # What this ComfyUI imports without listing it.
 UNLISTED = ("requests",)
-TEST_PACKAGES = ("pytest", "pytest-xdist", "ruff", "playwright", "diffusers", "gguf")
+TEST_PACKAGES = ("pytest", "pytest-xdist", "ruff", "playwright", "diffusers", "gguf", "zstandard")
 
 # torchvision from a package index is built for a CUDA torch; under a CPU torch its import dies for want of two operator
 # schemas. A finder waits for the name `torchvision`, declares the two and steps aside. It does nothing on a CUDA build.

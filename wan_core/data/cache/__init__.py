@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from .cache_set import CacheItem, CacheSet
 from .keys import CODE_VERSION, condition_key, latent_key, text_key
+from .kinds import Stored
 from .latent_cache import TEXT_LENGTH, TEXT_WIDTH, LatentCache
+from .packing import clean_leftovers, pack_entries
 from .pictures import read_picture, write_picture
 
 __all__ = [
@@ -14,8 +16,11 @@ __all__ = [
     "CacheItem",
     "CacheSet",
     "LatentCache",
+    "Stored",
+    "clean_leftovers",
     "condition_key",
     "latent_key",
+    "pack_entries",
     "read_picture",
     "text_key",
     "write_picture",

@@ -37,6 +37,28 @@ __all__ = [
 ]
 
 RUN_VERSION = 1
+_TRAIN_FROM_THE_START = frozenset(
+    [
+        "learning_rate",
+        "batch_size",
+        "gradient_accumulation_steps",
+        "optimizer",
+        "weight_decay",
+        "adam_beta1",
+        "adam_beta2",
+        "adam_epsilon",
+        "max_grad_norm",
+        "lr_scheduler",
+        "lr_warmup_steps",
+        "timestep_sampling",
+        "discrete_flow_shift",
+        "sigmoid_scale",
+        "caption_dropout",
+        "expert",
+        "seed",
+    ]
+)
+"""settings that are in every job's identity; later ones only where they differ from their default"""
 _LONGEST_NAME = 95
 """leaves room for a suffix such as _002 and a step such as _000250 in published names"""
 
@@ -92,10 +114,12 @@ class RunConfig(Config):
             "save_dtype",
             "gradient_checkpointing",  # the same gradients to the last bit
             "max_bad_steps",
+            "prefetch_batches",
         ):
             data["train"].pop(key)
-        if self.train.first_frame_conditioning_p == TrainConfig().first_frame_conditioning_p:
-            data["train"].pop("first_frame_conditioning_p")  # jobs from before there was such a setting stay themselves
+        # Jobs from before there was a setting stay themselves while it is as it was without it.
+        usual = TrainConfig().to_dict()
+        data["train"] = {k: v for k, v in data["train"].items() if k in _TRAIN_FROM_THE_START or v != usual[k]}
         data["model"].pop("base_file")
         data["model"].pop("low_noise_file")  # a run trains one model
         # Several ranks make a larger batch; a split of blocks changes nothing.

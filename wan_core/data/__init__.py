@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .batches import Batch, Batches, pad_text
+from .batches import BUCKET_SAMPLINGS, Batch, Batches, BatchReader, pad_text
 from .bucket import Bucket, assign_bucket, nearest_frames
 from .cache import (
     TEXT_LENGTH,
@@ -48,11 +48,13 @@ from .sources import (
 )
 
 __all__ = [
+    "BUCKET_SAMPLINGS",
     "CONDITION_TENSORS",
     "DEFAULT_NEGATIVE_PROMPT",
     "TEXT_LENGTH",
     "TEXT_WIDTH",
     "Batch",
+    "BatchReader",
     "Batches",
     "Bucket",
     "CacheItem",

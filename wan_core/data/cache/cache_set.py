@@ -20,7 +20,7 @@ __all__ = ["SET_VERSION", "CacheItem", "CacheSet", "latent_space"]
 
 SET_VERSION = 1
 
-_LATER = {"turn": 0, "turns": 1}
+_LATER = {"turn": 0, "turns": 1, "weight": 1.0}
 """fields that items did not always have, with what older sets mean: counted only when they say something else"""
 _SPACES = {space.name: space for space in (WAN21_LATENTS, WAN22_LATENTS)}
 
@@ -57,12 +57,19 @@ class CacheItem(Config):
     turn: int = 0
     turns: int = 1
     """trained in epochs whose number modulo `turns` is `turn`"""
+    weight: float = 1.0
+    """scales how often it is seen; 0.5 every second epoch"""
 
     def __post_init__(self) -> None:
         if not is_frame_count(self.num_frames) or min(self.height, self.width, self.repeats, self.turns) < 1:
             raise ConfigError(
                 f"{self.name or self.latent_key} has impossible sizes: {self.width}x{self.height}, "
                 f"{self.num_frames} frames, {self.repeats} repeats. Run CacheLatents again."
+            )
+        if not (0 <= self.turn < self.turns and 1e-4 <= self.weight <= 1e4):
+            raise ConfigError(
+                f"{self.name or self.latent_key} would never be trained rightly: turn {self.turn} of {self.turns}, "
+                f"weight {self.weight:g}. Set its weight between 0.0001 and 10000."
             )
 
     @property

@@ -15,6 +15,7 @@ from tests.support.tiny_run import TinyRun, make_run
 from wan_core.control import SignalControl
 from wan_core.errors import ConfigError
 from wan_core.job import run_job
+from wan_core.load import ModelPlan
 from wan_core.lora import LoraConfig
 from wan_core.placement import PlacementConfig
 from wan_core.precision import PrecisionPolicy, QuantizeConfig

@@ -106,23 +106,29 @@ class Trainer:
             between_steps(self.step)
 
     def evaluate(self) -> Evaluated | None:
-        """Loss on fixed clips, noise and timesteps; the same numbers for every run on these clips."""
+        """Loss on fixed clips, noise and timesteps; the same numbers for every run on these clips. Held-out clips bring
+        their own noise and timesteps; training clips stand in where none are held out.
+        """
         items = self.batches.evaluation_items(self.config.eval_items)
         if not items or not self.config.eval_timesteps:
             return None
         self.model.train(False)
-        sums = dict.fromkeys(self.config.eval_timesteps, 0.0)
+        known = self.batches.evaluation_noise(items[0]) or self.config.eval_timesteps
         low, high = self._sigma_range
-        timesteps = [t for t in sums if low <= t / 1000 <= high] or [500 * (low + high)]
+        timesteps = [t for t in dict.fromkeys(known) if low <= t / 1000 <= high] or [500 * (low + high)]
         sums = dict.fromkeys(timesteps, 0.0)
         done, total = 0, len(items) * len(timesteps)
         try:
             for item in items:
                 batch = self.batches.load([item])
                 given = self._given(batch.latents, "evaluation", item.latent_key)
+                stored = self.batches.evaluation_noise(item)
                 for timestep in timesteps:
                     self._raise_if_stopped()
-                    noise = draw_noise(batch.latents.shape, seeded_generator("evaluation", item.latent_key, timestep))
+                    noise = stored[timestep][None] if timestep in stored else None
+                    if noise is None:
+                        draw = seeded_generator("evaluation", item.latent_key, timestep)
+                        noise = draw_noise(batch.latents.shape, draw)
                     sigma = torch.tensor([timestep / 1000])
                     noised = noise_batch(batch, noise, sigma, batch.texts, self._device, given)
                     with torch.no_grad():

@@ -1,8 +1,8 @@
 """How often each item of a set is seen in each epoch: turns, weights and repeats in whole numbers, without any state.
 
 An item with turns T has a say only in epochs e with e mod T = turn; its k-th such epoch is k = e // T. Repeats times
-weight is a fraction p / q; the item is seen floor(((k + 1) p + s) / q) - floor((k p + s) / q) times, with s from a hash,
-so that any q of its epochs in a row show it exactly p times, and not all items at once.
+weight is a fraction p / q; the item is seen floor(((k + 1) p + s) / q) - floor((k p + s) / q) times, with s from a
+hash, so that any q of its epochs in a row show it exactly p times, and not all items at once.
 """
 
 from __future__ import annotations

@@ -118,9 +118,15 @@ class Batches:
         return Batch(torch.stack(latents).float(), texts, names, conditioning)
 
     def evaluation_items(self, count: int) -> tuple[CacheItem, ...]:
-        """The first `count` different items, for the loss on fixed noise."""
-        distinct = {(item.latent_key, item.text_key): item for item in reversed(self._items)}
+        """The first `count` different items for the loss on fixed noise: held-out ones where there are any."""
+        held_out = sorted(self._set.held_out, key=lambda item: (item.latent_key, item.text_key))
+        distinct = {(item.latent_key, item.text_key): item for item in reversed(held_out or self._items)}
         return tuple(reversed(distinct.values()))[:count]
+
+    def evaluation_noise(self, item: CacheItem) -> dict[float, Tensor]:
+        """The stored noise (C, F, h, w) float32 of a held-out item by timestep; empty for a trained one."""
+        key = item.evaluation_key
+        return self._cache.read_evaluation(key, self._set.latent_shape(item)) if key else {}
 
     def _latent(self, item: CacheItem) -> Tensor:
         key, shape = item.latent_key, self._set.latent_shape(item)

@@ -8,6 +8,7 @@ from .kinds import Stored
 from .latent_cache import TEXT_LENGTH, TEXT_WIDTH, LatentCache
 from .packing import clean_leftovers, pack_entries
 from .pictures import read_picture, write_picture
+from .upkeep import CacheStats, CheckReport, TrimReport, check_entries, removals_seen, stats_of, trim
 
 __all__ = [
     "CODE_VERSION",
@@ -15,13 +16,20 @@ __all__ = [
     "TEXT_WIDTH",
     "CacheItem",
     "CacheSet",
+    "CacheStats",
+    "CheckReport",
     "LatentCache",
     "Stored",
+    "TrimReport",
+    "check_entries",
     "clean_leftovers",
     "condition_key",
     "latent_key",
     "pack_entries",
     "read_picture",
+    "removals_seen",
+    "stats_of",
     "text_key",
+    "trim",
     "write_picture",
 ]

@@ -86,6 +86,15 @@ class LatentCache:
             raise self._unusable("condition", key, misfits)
         return tensors
 
+    def read_evaluation(self, key: str, latent_shape: tuple[int, ...] | None = None) -> dict[float, Tensor]:
+        """The noise (C, F, h, w) float32 of a held-out clip by timestep; CacheError unless whole and of its size."""
+        tensors = self.read_tensors("evaluation", key)
+        noise, timesteps = tensors.get("noise"), tensors.get("timesteps")
+        shape = None if noise is None else tuple(noise.shape[1:])
+        if noise is None or timesteps is None or len(noise) != len(timesteps) or latent_shape not in (None, shape):
+            raise self._unusable("evaluation", key, f"it does not fit a latent of shape {latent_shape}")
+        return dict(zip(timesteps.tolist(), noise, strict=True))
+
     def write_latent(self, key: str, tensor: Tensor, name: str = "", stored: Stored | None = None) -> None:
         """Store a normalised latent (C, F, h, w), in bfloat16 unless `stored` says so. `name` is for messages."""
         if tensor.ndim != 4 or tensor.numel() == 0:
@@ -138,6 +147,8 @@ class LatentCache:
                 self.read_latent(key, shape)
             elif kind == "condition":
                 self.read_condition(key, shape)
+            elif kind == "evaluation":
+                self.read_evaluation(key, shape)
             else:
                 self.read_text(key)
         except CacheError:
@@ -149,7 +160,7 @@ class LatentCache:
         bad: list[str] = []
         texts = {cache_set.empty_text_key: "the empty prompt"}
         texts[cache_set.negative_text_key] = "the default negative prompt"
-        for item in cache_set.items:
+        for item in cache_set.all_items:
             texts.setdefault(item.text_key, f"the caption of {item.name}")
             shape = cache_set.latent_shape(item)
             if not self.is_sound("latent", item.latent_key, shape):

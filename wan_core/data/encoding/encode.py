@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -15,7 +15,9 @@ from ...video import VideoProcess
 from ..cache import LatentCache
 from ..conditioning import ConditionKind, given_frames, with_mask
 from ..samples import Progress, Sample
+from .held_out import write_evaluations
 from .plan import ConditionTask, EncodingPlan, LatentTask, TextTask, require_unchanged, stop_if
+from .tidy import tidy
 
 __all__ = ["EncodingReport", "condition_of", "encode_missing"]
 
@@ -42,6 +44,10 @@ class EncodingReport:
     conditions_reused: int = 0
     stills: int = 0
     """items of one frame"""
+    held_out: int = 0
+    """further clips that are not trained but evaluated"""
+    upkeep: str = ""
+    """what was done for the cache itself"""
 
     def sentences(self) -> str:
         """Plain text for the node."""
@@ -56,9 +62,13 @@ class EncodingReport:
             lines.append(f"given frames ({self.conditioning}): {counts}")
             if self.stills:
                 lines.append(f"stills: {self.stills}, each given whole as its own first frame")
+        if self.held_out:
+            lines.append(f"held out for evaluation: {self.held_out}")
         lines.append(f"{self.seconds:.1f} s")
         if self.damaged:
             lines.append(f"{self.damaged} damaged cache entries were replaced")
+        if self.upkeep:
+            lines.append(self.upkeep)
         return "\n".join(lines)
 
 
@@ -72,8 +82,11 @@ def encode_missing(
     video: VideoProcess,
     progress: Progress | None = None,
     should_stop: Callable[[], bool] | None = None,
+    in_use: Collection[str] = (),
 ) -> EncodingReport:
-    """Encode what is missing, one text or clip at a time, then store the set.
+    """Encode what is missing, one text or clip at a time, then store the set and look after the cache.
+
+    `in_use` names sets and entries that a size limit must not evict, beside this set.
 
     An encoder may be None when nothing is missing on its side. Raises Stopped between two units of
     work.
@@ -84,21 +97,26 @@ def encode_missing(
     clips = _Clips(video, plan.cache_set.fps)
     for done, task in enumerate(work, 1):
         stop_if(should_stop)
+        stored = plan.stored.get(task.key)
         if isinstance(task, TextTask):
             assert text_encoder is not None
             name = task.text[:60]
-            cache.write_text(task.key, text_encoder.encode(task.text), name or "the empty prompt")
+            cache.write_text(task.key, text_encoder.encode(task.text), name or "the empty prompt", stored)
         else:
             assert codec is not None
             name = task.sample.name
             if isinstance(task, LatentTask):
-                cache.write_latent(task.key, _encode(task, clips.pixels(task.sample), codec), name)
+                cache.write_latent(task.key, _encode(task, clips.pixels(task.sample), codec), name, stored)
             else:
                 given = condition_of(clips.pixels(task.sample), plan.cache_set.kind, codec, image_encoder)
-                cache.write_condition(task.key, given, name)
+                cache.write_condition(task.key, given, name, stored)
         if progress is not None:
             progress(done, len(work), name)
-    return _report(plan, cache.write_set(plan.cache_set), time.monotonic() - start)
+    write_evaluations(cache, plan.cache_set)
+    fingerprint = cache.write_set(plan.cache_set)
+    report = _report(plan, fingerprint, time.monotonic() - start)
+    upkeep = tidy(cache, fingerprint, limit_gb=plan.cache_limit_gb, in_use=in_use, should_stop=should_stop)
+    return replace(report, upkeep=upkeep)
 
 
 def condition_of(
@@ -119,8 +137,8 @@ def condition_of(
 def _by_clip(plan: EncodingPlan) -> list[LatentTask | ConditionTask]:
     """Both tasks of one clip beside each other, so that it is decoded once."""
     tasks: list[LatentTask | ConditionTask] = [*plan.missing_latents, *plan.missing_conditions]
-    order = {item.latent_key: place for place, item in enumerate(plan.cache_set.items)}
-    order |= {item.condition_key: order[item.latent_key] for item in plan.cache_set.items}
+    order = {item.latent_key: place for place, item in enumerate(plan.cache_set.all_items)}
+    order |= {item.condition_key: order[item.latent_key] for item in plan.cache_set.all_items}
     return sorted(tasks, key=lambda task: order[task.key])
 
 
@@ -197,4 +215,5 @@ def _report(plan: EncodingPlan, fingerprint: str, seconds: float) -> EncodingRep
         conditions_encoded=len(plan.missing_conditions),
         conditions_reused=plan.conditions_reused,
         stills=sum(item.num_frames == 1 for item in items),
+        held_out=len(plan.cache_set.held_out),
     )

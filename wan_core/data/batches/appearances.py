@@ -26,13 +26,15 @@ class Appearances:
     """The counts of some items."""
 
     def __init__(self, items: Sequence[CacheItem], seed: int) -> None:
-        rates = [_rate(item) for item in items]
-        self._p = np.array([p for p, _ in rates], np.int64)
-        self._q = np.array([q for _, q in rates], np.int64)
-        self._turn = np.array([item.turn for item in items], np.int64)
-        self._turns = np.array([item.turns for item in items], np.int64)
-        phases = [_phase(item, q, seed) if q > 1 else 0 for item, (_, q) in zip(items, rates, strict=True)]
-        self._s = np.array(phases, np.int64)
+        count = len(items)
+        self._p = np.fromiter((item.repeats for item in items), np.int64, count)
+        self._turn = np.fromiter((item.turn for item in items), np.int64, count)
+        self._turns = np.fromiter((item.turns for item in items), np.int64, count)
+        self._q, self._s = np.ones(count, np.int64), np.zeros(count, np.int64)
+        for place, item in enumerate(items):
+            if item.weight != 1.0:
+                self._p[place], self._q[place] = _rate(item)
+                self._s[place] = _phase(item, int(self._q[place]), seed)
         self.constant = bool((self._q == 1).all() and (self._turns == 1).all())
         """True when every epoch shows the same"""
 
@@ -53,8 +55,6 @@ class Appearances:
 
 
 def _rate(item: CacheItem) -> tuple[int, int]:
-    if item.weight == 1.0:
-        return item.repeats, 1
     rate = item.repeats * Fraction(item.weight).limit_denominator(_FINEST)
     return max(1, rate.numerator), rate.denominator
 

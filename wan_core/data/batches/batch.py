@@ -6,11 +6,13 @@ Reads entries through LatentCache; knows nothing of noise, devices or the model.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -172,8 +174,14 @@ def _size(tensors: dict[str, Tensor]) -> int:
 
 
 def _padded(texts: Sequence[Tensor]) -> Tensor:
-    """`pad_text` of several as one batch, each value written once: eight megabytes a text are worth it."""
-    batch = torch.zeros(len(texts), TEXT_LENGTH, texts[0].shape[1])
+    """`pad_text` of several as one batch. Each value is written once, and zeros not at all: they are pages of the
+    system that nobody touched (torch.zeros writes all 8 MB of a text). Aligned as torch does, so sums stay the same.
+    """
+    shape = (len(texts), TEXT_LENGTH, texts[0].shape[1])
+    size = 4 * math.prod(shape)
+    raw = np.zeros(size + 64, np.uint8)
+    start = -raw.ctypes.data % 64
+    batch = torch.from_numpy(raw[start : start + size].view(np.float32)).view(shape)  # pyright: ignore
     for row, text in zip(batch, texts, strict=True):
         row[: text.shape[0]] = text
     return batch

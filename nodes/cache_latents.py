@@ -7,8 +7,9 @@ from typing import Any
 from comfy import model_management as mm
 from comfy_api.latest import io
 
-from ..wan_core.data import Dataset, EncodingPlan, encode_missing, plan_encoding
+from ..wan_core.data import Dataset, EncodingPlan, encode_missing, plan_encoding, removals_seen
 from ..wan_core.model import WAN21_LATENTS, WAN22_LATENTS, LatentSpace
+from ..wan_core.run import cache_names_in_use
 from ..wan_core.video import VideoProcess
 from . import folders
 from .codecs import ComfyImageEncoder, ComfyTextEncoder, ComfyVae
@@ -56,9 +57,9 @@ class CacheLatents(io.ComfyNode):
 
     @classmethod
     def fingerprint_inputs(cls, **_: object) -> object:
-        """Changes when somebody deletes the cache, so that the node looks again."""
+        """Changes when somebody deletes the cache or entries were evicted, so that the node looks again."""
         parts = (folders.cache().root / name for name in ("latents", "texts", "conditions", "masks"))
-        return [part.stat().st_ino if part.is_dir() else 0 for part in parts]
+        return [*(part.stat().st_ino if part.is_dir() else 0 for part in parts), removals_seen(folders.cache())]
 
     @classmethod
     def check_lazy_status(
@@ -99,6 +100,7 @@ class CacheLatents(io.ComfyNode):
                 video=video,
                 progress=show,
                 should_stop=mm.processing_interrupted,
+                in_use=cache_names_in_use(folders.runs_folder()) if plan.cache_limit_gb else (),
             )
         progress.say(f"{report.latents_encoded} encoded, {report.latents_reused} reused", now=True)
         handle = CacheHandle(report.fingerprint, plan.cache_set, report, current_prompt_id())

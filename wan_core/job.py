@@ -180,6 +180,7 @@ class _Session:
             batch_size=config.train.batch_size,
             rank=self.group.rank,
             world=self.group.world,
+            bucket_sampling=config.train.bucket_sampling,
         )
         self.trainer = Trainer(
             self.model,

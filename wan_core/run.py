@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ __all__ = [
     "RunConfig",
     "RunDecision",
     "RunStatus",
+    "cache_names_in_use",
     "choose_run",
     "prepare_run",
     "read_run",
@@ -37,6 +39,12 @@ __all__ = [
 ]
 
 RUN_VERSION = 1
+_TRAIN_FROM_THE_START = (
+    *("learning_rate", "batch_size", "gradient_accumulation_steps", "optimizer", "weight_decay", "adam_beta1"),
+    *("adam_beta2", "adam_epsilon", "max_grad_norm", "lr_scheduler", "lr_warmup_steps", "timestep_sampling"),
+    *("discrete_flow_shift", "sigmoid_scale", "caption_dropout", "expert", "seed"),
+)
+"""settings that are in every job's identity; later ones only where they differ from their default"""
 _LONGEST_NAME = 95
 """leaves room for a suffix such as _002 and a step such as _000250 in published names"""
 
@@ -92,10 +100,12 @@ class RunConfig(Config):
             "save_dtype",
             "gradient_checkpointing",  # the same gradients to the last bit
             "max_bad_steps",
+            "prefetch_batches",
         ):
             data["train"].pop(key)
-        if self.train.first_frame_conditioning_p == TrainConfig().first_frame_conditioning_p:
-            data["train"].pop("first_frame_conditioning_p")  # jobs from before there was such a setting stay themselves
+        # Jobs from before there was a setting stay themselves while it is as it was without it.
+        usual = TrainConfig().to_dict()
+        data["train"] = {k: v for k, v in data["train"].items() if k in _TRAIN_FROM_THE_START or v != usual[k]}
         data["model"].pop("base_file")
         data["model"].pop("low_noise_file")  # a run trains one model
         # Several ranks make a larger batch; a split of blocks changes nothing.
@@ -162,6 +172,22 @@ def read_status(directory: Path) -> RunStatus:
 
 def write_status(directory: Path, status: RunStatus) -> None:
     atomic_write_json(directory / "status.json", status.to_dict())
+
+
+def cache_names_in_use(runs: Path) -> dict[str, str]:
+    """Every cache name that the unfinished runs below `runs` mention (their set, their preview prompts), with the name
+    of a run that does. What cannot be read counts as unfinished.
+    """
+    found: dict[str, str] = {}
+    for file in sorted(runs.glob("*/run.json")):
+        try:
+            if read_status(file.parent).state == "done":
+                continue
+            text = file.read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            continue
+        found |= dict.fromkeys(re.findall(r"\b[0-9a-f]{64}\b", text), file.parent.name)
+    return found
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from tests.support.tiny_run import TinyRun, make_run
 from wan_core.control import SignalControl
 from wan_core.errors import ConfigError
 from wan_core.job import run_job
+from wan_core.load import ModelPlan
 from wan_core.lora import LoraConfig
 from wan_core.placement import PlacementConfig
 from wan_core.precision import PrecisionPolicy, QuantizeConfig
@@ -57,6 +58,7 @@ SAME_JOB: dict[str, Change] = {
     "preview cadence": train_with(preview_every_n_steps=9),
     "evaluation": train_with(eval_items=2, eval_timesteps=(500.0,)),
     "dtype of the file": train_with(save_dtype="fp32"),
+    "reading ahead": train_with(prefetch_batches=0),
     "previews": lambda config: replace(config, preview=SampleConfig(steps=3)),
     "split": model_with(placement=PlacementConfig(mode="split blocks", devices="cpu,cpu", split_at="1")),
     "device": model_with(placement=PlacementConfig(devices="cpu")),
@@ -78,6 +80,7 @@ OTHER_JOB: dict[str, Change] = {
     "accumulation": train_with(gradient_accumulation_steps=2),
     "shift": train_with(discrete_flow_shift=5.0),
     "caption dropout": train_with(caption_dropout=0.1),
+    "bucket sampling": train_with(bucket_sampling="balanced"),
     "expert": train_with(expert="high"),
     "quantization": model_with(quantize=QuantizeConfig()),
     "precision": model_with(precision=PrecisionPolicy(preset="fast")),
@@ -114,6 +117,19 @@ def test_the_base_file_is_known_by_content_not_by_name(run: TinyRun) -> None:
     data[len(data) // 2] ^= 1
     (models / "moved.safetensors").write_bytes(data)
     assert moved.with_digests(run.roots).job_id != run.config.job_id
+
+
+def test_jobs_from_before_there_was_a_setting_stay_themselves() -> None:
+    """Ids computed before bucket_sampling and prefetch_batches existed: finished runs must still be found."""
+    config = RunConfig(
+        run_name="x",
+        model=ModelPlan(base_file="diffusion_models:a.safetensors"),
+        base_digest="b" * 64,
+        data=DataConfig(fingerprint="c" * 64),
+    )
+    assert config.job_id == "97a51f0fb6d69e1ad0639d7dff5a2fe4"
+    given = TrainConfig(first_frame_conditioning_p=0.25, batch_size=3, caption_dropout=0.1)
+    assert replace(config, train=given).job_id == "0a3bca356b6db9b96a6701b1d8153df2"
 
 
 # ---- which directory ----------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .batches import Batch, Batches, pad_text
+from .batches import BUCKET_SAMPLINGS, Batch, Batches, BatchReader, pad_text
 from .bucket import Bucket, assign_bucket, nearest_frames
 from .cache import (
     TEXT_LENGTH,
@@ -11,11 +11,18 @@ from .cache import (
     CacheSet,
     EncodingSpeed,
     LatentCache,
+    Stored,
+    check_entries,
+    clean_leftovers,
     condition_key,
     latent_key,
     mask_key,
+    pack_entries,
     read_picture,
+    removals_seen,
+    stats_of,
     text_key,
+    trim,
     write_picture,
 )
 from .conditioning import (
@@ -69,6 +76,7 @@ from .sources import (
 )
 
 __all__ = [
+    "BUCKET_SAMPLINGS",
     "CONDITION_TENSORS",
     "CROPS",
     "DEFAULT_NEGATIVE_PROMPT",
@@ -79,6 +87,7 @@ __all__ = [
     "TEXT_LENGTH",
     "TEXT_WIDTH",
     "Batch",
+    "BatchReader",
     "Batches",
     "Bucket",
     "CacheItem",
@@ -98,9 +107,12 @@ __all__ = [
     "Sample",
     "ScanResult",
     "SourceFile",
+    "Stored",
     "allowed_file",
     "allowed_folder",
     "assign_bucket",
+    "check_entries",
+    "clean_leftovers",
     "condition_key",
     "condition_kind",
     "condition_named",
@@ -121,17 +133,21 @@ __all__ = [
     "named_roots",
     "nearest_frames",
     "open_source",
+    "pack_entries",
     "pad_text",
     "plan_encoding",
     "read_picture",
     "read_roots",
     "read_sample",
+    "removals_seen",
     "scan_files",
     "scan_folder",
     "scan_parts",
     "source_fingerprint",
     "stack_conditions",
+    "stats_of",
     "text_key",
+    "trim",
     "with_mask",
     "write_picture",
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..config import Config, nearest
+from ..data import BUCKET_SAMPLINGS
 from ..errors import ConfigError
 from ..flow import TIMESTEP_SAMPLINGS
 
@@ -60,6 +61,11 @@ class TrainConfig(Config):
     first_frame_conditioning_p: float = 0.5
     """TI2V-5B only: share of clips trained as image-to-video (first latent frame given clean, loss on the rest), the
     others as text-to-video. Half and half, because people use that model both ways; 0 = text-to-video, 1 = always"""
+    # batches
+    bucket_sampling: str = "proportional"
+    """proportional: every clip as often as it repeats; balanced: equally many batches from every bucket"""
+    prefetch_batches: int = 2
+    """micro-batches read ahead while one is trained; 0 = none. Changes nothing but the time"""
 
     def __post_init__(self) -> None:
         _choice("optimizer", self.optimizer, OPTIMIZERS)
@@ -67,6 +73,7 @@ class TrainConfig(Config):
         _choice("timestep_sampling", self.timestep_sampling, TIMESTEP_SAMPLINGS)
         _choice("save_dtype", self.save_dtype, SAVE_DTYPES)
         _choice("expert", self.expert, ("auto", "high", "low"))
+        _choice("bucket_sampling", self.bucket_sampling, BUCKET_SAMPLINGS)
         for name, low, high in (
             ("steps", 1, 10_000_000),
             ("batch_size", 1, 1024),
@@ -86,6 +93,7 @@ class TrainConfig(Config):
             ("caption_dropout", 0.0, 1.0),
             ("max_bad_steps", 1, 1_000_000),
             ("first_frame_conditioning_p", 0.0, 1.0),
+            ("prefetch_batches", 0, 64),
         ):
             value = getattr(self, name)
             if not low <= value <= high:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ..control import Control
-from ..data import Batches
+from ..data import Batches, BatchReader
 from ..errors import Stopped, TrainingError
 from ..events import Emit, Evaluated, Stage, StepDone, StepSkipped
 from ..flow import draw_noise, draw_sigma, seeded_generator, velocity_loss
@@ -61,6 +61,7 @@ class Trainer:
         self._emit, self._control, self._group = emit, control, group or Group()
         self._optimizer = make_optimizer(self.parameters, config)
         self._device = next(model.parameters()).device
+        self._reader = BatchReader(batches, ahead=config.prefetch_batches, pin=self._device.type == "cuda")
         model.checkpoint_blocks = config.gradient_checkpointing
 
     def state(self) -> dict[str, Tensor]:
@@ -84,6 +85,13 @@ class Trainer:
     def run(self, last_step: int, between_steps: Callable[[int], None]) -> None:
         """Train up to and including `last_step`. Raises Stopped between micro-steps when asked to; the step begun is
         then dropped and `step` is the last finished one."""
+        self._reader.start()
+        try:
+            self._run(last_step, between_steps)
+        finally:
+            self._reader.stop()
+
+    def _run(self, last_step: int, between_steps: Callable[[int], None]) -> None:
         while self.step < last_step:
             reason = self._group.share(self._control.stop_reason() if self._group.leads else "")
             if reason:
@@ -98,23 +106,29 @@ class Trainer:
             between_steps(self.step)
 
     def evaluate(self) -> Evaluated | None:
-        """Loss on fixed clips, noise and timesteps; the same numbers for every run on these clips."""
+        """Loss on fixed clips, noise and timesteps; the same numbers for every run on these clips. Held-out clips bring
+        their own noise and timesteps; training clips stand in where none are held out.
+        """
         items = self.batches.evaluation_items(self.config.eval_items)
         if not items or not self.config.eval_timesteps:
             return None
         self.model.train(False)
-        sums = dict.fromkeys(self.config.eval_timesteps, 0.0)
+        known = self.batches.evaluation_noise(items[0]) or self.config.eval_timesteps
         low, high = self._sigma_range
-        timesteps = [t for t in sums if low <= t / 1000 <= high] or [500 * (low + high)]
+        timesteps = [t for t in dict.fromkeys(known) if low <= t / 1000 <= high] or [500 * (low + high)]
         sums = dict.fromkeys(timesteps, 0.0)
         done, total = 0, len(items) * len(timesteps)
         try:
             for item in items:
                 batch = self.batches.load([item])
                 given = self._given(batch.latents, "evaluation", item.latent_key)
+                stored = self.batches.evaluation_noise(item)
                 for timestep in timesteps:
                     self._raise_if_stopped()
-                    noise = draw_noise(batch.latents.shape, seeded_generator("evaluation", item.latent_key, timestep))
+                    noise = stored[timestep][None] if timestep in stored else None
+                    if noise is None:
+                        draw = seeded_generator("evaluation", item.latent_key, timestep)
+                        noise = draw_noise(batch.latents.shape, draw)
                     sigma = torch.tensor([timestep / 1000])
                     noised = noise_batch(batch, noise, sigma, batch.texts, self._device, given)
                     with torch.no_grad():
@@ -146,7 +160,7 @@ class Trainer:
         functions of the micro-step."""
         config = self.config
         place = micro_step * self._group.world + self._group.rank
-        batch = self.batches.at(micro_step)
+        batch = self._reader.at(micro_step)
         size = len(batch.latents)
         sigma = draw_sigma(
             size,
@@ -162,7 +176,8 @@ class Trainer:
             dropped = (
                 torch.rand(size, generator=seeded_generator(config.seed, "caption", place)) < config.caption_dropout
             )
-            texts = torch.where(dropped.view(-1, 1, 1), self._empty_text, texts)
+            if bool(dropped.any()):
+                texts = torch.where(dropped.view(-1, 1, 1), self._empty_text, texts)
         if self.model.checkpoint_keeps_rng:
             torch.manual_seed(seeded_generator(config.seed, "dropout", place).initial_seed())
         noise = draw_noise(batch.latents.shape, seeded_generator(config.seed, "noise", place))

@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import re
+import sys
 from dataclasses import replace
 
 import pytest
@@ -13,8 +14,9 @@ import torch
 from safetensors.torch import save
 
 from wan_core.data import CacheItem, CacheSet, LatentCache, condition_key, latent_key, text_key
+from wan_core.data.cache import Stored
 from wan_core.data.cache import digests as digests_module
-from wan_core.errors import CacheError, ConfigError
+from wan_core.errors import CacheError, ConfigError, DependencyError
 
 KEY = latent_key(content_digest="ab" * 32, transform={"width": 32}, encoder_identity="vae")
 
@@ -331,3 +333,145 @@ def test_verify_names_the_clip_whose_conditioning_is_gone(cache):
     _, *size = given.latent_shape(item)
     cache.write_condition(KEY, {"channels": torch.zeros(20, *size)})
     cache.verify(given)
+
+
+# ---- large sets, other ways of storing --------------------------------------------------------------
+
+
+def many(count: int) -> CacheSet:
+    items = tuple(
+        CacheItem(
+            latent_key=f"{number:064x}",
+            text_key=f"{number % 7:064x}",
+            num_frames=(5, 9)[number % 2],
+            height=32,
+            width=48,
+            name=f"clip {number} ü.mp4",
+            caption='a "caption"\n' * (number % 3),
+            repeats=1 + number % 2,
+        )
+        for number in range(count)
+    )
+    return make_set(items=items)
+
+
+def test_a_large_set_is_stored_by_column_and_comes_back_the_same(cache):
+    large = many(1500)
+    fingerprint = cache.write_set(large)
+    assert [path.name for path in (cache.root / "sets").iterdir()] == [f"{fingerprint}.columns"]
+    found = cache.read_set(fingerprint)
+    assert found == large
+    assert found.fingerprint() == fingerprint
+    assert found.items[7].bucket == large.items[7].bucket
+
+
+def test_a_large_set_that_was_written_as_json_is_still_read(cache):
+    large = many(1500)
+    fingerprint = large.fingerprint()
+    (cache.root / "sets").mkdir(parents=True)
+    (cache.root / "sets" / f"{fingerprint}.json").write_text(json.dumps(large.to_dict()))
+    assert cache.read_set(fingerprint) == large
+
+
+@pytest.mark.parametrize("place", [0, 30, 64, 66, 5000, -2])
+def test_an_edited_large_set_is_refused(cache, place):
+    fingerprint = cache.write_set(many(1000))
+    path = cache.root / "sets" / f"{fingerprint}.columns"
+    data = bytearray(path.read_bytes())
+    data[place] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(CacheError, match="damaged"):
+        cache.read_set(fingerprint)
+
+
+def test_a_large_set_under_another_name_is_refused(cache):
+    path = cache.root / "sets" / f"{cache.write_set(many(1000))}.columns"
+    path.rename(path.with_name("b" * 64 + ".columns"))
+    with pytest.raises(CacheError, match="it is another set"):
+        cache.read_set("b" * 64)
+
+
+LATENT = torch.randn(16, 3, 4, 6, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+@pytest.mark.parametrize("compression", ["none", "zstd"])
+def test_an_entry_says_how_it_is_stored_and_every_reader_reads_it(cache, dtype, compression):
+    wide = {"bf16": torch.bfloat16, "fp16": torch.float16}[dtype]
+    stored = Stored(dtype=dtype, compression=compression)
+    cache.write_latent(KEY, LATENT, stored=stored)
+    cache.write_condition(KEY, CONDITION, stored=stored)
+    cache.write_text("7" * 64, CONDITION["image_tokens"].repeat(1, 4)[:, :4096].contiguous(), stored=Stored(
+        compression=compression
+    ))  # fmt: skip
+    reader = LatentCache(cache.root)
+    found = reader.read_latent(KEY, (16, 3, 4, 6))
+    assert found.dtype == wide
+    assert torch.equal(found, LATENT.to(wide))
+    given = reader.read_condition(KEY)
+    assert all(torch.equal(given[name], CONDITION[name].to(wide)) for name in CONDITION)
+    assert reader.read_text("7" * 64).dtype == torch.bfloat16
+
+
+def test_compression_saves_a_quarter_of_a_latent_of_noise(cache):
+    latent = torch.randn(16, 5, 30, 52, generator=torch.Generator().manual_seed(1))
+    cache.write_latent(KEY, latent)
+    plain = cache.loose_path("latent", KEY).stat().st_size
+    cache.write_latent(KEY, latent, stored=Stored(compression="zstd"))
+    packed = cache.loose_path("latent", KEY).stat().st_size
+    assert 0.6 < packed / plain < 0.75
+    assert torch.equal(cache.read_latent(KEY), latent.bfloat16())
+
+
+@pytest.mark.parametrize("place", [3, 60, 300, 420, 600, -1, -100])
+def test_a_flipped_bit_of_a_compressed_entry_is_refused(cache, place):
+    cache.write_latent(KEY, LATENT, stored=Stored(compression="zstd"))
+    path = cache.loose_path("latent", KEY)
+    data = bytearray(path.read_bytes())
+    data[place] ^= 4
+    path.write_bytes(data)
+    assert not cache.is_sound("latent", KEY)
+
+
+def test_a_compressed_entry_that_promises_another_size_is_refused_before_it_is_unpacked(cache):
+    """A frame of 8 MB of zeros is a few hundred bytes; the header says what may come out of it."""
+    zstandard = pytest.importorskip("zstandard")
+    frame = zstandard.ZstdCompressor().compress(bytes(8 << 20))
+    inner = json.dumps({"latent": {"dtype": "BF16", "shape": [16, 1, 2, 2], "data_offsets": [0, 128]}})
+    data = save(
+        {"zstd": torch.frombuffer(bytearray(frame), dtype=torch.uint8)},
+        {"key": KEY, "sha256": "0" * 64, "tensors": inner},
+    )
+    path = cache.loose_path("latent", KEY)
+    path.parent.mkdir(parents=True)
+    path.write_bytes(data)
+    with pytest.raises(CacheError, match="another size"):
+        cache.read_latent(KEY)
+
+
+def test_fp16_refuses_what_it_cannot_hold(cache):
+    with pytest.raises(CacheError, match=r"clip\.mp4 gave NaN or infinity.*bf16, whose range is wider"):
+        cache.write_latent(KEY, torch.full((16, 1, 2, 2), 1e6), "clip.mp4", Stored(dtype="fp16"))
+    cache.write_latent(KEY, torch.full((16, 1, 2, 2), 1e6))
+
+
+def test_a_text_is_always_bfloat16(cache):
+    cache.write_tensors("text", KEY, {"text": torch.zeros(2, 4096)}, stored=Stored(dtype="fp16"))
+    assert not cache.is_sound("text", KEY)
+
+
+def test_a_way_of_storing_that_is_unknown_is_refused():
+    with pytest.raises(ConfigError, match="fp8"):
+        Stored(dtype="fp8")
+    with pytest.raises(ConfigError, match="gzip"):
+        Stored(compression="gzip")
+
+
+def test_without_the_package_a_compressed_entry_says_what_to_install(cache, monkeypatch):
+    cache.write_latent(KEY, LATENT, stored=Stored(compression="zstd"))
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    monkeypatch.setattr("wan_core.data.cache.zstd._BUILT_IN", False)
+    with pytest.raises(DependencyError, match="pip install zstandard"):
+        cache.read_latent(KEY)
+    with pytest.raises(DependencyError, match="pip install zstandard"):
+        cache.is_sound("latent", KEY)  # not damaged: it must not be encoded again

@@ -164,6 +164,8 @@ def test_the_report_counts_windows_and_what_is_left_over(video, make_clip, folde
         "buckets: 64x48x9 (8)",
         "captions: 0 of 2 from .txt files",
         "no caption, trigger word 'x' used alone: a.mp4, b.mp4",
+        "caption length: about 2 tokens in the middle, 2 at most, of 512 (estimated from the letters; Cache Latents "
+        "counts)",
         "not used: 1 file",
         "  c.mp4: has 8 frames at 16 fps, fewer than num_frames 9",
     ]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
+
 import pytest
 import torch
 from PIL import Image
@@ -17,7 +20,8 @@ from wan_core.data import (
     scan_folder,
 )
 from wan_core.data.cache import digests as digests_module
-from wan_core.errors import CacheError, DatasetError, Stopped
+from wan_core.errors import CacheError, ConfigError, DatasetError, Stopped
+from wan_core.flow import draw_noise, seeded_generator
 from wan_core.model.latents import WAN21_LATENTS, LatentSpace
 from wan_core.video import VideoProcess
 
@@ -391,3 +395,133 @@ def test_datasets_of_different_models_do_not_mix(bench):
     )
     with pytest.raises(DatasetError, match=r"differ in conditioning \(none and first\)"):
         Dataset(parts)
+
+
+# ---- held out, and how entries are stored -------------------------------------------------------
+
+
+def set_of(bench, report):
+    return LatentCache(bench.cache_root).read_set(report.fingerprint)
+
+
+def test_clips_held_out_by_name_are_encoded_and_never_trained(bench):
+    plain, *_ = bench.run()
+    report, codec, text = bench.run(held_out=("b.mp4",))
+    assert (report.clips, report.held_out) == (2, 1)
+    assert codec.seen == text.seen == []  # what is held out was in the cache already
+    assert "held out for evaluation: 1" in report.sentences()
+    assert report.fingerprint != plain.fingerprint
+    cache, cache_set = LatentCache(bench.cache_root), set_of(bench, report)
+    cache.verify(cache_set)
+    batches = Batches(cache_set, cache, seed=0, batch_size=1)
+    assert {batches.items_at(step)[0].name for step in range(20)} == {"a.mp4", "c.mp4"}
+    assert [item.name for item in batches.evaluation_items(4)] == ["b.mp4"]
+    again, *_ = bench.run(held_out=("b",))
+    assert again.fingerprint == report.fingerprint
+    assert bench.run()[0].fingerprint == plain.fingerprint
+
+
+def test_the_noise_of_a_held_out_clip_is_stored_as_an_evaluation_would_draw_it(bench):
+    report, *_ = bench.run(held_out=("b",))
+    cache, cache_set = LatentCache(bench.cache_root), set_of(bench, report)
+    [item] = cache_set.held_out
+    shape = cache_set.latent_shape(item)
+    stored = cache.read_evaluation(item.evaluation_key, shape)
+    assert list(stored) == [125.0, 375.0, 625.0, 875.0]
+    for timestep, noise in stored.items():
+        drawn = draw_noise((1, *shape), seeded_generator("evaluation", item.latent_key, timestep))
+        assert torch.equal(noise, drawn[0])
+    path = cache.loose_path("evaluation", item.evaluation_key)
+    written = path.stat().st_mtime_ns
+    bench.run(held_out=("b",))
+    assert path.stat().st_mtime_ns == written
+    path.write_bytes(path.read_bytes()[:-4])
+    bench.run(held_out=("b",))
+    assert torch.equal(cache.read_evaluation(item.evaluation_key, shape)[125.0], stored[125.0])
+
+
+def test_a_share_is_held_out_by_content_so_that_new_clips_move_no_other(bench, make_clip):
+    """Whether a clip is held out says its own digest: renaming, adding and removing others change nothing."""
+
+    def held(report) -> set[str]:
+        return {item.latent_key for item in set_of(bench, report).held_out}
+
+    digests = [hashlib.sha256((bench.folder / f"{name}.mp4").read_bytes()).hexdigest() for name in "abc"]
+    low, middle, high = sorted(int(digest[:8], 16) / 2**32 for digest in digests)
+    one, two = (held(bench.run(held_out_ratio=ratio)[0]) for ratio in ((low + middle) / 2, (middle + high) / 2))
+    assert (len(one), len(two)) == (1, 2)
+    assert one < two
+    make_clip("clips/d.mp4", num_frames=20)
+    (bench.folder / "d.txt").write_text("caption d")
+    with_more = held(bench.run(held_out_ratio=(middle + high) / 2)[0])
+    assert two <= with_more
+    assert len(with_more - two) <= 1
+
+
+def test_a_held_out_name_or_folder_that_holds_nothing_out_is_said(bench):
+    with pytest.raises(DatasetError, match=r"held_out names 'z\.mp4', which is no usable file"):
+        bench.run(held_out=("a", "z.mp4"))
+    with pytest.raises(DatasetError, match="held_out_folder 'evaluation' holds no usable file"):
+        bench.run(held_out_folder="evaluation")
+    with pytest.raises(DatasetError, match="All 3 files are held out"):
+        bench.run(held_out=("a", "b", "c"))
+    with pytest.raises(DatasetError, match="All 3 files are held out"):
+        bench.run(held_out_folder=bench.folder.name)
+    with pytest.raises(ConfigError, match="held_out_ratio is 1"):
+        bench.run(held_out_ratio=1.0)
+
+
+def test_fp16_is_another_entry_of_latents_only_and_compression_is_not(bench):
+    first, *_ = bench.run(conditioning="first")
+    wide, *_ = bench.run(conditioning="first", latent_dtype="fp16")
+    assert (counts(wide), given_counts(wide)) == ((3, 0, 0, 5), (3, 0))
+    cache = LatentCache(bench.cache_root)
+    for report, dtype in ((first, torch.bfloat16), (wide, torch.float16)):
+        item = set_of(bench, report).items[0]
+        assert cache.read_latent(item.latent_key).dtype == dtype
+        assert cache.read_condition(item.condition_key)["channels"].dtype == dtype
+        assert cache.read_text(item.text_key).dtype == torch.bfloat16
+    again, *_ = bench.run(conditioning="first", latent_dtype="fp16", cache_compression="zstd")
+    assert (counts(again), again.fingerprint) == ((0, 3, 0, 5), wide.fingerprint)
+    for name, value in (("latent_dtype", "fp8"), ("cache_compression", "gzip"), ("cache_limit_gb", -1.0)):
+        with pytest.raises(ConfigError, match=name):
+            bench.run(**{name: value})
+
+
+def test_compressed_entries_are_smaller_and_train_the_same(bench, tmp_path):
+    report, *_ = bench.run()
+    other = Bench(bench.folder, tmp_path / "compressed", bench.video)
+    compressed, *_ = other.run(cache_compression="zstd")
+    assert compressed.fingerprint == report.fingerprint
+    sizes = [sum(path.stat().st_size for path in root.glob("*/??/*")) for root in (bench.cache_root, other.cache_root)]
+    assert sizes[1] < 0.9 * sizes[0]
+    one, two = (Batches(set_of(b, report), LatentCache(b.cache_root), seed=0, batch_size=2) for b in (bench, other))
+    for step in range(4):
+        assert torch.equal(one.at(step).latents, two.at(step).latents)
+        assert torch.equal(one.at(step).texts, two.at(step).texts)
+
+
+def test_the_limit_evicts_other_sets_and_says_so(bench):
+    old, *_ = bench.run(num_frames=5)
+    for path in bench.cache_root.glob("sets/*"):
+        os.utime(path, (100, 100))
+    report, *_ = bench.run(cache_limit_gb=1e-9)
+    cache = LatentCache(bench.cache_root)
+    cache.verify(set_of(bench, report))
+    assert "cache: 3 entries evicted" in report.sentences()
+    assert "over the limit" in report.sentences()
+    with pytest.raises(CacheError, match="3 cache entries are missing"):
+        cache.verify(set_of(bench, old))
+    back, *_ = bench.run(num_frames=5)
+    assert counts(back) == (3, 0, 0, 5)
+
+
+def test_many_loose_entries_are_packed_after_encoding(bench, monkeypatch):
+    monkeypatch.setattr("wan_core.data.encoding.tidy.PACK_FROM", 4)
+    report, *_ = bench.run()
+    assert "cache: 5 entries packed" in report.sentences()  # the texts; three latents stay loose
+    assert len(list(bench.cache_root.glob("latents/*/*"))) == 3
+    assert list(bench.cache_root.glob("texts/*/*")) == []
+    again, codec, text = bench.run()
+    assert (counts(again), codec.seen, text.seen) == ((0, 3, 0, 5), [], [])
+    LatentCache(bench.cache_root).verify(set_of(bench, report))

@@ -6,24 +6,23 @@ Reads entries through LatentCache; knows nothing of noise, devices or the model.
 
 from __future__ import annotations
 
-import hashlib
+import math
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
-from typing import TypeVar
+from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ...errors import ConfigError
 from ...model import Conditioning
 from ..cache import TEXT_LENGTH, CacheItem, CacheSet, LatentCache
-from ..conditioning import stack_conditions
+from ..conditioning import CONDITION_TENSORS, stack_conditions
+from .order import Order
 
 __all__ = ["Batch", "Batches", "pad_text"]
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -43,6 +42,16 @@ class Batch:
     loss_mask: Tensor | None = None
     """(B, 1, F, h, w) float32 weights of the loss; None when every value counts alike"""
 
+    def pinned(self) -> Batch:
+        """The same in page-locked memory, for copies to a GPU; needs CUDA."""
+        given = self.conditioning
+        if given is not None:
+            parts = {name: getattr(given, name) for name in CONDITION_TENSORS}
+            pinned = {name: part.pin_memory() for name, part in parts.items() if part is not None}
+            given = replace(given, **pinned)
+        mask = None if self.loss_mask is None else self.loss_mask.pin_memory()
+        return Batch(self.latents.pin_memory(), self.texts.pin_memory(), self.names, given, mask)
+
 
 def pad_text(text: Tensor) -> Tensor:
     """Features (L, 4096) as (512, 4096) float32 with zero rows at the end (Wan: zero rows take part
@@ -56,10 +65,10 @@ def pad_text(text: Tensor) -> Tensor:
 class Batches:
     """All batches of a job, by micro-step.
 
-    Each epoch every item appears `repeats` times; batches never mix buckets, and the last short
-    batch of a bucket is kept. The order comes from hashing (seed, epoch, place), so it is the same
-    on every Python and every machine. Rank r of w takes batches r, r + w, r + 2w ... of the endless
-    sequence of epochs.
+    Each epoch every item appears `repeats` times (with a weight or turns: on average, see
+    appearances.py); batches never mix buckets, and the last short batch of a bucket is kept. The
+    order comes from hashing (seed, epoch, place), so it is the same on every Python and every
+    machine. Rank r of w takes batches r, r + w, r + 2w ... of the endless sequence of epochs.
     """
 
     def __init__(
@@ -72,8 +81,11 @@ class Batches:
         rank: int = 0,
         world: int = 1,
         memory_bytes: int = 1 << 30,
+        bucket_sampling: str = "proportional",
     ) -> None:
-        """`memory_bytes` bounds the entries kept in memory between uses."""
+        """`memory_bytes` bounds the entries kept in memory between uses; `bucket_sampling` is one of
+        BUCKET_SAMPLINGS.
+        """
         cache_set.require_items()
         if batch_size < 1:
             raise ConfigError(f"batch_size is {batch_size}. Set it to 1 or more.")
@@ -83,23 +95,20 @@ class Batches:
         # By key, not by name: a renamed file keeps its place in the order of training.
         self._items = tuple(sorted(cache_set.items, key=lambda item: (item.latent_key, item.text_key)))
         self._cache = cache
-        self._seed = seed
-        self._batch_size = batch_size
         self._rank = rank
         self._world = world
         self._memory = _Memory(memory_bytes)
-        self._groups = _group_by_bucket(self._items)
-        self._epoch_order = lru_cache(maxsize=2)(self._order)
+        self._order = Order(self._items, seed=seed, batch_size=batch_size, bucket_sampling=bucket_sampling)
 
     @property
     def batches_per_epoch(self) -> int:
-        """Batches in one pass over the data, over all ranks."""
-        return sum(-(-len(members) // self._batch_size) for members in self._groups)
+        """Batches in one pass over the data, over all ranks; of the first pass when there are weights or turns."""
+        return self._order.batches_per_epoch
 
     def items_at(self, micro_step: int) -> tuple[CacheItem, ...]:
         """The items this rank trains at `micro_step` (0 = first), without reading them."""
-        epoch, place = divmod(micro_step * self._world + self._rank, self.batches_per_epoch)
-        return tuple(self._items[index] for index in self._epoch_order(epoch)[place])
+        number = micro_step * self._world + self._rank
+        return tuple(self._items[place] for place in self._order.batch(number))
 
     def at(self, micro_step: int) -> Batch:
         """The batch of this rank at `micro_step`."""
@@ -108,24 +117,22 @@ class Batches:
     def load(self, items: Sequence[CacheItem]) -> Batch:
         """Any items of one bucket as a batch."""
         latents = [self._latent(item) for item in items]
-        texts = [pad_text(self._text(item)) for item in items]
+        texts = _padded([self._text(item) for item in items])
         names = tuple(item.name for item in items)
         conditioning = stack_conditions([self._condition(item) for item in items])
         mask = self._loss_mask(items)
-        return Batch(torch.stack(latents).float(), torch.stack(texts), names, conditioning, mask)
+        return Batch(torch.stack(latents).float(), texts, names, conditioning, mask)
 
     def evaluation_items(self, count: int) -> tuple[CacheItem, ...]:
-        """The first `count` different items, for the loss on fixed noise."""
-        distinct = {(item.latent_key, item.text_key): item for item in reversed(self._items)}
+        """The first `count` different items for the loss on fixed noise: held-out ones where there are any."""
+        held_out = sorted(self._set.held_out, key=lambda item: (item.latent_key, item.text_key))
+        distinct = {(item.latent_key, item.text_key): item for item in reversed(held_out or self._items)}
         return tuple(reversed(distinct.values()))[:count]
 
-    def _order(self, epoch: int) -> tuple[tuple[int, ...], ...]:
-        size = self._batch_size
-        batches: list[tuple[int, ...]] = []
-        for number, members in enumerate(self._groups):
-            mixed = _shuffled(members, f"{self._seed}/{epoch}/{number}")
-            batches += [tuple(mixed[i : i + size]) for i in range(0, len(mixed), size)]
-        return tuple(_shuffled(batches, f"{self._seed}/{epoch}/batches"))
+    def evaluation_noise(self, item: CacheItem) -> dict[float, Tensor]:
+        """The stored noise (C, F, h, w) float32 of a held-out item by timestep; empty for a trained one."""
+        key = item.evaluation_key
+        return self._cache.read_evaluation(key, self._set.latent_shape(item)) if key else {}
 
     def _latent(self, item: CacheItem) -> Tensor:
         key, shape = item.latent_key, self._set.latent_shape(item)
@@ -152,22 +159,28 @@ class Batches:
 
 
 class _Memory:
-    """The entries used last, each a few tensors by name, up to a number of bytes."""
+    """The entries used last, each a few tensors by name, up to a number of bytes. Two threads may ask: the reader of
+    batches and the one that evaluates.
+    """
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit = limit_bytes
         self._used = 0
         self._entries: OrderedDict[str, dict[str, Tensor]] = OrderedDict()
+        self._lock = threading.Lock()
 
     def get(self, key: str, read: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
-        if key in self._entries:
-            self._entries.move_to_end(key)
-            return self._entries[key]
+        with self._lock:
+            if key in self._entries:
+                self._entries.move_to_end(key)
+                return self._entries[key]
         tensors = read()
-        self._entries[key] = tensors
-        self._used += _size(tensors)
-        while self._used > self._limit and self._entries:
-            self._used -= _size(self._entries.popitem(last=False)[1])
+        with self._lock:
+            if key not in self._entries:
+                self._entries[key] = tensors
+                self._used += _size(tensors)
+            while self._used > self._limit and self._entries:
+                self._used -= _size(self._entries.popitem(last=False)[1])
         return tensors
 
 
@@ -175,20 +188,15 @@ def _size(tensors: dict[str, Tensor]) -> int:
     return sum(tensor.nbytes for tensor in tensors.values())
 
 
-def _group_by_bucket(items: Sequence[CacheItem]) -> list[list[int]]:
-    """Places of the items, repeated, per bucket; buckets in order of size."""
-    groups: dict[object, list[int]] = {}
-    for place, item in sorted(enumerate(items), key=lambda pair: (pair[1].bucket, pair[0])):
-        groups.setdefault(item.bucket, []).extend([place] * item.repeats)
-    return list(groups.values())
-
-
-def _shuffled(members: Sequence[T], salt: str) -> list[T]:
-    """`members` in an order given by hashes of their places; Python's own shuffle promises no
-    stable order.
+def _padded(texts: Sequence[Tensor]) -> Tensor:
+    """`pad_text` of several as one batch. Each value is written once, and zeros not at all: they are pages of the
+    system that nobody touched (torch.zeros writes all 8 MB of a text). Aligned as torch does, so sums stay the same.
     """
-
-    def rank(place: int) -> bytes:
-        return hashlib.blake2b(f"{salt}/{place}".encode(), digest_size=16).digest()
-
-    return [members[place] for place in sorted(range(len(members)), key=rank)]
+    shape = (len(texts), TEXT_LENGTH, texts[0].shape[1])
+    size = 4 * math.prod(shape)
+    raw = np.zeros(size + 64, np.uint8)
+    start = -raw.ctypes.data % 64
+    batch = torch.from_numpy(raw[start : start + size].view(np.float32)).view(shape)  # pyright: ignore
+    for row, text in zip(batch, texts, strict=True):
+        row[: text.shape[0]] = text
+    return batch

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from .cache_set import CacheItem, CacheSet
 from .keys import CODE_VERSION, condition_key, latent_key, mask_key, text_key
+from .kinds import Stored
 from .latent_cache import TEXT_LENGTH, TEXT_WIDTH, LatentCache
+from .packing import clean_leftovers, pack_entries
 from .pictures import read_picture, write_picture
 from .speed import EncodingSpeed
+from .upkeep import CacheStats, CheckReport, TrimReport, check_entries, removals_seen, stats_of, trim
 
 __all__ = [
     "CODE_VERSION",
@@ -14,12 +17,22 @@ __all__ = [
     "TEXT_WIDTH",
     "CacheItem",
     "CacheSet",
+    "CacheStats",
+    "CheckReport",
     "EncodingSpeed",
     "LatentCache",
+    "Stored",
+    "TrimReport",
+    "check_entries",
+    "clean_leftovers",
     "condition_key",
     "latent_key",
     "mask_key",
+    "pack_entries",
     "read_picture",
+    "removals_seen",
+    "stats_of",
     "text_key",
+    "trim",
     "write_picture",
 ]

@@ -20,7 +20,7 @@ __all__ = ["SET_VERSION", "CacheItem", "CacheSet", "latent_space"]
 
 SET_VERSION = 1
 
-_LATER = {"turn": 0, "turns": 1, "weight": 1.0, "mask_key": ""}
+_LATER = {"turn": 0, "turns": 1, "weight": 1.0, "mask_key": "", "evaluation_key": ""}
 """fields that items did not always have, with what older sets mean: counted only when they say something else"""
 _ALSO_FIT = {
     ("first", "first_last"),  # the same channels when the last frame is given too
@@ -66,15 +66,22 @@ class CacheItem(Config):
     turns: int = 1
     """trained in epochs whose number modulo `turns` is `turn`"""
     weight: float = 1.0
-    """scales how often it is seen beside other items"""
+    """scales how often it is seen; 0.5 every second epoch"""
     mask_key: str = ""
     """entry under masks/: weights of the loss; empty where every value counts alike"""
+    evaluation_key: str = ""
+    """entry under evaluations/: noise and timesteps of a held-out clip"""
 
     def __post_init__(self) -> None:
         if not is_frame_count(self.num_frames) or min(self.height, self.width, self.repeats, self.turns) < 1:
             raise ConfigError(
                 f"{self.name or self.latent_key} has impossible sizes: {self.width}x{self.height}, "
                 f"{self.num_frames} frames, {self.repeats} repeats. Run CacheLatents again."
+            )
+        if not (0 <= self.turn < self.turns and 1e-4 <= self.weight <= 1e4):
+            raise ConfigError(
+                f"{self.name or self.latent_key} would never be trained rightly: turn {self.turn} of {self.turns}, "
+                f"weight {self.weight:g}. Set its weight between 0.0001 and 10000."
             )
 
     @property
@@ -102,6 +109,8 @@ class CacheSet(Config):
     """what the model is conditioned on: ConditionKind.name"""
     vision_identity: str = ""
     """CLIP vision encoder of the image tokens; empty where there are none"""
+    held_out: tuple[CacheItem, ...] = ()
+    """never trained: what the evaluation measures"""
 
     def __post_init__(self) -> None:
         if self.version != SET_VERSION:
@@ -109,7 +118,7 @@ class CacheSet(Config):
                 f"This cache set has version {self.version}; this pack reads {SET_VERSION}. Run CacheLatents again."
             )
         latent_space(self.latent_space)
-        if bare := [item.name for item in self.items if bool(item.condition_key) != bool(self.kind.tensors)]:
+        if bare := [item.name for item in self.all_items if bool(item.condition_key) != bool(self.kind.tensors)]:
             raise ConfigError(
                 f'{bare[0] or "An item"} does not match conditioning "{self.conditioning}" of its cache set. '
                 "Run CacheLatents again."
@@ -117,6 +126,11 @@ class CacheSet(Config):
 
     def __repr__(self) -> str:
         return f"CacheSet({len(self.items)} items, {self.latent_space}, {self.fps:g} fps)"
+
+    @property
+    def all_items(self) -> tuple[CacheItem, ...]:
+        """Trained and held out: everything that must be in the cache."""
+        return self.items + self.held_out
 
     @property
     def kind(self) -> ConditionKind:
@@ -147,8 +161,12 @@ class CacheSet(Config):
         if not self.kind.tensors:
             del data["conditioning"], data["vision_identity"]
         uncounted = ("name", "caption") if self.kind.tensors else ("name", "caption", "condition_key")
-        kept = [{k: v for k, v in item.items() if k not in uncounted and _LATER.get(k) != v} for item in data["items"]]
-        data["items"] = sorted(kept, key=lambda item: json.dumps(item, sort_keys=True))
+        if not self.held_out:
+            del data["held_out"]
+        for group in ("items", "held_out"):
+            if group in data:
+                kept = [{k: v for k, v in i.items() if k not in uncounted and _LATER.get(k) != v} for i in data[group]]
+                data[group] = sorted(kept, key=lambda item: json.dumps(item, sort_keys=True))
         text = json.dumps(data, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
 
@@ -164,6 +182,13 @@ class CacheSet(Config):
                 f'The cache was made for a model whose conditioning is "{self.conditioning}", {model} needs '
                 f'"{kind.name}". Connect the model that is trained to WanVideoDataset, and queue CacheLatents again.'
             )
+
+    def entry_keys(self) -> set[str]:
+        """The names of all entries that training on this set reads."""
+        keys = {self.empty_text_key, self.negative_text_key}
+        for item in self.all_items:
+            keys |= {item.latent_key, item.text_key, item.condition_key, item.mask_key, item.evaluation_key}
+        return keys - {""}
 
     def require_items(self) -> None:
         """CacheError unless there is something to train on."""

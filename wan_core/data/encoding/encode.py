@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -12,13 +12,15 @@ from torch import Tensor
 from ...errors import CacheError
 from ...model.latents import ImageEncoder, LatentCodec, TextEncoder
 from ...video import VideoProcess
-from ..cache import EncodingSpeed, LatentCache
+from ..cache import EncodingSpeed, LatentCache, Stored
 from ..control_tensors import loss_mask
 from ..samples import Companion, Progress, Sample, read_sample
 from ..sources import TextLengths
 from .condition import condition_from_files, mask_pixels
+from .held_out import write_evaluations
 from .plan import ConditionTask, EncodingPlan, LatentTask, MaskTask, TextTask, require_unchanged, stop_if
 from .text_lengths import TextCounter, length_sentences
+from .tidy import tidy
 
 __all__ = ["EncodingReport", "encode_missing"]
 
@@ -51,6 +53,10 @@ class EncodingReport:
     masks_reused: int = 0
     black_masks: tuple[str, ...] = ()
     """names of clips encoded now whose mask leaves nothing to train"""
+    held_out: int = 0
+    """further clips that are not trained but evaluated"""
+    upkeep: str = ""
+    """what was done for the cache itself"""
 
     def sentences(self) -> str:
         """Plain text for the node."""
@@ -71,9 +77,13 @@ class EncodingReport:
             lines.append(f"loss masks: {self.masks_encoded} encoded, {self.masks_reused} reused")
         if self.black_masks:
             lines.append(f"masks without any white, nothing is trained there: {', '.join(self.black_masks[:8])}")
+        if self.held_out:
+            lines.append(f"held out for evaluation: {self.held_out}")
         lines.append(f"{self.seconds:.1f} s")
         if self.damaged:
             lines.append(f"{self.damaged} damaged cache entries were replaced")
+        if self.upkeep:
+            lines.append(self.upkeep)
         return "\n".join(lines)
 
 
@@ -87,8 +97,11 @@ def encode_missing(
     video: VideoProcess,
     progress: Progress | None = None,
     should_stop: Callable[[], bool] | None = None,
+    in_use: Collection[str] = (),
 ) -> EncodingReport:
-    """Encode what is missing, one text or clip at a time, then store the set.
+    """Encode what is missing, one text or clip at a time, then store the set and look after the cache.
+
+    `in_use` names sets and entries that a size limit must not evict, beside this set.
 
     An encoder may be None when nothing is missing on its side. Raises Stopped between two units of
     work.
@@ -106,8 +119,11 @@ def encode_missing(
         if progress is not None:
             progress(done, len(work), name)
     EncodingSpeed(cache.root).remember(plan.cache_set.latent_space, doing.vae_s, doing.megapixels)
-    report = _report(plan, cache.write_set(plan.cache_set), time.monotonic() - start)
-    return replace(report, black_masks=tuple(doing.black), text_lengths=counter.lengths())
+    write_evaluations(cache, plan.cache_set)
+    fingerprint = cache.write_set(plan.cache_set)
+    report = _report(plan, fingerprint, time.monotonic() - start)
+    upkeep = tidy(cache, fingerprint, limit_gb=plan.cache_limit_gb, in_use=in_use, should_stop=should_stop)
+    return replace(report, upkeep=upkeep, black_masks=tuple(doing.black), text_lengths=counter.lengths())
 
 
 @dataclass
@@ -128,7 +144,9 @@ class _Doing:
         """Encode one prompt; returns what progress calls it."""
         assert self.text_encoder is not None
         name = task.text[:60]
-        self.cache.write_text(task.key, self.text_encoder.encode(task.text), name or "the empty prompt")
+        self.cache.write_text(
+            task.key, self.text_encoder.encode(task.text), name or "the empty prompt", self._stored(task)
+        )
         return name
 
     def clip(self, task: LatentTask | ConditionTask | MaskTask) -> str:
@@ -139,16 +157,20 @@ class _Doing:
             return sample.name
         assert self.codec is not None
         if isinstance(task, LatentTask):
-            self.cache.write_latent(task.key, _encode(task, self.clips.pixels(sample), self.codec), sample.name)
+            latent = _encode(task, self.clips.pixels(sample), self.codec)
+            self.cache.write_latent(task.key, latent, sample.name, self._stored(task))
         else:
             kind = self.plan.cache_set.kind
             given = condition_from_files(sample, kind, self.clips.pixels, self.codec, self.image_encoder)
-            self.cache.write_condition(task.key, given, sample.name)
+            self.cache.write_condition(task.key, given, sample.name, self._stored(task))
         passes = 1 if isinstance(task, LatentTask) else self.plan.cache_set.kind.vae_passes
         bucket = sample.bucket
         self.megapixels += passes * bucket.num_frames * bucket.height * bucket.width / 1e6
         self.vae_s += time.monotonic() - start
         return sample.name
+
+    def _stored(self, task: TextTask | LatentTask | ConditionTask) -> Stored | None:
+        return self.plan.stored.get(task.key)
 
     def _mask(self, task: MaskTask) -> None:
         mask = mask_pixels(task.sample, self.clips.pixels)
@@ -165,9 +187,9 @@ def _by_clip(plan: EncodingPlan) -> list[LatentTask | ConditionTask | MaskTask]:
         *plan.missing_conditions,
         *plan.missing_masks,
     ]
-    order = {item.latent_key: place for place, item in enumerate(plan.cache_set.items)}
-    order |= {item.condition_key: order[item.latent_key] for item in plan.cache_set.items}
-    order |= {item.mask_key: order[item.latent_key] for item in plan.cache_set.items}
+    order = {item.latent_key: place for place, item in enumerate(plan.cache_set.all_items)}
+    order |= {item.condition_key: order[item.latent_key] for item in plan.cache_set.all_items}
+    order |= {item.mask_key: order[item.latent_key] for item in plan.cache_set.all_items}
     return sorted(tasks, key=lambda task: order[task.key])
 
 
@@ -248,4 +270,5 @@ def _report(plan: EncodingPlan, fingerprint: str, seconds: float) -> EncodingRep
         masks_encoded=len(plan.missing_masks),
         masks_reused=plan.masks_reused,
         stills=sum(item.num_frames == 1 for item in items),
+        held_out=len(plan.cache_set.held_out),
     )

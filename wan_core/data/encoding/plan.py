@@ -4,18 +4,19 @@ cache loads none of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ...errors import CacheError, DatasetError, Stopped
 from ...files import FileError, file_identity
 from ...model.latents import LatentSpace
 from ...video import shown
-from ..cache import CacheItem, CacheSet, LatentCache, condition_key, latent_key, mask_key, text_key
+from ..cache import CacheItem, CacheSet, LatentCache, Stored, condition_key, latent_key, mask_key, text_key
 from ..conditioning import ConditionKind
 from ..prompts import DEFAULT_NEGATIVE_PROMPT
-from ..samples import Companion, Dataset, Sample
+from ..samples import Companion, Dataset, DatasetConfig, Sample
+from .held_out import evaluation_key, is_held_out, require_trained
 
 __all__ = ["ConditionTask", "EncodingPlan", "LatentTask", "MaskTask", "TextTask", "plan_encoding"]
 
@@ -72,6 +73,10 @@ class EncodingPlan:
     masks_reused: int = 0
     damaged: int = 0
     """entries that exist but cannot be used; they are among the missing and will be replaced"""
+    stored: Mapping[str, Stored] = field(default_factory=dict[str, Stored])
+    """how each entry is written, by key; others as ever"""
+    cache_limit_gb: float = 0.0
+    """DatasetConfig.cache_limit_gb, the lowest of all parts; 0 = none"""
 
     @property
     def is_complete(self) -> bool:
@@ -108,13 +113,15 @@ def plan_encoding(
     kind = dataset.kind
     _require_makeable(kind, vision_identity)
     items: list[CacheItem] = []
+    held_out: list[CacheItem] = []
+    stored: dict[str, Stored] = {}
     samples: dict[str, Sample] = {}
     try:
         for part in dataset.parts:
             for sample in part.samples:
                 stop_if(should_stop)
                 digest = _digest_of(sample, cache, should_stop)
-                how = {**_transform(sample, dataset.fps), "space": space.name}
+                how = {**_transform(sample, dataset.fps), "space": space.name, **_dtype_of(part.config)}
                 key = latent_key(content_digest=digest, transform=how, encoder_identity=vae_identity)
                 given = mask = ""
                 if kind.tensors:
@@ -129,11 +136,18 @@ def plan_encoding(
                     mask = mask_key(content_digest=_digest_of(sample.mask, cache, should_stop), transform=how)
                 for name in filter(None, (key, given, mask)):
                     samples.setdefault(name, sample)
-                items.append(_item(sample, key, given, mask, text_identity))
+                item = _item(sample, key, given, mask, text_identity)
+                stored |= _stored(item, part.config)
+                if is_held_out(sample, digest, part.config):
+                    held_out.append(replace(item, evaluation_key=evaluation_key(key)))
+                else:
+                    items.append(item)
     finally:
         cache.save_digests()
+    require_trained(dataset, len(items), len(held_out))
     cache_set = CacheSet(
         items=tuple(items),
+        held_out=tuple(held_out),
         empty_text_key=text_key("", text_identity),
         negative_text_key=text_key(DEFAULT_NEGATIVE_PROMPT, text_identity),
         latent_space=space.name,
@@ -143,7 +157,9 @@ def plan_encoding(
         conditioning=kind.name,
         vision_identity=vision_identity if kind.vision else "",
     )
-    return _compare(cache_set, samples, cache, rebuild, should_stop)
+    plan = _compare(cache_set, samples, cache, rebuild, should_stop)
+    limits = [part.config.cache_limit_gb for part in dataset.parts if part.config.cache_limit_gb]
+    return replace(plan, stored=stored, cache_limit_gb=min(limits, default=0.0))
 
 
 def _require_makeable(kind: ConditionKind, vision_identity: str) -> None:
@@ -166,11 +182,11 @@ def _compare(
     rebuild: bool,
     should_stop: Callable[[], bool] | None,
 ) -> EncodingPlan:
-    shapes = {item.latent_key: cache_set.latent_shape(item) for item in cache_set.items}
+    shapes = {item.latent_key: cache_set.latent_shape(item) for item in cache_set.all_items}
     texts = {cache_set.empty_text_key: "", cache_set.negative_text_key: DEFAULT_NEGATIVE_PROMPT}
-    texts.update({item.text_key: item.caption for item in cache_set.items})
-    conditions = {item.condition_key: item.latent_key for item in cache_set.items if item.condition_key}
-    masks = {item.mask_key: cache_set.mask_shape(item) for item in cache_set.items if item.mask_key}
+    texts.update({item.text_key: item.caption for item in cache_set.all_items})
+    conditions = {item.condition_key: item.latent_key for item in cache_set.all_items if item.condition_key}
+    masks = {item.mask_key: cache_set.mask_shape(item) for item in cache_set.all_items if item.mask_key}
     damaged = 0
 
     def is_missing(kind: str, key: str, shape: tuple[int, ...] | None = None) -> bool:
@@ -240,6 +256,19 @@ def _transform(sample: Sample, fps: float) -> dict[str, Any]:
     if sample.kind == "still":
         return {"kind": "still", **size}
     return {"kind": "clip", **size, "num_frames": bucket.num_frames, "fps": fps, "start_s": sample.cut.start_s}
+
+
+def _dtype_of(config: DatasetConfig) -> dict[str, str]:
+    """Part of a key only where it is not what it always was."""
+    return {} if config.latent_dtype == "bf16" else {"dtype": config.latent_dtype}
+
+
+def _stored(item: CacheItem, config: DatasetConfig) -> dict[str, Stored]:
+    if (config.latent_dtype, config.cache_compression) == ("bf16", "none"):
+        return {}
+    latent = Stored(dtype=config.latent_dtype, compression=config.cache_compression)
+    text = Stored(compression=config.cache_compression)
+    return {item.latent_key: latent, item.condition_key: latent, item.text_key: text}
 
 
 def _digest_of(file: Sample | Companion, cache: LatentCache, should_stop: Callable[[], bool] | None) -> str:

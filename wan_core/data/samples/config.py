@@ -94,6 +94,20 @@ class DatasetConfig(Config):
     """off; loss: only what is white in clip_mask.* or mask/clip.* is trained; condition: VACE and Fun-InP read it as
     what they are to paint; both
     """
+    # cache
+    latent_dtype: str = "bf16"
+    """bf16 or fp16: how latents and conditioning are stored; fp16 keeps three more bits and is another entry"""
+    cache_compression: str = "none"
+    """none or zstd: how new entries are stored; loses nothing, saves about a third, needs zstandard"""
+    cache_limit_gb: float = 0.0
+    """GiB the whole cache may take: what was used longest ago is evicted, never what this set or an unfinished run
+    needs; 0 = no limit"""
+    held_out: tuple[str, ...] = ()
+    """names of files that are evaluated instead of trained"""
+    held_out_ratio: float = 0.0
+    """share of files that is held out by a hash of their content"""
+    held_out_folder: str = ""
+    """name of a subfolder whose files are held out"""
 
     def __post_init__(self) -> None:
         condition_named(self.conditioning)
@@ -106,6 +120,7 @@ class DatasetConfig(Config):
             raise ConfigError(f"fps is {self.fps:g}. Set it between 1 and 120; Wan was trained at 16, TI2V-5B at 24.")
         if not 1 <= self.num_repeats <= 10_000:
             raise ConfigError(f"num_repeats is {self.num_repeats}. Set it between 1 and 10000.")
+        self._check_cache()
         if not re.fullmatch(r"\.[A-Za-z0-9_.-]{1,20}", self.caption_extension):
             raise ConfigError(f'caption_extension is {self.caption_extension[:40]!r}. Use one such as ".txt".')
         self._check_captions()
@@ -158,6 +173,15 @@ class DatasetConfig(Config):
     def masks_condition(self) -> bool:
         """True when masks are part of what the model reads."""
         return self.mask_use in ("condition", "both")
+
+    def _check_cache(self) -> None:
+        for name, known in (("latent_dtype", ("bf16", "fp16")), ("cache_compression", ("none", "zstd"))):
+            if getattr(self, name) not in known:
+                raise ConfigError(f'{name} "{getattr(self, name)}" is unknown. Use {" or ".join(known)}.')
+        if not 0 <= self.cache_limit_gb <= 1e6:
+            raise ConfigError(f"cache_limit_gb is {self.cache_limit_gb:g}. Set it to 0 (no limit) or the GiB to keep.")
+        if not 0 <= self.held_out_ratio <= 0.9:
+            raise ConfigError(f"held_out_ratio is {self.held_out_ratio:g}. Set it between 0 and 0.9; 0.1 is usual.")
 
     def _check_side(self, name: str, value: int) -> None:
         multiple = self.size_multiple

@@ -1,0 +1,124 @@
+"""The evaluation of held-out clips, and training from batches that are read ahead."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from tests.support.tiny_run import TinyRun, make_roots, make_run
+from wan_core.control import SignalControl
+from wan_core.data import Batches, LatentCache, pack_entries, pad_text
+from wan_core.errors import CacheError
+from wan_core.events import Evaluated
+from wan_core.job import run_job
+from wan_core.load import ModelPlan, materialize
+from wan_core.lora import LoraConfig
+from wan_core.train import TrainConfig, Trainer
+
+PLAN = ModelPlan(base_file="diffusion_models:wan_tiny_t2v.safetensors", base_precision="fp32")
+
+
+def settings(**changes) -> TrainConfig:
+    values = {"steps": 4, "save_every_n_steps": 4, "preview_every_n_steps": 0, "learning_rate": 1e-3}
+    return TrainConfig(**{**values, **changes})
+
+
+def evaluated(root: Path, held: str, stored: dict[float, float] | None = None, **options) -> Evaluated:
+    """The evaluation of the base when clip 2 is held out; `stored` gives noise of one value per timestep."""
+    roots, fingerprint = make_roots(root)
+    cache = LatentCache(roots.first("cache"))
+    whole = cache.read_set(fingerprint)
+    items, last = whole.items[:2], whole.items[2]
+    if stored is not None:
+        noise = torch.stack([torch.full(whole.latent_shape(last), value) for value in stored.values()])
+        cache.write_tensors("evaluation", "9" * 64, {"noise": noise, "timesteps": torch.tensor(list(stored))})
+        last = replace(last, evaluation_key="9" * 64)
+    cache_set = {
+        "held out": replace(whole, items=items, held_out=(last,)),
+        "trained": replace(whole, items=(last,)),
+    }[held]
+    trainer = Trainer(
+        materialize(PLAN, roots, LoraConfig(rank=4), seed=0),
+        Batches(cache_set, cache, seed=0, batch_size=1),
+        pad_text(cache.read_text(cache_set.empty_text_key)),
+        settings(eval_items=4),
+        emit=lambda _event: None,
+        control=SignalControl(),
+        **options,
+    )
+    found = trainer.evaluate()
+    assert found is not None
+    return found
+
+
+def test_held_out_clips_are_evaluated_instead_of_trained_ones(tmp_path):
+    """Without stored noise they bring the very numbers they would bring as training clips."""
+    assert evaluated(tmp_path / "a", "held out") == evaluated(tmp_path / "b", "trained")
+
+
+def test_stored_noise_and_timesteps_count_before_the_settings(tmp_path):
+    one = evaluated(tmp_path / "a", "held out", {200.0: 0.5, 800.0: -1.0})
+    assert set(one.per_timestep) == {"200", "800"}
+    other = evaluated(tmp_path / "b", "held out", {200.0: 0.5, 800.0: 1.0})
+    assert other.per_timestep["200"] == one.per_timestep["200"]
+    assert other.per_timestep["800"] != one.per_timestep["800"]
+
+
+def test_an_expert_is_evaluated_on_its_own_part_of_the_noise(tmp_path):
+    high = evaluated(tmp_path / "a", "held out", {200.0: 0.5, 900.0: -1.0}, sigma_range=(0.875, 1.0))
+    assert set(high.per_timestep) == {"900"}
+    none = evaluated(tmp_path / "b", "held out", {200.0: 0.5}, sigma_range=(0.875, 1.0))
+    assert len(none.per_timestep) == 1
+    assert float(next(iter(none.per_timestep))) in (937, 938)
+
+
+def train(run: TinyRun, **options) -> dict[str, torch.Tensor]:
+    run_job(run.directory, run.roots, emit=lambda _event: None, control=SignalControl(), **options)
+    return load_file(run.directory / "saves" / "step-000004" / "state.safetensors")
+
+
+def test_reading_ahead_trains_the_same_to_the_last_bit_also_when_resumed(tmp_path):
+    def state(name: str, ahead: int, *sessions: int) -> dict[str, torch.Tensor]:
+        options = settings(prefetch_batches=ahead, gradient_accumulation_steps=2, caption_dropout=0.5, batch_size=2)
+        run = make_run(tmp_path / name, train=options, lora=LoraConfig(rank=4))
+        for steps in sessions:
+            run_job(run.directory, run.roots, emit=lambda _e: None, control=SignalControl(), max_steps=steps)
+        return train(run)
+
+    plain, resumed = state("plain", 0), state("resumed", 3, 1)
+    assert plain.keys() == resumed.keys()
+    assert all(torch.equal(plain[name], resumed[name]) for name in plain)
+    assert not [thread for thread in threading.enumerate() if thread.name == "batch reader"]
+
+
+def test_an_entry_that_goes_bad_stops_the_run_at_its_step_and_keeps_what_was_saved(tmp_path):
+    run = make_run(tmp_path, train=settings(save_every_n_steps=1, eval_items=0), lora=LoraConfig(rank=4))
+    cache = LatentCache(run.roots.first("cache"))
+    items = Batches(
+        cache.read_set(run.config.data.fingerprint), cache, seed=run.config.train.seed, batch_size=1
+    ).items_at(2)
+    path = cache.loose_path("latent", items[0].latent_key)
+    path.write_bytes(path.read_bytes()[:-2])
+    with pytest.raises(CacheError, match="Queue CacheLatents again"):
+        run_job(run.directory, run.roots, emit=lambda _e: None, control=SignalControl())
+    assert sorted(p.name for p in (run.directory / "saves").iterdir() if p.name[0] == "s") == [
+        "step-000001", "step-000002",
+    ]  # fmt: skip
+    assert not [thread for thread in threading.enumerate() if thread.name == "batch reader"]
+
+
+def test_a_run_trains_from_a_cache_alone_packed_and_with_no_encoder_file_anywhere(tmp_path):
+    """The only model file is the transformer: VAE, text encoder and CLIP vision exist nowhere."""
+    loose = make_run(tmp_path / "loose", train=settings(), lora=LoraConfig(rank=4))
+    packed = make_run(tmp_path / "packed", train=settings(), lora=LoraConfig(rank=4))
+    cache = LatentCache(packed.roots.first("cache"))
+    assert sum(pack_entries(cache).values()) == 8
+    assert [path.name for path in (tmp_path / "packed" / "models").iterdir()] == ["wan_tiny_t2v.safetensors"]
+    assert set(packed.roots.folders) == {"diffusion_models", "cache", "loras"}
+    one, two = train(loose), train(packed)
+    assert all(torch.equal(one[name], two[name]) for name in one)

@@ -1,0 +1,73 @@
+"""Which clips are never trained but evaluated, and the noise and timesteps they are always evaluated with."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+
+import torch
+
+from ...errors import DatasetError
+from ...flow import draw_noise, seeded_generator
+from ..cache import CacheSet, LatentCache
+from ..samples import Dataset, DatasetConfig, Sample
+
+__all__ = ["evaluation_key", "is_held_out", "require_trained", "write_evaluations"]
+
+EVALUATION_TIMESTEPS = (125.0, 375.0, 625.0, 875.0)
+"""the middles of four equal parts of the noise range; TrainConfig.eval_timesteps by default"""
+
+
+def is_held_out(sample: Sample, content_digest: str, config: DatasetConfig) -> bool:
+    """By name, by the folder it lies in, or by its content: a share decided by each file's own digest, so that adding
+    or removing files never moves another one, and all samples of a file stay together.
+    """
+    if sample.path.name in config.held_out or sample.path.stem in config.held_out:
+        return True
+    if config.held_out_folder and sample.path.parent.name == config.held_out_folder:
+        return True
+    return int(content_digest[:8], 16) < config.held_out_ratio * 2**32
+
+
+def require_trained(dataset: Dataset, trained: int, held_out: int) -> None:
+    """DatasetError when everything is held out, or when a name or folder of the settings holds nothing out."""
+    if not trained:
+        raise DatasetError(
+            f"All {held_out} files are held out for evaluation, so nothing would be trained. Lower held_out_ratio, or "
+            "name fewer files."
+        )
+    for part in dataset.parts:
+        paths = [sample.path for sample in part.samples]
+        known = {name for path in paths for name in (path.name, path.stem)}
+        if missing := [name for name in part.config.held_out if name not in known]:
+            raise DatasetError(
+                f"held_out names {missing[0]!r}, which is no usable file of {part.config.folder!r}. Use names as they "
+                f"are in the folder, such as {paths[0].name!r}."
+            )
+        folder = part.config.held_out_folder
+        if folder and not any(path.parent.name == folder for path in paths):
+            raise DatasetError(
+                f"held_out_folder {folder!r} holds no usable file of {part.config.folder!r}. Use the name of one of "
+                "its subfolders, or leave it empty."
+            )
+
+
+def evaluation_key(latent_key: str) -> str:
+    """Name of the noise and timesteps of a held-out clip."""
+    parts = {"kind": "evaluation", "latent": latent_key, "timesteps": EVALUATION_TIMESTEPS, "version": 1}
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def write_evaluations(cache: LatentCache, cache_set: CacheSet) -> None:
+    """Store what is missing of the noise (timesteps, C, F, h, w) float32 of the held-out clips: the very values that
+    `Trainer.evaluate` would draw for them, kept so that no other torch can ever draw others.
+    """
+    for item in cache_set.held_out:
+        shape = cache_set.latent_shape(item)
+        if item.evaluation_key and not cache.is_sound("evaluation", item.evaluation_key, shape):
+            draws = [
+                draw_noise((1, *shape), seeded_generator("evaluation", item.latent_key, timestep))[0]
+                for timestep in EVALUATION_TIMESTEPS
+            ]
+            tensors = {"noise": torch.stack(draws), "timesteps": torch.tensor(EVALUATION_TIMESTEPS)}
+            cache.write_tensors("evaluation", item.evaluation_key, tensors, item.name)

@@ -176,7 +176,7 @@ def test_the_command_line_checks_packs_counts_and_trims(cache):
     root = str(cache.root)
     assert call("stats", root)[1] | {"entry_bytes": 0} == {
         "version": 1,
-        "entries": {"latent": 10, "text": 2, "condition": 0, "evaluation": 0},
+        "entries": {"latent": 10, "text": 2, "condition": 0, "mask": 0, "evaluation": 0},
         "entry_bytes": 0,
         "loose": 12,
         "packed": 0,

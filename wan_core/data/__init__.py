@@ -13,6 +13,8 @@ from .cache import (
     condition_key,
     latent_key,
     read_picture,
+    synthetic_mark,
+    synthetic_note,
     text_key,
     write_picture,
 )
@@ -46,6 +48,7 @@ from .sources import (
     list_folders,
     read_roots,
 )
+from .tensors import SyntheticConfig, synthetic_set
 
 __all__ = [
     "CONDITION_TENSORS",
@@ -68,6 +71,7 @@ __all__ = [
     "Rejected",
     "Sample",
     "ScanResult",
+    "SyntheticConfig",
     "allowed_folder",
     "assign_bucket",
     "condition_key",
@@ -89,6 +93,9 @@ __all__ = [
     "scan_files",
     "scan_folder",
     "stack_conditions",
+    "synthetic_mark",
+    "synthetic_note",
+    "synthetic_set",
     "text_key",
     "with_mask",
     "write_picture",

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ...errors import ConfigError
 from ...model import Conditioning
-from ..cache import TEXT_LENGTH, CacheItem, CacheSet, LatentCache
+from ..cache import TEXT_LENGTH, CacheItem, CacheSet, LatentCache, item_of_epoch
 from ..conditioning import stack_conditions
 
 __all__ = ["Batch", "Batches", "pad_text"]
@@ -97,7 +97,7 @@ class Batches:
     def items_at(self, micro_step: int) -> tuple[CacheItem, ...]:
         """The items this rank trains at `micro_step` (0 = first), without reading them."""
         epoch, place = divmod(micro_step * self._world + self._rank, self.batches_per_epoch)
-        return tuple(self._items[index] for index in self._epoch_order(epoch)[place])
+        return tuple(item_of_epoch(self._items[index], epoch) for index in self._epoch_order(epoch)[place])
 
     def at(self, micro_step: int) -> Batch:
         """The batch of this rank at `micro_step`."""

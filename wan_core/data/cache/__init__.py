@@ -6,17 +6,23 @@ from .cache_set import CacheItem, CacheSet
 from .keys import CODE_VERSION, condition_key, latent_key, text_key
 from .latent_cache import TEXT_LENGTH, TEXT_WIDTH, LatentCache
 from .pictures import read_picture, write_picture
+from .synthetic import SYNTHETIC, item_of_epoch, synthetic_key, synthetic_mark, synthetic_note
 
 __all__ = [
     "CODE_VERSION",
+    "SYNTHETIC",
     "TEXT_LENGTH",
     "TEXT_WIDTH",
     "CacheItem",
     "CacheSet",
     "LatentCache",
     "condition_key",
+    "item_of_epoch",
     "latent_key",
     "read_picture",
+    "synthetic_key",
+    "synthetic_mark",
+    "synthetic_note",
     "text_key",
     "write_picture",
 ]

@@ -25,6 +25,7 @@ from ..conditioning import CONDITION_TENSORS, condition_misfits
 from .cache_set import CacheSet
 from .digests import DigestMemo
 from .entry import MAX_ENTRY_BYTES, pack_entry, unpack_entry
+from .synthetic import draw_entry, is_synthetic
 
 __all__ = ["TEXT_LENGTH", "TEXT_WIDTH", "LatentCache"]
 
@@ -51,7 +52,7 @@ class LatentCache:
         """True when an entry ("latent", "text" or "condition") exists; its content is checked when it is read (or by
         `is_sound`).
         """
-        return os.path.isfile(self._path(kind, key))
+        return is_synthetic(key) or os.path.isfile(self._path(kind, key))
 
     def has_latent(self, key: str) -> bool:
         """`has` of a latent."""
@@ -197,6 +198,8 @@ class LatentCache:
 
     def _read(self, kind: str, key: str) -> dict[str, Tensor]:
         path = self._path(kind, key)
+        if is_synthetic(key):
+            return draw_entry(kind, key)
         if not path.is_file():
             raise CacheError(f"The cache holds no {kind} {key[:12]}. {_AGAIN}")
         try:

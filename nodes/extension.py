@@ -14,6 +14,7 @@ from .train_lora import TrainLoRA
 from .validate_video import ValidateVideo
 from .wan_precision_policy import WanPrecisionPolicy
 from .wan_preview_settings import WanPreviewSettings
+from .wan_synthetic_dataset import WanSyntheticDataset
 from .wan_train_settings import WanTrainSettings
 from .wan_video_dataset import WanVideoDataset
 
@@ -26,6 +27,7 @@ NODES: list[type[io.ComfyNode]] = [
     SplitAcrossGPUs,
     WanVideoDataset,
     CacheLatents,
+    WanSyntheticDataset,
     WanTrainSettings,
     WanPreviewSettings,
     TrainLoRA,

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
+from safetensors import safe_open
 
+from tests.support.tiny_run import TINY_I2V, TINY_TI2V, make_run
+from wan_core.control import SignalControl
 from wan_core.data import Batches, LatentCache, SyntheticConfig, condition_named, synthetic_set
 from wan_core.errors import ConfigError
+from wan_core.files import atomic_write_json
+from wan_core.job import run_job
 from wan_core.model import WAN21_LATENTS, WAN22_LATENTS
+from wan_core.train import TrainConfig
 
 SMALL = {"width": 64, "height": 48, "num_frames": 9, "text_length": 5}
 
@@ -45,15 +53,19 @@ def test_a_count_is_the_same_clips_every_epoch_and_every_time(tmp_path):
 
 def test_endless_is_new_clips_every_epoch_the_same_for_the_same_seed(tmp_path):
     cache = LatentCache(tmp_path)
-    three = epochs(make(count=0), cache, 3)
-    assert [len(epoch) for epoch in three] == [64, 64, 64]
-    seen = {batch.latents.sum().item() for epoch in three for batch in epoch}
-    assert len(seen) == 3 * 64
-    again = epochs(make(count=0), cache, 3)
-    for one, other in zip(three, again, strict=True):
-        assert all(torch.equal(a.latents, b.latents) for a, b in zip(one, other, strict=True))
-    texts = {batch.texts.sum().item() for epoch in three for batch in epoch}
-    assert len(texts) == 3 * 64
+
+    def three_epochs():
+        batches = Batches(make(count=0), cache, seed=0, batch_size=1)
+        assert batches.batches_per_epoch == 64
+        return [batches.items_at(micro_step)[0] for micro_step in range(3 * 64)]
+
+    items = three_epochs()
+    assert items == three_epochs()
+    latents = [cache.read_latent(item.latent_key) for item in items]
+    texts = [cache.read_text(item.text_key) for item in items]
+    for entries in (latents, texts):
+        assert len({entry.float().sum().item() for entry in entries}) == 3 * 64
+    assert all(torch.equal(cache.read_latent(i.latent_key), entry) for i, entry in zip(items, latents, strict=True))
 
 
 def test_latents_are_standard_normal_and_clips_differ(tmp_path):
@@ -114,3 +126,34 @@ def test_the_48_channels_of_ti2v(tmp_path):
 def test_what_cannot_be_is_refused_in_a_sentence(settings, said):
     with pytest.raises(ConfigError, match=said):
         make(**settings)
+
+
+def lora_trained_on(tmp_path, shape, cache_set):
+    """The metadata of a LoRA trained for two steps on `cache_set`, and what the run said."""
+    quick = TrainConfig(steps=2, save_every_n_steps=2, preview_every_n_steps=0, eval_items=1)
+    run = make_run(tmp_path, shape=shape, train=quick)
+    if cache_set is not None:
+        fingerprint = LatentCache(run.roots.first("cache")).write_set(cache_set)
+        config = replace(run.config, data=replace(run.config.data, fingerprint=fingerprint))
+        atomic_write_json(run.directory / "run.json", config.to_dict())
+    said = []
+    run_job(run.directory, run.roots, emit=said.append, control=SignalControl())
+    with safe_open(next(run.directory.glob("saves/*/lora.safetensors")), "pt") as file:
+        return file.metadata(), [event.text for event in said if hasattr(event, "text")]
+
+
+@pytest.mark.parametrize(
+    ("shape", "kind", "channels", "space"),
+    [(TINY_I2V, "first", 20, WAN21_LATENTS), (TINY_TI2V, "none", 0, WAN22_LATENTS)],
+)
+def test_it_trains_and_the_lora_says_that_it_learned_nothing(tmp_path, shape, kind, channels, space):
+    metadata, said = lora_trained_on(tmp_path, shape, make(kind, channels, space, count=0, width=64, height=64))
+    assert metadata["wan_trainer.data"] == "synthetic"
+    assert "random tensors, not data" in metadata["modelspec.description"]
+    assert any("random tensors, not data" in text for text in said)
+
+
+def test_a_lora_of_real_data_has_no_such_mark(tmp_path):
+    metadata, said = lora_trained_on(tmp_path, TINY_I2V, None)
+    assert not {"wan_trainer.data", "modelspec.description"} & set(metadata)
+    assert not any("random tensors" in text for text in said)

@@ -12,6 +12,7 @@ from .precision_audit import PrecisionAudit
 from .split_across_gpus import SplitAcrossGPUs
 from .train_lora import TrainLoRA
 from .validate_video import ValidateVideo
+from .wan_dataset_from_images import WanDatasetFromImages
 from .wan_precision_policy import WanPrecisionPolicy
 from .wan_preview_settings import WanPreviewSettings
 from .wan_synthetic_dataset import WanSyntheticDataset
@@ -26,6 +27,7 @@ NODES: list[type[io.ComfyNode]] = [
     Fp8Quantize,
     SplitAcrossGPUs,
     WanVideoDataset,
+    WanDatasetFromImages,
     CacheLatents,
     WanSyntheticDataset,
     WanTrainSettings,

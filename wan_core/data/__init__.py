@@ -48,7 +48,7 @@ from .sources import (
     list_folders,
     read_roots,
 )
-from .tensors import SyntheticConfig, synthetic_set
+from .tensors import PixelClip, SyntheticConfig, match_captions, scan_pixels, synthetic_set
 
 __all__ = [
     "CONDITION_TENSORS",
@@ -68,6 +68,7 @@ __all__ = [
     "EncodingReport",
     "LatentCache",
     "MediaFile",
+    "PixelClip",
     "Rejected",
     "Sample",
     "ScanResult",
@@ -85,6 +86,7 @@ __all__ = [
     "given_mask",
     "latent_key",
     "list_folders",
+    "match_captions",
     "nearest_frames",
     "pad_text",
     "plan_encoding",
@@ -92,6 +94,7 @@ __all__ = [
     "read_roots",
     "scan_files",
     "scan_folder",
+    "scan_pixels",
     "stack_conditions",
     "synthetic_mark",
     "synthetic_note",

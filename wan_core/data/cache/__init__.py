@@ -5,7 +5,7 @@ from __future__ import annotations
 from .cache_set import CacheItem, CacheSet
 from .keys import CODE_VERSION, condition_key, latent_key, text_key
 from .latent_cache import TEXT_LENGTH, TEXT_WIDTH, LatentCache
-from .pictures import read_picture, write_picture
+from .pictures import picture_path, read_picture, write_picture
 from .synthetic import SYNTHETIC, item_of_epoch, synthetic_key, synthetic_mark, synthetic_note
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "condition_key",
     "item_of_epoch",
     "latent_key",
+    "picture_path",
     "read_picture",
     "synthetic_key",
     "synthetic_mark",

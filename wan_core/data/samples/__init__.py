@@ -6,9 +6,10 @@ from .config import DatasetConfig
 from .dataset import Dataset
 from .report import contact_sheet
 from .sample import Cut, Rejected, Sample, ScanResult
-from .scan import Progress, scan_files, scan_folder
+from .scan import MIN_SOURCE_PIXELS, Progress, scan_files, scan_folder
 
 __all__ = [
+    "MIN_SOURCE_PIXELS",
     "Cut",
     "Dataset",
     "DatasetConfig",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .pixels import PixelClip, match_captions, scan_pixels
 from .synthetic import SyntheticConfig, synthetic_set
 
-__all__ = ["SyntheticConfig", "synthetic_set"]
+__all__ = ["PixelClip", "SyntheticConfig", "match_captions", "scan_pixels", "synthetic_set"]

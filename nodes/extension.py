@@ -12,6 +12,7 @@ from .precision_audit import PrecisionAudit
 from .split_across_gpus import SplitAcrossGPUs
 from .train_lora import TrainLoRA
 from .validate_video import ValidateVideo
+from .wan_cache_from_latents import WanCacheFromLatents
 from .wan_dataset_from_images import WanDatasetFromImages
 from .wan_precision_policy import WanPrecisionPolicy
 from .wan_preview_settings import WanPreviewSettings
@@ -29,6 +30,7 @@ NODES: list[type[io.ComfyNode]] = [
     WanVideoDataset,
     WanDatasetFromImages,
     CacheLatents,
+    WanCacheFromLatents,
     WanSyntheticDataset,
     WanTrainSettings,
     WanPreviewSettings,

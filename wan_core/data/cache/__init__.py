@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .cache_set import CacheItem, CacheSet
-from .keys import CODE_VERSION, condition_key, latent_key, text_key
+from .keys import CODE_VERSION, condition_key, latent_key, tensor_key, text_key
 from .latent_cache import TEXT_LENGTH, TEXT_WIDTH, LatentCache
 from .pictures import picture_path, read_picture, write_picture
 from .synthetic import SYNTHETIC, item_of_epoch, synthetic_key, synthetic_mark, synthetic_note
@@ -24,6 +24,7 @@ __all__ = [
     "synthetic_key",
     "synthetic_mark",
     "synthetic_note",
+    "tensor_key",
     "text_key",
     "write_picture",
 ]

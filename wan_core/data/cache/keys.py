@@ -6,7 +6,7 @@ import hashlib
 import json
 from typing import Any
 
-__all__ = ["CODE_VERSION", "condition_key", "latent_key", "text_key"]
+__all__ = ["CODE_VERSION", "condition_key", "latent_key", "tensor_key", "text_key"]
 
 CODE_VERSION = 1
 """Raise it when decoding, resizing or encoding changes what an entry holds: every old entry is then
@@ -34,6 +34,11 @@ def condition_key(
     """
     made_by = {"encoder": encoder_identity, "vision": vision_identity}
     return _digest({"kind": "condition", "of": conditioning, "file": content_digest, "how": transform, **made_by})
+
+
+def tensor_key(kind: str, content_digest: str) -> str:
+    """Name of an entry whose tensors were made elsewhere: nothing but what they hold is known of them."""
+    return _digest({"kind": f"given {kind}", "tensors": content_digest})
 
 
 def _digest(parts: dict[str, Any]) -> str:

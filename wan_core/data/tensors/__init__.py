@@ -3,6 +3,20 @@
 from __future__ import annotations
 
 from .pixels import PixelClip, match_captions, scan_pixels
+from .store import PromptKeys, TensorClip, checked_latent, checked_text, space_of, store_clips, store_text
 from .synthetic import SyntheticConfig, synthetic_set
 
-__all__ = ["PixelClip", "SyntheticConfig", "match_captions", "scan_pixels", "synthetic_set"]
+__all__ = [
+    "PixelClip",
+    "PromptKeys",
+    "SyntheticConfig",
+    "TensorClip",
+    "checked_latent",
+    "checked_text",
+    "match_captions",
+    "scan_pixels",
+    "space_of",
+    "store_clips",
+    "store_text",
+    "synthetic_set",
+]

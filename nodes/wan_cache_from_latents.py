@@ -1,0 +1,161 @@
+"""Wan Cache from Latents: LATENTs and CONDITIONINGs of core nodes as a cache, without a dataset and without a VAE."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from comfy import model_management as mm
+from comfy_api.latest import io
+
+from ..wan_core.data import (
+    DEFAULT_NEGATIVE_PROMPT,
+    LatentCache,
+    PromptKeys,
+    condition_kind,
+    store_clips,
+    store_text,
+    text_key,
+)
+from ..wan_core.errors import ConfigError
+from . import folders
+from .codecs import ComfyTextEncoder
+from .core_tensors import read_clips, text_features
+from .encoders import encoder_identity, is_linked
+from .interrupts import stops_become_interrupts
+from .progress import current_prompt_id
+from .types import CATEGORY, CacheHandle, ModelHandle, WanCache, WanTrainModel
+
+_PROMPTS = {"empty": "", "negative": DEFAULT_NEGATIVE_PROMPT}
+
+
+class WanCacheFromLatents(io.ComfyNode):
+    """Takes lists, such as core MakeTrainingDataset gives."""
+
+    @classmethod
+    def define_schema(cls) -> io.Schema:
+        return io.Schema(
+            node_id="WanCacheFromLatents",
+            display_name="Wan Cache from Latents",
+            category=CATEGORY,
+            description="Stores latents and text features of core nodes as a cache for Train Wan LoRA. Latents are "
+            "taken as VAEEncode gives them and normalised here. What is there already is not written again.",
+            is_input_list=True,
+            hidden=[io.Hidden.unique_id, io.Hidden.dynprompt],
+            inputs=[
+                WanTrainModel.Input(
+                    "model", tooltip="Tells the channels, the frame rate and what else it reads. From LoadWanModel."
+                ),
+                io.Latent.Input("latents", tooltip="A list, from VAEEncode with a Wan VAE. A batch is several clips."),
+                io.Conditioning.Input(
+                    "conditioning",
+                    tooltip="A list, one for each latent, from CLIPTextEncode with umT5. For an image-to-video model "
+                    "through WanImageToVideo.",
+                ),
+                io.Clip.Input(
+                    "clip",
+                    optional=True,
+                    lazy=True,
+                    tooltip="CLIPLoader with umt5_xxl, type wan: encodes the empty and the default negative prompt, "
+                    "once. Loaded only if needed.",
+                ),
+                io.Conditioning.Input(
+                    "empty", optional=True, tooltip="The encoded empty prompt, in place of clip. For caption dropout."
+                ),
+                io.Conditioning.Input(
+                    "negative", optional=True, tooltip="The encoded negative prompt, in place of clip. For previews."
+                ),
+            ],
+            outputs=[
+                WanCache.Output(display_name="cache", tooltip="For TrainLoRA."),
+                io.String.Output(display_name="report", tooltip="What was stored."),
+            ],
+        )
+
+    @classmethod
+    def fingerprint_inputs(cls, **_: object) -> object:
+        """Changes when somebody deletes the cache, so that it is written again."""
+        parts = (folders.cache().root / name for name in ("latents", "texts", "conditions", "sets"))
+        return [part.stat().st_ino if part.is_dir() else 0 for part in parts]
+
+    @classmethod
+    def check_lazy_status(
+        cls,
+        clip: Sequence[Any] = (None,),
+        empty: Sequence[Any] = (None,),
+        negative: Sequence[Any] = (None,),
+        **_: object,
+    ) -> list[str]:
+        wanted = cls._missing_prompts(empty, negative)
+        if not wanted or not cls._is_linked("clip") or clip[0] is not None:
+            return []
+        identity, cache = cls._identity(None), folders.cache()
+        known = identity and all(cache.is_sound("text", text_key(_PROMPTS[name], identity)) for name in wanted)
+        return [] if known else ["clip"]
+
+    @classmethod
+    def execute(
+        cls,
+        model: list[ModelHandle],
+        latents: list[Any],
+        conditioning: list[Any],
+        clip: Sequence[Any] = (None,),
+        empty: Sequence[Any] = (None,),
+        negative: Sequence[Any] = (None,),
+    ) -> io.NodeOutput:
+        variant, cache = model[0].variant, folders.cache()
+        with stops_become_interrupts():
+            clips = read_clips(latents, conditioning, variant)
+            keys = {name: cls._key_of(name, given[0], clip[0], cache) for name, given in _given(empty, negative)}
+            cache_set, report = store_clips(
+                clips,
+                cache,
+                prompts=PromptKeys(**keys),
+                space=variant.latents,
+                kind=condition_kind(variant.task, variant.shape.image_dim),
+                fps=variant.fps,
+                should_stop=mm.processing_interrupted,
+            )
+        text = (
+            f"{report.clips} items, {report.frames} frames\n"
+            f"latents: {report.latents_encoded} normalised and stored, {report.latents_reused} there already\n"
+            f"texts: {report.texts_encoded} stored, {report.texts_reused} there already"
+        )
+        handle = CacheHandle(report.fingerprint, cache_set, report, current_prompt_id())
+        return io.NodeOutput(handle, text, ui={"text": [text]})
+
+    @classmethod
+    def _missing_prompts(cls, empty: Sequence[Any], negative: Sequence[Any]) -> list[str]:
+        """Those that no CONDITIONING is wired for."""
+        prompt, node = cls.hidden.dynprompt, cls.hidden.unique_id
+        return [
+            name for name, given in _given(empty, negative) if given[0] is None and not is_linked(prompt, node, name)
+        ]
+
+    @classmethod
+    def _key_of(cls, name: str, given: Any, clip: Any, cache: LatentCache) -> str:
+        """The cache entry of one of the two prompts, encoded now if it is not there."""
+        if given is not None:
+            return store_text(cache, text_features(given, f"{name} prompt"), f"{name} prompt")
+        identity = cls._identity(clip)
+        if identity is None:
+            raise ConfigError(
+                "Training also needs the empty and the negative prompt. Connect clip (CLIPLoader, umt5_xxl, type wan), "
+                "or both empty and negative (CLIPTextEncode)."
+            )
+        key = text_key(_PROMPTS[name], identity)
+        if not cache.is_sound("text", key):
+            cache.write_text(key, ComfyTextEncoder(clip, identity).encode(_PROMPTS[name]), f"the {name} prompt")
+        return key
+
+    @classmethod
+    def _identity(cls, clip: Any) -> str | None:
+        """Of the encoder wired to clip; None where there is none, or only the loaded object could tell."""
+        prompt, node = cls.hidden.dynprompt, cls.hidden.unique_id
+        return (
+            encoder_identity(prompt, node, "clip", clip, folders.cache()) if is_linked(prompt, node, "clip") else None
+        )
+
+
+def _given(empty: Sequence[Any], negative: Sequence[Any]) -> list[tuple[str, Sequence[Any]]]:
+    return [("empty", empty), ("negative", negative)]

@@ -24,8 +24,8 @@ _MASK_CHANNELS = 4
 def read_clips(latents: Sequence[Any], conditioning: Sequence[Any], variant: WanVariant) -> Iterator[TensorClip]:
     """The clips of a list of LATENTs, each with its text and what else the model of that variant reads.
 
-    One CONDITIONING for each LATENT, which then counts for all clips of its batch, or one for each clip; DatasetError at
-    once when their numbers do not go together. Clips are converted one at a time.
+    One CONDITIONING for each LATENT, which then counts for all clips of its batch, or one for each clip; DatasetError
+    at once when their numbers do not go together. Clips are converted one at a time.
     """
     batches = [_samples(latent, number) for number, latent in enumerate(latents, 1)]
     raw = [clip for batch in batches for clip in batch]

@@ -127,10 +127,11 @@ class WanCacheFromLatents(io.ComfyNode):
     @classmethod
     def _missing_prompts(cls, empty: Sequence[Any], negative: Sequence[Any]) -> list[str]:
         """Those that no CONDITIONING is wired for."""
-        prompt, node = cls.hidden.dynprompt, cls.hidden.unique_id
-        return [
-            name for name, given in _given(empty, negative) if given[0] is None and not is_linked(prompt, node, name)
-        ]
+        return [name for name, given in _given(empty, negative) if given[0] is None and not cls._is_linked(name)]
+
+    @classmethod
+    def _is_linked(cls, socket: str) -> bool:
+        return is_linked(cls.hidden.dynprompt, cls.hidden.unique_id, socket)
 
     @classmethod
     def _key_of(cls, name: str, given: Any, clip: Any, cache: LatentCache) -> str:
@@ -151,10 +152,9 @@ class WanCacheFromLatents(io.ComfyNode):
     @classmethod
     def _identity(cls, clip: Any) -> str | None:
         """Of the encoder wired to clip; None where there is none, or only the loaded object could tell."""
-        prompt, node = cls.hidden.dynprompt, cls.hidden.unique_id
-        return (
-            encoder_identity(prompt, node, "clip", clip, folders.cache()) if is_linked(prompt, node, "clip") else None
-        )
+        if not cls._is_linked("clip"):
+            return None
+        return encoder_identity(cls.hidden.dynprompt, cls.hidden.unique_id, "clip", clip, folders.cache())
 
 
 def _given(empty: Sequence[Any], negative: Sequence[Any]) -> list[tuple[str, Sequence[Any]]]:

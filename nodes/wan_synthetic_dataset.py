@@ -26,7 +26,7 @@ class WanSyntheticDataset(io.ComfyNode):
                 WanTrainModel.Input(
                     "model", tooltip="Tells the channels, the size grid and the conditioning. From LoadWanModel."
                 ),
-                whole("count", 16, 0, 50_000, "Clips in an epoch. 0 = endless: 64 new clips in every epoch."),
+                whole("count", 16, 0, 50_000, "Clips in an epoch. 0 = endless: no clip comes twice."),
                 whole("width", 832, 16, 4096, "Pixels. TI2V-5B needs multiples of 32.", step=16),
                 whole("height", 480, 16, 4096, "Pixels.", step=16),
                 whole("num_frames", 33, 1, 1001, "Frames of each clip, 4n+1. 1 makes stills.", step=4),
@@ -75,10 +75,12 @@ class WanSyntheticDataset(io.ComfyNode):
             condition_channels=shape.vace_channels if shape.vace_layers else shape.condition_channels,
             fps=model.variant.fps,
         )
-        epoch = "the same in every epoch" if count else "new ones in every epoch"
+        clips = (
+            f"{count} random clips, the same in every epoch" if count else "endless random clips, none of them twice"
+        )
         text = (
-            f"{len(made.items)} random clips of {width}x{height}, {num_frames} frames, {text_length} tokens, {epoch}; "
-            f"nothing is encoded and no clip is written\n{synthetic_note(made)}"
+            f"{clips}: {width}x{height}, {num_frames} frames, {text_length} tokens; nothing is encoded and no clip is "
+            f"written\n{synthetic_note(made)}"
         )
         report = EncodingReport(
             fingerprint=folders.cache().write_set(made),

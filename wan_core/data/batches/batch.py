@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ...errors import ConfigError
 from ...model import Conditioning
-from ..cache import TEXT_LENGTH, CacheItem, CacheSet, LatentCache, item_of_epoch
+from ..cache import TEXT_LENGTH, CacheItem, CacheSet, LatentCache, item_of_draw
 from ..conditioning import stack_conditions
 
 __all__ = ["Batch", "Batches", "pad_text"]
@@ -96,8 +96,9 @@ class Batches:
 
     def items_at(self, micro_step: int) -> tuple[CacheItem, ...]:
         """The items this rank trains at `micro_step` (0 = first), without reading them."""
-        epoch, place = divmod(micro_step * self._world + self._rank, self.batches_per_epoch)
-        return tuple(item_of_epoch(self._items[index], epoch) for index in self._epoch_order(epoch)[place])
+        number = micro_step * self._world + self._rank
+        epoch, place = divmod(number, self.batches_per_epoch)
+        return tuple(item_of_draw(self._items[index], number) for index in self._epoch_order(epoch)[place])
 
     def at(self, micro_step: int) -> Batch:
         """The batch of this rank at `micro_step`."""

@@ -6,7 +6,7 @@ from .cache_set import CacheItem, CacheSet
 from .keys import CODE_VERSION, condition_key, latent_key, tensor_key, text_key
 from .latent_cache import TEXT_LENGTH, TEXT_WIDTH, LatentCache
 from .pictures import picture_path, read_picture, write_picture
-from .synthetic import SYNTHETIC, item_of_epoch, synthetic_key, synthetic_mark, synthetic_note
+from .synthetic import SYNTHETIC, item_of_draw, synthetic_key, synthetic_mark, synthetic_note
 
 __all__ = [
     "CODE_VERSION",
@@ -17,7 +17,7 @@ __all__ = [
     "CacheSet",
     "LatentCache",
     "condition_key",
-    "item_of_epoch",
+    "item_of_draw",
     "latent_key",
     "picture_path",
     "read_picture",

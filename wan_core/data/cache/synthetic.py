@@ -1,6 +1,6 @@
 """Entries that no disk holds: random tensors, drawn when they are read, whose keys say all there is to know of them.
 
-For benchmarks and smoke tests. A key is a fixed mark, whether every epoch draws anew, the conditioning, the four sizes
+For benchmarks and smoke tests. A key is a fixed mark, whether every batch draws anew, the conditioning, the four sizes
 of the latent (or the two of a text), and a digest that seeds the draw. So a worker, a resume and another machine draw
 the same numbers, and nothing but the list of keys is written.
 """
@@ -21,7 +21,7 @@ __all__ = [
     "SYNTHETIC",
     "draw_entry",
     "is_synthetic",
-    "item_of_epoch",
+    "item_of_draw",
     "synthetic_key",
     "synthetic_mark",
     "synthetic_note",
@@ -62,15 +62,15 @@ def draw_entry(kind: str, key: str) -> dict[str, Tensor]:
     return _draw_condition(key, condition_named(_KINDS[int(key[len(_MARK) + 1], 16)]), *sizes)
 
 
-def item_of_epoch(item: CacheItem, epoch: int) -> CacheItem:
-    """What stands in the place of `item` in that epoch: itself, unless its keys are to be drawn anew every epoch."""
-    if epoch == 0 or item.latent_key[len(_MARK) :][:1] != _ENDLESS or not is_synthetic(item.latent_key):
+def item_of_draw(item: CacheItem, number: int) -> CacheItem:
+    """What stands in the place of `item` in batch `number` of a run: itself, unless it is of an endless set."""
+    if item.latent_key[len(_MARK) :][:1] != _ENDLESS or not is_synthetic(item.latent_key):
         return item
     return replace(
         item,
-        latent_key=_of_epoch(item.latent_key, epoch),
-        text_key=_of_epoch(item.text_key, epoch),
-        condition_key=_of_epoch(item.condition_key, epoch) if item.condition_key else "",
+        latent_key=_of_draw(item.latent_key, number),
+        text_key=_of_draw(item.text_key, number),
+        condition_key=_of_draw(item.condition_key, number) if item.condition_key else "",
     )
 
 
@@ -109,8 +109,8 @@ def _normal(name: str, *sizes: int) -> Tensor:
     return torch.randn(sizes, generator=seeded_generator(SYNTHETIC, name)).to(torch.bfloat16)
 
 
-def _of_epoch(key: str, epoch: int) -> str:
-    return key[:_DIGEST_START] + _digest(key, epoch)
+def _of_draw(key: str, number: int) -> str:
+    return key[:_DIGEST_START] + _digest(key, number)
 
 
 def _digest(*parts: int | str) -> str:

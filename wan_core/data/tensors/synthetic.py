@@ -14,7 +14,7 @@ from ..samples import DatasetConfig
 __all__ = ["ENDLESS_ITEMS", "SyntheticConfig", "synthetic_set"]
 
 ENDLESS_ITEMS = 64
-"""clips in an epoch of an endless set"""
+"""clips in the list of an endless set, none of which is ever trained on: each batch draws its own in their place"""
 MOST_ITEMS = 50_000
 
 
@@ -23,7 +23,7 @@ class SyntheticConfig(Config):
     """How many clips, and how large."""
 
     count: int = 16
-    """clips in an epoch, the same in every epoch; 0 = 64, and new ones in every epoch"""
+    """clips in an epoch, the same in every epoch; 0 = every batch draws new ones"""
     width: int = 832
     """pixels"""
     height: int = 480

@@ -51,13 +51,13 @@ def test_a_count_is_the_same_clips_every_epoch_and_every_time(tmp_path):
     assert not (tmp_path / "cache").exists(), "reading writes nothing"
 
 
-def test_endless_is_new_clips_every_epoch_the_same_for_the_same_seed(tmp_path):
+def test_endless_never_gives_a_clip_twice_and_the_same_ones_to_the_same_seed(tmp_path):
     cache = LatentCache(tmp_path)
 
-    def three_epochs():
-        batches = Batches(make(count=0), cache, seed=0, batch_size=1)
-        assert batches.batches_per_epoch == 64
-        return [batches.items_at(micro_step)[0] for micro_step in range(3 * 64)]
+    def three_epochs(**ranks):
+        batches = Batches(make(count=0), cache, seed=0, batch_size=2, **ranks)
+        assert batches.batches_per_epoch == 32
+        return [item for micro_step in range(3 * 32) for item in batches.items_at(micro_step)]
 
     items = three_epochs()
     assert items == three_epochs()
@@ -66,6 +66,10 @@ def test_endless_is_new_clips_every_epoch_the_same_for_the_same_seed(tmp_path):
     for entries in (latents, texts):
         assert len({entry.float().sum().item() for entry in entries}) == 3 * 64
     assert all(torch.equal(cache.read_latent(i.latent_key), entry) for i, entry in zip(items, latents, strict=True))
+    two_ranks = {item.latent_key for rank in (0, 1) for item in three_epochs(rank=rank, world=2)}
+    assert len(two_ranks) == 2 * 3 * 64, "ranks do not share clips either"
+    held_out = Batches(make(count=0), cache, seed=0, batch_size=1).evaluation_items(64)
+    assert not {item.latent_key for item in held_out} & two_ranks
 
 
 def test_latents_are_standard_normal_and_clips_differ(tmp_path):

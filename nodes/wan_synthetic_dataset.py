@@ -75,9 +75,7 @@ class WanSyntheticDataset(io.ComfyNode):
             condition_channels=shape.vace_channels if shape.vace_layers else shape.condition_channels,
             fps=model.variant.fps,
         )
-        clips = (
-            f"{count} random clips, the same in every epoch" if count else "endless random clips, none of them twice"
-        )
+        clips = f"{count} random clips, the same in every epoch" if count else "endless random clips, none twice"
         text = (
             f"{clips}: {width}x{height}, {num_frames} frames, {text_length} tokens; nothing is encoded and no clip is "
             f"written\n{synthetic_note(made)}"

@@ -37,6 +37,7 @@ ROOMS = (
     "plan",
     "audit",
     "ranks",
+    "tfrecord_command",
     "protocol",
     "launch",
     "__main__",

@@ -20,6 +20,7 @@ from typing import Any, BinaryIO, NoReturn
 from .errors import ConfigError, ExitCode, Stopped, WanTrainerError
 from .events import Emit, Event, Failed, to_line
 from .files import Roots
+from .tfrecord_command import add_tfrecord_commands
 
 __all__ = ["main"]
 
@@ -316,6 +317,8 @@ def _parser() -> argparse.ArgumentParser:
     audit.add_argument("--alone", action="store_true", help="also float32 with each part lowered alone")
     export.add_argument("--step", type=int, help="saved step; default: the latest")
     export.add_argument("--to", type=Path, help="target file; default: <run_name>.safetensors in the run directory")
+    cache = commands.add_parser("cache", help="work on the cache folder")
+    add_tfrecord_commands(cache.add_subparsers(dest="action", required=True, metavar="ACTION"))
     return parser
 
 

@@ -34,6 +34,8 @@ class TensorClip:
     """for messages"""
     caption: str = ""
     """what `text` says, where that is known"""
+    repeats: int = 1
+    """how often it is seen in one epoch"""
     condition: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
     """fields of Conditioning without the batch axis; latents among them are normalised"""
 
@@ -190,6 +192,7 @@ def _store(clip: TensorClip, writer: _Writer, space: LatentSpace, kind: Conditio
         num_frames=(frames - 1) * space.temporal_stride + 1,
         height=height * space.spatial_stride,
         width=width * space.spatial_stride,
+        repeats=clip.repeats,
         name=clip.name,
         caption=clip.caption,
     )

@@ -1,6 +1,6 @@
 """CRC-32C (Castagnoli), the checksum of TFRecord files, fast enough for latents without a compiled package.
 
-A checksum is linear, so a long text is cut into lanes that numpy advances side by side, one byte of every lane at a
+A checksum is linear, so a long text is cut into lanes that numpy advances side by side, four bytes of every lane at a
 time; then neighbours are joined, each join shifting the left half past as many zero bytes as the right half has.
 """
 
@@ -25,15 +25,19 @@ def crc32c(data: bytes | bytearray | memoryview) -> int:
     return _plain(view) if len(view) < _SHORT_BYTES else _laned(view)
 
 
-def _make_table() -> _Words:
+def _make_tables() -> list[_Words]:
+    """What a byte makes of an empty register, followed by 0, 1, 2 or 3 zero bytes."""
     table = np.arange(256, dtype=np.uint32)
     for _ in range(8):
         table = np.where(table & 1, table >> 1 ^ _POLYNOMIAL, table >> 1).astype(np.uint32)
-    return table
+    tables = [table]
+    for _ in range(3):
+        tables.append(tables[-1] >> np.uint32(8) ^ table[tables[-1] & np.uint32(255)])
+    return tables
 
 
-_TABLE = _make_table()
-_LIST: list[int] = _TABLE.tolist()
+_TABLES = _make_tables()
+_LIST: list[int] = _TABLES[0].tolist()
 
 
 def _plain(view: memoryview) -> int:
@@ -49,10 +53,12 @@ def _laned(view: memoryview) -> int:
     start = len(padded) - len(view)
     padded[start:] = np.frombuffer(view, np.uint8)
     padded[start : start + 4] ^= 0xFF  # the register starts with ones: the same as inverting the first four bytes
-    rows = np.ascontiguousarray(padded.reshape(lanes, _LANE_BYTES).T)
+    words = np.ascontiguousarray(padded.view("<u4").reshape(lanes, _LANE_BYTES // 4).T)
     crcs = np.zeros(lanes, np.uint32)
-    for row in rows:
-        crcs = crcs >> np.uint32(8) ^ _TABLE[(crcs ^ row) & np.uint32(255)]
+    for column in words:
+        crcs ^= column
+        first, second, third, last = (crcs >> np.uint32(shift) & np.uint32(255) for shift in (0, 8, 16, 24))
+        crcs = _TABLES[3][first] ^ _TABLES[2][second] ^ _TABLES[1][third] ^ _TABLES[0][last]
     shift = _zero_bytes(_LANE_BYTES)
     while len(crcs) > 1:
         crcs = _apply(shift, crcs[0::2]) ^ crcs[1::2]

@@ -13,6 +13,7 @@ from .split_across_gpus import SplitAcrossGPUs
 from .train_lora import TrainLoRA
 from .validate_video import ValidateVideo
 from .wan_cache_from_latents import WanCacheFromLatents
+from .wan_cache_from_tfrecord import WanCacheFromTFRecord
 from .wan_dataset_from_images import WanDatasetFromImages
 from .wan_precision_policy import WanPrecisionPolicy
 from .wan_preview_settings import WanPreviewSettings
@@ -31,6 +32,7 @@ NODES: list[type[io.ComfyNode]] = [
     WanDatasetFromImages,
     CacheLatents,
     WanCacheFromLatents,
+    WanCacheFromTFRecord,
     WanSyntheticDataset,
     WanTrainSettings,
     WanPreviewSettings,

@@ -8,25 +8,14 @@ from typing import Any
 from comfy import model_management as mm
 from comfy_api.latest import io
 
-from ..wan_core.data import (
-    DEFAULT_NEGATIVE_PROMPT,
-    LatentCache,
-    PromptKeys,
-    condition_kind,
-    store_clips,
-    store_text,
-    text_key,
-)
-from ..wan_core.errors import ConfigError
+from ..wan_core.data import LatentCache, PromptKeys, condition_kind, store_clips, store_text
 from . import folders
-from .codecs import ComfyTextEncoder
 from .core_tensors import read_clips, text_features
-from .encoders import encoder_identity, is_linked
+from .encoders import is_linked
 from .interrupts import stops_become_interrupts
 from .progress import current_prompt_id
+from .prompt_entries import prompt_key, wants_clip
 from .types import CATEGORY, CacheHandle, ModelHandle, WanCache, WanTrainModel
-
-_PROMPTS = {"empty": "", "negative": DEFAULT_NEGATIVE_PROMPT}
 
 
 class WanCacheFromLatents(io.ComfyNode):
@@ -86,12 +75,9 @@ class WanCacheFromLatents(io.ComfyNode):
         negative: Sequence[Any] = (None,),
         **_: object,
     ) -> list[str]:
-        wanted = cls._missing_prompts(empty, negative)
-        if not wanted or not cls._is_linked("clip") or clip[0] is not None:
-            return []
-        identity, cache = cls._identity(None), folders.cache()
-        known = identity and all(cache.is_sound("text", text_key(_PROMPTS[name], identity)) for name in wanted)
-        return [] if known else ["clip"]
+        given = {"empty": empty[0], "negative": negative[0]}
+        wanted = [name for name, value in given.items() if value is None and not cls._is_linked(name)]
+        return ["clip"] if wants_clip(cls.hidden, clip[0], wanted, folders.cache()) else []
 
     @classmethod
     def execute(
@@ -106,11 +92,12 @@ class WanCacheFromLatents(io.ComfyNode):
         variant, cache = model[0].variant, folders.cache()
         with stops_become_interrupts():
             clips = read_clips(latents, conditioning, variant)
-            keys = {name: cls._key_of(name, given[0], clip[0], cache) for name, given in _given(empty, negative)}
             cache_set, report = store_clips(
                 clips,
                 cache,
-                prompts=PromptKeys(**keys),
+                prompts=PromptKeys(
+                    cls._key_of("empty", empty[0], clip[0], cache), cls._key_of("negative", negative[0], clip[0], cache)
+                ),
                 space=variant.latents,
                 kind=condition_kind(variant.task, variant.shape.image_dim),
                 fps=variant.fps,
@@ -125,37 +112,11 @@ class WanCacheFromLatents(io.ComfyNode):
         return io.NodeOutput(handle, text, ui={"text": [text]})
 
     @classmethod
-    def _missing_prompts(cls, empty: Sequence[Any], negative: Sequence[Any]) -> list[str]:
-        """Those that no CONDITIONING is wired for."""
-        return [name for name, given in _given(empty, negative) if given[0] is None and not cls._is_linked(name)]
+    def _key_of(cls, name: str, given: Any, clip: Any, cache: LatentCache) -> str:
+        if given is None:
+            return prompt_key(cls.hidden, clip, name, cache)
+        return store_text(cache, text_features(given, f"the {name} prompt"), f"the {name} prompt")
 
     @classmethod
     def _is_linked(cls, socket: str) -> bool:
         return is_linked(cls.hidden.dynprompt, cls.hidden.unique_id, socket)
-
-    @classmethod
-    def _key_of(cls, name: str, given: Any, clip: Any, cache: LatentCache) -> str:
-        """The cache entry of one of the two prompts, encoded now if it is not there."""
-        if given is not None:
-            return store_text(cache, text_features(given, f"{name} prompt"), f"{name} prompt")
-        identity = cls._identity(clip)
-        if identity is None:
-            raise ConfigError(
-                "Training also needs the empty and the negative prompt. Connect clip (CLIPLoader, umt5_xxl, type wan), "
-                "or both empty and negative (CLIPTextEncode)."
-            )
-        key = text_key(_PROMPTS[name], identity)
-        if not cache.is_sound("text", key):
-            cache.write_text(key, ComfyTextEncoder(clip, identity).encode(_PROMPTS[name]), f"the {name} prompt")
-        return key
-
-    @classmethod
-    def _identity(cls, clip: Any) -> str | None:
-        """Of the encoder wired to clip; None where there is none, or only the loaded object could tell."""
-        if not cls._is_linked("clip"):
-            return None
-        return encoder_identity(cls.hidden.dynprompt, cls.hidden.unique_id, "clip", clip, folders.cache())
-
-
-def _given(empty: Sequence[Any], negative: Sequence[Any]) -> list[tuple[str, Sequence[Any]]]:
-    return [("empty", empty), ("negative", negative)]

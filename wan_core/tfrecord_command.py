@@ -5,10 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from .errors import ConfigError, ExitCode
 from .events import Emit
+
+if TYPE_CHECKING:
+    from .data import LatentCache, PromptKeys
 
 __all__ = ["add_tfrecord_commands"]
 
@@ -52,10 +55,11 @@ def _export(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
 def _import(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
     from .data import LatentCache, import_records
 
+    cache = LatentCache(options.cache)
     report = import_records(
         options.folder.absolute(),
-        LatentCache(options.cache),
-        prompts_from=_whole_fingerprint(options.cache, options.prompts_from) if options.prompts_from else "",
+        cache,
+        prompts=_prompts_of(cache, options.prompts_from) if options.prompts_from else None,
         fps=options.fps,
         raw=options.raw,
     )
@@ -78,6 +82,13 @@ def _import(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
 def _done(out: BinaryIO, facts: dict[str, Any]) -> int:
     out.write((json.dumps({"version": 1, **facts}, ensure_ascii=True, indent=2) + "\n").encode("ascii"))
     return ExitCode.DONE
+
+
+def _prompts_of(cache: LatentCache, start: str) -> PromptKeys:
+    from .data import PromptKeys
+
+    known = cache.read_set(_whole_fingerprint(cache.root, start))
+    return PromptKeys(known.empty_text_key, known.negative_text_key)
 
 
 def _whole_fingerprint(cache: Path, start: str) -> str:

@@ -135,15 +135,15 @@ def import_records(
     folder: Path,
     cache: LatentCache,
     *,
-    prompts_from: str = "",
+    prompts: PromptKeys | None = None,
     fps: float = 0.0,
     raw: bool = False,
     should_stop: Callable[[], bool] | None = None,
 ) -> ImportReport:
     """Store the TFRecords of `folder` (and of the folders in it) as a cache set.
 
-    Files that another program wrote hold no empty and no negative prompt: `prompts_from` is the fingerprint of a set
-    whose prompts are taken. `raw`: the latents are as the VAE gives them, not normalised. `fps` 0: 16, or 24 for 48
+    Files that another program wrote hold no empty and no negative prompt, so these come as `prompts`; without, those of
+    the first record are taken. `raw`: the latents are as the VAE gives them, not normalised. `fps` 0: 16, or 24 for 48
     channels.
     """
     if fps and not 1 <= fps <= 120:
@@ -173,7 +173,7 @@ def import_records(
     cache_set, encoding = store_clips(
         clips(),
         cache,
-        prompts=_prompts(features, cache, prompts_from, place),
+        prompts=prompts or _prompts(features, cache, place),
         space=space,
         kind=condition_named("none"),
         fps=fps or _number(features, _FPS, 0) or _FPS_OF[space.name],
@@ -274,14 +274,11 @@ def _clip_axes(latent: Tensor, place: str) -> Tensor:
     return clip
 
 
-def _prompts(features: Example, cache: LatentCache, prompts_from: str, place: str) -> PromptKeys:
-    if prompts_from:
-        other = cache.read_set(prompts_from)
-        return PromptKeys(other.empty_text_key, other.negative_text_key)
+def _prompts(features: Example, cache: LatentCache, place: str) -> PromptKeys:
     if _EMPTY not in features or _NEGATIVE not in features:
         raise DatasetError(
-            f"{_capital(place)} does not carry the empty and the negative prompt, which training needs. Name a set of "
-            "this cache whose prompts are to be used: --prompts-from FINGERPRINT."
+            f"{_capital(place)} does not carry the empty and the negative prompt, which training needs. Connect clip, "
+            "or name a set of this cache whose prompts are to be used: --prompts-from SET."
         )
     empty, negative = (_tensor(features, name, place) for name in (_EMPTY, _NEGATIVE))
     return PromptKeys(store_text(cache, empty, "the empty prompt"), store_text(cache, negative, "the negative prompt"))

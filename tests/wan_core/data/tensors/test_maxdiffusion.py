@@ -58,6 +58,11 @@ def filled(root, sizes=((2, 4, 6),) * 3, space=WAN21_LATENTS, kind="none"):
     return cache, report.fingerprint
 
 
+def prompts_of(cache, fingerprint) -> PromptKeys:
+    known = cache.read_set(fingerprint)
+    return PromptKeys(known.empty_text_key, known.negative_text_key)
+
+
 def records(folder: Path):
     return [decode_example(data) for file in sorted(folder.glob("*")) for data in read_records(file)]
 
@@ -138,7 +143,7 @@ def test_their_records_are_imported_with_the_prompts_of_a_set_of_ours(tmp_path, 
     folder = foreign(tmp_path / "theirs", theirs(space, batch))
     with pytest.raises(DatasetError, match=r"does not carry the empty and the negative prompt.*--prompts-from"):
         import_records(folder, cache)
-    report = import_records(folder, cache, prompts_from=fingerprint)
+    report = import_records(folder, cache, prompts=prompts_of(cache, fingerprint))
     (item,) = report.cache_set.items
     assert (report.cache_set.fps, report.cache_set.latent_space) == (fps, space.name)
     assert (item.num_frames, item.name) == (9, "record 0 of file_00-10.tfrec")
@@ -150,7 +155,7 @@ def test_their_records_are_imported_with_the_prompts_of_a_set_of_ours(tmp_path, 
 def test_raw_latents_are_normalised_when_that_is_said(tmp_path):
     cache, fingerprint = filled(tmp_path / "cache")
     folder = foreign(tmp_path / "theirs", theirs())
-    report = import_records(folder, cache, prompts_from=fingerprint, raw=True, fps=12.0)
+    report = import_records(folder, cache, prompts=prompts_of(cache, fingerprint), raw=True, fps=12.0)
     expected = WAN21_LATENTS.normalise(theirs()["latents"]).bfloat16()
     assert torch.equal(cache.read_latent(report.cache_set.items[0].latent_key), expected)
     assert report.cache_set.fps == 12.0
@@ -170,7 +175,7 @@ def test_raw_latents_are_normalised_when_that_is_said(tmp_path):
 def test_a_record_that_cannot_be_used_is_named_by_file_and_number(tmp_path, second, said):
     cache, fingerprint = filled(tmp_path / "cache")
     with pytest.raises(DatasetError, match=said):
-        import_records(foreign(tmp_path / "theirs", theirs(), second), cache, prompts_from=fingerprint)
+        import_records(foreign(tmp_path / "theirs", theirs(), second), cache, prompts=prompts_of(cache, fingerprint))
 
 
 def test_damaged_files_are_named_by_file_and_number(tmp_path):
@@ -180,21 +185,21 @@ def test_damaged_files_are_named_by_file_and_number(tmp_path):
     whole = file.read_bytes()
     file.write_bytes(whole[:-9])
     with pytest.raises(DatasetError, match=r"Record 1 of file_00-10.tfrec is cut off"):
-        import_records(folder, cache, prompts_from=fingerprint)
+        import_records(folder, cache, prompts=prompts_of(cache, fingerprint))
     with RecordWriter(file) as writer:
         writer.write(b"\x0a\x7fno example")
     with pytest.raises(DatasetError, match=r"Record 0 of file_00-10.tfrec is no tf.train.Example"):
-        import_records(folder, cache, prompts_from=fingerprint)
+        import_records(folder, cache, prompts=prompts_of(cache, fingerprint))
     with RecordWriter(file) as writer:
         writer.write(encode_example({"latents": [b"\x08\x09"]}))
     with pytest.raises(DatasetError, match=r"latents of record 0 of file_00-10.tfrec cannot be used: its data type 9"):
-        import_records(folder, cache, prompts_from=fingerprint)
+        import_records(folder, cache, prompts=prompts_of(cache, fingerprint))
     file.write_bytes(b"")
     with pytest.raises(DatasetError, match="holds no records"):
-        import_records(folder, cache, prompts_from=fingerprint)
+        import_records(folder, cache, prompts=prompts_of(cache, fingerprint))
     file.unlink()
     with pytest.raises(DatasetError, match=r"theirs holds no .tfrec or .tfrecord files"):
-        import_records(folder, cache, prompts_from=fingerprint)
+        import_records(folder, cache, prompts=prompts_of(cache, fingerprint))
 
 
 def test_what_maxdiffusion_cannot_train_is_not_exported(tmp_path, monkeypatch):
@@ -245,6 +250,8 @@ def test_both_commands(tmp_path):
     back = command("import-tfrecord", tmp_path / "other", tmp_path / "out")
     assert (back["fingerprint"], back["clips"], back["evaluation_timesteps_ignored"]) == (fingerprint, 3, 3)
     assert LatentCache(tmp_path / "other").read_set(fingerprint)
+    theirs_too = ("import-tfrecord", tmp_path / "cache", foreign(tmp_path / "theirs", theirs()))
+    assert command(*theirs_too, "--prompts-from", fingerprint[:9], "--fps", 12)["latents_stored"] == 1
     with pytest.raises(DatasetError, match="out is there and not empty"):
         command(*export)
     with pytest.raises(ConfigError, match="--eval-timesteps 'soon' is not a list of numbers"):

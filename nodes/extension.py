@@ -12,10 +12,14 @@ from .precision_audit import PrecisionAudit
 from .split_across_gpus import SplitAcrossGPUs
 from .train_lora import TrainLoRA
 from .validate_video import ValidateVideo
+from .wan_cache_from_latents import WanCacheFromLatents
+from .wan_cache_from_tfrecord import WanCacheFromTFRecord
 from .wan_dataset_from_file import WanDatasetFromFile
+from .wan_dataset_from_images import WanDatasetFromImages
 from .wan_dataset_settings import WanDatasetSettings
 from .wan_precision_policy import WanPrecisionPolicy
 from .wan_preview_settings import WanPreviewSettings
+from .wan_synthetic_dataset import WanSyntheticDataset
 from .wan_train_settings import WanTrainSettings
 from .wan_video_dataset import WanVideoDataset
 
@@ -29,7 +33,11 @@ NODES: list[type[io.ComfyNode]] = [
     WanVideoDataset,
     WanDatasetSettings,
     WanDatasetFromFile,
+    WanDatasetFromImages,
     CacheLatents,
+    WanCacheFromLatents,
+    WanCacheFromTFRecord,
+    WanSyntheticDataset,
     WanTrainSettings,
     WanPreviewSettings,
     TrainLoRA,

@@ -37,6 +37,8 @@ ROOMS = (
     "plan",
     "audit",
     "ranks",
+    "cache_command",
+    "tfrecord_command",
     "protocol",
     "launch",
     "__main__",

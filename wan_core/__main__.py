@@ -18,9 +18,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 
+from .cache_command import add_cache_commands
 from .errors import CheckpointError, ConfigError, ExitCode, Stopped, WanTrainerError
 from .events import Emit, Event, Failed, to_line
 from .files import Roots
+from .tfrecord_command import add_tfrecord_commands
 
 if TYPE_CHECKING:
     from .data import DatasetConfig, ScanResult
@@ -305,35 +307,6 @@ def _export(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
     return ExitCode.DONE
 
 
-def _cache(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
-    from dataclasses import asdict
-
-    from .control import SignalControl
-    from .data import LatentCache, check_entries, clean_leftovers, pack_entries, stats_of, trim
-    from .run import cache_names_in_use
-
-    if not options.cache_path.is_dir():
-        raise ConfigError(f"{options.cache_path} is not a folder. Name the cache, such as output/wan_trainer/_cache.")
-    cache, control = LatentCache(options.cache_path.resolve()), SignalControl()
-    should_stop = lambda: bool(control.stop_reason())  # noqa: E731
-    if options.work == "verify":
-        report = check_entries(cache, remove=options.remove, should_stop=should_stop)
-        _print_json(out, {"version": 1, **asdict(report)})
-        sound = not report.unreadable_packs and len(report.damaged) == report.removed
-        return ExitCode.DONE if sound else ExitCode.BAD_INPUT
-    if options.work == "pack":
-        cleaned = clean_leftovers(cache)
-        _print_json(out, {"version": 1, "packed": pack_entries(cache, should_stop=should_stop), "leftovers": cleaned})
-    elif options.work == "trim":
-        if options.limit_gb is None:
-            raise ConfigError("cache trim needs --limit-gb, the GiB that may stay. 0 keeps only what runs use.")
-        in_use = cache_names_in_use(options.runs or cache.root.parent)
-        _print_json(out, {"version": 1, **asdict(trim(cache, int(options.limit_gb * 2**30), keep=in_use))})
-    else:
-        _print_json(out, {"version": 1, **asdict(stats_of(cache))})
-    return ExitCode.DONE
-
-
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """A wrong command line is refused like any other bad input."""
@@ -377,13 +350,6 @@ def _parser() -> argparse.ArgumentParser:
     sample = command("sample", _sample, "render validation clips of a run")
     audit = command("audit", _audit, "measure what each precision switch costs on the model and clips of a run")
     export = command("export", _export, "copy the LoRA of a saved step to a file")
-    cache = command("cache", _cache, "look after a cache folder: check it, pack it, make room in it")
-    works = {"stats": "count", "verify": "hash again", "pack": "move loose entries together", "trim": "evict"}
-    cache.add_argument("work", choices=list(works), help="; ".join(f"{name}: {text}" for name, text in works.items()))
-    cache.add_argument("cache_path", type=Path, metavar="CACHE", help="the folder, such as output/wan_trainer/_cache")
-    cache.add_argument("--remove", action="store_true", help="verify: delete damaged entries")
-    cache.add_argument("--limit-gb", type=float, help="trim: GiB that may stay")
-    cache.add_argument("--runs", type=Path, help="trim: folder of runs whose entries stay; default: CACHE's parent")
     for sub in (plan, train, resume, sample, audit, export):
         sub.add_argument("run_path", type=Path, metavar="RUN")
     for sub in (train, resume, sample, audit):
@@ -396,6 +362,11 @@ def _parser() -> argparse.ArgumentParser:
     audit.add_argument("--alone", action="store_true", help="also float32 with each part lowered alone")
     export.add_argument("--step", type=int, help="saved step; default: the latest")
     export.add_argument("--to", type=Path, help="target file; default: <run_name>.safetensors in the run directory")
+    text = "look after a cache folder: count, check, pack, make room; sets to and from TFRecords"
+    actions = commands.add_parser("cache", help=text, description=text)
+    actions = actions.add_subparsers(dest="action", required=True, metavar="ACTION")
+    add_cache_commands(actions)
+    add_tfrecord_commands(actions)
     return parser
 
 

@@ -18,7 +18,7 @@ import torch
 from .checkpoint import PAIR_BOUNDARIES, WanVariant
 from .config import Config
 from .control import Control
-from .data import Batches, LatentCache, condition_kind, pad_text
+from .data import Batches, LatentCache, condition_kind, pad_text, synthetic_mark, synthetic_note
 from .errors import CheckpointError, ConfigError, OutOfMemory, Stopped
 from .events import CheckpointSaved, Emit, Event, Finished, Note, Stage
 from .export import LoraFile, lora_metadata
@@ -171,6 +171,8 @@ class _Session:
         self.cache, self.cache_set = cache, cache.read_set(config.data.fingerprint)
         kind = condition_kind(self.variant.task, self.variant.shape.image_dim, self.variant.shape.condition_channels)
         self.cache_set.require_fit(self.variant.name, self.variant.latents, kind)
+        if note := synthetic_note(self.cache_set):
+            self.emit(Note(text=note, level="warning"))
         previews = self._preview_inputs()
         self.model = self._materialize()
         batches = Batches(
@@ -305,7 +307,8 @@ class _Session:
                 data_fingerprint=config.data.fingerprint,
                 base_digest=config.base_digest,
                 pack_version=config.pack_version,
-            ),
+            )
+            | synthetic_mark(self.cache_set),
         )
         return self.store.commit(step, config.job_id, file.to_bytes(), self.trainer.state(), self.trainer.progress())
 

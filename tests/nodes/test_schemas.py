@@ -44,6 +44,6 @@ def test_no_socket_takes_everything(pack_nodes: dict[str, Any]) -> None:
 
 
 def test_seeds_never_change_by_themselves(pack_nodes: dict[str, Any]) -> None:
-    for node_id in ("TrainLoRA", "WanPreviewSettings"):
+    for node_id in ("TrainLoRA", "WanPreviewSettings", "WanSyntheticDataset"):
         seed = pack_nodes[node_id].GET_NODE_INFO_V1()["input"]["optional"]["seed"][1]
         assert seed["control_after_generate"] is False

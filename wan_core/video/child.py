@@ -117,7 +117,9 @@ def _operations() -> dict[str, Operation]:
 
     def write(header: dict[str, Any], payload: bytearray) -> Reply:
         frames = np.frombuffer(payload, np.uint8).reshape(header["shape"])
-        writer.write_clip(Path(header["path"]), frames, header["fps"])
+        (writer.write_lossless if header["lossless"] else writer.write_clip)(
+            Path(header["path"]), frames, header["fps"]
+        )
         return {}, b""
 
     return {"probe": probe, "read": read, "scenes": scenes, "write": write}

@@ -128,10 +128,10 @@ class VideoProcess:
         header, _ = self._ask("scenes", path, {"threshold": threshold}, seconds=seconds)
         return header["cuts_s"]
 
-    def write(self, path: Path, frames: NDArray[np.uint8], fps: float) -> None:
-        """(F, H, W, 3) RGB as an H.264 mp4; the file appears whole or not at all."""
+    def write(self, path: Path, frames: NDArray[np.uint8], fps: float, *, lossless: bool = False) -> None:
+        """(F, H, W, 3) RGB as an mp4, H.264 or, `lossless`, FFV1; the file appears whole or not at all."""
         frames = np.ascontiguousarray(frames, np.uint8)
-        self._ask("write", path, {"shape": list(frames.shape), "fps": fps}, frames)
+        self._ask("write", path, {"shape": list(frames.shape), "fps": fps, "lossless": lossless}, frames)
 
     def _ask(self, do: str, path: Path, request: dict[str, Any], payload: Any = b"", seconds: float = 0.0) -> Answer:
         child = self._running()

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ...errors import ConfigError
 from ...model import Conditioning
-from ..cache import TEXT_LENGTH, CacheItem, CacheSet, LatentCache
+from ..cache import TEXT_LENGTH, CacheItem, CacheSet, LatentCache, item_of_draw
 from ..conditioning import CONDITION_TENSORS, stack_conditions
 from .order import Order
 
@@ -108,7 +108,7 @@ class Batches:
     def items_at(self, micro_step: int) -> tuple[CacheItem, ...]:
         """The items this rank trains at `micro_step` (0 = first), without reading them."""
         number = micro_step * self._world + self._rank
-        return tuple(self._items[place] for place in self._order.batch(number))
+        return tuple(item_of_draw(self._items[place], number) for place in self._order.batch(number))
 
     def at(self, micro_step: int) -> Batch:
         """The batch of this rank at `micro_step`."""

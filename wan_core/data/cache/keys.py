@@ -6,7 +6,7 @@ import hashlib
 import json
 from typing import Any
 
-__all__ = ["CODE_VERSION", "condition_key", "latent_key", "mask_key", "text_key"]
+__all__ = ["CODE_VERSION", "condition_key", "latent_key", "mask_key", "tensor_key", "text_key"]
 
 CODE_VERSION = 1
 """Raise it when decoding, resizing or encoding changes what an entry holds: every old entry is then
@@ -39,6 +39,11 @@ def condition_key(
 def mask_key(*, content_digest: str, transform: dict[str, Any]) -> str:
     """Name of the loss weights that a mask file gives a clip cut as `transform` says; no encoder has a part in it."""
     return _digest({"kind": "mask", "file": content_digest, "how": transform})
+
+
+def tensor_key(kind: str, content_digest: str) -> str:
+    """Name of an entry whose tensors were made elsewhere: nothing but what they hold is known of them."""
+    return _digest({"kind": f"given {kind}", "tensors": content_digest})
 
 
 def _digest(parts: dict[str, Any]) -> str:

@@ -30,6 +30,7 @@ from .digests import DigestMemo
 from .entry import MAX_ENTRY_BYTES, pack_entry, unpack_entry
 from .kinds import KEY, KINDS, STORED_DTYPES, Stored, require_key
 from .packs import Packs
+from .synthetic import draw_entry, is_synthetic
 
 __all__ = ["TEXT_LENGTH", "TEXT_WIDTH", "LatentCache"]
 
@@ -53,6 +54,8 @@ class LatentCache:
         """True when an entry ("latent", "text" or "condition") exists; its content is checked when it is read (or by
         `is_sound`).
         """
+        if is_synthetic(key):
+            return True
         return os.path.isfile(self.loose_path(kind, key)) or self.packs.find(kind, key) is not None
 
     def has_latent(self, key: str) -> bool:
@@ -235,6 +238,8 @@ class LatentCache:
 
     def read_tensors(self, kind: str, key: str) -> dict[str, Tensor]:
         """The tensors of any entry by name; CacheError unless whole and finite. Their shapes are the caller's."""
+        if is_synthetic(key):
+            return draw_entry(kind, key)
         try:
             data = self._bytes_of(kind, key)
             return unpack_entry(data, allowed=KINDS[kind].tensors, key=key, dtypes=KINDS[kind].dtypes)

@@ -14,7 +14,7 @@ from torch import Tensor
 from ...errors import CacheError
 from ...files import FileError, atomic_write_bytes, open_regular
 
-__all__ = ["read_picture", "write_picture"]
+__all__ = ["picture_path", "read_picture", "write_picture"]
 
 _NAME = re.compile(r"^[0-9a-f]{64}$")
 
@@ -25,7 +25,7 @@ def write_picture(cache_root: Path, pixels: Tensor) -> str:
 
     bytes_ = (pixels.detach().cpu().clamp(0, 1) * 255).round().to(torch.uint8).contiguous().numpy()
     name = hashlib.sha256(repr(bytes_.shape).encode() + bytes_.tobytes()).hexdigest()
-    path = _path(cache_root, name)
+    path = picture_path(cache_root, name)
     if not path.is_file():
         buffer = BytesIO()
         Image.fromarray(bytes_).save(buffer, "PNG")
@@ -44,7 +44,7 @@ def read_picture(cache_root: Path, name: str) -> Tensor:
     from PIL import Image
 
     try:
-        with open_regular(_path(cache_root, name)) as file, Image.open(BytesIO(file.read())) as picture:
+        with open_regular(picture_path(cache_root, name)) as file, Image.open(BytesIO(file.read())) as picture:
             bytes_ = np.array(picture.convert("RGB"), np.uint8)
     except (FileError, OSError, ValueError) as error:
         raise CacheError("A start picture of the previews is gone. Queue WanPreviewSettings again.") from error
@@ -53,7 +53,8 @@ def read_picture(cache_root: Path, name: str) -> Tensor:
     return torch.from_numpy(bytes_).float() / 255  # pyright: ignore[reportUnknownMemberType]
 
 
-def _path(cache_root: Path, name: str) -> Path:
+def picture_path(cache_root: Path, name: str) -> Path:
+    """Where the picture of that name lies."""
     if not _NAME.match(name):
         raise CacheError(f"{name[:100]!r} is not the name of a picture. Queue WanPreviewSettings again.")
     return cache_root / "pictures" / name[:2] / f"{name}.png"

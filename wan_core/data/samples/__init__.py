@@ -8,7 +8,7 @@ from .pixels import read_sample
 from .report import contact_sheet
 from .review import dataset_review
 from .sample import Companion, Cut, Rejected, Sample, ScanResult
-from .scan import Progress, scan_files, scan_folder
+from .scan import MIN_SOURCE_PIXELS, Progress, scan_files, scan_folder
 from .scan_source import config_of_part, scan_parts
 from .windows import FRAME_EXTRACTIONS, FRAME_ROUNDINGS
 
@@ -17,6 +17,7 @@ __all__ = [
     "FLIPS",
     "FRAME_EXTRACTIONS",
     "FRAME_ROUNDINGS",
+    "MIN_SOURCE_PIXELS",
     "MISSING_CAPTIONS",
     "Companion",
     "Cut",

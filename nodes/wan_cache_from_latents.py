@@ -1,0 +1,122 @@
+"""Wan Cache from Latents: LATENTs and CONDITIONINGs of core nodes as a cache, without a dataset and without a VAE."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from comfy import model_management as mm
+from comfy_api.latest import io
+
+from ..wan_core.data import LatentCache, PromptKeys, condition_kind, store_clips, store_text
+from . import folders
+from .core_tensors import read_clips, text_features
+from .encoders import is_linked
+from .interrupts import stops_become_interrupts
+from .progress import current_prompt_id
+from .prompt_entries import prompt_key, wants_clip
+from .types import CATEGORY, CacheHandle, ModelHandle, WanCache, WanTrainModel
+
+
+class WanCacheFromLatents(io.ComfyNode):
+    """Takes lists, such as core MakeTrainingDataset gives."""
+
+    @classmethod
+    def define_schema(cls) -> io.Schema:
+        return io.Schema(
+            node_id="WanCacheFromLatents",
+            display_name="Wan Cache from Latents",
+            category=CATEGORY,
+            description="Stores latents and text features of core nodes as a cache for Train Wan LoRA. Latents are "
+            "taken as VAEEncode gives them and normalised here. What is there already is not written again.",
+            is_input_list=True,
+            hidden=[io.Hidden.unique_id, io.Hidden.dynprompt],
+            inputs=[
+                WanTrainModel.Input(
+                    "model", tooltip="Tells the channels, the frame rate and what else it reads. From LoadWanModel."
+                ),
+                io.Latent.Input("latents", tooltip="A list, from VAEEncode with a Wan VAE. A batch is several clips."),
+                io.Conditioning.Input(
+                    "conditioning",
+                    tooltip="A list, one for each latent, from CLIPTextEncode with umT5. For an image-to-video model "
+                    "through WanImageToVideo.",
+                ),
+                io.Clip.Input(
+                    "clip",
+                    optional=True,
+                    lazy=True,
+                    tooltip="CLIPLoader with umt5_xxl, type wan: encodes the empty and the default negative prompt, "
+                    "once. Loaded only if needed.",
+                ),
+                io.Conditioning.Input(
+                    "empty", optional=True, tooltip="The encoded empty prompt, in place of clip. For caption dropout."
+                ),
+                io.Conditioning.Input(
+                    "negative", optional=True, tooltip="The encoded negative prompt, in place of clip. For previews."
+                ),
+            ],
+            outputs=[
+                WanCache.Output(display_name="cache", tooltip="For TrainLoRA."),
+                io.String.Output(display_name="report", tooltip="What was stored."),
+            ],
+        )
+
+    @classmethod
+    def fingerprint_inputs(cls, **_: object) -> object:
+        """Changes when somebody deletes the cache, so that it is written again."""
+        parts = (folders.cache().root / name for name in ("latents", "texts", "conditions", "sets"))
+        return [part.stat().st_ino if part.is_dir() else 0 for part in parts]
+
+    @classmethod
+    def check_lazy_status(
+        cls,
+        clip: Sequence[Any] = (None,),
+        empty: Sequence[Any] = (None,),
+        negative: Sequence[Any] = (None,),
+        **_: object,
+    ) -> list[str]:
+        given = {"empty": empty[0], "negative": negative[0]}
+        wanted = [name for name, value in given.items() if value is None and not cls._is_linked(name)]
+        return ["clip"] if wants_clip(cls.hidden, clip[0], wanted, folders.cache()) else []
+
+    @classmethod
+    def execute(
+        cls,
+        model: list[ModelHandle],
+        latents: list[Any],
+        conditioning: list[Any],
+        clip: Sequence[Any] = (None,),
+        empty: Sequence[Any] = (None,),
+        negative: Sequence[Any] = (None,),
+    ) -> io.NodeOutput:
+        variant, cache = model[0].variant, folders.cache()
+        with stops_become_interrupts():
+            clips = read_clips(latents, conditioning, variant)
+            cache_set, report = store_clips(
+                clips,
+                cache,
+                prompts=PromptKeys(
+                    cls._key_of("empty", empty[0], clip[0], cache), cls._key_of("negative", negative[0], clip[0], cache)
+                ),
+                space=variant.latents,
+                kind=condition_kind(variant.task, variant.shape.image_dim, variant.shape.condition_channels),
+                fps=variant.fps,
+                should_stop=mm.processing_interrupted,
+            )
+        text = (
+            f"{report.clips} items, {report.frames} frames\n"
+            f"latents: {report.latents_encoded} normalised and stored, {report.latents_reused} there already\n"
+            f"texts: {report.texts_encoded} stored, {report.texts_reused} there already"
+        )
+        handle = CacheHandle(report.fingerprint, cache_set, report, current_prompt_id())
+        return io.NodeOutput(handle, text, ui={"text": [text]})
+
+    @classmethod
+    def _key_of(cls, name: str, given: Any, clip: Any, cache: LatentCache) -> str:
+        if given is None:
+            return prompt_key(cls.hidden, clip, name, cache)
+        return store_text(cache, text_features(given, f"the {name} prompt"), f"the {name} prompt")
+
+    @classmethod
+    def _is_linked(cls, socket: str) -> bool:
+        return is_linked(cls.hidden.dynprompt, cls.hidden.unique_id, socket)

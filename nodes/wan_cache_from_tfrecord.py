@@ -1,0 +1,116 @@
+"""Wan Cache from TFRecord: latents and text features that MaxDiffusion's scripts (or our export) wrote, as a cache."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import folder_paths
+from comfy import model_management as mm
+from comfy_api.latest import io
+
+from ..wan_core.data import PromptKeys, allowed_folder, condition_kind, import_records, list_folders, read_roots
+from ..wan_core.errors import WanTrainerError
+from ..wan_core.files import file_identity
+from . import folders
+from .interrupts import stops_become_interrupts
+from .progress import current_prompt_id
+from .prompt_entries import prompt_key, wants_clip
+from .types import CATEGORY, CacheHandle, ModelHandle, WanCache, WanTrainModel
+from .widgets import combo, flag
+
+
+class WanCacheFromTFRecord(io.ComfyNode):
+    """Needs neither clips nor a VAE, and a CLIP only for the two prompts that such files lack."""
+
+    @classmethod
+    def define_schema(cls) -> io.Schema:
+        return io.Schema(
+            node_id="WanCacheFromTFRecord",
+            display_name="Wan Cache from TFRecord",
+            category=CATEGORY,
+            description="Reads TFRecords of latents and text features, as MaxDiffusion trains Wan on them, into the "
+            "cache. What is there already is not written again.",
+            hidden=[io.Hidden.unique_id, io.Hidden.dynprompt],
+            inputs=[
+                WanTrainModel.Input("model", tooltip="The model to be trained; another one's latents are refused."),
+                combo("folder", _choices(), "A folder below ComfyUI's input folder, or below a root of roots.json."),
+                io.Clip.Input(
+                    "clip",
+                    optional=True,
+                    lazy=True,
+                    tooltip="CLIPLoader with umt5_xxl, type wan: encodes the empty and the default negative prompt, "
+                    "which files of other programs lack. Loaded only if needed.",
+                ),
+                flag("raw_latents", False, "The latents are as the VAE gives them; MaxDiffusion's are not."),
+            ],
+            outputs=[
+                WanCache.Output(display_name="cache", tooltip="For TrainLoRA."),
+                io.String.Output(display_name="report", tooltip="What was read."),
+            ],
+        )
+
+    @classmethod
+    def validate_inputs(cls, folder: str | None = None) -> bool | str:
+        """Naming folder here also lets one in that was made a moment ago."""
+        try:
+            return folder is None or bool(_folder(folder))
+        except WanTrainerError as error:
+            return str(error)
+
+    @classmethod
+    def fingerprint_inputs(cls, folder: str | None = None, **_: object) -> object:
+        """Changes with the files, and when somebody deletes the cache."""
+        files = sorted(path for path in _folder(folder).rglob("*") if path.is_file())
+        sets = folders.cache().root / "sets"
+        return [[file_identity(path)[1:] for path in files], sets.stat().st_ino if sets.is_dir() else 0]
+
+    @classmethod
+    def check_lazy_status(cls, clip: Any = None, **_: object) -> list[str]:
+        return ["clip"] if wants_clip(cls.hidden, clip, ["empty", "negative"], folders.cache()) else []
+
+    @classmethod
+    def execute(
+        cls, model: ModelHandle, folder: str | None = None, clip: Any = None, raw_latents: bool = False
+    ) -> io.NodeOutput:
+        cache, variant = folders.cache(), model.variant
+        with stops_become_interrupts():
+            prompts = None
+            if "clip" in cls.hidden.dynprompt.get_node(cls.hidden.unique_id)["inputs"]:
+                prompts = PromptKeys(*(prompt_key(cls.hidden, clip, name, cache) for name in ("empty", "negative")))
+            read = import_records(
+                _folder(folder),
+                cache,
+                prompts=prompts,
+                fps=variant.fps,
+                raw=raw_latents,
+                should_stop=mm.processing_interrupted,
+            )
+            kind = condition_kind(variant.task, variant.shape.image_dim, variant.shape.condition_channels)
+            read.cache_set.require_fit(variant.name, variant.latents, kind)
+        found = read.encoding
+        text = (
+            f"{found.clips} items, {found.frames} frames from {read.files} files\n"
+            f"latents: {found.latents_encoded} stored, {found.latents_reused} there already\n"
+            f"texts: {found.texts_encoded} stored, {found.texts_reused} there already"
+        )
+        if read.timesteps:
+            text += f"\n{read.timesteps} records carry evaluation timesteps, which are not used"
+        handle = CacheHandle(read.fingerprint, read.cache_set, found, current_prompt_id())
+        return io.NodeOutput(handle, text, ui={"text": [text]})
+
+
+def _choices() -> list[str]:
+    try:
+        return list_folders(_input(), read_roots(folders.user_roots_file()))
+    except WanTrainerError:  # a broken roots file shows when the node runs
+        return list_folders(_input(), [])
+
+
+def _folder(reference: str | None) -> Path:
+    chosen = next(iter(_choices()), "") if reference is None else reference
+    return allowed_folder(chosen, input_root=_input(), extra_roots=read_roots(folders.user_roots_file()))
+
+
+def _input() -> Path:
+    return Path(folder_paths.get_input_directory())

@@ -1,0 +1,109 @@
+"""Wan Dataset from Images: clips or stills that other nodes made, with their captions, as a dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from comfy import model_management as mm
+from comfy_api.latest import io
+from torch import Tensor
+
+from ..wan_core.data import Dataset, DatasetConfig, condition_kind, match_captions, scan_pixels
+from ..wan_core.video import VideoProcess
+from . import folders
+from .interrupts import stops_become_interrupts
+from .progress import NodeProgress
+from .types import CATEGORY, ModelHandle, WanDataset, WanTrainModel
+from .widgets import combo, flag, number, one_of, text, whole
+
+BATCH_IS = ["clip", "stills"]
+
+
+class WanDatasetFromImages(io.ComfyNode):
+    """A node of its own beside WanVideoDataset, because taking lists turns every widget into a list."""
+
+    @classmethod
+    def define_schema(cls) -> io.Schema:
+        return io.Schema(
+            node_id="WanDatasetFromImages",
+            display_name="Wan Dataset from Images",
+            category=CATEGORY,
+            description="A dataset of images from the graph. They are kept without loss in the cache folder, so "
+            "training, resuming and caching need the graph no more; queueing again writes and encodes nothing.",
+            is_input_list=True,
+            hidden=[io.Hidden.unique_id],
+            inputs=[
+                WanTrainModel.Input("model", tooltip="Tells the frame rate and the size grid. From LoadWanModel."),
+                io.Image.Input("images", tooltip="A list: one IMAGE for each clip, or stills, alone or in batches."),
+                text(
+                    "captions",
+                    "",
+                    "One for each clip or still: a list of texts, or one text with a line for each.",
+                    multiline=True,
+                ),
+                combo("batch_is", BATCH_IS, "clip: each IMAGE is one clip. stills: each frame is a picture."),
+                number("fps", 0.0, 0.0, 120.0, "Frames per second the clips were made for. 0 = the model's own rate."),
+                whole("width", 832, 16, 4096, "Pixels. Clips of other shapes keep their shape in this area.", step=16),
+                whole("height", 480, 16, 4096, "Pixels.", step=16),
+                whole("num_frames", 33, 1, 1001, "Frames from the start of each clip: 4n+1.", step=4),
+                whole("num_repeats", 1, 1, 10_000, "How often each clip is seen in one epoch."),
+                flag("enable_bucket", True, "Keep each clip's shape. Off: crop everything to width x height."),
+                WanDataset.Input("append_to", optional=True, tooltip="Another dataset, to train on both."),
+            ],
+            outputs=[
+                WanDataset.Output(display_name="dataset", tooltip="For CacheLatents."),
+                io.String.Output(display_name="report", tooltip="What will be trained."),
+            ],
+        )
+
+    @classmethod
+    def fingerprint_inputs(cls, **_: object) -> object:
+        """Changes when somebody deletes what was kept, so that it is written again."""
+        parts = (folders.cache().root / name for name in ("clips", "pictures"))
+        return [part.stat().st_ino if part.is_dir() else 0 for part in parts]
+
+    @classmethod
+    def execute(
+        cls,
+        model: list[ModelHandle],
+        images: list[Tensor],
+        captions: Sequence[str] = ("",),
+        batch_is: Sequence[str] = ("clip",),
+        fps: Sequence[float] = (0.0,),
+        width: Sequence[int] = (832,),
+        height: Sequence[int] = (480,),
+        num_frames: Sequence[int] = (33,),
+        num_repeats: Sequence[int] = (1,),
+        enable_bucket: Sequence[bool] = (True,),
+        append_to: Sequence[Dataset | None] = (None,),
+    ) -> io.NodeOutput:
+        variant = model[0].variant
+        stills = one_of("batch_is", batch_is[0], BATCH_IS) == "stills"
+        config = DatasetConfig(
+            folder="images of the graph",
+            width=width[0],
+            height=height[0],
+            num_frames=num_frames[0],
+            fps=variant.fps,
+            num_repeats=num_repeats[0],
+            enable_bucket=enable_bucket[0],
+            size_multiple=variant.size_multiple,
+            conditioning=condition_kind(variant.task, variant.shape.image_dim, variant.shape.condition_channels).name,
+        )
+        clips = match_captions(images, captions, stills=stills)
+        progress = NodeProgress(cls.hidden.unique_id)
+        with stops_become_interrupts(), VideoProcess(mm.processing_interrupted) as video:
+            scanned = scan_pixels(
+                config,
+                clips,
+                stills=stills,
+                fps=fps[0] or variant.fps,
+                cache_root=folders.cache().root,
+                video=video,
+                progress=lambda done, total, name: progress.bar(done, total),
+                should_stop=mm.processing_interrupted,
+            )
+        before = append_to[0]
+        dataset = Dataset((*(before.parts if before is not None else ()), scanned))
+        report = dataset.report()
+        return io.NodeOutput(dataset, report, ui={"text": [report]})

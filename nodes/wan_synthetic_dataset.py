@@ -1,0 +1,96 @@
+"""Wan Synthetic Dataset (benchmark): random tensors in the sizes of the model, in place of clips and encoders."""
+
+from __future__ import annotations
+
+from comfy_api.latest import io
+
+from ..wan_core.data import EncodingReport, SyntheticConfig, condition_kind, synthetic_note, synthetic_set
+from . import folders
+from .progress import current_prompt_id
+from .types import CATEGORY, CacheHandle, ModelHandle, WanCache, WanTrainModel
+from .widgets import whole
+
+
+class WanSyntheticDataset(io.ComfyNode):
+    """Gives a cache at once: its entries are drawn when the trainer reads them, the disk holds their list alone."""
+
+    @classmethod
+    def define_schema(cls) -> io.Schema:
+        return io.Schema(
+            node_id="WanSyntheticDataset",
+            display_name="Wan Synthetic Dataset (benchmark)",
+            category=CATEGORY,
+            description="Random latents and captions for benchmarks and smoke tests: no clip, no VAE, no text encoder. "
+            "A LoRA trained on them has learned nothing, and its file says so.",
+            inputs=[
+                WanTrainModel.Input(
+                    "model", tooltip="Tells the channels, the size grid and the conditioning. From LoadWanModel."
+                ),
+                whole("count", 16, 0, 50_000, "Clips in an epoch. 0 = endless: no clip comes twice."),
+                whole("width", 832, 16, 4096, "Pixels. TI2V-5B needs multiples of 32.", step=16),
+                whole("height", 480, 16, 4096, "Pixels.", step=16),
+                whole("num_frames", 33, 1, 1001, "Frames of each clip, 4n+1. 1 makes stills.", step=4),
+                whole("text_length", 64, 1, 512, "Tokens of each caption; the model pads them to 512."),
+                whole(
+                    "seed",
+                    0,
+                    0,
+                    2**63 - 1,
+                    "Other seeds draw other clips. Never changes by itself.",
+                    control_after_generate=False,
+                ),
+            ],
+            outputs=[
+                WanCache.Output(display_name="cache", tooltip="For TrainLoRA, in place of CacheLatents."),
+                io.String.Output(display_name="report", tooltip="What will be drawn."),
+            ],
+        )
+
+    @classmethod
+    def fingerprint_inputs(cls, **_: object) -> object:
+        """Changes when somebody deletes the cache, so that the list is written again."""
+        sets = folders.cache().root / "sets"
+        return sets.stat().st_ino if sets.is_dir() else 0
+
+    @classmethod
+    def execute(
+        cls,
+        model: ModelHandle,
+        count: int = 16,
+        width: int = 832,
+        height: int = 480,
+        num_frames: int = 33,
+        text_length: int = 64,
+        seed: int = 0,
+    ) -> io.NodeOutput:
+        config = SyntheticConfig(
+            count=count, width=width, height=height, num_frames=num_frames, text_length=text_length, seed=seed
+        )
+        shape = model.variant.shape
+        made = synthetic_set(
+            config,
+            space=model.variant.latents,
+            size_multiple=model.variant.size_multiple,
+            kind=condition_kind(model.variant.task, shape.image_dim, shape.condition_channels),
+            condition_channels=shape.vace_channels if shape.vace_layers else shape.condition_channels,
+            fps=model.variant.fps,
+        )
+        clips = f"{count} random clips, the same in every epoch" if count else "endless random clips, none twice"
+        text = (
+            f"{clips}: {width}x{height}, {num_frames} frames, {text_length} tokens; nothing is encoded and no clip is "
+            f"written\n{synthetic_note(made)}"
+        )
+        report = EncodingReport(
+            fingerprint=folders.cache().write_set(made),
+            latents_encoded=0,
+            latents_reused=0,
+            texts_encoded=0,
+            texts_reused=0,
+            clips=len(made.items),
+            frames=len(made.items) * num_frames,
+            damaged=0,
+            seconds=0.0,
+            conditioning=made.conditioning,
+        )
+        handle = CacheHandle(report.fingerprint, made, report, current_prompt_id())
+        return io.NodeOutput(handle, text, ui={"text": [text]})

@@ -1,0 +1,137 @@
+"""LATENT and CONDITIONING are read as ComfyUI's own sampler reads them."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from world import ensure_models
+
+pytestmark = pytest.mark.comfy
+
+
+@pytest.fixture(scope="module")
+def core(pack_nodes: dict[str, Any]) -> Any:
+    """nodes/core_tensors.py, as the pack loads it."""
+    package = pack_nodes["WanCacheFromLatents"].__module__.rpartition(".")[0]
+    return sys.modules[f"{package}.core_tensors"]
+
+
+def variant_of(pack_nodes: dict[str, Any], file: Path) -> Any:
+    package = pack_nodes["WanCacheFromLatents"].__module__.rpartition(".nodes.")[0]
+    checkpoint = sys.modules[f"{package}.wan_core.checkpoint"]
+    return checkpoint.detect_variant(checkpoint.read_checkpoint(file))
+
+
+@pytest.fixture(scope="module")
+def models(pack_nodes: dict[str, Any], comfyui_tree: Path) -> Any:
+    """name -> (our variant, ComfyUI's model) of a tiny file."""
+    import comfy.sd
+
+    folder = ensure_models(comfyui_tree, kinds=1) / "diffusion_models"
+
+    def load(name: str) -> tuple[Any, Any]:
+        file = folder / f"{name}.safetensors"
+        return variant_of(pack_nodes, file), comfy.sd.load_diffusion_model(str(file)).model
+
+    return load
+
+
+def drawn(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def conditioning(length: int = 4, **values: Any) -> list[Any]:
+    """As CLIPTextEncode with umT5 gives it: 512 rows, those behind the real tokens zero."""
+    text = torch.zeros(1, 512, 4096)
+    text[:, :length] = drawn(1, length, 4096, seed=length)
+    return [[text, {"pooled_output": None, **values}]]
+
+
+def test_raw_latents_are_normalised_once_as_the_sampler_does(core: Any, models: Any) -> None:
+    for name, channels in (("wan_tiny_t2v", 16), ("wan_tiny_ti2v", 48)):
+        variant, theirs = models(name)
+        raw = drawn(2, channels, 3, 4, 6)
+        clips = list(core.read_clips([{"samples": raw}], [conditioning()], variant))
+        assert [clip.name for clip in clips] == ["latent 1", "latent 2"]
+        for clip, sample in zip(clips, theirs.process_latent_in(raw), strict=True):
+            torch.testing.assert_close(clip.latent, sample, atol=1e-6, rtol=1e-6)
+            assert torch.equal(clip.text, drawn(1, 4, 4096, seed=4)[0])
+            assert clip.condition == {}
+
+
+@pytest.mark.parametrize("mask", ["one", "four", "short", "none"])
+def test_given_frames_are_what_the_sampler_puts_behind_the_latent(core: Any, models: Any, mask: str) -> None:
+    variant, theirs = models("wan_tiny_i2v")
+    raw, image = drawn(1, 16, 3, 4, 6), drawn(1, 16, 3, 4, 6, seed=1)
+    masks = {
+        "one": torch.cat([torch.zeros(1, 1, 1, 4, 6), torch.ones(1, 1, 2, 4, 6)], 2),
+        "four": drawn(1, 4, 3, 4, 6, seed=2).sigmoid(),
+        "short": torch.zeros(1, 1, 1, 4, 6),
+    }
+    values: dict[str, Any] = {"concat_latent_image": image.clone()}
+    if mask in masks:
+        values["concat_mask"] = masks[mask].clone()
+    (clip,) = core.read_clips([{"samples": raw}], [conditioning(**values)], variant)
+    expected = theirs.concat_cond(noise=raw, device=torch.device("cpu"), **values)  # writes into its image
+    torch.testing.assert_close(clip.condition["channels"], expected[0], atol=1e-6, rtol=1e-6)
+    assert clip.condition["channels"].shape == (20, 3, 4, 6)
+
+
+def test_image_tokens_are_read_for_the_models_that_have_them(core: Any, models: Any) -> None:
+    variant, _ = models("wan_tiny_i2v_clip")
+    tokens = drawn(1, 257, 1280)
+    values = {"concat_latent_image": drawn(1, 16, 3, 4, 6), "clip_vision_output": {"penultimate_hidden_states": tokens}}
+    (clip,) = core.read_clips([{"samples": drawn(1, 16, 3, 4, 6)}], [conditioning(**values)], variant)
+    assert torch.equal(clip.condition["image_tokens"], tokens[0])
+    del values["clip_vision_output"]
+    with pytest.raises(ValueError, match="has no CLIP vision output"):
+        list(core.read_clips([{"samples": drawn(1, 16, 3, 4, 6)}], [conditioning(**values)], variant))
+
+
+def test_texts_go_with_latents_or_with_clips(core: Any, models: Any) -> None:
+    variant, _ = models("wan_tiny_t2v")
+    latents = [{"samples": drawn(2, 16, 1, 4, 6)}, {"samples": drawn(1, 16, 1, 4, 6, seed=1)}]
+
+    def lengths(*counts: int) -> list[int]:
+        return [len(clip.text) for clip in core.read_clips(latents, [conditioning(n) for n in counts], variant)]
+
+    assert lengths(3, 5) == [3, 3, 5]
+    assert lengths(3, 5, 7) == [3, 5, 7]
+    for counts in ((3,), (3, 4, 5, 6), ()):
+        with pytest.raises(ValueError, match=f"There are 3 latents and {len(counts)} texts"):
+            lengths(*counts)
+
+
+REFUSED: list[tuple[str, dict[str, Any], Any, str]] = [
+    ("wan_tiny_t2v", {"samples": drawn(1, 16, 4, 6)}, conditioning(), r"LATENT 1 has shape \[1, 16, 4, 6\]"),
+    ("wan_tiny_t2v", {}, conditioning(), "LATENT 1 has shape none"),
+    ("wan_tiny_t2v", {"samples": drawn(1, 48, 1, 4, 6)}, conditioning(), "latent 1 has 48 channels, .* needs 16"),
+    ("wan_tiny_i2v", {"samples": drawn(1, 16, 1, 4, 6)}, conditioning(), "no image latents .* WanImageToVideo"),
+    (
+        "wan_tiny_i2v",
+        {"samples": drawn(1, 16, 1, 4, 6)},
+        conditioning(concat_latent_image=drawn(1, 32, 1, 4, 6)),
+        "have 32 channels, .* reads 20",
+    ),
+    ("wan_tiny_t2v", {"samples": drawn(1, 16, 1, 4, 6)}, conditioning() * 2, "holds 2 prompts"),
+    (
+        "wan_tiny_t2v",
+        {"samples": drawn(1, 16, 1, 4, 6)},
+        [[drawn(1, 77, 4096), {"pooled_output": drawn(1, 768)}]],
+        "another encoder than umT5",
+    ),
+    ("wan_tiny_t2v", {"samples": drawn(1, 16, 1, 4, 6)}, [[drawn(2, 3, 4096), {}]], "one prompt is"),
+    ("wan_tiny_t2v", {"samples": drawn(1, 16, 1, 4, 6)}, [[drawn(1, 3, 768), {}]], "umT5 gives 4096"),
+]
+
+
+@pytest.mark.parametrize(("model", "latent", "text", "said"), REFUSED, ids=[said[:30] for *_, said in REFUSED])
+def test_what_wan_cannot_read_is_refused(
+    core: Any, models: Any, model: str, latent: dict[str, Any], text: Any, said: str
+) -> None:
+    with pytest.raises(ValueError, match=said):
+        list(core.read_clips([latent], [text], models(model)[0]))

@@ -96,6 +96,8 @@ def read_clip(
         for index, (time_s, frame) in enumerate(
             _shown_at(path, container, stream, fps=fps, count=num_frames, start_s=start_s)
         ):
+            if not used:
+                refuse_hdr(path, frame)
             same = bool(used) and used[-1] == time_s
             out[index] = out[index - 1] if same else _fit(frame, ratio, (width, height), framing)
             used.append(time_s)
@@ -185,7 +187,7 @@ def _shown_at(
     tick = float(stream.time_base or 0)
     slack = tick if tick <= _COARSE_TICK_S else 1e-6
     current: tuple[float, VideoFrame] | None = None
-    gap = 1 / fps
+    gap = max(1 / fps, 1 / float(stream.average_rate or fps))
     done = 0
     for time_s, frame in timed_frames(path, container, stream, start_s):
         while current is not None and time_s > start_s + done / fps + slack:

@@ -135,7 +135,9 @@ def _inspect_lora(file: Path, out: BinaryIO) -> int:
 
 
 def _scan(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
-    from .data import DatasetConfig, scan_folder
+    from .data import Dataset, DatasetConfig, dataset_review, scan_folder
+    from .files import digest_file
+    from .model import WAN21_LATENTS
     from .video import VideoProcess
 
     config = DatasetConfig(
@@ -148,6 +150,7 @@ def _scan(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
     )
     with VideoProcess() as video:
         result = scan_folder(config, options.folder, video)
+        review = dataset_review(Dataset((result,)), video=video, digest_of=digest_file, space=WAN21_LATENTS)
     samples = [
         {
             "name": s.name,
@@ -158,7 +161,9 @@ def _scan(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
         for s in result.samples
     ]
     rejected = [{"name": r.name, "reason": r.reason} for r in result.rejected]
-    _print_json(out, {"version": 1, "samples": samples, "rejected": rejected, "report": result.report()})
+    _print_json(
+        out, {"version": 1, "samples": samples, "rejected": rejected, "report": f"{result.report()}\n\n{review}"}
+    )
     return ExitCode.DONE
 
 

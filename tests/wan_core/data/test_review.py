@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -333,3 +336,13 @@ def test_the_whole_review_reads_as_lines_and_deletes_nothing(tmp_path, make_clip
         "cache, where nothing of it is there yet: 9 KiB latents; texts (1 caption) 8 KiB for every token",
     ]
     assert sorted(path.name for path in folder.iterdir()) == before
+
+
+def test_the_command_line_tells_the_same(tmp_path, make_clip):
+    folder = make_clip("clips/a.mp4", num_frames=12).parent
+    command = [sys.executable, "-m", "wan_core", "scan", str(folder), "--trigger-word", "x", "--num-frames", "9"]
+    sized = [*command, "--width", "64", "--height", "48"]
+    done = subprocess.run(sized, cwd=Path(__file__).parents[3], capture_output=True, text=True, check=True)
+    report = json.loads(done.stdout)["report"]
+    assert "clips: 1 clip, 0 stills" in report
+    assert "  64x48x9: 1 clip, 1 / 1 / 1 batches" in report

@@ -53,10 +53,10 @@ def encode_start_images(
     how: dict[str, Any] = {"kind": "preview", "width": width, "height": height}
     if variant.task == "ti2v":
         return _first_frame(config, cache, how, codec)
-    if not cache_set.kind.frames:
+    if not cache_set.kind.frames or cache_set.kind.reads("control"):
         raise ConfigError(
-            f"WanPreviewSettings has a start_image, but {variant.name} does not start from one. Disconnect it, or "
-            "choose an image-to-video model."
+            f"WanPreviewSettings has a start_image, but previews of {variant.name} do not start from one. Disconnect "
+            "it, or choose an image-to-video model."
         )
     return _channels(config, cache, cache_set, how, codec)
 

@@ -147,7 +147,9 @@ def _inspect_lora(file: Path, out: BinaryIO) -> int:
 
 
 def _scan(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
-    from .data import DatasetConfig
+    from .data import Dataset, DatasetConfig, dataset_review
+    from .files import digest_file
+    from .model import WAN21_LATENTS
     from .video import VideoProcess
 
     config = DatasetConfig(
@@ -162,6 +164,7 @@ def _scan(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
     )
     with VideoProcess() as video, tempfile.TemporaryDirectory(prefix="wan_scan") as scratch:
         results = _scanned(options, config, video, Path(scratch))
+        review = dataset_review(Dataset(tuple(results)), video=video, digest_of=digest_file, space=WAN21_LATENTS)
     samples = [
         {
             "name": s.name,
@@ -173,7 +176,7 @@ def _scan(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
         for s in result.samples
     ]
     rejected = [{"name": r.name, "reason": r.reason} for result in results for r in result.rejected]
-    report = "\n\n".join(result.report() for result in results)
+    report = "\n\n".join([*(result.report() for result in results), review])
     _print_json(out, {"version": 1, "samples": samples, "rejected": rejected, "report": report})
     return ExitCode.DONE
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
@@ -149,6 +153,30 @@ def test_two_hundred_different_clips_of_one_world_are_no_copies():
     assert shown.reads > 100  # the first frames of many do look alike, and only the pictures tell them apart
 
 
+COPIES = {
+    "written again": lambda frame: again(frame, quality=40),
+    "scaled": lambda frame: again(resized(frame, 48), quality=80),
+    "cropped by 3 %": lambda frame: again(resized(frame[2:-2, 2:-2], 64), quality=90),
+}
+
+
+def again(frame: np.ndarray, quality: int) -> np.ndarray:
+    buffer = BytesIO()
+    Image.fromarray(frame).save(buffer, "JPEG", quality=quality)
+    return np.asarray(Image.open(buffer).convert("RGB"))
+
+
+@pytest.mark.parametrize("how", COPIES)
+def test_copies_among_different_clips_are_found_and_nothing_else(how):
+    clips = world(60)
+    for name, clip in list(clips.items()):
+        clips[f"{name}_copy"] = np.repeat(np.stack([COPIES[how](clip[k]) for k in range(0, 36, 4)]), 4, axis=0)
+    shown = Shown(clips)
+    found = near_twins(shown.samples(), shown, allowed_s=60)  # type: ignore[arg-type]
+    assert all({s.name for s in group} == {group[0].name, f"{group[0].name}_copy"} for group in found.groups)
+    assert len(found.groups) >= 59  # of 60; with Pillow 13 all are found
+
+
 def test_copies_are_found_when_written_again_scaled_or_cropped(video, make_clip):
     """Through files: H.264 at other qualities and sizes, in other containers."""
     words = all_words()
@@ -220,6 +248,17 @@ def test_ten_thousand_files_are_reviewed_in_seconds():
     text = review(samples, shown)
     assert "10,000 clips, 10,000 / 5,000 / 2,500 batches" in text
     assert time.monotonic() - start < 20
+
+
+def test_thousands_that_begin_alike_cost_no_more_than_the_time_allowed():
+    """A title frame before every clip: eight million pairs."""
+    shown = Shown({})
+    shown.read = lambda *_, **__: np.zeros((1, 64, 64, 3), np.uint8)  # type: ignore[method-assign]
+    samples = [sample(f"{n}.mp4", look="0123456789abcdef") for n in range(4_000)]
+    start = time.monotonic()
+    found = near_twins(samples, shown, allowed_s=1.0)  # type: ignore[arg-type]
+    assert time.monotonic() - start < 10
+    assert found.left_out > 3_000
 
 
 def review(samples: Sequence[Sample], video: object, **options) -> str:
@@ -297,3 +336,13 @@ def test_the_whole_review_reads_as_lines_and_deletes_nothing(tmp_path, make_clip
         "cache, where nothing of it is there yet: 9 KiB latents; texts (1 caption) 8 KiB for every token",
     ]
     assert sorted(path.name for path in folder.iterdir()) == before
+
+
+def test_the_command_line_tells_the_same(tmp_path, make_clip):
+    folder = make_clip("clips/a.mp4", num_frames=12).parent
+    command = [sys.executable, "-m", "wan_core", "scan", str(folder), "--trigger-word", "x", "--num-frames", "9"]
+    sized = [*command, "--width", "64", "--height", "48"]
+    done = subprocess.run(sized, cwd=Path(__file__).parents[3], capture_output=True, text=True, check=True)
+    report = json.loads(done.stdout)["report"]
+    assert "clips: 1 clip, 0 stills" in report
+    assert "  64x48x9: 1 clip, 1 / 1 / 1 batches" in report

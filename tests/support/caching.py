@@ -6,6 +6,7 @@ The plan is a real one; only the decoder and the encoders are stand-ins, so that
 from __future__ import annotations
 
 from pathlib import Path
+from unittest.mock import patch
 
 import torch
 
@@ -86,7 +87,6 @@ def cache_all(root: Path, clips: int, side: int = SIDE, **options: object) -> tu
         def pixels(self, sample: _Clip) -> torch.Tensor:
             return torch.tensor(float(sample.number))
 
-    module._Clips = Clips  # type: ignore[assignment, misc]
     cache, cache_set, codec = LatentCache(root), set_of(clips, side), Codec(side)
     missing = [n for n in range(clips) if not cache.is_sound("latent", key(n), shape_of(side))]
     damaged = sum(cache.has_latent(key(n)) for n in missing)
@@ -98,5 +98,6 @@ def cache_all(root: Path, clips: int, side: int = SIDE, **options: object) -> tu
         latents_reused=clips - len(missing),
         texts_reused=0,
     )
-    encode_missing(plan, cache, codec=codec, text_encoder=Text(), video=None, **options)  # type: ignore[arg-type]
+    with patch.object(module, "_Clips", Clips):
+        encode_missing(plan, cache, codec=codec, text_encoder=Text(), video=None, **options)  # type: ignore[arg-type]
     return codec.seen, damaged

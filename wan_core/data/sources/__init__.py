@@ -15,6 +15,7 @@ from .media_file import (
     folder_fingerprint,
 )
 from .part import SourcePart
+from .places import leads_outside
 from .source_file import SOURCE_SUFFIXES, SourceFile, is_source, list_sources, open_source, source_fingerprint
 from .tags import tag_orders
 from .text_length import TOKEN_LIMIT, TextLengths, estimated_tokens, lengths_of
@@ -44,6 +45,7 @@ __all__ = [
     "folder_files",
     "folder_fingerprint",
     "is_source",
+    "leads_outside",
     "lengths_of",
     "list_folders",
     "list_sources",

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any, cast
 
 from ...errors import DatasetError
-from ...files import FileError, lies_under, open_regular
+from ...files import FileError, open_regular
 from ...video import shown
+from .places import leads_outside
 
 __all__ = [
     "CAPTION_KEYS",
@@ -43,9 +44,9 @@ def read_caption(path: Path, *, allowed: Sequence[Path] = ()) -> str:
     """
     if not os.path.lexists(path):
         return ""
-    real = os.path.realpath(path)
-    if not lies_under(real, (path.parent, *allowed)):
+    if leads_outside(path, allowed):
         raise DatasetError(f"{shown(path)} {LINK_OUTSIDE}.")
+    real = os.path.realpath(path) if os.path.islink(path) else path
     try:
         with open_regular(real, follow_links=False) as file:
             data = file.read(MAX_CAPTION_BYTES + 1)

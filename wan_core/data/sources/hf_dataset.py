@@ -16,7 +16,7 @@ from .listing import read_rows
 from .media_file import media_names
 from .part import SourcePart, Stop
 
-__all__ = ["is_hf_dataset", "read_hf_dataset"]
+__all__ = ["is_hf_dataset", "read_hf_dataset", "tables_of"]
 
 
 def is_hf_dataset(folder: Path) -> bool:
@@ -36,7 +36,7 @@ def read_hf_dataset(
 ) -> SourcePart:
     """Its rows; of several splits the one called "train", or the only one."""
     place, notes = _split(folder)
-    tables = _saved_tables(place) if _is_saved(place) else _parquet_files(place)
+    tables = tables_of(folder)
     if left := [] if _is_saved(place) else [path.name for path in _all_parquet(place) if path not in tables]:
         notes = [*notes, f"{folder.name}: not used: {', '.join(left)[:200]}"]
     if not tables:
@@ -51,6 +51,12 @@ def read_hf_dataset(
         notes=[*notes, *found.notes],
         watched=found.watched,
     )
+
+
+def tables_of(folder: Path) -> list[Path]:
+    """The files of a dataset that are read."""
+    place, _notes = _split(folder)
+    return _saved_tables(place) if _is_saved(place) else _parquet_files(place)
 
 
 def _is_saved(folder: Path) -> bool:

@@ -5,6 +5,7 @@ No row is dropped in silence: each is a file or is named by its line with the re
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -21,7 +22,7 @@ from .part import SourcePart, Stop
 from .places import PlaceError, existing_place
 from .rows import Row, column_names, rows_of
 
-__all__ = ["read_listing", "read_rows"]
+__all__ = ["holds_media", "read_listing", "read_rows"]
 
 _MEDIA = CLIP_SUFFIXES | STILL_SUFFIXES | OTHER_SUFFIXES
 
@@ -84,6 +85,13 @@ def read_rows(
     return SourcePart(
         name=name, files=tuple(files), rejected=tuple(rejected), notes=notes, watched=(*tables, *reader.companions)
     )
+
+
+def holds_media(table: Path, columns: Columns) -> bool:
+    """True when the first row of a table carries the bytes of its media file itself."""
+    path = columns_of(column_names(table), columns, table.name)["path"]
+    rows = (row for _place, row in rows_of(table) if isinstance(row, dict))
+    return any(_bytes_of(row.get(path)) is not None for row in itertools.islice(rows, 1))
 
 
 def _all_rows(tables: Sequence[Path]) -> Iterator[Row]:

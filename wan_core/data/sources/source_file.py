@@ -11,8 +11,8 @@ from pathlib import Path
 from ...errors import DatasetError, WanTrainerError
 from ...files import file_identity, read_json
 from .columns import Columns
-from .hf_dataset import is_hf_dataset, read_hf_dataset
-from .listing import read_listing
+from .hf_dataset import is_hf_dataset, read_hf_dataset, tables_of
+from .listing import holds_media, read_listing
 from .part import SourcePart, Stop
 from .rows import TABLE_SUFFIXES, TEXT_SUFFIXES
 from .trainers import SETTINGS_SUFFIXES, Context, is_backend_list, read_settings
@@ -100,7 +100,7 @@ def source_fingerprint(source: SourceFile, caption_extension: str = ".txt") -> s
             digest.update(_identity(place).encode("utf-8", "surrogatepass"))
 
     add([source.path])
-    if source.path.suffix.lower() == ".tar":
+    if _is_whole(source):
         return digest.hexdigest()
     for part in open_source(source):
         extension = str(part.settings.get("caption_extension", caption_extension))
@@ -147,6 +147,13 @@ def _is_listed(path: Path) -> bool:
             return file.read(64).lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"[")
     except OSError:
         return False
+
+
+def _is_whole(source: SourceFile) -> bool:
+    """True when everything the dataset consists of lies in the file (or folder) itself."""
+    path = source.path
+    tables = tables_of(path) if path.is_dir() else [path] if path.suffix.lower() in TABLE_SUFFIXES else []
+    return path.suffix.lower() == ".tar" or (bool(tables) and holds_media(tables[0], source.columns))
 
 
 def _is_plain_list(path: Path) -> bool:

@@ -16,9 +16,9 @@ from ..wan_core.video import VideoProcess
 from . import folders
 from .interrupts import stops_become_interrupts
 from .progress import NodeProgress
-from .types import ModelHandle
+from .types import ModelHandle, WanDataset
 
-__all__ = ["Show", "allowed_places", "input_folder", "of_model", "scanned_output"]
+__all__ = ["Show", "allowed_places", "dataset_outputs", "input_folder", "of_model", "scanned_output"]
 
 Show = Callable[[int, int, str], None]
 
@@ -39,6 +39,15 @@ def of_model(model: ModelHandle, force_rate: float) -> dict[str, Any]:
         "size_multiple": model.variant.size_multiple,
         "conditioning": condition_kind(model.variant.task, model.variant.shape.image_dim).name,
     }
+
+
+def dataset_outputs() -> list[io.Output]:
+    """What every dataset node gives."""
+    return [
+        WanDataset.Output(display_name="dataset", tooltip="For CacheLatents."),
+        io.String.Output(display_name="report", tooltip="What was found, and what was left out and why."),
+        io.Image.Output(display_name="contact_sheet", tooltip="The first frame of up to 48 files."),
+    ]
 
 
 def scanned_output(

@@ -24,7 +24,7 @@ from ..wan_core.data import (
 from ..wan_core.errors import WanTrainerError
 from ..wan_core.video import VideoProcess
 from . import folders
-from .dataset_scan import Show, allowed_places, input_folder, of_model, scanned_output
+from .dataset_scan import Show, allowed_places, dataset_outputs, input_folder, of_model, scanned_output
 from .interrupts import stops_become_interrupts
 from .types import CATEGORY, ModelHandle, WanDataset, WanTrainModel
 from .widgets import combo, flag, number, text, whole
@@ -84,11 +84,7 @@ class WanDatasetFromFile(io.ComfyNode):
                 ),
                 WanDataset.Input("append_to", optional=True, tooltip="Another dataset, to train on both."),
             ],
-            outputs=[
-                WanDataset.Output(display_name="dataset", tooltip="For CacheLatents."),
-                io.String.Output(display_name="report", tooltip="What was found, and what was left out and why."),
-                io.Image.Output(display_name="contact_sheet", tooltip="The first frame of up to 48 files."),
-            ],
+            outputs=dataset_outputs(),
         )
 
     @classmethod

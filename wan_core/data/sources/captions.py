@@ -16,6 +16,7 @@ from ...errors import DatasetError
 from ...files import FileError, open_regular
 from ...video import shown
 from .places import leads_outside
+from .utf8 import NotUtf8Error, decoded
 
 __all__ = [
     "CAPTION_KEYS",
@@ -54,7 +55,10 @@ def read_caption(path: Path, *, allowed: Sequence[Path] = ()) -> str:
         raise DatasetError(str(error)) from error
     if len(data) > MAX_CAPTION_BYTES:
         raise DatasetError(f"{path.name} is longer than 64 KiB. A caption is one paragraph.")
-    text = _decoded(path, data)
+    try:
+        text = decoded(data)
+    except NotUtf8Error as error:
+        raise DatasetError(f"{path.name} {error}. Save it again as UTF-8.") from error
     return one_line(_from_json(path, text) if path.suffix.lower() == ".json" and text.strip() else text)
 
 
@@ -101,15 +105,3 @@ def _is_utf8(text: str) -> bool:
         return bool(text.encode("utf-8")) or not text
     except UnicodeEncodeError:
         return False
-
-
-def _decoded(path: Path, data: bytes) -> str:
-    zero = data.find(b"\0")
-    try:
-        if zero >= 0:
-            raise UnicodeDecodeError("utf-8", data, zero, zero + 1, "zero byte")
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise DatasetError(
-            f"{path.name} is not UTF-8: byte 0x{data[error.start]:02x} at offset {error.start}. Save it again as UTF-8."
-        ) from error

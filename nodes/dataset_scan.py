@@ -25,9 +25,16 @@ from . import folders
 from .cache_latents import space_of
 from .interrupts import stops_become_interrupts
 from .progress import NodeProgress
-from .types import DatasetSettingsHandle, ModelHandle
+from .types import DatasetSettingsHandle, ModelHandle, WanDataset
 
-__all__ = ["Show", "allowed_places", "chosen_elsewhere", "input_folder", "scanned_output"]
+__all__ = [
+    "Show",
+    "allowed_places",
+    "chosen_elsewhere",
+    "dataset_outputs",
+    "input_folder",
+    "scanned_output",
+]
 
 Show = Callable[[int, int, str], None]
 
@@ -50,6 +57,15 @@ def chosen_elsewhere(model: ModelHandle, force_rate: float, settings: DatasetSet
         "conditioning": condition_kind(model.variant.task, shape.image_dim, shape.condition_channels).name,
         **dict(settings.values if settings is not None else ()),
     }
+
+
+def dataset_outputs() -> list[io.Output]:
+    """What every dataset node gives."""
+    return [
+        WanDataset.Output(display_name="dataset", tooltip="For CacheLatents."),
+        io.String.Output(display_name="report", tooltip="What was found, and what was left out and why."),
+        io.Image.Output(display_name="contact_sheet", tooltip="The first frame of up to 48 files."),
+    ]
 
 
 def scanned_output(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 
 import pytest
 
-from wan_core.data.sources.captions import caption_with_trigger, read_caption
+from wan_core.data.sources.captions import caption_with_prefix, caption_with_trigger, read_caption
 from wan_core.errors import DatasetError
 
 
@@ -68,3 +69,54 @@ def test_the_trigger_word_is_added_once():
     assert caption_with_trigger("ohwx man runs", "ohwx") == "ohwx man runs"
     assert caption_with_trigger("", "ohwx") == "ohwx"
     assert caption_with_trigger("a man", "") == "a man"
+
+
+def test_the_trigger_word_takes_the_place_that_is_kept_for_it():
+    assert caption_with_trigger("a man, [trigger], runs", "ohwx") == "a man, ohwx, runs"
+    assert caption_with_trigger("[trigger]", "") == "[trigger]"
+
+
+def test_a_prefix_stands_in_front_with_one_space():
+    assert caption_with_prefix("a man", "a video of ") == "a video of a man"
+    assert caption_with_prefix("a man", "") == "a man"
+    assert caption_with_prefix("", " mira, ") == "mira,"
+
+
+@pytest.mark.parametrize(
+    ("content", "caption"),
+    [
+        ({"caption": "a  red\ncar", "caption_short": "car"}, "a red car"),
+        ({"text": "a boat"}, "a boat"),
+        ({"tags": 3, "prompt": "a boat"}, "a boat"),
+        ("only text", "only text"),
+        ({"caption": ""}, ""),
+    ],
+)
+def test_a_json_file_beside_the_clip_holds_its_caption(tmp_path, content, caption):
+    path = tmp_path / "clip.json"
+    path.write_text(json.dumps(content))
+    assert read_caption(path) == caption
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('{"tags": ["a"]}', r'clip\.json holds no text under "caption"\. Write'),
+        ("[1]", 'holds no text under "caption"'),
+        ('{"caption": 3}', 'holds no text under "caption"'),
+        ("{broken", r"clip\.json is not valid JSON"),
+        ("[" * 100_000, "longer than 64 KiB"),
+        ("[" * 60_000, "is not valid JSON"),
+        (r'{"caption": "\ud800"}', "half of a character"),
+    ],
+)
+def test_a_json_file_without_a_caption_is_named(tmp_path, content, message):
+    path = tmp_path / "clip.json"
+    path.write_text(content)
+    with pytest.raises(DatasetError, match=message):
+        read_caption(path)
+
+
+def test_an_empty_json_file_is_no_caption(tmp_path):
+    (tmp_path / "clip.json").write_text(" \n")
+    assert read_caption(tmp_path / "clip.json") == ""

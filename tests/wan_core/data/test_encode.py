@@ -297,6 +297,40 @@ def test_a_vae_of_another_model_is_refused(bench):
         encode_missing(plan, cache, codec=other, text_encoder=CountingText(), video=bench.video)
 
 
+def test_captions_are_counted_by_the_encoder_and_what_is_cut_is_named(bench):
+    (bench.folder / "b.txt").write_text("word " * 700)
+
+    class Words(CountingText):
+        def count_tokens(self, text: str) -> int:
+            return len(text.split()) + 1
+
+    dataset = Dataset((scan_folder(DatasetConfig(**bench.settings), bench.folder, bench.video),))
+    cache = LatentCache(bench.cache_root)
+    report = encode_missing(
+        bench.plan(dataset, cache), cache, codec=PoolingCodec(), text_encoder=Words(), video=bench.video
+    )
+    assert "caption length: 3 tokens in the middle, 701 at most, of 512" in report.sentences()
+    assert "cut at 512 tokens, the rest is not seen: b.mp4" in report.sentences()
+    again = encode_missing(bench.plan(dataset, cache), cache, codec=None, text_encoder=None, video=bench.video)
+    assert again.text_lengths is None
+
+
+def test_weights_and_turns_reach_the_cache_set_and_the_usual_ones_leave_no_trace(bench):
+    plain, *_ = bench.run()
+    weighed, *_ = bench.run(weight=2.0)
+    shuffled, _, text = bench.run(caption_shuffles=2)
+    assert len({plain.fingerprint, weighed.fingerprint}) == 2
+    assert shuffled.fingerprint == plain.fingerprint  # one tag has one order
+    cache = LatentCache(bench.cache_root)
+    assert {item.weight for item in cache.read_set(weighed.fingerprint).items} == {2.0}
+    (bench.folder / "a.txt").write_text("one, two, three")
+    turning, _, text = bench.run(caption_shuffles=2)
+    assert len(text.seen) == 2
+    assert counts(turning)[0] == 0  # both orders share the latent
+    items = [item for item in cache.read_set(turning.fingerprint).items if item.name == "a.mp4"]
+    assert sorted((item.turn, item.turns) for item in items) == [(0, 2), (1, 2)]
+
+
 def given_counts(report) -> tuple[int, int]:
     return (report.conditions_encoded, report.conditions_reused)
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ...errors import DatasetError, Stopped
-from ...files import FileError, file_identity, lies_under
+from ...files import FileError, file_identity
 from ...video import ClipInfo, VideoProcess, shown
 from ..bucket import nearest_frames
 from ..sources import (
@@ -18,6 +18,7 @@ from ..sources import (
     OTHER_SUFFIXES,
     MediaFile,
     files_of_folder,
+    leads_outside,
     read_caption,
     with_companions,
 )
@@ -107,7 +108,7 @@ def _look_at(
     file: MediaFile, config: DatasetConfig, video: VideoProcess, allowed: Sequence[Path]
 ) -> list[Sample] | Rejected:
     path, name = file.path, file.shown_name
-    if not lies_under(path, (path.parent, *allowed)):
+    if leads_outside(path, allowed):
         return Rejected(name=name, reason=LINK_OUTSIDE)
     if path.suffix.lower() in OTHER_SUFFIXES:
         return Rejected(name=name, reason=f"{path.suffix} files are not read; convert it to mp4 or png")

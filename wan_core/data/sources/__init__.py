@@ -15,8 +15,9 @@ from .media_file import (
     folder_files,
     folder_fingerprint,
 )
-from .part import SourcePart
-from .source_file import SOURCE_SUFFIXES, SourceFile, is_source, list_sources, open_source, source_fingerprint
+from .part import SourceFile, SourcePart
+from .places import leads_outside
+from .source_file import SOURCE_SUFFIXES, is_source, list_sources, open_source, source_fingerprint
 from .tags import tag_orders
 from .text_length import TOKEN_LIMIT, TextLengths, estimated_tokens, lengths_of
 from .tree import FolderFiles, files_of_folder, fingerprint_of_folder
@@ -45,6 +46,7 @@ __all__ = [
     "folder_files",
     "folder_fingerprint",
     "is_source",
+    "leads_outside",
     "lengths_of",
     "list_folders",
     "list_sources",

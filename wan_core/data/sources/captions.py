@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any, cast
 
 from ...errors import DatasetError
-from ...files import FileError, lies_under, open_regular
+from ...files import FileError, open_regular
 from ...video import shown
+from .places import leads_outside
+from .utf8 import NotUtf8Error, decoded
 
 __all__ = [
     "CAPTION_KEYS",
@@ -43,9 +45,9 @@ def read_caption(path: Path, *, allowed: Sequence[Path] = ()) -> str:
     """
     if not os.path.lexists(path):
         return ""
-    real = os.path.realpath(path)
-    if not lies_under(real, (path.parent, *allowed)):
+    if leads_outside(path, allowed):
         raise DatasetError(f"{shown(path)} {LINK_OUTSIDE}.")
+    real = os.path.realpath(path) if os.path.islink(path) else path
     try:
         with open_regular(real, follow_links=False) as file:
             data = file.read(MAX_CAPTION_BYTES + 1)
@@ -53,7 +55,10 @@ def read_caption(path: Path, *, allowed: Sequence[Path] = ()) -> str:
         raise DatasetError(str(error)) from error
     if len(data) > MAX_CAPTION_BYTES:
         raise DatasetError(f"{path.name} is longer than 64 KiB. A caption is one paragraph.")
-    text = _decoded(path, data)
+    try:
+        text = decoded(data)
+    except NotUtf8Error as error:
+        raise DatasetError(f"{path.name} {error}. Save it again as UTF-8.") from error
     return one_line(_from_json(path, text) if path.suffix.lower() == ".json" and text.strip() else text)
 
 
@@ -100,15 +105,3 @@ def _is_utf8(text: str) -> bool:
         return bool(text.encode("utf-8")) or not text
     except UnicodeEncodeError:
         return False
-
-
-def _decoded(path: Path, data: bytes) -> str:
-    zero = data.find(b"\0")
-    try:
-        if zero >= 0:
-            raise UnicodeDecodeError("utf-8", data, zero, zero + 1, "zero byte")
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise DatasetError(
-            f"{path.name} is not UTF-8: byte 0x{data[error.start]:02x} at offset {error.start}. Save it again as UTF-8."
-        ) from error

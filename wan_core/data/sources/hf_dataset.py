@@ -5,18 +5,17 @@ Read with pyarrow alone; nothing is ever fetched.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 from ...errors import DatasetError
 from ...files import confine, read_json
-from .columns import Columns
 from .listing import read_rows
 from .media_file import media_names
-from .part import SourcePart, Stop
+from .part import SourceFile, SourcePart
 
-__all__ = ["is_hf_dataset", "read_hf_dataset"]
+__all__ = ["is_hf_dataset", "read_hf_dataset", "tables_of"]
 
 
 def is_hf_dataset(folder: Path) -> bool:
@@ -26,31 +25,23 @@ def is_hf_dataset(folder: Path) -> bool:
     return bool(_all_parquet(folder)) and not media_names(folder)
 
 
-def read_hf_dataset(
-    folder: Path,
-    *,
-    columns: Columns,
-    allowed: Sequence[Path],
-    unpacked: Path | None,
-    should_stop: Stop | None = None,
-) -> SourcePart:
+def read_hf_dataset(source: SourceFile) -> SourcePart:
     """Its rows; of several splits the one called "train", or the only one."""
+    folder = source.path
     place, notes = _split(folder)
-    tables = _saved_tables(place) if _is_saved(place) else _parquet_files(place)
+    tables = tables_of(folder)
     if left := [] if _is_saved(place) else [path.name for path in _all_parquet(place) if path not in tables]:
         notes = [*notes, f"{folder.name}: not used: {', '.join(left)[:200]}"]
     if not tables:
         raise DatasetError(f"{folder.name} holds no .arrow and no .parquet file. Save the dataset with save_to_disk.")
-    found = read_rows(
-        tables, folder.name, folder=place, columns=columns, allowed=allowed, unpacked=unpacked, should_stop=should_stop
-    )
-    return SourcePart(
-        name=found.name,
-        files=found.files,
-        rejected=found.rejected,
-        notes=[*notes, *found.notes],
-        watched=found.watched,
-    )
+    found = read_rows(tables, source, folder=place)
+    return replace(found, notes=[*notes, *found.notes])
+
+
+def tables_of(folder: Path) -> list[Path]:
+    """The files of a dataset that are read."""
+    place, _notes = _split(folder)
+    return _saved_tables(place) if _is_saved(place) else _parquet_files(place)
 
 
 def _is_saved(folder: Path) -> bool:

@@ -5,71 +5,46 @@ No row is dropped in silence: each is a file or is named by its line with the re
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from ...errors import DatasetError, Stopped
+from ...errors import DatasetError
 from ...video import shown
 from .captions import MAX_CAPTION_BYTES, one_line
 from .columns import ROLES, Columns, columns_of
 from .extracted import ExtractedFiles
 from .formats import suffix_of_bytes
 from .media_file import CLIP_SUFFIXES, OTHER_SUFFIXES, STILL_SUFFIXES, MediaFile, Rejected
-from .part import SourcePart, Stop
+from .part import SourceFile, SourcePart
 from .places import PlaceError, existing_place
 from .rows import Row, column_names, rows_of
 
-__all__ = ["read_listing", "read_rows"]
+__all__ = ["holds_media", "read_listing", "read_rows"]
 
 _MEDIA = CLIP_SUFFIXES | STILL_SUFFIXES | OTHER_SUFFIXES
 
 
-def read_listing(
-    path: Path,
-    *,
-    columns: Columns,
-    allowed: Sequence[Path],
-    unpacked: Path | None = None,
-    should_stop: Stop | None = None,
-) -> SourcePart:
+def read_listing(source: SourceFile) -> SourcePart:
     """The files that the rows of a jsonl, json, csv, tsv, parquet or arrow file name.
 
-    Relative paths are relative to its folder; every file must lie below `allowed`. `unpacked` is where media files go
-    that a table holds itself.
+    Relative paths are relative to its folder.
     """
-    return read_rows(
-        [path],
-        path.name,
-        folder=path.parent,
-        columns=columns,
-        allowed=allowed,
-        unpacked=unpacked,
-        should_stop=should_stop,
-    )
+    return read_rows([source.path], source, folder=source.path.parent)
 
 
-def read_rows(
-    tables: Sequence[Path],
-    name: str,
-    *,
-    folder: Path,
-    columns: Columns,
-    allowed: Sequence[Path],
-    unpacked: Path | None,
-    should_stop: Stop | None = None,
-) -> SourcePart:
-    """`read_listing` of several tables with the same columns."""
-    there = column_names(tables[0])
-    roles = columns_of(there, columns, name)
-    store = ExtractedFiles(unpacked, tables) if unpacked is not None else None
-    reader = _RowReader(roles, folder, allowed, store)
+def read_rows(tables: Sequence[Path], source: SourceFile, *, folder: Path) -> SourcePart:
+    """`read_listing` of several tables with the same columns; relative paths are relative to `folder`."""
+    name, there = source.path.name, column_names(tables[0])
+    roles = columns_of(there, source.columns, name)
+    store = ExtractedFiles(source.unpacked, tables) if source.unpacked is not None else None
+    reader = _RowReader(roles, folder, source.allowed, store)
     files: list[MediaFile] = []
     rejected: list[Rejected] = []
     for place, row in _all_rows(tables):
-        if should_stop is not None and should_stop():
-            raise Stopped(f"Stopped while reading {name}.")
+        source.stop_if_asked()
         try:
             files.append(reader.file(place, row))
         except PlaceError as error:
@@ -84,6 +59,13 @@ def read_rows(
     return SourcePart(
         name=name, files=tuple(files), rejected=tuple(rejected), notes=notes, watched=(*tables, *reader.companions)
     )
+
+
+def holds_media(table: Path, columns: Columns) -> bool:
+    """True when the first row of a table carries the bytes of its media file itself."""
+    path = columns_of(column_names(table), columns, table.name)["path"]
+    rows = (row for _place, row in rows_of(table) if isinstance(row, dict))
+    return any(_bytes_of(row.get(path)) is not None for row in itertools.islice(rows, 1))
 
 
 def _all_rows(tables: Sequence[Path]) -> Iterator[Row]:

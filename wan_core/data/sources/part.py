@@ -1,4 +1,4 @@
-"""What one source file gives: files with their captions, and what it says about how they are to be trained."""
+"""What is asked of a source file, and what it gives: files with captions, and how they are to be trained."""
 
 from __future__ import annotations
 
@@ -7,11 +7,35 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ...errors import Stopped
+from .columns import Columns
 from .media_file import MediaFile, Rejected
 
-__all__ = ["SourcePart", "Stop"]
+__all__ = ["SourceFile", "SourcePart", "Stop"]
 
 Stop = Callable[[], bool]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceFile:
+    """What is read, and how."""
+
+    path: Path
+    columns: Columns = Columns()
+    allowed: Sequence[Path] = ()
+    """every file must lie below one of these"""
+    unpacked: Path | None = None
+    """where media files are laid down that lie inside a tar or a table"""
+    size_multiple: int = 16
+    """both sides of what is trained are multiples of this"""
+    fps: float = 16.0
+    """frames per second clips are resampled to"""
+    should_stop: Stop | None = None
+
+    def stop_if_asked(self) -> None:
+        """Stopped when somebody asked for it."""
+        if self.should_stop is not None and self.should_stop():
+            raise Stopped(f"Stopped while reading {self.path.name}.")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ...files import lies_under
 
-__all__ = ["OUTSIDE", "PlaceError", "existing_place", "spelled_place"]
+__all__ = ["OUTSIDE", "PlaceError", "existing_place", "leads_outside", "spelled_place"]
 
 OUTSIDE = "is outside the allowed folders; move it below input/, or add its folder to user/wan_trainer/roots.json"
 
@@ -45,3 +45,8 @@ def existing_place(text: str, folder: Path, allowed: Sequence[Path]) -> Path:
     if not os.path.exists(path):
         raise PlaceError("does not exist")
     return path
+
+
+def leads_outside(path: Path, allowed: Sequence[Path]) -> bool:
+    """True for a link that leads neither below its own folder nor below `allowed`. Other files lie where they lie."""
+    return os.path.islink(path) and not lies_under(path, (path.parent, *allowed))

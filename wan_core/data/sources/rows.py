@@ -15,6 +15,7 @@ from typing import Any, cast
 
 from ...errors import DatasetError, DependencyError
 from ...files import open_regular
+from .utf8 import NotUtf8Error, decoded
 
 __all__ = ["TABLE_SUFFIXES", "TEXT_SUFFIXES", "Row", "column_names", "rows_of"]
 
@@ -52,14 +53,6 @@ def column_names(path: Path) -> list[str]:
     return list(found)
 
 
-def _read(path: Path) -> bytes:
-    with open_regular(path) as file:
-        data = file.read(MAX_LIST_BYTES + 1)
-    if len(data) > MAX_LIST_BYTES:
-        raise DatasetError(f"{path.name} is larger than 1 GiB. Split it into several lists.")
-    return data
-
-
 def _json_lines(path: Path) -> Iterator[Row]:
     with open_regular(path) as file:
         number = 0
@@ -67,15 +60,15 @@ def _json_lines(path: Path) -> Iterator[Row]:
             number += 1
             if len(line) > MAX_LINE_BYTES:
                 raise DatasetError(f"Line {number} of {path.name} is longer than 1 MiB. A row is one line of JSON.")
-            if text := line.removeprefix(b"\xef\xbb\xbf").strip() if number == 1 else line.strip():
+            if text := line.strip():
                 yield f"line {number}", _json_row(text)
 
 
-def _json_row(text: bytes) -> dict[str, Any] | str:
+def _json_row(line: bytes) -> dict[str, Any] | str:
     try:
-        row: Any = json.loads(text.decode("utf-8"))
-    except UnicodeDecodeError as error:
-        return f"is not UTF-8: byte 0x{text[error.start]:02x} at offset {error.start} of the line"
+        row: Any = json.loads(decoded(line))
+    except NotUtf8Error as error:
+        return f"{error} of the line"
     except (ValueError, RecursionError) as error:
         return f"is not valid JSON ({str(error)[:120]})"
     return cast("dict[str, Any]", row) if isinstance(row, dict) else "is not an object such as {...}"
@@ -83,7 +76,7 @@ def _json_row(text: bytes) -> dict[str, Any] | str:
 
 def _json_rows(path: Path) -> Iterator[Row]:
     try:
-        data: Any = json.loads(_decoded(path))
+        data: Any = json.loads(_text(path))
     except (ValueError, RecursionError) as error:
         raise DatasetError(f"{path.name} is not valid JSON ({str(error)[:120]}). Write it again.") from error
     if not isinstance(data, list):
@@ -108,24 +101,22 @@ def _csv_rows(path: Path) -> Iterator[Row]:
 
 
 def _csv_reader(path: Path) -> csv.DictReader[str]:
-    text = _decoded(path)
+    text = _text(path)
     head = text.split("\n", 1)[0]
     # The delimiter is the one the header uses most: captions are full of commas, headers are not.
     delimiter = "\t" if path.suffix.lower() == ".tsv" else max(",;\t", key=head.count)
     return csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
 
 
-def _decoded(path: Path) -> str:
-    data = _read(path)
-    zero = data.find(b"\0")
+def _text(path: Path) -> str:
+    with open_regular(path) as file:
+        data = file.read(MAX_LIST_BYTES + 1)
+    if len(data) > MAX_LIST_BYTES:
+        raise DatasetError(f"{path.name} is larger than 1 GiB. Split it into several lists.")
     try:
-        if zero >= 0:
-            raise UnicodeDecodeError("utf-8", data, zero, zero + 1, "zero byte")
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise DatasetError(
-            f"{path.name} is not UTF-8: byte 0x{data[error.start]:02x} at offset {error.start}. Save it again as UTF-8."
-        ) from error
+        return decoded(data)
+    except NotUtf8Error as error:
+        raise DatasetError(f"{path.name} {error}. Save it again as UTF-8.") from error
 
 
 def _table_columns(path: Path) -> list[str]:

@@ -4,41 +4,24 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
 from pathlib import Path
 
 from ...errors import DatasetError, WanTrainerError
 from ...files import file_identity, read_json
-from .columns import Columns
-from .hf_dataset import is_hf_dataset, read_hf_dataset
-from .listing import read_listing
-from .part import SourcePart, Stop
+from .hf_dataset import is_hf_dataset, read_hf_dataset, tables_of
+from .listing import holds_media, read_listing
+from .part import SourceFile, SourcePart
 from .rows import TABLE_SUFFIXES, TEXT_SUFFIXES
 from .trainers import SETTINGS_SUFFIXES, Context, is_backend_list, read_settings
 from .tree import fingerprint_of_folder
 from .webdataset import read_webdataset
 
-__all__ = ["SOURCE_SUFFIXES", "SourceFile", "is_source", "list_sources", "open_source", "source_fingerprint"]
+__all__ = ["SOURCE_SUFFIXES", "is_source", "list_sources", "open_source", "source_fingerprint"]
 
 SOURCE_SUFFIXES = TEXT_SUFFIXES | TABLE_SUFFIXES | SETTINGS_SUFFIXES | {".tar"}
 _MAX_LISTED = 500
 _MENU_DEPTH = 2
-
-
-@dataclass(frozen=True, kw_only=True)
-class SourceFile:
-    """What is read, and how."""
-
-    path: Path
-    columns: Columns = Columns()
-    allowed: Sequence[Path] = ()
-    """every file must lie below one of these"""
-    unpacked: Path | None = None
-    """where media files are laid down that lie inside a tar or a table"""
-    size_multiple: int = 16
-    fps: float = 16.0
-    should_stop: Stop | None = None
 
 
 def is_source(path: Path) -> bool:
@@ -54,39 +37,13 @@ def open_source(source: SourceFile) -> list[SourcePart]:
     if path.is_dir():
         if not is_hf_dataset(path):
             raise DatasetError(f"Folder {path.name!r} is no Hugging Face dataset. Folders of clips: Wan Video Dataset.")
-        return [
-            read_hf_dataset(
-                path,
-                columns=source.columns,
-                allowed=source.allowed,
-                unpacked=source.unpacked,
-                should_stop=source.should_stop,
-            )
-        ]
+        return [read_hf_dataset(source)]
     if suffix == ".tar":
-        if source.unpacked is None:
-            raise DatasetError(f"{path.name} has to be unpacked, and no folder is named for that.")
-        return [read_webdataset(path, unpacked=source.unpacked, should_stop=source.should_stop)]
+        return [read_webdataset(source)]
     if suffix in TEXT_SUFFIXES | TABLE_SUFFIXES or (suffix == ".json" and _is_plain_list(path)):
-        return [
-            read_listing(
-                path,
-                columns=source.columns,
-                allowed=source.allowed,
-                unpacked=source.unpacked,
-                should_stop=source.should_stop,
-            )
-        ]
+        return [read_listing(source)]
     if suffix in SETTINGS_SUFFIXES:
-        return read_settings(
-            Context(
-                path=path,
-                allowed=source.allowed,
-                size_multiple=source.size_multiple,
-                fps=source.fps,
-                should_stop=source.should_stop,
-            )
-        )
+        return read_settings(Context(source))
     known = " ".join(sorted(SOURCE_SUFFIXES))
     raise DatasetError(f"{path.name} is no list of files by its suffix. Read are: {known}.")
 
@@ -100,7 +57,7 @@ def source_fingerprint(source: SourceFile, caption_extension: str = ".txt") -> s
             digest.update(_identity(place).encode("utf-8", "surrogatepass"))
 
     add([source.path])
-    if source.path.suffix.lower() == ".tar":
+    if _is_whole(source):
         return digest.hexdigest()
     for part in open_source(source):
         extension = str(part.settings.get("caption_extension", caption_extension))
@@ -147,6 +104,13 @@ def _is_listed(path: Path) -> bool:
             return file.read(64).lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"[")
     except OSError:
         return False
+
+
+def _is_whole(source: SourceFile) -> bool:
+    """True when everything the dataset consists of lies in the file (or folder) itself."""
+    path = source.path
+    tables = tables_of(path) if path.is_dir() else [path] if path.suffix.lower() in TABLE_SUFFIXES else []
+    return path.suffix.lower() == ".tar" or (bool(tables) and holds_media(tables[0], source.columns))
 
 
 def _is_plain_list(path: Path) -> bool:

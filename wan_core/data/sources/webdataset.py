@@ -10,13 +10,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from ...errors import DatasetError, Stopped
+from ...errors import DatasetError
 from ...files import open_regular
 from .captions import CAPTION_KEYS, MAX_CAPTION_BYTES, one_line
 from .extracted import ExtractedFiles
 from .media_file import CLIP_SUFFIXES, OTHER_SUFFIXES, STILL_SUFFIXES, MediaFile, Rejected
-from .part import SourcePart, Stop
+from .part import SourceFile, SourcePart
 from .tar_members import TarMember, read_member, tar_members
+from .utf8 import NotUtf8Error, decoded
 
 __all__ = ["read_webdataset"]
 
@@ -29,17 +30,19 @@ _Group = dict[str, TarMember]
 """".mp4" -> member; a control video stands under ".control.mp4" """
 
 
-def read_webdataset(path: Path, *, unpacked: Path, should_stop: Stop | None = None) -> SourcePart:
+def read_webdataset(source: SourceFile) -> SourcePart:
     """The samples of a tar. Entries that are no regular files, and samples without media, are named."""
+    path = source.path
+    if source.unpacked is None:
+        raise DatasetError(f"{path.name} has to be unpacked, and no folder is named for that.")
     members = tar_members(path)
     rejected = [Rejected(name=member.name[-120:], reason=member.refused) for member in members if member.refused]
     groups = _groups(member for member in members if not member.refused)
-    store = ExtractedFiles(unpacked, [path])
+    store = ExtractedFiles(source.unpacked, [path])
     files: list[MediaFile] = []
     with open_regular(path) as tar:
         for key, group in groups.items():
-            if should_stop is not None and should_stop():
-                raise Stopped(f"Stopped while reading {path.name}.")
+            source.stop_if_asked()
             found = _sample(tar, key, group, store)
             if isinstance(found, MediaFile):
                 files.append(found)
@@ -104,12 +107,9 @@ def _caption(tar: BinaryIO, group: _Group) -> str:
         raise DatasetError(f"its {suffix} is longer than {limit >> 10} KiB")
     data = b"".join(read_member(tar, member))
     try:
-        if b"\0" in data:
-            raise UnicodeDecodeError("utf-8", data, data.index(b"\0"), data.index(b"\0") + 1, "zero byte")
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        at = f"byte 0x{data[error.start]:02x} at offset {error.start}"
-        raise DatasetError(f"its {suffix} is not UTF-8: {at}") from error
+        text = decoded(data)
+    except NotUtf8Error as error:
+        raise DatasetError(f"its {suffix} {error}") from error
     return one_line(_from_json(text)) if suffix == ".json" else one_line(text)
 
 

@@ -139,12 +139,12 @@ def _frames(ledger: Ledger, frames: int, context: Context) -> dict[str, Any]:
     if shrink:
         ledger.drop("fps", "with shrink_video_to_frames ai-toolkit does not use it")
         ledger.change(
-            f"shrink_video_to_frames -> the first {frames} frames at {context.fps:g} fps: clips keep their speed, they "
-            "are not squeezed into num_frames"
+            f"shrink_video_to_frames -> the first {frames} frames at {context.source.fps:g} fps: clips keep their "
+            "speed, they are not squeezed into num_frames"
         )
         return {"num_frames": frames}
-    if own != context.fps:
-        ledger.change(f"fps {own:g} -> {context.fps:g}, the model's")
+    if own != context.source.fps:
+        ledger.change(f"fps {own:g} -> {context.source.fps:g}, the model's")
     ledger.take("shrink_video_to_frames false: a random place of each clip, another every epoch")
     return {"num_frames": frames, "frame_extraction": "random"}
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ....errors import DatasetError
 from ..media_file import CLIP_SUFFIXES, STILL_SUFFIXES, MediaFile, Rejected, media_names
-from ..part import Stop
+from ..part import SourceFile
 from ..places import PlaceError, existing_place
 from .ledger import Ledger, rounded_side
 
@@ -18,19 +18,22 @@ __all__ = ["Context", "area_of", "only_kind", "with_beside"]
 _KINDS = {"clip": CLIP_SUFFIXES, "still": STILL_SUFFIXES}
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Context:
     """Where the settings lie, and what the model that is trained wants."""
 
-    path: Path
-    """of the settings file; relative folders count from its folder"""
-    allowed: Sequence[Path]
-    """every folder and file must lie below one of these"""
-    size_multiple: int = 16
-    """both sides are multiples of this"""
-    fps: float = 16.0
-    """frames per second clips are resampled to"""
-    should_stop: Stop | None = None
+    source: SourceFile
+    """relative folders count from its folder"""
+
+    @property
+    def path(self) -> Path:
+        """Of the settings file."""
+        return self.source.path
+
+    @property
+    def allowed(self) -> Sequence[Path]:
+        """Every folder and file must lie below one of these."""
+        return self.source.allowed
 
     def place(self, text: str, ledger: Ledger) -> Path:
         """The folder or file that the settings call `text`.
@@ -63,12 +66,13 @@ def area_of(width: float, height: float, context: Context, ledger: Ledger, key: 
     """width and height for DatasetConfig, rounded to what the model needs; a change is named."""
     if not (1 <= width <= 100_000 and 1 <= height <= 100_000):
         raise DatasetError(f"{ledger.where}: {key} is {width:g}x{height:g}. Set both sides between 16 and 4096.")
-    sides = [rounded_side(side, context.size_multiple) for side in (width, height)]
+    sides = [rounded_side(side, context.source.size_multiple) for side in (width, height)]
     if sides == [width, height]:
         ledger.take(f"{key} {sides[0]}x{sides[1]}")
     else:
         ledger.change(
-            f"{key} {width:g}x{height:g} -> {sides[0]}x{sides[1]} (sides are multiples of {context.size_multiple})"
+            f"{key} {width:g}x{height:g} -> {sides[0]}x{sides[1]} "
+            f"(sides are multiples of {context.source.size_multiple})"
         )
     return {"width": sides[0], "height": sides[1]}
 

@@ -9,6 +9,7 @@ from typing import Any, cast
 from ....errors import DatasetError, DependencyError
 from ....files import open_regular, read_json
 from ..part import SourcePart
+from ..utf8 import NotUtf8Error, decoded
 from .ai_toolkit import processes_of, read_ai_toolkit
 from .context import Context
 from .diffusion_pipe import read_diffusion_pipe
@@ -62,11 +63,9 @@ def _text(path: Path) -> str:
     if len(data) > _MAX_BYTES:
         raise DatasetError(f"{path.name} is larger than 4 MiB; settings are not.")
     try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise DatasetError(
-            f"{path.name} is not UTF-8: byte 0x{data[error.start]:02x} at offset {error.start}. Save it again as UTF-8."
-        ) from error
+        return decoded(data)
+    except NotUtf8Error as error:
+        raise DatasetError(f"{path.name} {error}. Save it again as UTF-8.") from error
 
 
 def _toml(path: Path) -> Any:

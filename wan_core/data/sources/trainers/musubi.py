@@ -75,7 +75,7 @@ def _files(
     kind = "clip" if named[0].startswith("video") else "still"
     place = context.place(ledger.get(named[0], str, ""), ledger)
     if named[0].endswith("jsonl_file"):
-        listing = read_listing(place, columns=Columns(), allowed=context.allowed, should_stop=context.should_stop)
+        listing = read_listing(replace(context.source, path=place, columns=Columns()))
         ledger.take(f"{named[0]}: {len(listing.files)} rows of {place.name}")
         ledger.drop("control_directory", "the rows of a list name their control files")
         return kind, listing.files, listing.rejected, (place, *listing.watched)

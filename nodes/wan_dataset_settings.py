@@ -6,7 +6,15 @@ from typing import Any
 
 from comfy_api.latest import io
 
-from ..wan_core.data import CROPS, FLIPS, FRAME_EXTRACTIONS, FRAME_ROUNDINGS, DatasetConfig
+from ..wan_core.data import (
+    CROPS,
+    FLIPS,
+    FRAME_EXTRACTIONS,
+    FRAME_ROUNDINGS,
+    MASK_USES,
+    MISSING_CAPTIONS,
+    DatasetConfig,
+)
 from ..wan_core.errors import ConfigError
 from .types import CATEGORY, DatasetSettingsHandle, WanDatasetSettingsType
 from .widgets import combo, flag, number, one_of, text, whole
@@ -17,6 +25,10 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "frame_rounding": FRAME_ROUNDINGS,
     "crop": CROPS,
     "horizontal_flip": FLIPS,
+    "missing_captions": MISSING_CAPTIONS,
+    "mask_use": MASK_USES,
+    "latent_dtype": ("bf16", "fp16"),
+    "cache_compression": ("none", "zstd"),
 }
 
 
@@ -92,19 +104,99 @@ class WanDatasetSettings(io.ComfyNode):
                     "How different two frames must be to be a cut. Lower finds more.",
                     step=0.5,
                 ),
+                flag(
+                    "recursive",
+                    _defaults.recursive,
+                    "Subfolders too. One named like 10_walk is seen ten times as often.",
+                ),
+                number(
+                    "weight",
+                    _defaults.weight,
+                    0.0001,
+                    10_000.0,
+                    "How often the clips of this dataset are seen beside those of others; 0.5 is every second epoch.",
+                ),
+                text("caption_prefix", "", "Put in front of every caption, before the trigger word is looked for."),
+                whole(
+                    "caption_shuffles",
+                    _defaults.caption_shuffles,
+                    0,
+                    64,
+                    "Orders of comma-separated tags that are cached and take turns, one per epoch. 0 = as written.",
+                ),
+                whole(
+                    "keep_tokens", _defaults.keep_tokens, 0, 1000, "caption_shuffles: tags at the start that stay there."
+                ),
+                combo(
+                    "missing_captions",
+                    list(MISSING_CAPTIONS),
+                    "What happens to files without a caption, when there is no trigger word either.",
+                    _defaults.missing_captions,
+                ),
+                combo(
+                    "mask_use",
+                    list(MASK_USES),
+                    "What is done with mask/clip.* or clip_mask.* (white = inside). loss: only white is trained; known to "
+                    "make Wan worse. condition: VACE and Fun-InP paint inside it.",
+                    _defaults.mask_use,
+                ),
+                number(
+                    "held_out_ratio",
+                    _defaults.held_out_ratio,
+                    0.0,
+                    0.9,
+                    "Share of files that is not trained but evaluated, chosen by content: adding clips moves no other.",
+                ),
+                text(
+                    "held_out",
+                    "",
+                    "Names of files to evaluate instead of training on, one per line; or a folder below the dataset, "
+                    "ending in /.",
+                    multiline=True,
+                ),
+                combo(
+                    "latent_dtype",
+                    list(_CHOICES["latent_dtype"]),
+                    "How latents are cached. fp16 keeps three more bits of each value.",
+                    _defaults.latent_dtype,
+                ),
+                combo(
+                    "cache_compression",
+                    list(_CHOICES["cache_compression"]),
+                    "zstd: new cache entries are about a third smaller; nothing is lost. Needs the package zstandard.",
+                    _defaults.cache_compression,
+                ),
+                number(
+                    "cache_limit_gb",
+                    _defaults.cache_limit_gb,
+                    0.0,
+                    1_000_000.0,
+                    "GiB the whole cache may take: what was used longest ago goes, never what an unfinished run needs. "
+                    "0 = no limit.",
+                    step=1.0,
+                ),
             ],
             outputs=[WanDatasetSettingsType.Output(display_name="settings", tooltip="For WanVideoDataset.")],
         )
 
     @classmethod
-    def execute(cls, frame_buckets: str = "", **values: Any) -> io.NodeOutput:
+    def execute(cls, frame_buckets: str = "", held_out: str = "", **values: Any) -> io.NodeOutput:
         for name, known in _CHOICES.items():
             if name in values:
                 one_of(name, values[name], known)
         values["frame_buckets"] = _lengths(frame_buckets)
+        names = [line.strip() for line in held_out.splitlines() if line.strip()]
+        values["held_out"] = tuple(name for name in names if not name.endswith("/"))
+        values["held_out_folder"] = _one_folder([name.rstrip("/") for name in names if name.endswith("/")])
         # num_frames and the rest come from WanVideoDataset; what can be checked without them is checked here.
         DatasetConfig.from_dict(values)
         return io.NodeOutput(DatasetSettingsHandle(tuple(values.items())))
+
+
+def _one_folder(names: list[str]) -> str:
+    if len(names) > 1:
+        raise ConfigError(f"held_out names {len(names)} folders ({', '.join(names)[:200]}). Name one, or the files.")
+    return names[0] if names else ""
 
 
 def _lengths(listed: str) -> tuple[int, ...]:

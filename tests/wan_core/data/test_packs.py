@@ -14,9 +14,9 @@ import pytest
 import torch
 
 import wan_core.data.cache.packing as packing
-from wan_core.data import LatentCache
+from wan_core.data import CacheItem, CacheSet, LatentCache
 from wan_core.data.cache import clean_leftovers, pack_entries
-from wan_core.data.cache.pack_file import PackIndex
+from wan_core.data.cache.pack_file import PackIndex, read_place, write_pack
 from wan_core.data.cache.packing import drop_from_packs, upkeep_lock
 from wan_core.errors import CacheError, Stopped
 
@@ -296,3 +296,37 @@ def test_a_crash_at_any_step_of_packing_loses_nothing(tmp_path, moment):
         assert all_there(cache, 3), f"step {number}"
         assert loose(cache) == []
         assert list(cache.root.rglob("*.partial")) == []
+
+
+# ---- size ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.soak
+def test_a_packed_cache_of_a_hundred_thousand_clips_opens_within_a_second(tmp_path):
+    """Index and set, in CPU seconds; benchmarks/loader.py measures the rest of the way to the first batch."""
+    count = 100_000
+    cache = LatentCache(tmp_path)
+    cache.packs.folder.mkdir()
+    pack = cache.packs.folder / "latents-000001-00000000.pack"
+    write_pack(pack, ((key(number), b"%d" % number) for number in range(count)))
+    items = tuple(
+        CacheItem(
+            latent_key=key(n), text_key=key(n), num_frames=1, height=16, width=16, name=f"{n}", caption="a cat" * 9
+        )
+        for n in range(count)
+    )
+    large = CacheSet(
+        items=items, empty_text_key="e" * 64, negative_text_key="f" * 64, latent_space="wan2.1", fps=16.0,
+        vae_identity="vae", text_identity="t5",
+    )  # fmt: skip
+    fingerprint = cache.write_set(large)
+    started = time.process_time()
+    other = LatentCache(tmp_path)
+    found = other.read_set(fingerprint)
+    place = other.packs.find("latent", key(77_777))
+    seconds = time.process_time() - started
+    assert place is not None
+    assert read_place(place) == b"77777"
+    assert found == large
+    print(f"{seconds:.2f} s")  # noqa: T201
+    assert seconds < 1.0

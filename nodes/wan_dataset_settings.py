@@ -125,7 +125,11 @@ class WanDatasetSettings(io.ComfyNode):
                     "Orders of comma-separated tags that are cached and take turns, one per epoch. 0 = as written.",
                 ),
                 whole(
-                    "keep_tokens", _defaults.keep_tokens, 0, 1000, "caption_shuffles: tags at the start that stay there."
+                    "keep_tokens",
+                    _defaults.keep_tokens,
+                    0,
+                    1000,
+                    "caption_shuffles: tags at the start that stay there.",
                 ),
                 combo(
                     "missing_captions",
@@ -136,8 +140,8 @@ class WanDatasetSettings(io.ComfyNode):
                 combo(
                     "mask_use",
                     list(MASK_USES),
-                    "What is done with mask/clip.* or clip_mask.* (white = inside). loss: only white is trained; known to "
-                    "make Wan worse. condition: VACE and Fun-InP paint inside it.",
+                    "What is done with mask/clip.* or clip_mask.* (white = inside). loss: only white is trained; known "
+                    "to make Wan worse. condition: VACE and Fun-InP paint inside it.",
                     _defaults.mask_use,
                 ),
                 number(

@@ -6,6 +6,7 @@ from typing import Any
 
 from comfy_api.latest import io
 
+from ..wan_core.data import BUCKET_SAMPLINGS
 from ..wan_core.errors import ConfigError
 from ..wan_core.flow import TIMESTEP_SAMPLINGS
 from ..wan_core.lora import LoraConfig
@@ -20,6 +21,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "lr_scheduler": LR_SCHEDULERS,
     "timestep_sampling": TIMESTEP_SAMPLINGS,
     "save_dtype": SAVE_DTYPES,
+    "bucket_sampling": BUCKET_SAMPLINGS,
 }
 
 
@@ -120,6 +122,13 @@ class WanTrainSettings(io.ComfyNode):
                     1.0,
                     "TI2V-5B only: share of clips trained as image-to-video, the others as text-to-video. 0.5 serves "
                     "both, 0 is text-to-video alone, 1 image-to-video alone.",
+                ),
+                combo(
+                    "bucket_sampling",
+                    list(BUCKET_SAMPLINGS),
+                    "proportional: every clip equally often. balanced: every size equally often, so clips of rare sizes "
+                    "come up more.",
+                    _train.bucket_sampling,
                 ),
             ],
             outputs=[WanSettings.Output(display_name="settings", tooltip="For TrainLoRA.")],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .config import CROPS, FLIPS, MISSING_CAPTIONS, DatasetConfig
+from .config import CROPS, FLIPS, MASK_USES, MISSING_CAPTIONS, DatasetConfig
 from .dataset import Dataset
 from .pixels import read_sample
 from .report import contact_sheet
@@ -17,6 +17,7 @@ __all__ = [
     "FLIPS",
     "FRAME_EXTRACTIONS",
     "FRAME_ROUNDINGS",
+    "MASK_USES",
     "MIN_SOURCE_PIXELS",
     "MISSING_CAPTIONS",
     "Companion",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 
 from ...errors import ConfigError
@@ -60,16 +60,12 @@ def scan_parts(
 
 def config_of_part(config: DatasetConfig, part: SourcePart) -> tuple[DatasetConfig, tuple[str, ...]]:
     """`config` with what the part states, and the part's notes. ConfigError names the part."""
-    known = {field.name for field in fields(DatasetConfig)}
     titled = {"folder": part.name} if part.settings else {}
-    stated = {name: value for name, value in part.settings.items() if name in known}
-    unknown = [name for name in part.settings if name not in known]
-    notes = [f"{part.name}: no counterpart in this version: {', '.join(unknown)}"] if unknown else []
     try:
-        own = DatasetConfig.from_dict({**config.to_dict(), **titled, **stated})
+        own = DatasetConfig.from_dict({**config.to_dict(), **titled, **part.settings})
     except ConfigError as error:
         raise ConfigError(f"{part.name}: {error}") from error
-    return own, (*part.notes, *notes)
+    return own, tuple(part.notes)
 
 
 def _nothing_named(part: SourcePart) -> str:

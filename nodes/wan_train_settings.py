@@ -126,8 +126,8 @@ class WanTrainSettings(io.ComfyNode):
                 combo(
                     "bucket_sampling",
                     list(BUCKET_SAMPLINGS),
-                    "proportional: every clip equally often. balanced: every size equally often, so clips of rare sizes "
-                    "come up more.",
+                    "proportional: every clip equally often. balanced: every size equally often, so clips of rare "
+                    "sizes come up more.",
                     _train.bucket_sampling,
                 ),
             ],

@@ -189,18 +189,21 @@ class WanDatasetSettings(io.ComfyNode):
             if name in values:
                 one_of(name, values[name], known)
         values["frame_buckets"] = _lengths(frame_buckets)
-        names = [line.strip() for line in held_out.splitlines() if line.strip()]
-        values["held_out"] = tuple(name for name in names if not name.endswith("/"))
-        values["held_out_folder"] = _one_folder([name.rstrip("/") for name in names if name.endswith("/")])
+        values |= _held_out([line.strip() for line in held_out.splitlines() if line.strip()])
         # num_frames and the rest come from WanVideoDataset; what can be checked without them is checked here.
         DatasetConfig.from_dict(values)
         return io.NodeOutput(DatasetSettingsHandle(tuple(values.items())))
 
 
-def _one_folder(names: list[str]) -> str:
-    if len(names) > 1:
-        raise ConfigError(f"held_out names {len(names)} folders ({', '.join(names)[:200]}). Name one, or the files.")
-    return names[0] if names else ""
+def _held_out(names: list[str]) -> dict[str, Any]:
+    """The settings that lines of file names, and at most one folder ending in /, stand for."""
+    files = tuple(name for name in names if not name.endswith("/"))
+    folders = [name.rstrip("/") for name in names if name.endswith("/")]
+    if len(folders) > 1:
+        raise ConfigError(
+            f"held_out names {len(folders)} folders ({', '.join(folders)[:200]}). Name one, or the files."
+        )
+    return ({"held_out": files} if files else {}) | ({"held_out_folder": folders[0]} if folders else {})
 
 
 def _lengths(listed: str) -> tuple[int, ...]:

@@ -18,6 +18,8 @@ def values_of(pack_nodes: dict[str, Any], **inputs: Any) -> dict[str, Any]:
 def test_values_travel_as_settings_of_the_dataset(pack_nodes: dict[str, Any]) -> None:
     values = values_of(pack_nodes, frame_extraction="chunk", frame_buckets="17, 33 81", horizontal_flip="turns")
     assert values == {"frame_extraction": "chunk", "frame_buckets": (17, 33, 81), "horizontal_flip": "turns"}
+    held_out = values_of(pack_nodes, held_out="a.mp4\n\n b \nlast/\n", frame_buckets="")
+    assert held_out == {"frame_buckets": (), "held_out": ("a.mp4", "b"), "held_out_folder": "last"}
 
 
 @pytest.mark.parametrize(

@@ -307,7 +307,8 @@ def train(
     folder, prior = folders or draw_dataset(comfy.base, concept, recipe)
     runs: list[dict[str, Any]] = []
     for expert, file in enumerate(model.files):
-        name = f"{concept.name}_{Path(file).stem}"
+        # Settings alike under the same name are the same run, which would only be read from disk.
+        name = f"{concept.name}_{Path(file).stem}" + (f"_in_{recipe.pieces}" if recipe.pieces > 1 else "")
         graph = training_graph(model, expert, recipe, name, folder, prior)
         for _ in range(recipe.pieces):
             run = run_of(follow(comfy, graph, say))

@@ -505,6 +505,34 @@ def test_a_held_out_name_or_folder_that_holds_nothing_out_is_said(bench):
         bench.run(held_out_ratio=1.0)
 
 
+def test_what_is_held_out_is_held_out_under_every_name_and_in_every_part(bench, tmp_path):
+    """A copy in the folder, and the same files once more at another size in a second part that holds out nothing."""
+    (bench.folder / "copy.mp4").write_bytes((bench.folder / "b.mp4").read_bytes())
+    (bench.folder / "copy.txt").write_text("another caption")
+    held, plain = ({**bench.settings, **more} for more in ({"held_out": ("b",)}, {"width": 48}))
+    parts = tuple(scan_folder(DatasetConfig(**settings), bench.folder, bench.video) for settings in (plain, held))
+    cache_set = bench.plan(Dataset(parts), LatentCache(bench.cache_root)).cache_set
+    assert sorted(item.name for item in cache_set.held_out) == ["b.mp4", "b.mp4", "copy.mp4", "copy.mp4"]
+    assert sorted(item.name for item in cache_set.items) == ["a.mp4", "a.mp4", "c.mp4", "c.mp4"]
+    assert not {i.latent_key for i in cache_set.items} & {i.latent_key for i in cache_set.held_out}
+
+
+def test_captions_of_held_out_clips_are_measured_too(bench):
+    (bench.folder / "b.txt").write_text("by far the longest caption of them all")
+
+    class Words(CountingText):
+        def count_tokens(self, text: str) -> int:
+            return len(text.split())
+
+    dataset = Dataset((scan_folder(DatasetConfig(**bench.settings, held_out=("b",)), bench.folder, bench.video),))
+    cache = LatentCache(bench.cache_root)
+    report = encode_missing(
+        bench.plan(dataset, cache), cache, codec=PoolingCodec(), text_encoder=Words(), video=bench.video
+    )
+    assert report.text_lengths is not None
+    assert report.text_lengths.longest == 8
+
+
 def test_fp16_is_another_entry_of_latents_only_and_compression_is_not(bench):
     first, *_ = bench.run(conditioning="first")
     wide, *_ = bench.run(conditioning="first", latent_dtype="fp16")

@@ -1,4 +1,6 @@
-"""Which clips are never trained but evaluated, and the noise and timesteps they are always evaluated with."""
+"""Clips that are never trained but evaluated: something must be left to train, and the noise and timesteps they are
+always evaluated with.
+"""
 
 from __future__ import annotations
 
@@ -10,23 +12,12 @@ import torch
 from ...errors import DatasetError
 from ...flow import draw_noise, seeded_generator
 from ..cache import CacheSet, LatentCache
-from ..samples import Dataset, DatasetConfig, Sample
+from ..samples import Dataset
 
-__all__ = ["evaluation_key", "is_held_out", "require_trained", "write_evaluations"]
+__all__ = ["evaluation_key", "require_trained", "write_evaluations"]
 
 EVALUATION_TIMESTEPS = (125.0, 375.0, 625.0, 875.0)
 """the middles of four equal parts of the noise range; TrainConfig.eval_timesteps by default"""
-
-
-def is_held_out(sample: Sample, content_digest: str, config: DatasetConfig) -> bool:
-    """By name, by the folder it lies in, or by its content: a share decided by each file's own digest, so that adding
-    or removing files never moves another one, and all samples of a file stay together.
-    """
-    if sample.path.name in config.held_out or sample.path.stem in config.held_out:
-        return True
-    if config.held_out_folder and sample.path.parent.name == config.held_out_folder:
-        return True
-    return int(content_digest[:8], 16) < config.held_out_ratio * 2**32
 
 
 def require_trained(dataset: Dataset, trained: int, held_out: int) -> None:

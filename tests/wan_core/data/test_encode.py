@@ -470,6 +470,8 @@ def test_the_noise_of_a_held_out_clip_is_stored_as_an_evaluation_would_draw_it(b
     bench.run(held_out=("b",))
     assert path.stat().st_mtime_ns == written
     path.write_bytes(path.read_bytes()[:-4])
+    with pytest.raises(CacheError, match=r"for the stored noise of b\.mp4"):
+        cache.verify(cache_set)
     bench.run(held_out=("b",))
     assert torch.equal(cache.read_evaluation(item.evaluation_key, shape)[125.0], stored[125.0])
 
@@ -515,6 +517,21 @@ def test_what_is_held_out_is_held_out_under_every_name_and_in_every_part(bench, 
     assert sorted(item.name for item in cache_set.held_out) == ["b.mp4", "b.mp4", "copy.mp4", "copy.mp4"]
     assert sorted(item.name for item in cache_set.items) == ["a.mp4", "a.mp4", "c.mp4", "c.mp4"]
     assert not {i.latent_key for i in cache_set.items} & {i.latent_key for i in cache_set.held_out}
+
+
+def test_a_held_out_folder_holds_what_lies_below_it_and_names_may_say_the_folder(bench, make_clip):
+    for number, place in enumerate(("eval/a", "eval/deep/d", "other/e")):
+        path = make_clip(f"clips/{place}.mp4", num_frames=20 + number)
+        path.with_suffix(".txt").write_text(place)
+
+    def held(**settings) -> list[str]:
+        report, *_ = bench.run(recursive=True, **settings)
+        return sorted(item.name for item in set_of(bench, report).held_out)
+
+    assert held(held_out_folder="eval") == ["eval/a.mp4", "eval/deep/d.mp4"]
+    assert held(held_out_folder="eval/deep") == ["eval/deep/d.mp4"]
+    assert held(held_out=("eval/a.mp4",)) == ["eval/a.mp4"]
+    assert held(held_out=("a",)) == ["a.mp4", "eval/a.mp4"]
 
 
 def test_captions_of_held_out_clips_are_measured_too(bench):

@@ -90,7 +90,10 @@ def test_held_out_files_are_named_and_no_part_of_an_epoch(tmp_path, make_clip, v
         make_clip(f"clips/{name}.mp4", num_frames=count)
     shape = {"width": 64, "height": 48, "num_frames": 9, "trigger_word": "x"}
     config = DatasetConfig(**shape, held_out=("b",), horizontal_flip="both")
-    parts = (scan_folder(config, tmp_path / "clips", video), scan_folder(DatasetConfig(**shape), tmp_path / "clips", video))
+    parts = (
+        scan_folder(config, tmp_path / "clips", video),
+        scan_folder(DatasetConfig(**shape), tmp_path / "clips", video),
+    )
     lines = dataset_review(Dataset(parts), video=video, digest_of=digest_file, space=WAN21_LATENTS).splitlines()
     assert lines[1] == "  64x48x9: 2 clips, 6 samples, 6 / 3 / 2 batches"
     assert lines[2] == "held out for evaluation: 1 file: b.mp4"

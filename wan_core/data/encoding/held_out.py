@@ -12,7 +12,7 @@ import torch
 from ...errors import DatasetError
 from ...flow import draw_noise, seeded_generator
 from ..cache import CacheSet, LatentCache
-from ..samples import Dataset
+from ..samples import Dataset, file_names, files_below
 
 __all__ = ["evaluation_key", "require_trained", "write_evaluations"]
 
@@ -29,17 +29,17 @@ def require_trained(dataset: Dataset, trained: int, held_out: int) -> None:
         )
     for part in dataset.parts:
         paths = [sample.path for sample in part.samples]
-        known = {name for path in paths for name in (path.name, path.stem)}
+        known = {name for sample in part.samples for name in file_names(sample)}
         if missing := [name for name in part.config.held_out if name not in known]:
             raise DatasetError(
                 f"held_out names {missing[0]!r}, which is no usable file of {part.config.folder!r}. Use names as they "
                 f"are in the folder, such as {paths[0].name!r}."
             )
         folder = part.config.held_out_folder
-        if folder and not any(path.parent.name == folder for path in paths):
+        if folder and not files_below(folder, part):
             raise DatasetError(
                 f"held_out_folder {folder!r} holds no usable file of {part.config.folder!r}. Use the name of one of "
-                "its subfolders, or leave it empty."
+                "its subfolders and switch recursive on, or leave it empty."
             )
 
 

@@ -2,40 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Sequence
+from pathlib import Path, PurePath
 
-from .config import DatasetConfig
 from .dataset import Dataset
-from .sample import Sample
+from .sample import Sample, ScanResult
 
-__all__ = ["held_out_digests"]
+__all__ = ["file_names", "files_below", "held_out_digests"]
 
 
 def held_out_digests(dataset: Dataset, digest_of: Callable[[Sample], str]) -> frozenset[str]:
     """SHA-256 of every content that a part of the dataset holds out: a copy under another name, or the same file in
     another part, is then held out with it. Asks for no digest where nothing is held out.
     """
-    if not any(_holds_out(part.config) for part in dataset.parts):
-        return frozenset()
-    return frozenset(
-        digest
-        for part in dataset.parts
-        if _holds_out(part.config)
-        for sample in part.samples
-        if _is_held_out(sample, digest := digest_of(sample), part.config)
-    )
+    found: set[str] = set()
+    for part in dataset.parts:
+        config = part.config
+        if not (config.held_out or config.held_out_folder or config.held_out_ratio):
+            continue
+        below = files_below(config.held_out_folder, part)
+        for sample in part.samples:
+            digest = digest_of(sample)
+            named = sample.path in below or not file_names(sample).isdisjoint(config.held_out)
+            # A share decided by each file's own content: adding or removing files never moves another one.
+            if named or int(digest[:8], 16) < config.held_out_ratio * 2**32:
+                found.add(digest)
+    return frozenset(found)
 
 
-def _holds_out(config: DatasetConfig) -> bool:
-    return bool(config.held_out or config.held_out_folder or config.held_out_ratio)
+def file_names(sample: Sample) -> set[str]:
+    """What a file may be called in `held_out`: with and without suffix, and below the folder of its dataset."""
+    return {sample.path.name, sample.path.stem, sample.name}
 
 
-def _is_held_out(sample: Sample, content_digest: str, config: DatasetConfig) -> bool:
-    """By name, by the folder it lies in, or by its content: a share decided by each file's own digest, so that adding
-    or removing files never moves another one, and all samples of a file stay together.
-    """
-    if sample.path.name in config.held_out or sample.path.stem in config.held_out:
-        return True
-    if config.held_out_folder and sample.path.parent.name == config.held_out_folder:
-        return True
-    return int(content_digest[:8], 16) < config.held_out_ratio * 2**32
+def files_below(folder: str, part: ScanResult) -> set[Path]:
+    """The files of a part that lie in a folder of that name, or in one below it, inside what the part consists of."""
+    paths = {sample.path for sample in part.samples} if folder else set[Path]()
+    if not paths:
+        return paths
+    wanted = PurePath(folder).parts
+    top = _common([path.parent for path in paths])
+    return {path for path in paths if path.parent.name == folder or _holds(path.parent.parts[top:], wanted)}
+
+
+def _common(folders: Sequence[Path]) -> int:
+    """How many names at the beginning of all these paths are the same."""
+    levels = zip(*(folder.parts for folder in folders), strict=False)
+    return sum(1 for _ in itertools.takewhile(lambda names: len(set(names)) == 1, levels))
+
+
+def _holds(parts: tuple[str, ...], wanted: tuple[str, ...]) -> bool:
+    return any(parts[place : place + len(wanted)] == wanted for place in range(len(parts)))

@@ -53,7 +53,8 @@ def test_a_list_is_read_and_every_edit_of_it_or_of_what_it_names_is_noticed(comf
     report = shown["text"][0].splitlines()
     assert report[0] == "list.jsonl: 3 clips, 0 stills"
     assert "captions: 3 of 3 from the list" in report
-    assert report[-2:] == ["not used: 1 file", "  line 4 (gone.mp4): does not exist"]
+    unused = report.index("not used: 1 file")
+    assert report[unused + 1] == "  line 4 (gone.mp4): does not exist"
     assert shown["images"]
     assert not ran_again(comfy, asked)
 
@@ -67,6 +68,14 @@ def test_a_list_is_read_and_every_edit_of_it_or_of_what_it_names_is_noticed(comf
     (listed / "list.jsonl").write_text(text)
     assert ran_again(comfy, asked)
     assert not ran_again(comfy, asked)
+
+
+def test_settings_go_with_it_and_both_weights_count(comfy: ComfyServer, listed: Path) -> None:
+    asked = graph(file="listed/list.jsonl", weight=3.0, settings=["cuts", 0])
+    asked["cuts"] = {"class_type": "WanDatasetSettings", "inputs": {"weight": 0.5, "horizontal_flip": "both"}}
+    report = comfy.outputs(comfy.run(asked), "data")["text"][0]
+    assert "weight: 1.5, how often its files are seen" in report
+    assert "mirrored: every sample also left to right" in report
 
 
 def test_a_file_made_a_moment_ago_can_be_typed_or_chosen(comfy: ComfyServer, listed: Path) -> None:

@@ -534,6 +534,19 @@ def test_a_held_out_folder_holds_what_lies_below_it_and_names_may_say_the_folder
     assert held(held_out=("a",)) == ["a.mp4", "eval/a.mp4"]
 
 
+def test_names_to_hold_out_may_lie_in_any_part_with_the_same_settings(bench, make_clip):
+    """As with settings of another trainer: several parts, one list of names."""
+    make_clip("more/d.mp4", num_frames=20).with_suffix(".txt").write_text("d")
+    config = DatasetConfig(**bench.settings, held_out=("a", "d"))
+    folders = (bench.folder, bench.folder.parent / "more")
+    parts = tuple(scan_folder(config, folder, bench.video) for folder in folders)
+    cache_set = bench.plan(Dataset(parts), LatentCache(bench.cache_root)).cache_set
+    assert sorted(item.name for item in cache_set.held_out) == ["a.mp4", "d.mp4"]
+    elsewhere = scan_folder(DatasetConfig(**bench.settings), folders[1], bench.video)
+    with pytest.raises(DatasetError, match="held_out names 'd'"):
+        bench.plan(Dataset((parts[0], elsewhere)), LatentCache(bench.cache_root))
+
+
 def test_captions_of_held_out_clips_are_measured_too(bench):
     (bench.folder / "b.txt").write_text("by far the longest caption of them all")
 

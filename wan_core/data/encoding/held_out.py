@@ -29,14 +29,17 @@ def require_trained(dataset: Dataset, trained: int, held_out: int) -> None:
         )
     for part in dataset.parts:
         paths = [sample.path for sample in part.samples]
-        known = {name for sample in part.samples for name in file_names(sample)}
+        # Settings of another trainer are several parts with the same names: each name has to be in one of them.
+        alike = [p for p in dataset.parts if p.config.held_out == part.config.held_out]
+        known = {name for other in alike for sample in other.samples for name in file_names(sample)}
         if missing := [name for name in part.config.held_out if name not in known]:
             raise DatasetError(
                 f"held_out names {missing[0]!r}, which is no usable file of {part.config.folder!r}. Use names as they "
                 f"are in the folder, such as {paths[0].name!r}."
             )
         folder = part.config.held_out_folder
-        if folder and not files_below(folder, part):
+        alike = [p for p in dataset.parts if p.config.held_out_folder == folder]
+        if folder and not any(files_below(folder, other) for other in alike):
             raise DatasetError(
                 f"held_out_folder {folder!r} holds no usable file of {part.config.folder!r}. Use the name of one of "
                 "its subfolders and switch recursive on, or leave it empty."

@@ -7,7 +7,7 @@ from typing import Any
 from comfy import model_management as mm
 from comfy_api.latest import io
 
-from ..wan_core.data import Dataset, EncodingPlan, encode_missing, plan_encoding, removals_seen
+from ..wan_core.data import Dataset, EncodingPlan, encode_missing, plan_encoding
 from ..wan_core.model import WAN21_LATENTS, WAN22_LATENTS, LatentSpace
 from ..wan_core.run import cache_names_in_use
 from ..wan_core.video import VideoProcess
@@ -58,8 +58,7 @@ class CacheLatents(io.ComfyNode):
     @classmethod
     def fingerprint_inputs(cls, **_: object) -> object:
         """Changes when somebody deletes the cache or entries were evicted, so that the node looks again."""
-        parts = (folders.cache().root / name for name in ("latents", "texts", "conditions", "masks"))
-        return [*(part.stat().st_ino if part.is_dir() else 0 for part in parts), removals_seen(folders.cache())]
+        return folders.cache_state()
 
     @classmethod
     def check_lazy_status(

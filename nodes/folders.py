@@ -7,12 +7,13 @@ from pathlib import Path
 
 import folder_paths
 
-from ..wan_core.data import LatentCache
+from ..wan_core.data import LatentCache, removals_seen
 from ..wan_core.errors import ConfigError
 from ..wan_core.files import Roots
 
 __all__ = [
     "cache",
+    "cache_state",
     "diffusion_models",
     "file_names",
     "model_reference",
@@ -35,6 +36,15 @@ def runs_folder() -> Path:
 def cache() -> LatentCache:
     """The one latent cache of this ComfyUI."""
     return LatentCache(runs_folder() / "_cache")
+
+
+def cache_state() -> list[int]:
+    """Changes when somebody deletes the cache or a folder of it, and when entries were evicted: a node that made some
+    then has to look again.
+    """
+    kept = cache()
+    parts = (kept.root / name for name in ("latents", "texts", "conditions", "masks", "evaluations", "sets", "packs"))
+    return [*(part.stat().st_ino if part.is_dir() else 0 for part in parts), removals_seen(kept)]
 
 
 def roots() -> Roots:

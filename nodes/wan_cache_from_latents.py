@@ -63,9 +63,8 @@ class WanCacheFromLatents(io.ComfyNode):
 
     @classmethod
     def fingerprint_inputs(cls, **_: object) -> object:
-        """Changes when somebody deletes the cache, so that it is written again."""
-        parts = (folders.cache().root / name for name in ("latents", "texts", "conditions", "sets"))
-        return [part.stat().st_ino if part.is_dir() else 0 for part in parts]
+        """Changes when somebody deletes the cache or entries were evicted, so that they are written again."""
+        return folders.cache_state()
 
     @classmethod
     def check_lazy_status(

@@ -60,10 +60,9 @@ class WanCacheFromTFRecord(io.ComfyNode):
 
     @classmethod
     def fingerprint_inputs(cls, folder: str | None = None, **_: object) -> object:
-        """Changes with the files, and when somebody deletes the cache."""
+        """Changes with the files, and when somebody deletes the cache or entries were evicted."""
         files = sorted(path for path in _folder(folder).rglob("*") if path.is_file())
-        sets = folders.cache().root / "sets"
-        return [[file_identity(path)[1:] for path in files], sets.stat().st_ino if sets.is_dir() else 0]
+        return [[file_identity(path)[1:] for path in files], folders.cache_state()]
 
     @classmethod
     def check_lazy_status(cls, clip: Any = None, **_: object) -> list[str]:

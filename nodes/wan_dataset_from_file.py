@@ -138,6 +138,8 @@ class WanDatasetFromFile(io.ComfyNode):
         settings: DatasetSettingsHandle | None = None,
     ) -> io.NodeOutput:
         path = _file(file, other_file)
+        elsewhere = chosen_elsewhere(model, force_rate, settings)
+        elsewhere["weight"] = weight * elsewhere.get("weight", 1.0)
         config = DatasetConfig(
             folder=path.name,
             trigger_word=trigger_word,
@@ -146,9 +148,8 @@ class WanDatasetFromFile(io.ComfyNode):
             height=height,
             num_frames=num_frames,
             num_repeats=num_repeats,
-            weight=weight,
             enable_bucket=enable_bucket,
-            **chosen_elsewhere(model, force_rate, settings),
+            **elsewhere,
         )
         columns = Columns(
             path=path_column, caption=caption_column, repeats=repeats_column, control=control_column, mask=mask_column

@@ -90,7 +90,7 @@ class WanVideoDataset(io.ComfyNode):
     @classmethod
     def fingerprint_inputs(cls, folder: str | None = None, **_: object) -> str:
         # Whether subfolders count is known only when the node runs.
-        return fingerprint_of_folder(_folder(folder), recursive=True)
+        return fingerprint_of_folder(_folder(folder), recursive=True, allowed=allowed_places())
 
     @classmethod
     def execute(

@@ -63,6 +63,10 @@ def _trim(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
     from .data import trim
     from .run import cache_names_in_use
 
+    if not 0 <= options.limit_gb <= 1e6:
+        raise ConfigError(f"--limit-gb is {options.limit_gb:g}. Set it to the GiB that may stay, 0 or more.")
+    if options.runs is not None and not options.runs.is_dir():
+        raise ConfigError(f"{options.runs} is not a folder. Name the folder of runs, such as output/wan_trainer.")
     cache = _opened(options)
     in_use = cache_names_in_use(options.runs or cache.root.parent)
     return _done(out, asdict(trim(cache, int(options.limit_gb * 2**30), keep=in_use)))

@@ -225,6 +225,8 @@ def test_loss_masks_reach_the_batch_and_clips_without_one_count_whole(masked, ma
     assert plain.fingerprint != report.fingerprint
     text = scanned(masked, trigger_word="x").report()
     assert "although the name says control or mask: b_control.mp4, b_mask.png" in text
+    deep = scanned(masked, trigger_word="x", recursive=True).report()
+    assert "although the name says control or mask: b_control.mp4, b_mask.png, control/a.mkv, mask/a.mkv" in deep
 
 
 def test_the_report_counts_masks_and_warns(masked):

@@ -470,6 +470,8 @@ def test_the_noise_of_a_held_out_clip_is_stored_as_an_evaluation_would_draw_it(b
     bench.run(held_out=("b",))
     assert path.stat().st_mtime_ns == written
     path.write_bytes(path.read_bytes()[:-4])
+    with pytest.raises(CacheError, match=r"for the stored noise of b\.mp4"):
+        cache.verify(cache_set)
     bench.run(held_out=("b",))
     assert torch.equal(cache.read_evaluation(item.evaluation_key, shape)[125.0], stored[125.0])
 
@@ -503,6 +505,62 @@ def test_a_held_out_name_or_folder_that_holds_nothing_out_is_said(bench):
         bench.run(held_out_folder=bench.folder.name)
     with pytest.raises(ConfigError, match="held_out_ratio is 1"):
         bench.run(held_out_ratio=1.0)
+
+
+def test_what_is_held_out_is_held_out_under_every_name_and_in_every_part(bench, tmp_path):
+    """A copy in the folder, and the same files once more at another size in a second part that holds out nothing."""
+    (bench.folder / "copy.mp4").write_bytes((bench.folder / "b.mp4").read_bytes())
+    (bench.folder / "copy.txt").write_text("another caption")
+    held, plain = ({**bench.settings, **more} for more in ({"held_out": ("b",)}, {"width": 48}))
+    parts = tuple(scan_folder(DatasetConfig(**settings), bench.folder, bench.video) for settings in (plain, held))
+    cache_set = bench.plan(Dataset(parts), LatentCache(bench.cache_root)).cache_set
+    assert sorted(item.name for item in cache_set.held_out) == ["b.mp4", "b.mp4", "copy.mp4", "copy.mp4"]
+    assert sorted(item.name for item in cache_set.items) == ["a.mp4", "a.mp4", "c.mp4", "c.mp4"]
+    assert not {i.latent_key for i in cache_set.items} & {i.latent_key for i in cache_set.held_out}
+
+
+def test_a_held_out_folder_holds_what_lies_below_it_and_names_may_say_the_folder(bench, make_clip):
+    for number, place in enumerate(("eval/a", "eval/deep/d", "other/e")):
+        path = make_clip(f"clips/{place}.mp4", num_frames=20 + number)
+        path.with_suffix(".txt").write_text(place)
+
+    def held(**settings) -> list[str]:
+        report, *_ = bench.run(recursive=True, **settings)
+        return sorted(item.name for item in set_of(bench, report).held_out)
+
+    assert held(held_out_folder="eval") == ["eval/a.mp4", "eval/deep/d.mp4"]
+    assert held(held_out_folder="eval/deep") == ["eval/deep/d.mp4"]
+    assert held(held_out=("eval/a.mp4",)) == ["eval/a.mp4"]
+    assert held(held_out=("a",)) == ["a.mp4", "eval/a.mp4"]
+
+
+def test_names_to_hold_out_may_lie_in_any_part_with_the_same_settings(bench, make_clip):
+    """As with settings of another trainer: several parts, one list of names."""
+    make_clip("more/d.mp4", num_frames=20).with_suffix(".txt").write_text("d")
+    config = DatasetConfig(**bench.settings, held_out=("a", "d"))
+    folders = (bench.folder, bench.folder.parent / "more")
+    parts = tuple(scan_folder(config, folder, bench.video) for folder in folders)
+    cache_set = bench.plan(Dataset(parts), LatentCache(bench.cache_root)).cache_set
+    assert sorted(item.name for item in cache_set.held_out) == ["a.mp4", "d.mp4"]
+    elsewhere = scan_folder(DatasetConfig(**bench.settings), folders[1], bench.video)
+    with pytest.raises(DatasetError, match="held_out names 'd'"):
+        bench.plan(Dataset((parts[0], elsewhere)), LatentCache(bench.cache_root))
+
+
+def test_captions_of_held_out_clips_are_measured_too(bench):
+    (bench.folder / "b.txt").write_text("by far the longest caption of them all")
+
+    class Words(CountingText):
+        def count_tokens(self, text: str) -> int:
+            return len(text.split())
+
+    dataset = Dataset((scan_folder(DatasetConfig(**bench.settings, held_out=("b",)), bench.folder, bench.video),))
+    cache = LatentCache(bench.cache_root)
+    report = encode_missing(
+        bench.plan(dataset, cache), cache, codec=PoolingCodec(), text_encoder=Words(), video=bench.video
+    )
+    assert report.text_lengths is not None
+    assert report.text_lengths.longest == 8
 
 
 def test_fp16_is_another_entry_of_latents_only_and_compression_is_not(bench):

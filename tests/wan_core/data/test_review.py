@@ -77,6 +77,28 @@ def test_an_epoch_is_counted_by_bucket_with_repeats_windows_and_turns():
     ]
 
 
+def test_weights_scale_an_epoch_which_is_then_a_mean():
+    samples = [*(sample(f"{k}.mp4", weight=0.5) for k in range(5)), sample("x.mp4", repeats=2, weight=1.5)]
+    assert epoch_lines(samples) == [
+        "an epoch, on average, in batches of 1 / 2 / 4:",
+        "  832x480x33: 6 clips, 6 / 3 / 2 batches",
+    ]
+
+
+def test_held_out_files_are_named_and_no_part_of_an_epoch(tmp_path, make_clip, video):
+    for name, count in (("a", 12), ("b", 13), ("c", 14)):
+        make_clip(f"clips/{name}.mp4", num_frames=count)
+    shape = {"width": 64, "height": 48, "num_frames": 9, "trigger_word": "x"}
+    config = DatasetConfig(**shape, held_out=("b",), horizontal_flip="both")
+    parts = (
+        scan_folder(config, tmp_path / "clips", video),
+        scan_folder(DatasetConfig(**shape), tmp_path / "clips", video),
+    )
+    lines = dataset_review(Dataset(parts), video=video, digest_of=digest_file, space=WAN21_LATENTS).splitlines()
+    assert lines[1] == "  64x48x9: 2 clips, 6 samples, 6 / 3 / 2 batches"
+    assert lines[2] == "held out for evaluation: 1 file: b.mp4"
+
+
 def test_rates_that_differ_by_a_fifth_are_told_with_what_happens_to_the_frames():
     near = [sample("a", fps=16), sample("b", fps=19), sample("c", fps=14)]
     assert speed_lines(near, 16.0) == []

@@ -196,6 +196,11 @@ def test_the_command_line_checks_packs_counts_and_trims(cache):
         call("trim", root)
     with pytest.raises(ConfigError, match="is not a folder"):
         call("stats", str(cache.root / "absent"))
+    for limit in ("-1", "nan"):
+        with pytest.raises(ConfigError, match=r"--limit-gb is .*\. Set it to the GiB that may stay"):
+            call("trim", root, "--limit-gb", limit)
+    with pytest.raises(ConfigError, match="Name the folder of runs"):  # nothing would be protected
+        call("trim", root, "--limit-gb", "0", "--runs", str(cache.root / "absent"))
 
 
 def test_held_out_entries_and_conditions_belong_to_their_set(cache):

@@ -186,6 +186,8 @@ class LatentCache:
                 bad.append(f"the conditioning of {item.name or item.latent_key}")
             if item.mask_key and not self.is_sound("mask", item.mask_key, cache_set.mask_shape(item)):
                 bad.append(f"the mask of {item.name or item.latent_key}")
+            if item.evaluation_key and not self.is_sound("evaluation", item.evaluation_key, shape):
+                bad.append(f"the stored noise of {item.name or item.latent_key}")
             if should_stop is not None and should_stop():
                 return
         bad += [what for key, what in texts.items() if not self.is_sound("text", key)]

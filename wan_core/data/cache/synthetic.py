@@ -32,7 +32,11 @@ SYNTHETIC = "synthetic"
 
 _MARK = b"syntheti".hex()
 _ENDLESS = "1"
-_KINDS = ("none", "first", "first_vision", "first_last", "first_last_vision", "vace", "control", "camera")
+_KINDS = (
+    *("none", "first", "first_vision", "first_last", "first_last_vision", "vace", "control", "camera"),
+    *("inpaint", "inpaint_vision", "control_mask", "control_vision"),
+)
+"""by their digit in a key: new ones go to the end"""
 _DIGEST_START = len(_MARK) + 2 + 16
 _IMAGE_TOKENS, _IMAGE_WIDTH = 257, 1280
 _CAMERA_CHANNELS, _CAMERA_STRIDE = 24, 8
@@ -92,7 +96,7 @@ def _draw_condition(
 ) -> dict[str, Tensor]:
     drawn: dict[str, Tensor] = {}
     for name in kind.tensors:
-        if name == "channels" and kind.frames:
+        if name == "channels" and kind.frames and "control" not in kind.files:
             latent = _normal(f"{key} channels", channels - 4, frames, height, width)
             drawn[name] = with_mask(latent, 4 * frames - 3, kind.frames)
         elif name == "image_tokens":

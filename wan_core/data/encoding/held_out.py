@@ -1,4 +1,6 @@
-"""Which clips are never trained but evaluated, and the noise and timesteps they are always evaluated with."""
+"""Clips that are never trained but evaluated: something must be left to train, and the noise and timesteps they are
+always evaluated with.
+"""
 
 from __future__ import annotations
 
@@ -10,23 +12,12 @@ import torch
 from ...errors import DatasetError
 from ...flow import draw_noise, seeded_generator
 from ..cache import CacheSet, LatentCache
-from ..samples import Dataset, DatasetConfig, Sample
+from ..samples import Dataset, file_names, files_below
 
-__all__ = ["evaluation_key", "is_held_out", "require_trained", "write_evaluations"]
+__all__ = ["evaluation_key", "require_trained", "write_evaluations"]
 
 EVALUATION_TIMESTEPS = (125.0, 375.0, 625.0, 875.0)
 """the middles of four equal parts of the noise range; TrainConfig.eval_timesteps by default"""
-
-
-def is_held_out(sample: Sample, content_digest: str, config: DatasetConfig) -> bool:
-    """By name, by the folder it lies in, or by its content: a share decided by each file's own digest, so that adding
-    or removing files never moves another one, and all samples of a file stay together.
-    """
-    if sample.path.name in config.held_out or sample.path.stem in config.held_out:
-        return True
-    if config.held_out_folder and sample.path.parent.name == config.held_out_folder:
-        return True
-    return int(content_digest[:8], 16) < config.held_out_ratio * 2**32
 
 
 def require_trained(dataset: Dataset, trained: int, held_out: int) -> None:
@@ -38,17 +29,20 @@ def require_trained(dataset: Dataset, trained: int, held_out: int) -> None:
         )
     for part in dataset.parts:
         paths = [sample.path for sample in part.samples]
-        known = {name for path in paths for name in (path.name, path.stem)}
+        # Settings of another trainer are several parts with the same names: each name has to be in one of them.
+        alike = [p for p in dataset.parts if p.config.held_out == part.config.held_out]
+        known = {name for other in alike for sample in other.samples for name in file_names(sample)}
         if missing := [name for name in part.config.held_out if name not in known]:
             raise DatasetError(
                 f"held_out names {missing[0]!r}, which is no usable file of {part.config.folder!r}. Use names as they "
                 f"are in the folder, such as {paths[0].name!r}."
             )
         folder = part.config.held_out_folder
-        if folder and not any(path.parent.name == folder for path in paths):
+        alike = [p for p in dataset.parts if p.config.held_out_folder == folder]
+        if folder and not any(files_below(folder, other) for other in alike):
             raise DatasetError(
                 f"held_out_folder {folder!r} holds no usable file of {part.config.folder!r}. Use the name of one of "
-                "its subfolders, or leave it empty."
+                "its subfolders and switch recursive on, or leave it empty."
             )
 
 

@@ -15,8 +15,8 @@ from ...video import shown
 from ..cache import CacheItem, CacheSet, LatentCache, Stored, condition_key, latent_key, mask_key, text_key
 from ..conditioning import ConditionKind
 from ..prompts import DEFAULT_NEGATIVE_PROMPT
-from ..samples import Companion, Dataset, DatasetConfig, Sample
-from .held_out import evaluation_key, is_held_out, require_trained
+from ..samples import Companion, Dataset, DatasetConfig, Sample, held_out_digests
+from .held_out import evaluation_key, require_trained
 
 __all__ = ["ConditionTask", "EncodingPlan", "LatentTask", "MaskTask", "TextTask", "plan_encoding"]
 
@@ -117,6 +117,7 @@ def plan_encoding(
     stored: dict[str, Stored] = {}
     samples: dict[str, Sample] = {}
     try:
+        evaluated = held_out_digests(dataset, lambda sample: _digest_of(sample, cache, should_stop))
         for part in dataset.parts:
             for sample in part.samples:
                 stop_if(should_stop)
@@ -138,7 +139,7 @@ def plan_encoding(
                     samples.setdefault(name, sample)
                 item = _item(sample, key, given, mask, text_identity)
                 stored |= _stored(item, part.config)
-                if is_held_out(sample, digest, part.config):
+                if digest in evaluated:
                     held_out.append(replace(item, evaluation_key=evaluation_key(key)))
                 else:
                     items.append(item)

@@ -23,7 +23,7 @@ class TextCounter:
 
     def __init__(self, plan: EncodingPlan, encoder: TextEncoder | None) -> None:
         self._encoder = encoder if isinstance(encoder, CountsTokens) else None
-        self._names = {item.text_key: item.name for item in reversed(plan.cache_set.items) if item.caption}
+        self._names = {item.text_key: item.name for item in reversed(plan.cache_set.all_items) if item.caption}
         self._counts: list[tuple[str, int]] = []
 
     def add(self, task: TextTask) -> None:

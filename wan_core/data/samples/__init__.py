@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .config import CROPS, FLIPS, MASK_USES, MISSING_CAPTIONS, DatasetConfig
 from .dataset import Dataset
+from .held_out import file_names, files_below, held_out_digests
 from .pixels import read_sample
 from .report import contact_sheet
 from .review import dataset_review
@@ -31,6 +32,9 @@ __all__ = [
     "config_of_part",
     "contact_sheet",
     "dataset_review",
+    "file_names",
+    "files_below",
+    "held_out_digests",
     "read_sample",
     "scan_files",
     "scan_folder",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 
+from ..sources import COMPANION_FOLDERS, COMPANION_KINDS
 from .companion import wanted_companions
 from .sample import Sample, ScanResult
 
@@ -33,17 +35,20 @@ def companion_lines(result: ScanResult) -> list[str]:
 
 
 def _unused_lines(samples: list[Sample]) -> list[str]:
-    """Names that say control or mask of another file of the same folder, where such files are not used."""
+    """Names, or folders, that say control or mask of another file, where such files are not used."""
     stems = {(sample.path.parent, sample.path.stem) for sample in samples}
-    found = [sample.name for sample in samples if (sample.path.parent, _base(sample.path.stem)) in stems]
+    found = [sample.name for sample in samples if _goes_with(sample.path) in stems]
     if not found:
         return []
     return [f"trained like every other file although the name says control or mask: {_names(found)}"]
 
 
-def _base(stem: str) -> str:
-    base, _, kind = stem.rpartition("_")
-    return base if kind in ("control", "mask") else ""
+def _goes_with(path: Path) -> tuple[Path, str]:
+    """Folder and stem of the file that clip_mask.mp4 or mask/clip.mp4 belongs to by its name."""
+    if path.parent.name in COMPANION_FOLDERS:
+        return path.parent.parent, path.stem
+    base, _, kind = path.stem.rpartition("_")
+    return path.parent, base if kind in COMPANION_KINDS else ""
 
 
 def _one_per_file(samples: Iterable[Sample]) -> list[Sample]:

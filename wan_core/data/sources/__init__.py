@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from .captions import LINK_OUTSIDE, caption_with_prefix, caption_with_trigger, read_caption
 from .columns import Columns
-from .companions import with_companions
+from .companions import COMPANION_KINDS, with_companions
 from .folders import allowed_file, allowed_folder, list_folders, named_roots, read_roots
 from .media_file import (
     CLIP_SUFFIXES,
+    COMPANION_FOLDERS,
     OTHER_SUFFIXES,
     STILL_SUFFIXES,
     MediaFile,
@@ -24,6 +25,8 @@ from .tree import FolderFiles, files_of_folder, fingerprint_of_folder
 
 __all__ = [
     "CLIP_SUFFIXES",
+    "COMPANION_FOLDERS",
+    "COMPANION_KINDS",
     "LINK_OUTSIDE",
     "OTHER_SUFFIXES",
     "SOURCE_SUFFIXES",

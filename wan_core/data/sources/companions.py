@@ -15,7 +15,9 @@ from pathlib import Path
 
 from .media_file import CLIP_SUFFIXES, COMPANION_FOLDERS, STILL_SUFFIXES, MediaFile
 
-__all__ = ["with_companions"]
+__all__ = ["COMPANION_KINDS", "with_companions"]
+
+COMPANION_KINDS = ("control", "mask")
 
 _Listing = Callable[[Path], dict[str, str]]
 

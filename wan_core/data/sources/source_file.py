@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ...errors import DatasetError, WanTrainerError
 from ...files import file_identity, read_json
+from .companions import COMPANION_KINDS, with_companions
 from .hf_dataset import is_hf_dataset, read_hf_dataset, tables_of
 from .listing import holds_media, read_listing
 from .part import SourceFile, SourcePart
@@ -63,9 +64,11 @@ def source_fingerprint(source: SourceFile, caption_extension: str = ".txt") -> s
         extension = str(part.settings.get("caption_extension", caption_extension))
         add(part.watched)
         for file in part.files:
-            add(place for place in (file.path, file.control, file.mask) if place is not None)
+            add([file.path])
             if file.caption is None:
                 add([file.path.with_suffix(extension)])
+        for file in with_companions(part.files, COMPANION_KINDS):
+            add(place for place in (file.control, file.mask) if place is not None)
     return digest.hexdigest()
 
 

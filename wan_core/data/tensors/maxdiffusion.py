@@ -6,8 +6,8 @@ data_preprocessing/wan_pusav1_to_tfrecords.py, wan_txt2vid_data_preprocessing.py
 evaluation also have `timesteps`, an int64. The latents are normalised, (raw - mean) / std as in our cache: it noises
 them as they are. So nothing is converted but bfloat16 to float32, which is exact, and the padding of the texts.
 
-It ignores other features, so ours carry what else a set of ours knows: names, captions, repeats, and in the first
-record of a folder the two prompts.
+It ignores other features, so ours carry what else a set of ours knows: names, captions, repeats, turns, weights, and in
+the first record of a folder the two prompts. Masks of the loss and held-out clips have no place in them.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ LATENTS, TEXT, TIMESTEPS = "latents", "encoder_hidden_states", "timesteps"
 _OURS = "wan_trainer/"
 _EMPTY, _NEGATIVE = f"{_OURS}empty_prompt", f"{_OURS}negative_prompt"
 _NAME, _CAPTION, _REPEATS, _FPS = (f"{_OURS}{word}" for word in ("name", "caption", "repeats", "fps"))
+_TURN, _TURNS, _WEIGHT = (f"{_OURS}{word}" for word in ("turn", "turns", "weight"))
 _FILES = re.compile(r"\.tfrec(ord)?s?(-\d+-of-\d+)?$")
 _FPS_OF = {"wan2.1": 16.0, "wan2.2": 24.0}
 _MOST_RECORDS = 100_000
@@ -168,6 +169,9 @@ def import_records(
                 name=_word(features, _NAME) or place,
                 caption=_word(features, _CAPTION),
                 repeats=max(1, int(_number(features, _REPEATS, 1))),
+                turn=int(_number(features, _TURN, 0)),
+                turns=int(_number(features, _TURNS, 1)),
+                weight=round(_number(features, _WEIGHT, 1.0), 6),  # written as float32
             )
 
     cache_set, encoding = store_clips(
@@ -214,6 +218,8 @@ def _features(cache: LatentCache, cache_set: CacheSet, item: CacheItem) -> Examp
         _NAME: [item.name.encode()],
         _CAPTION: [item.caption.encode()],
         _REPEATS: [item.repeats],
+        **({_TURN: [item.turn], _TURNS: [item.turns]} if item.turns > 1 else {}),
+        **({_WEIGHT: [float(item.weight)]} if item.weight != 1 else {}),
     }
 
 

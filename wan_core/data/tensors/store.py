@@ -36,6 +36,11 @@ class TensorClip:
     """what `text` says, where that is known"""
     repeats: int = 1
     """how often it is seen in one epoch"""
+    turn: int = 0
+    turns: int = 1
+    """trained in epochs whose number modulo `turns` is `turn`"""
+    weight: float = 1.0
+    """scales how often it is seen"""
     condition: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
     """fields of Conditioning without the batch axis; latents among them are normalised"""
 
@@ -193,6 +198,9 @@ def _store(clip: TensorClip, writer: _Writer, space: LatentSpace, kind: Conditio
         height=height * space.spatial_stride,
         width=width * space.spatial_stride,
         repeats=clip.repeats,
+        turn=clip.turn,
+        turns=clip.turns,
+        weight=clip.weight,
         name=clip.name,
         caption=clip.caption,
     )

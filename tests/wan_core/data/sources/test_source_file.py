@@ -55,6 +55,17 @@ def test_a_file_that_nobody_names_changes_nothing(folder):
     assert fingerprint(folder) == before
 
 
+def test_a_mask_beside_a_file_is_watched_though_no_row_names_it(folder):
+    """mask_use finds it there; unwatched, an edited mask would be refused as changed since the scan for ever."""
+    before = fingerprint(folder)
+    (folder / "pictures" / "mask").mkdir()
+    Image.new("L", (64, 48)).save(folder / "pictures" / "mask" / "a.png")
+    added = fingerprint(folder)
+    assert added != before
+    touch(folder / "pictures" / "mask" / "a.png")
+    assert fingerprint(folder) not in (before, added)
+
+
 def test_settings_of_another_trainer_watch_the_folders_they_name(folder):
     (folder / "set.toml").write_text("[[directory]]\npath = 'pictures'\nresolutions = [64]\n")
     before = fingerprint(folder, "set.toml")

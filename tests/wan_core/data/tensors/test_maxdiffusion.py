@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -100,6 +101,14 @@ def test_a_set_comes_back_as_it_went(tmp_path):
     assert other.cache_set == cache.read_set(fingerprint), "names, captions, repeats and prompts too"
     assert (other.files, other.timesteps, other.encoding.latents_encoded) == (2, 0, 3)
     elsewhere.verify(other.cache_set)
+
+
+def test_turns_and_weights_come_back_too(tmp_path):
+    cache, fingerprint = filled(tmp_path / "cache")
+    plain = cache.read_set(fingerprint)
+    items = tuple(replace(item, turn=turn, turns=3, weight=0.3) for turn, item in enumerate(plain.items))
+    export_records(cache, cache.write_set(replace(plain, items=items)), tmp_path / "out")
+    assert import_records(tmp_path / "out", LatentCache(tmp_path / "elsewhere")).cache_set.items == items
 
 
 def test_every_size_gets_a_folder_of_its_own(tmp_path):

@@ -11,6 +11,7 @@ from safetensors import safe_open
 from tests.support.tiny_run import TINY_I2V, TINY_TI2V, make_run
 from wan_core.control import SignalControl
 from wan_core.data import Batches, LatentCache, SyntheticConfig, condition_named, synthetic_set
+from wan_core.data.conditioning import _KINDS as CONDITION_KINDS
 from wan_core.errors import ConfigError
 from wan_core.files import atomic_write_json
 from wan_core.job import run_job
@@ -49,6 +50,15 @@ def test_a_count_is_the_same_clips_every_epoch_and_every_time(tmp_path):
     assert first[0].texts[0, :5].abs().min() > 0
     assert not first[0].texts[0, 5:].any()
     assert not (tmp_path / "cache").exists(), "reading writes nothing"
+
+
+@pytest.mark.parametrize("name", CONDITION_KINDS)
+def test_every_kind_of_conditioning_is_drawn(tmp_path, name):
+    """Fun-Control and Fun-InP models among them: what a model of that kind reads, in the sizes it reads."""
+    kind = condition_named(name)
+    batch = Batches(make(name, channels=36), LatentCache(tmp_path), seed=0, batch_size=2).at(0)
+    drawn = {tensor: getattr(batch.conditioning, tensor) for tensor in kind.tensors}
+    assert all(len(tensor) == len(batch.latents) and tensor.isfinite().all() for tensor in drawn.values())
 
 
 def test_endless_never_gives_a_clip_twice_and_the_same_ones_to_the_same_seed(tmp_path):

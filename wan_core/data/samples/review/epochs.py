@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from ...bucket import Bucket
@@ -13,9 +14,11 @@ __all__ = ["epoch_lines", "seen_per_epoch"]
 BATCH_SIZES = (1, 2, 4)
 
 
-def seen_per_epoch(samples: Sequence[Sample]) -> int:
-    """How many samples one epoch trains on: with repeats, and one of those that take turns."""
-    return sum(sample.repeats for sample in samples if sample.turn == 0)
+def seen_per_epoch(samples: Sequence[Sample]) -> float:
+    """How many samples one epoch trains on: with repeats and weights (then on average), and one of those that take
+    turns.
+    """
+    return math.fsum(sample.repeats * sample.weight for sample in samples if sample.turn == 0)
 
 
 def epoch_lines(samples: Sequence[Sample]) -> list[str]:
@@ -23,10 +26,11 @@ def epoch_lines(samples: Sequence[Sample]) -> list[str]:
     groups: dict[Bucket, list[Sample]] = {}
     for sample in samples:
         groups.setdefault(sample.bucket, []).append(sample)
-    lines = [f"an epoch, in batches of {' / '.join(map(str, BATCH_SIZES))}:"]
+    mean = ", on average" if any(sample.weight != 1 for sample in samples) else ""
+    lines = [f"an epoch{mean}, in batches of {' / '.join(map(str, BATCH_SIZES))}:"]
     totals = [0] * len(BATCH_SIZES)
     for bucket, members in sorted(groups.items(), key=lambda group: (-len(group[1]), group[0])):
-        batches = [-(-seen_per_epoch(members) // size) for size in BATCH_SIZES]
+        batches = [math.ceil(seen_per_epoch(members) / size - 1e-9) for size in BATCH_SIZES]
         totals = [total + more for total, more in zip(totals, batches, strict=True)]
         lines.append(f"  {bucket}: {_members(members)}, {_batches(batches)}")
     if len(groups) > 1:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
+from ....errors import DatasetError
+from ....files import FileError
 from ....model.latents import LatentSpace
 from ....video import VideoProcess
 from ..dataset import Dataset
+from ..held_out import held_out_digests
 from ..sample import Sample
 from .epochs import epoch_lines
-from .files import count, names
+from .files import count, names, one_per_file
 from .size import cache_size
 from .speed import speed_lines
 from .twins import DigestOf, byte_twins, near_twins
@@ -35,10 +39,33 @@ def dataset_review(
     `digest_of` gives the SHA-256 of a file and remembers it; `seconds_per_megapixel` is what the last encoding took
     here, if there was one.
     """
-    lines = [*epoch_lines(dataset.samples), *speed_lines(dataset.samples, dataset.fps)]
+    trained, evaluated = _split(dataset, digest_of)
+    lines = epoch_lines(trained) if trained else []
+    if evaluated:
+        lines.append(f"held out for evaluation: {count(len(evaluated), 'file')}: {names(s.name for s in evaluated)}")
+    lines += speed_lines(dataset.samples, dataset.fps)
     lines += _twin_lines(dataset.samples, video, digest_of, comparing_s)
     lines += _size_lines(dataset, space, seconds_per_megapixel)
     return "\n".join(lines)
+
+
+def _split(dataset: Dataset, digest_of: DigestOf) -> tuple[list[Sample], list[Sample]]:
+    """The samples that are trained, and one of each file that is held out."""
+    known: dict[Path, str] = {}
+
+    def digest(sample: Sample) -> str:
+        if sample.path not in known:
+            try:
+                known[sample.path] = digest_of(sample.path)
+            except (FileError, DatasetError):  # changed or gone since the scan; encoding names it
+                known[sample.path] = "f" * 64
+        return known[sample.path]
+
+    held = held_out_digests(dataset, digest)
+    if not held:
+        return list(dataset.samples), []
+    evaluated = [sample for sample in dataset.samples if digest(sample) in held]
+    return [sample for sample in dataset.samples if digest(sample) not in held], one_per_file(evaluated)
 
 
 def _twin_lines(samples: Sequence[Sample], video: VideoProcess, digest_of: DigestOf, allowed_s: float) -> list[str]:

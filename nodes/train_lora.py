@@ -12,6 +12,7 @@ from ..wan_core.errors import WanTrainerError
 from ..wan_core.events import CheckpointSaved, Event
 from ..wan_core.files import atomic_write_json, file_identity, safe_name
 from ..wan_core.lora import LoraConfig, check_peft
+from ..wan_core.metrics import MetricsPages
 from ..wan_core.run import DataConfig, RunConfig, RunDecision, choose_run, prepare_run, read_run, read_status
 from ..wan_core.sample import SampleConfig
 from ..wan_core.train import SavedStep, SaveStore, TrainConfig
@@ -20,6 +21,7 @@ from .codecs import ComfyVae
 from .encoders import encoder_identity
 from .engine import PreviewDecoder, run_engine
 from .interrupts import CancelButton, InterruptProcessingException
+from .live_runs import LIVE, LiveRun
 from .progress import NodeProgress, current_prompt_id
 from .publish import listed_name, publish
 from .runs import RunFacts
@@ -203,7 +205,8 @@ class _Job:
         self._decision, self.directory = decision, decision.directory
         self._store = SaveStore(self.directory)
         self._button = CancelButton()
-        self._progress = NodeProgress(hidden.unique_id, self._button)
+        lines = MetricsPages(self.directory / "metrics.jsonl")
+        self._progress = NodeProgress(hidden.unique_id, self._button, facts=lambda: {"metrics_lines": lines.count()})
         self._progress.say(decision.note, now=True, run=self.directory.name, state=decision.action)
         _log.info("%s", decision.note)
 
@@ -213,18 +216,29 @@ class _Job:
         self._write_workflow()
         decoder = PreviewDecoder(codec, self.directory, self._model.variant.fps) if codec is not None else None
         options = ["--max-steps", str(steps_this_queue)] if steps_this_queue else []
-        ending = run_engine(
-            "train",
-            self.directory,
-            *options,
-            progress=self._progress,
-            button=self._button,
-            decoder=decoder,
-            on_event=self._on_event,
-        )
+        with LIVE.entered(self._live(codec is not None)) as live:
+            ending = run_engine(
+                "train",
+                self.directory,
+                *options,
+                progress=self._progress,
+                button=self._button,
+                decoder=decoder,
+                on_event=self._on_event,
+                live=live,
+            )
         if ending.cancelled:
             self._publish_latest()
             raise InterruptProcessingException()
+
+    def _live(self, can_preview: bool) -> LiveRun:
+        return LiveRun(
+            run=self.directory.name,
+            node=self._hidden.unique_id,
+            prompt_id=current_prompt_id(),
+            variant=self._model.variant.name,
+            can_preview=can_preview,
+        )
 
     def outputs(self) -> io.NodeOutput:
         """Everything from disk: the same after training, after a restart, and when there was nothing to do."""

@@ -1,0 +1,50 @@
+"""Run ids to run folders. An id is the name of a folder below output/wan_trainer, never a path (rules S1, S19)."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from ...wan_core.errors import ConfigError
+from ...wan_core.files import FileError, confine, safe_name
+from .refusal import Refused
+
+__all__ = ["find_run", "line_number", "list_runs"]
+
+_NO_RUN = "There is no such run."
+
+
+def find_run(runs: Path, run_id: str) -> Path:
+    """The real folder of a run; Refused(404) for anything else, without saying why.
+
+    The id must be spelled as the folder is, also where file names know no case, and the folder be no link: what runs
+    here is known by its id, and what is deleted must be what was named.
+    """
+    try:
+        name = safe_name(run_id, "run id")
+        directory = confine(runs, name, "run id")
+        known = name in os.listdir(runs) and directory == Path(os.path.realpath(runs), name)
+    except (ConfigError, FileError, OSError, ValueError):
+        known, directory = False, runs
+    if not known or not (directory / "run.json").is_file():
+        raise Refused(404, _NO_RUN)
+    return directory
+
+
+def list_runs(runs: Path) -> list[tuple[str, Path]]:
+    """(id, folder) of every run, in no order."""
+    found: list[tuple[str, Path]] = []
+    for name in os.listdir(runs) if runs.is_dir() else []:
+        try:
+            found.append((name, find_run(runs, name)))
+        except Refused:
+            continue
+    return found
+
+
+def line_number(text: str) -> int:
+    """The `since` of a query; Refused(400) when it is no line number."""
+    if not re.fullmatch(r"[0-9]{1,9}", text):
+        raise Refused(400, "since must be a line number, 0 or more.")
+    return int(text)

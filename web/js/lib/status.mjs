@@ -3,8 +3,8 @@
 
 /**
  * A `wan_trainer.status` message. Facts stay in later messages of the same node until they change.
- * @typedef {{ node: string, text: string, state?: string, run?: string, saved_step?: number,
- *   sample?: string }} Status
+ * @typedef {{ node: string, text: string, stage?: string, state?: string, run?: string,
+ *   saved_step?: number, sample?: string, metrics_lines?: number }} Status
  */
 
 /**
@@ -60,17 +60,16 @@ export function outputText(kind, output) {
 }
 
 /**
- * A clip of a run as a node's output; `file` is relative to the run directory.
- * @param {string} run
- * @param {string} file
+ * All nodes of a graph, those inside subgraphs too.
+ * @template {{ subgraph?: { nodes?: T[], _nodes?: T[] } }} T
+ * @param {{ nodes?: T[], _nodes?: T[] } | undefined} root
+ * @returns {Generator<T>}
  */
-export function clipOutput(run, file) {
-  const parts = ["wan_trainer", run, ...file.split("/")];
-  const filename = parts.pop() ?? "";
-  return {
-    images: [{ filename, subfolder: parts.join("/"), type: "output" }],
-    animated: [true],
-  };
+export function* nodes(root) {
+  for (const node of root?._nodes ?? root?.nodes ?? []) {
+    yield node;
+    if (node.subgraph) yield* nodes(node.subgraph);
+  }
 }
 
 /** Says once per save and once per end of a run that the lists of LoRA loaders are out of date. */

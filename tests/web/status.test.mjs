@@ -1,13 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import {
-  clipOutput,
-  findNode,
-  outputText,
-  SaveWatch,
-  summaryText,
-} from "../../web/js/lib/status.mjs";
+import { findNode, nodes, outputText, SaveWatch, summaryText } from "../../web/js/lib/status.mjs";
 
 const graph = (nodes) => ({ getNodeById: (id) => nodes[id] ?? null });
 
@@ -80,15 +74,9 @@ test("an output says how its run ended, how many clips there are, or nothing", (
   assert.equal(outputText("TrainLoRA", null), "");
 });
 
-test("a preview of a run is found where the server keeps it", () => {
-  assert.deepEqual(clipOutput("my_lora", "samples/step-000250_p0.mp4"), {
-    images: [
-      {
-        filename: "step-000250_p0.mp4",
-        subfolder: "wan_trainer/my_lora/samples",
-        type: "output",
-      },
-    ],
-    animated: [true],
-  });
+test("nodes inside subgraphs are nodes too", () => {
+  const inner = { id: 1 };
+  const middle = { id: 2, subgraph: { _nodes: [inner] } };
+  assert.deepEqual([...nodes({ _nodes: [middle, { id: 3 }] })], [middle, inner, { id: 3 }]);
+  assert.deepEqual([...nodes(undefined)], []);
 });

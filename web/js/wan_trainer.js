@@ -270,7 +270,8 @@ app.registerExtension({
       show(detail.node_id, `failed: ${String(detail.exception_message).trim()}`);
       panelOf(detail.node_id)?.refresh();
     });
-    api.addEventListener("reconnected", refreshAll);
+    for (const event of ["execution_interrupted", "reconnected"])
+      api.addEventListener(event, refreshAll);
     watchTheme();
     app.extensionManager?.registerSidebarTab?.({
       id: "wan-trainer-runs",

@@ -63,7 +63,7 @@ function linearTicks({ low, high }, count) {
   const rough = (high - low) / Math.max(count, 1);
   if (!(rough > 0)) return [low];
   const power = 10 ** Math.floor(Math.log10(rough));
-  const gap = power * (DECADE.find((unit) => unit * power >= rough) ?? 10);
+  const gap = power * (DECADE.find((unit) => unit * power >= 0.75 * rough) ?? 10);
   const first = Math.ceil(low / gap - 1e-9);
   const last = Math.floor(high / gap + 1e-9);
   return Array.from({ length: last - first + 1 }, (_, i) =>

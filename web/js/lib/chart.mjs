@@ -69,7 +69,7 @@ export function layout(view, width, height) {
   return {
     x: scale(xRange, LEFT, width - RIGHT),
     y: scale(yRange, floor, TOP),
-    xTicks: ticks(xRange, Math.max(2, width / 90)).filter(Number.isInteger),
+    xTicks: ticks(xRange, Math.max(2, width / 60)).filter(Number.isInteger),
     yTicks: ticks(yRange, Math.max(2, floor / 40)),
     dots: all.map((one) => one.points),
     lines,

@@ -29,6 +29,7 @@ const CHART_MIN = 150;
 const GAP = 6;
 const PADDING = 8;
 const IDLE = "idle";
+const STEP_TEXT = /^step \d+\/\d+ /;
 
 export class Panel {
   /**
@@ -59,10 +60,13 @@ export class Panel {
     this.plot = new Plot(frames, () => this.view());
     this.player = new Player((sample) => address(samplePath(this.run ?? "", sample.id)));
     this.build();
+    const resized = new ResizeObserver(() => frames.ask(this.draw));
+    for (const part of [this.element, this.player.element]) resized.observe(part);
     frames.ask(this.draw);
   }
 
   build() {
+    this.name = element("strong", { class: "wan-name" });
     this.status = element("div", { class: "wan-status" }, IDLE);
     this.chips = new Map(Object.keys(STAGES).map((name) => [name, chip(name)]));
     this.numbers = element("dl", { class: "wan-facts" });
@@ -75,7 +79,7 @@ export class Panel {
       "section",
       { class: "wan-panel", "aria-label": "Training run" },
       element("ol", { class: "wan-stages", "aria-label": "Stages" }, ...stages),
-      this.status,
+      element("div", { class: "wan-head" }, this.name, this.status),
       this.body,
       this.buildButtons(),
       this.spoken,
@@ -223,9 +227,12 @@ export class Panel {
   }
 
   draw() {
+    write(this.name, this.run ?? "");
     if (this.status.textContent !== this.text) {
       this.status.textContent = this.text;
       this.status.title = this.text;
+      // The numbers below say the same, and more.
+      this.status.toggleAttribute("data-step", STEP_TEXT.test(this.text));
     }
     for (const [name, one] of this.chips) this.drawChip(name, one);
     this.drawNumbers();

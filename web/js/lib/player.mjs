@@ -35,10 +35,11 @@ export function stops(samples, saves) {
  */
 export function caption(stop) {
   if (stop.step === 0) return "before training";
-  const words = [`step ${stop.step}`, stop.saved ? "saved" : ""];
-  if (stop.evalLoss !== null) words.push(`evaluation loss ${short(stop.evalLoss, 4)}`);
+  const words = [`step ${stop.step}`];
+  if (stop.evalLoss !== null) words.push(`eval ${short(stop.evalLoss)}`);
+  if (!stop.saved) words.push("not saved");
   if (!stop.clips.length) words.push("no preview");
-  return words.filter(Boolean).join(" · ");
+  return words.join(" · ");
 }
 
 export class Player {

@@ -93,7 +93,8 @@ export class RunCard {
   /** @param {string | null} color of its curve, or null when it is not compared */
   paint(color) {
     this.check.checked = color !== null;
-    this.swatch.style.backgroundColor = color ?? "transparent";
+    this.swatch.hidden = color === null;
+    if (color !== null) this.swatch.style.backgroundColor = color;
   }
 
   /** Nothing is deleted without an answer; the answer at hand is no. */

@@ -24,6 +24,7 @@ from .sample import SampleConfig
 from .train import SaveStore, TrainConfig
 
 __all__ = [
+    "QUEUE_DONE",
     "RUN_VERSION",
     "DataConfig",
     "RunConfig",
@@ -37,6 +38,8 @@ __all__ = [
 ]
 
 RUN_VERSION = 1
+QUEUE_DONE = "steps of this queue are done"
+"""how the reason ends when a run stopped because it was asked for so many steps and no more"""
 _LONGEST_NAME = 95
 """leaves room for a suffix such as _002 and a step such as _000250 in published names"""
 

@@ -9,8 +9,9 @@ from typing import BinaryIO
 
 from aiohttp import web
 
-from ...wan_core.files import FileError, open_regular
+from .inside import open_file
 from .refusal import Refused
+from .samples import NO_SAMPLE, Sample
 
 __all__ = ["part_of", "send_clip"]
 
@@ -31,12 +32,14 @@ def part_of(wanted: slice, size: int) -> range | None:
     return part
 
 
-async def send_clip(request: web.Request, file: Path, media_type: str, headers: dict[str, str]) -> web.StreamResponse:
-    """Stream `file`. Seeking in a player needs parts, and a clip may be rendered again, so it is never cached."""
+async def send_clip(
+    request: web.Request, directory: Path, sample: Sample, headers: dict[str, str]
+) -> web.StreamResponse:
+    """Stream a sample of the run in `directory`. A player that seeks asks for parts."""
     try:
-        source = await asyncio.to_thread(open_regular, file, follow_links=False)
-    except FileError:
-        raise Refused(404, "There is no such sample.") from None
+        source = await asyncio.to_thread(open_file, directory, sample.parts)
+    except OSError:
+        raise Refused(404, NO_SAMPLE) from None
     with source:
         size = os.fstat(source.fileno()).st_size
         try:
@@ -47,7 +50,7 @@ async def send_clip(request: web.Request, file: Path, media_type: str, headers: 
         response = web.StreamResponse(
             status=200 if part is None else 206, headers={**headers, "Accept-Ranges": "bytes"}
         )
-        response.content_type, response.content_length = media_type, len(wanted)
+        response.content_type, response.content_length = sample.media_type, len(wanted)
         if part is not None:
             response.headers["Content-Range"] = f"bytes {part.start}-{part.stop - 1}/{size}"
         await response.prepare(request)

@@ -102,8 +102,8 @@ class RunRoutes:
 
     async def sample(self, request: web.Request) -> web.StreamResponse:
         directory = await self._find(request)
-        file, media_type = await asyncio.to_thread(find_sample, directory, request.match_info["sample"])
-        return await send_clip(request, file, media_type, HEADERS)
+        sample = await asyncio.to_thread(find_sample, directory, request.match_info["sample"])
+        return await send_clip(request, directory, sample, HEADERS)
 
     async def workflow(self, request: web.Request) -> web.StreamResponse:
         directory = await self._find(request)

@@ -1,8 +1,6 @@
 """Deleting a run: the files its own manifests list, one by one, and folders that are empty then (rule S16).
 
-A file of the user's own in the folder stays, and the folder with it. No link is followed: each folder on the way is
-opened as a folder and not as a link, and files are removed by name inside what was opened, so that a folder exchanged
-for a link in between leads nowhere.
+A file of the user's own in the folder stays, and the folder with it. No link is followed.
 """
 
 from __future__ import annotations
@@ -10,12 +8,12 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import stat
 from collections.abc import Iterator
 from pathlib import Path
 
 from ...wan_core.errors import WanTrainerError
-from ...wan_core.files import confine, locked, read_json, safe_name
+from ...wan_core.files import confine, locked, read_json
+from .inside import Parts, remove_empty, remove_file
 from .samples import read_index
 
 __all__ = ["delete_run", "listed_files"]
@@ -24,10 +22,7 @@ _LAST = ("run.json", ".lock")
 """while run.json is there a half deleted run is still listed, and can be deleted again"""
 _OF_THE_RUN = ("workflow.json", "metrics.jsonl", "log.txt", "status.json")
 _OF_A_RENDERING = ("job.json", "metrics.json")
-_RENDERING = re.compile(r"validate-[0-9a-f]{12}")
 _STEP = re.compile(r"step-[0-9]{6,}")
-
-Parts = tuple[str, ...]
 
 
 def delete_run(directory: Path) -> dict[str, object]:
@@ -36,15 +31,14 @@ def delete_run(directory: Path) -> dict[str, object]:
     FileError while another process trains it.
     """
     busy = f"Run {directory.name} is being trained by another process. Stop that one first."
-    deleted = 0
-    files = listed_files(directory)
     with locked(directory / ".lock", busy):
-        deleted += sum(_remove(directory, parts) for parts in files)
-        for folder in sorted({parts[:-1] for parts in files if len(parts) > 1}, key=len, reverse=True):
-            _remove_empty(directory, folder)
-            _remove_empty(directory, folder[:-1])
-    deleted += sum(_remove(directory, (name,)) for name in _LAST)
-    _remove_empty(directory.parent, (directory.name,))
+        files = listed_files(directory)
+        deleted = sum(remove_file(directory, parts) for parts in files)
+        folders = {parts[:depth] for parts in files for depth in range(1, len(parts))}
+        for folder in sorted(folders, key=len, reverse=True):
+            remove_empty(directory, folder)
+    deleted += sum(remove_file(directory, (name,)) for name in _LAST)
+    remove_empty(directory.parent, (directory.name,))
     kept = sorted(os.listdir(directory)) if directory.is_dir() else []
     return {"deleted": deleted, "kept": kept}
 
@@ -76,79 +70,9 @@ def _of_samples(directory: Path) -> Iterator[Parts]:
     seen: dict[Parts, None] = {}
     for entry in read_index(directory):
         *folder, name = entry["file"].split("/")
-        stem, dot, _ = name.rpartition(".")
-        if not dot or not _is_sample_folder(folder) or not _is_safe(name):
-            continue
+        stem = name.rpartition(".")[0] or name
         twins = [name, f"{stem}.latent"] + ([f"{stem}.png", *_OF_A_RENDERING] if len(folder) == 2 else [])
         seen |= {(*folder, twin): None for twin in twins}
     if seen:
         seen["samples", "index.json"] = None
     yield from seen
-
-
-def _is_sample_folder(folder: list[str]) -> bool:
-    return folder == ["samples"] or (
-        len(folder) == 2 and folder[0] == "samples" and bool(_RENDERING.fullmatch(folder[1]))
-    )
-
-
-def _is_safe(name: str) -> bool:
-    try:
-        return bool(safe_name(name, "sample"))
-    except WanTrainerError:
-        return False
-
-
-def _remove(root: Path, parts: Parts) -> bool:
-    """Remove one regular file below `root`; False when it is not there, or is none."""
-    try:
-        with _opened(root, parts[:-1]) as folder:
-            if not stat.S_ISREG(_look(folder, parts[-1]).st_mode):
-                return False
-            if isinstance(folder, int):
-                os.unlink(parts[-1], dir_fd=folder)
-            else:
-                os.unlink(folder / parts[-1])
-            return True
-    except OSError:
-        return False
-
-
-def _remove_empty(root: Path, parts: Parts) -> None:
-    """Remove a folder below `root` if nothing is in it."""
-    if not parts:
-        return
-    with contextlib.suppress(OSError), _opened(root, parts[:-1]) as folder:
-        if isinstance(folder, int):
-            os.rmdir(parts[-1], dir_fd=folder)
-        elif stat.S_ISDIR(_look(folder, parts[-1]).st_mode):
-            os.rmdir(folder / parts[-1])
-
-
-def _look(folder: int | Path, name: str) -> os.stat_result:
-    if isinstance(folder, int):
-        return os.stat(name, dir_fd=folder, follow_symlinks=False)
-    return os.lstat(folder / name)
-
-
-@contextlib.contextmanager
-def _opened(root: Path, parts: Parts) -> Iterator[int | Path]:
-    """The folder `root/parts` without following a link: an open descriptor, or on Windows, which has none, its path.
-
-    OSError when anything on the way is a link or no folder.
-    """
-    if os.open not in os.supports_dir_fd:
-        place = Path(os.path.realpath(root)).joinpath(*parts)
-        if Path(os.path.realpath(place)) != place:
-            raise NotADirectoryError(str(place))
-        yield place
-        return
-    flags = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0)
-    opened = [os.open(root, flags)]
-    try:
-        for part in parts:
-            opened.append(os.open(part, flags, dir_fd=opened[-1]))
-        yield opened[-1]
-    finally:
-        for descriptor in opened:
-            os.close(descriptor)

@@ -24,10 +24,10 @@ def find_run(runs: Path, run_id: str) -> Path:
     try:
         name = safe_name(run_id, "run id")
         directory = confine(runs, name, "run id")
-        known = name in os.listdir(runs) and directory == Path(os.path.realpath(runs), name)
+        known = name in os.listdir(runs) and directory == Path(os.path.realpath(runs), name) and _is_run(directory)
     except (ConfigError, FileError, OSError, ValueError):
         known, directory = False, runs
-    if not known or not (directory / "run.json").is_file():
+    if not known:
         raise Refused(404, _NO_RUN)
     return directory
 
@@ -48,3 +48,9 @@ def line_number(text: str) -> int:
     if not re.fullmatch(r"[0-9]{1,9}", text):
         raise Refused(400, "since must be a line number, 0 or more.")
     return int(text)
+
+
+def _is_run(directory: Path) -> bool:
+    """Whether the folder has a run.json of its own; what it says of itself is never read through a link."""
+    told = [directory / name for name in ("run.json", "status.json")]
+    return told[0].is_file() and not any(path.is_symlink() for path in told)

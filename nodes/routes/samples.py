@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,13 +10,17 @@ from typing import Any
 from urllib.parse import quote
 
 from ...wan_core.errors import WanTrainerError
-from ...wan_core.files import confine, read_json, safe_name
+from ...wan_core.files import confine, read_json
+from .inside import Parts
 from .refusal import Refused
 
-__all__ = ["CLIP_TYPES", "Sample", "find_sample", "list_samples", "read_index"]
+__all__ = ["CLIP_TYPES", "NO_SAMPLE", "Sample", "find_sample", "list_samples", "read_index"]
 
 CLIP_TYPES = {".mp4": "video/mp4", ".webm": "video/webm", ".png": "image/png", ".webp": "image/webp"}
 """what the route sends, and as what; a file of another kind is no sample"""
+NO_SAMPLE = "There is no such sample."
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_FILE = re.compile(r"samples/(validate-[0-9a-f]{12}/)?[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _PROMPT = re.compile(r"_p(\d{1,4})$")
 
 
@@ -27,6 +32,16 @@ class Sample:
     step: int
     file: str
     """relative to the run: samples/<name>"""
+
+    @property
+    def media_type(self) -> str:
+        """Empty for a file that is not sent."""
+        return CLIP_TYPES.get(os.path.splitext(self.file)[1], "")
+
+    @property
+    def parts(self) -> Parts:
+        """`file`, name by name."""
+        return tuple(self.file.split("/"))
 
     def to_dict(self, run_id: str) -> dict[str, Any]:
         """As routes and the page know it."""
@@ -54,29 +69,19 @@ def list_samples(directory: Path) -> list[Sample]:
     """Previews of training whose file is there, in order of step and prompt."""
     found = {e["id"]: Sample(e["id"], e["step"], e["file"]) for e in read_index(directory) if e["file"].count("/") == 1}
     ordered = sorted(found.values(), key=lambda s: (s.step, s.id))
-    return [sample for sample in ordered if _file_of(directory, sample) is not None]
+    return [sample for sample in ordered if sample.media_type and (directory / sample.file).is_file()]
 
 
-def find_sample(directory: Path, sample_id: str) -> tuple[Path, str]:
-    """(real file, media type) of a sample; Refused(404) when the index has none of that id."""
+def find_sample(directory: Path, sample_id: str) -> Sample:
+    """The sample of that id; Refused(404) when the index has none."""
     for sample in list_samples(directory):
-        file = _file_of(directory, sample) if sample.id == sample_id else None
-        if file is not None:
-            return file, CLIP_TYPES[file.suffix]
-    raise Refused(404, "There is no such sample.")
-
-
-def _file_of(directory: Path, sample: Sample) -> Path | None:
-    try:
-        safe_name(sample.file.rpartition("/")[2], "sample")
-        path = confine(directory / "samples", sample.file.rpartition("/")[2], "sample")
-    except (WanTrainerError, ValueError):
-        return None
-    return path if path.suffix in CLIP_TYPES and path.is_file() else None
+        if sample.id == sample_id:
+            return sample
+    raise Refused(404, NO_SAMPLE)
 
 
 def _is_entry(entry: Any) -> bool:
     if not isinstance(entry, dict) or set(entry) != {"id", "step", "file"}:
         return False
     texts = isinstance(entry["id"], str) and isinstance(entry["file"], str) and isinstance(entry["step"], int)
-    return texts and bool(re.fullmatch(r"[A-Za-z0-9._-]{1,100}", entry["id"])) and entry["file"].startswith("samples/")
+    return texts and bool(_ID.fullmatch(entry["id"]) and _FILE.fullmatch(entry["file"])) and ".." not in entry["file"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +12,11 @@ from ...wan_core.metrics import MetricsTail, eval_losses, read_tail
 from ...wan_core.run import RunConfig, RunStatus, read_run, read_status
 from ...wan_core.train import SaveStore
 from ..live_runs import LiveRun
+from ..publish import listed_names
 from ..workflow_file import scrubbed
 from .samples import list_samples
 
-__all__ = ["detail", "lora_names", "summary"]
+__all__ = ["detail", "summary"]
 
 Data = dict[str, Any]
 
@@ -43,7 +43,7 @@ def summary(directory: Path, live: LiveRun | None, loras: Path) -> Data:
         "seconds_left": pace * max(0, steps - step) if pace is not None and state == "running" else None,
         "expert": config.train.expert,
         "variant": _variant(directory, config, live),
-        "lora_names": lora_names(directory, loras),
+        "lora_names": listed_names(directory, loras),
         "live": live is not None,
         "can_preview": live is not None and live.can_preview,
         "node": live.node if live is not None else None,
@@ -63,14 +63,6 @@ def detail(directory: Path, live: LiveRun | None, loras: Path) -> Data:
         "samples": [sample.to_dict(directory.name) for sample in list_samples(directory)],
         "has_workflow": (directory / "workflow.json").is_file(),
     }
-
-
-def lora_names(directory: Path, loras: Path) -> list[str]:
-    """The run's LoRAs as loader lists spell them: the newest under the run's name, then one per saved step."""
-    run = directory.name
-    wanted = [run, *(f"{run}_{step:06d}" for step in reversed(SaveStore(directory).steps()))]
-    there = set(os.listdir(loras)) if loras.is_dir() else set[str]()
-    return [os.path.join(loras.name, f"{name}.safetensors") for name in wanted if f"{name}.safetensors" in there]
 
 
 def _state(directory: Path, status: RunStatus, live: LiveRun | None) -> tuple[str, str]:

@@ -8,7 +8,7 @@ import http.client
 import json
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from wan_core.metrics import JsonlSink
 from wan_core.run import DataConfig, RunConfig, RunStatus, write_status
 from wan_core.train import SaveStore, TrainConfig
 
-__all__ = ["CLIP", "Answer", "RouteServer", "loose", "our_module", "serve", "step_done", "write_run"]
+__all__ = ["CHANGE", "CLIP", "Answer", "RouteServer", "loose", "our_module", "serve", "step_done", "write_run"]
 
 CLIP = bytes(range(256)) * 40
 CHANGE = {"Content-Type": "application/json", "X-Wan-Trainer": "1"}
@@ -34,6 +34,9 @@ CHANGE = {"Content-Type": "application/json", "X-Wan-Trainer": "1"}
 def our_module(pack_nodes: dict[str, Any], name: str) -> Any:
     """A module of `nodes/`, as ComfyUI loaded it."""
     return sys.modules[f"{pack_nodes['TrainLoRA'].__module__.rpartition('.')[0]}.{name}"]
+
+
+Headers = dict[str, str] | Sequence[tuple[str, str]]
 
 
 @dataclass
@@ -59,12 +62,13 @@ class RouteServer:
     hosts: list[str] = field(default_factory=list)
     port: int = 0
 
-    def ask(self, method: str, path: str, headers: dict[str, str] | None = None, body: bytes = b"") -> Answer:
+    def ask(self, method: str, path: str, headers: Headers = (), body: bytes = b"") -> Answer:
         """One request with exactly these headers, and Host and Content-Length unless they are given."""
+        pairs = list(headers.items()) if isinstance(headers, dict) else list(headers)
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
         try:
-            connection.putrequest(method, path, skip_host="Host" in (headers or {}), skip_accept_encoding=True)
-            for name, value in {"Content-Length": str(len(body)), **(headers or {})}.items():
+            connection.putrequest(method, path, skip_host="Host" in dict(pairs), skip_accept_encoding=True)
+            for name, value in [("Content-Length", str(len(body))), *pairs]:
                 connection.putheader(name, value)
             connection.endheaders(body)
             said = connection.getresponse()

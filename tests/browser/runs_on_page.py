@@ -1,4 +1,4 @@
-"""Runs that only a page knows: answers of the routes under /wan_trainer/ made up here, and kept up to date by a test."""
+"""Runs that only a page knows: answers of the routes under /wan_trainer/, made up by a test."""
 
 from __future__ import annotations
 

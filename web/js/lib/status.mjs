@@ -14,24 +14,6 @@
  */
 
 /**
- * The node an id names, or null. Inside subgraphs the id is a path such as "3:1".
- * @template {{ subgraph?: { getNodeById: (id: number) => T | null } }} T
- * @param {{ getNodeById: (id: number) => T | null } | undefined} root
- * @param {string | number} id
- * @returns {T | null}
- */
-export function findNode(root, id) {
-  let graph = root;
-  /** @type {T | null} */
-  let node = null;
-  for (const part of String(id).split(":")) {
-    node = graph?.getNodeById(Number(part)) ?? null;
-    graph = node?.subgraph;
-  }
-  return node;
-}
-
-/**
  * The line under a run that ended: how far it came, what the evaluation loss did, how the LoRA is called.
  * @param {RunSummary} run
  * @returns {string}
@@ -57,19 +39,6 @@ export function outputText(kind, output) {
   if (output?.wan_run?.[0]) return summaryText(output.wan_run[0]);
   const clips = kind === "ValidateVideo" ? (output?.images?.length ?? 0) : 0;
   return clips ? `done: ${clips} ${clips === 1 ? "clip" : "clips"}` : "";
-}
-
-/**
- * All nodes of a graph, those inside subgraphs too.
- * @template {{ subgraph?: { nodes?: T[], _nodes?: T[] } }} T
- * @param {{ nodes?: T[], _nodes?: T[] } | undefined} root
- * @returns {Generator<T>}
- */
-export function* nodes(root) {
-  for (const node of root?._nodes ?? root?.nodes ?? []) {
-    yield node;
-    if (node.subgraph) yield* nodes(node.subgraph);
-  }
 }
 
 /** Says once per save and once per end of a run that the lists of LoRA loaders are out of date. */

@@ -22,6 +22,7 @@ from environment import CACHE, OTHER_FRONTEND, ROOT, find_chromium
 from world import CLIP
 
 READY = "() => window.app?.extensionManager && (window.app.graph || window.app.rootGraph) && window.app.vueAppReady"
+PATIENCE_MS = 120_000  # on a machine that does other things too
 # 404s of unset user files and answers blocked by the page's own policy are the frontend's, not ours.
 NOISE = re.compile(
     r"user\.css|comfy\.templates\.json|/settings/|api\.comfy\.org|Content Security Policy|favicon",
@@ -53,12 +54,12 @@ class Canvas:
 
     def open(self) -> Canvas:
         """Load the page and wait until the app and all extensions are set up."""
-        self.page.goto(self.server.url, wait_until="domcontentloaded")
+        self.page.goto(self.server.url, wait_until="domcontentloaded", timeout=PATIENCE_MS)
         return self.wait_until_ready()
 
     def wait_until_ready(self) -> Canvas:
         """The app and all extensions are set up, after a reload too."""
-        self.page.wait_for_function(READY, timeout=60_000)
+        self.page.wait_for_function(READY, timeout=PATIENCE_MS)
         return self
 
     def script(self, code: str, argument: Any = None) -> Any:

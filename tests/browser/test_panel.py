@@ -35,7 +35,8 @@ STORM = f"""async lines => {{
     window.app.api.dispatchEvent(new CustomEvent("wan_trainer.status", {{ detail }}));
     if (i % 1000 === 999) await new Promise(done => setTimeout(done, 20));
   }}
-  while (panel.history.lines < lines) await new Promise(done => setTimeout(done, 50));
+  const patience = Date.now() + 60000;
+  while (panel.history.lines < lines && Date.now() < patience) await new Promise(done => setTimeout(done, 50));
   await new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)));
   going = false;
   return [panel.plot.draws - drawn, frames, panel.history.points, panel.history.newest.step];
@@ -97,6 +98,7 @@ def test_a_run_is_drawn_from_its_file_in_both_kinds_of_nodes(canvas: Any, smoke:
         assert "step 50" in (slider.get_attribute("aria-valuetext") or "")
         chart = panel.get_by_role("img")
         chart.focus()
+        canvas.page.keyboard.press("ArrowLeft")
         canvas.page.keyboard.press("ArrowLeft")
         canvas.page.wait_for_function(f"() => {PANEL}.plot.reading.textContent.startsWith('step 63:')")
         canvas.screenshot(f"panel-{'vue' if vue else 'litegraph'}")

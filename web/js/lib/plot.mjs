@@ -142,7 +142,7 @@ export class Plot {
     this.read(this.plan ? Math.max(0, Math.round(this.plan.x.from(place))) : null);
   }
 
-  /** @param {KeyboardEvent} event */
+  /** The arrow keys walk over the steps, from the newest or from the first. @param {KeyboardEvent} event */
   moveCursor(event) {
     const way = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
     if (!way || !this.view) return;
@@ -152,8 +152,8 @@ export class Plot {
       (curve.loss?.points ?? []).map((point) => point.step),
     );
     const order = [...new Set(steps)].sort((a, b) => way * (a - b));
-    const from = this.cursor ?? order[order.length - 1] - way;
-    this.read(order.find((step) => way * (step - from) > 0) ?? from);
+    const from = this.cursor ?? way * Number.NEGATIVE_INFINITY;
+    this.read(order.find((step) => way * (step - from) > 0) ?? this.cursor);
   }
 
   /** @param {number | null} step */

@@ -152,8 +152,9 @@ def test_texts_of_strangers_stay_texts(canvas: Any, smoke: dict[str, Any], runs:
         )
         canvas.page.wait_for_function(f"n => {PANEL}.run === n && {PANEL}.history.points > 0", arg=name)
         canvas.page.wait_for_timeout(150)
-    canvas.page.get_by_role("button", name="Preview now").click()
-    canvas.page.wait_for_timeout(500)
+    canvas.page.get_by_role("button", name="Open folder").focus()
+    canvas.page.keyboard.press("Enter")
+    canvas.page.wait_for_function(f"text => {PANEL}.status.textContent === text", arg=HOSTILE[0])
     strange = canvas.script(
         """() => {
           const own = [...document.querySelectorAll(".wan-panel, .wan-runs")];

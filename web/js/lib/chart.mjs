@@ -186,9 +186,10 @@ function drawMarkers(context, plan, view, theme) {
 
 /** @param {CanvasRenderingContext2D} context @param {Plan} plan @param {Point[]} points @param {string} ink */
 function drawDots(context, plan, points, ink) {
-  context.globalAlpha = points.length > 60 ? 0.4 : 0.75;
+  const many = points.length > 300;
+  context.globalAlpha = many ? 0.45 : 0.75;
   context.fillStyle = ink;
-  const size = points.length > 60 ? DOT : DOT + 1;
+  const size = many ? DOT : DOT + 1;
   for (const { step, value } of points) {
     if (value > plan.lowest)
       context.fillRect(plan.x.at(step) - size / 2, plan.y.at(value) - size / 2, size, size);

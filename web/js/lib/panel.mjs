@@ -163,7 +163,7 @@ export class Panel {
 
   /** @param {string | null} stage name of a chip */
   enter(stage) {
-    if (stage !== this.clock.active && stage) this.say(`${stage}: ${this.run ?? ""}`);
+    if (stage !== this.clock.active && stage) write(this.spoken, `${stage} ${this.run ?? ""}`);
     this.clock.enter(stage, this.now());
     this.frames.ask(this.draw);
   }

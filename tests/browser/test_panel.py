@@ -14,7 +14,8 @@ pytestmark = pytest.mark.browser
 
 PANEL = 'window.app.graph._nodes.find(n => n.type === "TrainLoRA").wanTrainerPanel'
 AXE = CACHE / "node" / "node_modules" / "axe-core" / "axe.min.js"
-TAB = ".wan-trainer-runs-tab-button"
+# The button of the sidebar tab, as the shipped and as the newer frontend mark it.
+TAB = ".wan-trainer-runs-tab-button, [data-testid=wan-trainer-runs-tab-button]"
 
 HOSTILE = (
     "<img src=x onerror=\"window.hacked='img'\">",

@@ -102,6 +102,18 @@ def test_the_detail_has_everything_a_reloaded_page_draws(routes: RouteServer) ->
         assert (answer.status, answer.headers["content-type"], answer.body) == (200, "video/mp4", CLIP)
 
 
+def test_a_variant_nobody_named_is_told_by_the_node_or_by_the_saved_lora(
+    routes: RouteServer, pack_nodes: dict[str, Any]
+) -> None:
+    file = routes.runs / "cat" / "run.json"
+    data = json.loads(file.read_text())
+    data["model"]["variant"] = "auto"
+    atomic_write_json(file, data)
+    assert routes.get("/runs/cat").data["variant"] == "2.1-T2V-1.3B"
+    with routes.live.entered(live_run(pack_nodes, variant="2.2-TI2V-5B")):
+        assert routes.get("/runs/cat").data["variant"] == "2.2-TI2V-5B"
+
+
 def test_a_second_client_and_a_restarted_server_see_the_same(routes: RouteServer, pack_nodes: dict[str, Any]) -> None:
     paths = ("/runs", "/runs/cat", "/runs/cat/metrics", "/runs/cat/workflow")
     before = [routes.get(path).data for path in paths]

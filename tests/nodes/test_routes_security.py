@@ -356,6 +356,7 @@ def test_an_index_names_only_clips_of_its_run(routes: RouteServer) -> None:
     [
         *("run.json", "status.json", "metrics.jsonl", "workflow.json"),
         *("samples", "samples/index.json", "samples/step-000000_p0.mp4"),
+        *("saves", "saves/step-000002", "saves/step-000002/manifest.json", "saves/step-000002/lora.safetensors"),
     ],
 )
 def test_a_link_inside_a_run_is_not_followed_out_of_it(routes: RouteServer, tmp_path: Path, name: str) -> None:
@@ -375,6 +376,15 @@ def test_a_link_inside_a_run_is_not_followed_out_of_it(routes: RouteServer, tmp_
         assert CANARY not in answer.body
     routes.post("/runs/cat/delete", {"confirm": "cat"})
     assert loose(elsewhere) == before
+
+
+@posix
+def test_a_lock_that_is_a_link_makes_no_file_elsewhere(routes: RouteServer, tmp_path: Path) -> None:
+    (routes.runs / "cat" / ".lock").symlink_to(tmp_path / "made")
+    before = loose(routes.runs / "cat")
+    assert routes.post("/runs/cat/delete", {"confirm": "cat"}).status == 409
+    assert not (tmp_path / "made").exists()
+    assert loose(routes.runs / "cat") == before
 
 
 @posix
@@ -518,7 +528,7 @@ TOKENS = [
 
 def test_no_answer_holds_a_path_or_a_token(routes: RouteServer, tmp_path: Path) -> None:
     directory = routes.runs / "cat"
-    secrets = [str(tmp_path), "C:\\Users\\somebody", "~/somebody/x", *TOKENS]
+    secrets = [str(tmp_path), "D:\\films\\somebody", "~/somebody/x", *TOKENS]
     text = " ".join(f"{secret}/x" if secret == str(tmp_path) else secret for secret in secrets)
     write_status(directory, RunStatus(state="failed", step=4, steps=10, reason=text))
     sink = JsonlSink(directory / "metrics.jsonl")

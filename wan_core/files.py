@@ -215,7 +215,7 @@ def locked(path: Path, busy: str) -> Iterator[None]:
 
     The system releases it with the process, so a crash leaves no stale lock.
     """
-    with open(path, "ab") as file:
+    with open(path, "ab", opener=_not_a_link) as file:
         for attempt in range(_LOCK_ATTEMPTS):
             try:
                 _lock(file)
@@ -237,6 +237,10 @@ def is_locked(path: Path) -> bool:
     except OSError:
         return True
     return False
+
+
+def _not_a_link(path: str, flags: int) -> int:
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
 
 
 def _lock(file: BinaryIO) -> None:

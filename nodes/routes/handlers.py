@@ -61,7 +61,7 @@ class RunRoutes:
         """(method, path, handler) of every route."""
         run = "/wan_trainer/runs/{run}"
         reads: dict[str, Handler] = {
-            "/wan_trainer/runs": self.list,
+            "/wan_trainer/runs": self.all_runs,
             run: self.detail,
             f"{run}/metrics": self.metrics,
             f"{run}/samples/{{sample}}": self.sample,
@@ -72,14 +72,14 @@ class RunRoutes:
                 f"{run}/{button}": functools.partial(self.press, button=button) for button in ("stop", "save", "sample")
             },
             f"{run}/delete": self.delete,
-            f"{run}/open": self.open,
+            f"{run}/open": self.show_folder,
         }
         return [
             *(("GET", path, _answering(handler)) for path, handler in reads.items()),
             *(("POST", path, _answering(handler)) for path, handler in changes.items()),
         ]
 
-    async def list(self, _request: web.Request) -> web.StreamResponse:
+    async def all_runs(self, _request: web.Request) -> web.StreamResponse:
         def collect() -> list[dict[str, Any]]:
             found: list[dict[str, Any]] = []
             for run_id, directory in list_runs(self.runs()):
@@ -135,7 +135,7 @@ class RunRoutes:
             raise Refused(409, "This run is in use. Stop it first.")
         return _json(await asyncio.to_thread(delete_run, directory))
 
-    async def open(self, request: web.Request) -> web.StreamResponse:
+    async def show_folder(self, request: web.Request) -> web.StreamResponse:
         await self._change(request)
         check_local(request.remote, request.headers)
         open_folder(await self._find(request))

@@ -22,25 +22,27 @@ def find_run(runs: Path, run_id: str) -> Path:
     here is known by its id, and what is deleted must be what was named.
     """
     try:
-        name = safe_name(run_id, "run id")
-        directory = confine(runs, name, "run id")
-        known = name in os.listdir(runs) and directory == Path(os.path.realpath(runs), name) and _is_run(directory)
-    except (ConfigError, FileError, OSError, ValueError):
-        known, directory = False, runs
-    if not known:
+        directory = _folder(runs, run_id) if run_id in os.listdir(runs) else None
+    except OSError:
+        directory = None
+    if directory is None:
         raise Refused(404, _NO_RUN)
     return directory
 
 
 def list_runs(runs: Path) -> list[tuple[str, Path]]:
     """(id, folder) of every run, in no order."""
-    found: list[tuple[str, Path]] = []
-    for name in os.listdir(runs) if runs.is_dir() else []:
-        try:
-            found.append((name, find_run(runs, name)))
-        except Refused:
-            continue
-    return found
+    names = os.listdir(runs) if runs.is_dir() else []
+    return [(name, directory) for name in names if (directory := _folder(runs, name)) is not None]
+
+
+def _folder(runs: Path, name: str) -> Path | None:
+    """The run of a name that stands in the folder of runs; None when it is none."""
+    try:
+        directory = confine(runs, safe_name(name, "run id"), "run id")
+    except (ConfigError, FileError, OSError, ValueError):
+        return None
+    return directory if directory == Path(os.path.realpath(runs), name) and _is_run(directory) else None
 
 
 def line_number(text: str) -> int:

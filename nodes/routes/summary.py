@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 
 from ...wan_core.checkpoint import read_header
 from ...wan_core.errors import WanTrainerError
-from ...wan_core.files import is_locked
+from ...wan_core.files import confine, file_identity, is_locked
 from ...wan_core.metrics import MetricsTail, eval_losses, read_tail
 from ...wan_core.run import RunConfig, RunStatus, read_run, read_status
 from ...wan_core.train import SaveStore
@@ -96,11 +97,18 @@ def _variant(directory: Path, config: RunConfig, live: LiveRun | None) -> str:
         return live.variant
     for step in reversed(SaveStore(directory).steps()):
         try:
-            file = directory / "saves" / f"step-{step:06d}" / "lora.safetensors"
-            return str(read_header(file).metadata.get("wan_trainer.variant", ""))
+            return _variant_of_lora(
+                file_identity(confine(directory, f"saves/step-{step:06d}/lora.safetensors", "LoRA"))
+            )
         except (WanTrainerError, OSError):
             continue
     return ""
+
+
+@functools.lru_cache(maxsize=512)
+def _variant_of_lora(identity: tuple[str, int, int, int]) -> str:
+    """By path, size, time and inode: a list of many runs reads each header once."""
+    return str(read_header(Path(identity[0])).metadata.get("wan_trainer.variant", ""))
 
 
 def _memory(config: RunConfig, tail: MetricsTail) -> Data:

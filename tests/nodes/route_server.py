@@ -25,8 +25,22 @@ from wan_core.metrics import JsonlSink
 from wan_core.run import DataConfig, RunConfig, RunStatus, write_status
 from wan_core.train import SaveStore, TrainConfig
 
-__all__ = ["CHANGE", "CLIP", "Answer", "RouteServer", "loose", "our_module", "serve", "step_done", "write_run"]
+__all__ = [
+    "CANARY",
+    "CHANGE",
+    "CLIP",
+    "Answer",
+    "RouteServer",
+    "Worker",
+    "assert_safe",
+    "loose",
+    "our_module",
+    "serve",
+    "step_done",
+    "write_run",
+]
 
+CANARY = b"the canary sings"
 CLIP = bytes(range(256)) * 40
 CHANGE = {"Content-Type": "application/json", "X-Wan-Trainer": "1"}
 
@@ -83,6 +97,18 @@ class RouteServer:
         """As our own page posts."""
         given = {**CHANGE, **{k.replace("_", "-"): v for k, v in headers.items()}}
         return self.ask("POST", f"/wan_trainer{path}", given, json.dumps(data or {}).encode())
+
+
+class Worker:
+    """A worker that only listens: the commands it was sent, and the reasons that came with them."""
+
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+        self.reasons: list[str] = []
+
+    def send(self, command: str, **values: str) -> None:
+        self.heard.append(command)
+        self.reasons += values.values()
 
 
 @contextlib.contextmanager
@@ -168,3 +194,10 @@ def _samples(directory: Path, sink: JsonlSink) -> None:
 def loose(folder: Path) -> dict[str, bytes]:
     """Every file below a folder."""
     return {str(f.relative_to(folder)): f.read_bytes() for f in sorted(folder.rglob("*")) if f.is_file()}
+
+
+def assert_safe(answer: Answer) -> None:
+    """Never an error of ours, a sniffed type or a stored answer."""
+    assert answer.status < 500
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert answer.headers["cache-control"] == "no-store"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from route_server import CLIP, RouteServer, loose, our_module, serve, step_done, write_run
+from route_server import CLIP, RouteServer, Worker, loose, our_module, serve, step_done, write_run
 
 from wan_core.events import Evaluated
 from wan_core.files import atomic_write_json, locked
@@ -28,14 +28,6 @@ def routes(pack_nodes: dict[str, Any], tmp_path: Path) -> Iterator[RouteServer]:
         (loras / f"{name}.safetensors").write_bytes(b"")
     with serve(pack_nodes, tmp_path / "output" / "wan_trainer", loras) as server:
         yield server
-
-
-class Worker:
-    def __init__(self) -> None:
-        self.heard: list[dict[str, str]] = []
-
-    def send(self, command: str, **values: str) -> None:
-        self.heard.append({"command": command, **values})
 
 
 def live_run(pack_nodes: dict[str, Any], name: str = "cat", **settings: Any) -> Any:
@@ -100,6 +92,18 @@ def test_the_detail_has_everything_a_reloaded_page_draws(routes: RouteServer) ->
     for sample in run["samples"]:
         answer = routes.ask("GET", sample["url"])
         assert (answer.status, answer.headers["content-type"], answer.body) == (200, "video/mp4", CLIP)
+
+
+def test_a_variant_nobody_named_is_told_by_the_node_or_by_the_saved_lora(
+    routes: RouteServer, pack_nodes: dict[str, Any]
+) -> None:
+    file = routes.runs / "cat" / "run.json"
+    data = json.loads(file.read_text())
+    data["model"]["variant"] = "auto"
+    atomic_write_json(file, data)
+    assert routes.get("/runs/cat").data["variant"] == "2.1-T2V-1.3B"
+    with routes.live.entered(live_run(pack_nodes, variant="2.2-TI2V-5B")):
+        assert routes.get("/runs/cat").data["variant"] == "2.2-TI2V-5B"
 
 
 def test_a_second_client_and_a_restarted_server_see_the_same(routes: RouteServer, pack_nodes: dict[str, Any]) -> None:
@@ -203,8 +207,8 @@ def test_buttons_reach_the_worker_of_that_run(routes: RouteServer, pack_nodes: d
             assert [routes.post(f"/runs/cat/{button}").status for button in ("sample", "stop")] == [202, 202]
             assert [routes.post(f"/runs/dog/{button}").status for button in ("save", "sample", "stop")] == [409] * 3
             shown = routes.get("/runs").data["runs"][0]
-    assert [heard["command"] for heard in worker.heard] == ["save", "sample", "stop"]
-    assert worker.heard[2]["reason"] == "Stop and keep was pressed"
+    assert worker.heard == ["save", "sample", "stop"]
+    assert worker.reasons == ["Stop and keep was pressed"]
     assert run.stop_pressed
     assert (shown["id"], shown["live"], shown["state"]) == ("cat", True, "running")
     assert (shown["node"], shown["prompt_id"]) == ("12:3", "p1")

@@ -8,19 +8,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from route_server import our_module, write_run
+from route_server import Worker, our_module, write_run
 
 from wan_core.run import QUEUE_DONE, RunStatus, write_status
 
 pytestmark = pytest.mark.comfy
-
-
-class Worker:
-    def __init__(self) -> None:
-        self.heard: list[str] = []
-
-    def send(self, command: str, **_: str) -> None:
-        self.heard.append(command)
 
 
 @pytest.fixture

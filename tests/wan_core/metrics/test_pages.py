@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -175,18 +176,7 @@ def test_a_reader_beside_a_writer_gets_every_record_once_and_in_order(path: Path
 
     def write() -> None:
         for step in range(1500):
-            sink(
-                StepDone(
-                    step=step,
-                    steps=1500,
-                    loss=0.1,
-                    lr=0.1,
-                    grad_norm=1.0,
-                    seconds=0.1,
-                    expert="auto",
-                    timestep_mean=1.0,
-                )
-            )
+            sink(replace(done, step=step))
 
     writer = threading.Thread(target=write)
     writer.start()

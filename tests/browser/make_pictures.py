@@ -192,7 +192,7 @@ def test_the_panel(bare: Any, smoke: dict[str, Any]) -> None:
 
 def test_the_tab_of_runs(bare: Any, smoke: dict[str, Any]) -> None:
     made_up_runs(bare.server.base).serve(bare.page)
-    bare.page.set_viewport_size({"width": 1100, "height": 900})
+    bare.page.set_viewport_size({"width": 1800, "height": 1000})
     bare.page.locator(".wan-trainer-runs-tab-button").first.click()
     for run in ("my_lora", "my_lora_002", "smoke_test"):
         bare.page.get_by_label(f"Compare {run}", exact=True).check()

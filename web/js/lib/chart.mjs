@@ -18,7 +18,7 @@ import { halfLife, smooth } from "./series.mjs";
  */
 
 const LEFT = 46;
-const RIGHT = 10;
+const RIGHT = 16;
 const TOP = 8;
 const BOTTOM = 20;
 const HISTOGRAM = 44;

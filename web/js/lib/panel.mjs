@@ -121,8 +121,9 @@ export class Panel {
    * Show a run, from its files.
    * @param {string | null} run
    * @param {boolean} live whether a node of this server trains it now
+   * @param {boolean} begun whether it has files yet
    */
-  bind(run, live = false) {
+  bind(run, live = false, begun = true) {
     if (this.run !== run) {
       this.run = run;
       this.history.clear();
@@ -131,7 +132,8 @@ export class Panel {
       this.player.update([], []);
     }
     this.live = live;
-    this.refresh();
+    if (begun) this.refresh();
+    this.frames.ask(this.draw);
   }
 
   /** Read what is new, the summary too. */
@@ -144,7 +146,9 @@ export class Panel {
   /** @param {Status} status */
   onStatus(status) {
     const ended = ["done", "stopped", "failed"].includes(status.state ?? "");
-    if (status.run && status.run !== this.run) this.bind(status.run, !ended);
+    // A new run is named before its folder is made.
+    const begun = status.state !== "start" || status.metrics_lines !== 0;
+    if (status.run && status.run !== this.run) this.bind(status.run, !ended, begun);
     if (status.run) this.live = !ended;
     this.enter(ended ? null : chipOf(status.stage));
     const news = [status.state, status.saved_step, status.sample, status.stage].join();
@@ -153,6 +157,7 @@ export class Panel {
     this.write(status.text);
     if (
       this.run &&
+      begun &&
       (this.detailDue === 0 ||
         (status.metrics_lines ?? Infinity) > this.history.lines ||
         this.now() >= this.detailDue)

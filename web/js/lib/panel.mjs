@@ -9,6 +9,7 @@ import { chartText, expertName, facts, memoryBars, stateText } from "./facts.mjs
 import { clock } from "./format.mjs";
 import { RunHistory } from "./history.mjs";
 import { Follower } from "./pacing.mjs";
+import { chip, memoryBar, number } from "./panel_parts.mjs";
 import { Player } from "./player.mjs";
 import { Plot } from "./plot.mjs";
 import { samplePath } from "./routes.mjs";
@@ -327,53 +328,6 @@ function natural(place) {
   const shown = [...place.children].map((child) => /** @type {HTMLElement} */ (child).offsetHeight);
   const rows = shown.filter((height) => height > 1);
   return rows.reduce((sum, height) => sum + height + GAP, -GAP);
-}
-
-/** @param {string} name */
-function chip(name) {
-  const time = element("span", { class: "wan-time" });
-  return {
-    time,
-    element: element("li", { class: "wan-chip", "data-state": "ahead" }, `${name} `, time),
-  };
-}
-
-/** @param {import("./facts.mjs").Fact} fact */
-function number({ name, title, value }) {
-  return element("div", { title }, element("dt", {}, name), element("dd", {}, value));
-}
-
-/** @param {import("./facts.mjs").MemoryBar} bar */
-function memoryBar({ device, text, now, peak, predicted }) {
-  const fillOf = (/** @type {number | null} */ share, /** @type {string} */ kind) => {
-    if (share === null) return null;
-    const part = element("span", { class: kind });
-    part.style.setProperty("--wan-share", `${(share * 100).toFixed(1)}%`);
-    return part;
-  };
-  const shown = now ?? peak ?? 0;
-  const meter = element(
-    "div",
-    {
-      class: "wan-meter",
-      role: "meter",
-      "aria-label": `Memory of ${device}`,
-      "aria-valuemin": 0,
-      "aria-valuemax": 100,
-      "aria-valuenow": Math.round(shown * 100),
-      "aria-valuetext": text,
-    },
-    fillOf(peak, "wan-peak"),
-    fillOf(now, "wan-now"),
-    fillOf(predicted, "wan-predicted"),
-  );
-  return element(
-    "div",
-    { class: "wan-device" },
-    element("span", {}, device),
-    meter,
-    element("span", {}, text),
-  );
 }
 
 /** @param {unknown} error */

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import logging
 from collections.abc import Callable
@@ -21,6 +22,7 @@ from ..wan_core.video import VideoProcess
 from . import folders
 from .codecs import ComfyVae
 from .interrupts import CancelButton
+from .live_runs import LIVE, LiveRun
 from .progress import NodeProgress
 from .worker import Ending, Worker, engine_command
 
@@ -37,11 +39,19 @@ def run_engine(
     button: CancelButton,
     decoder: PreviewDecoder | None,
     on_event: Callable[[Event], None],
+    live: LiveRun | None = None,
 ) -> Ending:
-    """Run `command` on a run directory to its end. Returns for done, stopped, cancelled; else raises one sentence."""
+    """Run `command` on a run directory to its end. Returns for done, stopped, cancelled; else raises one sentence.
+
+    Buttons pressed on `live` steer the worker.
+    """
     free_comfyui_memory()
     arguments = [command, str(directory), "--controlled", "--roots", str(folders.roots_file()), *options]
-    with Worker(engine_command(*arguments), directory, directory / "log.txt") as worker:
+    with (
+        LIVE.used(directory.name),
+        Worker(engine_command(*arguments), directory, directory / "log.txt") as worker,
+        live.listening(worker) if live is not None else contextlib.nullcontext(),
+    ):
 
         def handle(event: Event) -> None:
             progress.on_event(event)

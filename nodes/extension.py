@@ -9,6 +9,7 @@ from .cache_latents import CacheLatents
 from .fp8_quantize import Fp8Quantize
 from .load_wan_model import LoadWanModel
 from .precision_audit import PrecisionAudit
+from .routes import register_routes
 from .split_across_gpus import SplitAcrossGPUs
 from .train_lora import TrainLoRA
 from .validate_video import ValidateVideo
@@ -51,4 +52,5 @@ class WanTrainerExtension(ComfyExtension):
     """What ComfyUI asks for the nodes of this pack."""
 
     async def get_node_list(self) -> list[type[io.ComfyNode]]:
+        register_routes()  # here, because ComfyUI 0.3.75 calls no on_load; a second call adds nothing
         return NODES

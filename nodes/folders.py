@@ -21,6 +21,7 @@ __all__ = [
     "roots",
     "roots_file",
     "runs_folder",
+    "user_hosts_file",
     "user_roots_file",
 ]
 
@@ -76,6 +77,11 @@ def roots_file() -> Path:
 def user_roots_file() -> Path:
     """The list of further dataset folders. Only a person edits it; the pack only reads it."""
     return Path(folder_paths.get_user_directory()) / "wan_trainer" / "roots.json"
+
+
+def user_hosts_file() -> Path:
+    """Names under which browsers may reach this server (rule S10). Only a person edits it; the pack only reads it."""
+    return Path(folder_paths.get_user_directory()) / "wan_trainer" / "hosts.json"
 
 
 def file_names(kind: str) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
+from collections.abc import Callable
 from typing import Any
 
 import comfy.utils
@@ -42,13 +43,22 @@ _log = logging.getLogger(__name__)
 class NodeProgress:
     """What one node shows while it works. Updates are throttled: ComfyUI sends each of them with all started nodes."""
 
-    def __init__(self, node_id: str, button: CancelButton | None = None, *, pictures: bool = True) -> None:
+    def __init__(
+        self,
+        node_id: str,
+        button: CancelButton | None = None,
+        *,
+        pictures: bool = True,
+        facts: Callable[[], dict[str, Any]] = dict,
+    ) -> None:
         """With a `button`, a press of Cancel noticed here is kept for it; without one ComfyUI's interrupt is raised.
 
-        `pictures` sends preview pictures with the bar; a node whose output is the clip itself does without.
+        `pictures` sends preview pictures with the bar; a node whose output is the clip itself does without. `facts` is
+        asked whenever a status is sent, and goes with it.
         """
         self._node_id = node_id
         self._pictures = pictures
+        self._facts = facts
         self._button = button
         self._bar: Any = None
         self._total = 0
@@ -81,7 +91,7 @@ class NodeProgress:
         moment = time.monotonic()
         if now or moment - self._last_status >= _MIN_INTERVAL_S:
             self._last_status = moment
-            _server().send_sync(STATUS_EVENT, dict(self._status))
+            _server().send_sync(STATUS_EVENT, {**self._status, **self._facts()})
 
     def on_event(self, event: Event) -> None:
         """Show an event of the engine."""

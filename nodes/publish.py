@@ -8,10 +8,10 @@ from pathlib import Path
 from ..wan_core.errors import ExportError
 from ..wan_core.export import publish_file
 from ..wan_core.files import FileError, confine
-from ..wan_core.train import SavedStep
+from ..wan_core.train import SavedStep, SaveStore
 from . import folders
 
-__all__ = ["listed_name", "publish"]
+__all__ = ["listed_name", "listed_names", "publish"]
 
 
 def publish(directory: Path, saved: SavedStep) -> str:
@@ -32,3 +32,11 @@ def publish(directory: Path, saved: SavedStep) -> str:
 def listed_name(run: str) -> str:
     """The newest LoRA of a run, spelled exactly as loader lists spell it."""
     return os.path.join("wan_trainer", f"{run}.safetensors")
+
+
+def listed_names(directory: Path, folder: Path) -> list[str]:
+    """The LoRAs of a run that are in `folder`, as loader lists spell them: its newest, then one per saved step."""
+    run = directory.name
+    wanted = [run, *(f"{run}_{step:06d}" for step in reversed(SaveStore(directory).steps()))]
+    there = set(os.listdir(folder)) if folder.is_dir() else set[str]()
+    return [os.path.join(folder.name, f"{name}.safetensors") for name in wanted if f"{name}.safetensors" in there]

@@ -24,7 +24,13 @@ class RunFacts:
     @property
     def losses(self) -> list[float]:
         """Training loss of every step, in order."""
-        return [r["loss"] for r in self._metrics if r.get("event") == "step" and r.get("loss") is not None]
+        return [loss for _, loss in self.step_losses]
+
+    @property
+    def step_losses(self) -> list[tuple[int, float]]:
+        """(step, training loss) in order."""
+        steps = (r for r in self._metrics if r.get("event") == "step")
+        return [(r["step"], r["loss"]) for r in steps if r.get("loss") is not None]
 
     @property
     def eval_losses(self) -> list[tuple[int, float]]:

@@ -12,7 +12,8 @@ from ..wan_core.errors import WanTrainerError
 from ..wan_core.events import CheckpointSaved, Event
 from ..wan_core.files import atomic_write_json, file_identity, safe_name
 from ..wan_core.lora import LoraConfig, check_peft
-from ..wan_core.run import DataConfig, RunConfig, RunDecision, choose_run, prepare_run, read_run, read_status
+from ..wan_core.metrics import MetricsPages
+from ..wan_core.run import DataConfig, RunConfig, RunDecision, choose_run, prepare_run
 from ..wan_core.sample import SampleConfig
 from ..wan_core.train import SavedStep, SaveStore, TrainConfig
 from . import folders
@@ -20,8 +21,10 @@ from .codecs import ComfyVae
 from .encoders import encoder_identity
 from .engine import PreviewDecoder, run_engine
 from .interrupts import CancelButton, InterruptProcessingException
+from .live_runs import LIVE, LiveRun
 from .progress import NodeProgress, current_prompt_id
 from .publish import listed_name, publish
+from .run_report import run_report
 from .runs import RunFacts
 from .start_images import encode_start_images
 from .types import (
@@ -202,8 +205,10 @@ class _Job:
         self._hidden, self._model, self._cache = hidden, model, cache
         self._decision, self.directory = decision, decision.directory
         self._store = SaveStore(self.directory)
+        self._stop_pressed = False
         self._button = CancelButton()
-        self._progress = NodeProgress(hidden.unique_id, self._button)
+        lines = MetricsPages(self.directory / "metrics.jsonl")
+        self._progress = NodeProgress(hidden.unique_id, self._button, facts=lambda: {"metrics_lines": lines.count()})
         self._progress.say(decision.note, now=True, run=self.directory.name, state=decision.action)
         _log.info("%s", decision.note)
 
@@ -213,18 +218,30 @@ class _Job:
         self._write_workflow()
         decoder = PreviewDecoder(codec, self.directory, self._model.variant.fps) if codec is not None else None
         options = ["--max-steps", str(steps_this_queue)] if steps_this_queue else []
-        ending = run_engine(
-            "train",
-            self.directory,
-            *options,
-            progress=self._progress,
-            button=self._button,
-            decoder=decoder,
-            on_event=self._on_event,
-        )
+        with LIVE.entered(self._live(codec is not None)) as live:
+            ending = run_engine(
+                "train",
+                self.directory,
+                *options,
+                progress=self._progress,
+                button=self._button,
+                decoder=decoder,
+                on_event=self._on_event,
+                live=live,
+            )
+        self._stop_pressed = live.stop_pressed
         if ending.cancelled:
             self._publish_latest()
             raise InterruptProcessingException()
+
+    def _live(self, can_preview: bool) -> LiveRun:
+        return LiveRun(
+            run=self.directory.name,
+            node=self._hidden.unique_id,
+            prompt_id=current_prompt_id(),
+            variant=self._model.variant.name,
+            can_preview=can_preview,
+        )
 
     def outputs(self) -> io.NodeOutput:
         """Everything from disk: the same after training, after a restart, and when there was nothing to do."""
@@ -234,27 +251,14 @@ class _Job:
         name = listed_name(self.directory.name) if saved is not None else ""
         run = RunHandle(self.directory, step, self._model.variant.fps)
         lora = _read_lora(saved) if saved is not None and self._is_linked(LORA_OUTPUT) else None
-        return io.NodeOutput(run, lora, {"loss": facts.losses}, step, name, ui=self._ui(facts, step, name))
+        return io.NodeOutput(run, lora, {"loss": facts.losses}, step, name, ui=self._ui(facts, step))
 
-    def _ui(self, facts: RunFacts, step: int, lora_name: str) -> dict[str, Any]:
-        status, evaluated, samples = read_status(self.directory), facts.eval_losses, facts.samples()
-        summary = {
-            "run": self.directory.name,
-            "directory": self.directory.name,
-            "status": status.state,
-            "reason": status.reason,
-            "note": self._decision.note,
-            "step": step,
-            "steps": read_run(self.directory).train.steps,
-            "lora_name": lora_name,
-            "eval_loss_first": evaluated[0][1] if evaluated else None,
-            "eval_loss_last": evaluated[-1][1] if evaluated else None,
-            "seconds_per_step": facts.seconds_per_step,
-            "cache": self._cache_counts(),
-            "samples": samples,
-        }
-        self._progress.say(f"{status.state}: step {step} of {summary['steps']}", now=True, state=status.state)
-        return {"wan_run": [summary], "images": samples[-1:], "animated": [True]}
+    def _ui(self, facts: RunFacts, step: int) -> dict[str, Any]:
+        loras, note = folders.publish_folder(), self._decision.note
+        report = run_report(self.directory, facts, step, loras, note=note, stop_pressed=self._stop_pressed)
+        status, samples = report["status"], report["samples"]
+        self._progress.say(f"{status}: step {step} of {report['steps']}", now=True, state=status)
+        return {"wan_run": [{**report, "cache": self._cache_counts()}], "images": samples[-1:], "animated": [True]}
 
     def _cache_counts(self) -> dict[str, int]:
         """What CacheLatents did for this queue; ComfyUI keeps outputs, so an older answer means all was reused."""

@@ -209,10 +209,10 @@ class ComfyServer:
         """GET; JSON parsed when it is JSON, else bytes."""
         return self._open(urllib.request.Request(self.url + path), timeout)
 
-    def post(self, path: str, data: Any = None, timeout: float = 30) -> Any:
+    def post(self, path: str, data: Any = None, timeout: float = 30, headers: dict[str, str] | None = None) -> Any:
         """POST `data` as JSON. An error status raises urllib.error.HTTPError."""
         body = json.dumps({} if data is None else data).encode()
-        request = urllib.request.Request(self.url + path, body, {"Content-Type": "application/json"})
+        request = urllib.request.Request(self.url + path, body, {"Content-Type": "application/json", **(headers or {})})
         return self._open(request, timeout)
 
     def view(self, file: dict[str, str]) -> bytes:

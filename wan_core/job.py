@@ -27,7 +27,7 @@ from .load import inspect_model, materialize
 from .lora import LoraWeights, set_strength
 from .metrics import JsonlSink
 from .model import WanTransformer
-from .run import RunConfig, RunStatus, read_run, write_status
+from .run import QUEUE_DONE, RunConfig, RunStatus, read_run, write_status
 from .sample import SampleConfig
 from .train import (
     Group,
@@ -159,7 +159,7 @@ class _Session:
             raise _out_of_memory(error) from error
         self._save()
         if goal < total:
-            return self._finish("stopped", goal, f"{max_steps} steps of this queue are done")
+            return self._finish("stopped", goal, f"{max_steps} {QUEUE_DONE}")
         return self._finish("done", goal)
 
     def _load(self) -> None:

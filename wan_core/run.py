@@ -25,6 +25,7 @@ from .sample import SampleConfig
 from .train import SaveStore, TrainConfig
 
 __all__ = [
+    "QUEUE_DONE",
     "RUN_VERSION",
     "DataConfig",
     "RunConfig",
@@ -45,6 +46,8 @@ _TRAIN_FROM_THE_START = (
     *("discrete_flow_shift", "sigmoid_scale", "caption_dropout", "expert", "seed"),
 )
 """settings that are in every job's identity; later ones only where they differ from their default"""
+QUEUE_DONE = "steps of this queue are done"
+"""how the reason ends when a run stopped because it was asked for so many steps and no more"""
 _LONGEST_NAME = 95
 """leaves room for a suffix such as _002 and a step such as _000250 in published names"""
 

@@ -22,6 +22,7 @@ from environment import CACHE, OTHER_FRONTEND, ROOT, find_chromium
 from world import CLIP
 
 READY = "() => window.app?.extensionManager && (window.app.graph || window.app.rootGraph) && window.app.vueAppReady"
+PATIENCE_MS = 120_000  # on a machine that does other things too
 # 404s of unset user files and answers blocked by the page's own policy are the frontend's, not ours.
 NOISE = re.compile(
     r"user\.css|comfy\.templates\.json|/settings/|api\.comfy\.org|Content Security Policy|favicon",
@@ -53,8 +54,12 @@ class Canvas:
 
     def open(self) -> Canvas:
         """Load the page and wait until the app and all extensions are set up."""
-        self.page.goto(self.server.url, wait_until="domcontentloaded")
-        self.page.wait_for_function(READY, timeout=60_000)
+        self.page.goto(self.server.url, wait_until="domcontentloaded", timeout=PATIENCE_MS)
+        return self.wait_until_ready()
+
+    def wait_until_ready(self) -> Canvas:
+        """The app and all extensions are set up, after a reload too."""
+        self.page.wait_for_function(READY, timeout=PATIENCE_MS)
         return self
 
     def script(self, code: str, argument: Any = None) -> Any:
@@ -139,6 +144,20 @@ class Canvas:
             }"""
         )
         self.page.wait_for_timeout(700)
+
+    def focus(self, node_type: str) -> None:
+        """Bring the lower end of the first node of a type into view, at full size."""
+        self.script(
+            """type => {
+              const view = window.app.canvas, node = window.app.graph._nodes.find(n => n.type === type);
+              view.ds.scale = 1;
+              view.ds.offset[0] = 500 - node.pos[0];
+              view.ds.offset[1] = view.canvas.clientHeight - 60 - (node.pos[1] + node.size[1]);
+              view.setDirty(true, true);
+            }""",
+            node_type,
+        )
+        self.page.wait_for_timeout(400)
 
     def to_prompt(self) -> dict[str, Any]:
         """The canvas as the queue would get it (API format)."""

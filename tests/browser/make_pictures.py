@@ -2,12 +2,14 @@
 
     OMP_NUM_THREADS=2 .venv/bin/python -m pytest tests/browser/make_pictures.py
 
-workflows/NAME.jpg are the thumbnails of the template browser; docs/images/canvas.png is the smoke graph after a run.
+workflows/NAME.jpg are the thumbnails of the template browser; docs/images/canvas.png is the smoke graph after a run;
+docs/images/panel*.png and runs_tab.png show the panel and the sidebar tab on made-up runs of 1,500 steps.
 """
 
 from __future__ import annotations
 
 import io
+import time
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from shapeworld.concept import load_concept
 from shapeworld.learning import CONCEPTS, DEFAULT_CONCEPT, draw_dataset, fill_models
 
 from tests.browser.conftest import tiny_canvas
+from tests.browser.runs_on_page import Runs, whole_run
 
 pytestmark = pytest.mark.browser
 
@@ -113,3 +116,86 @@ def test_the_canvas_after_a_run(bare: Any, workflows: dict[str, Any]) -> None:
     whole.thumbnail((1600, 1600), Image.Resampling.LANCZOS)
     whole.quantize(256, dither=Image.Dither.NONE).save(file, optimize=True)
     assert file.stat().st_size <= 400_000
+
+
+# Seconds apart, as the messages of a run that was watched from its start.
+WATCHED = (("load", "loading weights", 3), ("train", "step 1120/1500   loss", 0))
+
+
+def made_up_runs(base: Path) -> Runs:
+    """A run that trains in node 7, and two that ended; their clips are drawn ones."""
+    folder, _ = draw_dataset(base, load_concept(CONCEPTS / f"{DEFAULT_CONCEPT}.json"), Recipe(prior_clips=0))
+    runs = Runs(sorted((base / "input" / folder).glob("*.mp4"))[0])
+    now = time.time()
+    runs.add("my_lora", whole_run(1500, 1500, 250), state="done", updated=now - 90_000)
+    runs.add("my_lora_002", whole_run(430, 900, 100), reason="Stop and keep was pressed", updated=now - 7_500)
+    runs.add("smoke_test", whole_run(1120, 1500, 250), live=True, state="running", node="7", updated=now)
+    return runs
+
+
+def show_run(canvas: Any, smoke: dict[str, Any], palette: str, vue: bool) -> None:
+    """The smoke graph with a run in its panel."""
+    canvas.server.setting("Comfy.ColorPalette", palette)
+    canvas.vue_nodes(vue)
+    canvas.load(smoke)
+    canvas.page.wait_for_timeout(2000)
+    for stage, text, seconds in WATCHED:
+        detail = {"node": "7", "run": "smoke_test", "stage": stage, "text": text, "metrics_lines": 9999}
+        canvas.script("d => window.app.api.dispatchEvent(new CustomEvent('wan_trainer.status', {detail: d}))", detail)
+        canvas.page.wait_for_timeout(seconds * 1000)
+
+
+def panel_picture(canvas: Any, width: int, height: int) -> Image.Image:
+    """Train Wan LoRA at that size, cut out of the page at full size."""
+    canvas.script(
+        """size => {
+          const node = window.app.graph._nodes.find(n => n.type === "TrainLoRA"), view = window.app.canvas;
+          node.setSize(size);
+          view.ds.scale = 1;
+          [view.ds.offset[0], view.ds.offset[1]] = [600 - node.pos[0], 120 - node.pos[1]];
+          view.setDirty(true, true);
+        }""",
+        [width, height],
+    )
+    canvas.page.wait_for_timeout(4000)
+    box = canvas.page.locator(".wan-panel").bounding_box()
+    clip = {"x": box["x"] - 6, "y": box["y"] - 6, "width": box["width"] + 12, "height": box["height"] + 12}
+    with Image.open(io.BytesIO(canvas.page.screenshot(clip=clip))) as shot:
+        return shot.convert("RGB")
+
+
+def save(pictures: list[Image.Image], name: str) -> None:
+    """Beside each other, as a small PNG."""
+    gap = 16
+    wide = sum(one.width for one in pictures) + gap * (len(pictures) - 1)
+    out = Image.new("RGB", (wide, max(one.height for one in pictures)), (24, 24, 24))
+    left = 0
+    for one in pictures:
+        out.paste(one, (left, 0))
+        left += one.width + gap
+    file = ROOT / "docs" / "images" / name
+    out.quantize(256, dither=Image.Dither.NONE).save(file, optimize=True)
+    assert file.stat().st_size <= 400_000
+
+
+def test_the_panel(bare: Any, smoke: dict[str, Any]) -> None:
+    made_up_runs(bare.server.base).serve(bare.page)
+    try:
+        show_run(bare, smoke, "dark", vue=False)
+        save([panel_picture(bare, 900, 500)], "panel_wide.png")
+        sizes = [panel_picture(bare, 320, 500), panel_picture(bare, 440, 500)]
+        show_run(bare, smoke, "light", vue=True)
+        save([*sizes, panel_picture(bare, 440, 500)], "panel.png")
+    finally:
+        bare.server.setting("Comfy.ColorPalette", "dark")
+
+
+def test_the_tab_of_runs(bare: Any, smoke: dict[str, Any]) -> None:
+    made_up_runs(bare.server.base).serve(bare.page)
+    bare.page.set_viewport_size({"width": 1800, "height": 1000})
+    bare.page.locator(".wan-trainer-runs-tab-button").first.click()
+    for run in ("my_lora", "my_lora_002", "smoke_test"):
+        bare.page.get_by_label(f"Compare {run}", exact=True).check()
+    bare.page.wait_for_timeout(2500)
+    with Image.open(io.BytesIO(bare.page.locator(".wan-runs").screenshot())) as shot:
+        save([shot.convert("RGB")], "runs_tab.png")

@@ -41,7 +41,10 @@ def test_queueing_again_trains_nothing_even_after_another_graph_and_a_restart(
     at_once = run_of(comfy, comfy.run(training_graph("again")))
     comfy.run(sampling_graph())
     after_another = run_of(comfy, comfy.run(training_graph("again")))
+    paths = ("", "/again", "/again/metrics", "/again/workflow")
+    told = [comfy.get(f"/wan_trainer/runs{path}") for path in paths]
     comfy.restart()
+    assert [comfy.get(f"/wan_trainer/runs{path}") for path in paths] == told
     after_restart = run_of(comfy, comfy.run(training_graph("again")))
 
     assert steps_trained(comfy, "again") == 4

@@ -31,6 +31,7 @@ from wan_core.files import (
     atomic_write_bytes,
     confine,
     digest_file,
+    is_locked,
     locked,
     open_regular,
     read_json,
@@ -261,6 +262,29 @@ def test_a_lock_is_held_by_one_and_gone_with_its_process(tmp_path: Path) -> None
     assert forked(take_and_die) == 137
     with locked(path, "busy"), pytest.raises(FileError, match="busy"), locked(path, "busy"):
         pass
+
+
+def test_who_only_looks_at_a_lock_makes_no_file_and_takes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / ".lock"
+    assert not is_locked(path)
+    assert not path.exists()
+    with locked(path, "busy"):
+        assert is_locked(path)
+    assert not is_locked(path)
+    assert path.read_bytes() == b""
+    with locked(path, "busy"):
+        pass
+
+
+def test_who_locks_waits_for_who_only_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page that asks where a run stands, in the moment its worker starts, must not keep it from starting."""
+    path = tmp_path / ".lock"
+    looking = open(path, "ab")  # noqa: SIM115  closed while `locked` waits
+    files._lock(looking)
+    monkeypatch.setattr(files.time, "sleep", lambda _s: looking.close())
+    with locked(path, "busy"):
+        assert looking.closed
+        assert is_locked(path)
 
 
 @pytest.mark.parametrize("reference", ["models:../x", "models:a/../../x", "models:/etc/passwd"])

@@ -1,31 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import {
-  clipOutput,
-  findNode,
-  outputText,
-  SaveWatch,
-  summaryText,
-} from "../../web/js/lib/status.mjs";
-
-const graph = (nodes) => ({ getNodeById: (id) => nodes[id] ?? null });
-
-test("a node is found by its id, and inside subgraphs by its path", () => {
-  const inner = { name: "inner" };
-  const middle = { subgraph: graph({ 1: inner }) };
-  const root = graph({ 3: middle });
-  assert.equal(findNode(root, 3), middle);
-  assert.equal(findNode(root, "3:1"), inner);
-});
-
-test("an id that names nothing finds nothing", () => {
-  const root = graph({ 3: {} });
-  assert.equal(findNode(root, "4"), null);
-  assert.equal(findNode(root, "3:1"), null);
-  assert.equal(findNode(root, "3:1:2"), null);
-  assert.equal(findNode(undefined, "3"), null);
-});
+import { outputText, SaveWatch, summaryText } from "../../web/js/lib/status.mjs";
 
 test("a finished run is summed up with its loss and the name loaders list", () => {
   const run = {
@@ -78,17 +54,4 @@ test("an output says how its run ended, how many clips there are, or nothing", (
   assert.equal(outputText("ValidateVideo", { images: [{}] }), "done: 1 clip");
   assert.equal(outputText("WanVideoDataset", { images: [{}] }), "");
   assert.equal(outputText("TrainLoRA", null), "");
-});
-
-test("a preview of a run is found where the server keeps it", () => {
-  assert.deepEqual(clipOutput("my_lora", "samples/step-000250_p0.mp4"), {
-    images: [
-      {
-        filename: "step-000250_p0.mp4",
-        subfolder: "wan_trainer/my_lora/samples",
-        type: "output",
-      },
-    ],
-    animated: [true],
-  });
 });

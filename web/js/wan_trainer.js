@@ -1,19 +1,25 @@
 // @ts-check
 /**
- * The one file ComfyUI's page loads: a status line in the nodes that work for long, and loader lists that know a LoRA
- * as soon as it is saved. It only draws what `wan_trainer.status` messages and the outputs of nodes say.
+ * The one file ComfyUI's page loads: a status line in the nodes that work for long, the panel in Train Wan LoRA, the tab
+ * "Training runs", and loader lists that know a LoRA as soon as it is saved. What is drawn comes from lib/.
  */
 
 // @ts-expect-error served by ComfyUI
 import { api } from "../../../scripts/api.js";
 // @ts-expect-error served by ComfyUI
 import { app } from "../../../scripts/app.js";
-import { clipOutput, findNode, outputText, SaveWatch } from "./lib/status.mjs";
+import { element } from "./lib/dom.mjs";
+import { findNode } from "./lib/graph.mjs";
+import { Frames } from "./lib/pacing.mjs";
+import { Routes } from "./lib/routes.mjs";
+import { RunsTab } from "./lib/runs_tab.mjs";
+import { outputText, SaveWatch } from "./lib/status.mjs";
+import { addWidget, TrainerNodes } from "./lib/trainer_nodes.mjs";
 
 const STATUS_EVENT = "wan_trainer.status";
-const STATUS_NODES = ["CacheLatents", "TrainLoRA", "ValidateVideo"];
-const VIDEO_NODES = ["TrainLoRA", "ValidateVideo"];
-const WIDGET = "wan_trainer_status";
+const TRAINER = "TrainLoRA";
+const LINE_NODES = ["CacheLatents", "ValidateVideo"];
+const VIDEO_NODES = [TRAINER, "ValidateVideo"];
 // Two lines of text, and the 10 pixels the canvas leaves above and below.
 const LINE_HEIGHT = 60;
 // The page's own colours, so that light and dark themes both read well.
@@ -23,54 +29,39 @@ const LINE_STYLE = `box-sizing: border-box; height: 100%; overflow: hidden; padd
 
 /**
  * @typedef {import("./lib/status.mjs").Status} Status
- * @typedef {{ id?: string, getNodeById: (id: number) => GraphNode | null }} Graph
- * @typedef {{ id: number, comfyClass?: string, previewMediaType?: string, graph?: Graph, subgraph?: Graph,
- *   wanTrainerStatus?: HTMLElement, wanTrainerClip?: string, addDOMWidget: Function,
- *   setDirtyCanvas?: Function }} GraphNode
+ * @typedef {import("./lib/graph.mjs").GraphNode} GraphNode
+ * @typedef {import("./lib/graph.mjs").Graph} Graph
  */
 
 const saves = new SaveWatch();
+const frames = new Frames(requestAnimationFrame.bind(window));
+const routes = new Routes((path, options) => api.fetchApi(path, options));
+const trainers = new TrainerNodes({ app, api, routes, frames, root });
 
 /** Texts that wait for the next frame: the line each belongs to, and its newest text. @type {Map<HTMLElement, string>} */
 const waiting = new Map();
 
-/**
- * The line under the widgets. Added last and never saved, so that it shifts no value of a workflow.
- * @param {GraphNode} node
- */
+const tab = new RunsTab(routes, frames, {
+  load: async (graph, name) => {
+    if (Array.isArray(graph.nodes)) await app.loadGraphData(graph, true, true, name);
+    else await app.loadApiJson(graph, name);
+  },
+  queue: () => app.queuePrompt(0, 1),
+  copy: (text) => navigator.clipboard.writeText(text),
+  seen: (runs) => trainers.onRuns(runs),
+});
+
+/** @param {GraphNode} node */
 function addStatusLine(node) {
-  const line = document.createElement("div");
-  line.className = "wan-trainer-status";
+  const line = element("div", { class: "wan-trainer-status" }, "idle");
   line.style.cssText = LINE_STYLE;
-  line.textContent = "idle";
-  const widget = node.addDOMWidget(WIDGET, WIDGET, line, {
-    serialize: false,
-    hideOnZoom: false,
-    getMinHeight: () => LINE_HEIGHT,
-    getMaxHeight: () => LINE_HEIGHT,
-    getValue: () => "",
-    setValue: () => {},
-  });
-  widget.serialize = false;
+  addWidget(node, line, { least: () => LINE_HEIGHT, most: () => LINE_HEIGHT });
   node.wanTrainerStatus = line;
 }
 
 /** @returns {Graph} */
 function root() {
   return app.rootGraph ?? app.graph;
-}
-
-/**
- * Play a preview clip in the node while the run goes on, as its output will at the end.
- * @param {Status} status
- */
-function play(status) {
-  const node = findNode(root(), status.node);
-  if (!node || !status.sample || !status.run || node.wanTrainerClip === status.sample) return;
-  node.wanTrainerClip = status.sample;
-  const place = node.graph === root() ? `${node.id}` : `${node.graph?.id}:${node.id}`;
-  app.nodeOutputs[place] = clipOutput(status.run, status.sample);
-  node.setDirtyCanvas?.(true, true);
 }
 
 /**
@@ -90,13 +81,18 @@ function dropPicture(event) {
  * @param {string} text
  */
 function show(id, text) {
-  const line = findNode(root(), id)?.wanTrainerStatus;
-  if (!line) return;
-  if (!waiting.size) requestAnimationFrame(draw);
+  const node = findNode(root(), id);
+  if (node?.wanTrainerPanel) node.wanTrainerPanel.write(text);
+  else if (node?.wanTrainerStatus) showInLine(node.wanTrainerStatus, text);
+}
+
+/** @param {HTMLElement} line @param {string} text */
+function showInLine(line, text) {
+  frames.ask(drawLines);
   waiting.set(line, text);
 }
 
-function draw() {
+function drawLines() {
   for (const [line, text] of waiting) {
     line.textContent = text;
     line.title = text;
@@ -104,24 +100,79 @@ function draw() {
   waiting.clear();
 }
 
+/** @param {Status} status */
+function onStatus(status) {
+  const panel = trainers.panelOf(status.node);
+  if (panel) panel.onStatus(status);
+  else show(status.node, status.text);
+  if (saves.isNew(status)) app.refreshComboInNodes?.();
+  if (status.run) tab.onStatus();
+}
+
+/** Sent when a node has ended, also when ComfyUI kept its output and ran nothing. @param {any} detail */
+function onExecuted(detail) {
+  const id = detail.display_node ?? detail.node;
+  const run = detail.output?.wan_run?.[0]?.run;
+  if (typeof run === "string") trainers.panelOf(id)?.bind(run);
+  const text = outputText(findNode(root(), id)?.comfyClass, detail.output);
+  if (text) show(id, text);
+}
+
+/** Colours are read from the page when something is drawn. @param {() => void} changed */
+function watchTheme(changed) {
+  const watch = { attributes: true, attributeFilter: ["class", "style", "data-theme"] };
+  for (const place of [document.documentElement, document.body]) {
+    new MutationObserver(changed).observe(place, watch);
+  }
+}
+
 app.registerExtension({
   name: "WanTrainer",
 
   setup() {
-    api.addEventListener(STATUS_EVENT, (/** @type {{ detail: Status }} */ { detail }) => {
-      show(detail.node, detail.text);
-      play(detail);
-      if (saves.isNew(detail)) app.refreshComboInNodes?.();
-    });
-    // Also sent when ComfyUI kept the output and ran nothing.
-    api.addEventListener("executed", (/** @type {{ detail: any }} */ { detail }) => {
-      const id = detail.display_node ?? detail.node;
-      const text = outputText(findNode(root(), id)?.comfyClass, detail.output);
-      if (text) show(id, text);
+    document.head.append(
+      element("link", {
+        rel: "stylesheet",
+        href: new URL("./wan_trainer.css", import.meta.url).href,
+      }),
+    );
+    api.addEventListener(STATUS_EVENT, (/** @type {{ detail: Status }} */ event) =>
+      onStatus(event.detail),
+    );
+    api.addEventListener(
+      "executed",
+      (/** @type {CustomEvent} */ event) => trainers.dropClips(event),
+      { capture: true },
+    );
+    api.addEventListener("executed", (/** @type {{ detail: any }} */ event) =>
+      onExecuted(event.detail),
+    );
+    api.addEventListener("executing", (/** @type {{ detail: any }} */ { detail }) => {
+      trainers.onExecuting(detail?.node ?? detail);
     });
     api.addEventListener("b_preview_with_metadata", dropPicture, { capture: true });
     api.addEventListener("execution_error", (/** @type {{ detail: any }} */ { detail }) => {
       show(detail.node_id, `failed: ${String(detail.exception_message).trim()}`);
+      trainers.panelOf(detail.node_id)?.refresh();
+    });
+    for (const event of ["execution_interrupted", "reconnected"]) {
+      api.addEventListener(event, () => {
+        trainers.refresh();
+        tab.refresh();
+      });
+    }
+    watchTheme(() => {
+      trainers.redraw();
+      tab.plot.ask();
+    });
+    app.extensionManager?.registerSidebarTab?.({
+      id: "wan-trainer-runs",
+      icon: "pi pi-chart-line",
+      title: "Training runs",
+      tooltip: "Training runs",
+      type: "custom",
+      render: (/** @type {HTMLElement} */ place) => tab.mount(place),
+      destroy: () => tab.unmount(),
     });
   },
 
@@ -129,6 +180,12 @@ app.registerExtension({
   nodeCreated(node) {
     const kind = node.comfyClass ?? "";
     if (VIDEO_NODES.includes(kind)) node.previewMediaType = "video";
-    if (STATUS_NODES.includes(kind)) addStatusLine(node);
+    if (LINE_NODES.includes(kind)) addStatusLine(node);
+    if (kind === TRAINER) trainers.add(node);
+  },
+
+  /** @param {GraphNode} node */
+  loadedGraphNode(node) {
+    if (trainers.loaded(node)) tab.refresh();
   },
 });

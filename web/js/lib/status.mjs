@@ -3,8 +3,8 @@
 
 /**
  * A `wan_trainer.status` message. Facts stay in later messages of the same node until they change.
- * @typedef {{ node: string, text: string, state?: string, run?: string, saved_step?: number,
- *   sample?: string }} Status
+ * @typedef {{ node: string, text: string, stage?: string, state?: string, run?: string,
+ *   saved_step?: number, sample?: string, metrics_lines?: number }} Status
  */
 
 /**
@@ -12,24 +12,6 @@
  * @typedef {{ status: string, step: number, steps: number, lora_name?: string, reason?: string,
  *   eval_loss_first?: number | null, eval_loss_last?: number | null }} RunSummary
  */
-
-/**
- * The node an id names, or null. Inside subgraphs the id is a path such as "3:1".
- * @template {{ subgraph?: { getNodeById: (id: number) => T | null } }} T
- * @param {{ getNodeById: (id: number) => T | null } | undefined} root
- * @param {string | number} id
- * @returns {T | null}
- */
-export function findNode(root, id) {
-  let graph = root;
-  /** @type {T | null} */
-  let node = null;
-  for (const part of String(id).split(":")) {
-    node = graph?.getNodeById(Number(part)) ?? null;
-    graph = node?.subgraph;
-  }
-  return node;
-}
 
 /**
  * The line under a run that ended: how far it came, what the evaluation loss did, how the LoRA is called.
@@ -57,20 +39,6 @@ export function outputText(kind, output) {
   if (output?.wan_run?.[0]) return summaryText(output.wan_run[0]);
   const clips = kind === "ValidateVideo" ? (output?.images?.length ?? 0) : 0;
   return clips ? `done: ${clips} ${clips === 1 ? "clip" : "clips"}` : "";
-}
-
-/**
- * A clip of a run as a node's output; `file` is relative to the run directory.
- * @param {string} run
- * @param {string} file
- */
-export function clipOutput(run, file) {
-  const parts = ["wan_trainer", run, ...file.split("/")];
-  const filename = parts.pop() ?? "";
-  return {
-    images: [{ filename, subfolder: parts.join("/"), type: "output" }],
-    animated: [true],
-  };
 }
 
 /** Says once per save and once per end of a run that the lists of LoRA loaders are out of date. */

@@ -1,0 +1,116 @@
+"""The runs that train in this ComfyUI now, by run id, and the buttons that steer them.
+
+Written by the thread that executes TrainLoRA, read and pressed by the routes on the server's loop. A press before the
+worker has started is kept and handed to it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Protocol
+
+__all__ = ["LIVE", "LiveRun", "LiveRuns"]
+
+BUTTONS = {"stop": "Stop and keep was pressed", "save": "", "sample": ""}
+
+
+class Listener(Protocol):
+    """A worker, as far as a button needs it."""
+
+    def send(self, command: str, **values: str) -> None: ...
+
+
+@dataclass
+class LiveRun:
+    """One run while its node executes."""
+
+    run: str
+    """run id: the name of its folder"""
+    node: str
+    """id of the TrainLoRA node, as websocket messages spell it"""
+    prompt_id: str
+    variant: str = ""
+    can_preview: bool = True
+    """False when no VAE is connected or previews are switched off: nothing could answer Preview now"""
+    stop_pressed: bool = False
+    """Stop and keep: the node returns normally, with what is saved"""
+    _worker: Listener | None = None
+    _waiting: list[str] = field(default_factory=list[str])
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def press(self, button: str) -> None:
+        """stop, save or sample. A press that was heard already changes nothing."""
+        with self._lock:
+            if button == "stop":
+                self.stop_pressed = True
+            if self._worker is not None:
+                _send(self._worker, button)
+            elif button not in self._waiting:
+                self._waiting.append(button)
+
+    @contextlib.contextmanager
+    def listening(self, worker: Listener) -> Iterator[None]:
+        """While `worker` runs, presses go to it."""
+        with self._lock:
+            self._worker, waiting = worker, self._waiting
+            self._waiting = []
+            for button in waiting:
+                _send(worker, button)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._worker = None
+
+
+class LiveRuns:
+    """At most one entry per run: its lock lets a second worker refuse."""
+
+    def __init__(self) -> None:
+        self._runs: dict[str, LiveRun] = {}
+        self._used: list[str] = []
+        self._lock = threading.Lock()
+
+    @contextlib.contextmanager
+    def entered(self, run: LiveRun) -> Iterator[LiveRun]:
+        """`run` is live inside."""
+        with self._lock:
+            self._runs[run.run] = run
+        try:
+            yield run
+        finally:
+            with self._lock:
+                self._runs.pop(run.run, None)
+
+    @contextlib.contextmanager
+    def used(self, run_id: str) -> Iterator[None]:
+        """A worker reads or writes the run inside, so nobody may delete it."""
+        with self._lock:
+            self._used.append(run_id)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._used.remove(run_id)
+
+    def is_used(self, run_id: str) -> bool:
+        """Whether the run trains here, or has clips rendered."""
+        with self._lock:
+            return run_id in self._runs or run_id in self._used
+
+    def get(self, run_id: str) -> LiveRun | None:
+        """The live run of that id."""
+        with self._lock:
+            return self._runs.get(run_id)
+
+
+LIVE = LiveRuns()
+"""of this process"""
+
+
+def _send(worker: Listener, button: str) -> None:
+    reason = BUTTONS[button]
+    worker.send(button, **({"reason": reason} if reason else {}))

@@ -1,0 +1,40 @@
+"""What the page and API clients ask about runs, and how they steer them: HTTP under /wan_trainer/.
+
+The run's folder is the only memory; a restarted server, a second client and a reloaded page see the same.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from ...wan_core.errors import WanTrainerError
+from ...wan_core.files import read_json
+from .. import folders
+from ..live_runs import LIVE
+from .handlers import RunRoutes
+
+__all__ = ["RunRoutes", "register_routes"]
+
+_MARK = "wan_trainer_routes"
+
+
+def register_routes() -> bool:
+    """Add the routes to the running ComfyUI, once; False where there is no server (tests, tools that list nodes)."""
+    module = sys.modules.get("server")
+    server = getattr(getattr(module, "PromptServer", None), "instance", None)
+    if server is None or hasattr(server, _MARK):
+        return False
+    routes = RunRoutes(folders.runs_folder, folders.publish_folder, _known_hosts, LIVE)
+    for method, path, handler in routes.table():
+        getattr(server.routes, method.lower())(path)(handler)
+    setattr(server, _MARK, routes)
+    return True
+
+
+def _known_hosts() -> list[str]:
+    """Names a person has listed for this server. No route or workflow changes the file."""
+    try:
+        listed = read_json(folders.user_hosts_file())
+    except (WanTrainerError, OSError):
+        return []
+    return [name for name in listed if isinstance(name, str)] if isinstance(listed, list) else []

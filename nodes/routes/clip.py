@@ -1,0 +1,68 @@
+"""Sending a preview clip: from an open regular file, whole or the part a player asks for."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+from typing import BinaryIO
+
+from aiohttp import web
+
+from .inside import open_file
+from .refusal import Refused
+from .samples import NO_SAMPLE, Sample
+
+__all__ = ["part_of", "send_clip"]
+
+_BLOCK_BYTES = 1 << 18
+
+
+def part_of(wanted: slice, size: int) -> range | None:
+    """The bytes a parsed Range header names in a file of `size`; None for the whole file, Refused(416) for none.
+
+    As aiohttp parses it: (None, None), (first, end), (first, None) or (-last bytes, None).
+    """
+    if wanted.start is None and wanted.stop is None:
+        return None
+    first = wanted.start or 0
+    part = range(max(0, size + first) if first < 0 else first, min(size, wanted.stop or size))
+    if not part:
+        raise Refused(416, f"The clip has {size} bytes.")
+    return part
+
+
+async def send_clip(
+    request: web.Request, directory: Path, sample: Sample, headers: dict[str, str]
+) -> web.StreamResponse:
+    """Stream a sample of the run in `directory`. A player that seeks asks for parts."""
+    try:
+        source = await asyncio.to_thread(open_file, directory, sample.parts)
+    except OSError:
+        raise Refused(404, NO_SAMPLE) from None
+    with source:
+        size = os.fstat(source.fileno()).st_size
+        try:
+            part = part_of(request.http_range, size)
+        except ValueError:
+            part = None  # not a range we know: the whole clip is the answer
+        wanted = range(size) if part is None else part
+        response = web.StreamResponse(
+            status=200 if part is None else 206, headers={**headers, "Accept-Ranges": "bytes"}
+        )
+        response.content_type, response.content_length = sample.media_type, len(wanted)
+        if part is not None:
+            response.headers["Content-Range"] = f"bytes {part.start}-{part.stop - 1}/{size}"
+        await response.prepare(request)
+        if request.method != "HEAD":
+            await _copy(source, wanted, response)
+        await response.write_eof()
+    return response
+
+
+async def _copy(source: BinaryIO, part: range, response: web.StreamResponse) -> None:
+    source.seek(part.start)
+    left = len(part)
+    while left and (block := await asyncio.to_thread(source.read, min(left, _BLOCK_BYTES))):
+        left -= len(block)
+        await response.write(block)

@@ -1,0 +1,33 @@
+"""Showing a folder in the file manager of the computer the server runs on."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+from .refusal import Refused
+
+__all__ = ["open_folder"]
+
+_NO_DESKTOP = "The computer that runs ComfyUI has no desktop to open a folder on. The run lies in output/wan_trainer."
+
+
+def open_folder(folder: Path) -> None:
+    """Open `folder`, an absolute path; Refused(409) where there is no desktop. Does not wait for the program."""
+    if sys.platform == "win32":
+        os.startfile(folder)  # an Explorer window; a folder is never run
+        return
+    command = shutil.which("open" if sys.platform == "darwin" else "xdg-open")
+    shown = sys.platform == "darwin" or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))
+    if command is None or not shown:
+        raise Refused(409, _NO_DESKTOP)
+    threading.Thread(target=_run, args=(command, folder), daemon=True, name="wan-trainer-open").start()
+
+
+def _run(command: str, folder: Path) -> None:
+    quiet = subprocess.DEVNULL
+    subprocess.run([command, str(folder)], stdin=quiet, stdout=quiet, stderr=quiet, check=False)

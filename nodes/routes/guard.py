@@ -1,0 +1,106 @@
+"""Which requests may change something (rule S10). Pure: headers in, a refusal or nothing out.
+
+A web page of a stranger can make a browser send requests to this server. It can neither send JSON nor a header of its
+own without asking first, and ComfyUI does not allow it; what remains is a page that reaches us under a name of its own
+(DNS rebinding), which the Host check refuses.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+from collections.abc import Collection, Mapping
+from typing import Any, Protocol
+from urllib.parse import urlsplit
+
+from .refusal import Refused
+
+__all__ = ["BODY_LIMIT", "HEADER", "check_change", "check_local", "read_body"]
+
+HEADER = "X-Wan-Trainer"
+BODY_LIMIT = 4096
+_PORTS = {"http": 80, "https": 443}
+_PROXY_HEADERS = ("Forwarded", "X-Forwarded-For", "X-Real-IP", "Via")
+
+
+class Headers(Protocol):
+    """What aiohttp's case-insensitive multi-dictionary offers."""
+
+    def getall(self, key: str, default: list[str]) -> list[str]: ...
+
+
+def check_change(headers: Headers, known_hosts: Collection[str] = ()) -> None:
+    """Refused(403 or 415) unless the request comes from this server's own page, or from a program that means it."""
+    host = _one(headers, "Host")
+    _check_host(host, known_hosts)
+    _check_origin(headers, host)
+    if _one(headers, HEADER) != "1":
+        raise Refused(403, f'Send the header "{HEADER}: 1" with a request that changes something.')
+    kind = _one(headers, "Content-Type").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        raise Refused(415, 'Send JSON, with the header "Content-Type: application/json".')
+
+
+def read_body(body: bytes) -> dict[str, Any]:
+    """The JSON object of a request; Refused(400) for anything else."""
+    try:
+        data = json.loads(body)
+    except (ValueError, RecursionError):
+        data = None
+    if not isinstance(data, dict):
+        raise Refused(400, "The body must be a JSON object, {} when there is nothing to say.")
+    return data
+
+
+def check_local(remote: str | None, headers: Mapping[str, str]) -> None:
+    """Refused(403) unless the request comes from this very computer, and not through a proxy on it."""
+    try:
+        address = ipaddress.ip_address(remote or "")
+    except ValueError:
+        address = ipaddress.ip_address("0.0.0.0")
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        address = address.ipv4_mapped
+    if not address.is_loopback or any(name in headers for name in _PROXY_HEADERS):
+        raise Refused(403, "A folder opens on the server's own screen, so only its own browser may ask for it.")
+
+
+def _one(headers: Headers, name: str) -> str:
+    """The value of a header; two of a kind are a trick, and count as none."""
+    values = headers.getall(name, [])
+    return values[0] if len(values) == 1 else ""
+
+
+def _check_host(host: str, known_hosts: Collection[str]) -> None:
+    name, _ = _place(host, 0)
+    if name == "localhost" or name in {known.lower() for known in known_hosts}:
+        return
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        raise Refused(
+            403,
+            f"This server does not know itself as {name[:100]!r}. Open ComfyUI by its address, or add the name to "
+            'wan_trainer/hosts.json in its user folder, for example ["gpu-box"].',
+        ) from None
+
+
+def _check_origin(headers: Headers, host: str) -> None:
+    origins = headers.getall("Origin", [])
+    for origin in origins:
+        scheme = origin.partition("://")[0].lower()
+        port = _PORTS.get(scheme)
+        same = port is not None and _place(origin.partition("://")[2], port) == _place(host, port)
+        if not same or len(origins) > 1:
+            raise Refused(403, "The request comes from a page of another site.")
+    if any(site.lower() not in ("same-origin", "none") for site in headers.getall("Sec-Fetch-Site", [])):
+        raise Refused(403, "The request comes from a page of another site.")
+
+
+def _place(netloc: str, default_port: int) -> tuple[str, int]:
+    """(name, port) of `host[:port]`; ('', -1) for what is none."""
+    try:
+        parts = urlsplit(f"//{netloc}")
+        whole = not (parts.path or parts.query or parts.fragment or parts.username is not None)
+        return ((parts.hostname or "").lower(), parts.port or default_port) if whole else ("", -1)
+    except ValueError:
+        return ("", -1)

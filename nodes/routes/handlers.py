@@ -1,0 +1,210 @@
+"""The routes under /wan_trainer/: aiohttp in, JSON out. Files are read in threads, never on the server's loop."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import json
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+
+from ...wan_core.errors import WanTrainerError
+from ...wan_core.files import confine, read_json
+from ...wan_core.metrics import MetricsPages, Page
+from ..live_runs import LiveRuns
+from ..workflow_file import scrubbed
+from .clip import send_clip
+from .desktop import open_folder
+from .guard import BODY_LIMIT, check_change, check_local, read_body
+from .refusal import Refused
+from .removal import delete_run
+from .run_folders import find_run, line_number, list_runs
+from .samples import find_sample
+from .summary import detail, summary
+
+__all__ = ["RunRoutes"]
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+_OPEN_FILES = 64
+_NOT_LIVE = "This run is not being trained by this ComfyUI. Queue its workflow to go on with it."
+_NO_PREVIEW = (
+    "This run makes no previews. Connect a VAE to Train Wan LoRA, set preview_every_n_steps above 0, and queue again."
+)
+
+
+@dataclass
+class RunRoutes:
+    """Answers about the runs below one folder. Keeps nothing but indexes of files."""
+
+    runs: Callable[[], Path]
+    """the folder of run folders"""
+    loras: Callable[[], Path]
+    """the folder LoRAs are published into"""
+    known_hosts: Callable[[], Collection[str]]
+    """names of this server that are no address"""
+    live: LiveRuns
+    _pages: OrderedDict[Path, MetricsPages] = field(default_factory=OrderedDict[Path, MetricsPages])
+
+    def table(self) -> list[tuple[str, str, Handler]]:
+        """(method, path, handler) of every route."""
+        run = "/wan_trainer/runs/{run}"
+        reads: dict[str, Handler] = {
+            "/wan_trainer/runs": self.all_runs,
+            run: self.detail,
+            f"{run}/metrics": self.metrics,
+            f"{run}/samples/{{sample}}": self.sample,
+            f"{run}/workflow": self.workflow,
+        }
+        changes: dict[str, Handler] = {
+            **{
+                f"{run}/{button}": functools.partial(self.press, button=button) for button in ("stop", "save", "sample")
+            },
+            f"{run}/delete": self.delete,
+            f"{run}/open": self.show_folder,
+        }
+        return [
+            *(("GET", path, _answering(handler)) for path, handler in reads.items()),
+            *(("POST", path, _answering(handler)) for path, handler in changes.items()),
+        ]
+
+    async def all_runs(self, _request: web.Request) -> web.StreamResponse:
+        def collect() -> list[dict[str, Any]]:
+            found: list[dict[str, Any]] = []
+            for run_id, directory in list_runs(self.runs()):
+                try:
+                    found.append(summary(directory, self.live.get(run_id), self.loras()))
+                except (WanTrainerError, OSError):
+                    continue  # a folder of another version, or one that is being deleted
+            return sorted(found, key=lambda s: (s["live"], s["updated"]), reverse=True)
+
+        return _json({"version": 1, "runs": await asyncio.to_thread(collect)})
+
+    async def detail(self, request: web.Request) -> web.StreamResponse:
+        directory = await self._find(request)
+        return _json(await asyncio.to_thread(detail, directory, self.live.get(directory.name), self.loras()))
+
+    async def metrics(self, request: web.Request) -> web.StreamResponse:
+        line = line_number(request.query.get("since", "0"))
+        pages = self._pages_of(await self._find(request))
+        return _json_text(await asyncio.to_thread(lambda: _page_text(pages.since(line))))
+
+    async def sample(self, request: web.Request) -> web.StreamResponse:
+        directory = await self._find(request)
+        sample = await asyncio.to_thread(find_sample, directory, request.match_info["sample"])
+        return await send_clip(request, directory, sample, HEADERS)
+
+    async def workflow(self, request: web.Request) -> web.StreamResponse:
+        directory = await self._find(request)
+
+        def read() -> Any:
+            file = confine(directory, "workflow.json", "workflow")
+            if not file.is_file():
+                raise Refused(404, "This run has no workflow: it was not started from ComfyUI.")
+            return scrubbed(read_json(file))  # runs of earlier versions were scrubbed less
+
+        return _json(await asyncio.to_thread(read))
+
+    async def press(self, request: web.Request, button: str) -> web.StreamResponse:
+        await self._change(request)
+        live = self.live.get((await self._find(request)).name)
+        if live is None:
+            raise Refused(409, _NOT_LIVE)
+        if button == "sample" and not live.can_preview:
+            raise Refused(409, _NO_PREVIEW)
+        await asyncio.to_thread(live.press, button)
+        return _json({"sent": True}, status=202)
+
+    async def delete(self, request: web.Request) -> web.StreamResponse:
+        body = await self._change(request)
+        directory = await self._find(request)
+        if body.get("confirm") != directory.name:
+            raise Refused(400, 'Deleting needs {"confirm": <the run\'s id>}.')
+        if self.live.is_used(directory.name):
+            raise Refused(409, "This run is in use. Stop it first.")
+        return _json(await asyncio.to_thread(delete_run, directory))
+
+    async def show_folder(self, request: web.Request) -> web.StreamResponse:
+        await self._change(request)
+        check_local(request.remote, request.headers)
+        open_folder(await self._find(request))
+        return _json({"opened": True}, status=202)
+
+    async def _find(self, request: web.Request) -> Path:
+        return await asyncio.to_thread(find_run, self.runs(), request.match_info["run"])
+
+    async def _change(self, request: web.Request) -> dict[str, Any]:
+        """The body of a request that may change something; Refused for any other."""
+        check_change(request.headers, await asyncio.to_thread(self.known_hosts))
+        body = b""
+        async for block in request.content.iter_chunked(BODY_LIMIT):
+            body += block
+            if len(body) > BODY_LIMIT:
+                raise Refused(413, f"The body is longer than {BODY_LIMIT} bytes.")
+        return read_body(body)
+
+    def _pages_of(self, directory: Path) -> MetricsPages:
+        path = directory / "metrics.jsonl"
+        pages = self._pages.setdefault(path, MetricsPages(path))
+        self._pages.move_to_end(path)
+        while len(self._pages) > _OPEN_FILES:
+            self._pages.popitem(last=False)
+        return pages
+
+
+def _answering(handler: Handler) -> Handler:
+    """`handler`, whose refusals become JSON answers."""
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        try:
+            return await handler(request)
+        except Refused as refusal:
+            return _json({"error": refusal.sentence}, refusal.status)
+        except WanTrainerError as error:
+            return _json({"error": scrubbed(str(error))}, 409)
+        except ConnectionError:
+            raise  # the client went away
+        except OSError as error:
+            return _json({"error": f"{error.strerror or 'The disk does not answer'}. Check the output folder."}, 409)
+
+    return answer
+
+
+def _page_text(page: Page) -> str:
+    answer: dict[str, Any] = {"version": 1, "next": page.next, "records": [_clean(r) for r in page.records]}
+    answer |= {"more": True} if page.more else {}
+    answer |= {"restarted": True} if page.restarted else {}
+    return _to_text(answer)
+
+
+def _clean(record: dict[str, Any]) -> dict[str, Any]:
+    """Without paths; nearly all records are steps, which hold numbers and two words, and are left as they are."""
+    texts = [value for value in record.values() if not isinstance(value, int | float | None)]
+    return record if all(isinstance(t, str) and not {"/", "\\"} & set(t) for t in texts) else scrubbed(record)
+
+
+def _json(data: Any, status: int = 200) -> web.Response:
+    return _json_text(_to_text(data), status)
+
+
+def _json_text(text: str, status: int = 200) -> web.Response:
+    return web.Response(text=text, status=status, content_type="application/json", headers=HEADERS)
+
+
+def _to_text(data: Any) -> str:
+    """JSON as every reader parses it: numbers it does not know become null."""
+    try:
+        return json.dumps(data, allow_nan=False)
+    except ValueError:
+        return json.dumps(json.loads(json.dumps(data), parse_constant=lambda _: None))

@@ -1,0 +1,78 @@
+"""Deleting a run: the files its own manifests list, one by one, and folders that are empty then (rule S16).
+
+A file of the user's own in the folder stays, and the folder with it. No link is followed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from ...wan_core.errors import WanTrainerError
+from ...wan_core.files import confine, locked, read_json
+from .inside import Parts, remove_empty, remove_file
+from .samples import read_index
+
+__all__ = ["delete_run", "listed_files"]
+
+_LAST = ("run.json", ".lock")
+"""while run.json is there a half deleted run is still listed, and can be deleted again"""
+_OF_THE_RUN = ("workflow.json", "metrics.jsonl", "log.txt", "status.json")
+_OF_A_RENDERING = ("job.json", "metrics.json")
+_STEP = re.compile(r"step-[0-9]{6,}")
+
+
+def delete_run(directory: Path) -> dict[str, object]:
+    """Remove the run; {"deleted": number of files, "kept": names of what stays in the folder}.
+
+    FileError while another process trains it.
+    """
+    busy = f"Run {directory.name} is being trained by another process. Stop that one first."
+    with locked(directory / ".lock", busy):
+        files = listed_files(directory)
+        deleted = sum(remove_file(directory, parts) for parts in files)
+        folders = {parts[:depth] for parts in files for depth in range(1, len(parts))}
+        for folder in sorted(folders, key=len, reverse=True):
+            remove_empty(directory, folder)
+    deleted += sum(remove_file(directory, (name,)) for name in _LAST)
+    remove_empty(directory.parent, (directory.name,))
+    kept = sorted(os.listdir(directory)) if directory.is_dir() else []
+    return {"deleted": deleted, "kept": kept}
+
+
+def listed_files(directory: Path) -> list[Parts]:
+    """Every file that belongs to the run as its manifests say, as path parts below it; run.json and .lock apart."""
+    return [*((name,) for name in _OF_THE_RUN), *_of_saves(directory), *_of_samples(directory)]
+
+
+def _of_saves(directory: Path) -> Iterator[Parts]:
+    """The files of each saved step whose manifest is there and is its own."""
+    with contextlib.suppress(OSError):
+        for name in sorted(os.listdir(directory / "saves")):
+            if _STEP.fullmatch(name) and _manifest_step(directory, name) == int(name[5:]):
+                for file in ("lora.safetensors", "state.safetensors", "manifest.json"):
+                    yield ("saves", name, file)
+
+
+def _manifest_step(directory: Path, name: str) -> int | None:
+    try:
+        manifest = read_json(confine(directory, f"saves/{name}/manifest.json", "manifest"))
+    except (WanTrainerError, OSError):
+        return None
+    return manifest.get("step") if isinstance(manifest, dict) else None
+
+
+def _of_samples(directory: Path) -> Iterator[Parts]:
+    """Clips in the sample index, what they were made of, and what ValidateVideo measured beside them."""
+    seen: dict[Parts, None] = {}
+    for entry in read_index(directory):
+        *folder, name = entry["file"].split("/")
+        stem = name.rpartition(".")[0] or name
+        twins = [name, f"{stem}.latent"] + ([f"{stem}.png", *_OF_A_RENDERING] if len(folder) == 2 else [])
+        seen |= {(*folder, twin): None for twin in twins}
+    if seen:
+        seen["samples", "index.json"] = None
+    yield from seen

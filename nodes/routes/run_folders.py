@@ -1,0 +1,58 @@
+"""Run ids to run folders. An id is the name of a folder below output/wan_trainer, never a path (rules S1, S19)."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from ...wan_core.errors import ConfigError
+from ...wan_core.files import FileError, confine, safe_name
+from .refusal import Refused
+
+__all__ = ["find_run", "line_number", "list_runs"]
+
+_NO_RUN = "There is no such run."
+
+
+def find_run(runs: Path, run_id: str) -> Path:
+    """The real folder of a run; Refused(404) for anything else, without saying why.
+
+    The id must be spelled as the folder is, also where file names know no case, and the folder be no link: what runs
+    here is known by its id, and what is deleted must be what was named.
+    """
+    try:
+        directory = _folder(runs, run_id) if run_id in os.listdir(runs) else None
+    except OSError:
+        directory = None
+    if directory is None:
+        raise Refused(404, _NO_RUN)
+    return directory
+
+
+def list_runs(runs: Path) -> list[tuple[str, Path]]:
+    """(id, folder) of every run, in no order."""
+    names = os.listdir(runs) if runs.is_dir() else []
+    return [(name, directory) for name in names if (directory := _folder(runs, name)) is not None]
+
+
+def _folder(runs: Path, name: str) -> Path | None:
+    """The run of a name that stands in the folder of runs; None when it is none."""
+    try:
+        directory = confine(runs, safe_name(name, "run id"), "run id")
+    except (ConfigError, FileError, OSError, ValueError):
+        return None
+    return directory if directory == Path(os.path.realpath(runs), name) and _is_run(directory) else None
+
+
+def line_number(text: str) -> int:
+    """The `since` of a query; Refused(400) when it is no line number."""
+    if not re.fullmatch(r"[0-9]{1,9}", text):
+        raise Refused(400, "since must be a line number, 0 or more.")
+    return int(text)
+
+
+def _is_run(directory: Path) -> bool:
+    """Whether the folder has a run.json of its own; what it says of itself is never read through a link."""
+    told = [directory / name for name in ("run.json", "status.json")]
+    return told[0].is_file() and not any(path.is_symlink() for path in told)

@@ -1,0 +1,207 @@
+"""The panel and the tab on made-up runs: how often they draw, who can use them, what hostile texts do to them."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+from environment import CACHE
+
+from tests.browser.runs_on_page import Runs, whole_run
+
+pytestmark = pytest.mark.browser
+
+PANEL = 'window.app.graph._nodes.find(n => n.type === "TrainLoRA").wanTrainerPanel'
+AXE = CACHE / "node" / "node_modules" / "axe-core" / "axe.min.js"
+# The button of the sidebar tab, as the shipped and as the newer frontend mark it.
+TAB = ".wan-trainer-runs-tab-button, [data-testid=wan-trainer-runs-tab-button]"
+
+HOSTILE = (
+    "<img src=x onerror=\"window.hacked='img'\">",
+    "<script>window.hacked='script'</script>",
+    '"><svg onload="window.hacked=\'svg\'"><iframe srcdoc="<script>parent.hacked=1</script>">',
+    "javascript:window.hacked='url'",
+    "'-alert(1)-'${window.hacked=1}{{constructor.constructor('window.hacked=1')()}}",
+)
+
+STORM = f"""async lines => {{
+  const panel = {PANEL};
+  let frames = 0, going = true;
+  const count = () => {{ frames += 1; if (going) requestAnimationFrame(count); }};
+  requestAnimationFrame(count);
+  const drawn = panel.plot.draws;
+  for (let i = 0; i < 10000; i++) {{
+    const detail = {{ node: "7", run: "storm", stage: "train", text: `step ${{i}}/10000   loss`, metrics_lines: i }};
+    window.app.api.dispatchEvent(new CustomEvent("wan_trainer.status", {{ detail }}));
+    if (i % 1000 === 999) await new Promise(done => setTimeout(done, 20));
+  }}
+  const patience = Date.now() + 60000;
+  while (panel.history.lines < lines && Date.now() < patience) await new Promise(done => setTimeout(done, 50));
+  await new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)));
+  going = false;
+  return [panel.plot.draws - drawn, frames, panel.history.points, panel.history.newest.step];
+}}"""
+
+
+@pytest.fixture
+def runs(canvas: Any) -> Runs:
+    """The routes of the page, answered by the test; one run trains in node 7, others have ended."""
+    runs = Runs(CACHE / "clips" / "carphone.mp4")
+    runs.add("other", whole_run(90, 90, 30), state="done")
+    runs.add("smoke_test", whole_run(64, 150, 10), live=True, state="running", node="7")
+    runs.serve(canvas.page)
+    return runs
+
+
+def shown(canvas: Any, points: int) -> None:
+    """Wait until the panel has read a run."""
+    canvas.page.wait_for_function(f"n => {PANEL}?.history.points === n", arg=points, timeout=30_000)
+    canvas.page.wait_for_timeout(300)
+
+
+def serious(canvas: Any, selector: str) -> list[str]:
+    """What axe-core finds wrong, serious or worse, as `rule: element`."""
+    if not AXE.is_file():
+        pytest.skip("no axe-core: npm was not there when python3 scripts/test.py set things up")
+    canvas.page.add_script_tag(path=str(AXE))
+    found = canvas.script("async s => (await window.axe.run(document.querySelector(s))).violations", selector)
+    return [
+        f"{rule['id']}: {node['html'][:200]} {node.get('failureSummary', '')[:200]}"
+        for rule in found
+        if rule["impact"] in ("serious", "critical")
+        for node in rule["nodes"]
+    ]
+
+
+def test_a_run_is_drawn_from_its_file_in_both_kinds_of_nodes(canvas: Any, smoke: dict[str, Any], runs: Runs) -> None:
+    for vue in (False, True):
+        canvas.vue_nodes(vue)
+        canvas.load(smoke)
+        shown(canvas, 64)
+        canvas.focus("TrainLoRA")
+        panel = canvas.page.locator(".wan-panel")
+        assert "64 / 150" in panel.inner_text()
+        assert canvas.page.get_by_label("Memory of cuda:0").count() == 1
+        assert serious(canvas, ".wan-panel") == []
+
+        stop = panel.get_by_role("button", name="Stop and keep")
+        stop.focus()
+        canvas.page.keyboard.press("Enter")
+        canvas.page.wait_for_function(f"() => {PANEL}.spoken.textContent.startsWith('Stopping')")
+        path, headers, body = runs.posted.pop()
+        assert (path, headers["x-wan-trainer"], headers["content-type"]) == ("smoke_test/stop", "1", "application/json")
+        assert body == {}
+
+        slider = panel.get_by_label("Saved step to preview")
+        slider.focus()
+        canvas.page.keyboard.press("ArrowLeft")
+        assert "step 50" in (slider.get_attribute("aria-valuetext") or "")
+        chart = panel.get_by_role("img")
+        chart.focus()
+        canvas.page.keyboard.press("ArrowLeft")
+        canvas.page.keyboard.press("ArrowLeft")
+        canvas.page.wait_for_function(f"() => {PANEL}.plot.reading.textContent.startsWith('step 63:')")
+        canvas.screenshot(f"panel-{'vue' if vue else 'litegraph'}")
+
+        saved = canvas.script("() => window.app.graph.serialize().nodes.find(n => n.type === 'TrainLoRA')")
+        before = next(n for n in smoke["nodes"] if n["type"] == "TrainLoRA")
+        assert saved["widgets_values"] == before["widgets_values"], "the panel shifted the values"
+        assert not [name for name in canvas.to_prompt()["7"]["inputs"] if "trainer" in name]
+    assert canvas.our_problems == []
+
+
+def test_a_storm_of_events_is_one_draw_a_frame(canvas: Any, smoke: dict[str, Any], runs: Runs) -> None:
+    canvas.load(smoke)
+    shown(canvas, 64)
+    runs.add("storm", whole_run(10_000, 10_000, 500), live=True, state="running", node="7")
+    runs.asked.clear()
+    draws, frames, points, newest = canvas.script(STORM, len(runs.lines["storm"]))
+    assert newest == 10_000
+    assert 0 < draws <= frames
+    assert 500 < points <= 2000
+    asked = [place for place in runs.asked if place == "storm/metrics"]
+    assert len(asked) <= 40, f"{len(asked)} requests"
+
+
+def test_texts_of_strangers_stay_texts(canvas: Any, smoke: dict[str, Any], runs: Runs) -> None:
+    """Every string of every answer and message is markup; nothing runs and no element of its own appears."""
+    texts = itertools.cycle(HOSTILE)
+    for name in HOSTILE:
+        runs.add(name, whole_run(4, 9, 2), reason=next(texts), variant=next(texts), lora_names=[next(texts)])
+        for line in runs.lines[name]:
+            line |= {key: next(texts) for key in ("expert", "sample_id", "label", "folder", "reason") if key in line}
+        runs.summaries[name] |= {"state": next(texts), "expert": next(texts), "memory": {next(texts): {"peak": 9}}}
+    canvas.load(smoke)
+    canvas.page.locator(TAB).first.click()
+    listed = canvas.page.locator(".wan-run")
+    canvas.page.wait_for_function("n => document.querySelectorAll('.wan-run').length === n", arg=len(runs.summaries))
+    for box in listed.get_by_role("checkbox").all()[:5]:
+        box.check()
+    runs.deny = HOSTILE[0]
+    listed.nth(0).get_by_role("button", name="Delete …").click()
+    listed.nth(0).get_by_role("button", name="Delete", exact=True).last.click()
+    for name in HOSTILE:
+        canvas.script(
+            """([run, text]) => {
+              for (const stage of ["load", "train", text]) {
+                const detail = { node: "7", run, text, stage, sample: text, state: "running" };
+                window.app.api.dispatchEvent(new CustomEvent("wan_trainer.status", { detail }));
+              }
+            }""",
+            [name, name],
+        )
+        canvas.page.wait_for_function(f"n => {PANEL}.run === n && {PANEL}.history.points > 0", arg=name)
+        canvas.page.wait_for_timeout(150)
+    canvas.page.get_by_role("button", name="Open folder").focus()
+    canvas.page.keyboard.press("Enter")
+    canvas.page.wait_for_function(f"text => {PANEL}.status.textContent === text", arg=HOSTILE[0])
+    strange = canvas.script(
+        """() => {
+          const own = [...document.querySelectorAll(".wan-panel, .wan-runs")];
+          const all = own.flatMap(one => [...one.querySelectorAll("*")]);
+          const bad = all.filter(e => /^(img|script|svg|iframe|object|embed|a|style|link)$/i.test(e.tagName));
+          const wired = all.filter(e => [...e.attributes].some(a => /^on|^srcdoc$/.test(a.name)));
+          const videos = [...document.querySelectorAll(".wan-panel video")];
+          const away = videos.filter(v => v.src && !v.src.startsWith(location.origin));
+          return [own.length, bad.length + wired.length + away.length, window.hacked ?? "nothing ran"];
+        }"""
+    )
+    assert strange == [2, 0, "nothing ran"]
+    assert HOSTILE[0] in canvas.page.locator(".wan-runs").inner_text()
+
+
+def test_the_tab_compares_opens_copies_resumes_and_asks_before_it_deletes(
+    canvas: Any, smoke: dict[str, Any], runs: Runs
+) -> None:
+    runs.add("halfway", whole_run(40, 90, 20), reason="Cancel was pressed")
+    runs.workflows["halfway"] = smoke
+    canvas.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    canvas.page.locator(TAB).first.click()
+    canvas.page.get_by_label("Compare other").check()
+    canvas.page.get_by_label("Compare smoke_test").check()
+    legend = canvas.page.locator(".wan-runs .wan-legend li")
+    canvas.page.wait_for_function("() => document.querySelectorAll('.wan-runs .wan-legend li').length === 2")
+    assert [text.split(" ")[0] for text in legend.all_inner_texts()] == ["other", "smoke_test"]
+    assert serious(canvas, ".wan-runs") == []
+    canvas.screenshot("tab")
+
+    card = canvas.page.locator(".wan-run").filter(has_text="halfway")
+    assert "Cancel was pressed" in card.inner_text()
+    card.get_by_role("button", name="Copy LoRA name").click()
+    canvas.page.wait_for_function(
+        "async () => await navigator.clipboard.readText() === 'wan_trainer/halfway.safetensors'"
+    )
+    card.get_by_role("button", name="Resume").click()
+    canvas.page.wait_for_function("() => window.app.graph._nodes.some(n => n.type === 'TrainLoRA')", timeout=20_000)
+
+    live = canvas.page.locator(".wan-run").filter(has_text="smoke_test")
+    assert live.get_by_role("button", name="Delete …").get_attribute("aria-disabled") == "true"
+    card.get_by_role("button", name="Delete …").click()
+    canvas.page.keyboard.press("Enter")  # the answer at hand is no
+    assert runs.posted == []
+    card.get_by_role("button", name="Delete …").click()
+    card.get_by_role("alertdialog").get_by_role("button", name="Delete", exact=True).click()
+    canvas.page.wait_for_function("() => document.querySelectorAll('.wan-run').length === 2", timeout=10_000)
+    assert [(path, body) for path, _, body in runs.posted] == [("halfway/delete", {"confirm": "halfway"})]
+    assert canvas.our_problems == []

@@ -1,0 +1,176 @@
+"""The buttons of a run that trains in a real ComfyUI, the client of docs/headless.md, and runs of another process."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+import urllib.error
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import av
+import pytest
+from comfy_server import ComfyServer
+from graphs import TRAIN, Graph, folder_of, run_of, training_graph
+from route_server import serve
+
+from tests.support.tiny_run import make_run
+from wan_core.train import SaveStore, TrainConfig
+
+pytestmark = [pytest.mark.comfy, pytest.mark.slow]
+
+PATIENCE_S = 600  # the machine may be busy
+
+
+def press(comfy: ComfyServer, run: str, button: str, data: Any = None) -> Any:
+    """What a button of the page sends."""
+    return comfy.post(f"/wan_trainer/runs/{run}/{button}", data, headers={"X-Wan-Trainer": "1"})
+
+
+def until(comfy: ComfyServer, prompt: str, look: Callable[[], Any]) -> Any:
+    """What `look` finds while the prompt runs."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not (found := look()):
+        entry = comfy.history(prompt)
+        if entry is not None or time.monotonic() > deadline:
+            comfy.interrupt()
+            pytest.fail(f"it ended too early or took too long: {comfy.error(entry) if entry else 'time is over'}")
+        time.sleep(0.2)
+    return found
+
+
+def live_run(comfy: ComfyServer, name: str, step: int) -> dict[str, Any] | None:
+    """The summary of a run once it trains here and has done so many steps."""
+    found = [run for run in comfy.get("/wan_trainer/runs")["runs"] if run["id"] == name]
+    return found[0] if found and found[0]["live"] and found[0]["step"] >= step and found[0]["loss"] else None
+
+
+def records(comfy: ComfyServer, name: str, kind: str) -> list[dict[str, Any]]:
+    found = comfy.get(f"/wan_trainer/runs/{name}/metrics")["records"]
+    return [record for record in found if record["event"] == kind]
+
+
+def endless(name: str, **train: Any) -> Graph:
+    """A run that ends only when it is told to, with a preview before the first step and downstream nodes."""
+    graph = training_graph(name, steps=100_000, save_every_n_steps=100_000, preview_every_n_steps=100_000, **train)
+    graph[TRAIN]["inputs"] |= {"vae": ["vae", 0], "validation": ["preview", 0]}
+    graph["preview"] = {
+        "class_type": "WanPreviewSettings",
+        "inputs": {"clip": ["clip", 0], "prompts": "a red ball", "sampling": "custom", "steps": 1, "cfg": 1.0},
+    }
+    graph["loss"] = {"class_type": "LossGraphNode", "inputs": {"loss": [TRAIN, 2], "filename_prefix": "loss"}}
+    return graph
+
+
+def test_save_preview_stop_and_keep_resume_delete(comfy: ComfyServer) -> None:
+    with comfy.events() as seen:
+        prompt = comfy.queue(endless("steered"))
+        run = until(comfy, prompt, lambda: live_run(comfy, "steered", 2))
+        assert (run["state"], run["node"], run["prompt_id"]) == ("running", TRAIN, prompt)
+        assert run["seconds_left"] > 0
+
+        assert press(comfy, "steered", "save") == {"sent": True}
+        (saved,) = until(comfy, prompt, lambda: records(comfy, "steered", "saved"))
+        assert SaveStore(folder_of(comfy, "steered")).read(saved["step"]) is not None
+
+        press(comfy, "steered", "sample")
+        _, now = until(comfy, prompt, lambda: len(found := records(comfy, "steered", "sample")) > 1 and found)
+        clip = comfy.get(f"/api/wan_trainer/runs/steered/samples/{now['sample_id']}")
+        place = comfy.base / "temp" / "preview_now.mp4"
+        place.write_bytes(clip)
+        with av.open(str(place)) as video:
+            assert len(list(video.decode(video=0))) == 5
+
+        press(comfy, "steered", "stop")
+        entry = comfy.wait(prompt, timeout=PATIENCE_S)
+
+    ended = run_of(comfy, entry)
+    assert (ended["run"], ended["status"], ended["stopped_by"]) == ("steered", "stopped", "stop_and_keep")
+    assert ended["step"] == len(records(comfy, "steered", "step")) == ended["losses"][-1][0]
+    assert comfy.outputs(entry, "loss")["images"], "downstream nodes did not run"
+    listed = comfy.get("/models/loras")
+    assert set(ended["lora_names"]) <= set(listed)
+    assert ended["lora_name"] == os.path.join("wan_trainer", "steered.safetensors")
+    lines = (folder_of(comfy, "steered") / "metrics.jsonl").read_bytes().count(b"\n")
+    statuses = [status for status in seen.of("wan_trainer.status") if status["node"] == TRAIN]
+    assert {status["run"] for status in statuses} == {"steered"}
+    counts = [status["metrics_lines"] for status in statuses]
+    assert (counts[0], counts[-1]) == (0, lines)
+    assert counts == sorted(counts)
+
+    stopped = comfy.get("/wan_trainer/runs/steered")
+    assert (stopped["state"], stopped["live"], stopped["step"]) == ("stopped", False, ended["step"])
+    assert stopped["reason"] == "Stop and keep was pressed"
+    with pytest.raises(urllib.error.HTTPError, match="409"):
+        press(comfy, "steered", "stop")
+    with pytest.raises(urllib.error.HTTPError, match="403"):
+        comfy.post("/wan_trainer/runs/steered/delete", {"confirm": "steered"})
+
+    again = endless("steered")
+    again[TRAIN]["inputs"]["steps"] = wanted = ended["step"] + 1
+    resumed = run_of(comfy, comfy.run(again, timeout=PATIENCE_S))
+    assert (resumed["run"], resumed["step"], resumed["status"], resumed["stopped_by"]) == (
+        "steered",
+        wanted,
+        "done",
+        "",
+    )
+    assert len(records(comfy, "steered", "step")) == wanted
+
+    assert press(comfy, "steered", "delete", {"confirm": "steered"})["kept"] == []
+    assert not folder_of(comfy, "steered").exists()
+
+
+def test_the_client_of_the_docs_queues_follows_and_reads_the_result(
+    comfy: ComfyServer, repo: Path, tmp_path: Path
+) -> None:
+    text = (repo / "docs" / "headless.md").read_text(encoding="utf-8")
+    (client,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    assert len([line for line in client.splitlines() if line.strip()]) <= 20
+    (tmp_path / "client.py").write_text(client, encoding="utf-8")
+
+    def run(graph: Graph) -> subprocess.CompletedProcess[str]:
+        (tmp_path / "graph.json").write_text(json.dumps(graph), encoding="utf-8")
+        command = [sys.executable, "client.py", comfy.url, "graph.json"]
+        environment = {**os.environ, "no_proxy": "*"}
+        return subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+        )
+
+    part = run(training_graph("scripted", steps_this_queue=2))
+    assert part.returncode == 3, part.stderr
+    assert part.stdout.splitlines()[-1].startswith("scripted: stopped at step 2, LoRA")
+    whole = run(training_graph("scripted"))
+    assert whole.returncode == 0, whole.stderr
+    assert whole.stdout.splitlines()[-1].startswith("scripted: done at step 4, LoRA")
+    refused = run(training_graph("scripted", rank=8, resume="require"))
+    assert refused.returncode == 1
+    assert "resume is set to require" in refused.stderr
+
+
+def test_a_run_of_another_process_is_running_but_not_live(pack_nodes: dict[str, Any], tmp_path: Path) -> None:
+    tiny = make_run(tmp_path, train=TrainConfig(steps=100_000, save_every_n_steps=100_000, preview_every_n_steps=0))
+    command = [sys.executable, "-m", "wan_core", "train", str(tiny.directory), "--roots", str(tiny.roots_file)]
+    root = Path(__file__).resolve().parents[2]
+    with (
+        serve(pack_nodes, tiny.directory.parent, tmp_path) as server,
+        subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as worker,
+    ):
+        assert worker.stdout is not None
+        while b'"event": "step"' not in worker.stdout.readline():
+            assert worker.poll() is None
+        (run,) = server.get("/runs").data["runs"]
+        pressed = server.post("/runs/tiny/stop").status
+        worker.terminate()
+        worker.stdout.read()
+        worker.wait(60)
+        (after,) = server.get("/runs").data["runs"]
+    assert (run["id"], run["state"], run["live"], run["prompt_id"]) == ("tiny", "running", False, None)
+    assert run["step"] >= 1
+    assert pressed == 409
+    assert (after["state"], [after["step"]]) == ("stopped", SaveStore(tiny.directory).steps())

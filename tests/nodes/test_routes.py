@@ -1,0 +1,260 @@
+"""What the routes say about runs on disk, and that a page can redraw a whole run from them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from route_server import CLIP, RouteServer, Worker, loose, our_module, serve, step_done, write_run
+
+from wan_core.events import Evaluated
+from wan_core.files import atomic_write_json, locked
+from wan_core.metrics import JsonlSink
+from wan_core.run import RunStatus, write_status
+
+pytestmark = pytest.mark.comfy
+
+
+@pytest.fixture
+def routes(pack_nodes: dict[str, Any], tmp_path: Path) -> Iterator[RouteServer]:
+    """A server over one stopped run called cat, two of whose LoRAs are published."""
+    write_run(tmp_path / "output" / "wan_trainer")
+    loras = tmp_path / "models" / "loras" / "wan_trainer"
+    loras.mkdir(parents=True)
+    for name in ("cat", "cat_000004", "cathedral"):
+        (loras / f"{name}.safetensors").write_bytes(b"")
+    with serve(pack_nodes, tmp_path / "output" / "wan_trainer", loras) as server:
+        yield server
+
+
+def live_run(pack_nodes: dict[str, Any], name: str = "cat", **settings: Any) -> Any:
+    return our_module(pack_nodes, "live_runs").LiveRun(run=name, node="12:3", prompt_id="p1", **settings)
+
+
+def test_the_list_tells_where_each_run_stands(routes: RouteServer) -> None:
+    answer = routes.get("/runs")
+    assert (answer.status, answer.data["version"]) == (200, 1)
+    (run,) = answer.data["runs"]
+    assert run["updated"] > 1.7e9
+    names = [Path(name) for name in run.pop("lora_names")]
+    assert names == [Path("wan_trainer/cat.safetensors"), Path("wan_trainer/cat_000004.safetensors")]
+    assert {key: run[key] for key in run if key not in ("updated", "memory")} == {
+        "id": "cat",
+        "state": "stopped",
+        "step": 4,
+        "steps": 10,
+        "reason": "Cancel was pressed",
+        "loss": 0.25,
+        "eval_loss": 0.25,
+        "seconds_per_step": 0.25,  # the median of 0.1 to 0.4
+        "seconds_left": None,
+        "expert": "auto",
+        "variant": "2.1-T2V-1.3B",
+        "live": False,
+        "can_preview": False,
+        "node": None,
+        "prompt_id": None,
+    }
+    assert list(run["memory"].values()) == [{"now": None, "peak": 1004, "predicted": None}]
+
+
+def test_the_newest_run_stands_first_and_what_is_no_run_is_not_listed(routes: RouteServer) -> None:
+    import os
+
+    newer = write_run(routes.runs, "dog")
+    for file in newer.iterdir():
+        os.utime(file, (2e9, 2e9))
+    (routes.runs / "_cache").mkdir()
+    (routes.runs / "holiday").mkdir()
+    (write_run(routes.runs, "foreign") / "run.json").write_text('{"version": 99}')
+    (routes.runs / "broken").mkdir()
+    (routes.runs / "broken" / "run.json").write_text("no json")
+    assert [run["id"] for run in routes.get("/runs").data["runs"]] == ["dog", "cat"]
+
+
+def test_a_server_without_runs_lists_none(pack_nodes: dict[str, Any], tmp_path: Path) -> None:
+    with serve(pack_nodes, tmp_path / "never_made", tmp_path) as server:
+        assert server.get("/runs").data == {"version": 1, "runs": []}
+        assert server.get("/runs/cat").status == 404
+
+
+def test_the_detail_has_everything_a_reloaded_page_draws(routes: RouteServer) -> None:
+    run = routes.get("/runs/cat").data
+    assert run["id"] == "cat"
+    assert (run["settings"]["train"]["steps"], run["settings"]["lora"]["rank"]) == (10, 4)
+    assert run["saves"] == [{"step": 2, "eval_loss": 0.5}, {"step": 4, "eval_loss": 0.25}]
+    assert run["has_workflow"] is True
+    assert [(s["id"], s["step"]) for s in run["samples"]] == [("step-000000_p0", 0), ("step-000002_p0", 2)]
+    assert run["samples"][0]["label"] == "step 0 (before training), prompt 1"
+    for sample in run["samples"]:
+        answer = routes.ask("GET", sample["url"])
+        assert (answer.status, answer.headers["content-type"], answer.body) == (200, "video/mp4", CLIP)
+
+
+def test_a_variant_nobody_named_is_told_by_the_node_or_by_the_saved_lora(
+    routes: RouteServer, pack_nodes: dict[str, Any]
+) -> None:
+    file = routes.runs / "cat" / "run.json"
+    data = json.loads(file.read_text())
+    data["model"]["variant"] = "auto"
+    atomic_write_json(file, data)
+    assert routes.get("/runs/cat").data["variant"] == "2.1-T2V-1.3B"
+    with routes.live.entered(live_run(pack_nodes, variant="2.2-TI2V-5B")):
+        assert routes.get("/runs/cat").data["variant"] == "2.2-TI2V-5B"
+
+
+def test_a_second_client_and_a_restarted_server_see_the_same(routes: RouteServer, pack_nodes: dict[str, Any]) -> None:
+    paths = ("/runs", "/runs/cat", "/runs/cat/metrics", "/runs/cat/workflow")
+    before = [routes.get(path).data for path in paths]
+    with serve(pack_nodes, routes.runs, routes.loras) as restarted:
+        assert [restarted.get(path).data for path in paths] == before
+
+
+def test_metrics_are_the_lines_of_the_file_from_any_line_on(routes: RouteServer) -> None:
+    lines = [json.loads(line) for line in (routes.runs / "cat" / "metrics.jsonl").read_text().splitlines()]
+    assert {line["event"] for line in lines} == {"step", "saved", "evaluated", "sample"}
+    assert routes.get("/runs/cat/metrics").data == {"version": 1, "next": len(lines), "records": lines}
+    for since in (0, 3, len(lines)):
+        assert routes.get(f"/runs/cat/metrics?since={since}").data["records"] == lines[since:]
+
+
+def test_metrics_of_a_run_that_was_made_anew_say_so(routes: RouteServer) -> None:
+    assert routes.get("/runs/cat/metrics?since=500").data == {
+        "version": 1, "next": 10, "records": [], "restarted": True,
+    }  # fmt: skip
+
+
+def test_a_long_run_comes_in_pages_of_5000(routes: RouteServer) -> None:
+    sink = JsonlSink(write_run(routes.runs, "long", steps=2) / "metrics.jsonl")
+    for step in range(3, 6001):
+        sink(step_done(step, 6000))
+    sink.close()
+    first = routes.get("/runs/long/metrics").data
+    assert (len(first["records"]), first["next"], first["more"]) == (5000, 5000, True)
+    rest = routes.get("/runs/long/metrics?since=5000").data
+    assert "more" not in rest
+    steps = [r["step"] for r in [*first["records"], *rest["records"]] if r["event"] == "step"]
+    assert steps == list(range(1, 6001))
+
+
+@pytest.mark.parametrize("since", ["-1", "1.5", "x", "", "%F0%9F%98%80", "9999999999", "٣", "0x1", "1e3", "NaN"])
+def test_since_is_a_line_number(routes: RouteServer, since: str) -> None:
+    from urllib.parse import quote
+
+    answer = routes.get(f"/runs/cat/metrics?since={quote(since, safe='%')}")
+    assert answer.status == 400
+    assert "line number" in answer.data["error"]
+
+
+def test_a_clip_is_sent_in_the_parts_a_player_asks_for(routes: RouteServer) -> None:
+    clip = "/runs/cat/samples/step-000000_p0"
+    for asked, part in (("0-99", CLIP[:100]), ("100-", CLIP[100:]), ("-50", CLIP[-50:]), ("5-999999", CLIP[5:])):
+        answer = routes.get(clip, Range=f"bytes={asked}")
+        assert (answer.status, answer.body) == (206, part)
+        assert answer.headers["content-range"].endswith(f"/{len(CLIP)}")
+    assert routes.get(clip, Range=f"bytes={len(CLIP)}-").status == 416
+    assert routes.get(clip, Range="lines=1-2").body == CLIP
+    head = routes.ask("HEAD", f"/wan_trainer{clip}")
+    assert (head.status, head.body, head.headers["content-length"]) == (200, b"", str(len(CLIP)))
+
+
+def test_the_workflow_comes_back_without_paths(routes: RouteServer) -> None:
+    assert routes.get("/runs/cat/workflow").data == {"nodes": [{"type": "TrainLoRA"}]}
+    atomic_write_json(routes.runs / "cat" / "workflow.json", {"nodes": [{"widgets_values": ["/data/me/clips"]}]})
+    assert routes.get("/runs/cat/workflow").data["nodes"][0]["widgets_values"] == ["[path removed]"]
+    (routes.runs / "cat" / "workflow.json").unlink()
+    assert routes.get("/runs/cat/workflow").status == 404
+    assert routes.get("/runs/cat").data["has_workflow"] is False
+
+
+def test_a_run_that_says_running_is_running_only_while_a_process_holds_it(routes: RouteServer) -> None:
+    directory = routes.runs / "cat"
+    write_status(directory, RunStatus(state="running", step=2, steps=10))
+    died = routes.get("/runs/cat").data
+    assert (died["state"], died["step"]) == ("stopped", 2)
+    assert "Queue again to resume" in died["reason"]
+    with locked(directory / ".lock", "busy"):
+        elsewhere = routes.get("/runs/cat").data
+    assert (elsewhere["state"], elsewhere["live"], elsewhere["step"]) == ("running", False, 4)
+    assert elsewhere["seconds_left"] == pytest.approx(6 * 0.25)
+
+
+def test_looking_at_a_run_makes_no_file(routes: RouteServer) -> None:
+    write_status(routes.runs / "cat", RunStatus(state="running", step=2, steps=10))
+    before = loose(routes.runs)
+    for path in ("/runs", "/runs/cat", "/runs/cat/metrics", "/runs/cat/workflow", "/runs/cat/samples/step-000000_p0"):
+        assert routes.get(path).status == 200
+    assert loose(routes.runs) == before
+
+
+def test_a_failure_is_told_without_a_path(routes: RouteServer) -> None:
+    reason = "Folder /data/somebody/wan does not exist, so it cannot be read. Make it."
+    write_status(routes.runs / "cat", RunStatus(state="failed", step=2, steps=10, reason=reason))
+    failed = routes.get("/runs").data["runs"][0]
+    assert failed["state"] == "failed"
+    assert failed["reason"] == "Folder [path removed] does not exist, so it cannot be read. Make it."
+
+
+def test_buttons_reach_the_worker_of_that_run(routes: RouteServer, pack_nodes: dict[str, Any]) -> None:
+    write_run(routes.runs, "dog")
+    run, worker = live_run(pack_nodes), Worker()
+    with routes.live.entered(run):
+        assert routes.post("/runs/cat/save").data == {"sent": True}  # before the worker has started
+        with run.listening(worker):
+            assert [routes.post(f"/runs/cat/{button}").status for button in ("sample", "stop")] == [202, 202]
+            assert [routes.post(f"/runs/dog/{button}").status for button in ("save", "sample", "stop")] == [409] * 3
+            shown = routes.get("/runs").data["runs"][0]
+    assert worker.heard == ["save", "sample", "stop"]
+    assert worker.reasons == ["Stop and keep was pressed"]
+    assert run.stop_pressed
+    assert (shown["id"], shown["live"], shown["state"]) == ("cat", True, "running")
+    assert (shown["node"], shown["prompt_id"]) == ("12:3", "p1")
+    assert routes.post("/runs/cat/stop").status == 409
+
+
+def test_preview_now_says_when_nothing_could_draw_one(routes: RouteServer, pack_nodes: dict[str, Any]) -> None:
+    run, worker = live_run(pack_nodes, can_preview=False), Worker()
+    with routes.live.entered(run), run.listening(worker):
+        answer = routes.post("/runs/cat/sample")
+    assert answer.status == 409
+    assert "Connect a VAE" in answer.data["error"]
+    assert worker.heard == []
+
+
+def test_a_step_measured_twice_counts_once(routes: RouteServer) -> None:
+    sink = JsonlSink(routes.runs / "cat" / "metrics.jsonl")
+    sink(Evaluated(step=4, eval_loss=0.125))
+    sink.close()
+    run = routes.get("/runs/cat").data
+    assert run["eval_loss"] == 0.125
+    assert run["saves"][-1] == {"step": 4, "eval_loss": 0.125}
+
+
+def test_deleting_removes_the_run_and_leaves_others(routes: RouteServer) -> None:
+    write_run(routes.runs, "dog")
+    before = loose(routes.runs / "dog")
+    assert routes.post("/runs/cat/delete").status == 400
+    assert routes.post("/runs/cat/delete", {"confirm": "dog"}).status == 400
+    assert (routes.runs / "cat" / "run.json").is_file()
+    answer = routes.post("/runs/cat/delete", {"confirm": "cat"})
+    assert (answer.status, answer.data["kept"]) == (200, [])
+    assert not (routes.runs / "cat").exists()
+    assert [run["id"] for run in routes.get("/runs").data["runs"]] == ["dog"]
+    assert loose(routes.runs / "dog") == before
+    assert (routes.loras / "cat.safetensors").is_file(), "the published LoRA is the product, and stays"
+
+
+def test_a_run_in_use_is_not_deleted(routes: RouteServer, pack_nodes: dict[str, Any]) -> None:
+    before = loose(routes.runs)
+    with routes.live.entered(live_run(pack_nodes)):
+        assert routes.post("/runs/cat/delete", {"confirm": "cat"}).status == 409
+    with routes.live.used("cat"):  # clips of it are being rendered
+        assert routes.post("/runs/cat/delete", {"confirm": "cat"}).status == 409
+    with locked(routes.runs / "cat" / ".lock", "busy"):
+        answer = routes.post("/runs/cat/delete", {"confirm": "cat"})
+    assert answer.status == 409
+    assert "another process" in answer.data["error"]
+    assert {k: v for k, v in loose(routes.runs).items() if not k.endswith(".lock")} == before

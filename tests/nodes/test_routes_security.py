@@ -1,0 +1,255 @@
+"""Nobody but this server's own page changes anything, and no answer holds what is not the reader's (S9, S10, S13)."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from route_server import CHANGE, RouteServer, Worker, assert_safe, loose, our_module
+
+from wan_core.events import StepSkipped
+from wan_core.files import atomic_write_json
+from wan_core.metrics import JsonlSink
+from wan_core.run import RunStatus, write_status
+
+pytestmark = pytest.mark.comfy
+posix = pytest.mark.skipif(os.name == "nt", reason="Windows has another way to open a folder")
+
+SCRIPT = "<img src=x onerror=\"document.title='owned'\">"
+JSON = {"Content-Type": "application/json"}
+STRANGERS: dict[str, Callable[[int], list[tuple[str, str]]]] = {
+    "no header at all": lambda port: [],
+    "a form": lambda port: [("Content-Type", "application/x-www-form-urlencoded"), ("X-Wan-Trainer", "1")],
+    "a form with files": lambda port: [("Content-Type", "multipart/form-data; boundary=x"), ("X-Wan-Trainer", "1")],
+    "JSON called text": lambda port: [("Content-Type", "text/plain"), ("X-Wan-Trainer", "1")],
+    "JSON without our header": lambda port: [*JSON.items()],
+    "our header with another value": lambda port: [*JSON.items(), ("X-Wan-Trainer", "true")],
+    "a sandboxed frame": lambda port: [*CHANGE.items(), ("Origin", "null")],
+    "another site": lambda port: [*CHANGE.items(), ("Origin", "http://evil.example")],
+    "another port of this computer": lambda port: [*CHANGE.items(), ("Origin", f"http://127.0.0.1:{port + 1}")],
+    "a name that was bound to us": lambda port: [
+        *CHANGE.items(), ("Host", f"evil.example:{port}"), ("Origin", f"http://evil.example:{port}")
+    ],
+    "a browser that says cross-site": lambda port: [*CHANGE.items(), ("Sec-Fetch-Site", "cross-site")],
+    "two kinds of content": lambda port: [("Content-Type", "application/json, text/plain"), ("X-Wan-Trainer", "1")],
+}  # fmt: skip
+ROUTES = {
+    "/runs/cat/stop": b"{}",
+    "/runs/cat/save": b"{}",
+    "/runs/cat/sample": b"{}",
+    "/runs/dog/delete": b'{"confirm": "dog"}',
+    "/runs/dog/open": b"{}",
+}
+
+
+def test_there_are_twelve_strangers_and_they_try_every_route_that_changes(
+    routes: RouteServer, pack_nodes: dict[str, Any]
+) -> None:
+    handlers = our_module(pack_nodes, "routes").RunRoutes(None, None, None, None)
+    posts = {path.rpartition("/")[2] for method, path, _ in handlers.table() if method == "POST"}
+    assert posts == {path.rpartition("/")[2] for path in ROUTES}
+    assert len(STRANGERS) == 12
+
+
+@pytest.mark.parametrize("who", STRANGERS)
+def test_a_stranger_changes_nothing(routes: RouteServer, worker: Worker, opened: list[Path], who: str) -> None:
+    before = loose(routes.runs)
+    for path, body in ROUTES.items():
+        answer = routes.ask("POST", f"/wan_trainer{path}", STRANGERS[who](routes.port), body)
+        assert answer.status in (403, 415), path
+        assert_safe(answer)
+    assert loose(routes.runs) == before
+    assert worker.heard == []
+    assert opened == []
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        [],
+        [("Origin", "http://127.0.0.1:{port}"), ("Sec-Fetch-Site", "same-origin")],
+        [("Host", "localhost:{port}"), ("Origin", "http://localhost:{port}")],
+        [("Host", "[::1]:{port}"), ("Origin", "http://[::1]:{port}")],
+        [("Host", "gpu-box"), ("Origin", "https://gpu-box")],
+        [("Host", "GPU-box:80"), ("Origin", "http://gpu-box")],
+    ],
+    ids=["a program", "our page", "localhost", "IPv6", "a listed name behind TLS", "default port"],
+)
+def test_our_own_page_changes_things(
+    routes: RouteServer, worker: Worker, opened: list[Path], extra: list[tuple[str, str]]
+) -> None:
+    """The proof that the strangers above fail for being strangers."""
+    routes.hosts.append("gpu-box")
+    headers = [*CHANGE.items(), *((name, value.format(port=routes.port)) for name, value in extra)]
+    statuses = [
+        routes.ask("POST", f"/wan_trainer{path}", headers, body).status for path, body in reversed(ROUTES.items())
+    ]
+    assert statuses == [202, 200, 202, 202, 202]
+    assert sorted(worker.heard) == ["sample", "save", "stop"]
+    assert not (routes.runs / "dog").exists()
+    assert opened == [routes.runs / "dog"]
+
+
+@pytest.mark.parametrize(
+    "host", ["", "evil.example", "127.0.0.1.evil.example", "a@127.0.0.1", "127.0.0.1:x", "0x7f.1 "]
+)
+def test_a_host_that_is_no_address_of_ours_is_refused(routes: RouteServer, worker: Worker, host: str) -> None:
+    answer = routes.ask("POST", "/wan_trainer/runs/cat/stop", [*CHANGE.items(), ("Host", host)], b"{}")
+    assert answer.status in (400, 403)  # 400: aiohttp itself
+    assert worker.heard == []
+
+
+def test_reading_never_changes_and_changing_is_never_reading(routes: RouteServer, worker: Worker) -> None:
+    before = loose(routes.runs)
+    for path in ROUTES:
+        assert routes.ask("GET", f"/wan_trainer{path}", CHANGE).status == 405
+        assert routes.ask("PUT", f"/wan_trainer{path}", CHANGE).status == 405
+    assert routes.ask("POST", "/wan_trainer/runs/cat", CHANGE, b"{}").status == 405
+    assert loose(routes.runs) == before
+    assert worker.heard == []
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"[]", b"null", b"1", b'"x"', b"{", b"\xff\xfe", b"[" * 3000, b'{"a":' * 500], ids=range(9)
+)
+def test_a_body_that_is_no_object_is_refused(routes: RouteServer, worker: Worker, body: bytes) -> None:
+    answer = routes.ask("POST", "/wan_trainer/runs/cat/stop", CHANGE, body)
+    assert answer.status == 400
+    assert worker.heard == []
+
+
+def test_a_long_body_is_not_read_to_its_end(routes: RouteServer, worker: Worker) -> None:
+    body = b'{"x": "' + b"x" * 100_000 + b'"}'
+    assert routes.ask("POST", "/wan_trainer/runs/cat/stop", CHANGE, body).status == 413
+    assert worker.heard == []
+
+
+@pytest.mark.parametrize(
+    ("remote", "headers", "allowed"),
+    [
+        ("127.0.0.1", {}, True),
+        ("::1", {}, True),
+        ("::ffff:127.0.0.1", {}, True),
+        ("192.168.1.5", {}, False),
+        ("2001:db8::1", {}, False),
+        ("127.0.0.1", {"X-Forwarded-For": "203.0.113.9"}, False),
+        ("127.0.0.1", {"Forwarded": "for=203.0.113.9"}, False),
+        ("", {}, False),
+        (None, {}, False),
+        ("localhost", {}, False),
+    ],
+)
+def test_a_folder_opens_only_for_the_computer_it_is_on(
+    pack_nodes: dict[str, Any], remote: str | None, headers: dict[str, str], allowed: bool
+) -> None:
+    check = our_module(pack_nodes, "routes.guard").check_local
+    if allowed:
+        check(remote, headers)
+        return
+    with pytest.raises(our_module(pack_nodes, "routes.refusal").Refused) as refused:
+        check(remote, headers)
+    assert refused.value.status == 403
+
+
+@posix
+def test_opening_a_folder_starts_the_file_manager_with_that_folder(
+    routes: RouteServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    if sys.platform == "darwin":
+        pytest.skip("macOS has a command of another name")
+    monkeypatch.delenv("DISPLAY", raising=False)
+    monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
+    answer = routes.post("/runs/dog/open")
+    assert answer.status == 409
+    assert "no desktop" in answer.data["error"]
+
+    program = tmp_path / "bin" / "xdg-open"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\nprintf %s "$*" > "{tmp_path}/shown"\n', encoding="utf-8")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(program.parent), prepend=os.pathsep)
+    monkeypatch.setenv("DISPLAY", ":99")
+    assert routes.post("/runs/dog/open").status == 202
+    for thread in [t for t in threading.enumerate() if t.name == "wan-trainer-open"]:
+        thread.join(20)
+    assert (tmp_path / "shown").read_text() == str((routes.runs / "dog").resolve())
+
+
+READS = ("/runs", "/runs/cat", "/runs/cat/metrics", "/runs/cat/workflow", "/runs/nobody", "/runs/cat/metrics?since=x")
+
+
+def test_markup_comes_back_as_data_only(routes: RouteServer) -> None:
+    directory = routes.runs / "cat"
+    write_status(directory, RunStatus(state="failed", step=4, steps=10, reason=SCRIPT))
+    sink = JsonlSink(directory / "metrics.jsonl")
+    sink(StepSkipped(step=5, reason=SCRIPT, in_a_row=1))
+    sink.close()
+    atomic_write_json(directory / "workflow.json", {"nodes": [{"title": SCRIPT}]})
+    for path in READS:
+        answer = routes.get(path)
+        assert answer.headers["content-type"] == "application/json; charset=utf-8"
+        assert_safe(answer)
+        assert answer.headers["content-security-policy"].startswith("default-src 'none'")
+    assert routes.get("/runs/cat").data["reason"] == SCRIPT
+    assert routes.get("/runs/cat/metrics").data["records"][-1]["reason"] == SCRIPT
+    assert routes.get("/runs/cat/workflow").data["nodes"][0]["title"] == SCRIPT
+    for name in (SCRIPT, "<b>"):
+        assert b"<" not in routes.get(f"/runs/{quote(name, safe='')}").body
+
+
+TOKENS = [
+    "hf_" + "aB3" * 12,
+    "ghp_" + "x9Y" * 12,
+    "sk-proj-" + "Zz1" * 12,
+    "AKIA" + "ABCDEFGH12345678",
+]
+
+
+def test_no_answer_holds_a_path_or_a_token(routes: RouteServer, tmp_path: Path) -> None:
+    directory = routes.runs / "cat"
+    secrets = [str(tmp_path), "D:\\films\\somebody", "~/somebody/x", *TOKENS]
+    text = " ".join(f"{secret}/x" if secret == str(tmp_path) else secret for secret in secrets)
+    write_status(directory, RunStatus(state="failed", step=4, steps=10, reason=text))
+    sink = JsonlSink(directory / "metrics.jsonl")
+    sink(StepSkipped(step=5, reason=text, in_a_row=1))
+    sink.close()
+    atomic_write_json(directory / "workflow.json", {"nodes": [{"widgets_values": [text, {"key": text}]}]})
+    (directory / "log.txt").write_text(text, encoding="utf-8")
+    said = b"".join(routes.get(path).body for path in READS)
+    said += b"".join(routes.post(f"/runs/{run}/{name}").body for run in ("cat", "x") for name in ("stop", "delete"))
+    assert not [
+        secret
+        for secret in (*secrets, "somebody")
+        if secret.encode() in said or json.dumps(secret)[1:-1].encode() in said
+    ]
+
+
+def test_numbers_json_does_not_know_become_null(routes: RouteServer) -> None:
+    with (routes.runs / "cat" / "metrics.jsonl").open("a") as file:
+        file.write('{"event": "step", "step": 5, "loss": NaN, "seconds": Infinity}\n')
+    write_status(routes.runs / "cat", RunStatus(state="running", step=4, steps=10))
+    for path in ("/runs", "/runs/cat", "/runs/cat/metrics"):
+        json.loads(routes.get(path).body, parse_constant=lambda name: pytest.fail(f"an answer holds {name}"))
+    assert routes.get("/runs/cat/metrics").data["records"][-1]["loss"] is None
+
+
+def test_records_of_the_wrong_shape_cost_no_answer(routes: RouteServer) -> None:
+    lines = [
+        '{"event": "step", "step": "5", "loss": "x", "seconds": "y", "memory_bytes": []}',
+        '{"event": "evaluated", "step": [], "eval_loss": {}}',
+        *("[]", "null", "1", "{}", '{"event": "step"}', '{"event": []}', "x" * 200_000),
+    ]
+    with (routes.runs / "cat" / "metrics.jsonl").open("a") as file:
+        file.write("\n".join(lines) + "\n")
+    for path in ("/runs", "/runs/cat", "/runs/cat/metrics"):
+        answer = routes.get(path)
+        assert answer.status == 200
+        assert_safe(answer)
+    assert routes.get("/runs/cat/metrics").data["next"] == 10 + len(lines)

@@ -1,0 +1,122 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { chartText, expertName, facts, memoryBars, stateText } from "../../web/js/lib/facts.mjs";
+import { RunHistory } from "../../web/js/lib/history.mjs";
+import { caption, stops } from "../../web/js/lib/player.mjs";
+
+const GIB = 2 ** 30;
+
+function trained(extra = {}) {
+  const history = new RunHistory();
+  for (const step of [1, 2]) {
+    history.add({
+      event: "step",
+      step,
+      steps: 10,
+      loss: 0.5 / step,
+      lr: 1e-4,
+      seconds: 3,
+      ...extra,
+    });
+  }
+  return history;
+}
+
+const values = (history, summary = null) =>
+  Object.fromEntries(facts(history, summary).map((fact) => [fact.name, fact.value]));
+
+test("numbers come from the newest step, and what nobody knows is left out", () => {
+  assert.deepEqual(values(trained()), {
+    step: "2 / 10",
+    "s/it": "3",
+    left: "0:24",
+    loss: "0.25",
+    lr: "1e-4",
+  });
+});
+
+test("arithmetic per second is shown as soon as the engine says it", () => {
+  assert.equal(values(trained({ tflops: 41.26 }))["TFLOP/s"], "41.3");
+});
+
+test("a run that has ended has no time left", () => {
+  assert.equal("left" in values(trained(), { state: "stopped", step: 2, steps: 10 }), false);
+});
+
+test("before a run there is nothing to say", () => {
+  assert.deepEqual(facts(new RunHistory(), null), []);
+  assert.equal(chartText(new RunHistory()), "");
+});
+
+test("memory bars have one scale, and unknown parts are absent", () => {
+  const [bar] = memoryBars({ "cuda:0": { now: 5 * GIB, peak: 10 * GIB, predicted: null } });
+  assert.equal(bar.text, "5.0 GiB now · 10.0 GiB peak");
+  assert.equal(bar.predicted, null);
+  assert.ok(Math.abs(bar.now * 2 - bar.peak) < 1e-9);
+  assert.deepEqual(memoryBars({ cpu: { now: null, peak: 0, predicted: null } }), []);
+  assert.deepEqual(memoryBars(undefined), []);
+});
+
+test("two devices are two bars", () => {
+  const memory = { now: null, peak: GIB, predicted: GIB };
+  assert.deepEqual(
+    memoryBars({ "cuda:0": memory, "cuda:1": memory }).map((bar) => bar.device),
+    ["cuda:0", "cuda:1"],
+  );
+});
+
+test("a state says its reason unless all is done", () => {
+  const run = { id: "a", step: 3, steps: 9, reason: "Cancel was pressed" };
+  assert.equal(
+    stateText({ ...run, state: "stopped" }),
+    "stopped: step 3 of 9 (Cancel was pressed)",
+  );
+  assert.equal(stateText({ ...run, state: "done" }), "done: step 3 of 9");
+});
+
+test("the chart is told in words", () => {
+  const history = trained({ expert: "high" });
+  history.add({ event: "evaluated", step: 2, eval_loss: 0.2 });
+  history.add({ event: "saved", step: 2 });
+  assert.equal(
+    chartText(history),
+    "Training loss of high noise from 0.5 at step 1 to 0.25 at step 2, evaluation loss 0.2, 1 saves",
+  );
+});
+
+test("a model without experts has no expert's name", () => {
+  assert.equal(expertName("auto"), "");
+  assert.equal(expertName("low"), "low noise");
+  assert.equal(expertName("third"), "third");
+});
+
+test("the slider stops at every saved step and every preview", () => {
+  const samples = [
+    { id: "b", step: 20 },
+    { id: "base", step: 0 },
+    { id: "b2", step: 20 },
+  ];
+  const saves = [
+    { step: 10, eval_loss: null },
+    { step: 20, eval_loss: 0.125 },
+  ];
+  const found = stops(samples, saves);
+  assert.deepEqual(
+    found.map((stop) => [stop.step, stop.clips.length]),
+    [
+      [0, 1],
+      [10, 0],
+      [20, 2],
+    ],
+  );
+  assert.deepEqual(found.map(caption), [
+    "before training",
+    "step 10 · no preview",
+    "step 20 · eval 0.125",
+  ]);
+});
+
+test("a preview between saves says that nothing was saved", () => {
+  assert.equal(caption(stops([{ id: "a", step: 5 }], [])[0]), "step 5 · not saved");
+});

@@ -1,0 +1,29 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { findNode, nodes } from "../../web/js/lib/graph.mjs";
+
+const graph = (nodes) => ({ getNodeById: (id) => nodes[id] ?? null });
+
+test("a node is found by its id, and inside subgraphs by its path", () => {
+  const inner = { name: "inner" };
+  const middle = { subgraph: graph({ 1: inner }) };
+  const root = graph({ 3: middle });
+  assert.equal(findNode(root, 3), middle);
+  assert.equal(findNode(root, "3:1"), inner);
+});
+
+test("an id that names nothing finds nothing", () => {
+  const root = graph({ 3: {} });
+  assert.equal(findNode(root, "4"), null);
+  assert.equal(findNode(root, "3:1"), null);
+  assert.equal(findNode(root, "3:1:2"), null);
+  assert.equal(findNode(undefined, "3"), null);
+});
+
+test("nodes inside subgraphs are nodes too", () => {
+  const inner = { id: 1 };
+  const middle = { id: 2, subgraph: { _nodes: [inner] } };
+  assert.deepEqual([...nodes({ _nodes: [middle, { id: 3 }] })], [middle, inner, { id: 3 }]);
+  assert.deepEqual([...nodes(undefined)], []);
+});

@@ -1,0 +1,117 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { RunHistory } from "../../web/js/lib/history.mjs";
+
+const step = (number, facts = {}) => ({
+  event: "step",
+  step: number,
+  steps: 100,
+  loss: 1 / number,
+  lr: 1e-4,
+  grad_norm: 0.5,
+  seconds: 2,
+  expert: "auto",
+  timestep_mean: 500,
+  ...facts,
+});
+
+const answer = (next, records, facts = {}) => ({ version: 1, next, records, ...facts });
+
+const read = (records) => {
+  const history = new RunHistory();
+  history.take(0, answer(records.length, records));
+  return history;
+};
+
+test("every step is a point, and the next question starts after it", () => {
+  const history = read([step(1), step(2), step(3)]);
+  assert.equal(history.points, 3);
+  assert.equal(history.lines, 3);
+  assert.equal(history.newest.step, 3);
+});
+
+test("a run that was killed and resumed has each step once, with the newest loss", () => {
+  const history = read([step(1), step(2), step(3, { loss: 7 }), step(3), step(4)]);
+  assert.equal(history.points, 4);
+  assert.deepEqual(
+    history.losses.get("auto").points.map((point) => point.value),
+    [1, 1 / 2, 1 / 3, 1 / 4],
+  );
+});
+
+test("a step trained twice draws its noise level once", () => {
+  const history = read([step(1), step(2), step(2), step(3)]);
+  assert.equal(
+    history.timesteps.reduce((a, b) => a + b),
+    3,
+  );
+});
+
+test("noise levels fall into their twentieths, the ends included", () => {
+  const history = read([0, 49, 50, 999, 1000].map((t, i) => step(i + 1, { timestep_mean: t })));
+  assert.equal(history.timesteps[0], 2);
+  assert.equal(history.timesteps[1], 1);
+  assert.equal(history.timesteps[19], 2);
+});
+
+test("evaluations, saves, previews and skipped steps are kept apart from the loss", () => {
+  const history = read([
+    { event: "sample", step: 0, sample_id: "a" },
+    step(1),
+    { event: "skipped", step: 2, reason: "not finite" },
+    { event: "evaluated", step: 2, eval_loss: 0.25 },
+    { event: "saved", step: 2, folder: "x" },
+    { event: "something newer", step: 3 },
+    { event: "step" },
+    null,
+  ]);
+  assert.equal(history.points, 1);
+  assert.equal(history.evaluation, 0.25);
+  assert.deepEqual(
+    history.saves.points.map((point) => point.step),
+    [2],
+  );
+  assert.equal(history.samples.length, 1);
+  assert.equal(history.skipped.length, 1);
+});
+
+test("two experts are two curves", () => {
+  const history = read([step(1, { expert: "high" }), step(2, { expert: "low" })]);
+  assert.deepEqual([...history.losses.keys()], ["high", "low"]);
+});
+
+test("the pace is the median of the last twenty steps", () => {
+  const slow = Array.from({ length: 30 }, (_, i) => step(i + 1, { seconds: 50 }));
+  const fast = Array.from({ length: 20 }, (_, i) => step(i + 31, { seconds: 2 }));
+  assert.equal(read([...slow, ...fast]).secondsPerStep, 2);
+  assert.equal(read([...slow, ...fast]).trainSeconds, 30 * 50 + 20 * 2);
+});
+
+test("an answer that came too late changes nothing", () => {
+  const history = read([step(1), step(2)]);
+  assert.equal(history.take(0, answer(1, [step(1)])), true);
+  assert.equal(history.lines, 2);
+});
+
+test("a file that became shorter is another run: everything is read anew", () => {
+  const history = read([step(1), step(2), step(3)]);
+  assert.equal(history.take(3, answer(1, [], { restarted: true })), true);
+  assert.equal(history.points, 0);
+  assert.equal(history.lines, 0);
+});
+
+test("more lines are asked for at once", () => {
+  const history = new RunHistory();
+  assert.equal(history.take(0, answer(1, [step(1)], { more: true })), true);
+  assert.equal(history.take(1, answer(2, [step(2)])), false);
+});
+
+test("10,000 steps in two answers keep at most 2,000 points", () => {
+  const history = new RunHistory();
+  const lines = Array.from({ length: 10_000 }, (_, i) => step(i + 1, { loss: Math.random() }));
+  history.take(0, answer(5000, lines.slice(0, 5000), { more: true }));
+  history.take(5000, answer(10_000, lines.slice(5000)));
+  assert.equal(history.newest.step, 10_000);
+  assert.ok(history.points <= 2000 && history.points > 500);
+});

@@ -1,0 +1,91 @@
+"""Where a run stands, from the end of its metrics.jsonl: read backwards, a long run costs what a short one does."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any, BinaryIO
+
+from ..events import Evaluated, StepDone
+from ..files import FileError, open_regular
+from .pages import parse_record
+
+__all__ = ["MetricsTail", "eval_losses", "read_tail"]
+
+_FIRST_BLOCK_BYTES = 64 << 10
+_BLOCK_BYTES = 1 << 20
+_PACE_STEPS = 20
+_SEARCH_BYTES = 64 << 20
+_HEADS = {f'"event": "{kind.name}"'.encode(): kind.name for kind in (StepDone, Evaluated)}
+
+
+@dataclass(frozen=True)
+class MetricsTail:
+    """The newest of each kind of record."""
+
+    step: dict[str, Any] = field(default_factory=dict[str, Any])
+    """the last step, as it was written; empty before the first"""
+    seconds_per_step: float | None = None
+    """median of the last 20 steps"""
+    eval_loss: float | None = None
+
+
+def read_tail(path: Path) -> MetricsTail:
+    """The newest facts of a metrics.jsonl; empty when there is none."""
+    steps: list[dict[str, Any]] = []
+    evaluated: dict[str, Any] | None = None
+    with contextlib.suppress(FileError, OSError), open_regular(path, follow_links=False) as file:
+        for line in _backwards(file):
+            kind = _kind(line)
+            if kind == StepDone.name and len(steps) < _PACE_STEPS and (record := parse_record(line)):
+                steps.append(record)
+            elif kind == Evaluated.name and evaluated is None:
+                evaluated = parse_record(line)
+            if evaluated is not None and len(steps) == _PACE_STEPS:
+                break
+    seconds = [s["seconds"] for s in steps if isinstance(s.get("seconds"), int | float)]
+    return MetricsTail(
+        step=steps[0] if steps else {},
+        seconds_per_step=median(seconds) if seconds else None,
+        eval_loss=(evaluated or {}).get("eval_loss"),
+    )
+
+
+def eval_losses(path: Path) -> dict[int, float | None]:
+    """Step -> fixed-noise loss; of a step measured twice the last one counts."""
+    found: dict[int, float | None] = {}
+    with contextlib.suppress(FileError, OSError), open_regular(path, follow_links=False) as file:
+        for line in file:
+            record = parse_record(line) if _kind(line) == Evaluated.name and line.endswith(b"\n") else None
+            if record is not None and isinstance(record.get("step"), int):
+                found[record["step"]] = record.get("eval_loss")
+    return found
+
+
+def _kind(line: bytes) -> str:
+    """Which event a line is, without parsing it: `to_line` writes the name first."""
+    head = line[:40]
+    return next((name for mark, name in _HEADS.items() if mark in head), "")
+
+
+def _backwards(file: BinaryIO) -> Iterator[bytes]:
+    """Whole lines, the last one first; a torn last line is not among them."""
+    place = file.seek(0, os.SEEK_END)
+    stop = max(0, place - _SEARCH_BYTES)
+    rest, torn, block = b"", True, _FIRST_BLOCK_BYTES
+    while place > stop:
+        size, block = min(block, place - stop), _BLOCK_BYTES
+        place -= size
+        file.seek(place)
+        pieces = (file.read(size) + rest).split(b"\n")
+        rest = pieces[0]
+        for line in reversed(pieces[1:]):
+            if not torn:
+                yield line
+            torn = False  # what stands after the last newline
+    if not torn and stop == 0:
+        yield rest

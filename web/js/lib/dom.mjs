@@ -1,0 +1,92 @@
+// @ts-check
+/** Elements of the page. Every text goes in as text: nothing a file, a server or a person wrote can become markup. */
+
+/**
+ * @typedef {string | Node | null | undefined} Child
+ * @typedef {Record<string, string | number | boolean | ((event: any) => void) | null | undefined>} Properties
+ */
+
+/**
+ * An element with its attributes, listeners (`onclick: handler`) and children.
+ * @template {keyof HTMLElementTagNameMap} K
+ * @param {K} tag
+ * @param {Properties} properties
+ * @param {Child[]} children
+ * @returns {HTMLElementTagNameMap[K]}
+ */
+export function element(tag, properties = {}, ...children) {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(properties)) {
+    if (typeof value === "function") made.addEventListener(name.slice(2), value);
+    else if (value === true) made.setAttribute(name, "");
+    else if (value !== false && value !== null && value !== undefined) {
+      made.setAttribute(name, String(value));
+    }
+  }
+  fill(made, ...children);
+  return made;
+}
+
+/**
+ * Replace what is inside.
+ * @param {Element} place
+ * @param {Child[]} children
+ */
+export function fill(place, ...children) {
+  const kept = children.filter((child) => child !== null && child !== undefined && child !== "");
+  place.replaceChildren(.../** @type {(string | Node)[]} */ (kept));
+}
+
+/**
+ * Write a text, when it differs: an unchanged page costs no layout.
+ * @param {Element} place
+ * @param {string} text
+ */
+export function write(place, text) {
+  if (place.textContent !== text) place.textContent = text;
+}
+
+/**
+ * @param {Element} place
+ * @param {string} name
+ * @param {string} value
+ */
+export function mark(place, name, value) {
+  if (place.getAttribute(name) !== value) place.setAttribute(name, value);
+}
+
+/**
+ * A button that keeps its focus and its name while it can do nothing.
+ * @param {string} text
+ * @param {string} title
+ * @param {(event: Event) => void} press
+ */
+export function button(text, title, press) {
+  const made = element("button", { type: "button", title, class: "wan-button" }, text);
+  made.addEventListener("click", (event) => {
+    if (made.getAttribute("aria-disabled") !== "true") press(event);
+  });
+  return made;
+}
+
+/** @param {HTMLElement} made @param {boolean} able */
+export function enable(made, able) {
+  mark(made, "aria-disabled", String(!able));
+}
+
+/**
+ * A button that is on or off.
+ * @param {string} text
+ * @param {string} title
+ * @param {boolean} on
+ * @param {(on: boolean) => void} changed
+ */
+export function toggle(text, title, on, changed) {
+  const made = button(text, title, () => {
+    const now = made.getAttribute("aria-pressed") !== "true";
+    made.setAttribute("aria-pressed", String(now));
+    changed(now);
+  });
+  made.setAttribute("aria-pressed", String(on));
+  return made;
+}

@@ -1,0 +1,92 @@
+// @ts-check
+/** Numbers as people read them. An unknown number is an empty text: nothing is ever made up. Pure. */
+
+const GIB = 2 ** 30;
+const MIB = 2 ** 20;
+
+/** @param {unknown} value @returns {value is number} */
+export function known(value) {
+  return typeof value === "number" && Number.isFinite(value);
+}
+
+/**
+ * Seconds as 0:07, 12:05 or 3:02:01; from two days on as days and hours.
+ * @param {number | null | undefined} seconds
+ * @returns {string}
+ */
+export function clock(seconds) {
+  if (!known(seconds) || seconds < 0) return "";
+  const whole = Math.round(seconds);
+  const hours = Math.floor(whole / 3600);
+  if (hours >= 48) return `${Math.floor(hours / 24)} d ${hours % 24} h`;
+  const minutes = Math.floor((whole % 3600) / 60);
+  const rest = String(whole % 60).padStart(2, "0");
+  return hours ? `${hours}:${String(minutes).padStart(2, "0")}:${rest}` : `${minutes}:${rest}`;
+}
+
+/**
+ * Time left by the pace of a run.
+ * @param {number | null | undefined} pace seconds per step
+ * @param {number | null | undefined} step
+ * @param {number | null | undefined} steps
+ * @returns {number | null} seconds, or null before a pace is known
+ */
+export function secondsLeft(pace, step, steps) {
+  if (!known(pace) || !known(step) || !known(steps) || pace <= 0) return null;
+  return Math.max(steps - step, 0) * pace;
+}
+
+/**
+ * A number in a few digits: 0.0312, 1.25, 1e-4.
+ * @param {number | null | undefined} value
+ * @param {number} digits
+ * @returns {string}
+ */
+export function short(value, digits = 3) {
+  if (!known(value)) return "";
+  if (value === 0) return "0";
+  const size = Math.abs(value);
+  if (size >= 1e-3 && size < 1e5) return String(Number(value.toPrecision(digits)));
+  return value
+    .toExponential(digits - 1)
+    .replace(/\.?0+e/, "e")
+    .replace("e+", "e");
+}
+
+/**
+ * Bytes as GiB, small ones as MiB.
+ * @param {number | null | undefined} bytes
+ * @returns {string}
+ */
+export function gib(bytes) {
+  if (!known(bytes)) return "";
+  return bytes >= 0.1 * GIB ? `${(bytes / GIB).toFixed(1)} GiB` : `${Math.round(bytes / MIB)} MiB`;
+}
+
+/**
+ * How long ago, roughly.
+ * @param {number | null | undefined} seconds
+ * @returns {string}
+ */
+export function ago(seconds) {
+  if (!known(seconds)) return "";
+  if (seconds < 60) return "just now";
+  /** @type {[number, string][]} */
+  const units = [
+    [86400, "d"],
+    [3600, "h"],
+    [60, "min"],
+  ];
+  const [size, unit] = units.find(([least]) => seconds >= least) ?? units[2];
+  return `${Math.floor(seconds / size)} ${unit} ago`;
+}
+
+/**
+ * The middle of a few numbers.
+ * @param {number[]} values
+ * @returns {number | null} null of none
+ */
+export function median(values) {
+  const sorted = values.filter(known).sort((a, b) => a - b);
+  return sorted.length ? sorted[Math.floor(sorted.length / 2)] : null;
+}

@@ -1,0 +1,42 @@
+// @ts-check
+/** Nodes of the canvas, those inside subgraphs too. Pure. */
+
+/**
+ * What the page's graphs and nodes have that this pack uses.
+ * @typedef {{ id?: string, nodes?: GraphNode[], _nodes?: GraphNode[], getNodeById: (id: number) => GraphNode | null }} Graph
+ * @typedef {{ id: number, comfyClass?: string, previewMediaType?: string, hideOutputImages?: boolean, graph?: Graph,
+ *   subgraph?: Graph, widgets?: { name: string, value: unknown, callback?: Function }[], inputs?: { name: string }[],
+ *   wanTrainerStatus?: HTMLElement, wanTrainerPanel?: import("./panel.mjs").Panel, addDOMWidget: Function,
+ *   getInputNode?: Function, setDirtyCanvas?: Function }} GraphNode
+ */
+
+/**
+ * The node an id names, or null. Inside subgraphs the id is a path such as "3:1".
+ * @template {{ subgraph?: { getNodeById: (id: number) => T | null } }} T
+ * @param {{ getNodeById: (id: number) => T | null } | undefined} root
+ * @param {string | number} id
+ * @returns {T | null}
+ */
+export function findNode(root, id) {
+  let graph = root;
+  /** @type {T | null} */
+  let node = null;
+  for (const part of String(id).split(":")) {
+    node = graph?.getNodeById(Number(part)) ?? null;
+    graph = node?.subgraph;
+  }
+  return node;
+}
+
+/**
+ * All nodes of a graph, those inside subgraphs too.
+ * @template {{ subgraph?: { nodes?: T[], _nodes?: T[] } }} T
+ * @param {{ nodes?: T[], _nodes?: T[] } | undefined} root
+ * @returns {Generator<T>}
+ */
+export function* nodes(root) {
+  for (const node of root?._nodes ?? root?.nodes ?? []) {
+    yield node;
+    if (node.subgraph) yield* nodes(node.subgraph);
+  }
+}

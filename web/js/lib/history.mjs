@@ -1,0 +1,120 @@
+// @ts-check
+/** A run as its metrics.jsonl tells it, line by line: curves, markers, counts, the newest facts. Pure. */
+
+import { median } from "./format.mjs";
+import { MOST_POINTS, Series } from "./series.mjs";
+
+/**
+ * A line of metrics.jsonl. Later versions may write more keys and more kinds of line; those are passed over.
+ * @typedef {{ event: string, step: number, steps?: number, loss?: number | null, lr?: number | null,
+ *   grad_norm?: number | null, seconds?: number | null, expert?: string, timestep_mean?: number | null,
+ *   eval_loss?: number | null, tflops?: number | null, sample_id?: string }} Line
+ * @typedef {{ next: number, records: Line[], more?: boolean, restarted?: boolean }} Answer
+ */
+
+export const BINS = 20;
+const PACE_STEPS = 20;
+const LAST_TIMESTEP = 1000;
+
+export class RunHistory {
+  constructor() {
+    this.clear();
+  }
+
+  clear() {
+    /** Lines read so far: what to ask the server for next. */
+    this.lines = 0;
+    /** Training loss by expert. @type {Map<string, Series>} */
+    this.losses = new Map();
+    /** Evaluation loss by expert. @type {Map<string, Series>} */
+    this.evaluations = new Map();
+    this.saves = new Series(MOST_POINTS);
+    this.samples = new Series(MOST_POINTS);
+    this.skipped = new Series(MOST_POINTS);
+    /** The newest step line. @type {Line | null} */
+    this.newest = null;
+    /** Seconds spent in steps, those trained twice included. */
+    this.trainSeconds = 0;
+    /** How often noise levels were drawn, by twentieths of 0 to 1000. */
+    this.timesteps = new Array(BINS).fill(0);
+    this.furthest = 0;
+    /** @type {number[]} */
+    this.pace = [];
+  }
+
+  /**
+   * Take an answer of the metrics route to the question `since`. An answer to another question is dropped; a file that
+   * became shorter is a new run in the same place.
+   * @param {number} since
+   * @param {Answer} answer
+   * @returns {boolean} whether to ask again at once
+   */
+  take(since, answer) {
+    if (since !== this.lines) return true;
+    if (answer.restarted || answer.next < since) {
+      this.clear();
+      return true;
+    }
+    for (const line of answer.records) this.add(line);
+    this.lines = answer.next;
+    return Boolean(answer.more);
+  }
+
+  /** @param {Line} line */
+  add(line) {
+    if (!line || !Number.isFinite(line.step)) return;
+    if (line.event === "step") this.addStep(line);
+    else if (line.event === "evaluated")
+      curve(this.evaluations, line).add(line.step, line.eval_loss);
+    else if (line.event === "saved") this.saves.add(line.step, 0);
+    else if (line.event === "sample") this.samples.add(line.step, 0);
+    else if (line.event === "skipped") this.skipped.add(line.step, 0);
+  }
+
+  /** @param {Line} line */
+  addStep(line) {
+    this.newest = line;
+    curve(this.losses, line).add(line.step, line.loss);
+    if (Number.isFinite(line.seconds)) {
+      this.pace = [...this.pace.slice(1 - PACE_STEPS), Number(line.seconds)];
+      this.trainSeconds += Number(line.seconds);
+    }
+    // A step trained again draws the same noise levels again.
+    if (line.step > this.furthest && Number.isFinite(line.timestep_mean)) {
+      const share = Number(line.timestep_mean) / LAST_TIMESTEP;
+      this.timesteps[Math.min(BINS - 1, Math.max(0, Math.floor(share * BINS)))] += 1;
+    }
+    this.furthest = Math.max(this.furthest, line.step);
+  }
+
+  /** Points of the training loss that are kept. */
+  get points() {
+    return [...this.losses.values()].reduce((sum, series) => sum + series.length, 0);
+  }
+
+  /** Median seconds of the last twenty steps. @returns {number | null} */
+  get secondsPerStep() {
+    return median(this.pace);
+  }
+
+  /** The newest evaluation loss. @returns {number | null} */
+  get evaluation() {
+    const last = [...this.evaluations.values()].map(
+      (series) => series.points[series.points.length - 1],
+    );
+    return last.filter(Boolean).sort((a, b) => b.step - a.step)[0]?.value ?? null;
+  }
+}
+
+/**
+ * The curve a line belongs to, made when it is the first.
+ * @param {Map<string, Series>} curves
+ * @param {Line} line
+ * @returns {Series}
+ */
+function curve(curves, line) {
+  const name = String(line.expert ?? "");
+  const found = curves.get(name) ?? new Series(MOST_POINTS);
+  curves.set(name, found);
+  return found;
+}

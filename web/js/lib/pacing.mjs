@@ -1,0 +1,82 @@
+// @ts-check
+/** However often something is asked for: one draw per animation frame, one request at a time. Pure but for its timers. */
+
+/** Draws each thing at most once per animation frame. */
+export class Frames {
+  /** @param {(draw: () => void) => void} request usually requestAnimationFrame */
+  constructor(request) {
+    this.request = request;
+    /** @type {Set<() => void>} */
+    this.waiting = new Set();
+  }
+
+  /** @param {() => void} draw the same function each time, so that it is known again */
+  ask(draw) {
+    if (!this.waiting.size) this.request(() => this.run());
+    this.waiting.add(draw);
+  }
+
+  run() {
+    const now = [...this.waiting];
+    this.waiting.clear();
+    for (const draw of now) draw();
+  }
+}
+
+/**
+ * Runs some asynchronous work when asked, never twice at once and never more often than every `gap` milliseconds.
+ * Being asked meanwhile makes it run once more. Work that fails is tried again a few times, each time later.
+ */
+export class Follower {
+  /**
+   * @param {() => Promise<boolean | void>} work true when there is more to do at once
+   * @param {{ gap?: number, now?: () => number, later?: (task: () => void, ms: number) => unknown,
+   *   failed?: (error: unknown) => void }} options
+   */
+  constructor(work, { gap = 250, now = Date.now, later = setTimeout, failed = () => {} } = {}) {
+    this.work = work;
+    this.gap = gap;
+    this.now = now;
+    this.later = (/** @type {() => void} */ task, /** @type {number} */ ms) => later(task, ms);
+    this.failed = failed;
+    this.began = Number.NEGATIVE_INFINITY;
+    /** idle, waiting for its time, or busy. */
+    this.state = "idle";
+    this.again = false;
+    this.failures = 0;
+  }
+
+  ask() {
+    if (this.state === "busy") this.again = true;
+    if (this.state !== "idle") return;
+    this.wait(Math.max(0, this.began + this.gap - this.now()));
+  }
+
+  /** @param {number} ms */
+  wait(ms) {
+    this.state = "waiting";
+    if (ms > 0) this.later(() => this.run(), ms);
+    else this.run();
+  }
+
+  async run() {
+    this.state = "busy";
+    this.again = false;
+    this.began = this.now();
+    try {
+      this.again = Boolean(await this.work()) || this.again;
+      this.failures = 0;
+    } catch (error) {
+      this.failures += 1;
+      this.failed(error);
+    }
+    this.state = "idle";
+    if (this.failures) this.retry();
+    else if (this.again) this.ask();
+  }
+
+  retry() {
+    if (this.failures <= 3) this.wait(this.gap * 4 ** this.failures);
+    else this.failures = 0;
+  }
+}

@@ -1,0 +1,206 @@
+// @ts-check
+/** The one canvas of a panel, with its slider, switches, legend and reading; drawn when asked, once a frame. */
+
+import { color, draw, reading } from "./chart.mjs";
+import { element, fill, mark, toggle, write } from "./dom.mjs";
+
+/**
+ * @typedef {import("./chart.mjs").Curve} Curve
+ * @typedef {import("./chart.mjs").View} View
+ * @typedef {{ name: string, loss?: import("./series.mjs").Series, evaluation?: import("./series.mjs").Series }} Line
+ * @typedef {{ lines: Line[], saves?: import("./series.mjs").Point[], samples?: import("./series.mjs").Point[],
+ *   timesteps?: number[], steps?: number, summary: string, empty: string }} Facts
+ */
+
+const SHARPEST = 4;
+
+export class Plot {
+  /**
+   * @param {import("./pacing.mjs").Frames} frames
+   * @param {() => Facts} facts asked at each draw
+   * @param {{ dots?: boolean, timesteps?: boolean }} options
+   */
+  constructor(frames, facts, { dots = true, timesteps = true } = {}) {
+    this.facts = facts;
+    this.dots = dots;
+    this.smoothing = 0.4;
+    this.log = false;
+    this.histogram = false;
+    /** @type {number | null} */
+    this.cursor = null;
+    /** How often the canvas was drawn. */
+    this.draws = 0;
+    this.dark = true;
+    /** What was drawn last, and where. @type {View | null} */
+    this.view = null;
+    /** @type {import("./chart.mjs").Plan | null} */
+    this.plan = null;
+    this.ask = () => frames.ask(this.draw);
+    this.draw = this.draw.bind(this);
+    this.canvas = element("canvas", {
+      class: "wan-canvas",
+      role: "img",
+      tabindex: 0,
+      onkeydown: (/** @type {KeyboardEvent} */ event) => this.moveCursor(event),
+      onpointermove: (/** @type {PointerEvent} */ event) => this.point(event),
+      onpointerleave: () => this.read(null),
+      onblur: () => this.read(null),
+    });
+    this.reading = element("div", { class: "wan-reading" });
+    this.empty = element("div", { class: "wan-empty" });
+    this.legend = element("ul", { class: "wan-legend" });
+    this.element = element(
+      "div",
+      { class: "wan-plot" },
+      this.controls(timesteps),
+      element("div", { class: "wan-canvas-box" }, this.canvas, this.empty, this.reading),
+      this.legend,
+    );
+    new ResizeObserver(this.ask).observe(this.canvas);
+  }
+
+  /** @param {boolean} timesteps */
+  controls(timesteps) {
+    const slider = element("input", {
+      type: "range",
+      min: 0,
+      max: 100,
+      step: 1,
+      value: this.smoothing * 100,
+      oninput: () => {
+        this.smoothing = Number(slider.value) / 100;
+        this.ask();
+      },
+    });
+    const log = toggle("log", "Logarithmic loss axis", this.log, (on) => {
+      this.log = on;
+      this.ask();
+    });
+    const bins = toggle(
+      "timesteps",
+      "How often each noise level was trained",
+      this.histogram,
+      (on) => {
+        this.histogram = on;
+        this.ask();
+      },
+    );
+    const label = element("label", { class: "wan-slider" }, "smoothing ", slider);
+    return element("div", { class: "wan-controls" }, label, log, timesteps ? bins : null);
+  }
+
+  draw() {
+    const box = this.canvas.getBoundingClientRect();
+    const [width, height] = [this.canvas.clientWidth, this.canvas.clientHeight];
+    if (!width || !height) return;
+    this.draws += 1;
+    const style = getComputedStyle(this.canvas);
+    const facts = this.facts();
+    this.view = this.look(facts, isDark(style.backgroundColor));
+    const context = /** @type {CanvasRenderingContext2D} */ (this.canvas.getContext("2d"));
+    // The canvas of the page is zoomed: as many pixels as the screen shows, within reason.
+    const sharp = Math.min(SHARPEST, Math.max(1, devicePixelRatio * (box.width / width)));
+    const [wide, high] = [Math.round(width * sharp), Math.round(height * sharp)];
+    if (this.canvas.width !== wide || this.canvas.height !== high) {
+      Object.assign(this.canvas, { width: wide, height: high });
+    }
+    context.setTransform(sharp, 0, 0, sharp, 0, 0);
+    this.plan = draw(context, this.view, width, height, theme(style));
+    this.tell(facts, this.view);
+  }
+
+  /** @param {Facts} facts @param {boolean} dark @returns {View} */
+  look(facts, dark) {
+    this.dark = dark;
+    return {
+      ...facts,
+      curves: facts.lines.map((line, index) => ({ ...line, color: color(index, dark) })),
+      timesteps: this.histogram ? facts.timesteps : null,
+      log: this.log,
+      smoothing: this.smoothing,
+      dots: this.dots,
+      cursor: this.cursor,
+    };
+  }
+
+  /** @param {Facts} facts @param {View} view */
+  tell(facts, view) {
+    write(this.empty, this.plan ? "" : facts.empty);
+    mark(this.canvas, "aria-label", this.plan ? facts.summary : facts.empty);
+    write(this.reading, this.cursor === null ? "" : reading(view, this.cursor));
+    const rows = [...view.curves.map(legendText), ...markerTexts(facts)];
+    const known = rows.map((row) => `${row.text}${row.color}`).join("|");
+    if (this.legend.dataset.known === known) return;
+    this.legend.dataset.known = known;
+    fill(this.legend, ...rows.map(legendRow));
+  }
+
+  /** @param {PointerEvent} event */
+  point(event) {
+    const box = this.canvas.getBoundingClientRect();
+    const place = ((event.clientX - box.left) / (box.width || 1)) * this.canvas.clientWidth;
+    this.read(this.plan ? Math.max(0, Math.round(this.plan.x.from(place))) : null);
+  }
+
+  /** The arrow keys walk over the steps, from the newest or from the first. @param {KeyboardEvent} event */
+  moveCursor(event) {
+    const way = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+    if (!way || !this.view) return;
+    event.preventDefault();
+    event.stopPropagation();
+    const steps = this.view.curves.flatMap((curve) =>
+      (curve.loss?.points ?? []).map((point) => point.step),
+    );
+    const order = [...new Set(steps)].sort((a, b) => way * (a - b));
+    const from = this.cursor ?? way * Number.NEGATIVE_INFINITY;
+    this.read(order.find((step) => way * (step - from) > 0) ?? this.cursor);
+  }
+
+  /** @param {number | null} step */
+  read(step) {
+    if (step === this.cursor) return;
+    this.cursor = step;
+    this.ask();
+  }
+}
+
+/** @param {Curve} curve */
+function legendText({ name, color: ink, evaluation }) {
+  return {
+    text: evaluation?.length ? `${name || "loss"} (◆ evaluation)` : name || "loss",
+    color: ink,
+  };
+}
+
+/** @param {Facts} facts */
+function markerTexts({ saves, samples }) {
+  const texts = [saves?.length ? "▲ saved" : "", samples?.length ? "▶ preview" : ""];
+  return texts.filter(Boolean).map((text) => ({ text, color: "" }));
+}
+
+/** @param {{ text: string, color: string }} row */
+function legendRow({ text, color: ink }) {
+  const swatch = ink ? element("span", { class: "wan-swatch", "aria-hidden": "true" }) : null;
+  if (swatch) swatch.style.backgroundColor = ink;
+  return element("li", {}, swatch, text);
+}
+
+/** @param {CSSStyleDeclaration} style */
+function theme(style) {
+  return {
+    text: style.color,
+    ground: style.backgroundColor,
+    grid: style.getPropertyValue("--wan-line").trim() || "#8884",
+    marker: style.getPropertyValue("--wan-muted-ink").trim() || style.color,
+  };
+}
+
+/**
+ * Whether a ground asks for light ink.
+ * @param {string} ground as the browser computes it: rgb(r, g, b) or color(srgb r g b)
+ */
+function isDark(ground) {
+  const [red, green, blue] = (ground.match(/[\d.]+/g) ?? ["0", "0", "0"]).map(Number);
+  const light = 0.2126 * red + 0.7152 * green + 0.0722 * blue;
+  return ground.startsWith("color") ? light < 0.5 : light < 128;
+}

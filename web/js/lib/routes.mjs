@@ -1,0 +1,99 @@
+// @ts-check
+/** The routes of the pack, as functions. Ids are never paths; what changes something carries the header that says so. */
+
+/**
+ * @typedef {{ now: number | null, peak: number, predicted: number | null }} Memory
+ * @typedef {{ id: string, state: string, step: number, steps: number, reason?: string, updated?: number,
+ *   loss?: number | null, eval_loss?: number | null, seconds_per_step?: number | null, seconds_left?: number | null,
+ *   expert?: string, variant?: string, lora_names?: string[], live?: boolean, node?: string | null,
+ *   memory?: Record<string, Memory> }} Summary
+ * @typedef {{ id: string, step: number, label?: string }} Sample
+ * @typedef {Summary & { saves?: { step: number, eval_loss?: number | null }[], samples?: Sample[],
+ *   has_workflow?: boolean, settings?: unknown }} Detail
+ */
+
+const BASE = "/wan_trainer/runs";
+const LONGEST_MESSAGE = 300;
+
+export class Routes {
+  /** @param {(path: string, options?: RequestInit) => Promise<Response>} fetchApi */
+  constructor(fetchApi) {
+    this.fetchApi = fetchApi;
+  }
+
+  /** @returns {Promise<Summary[]>} newest first */
+  async list() {
+    return (await this.get(BASE)).runs ?? [];
+  }
+
+  /** @param {string} run @returns {Promise<Detail>} */
+  detail(run) {
+    return this.get(place(run));
+  }
+
+  /** @param {string} run @param {number} since @returns {Promise<import("./history.mjs").Answer>} */
+  metrics(run, since) {
+    return this.get(`${place(run)}/metrics?since=${since}`);
+  }
+
+  /** @param {string} run @returns {Promise<any>} */
+  workflow(run) {
+    return this.get(`${place(run)}/workflow`);
+  }
+
+  /** @param {string} run @param {"stop" | "save" | "sample" | "open"} action */
+  act(run, action) {
+    return this.post(`${place(run)}/${action}`, {});
+  }
+
+  /** @param {string} run */
+  remove(run) {
+    return this.post(`${place(run)}/delete`, { confirm: run });
+  }
+
+  /** @param {string} path */
+  async get(path) {
+    return answer(await this.fetchApi(path, { cache: "no-store" }));
+  }
+
+  /** @param {string} path @param {object} body */
+  async post(path, body) {
+    const headers = { "Content-Type": "application/json", "X-Wan-Trainer": "1" };
+    return answer(
+      await this.fetchApi(path, { method: "POST", headers, body: JSON.stringify(body) }),
+    );
+  }
+}
+
+/**
+ * Where a clip is fetched: made from the ids alone, whatever address the server's answer names.
+ * @param {string} run
+ * @param {string} sample
+ */
+export function samplePath(run, sample) {
+  return `${place(run)}/samples/${encodeURIComponent(sample)}`;
+}
+
+/** @param {string} run */
+function place(run) {
+  return `${BASE}/${encodeURIComponent(run)}`;
+}
+
+/** @param {Response} response @returns {Promise<any>} */
+async function answer(response) {
+  const text = await response.text();
+  /** @type {any} */
+  let data = null;
+  try {
+    data = JSON.parse(text);
+  } catch {
+    // An error page, or nothing: the status says enough.
+  }
+  if (response.ok) return data ?? {};
+  const said = data?.error?.message ?? data?.error ?? data?.message;
+  throw new Error(
+    String(
+      typeof said === "string" && said ? said : `The server answered ${response.status}.`,
+    ).slice(0, LONGEST_MESSAGE),
+  );
+}

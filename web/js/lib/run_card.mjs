@@ -1,0 +1,128 @@
+// @ts-check
+/** One run in the list: its name, its state, what can be done with it. Deleting asks first. */
+
+import { button, element, enable, fill, mark, write } from "./dom.mjs";
+import { ago, clock, short } from "./format.mjs";
+
+/**
+ * @typedef {import("./routes.mjs").Summary} Summary
+ * @typedef {{ open: (run: string) => void, resume: (run: string) => void, copy: (name: string) => void,
+ *   remove: (run: string) => void, compare: (run: string, on: boolean) => void }} Actions
+ */
+
+/**
+ * A run's numbers in one line; what is not known is left out.
+ * @param {Summary} run
+ * @param {number} now unix seconds
+ */
+export function cardText(run, now) {
+  const left = run.live ? clock(run.seconds_left) : "";
+  const loss = short(run.loss, 4);
+  const evaluation = short(run.eval_loss, 4);
+  const parts = [
+    `step ${run.step} / ${run.steps}`,
+    left && `${left} left`,
+    loss && `loss ${loss}`,
+    evaluation && `evaluation ${evaluation}`,
+    run.variant,
+    run.expert && run.expert !== "auto" ? run.expert : "",
+    run.updated ? ago(now - run.updated) : "",
+  ];
+  return parts.filter(Boolean).join(" · ");
+}
+
+export class RunCard {
+  /** @param {string} id @param {Actions} actions */
+  constructor(id, actions) {
+    this.id = id;
+    this.actions = actions;
+    /** @type {Summary | null} */
+    this.run = null;
+    this.swatch = element("span", { class: "wan-swatch", "aria-hidden": "true" });
+    this.check = element("input", {
+      type: "checkbox",
+      "aria-label": `Compare ${id}`,
+      onchange: () => actions.compare(id, this.check.checked),
+    });
+    this.state = element("span", { class: "wan-chip" });
+    this.numbers = element("div", { class: "wan-numbers" });
+    this.reason = element("div", { class: "wan-reason" });
+    this.question = element("div", { class: "wan-question" });
+    this.buttons = this.buildButtons();
+    this.element = element(
+      "li",
+      { class: "wan-run" },
+      element(
+        "div",
+        { class: "wan-run-head" },
+        element("label", {}, this.check, this.swatch, element("strong", {}, id)),
+        this.state,
+      ),
+      this.numbers,
+      this.reason,
+      element("div", { class: "wan-buttons" }, ...Object.values(this.buttons)),
+      this.question,
+    );
+  }
+
+  buildButtons() {
+    const { id, actions } = this;
+    const name = () => this.run?.lora_names?.[0] ?? "";
+    return {
+      open: button("Open workflow", `Open the graph that trains ${id}`, () => actions.open(id)),
+      copy: button("Copy LoRA name", `Copy the name loader lists show for ${id}`, () =>
+        actions.copy(name()),
+      ),
+      resume: button("Resume", `Open the graph of ${id} and queue it`, () => actions.resume(id)),
+      remove: button("Delete …", `Delete ${id}`, () => this.ask()),
+    };
+  }
+
+  /** @param {Summary} run @param {number} now unix seconds */
+  update(run, now) {
+    this.run = run;
+    write(this.state, run.state);
+    mark(this.state, "data-state", run.live ? "active" : "seen");
+    write(this.numbers, cardText(run, now));
+    write(this.reason, run.state !== "done" ? (run.reason ?? "") : "");
+    enable(this.buttons.copy, Boolean(run.lora_names?.length));
+    enable(this.buttons.resume, !run.live && run.state !== "done");
+    enable(this.buttons.remove, !run.live);
+  }
+
+  /** @param {string | null} color of its curve, or null when it is not compared */
+  paint(color) {
+    this.check.checked = color !== null;
+    this.swatch.hidden = color === null;
+    if (color !== null) this.swatch.style.backgroundColor = color;
+  }
+
+  /** Nothing is deleted without an answer; the answer at hand is no. */
+  ask() {
+    const no = button("Keep it", "Delete nothing", () => this.answered(false));
+    const yes = button("Delete", `Delete ${this.id} for good`, () => this.answered(true));
+    const words = `Delete ${this.id} with its saved steps and previews? LoRAs already in the loader lists stay. Your own files stay.`;
+    const label = `Delete ${this.id}?`;
+    const box = element(
+      "div",
+      { role: "alertdialog", "aria-label": label },
+      element("p", {}, words),
+      no,
+      yes,
+    );
+    box.addEventListener("keydown", (event) => {
+      if (event.key !== "Escape") return;
+      event.stopPropagation();
+      this.answered(false);
+    });
+    fill(this.question, box);
+    no.focus();
+  }
+
+  /** @param {boolean} yes */
+  answered(yes) {
+    fill(this.question);
+    this.buttons.remove.focus();
+    if (yes) this.actions.remove(this.id);
+  }
+}

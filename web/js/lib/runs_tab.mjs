@@ -1,0 +1,201 @@
+// @ts-check
+/** The sidebar tab "Training runs": every run of this ComfyUI, and the curves of those that are ticked. */
+
+import { color } from "./chart.mjs";
+import { button, element, fill, write } from "./dom.mjs";
+import { RunHistory } from "./history.mjs";
+import { Follower } from "./pacing.mjs";
+import { Plot } from "./plot.mjs";
+import { RunCard } from "./run_card.mjs";
+
+/**
+ * @typedef {import("./routes.mjs").Routes} Routes
+ * @typedef {import("./routes.mjs").Summary} Summary
+ * @typedef {{ load: (workflow: any, name: string) => Promise<void>, queue: () => Promise<void>,
+ *   copy: (text: string) => Promise<void>, seen: (runs: Summary[]) => void }} Page
+ */
+
+const MOST_CURVES = 8;
+const LIST_GAP = 1000;
+
+export class RunsTab {
+  /**
+   * @param {Routes} routes
+   * @param {import("./pacing.mjs").Frames} frames
+   * @param {Page} page what only the page can do
+   */
+  constructor(routes, frames, page) {
+    this.routes = routes;
+    this.page = page;
+    this.frames = frames;
+    this.shown = false;
+    /** @type {Summary[]} */
+    this.runs = [];
+    /** @type {Map<string, RunCard>} */
+    this.cards = new Map();
+    /** Runs whose curves are drawn. @type {Map<string, RunHistory>} */
+    this.compared = new Map();
+    this.lister = new Follower(() => this.list(), {
+      gap: LIST_GAP,
+      failed: (error) => this.say(message(error)),
+    });
+    this.reader = new Follower(() => this.read(), { failed: (error) => this.say(message(error)) });
+    this.draw = this.draw.bind(this);
+    this.build();
+  }
+
+  build() {
+    this.plot = new Plot(this.frames, () => this.view(), { dots: false, timesteps: false });
+    this.spoken = element("div", { class: "wan-said", role: "status", "aria-live": "polite" });
+    this.listed = element("ul", { class: "wan-list", "aria-label": "Training runs" });
+    this.element = element(
+      "div",
+      { class: "wan-runs" },
+      element(
+        "div",
+        { class: "wan-run-head" },
+        element("h2", {}, "Training runs"),
+        button("Refresh", "Read the list again", () => this.refresh()),
+      ),
+      this.plot.element,
+      this.spoken,
+      this.listed,
+    );
+  }
+
+  /** @param {HTMLElement} place */
+  mount(place) {
+    this.shown = true;
+    fill(place, this.element);
+    this.refresh();
+  }
+
+  unmount() {
+    this.shown = false;
+  }
+
+  /** Read the list again, soon. */
+  refresh() {
+    this.lister.ask();
+  }
+
+  /** A run has news: its curve if it is drawn, the list if it is seen. */
+  onStatus() {
+    if (!this.shown) return;
+    this.lister.ask();
+    if (this.compared.size) this.reader.ask();
+  }
+
+  async list() {
+    this.runs = await this.routes.list();
+    this.page.seen(this.runs);
+    this.frames.ask(this.draw);
+  }
+
+  /** Read on in every compared run. @returns {Promise<boolean>} whether there is more */
+  async read() {
+    let more = false;
+    for (const [run, history] of [...this.compared]) {
+      const since = history.lines;
+      more = history.take(since, await this.routes.metrics(run, since)) || more;
+    }
+    this.frames.ask(this.draw);
+    return more;
+  }
+
+  draw() {
+    const now = Date.now() / 1000;
+    const ids = this.runs.map((run) => String(run.id));
+    for (const id of [...this.cards.keys()]) if (!ids.includes(id)) this.forget(id);
+    this.runs.forEach((run, index) => {
+      const card = this.card(ids[index]);
+      card.update(run, now);
+      if (this.listed.children[index] !== card.element)
+        this.listed.insertBefore(card.element, this.listed.children[index] ?? null);
+    });
+    this.plot.element.hidden = !this.runs.length;
+    if (!this.runs.length) write(this.spoken, "No runs yet. Queue a graph with Train Wan LoRA.");
+    this.plot.draw();
+    const compared = [...this.compared.keys()];
+    for (const [id, card] of this.cards) {
+      const place = compared.indexOf(id);
+      card.paint(place < 0 ? null : color(place, this.plot.dark));
+    }
+  }
+
+  /** @param {string} id */
+  card(id) {
+    const found = this.cards.get(id) ?? new RunCard(id, this.actions());
+    this.cards.set(id, found);
+    return found;
+  }
+
+  /** @param {string} id */
+  forget(id) {
+    this.cards.get(id)?.element.remove();
+    this.cards.delete(id);
+    this.compared.delete(id);
+  }
+
+  /** @returns {import("./run_card.mjs").Actions} */
+  actions() {
+    const work =
+      (/** @type {(id: string) => Promise<string>} */ act) => async (/** @type {string} */ id) => {
+        try {
+          this.say(await act(id));
+        } catch (error) {
+          this.say(message(error));
+        }
+      };
+    return {
+      open: work(async (id) => {
+        await this.page.load(await this.routes.workflow(id), id);
+        return `Opened the workflow of ${id}.`;
+      }),
+      resume: work(async (id) => {
+        await this.page.load(await this.routes.workflow(id), id);
+        await this.page.queue();
+        return `Queued ${id}.`;
+      }),
+      copy: work(async (name) => {
+        await this.page.copy(name);
+        return `Copied ${name}`;
+      }),
+      remove: work(async (id) => {
+        await this.routes.remove(id);
+        this.refresh();
+        return `Deleted ${id}.`;
+      }),
+      compare: (id, on) => this.compare(id, on),
+    };
+  }
+
+  /** @param {string} id @param {boolean} on */
+  compare(id, on) {
+    if (!on) this.compared.delete(id);
+    else if (this.compared.size < MOST_CURVES) this.compared.set(id, new RunHistory());
+    else this.say(`At most ${MOST_CURVES} curves fit in one chart. Untick one first.`);
+    this.reader.ask();
+    this.frames.ask(this.draw);
+  }
+
+  /** @returns {import("./plot.mjs").Facts} */
+  view() {
+    const lines = [...this.compared].flatMap(([run, history]) => {
+      const [first] = [...history.losses.values()];
+      return [{ name: run, loss: first, evaluation: [...history.evaluations.values()][0] }];
+    });
+    const names = lines.map((line) => line.name).join(", ");
+    return { lines, summary: `Loss of ${names}`, empty: "Tick runs to compare their curves." };
+  }
+
+  /** @param {string} text */
+  say(text) {
+    write(this.spoken, text);
+  }
+}
+
+/** @param {unknown} error */
+function message(error) {
+  return error instanceof Error ? error.message : String(error);
+}

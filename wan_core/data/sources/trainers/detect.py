@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from pathlib import Path
 from typing import Any, cast
@@ -69,15 +70,12 @@ def _text(path: Path) -> str:
 
 
 def _toml(path: Path) -> Any:
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        try:
-            import tomli as tomllib
-        except ImportError as error:
-            raise DependencyError(
-                f"{path.name} needs the package tomli on Python 3.10: python -m pip install tomli"
-            ) from error
+    try:
+        tomllib: Any = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+    except ImportError as error:
+        raise DependencyError(
+            f"{path.name} needs the package tomli on Python 3.10: python -m pip install tomli"
+        ) from error
     try:
         return tomllib.loads(_text(path))
     except (tomllib.TOMLDecodeError, RecursionError) as error:

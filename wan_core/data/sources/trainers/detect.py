@@ -73,9 +73,7 @@ def _toml(path: Path) -> Any:
     try:
         tomllib: Any = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
     except ImportError as error:
-        raise DependencyError(
-            f"{path.name} needs the package tomli on Python 3.10: python -m pip install tomli"
-        ) from error
+        raise DependencyError(f"{path.name} needs tomli on Python 3.10: python -m pip install tomli") from error
     try:
         return tomllib.loads(_text(path))
     except (tomllib.TOMLDecodeError, RecursionError) as error:

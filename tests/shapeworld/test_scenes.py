@@ -113,9 +113,16 @@ def test_a_folder_of_clips_is_a_dataset(tmp_path: Path) -> None:
     assert sorted(path.suffix for path in (tmp_path / "a").iterdir()) == [".mp4"] * 6 + [".txt"] * 6
     again = write_world(tmp_path / "b", 6, 1)
     assert [file.name for file in again] == [file.name for file in files]
-    assert np.array_equal(read_clip(again[5]), read_clip(files[5]))
+    # What is drawn is the same to the bit. On its way through a file FFmpeg's converter rounds a few values by one
+    # otherwise, as its buffers happen to lie in memory.
+    assert np.array_equal(*(drawn(captioned_scene(balanced_words(6, 1)[5], 7, 9)) for _ in "ab"))
+    assert _largest_difference(again[5], files[5]) <= 2
     other = write_world(tmp_path / "c", 6, 2)
-    assert not np.array_equal(read_clip(other[5]), read_clip(files[5]))
+    assert _largest_difference(other[5], files[5]) > 20
+
+
+def _largest_difference(one: Path, other: Path) -> int:
+    return int(np.abs(read_clip(one).astype(int) - read_clip(other).astype(int)).max())
 
 
 def test_a_concept_has_one_caption_and_many_clips(tmp_path: Path) -> None:

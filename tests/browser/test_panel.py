@@ -192,8 +192,24 @@ def test_the_tab_compares_opens_copies_resumes_and_asks_before_it_deletes(
     canvas.page.wait_for_function(
         "async () => await navigator.clipboard.readText() === 'wan_trainer/halfway.safetensors'"
     )
+    queued: list[Any] = []
+
+    def keep(route: Any) -> None:
+        """What is queued is looked at here; in the server it would train beside the next test."""
+        if route.request.method != "POST":
+            route.continue_()
+            return
+        queued.append(route.request.post_data_json)
+        route.fulfill(json={"prompt_id": "kept", "number": 1, "node_errors": {}})
+
+    canvas.page.route("**/prompt", keep)
     card.get_by_role("button", name="Resume").click()
     canvas.page.wait_for_function("() => window.app.graph._nodes.some(n => n.type === 'TrainLoRA')", timeout=20_000)
+    for _ in range(100):
+        if queued:
+            break
+        canvas.page.wait_for_timeout(100)
+    assert "TrainLoRA" in [node["class_type"] for node in queued[0]["prompt"].values()]
 
     live = canvas.page.locator(".wan-run").filter(has_text="smoke_test")
     assert live.get_by_role("button", name="Delete …").get_attribute("aria-disabled") == "true"

@@ -13,7 +13,7 @@ from tests.browser.conftest import tiny_canvas
 
 pytestmark = pytest.mark.browser
 
-STEPS = 400
+STEPS = 150
 PANEL = 'window.app.graph._nodes.find(n => n.type === "TrainLoRA").wanTrainerPanel'
 POINTS = f"() => {PANEL}.history.points"
 BOTH_PLAY = f"""() => [...{PANEL}.element.querySelectorAll("video")]

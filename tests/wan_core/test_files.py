@@ -8,7 +8,6 @@ import os
 import shutil
 import socket
 import stat
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +19,7 @@ import torch
 import wan_core.files as files
 import wan_core.job as job
 import wan_core.train.saves as saves
+from tests.support.dying import Dying, forked, steps_of
 from tests.support.tiny_run import TinyRun, make_run
 from wan_core.control import SignalControl
 from wan_core.errors import CheckpointError, ConfigError
@@ -323,39 +323,8 @@ def holds(store: SaveStore, step: int) -> bool:
     )
 
 
-def forked(work: Callable[[], None]) -> int:
-    """Exit code of `work` in a forked child; 0 when it returns."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # fork beside threads: the child only does file work
-        pid = os.fork()
-    if pid == 0:
-        code = 99
-        try:
-            work()
-            code = 0
-        finally:
-            os._exit(code)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-
-
-class Dying:
-    """Ends this process at the n-th I/O call of a save: before it, in the middle of a write, or after it."""
-
-    def __init__(self, last: int, moment: str) -> None:
-        self.calls, self._last, self._moment = 0, last, moment
-
-    def wrap(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        def counted(*words: Any, **options: Any) -> Any:
-            self.calls += 1
-            if self.calls == self._last and self._moment == "before":
-                os._exit(137)
-            try:
-                return call(*words, **options)
-            finally:
-                if self.calls == self._last:
-                    os._exit(137)
-
-        return counted
+class DyingSave(Dying):
+    """Also in the middle of a write."""
 
     def write(self, path: Path, data: bytes) -> str:
         """`saves._write`, with its steps counted and torn."""
@@ -372,22 +341,6 @@ class Dying:
         saves._write = self.write
         for name in ("mkdir", "replace", "rename", "rmdir", "unlink", "fsync"):
             setattr(os, name, self.wrap(getattr(os, name)))
-
-
-def calls_of(work: Callable[[], Any]) -> int:
-    """How many I/O calls `work` makes, counted in a child."""
-    read, write = os.pipe()
-
-    def count() -> None:
-        counting = Dying(-1, "")
-        counting.install()
-        work()
-        os.write(write, str(counting.calls).encode())
-
-    assert forked(count) == 0
-    os.close(write)
-    with os.fdopen(read, "rb") as pipe:
-        return int(pipe.read())
 
 
 @posix
@@ -408,7 +361,7 @@ def test_a_crash_at_any_io_call_of_a_save_leaves_the_old_state_or_the_new(
         return store
 
     counted = prepare(tmp_path / "count")
-    total = calls_of(lambda: commit(counted, 2))
+    total = steps_of(lambda: commit(counted, 2), DyingSave(-1, ""))
     print(f"{total} I/O calls, {earlier}, {moment}")  # noqa: T201
     assert total >= 15
     old = 0
@@ -416,7 +369,7 @@ def test_a_crash_at_any_io_call_of_a_save_leaves_the_old_state_or_the_new(
         store = prepare(tmp_path / str(number))
 
         def save_and_die(store: SaveStore = store, number: int = number) -> None:
-            Dying(number, moment).install()
+            DyingSave(number, moment).install()
             commit(store, 2)
 
         assert forked(save_and_die) == 137

@@ -5,15 +5,13 @@ from __future__ import annotations
 import os
 import threading
 import time
-import warnings
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
 import wan_core.data.cache.packing as packing
+from tests.support.dying import Dying, forked, steps_of
 from wan_core.data import CacheItem, CacheSet, LatentCache
 from wan_core.data.cache import clean_leftovers, pack_entries
 from wan_core.data.cache.pack_file import PackIndex, read_place, write_pack
@@ -218,59 +216,12 @@ def test_readers_never_miss_an_entry_while_it_moves(tmp_path):
 # ---- crashes ------------------------------------------------------------------------------------
 
 
-def forked(work: Callable[[], None]) -> int:
-    """Exit code of `work` in a forked child; 0 when it returns."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # fork beside threads: the child only does file work
-        pid = os.fork()
-    if pid == 0:
-        code = 99
-        try:
-            work()
-            code = 0
-        finally:
-            os._exit(code)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-
-
-class Dying:
-    """Ends this process at its n-th step of packing: before it or after it."""
-
-    def __init__(self, last: int, moment: str) -> None:
-        self.calls, self._last, self._moment = 0, last, moment
-
-    def wrap(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        def counted(*words: Any, **options: Any) -> Any:
-            self.calls += 1
-            if self.calls == self._last and self._moment == "before":
-                os._exit(137)
-            result = call(*words, **options)
-            if self.calls == self._last:
-                os._exit(137)
-            return result
-
-        return counted
-
+class DyingPacking(Dying):
     def install(self) -> None:
         """In the child only. Reading an entry is a step too: by then others stand half written in the new pack."""
         packing._sound_bytes = self.wrap(packing._sound_bytes)
         for name in ("mkdir", "replace", "unlink", "fsync"):
             setattr(os, name, self.wrap(getattr(os, name)))
-
-
-def steps_of(work: Callable[[], Any]) -> int:
-    read, write = os.pipe()
-
-    def count() -> None:
-        counting = Dying(-1, "")
-        counting.install()
-        work()
-        os.write(write, str(counting.calls).encode())
-
-    assert forked(count) == 0
-    os.close(write)
-    with os.fdopen(read, "rb") as pipe:
-        return int(pipe.read())
 
 
 @posix
@@ -280,13 +231,13 @@ def test_a_crash_at_any_step_of_packing_loses_nothing(tmp_path, moment):
         pack_entries(cache, limit_bytes=1000)
 
     counted = filled(tmp_path / "count", 3, 0)
-    total = steps_of(lambda: work(counted))
+    total = steps_of(lambda: work(counted), DyingPacking(-1, ""))
     assert total >= 10
     for number in range(1, total + 1):
         cache = filled(tmp_path / f"{number}", 3, 0)
 
         def pack_and_die(cache: LatentCache = cache, number: int = number) -> None:
-            Dying(number, moment).install()
+            DyingPacking(number, moment).install()
             work(cache)
 
         assert forked(pack_and_die) == 137

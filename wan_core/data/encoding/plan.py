@@ -22,32 +22,25 @@ __all__ = ["ConditionTask", "EncodingPlan", "LatentTask", "MaskTask", "TextTask"
 
 
 @dataclass(frozen=True)
-class LatentTask:
-    """One latent to make."""
+class _ClipTask:
+    """One entry to make from the files of one clip."""
 
     key: str
     sample: Sample
     shape: tuple[int, ...]
+    """of the clip's latent; of a mask, (1, F, h, w)"""
 
 
-@dataclass(frozen=True)
-class ConditionTask:
-    """What one clip is conditioned on, to be made from its own frames."""
-
-    key: str
-    sample: Sample
-    shape: tuple[int, ...]
-    """of the clip's latent"""
+class LatentTask(_ClipTask):
+    """Its latent."""
 
 
-@dataclass(frozen=True)
-class MaskTask:
-    """Loss weights of one clip, to be made from the mask beside it."""
+class ConditionTask(_ClipTask):
+    """What it is conditioned on: from its own frames, or from a control or mask file beside it."""
 
-    key: str
-    sample: Sample
-    shape: tuple[int, ...]
-    """(1, F, h, w)"""
+
+class MaskTask(_ClipTask):
+    """The weights of its loss, from the mask beside it."""
 
 
 @dataclass(frozen=True)

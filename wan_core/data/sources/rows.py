@@ -15,7 +15,7 @@ from typing import Any, cast
 
 from ...errors import DatasetError, DependencyError
 from ...files import open_regular
-from .utf8 import NotUtf8Error, decoded
+from .utf8 import NotUtf8Error, decoded, read_utf8
 
 __all__ = ["TABLE_SUFFIXES", "TEXT_SUFFIXES", "Row", "column_names", "rows_of"]
 
@@ -109,14 +109,7 @@ def _csv_reader(path: Path) -> csv.DictReader[str]:
 
 
 def _text(path: Path) -> str:
-    with open_regular(path) as file:
-        data = file.read(MAX_LIST_BYTES + 1)
-    if len(data) > MAX_LIST_BYTES:
-        raise DatasetError(f"{path.name} is larger than 1 GiB. Split it into several lists.")
-    try:
-        return decoded(data)
-    except NotUtf8Error as error:
-        raise DatasetError(f"{path.name} {error}. Save it again as UTF-8.") from error
+    return read_utf8(path, MAX_LIST_BYTES, "is larger than 1 GiB. Split it into several lists.")
 
 
 def _table_columns(path: Path) -> list[str]:

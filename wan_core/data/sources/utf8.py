@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-__all__ = ["NotUtf8Error", "decoded"]
+from pathlib import Path
+
+from ...errors import DatasetError
+from ...files import open_regular
+
+__all__ = ["NotUtf8Error", "decoded", "read_utf8"]
 
 
 class NotUtf8Error(ValueError):
@@ -20,3 +25,15 @@ def decoded(data: bytes) -> str:
     if start >= 0:
         raise NotUtf8Error(f"is not UTF-8: byte 0x{data[start]:02x} at offset {start}")
     return text
+
+
+def read_utf8(path: Path, limit_bytes: int, too_large: str) -> str:
+    """A whole file as text; DatasetError when it is not UTF-8, or has more than `limit_bytes`: name and `too_large`."""
+    with open_regular(path) as file:
+        data = file.read(limit_bytes + 1)
+    if len(data) > limit_bytes:
+        raise DatasetError(f"{path.name} {too_large}")
+    try:
+        return decoded(data)
+    except NotUtf8Error as error:
+        raise DatasetError(f"{path.name} {error}. Save it again as UTF-8.") from error

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, cast
 
 from ....errors import DatasetError, DependencyError
-from ....files import open_regular, read_json
+from ....files import read_json
 from ..part import SourcePart
-from ..utf8 import NotUtf8Error, decoded
+from ..utf8 import read_utf8
 from .ai_toolkit import processes_of, read_ai_toolkit
 from .context import Context
 from .diffusion_pipe import read_diffusion_pipe
@@ -59,14 +59,7 @@ def _is_tables(value: Any) -> bool:
 
 
 def _text(path: Path) -> str:
-    with open_regular(path) as file:
-        data = file.read(_MAX_BYTES + 1)
-    if len(data) > _MAX_BYTES:
-        raise DatasetError(f"{path.name} is larger than 4 MiB; settings are not.")
-    try:
-        return decoded(data)
-    except NotUtf8Error as error:
-        raise DatasetError(f"{path.name} {error}. Save it again as UTF-8.") from error
+    return read_utf8(path, _MAX_BYTES, "is larger than 4 MiB; settings are not. Choose the settings file itself.")
 
 
 def _toml(path: Path) -> Any:

@@ -8,13 +8,14 @@
 import { api } from "../../../scripts/api.js";
 // @ts-expect-error served by ComfyUI
 import { app } from "../../../scripts/app.js";
-import { element } from "./lib/dom.mjs";
-import { findNode } from "./lib/graph.mjs";
-import { Frames } from "./lib/pacing.mjs";
-import { Routes } from "./lib/routes.mjs";
-import { RunsTab } from "./lib/runs_tab.mjs";
-import { outputText, SaveWatch } from "./lib/status.mjs";
-import { addWidget, TrainerNodes } from "./lib/trainer_nodes.mjs";
+import { element } from "./lib/page/dom.mjs";
+import { findNode } from "./lib/page/graph.mjs";
+import { Frames } from "./lib/page/pacing.mjs";
+import { Routes } from "./lib/page/routes.mjs";
+import { loadWords, t } from "./lib/page/words.mjs";
+import { addWidget, TrainerNodes } from "./lib/panel/trainer_nodes.mjs";
+import { outputText, SaveWatch } from "./lib/run/status.mjs";
+import { RunsTab } from "./lib/tab/runs_tab.mjs";
 
 const STATUS_EVENT = "wan_trainer.status";
 const TRAINER = "TrainLoRA";
@@ -28,9 +29,9 @@ const LINE_STYLE = `box-sizing: border-box; height: 100%; overflow: hidden; padd
   color: var(--input-text, #ddd); background: var(--comfy-input-bg, #222);`;
 
 /**
- * @typedef {import("./lib/status.mjs").Status} Status
- * @typedef {import("./lib/graph.mjs").GraphNode} GraphNode
- * @typedef {import("./lib/graph.mjs").Graph} Graph
+ * @typedef {import("./lib/run/status.mjs").Status} Status
+ * @typedef {import("./lib/page/graph.mjs").GraphNode} GraphNode
+ * @typedef {import("./lib/page/graph.mjs").Graph} Graph
  */
 
 const saves = new SaveWatch();
@@ -129,7 +130,7 @@ function watchTheme(changed) {
 app.registerExtension({
   name: "WanTrainer",
 
-  setup() {
+  async setup() {
     document.head.append(
       element("link", {
         rel: "stylesheet",
@@ -161,6 +162,8 @@ app.registerExtension({
         tab.refresh();
       });
     }
+    const locale = String(app.extensionManager?.setting?.get("Comfy.Locale") ?? "en");
+    await loadWords((path) => api.fetchApi(path), locale);
     watchTheme(() => {
       trainers.redraw();
       tab.plot.ask();
@@ -168,8 +171,8 @@ app.registerExtension({
     app.extensionManager?.registerSidebarTab?.({
       id: "wan-trainer-runs",
       icon: "pi pi-chart-line",
-      title: "Training runs",
-      tooltip: "Training runs",
+      title: t("Training runs"),
+      tooltip: t("Training runs"),
       type: "custom",
       render: (/** @type {HTMLElement} */ place) => tab.mount(place),
       destroy: () => tab.unmount(),

@@ -1,8 +1,8 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { color, draw, layout, reading } from "../../web/js/lib/chart.mjs";
-import { Series } from "../../web/js/lib/series.mjs";
+import { color, draw, layout, reading } from "../../../web/js/lib/chart/chart.mjs";
+import { Series } from "../../../web/js/lib/run/series.mjs";
 
 const THEME = { text: "#fff", grid: "#444", ground: "#000", marker: "#aaa" };
 

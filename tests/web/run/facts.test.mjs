@@ -1,9 +1,14 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-
-import { chartText, expertName, facts, memoryBars, stateText } from "../../web/js/lib/facts.mjs";
-import { RunHistory } from "../../web/js/lib/history.mjs";
-import { caption, stops } from "../../web/js/lib/player.mjs";
+import { caption, stops } from "../../../web/js/lib/panel/player.mjs";
+import {
+  chartText,
+  expertName,
+  facts,
+  memoryBars,
+  stateText,
+} from "../../../web/js/lib/run/facts.mjs";
+import { RunHistory } from "../../../web/js/lib/run/history.mjs";
 
 const GIB = 2 ** 30;
 

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { ago, clock, gib, median, secondsLeft, short } from "../../web/js/lib/format.mjs";
+import { ago, clock, gib, median, secondsLeft, short } from "../../../web/js/lib/run/format.mjs";
 
 test("seconds read as a clock", () => {
   assert.equal(clock(0), "0:00");

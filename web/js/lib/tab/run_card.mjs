@@ -1,11 +1,11 @@
 // @ts-check
 /** One run in the list: its name, its state, what can be done with it. Deleting asks first. */
 
-import { button, element, enable, fill, mark, write } from "./dom.mjs";
-import { ago, clock, short } from "./format.mjs";
+import { button, element, enable, fill, mark, write } from "../page/dom.mjs";
+import { ago, clock, short } from "../run/format.mjs";
 
 /**
- * @typedef {import("./routes.mjs").Summary} Summary
+ * @typedef {import("../page/routes.mjs").Summary} Summary
  * @typedef {{ open: (run: string) => void, resume: (run: string) => void, copy: (name: string) => void,
  *   remove: (run: string) => void, compare: (run: string, on: boolean) => void }} Actions
  */

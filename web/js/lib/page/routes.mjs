@@ -31,7 +31,7 @@ export class Routes {
     return this.get(place(run));
   }
 
-  /** @param {string} run @param {number} since @returns {Promise<import("./history.mjs").Answer>} */
+  /** @param {string} run @param {number} since @returns {Promise<import("../run/history.mjs").Answer>} */
   metrics(run, since) {
     return this.get(`${place(run)}/metrics?since=${since}`);
   }

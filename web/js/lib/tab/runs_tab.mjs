@@ -1,16 +1,16 @@
 // @ts-check
 /** The sidebar tab "Training runs": every run of this ComfyUI, and the curves of those that are ticked. */
 
-import { color } from "./chart.mjs";
-import { button, element, fill, write } from "./dom.mjs";
-import { RunHistory } from "./history.mjs";
-import { Follower } from "./pacing.mjs";
-import { Plot } from "./plot.mjs";
+import { color } from "../chart/chart.mjs";
+import { Plot } from "../chart/plot.mjs";
+import { button, element, fill, write } from "../page/dom.mjs";
+import { Follower } from "../page/pacing.mjs";
+import { RunHistory } from "../run/history.mjs";
 import { RunCard } from "./run_card.mjs";
 
 /**
- * @typedef {import("./routes.mjs").Routes} Routes
- * @typedef {import("./routes.mjs").Summary} Summary
+ * @typedef {import("../page/routes.mjs").Routes} Routes
+ * @typedef {import("../page/routes.mjs").Summary} Summary
  * @typedef {{ load: (workflow: any, name: string) => Promise<void>, queue: () => Promise<void>,
  *   copy: (text: string) => Promise<void>, seen: (runs: Summary[]) => void }} Page
  */
@@ -21,7 +21,7 @@ const LIST_GAP = 1000;
 export class RunsTab {
   /**
    * @param {Routes} routes
-   * @param {import("./pacing.mjs").Frames} frames
+   * @param {import("../page/pacing.mjs").Frames} frames
    * @param {Page} page what only the page can do
    */
   constructor(routes, frames, page) {
@@ -179,7 +179,7 @@ export class RunsTab {
     this.frames.ask(this.draw);
   }
 
-  /** @returns {import("./plot.mjs").Facts} */
+  /** @returns {import("../chart/plot.mjs").Facts} */
   view() {
     const lines = [...this.compared].flatMap(([run, history]) => {
       const [first] = [...history.losses.values()];

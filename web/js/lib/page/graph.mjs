@@ -6,7 +6,7 @@
  * @typedef {{ id?: string, nodes?: GraphNode[], _nodes?: GraphNode[], getNodeById: (id: number) => GraphNode | null }} Graph
  * @typedef {{ id: number, comfyClass?: string, previewMediaType?: string, hideOutputImages?: boolean, graph?: Graph,
  *   subgraph?: Graph, widgets?: { name: string, value: unknown, callback?: Function }[], inputs?: { name: string }[],
- *   wanTrainerStatus?: HTMLElement, wanTrainerPanel?: import("./panel.mjs").Panel, addDOMWidget: Function,
+ *   wanTrainerStatus?: HTMLElement, wanTrainerPanel?: import("../panel/panel.mjs").Panel, addDOMWidget: Function,
  *   getInputNode?: Function, setDirtyCanvas?: Function }} GraphNode
  */
 

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { belongs, runOfNode } from "../../web/js/lib/binding.mjs";
+import { belongs, runOfNode } from "../../../web/js/lib/run/binding.mjs";
 
 test("a name leads to its folder and to the numbered ones, and to no other", () => {
   assert.equal(belongs("my_lora", "my_lora"), true);

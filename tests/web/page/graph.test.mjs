@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { findNode, nodes } from "../../web/js/lib/graph.mjs";
+import { findNode, nodes } from "../../../web/js/lib/page/graph.mjs";
 
 const graph = (nodes) => ({ getNodeById: (id) => nodes[id] ?? null });
 

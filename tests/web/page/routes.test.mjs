@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { Routes, samplePath } from "../../web/js/lib/routes.mjs";
+import { Routes, samplePath } from "../../../web/js/lib/page/routes.mjs";
 
 function server(status, body) {
   const asked = [];

@@ -4,7 +4,7 @@
 import { clock, gib, known, secondsLeft, short } from "./format.mjs";
 
 /**
- * @typedef {import("./routes.mjs").Summary} Summary
+ * @typedef {import("../page/routes.mjs").Summary} Summary
  * @typedef {import("./history.mjs").RunHistory} RunHistory
  * @typedef {{ name: string, title: string, value: string }} Fact
  * @typedef {{ device: string, text: string, now: number | null, peak: number | null, predicted: number | null }} MemoryBar

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { RunHistory } from "../../web/js/lib/history.mjs";
+import { RunHistory } from "../../../web/js/lib/run/history.mjs";
 
 const step = (number, facts = {}) => ({
   event: "step",

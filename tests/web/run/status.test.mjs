@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { outputText, SaveWatch, summaryText } from "../../web/js/lib/status.mjs";
+import { outputText, SaveWatch, summaryText } from "../../../web/js/lib/run/status.mjs";
 
 test("a finished run is summed up with its loss and the name loaders list", () => {
   const run = {

@@ -4,22 +4,22 @@
  * reloaded page, a second browser and a restarted server show the same; a status message only says that there is more.
  */
 
-import { button, element, enable, fill, mark, write } from "./dom.mjs";
-import { chartText, expertName, facts, memoryBars, stateText } from "./facts.mjs";
-import { clock } from "./format.mjs";
-import { RunHistory } from "./history.mjs";
-import { Follower } from "./pacing.mjs";
-import { chip, memoryBar, number } from "./panel_parts.mjs";
+import { Plot } from "../chart/plot.mjs";
+import { button, element, enable, fill, mark, write } from "../page/dom.mjs";
+import { Follower } from "../page/pacing.mjs";
+import { samplePath } from "../page/routes.mjs";
+import { chartText, expertName, facts, memoryBars, stateText } from "../run/facts.mjs";
+import { clock } from "../run/format.mjs";
+import { RunHistory } from "../run/history.mjs";
+import { chipOf, STAGES, StageClock } from "../run/stages.mjs";
+import { chip, memoryBar, number } from "./parts.mjs";
 import { Player } from "./player.mjs";
-import { Plot } from "./plot.mjs";
-import { samplePath } from "./routes.mjs";
-import { chipOf, STAGES, StageClock } from "./stages.mjs";
 
 /**
- * @typedef {import("./routes.mjs").Routes} Routes
- * @typedef {import("./routes.mjs").Detail} Detail
- * @typedef {import("./pacing.mjs").Frames} Frames
- * @typedef {import("./status.mjs").Status} Status
+ * @typedef {import("../page/routes.mjs").Routes} Routes
+ * @typedef {import("../page/routes.mjs").Detail} Detail
+ * @typedef {import("../page/pacing.mjs").Frames} Frames
+ * @typedef {import("../run/status.mjs").Status} Status
  */
 
 const EMPTY = "The loss appears here once the run trains.";
@@ -287,7 +287,7 @@ export class Panel {
     fill(this.memory, ...bars.map(memoryBar));
   }
 
-  /** What the chart shows. @returns {import("./plot.mjs").Facts} */
+  /** What the chart shows. @returns {import("../chart/plot.mjs").Facts} */
   view() {
     const history = this.history;
     const names = [...new Set([...history.losses.keys(), ...history.evaluations.keys()])];

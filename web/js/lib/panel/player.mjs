@@ -1,11 +1,11 @@
 // @ts-check
 /** Previews of a run: the clip of a saved step beside the one from before the first step, playing together. */
 
-import { button, element, fill, mark, write } from "./dom.mjs";
-import { short } from "./format.mjs";
+import { button, element, fill, mark, write } from "../page/dom.mjs";
+import { short } from "../run/format.mjs";
 
 /**
- * @typedef {import("./routes.mjs").Sample} Sample
+ * @typedef {import("../page/routes.mjs").Sample} Sample
  * @typedef {{ step: number, saved: boolean, evalLoss: number | null, clips: Sample[] }} Stop a position of the slider
  */
 

@@ -1,7 +1,7 @@
 // @ts-check
 /** Which run a node shows when nothing has told the page yet: after a reload, in a second browser, after a restart. Pure. */
 
-/** @typedef {import("./routes.mjs").Summary} Summary */
+/** @typedef {import("../page/routes.mjs").Summary} Summary */
 
 /**
  * Whether a run's folder is one that `name` leads to: the name itself, or with a number for each change of the job.

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { range, scale, ticks } from "../../web/js/lib/axes.mjs";
+import { range, scale, ticks } from "../../../web/js/lib/chart/axes.mjs";
 
 test("a range shows every value with a little air", () => {
   const { low, high } = range([2, 1, 3, Number.NaN], false);

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { Follower, Frames } from "../../web/js/lib/pacing.mjs";
+import { Follower, Frames } from "../../../web/js/lib/page/pacing.mjs";
 
 /** Time and timers that move only when told. */
 class Time {

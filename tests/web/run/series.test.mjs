@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { halfLife, Series, smooth } from "../../web/js/lib/series.mjs";
+import { halfLife, Series, smooth } from "../../../web/js/lib/run/series.mjs";
 
 const steps = (series) => series.points.map((point) => point.step);
 const values = (series) => series.points.map((point) => point.value);

@@ -1,7 +1,7 @@
 // @ts-check
 /** Small pieces of the panel: a stage's chip, a number, a device's memory. */
 
-import { element } from "./dom.mjs";
+import { element } from "../page/dom.mjs";
 
 /** @param {string} name */
 export function chip(name) {
@@ -12,12 +12,12 @@ export function chip(name) {
   };
 }
 
-/** @param {import("./facts.mjs").Fact} fact */
+/** @param {import("../run/facts.mjs").Fact} fact */
 export function number({ name, title, value }) {
   return element("div", { title }, element("dt", {}, name), element("dd", {}, value));
 }
 
-/** @param {import("./facts.mjs").MemoryBar} bar */
+/** @param {import("../run/facts.mjs").MemoryBar} bar */
 export function memoryBar({ device, text, now, peak, predicted }) {
   const fillOf = (/** @type {number | null} */ share, /** @type {string} */ kind) => {
     if (share === null) return null;

@@ -1,14 +1,14 @@
 // @ts-check
 /** The TrainLoRA nodes of the canvas and the run each of them shows. */
 
-import { runOfNode } from "./binding.mjs";
-import { findNode, nodes } from "./graph.mjs";
+import { findNode, nodes } from "../page/graph.mjs";
+import { runOfNode } from "../run/binding.mjs";
 import { Panel } from "./panel.mjs";
 
 /**
- * @typedef {import("./graph.mjs").Graph} Graph
- * @typedef {import("./graph.mjs").GraphNode} GraphNode
- * @typedef {import("./routes.mjs").Summary} Summary
+ * @typedef {import("../page/graph.mjs").Graph} Graph
+ * @typedef {import("../page/graph.mjs").GraphNode} GraphNode
+ * @typedef {import("../page/routes.mjs").Summary} Summary
  */
 
 const WIDGET = "wan_trainer_status";
@@ -35,7 +35,7 @@ export function addWidget(node, shown, { least, most }) {
 
 export class TrainerNodes {
   /**
-   * @param {{ app: any, api: any, routes: import("./routes.mjs").Routes, frames: import("./pacing.mjs").Frames,
+   * @param {{ app: any, api: any, routes: import("../page/routes.mjs").Routes, frames: import("../page/pacing.mjs").Frames,
    *   root: () => Graph }} page
    */
   constructor({ app, api, routes, frames, root }) {

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { chipOf, StageClock } from "../../web/js/lib/stages.mjs";
+import { chipOf, StageClock } from "../../../web/js/lib/run/stages.mjs";
 
 test("every stage of the engine that takes time has a chip", () => {
   const chips = ["load", "train", "evaluate", "sample", "save"].map(chipOf);

@@ -4,13 +4,13 @@
  * often each noise level was drawn. Keeps nothing; what is drawn where is `layout`, which needs no page.
  */
 
+import { short } from "../run/format.mjs";
+import { halfLife, smooth } from "../run/series.mjs";
 import { range, scale, ticks } from "./axes.mjs";
-import { short } from "./format.mjs";
-import { halfLife, smooth } from "./series.mjs";
 
 /**
- * @typedef {import("./series.mjs").Point} Point
- * @typedef {import("./series.mjs").Series} Series
+ * @typedef {import("../run/series.mjs").Point} Point
+ * @typedef {import("../run/series.mjs").Series} Series
  * @typedef {{ name: string, color: string, loss?: Series, evaluation?: Series }} Curve
  * @typedef {{ curves: Curve[], saves?: Point[], samples?: Point[], timesteps?: number[] | null, log: boolean,
  *   smoothing: number, steps?: number, dots?: boolean, cursor?: number | null }} View

@@ -1,14 +1,14 @@
 // @ts-check
 /** The one canvas of a panel, with its slider, switches, legend and reading; drawn when asked, once a frame. */
 
+import { element, fill, mark, toggle, write } from "../page/dom.mjs";
 import { color, draw, reading } from "./chart.mjs";
-import { element, fill, mark, toggle, write } from "./dom.mjs";
 
 /**
  * @typedef {import("./chart.mjs").Curve} Curve
  * @typedef {import("./chart.mjs").View} View
- * @typedef {{ name: string, loss?: import("./series.mjs").Series, evaluation?: import("./series.mjs").Series }} Line
- * @typedef {{ lines: Line[], saves?: import("./series.mjs").Point[], samples?: import("./series.mjs").Point[],
+ * @typedef {{ name: string, loss?: import("../run/series.mjs").Series, evaluation?: import("../run/series.mjs").Series }} Line
+ * @typedef {{ lines: Line[], saves?: import("../run/series.mjs").Point[], samples?: import("../run/series.mjs").Point[],
  *   timesteps?: number[], steps?: number, summary: string, empty: string }} Facts
  */
 
@@ -16,7 +16,7 @@ const SHARPEST = 4;
 
 export class Plot {
   /**
-   * @param {import("./pacing.mjs").Frames} frames
+   * @param {import("../page/pacing.mjs").Frames} frames
    * @param {() => Facts} facts asked at each draw
    * @param {{ dots?: boolean, timesteps?: boolean }} options
    */

@@ -1,0 +1,36 @@
+import assert from "node:assert/strict";
+import { afterEach, test } from "node:test";
+
+import { learn, loadWords, t } from "../../../web/js/lib/page/words.mjs";
+
+afterEach(() => learn({}));
+
+const serve = (body) => async () => new Response(JSON.stringify(body));
+
+test("a sentence without a translation stays as it is", () => {
+  assert.equal(t("Save now"), "Save now");
+});
+
+test("values fill the holes of the translation, in its own order", () => {
+  learn({ "{done} of {all}": "{all} のうち {done}" });
+  assert.equal(t("{done} of {all}", { done: 1, all: 3 }), "3 のうち 1");
+  assert.equal(t("step {step}", {}), "step {step}");
+});
+
+test("names of object methods are no translations", () => {
+  learn({ "Save now": 3, Stop: "停止" });
+  assert.equal(t("toString"), "toString");
+  assert.equal(t("Save now"), "Save now");
+  assert.equal(t("Stop"), "停止");
+  assert.equal(t("{constructor}"), "{constructor}");
+});
+
+test("the words of the page's language are asked for once", async () => {
+  await loadWords(serve({ ja: { wanTrainer: { Stop: "停止" } }, ko: {} }), "ja");
+  assert.equal(t("Stop"), "停止");
+});
+
+test("a page without an answer stays English", async () => {
+  await loadWords(serve({ ko: {} }), "ja");
+  assert.equal(t("Stop"), "Stop");
+});

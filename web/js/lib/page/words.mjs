@@ -1,0 +1,44 @@
+// @ts-check
+/**
+ * The words people read, in their language. The code says them in English, `t("Save now")`; a translation is found by that
+ * sentence in `locales/<language>/main.json` under `wanTrainer`, which ComfyUI serves at `/i18n`. What has no translation
+ * stays English.
+ */
+
+/** @type {Record<string, string>} */
+let known = {};
+
+/**
+ * A sentence in the language of the page.
+ * @param {string} sentence in English; `{name}` is replaced by `values.name`
+ * @param {Record<string, string | number>} values
+ */
+export function t(sentence, values = {}) {
+  const text = Object.hasOwn(known, sentence) ? known[sentence] : sentence;
+  return text.replace(/\{(\w+)\}/g, (hole, name) =>
+    Object.hasOwn(values, name) ? String(values[name]) : hole,
+  );
+}
+
+/**
+ * Translations by English sentence, in place of those known so far.
+ * @param {unknown} translations anything but texts is left out
+ */
+export function learn(translations) {
+  const pairs = Object.entries(translations ?? {}).filter(([, text]) => typeof text === "string");
+  known = Object.fromEntries(pairs);
+}
+
+/**
+ * Ask ComfyUI once for the page's language. A page without an answer stays English.
+ * @param {(path: string) => Promise<Response>} fetchApi
+ * @param {string} locale as ComfyUI names it: "en", "ja", "zh-TW"
+ */
+export async function loadWords(fetchApi, locale) {
+  try {
+    const all = await (await fetchApi("/i18n")).json();
+    learn(all?.[locale]?.wanTrainer);
+  } catch (error) {
+    console.warn("[WanTrainer] No translations:", error);
+  }
+}

@@ -1,4 +1,5 @@
 """Writes the shipped graphs of shipped_graphs/: workflows/NAME.json for the canvas and workflows/api/NAME.json.
+And web/js/lib/values/orders.mjs, by which the page reads workflows of earlier versions (widget_orders.py).
 
     python3 scripts/make_workflows.py          # writes both forms
     python3 scripts/make_workflows.py --check  # exit code 1 when a file on disk is not what would be written
@@ -17,6 +18,7 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+import widget_orders
 from shipped_graphs import GRAPHS, NOTE, Graph, Link, Node
 from shipped_graphs.core_nodes import CONTROL, CORE, FOLDERS, SOCKET_ONLY, url_of
 
@@ -52,7 +54,7 @@ def api_form(graph: Graph, known: dict[str, Any]) -> dict[str, Any]:
 
 
 def canvas_form(graph: Graph, known: dict[str, Any], version: str) -> dict[str, Any]:
-    """What the canvas loads: LiteGraph JSON with positional widget values."""
+    """What the canvas loads: LiteGraph JSON; values of our nodes by position and by name."""
     ids = {key: number for number, key in enumerate(graph.nodes, 1)}
     links: list[list[Any]] = []
     nodes = []
@@ -73,6 +75,7 @@ def canvas_form(graph: Graph, known: dict[str, Any], version: str) -> dict[str, 
                 }
             )
         widgets = [e for e in schema["inputs"] if not is_socket(e)]
+        values = {e["name"]: node.inputs.get(e["name"], e.get("default")) for e in widgets}
         nodes.append(
             {
                 "id": ids[key],
@@ -86,7 +89,8 @@ def canvas_form(graph: Graph, known: dict[str, Any], version: str) -> dict[str, 
                 "inputs": sockets,
                 "outputs": [{"name": o["name"], "type": o["type"], "links": []} for o in schema["outputs"]],
                 "properties": properties(graph, node, widgets, version),
-                "widgets_values": [node.inputs.get(e["name"], e.get("default")) for e in widgets],
+                "widgets_values": list(values.values()),
+                **({} if node.kind in CORE else {"widgets_values_named": values}),
             }
         )
     for number, source, slot, *_ in links:
@@ -151,7 +155,8 @@ def files() -> dict[Path, str]:
             WORKFLOWS / "api" / f"{graph.name}.json": api_form(graph, known),
         }
         out |= {path: json.dumps(data, indent=2, ensure_ascii=False) + "\n" for path, data in forms.items()}
-    return out
+    pinned = {name: schema for name, schema in known.items() if name not in CORE}
+    return {**out, widget_orders.FILE: widget_orders.source(pinned)}
 
 
 def main() -> int:

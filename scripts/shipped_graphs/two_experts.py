@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
-from .parts import COLUMNS, T2V_HIGH, T2V_LOW, UMT5, VAE_21, Graph, Link, Node, training
+from .parts import T2V_HIGH, T2V_LOW, UMT5, VAE_21, Graph, Link, Node, training
 
-TRAIN_HEIGHT = 620
-"""of a Train Wan LoRA node with its panel, and the gap below it"""
+HIGH_ROW, LOW_ROW = -560, 400
+"""tops of two Train Wan LoRA nodes, one above the other, with room for their panels"""
 EXPERTS = {"high": T2V_HIGH, "low": T2V_LOW}
 SWITCH_STEP = 10
 SAMPLING = {"steps": 20, "cfg": 3.5, "sampler_name": "euler", "scheduler": "simple"}
 """as ComfyUI's own Wan 2.2 template samples: 20 steps, the second half by the low noise model"""
 SAMPLING_SHIFT = 8.0
+PROMPT = "a photo of my_character walking through a busy street"
 NEGATIVE = "blurry, distorted, low quality, static, subtitles"
 
 FILES = f"""**Files**, below ComfyUI's `models` folder:
@@ -23,70 +25,73 @@ FILES = f"""**Files**, below ComfyUI's `models` folder:
 - `text_encoders/{UMT5}`"""
 
 
-def both_experts(run_name: str, **train: Any) -> dict[str, Node]:
-    """The shared nodes, and a second Train Wan LoRA below the first: one run per expert, on the same cache."""
+def both_experts(run_name: str) -> dict[str, Node]:
+    """The shared nodes, and a second Train Wan LoRA: one run per expert, on the same cache.
+
+    One trainer above the other, and the encoders where no link of the trainers runs.
+    """
     nodes = training(
         model=T2V_HIGH,
         low_noise_model=T2V_LOW,
         dataset={"num_frames": 33, "width": 832, "height": 480},
-        train={"run_name": f"{run_name}_high", "expert": "high", **train},
+        train={"run_name": f"{run_name}_high", "expert": "high"},
     )
-    high = nodes.pop("train")
-    high.title = "Train Wan LoRA (high noise)"
-    left, top = high.at
+    high = replace(nodes.pop("train"), title="Train Wan LoRA (high noise)")
     low = {**high.inputs, "run_name": f"{run_name}_low", "expert": "low"}
-    nodes["train_high"] = high
-    nodes["train_low"] = Node(
-        "TrainLoRA", low, (left, top + TRAIN_HEIGHT), high.size, title="Train Wan LoRA (low noise)"
-    )
-    return nodes
-
-
-def generating(top: int) -> dict[str, Node]:
-    """From two runs to a video: each expert's model gets its LoRA, and both sample one clip in turn."""
-    start = COLUMNS[-1]
-    first, second, third, fourth = (start + offset for offset in (0, 420, 830, 1230))
-    nodes = {
-        "positive": _prompt("Prompt", "a photo of my_character walking through a busy street", (COLUMNS[2], 590), 130),
-        "negative": _prompt("Negative prompt", NEGATIVE, (COLUMNS[2], 780), 110),
+    nodes |= {"train_high": high, "train_low": replace(high, inputs=low, title="Train Wan LoRA (low noise)")}
+    places = {
+        "model": (0, -330),
+        "vae": (0, 330),
+        "clip": (0, 440),
+        "dataset": (470, 760),
+        "cache": (880, 410),
+        "train_high": (1390, HIGH_ROW),
+        "train_low": (1390, LOW_ROW),
     }
-    for row, (expert, file) in enumerate(EXPERTS.items()):
-        noise, y = f"{expert} noise", top + row * TRAIN_HEIGHT
-        nodes[f"unet_{expert}"] = Node(
-            "UNETLoader", {"unet_name": file}, (first, y), (370, 90), title=f"Load Diffusion Model ({noise})"
-        )
-        nodes[f"apply_{expert}"] = Node(
-            "ApplyWanLoRA",
-            {"run": Link(f"train_{expert}"), "model": Link(f"unet_{expert}")},
-            (first, y + 150),
-            (370, 110),
-            title=f"Apply Wan LoRA ({noise})",
-        )
-        nodes[f"shift_{expert}"] = Node(
-            "ModelSamplingSD3",
-            {"model": Link(f"apply_{expert}"), "shift": SAMPLING_SHIFT},
-            (second, y + 150),
-            (330, 60),
-            title=f"Sampling shift ({noise})",
-        )
+    return {key: replace(node, at=places[key]) for key, node in nodes.items()}
+
+
+def generating() -> dict[str, Node]:
+    """From two runs to a video: each expert's model gets its LoRA, and both sample one clip in turn.
+
+    Right of the training, with loaders of its own (ComfyUI loads a file once however often it is named), so that the
+    runs are the only links between the two halves.
+    """
+    first, second, third, fourth, fifth, sixth = (1890, 2320, 2750, 3130, 3530, 3930)
+    between = (HIGH_ROW + LOW_ROW) // 2
+    nodes = {
+        "clip_out": Node("CLIPLoader", {"clip_name": UMT5, "type": "wan"}, (first, between), (370, 110)),
+        "positive": _prompt("Prompt", PROMPT, (second, between), 130),
+        "negative": _prompt("Negative prompt", NEGATIVE, (second, between + 190), 110),
+    }
+    for (expert, file), top in zip(EXPERTS.items(), (HIGH_ROW, LOW_ROW), strict=True):
+        nodes |= _expert(expert, file, (first, second, third), top)
+    size = {"width": 832, "height": 480, "length": 81}
     nodes["latent"] = Node(
-        "EmptyHunyuanLatentVideo",
-        {"width": 832, "height": 480, "length": 81},
-        (second, top + 330),
-        (330, 130),
-        title="Size and length",
+        "EmptyHunyuanLatentVideo", size, (second, HIGH_ROW + 180), (350, 130), title="Size and length"
     )
-    nodes["sample_high"] = _sampler(
-        "high", Link("latent"), (third, top + 150), end_at_step=SWITCH_STEP, return_with_leftover_noise="enable"
-    )
-    nodes["sample_low"] = _sampler(
-        "low", Link("sample_high"), (third, top + TRAIN_HEIGHT + 150), add_noise="disable", start_at_step=SWITCH_STEP
-    )
-    return {**nodes, **_video(fourth, top + TRAIN_HEIGHT)}
+    high, low = {"end_at_step": SWITCH_STEP, "return_with_leftover_noise": "enable"}, {"start_at_step": SWITCH_STEP}
+    nodes["sample_high"] = _sampler("high", Link("latent"), (fourth, HIGH_ROW), **high)
+    nodes["sample_low"] = _sampler("low", Link("sample_high"), (fifth, LOW_ROW), add_noise="disable", **low)
+    return {**nodes, **_video(fifth, sixth)}
+
+
+def _expert(expert: str, file: str, columns: tuple[int, int, int], top: int) -> dict[str, Node]:
+    """One row: the model as it is, with the LoRA of its run, with the sampling shift."""
+    noise = f"{expert} noise"
+    loaded = {"run": Link(f"train_{expert}"), "model": Link(f"unet_{expert}")}
+    shifted = {"model": Link(f"apply_{expert}"), "shift": SAMPLING_SHIFT}
+    return {
+        f"unet_{expert}": Node(
+            "UNETLoader", {"unet_name": file}, (columns[0], top + 130), (370, 90), f"Load Diffusion Model ({noise})"
+        ),
+        f"apply_{expert}": Node("ApplyWanLoRA", loaded, (columns[1], top), (350, 110), f"Apply Wan LoRA ({noise})"),
+        f"shift_{expert}": Node("ModelSamplingSD3", shifted, (columns[2], top), (320, 60), f"Sampling shift ({noise})"),
+    }
 
 
 def _prompt(title: str, text: str, at: tuple[int, int], height: int) -> Node:
-    return Node("CLIPTextEncode", {"clip": Link("clip"), "text": text}, at, (350, height), title=title)
+    return Node("CLIPTextEncode", {"clip": Link("clip_out"), "text": text}, at, (350, height), title)
 
 
 def _sampler(expert: str, latent: Link, at: tuple[int, int], **steps: Any) -> Node:
@@ -96,23 +101,17 @@ def _sampler(expert: str, latent: Link, at: tuple[int, int], **steps: Any) -> No
         "negative": Link("negative"),
         "latent_image": latent,
     }
-    return Node("KSamplerAdvanced", {**links, **SAMPLING, **steps}, at, (340, 340), title=f"Sample ({expert} noise)")
+    return Node("KSamplerAdvanced", {**links, **SAMPLING, **steps}, at, (340, 340), f"Sample ({expert} noise)")
 
 
-def _video(left: int, top: int) -> dict[str, Node]:
-    """A VAE loader of its own spares a link behind every other node; ComfyUI loads the file once."""
+def _video(left: int, right: int) -> dict[str, Node]:
+    decoded = {"samples": Link("sample_low"), "vae": Link("vae_out")}
+    saved = {"video": Link("video"), "filename_prefix": "video/wan_trainer"}
     return {
-        "vae_out": Node("VAELoader", {"vae_name": VAE_21}, (left, top), (340, 60)),
-        "decode": Node(
-            "VAEDecode", {"samples": Link("sample_low"), "vae": Link("vae_out")}, (left, top + 120), (340, 60)
-        ),
-        "video": Node("CreateVideo", {"images": Link("decode"), "fps": 16.0}, (left, top + 240), (340, 90)),
-        "save": Node(
-            "SaveVideo",
-            {"video": Link("video"), "filename_prefix": "video/wan_trainer"},
-            (left, top + 390),
-            (340, 330),
-        ),
+        "vae_out": Node("VAELoader", {"vae_name": VAE_21}, (left, LOW_ROW + 420), (340, 60)),
+        "decode": Node("VAEDecode", decoded, (right, LOW_ROW), (340, 60)),
+        "video": Node("CreateVideo", {"images": Link("decode"), "fps": 16.0}, (right, LOW_ROW + 130), (340, 90)),
+        "save": Node("SaveVideo", saved, (right, LOW_ROW + 290), (340, 330)),
     }
 
 
@@ -164,5 +163,5 @@ graph go on with what it has.
 and takes what the models take without training.
 
 **How long**: both runs have 1500 steps; the panel says how long is left after the first ones.""",
-    {**both_experts("my_character"), **generating(top=110)},
+    {**both_experts("my_character"), **generating()},
 )

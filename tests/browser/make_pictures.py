@@ -46,7 +46,8 @@ def picture(canvas: Any) -> Image.Image:
     canvas.fit()
     canvas.page.add_style_tag(
         content=".side-tool-bar-container, .comfyui-body-top, .comfyui-body-left, .comfyui-body-right, .p-toast,"
-        " .p-tooltip, .p-panel, [class*=actionbar], [class*=topbar], [class*=subgraph-breadcrumb] {visibility: hidden}"
+        " .p-tooltip, .p-panel, .p-buttongroup, [class*=actionbar], [class*=topbar], [class*=subgraph-breadcrumb]"
+        " {visibility: hidden}"
     )
     canvas.page.wait_for_timeout(500)
     box = canvas.script(

@@ -24,7 +24,10 @@ STILLS = Graph(
 Cancel saves and stops; Run again goes on where it stopped.
 
 **Memory**: training takes about 4 GB of the GPU (predicted). Before it, ComfyUI loads the text encoder once,
-to read the captions.""",
+to read the captions.
+
+**How long**: pictures are encoded once, then come 1500 steps; the panel of *Train Wan LoRA* says how long is left after
+the first ones.""",
     training(dataset={"num_frames": 1, "width": 832, "height": 480}, train={"run_name": "my_stills_lora"}),
 )
 
@@ -48,7 +51,10 @@ was left out.
 LoRA*; the LoRA appears in `loras/wan_trainer`.
 
 **Memory**: training takes about 8 GB of the GPU (predicted). Less: fewer `num_frames` (17, 21, 25 ...), or a
-smaller `width` and `height`.""",
+smaller `width` and `height`.
+
+**How long**: 1500 steps after encoding; the panel of *Train Wan LoRA* says how long is left after the first ones. Fewer
+`num_frames` are faster.""",
     training(dataset={"num_frames": 33, "width": 832, "height": 480}, train={"run_name": "my_clips_lora"}),
 )
 
@@ -75,7 +81,12 @@ it that names the motion. Choose the folder in *Wan Video Dataset*.
 is mostly the high-noise model's, detail the other's.
 
 **Wan 2.1 image-to-video**: choose its file and connect *Load CLIP Vision* (`clip_vision_h`) to `clip_vision` of
-*Cache Latents* and *Wan Preview Settings*.""",
+*Cache Latents* and *Wan Preview Settings*.
+
+**Memory**: training takes about 30 GB of the GPU (predicted), with *Fp8 / Int8 Quantize* between. Less: fewer
+`num_frames`.
+
+**How long**: 1500 steps per model; the panel says how long is left after the first ones.""",
     training(
         model=I2V_HIGH,
         dataset={"num_frames": 33, "width": 832, "height": 480},
@@ -102,7 +113,11 @@ changes that.
 
 **Steps**: choose the folder with your clips in *Wan Video Dataset*, then press **Run**. How such a folder
 looks: see the template for clips. Previews are text-to-video; connect a *Load Image* to `start_image` of *Wan Preview
-Settings* to see image-to-video.""",
+Settings* to see image-to-video.
+
+**Memory**: training takes about 17 GB of the GPU (predicted). Less: fewer `num_frames`, or 832x480.
+
+**How long**: 1500 steps after encoding; the panel says how long is left after the first ones.""",
     training(
         model=TI2V_5B,
         vae=VAE_22,
@@ -130,7 +145,10 @@ looks: see the template for clips.
 
 More than two cards, or cards of unequal size: write block numbers such as `14,28` into `split_at`.
 
-**Memory**: about 19 GB on each card (predicted) for 33 frames of 832x480.""",
+**Memory**: about 19 GB on each card (predicted) for 33 frames of 832x480.
+
+**How long**: 1500 steps after encoding; the panel says how long is left after the first ones. Two cards hold a larger
+model; a step is not faster for it.""",
     training(
         model=T2V_14B,
         dataset={"num_frames": 33, "width": 832, "height": 480},
@@ -148,8 +166,7 @@ SMOKE = Graph(
     "08_smoke_test",
     """## Is everything installed?
 
-Trains a tiny random model for 20 steps on the CPU, renders clips with and without the LoRA, and takes about a
-minute.
+Trains a tiny random model for 20 steps on the CPU, then renders clips with and without the LoRA.
 
 **Files**: tiny ones, which `python3 scripts/test.py` in this pack's folder makes. `python3 scripts/demo.py` runs
 this graph by itself, with files that are trained and a tiny text encoder in place of *Load CLIP*.
@@ -161,7 +178,9 @@ this graph by itself, with files that are trained and a tiny text encoder in pla
 **With real files**: choose a 1.3B model, its VAE and text encoder in the three loaders and your own folder in
 *Wan Video Dataset*. It is then a quick check of the whole way, on your GPU.
 
-**Memory**: under 1 GB with the tiny files.""",
+**Memory**: under 1 GB with the tiny files.
+
+**How long**: about a minute, on the CPU.""",
     {
         **training(
             model="wan_tiny_t2v.safetensors",

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 from typing import Any
 
 import make_workflows
 import pytest
-from comfy_server import ComfyServer
+import widget_orders
+from comfy_server import PACK_NAME, ComfyServer
+from PIL import Image
+from route_server import our_module
 from shipped_graphs.core_nodes import CONTROL
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -58,8 +62,22 @@ def to_api(workflow: dict[str, Any], info: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_the_files_are_what_the_script_writes() -> None:
-    wanted = {path: path.read_text(encoding="utf-8") for path in [*CANVAS, *API]}
+    wanted = {path: path.read_text(encoding="utf-8") for path in [*CANVAS, *API, widget_orders.FILE]}
     assert make_workflows.files() == wanted
+
+
+def test_an_order_of_widgets_is_never_forgotten(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The present order of a node stands first; a change puts the new one before it."""
+    pinned = json.loads((ROOT / "tests" / "nodes" / "schemas.json").read_text(encoding="utf-8"))
+    before = widget_orders.read_orders()
+    assert before["LoadWanModel"][-1] == "diffusion_model variant base_precision precision_policy device"
+    pinned["LoadWanModel"]["inputs"].insert(1, {"name": "turbo", "type": "BOOLEAN"})
+    copied = tmp_path / "orders.mjs"
+    copied.write_text(widget_orders.FILE.read_text(encoding="utf-8"), encoding="utf-8")
+    monkeypatch.setattr(widget_orders, "FILE", copied)
+    copied.write_text(widget_orders.source(pinned), encoding="utf-8")
+    new = "diffusion_model turbo low_noise_model variant base_precision precision_policy device attention"
+    assert widget_orders.read_orders() == {**before, "LoadWanModel": [new, *before["LoadWanModel"]]}
 
 
 def test_every_graph_has_both_forms() -> None:
@@ -77,19 +95,13 @@ def test_both_forms_say_the_same(path: Path, comfy: ComfyServer) -> None:
     assert to_api(read(path), comfy.object_info()) == api
 
 
-@pytest.mark.comfy
-@pytest.mark.parametrize("path", API, ids=lambda path: path.stem)
-def test_every_input_is_known_and_every_link_fits(path: Path, comfy: ComfyServer) -> None:
-    info, graph = comfy.object_info(), read(path)
-    for body in graph.values():
-        known = inputs_of(info[body["class_type"]])
-        assert set(body["inputs"]) <= set(known)
-        required = set(info[body["class_type"]]["input"].get("required", {}))
-        assert required <= set(body["inputs"])
-        for name, value in body["inputs"].items():
-            if isinstance(value, list):
-                source = info[graph[value[0]]["class_type"]]
-                assert source["output"][value[1]] == known[name][0]
+@pytest.mark.parametrize("path", CANVAS, ids=lambda path: path.stem)
+def test_values_by_name_are_those_by_position(path: Path) -> None:
+    pinned = json.loads((ROOT / "tests" / "nodes" / "schemas.json").read_text(encoding="utf-8"))
+    for node in read(path)["nodes"]:
+        if node["type"] in pinned:
+            names = [entry["name"] for entry in pinned[node["type"]]["inputs"] if entry["type"] in WIDGETS]
+            assert list(node["widgets_values_named"].items()) == list(zip(names, node["widgets_values"], strict=True))
 
 
 @pytest.mark.parametrize("path", CANVAS, ids=lambda path: path.stem)
@@ -105,6 +117,27 @@ def test_missing_packs_and_models_can_be_offered(path: Path) -> None:
 
 
 @pytest.mark.comfy
-def test_the_template_browser_lists_them(comfy: ComfyServer) -> None:
+def test_no_file_names_a_place_of_one_machine(pack_nodes: dict[str, Any]) -> None:
+    scrubbed = our_module(pack_nodes, "workflow_file").scrubbed
+    assert scrubbed("see /home/me/clips") != "see /home/me/clips"
+    for path in [*CANVAS, *API]:
+        assert scrubbed(read(path)) == read(path), path.name
+
+
+@pytest.mark.parametrize("path", CANVAS, ids=lambda path: path.stem)
+def test_a_note_says_what_for_which_files_how_much_memory_and_how_long(path: Path) -> None:
+    (note,) = [node for node in read(path)["nodes"] if node["type"] == "MarkdownNote"]
+    (text,) = note["widgets_values"]
+    assert text.startswith("## ")
+    for heading in ("**Files**", "**Memory**", "**How long**"):
+        assert heading in text
+    assert len(text) < 2000
+
+
+@pytest.mark.comfy
+def test_the_template_browser_lists_them_and_shows_a_picture_of_each(comfy: ComfyServer) -> None:
     offered = comfy.get("/workflow_templates")
-    assert [path.stem for path in CANVAS] == sorted(offered["ComfyUI-WanTrainer"])
+    assert [path.stem for path in CANVAS] == sorted(offered[PACK_NAME])
+    for path in CANVAS:
+        with Image.open(io.BytesIO(comfy.get(f"/api/workflow_templates/{PACK_NAME}/{path.stem}.jpg"))) as picture:
+            assert (picture.format, picture.size) == ("JPEG", (800, 450))

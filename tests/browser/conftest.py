@@ -37,7 +37,7 @@ class Canvas:
         self.page = page
         self.server = server
         self.problems: list[str] = []
-        self._shots = shots
+        self.shots = shots
         page.on("pageerror", lambda error: self.problems.append(f"page error: {error}"))
         page.on("console", self._listen)
 
@@ -217,8 +217,8 @@ class Canvas:
 
     def screenshot(self, name: str) -> Path:
         """A picture of the page, kept under .cache/screenshots."""
-        self._shots.mkdir(parents=True, exist_ok=True)
-        file = self._shots / f"{name}.png"
+        self.shots.mkdir(parents=True, exist_ok=True)
+        file = self.shots / f"{name}.png"
         self.page.screenshot(path=str(file))
         return file
 

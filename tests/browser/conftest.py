@@ -159,6 +159,20 @@ class Canvas:
         )
         self.page.wait_for_timeout(400)
 
+    def show(self, selector: str) -> None:
+        """Bring an element inside a node to the middle of the view, whatever its node measures."""
+        self.script(
+            """selector => {
+              const view = window.app.canvas, place = view.canvas.getBoundingClientRect();
+              const seen = document.querySelector(selector).getBoundingClientRect();
+              view.ds.offset[0] += (place.x + place.width / 2 - seen.x - seen.width / 2) / view.ds.scale;
+              view.ds.offset[1] += (place.y + place.height / 2 - seen.y - seen.height / 2) / view.ds.scale;
+              view.setDirty(true, true);
+            }""",
+            selector,
+        )
+        self.page.wait_for_timeout(300)
+
     def to_prompt(self) -> dict[str, Any]:
         """The canvas as the queue would get it (API format)."""
         return dict(self.script("async () => (await window.app.graphToPrompt()).output"))

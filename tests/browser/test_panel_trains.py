@@ -1,6 +1,6 @@
 """The panel with a real run: loss points appear, Stop and keep, reload, queue again, the preview plays.
 
-Two pages watch it, one of each kind of nodes, so each is also the other's second client. At the end the server restarts.
+Two pages watch it, one of each kind of nodes, so each is also the other's second client. Then the server restarts.
 """
 
 from __future__ import annotations
@@ -56,17 +56,10 @@ def vue(canvas_context: Any, canvas: Any) -> Iterator[Any]:
 
 
 def press(canvas: Any, name: str) -> None:
-    """Press a button of the panel, which may grow out of view as long as the run tells more about itself."""
-    from playwright.sync_api import TimeoutError as NotThere
-
-    for tries_left in reversed(range(20)):
-        canvas.focus("TrainLoRA")
-        try:
-            canvas.page.locator(".wan-panel").get_by_role("button", name=name).click(timeout=2000)
-            return
-        except NotThere:
-            if not tries_left:
-                raise
+    """Press a button of the panel, wherever its node has grown to."""
+    canvas.focus("TrainLoRA")
+    canvas.show(".wan-panel .wan-buttons")
+    canvas.page.locator(".wan-panel").get_by_role("button", name=name).click()
 
 
 def ended(canvas: Any) -> None:

@@ -33,7 +33,7 @@ def widgets(schema: dict[str, Any]) -> list[str]:
 
 
 def read_orders() -> dict[str, list[str]]:
-    """The orders of the file, each as names with spaces between."""
+    """The orders of the file, each as names with commas between."""
     text = FILE.read_text(encoding="utf-8") if FILE.is_file() else ""
     return {node: json.loads(f"[{body.strip().rstrip(',')}]") for node, body in _NODE.findall(text)}
 
@@ -42,7 +42,7 @@ def source(schemas: dict[str, Any]) -> str:
     """The file as it should be."""
     known = read_orders()
     for node, schema in schemas.items():
-        if now := " ".join(widgets(schema)):
+        if now := ",".join(widgets(schema)):
             known[node] = [now, *(order for order in known.get(node, []) if order != now)]
     lines = [
         line

@@ -35,6 +35,7 @@ def bare(canvas: Any, frontend: str) -> Any:
         pytest.skip("pictures are made on the shipped frontend")
     canvas.server.setting("Comfy.Minimap.Visible", False)
     canvas.server.setting("Comfy.Graph.CanvasInfo", False)
+    canvas.server.setting("LiteGraph.Canvas.MinFontSizeForLOD", 0)  # small, but not blank
     canvas.page.set_viewport_size({"width": 2480, "height": 1330})
     canvas.open()
     return canvas

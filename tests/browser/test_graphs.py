@@ -87,6 +87,15 @@ def without_versions(prompt: Graph) -> Graph:
     return {node: {**body, "_meta": {"title": body["_meta"]["title"]}} for node, body in prompt.items()}
 
 
+# Pairs of nodes that lie on each other, titles included, at the sizes the page gives them.
+OVERLAPS = """() => {
+  const boxes = window.app.graph._nodes.map(n => ({ title: n.title, left: n.pos[0], right: n.pos[0] + n.size[0],
+    top: n.pos[1] - 30, bottom: n.pos[1] + n.size[1] }));
+  const meet = (a, b) => a.left < b.right && b.left < a.right && a.top < b.bottom && b.top < a.bottom;
+  return boxes.flatMap((a, at) => boxes.slice(at + 1).filter(b => meet(a, b)).map(b => `${a.title} / ${b.title}`));
+}"""
+
+
 def test_a_shipped_graph_opens_from_the_template_browser(plain: Canvas, workflows: dict[str, Any]) -> None:
     assert plain.templates() == sorted(workflows)
     name = "07_wan22_t2v_A14B_train_then_generate"
@@ -102,6 +111,7 @@ def test_every_shipped_graph_is_its_api_twin(plain: Canvas, workflows: dict[str,
         plain.load(plain.server.get(f"/api/workflow_templates/{PACK_NAME}/{name}.json"))
         assert plain.missing_nodes() == [], name
         assert without_versions(plain.to_prompt()) == twin(name), name
+        assert plain.script(OVERLAPS) == [], name
 
 
 # ---- values by name ------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ function widgetsOf(kind) {
   return plain.map((input) => ({ name: input.name, value: input.default }));
 }
 
-const ordersOf = (kind) => ORDERS[kind].map((order) => order.split(" "));
+const ordersOf = (kind) => ORDERS[kind].map((order) => order.split(","));
 
 /** Values by name as the prompt of the time says them; an API graph has no more than these. */
 function told(saved, prompt) {
@@ -49,7 +49,7 @@ test("so do nodes that tell nothing but positions", () => {
     }
   }
   const past = Object.entries(ORDERS).flatMap(([kind, orders]) =>
-    orders.slice(1).map((order) => `${kind} ${order.split(" ").length}`),
+    orders.slice(1).map((order) => `${kind} ${order.split(",").length}`),
   );
   assert.ok(past.length >= 4);
   for (const order of past) assert.ok(seen.has(order), `no saved workflow has ${order}`);

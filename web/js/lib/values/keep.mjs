@@ -12,7 +12,7 @@ import { inOrder, namedValues, valuesByName } from "./restore.mjs";
  * @param {string} kind its id
  */
 export function keepByName({ prototype }, kind) {
-  const orders = (ORDERS[kind] ?? []).map((order) => order.split(" "));
+  const orders = (ORDERS[kind] ?? []).map((order) => order.split(","));
   if (!orders.length) return;
   const { configure, onSerialize } = prototype;
   prototype.configure = function (/** @type {SavedNode} */ saved) {

@@ -26,6 +26,7 @@ from .progress import NodeProgress, current_prompt_id
 from .publish import listed_name, publish
 from .run_report import run_report
 from .runs import RunFacts
+from .search import searched_as
 from .start_images import encode_start_images
 from .types import (
     CATEGORY,
@@ -59,6 +60,7 @@ class TrainLoRA(io.ComfyNode):
             node_id="TrainLoRA",
             display_name="Train Wan LoRA",
             category=CATEGORY,
+            **searched_as("lora trainer", "finetune", "fine-tune", "musubi-tuner", "diffusion-pipe", "ai-toolkit"),
             description="Trains a LoRA in a process of its own. Cancel saves and stops; queue again to resume. A "
             "finished run trains nothing again.",
             is_output_node=True,

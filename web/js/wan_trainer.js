@@ -12,6 +12,7 @@ import { element } from "./lib/page/dom.mjs";
 import { findNode } from "./lib/page/graph.mjs";
 import { Frames } from "./lib/page/pacing.mjs";
 import { Routes } from "./lib/page/routes.mjs";
+import { CHART_THEME, chartTheme, chooseFolder, settings } from "./lib/page/settings.mjs";
 import { loadWords, t } from "./lib/page/words.mjs";
 import { addWidget, TrainerNodes } from "./lib/panel/trainer_nodes.mjs";
 import { outputText, SaveWatch } from "./lib/run/status.mjs";
@@ -124,9 +125,24 @@ function onExecuted(detail) {
   if (text) show(id, text);
 }
 
+/** @param {string} id @returns {unknown} */
+function setting(id) {
+  return app.extensionManager?.setting?.get(id);
+}
+
+/** The style sheet knows the themes, and `watchTheme` sees the change. @param {unknown} value of the setting */
+function showChartTheme(value) {
+  const theme = chartTheme(value);
+  if (theme) document.documentElement.dataset.wanChart = theme;
+  else delete document.documentElement.dataset.wanChart;
+}
+
 /** Colours are read from the page when something is drawn. @param {() => void} changed */
 function watchTheme(changed) {
-  const watch = { attributes: true, attributeFilter: ["class", "style", "data-theme"] };
+  const watch = {
+    attributes: true,
+    attributeFilter: ["class", "style", "data-theme", "data-wan-chart"],
+  };
   for (const place of [document.documentElement, document.body]) {
     new MutationObserver(changed).observe(place, watch);
   }
@@ -134,9 +150,11 @@ function watchTheme(changed) {
 
 app.registerExtension({
   name: "WanTrainer",
+  settings: settings(showChartTheme),
 
   async setup() {
-    const locale = String(app.extensionManager?.setting?.get("Comfy.Locale") ?? "en");
+    showChartTheme(setting(CHART_THEME));
+    const locale = String(setting("Comfy.Locale") ?? "en");
     await loadWords((path) => api.fetchApi(path), locale);
     tab = newTab();
     document.head.append(
@@ -191,6 +209,7 @@ app.registerExtension({
   /** @param {GraphNode} node */
   nodeCreated(node) {
     const kind = node.comfyClass ?? "";
+    chooseFolder(node, setting);
     if (VIDEO_NODES.includes(kind)) node.previewMediaType = "video";
     if (LINE_NODES.includes(kind)) addStatusLine(node);
     if (kind === TRAINER) trainers.add(node);

@@ -6,6 +6,7 @@ import logging
 from dataclasses import asdict, replace
 from typing import Any
 
+from comfy.cli_args import args
 from comfy_api.latest import io
 
 from ..wan_core.errors import WanTrainerError
@@ -219,12 +220,11 @@ class _Job:
         prepare_run(self._decision, config)
         self._write_workflow()
         decoder = PreviewDecoder(codec, self.directory, self._model.variant.fps) if codec is not None else None
-        options = ["--max-steps", str(steps_this_queue)] if steps_this_queue else []
         with LIVE.entered(self._live(codec is not None)) as live:
             ending = run_engine(
                 "train",
                 self.directory,
-                *options,
+                *_engine_options(steps_this_queue),
                 progress=self._progress,
                 button=self._button,
                 decoder=decoder,
@@ -293,6 +293,12 @@ class _Job:
         prompt, link = self._hidden.dynprompt, [self._hidden.unique_id, output]
         nodes = (prompt.get_node(node_id) for node_id in prompt.all_node_ids())
         return any(value == link for node in nodes for value in node["inputs"].values())
+
+
+def _engine_options(steps_this_queue: int) -> list[str]:
+    """A LoRA carries the graph it came from, unless ComfyUI was started with --disable-metadata."""
+    limit = ["--max-steps", str(steps_this_queue)] if steps_this_queue else []
+    return limit if args.disable_metadata else [*limit, "--embed-workflow"]
 
 
 def _start_from(name: str) -> str:

@@ -1,7 +1,8 @@
 // @ts-check
 /**
  * The one file ComfyUI's page loads: a status line in the nodes that work for long, the panel in Train Wan LoRA, the tab
- * "Training runs", and loader lists that know a LoRA as soon as it is saved. What is drawn comes from lib/.
+ * "Training runs", values saved by name, and loader lists that know a LoRA as soon as it is saved. What is drawn comes
+ * from lib/.
  */
 
 // @ts-expect-error served by ComfyUI
@@ -17,6 +18,7 @@ import { loadWords, t } from "./lib/page/words.mjs";
 import { addWidget, TrainerNodes } from "./lib/panel/trainer_nodes.mjs";
 import { outputText, SaveWatch } from "./lib/run/status.mjs";
 import { RunsTab } from "./lib/tab/runs_tab.mjs";
+import { keepByName } from "./lib/values/keep.mjs";
 
 const STATUS_EVENT = "wan_trainer.status";
 const TRAINER = "TrainLoRA";
@@ -204,6 +206,11 @@ app.registerExtension({
       render: (/** @type {HTMLElement} */ place) => tab.mount(place),
       destroy: () => tab.unmount(),
     });
+  },
+
+  /** @param {{ prototype: any }} nodeType @param {{ name: string }} nodeData */
+  beforeRegisterNodeDef(nodeType, nodeData) {
+    keepByName(nodeType, nodeData.name);
   },
 
   /** @param {GraphNode} node */

@@ -20,7 +20,7 @@ MEANING = {
     "head": "The output projection.",
     "rope_table": "Angles of the rotary position embedding, with their cosine and sine. bf16 is too coarse for them.",
     "rope": "The rotation of queries and keys by that table.",
-    "attention": "The attention product. fp32 has no flash kernel: it is slow and takes much memory.",
+    "attention": "The attention product. fp32 has no flash kernel, is slow and takes much memory.",
     "adapter": "The matmuls of the LoRA. Its weights are always fp32.",
 }
 assert tuple(MEANING) == SWITCHES

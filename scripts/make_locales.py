@@ -12,7 +12,6 @@ translation and says so with --translated, naming it.
 from __future__ import annotations
 
 import argparse
-import fnmatch
 import hashlib
 import json
 import os
@@ -86,18 +85,20 @@ def stale(source: Definitions, marks: dict[str, str]) -> list[str]:
     return [name for name, entry in entries(source).items() if marks.get(name) != digest(entry)]
 
 
-def marked(source: Definitions, marks: dict[str, str], patterns: Iterable[str]) -> dict[str, str]:
-    """`marks` after somebody looked at the entries that `patterns` name; those of entries that are gone are dropped.
+def marked(source: Definitions, marks: dict[str, str], named: Iterable[str]) -> dict[str, str]:
+    """`marks` after somebody looked at the named entries, TrainLoRA.* being all of that node; marks of entries that are
+    gone are dropped.
 
-    Raises ValueError for a pattern that names no entry, or no node.
+    Raises ValueError for a name that is no entry.
     """
     known = entries(source)
     fresh = {name: mark for name, mark in marks.items() if name in known}
-    for pattern in patterns:
-        names = fnmatch.filter(known, pattern)
-        if pattern.split(".")[0] not in source or not names:
-            raise ValueError(f'"{pattern}" is no entry. Examples: TrainLoRA, TrainLoRA.inputs.steps, "TrainLoRA.*"')
-        fresh |= {name: digest(known[name]) for name in names}
+    for asked in named:
+        node = asked.removesuffix(".*")
+        if node not in (source if node != asked else known):
+            raise ValueError(f'"{asked}" is no entry. Examples: TrainLoRA, TrainLoRA.inputs.steps, "TrainLoRA.*"')
+        whole = [name for name in known if name.startswith(f"{node}.")] if node != asked else []
+        fresh |= {name: digest(known[name]) for name in (node, *whole)}
     return {name: fresh[name] for name in known if name in fresh}
 
 
@@ -177,10 +178,10 @@ def main(arguments: list[str] | None = None) -> int:
     object_info = read_object_info()
     marks = read_marks()
     if options.translated:
-        language, *patterns = options.translated
-        if language not in TRANSLATIONS or not patterns:
+        language, *named = options.translated
+        if language not in TRANSLATIONS or not named:
             parser.error(f"--translated wants one of {', '.join(TRANSLATIONS)} and the entries it is about")
-        marks[language] = marked(english(object_info), marks.get(language, {}), patterns)
+        marks[language] = marked(english(object_info), marks.get(language, {}), named)
         _write(TRANSLATED_FROM, as_json({name: marks[name] for name in TRANSLATIONS if name in marks}))
     late = outdated(object_info)
     if not options.check:

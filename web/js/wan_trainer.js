@@ -10,6 +10,7 @@ import { api } from "../../../scripts/api.js";
 import { app } from "../../../scripts/app.js";
 import { element } from "./lib/page/dom.mjs";
 import { findNode } from "./lib/page/graph.mjs";
+import { isFrom, keepNodeWords, nameTextBoxes } from "./lib/page/node_words.mjs";
 import { Frames } from "./lib/page/pacing.mjs";
 import { Routes } from "./lib/page/routes.mjs";
 import { loadWords, t } from "./lib/page/words.mjs";
@@ -130,6 +131,12 @@ function watchTheme(changed) {
 app.registerExtension({
   name: "WanTrainer",
 
+  /** Before nodes are registered, so that they get their names in the page's language. */
+  async init() {
+    const place = /** @type {any} */ (document.getElementById("vue-app"));
+    await keepNodeWords(place?.__vue_app__, (path) => api.fetchApi(path));
+  },
+
   async setup() {
     document.head.append(
       element("link", {
@@ -182,6 +189,7 @@ app.registerExtension({
   /** @param {GraphNode} node */
   nodeCreated(node) {
     const kind = node.comfyClass ?? "";
+    if (isFrom(node, import.meta.url)) nameTextBoxes(node);
     if (VIDEO_NODES.includes(kind)) node.previewMediaType = "video";
     if (LINE_NODES.includes(kind)) addStatusLine(node);
     if (kind === TRAINER) trainers.add(node);

@@ -119,6 +119,10 @@ def _with_two_words_for_one_thing(zh: Definitions) -> None:
     zh["WanDatasetFromFile"]["inputs"]["width"]["name"] = "宽"
 
 
+def _with_a_renamed_input(zh: Definitions) -> None:
+    zh["WanDatasetSettings"]["inputs"]["variants"]["name"] = "候选数"
+
+
 @pytest.mark.parametrize(
     ("spoil", "said"),
     [
@@ -135,6 +139,7 @@ def _with_two_words_for_one_thing(zh: Definitions) -> None:
         (_with_a_lost_identifier, "TrainLoRA.inputs.run_name.tooltip: ['output/wan_trainer'] must stand in it"),
         (_with_a_label_too_long, "TrainLoRA.inputs.rank.name: "),
         (_with_a_brace, "TrainLoRA.inputs.rank.name: '{' would be read as syntax"),
+        (_with_a_renamed_input, "WanDatasetSettings.inputs.crop: calls variants otherwise than '候选数'"),
         (_with_two_words_for_one_thing, "WanDatasetFromFile.inputs.width: differs from WanVideoDataset.inputs.width"),
     ],
 )

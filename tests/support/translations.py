@@ -23,12 +23,14 @@ ALLOWED = {
 }
 """names that may be the same as in English (upper and lower case aside) -> why"""
 
-LONGEST_LABEL = 26
+LONGEST_LABEL = 22
 """columns a widget has room for beside its value; an East Asian character takes two"""
 
 SCRIPT = {"zh": r"[\u4e00-\u9fff]", "ja": r"[\u3040-\u30ff]", "ko": r"[\uac00-\ud7a3]"}
 """characters that a sentence of the language cannot do without"""
 ENGLISH_WORDS = r"\b(the|of|with|each|which|what|from|without|when|only|every|are|is|and)\b"
+COUNTED = {"1", "2", "3"}
+"""what English says in a word (one clip, both models, three bits) and other languages in a digit"""
 SPECIAL = r"[{}@|]"
 """what vue-i18n reads as syntax instead of showing it"""
 
@@ -68,14 +70,14 @@ def problems(english: Definitions, translated: Definitions, shapes: dict[str, An
     source, found = entries(english), entries(translated)
     lines = [f"{name}: is missing" for name in source if name not in found]
     lines += [f"{name}: is nothing the nodes have" for name in found if name not in source]
-    for name in source.keys() & found.keys():
+    for name in (name for name in source if name in found):
         if source[name].keys() != found[name].keys():
             lines.append(f"{name}: has {sorted(found[name])}, needs {sorted(source[name])}")
             continue
         shape = _shape(shapes, name)
         for key, text in found[name].items():
             lines += [f"{name}.{key}: {why}" for why in _wrong(key, source[name][key], text, shape, language)]
-    return [*lines, *_uneven(source, found)]
+    return [*lines, *_uneven(source, found), *_misnamed(found)]
 
 
 def _shape(shapes: dict[str, Any], name: str) -> dict[str, Any]:
@@ -103,7 +105,7 @@ def _wrong_sentence(source: str, text: str, shape: dict[str, Any], language: str
         yield f"is not {language}: {text!r}"
     if language not in SCRIPT and (left := re.search(ENGLISH_WORDS, text)):
         yield f"English is left: {left[0]!r} in {text!r}"
-    if numbers(source) != numbers(text):
+    if numbers(source) - numbers(text) or numbers(text) - numbers(source) - COUNTED:
         yield f"numbers are {sorted(numbers(text))}, in English {sorted(numbers(source))}"
     if lost := sorted(word for word in identifiers(source) if word.removesuffix("s") not in text):  # GPUs: GPU
         yield f"{lost} must stand in it"
@@ -119,3 +121,14 @@ def _uneven(source: dict[str, dict[str, str]], found: dict[str, dict[str, str]])
         key = repr(sorted(entry.items()))
         if name in found and found[name] != found.get(first.setdefault(key, name), found[name]):
             yield f"{name}: differs from {first[key]}, whose English is the same"
+
+
+def _misnamed(found: dict[str, dict[str, str]]) -> Iterator[str]:
+    """Where a text names another input as "label (id)", the label is the one that input has."""
+    for name, entry in found.items():
+        for text in (entry.get("tooltip", ""), entry.get("description", "")):
+            for match in re.finditer(r"[(（](\w+)[)）]", text):
+                other = found.get(f"{name.split('.')[0]}.inputs.{match[1]}")
+                before = text[: match.start()].rstrip(" ”»").casefold()
+                if other and not before.endswith(other["name"].casefold()):
+                    yield f"{name}: calls {match[1]} otherwise than {other['name']!r}"

@@ -9,10 +9,10 @@ from typing import Any
 
 import make_locales
 import pytest
+from comfy_server import ComfyServer
 
 pytestmark = pytest.mark.comfy
 
-ENGLISH = make_locales.LOCALES / "en" / "nodeDefs.json"
 FORBIDDEN = {
     r"checkpoint(?!ing)": 'say "diffusion model" or "saved step"',
     r"midpoint": "keep it off the canvas",
@@ -56,3 +56,11 @@ def test_words_on_nodes_are_those_of_the_house(object_info: dict[str, Any]) -> N
 def test_a_page_without_a_table_to_write_is_refused(object_info: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="## Inputs"):
         make_locales.help_page("# Train Wan LoRA\n\n## Inputs\n\nnothing\n", object_info["TrainLoRA"])
+
+
+def test_the_server_offers_the_words_in_every_language(comfy: ComfyServer) -> None:
+    offered = comfy.get("/i18n")
+    for language in ("en", *make_locales.TRANSLATIONS):
+        file = make_locales.LOCALES / language / "nodeDefs.json"
+        ours = json.loads(file.read_text(encoding="utf-8"))
+        assert {node_id: offered[language]["nodeDefs"][node_id] for node_id in ours} == ours

@@ -11,6 +11,7 @@ import { api } from "../../../scripts/api.js";
 import { app } from "../../../scripts/app.js";
 import { element } from "./lib/page/dom.mjs";
 import { findNode } from "./lib/page/graph.mjs";
+import { isFrom, keepNodeWords, nameTextBoxes } from "./lib/page/node_words.mjs";
 import { Frames } from "./lib/page/pacing.mjs";
 import { Routes } from "./lib/page/routes.mjs";
 import { CHART_THEME, chartTheme, chooseFolder, settings } from "./lib/page/settings.mjs";
@@ -154,6 +155,12 @@ app.registerExtension({
   name: "WanTrainer",
   settings: settings(showChartTheme),
 
+  /** Before nodes are registered, so that they get their names in the page's language. */
+  async init() {
+    const place = /** @type {any} */ (document.getElementById("vue-app"));
+    await keepNodeWords(place?.__vue_app__, (path) => api.fetchApi(path));
+  },
+
   async setup() {
     showChartTheme(setting(CHART_THEME));
     const locale = String(setting("Comfy.Locale") ?? "en");
@@ -217,6 +224,7 @@ app.registerExtension({
   nodeCreated(node) {
     const kind = node.comfyClass ?? "";
     chooseFolder(node, setting);
+    if (isFrom(node, import.meta.url)) nameTextBoxes(node);
     if (VIDEO_NODES.includes(kind)) node.previewMediaType = "video";
     if (LINE_NODES.includes(kind)) addStatusLine(node);
     if (kind === TRAINER) trainers.add(node);

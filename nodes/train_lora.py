@@ -22,7 +22,7 @@ from .encoders import encoder_identity
 from .engine import PreviewDecoder, run_engine
 from .interrupts import CancelButton, InterruptProcessingException
 from .live_runs import LIVE, LiveRun
-from .progress import NodeProgress, current_prompt_id
+from .progress import NodeProgress, current_prompt_id, graph_of
 from .publish import listed_name, publish
 from .run_report import run_report
 from .runs import RunFacts
@@ -208,7 +208,12 @@ class _Job:
         self._stop_pressed = False
         self._button = CancelButton()
         lines = MetricsPages(self.directory / "metrics.jsonl")
-        self._progress = NodeProgress(hidden.unique_id, self._button, facts=lambda: {"metrics_lines": lines.count()})
+        self._progress = NodeProgress(
+            hidden.unique_id,
+            self._button,
+            graph=graph_of(hidden),
+            facts=lambda: {"metrics_lines": lines.count()},
+        )
         self._progress.say(decision.note, now=True, run=self.directory.name, state=decision.action)
         _log.info("%s", decision.note)
 
@@ -218,6 +223,8 @@ class _Job:
         self._write_workflow()
         decoder = PreviewDecoder(codec, self.directory, self._model.variant.fps) if codec is not None else None
         options = ["--max-steps", str(steps_this_queue)] if steps_this_queue else []
+        if self._cache.prompt_id == current_prompt_id() and self._cache.report.seconds:
+            options += ["--cache-seconds", str(self._cache.report.seconds)]
         with LIVE.entered(self._live(codec is not None)) as live:
             ending = run_engine(
                 "train",

@@ -42,19 +42,24 @@ const trainers = new TrainerNodes({ app, api, routes, frames, root });
 /** Texts that wait for the next frame: the line each belongs to, and its newest text. @type {Map<HTMLElement, string>} */
 const waiting = new Map();
 
-const tab = new RunsTab(routes, frames, {
-  load: async (graph, name) => {
-    if (Array.isArray(graph.nodes)) await app.loadGraphData(graph, true, true, name);
-    else await app.loadApiJson(graph, name);
-  },
-  queue: () => app.queuePrompt(0, 1),
-  copy: (text) => navigator.clipboard.writeText(text),
-  seen: (runs) => trainers.onRuns(runs),
-});
+/** Made when the words of the page's language are there: what it says is written once. @type {RunsTab} */
+let tab;
+
+function newTab() {
+  return new RunsTab(routes, frames, {
+    load: async (graph, name) => {
+      if (Array.isArray(graph.nodes)) await app.loadGraphData(graph, true, true, name);
+      else await app.loadApiJson(graph, name);
+    },
+    queue: () => app.queuePrompt(0, 1),
+    copy: (text) => navigator.clipboard.writeText(text),
+    seen: (runs) => trainers.onRuns(runs),
+  });
+}
 
 /** @param {GraphNode} node */
 function addStatusLine(node) {
-  const line = element("div", { class: "wan-trainer-status" }, "idle");
+  const line = element("div", { class: "wan-trainer-status" }, t("idle"));
   line.style.cssText = LINE_STYLE;
   addWidget(node, line, { least: () => LINE_HEIGHT, most: () => LINE_HEIGHT });
   node.wanTrainerStatus = line;
@@ -131,6 +136,9 @@ app.registerExtension({
   name: "WanTrainer",
 
   async setup() {
+    const locale = String(app.extensionManager?.setting?.get("Comfy.Locale") ?? "en");
+    await loadWords((path) => api.fetchApi(path), locale);
+    tab = newTab();
     document.head.append(
       element("link", {
         rel: "stylesheet",
@@ -153,7 +161,10 @@ app.registerExtension({
     });
     api.addEventListener("b_preview_with_metadata", dropPicture, { capture: true });
     api.addEventListener("execution_error", (/** @type {{ detail: any }} */ { detail }) => {
-      show(detail.node_id, `failed: ${String(detail.exception_message).trim()}`);
+      show(
+        detail.node_id,
+        t("failed: {reason}", { reason: String(detail.exception_message).trim() }),
+      );
       trainers.panelOf(detail.node_id)?.refresh();
     });
     for (const event of ["execution_interrupted", "reconnected"]) {
@@ -162,8 +173,6 @@ app.registerExtension({
         tab.refresh();
       });
     }
-    const locale = String(app.extensionManager?.setting?.get("Comfy.Locale") ?? "en");
-    await loadWords((path) => api.fetchApi(path), locale);
     watchTheme(() => {
       trainers.redraw();
       tab.plot.ask();

@@ -4,6 +4,7 @@
  * often each noise level was drawn. Keeps nothing; what is drawn where is `layout`, which needs no page.
  */
 
+import { t } from "../page/words.mjs";
 import { short } from "../run/format.mjs";
 import { halfLife, smooth } from "../run/series.mjs";
 import { range, scale, ticks } from "./axes.mjs";
@@ -122,9 +123,10 @@ export function reading(view, step) {
     const loss = nearest(curve.loss?.points ?? [], step);
     const evaluation = nearest(curve.evaluation?.points ?? [], step);
     const name = curve.name ? `${curve.name} ` : "";
+    const text = (/** @type {Point} */ { step, value }) => ({ step, loss: short(value, 4) });
     return [
-      loss ? `${name}step ${loss.step}: loss ${short(loss.value, 4)}` : "",
-      evaluation ? `evaluation loss ${short(evaluation.value, 4)} at step ${evaluation.step}` : "",
+      loss ? `${name}${t("step {step}: loss {loss}", text(loss))}` : "",
+      evaluation ? t("evaluation loss {loss} at step {step}", text(evaluation)) : "",
     ];
   });
   return parts.filter(Boolean).join(", ");
@@ -260,7 +262,7 @@ function drawTimesteps(context, counts, top, width, height, theme) {
   context.textAlign = "left";
   context.fillText("0", LEFT, floor + 3);
   context.textAlign = "center";
-  context.fillText("timestep", (LEFT + width - RIGHT) / 2, floor + 3);
+  context.fillText(t("timestep"), (LEFT + width - RIGHT) / 2, floor + 3);
   context.textAlign = "right";
   context.fillText("1000", width - RIGHT, floor + 3);
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ pytestmark = pytest.mark.browser
 STEPS = 150
 PANEL = 'window.app.graph._nodes.find(n => n.type === "TrainLoRA").wanTrainerPanel'
 POINTS = f"() => {PANEL}.history.points"
+CHIPS = f"""() => [...{PANEL}.element.querySelectorAll(".wan-time")].map(e => e.textContent).join(" ")"""
 BOTH_PLAY = f"""() => [...{PANEL}.element.querySelectorAll("video")]
   .filter(v => !v.error && v.videoWidth > 0 && v.currentTime > 0 && !v.paused).length === 2"""
 
@@ -25,6 +27,19 @@ def steps_on_disk(server: Any, run: str) -> int:
     file = Path(server.base) / "output" / "wan_trainer" / run / "metrics.jsonl"
     lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
     return len({line["step"] for line in lines if line["event"] == "step"})
+
+
+def stage_times(server: Any, run: str) -> str:
+    """Load, Cache, Train, Validate, Save as the chips show them, from metrics.jsonl."""
+    file = Path(server.base) / "output" / "wan_trainer" / run / "metrics.jsonl"
+    lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    spent: dict[str, float] = {}
+    for line in lines:
+        stage = line.get("stage", "train" if line["event"] == "step" else "")
+        spent[stage] = spent.get(stage, 0) + line.get("seconds", 0)
+    spent["validate"] = spent.pop("evaluate", 0) + spent.pop("sample", 0)
+    seconds = [math.floor(spent[stage] + 0.5) for stage in ("load", "cache", "train", "validate", "save")]
+    return " ".join(f"{s // 60}:{s % 60:02d}" for s in seconds)
 
 
 def wait_for_points(canvas: Any, count: int, timeout_s: float = 300) -> None:
@@ -54,11 +69,14 @@ def test_stop_and_keep_then_reload_then_queue_again(canvas: Any, workflows: dict
     assert 3 <= stopped < STEPS, "nothing was stopped"
     wait_for_points(canvas, stopped)
     assert canvas.script(POINTS) == stopped
+    times = stage_times(canvas.server, "panel")
+    canvas.page.wait_for_function(f"times => ({CHIPS})() === times", arg=times, timeout=10_000)
 
     canvas.page.reload(wait_until="domcontentloaded")
     canvas.wait_until_ready()
     wait_for_points(canvas, stopped, timeout_s=60)
     assert canvas.script(POINTS) == stopped, "the curve was not redrawn from the file"
+    assert canvas.script(CHIPS) == times, "the times were not redrawn from the file"
     said = f"stopped: step {stopped} of {STEPS}"
     canvas.page.wait_for_function(f"said => {PANEL}.status.textContent.startsWith(said)", arg=said)
 

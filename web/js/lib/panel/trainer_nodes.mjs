@@ -168,7 +168,8 @@ export class TrainerNodes {
   onWork(status) {
     const working = findNode(this.root(), status.node);
     for (const node of nodes(this.root())) {
-      if (working && cacheOf(node) === working) node.wanTrainerPanel?.enter(chipOf(status.stage));
+      const panel = node.wanTrainerPanel; // looked at first: not every other node can say what feeds it
+      if (panel && working && cacheOf(node) === working) panel.enter(chipOf(status.stage));
     }
   }
 

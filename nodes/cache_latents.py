@@ -38,7 +38,7 @@ class CacheLatents(io.ComfyNode):
             "loads no encoder.",
             hidden=[io.Hidden.unique_id, io.Hidden.dynprompt],
             inputs=[
-                WanDataset.Input("dataset", tooltip="From WanVideoDataset."),
+                WanDataset.Input("dataset", tooltip="From WanVideoDataset, or another dataset node."),
                 io.Vae.Input(
                     "vae", lazy=True, tooltip="VAELoader with wan_2.1_vae (TI2V-5B: wan2.2_vae). Loaded only if needed."
                 ),

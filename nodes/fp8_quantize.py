@@ -42,7 +42,9 @@ class Fp8Quantize(io.ComfyNode):
                 ),
                 text("include", "", "Regular expression: only linears whose name matches become 8-bit. Empty: all."),
                 text(
-                    "exclude", "", "Regular expression: linears to leave alone, for example blocks\\.0\\. Empty: none."
+                    "exclude",
+                    "",
+                    'Regular expression: linears to leave alone, for example "blocks\\.0\\.". Empty: none.',
                 ),
             ],
             outputs=[WanTrainModel.Output(display_name="model", tooltip="The plan with quantization added.")],

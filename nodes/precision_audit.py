@@ -45,7 +45,9 @@ class PrecisionAudit(io.ComfyNode):
             hidden=[io.Hidden.unique_id],
             inputs=[
                 WanTrainModel.Input("model", tooltip="From LoadWanModel, or any node that changes its plan."),
-                WanCache.Input("cache", tooltip="From CacheLatents. A short clip is enough."),
+                WanCache.Input(
+                    "cache", tooltip="From CacheLatents, or another node that gives a cache. A short clip is enough."
+                ),
                 whole("clips", 1, 1, 100, "How many cached clips to measure on."),
                 whole("timesteps", 3, 1, 100, "Noise levels per clip, spread over the range of the model."),
                 flag(

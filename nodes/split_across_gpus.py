@@ -42,7 +42,8 @@ class SplitAcrossGPUs(io.ComfyNode):
                 text(
                     "split_at",
                     AUTO,
-                    'auto, midpoint, or the first block of each later GPU, such as "20" or "14,28"; for split blocks.',
+                    'For split blocks: auto, or the number of the first block of each later GPU, such as "20" or '
+                    '"14,28".',
                 ),
             ],
             outputs=[WanTrainModel.Output(display_name="model", tooltip="The plan with the split added.")],

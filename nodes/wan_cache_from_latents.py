@@ -35,7 +35,9 @@ class WanCacheFromLatents(io.ComfyNode):
             hidden=[io.Hidden.unique_id, io.Hidden.dynprompt],
             inputs=[
                 WanTrainModel.Input(
-                    "model", tooltip="Tells the channels, the frame rate and what else it reads. From LoadWanModel."
+                    "model",
+                    tooltip="Tells the channels, the frame rate and what the model reads besides latents. From "
+                    "LoadWanModel.",
                 ),
                 io.Latent.Input("latents", tooltip="A list, from VAEEncode with a Wan VAE. A batch is several clips."),
                 io.Conditioning.Input(

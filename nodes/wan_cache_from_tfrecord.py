@@ -35,8 +35,15 @@ class WanCacheFromTFRecord(io.ComfyNode):
             "cache. What is there already is not written again.",
             hidden=[io.Hidden.unique_id, io.Hidden.dynprompt],
             inputs=[
-                WanTrainModel.Input("model", tooltip="The model to be trained; another one's latents are refused."),
-                combo("folder", _choices(), "A folder below ComfyUI's input folder, or below a root of roots.json."),
+                WanTrainModel.Input(
+                    "model",
+                    tooltip="From LoadWanModel: the model to be trained. Latents of another kind of model are refused.",
+                ),
+                combo(
+                    "folder",
+                    _choices(),
+                    "A folder below ComfyUI's input folder, or below a root listed in user/wan_trainer/roots.json.",
+                ),
                 io.Clip.Input(
                     "clip",
                     optional=True,
@@ -44,7 +51,12 @@ class WanCacheFromTFRecord(io.ComfyNode):
                     tooltip="CLIPLoader with umt5_xxl, type wan: encodes the empty and the default negative prompt, "
                     "which files of other programs lack. Loaded only if needed.",
                 ),
-                flag("raw_latents", False, "The latents are as the VAE gives them; MaxDiffusion's are not."),
+                flag(
+                    "raw_latents",
+                    False,
+                    "On: the latents are as the VAE gives them, and are normalised here. Off: they are normalised "
+                    "already, as MaxDiffusion's are.",
+                ),
             ],
             outputs=[
                 WanCache.Output(display_name="cache", tooltip="For TrainLoRA."),

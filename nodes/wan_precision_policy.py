@@ -19,9 +19,9 @@ MEANING = {
     "time": "Time embedding and its projection.",
     "modulation": "Modulation tables and gates.",
     "head": "The output projection.",
-    "rope_table": "Angles of the rotary position embedding, with their cosine and sine. Not bf16.",
+    "rope_table": "Angles of the rotary position embedding, with their cosine and sine. bf16 is too coarse for them.",
     "rope": "The rotation of queries and keys by that table.",
-    "attention": "The attention product. fp32 has no flash kernel: slow, and much memory.",
+    "attention": "The attention product. fp32 has no flash kernel, is slow and takes much memory.",
     "adapter": "The matmuls of the LoRA. Its weights are always fp32.",
 }
 assert tuple(MEANING) == SWITCHES
@@ -41,7 +41,12 @@ class WanPrecisionPolicy(io.ComfyNode):
             "LoadWanModel; PrecisionAudit measures what a switch costs on your model.",
             inputs=[
                 WanTrainModel.Input("model", tooltip="From LoadWanModel, Fp8Quantize or SplitAcrossGPUs."),
-                combo("preset", [AS_LOADED, *PRESETS], "The preset the switches below start from.", AS_LOADED),
+                combo(
+                    "preset",
+                    [AS_LOADED, *PRESETS],
+                    "The preset the switches below start from. as loaded: that of the model.",
+                    AS_LOADED,
+                ),
                 *(
                     combo(part, [AS_PRESET, *switch_values(part)], f"{MEANING[part]} compute: as the linears.")
                     for part in SWITCHES
@@ -49,7 +54,7 @@ class WanPrecisionPolicy(io.ComfyNode):
             ],
             outputs=[
                 WanTrainModel.Output(display_name="model", tooltip="The plan with this policy."),
-                io.String.Output(display_name="info", tooltip="The dtype of every part."),
+                io.String.Output(display_name="info", tooltip="The number format of every part."),
             ],
         )
 

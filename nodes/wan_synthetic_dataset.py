@@ -29,8 +29,8 @@ class WanSyntheticDataset(io.ComfyNode):
                     "model", tooltip="Tells the channels, the size grid and the conditioning. From LoadWanModel."
                 ),
                 whole("count", 16, 0, 50_000, "Clips in an epoch. 0 = endless: no clip comes twice."),
-                whole("width", 832, 16, 4096, "Pixels. TI2V-5B needs multiples of 32.", step=16),
-                whole("height", 480, 16, 4096, "Pixels.", step=16),
+                whole("width", 832, 16, 4096, "Width in pixels. TI2V-5B needs multiples of 32.", step=16),
+                whole("height", 480, 16, 4096, "Height in pixels.", step=16),
                 whole("num_frames", 33, 1, 1001, "Frames of each clip, 4n+1. 1 makes stills.", step=4),
                 whole("text_length", 64, 1, 512, "Tokens of each caption; the model pads them to 512."),
                 whole(

@@ -35,6 +35,7 @@ def bare(canvas: Any, frontend: str) -> Any:
         pytest.skip("pictures are made on the shipped frontend")
     canvas.server.setting("Comfy.Minimap.Visible", False)
     canvas.server.setting("Comfy.Graph.CanvasInfo", False)
+    canvas.server.setting("LiteGraph.Canvas.MinFontSizeForLOD", 0)  # small, but not blank
     canvas.page.set_viewport_size({"width": 2480, "height": 1330})
     canvas.open()
     return canvas
@@ -46,7 +47,8 @@ def picture(canvas: Any) -> Image.Image:
     canvas.fit()
     hidden = canvas.page.add_style_tag(
         content=".side-tool-bar-container, .comfyui-body-top, .comfyui-body-left, .comfyui-body-right, .p-toast,"
-        " .p-tooltip, .p-panel, [class*=actionbar], [class*=topbar], [class*=subgraph-breadcrumb] {visibility: hidden}"
+        " .p-tooltip, .p-panel, .p-buttongroup, [class*=actionbar], [class*=topbar], [class*=subgraph-breadcrumb]"
+        " {visibility: hidden}"
     )
     canvas.page.wait_for_timeout(500)
     box = canvas.script(

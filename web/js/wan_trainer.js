@@ -1,7 +1,8 @@
 // @ts-check
 /**
  * The one file ComfyUI's page loads: a status line in the nodes that work for long, the panel in Train Wan LoRA, the tab
- * "Training runs", and loader lists that know a LoRA as soon as it is saved. What is drawn comes from lib/.
+ * "Training runs", values saved by name, and loader lists that know a LoRA as soon as it is saved. What is drawn comes
+ * from lib/.
  */
 
 // @ts-expect-error served by ComfyUI
@@ -10,6 +11,7 @@ import { api } from "../../../scripts/api.js";
 import { app } from "../../../scripts/app.js";
 import { element } from "./lib/page/dom.mjs";
 import { findNode } from "./lib/page/graph.mjs";
+import { isFrom, keepNodeWords, nameTextBoxes } from "./lib/page/node_words.mjs";
 import { Frames } from "./lib/page/pacing.mjs";
 import { Routes } from "./lib/page/routes.mjs";
 import { CHART_THEME, chartTheme, chooseFolder, settings } from "./lib/page/settings.mjs";
@@ -17,6 +19,7 @@ import { loadWords, t } from "./lib/page/words.mjs";
 import { addWidget, TrainerNodes } from "./lib/panel/trainer_nodes.mjs";
 import { outputText, SaveWatch } from "./lib/run/status.mjs";
 import { RunsTab } from "./lib/tab/runs_tab.mjs";
+import { keepByName } from "./lib/values/keep.mjs";
 
 const STATUS_EVENT = "wan_trainer.status";
 const TRAINER = "TrainLoRA";
@@ -152,6 +155,12 @@ app.registerExtension({
   name: "WanTrainer",
   settings: settings(showChartTheme),
 
+  /** Before nodes are registered, so that they get their names in the page's language. */
+  async init() {
+    const place = /** @type {any} */ (document.getElementById("vue-app"));
+    await keepNodeWords(place?.__vue_app__, (path) => api.fetchApi(path));
+  },
+
   async setup() {
     showChartTheme(setting(CHART_THEME));
     const locale = String(setting("Comfy.Locale") ?? "en");
@@ -206,10 +215,16 @@ app.registerExtension({
     });
   },
 
+  /** @param {{ prototype: any }} nodeType @param {{ name: string }} nodeData */
+  beforeRegisterNodeDef(nodeType, nodeData) {
+    keepByName(nodeType, nodeData.name);
+  },
+
   /** @param {GraphNode} node */
   nodeCreated(node) {
     const kind = node.comfyClass ?? "";
     chooseFolder(node, setting);
+    if (isFrom(node, import.meta.url)) nameTextBoxes(node);
     if (VIDEO_NODES.includes(kind)) node.previewMediaType = "video";
     if (LINE_NODES.includes(kind)) addStatusLine(node);
     if (kind === TRAINER) trainers.add(node);

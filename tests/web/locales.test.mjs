@@ -137,6 +137,25 @@ for (const language of TRANSLATED) {
   });
 }
 
+for (const language of TRANSLATED) {
+  test(`texts name nodes as they are called in ${language}`, () => {
+    const [english, own] = ["en", language].map((one) => read(one, "nodeDefs.json"));
+    const settingsOf = Object.fromEntries(leaves(read(language, "settings.json")));
+    const pairs = [
+      ...Object.entries(read(language, "main.json").wanTrainer),
+      ...leaves(SETTINGS).map(([place, text]) => [text, settingsOf[place]]),
+    ];
+    let named = 0;
+    for (const [id, { display_name: name }] of Object.entries(english)) {
+      for (const [text, translated] of pairs.filter(([text]) => text.includes(name))) {
+        named += 1;
+        assert.ok(translated.includes(own[id].display_name), `${text}: ${own[id].display_name}`);
+      }
+    }
+    assert.ok(named >= 3, String(named));
+  });
+}
+
 test("English needs no list: the sentences in the code are English", () => {
   assert.equal(read("en", "main.json").wanTrainer, undefined);
 });

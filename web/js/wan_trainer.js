@@ -202,7 +202,7 @@ app.registerExtension({
     }
     watchTheme(() => {
       trainers.redraw();
-      tab.plot.ask();
+      frames.ask(tab.draw);
     });
     app.extensionManager?.registerSidebarTab?.({
       id: "wan-trainer-runs",

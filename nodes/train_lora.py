@@ -23,7 +23,7 @@ from .encoders import encoder_identity
 from .engine import PreviewDecoder, run_engine
 from .interrupts import CancelButton, InterruptProcessingException
 from .live_runs import LIVE, LiveRun
-from .progress import NodeProgress, current_prompt_id
+from .progress import NodeProgress, current_prompt_id, graph_of
 from .publish import listed_name, publish
 from .run_report import run_report
 from .runs import RunFacts
@@ -242,7 +242,12 @@ class _Job:
         self._stop_pressed = False
         self._button = CancelButton()
         lines = MetricsPages(self.directory / "metrics.jsonl")
-        self._progress = NodeProgress(hidden.unique_id, self._button, facts=lambda: {"metrics_lines": lines.count()})
+        self._progress = NodeProgress(
+            hidden.unique_id,
+            self._button,
+            graph=graph_of(hidden),
+            facts=lambda: {"metrics_lines": lines.count()},
+        )
         self._progress.say(decision.note, now=True, run=self.directory.name, state=decision.action)
         _log.info("%s", decision.note)
 
@@ -255,7 +260,7 @@ class _Job:
             ending = run_engine(
                 "train",
                 self.directory,
-                *_engine_options(steps_this_queue),
+                *_engine_options(steps_this_queue, self._encoding_seconds()),
                 progress=self._progress,
                 button=self._button,
                 decoder=decoder,
@@ -266,6 +271,10 @@ class _Job:
         if ending.cancelled:
             self._publish_latest()
             raise InterruptProcessingException()
+
+    def _encoding_seconds(self) -> float:
+        """What encoding took in this queue entry; a cache from before belongs to the run that waited for it."""
+        return self._cache.report.seconds if self._cache.prompt_id == current_prompt_id() else 0.0
 
     def _live(self, can_preview: bool) -> LiveRun:
         return LiveRun(
@@ -326,10 +335,11 @@ class _Job:
         return any(value == link for node in nodes for value in node["inputs"].values())
 
 
-def _engine_options(steps_this_queue: int) -> list[str]:
+def _engine_options(steps_this_queue: int, cache_seconds: float) -> list[str]:
     """A LoRA carries the graph it came from, unless ComfyUI was started with --disable-metadata."""
     limit = ["--max-steps", str(steps_this_queue)] if steps_this_queue else []
-    return limit if args.disable_metadata else [*limit, "--embed-workflow"]
+    spent = ["--cache-seconds", str(cache_seconds)] if cache_seconds else []
+    return [*limit, *spent, *([] if args.disable_metadata else ["--embed-workflow"])]
 
 
 def _start_from(name: str) -> str:

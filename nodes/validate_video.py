@@ -27,7 +27,7 @@ from .codecs import ComfyVae
 from .encoders import encoder_identity
 from .engine import PreviewDecoder, run_engine
 from .interrupts import CancelButton, InterruptProcessingException
-from .progress import NodeProgress
+from .progress import NodeProgress, graph_of
 from .runs import chosen_steps, output_file
 from .search import searched_as
 from .start_images import encode_start_images
@@ -49,7 +49,7 @@ class ValidateVideo(io.ComfyNode):
             **searched_as("compare lora", "before and after", "lora strength", "sample video", "test lora"),
             description="Renders clips with and without the LoRA from the same noise, and says how far they drift.",
             is_output_node=True,
-            hidden=[io.Hidden.unique_id, io.Hidden.dynprompt],
+            hidden=[io.Hidden.unique_id, io.Hidden.dynprompt, io.Hidden.extra_pnginfo],
             inputs=[
                 WanRun.Input("run", tooltip="From TrainLoRA."),
                 io.Vae.Input("vae", tooltip="Decodes the clips: wan_2.1_vae (TI2V-5B: wan2.2_vae)."),
@@ -95,7 +95,9 @@ class ValidateVideo(io.ComfyNode):
         rendering = _Rendering(run, job, _job_folder(run.directory, job))
         if not rendering.is_complete():
             button = CancelButton()
-            rendering.render(codec, NodeProgress(cls.hidden.unique_id, button, pictures=False), button)
+            progress = NodeProgress(cls.hidden.unique_id, button, graph=graph_of(cls.hidden), pictures=False)
+            progress.say("starting", now=True, of_run=run.directory.name)
+            rendering.render(codec, progress, button)
         videos = [InputImpl.VideoFromFile(str(file)) for file in rendering.files()]
         shown = [output_file(file) for file in rendering.files()]
         metrics = rendering.metrics()

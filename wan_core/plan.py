@@ -11,8 +11,8 @@ import torch
 from .data import LatentCache
 from .files import Roots
 from .load import inspect_model, predict_memory
-from .placement.memory import StepShape
-from .run import RunConfig, read_run
+from .run import read_run
+from .train import largest_step
 
 __all__ = ["plan_run", "total_bytes"]
 
@@ -21,7 +21,8 @@ def plan_run(directory: Path, roots: Roots) -> dict[str, Any]:
     """The report of `wan_core plan`: variant, largest micro-batch, predicted peak and total per device, verdict."""
     config = read_run(directory)
     found = inspect_model(config.model, roots)
-    step = _largest_step(config, roots)
+    cache_set = LatentCache(roots.first("cache")).read_set(config.data.fingerprint)
+    step = largest_step(cache_set, config.train.batch_size)
     estimate = predict_memory(
         config.model, roots, config.lora, step, checkpoint_blocks=config.train.gradient_checkpointing
     )
@@ -43,14 +44,6 @@ def plan_run(directory: Path, roots: Roots) -> dict[str, Any]:
         "disk": {"save_bytes": save_bytes, "all_saves_bytes": saves * save_bytes, "free_bytes": free},
         "fits": all(d["peak_bytes"] <= d["total_bytes"] for d in devices.values()) and save_bytes <= free,
     }
-
-
-def _largest_step(config: RunConfig, roots: Roots) -> StepShape:
-    cache_set = LatentCache(roots.first("cache")).read_set(config.data.fingerprint)
-    _, frames, height, width = max(
-        (cache_set.latent_shape(item) for item in cache_set.items), key=lambda s: s[1] * s[2] * s[3]
-    )
-    return StepShape(batch_size=config.train.batch_size, latent_frames=frames, latent_height=height, latent_width=width)
 
 
 def total_bytes(device: torch.device) -> int:

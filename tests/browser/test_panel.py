@@ -36,7 +36,8 @@ STORM = f"""async lines => {{
   requestAnimationFrame(count);
   const drawn = panel.plot.draws;
   for (let i = 0; i < 10000; i++) {{
-    const detail = {{ node: "7", run: "storm", stage: "train", text: `step ${{i}}/10000   loss`, metrics_lines: i }};
+    const text = `step ${{i}}/10000   loss`;
+    const detail = {{ node: "7", run: "smoke_test_002", stage: "train", text, metrics_lines: i }};
     window.app.api.dispatchEvent(new CustomEvent("wan_trainer.status", {{ detail }}));
     if (i % 1000 === 999) await new Promise(done => setTimeout(done, 20));
   }}
@@ -170,13 +171,13 @@ def test_the_page_speaks_its_language_and_follows_its_settings(canvas: Any, smok
 def test_a_storm_of_events_is_one_draw_a_frame(canvas: Any, smoke: dict[str, Any], runs: Runs) -> None:
     canvas.load(smoke)
     shown(canvas, 64)
-    runs.add("storm", whole_run(10_000, 10_000, 500), live=True, state="running", node="7")
+    runs.add("smoke_test_002", whole_run(10_000, 10_000, 500), live=True, state="running", node="7")
     runs.asked.clear()
-    draws, frames, points, newest = canvas.script(STORM, len(runs.lines["storm"]))
+    draws, frames, points, newest = canvas.script(STORM, len(runs.lines["smoke_test_002"]))
     assert newest == 10_000
     assert 0 < draws <= frames
     assert 500 < points <= 2000
-    asked = [place for place in runs.asked if place == "storm/metrics"]
+    asked = [place for place in runs.asked if place == "smoke_test_002/metrics"]
     assert len(asked) <= 40, f"{len(asked)} requests"
 
 
@@ -200,6 +201,8 @@ def test_texts_of_strangers_stay_texts(canvas: Any, smoke: dict[str, Any], runs:
     for name in HOSTILE:
         canvas.script(
             """([run, text]) => {
+              const node = window.app.graph._nodes.find(n => n.type === "TrainLoRA");
+              node.widgets.find(w => w.name === "run_name").value = run;
               for (const stage of ["load", "train", text]) {
                 const detail = { node: "7", run, text, stage, sample: text, state: "running" };
                 window.app.api.dispatchEvent(new CustomEvent("wan_trainer.status", { detail }));
@@ -239,6 +242,7 @@ def test_the_tab_compares_opens_copies_resumes_and_asks_before_it_deletes(
     legend = canvas.page.locator(".wan-runs .wan-legend li")
     canvas.page.wait_for_function("() => document.querySelectorAll('.wan-runs .wan-legend li').length === 2")
     assert [text.split(" ")[0] for text in legend.all_inner_texts()] == ["other", "smoke_test"]
+    assert canvas.page.locator(".wan-said").inner_text() == "", "something is said about no runs"
     assert serious(canvas, ".wan-runs") == []
     canvas.screenshot("tab")
 

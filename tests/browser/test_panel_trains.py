@@ -6,6 +6,7 @@ Two pages watch it, one of each kind of nodes, so each is also the other's secon
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ PANEL = 'window.app.graph._nodes.find(n => n.type === "TrainLoRA").wanTrainerPan
 POINTS = f"() => {PANEL}.history.points"
 LISTED = """name => window.app.graph._nodes.find(n => n.type === "TrainLoRA").widgets
   .find(w => w.name === "start_from_lora").options.values.some(v => v.replaceAll("\\\\", "/") === name)"""
+CHIPS = f"""() => [...{PANEL}.element.querySelectorAll(".wan-time")].map(e => e.textContent).join(" ")"""
 BOTH_PLAY = f"""() => [...{PANEL}.element.querySelectorAll("video")]
   .filter(v => !v.error && v.videoWidth > 0 && v.currentTime > 0 && !v.paused).length === 2"""
 
@@ -31,6 +33,19 @@ def steps_on_disk(server: Any, run: str) -> int:
     file = Path(server.base) / "output" / "wan_trainer" / run / "metrics.jsonl"
     lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
     return len({line["step"] for line in lines if line["event"] == "step"})
+
+
+def stage_times(server: Any, run: str) -> str:
+    """Load, Cache, Train, Validate, Save as the chips show them, from metrics.jsonl."""
+    file = Path(server.base) / "output" / "wan_trainer" / run / "metrics.jsonl"
+    lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    spent: dict[str, float] = {}
+    for line in lines:
+        stage = line.get("stage", "train" if line["event"] == "step" else "")
+        spent[stage] = spent.get(stage, 0) + line.get("seconds", 0)
+    spent["validate"] = spent.pop("evaluate", 0) + spent.pop("sample", 0)
+    seconds = [math.floor(spent[stage] + 0.5) for stage in ("load", "cache", "train", "validate", "save")]
+    return " ".join(f"{s // 60}:{s % 60:02d}" for s in seconds)
 
 
 def wait_for_points(canvas: Any, count: int, timeout_s: float = 300) -> None:
@@ -91,12 +106,16 @@ def test_a_run_is_stopped_reloaded_resumed_and_watched_by_a_page_of_each_kind(
         stopped = steps_on_disk(page.server, "panel")
         assert reached + 3 <= stopped < STEPS, "nothing was stopped"
         reached = stopped
+        times = stage_times(page.server, "panel")
+        for each in pages:
+            each.page.wait_for_function(f"times => ({CHIPS})() === times", arg=times, timeout=10_000)
         page.server.setting("Comfy.VueNodes.Enabled", page is vue)  # a page reads it when it is loaded
         page.page.reload(wait_until="domcontentloaded")
         page.wait_until_ready()
         for each in pages:
             wait_for_points(each, reached, timeout_s=60)
             assert each.script(POINTS) == reached
+            assert each.script(CHIPS) == times, "the times were not redrawn from the file"
             said = f"stopped: step {reached} of {STEPS}"
             each.page.wait_for_function(f"said => {PANEL}.status.textContent.startsWith(said)", arg=said)
     assert vue.page.locator("[data-node-id] .wan-panel").count() == 1, "this page does not draw nodes with Vue"

@@ -24,6 +24,8 @@ import { keepByName } from "./lib/values/keep.mjs";
 const STATUS_EVENT = "wan_trainer.status";
 const TRAINER = "TrainLoRA";
 const LINE_NODES = ["CacheLatents", "ValidateVideo"];
+/** Milliseconds between two looks at runs that go on, for when no message comes. */
+const PULSE = 5000;
 const VIDEO_NODES = [TRAINER, "ValidateVideo"];
 // Two lines of text, and the 10 pixels the canvas leaves above and below.
 const LINE_HEIGHT = 60;
@@ -112,15 +114,15 @@ function drawLines() {
 
 /** @param {Status} status */
 function onStatus(status) {
-  const panel = trainers.panelOf(status.node);
-  if (panel) panel.onStatus(status);
-  else show(status.node, status.text);
+  trainers.onStatus(status);
+  if (!status.run && trainers.isHere(status)) show(status.node, status.text);
   if (saves.isNew(status)) app.refreshComboInNodes?.();
   if (status.run) tab.onStatus();
 }
 
 /** Sent when a node has ended, also when ComfyUI kept its output and ran nothing. @param {any} detail */
 function onExecuted(detail) {
+  if (!trainers.isHere(detail)) return;
   const id = detail.display_node ?? detail.node;
   const run = detail.output?.wan_run?.[0]?.run;
   if (typeof run === "string") trainers.panelOf(id)?.bind(run);
@@ -138,6 +140,15 @@ function showChartTheme(value) {
   const theme = chartTheme(value);
   if (theme) document.documentElement.dataset.wanChart = theme;
   else delete document.documentElement.dataset.wanChart;
+}
+
+/** Sent when a node broke. @param {any} detail */
+function onError(detail) {
+  trainers.rest();
+  if (!trainers.isHere(detail)) return;
+  const reason = String(detail.exception_message).trim();
+  show(detail.node_id, t("failed: {reason}", { reason }));
+  trainers.panelOf(detail.node_id)?.refresh();
 }
 
 /** Colours are read from the page when something is drawn. @param {() => void} changed */
@@ -183,19 +194,17 @@ app.registerExtension({
     api.addEventListener("executed", (/** @type {{ detail: any }} */ event) =>
       onExecuted(event.detail),
     );
-    api.addEventListener("executing", (/** @type {{ detail: any }} */ { detail }) => {
-      trainers.onExecuting(detail?.node ?? detail);
+    api.addEventListener("execution_start", (/** @type {{ detail: any }} */ { detail }) => {
+      trainers.prompts.started(detail?.prompt_id);
     });
     api.addEventListener("b_preview_with_metadata", dropPicture, { capture: true });
-    api.addEventListener("execution_error", (/** @type {{ detail: any }} */ { detail }) => {
-      show(
-        detail.node_id,
-        t("failed: {reason}", { reason: String(detail.exception_message).trim() }),
-      );
-      trainers.panelOf(detail.node_id)?.refresh();
-    });
+    api.addEventListener("execution_error", (/** @type {{ detail: any }} */ event) =>
+      onError(event.detail),
+    );
+    setInterval(() => trainers.pulse(), PULSE);
     for (const event of ["execution_interrupted", "reconnected"]) {
       api.addEventListener(event, () => {
+        if (event !== "reconnected") trainers.rest();
         trainers.refresh();
         tab.refresh();
       });

@@ -40,3 +40,18 @@ export function* nodes(root) {
     if (node.subgraph) yield* nodes(node.subgraph);
   }
 }
+
+/**
+ * All nodes of a graph with the ids that messages use: inside subgraphs a path such as "3:1".
+ * @template {{ id: number | string, subgraph?: { nodes?: T[], _nodes?: T[] } }} T
+ * @param {{ nodes?: T[], _nodes?: T[] } | undefined} root
+ * @param {string} before path of the subgraph
+ * @returns {Generator<{ id: string, node: T }>}
+ */
+export function* placed(root, before = "") {
+  for (const node of root?._nodes ?? root?.nodes ?? []) {
+    const id = `${before}${node.id}`;
+    yield { id, node };
+    if (node.subgraph) yield* placed(node.subgraph, `${id}:`);
+  }
+}

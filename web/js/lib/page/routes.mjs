@@ -4,12 +4,13 @@
 import { t } from "./words.mjs";
 
 /**
- * @typedef {{ now: number | null, peak: number, predicted: number | null }} Memory
+ * @typedef {{ now?: number | null, peak?: number | null, predicted?: number | null }} Memory
  * @typedef {{ id: string, state: string, step: number, steps: number, reason?: string, updated?: number,
  *   loss?: number | null, eval_loss?: number | null, seconds_per_step?: number | null, seconds_left?: number | null,
- *   expert?: string, variant?: string, lora_names?: string[], live?: boolean, node?: string | null,
+ *   expert?: string, variant?: string, lora_names?: string[], live?: boolean, node?: string | null, can_preview?: boolean,
  *   memory?: Record<string, Memory> }} Summary
- * @typedef {{ id: string, step: number, label?: string }} Sample
+ * @typedef {{ id: string, step: number, label?: string, prompt?: number, strength?: number | null,
+ *   rendering?: string }} Sample
  * @typedef {Summary & { saves?: { step: number, eval_loss?: number | null }[], samples?: Sample[],
  *   has_workflow?: boolean, settings?: unknown }} Detail
  */

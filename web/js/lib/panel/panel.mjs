@@ -5,16 +5,18 @@
  */
 
 import { Plot } from "../chart/plot.mjs";
-import { button, element, enable, fill, mark, write } from "../page/dom.mjs";
+import { element, write } from "../page/dom.mjs";
 import { Follower } from "../page/pacing.mjs";
 import { samplePath } from "../page/routes.mjs";
 import { t } from "../page/words.mjs";
-import { chartText, facts, memoryBars, stateText } from "../run/facts.mjs";
-import { clock } from "../run/format.mjs";
+import { curvesOf } from "../run/curves.mjs";
+import { stateText } from "../run/facts.mjs";
 import { RunHistory } from "../run/history.mjs";
-import { expertName, stageName } from "../run/names.mjs";
-import { chipOf, STAGES, StageClock } from "../run/stages.mjs";
-import { chip, memoryBar, number } from "./parts.mjs";
+import { stageName } from "../run/names.mjs";
+import { chipOf, StageClock } from "../run/stages.mjs";
+import { Buttons } from "./buttons.mjs";
+import { CHART_MIN, neededHeight } from "./layout.mjs";
+import { Meters } from "./meters.mjs";
 import { Player } from "./player.mjs";
 
 /**
@@ -26,10 +28,8 @@ import { Player } from "./player.mjs";
 
 /** Everything but the curve changes slowly: milliseconds between two looks at it while nothing particular happened. */
 const DETAIL_GAP = 2000;
-const CHART_MIN = 150;
-// As in the style sheet.
-const GAP = 6;
-const PADDING = 8;
+/** Without a message for so long, a run that trains is looked at anyway: another client may hold the messages up. */
+const QUIET = 5000;
 // What the server says in its own words: English.
 const STEP_TEXT = /^step \d+\/\d+ /;
 
@@ -51,6 +51,7 @@ export class Panel {
     /** @type {Detail | null} */
     this.detail = null;
     this.detailDue = 0;
+    this.asked = 0;
     /** What the status line says; empty while nothing is known. */
     this.text = "";
     /** Height that shows everything, in CSS pixels. */
@@ -61,7 +62,7 @@ export class Panel {
       failed: (error) =>
         this.say(t("The run cannot be read: {reason}", { reason: message(error) })),
     });
-    this.plot = new Plot(frames, () => this.view());
+    this.plot = new Plot(frames, () => curvesOf(this.history, this.live));
     this.player = new Player((sample) => address(samplePath(this.run ?? "", sample.id)));
     this.build();
     const resized = new ResizeObserver(() => frames.ask(this.draw));
@@ -72,56 +73,20 @@ export class Panel {
   build() {
     this.name = element("strong", { class: "wan-name" });
     this.status = element("div", { class: "wan-status" }, t("idle"));
-    this.chips = new Map(Object.keys(STAGES).map((name) => [name, chip(stageName(name))]));
-    this.numbers = element("dl", { class: "wan-facts" });
-    this.memory = element("div", { class: "wan-memory" });
+    this.meters = new Meters();
+    this.buttons = new Buttons((action, said) => this.act(action, said));
     this.spoken = element("div", { class: "wan-spoken", role: "status", "aria-live": "polite" });
-    const stages = [...this.chips.values()].map((one) => one.element);
-    this.left = element("div", { class: "wan-left" }, this.numbers, this.memory, this.plot.element);
+    const { stages, numbers, memory } = this.meters;
+    this.left = element("div", { class: "wan-left" }, numbers, memory, this.plot.element);
     this.body = element("div", { class: "wan-body" }, this.left, this.player.element);
     this.element = element(
       "section",
       { class: "wan-panel", "aria-label": t("Training run") },
-      element("ol", { class: "wan-stages", "aria-label": t("Stages") }, ...stages),
+      stages,
       element("div", { class: "wan-head" }, this.name, this.status),
       this.body,
-      this.buildButtons(),
+      this.buttons.element,
       this.spoken,
-    );
-  }
-
-  buildButtons() {
-    const press =
-      (/** @type {"stop" | "save" | "sample" | "open"} */ action, /** @type {string} */ said) =>
-      () =>
-        this.act(action, said);
-    this.liveButtons = {
-      stop: button(
-        t("Stop and keep"),
-        t("Save, stop, and let the graph go on. Queue again to resume."),
-        press("stop", t("Stopping …")),
-      ),
-      save: button(
-        t("Save now"),
-        t("Save after this step, and train on."),
-        press("save", t("Saving …")),
-      ),
-      sample: button(
-        t("Preview now"),
-        t("Render a preview after this step, and train on."),
-        press("sample", t("Rendering a preview …")),
-      ),
-    };
-    this.open = button(
-      t("Open folder"),
-      t("Show the run's folder on the computer ComfyUI runs on."),
-      press("open", t("Folder opened.")),
-    );
-    return element(
-      "div",
-      { class: "wan-buttons", role: "group", "aria-label": t("Steer the run") },
-      ...Object.values(this.liveButtons),
-      this.open,
     );
   }
 
@@ -135,6 +100,7 @@ export class Panel {
     if (this.run !== run) {
       this.run = run;
       this.history.clear();
+      this.clock = new StageClock();
       this.detail = null;
       this.text = "";
       this.player.update([], []);
@@ -149,6 +115,12 @@ export class Panel {
     this.detailDue = 0;
     if (this.run) this.follower.ask();
     this.frames.ask(this.draw);
+  }
+
+  /** Look at a run that goes on, when nothing was heard of it for a while. */
+  pulse() {
+    const going = this.live || this.detail?.state === "running";
+    if (going && this.now() - this.asked > QUIET) this.follower.ask();
   }
 
   /** @param {Status} status */
@@ -195,6 +167,7 @@ export class Panel {
   /** @returns {Promise<boolean>} whether there is more to read at once */
   async fetch() {
     const run = this.run;
+    this.asked = this.now();
     if (!run) return false;
     const since = this.history.lines;
     const answer = await this.routes.metrics(run, since);
@@ -250,13 +223,9 @@ export class Panel {
       // The numbers below say the same, and more.
       this.status.toggleAttribute("data-step", STEP_TEXT.test(text));
     }
-    for (const [name, one] of this.chips) this.drawChip(name, one);
-    this.drawNumbers();
-    this.drawMemory();
-    for (const [action, made] of Object.entries(this.liveButtons)) {
-      enable(made, this.live && (action !== "sample" || this.detail?.can_preview !== false));
-    }
-    enable(this.open, this.run !== null);
+    this.meters.draw(this.history, this.detail, this.clock, this.now());
+    const canPreview = this.detail?.can_preview !== false;
+    this.buttons.draw({ run: this.run, live: this.live, canPreview });
     this.plot.draw();
     const least = this.measure();
     if (least === this.least) return;
@@ -264,80 +233,12 @@ export class Panel {
     this.grew();
   }
 
-  /** @param {string} name @param {ReturnType<typeof chip>} one */
-  drawChip(name, one) {
-    const active = name === this.clock.active;
-    const seconds = this.clock.seconds(name, this.now());
-    const spent =
-      name === "Train" && this.history.trainSeconds ? this.history.trainSeconds : seconds;
-    write(one.time, clock(spent));
-    mark(one.element, "data-state", active ? "active" : spent === null ? "ahead" : "seen");
-    if (active) mark(one.element, "aria-current", "step");
-    else one.element.removeAttribute("aria-current");
-  }
-
-  drawNumbers() {
-    const all = facts(this.history, this.detail);
-    const key = all.map((fact) => fact.name).join();
-    if (this.numbers.dataset.names !== key) {
-      this.numbers.dataset.names = key;
-      fill(this.numbers, ...all.map(number));
-    }
-    all.forEach((fact, index) => {
-      const value = this.numbers.children[index].lastElementChild;
-      if (value) write(value, fact.value);
-    });
-  }
-
-  drawMemory() {
-    const bars = memoryBars(this.detail?.memory);
-    const key = JSON.stringify(bars);
-    if (this.memory.dataset.known === key) return;
-    this.memory.dataset.known = key;
-    fill(this.memory, ...bars.map(memoryBar));
-  }
-
-  /** What the chart shows. @returns {import("../chart/plot.mjs").Facts} */
-  view() {
-    const history = this.history;
-    const names = [...new Set([...history.losses.keys(), ...history.evaluations.keys()])];
-    // Evaluations do not name an expert yet; those of a run with one belong to it.
-    const only = names.filter((name) => name !== "").length === 1;
-    const shown = only ? names.filter((name) => name !== "") : names;
-    return {
-      lines: shown.map((name) => ({
-        name: expertName(name),
-        loss: history.losses.get(name),
-        evaluation:
-          history.evaluations.get(name) ?? (only ? history.evaluations.get("") : undefined),
-      })),
-      saves: history.saves.points,
-      samples: history.samples.points,
-      timesteps: history.timesteps,
-      steps: this.live ? (history.newest?.steps ?? 0) : 0,
-      summary: chartText(history),
-      empty: t("The loss appears here once the run trains."),
-    };
-  }
-
-  /** Height everything needs at this width, with the chart at its least. */
+  /** Height everything needs at this width. */
   measure() {
-    if (!this.element.clientWidth) return this.least;
-    const chart = CHART_MIN - this.plot.canvas.clientHeight;
-    const left =
-      natural(this.left) - this.plot.element.offsetHeight + natural(this.plot.element) + chart;
-    const player = this.player.element.hidden ? 0 : natural(this.player.element) + GAP;
-    const beside = getComputedStyle(this.body).flexDirection === "row";
-    const body = beside ? Math.max(left, player) : left + player;
-    return Math.ceil(natural(this.element) - this.body.offsetHeight + body + 2 * PADDING);
+    const { element: plot, canvas } = this.plot;
+    const parts = { element: this.element, body: this.body, left: this.left, plot, canvas };
+    return neededHeight({ ...parts, player: this.player.element }) ?? this.least;
   }
-}
-
-/** Heights of what is inside, one below the other. @param {HTMLElement} place */
-function natural(place) {
-  const shown = [...place.children].map((child) => /** @type {HTMLElement} */ (child).offsetHeight);
-  const rows = shown.filter((height) => height > 1);
-  return rows.reduce((sum, height) => sum + height + GAP, -GAP);
 }
 
 /** @param {unknown} error */

@@ -57,6 +57,21 @@ export function facts(history, summary) {
 }
 
 /**
+ * Memory by device as the newest step says it; an ended run holds none now.
+ * @param {RunHistory} history
+ * @param {Summary | null} summary
+ * @returns {Summary["memory"]}
+ */
+export function memoryOf(history, summary) {
+  const found = history.newest?.memory;
+  if (!found || typeof found !== "object" || !Object.keys(found).length) return summary?.memory;
+  if (!summary || summary.state === "running") return found;
+  return Object.fromEntries(
+    Object.entries(found).map(([device, bytes]) => [device, { ...bytes, now: null }]),
+  );
+}
+
+/**
  * A bar per device: what is used now, the highest so far, and what was predicted.
  * @param {Summary["memory"]} memory
  * @returns {MemoryBar[]}

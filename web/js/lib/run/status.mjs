@@ -5,9 +5,10 @@ import { t } from "../page/words.mjs";
 import { stateText } from "./facts.mjs";
 
 /**
- * A `wan_trainer.status` message. Facts stay in later messages of the same node until they change.
- * @typedef {{ node: string, text: string, stage?: string, state?: string, run?: string,
- *   saved_step?: number, sample?: string, metrics_lines?: number }} Status
+ * A `wan_trainer.status` message. Facts stay in later messages of the same node until they change. `graph` is the id of
+ * the workflow that was queued, empty without one; `run` is trained by the node, with `of_run` it works otherwise.
+ * @typedef {{ node: string, text: string, graph?: string, prompt_id?: string, stage?: string | null, state?: string,
+ *   run?: string, of_run?: string, saved_step?: number, sample?: string, metrics_lines?: number }} Status
  */
 
 /**

@@ -236,6 +236,9 @@ def test_the_tab_compares_opens_copies_resumes_and_asks_before_it_deletes(
     runs.add("halfway", whole_run(40, 90, 20), reason="Cancel was pressed")
     runs.workflows["halfway"] = smoke
     canvas.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    # The page's colours change before any list was read: all is drawn, and nothing is known yet.
+    canvas.script("() => { document.body.dataset.theme = 'other'; return new Promise(requestAnimationFrame); }")
+    canvas.page.wait_for_timeout(100)
     canvas.page.locator(TAB).first.click()
     canvas.page.get_by_label("Compare other").check()
     canvas.page.get_by_label("Compare smoke_test").check()

@@ -10,6 +10,7 @@ from comfy_api.latest import io
 
 from ..wan_core.errors import ConfigError, ExportError
 from .runs import chosen_steps, saved_step
+from .search import searched_as
 from .types import CATEGORY, RunHandle, WanRun
 from .widgets import number, text
 
@@ -23,6 +24,7 @@ class ApplyWanLoRA(io.ComfyNode):
             node_id="ApplyWanLoRA",
             display_name="Apply Wan LoRA",
             category=CATEGORY,
+            **searched_as("load lora", "lora loader", "use lora"),
             description="Puts the trained LoRA on a model from UNETLoader, for a sampler in the same graph.",
             inputs=[
                 WanRun.Input("run", tooltip="From TrainLoRA."),

@@ -15,6 +15,7 @@ from ..wan_core.model import ATTENTIONS
 from ..wan_core.placement import PlacementConfig
 from ..wan_core.precision import PRESETS, PrecisionPolicy
 from . import folders
+from .search import searched_as
 from .types import CATEGORY, ModelHandle, WanTrainModel
 from .widgets import combo, one_of
 
@@ -38,6 +39,7 @@ class LoadWanModel(io.ComfyNode):
             node_id="LoadWanModel",
             display_name="Load Wan Model (Training)",
             category=CATEGORY,
+            **searched_as("unet loader", "load diffusion model", "wan 2.1", "wan 2.2", "t2v", "i2v", "vace", "gguf"),
             description="The Wan diffusion model to train on: a file, a GGUF or a folder. Reads its header; TrainLoRA "
             "loads it.",
             inputs=[

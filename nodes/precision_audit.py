@@ -22,6 +22,7 @@ from .engine import run_engine
 from .interrupts import CancelButton, InterruptProcessingException
 from .progress import NodeProgress
 from .runs import output_file
+from .search import searched_as
 from .types import CATEGORY, CacheHandle, ModelHandle, WanCache, WanTrainModel
 from .widgets import flag, whole
 
@@ -37,6 +38,7 @@ class PrecisionAudit(io.ComfyNode):
             node_id="PrecisionAudit",
             display_name="Precision Audit (Wan)",
             category=CATEGORY,
+            **searched_as("quantization error", "numerical error", "float32 reference", "compare precision"),
             description="Measures how far each precision preset and switch is from float32, on your own model and "
             "clips: error of the prediction and of the LoRA's gradients. Trains nothing.",
             is_output_node=True,

@@ -6,6 +6,7 @@ import logging
 from dataclasses import asdict, replace
 from typing import Any
 
+from comfy.cli_args import args
 from comfy_api.latest import io
 
 from ..wan_core.errors import WanTrainerError
@@ -26,6 +27,7 @@ from .progress import NodeProgress, current_prompt_id
 from .publish import listed_name, publish
 from .run_report import run_report
 from .runs import RunFacts
+from .search import searched_as
 from .start_images import encode_start_images
 from .types import (
     CATEGORY,
@@ -59,6 +61,7 @@ class TrainLoRA(io.ComfyNode):
             node_id="TrainLoRA",
             display_name="Train Wan LoRA",
             category=CATEGORY,
+            **searched_as("lora trainer", "finetune", "fine-tune", "musubi-tuner", "diffusion-pipe", "ai-toolkit"),
             description="Trains a LoRA in a process of its own. Cancel saves and stops; queue again to resume. A "
             "finished run trains nothing again.",
             is_output_node=True,
@@ -248,12 +251,11 @@ class _Job:
         prepare_run(self._decision, config)
         self._write_workflow()
         decoder = PreviewDecoder(codec, self.directory, self._model.variant.fps) if codec is not None else None
-        options = ["--max-steps", str(steps_this_queue)] if steps_this_queue else []
         with LIVE.entered(self._live(codec is not None)) as live:
             ending = run_engine(
                 "train",
                 self.directory,
-                *options,
+                *_engine_options(steps_this_queue),
                 progress=self._progress,
                 button=self._button,
                 decoder=decoder,
@@ -322,6 +324,12 @@ class _Job:
         prompt, link = self._hidden.dynprompt, [self._hidden.unique_id, output]
         nodes = (prompt.get_node(node_id) for node_id in prompt.all_node_ids())
         return any(value == link for node in nodes for value in node["inputs"].values())
+
+
+def _engine_options(steps_this_queue: int) -> list[str]:
+    """A LoRA carries the graph it came from, unless ComfyUI was started with --disable-metadata."""
+    limit = ["--max-steps", str(steps_this_queue)] if steps_this_queue else []
+    return limit if args.disable_metadata else [*limit, "--embed-workflow"]
 
 
 def _start_from(name: str) -> str:

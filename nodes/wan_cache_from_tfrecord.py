@@ -16,6 +16,7 @@ from . import folders
 from .interrupts import stops_become_interrupts
 from .progress import current_prompt_id
 from .prompt_entries import prompt_key, wants_clip
+from .search import searched_as
 from .types import CATEGORY, CacheHandle, ModelHandle, WanCache, WanTrainModel
 from .widgets import combo, flag
 
@@ -29,6 +30,7 @@ class WanCacheFromTFRecord(io.ComfyNode):
             node_id="WanCacheFromTFRecord",
             display_name="Wan Cache from TFRecord",
             category=CATEGORY,
+            **searched_as("maxdiffusion", "tensorflow"),
             description="Reads TFRecords of latents and text features, as MaxDiffusion trains Wan on them, into the "
             "cache. What is there already is not written again.",
             hidden=[io.Hidden.unique_id, io.Hidden.dynprompt],

@@ -26,6 +26,7 @@ from ..wan_core.video import VideoProcess
 from . import folders
 from .dataset_scan import Show, allowed_places, chosen_elsewhere, dataset_outputs, input_folder, scanned_output
 from .interrupts import stops_become_interrupts
+from .search import searched_as
 from .types import (
     CATEGORY,
     DatasetSettingsHandle,
@@ -49,6 +50,7 @@ class WanDatasetFromFile(io.ComfyNode):
             node_id="WanDatasetFromFile",
             display_name="Wan Dataset From File",
             category=CATEGORY,
+            **searched_as("jsonl", "csv", "webdataset", "hugging face", "musubi", "diffusion-pipe", "ai-toolkit"),
             description="Reads a list of clips with captions (jsonl, json, csv, tsv, parquet), a WebDataset tar, a "
             "Hugging Face dataset on disk, or the dataset settings of musubi-tuner, diffusion-pipe, SimpleTuner or "
             "ai-toolkit, and says what became of every row and every setting.",

@@ -13,6 +13,7 @@ from ..wan_core.video import VideoProcess
 from . import folders
 from .interrupts import stops_become_interrupts
 from .progress import NodeProgress
+from .search import searched_as
 from .types import CATEGORY, ModelHandle, WanDataset, WanTrainModel
 from .widgets import combo, flag, number, one_of, text, whole
 
@@ -28,6 +29,7 @@ class WanDatasetFromImages(io.ComfyNode):
             node_id="WanDatasetFromImages",
             display_name="Wan Dataset from Images",
             category=CATEGORY,
+            **searched_as("image dataset", "stills", "photos", "training data"),
             description="A dataset of images from the graph. They are kept without loss in the cache folder, so "
             "training, resuming and caching need the graph no more; queueing again writes and encodes nothing.",
             is_input_list=True,

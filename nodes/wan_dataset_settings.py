@@ -16,6 +16,7 @@ from ..wan_core.data import (
     DatasetConfig,
 )
 from ..wan_core.errors import ConfigError
+from .search import searched_as
 from .types import CATEGORY, DatasetSettingsHandle, WanDatasetSettingsType
 from .widgets import combo, flag, number, one_of, text, whole
 
@@ -41,6 +42,7 @@ class WanDatasetSettings(io.ComfyNode):
             node_id="WanDatasetSettings",
             display_name="Wan Dataset Settings",
             category=CATEGORY,
+            **searched_as("frame extraction", "frame buckets", "crop", "flip", "scene cuts", "held out clips", "masks"),
             description="Which parts of each clip are trained on, and which part of the picture. Optional: "
             "WanVideoDataset works without it.",
             inputs=[

@@ -7,6 +7,7 @@ from dataclasses import replace
 from comfy_api.latest import io
 
 from ..wan_core.precision import PRESETS, SWITCHES, PrecisionPolicy, dtype_name, switch_values
+from .search import searched_as
 from .types import CATEGORY, ModelHandle, WanTrainModel
 from .widgets import combo, one_of
 
@@ -35,6 +36,7 @@ class WanPrecisionPolicy(io.ComfyNode):
             node_id="WanPrecisionPolicy",
             display_name="Precision Policy (Wan)",
             category=CATEGORY,
+            **searched_as("bf16", "fp16", "float32", "mixed precision", "dtype"),
             description="Sets single precision switches of the training model. Most people need only the presets of "
             "LoadWanModel; PrecisionAudit measures what a switch costs on your model.",
             inputs=[

@@ -14,6 +14,7 @@ from .codecs import ComfyImageEncoder, ComfyTextEncoder
 from .encoders import encoder_identity, is_linked
 from .interrupts import raise_if_cancelled, stops_become_interrupts
 from .progress import NodeProgress
+from .search import searched_as
 from .start_images import keep_picture, vision_tokens_key, write_vision_tokens
 from .types import CATEGORY, WanValidation
 from .widgets import combo, number, one_of, text, whole
@@ -30,6 +31,7 @@ class WanPreviewSettings(io.ComfyNode):
             node_id="WanPreviewSettings",
             display_name="Wan Preview Settings",
             category=CATEGORY,
+            **searched_as("sample prompts", "sample video", "validation prompt"),
             description="Prompts and sampling of the preview clips. Optional: without it TrainLoRA previews the first "
             "caption the way ComfyUI's own Wan template samples.",
             hidden=[io.Hidden.unique_id, io.Hidden.dynprompt],

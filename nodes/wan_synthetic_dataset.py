@@ -7,6 +7,7 @@ from comfy_api.latest import io
 from ..wan_core.data import EncodingReport, SyntheticConfig, condition_kind, synthetic_note, synthetic_set
 from . import folders
 from .progress import current_prompt_id
+from .search import searched_as
 from .types import CATEGORY, CacheHandle, ModelHandle, WanCache, WanTrainModel
 from .widgets import whole
 
@@ -20,6 +21,7 @@ class WanSyntheticDataset(io.ComfyNode):
             node_id="WanSyntheticDataset",
             display_name="Wan Synthetic Dataset (benchmark)",
             category=CATEGORY,
+            **searched_as("random data", "dummy data", "smoke test"),
             description="Random latents and captions for benchmarks and smoke tests: no clip, no VAE, no text encoder. "
             "A LoRA trained on them has learned nothing, and its file says so.",
             inputs=[

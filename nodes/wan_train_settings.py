@@ -11,6 +11,7 @@ from ..wan_core.errors import ConfigError
 from ..wan_core.flow import TIMESTEP_SAMPLINGS
 from ..wan_core.lora import LoraConfig
 from ..wan_core.train import LR_SCHEDULERS, OPTIMIZERS, SAVE_DTYPES, TrainConfig
+from .search import searched_as
 from .types import CATEGORY, SettingsHandle, WanSettings
 from .widgets import combo, flag, number, one_of, text, whole
 
@@ -34,6 +35,7 @@ class WanTrainSettings(io.ComfyNode):
             node_id="WanTrainSettings",
             display_name="Wan Train Settings",
             category=CATEGORY,
+            **searched_as("optimizer", "adamw", "batch size", "gradient accumulation", "lr scheduler"),
             description="Batch size, optimizer, timestep sampling and the rest. Optional: TrainLoRA works without it.",
             inputs=[
                 whole(

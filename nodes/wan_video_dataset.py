@@ -21,6 +21,7 @@ from ..wan_core.errors import WanTrainerError
 from ..wan_core.video import VideoProcess
 from . import folders
 from .dataset_scan import Show, allowed_places, chosen_elsewhere, dataset_outputs, input_folder, scanned_output
+from .search import searched_as
 from .types import (
     CATEGORY,
     DatasetSettingsHandle,
@@ -41,6 +42,7 @@ class WanVideoDataset(io.ComfyNode):
             node_id="WanVideoDataset",
             display_name="Wan Video Dataset",
             category=CATEGORY,
+            **searched_as("training data", "load videos", "clips", "captions", "buckets", "finetune dataset"),
             description="Scans a folder of clips (or stills) with a caption file beside each, and says what will be "
             "trained: which frames, at which size, and what was left out and why.",
             is_output_node=True,

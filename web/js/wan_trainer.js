@@ -1,7 +1,8 @@
 // @ts-check
 /**
  * The one file ComfyUI's page loads: a status line in the nodes that work for long, the panel in Train Wan LoRA, the tab
- * "Training runs", and loader lists that know a LoRA as soon as it is saved. What is drawn comes from lib/.
+ * "Training runs", values saved by name, and loader lists that know a LoRA as soon as it is saved. What is drawn comes
+ * from lib/.
  */
 
 // @ts-expect-error served by ComfyUI
@@ -13,10 +14,12 @@ import { findNode } from "./lib/page/graph.mjs";
 import { isFrom, keepNodeWords, nameTextBoxes } from "./lib/page/node_words.mjs";
 import { Frames } from "./lib/page/pacing.mjs";
 import { Routes } from "./lib/page/routes.mjs";
+import { CHART_THEME, chartTheme, chooseFolder, settings } from "./lib/page/settings.mjs";
 import { loadWords, t } from "./lib/page/words.mjs";
 import { addWidget, TrainerNodes } from "./lib/panel/trainer_nodes.mjs";
 import { outputText, SaveWatch } from "./lib/run/status.mjs";
 import { RunsTab } from "./lib/tab/runs_tab.mjs";
+import { keepByName } from "./lib/values/keep.mjs";
 
 const STATUS_EVENT = "wan_trainer.status";
 const TRAINER = "TrainLoRA";
@@ -43,19 +46,24 @@ const trainers = new TrainerNodes({ app, api, routes, frames, root });
 /** Texts that wait for the next frame: the line each belongs to, and its newest text. @type {Map<HTMLElement, string>} */
 const waiting = new Map();
 
-const tab = new RunsTab(routes, frames, {
-  load: async (graph, name) => {
-    if (Array.isArray(graph.nodes)) await app.loadGraphData(graph, true, true, name);
-    else await app.loadApiJson(graph, name);
-  },
-  queue: () => app.queuePrompt(0, 1),
-  copy: (text) => navigator.clipboard.writeText(text),
-  seen: (runs) => trainers.onRuns(runs),
-});
+/** Made when the words of the page's language are there: what it says is written once. @type {RunsTab} */
+let tab;
+
+function newTab() {
+  return new RunsTab(routes, frames, {
+    load: async (graph, name) => {
+      if (Array.isArray(graph.nodes)) await app.loadGraphData(graph, true, true, name);
+      else await app.loadApiJson(graph, name);
+    },
+    queue: () => app.queuePrompt(0, 1),
+    copy: (text) => navigator.clipboard.writeText(text),
+    seen: (runs) => trainers.onRuns(runs),
+  });
+}
 
 /** @param {GraphNode} node */
 function addStatusLine(node) {
-  const line = element("div", { class: "wan-trainer-status" }, "idle");
+  const line = element("div", { class: "wan-trainer-status" }, t("idle"));
   line.style.cssText = LINE_STYLE;
   addWidget(node, line, { least: () => LINE_HEIGHT, most: () => LINE_HEIGHT });
   node.wanTrainerStatus = line;
@@ -120,9 +128,24 @@ function onExecuted(detail) {
   if (text) show(id, text);
 }
 
+/** @param {string} id @returns {unknown} */
+function setting(id) {
+  return app.extensionManager?.setting?.get(id);
+}
+
+/** The style sheet knows the themes, and `watchTheme` sees the change. @param {unknown} value of the setting */
+function showChartTheme(value) {
+  const theme = chartTheme(value);
+  if (theme) document.documentElement.dataset.wanChart = theme;
+  else delete document.documentElement.dataset.wanChart;
+}
+
 /** Colours are read from the page when something is drawn. @param {() => void} changed */
 function watchTheme(changed) {
-  const watch = { attributes: true, attributeFilter: ["class", "style", "data-theme"] };
+  const watch = {
+    attributes: true,
+    attributeFilter: ["class", "style", "data-theme", "data-wan-chart"],
+  };
   for (const place of [document.documentElement, document.body]) {
     new MutationObserver(changed).observe(place, watch);
   }
@@ -130,6 +153,7 @@ function watchTheme(changed) {
 
 app.registerExtension({
   name: "WanTrainer",
+  settings: settings(showChartTheme),
 
   /** Before nodes are registered, so that they get their names in the page's language. */
   async init() {
@@ -138,6 +162,10 @@ app.registerExtension({
   },
 
   async setup() {
+    showChartTheme(setting(CHART_THEME));
+    const locale = String(setting("Comfy.Locale") ?? "en");
+    await loadWords((path) => api.fetchApi(path), locale);
+    tab = newTab();
     document.head.append(
       element("link", {
         rel: "stylesheet",
@@ -160,7 +188,10 @@ app.registerExtension({
     });
     api.addEventListener("b_preview_with_metadata", dropPicture, { capture: true });
     api.addEventListener("execution_error", (/** @type {{ detail: any }} */ { detail }) => {
-      show(detail.node_id, `failed: ${String(detail.exception_message).trim()}`);
+      show(
+        detail.node_id,
+        t("failed: {reason}", { reason: String(detail.exception_message).trim() }),
+      );
       trainers.panelOf(detail.node_id)?.refresh();
     });
     for (const event of ["execution_interrupted", "reconnected"]) {
@@ -169,8 +200,6 @@ app.registerExtension({
         tab.refresh();
       });
     }
-    const locale = String(app.extensionManager?.setting?.get("Comfy.Locale") ?? "en");
-    await loadWords((path) => api.fetchApi(path), locale);
     watchTheme(() => {
       trainers.redraw();
       tab.plot.ask();
@@ -186,9 +215,15 @@ app.registerExtension({
     });
   },
 
+  /** @param {{ prototype: any }} nodeType @param {{ name: string }} nodeData */
+  beforeRegisterNodeDef(nodeType, nodeData) {
+    keepByName(nodeType, nodeData.name);
+  },
+
   /** @param {GraphNode} node */
   nodeCreated(node) {
     const kind = node.comfyClass ?? "";
+    chooseFolder(node, setting);
     if (isFrom(node, import.meta.url)) nameTextBoxes(node);
     if (VIDEO_NODES.includes(kind)) node.previewMediaType = "video";
     if (LINE_NODES.includes(kind)) addStatusLine(node);

@@ -1,14 +1,10 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
+import { learn } from "../../../web/js/lib/page/words.mjs";
 import { caption, stops } from "../../../web/js/lib/panel/player.mjs";
-import {
-  chartText,
-  expertName,
-  facts,
-  memoryBars,
-  stateText,
-} from "../../../web/js/lib/run/facts.mjs";
+import { chartText, facts, memoryBars, stateText } from "../../../web/js/lib/run/facts.mjs";
 import { RunHistory } from "../../../web/js/lib/run/history.mjs";
+import { expertName, stageName, stateName } from "../../../web/js/lib/run/names.mjs";
 
 const GIB = 2 ** 30;
 
@@ -86,7 +82,7 @@ test("the chart is told in words", () => {
   history.add({ event: "saved", step: 2 });
   assert.equal(
     chartText(history),
-    "Training loss of high noise from 0.5 at step 1 to 0.25 at step 2, evaluation loss 0.2, 1 saves",
+    "Training loss of high noise from 0.5 at step 1 to 0.25 at step 2, evaluation loss 0.2, 1 saved step",
   );
 });
 
@@ -94,6 +90,22 @@ test("a model without experts has no expert's name", () => {
   assert.equal(expertName("auto"), "");
   assert.equal(expertName("low"), "low noise");
   assert.equal(expertName("third"), "third");
+  assert.equal(expertName("constructor"), "constructor");
+});
+
+test("states and stages are shown in the reader's words, unknown ones as they came", () => {
+  learn({ stopped: "停止済み", Train: "学習", "low noise": "低ノイズ" });
+  try {
+    assert.deepEqual(["stopped", "melted"].map(stateName), ["停止済み", "melted"]);
+    assert.deepEqual(["Train", "Melt"].map(stageName), ["学習", "Melt"]);
+    assert.equal(expertName("low_noise"), "低ノイズ");
+    assert.equal(
+      stateText({ state: "stopped", step: 3, steps: 9, reason: "why" }),
+      "停止済み: step 3 of 9 (why)",
+    );
+  } finally {
+    learn({});
+  }
 });
 
 test("the slider stops at every saved step and every preview", () => {

@@ -1,6 +1,8 @@
 // @ts-check
 /** The routes of the pack, as functions. Ids are never paths; what changes something carries the header that says so. */
 
+import { t } from "./words.mjs";
+
 /**
  * @typedef {{ now: number | null, peak: number, predicted: number | null }} Memory
  * @typedef {{ id: string, state: string, step: number, steps: number, reason?: string, updated?: number,
@@ -91,9 +93,6 @@ async function answer(response) {
   }
   if (response.ok) return data ?? {};
   const said = data?.error?.message ?? data?.error ?? data?.message;
-  throw new Error(
-    String(
-      typeof said === "string" && said ? said : `The server answered ${response.status}.`,
-    ).slice(0, LONGEST_MESSAGE),
-  );
+  const answered = t("The server answered {status}.", { status: response.status });
+  throw new Error((typeof said === "string" && said ? said : answered).slice(0, LONGEST_MESSAGE));
 }

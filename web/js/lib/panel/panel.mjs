@@ -8,9 +8,11 @@ import { Plot } from "../chart/plot.mjs";
 import { button, element, enable, fill, mark, write } from "../page/dom.mjs";
 import { Follower } from "../page/pacing.mjs";
 import { samplePath } from "../page/routes.mjs";
-import { chartText, expertName, facts, memoryBars, stateText } from "../run/facts.mjs";
+import { t } from "../page/words.mjs";
+import { chartText, facts, memoryBars, stateText } from "../run/facts.mjs";
 import { clock } from "../run/format.mjs";
 import { RunHistory } from "../run/history.mjs";
+import { expertName, stageName } from "../run/names.mjs";
 import { chipOf, STAGES, StageClock } from "../run/stages.mjs";
 import { chip, memoryBar, number } from "./parts.mjs";
 import { Player } from "./player.mjs";
@@ -22,14 +24,13 @@ import { Player } from "./player.mjs";
  * @typedef {import("../run/status.mjs").Status} Status
  */
 
-const EMPTY = "The loss appears here once the run trains.";
 /** Everything but the curve changes slowly: milliseconds between two looks at it while nothing particular happened. */
 const DETAIL_GAP = 2000;
 const CHART_MIN = 150;
 // As in the style sheet.
 const GAP = 6;
 const PADDING = 8;
-const IDLE = "idle";
+// What the server says in its own words: English.
 const STEP_TEXT = /^step \d+\/\d+ /;
 
 export class Panel {
@@ -50,13 +51,15 @@ export class Panel {
     /** @type {Detail | null} */
     this.detail = null;
     this.detailDue = 0;
-    this.text = IDLE;
+    /** What the status line says; empty while nothing is known. */
+    this.text = "";
     /** Height that shows everything, in CSS pixels. */
     this.least = CHART_MIN;
     this.frames = frames;
     this.draw = this.draw.bind(this);
     this.follower = new Follower(() => this.fetch(), {
-      failed: (error) => this.say(`The run cannot be read: ${message(error)}`),
+      failed: (error) =>
+        this.say(t("The run cannot be read: {reason}", { reason: message(error) })),
     });
     this.plot = new Plot(frames, () => this.view());
     this.player = new Player((sample) => address(samplePath(this.run ?? "", sample.id)));
@@ -68,8 +71,8 @@ export class Panel {
 
   build() {
     this.name = element("strong", { class: "wan-name" });
-    this.status = element("div", { class: "wan-status" }, IDLE);
-    this.chips = new Map(Object.keys(STAGES).map((name) => [name, chip(name)]));
+    this.status = element("div", { class: "wan-status" }, t("idle"));
+    this.chips = new Map(Object.keys(STAGES).map((name) => [name, chip(stageName(name))]));
     this.numbers = element("dl", { class: "wan-facts" });
     this.memory = element("div", { class: "wan-memory" });
     this.spoken = element("div", { class: "wan-spoken", role: "status", "aria-live": "polite" });
@@ -78,8 +81,8 @@ export class Panel {
     this.body = element("div", { class: "wan-body" }, this.left, this.player.element);
     this.element = element(
       "section",
-      { class: "wan-panel", "aria-label": "Training run" },
-      element("ol", { class: "wan-stages", "aria-label": "Stages" }, ...stages),
+      { class: "wan-panel", "aria-label": t("Training run") },
+      element("ol", { class: "wan-stages", "aria-label": t("Stages") }, ...stages),
       element("div", { class: "wan-head" }, this.name, this.status),
       this.body,
       this.buildButtons(),
@@ -94,25 +97,29 @@ export class Panel {
         this.act(action, said);
     this.liveButtons = {
       stop: button(
-        "Stop and keep",
-        "Save, stop, and let the graph go on. Queue again to resume.",
-        press("stop", "Stopping"),
+        t("Stop and keep"),
+        t("Save, stop, and let the graph go on. Queue again to resume."),
+        press("stop", t("Stopping …")),
       ),
-      save: button("Save now", "Save after this step, and train on.", press("save", "Saving")),
+      save: button(
+        t("Save now"),
+        t("Save after this step, and train on."),
+        press("save", t("Saving …")),
+      ),
       sample: button(
-        "Preview now",
-        "Render a preview after this step, and train on.",
-        press("sample", "Rendering a preview"),
+        t("Preview now"),
+        t("Render a preview after this step, and train on."),
+        press("sample", t("Rendering a preview …")),
       ),
     };
     this.open = button(
-      "Open folder",
-      "Show the run's folder on the computer ComfyUI runs on.",
-      press("open", "Folder opened"),
+      t("Open folder"),
+      t("Show the run's folder on the computer ComfyUI runs on."),
+      press("open", t("Folder opened.")),
     );
     return element(
       "div",
-      { class: "wan-buttons", role: "group", "aria-label": "Steer the run" },
+      { class: "wan-buttons", role: "group", "aria-label": t("Steer the run") },
       ...Object.values(this.liveButtons),
       this.open,
     );
@@ -129,7 +136,7 @@ export class Panel {
       this.run = run;
       this.history.clear();
       this.detail = null;
-      this.text = IDLE;
+      this.text = "";
       this.player.update([], []);
     }
     this.live = live;
@@ -169,7 +176,9 @@ export class Panel {
 
   /** @param {string | null} stage name of a chip */
   enter(stage) {
-    if (stage !== this.clock.active && stage) write(this.spoken, `${stage} ${this.run ?? ""}`);
+    if (stage !== this.clock.active && stage) {
+      write(this.spoken, `${stageName(stage)} ${this.run ?? ""}`);
+    }
     this.clock.enter(stage, this.now());
     this.frames.ask(this.draw);
   }
@@ -206,7 +215,7 @@ export class Panel {
     this.detail = detail;
     this.live = Boolean(detail.live);
     this.player.update(detail.samples ?? [], detail.saves ?? []);
-    if (this.text === IDLE) this.text = stateText(detail);
+    if (!this.text) this.text = stateText(detail);
   }
 
   /**
@@ -217,7 +226,7 @@ export class Panel {
     if (!this.run) return;
     try {
       await this.routes.act(this.run, action);
-      this.say(`${said} …`);
+      this.say(said);
     } catch (error) {
       this.say(message(error));
     }
@@ -234,11 +243,12 @@ export class Panel {
 
   draw() {
     write(this.name, this.run ?? "");
-    if (this.status.textContent !== this.text) {
-      this.status.textContent = this.text;
-      this.status.title = this.text;
+    const text = this.text || t("idle");
+    if (this.status.textContent !== text) {
+      this.status.textContent = text;
+      this.status.title = text;
       // The numbers below say the same, and more.
-      this.status.toggleAttribute("data-step", STEP_TEXT.test(this.text));
+      this.status.toggleAttribute("data-step", STEP_TEXT.test(text));
     }
     for (const [name, one] of this.chips) this.drawChip(name, one);
     this.drawNumbers();
@@ -306,7 +316,7 @@ export class Panel {
       timesteps: history.timesteps,
       steps: this.live ? (history.newest?.steps ?? 0) : 0,
       summary: chartText(history),
-      empty: EMPTY,
+      empty: t("The loss appears here once the run trains."),
     };
   }
 

@@ -2,6 +2,7 @@
 /** Previews of a run: the clip of a saved step beside the one from before the first step, playing together. */
 
 import { button, element, fill, mark, write } from "../page/dom.mjs";
+import { t } from "../page/words.mjs";
 import { short } from "../run/format.mjs";
 
 /**
@@ -34,11 +35,11 @@ export function stops(samples, saves) {
  * @param {Stop} stop
  */
 export function caption(stop) {
-  if (stop.step === 0) return "before training";
-  const words = [`step ${stop.step}`];
-  if (stop.evalLoss !== null) words.push(`eval ${short(stop.evalLoss)}`);
-  if (!stop.saved) words.push("not saved");
-  if (!stop.clips.length) words.push("no preview");
+  if (stop.step === 0) return t("before training");
+  const words = [t("step {step}", { step: stop.step })];
+  if (stop.evalLoss !== null) words.push(t("eval {loss}", { loss: short(stop.evalLoss) }));
+  if (!stop.saved) words.push(t("not saved"));
+  if (!stop.clips.length) words.push(t("no preview"));
   return words.join(" · ");
 }
 
@@ -50,22 +51,22 @@ export class Player {
     this.stops = [];
     this.prompt = 0;
     this.playing = !matchMedia("(prefers-reduced-motion: reduce)").matches;
-    this.before = clip("Preview before training");
-    this.after = clip("Preview of the chosen step");
+    this.before = clip(t("Preview before training"));
+    this.after = clip(t("Preview of the chosen step"));
     this.slider = element("input", {
       type: "range",
       min: 0,
       max: 0,
       step: 1,
       value: 0,
-      "aria-label": "Saved step to preview",
+      "aria-label": t("Saved step to preview"),
       oninput: () => this.show(),
     });
     this.prompts = element("select", {
-      "aria-label": "Prompt of the preview",
+      "aria-label": t("Prompt of the preview"),
       onchange: () => this.choosePrompt(),
     });
-    this.play = button("", "Play or pause both previews", () => this.switchPlay());
+    this.play = button("", t("Play or pause both previews"), () => this.switchPlay());
     this.row = element("div", { class: "wan-player-row" }, this.play, this.slider, this.prompts);
     const clips = element("div", { class: "wan-clips" }, this.before.figure, this.after.figure);
     this.element = element("div", { class: "wan-player", hidden: true }, clips, this.row);
@@ -107,7 +108,7 @@ export class Player {
     fill(
       this.prompts,
       ...Array.from({ length: count }, (_, i) =>
-        element("option", { value: i }, `prompt ${i + 1}`),
+        element("option", { value: i }, t("prompt {n}", { n: i + 1 })),
       ),
     );
     this.prompt = Math.min(this.prompt, Math.max(0, count - 1));
@@ -126,9 +127,9 @@ export class Player {
 
   show() {
     const stop = this.stops[Number(this.slider.value)] ?? null;
-    mark(this.slider, "aria-valuetext", stop ? caption(stop) : "none");
+    mark(this.slider, "aria-valuetext", stop ? caption(stop) : t("none"));
     write(this.play, this.playing ? "❚❚" : "▶");
-    mark(this.play, "aria-label", this.playing ? "Pause previews" : "Play previews");
+    mark(this.play, "aria-label", this.playing ? t("Pause previews") : t("Play previews"));
     this.before.figure.hidden = !this.before.stop || this.before.stop === stop;
     if (!this.before.figure.hidden) this.fillClip(this.before, this.before.stop);
     this.fillClip(this.after, stop);
@@ -161,7 +162,7 @@ function clip(label) {
     "aria-label": label,
   });
   video.muted = true;
-  const none = element("div", { class: "wan-no-clip", hidden: true }, "no preview at this step");
+  const none = element("div", { class: "wan-no-clip", hidden: true }, t("no preview at this step"));
   const text = element("figcaption", {});
   const figure = element("figure", {}, video, none, text);
   /** @type {Stop | null} */

@@ -173,6 +173,7 @@ export class Panel {
     const answer = await this.routes.metrics(run, since);
     if (run !== this.run) return true;
     const more = this.history.take(since, answer);
+    if (!more) this.clock.read(this.history, this.asked);
     if (this.now() >= this.detailDue) {
       this.detailDue = this.now() + DETAIL_GAP;
       const detail = await this.routes.detail(run);

@@ -16,6 +16,7 @@ from .codecs import ComfyImageEncoder, ComfyTextEncoder, ComfyVae
 from .encoders import encoder_identity, is_linked
 from .interrupts import stops_become_interrupts
 from .progress import NodeProgress, current_prompt_id, graph_of
+from .search import searched_as
 from .types import CATEGORY, CacheHandle, WanCache, WanDataset
 from .widgets import combo, one_of
 
@@ -31,12 +32,13 @@ class CacheLatents(io.ComfyNode):
             node_id="CacheLatents",
             display_name="Cache Latents + Captions",
             category=CATEGORY,
+            **searched_as("encode dataset", "vae encode", "text encoder", "umt5", "precompute"),
             description="Encodes clips with the VAE and captions with umT5, once, into output/wan_trainer/_cache. For "
             "an image-to-video model also the given frames. What is there already is used again; a complete cache "
             "loads no encoder.",
             hidden=[io.Hidden.unique_id, io.Hidden.dynprompt, io.Hidden.extra_pnginfo],
             inputs=[
-                WanDataset.Input("dataset", tooltip="From WanVideoDataset."),
+                WanDataset.Input("dataset", tooltip="From WanVideoDataset, or another dataset node."),
                 io.Vae.Input(
                     "vae", lazy=True, tooltip="VAELoader with wan_2.1_vae (TI2V-5B: wan2.2_vae). Loaded only if needed."
                 ),

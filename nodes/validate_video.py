@@ -29,6 +29,7 @@ from .engine import PreviewDecoder, run_engine
 from .interrupts import CancelButton, InterruptProcessingException
 from .progress import NodeProgress, graph_of
 from .runs import chosen_steps, output_file
+from .search import searched_as
 from .start_images import encode_start_images
 from .types import CATEGORY, RunHandle, WanRun, WanValidation
 from .widgets import flag, text
@@ -45,6 +46,7 @@ class ValidateVideo(io.ComfyNode):
             node_id="ValidateVideo",
             display_name="Validate Video (Preview LoRA)",
             category=CATEGORY,
+            **searched_as("compare lora", "before and after", "lora strength", "sample video", "test lora"),
             description="Renders clips with and without the LoRA from the same noise, and says how far they drift.",
             is_output_node=True,
             hidden=[io.Hidden.unique_id, io.Hidden.dynprompt, io.Hidden.extra_pnginfo],
@@ -57,7 +59,7 @@ class ValidateVideo(io.ComfyNode):
                 text(
                     "saved_steps", "latest", "latest, best (lowest evaluation loss), all, or numbers such as 250, 500."
                 ),
-                text("strengths", "1.0", "LoRA strengths to render, such as 0.5, 1.0."),
+                text("strengths", "1.0", "LoRA strengths to render, such as 0.5, 1.0. 1.0 = as trained."),
                 flag("baseline", True, "Also render the base model without LoRA, and compare with it."),
             ],
             outputs=[

@@ -261,6 +261,7 @@ def _train(options: argparse.Namespace, emit: Emit, _out: BinaryIO) -> int:
             max_steps=options.max_steps,
             cache_seconds=options.cache_seconds,
             require_state=options.command == "resume",
+            embed_workflow=options.embed_workflow,
         )
     finally:
         group.leave()
@@ -360,6 +361,9 @@ def _parser() -> argparse.ArgumentParser:
         sub.add_argument("--controlled", action="store_true", help="obey JSON commands on stdin; its end means stop")
     for sub in (train, resume):
         sub.add_argument("--max-steps", type=int, default=0, help="stop after so many steps of this session; 0 = all")
+        sub.add_argument(
+            "--embed-workflow", action="store_true", help="write the run's workflow.json into its LoRAs, for ComfyUI"
+        )
         text = "time that encoding took before this session, to be kept with the run's other times"
         sub.add_argument("--cache-seconds", type=float, default=0.0, metavar="SECONDS", help=text)
     sample.add_argument("--job", type=Path, required=True, help="JSON file: saved_steps, strengths, baseline, preview")

@@ -22,7 +22,7 @@ from .control import Control
 from .data import Batches, LatentCache, condition_kind, pad_text, synthetic_mark, synthetic_note
 from .errors import CheckpointError, ConfigError, OutOfMemory, Stopped
 from .events import CheckpointSaved, Emit, Event, Finished, Note, Stage, StageEnded
-from .export import LoraFile, lora_metadata
+from .export import LoraFile, lora_metadata, workflow_metadata
 from .files import Roots, atomic_write, locked, read_json
 from .load import inspect_model, materialize, predict_memory
 from .lora import LoraWeights, set_strength
@@ -76,14 +76,16 @@ def run_job(
     group: Group | None = None,
     max_steps: int = 0,
     require_state: bool = False,
+    embed_workflow: bool = False,
     cache_seconds: float = 0.0,
     target: TargetFunction = true_velocity,
 ) -> Finished:
     """Train the run in `directory` until its step total, a stop, or `max_steps` steps of this session (0 = all).
 
     Returns Finished (state done or stopped); everything lost by a kill is what came after the last committed step.
-    Raises WanTrainerError for anything a user can mend. `cache_seconds`: spent on encoding for this session before it
-    began, to be kept with the run's other times. `target` is replaced only by tests.
+    Raises WanTrainerError for anything a user can mend. `embed_workflow`: the LoRAs carry the run's workflow.json.
+    `cache_seconds`: spent on encoding for this session before it began, to be kept with the run's other times. `target`
+    is replaced only by tests.
     """
     group = group or Group()
     config = read_run(directory)
@@ -91,7 +93,7 @@ def run_job(
         directory / ".lock", f"Run {directory.name} is being trained by another process. Stop that one first."
     )
     with lock if group.leads else contextlib.nullcontext():
-        session = _Session(directory, config, roots, emit, control, group, target)
+        session = _Session(directory, config, roots, emit, control, group, target, embed_workflow)
         with session:
             return session.train(max_steps, require_state, cache_seconds)
 
@@ -108,8 +110,10 @@ class _Session:
         control: Control,
         group: Group,
         target: TargetFunction,
+        embed_workflow: bool,
     ) -> None:
         self.directory, self.config, self.roots = directory, config, roots
+        self._embed_workflow = embed_workflow
         self.control, self.group, self.target = control, group, target
         self._sink = JsonlSink(directory / "metrics.jsonl") if group.leads else None
         self._emit_out = emit
@@ -352,7 +356,8 @@ class _Session:
                 base_digest=config.base_digest,
                 pack_version=config.pack_version,
             )
-            | synthetic_mark(self.cache_set),
+            | synthetic_mark(self.cache_set)
+            | (workflow_metadata(self.directory) if self._embed_workflow else {}),
         )
         return self.store.commit(step, config.job_id, file.to_bytes(), self.trainer.state(), self.trainer.progress())
 

@@ -38,6 +38,8 @@ def start_ranks(directory: Path, ranks: int, options: argparse.Namespace, out: B
     command += ["--controlled"]
     if options.max_steps:
         command += ["--max-steps", str(options.max_steps)]
+    if options.embed_workflow:
+        command += ["--embed-workflow"]
     if options.cache_seconds:
         command += ["--cache-seconds", str(options.cache_seconds)]
     environment = os.environ | {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}

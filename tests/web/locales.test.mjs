@@ -2,6 +2,8 @@ import assert from "node:assert/strict";
 import { readdirSync, readFileSync } from "node:fs";
 import { test } from "node:test";
 
+import { settings } from "../../web/js/lib/page/settings.mjs";
+
 const ROOT = new URL("../../", import.meta.url);
 const WEB = new URL("web/js/", ROOT);
 const TRANSLATED = ["zh", "ja", "ko", "es"];
@@ -29,7 +31,8 @@ const code = (name) =>
     .replace(/^\s*\/\/.*$/gm, "");
 
 const files = readdirSync(WEB, { recursive: true }).filter((name) => /\.m?js$/.test(name));
-const spoken = files.filter((name) => !name.endsWith("words.mjs"));
+// words.mjs defines t; the texts of settings.mjs are translated by ComfyUI.
+const spoken = files.filter((name) => !/(words|settings)\.mjs$/.test(name));
 const CALL = /(?<![\w.$])t\(\s*/g;
 const LITERAL = /"(?:[^"\\\n]|\\.)*"/y;
 
@@ -94,6 +97,43 @@ test("no words stand outside of t(...)", () => {
 for (const language of TRANSLATED) {
   test(`everything the page says is said in ${language}`, () => {
     assert.deepEqual(problems(said, read(language, "main.json").wanTrainer, SAME[language]), []);
+  });
+}
+
+/** The English of the settings page, in the shape of a settings.json; dots of an id are underscores there. */
+const SETTINGS = Object.fromEntries(
+  settings(() => {}).map(({ id, name, tooltip, options }) => [
+    id.replaceAll(".", "_"),
+    {
+      name,
+      tooltip,
+      ...(options && { options: Object.fromEntries(options.map(({ text }) => [text, text])) }),
+    },
+  ]),
+);
+
+/** Every text of a tree by its place. */
+const leaves = (tree, place = "") =>
+  Object.entries(tree).flatMap(([key, value]) =>
+    typeof value === "string" ? [[`${place}/${key}`, value]] : leaves(value, `${place}/${key}`),
+  );
+
+for (const language of TRANSLATED) {
+  test(`every setting has its words in ${language}`, () => {
+    const translated = Object.fromEntries(leaves(read(language, "settings.json")));
+    const english = leaves(SETTINGS);
+    assert.deepEqual(Object.keys(translated).sort(), english.map(([place]) => place).sort());
+    for (const [place, text] of english) {
+      assert.notEqual(translated[place], text, place);
+      assert.ok(translated[place].trim(), place);
+    }
+  });
+
+  test(`the headings of the settings page have their words in ${language}`, () => {
+    const headings = new Set(settings(() => {}).flatMap(({ category }) => category.slice(0, 2)));
+    const { settingsCategories } = read(language, "main.json");
+    assert.deepEqual(Object.keys(settingsCategories).sort(), [...headings].sort());
+    for (const heading of headings) assert.notEqual(settingsCategories[heading], heading);
   });
 }
 

@@ -1,7 +1,8 @@
 // @ts-check
 /**
  * The one file ComfyUI's page loads: a status line in the nodes that work for long, the panel in Train Wan LoRA, the tab
- * "Training runs", and loader lists that know a LoRA as soon as it is saved. What is drawn comes from lib/.
+ * "Training runs", values saved by name, and loader lists that know a LoRA as soon as it is saved. What is drawn comes
+ * from lib/.
  */
 
 // @ts-expect-error served by ComfyUI
@@ -10,12 +11,15 @@ import { api } from "../../../scripts/api.js";
 import { app } from "../../../scripts/app.js";
 import { element } from "./lib/page/dom.mjs";
 import { findNode } from "./lib/page/graph.mjs";
+import { isFrom, keepNodeWords, nameTextBoxes } from "./lib/page/node_words.mjs";
 import { Frames } from "./lib/page/pacing.mjs";
 import { Routes } from "./lib/page/routes.mjs";
+import { CHART_THEME, chartTheme, chooseFolder, settings } from "./lib/page/settings.mjs";
 import { loadWords, t } from "./lib/page/words.mjs";
 import { addWidget, TrainerNodes } from "./lib/panel/trainer_nodes.mjs";
 import { outputText, SaveWatch } from "./lib/run/status.mjs";
 import { RunsTab } from "./lib/tab/runs_tab.mjs";
+import { keepByName } from "./lib/values/keep.mjs";
 
 const STATUS_EVENT = "wan_trainer.status";
 const TRAINER = "TrainLoRA";
@@ -126,6 +130,18 @@ function onExecuted(detail) {
   if (text) show(id, text);
 }
 
+/** @param {string} id @returns {unknown} */
+function setting(id) {
+  return app.extensionManager?.setting?.get(id);
+}
+
+/** The style sheet knows the themes, and `watchTheme` sees the change. @param {unknown} value of the setting */
+function showChartTheme(value) {
+  const theme = chartTheme(value);
+  if (theme) document.documentElement.dataset.wanChart = theme;
+  else delete document.documentElement.dataset.wanChart;
+}
+
 /** Sent when a node broke. @param {any} detail */
 function onError(detail) {
   trainers.rest();
@@ -137,7 +153,10 @@ function onError(detail) {
 
 /** Colours are read from the page when something is drawn. @param {() => void} changed */
 function watchTheme(changed) {
-  const watch = { attributes: true, attributeFilter: ["class", "style", "data-theme"] };
+  const watch = {
+    attributes: true,
+    attributeFilter: ["class", "style", "data-theme", "data-wan-chart"],
+  };
   for (const place of [document.documentElement, document.body]) {
     new MutationObserver(changed).observe(place, watch);
   }
@@ -145,9 +164,17 @@ function watchTheme(changed) {
 
 app.registerExtension({
   name: "WanTrainer",
+  settings: settings(showChartTheme),
+
+  /** Before nodes are registered, so that they get their names in the page's language. */
+  async init() {
+    const place = /** @type {any} */ (document.getElementById("vue-app"));
+    await keepNodeWords(place?.__vue_app__, (path) => api.fetchApi(path));
+  },
 
   async setup() {
-    const locale = String(app.extensionManager?.setting?.get("Comfy.Locale") ?? "en");
+    showChartTheme(setting(CHART_THEME));
+    const locale = String(setting("Comfy.Locale") ?? "en");
     await loadWords((path) => api.fetchApi(path), locale);
     tab = newTab();
     document.head.append(
@@ -197,9 +224,16 @@ app.registerExtension({
     });
   },
 
+  /** @param {{ prototype: any }} nodeType @param {{ name: string }} nodeData */
+  beforeRegisterNodeDef(nodeType, nodeData) {
+    keepByName(nodeType, nodeData.name);
+  },
+
   /** @param {GraphNode} node */
   nodeCreated(node) {
     const kind = node.comfyClass ?? "";
+    chooseFolder(node, setting);
+    if (isFrom(node, import.meta.url)) nameTextBoxes(node);
     if (VIDEO_NODES.includes(kind)) node.previewMediaType = "video";
     if (LINE_NODES.includes(kind)) addStatusLine(node);
     if (kind === TRAINER) trainers.add(node);

@@ -5,7 +5,7 @@
  * What the page's graphs and nodes have that this pack uses.
  * @typedef {{ id?: string, nodes?: GraphNode[], _nodes?: GraphNode[], getNodeById: (id: number) => GraphNode | null }} Graph
  * @typedef {{ id: number, comfyClass?: string, previewMediaType?: string, hideOutputImages?: boolean, graph?: Graph,
- *   subgraph?: Graph, widgets?: { name: string, value: unknown, callback?: Function }[], inputs?: { name: string }[],
+ *   subgraph?: Graph, widgets?: { name: string, value: unknown, callback?: Function, options?: { values?: unknown } }[], inputs?: { name: string }[],
  *   wanTrainerStatus?: HTMLElement, wanTrainerPanel?: import("../panel/panel.mjs").Panel, addDOMWidget: Function,
  *   getInputNode?: Function, setDirtyCanvas?: Function }} GraphNode
  */

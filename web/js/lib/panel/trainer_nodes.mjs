@@ -51,6 +51,8 @@ export class TrainerNodes {
     /** The newest list of runs. @type {Summary[]} */
     this.runs = [];
     this.prompts = new Prompts();
+    /** The clip of Validate Video that was told of last. */
+    this.clip = "";
   }
 
   /** @param {GraphNode} node a new one */
@@ -155,7 +157,7 @@ export class TrainerNodes {
     }));
     const ids = takers(status, places, here);
     for (const { id, node } of all) if (ids.includes(id)) node.wanTrainerPanel?.onStatus(status);
-    if (status.of_run && status.sample) this.refreshRun(status.of_run);
+    if (status.of_run && status.sample) this.onClip(status.of_run, status.sample);
     if (here && !status.run) this.onWork(status);
   }
 
@@ -178,8 +180,10 @@ export class TrainerNodes {
     for (const node of nodes(this.root())) node.wanTrainerPanel?.enter(null);
   }
 
-  /** Clips were added to a run. @param {string} run */
-  refreshRun(run) {
+  /** A clip was rendered for a run; later messages repeat it. @param {string} run @param {string} file */
+  onClip(run, file) {
+    if (this.clip === file) return;
+    this.clip = file;
     for (const node of nodes(this.root())) {
       if (node.wanTrainerPanel?.run === run) node.wanTrainerPanel.refresh();
     }

@@ -45,6 +45,8 @@ export class Panel {
     this.grew = grew;
     /** Id of the run shown. @type {string | null} */
     this.run = null;
+    /** What the node's run_name was whenever this page queued it. @type {Set<string>} */
+    this.queued = new Set();
     this.live = false;
     this.history = new RunHistory();
     this.clock = new StageClock();

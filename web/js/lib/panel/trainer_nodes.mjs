@@ -33,6 +33,7 @@ export function addWidget(node, shown, { least, most }) {
     setValue: () => {},
   });
   widget.serialize = false;
+  return widget;
 }
 
 export class TrainerNodes {
@@ -63,7 +64,9 @@ export class TrainerNodes {
       address: (path) => this.api.apiURL(path),
       grew: () => this.resize(node),
     });
-    addWidget(node, panel.element, { least: () => panel.least + MARGINS });
+    const widget = addWidget(node, panel.element, { least: () => panel.least + MARGINS });
+    // Who renames a node after it was queued still sees what it trains.
+    widget.beforeQueued = () => panel.queued.add(String(runName(node)?.value ?? ""));
     node.wanTrainerPanel = panel;
     node.wanTrainerStatus = panel.status;
     // The panel plays the previews, beside the one from before training.
@@ -154,6 +157,7 @@ export class TrainerNodes {
       id,
       name: nameOf(node),
       run: node.wanTrainerPanel?.run ?? null,
+      queued: node.wanTrainerPanel?.queued,
     }));
     const ids = takers(status, places, here);
     for (const { id, node } of all) if (ids.includes(id)) node.wanTrainerPanel?.onStatus(status);

@@ -85,8 +85,9 @@ def scanned_output(
         review = _review(dataset, video)
     report = f"{dataset.report()}\n\n{review.report()}"
     facts = {**dataset_facts(review), "asked": asked_of(node)}
-    shown = ui.PreviewImage(sheet, cls=node).as_dict()
-    return io.NodeOutput(dataset, report, sheet, ui={**shown, "text": [report], "wan_dataset": [facts]})
+    # Not as "images": the page would draw the sheet a second time, small, below the card that shows it.
+    facts["image"] = dict(ui.PreviewImage(sheet, cls=node).values[0])
+    return io.NodeOutput(dataset, report, sheet, ui={"text": [report], "wan_dataset": [facts]})
 
 
 def _review(dataset: Dataset, video: VideoProcess) -> DatasetReview:

@@ -43,7 +43,8 @@ def test_a_queue_without_training_tells_split_model_and_dataset(comfy: ComfyServ
     assert facts["asked"] == {"folder": "clips", "width": 48, "height": 48, "num_frames": 5}
     assert (facts["clips"], facts["stills"], facts["samples"]) == (3, 0, 3)
     assert len(facts["sheet"]["cells"]) == 3
-    assert [image["type"] for image in shown["images"]] == ["temp"]
+    assert facts["image"]["type"] == "temp"
+    assert "images" not in shown, "the page would draw the sheet twice"
     assert str(comfy.base) not in json.dumps([split, model, facts])
 
     again = comfy.run(scan_and_split(mode="copy per GPU", devices="cpu,cpu"))

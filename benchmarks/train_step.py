@@ -3,8 +3,9 @@
     python benchmarks/train_step.py --shape 1.3B --size 832x480x49 --steps 5
 
 Weights and latents are random: speed and memory do not depend on them, and nothing has to be downloaded. Writes one
-result file per run to benchmarks/results/. HFU counts what the hardware does (recompute included), MFU forward and
-backward once. `--against diffusers,diffsynth` compares a mid-size model with other programs instead: against_peers.py.
+result file per run to benchmarks/results/. HFU counts what gradient checkpointing does again, MFU forward and backward
+once (`wan_core/train/flops.py`). `--against diffusers,diffsynth` compares a mid-size model with other programs instead:
+against_peers.py.
 """
 
 from __future__ import annotations
@@ -32,13 +33,13 @@ sys.path.insert(0, str(ROOT))
 from wan_core.data import CacheItem, CacheSet, LatentCache
 from wan_core.files import Roots
 from wan_core.load import ModelPlan
-from wan_core.lora import LoraConfig
+from wan_core.lora import LoraConfig, inject_lora
 from wan_core.model import WAN21_LATENTS, WanShape, WanTransformer
 from wan_core.placement import PlacementConfig
 from wan_core.plan import plan_run
 from wan_core.precision import PrecisionPolicy, QuantizeConfig
 from wan_core.run import DataConfig, RunConfig, choose_run, prepare_run
-from wan_core.train import TrainConfig
+from wan_core.train import FlopCount, StepFlops, TrainConfig
 
 SHAPES = {
     "tiny": WanShape(dim=256, ffn_dim=512, num_heads=2, num_layers=4),
@@ -175,7 +176,8 @@ def read_result(
     steps = [line for line in lines if line["event"] == "step"]
     settled = [s["seconds"] for s in steps[1:]] or [steps[0]["seconds"]]
     seconds = statistics.median(settled)
-    once, hardware_flop = flops(SHAPES[options.shape], f * (h // 2) * (w // 2), not options.no_checkpointing)
+    once = flops(options, (f, h, w))
+    hardware_flop = once.useful + (0 if options.no_checkpointing else once.recomputed)
     return {
         "options": {k: str(v) for k, v in vars(options).items() if k not in ("work", "out")},
         "hardware": hardware(),
@@ -185,7 +187,7 @@ def read_result(
         "seconds": [round(s["seconds"], 3) for s in steps],
         "median_s": seconds,
         "tflops_hfu": hardware_flop / seconds / 1e12,
-        "tflops_mfu": once / seconds / 1e12,
+        "tflops_mfu": once.useful / seconds / 1e12,
         "peak_bytes": max(s["memory_bytes"] for s in steps),
         "predicted_bytes": {name: d["peak_bytes"] for name, d in predicted["devices"].items()},
         "wall_s": wall_s,
@@ -193,13 +195,12 @@ def read_result(
     }
 
 
-def flops(shape: WanShape, tokens: int, checkpointed: bool) -> tuple[float, float]:
-    """(forward + backward once, what the hardware does) of one LoRA step; the base needs input gradients only."""
-    d, ffn = shape.dim, shape.ffn_dim
-    linear = shape.num_layers * (2 * tokens * (6 * d * d + 2 * d * ffn) + 2 * TEXT_ROWS * 2 * d * d)
-    attention = shape.num_layers * (4 * tokens**2 * d + 4 * tokens * TEXT_ROWS * d)
-    once = 2 * linear + 3.5 * attention
-    return once, once + (linear + attention if checkpointed else 0)
+def flops(options: argparse.Namespace, latent: tuple[int, ...]) -> StepFlops:
+    """Of one LoRA step, as the worker counts it."""
+    with torch.device("meta"):
+        model = WanTransformer(SHAPES[options.shape])
+    inject_lora(model, LoraConfig(rank=options.rank), seed=0)
+    return FlopCount(model).of(torch.Size((1, 16, *latent)), time_rows=1, image_rows=0, text_rows=TEXT_ROWS)
 
 
 def hardware() -> str:

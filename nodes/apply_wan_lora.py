@@ -10,6 +10,7 @@ from comfy_api.latest import io
 
 from ..wan_core.errors import ConfigError, ExportError
 from .runs import chosen_steps, saved_step
+from .search import searched_as
 from .types import CATEGORY, RunHandle, WanRun
 from .widgets import number, text
 
@@ -23,12 +24,19 @@ class ApplyWanLoRA(io.ComfyNode):
             node_id="ApplyWanLoRA",
             display_name="Apply Wan LoRA",
             category=CATEGORY,
+            **searched_as("load lora", "lora loader", "use lora"),
             description="Puts the trained LoRA on a model from UNETLoader, for a sampler in the same graph.",
             inputs=[
                 WanRun.Input("run", tooltip="From TrainLoRA."),
-                io.Model.Input("model", lazy=True, tooltip="From UNETLoader. Asked for only when training is over."),
+                io.Model.Input("model", lazy=True, tooltip="From UNETLoader. Loaded only when training is over."),
                 text("saved_step", "latest", "latest, best (lowest evaluation loss), or a number such as 500."),
-                number("strength_high_noise", 1.0, -100.0, 100.0, "Of the LoRA on model."),
+                number(
+                    "strength_high_noise",
+                    1.0,
+                    -100.0,
+                    100.0,
+                    "Strength of the LoRA on model. 1.0 = as trained, 0 = without it.",
+                ),
             ],
             outputs=[io.Model.Output(display_name="model", tooltip="The model with the LoRA.")],
         )

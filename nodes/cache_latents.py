@@ -15,7 +15,8 @@ from . import folders
 from .codecs import ComfyImageEncoder, ComfyTextEncoder, ComfyVae
 from .encoders import encoder_identity, is_linked
 from .interrupts import stops_become_interrupts
-from .progress import NodeProgress, current_prompt_id
+from .progress import NodeProgress, current_prompt_id, graph_of
+from .search import searched_as
 from .types import CATEGORY, CacheHandle, WanCache, WanDataset
 from .widgets import combo, one_of
 
@@ -31,12 +32,13 @@ class CacheLatents(io.ComfyNode):
             node_id="CacheLatents",
             display_name="Cache Latents + Captions",
             category=CATEGORY,
+            **searched_as("encode dataset", "vae encode", "text encoder", "umt5", "precompute"),
             description="Encodes clips with the VAE and captions with umT5, once, into output/wan_trainer/_cache. For "
             "an image-to-video model also the given frames. What is there already is used again; a complete cache "
             "loads no encoder.",
-            hidden=[io.Hidden.unique_id, io.Hidden.dynprompt],
+            hidden=[io.Hidden.unique_id, io.Hidden.dynprompt, io.Hidden.extra_pnginfo],
             inputs=[
-                WanDataset.Input("dataset", tooltip="From WanVideoDataset."),
+                WanDataset.Input("dataset", tooltip="From WanVideoDataset, or another dataset node."),
                 io.Vae.Input(
                     "vae", lazy=True, tooltip="VAELoader with wan_2.1_vae (TI2V-5B: wan2.2_vae). Loaded only if needed."
                 ),
@@ -77,8 +79,9 @@ class CacheLatents(io.ComfyNode):
     def execute(
         cls, dataset: Dataset, vae: Any = None, clip: Any = None, clip_vision: Any = None, mode: str = "auto"
     ) -> io.NodeOutput:
-        progress = NodeProgress(cls.hidden.unique_id)
+        progress = NodeProgress(cls.hidden.unique_id, graph=graph_of(cls.hidden))
         cache = folders.cache()
+        progress.say("looking what is cached", now=True, stage="cache")
 
         def show(done: int, total: int, name: str) -> None:
             progress.say(f"encoding {done}/{total}: {name}", now=done == total)
@@ -101,7 +104,7 @@ class CacheLatents(io.ComfyNode):
                 should_stop=mm.processing_interrupted,
                 in_use=cache_names_in_use(folders.runs_folder()) if plan.cache_limit_gb else (),
             )
-        progress.say(f"{report.latents_encoded} encoded, {report.latents_reused} reused", now=True)
+        progress.say(f"{report.latents_encoded} encoded, {report.latents_reused} reused", now=True, stage=None)
         handle = CacheHandle(report.fingerprint, plan.cache_set, report, current_prompt_id())
         return io.NodeOutput(handle, report.sentences(), ui={"text": [report.sentences()]})
 

@@ -8,7 +8,8 @@ import torch
 from comfy_api.latest import io
 
 from ..wan_core.files import Roots
-from ..wan_core.plan import placements_of, planned_weights, total_bytes
+from ..wan_core.footprint import placements_of, planned_weights
+from ..wan_core.plan import total_bytes
 from .types import ModelHandle
 
 __all__ = ["asked_of", "model_facts", "split_facts"]

@@ -8,6 +8,7 @@ from dataclasses import replace
 from comfy_api.latest import io
 
 from ..wan_core.precision import SCHEMES, QuantizeConfig, check_torchao
+from .search import searched_as
 from .types import CATEGORY, ModelHandle, WanTrainModel
 from .widgets import combo, flag, one_of, text
 
@@ -23,6 +24,7 @@ class Fp8Quantize(io.ComfyNode):
             node_id="Fp8Quantize",
             display_name="Fp8 / Int8 Quantize (Wan)",
             category=CATEGORY,
+            **searched_as("8 bit", "quantization", "low vram", "save memory"),
             description="Trains on an 8-bit copy of the base model: about half the memory of bf16. Weights only; the "
             "LoRA is not quantized. May stand before or after SplitAcrossGPUs. A file that is fp8 already stays as it "
             "is.",
@@ -40,7 +42,9 @@ class Fp8Quantize(io.ComfyNode):
                 ),
                 text("include", "", "Regular expression: only linears whose name matches become 8-bit. Empty: all."),
                 text(
-                    "exclude", "", "Regular expression: linears to leave alone, for example blocks\\.0\\. Empty: none."
+                    "exclude",
+                    "",
+                    'Regular expression: linears to leave alone, for example "blocks\\.0\\.". Empty: none.',
                 ),
             ],
             outputs=[WanTrainModel.Output(display_name="model", tooltip="The plan with quantization added.")],

@@ -16,6 +16,7 @@ from ..wan_core.placement import PlacementConfig
 from ..wan_core.precision import PRESETS, PrecisionPolicy
 from . import folders
 from .card_facts import asked_of, model_facts
+from .search import searched_as
 from .types import CATEGORY, ModelHandle, WanTrainModel
 from .widgets import combo, one_of
 
@@ -23,9 +24,9 @@ VARIANTS = ["auto", *AMBIGUOUS_NAMES]
 NONE = "none"
 POLICIES = ["balanced", "reference", "fast"]
 MEANING = {
-    "balanced": "residual stream, norms, time path, modulation and head in fp32; rotary embedding in fp32",
-    "reference": "as official Wan: residual stream, norms, time path, modulation, head, adapters fp32; rotary fp64",
-    "fast": "residual stream and head in the compute dtype, the rest in fp32; fastest, least exact",
+    "balanced": "residual stream, norms, time path, modulation, head and rotary embedding in fp32",
+    "reference": "as official Wan, all of these and the LoRA in fp32, rotary embedding in fp64",
+    "fast": "residual stream and head as the linears, the rest in fp32 (fastest, least exact)",
 }
 assert set(POLICIES) == set(MEANING) == set(PRESETS)
 
@@ -39,6 +40,7 @@ class LoadWanModel(io.ComfyNode):
             node_id="LoadWanModel",
             display_name="Load Wan Model (Training)",
             category=CATEGORY,
+            **searched_as("unet loader", "load diffusion model", "wan 2.1", "wan 2.2", "t2v", "i2v", "vace", "gguf"),
             description="The Wan diffusion model to train on: a file, a GGUF or a folder. Reads its header; TrainLoRA "
             "loads it.",
             hidden=[io.Hidden.unique_id, io.Hidden.prompt],
@@ -57,26 +59,28 @@ class LoadWanModel(io.ComfyNode):
                 combo(
                     "variant",
                     VARIANTS,
-                    "auto: by shapes, and by the file name where shapes cannot tell. Choose when the guess in info is "
-                    "wrong.",
+                    "Which Wan model the file is. auto: by shapes, and by the file name where shapes cannot tell. "
+                    "Choose when the guess in info is wrong.",
                 ),
                 combo(
                     "base_precision",
                     list(BASE_PRECISIONS),
-                    "What the base weights rest and compute in. 'as in file' runs fp16 files in bf16, keeps fp8 "
-                    "and nvfp4 linears as they are and unpacks GGUF to bf16.",
+                    "Number format the base weights are kept and computed in. as in file: runs fp16 files in bf16, "
+                    "keeps fp8 and nvfp4 linears as they are and unpacks GGUF to bf16.",
                 ),
                 combo(
                     "precision_policy",
                     POLICIES,
-                    "; ".join(f"{name}: {MEANING[name]}" for name in POLICIES) + ".",
+                    "What the small, sensitive parts compute in. "
+                    + " ".join(f"{name}: {MEANING[name]}." for name in POLICIES),
                 ),
                 combo("device", devices(), "Where to train. default: the first GPU, or the CPU when there is none."),
                 combo(
                     "attention",
                     list(ATTENTIONS),
-                    "sdpa: torch's own choice. Another one is used exactly as named, or refused: it is never switched. "
-                    "flash_attn, flash_attn_3 and xformers need their package.",
+                    "The program that computes attention. sdpa: torch's own choice. Another one is used exactly as "
+                    "named, or refused: it is never switched. flash_attn, flash_attn_3 and xformers need their "
+                    "package.",
                 ),
             ],
             outputs=[

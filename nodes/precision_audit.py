@@ -22,6 +22,7 @@ from .engine import run_engine
 from .interrupts import CancelButton, InterruptProcessingException
 from .progress import NodeProgress
 from .runs import output_file
+from .search import searched_as
 from .types import CATEGORY, CacheHandle, ModelHandle, WanCache, WanTrainModel
 from .widgets import flag, whole
 
@@ -37,13 +38,16 @@ class PrecisionAudit(io.ComfyNode):
             node_id="PrecisionAudit",
             display_name="Precision Audit (Wan)",
             category=CATEGORY,
+            **searched_as("quantization error", "numerical error", "float32 reference", "compare precision"),
             description="Measures how far each precision preset and switch is from float32, on your own model and "
             "clips: error of the prediction and of the LoRA's gradients. Trains nothing.",
             is_output_node=True,
             hidden=[io.Hidden.unique_id],
             inputs=[
                 WanTrainModel.Input("model", tooltip="From LoadWanModel, or any node that changes its plan."),
-                WanCache.Input("cache", tooltip="From CacheLatents. A short clip is enough."),
+                WanCache.Input(
+                    "cache", tooltip="From CacheLatents, or another node that gives a cache. A short clip is enough."
+                ),
                 whole("clips", 1, 1, 100, "How many cached clips to measure on."),
                 whole("timesteps", 3, 1, 100, "Noise levels per clip, spread over the range of the model."),
                 flag(

@@ -24,7 +24,7 @@ from ..wan_core.events import (
 )
 from .interrupts import CancelButton
 
-__all__ = ["STATUS_EVENT", "NodeProgress", "current_prompt_id"]
+__all__ = ["STATUS_EVENT", "NodeProgress", "current_prompt_id", "graph_of"]
 
 STATUS_EVENT = "wan_trainer.status"
 _MIN_INTERVAL_S = 0.25
@@ -48,11 +48,13 @@ class NodeProgress:
         node_id: str,
         button: CancelButton | None = None,
         *,
+        graph: str = "",
         pictures: bool = True,
         facts: Callable[[], dict[str, Any]] = dict,
     ) -> None:
         """With a `button`, a press of Cancel noticed here is kept for it; without one ComfyUI's interrupt is raised.
 
+        `graph` is the id of the workflow the node stands in (`graph_of`): node ids are the same in many graphs.
         `pictures` sends preview pictures with the bar; a node whose output is the clip itself does without. `facts` is
         asked whenever a status is sent, and goes with it.
         """
@@ -65,7 +67,7 @@ class NodeProgress:
         self._last_bar = self._last_status = 0.0
         self._preview: Image.Image | None = None
         self._seconds: list[float] = []
-        self._status: dict[str, Any] = {"node": node_id}
+        self._status: dict[str, Any] = {"node": node_id, "graph": graph}
 
     def bar(self, done: int, total: int) -> None:
         """Show `done` of `total`."""
@@ -91,7 +93,9 @@ class NodeProgress:
         moment = time.monotonic()
         if now or moment - self._last_status >= _MIN_INTERVAL_S:
             self._last_status = moment
-            _server().send_sync(STATUS_EVENT, {**self._status, **self._facts()})
+            server = _server()
+            prompt = {"prompt_id": str(getattr(server, "last_prompt_id", None) or "")}
+            server.send_sync(STATUS_EVENT, {**self._status, **prompt, **self._facts()})
 
     def on_event(self, event: Event) -> None:
         """Show an event of the engine."""
@@ -136,6 +140,12 @@ class NodeProgress:
             seconds_per_step=pace,
             seconds_left=left,
         )
+
+
+def graph_of(hidden: Any) -> str:
+    """Id of the workflow that was queued, as the canvas names it; empty for a head-less queue."""
+    workflow = (hidden.extra_pnginfo or {}).get("workflow")
+    return str(workflow.get("id") or "")[:100] if isinstance(workflow, dict) else ""
 
 
 def current_prompt_id() -> str:

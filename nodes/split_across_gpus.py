@@ -9,6 +9,7 @@ from comfy_api.latest import io
 from ..wan_core.placement import MODES, PlacementConfig, resolve_placement
 from . import folders
 from .card_facts import asked_of, split_facts
+from .search import searched_as
 from .types import CATEGORY, ModelHandle, WanTrainModel
 from .widgets import combo, one_of, text
 
@@ -27,6 +28,7 @@ class SplitAcrossGPUs(io.ComfyNode):
             node_id="SplitAcrossGPUs",
             display_name="Split Across GPUs (Wan)",
             category=CATEGORY,
+            **searched_as("multi gpu", "two gpus", "model parallel", "data parallel", "low vram"),
             description="Spreads the transformer blocks over several GPUs (for a model that does not fit on one), or "
             "trains one full copy per GPU (faster). Neither needs NCCL, so both work on Windows.",
             is_output_node=True,
@@ -47,7 +49,8 @@ class SplitAcrossGPUs(io.ComfyNode):
                 text(
                     "split_at",
                     AUTO,
-                    'auto, midpoint, or the first block of each later GPU, such as "20" or "14,28"; for split blocks.',
+                    'For split blocks: auto, or the number of the first block of each later GPU, such as "20" or '
+                    '"14,28".',
                 ),
             ],
             outputs=[WanTrainModel.Output(display_name="model", tooltip="The plan with the split added.")],

@@ -6,6 +6,7 @@ import logging
 from dataclasses import asdict, replace
 from typing import Any
 
+from comfy.cli_args import args
 from comfy_api.latest import io
 
 from ..wan_core.errors import WanTrainerError
@@ -22,10 +23,11 @@ from .encoders import encoder_identity
 from .engine import PreviewDecoder, run_engine
 from .interrupts import CancelButton, InterruptProcessingException
 from .live_runs import LIVE, LiveRun
-from .progress import NodeProgress, current_prompt_id
+from .progress import NodeProgress, current_prompt_id, graph_of
 from .publish import listed_name, publish
 from .run_report import run_report
 from .runs import RunFacts
+from .search import searched_as
 from .start_images import encode_start_images
 from .types import (
     CATEGORY,
@@ -59,26 +61,51 @@ class TrainLoRA(io.ComfyNode):
             node_id="TrainLoRA",
             display_name="Train Wan LoRA",
             category=CATEGORY,
+            **searched_as("lora trainer", "finetune", "fine-tune", "musubi-tuner", "diffusion-pipe", "ai-toolkit"),
             description="Trains a LoRA in a process of its own. Cancel saves and stops; queue again to resume. A "
             "finished run trains nothing again.",
             is_output_node=True,
             hidden=[io.Hidden.unique_id, io.Hidden.prompt, io.Hidden.dynprompt, io.Hidden.extra_pnginfo],
             inputs=[
                 WanTrainModel.Input("model", tooltip="From LoadWanModel, Fp8Quantize or SplitAcrossGPUs."),
-                WanCache.Input("cache", tooltip="From CacheLatents."),
-                io.Vae.Input("vae", optional=True, tooltip="Decodes previews. Without it there are none."),
-                WanSettings.Input("settings", optional=True, tooltip="From WanTrainSettings."),
-                WanValidation.Input("validation", optional=True, tooltip="From WanPreviewSettings."),
+                WanCache.Input("cache", tooltip="From CacheLatents, or another node that gives a cache."),
+                io.Vae.Input(
+                    "vae",
+                    optional=True,
+                    tooltip="VAELoader with wan_2.1_vae (TI2V-5B: wan2.2_vae). Decodes previews; without it there are "
+                    "none.",
+                ),
+                WanSettings.Input(
+                    "settings", optional=True, tooltip="From WanTrainSettings. Without it its defaults are used."
+                ),
+                WanValidation.Input(
+                    "validation",
+                    optional=True,
+                    tooltip="From WanPreviewSettings. Without it the first cached caption is previewed.",
+                ),
                 text("run_name", "my_lora", "Folder below output/wan_trainer, and name of the LoRA."),
                 whole("steps", 1500, 1, 10_000_000, "Optimizer steps of the whole run. Raise it later to train on."),
-                number("learning_rate", 1e-4, 0.0, 1.0, "1e-4 is usual; 5e-5 to 3e-4.", step=1e-6),
-                whole("rank", 16, 1, 1024, "Size of the LoRA (network_dim). 16 or 32 is usual."),
+                number(
+                    "learning_rate",
+                    1e-4,
+                    0.0,
+                    1.0,
+                    "How far one optimizer step moves the LoRA. 1e-4 is usual; sensible from 5e-5 to 3e-4.",
+                    step=1e-6,
+                ),
+                whole(
+                    "rank",
+                    16,
+                    1,
+                    1024,
+                    "Size of the LoRA (network_dim). 16 or 32 is usual; more can learn more, and makes a larger file.",
+                ),
                 number(
                     "alpha",
                     0.0,
                     0.0,
                     1024.0,
-                    "Strength as alpha / rank (network_alpha). 0 = rank, a scale of 1.",
+                    "The LoRA counts with alpha / rank (network_alpha). 0 = the same as rank, a scale of 1.",
                     step=1.0,
                 ),
                 combo(
@@ -87,28 +114,35 @@ class TrainLoRA(io.ComfyNode):
                     "Wan 2.2 A14B: which of the two models is trained. With both files loaded, high or low, one run "
                     "each. auto: the one loaded, as its name says.",
                 ),
-                whole("save_every_n_steps", 250, 1, 10_000_000, "Optimizer steps between saves."),
+                whole("save_every_n_steps", 250, 1, 10_000_000, "Optimizer steps from one saved step to the next."),
                 whole("preview_every_n_steps", 250, 0, 10_000_000, "Optimizer steps between preview clips. 0 = none."),
                 combo(
                     "resume",
                     RESUME,
-                    "auto: go on with the same job if there is one. new: a new folder. require: never start anew.",
+                    "auto: go on with the same job if there is one. new: start in a new folder. require: go on, or "
+                    "refuse when there is nothing to go on with.",
                 ),
                 combo(
                     "start_from_lora",
                     [NONE, *folders.file_names("loras")],
-                    "Weights to start from. Not the same as resume.",
+                    "A LoRA whose weights the training starts from, at step 0. none: from nothing. To go on with a run "
+                    "use resume.",
                 ),
                 whole(
                     "seed",
                     0,
                     0,
                     2**63 - 1,
-                    "Of the start weights, the noise and the order of clips. Never changes by itself.",
+                    "Seed of the start weights, the noise and the order of clips. Never changes by itself.",
                     control_after_generate=False,
                 ),
                 whole(
-                    "steps_this_queue", 0, 0, 10_000_000, "Stop after so many steps and let the graph go on. 0 = all."
+                    "steps_this_queue",
+                    0,
+                    0,
+                    10_000_000,
+                    "Optimizer steps to train in this queue; then the graph goes on, and the next queue resumes. 0 = "
+                    "all.",
                 ),
             ],
             outputs=[
@@ -208,7 +242,12 @@ class _Job:
         self._stop_pressed = False
         self._button = CancelButton()
         lines = MetricsPages(self.directory / "metrics.jsonl")
-        self._progress = NodeProgress(hidden.unique_id, self._button, facts=lambda: {"metrics_lines": lines.count()})
+        self._progress = NodeProgress(
+            hidden.unique_id,
+            self._button,
+            graph=graph_of(hidden),
+            facts=lambda: {"metrics_lines": lines.count()},
+        )
         self._progress.say(decision.note, now=True, run=self.directory.name, state=decision.action)
         _log.info("%s", decision.note)
 
@@ -217,12 +256,11 @@ class _Job:
         prepare_run(self._decision, config)
         self._write_workflow()
         decoder = PreviewDecoder(codec, self.directory, self._model.variant.fps) if codec is not None else None
-        options = ["--max-steps", str(steps_this_queue)] if steps_this_queue else []
         with LIVE.entered(self._live(codec is not None)) as live:
             ending = run_engine(
                 "train",
                 self.directory,
-                *options,
+                *_engine_options(steps_this_queue, self._encoding_seconds()),
                 progress=self._progress,
                 button=self._button,
                 decoder=decoder,
@@ -233,6 +271,10 @@ class _Job:
         if ending.cancelled:
             self._publish_latest()
             raise InterruptProcessingException()
+
+    def _encoding_seconds(self) -> float:
+        """What encoding took in this queue entry; a cache from before belongs to the run that waited for it."""
+        return self._cache.report.seconds if self._cache.prompt_id == current_prompt_id() else 0.0
 
     def _live(self, can_preview: bool) -> LiveRun:
         return LiveRun(
@@ -291,6 +333,13 @@ class _Job:
         prompt, link = self._hidden.dynprompt, [self._hidden.unique_id, output]
         nodes = (prompt.get_node(node_id) for node_id in prompt.all_node_ids())
         return any(value == link for node in nodes for value in node["inputs"].values())
+
+
+def _engine_options(steps_this_queue: int, cache_seconds: float) -> list[str]:
+    """A LoRA carries the graph it came from, unless ComfyUI was started with --disable-metadata."""
+    limit = ["--max-steps", str(steps_this_queue)] if steps_this_queue else []
+    spent = ["--cache-seconds", str(cache_seconds)] if cache_seconds else []
+    return [*limit, *spent, *([] if args.disable_metadata else ["--embed-workflow"])]
 
 
 def _start_from(name: str) -> str:

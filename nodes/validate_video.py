@@ -27,8 +27,9 @@ from .codecs import ComfyVae
 from .encoders import encoder_identity
 from .engine import PreviewDecoder, run_engine
 from .interrupts import CancelButton, InterruptProcessingException
-from .progress import NodeProgress
+from .progress import NodeProgress, graph_of
 from .runs import chosen_steps, output_file
+from .search import searched_as
 from .start_images import encode_start_images
 from .types import CATEGORY, RunHandle, WanRun, WanValidation
 from .widgets import flag, text
@@ -45,9 +46,10 @@ class ValidateVideo(io.ComfyNode):
             node_id="ValidateVideo",
             display_name="Validate Video (Preview LoRA)",
             category=CATEGORY,
+            **searched_as("compare lora", "before and after", "lora strength", "sample video", "test lora"),
             description="Renders clips with and without the LoRA from the same noise, and says how far they drift.",
             is_output_node=True,
-            hidden=[io.Hidden.unique_id, io.Hidden.dynprompt],
+            hidden=[io.Hidden.unique_id, io.Hidden.dynprompt, io.Hidden.extra_pnginfo],
             inputs=[
                 WanRun.Input("run", tooltip="From TrainLoRA."),
                 io.Vae.Input("vae", tooltip="Decodes the clips: wan_2.1_vae (TI2V-5B: wan2.2_vae)."),
@@ -57,7 +59,7 @@ class ValidateVideo(io.ComfyNode):
                 text(
                     "saved_steps", "latest", "latest, best (lowest evaluation loss), all, or numbers such as 250, 500."
                 ),
-                text("strengths", "1.0", "LoRA strengths to render, such as 0.5, 1.0."),
+                text("strengths", "1.0", "LoRA strengths to render, such as 0.5, 1.0. 1.0 = as trained."),
                 flag("baseline", True, "Also render the base model without LoRA, and compare with it."),
             ],
             outputs=[
@@ -93,7 +95,9 @@ class ValidateVideo(io.ComfyNode):
         rendering = _Rendering(run, job, _job_folder(run.directory, job))
         if not rendering.is_complete():
             button = CancelButton()
-            rendering.render(codec, NodeProgress(cls.hidden.unique_id, button, pictures=False), button)
+            progress = NodeProgress(cls.hidden.unique_id, button, graph=graph_of(cls.hidden), pictures=False)
+            progress.say("starting", now=True, of_run=run.directory.name)
+            rendering.render(codec, progress, button)
         videos = [InputImpl.VideoFromFile(str(file)) for file in rendering.files()]
         shown = [output_file(file) for file in rendering.files()]
         metrics = rendering.metrics()

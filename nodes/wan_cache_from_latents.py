@@ -15,6 +15,7 @@ from .encoders import is_linked
 from .interrupts import stops_become_interrupts
 from .progress import current_prompt_id
 from .prompt_entries import prompt_key, wants_clip
+from .search import searched_as
 from .types import CATEGORY, CacheHandle, ModelHandle, WanCache, WanTrainModel
 
 
@@ -27,13 +28,16 @@ class WanCacheFromLatents(io.ComfyNode):
             node_id="WanCacheFromLatents",
             display_name="Wan Cache from Latents",
             category=CATEGORY,
+            **searched_as("latent dataset", "conditioning dataset", "make training dataset"),
             description="Stores latents and text features of core nodes as a cache for Train Wan LoRA. Latents are "
             "taken as VAEEncode gives them and normalised here. What is there already is not written again.",
             is_input_list=True,
             hidden=[io.Hidden.unique_id, io.Hidden.dynprompt],
             inputs=[
                 WanTrainModel.Input(
-                    "model", tooltip="Tells the channels, the frame rate and what else it reads. From LoadWanModel."
+                    "model",
+                    tooltip="Tells the channels, the frame rate and what the model reads besides latents. From "
+                    "LoadWanModel.",
                 ),
                 io.Latent.Input("latents", tooltip="A list, from VAEEncode with a Wan VAE. A batch is several clips."),
                 io.Conditioning.Input(

@@ -16,6 +16,7 @@ from . import folders
 from .interrupts import stops_become_interrupts
 from .progress import current_prompt_id
 from .prompt_entries import prompt_key, wants_clip
+from .search import searched_as
 from .types import CATEGORY, CacheHandle, ModelHandle, WanCache, WanTrainModel
 from .widgets import combo, flag
 
@@ -29,12 +30,20 @@ class WanCacheFromTFRecord(io.ComfyNode):
             node_id="WanCacheFromTFRecord",
             display_name="Wan Cache from TFRecord",
             category=CATEGORY,
+            **searched_as("maxdiffusion", "tensorflow"),
             description="Reads TFRecords of latents and text features, as MaxDiffusion trains Wan on them, into the "
             "cache. What is there already is not written again.",
             hidden=[io.Hidden.unique_id, io.Hidden.dynprompt],
             inputs=[
-                WanTrainModel.Input("model", tooltip="The model to be trained; another one's latents are refused."),
-                combo("folder", _choices(), "A folder below ComfyUI's input folder, or below a root of roots.json."),
+                WanTrainModel.Input(
+                    "model",
+                    tooltip="From LoadWanModel: the model to be trained. Latents of another kind of model are refused.",
+                ),
+                combo(
+                    "folder",
+                    _choices(),
+                    "A folder below ComfyUI's input folder, or below a root listed in user/wan_trainer/roots.json.",
+                ),
                 io.Clip.Input(
                     "clip",
                     optional=True,
@@ -42,7 +51,12 @@ class WanCacheFromTFRecord(io.ComfyNode):
                     tooltip="CLIPLoader with umt5_xxl, type wan: encodes the empty and the default negative prompt, "
                     "which files of other programs lack. Loaded only if needed.",
                 ),
-                flag("raw_latents", False, "The latents are as the VAE gives them; MaxDiffusion's are not."),
+                flag(
+                    "raw_latents",
+                    False,
+                    "On: the latents are as the VAE gives them, and are normalised here. Off: they are normalised "
+                    "already, as MaxDiffusion's are.",
+                ),
             ],
             outputs=[
                 WanCache.Output(display_name="cache", tooltip="For TrainLoRA."),

@@ -26,6 +26,7 @@ from ..wan_core.video import VideoProcess
 from . import folders
 from .dataset_scan import Show, allowed_places, chosen_elsewhere, dataset_outputs, input_folder, scanned_output
 from .interrupts import stops_become_interrupts
+from .search import searched_as
 from .types import (
     CATEGORY,
     DatasetSettingsHandle,
@@ -49,6 +50,7 @@ class WanDatasetFromFile(io.ComfyNode):
             node_id="WanDatasetFromFile",
             display_name="Wan Dataset From File",
             category=CATEGORY,
+            **searched_as("jsonl", "csv", "webdataset", "hugging face", "musubi", "diffusion-pipe", "ai-toolkit"),
             description="Reads a list of clips with captions (jsonl, json, csv, tsv, parquet), a WebDataset tar, a "
             "Hugging Face dataset on disk, or the dataset settings of musubi-tuner, diffusion-pipe, SimpleTuner or "
             "ai-toolkit, and says what became of every row and every setting.",
@@ -62,25 +64,48 @@ class WanDatasetFromFile(io.ComfyNode):
                     "A list, tar, dataset folder or settings file in ComfyUI's input folder, or in a root listed in "
                     "user/wan_trainer/roots.json.",
                 ),
-                text("other_file", "", "Typed instead of chosen: a path below those folders, or root:path."),
+                text(
+                    "other_file",
+                    "",
+                    "In place of file, typed: a path below those folders, or root:path. Empty: file counts.",
+                ),
                 text("path_column", "", f"Column with the path of each clip, relative to the list. {usual}"),
                 text("caption_column", "", f"Column with the captions. {usual}"),
                 text("repeats_column", "", f"Column with how often a clip is seen in one epoch. {usual}"),
                 text("control_column", "", f"Column with the control video of each clip. {usual}"),
-                text("mask_column", "", f"Column with the loss mask of each clip. {usual}"),
-                text("trigger_word", "", "Put in front of every caption that lacks it."),
-                text("caption_extension", ".txt", "Of the caption file beside clips that the list has no caption for."),
-                whole(
-                    "width", 832, 16, 4096, "Pixels. Clips of other shapes keep their shape in the same area.", step=16
+                text("mask_column", "", f"Column with the mask of each clip (white = inside). {usual}"),
+                text("trigger_word", "", "Put in front of every caption that lacks it. Empty: none."),
+                text(
+                    "caption_extension",
+                    ".txt",
+                    "Ending of the caption file beside clips that the list has no caption for: clip.mp4 has clip.txt.",
                 ),
-                whole("height", 480, 16, 4096, "Pixels.", step=16),
-                whole("num_frames", 33, 1, 1001, "Frames of each clip: 4n+1. 1 trains on stills.", step=4),
+                whole(
+                    "width",
+                    832,
+                    16,
+                    4096,
+                    "Width in pixels. Clips of other shapes keep their shape in the same area.",
+                    step=16,
+                ),
+                whole("height", 480, 16, 4096, "Height in pixels.", step=16),
+                whole("num_frames", 33, 1, 1001, "Frames taken of each clip: 4n+1. 1 trains on stills.", step=4),
                 number(
                     "force_rate", 0.0, 0.0, 120.0, "Frames per second clips are resampled to. 0 = the model's own rate."
                 ),
-                whole("num_repeats", 1, 1, 10_000, "How often each clip is seen in one epoch; multiplies its own."),
+                whole(
+                    "num_repeats",
+                    1,
+                    1,
+                    10_000,
+                    "How often each clip is seen in one epoch, times what the list says for it.",
+                ),
                 number(
-                    "weight", 1.0, 0.0001, 10_000.0, "How often this dataset's clips are seen beside those of others."
+                    "weight",
+                    1.0,
+                    0.0001,
+                    10_000.0,
+                    "How often the clips of this dataset are seen beside those of others; 0.5 is every second epoch.",
                 ),
                 flag("enable_bucket", True, "Keep each clip's shape. Off: crop everything to width x height."),
                 flag(

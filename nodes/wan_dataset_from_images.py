@@ -13,6 +13,7 @@ from ..wan_core.video import VideoProcess
 from . import folders
 from .interrupts import stops_become_interrupts
 from .progress import NodeProgress
+from .search import searched_as
 from .types import CATEGORY, ModelHandle, WanDataset, WanTrainModel
 from .widgets import combo, flag, number, one_of, text, whole
 
@@ -28,6 +29,7 @@ class WanDatasetFromImages(io.ComfyNode):
             node_id="WanDatasetFromImages",
             display_name="Wan Dataset from Images",
             category=CATEGORY,
+            **searched_as("image dataset", "stills", "photos", "training data"),
             description="A dataset of images from the graph. They are kept without loss in the cache folder, so "
             "training, resuming and caching need the graph no more; queueing again writes and encodes nothing.",
             is_input_list=True,
@@ -43,8 +45,15 @@ class WanDatasetFromImages(io.ComfyNode):
                 ),
                 combo("batch_is", BATCH_IS, "clip: each IMAGE is one clip. stills: each frame is a picture."),
                 number("fps", 0.0, 0.0, 120.0, "Frames per second the clips were made for. 0 = the model's own rate."),
-                whole("width", 832, 16, 4096, "Pixels. Clips of other shapes keep their shape in this area.", step=16),
-                whole("height", 480, 16, 4096, "Pixels.", step=16),
+                whole(
+                    "width",
+                    832,
+                    16,
+                    4096,
+                    "Width in pixels. Clips of other shapes keep their shape in the same area.",
+                    step=16,
+                ),
+                whole("height", 480, 16, 4096, "Height in pixels.", step=16),
                 whole("num_frames", 33, 1, 1001, "Frames from the start of each clip: 4n+1.", step=4),
                 whole("num_repeats", 1, 1, 10_000, "How often each clip is seen in one epoch."),
                 flag("enable_bucket", True, "Keep each clip's shape. Off: crop everything to width x height."),

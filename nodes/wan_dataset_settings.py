@@ -16,6 +16,7 @@ from ..wan_core.data import (
     DatasetConfig,
 )
 from ..wan_core.errors import ConfigError
+from .search import searched_as
 from .types import CATEGORY, DatasetSettingsHandle, WanDatasetSettingsType
 from .widgets import combo, flag, number, one_of, text, whole
 
@@ -41,6 +42,7 @@ class WanDatasetSettings(io.ComfyNode):
             node_id="WanDatasetSettings",
             display_name="Wan Dataset Settings",
             category=CATEGORY,
+            **searched_as("frame extraction", "frame buckets", "crop", "flip", "scene cuts", "held out clips", "masks"),
             description="Which parts of each clip are trained on, and which part of the picture. Optional: "
             "WanVideoDataset works without it.",
             inputs=[
@@ -49,7 +51,7 @@ class WanDatasetSettings(io.ComfyNode):
                     list(FRAME_EXTRACTIONS),
                     "Which windows of num_frames are taken. head: the first. chunk: one after the other. slide: one "
                     "every frame_stride frames. uniform: frame_sample, evenly spread. full: the whole clip, up to "
-                    "num_frames. random: another place each epoch, of `variants`.",
+                    "num_frames. random: another place each epoch, of as many as variants says.",
                     _defaults.frame_extraction,
                 ),
                 whole(
@@ -57,31 +59,35 @@ class WanDatasetSettings(io.ComfyNode):
                     _defaults.frame_stride,
                     1,
                     10_000,
-                    "slide: frames from the beginning of one window to that of the next, at the model's frame rate.",
+                    "For slide: frames from the beginning of one window to that of the next, at the model's frame "
+                    "rate.",
                 ),
-                whole("frame_sample", _defaults.frame_sample, 1, 1000, "uniform: windows per clip."),
+                whole("frame_sample", _defaults.frame_sample, 1, 1000, "For uniform: windows per clip."),
                 text(
                     "frame_buckets",
                     "",
-                    "Lengths in place of num_frames, such as 17, 33, 81: each window gets the longest it fills.",
+                    "Lengths in place of num_frames, such as 17, 33, 81: each window gets the longest it fills. Empty: "
+                    "num_frames.",
                 ),
                 combo(
                     "frame_rounding",
                     list(FRAME_ROUNDINGS),
-                    "What happens to a frame count that is not 4n+1, such as 75.",
+                    "What happens to a frame count that is not 4n+1, such as 75. refuse: stop. down: 73. nearest: the "
+                    "nearer one.",
                     _defaults.frame_rounding,
                 ),
                 combo(
                     "crop",
                     list(CROPS),
-                    "Of pictures with another shape than their bucket. center: the middle. random: another place each "
-                    "epoch, of `variants`. none: each clip keeps its own size (never above width x height in area).",
+                    "Which part stays of pictures that have another shape than the training size. center: the middle. "
+                    "random: another place each epoch, of as many as variants says. none: each clip keeps its own size "
+                    "(never above width x height in area).",
                     _defaults.crop,
                 ),
                 combo(
                     "horizontal_flip",
                     list(FLIPS),
-                    "both: every clip also mirrored. turns: mirrored in every second epoch.",
+                    "off: never. both: every clip also mirrored. turns: mirrored in every second epoch.",
                     _defaults.horizontal_flip,
                 ),
                 whole(
@@ -101,7 +107,7 @@ class WanDatasetSettings(io.ComfyNode):
                     _defaults.scene_threshold,
                     1.0,
                     255.0,
-                    "How different two frames must be to be a cut. Lower finds more.",
+                    "How different two frames must be to count as a cut (1 to 255). Lower finds more cuts.",
                     step=0.5,
                 ),
                 flag(
@@ -116,7 +122,11 @@ class WanDatasetSettings(io.ComfyNode):
                     10_000.0,
                     "How often the clips of this dataset are seen beside those of others; 0.5 is every second epoch.",
                 ),
-                text("caption_prefix", "", "Put in front of every caption, before the trigger word is looked for."),
+                text(
+                    "caption_prefix",
+                    "",
+                    "Put in front of every caption, before the trigger word is looked for. Empty: none.",
+                ),
                 whole(
                     "caption_shuffles",
                     _defaults.caption_shuffles,
@@ -129,19 +139,19 @@ class WanDatasetSettings(io.ComfyNode):
                     _defaults.keep_tokens,
                     0,
                     1000,
-                    "caption_shuffles: tags at the start that stay there.",
+                    "For caption_shuffles: tags at the start that stay there.",
                 ),
                 combo(
                     "missing_captions",
                     list(MISSING_CAPTIONS),
-                    "What happens to files without a caption, when there is no trigger word either.",
+                    "What happens to files without a caption, when there is no trigger word either. refuse: stop.",
                     _defaults.missing_captions,
                 ),
                 combo(
                     "mask_use",
                     list(MASK_USES),
-                    "What is done with mask/clip.* or clip_mask.* (white = inside). loss: only white is trained; known "
-                    "to make Wan worse. condition: VACE and Fun-InP paint inside it.",
+                    "What is done with mask/clip.* or clip_mask.* (white = inside). off: nothing. loss: only white is "
+                    "trained; known to make Wan worse. condition: VACE and Fun-InP paint inside it.",
                     _defaults.mask_use,
                 ),
                 number(
@@ -149,7 +159,8 @@ class WanDatasetSettings(io.ComfyNode):
                     _defaults.held_out_ratio,
                     0.0,
                     0.9,
-                    "Share of files that is not trained but evaluated, chosen by content: adding clips moves no other.",
+                    "Share of files (0 to 0.9) that is not trained but evaluated, chosen by content: adding clips "
+                    "moves no other.",
                 ),
                 text(
                     "held_out",
@@ -161,13 +172,14 @@ class WanDatasetSettings(io.ComfyNode):
                 combo(
                     "latent_dtype",
                     list(_CHOICES["latent_dtype"]),
-                    "How latents are cached. fp16 keeps three more bits of each value.",
+                    "Number format of cached latents. fp16 keeps three more bits of each value.",
                     _defaults.latent_dtype,
                 ),
                 combo(
                     "cache_compression",
                     list(_CHOICES["cache_compression"]),
-                    "zstd: new cache entries are about a third smaller; nothing is lost. Needs the package zstandard.",
+                    "none: as they are. zstd: new cache entries are about a third smaller; nothing is lost. Needs the "
+                    "package zstandard.",
                     _defaults.cache_compression,
                 ),
                 number(
@@ -180,7 +192,11 @@ class WanDatasetSettings(io.ComfyNode):
                     step=1.0,
                 ),
             ],
-            outputs=[WanDatasetSettingsType.Output(display_name="settings", tooltip="For WanVideoDataset.")],
+            outputs=[
+                WanDatasetSettingsType.Output(
+                    display_name="settings", tooltip="For WanVideoDataset and WanDatasetFromFile."
+                )
+            ],
         )
 
     @classmethod

@@ -7,6 +7,7 @@ from dataclasses import replace
 from comfy_api.latest import io
 
 from ..wan_core.precision import PRESETS, SWITCHES, PrecisionPolicy, dtype_name, switch_values
+from .search import searched_as
 from .types import CATEGORY, ModelHandle, WanTrainModel
 from .widgets import combo, one_of
 
@@ -18,9 +19,9 @@ MEANING = {
     "time": "Time embedding and its projection.",
     "modulation": "Modulation tables and gates.",
     "head": "The output projection.",
-    "rope_table": "Angles of the rotary position embedding, with their cosine and sine. Not bf16.",
+    "rope_table": "Angles of the rotary position embedding, with their cosine and sine. bf16 is too coarse for them.",
     "rope": "The rotation of queries and keys by that table.",
-    "attention": "The attention product. fp32 has no flash kernel: slow, and much memory.",
+    "attention": "The attention product. fp32 has no flash kernel, is slow and takes much memory.",
     "adapter": "The matmuls of the LoRA. Its weights are always fp32.",
 }
 assert tuple(MEANING) == SWITCHES
@@ -35,11 +36,17 @@ class WanPrecisionPolicy(io.ComfyNode):
             node_id="WanPrecisionPolicy",
             display_name="Precision Policy (Wan)",
             category=CATEGORY,
+            **searched_as("bf16", "fp16", "float32", "mixed precision", "dtype"),
             description="Sets single precision switches of the training model. Most people need only the presets of "
             "LoadWanModel; PrecisionAudit measures what a switch costs on your model.",
             inputs=[
                 WanTrainModel.Input("model", tooltip="From LoadWanModel, Fp8Quantize or SplitAcrossGPUs."),
-                combo("preset", [AS_LOADED, *PRESETS], "The preset the switches below start from.", AS_LOADED),
+                combo(
+                    "preset",
+                    [AS_LOADED, *PRESETS],
+                    "The preset the switches below start from. as loaded: that of the model.",
+                    AS_LOADED,
+                ),
                 *(
                     combo(part, [AS_PRESET, *switch_values(part)], f"{MEANING[part]} compute: as the linears.")
                     for part in SWITCHES
@@ -47,7 +54,7 @@ class WanPrecisionPolicy(io.ComfyNode):
             ],
             outputs=[
                 WanTrainModel.Output(display_name="model", tooltip="The plan with this policy."),
-                io.String.Output(display_name="info", tooltip="The dtype of every part."),
+                io.String.Output(display_name="info", tooltip="The number format of every part."),
             ],
         )
 

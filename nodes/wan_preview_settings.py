@@ -14,6 +14,7 @@ from .codecs import ComfyImageEncoder, ComfyTextEncoder
 from .encoders import encoder_identity, is_linked
 from .interrupts import raise_if_cancelled, stops_become_interrupts
 from .progress import NodeProgress
+from .search import searched_as
 from .start_images import keep_picture, vision_tokens_key, write_vision_tokens
 from .types import CATEGORY, WanValidation
 from .widgets import combo, number, one_of, text, whole
@@ -30,6 +31,7 @@ class WanPreviewSettings(io.ComfyNode):
             node_id="WanPreviewSettings",
             display_name="Wan Preview Settings",
             category=CATEGORY,
+            **searched_as("sample prompts", "sample video", "validation prompt"),
             description="Prompts and sampling of the preview clips. Optional: without it TrainLoRA previews the first "
             "caption the way ComfyUI's own Wan template samples.",
             hidden=[io.Hidden.unique_id, io.Hidden.dynprompt],
@@ -46,31 +48,39 @@ class WanPreviewSettings(io.ComfyNode):
                 io.Image.Input(
                     "start_image",
                     optional=True,
-                    tooltip="First frame of the clips of image-to-video models. Without it: that of the first clip.",
+                    tooltip="First frame of the clips of image-to-video models. Without it: that of the first training "
+                    "clip.",
                 ),
                 io.Image.Input(
                     "end_image", optional=True, tooltip="Last frame, for models that are given the first and the last."
                 ),
-                text("prompts", "", "One prompt a line, one clip each. Empty: the first caption.", multiline=True),
-                text("negative_prompt", DEFAULT_NEGATIVE_PROMPT, "Wan's own by default.", multiline=True),
+                text(
+                    "prompts", "", "One prompt a line, one clip each. Empty: the first cached caption.", multiline=True
+                ),
+                text(
+                    "negative_prompt",
+                    DEFAULT_NEGATIVE_PROMPT,
+                    "What the clips should not show. By default Wan's own text.",
+                    multiline=True,
+                ),
                 combo(
                     "sampling",
                     SAMPLINGS,
                     "ComfyUI template: 20 steps, cfg 6, shift 8. official: 50 steps, cfg 5, shift 5. 4-step LoRA: no "
                     "cfg. custom: the numbers below.",
                 ),
-                whole("width", 0, 0, 4096, "Pixels. 0 = as the first training clip.", step=16),
-                whole("height", 0, 0, 4096, "Pixels. 0 = as the first training clip.", step=16),
-                whole("num_frames", 0, 0, 1001, "4n+1. 0 = as the first training clip."),
-                whole("steps", 0, 0, 1000, "Sampling steps. 0 = preset."),
-                number("cfg", 0.0, 0.0, 100.0, "Guidance. 0 = preset, 1 = off.", step=0.1),
-                number("shift", 0.0, 0.0, 100.0, "Sampling shift. 0 = preset.", step=0.1),
+                whole("width", 0, 0, 4096, "Width in pixels. 0 = as the first training clip.", step=16),
+                whole("height", 0, 0, 4096, "Height in pixels. 0 = as the first training clip.", step=16),
+                whole("num_frames", 0, 0, 1001, "Frames of each preview clip: 4n+1. 0 = as the first training clip."),
+                whole("steps", 0, 0, 1000, "Sampling steps. 0 = as sampling says."),
+                number("cfg", 0.0, 0.0, 100.0, "Guidance scale. 0 = as sampling says. 1 = no guidance.", step=0.1),
+                number("shift", 0.0, 0.0, 100.0, "Sampling shift. 0 = as sampling says.", step=0.1),
                 whole(
                     "seed",
                     42,
                     0,
                     2**63 - 1,
-                    "Of the preview noise. The same at every step, so that clips compare.",
+                    "Seed of the preview noise. The same at every saved step, so that clips can be compared.",
                     control_after_generate=False,
                 ),
             ],

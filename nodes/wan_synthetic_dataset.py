@@ -7,6 +7,7 @@ from comfy_api.latest import io
 from ..wan_core.data import EncodingReport, SyntheticConfig, condition_kind, synthetic_note, synthetic_set
 from . import folders
 from .progress import current_prompt_id
+from .search import searched_as
 from .types import CATEGORY, CacheHandle, ModelHandle, WanCache, WanTrainModel
 from .widgets import whole
 
@@ -20,6 +21,7 @@ class WanSyntheticDataset(io.ComfyNode):
             node_id="WanSyntheticDataset",
             display_name="Wan Synthetic Dataset (benchmark)",
             category=CATEGORY,
+            **searched_as("random data", "dummy data", "smoke test"),
             description="Random latents and captions for benchmarks and smoke tests: no clip, no VAE, no text encoder. "
             "A LoRA trained on them has learned nothing, and its file says so.",
             inputs=[
@@ -27,8 +29,8 @@ class WanSyntheticDataset(io.ComfyNode):
                     "model", tooltip="Tells the channels, the size grid and the conditioning. From LoadWanModel."
                 ),
                 whole("count", 16, 0, 50_000, "Clips in an epoch. 0 = endless: no clip comes twice."),
-                whole("width", 832, 16, 4096, "Pixels. TI2V-5B needs multiples of 32.", step=16),
-                whole("height", 480, 16, 4096, "Pixels.", step=16),
+                whole("width", 832, 16, 4096, "Width in pixels. TI2V-5B needs multiples of 32.", step=16),
+                whole("height", 480, 16, 4096, "Height in pixels.", step=16),
                 whole("num_frames", 33, 1, 1001, "Frames of each clip, 4n+1. 1 makes stills.", step=4),
                 whole("text_length", 64, 1, 512, "Tokens of each caption; the model pads them to 512."),
                 whole(

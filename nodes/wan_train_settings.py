@@ -11,6 +11,7 @@ from ..wan_core.errors import ConfigError
 from ..wan_core.flow import TIMESTEP_SAMPLINGS
 from ..wan_core.lora import LoraConfig
 from ..wan_core.train import LR_SCHEDULERS, OPTIMIZERS, SAVE_DTYPES, TrainConfig
+from .search import searched_as
 from .types import CATEGORY, SettingsHandle, WanSettings
 from .widgets import combo, flag, number, one_of, text, whole
 
@@ -34,25 +35,37 @@ class WanTrainSettings(io.ComfyNode):
             node_id="WanTrainSettings",
             display_name="Wan Train Settings",
             category=CATEGORY,
+            **searched_as("optimizer", "adamw", "batch size", "gradient accumulation", "lr scheduler"),
             description="Batch size, optimizer, timestep sampling and the rest. Optional: TrainLoRA works without it.",
             inputs=[
-                whole("batch_size", _train.batch_size, 1, 1024, "Clips per forward pass; all of one size."),
+                whole(
+                    "batch_size",
+                    _train.batch_size,
+                    1,
+                    1024,
+                    "Clips per forward pass, all of one size. More takes more memory.",
+                ),
                 whole(
                     "gradient_accumulation_steps",
                     _train.gradient_accumulation_steps,
                     1,
                     4096,
-                    "Forward and backward passes per optimizer step.",
+                    "Forward and backward passes per optimizer step: as a larger batch, without its memory.",
                 ),
                 combo("optimizer", list(OPTIMIZERS), "adamw: PyTorch's AdamW on float32 adapters.", _train.optimizer),
                 combo(
                     "lr_scheduler",
                     list(LR_SCHEDULERS),
-                    "How the learning rate goes after warm-up.",
+                    "Course of the learning rate after warm-up. constant: it stays. linear: straight down to 0. "
+                    "cosine: down to 0 along a cosine.",
                     _train.lr_scheduler,
                 ),
                 whole(
-                    "lr_warmup_steps", _train.lr_warmup_steps, 0, 10_000_000, "Optimizer steps from 0 to the full rate."
+                    "lr_warmup_steps",
+                    _train.lr_warmup_steps,
+                    0,
+                    10_000_000,
+                    "Optimizer steps in which the learning rate rises from 0 to its full value. 0 = no warm-up.",
                 ),
                 combo(
                     "timestep_sampling",
@@ -68,28 +81,73 @@ class WanTrainSettings(io.ComfyNode):
                     1000.0,
                     "Training shift: higher trains more on high noise. The sampling shift is another number.",
                 ),
-                number("sigmoid_scale", _train.sigmoid_scale, 0.01, 100.0, "Width of the logistic-normal draw."),
                 number(
-                    "weight_decay", _train.weight_decay, 0.0, 10.0, "Pull of the adapters towards zero.", step=0.001
+                    "sigmoid_scale",
+                    _train.sigmoid_scale,
+                    0.01,
+                    100.0,
+                    "Width of the logistic-normal draw of shift and sigmoid. Above 1.0: more of very low and very high "
+                    "noise.",
                 ),
                 number(
-                    "max_grad_norm", _train.max_grad_norm, 0.0, 1e9, "Gradients are scaled down to this norm. 0 = off."
+                    "weight_decay",
+                    _train.weight_decay,
+                    0.0,
+                    10.0,
+                    "Pull of the LoRA weights towards zero at every optimizer step, times the learning rate. 0 = none.",
+                    step=0.001,
                 ),
-                number("adam_beta1", _train.adam_beta1, 0.0, 0.9999, "Memory of the mean gradient.", step=0.001),
-                number("adam_beta2", _train.adam_beta2, 0.0, 0.99999, "Memory of the squared gradient.", step=0.001),
-                number("adam_epsilon", _train.adam_epsilon, 1e-9, 1.0, "Added to the denominator of Adam.", step=1e-9),
+                number(
+                    "max_grad_norm",
+                    _train.max_grad_norm,
+                    0.0,
+                    1e9,
+                    "Longer gradients are scaled down to this norm. 0 = off.",
+                ),
+                number(
+                    "adam_beta1",
+                    _train.adam_beta1,
+                    0.0,
+                    0.9999,
+                    "Memory of Adam's mean gradient: 0.9 is about the last 10 optimizer steps.",
+                    step=0.001,
+                ),
+                number(
+                    "adam_beta2",
+                    _train.adam_beta2,
+                    0.0,
+                    0.99999,
+                    "Memory of Adam's mean squared gradient: 0.999 is about the last 1000 optimizer steps.",
+                    step=0.001,
+                ),
+                number(
+                    "adam_epsilon",
+                    _train.adam_epsilon,
+                    1e-9,
+                    1.0,
+                    "Added to the denominator of Adam, so that it is never 0.",
+                    step=1e-9,
+                ),
                 number(
                     "caption_dropout",
                     _train.caption_dropout,
                     0.0,
                     1.0,
-                    "Share of captions replaced by the empty prompt.",
+                    "Share of captions (0 to 1) replaced by the empty prompt, so that guidance without a prompt is "
+                    "trained too.",
                 ),
-                number("lora_dropout", _lora.dropout, 0.0, 0.99, "Share of the adapters' inputs dropped in training."),
+                number(
+                    "lora_dropout",
+                    _lora.dropout,
+                    0.0,
+                    0.99,
+                    "Share of the LoRA's inputs (0 to 1) set to 0 in training. 0 = none.",
+                ),
                 text(
                     "lora_targets",
                     "",
-                    "Regular expressions for module names, one a line. Empty: attention and feed-forward.",
+                    "Regular expressions for the names of the layers that get a LoRA, one a line. Empty: attention and "
+                    "feed-forward.",
                     multiline=True,
                     placeholder="blocks\\.\\d+\\.(self_attn|cross_attn)\\.(q|k|v|o)",
                 ),
@@ -103,17 +161,21 @@ class WanTrainSettings(io.ComfyNode):
                     _train.eval_items,
                     0,
                     1000,
-                    "Clips in the fixed-noise evaluation at every save. 0 = none.",
+                    "Clips whose loss is measured at every save, always with the same noise. 0 = none.",
                 ),
-                text("eval_timesteps", _EVAL, "Noise levels (0 to 1000) of the fixed-noise evaluation."),
+                text("eval_timesteps", _EVAL, "Noise levels (0 to 1000) at which that loss is measured."),
                 combo(
                     "save_dtype",
                     list(SAVE_DTYPES),
-                    "Of the LoRA file. The state to resume from is always float32.",
+                    "Number format of the LoRA file. The state to resume from is always float32.",
                     _train.save_dtype,
                 ),
                 whole(
-                    "max_bad_steps", _train.max_bad_steps, 1, 1_000_000, "Non-finite steps in a row that end the run."
+                    "max_bad_steps",
+                    _train.max_bad_steps,
+                    1,
+                    1_000_000,
+                    "So many optimizer steps in a row without a finite loss and gradient end the run.",
                 ),
                 number(
                     "first_frame_conditioning_p",

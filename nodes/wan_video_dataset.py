@@ -21,6 +21,7 @@ from ..wan_core.errors import WanTrainerError
 from ..wan_core.video import VideoProcess
 from . import folders
 from .dataset_scan import Show, allowed_places, chosen_elsewhere, dataset_outputs, input_folder, scanned_output
+from .search import searched_as
 from .types import (
     CATEGORY,
     DatasetSettingsHandle,
@@ -41,6 +42,7 @@ class WanVideoDataset(io.ComfyNode):
             node_id="WanVideoDataset",
             display_name="Wan Video Dataset",
             category=CATEGORY,
+            **searched_as("training data", "load videos", "clips", "captions", "buckets", "finetune dataset"),
             description="Scans a folder of clips (or stills) with a caption file beside each, and says what will be "
             "trained: which frames, at which size, and what was left out and why.",
             is_output_node=True,
@@ -55,13 +57,20 @@ class WanVideoDataset(io.ComfyNode):
                 text(
                     "trigger_word",
                     "",
-                    "Put in front of every caption that lacks it; the whole caption of files without one.",
+                    "Put in front of every caption that lacks it; the whole caption of files without one. Empty: none.",
                 ),
-                text("caption_extension", ".txt", "Of the caption file beside each clip: clip.mp4 and clip.txt."),
+                text(
+                    "caption_extension", ".txt", "Ending of the caption file beside each clip: clip.mp4 has clip.txt."
+                ),
                 whole(
-                    "width", 832, 16, 4096, "Pixels. Clips of other shapes keep their shape in the same area.", step=16
+                    "width",
+                    832,
+                    16,
+                    4096,
+                    "Width in pixels. Clips of other shapes keep their shape in the same area.",
+                    step=16,
                 ),
-                whole("height", 480, 16, 4096, "Pixels.", step=16),
+                whole("height", 480, 16, 4096, "Height in pixels.", step=16),
                 whole(
                     "num_frames", 33, 1, 1001, "Frames from the start of each clip: 4n+1. 1 trains on stills.", step=4
                 ),

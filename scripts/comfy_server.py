@@ -132,12 +132,12 @@ class ComfyServer:
             raise ComfyError("The server is not running.")
         return self.process.pid
 
-    def start(self) -> ComfyServer:
-        """Start and wait until it answers. Raises ComfyError with the log's end when it does not."""
+    def start(self, port: int = 0) -> ComfyServer:
+        """Start and wait until it answers; 0 = a free port. Raises ComfyError with the log's end when it does not."""
         if self.process is not None:
             raise ComfyError("The server is running already.")
         self._starts += 1
-        self.port = _free_port()
+        self.port = port or _free_port()
         command = [
             *(self._python, "-X", "utf8", "main.py", "--port", str(self.port)),
             *("--base-directory", str(self.base), "--database-url", "sqlite:///:memory:"),

@@ -259,7 +259,9 @@ def _train(options: argparse.Namespace, emit: Emit, _out: BinaryIO) -> int:
             control=control,
             group=group,
             max_steps=options.max_steps,
+            cache_seconds=options.cache_seconds,
             require_state=options.command == "resume",
+            embed_workflow=options.embed_workflow,
         )
     finally:
         group.leave()
@@ -359,6 +361,11 @@ def _parser() -> argparse.ArgumentParser:
         sub.add_argument("--controlled", action="store_true", help="obey JSON commands on stdin; its end means stop")
     for sub in (train, resume):
         sub.add_argument("--max-steps", type=int, default=0, help="stop after so many steps of this session; 0 = all")
+        sub.add_argument(
+            "--embed-workflow", action="store_true", help="write the run's workflow.json into its LoRAs, for ComfyUI"
+        )
+        text = "time that encoding took before this session, to be kept with the run's other times"
+        sub.add_argument("--cache-seconds", type=float, default=0.0, metavar="SECONDS", help=text)
     sample.add_argument("--job", type=Path, required=True, help="JSON file: saved_steps, strengths, baseline, preview")
     audit.add_argument("--clips", type=int, default=1, help="cached clips to measure on")
     audit.add_argument("--timesteps", type=int, default=3, help="noise levels per clip")

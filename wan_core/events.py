@@ -24,6 +24,7 @@ __all__ = [
     "Note",
     "SampleReady",
     "Stage",
+    "StageEnded",
     "StepDone",
     "StepSkipped",
     "parse_event",
@@ -51,6 +52,18 @@ class Stage(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class StageEnded(Event):
+    """How long a stage other than training took this time; steps say so themselves. A run's stages add up."""
+
+    name: ClassVar[str] = "stage_ended"
+    stage: str
+    """cache (in ComfyUI, before the worker), load, evaluate, sample, save"""
+    seconds: float
+    step: int
+    """optimizer steps done then"""
+
+
+@dataclass(frozen=True, kw_only=True)
 class StepDone(Event):
     """One optimizer step."""
 
@@ -65,6 +78,11 @@ class StepDone(Event):
     timestep_mean: float
     memory_bytes: int = 0
     """peak of the first device so far; resident memory of the process on CPU"""
+    memory: dict[str, dict[str, int | None]] = field(default_factory=dict[str, dict[str, int | None]])
+    """device -> bytes `now` (allocated after the step), `peak` (so far) and `predicted` (peak of a step, by the plan);
+    null where nothing is known. A reader passes over keys it does not know"""
+    tflops: float | None = None
+    """useful model arithmetic per second, in 10^12; what is counted says `train.flops`"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,6 +179,7 @@ _EVENTS: dict[str, type[Event]] = {
     kind.name: kind
     for kind in (
         Stage,
+        StageEnded,
         StepDone,
         StepSkipped,
         Evaluated,

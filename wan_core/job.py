@@ -10,6 +10,7 @@ import errno
 import logging
 import shutil
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -20,9 +21,10 @@ from .config import Config
 from .control import Control
 from .data import Batches, LatentCache, condition_kind, pad_text, synthetic_mark, synthetic_note
 from .errors import CheckpointError, ConfigError, OutOfMemory, Stopped
-from .events import CheckpointSaved, Emit, Event, Finished, Note, Stage
-from .export import LoraFile, lora_metadata
+from .events import CheckpointSaved, Emit, Event, Finished, Note, Stage, StageEnded
+from .export import LoraFile, lora_metadata, workflow_metadata
 from .files import Roots, atomic_write, locked, read_json
+from .footprint import predict_memory
 from .load import inspect_model, materialize
 from .lora import LoraWeights, set_strength
 from .metrics import JsonlSink
@@ -37,6 +39,7 @@ from .train import (
     SaveStore,
     TargetFunction,
     Trainer,
+    largest_step,
     read_preview_inputs,
     true_velocity,
 )
@@ -74,12 +77,16 @@ def run_job(
     group: Group | None = None,
     max_steps: int = 0,
     require_state: bool = False,
+    embed_workflow: bool = False,
+    cache_seconds: float = 0.0,
     target: TargetFunction = true_velocity,
 ) -> Finished:
     """Train the run in `directory` until its step total, a stop, or `max_steps` steps of this session (0 = all).
 
     Returns Finished (state done or stopped); everything lost by a kill is what came after the last committed step.
-    Raises WanTrainerError for anything a user can mend. `target` is replaced only by tests.
+    Raises WanTrainerError for anything a user can mend. `embed_workflow`: the LoRAs carry the run's workflow.json.
+    `cache_seconds`: spent on encoding for this session before it began, to be kept with the run's other times. `target`
+    is replaced only by tests.
     """
     group = group or Group()
     config = read_run(directory)
@@ -87,9 +94,9 @@ def run_job(
         directory / ".lock", f"Run {directory.name} is being trained by another process. Stop that one first."
     )
     with lock if group.leads else contextlib.nullcontext():
-        session = _Session(directory, config, roots, emit, control, group, target)
+        session = _Session(directory, config, roots, emit, control, group, target, embed_workflow)
         with session:
-            return session.train(max_steps, require_state)
+            return session.train(max_steps, require_state, cache_seconds)
 
 
 class _Session:
@@ -104,8 +111,10 @@ class _Session:
         control: Control,
         group: Group,
         target: TargetFunction,
+        embed_workflow: bool,
     ) -> None:
         self.directory, self.config, self.roots = directory, config, roots
+        self._embed_workflow = embed_workflow
         self.control, self.group, self.target = control, group, target
         self._sink = JsonlSink(directory / "metrics.jsonl") if group.leads else None
         self._emit_out = emit
@@ -129,7 +138,17 @@ class _Session:
             self._sink(event)
         self._emit_out(event)
 
-    def train(self, max_steps: int, require_state: bool) -> Finished:
+    @contextlib.contextmanager
+    def _timed(self, stage: str, step: int) -> Iterator[None]:
+        """What is inside belongs to `stage`, after `step` steps; how long it took is kept, however it ends."""
+        began = time.monotonic()
+        self.emit(Stage(stage=stage))
+        try:
+            yield
+        finally:
+            self.emit(StageEnded(stage=stage, seconds=time.monotonic() - began, step=step))
+
+    def train(self, max_steps: int, require_state: bool, cache_seconds: float = 0.0) -> Finished:
         total = self.config.train.steps
         self.saved = self.store.latest()
         if self.saved is None and require_state:
@@ -144,8 +163,11 @@ class _Session:
         if self.saved is not None and self.saved.step >= total:
             return self._finish("done", self.saved.step)
         self._status("running")
+        if cache_seconds > 0:
+            self.emit(StageEnded(stage="cache", seconds=cache_seconds, step=self._saved_step()))
         try:
-            self._load()
+            with self._timed("load", self._saved_step()):
+                self._load()
         except Stopped as stop:
             return self._finish("stopped", self._saved_step(), stop.reason)
         goal = min(total, self.trainer.step + max_steps) if max_steps else total
@@ -154,6 +176,8 @@ class _Session:
             self.trainer.run(goal, self._between_steps)
         except Stopped as stop:
             self._save()
+            if self.trainer.step == total:  # told to stop while the last clip was rendered: nothing is left to train
+                return self._finish("done", total)
             return self._finish("stopped", self.trainer.step, stop.reason)
         except torch.OutOfMemoryError as error:
             raise _out_of_memory(error) from error
@@ -194,6 +218,7 @@ class _Session:
             emit=self.emit,
             control=self.control,
             group=self.group,
+            predicted_memory=self._predicted_memory(),
             target=self.target,
         )
         if self.saved is not None:
@@ -223,6 +248,21 @@ class _Session:
         except torch.OutOfMemoryError as error:
             raise _out_of_memory(error) from error
 
+    def _predicted_memory(self) -> dict[str, int]:
+        """Peak of a step by device name, for CUDA devices: what the CPU holds is not what the prediction counts."""
+        config, devices = self.config, list(dict.fromkeys(p.device for p in self.model.parameters()))
+        if devices[0].type != "cuda":
+            return {}
+        step = largest_step(self.cache_set, config.train.batch_size)
+        checkpointed = config.train.gradient_checkpointing
+        try:
+            found = predict_memory(config.model, self.roots, config.lora, step, checkpoint_blocks=checkpointed)
+        except Exception:  # only a mark on a bar; the run is worth more
+            _log.exception("the memory of %s could not be predicted", self.directory.name)
+            return {}
+        # A copy per GPU needs on each of them what it needs on the first.
+        return {str(device): memory.peak for device, memory in zip(devices, found.devices.values(), strict=False)}
+
     def _preview_inputs(self) -> PreviewInputs | None:
         if not self.group.leads or not self.config.train.preview_every_n_steps:
             return None
@@ -238,7 +278,8 @@ class _Session:
             with self._stops_at_the_border():
                 self._evaluate()
                 if self.previewer is not None:
-                    self.previewer.render(0, "step-000000")
+                    with self._timed("sample", 0):
+                        self.previewer.render(0, "step-000000")
         self.emit(Stage(stage="train", done=self.trainer.step, total=self.config.train.steps))
 
     def _between_steps(self, step: int) -> None:
@@ -256,7 +297,8 @@ class _Session:
                 self._evaluate()
             every = train.preview_every_n_steps
             if self.previewer is not None and (wants_preview or last or step % every == 0):
-                self.previewer.render(step, f"step-{step:06d}")
+                with self._timed("sample", step):
+                    self.previewer.render(step, f"step-{step:06d}")
         if due or wants_preview:
             self.emit(Stage(stage="train", done=step, total=train.steps))
 
@@ -266,7 +308,11 @@ class _Session:
         return contextlib.nullcontext() if self.group.world == 1 else contextlib.suppress(Stopped)
 
     def _evaluate(self) -> None:
-        if (evaluated := self.trainer.evaluate()) is not None:
+        if not self.trainer.evaluates:
+            return
+        with self._timed("evaluate", self.trainer.step):
+            evaluated = self.trainer.evaluate()
+        if evaluated is not None:
             self.emit(evaluated)
 
     def _save(self) -> None:
@@ -274,11 +320,16 @@ class _Session:
         step = self.trainer.step
         if not self.group.leads or step == 0 or step == self._saved_step():
             return
+        with self._timed("save", step):
+            folder = self._commit_patiently(step).folder.name
+        self.emit(CheckpointSaved(step=step, folder=f"saves/{folder}"))
+
+    def _commit_patiently(self, step: int) -> SavedStep:
         while True:
             try:
                 self.saved = self._commit(step)  # a second call keeps what the first one finished
                 self._status("running")
-                break
+                return self.saved
             except OSError as error:
                 if error.errno not in _MENDABLE or self.control.stop_reason():
                     raise
@@ -288,10 +339,8 @@ class _Session:
                 )
                 self.emit(Note(text=text, level="warning"))
                 _wait(_RETRY_SAVE_S, self.control)
-        self.emit(CheckpointSaved(step=step, folder=f"saves/{self.saved.folder.name}"))
 
     def _commit(self, step: int) -> SavedStep:
-        self.emit(Stage(stage="save", done=step, total=self.config.train.steps))
         config = self.config
         file = LoraFile(
             weights=LoraWeights.of(self.model),
@@ -308,7 +357,8 @@ class _Session:
                 base_digest=config.base_digest,
                 pack_version=config.pack_version,
             )
-            | synthetic_mark(self.cache_set),
+            | synthetic_mark(self.cache_set)
+            | (workflow_metadata(self.directory) if self._embed_workflow else {}),
         )
         return self.store.commit(step, config.job_id, file.to_bytes(), self.trainer.state(), self.trainer.progress())
 

@@ -38,6 +38,10 @@ def start_ranks(directory: Path, ranks: int, options: argparse.Namespace, out: B
     command += ["--controlled"]
     if options.max_steps:
         command += ["--max-steps", str(options.max_steps)]
+    if options.embed_workflow:
+        command += ["--embed-workflow"]
+    if options.cache_seconds:
+        command += ["--cache-seconds", str(options.cache_seconds)]
     environment = os.environ | {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
     # Rank 0 always listens to us: a signal to this process becomes a command, and our death the end of its stdin.
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as torchrun:

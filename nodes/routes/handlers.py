@@ -38,6 +38,8 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
 }
 _OPEN_FILES = 64
+_LONGEST_PLAIN = 16
+"""no token is as short"""
 _NOT_LIVE = "This run is not being trained by this ComfyUI. Queue its workflow to go on with it."
 _NO_PREVIEW = (
     "This run makes no previews. Connect a VAE to Train Wan LoRA, set preview_every_n_steps above 0, and queue again."
@@ -189,9 +191,16 @@ def _page_text(page: Page) -> str:
 
 
 def _clean(record: dict[str, Any]) -> dict[str, Any]:
-    """Without paths; nearly all records are steps, which hold numbers and two words, and are left as they are."""
-    texts = [value for value in record.values() if not isinstance(value, int | float | None)]
-    return record if all(isinstance(t, str) and not {"/", "\\"} & set(t) for t in texts) else scrubbed(record)
+    """Without paths; nearly all records are steps, which hold numbers and a few words, and are left as they are."""
+    return record if _is_plain(record) else scrubbed(record)
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, dict):
+        return all(_is_plain(inner) for inner in value.values())
+    if isinstance(value, str):
+        return "/" not in value and "\\" not in value and len(value) <= _LONGEST_PLAIN
+    return isinstance(value, int | float | None)
 
 
 def _json(data: Any, status: int = 200) -> web.Response:

@@ -1,4 +1,5 @@
-"""Preview clips of a run, by the ids of its sample index (rule S4): no client ever names a file."""
+"""Clips of a run, previews of training and those of ValidateVideo, by the ids of its sample index (rule S4): no client
+ever names a file."""
 
 from __future__ import annotations
 
@@ -21,17 +22,34 @@ CLIP_TYPES = {".mp4": "video/mp4", ".webm": "video/webm", ".png": "image/png", "
 NO_SAMPLE = "There is no such sample."
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _FILE = re.compile(r"samples/(validate-[0-9a-f]{12}/)?[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-_PROMPT = re.compile(r"_p(\d{1,4})$")
+_PREVIEW = re.compile(r"step-(?P<step>\d{6,12})_p(?P<prompt>\d{1,4})", re.ASCII)
+_RENDERED = re.compile(
+    r"(?:baseline|step-(?P<step>\d{6,12})_s(?P<strength>-?\d{1,3}(?:\.\d{1,17})?(?:e-\d{1,3})?))"
+    r"_p(?P<prompt>\d{1,4})",
+    re.ASCII,
+)
+"""as `wan_core sample` names its clips"""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One preview clip of training."""
+    """One clip: a preview of training, or one of a rendering of ValidateVideo."""
 
     id: str
+    """unique in the run: of a rendering, its folder and the clip"""
     step: int
+    """optimizer steps; 0 is the model before training, and the base model of a rendering"""
     file: str
-    """relative to the run: samples/<name>"""
+    """relative to the run: samples/<name>, or samples/<rendering>/<name>"""
+    prompt: int
+    """number of its prompt, from 0"""
+    strength: float | None = None
+    """of the LoRA; None for previews and base models"""
+
+    @property
+    def rendering(self) -> str:
+        """Clips of one rendering have the same prompts, size and noise; empty for previews of training."""
+        return self.parts[1] if len(self.parts) == 3 else ""
 
     @property
     def media_type(self) -> str:
@@ -43,15 +61,24 @@ class Sample:
         """`file`, name by name."""
         return tuple(self.file.split("/"))
 
+    @property
+    def label(self) -> str:
+        """What it shows, in words."""
+        if self.rendering:
+            model = "base model" if self.strength is None else f"step {self.step}, strength {self.strength:g}"
+            return f"validation: {model}, prompt {self.prompt + 1}"
+        before = " (before training)" if self.step == 0 else ""
+        return f"step {self.step}{before}, prompt {self.prompt + 1}"
+
     def to_dict(self, run_id: str) -> dict[str, Any]:
         """As routes and the page know it."""
-        found = _PROMPT.search(self.id)
-        prompt = f", prompt {int(found[1]) + 1}" if found else ""
-        before = " (before training)" if self.step == 0 else ""
         return {
             "id": self.id,
             "step": self.step,
-            "label": f"step {self.step}{before}{prompt}",
+            "label": self.label,
+            "prompt": self.prompt,
+            "strength": self.strength,
+            "rendering": self.rendering,
             "url": f"/wan_trainer/runs/{quote(run_id)}/samples/{quote(self.id)}",
         }
 
@@ -66,10 +93,27 @@ def read_index(directory: Path) -> list[dict[str, Any]]:
 
 
 def list_samples(directory: Path) -> list[Sample]:
-    """Previews of training whose file is there, in order of step and prompt."""
-    found = {e["id"]: Sample(e["id"], e["step"], e["file"]) for e in read_index(directory) if e["file"].count("/") == 1}
-    ordered = sorted(found.values(), key=lambda s: (s.step, s.id))
+    """Clips whose file is there: previews in order of step and prompt, then those of each rendering."""
+    named = [_sample_of(entry) for entry in read_index(directory)]
+    found = {sample.id: sample for sample in named if sample is not None}
+    ordered = sorted(found.values(), key=lambda s: (s.rendering, s.step, s.prompt, s.strength or 0.0, s.id))
     return [sample for sample in ordered if sample.media_type and (directory / sample.file).is_file()]
+
+
+def _sample_of(entry: dict[str, Any]) -> Sample | None:
+    """The clip of an entry of the index; None when its name, file and step do not belong together."""
+    _, *folder, name = entry["file"].split("/")
+    clip = (_RENDERED if folder else _PREVIEW).fullmatch(entry["id"])
+    if clip is None or int(clip["step"] or 0) != entry["step"] or os.path.splitext(name)[0] != entry["id"]:
+        return None
+    strength = clip.groupdict().get("strength")
+    return Sample(
+        id="_".join([*folder, entry["id"]]),
+        step=entry["step"],
+        file=entry["file"],
+        prompt=int(clip["prompt"]),
+        strength=None if strength is None else float(strength),
+    )
 
 
 def find_sample(directory: Path, sample_id: str) -> Sample:

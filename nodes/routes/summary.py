@@ -20,6 +20,7 @@ from .samples import list_samples
 __all__ = ["detail", "summary"]
 
 Data = dict[str, Any]
+_LONGEST_DEVICE = 40
 
 
 def summary(directory: Path, live: LiveRun | None, loras: Path) -> Data:
@@ -49,7 +50,7 @@ def summary(directory: Path, live: LiveRun | None, loras: Path) -> Data:
         "can_preview": live is not None and live.can_preview,
         "node": live.node if live is not None else None,
         "prompt_id": live.prompt_id if live is not None else None,
-        "memory": _memory(config, tail),
+        "memory": _memory(config, tail, state == "running"),
     }
 
 
@@ -111,12 +112,25 @@ def _variant_of_lora(identity: tuple[str, int, int, int]) -> str:
     return str(read_header(Path(identity[0])).metadata.get("wan_trainer.variant", ""))
 
 
-def _memory(config: RunConfig, tail: MetricsTail) -> Data:
-    """Bytes by device, as far as the last step says."""
-    peak = tail.step.get("memory_bytes")
-    if not isinstance(peak, int):
-        return {}
-    return {_first_device(config): {"now": None, "peak": peak, "predicted": None}}
+def _memory(config: RunConfig, tail: MetricsTail, running: bool) -> Data:
+    """Bytes by device as the last step says; what a run that has ended holds now is nothing anybody asks about."""
+    known = tail.step.get("memory")
+    if not isinstance(known, dict) or not known:
+        peak = tail.step.get("memory_bytes")  # runs of earlier versions say no more
+        known = {_first_device(config): {"peak": peak}} if isinstance(peak, int) else {}
+    return {
+        str(device)[:_LONGEST_DEVICE]: {
+            "now": _bytes(values.get("now")) if running else None,
+            "peak": _bytes(values.get("peak")),
+            "predicted": _bytes(values.get("predicted")),
+        }
+        for device, values in known.items()
+        if isinstance(values, dict)
+    }
+
+
+def _bytes(value: object) -> int | None:
+    return value if isinstance(value, int) else None
 
 
 def _first_device(config: RunConfig) -> str:

@@ -37,7 +37,7 @@ class Canvas:
         self.page = page
         self.server = server
         self.problems: list[str] = []
-        self._shots = shots
+        self.shots = shots
         page.on("pageerror", lambda error: self.problems.append(f"page error: {error}"))
         page.on("console", self._listen)
 
@@ -159,6 +159,20 @@ class Canvas:
         )
         self.page.wait_for_timeout(400)
 
+    def show(self, selector: str) -> None:
+        """Bring an element inside a node to the middle of the view, whatever its node measures."""
+        self.script(
+            """selector => {
+              const view = window.app.canvas, place = view.canvas.getBoundingClientRect();
+              const seen = document.querySelector(selector).getBoundingClientRect();
+              view.ds.offset[0] += (place.x + place.width / 2 - seen.x - seen.width / 2) / view.ds.scale;
+              view.ds.offset[1] += (place.y + place.height / 2 - seen.y - seen.height / 2) / view.ds.scale;
+              view.setDirty(true, true);
+            }""",
+            selector,
+        )
+        self.page.wait_for_timeout(300)
+
     def to_prompt(self) -> dict[str, Any]:
         """The canvas as the queue would get it (API format)."""
         return dict(self.script("async () => (await window.app.graphToPrompt()).output"))
@@ -217,8 +231,8 @@ class Canvas:
 
     def screenshot(self, name: str) -> Path:
         """A picture of the page, kept under .cache/screenshots."""
-        self._shots.mkdir(parents=True, exist_ok=True)
-        file = self._shots / f"{name}.png"
+        self.shots.mkdir(parents=True, exist_ok=True)
+        file = self.shots / f"{name}.png"
         self.page.screenshot(path=str(file))
         return file
 

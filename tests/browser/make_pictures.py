@@ -2,8 +2,8 @@
 
     OMP_NUM_THREADS=2 .venv/bin/python -m pytest tests/browser/make_pictures.py
 
-workflows/NAME.jpg are the thumbnails of the template browser; docs/images/canvas.png is the smoke graph after a run;
-docs/images/panel*.png and runs_tab.png show the panel and the sidebar tab on made-up runs of 1,500 steps.
+workflows/NAME.jpg are the thumbnails of the template browser; docs/images/stage_*.png and canvas.png are the stages of
+a real run of the smoke graph; panel*.png and runs_tab.png show the panel and the sidebar tab on made-up runs.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ def bare(canvas: Any, frontend: str) -> Any:
         pytest.skip("pictures are made on the shipped frontend")
     canvas.server.setting("Comfy.Minimap.Visible", False)
     canvas.server.setting("Comfy.Graph.CanvasInfo", False)
+    canvas.server.setting("LiteGraph.Canvas.MinFontSizeForLOD", 0)  # small, but not blank
     canvas.page.set_viewport_size({"width": 2480, "height": 1330})
     canvas.open()
     return canvas
@@ -44,9 +45,10 @@ def picture(canvas: Any) -> Image.Image:
     """The nodes and a margin, cut out of the page."""
     canvas.page.mouse.move(300, 1200)
     canvas.fit()
-    canvas.page.add_style_tag(
+    hidden = canvas.page.add_style_tag(
         content=".side-tool-bar-container, .comfyui-body-top, .comfyui-body-left, .comfyui-body-right, .p-toast,"
-        " .p-tooltip, .p-panel, [class*=actionbar], [class*=topbar], [class*=subgraph-breadcrumb] {visibility: hidden}"
+        " .p-tooltip, .p-panel, .p-buttongroup, [class*=actionbar], [class*=topbar], [class*=subgraph-breadcrumb]"
+        " {visibility: hidden}"
     )
     canvas.page.wait_for_timeout(500)
     box = canvas.script(
@@ -60,7 +62,9 @@ def picture(canvas: Any) -> Image.Image:
             at.x + (right + offset[0]) * scale, at.y + (bottom + offset[1]) * scale];
         }"""
     )
-    with Image.open(io.BytesIO(canvas.page.screenshot())) as page:
+    shot = canvas.page.screenshot()
+    hidden.evaluate("style => style.remove()")
+    with Image.open(io.BytesIO(shot)) as page:
         edges = [box[0] - 20, box[1], min(box[2] + 20, page.width), min(box[3] + 20, page.height)]
         return page.convert("RGB").crop([round(max(0, edge)) for edge in edges])
 
@@ -86,12 +90,12 @@ def test_thumbnails(bare: Any, workflows: dict[str, Any]) -> None:
         assert file.stat().st_size <= 80_000
 
 
-def test_the_canvas_after_a_run(bare: Any, workflows: dict[str, Any]) -> None:
-    """The demo model learns the concept of the learning test, so the previews show something."""
+def demo_run(canvas: Any, workflows: dict[str, Any]) -> dict[str, Any]:
+    """The smoke graph with the demo model and the concept of the learning test, so that previews show something."""
     model, concept = MODELS["t2v"], load_concept(CONCEPTS / f"{DEFAULT_CONCEPT}.json")
     recipe = Recipe(steps=250, batch_size=3, prior_clips=0)
-    fill_models(bare.server.base, model)
-    folder, _ = draw_dataset(bare.server.base, concept, recipe)
+    fill_models(canvas.server.base, model)
+    folder, _ = draw_dataset(canvas.server.base, concept, recipe)
     changes = {
         "LoadWanModel": {"diffusion_model": model.files[0]},
         "VAELoader": {"vae_name": VAE},
@@ -103,19 +107,45 @@ def test_the_canvas_after_a_run(bare: Any, workflows: dict[str, Any]) -> None:
             "cfg": SAMPLING.cfg,
             "shift": SAMPLING.shift,
         },
-        "TrainLoRA": {**train_inputs(recipe, "my_lora"), "preview_every_n_steps": recipe.steps},
+        "TrainLoRA": {**train_inputs(recipe, "my_lora"), "preview_every_n_steps": 50, "save_every_n_steps": 50},
     }
-    bare.load(tiny_canvas(workflows["08_smoke_test"], **changes))
-    bare.watch()
-    bare.fit()  # the page loads the clips of nodes it shows
-    bare.press_run(timeout_s=540)
-    bare.page.wait_for_timeout(3000)
-    file = ROOT / "docs" / "images" / "canvas.png"
-    file.parent.mkdir(parents=True, exist_ok=True)
-    whole = picture(bare)
+    return without_note(tiny_canvas(workflows["08_smoke_test"], **changes))
+
+
+def save_canvas(canvas: Any, name: str) -> None:
+    """The whole graph as docs/images/NAME.png."""
+    file = ROOT / "docs" / "images" / f"{name}.png"
+    canvas.page.wait_for_timeout(2500)
+    whole = picture(canvas)
     whole.thumbnail((1600, 1600), Image.Resampling.LANCZOS)
     whole.quantize(256, dither=Image.Dither.NONE).save(file, optimize=True)
     assert file.stat().st_size <= 400_000
+
+
+def test_the_stages_of_a_run(bare: Any, workflows: dict[str, Any]) -> None:
+    """A real run: loaded, training, stopped and kept, the page reloaded, resumed to its end."""
+    points = 'window.app.graph._nodes.find(n => n.type === "TrainLoRA").wanTrainerPanel.history.points'
+    ended = "() => window.seen.execution_success.length + window.seen.execution_error.length > 0"
+    bare.load(demo_run(bare, workflows))
+    save_canvas(bare, "stage_1_loaded")
+    bare.watch()
+    bare.fit()
+    bare.page.get_by_role("button", name="Run", exact=True).first.click()
+    bare.page.wait_for_function(f"() => {points} >= 70", timeout=540_000)
+    save_canvas(bare, "stage_2_training")
+    bare.show(".wan-panel .wan-buttons")
+    bare.page.locator(".wan-panel").get_by_role("button", name="Stop and keep").click()
+    bare.page.wait_for_function(ended, timeout=540_000)
+    assert bare.seen("execution_error") == []
+    save_canvas(bare, "stage_3_stopped")
+    bare.page.reload(wait_until="domcontentloaded")
+    bare.wait_until_ready()
+    bare.page.wait_for_function(f"() => {points} >= 70", timeout=60_000)
+    save_canvas(bare, "stage_4_reloaded")
+    bare.watch()
+    bare.fit()
+    bare.press_run(timeout_s=540)
+    save_canvas(bare, "canvas")
 
 
 # Seconds apart, as the messages of a run that was watched from its start.

@@ -26,18 +26,26 @@ def step_line(step: int, steps: int, **facts: Any) -> dict[str, Any]:
         "expert": "auto",
         "timestep_mean": 1000 * (0.15 + 0.8 * (step * 0.618034 % 1)),
         "memory_bytes": 11 << 30,
+        "memory": {"cuda:0": {"now": 9 << 30, "peak": 11 << 30, "predicted": 12 << 30}},
+        "tflops": 212.5 + 10 * noise,
         **facts,
     }
 
 
 def whole_run(last: int, steps: int, save_every: int) -> list[dict[str, Any]]:
     """The lines of a run up to step `last`."""
-    lines: list[dict[str, Any]] = [{"event": "sample", "sample_id": "s0", "step": 0, "file": "x"}]
+    lines: list[dict[str, Any]] = [
+        {"event": "stage_ended", "stage": "cache", "seconds": 74.0, "step": 0},
+        {"event": "stage_ended", "stage": "load", "seconds": 21.5, "step": 0},
+        {"event": "stage_ended", "stage": "sample", "seconds": 40.0, "step": 0},
+        {"event": "sample", "sample_id": "s0", "step": 0, "file": "x"},
+    ]
     for step in range(1, last + 1):
         lines.append(step_line(step, steps))
         if step % save_every == 0:
             loss = 0.06 + 0.2 * math.exp(-2 * step / steps)
             lines.append({"event": "evaluated", "step": step, "eval_loss": loss, "per_timestep": {}})
+            lines.append({"event": "stage_ended", "stage": "save", "seconds": 1.5, "step": step})
             lines.append({"event": "saved", "step": step, "folder": "x"})
             lines.append({"event": "sample", "sample_id": f"s{step}", "step": step, "file": "x"})
     return lines

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import re
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,6 +18,8 @@ PANEL = 'window.app.graph._nodes.find(n => n.type === "TrainLoRA").wanTrainerPan
 AXE = CACHE / "node" / "node_modules" / "axe-core" / "axe.min.js"
 # The button of the sidebar tab, as the shipped and as the newer frontend mark it.
 TAB = ".wan-trainer-runs-tab-button, [data-testid=wan-trainer-runs-tab-button]"
+
+SETTINGS = ("WanTrainer.Chart.Theme", "WanTrainer.NewNodes.DatasetFolder", "WanTrainer.NewNodes.RunFolder")
 
 HOSTILE = (
     "<img src=x onerror=\"window.hacked='img'\">",
@@ -32,7 +36,8 @@ STORM = f"""async lines => {{
   requestAnimationFrame(count);
   const drawn = panel.plot.draws;
   for (let i = 0; i < 10000; i++) {{
-    const detail = {{ node: "7", run: "storm", stage: "train", text: `step ${{i}}/10000   loss`, metrics_lines: i }};
+    const text = `step ${{i}}/10000   loss`;
+    const detail = {{ node: "7", run: "smoke_test_002", stage: "train", text, metrics_lines: i }};
     window.app.api.dispatchEvent(new CustomEvent("wan_trainer.status", {{ detail }}));
     if (i % 1000 === 999) await new Promise(done => setTimeout(done, 20));
   }}
@@ -111,16 +116,74 @@ def test_a_run_is_drawn_from_its_file_in_both_kinds_of_nodes(canvas: Any, smoke:
     assert canvas.our_problems == []
 
 
+@pytest.fixture
+def spanish(canvas_server: Any) -> Iterator[None]:
+    """The page comes up in Spanish."""
+    canvas_server.setting("Comfy.Locale", "es")
+    yield
+    for name, value in {"Comfy.Locale": "en", **dict.fromkeys(SETTINGS, "")}.items():
+        canvas_server.setting(name, value)
+
+
+@pytest.mark.usefixtures("spanish")  # first: the page asks for its language once
+def test_the_page_speaks_its_language_and_follows_its_settings(
+    canvas: Any, smoke: dict[str, Any], runs: Runs, frontend: str
+) -> None:
+    canvas.load(smoke)
+    shown(canvas, 64)
+    canvas.focus("TrainLoRA")
+    panel = canvas.page.locator(".wan-panel")
+    assert panel.get_by_role("button", name="Detener y conservar").count() == 1
+    assert "en curso: paso 64 de 150" in panel.inner_text()
+    buttons = panel.locator(".wan-button").all()
+    assert [b.inner_text() for b in buttons if b.evaluate("b => b.scrollWidth > b.clientWidth")] == [], "cut off"
+
+    look = f"""async theme => {{
+      await window.app.extensionManager.setting.set("WanTrainer.Chart.Theme", theme);
+      for (let i = 0; i < 3; i++) await new Promise(requestAnimationFrame);
+      return [getComputedStyle({PANEL}.plot.canvas).backgroundColor, {PANEL}.plot.dark];
+    }}"""
+    assert [canvas.script(look, theme) for theme in ("light", "dark")] == [
+        ["rgb(255, 255, 255)", False],
+        ["rgb(34, 34, 34)", True],
+    ]
+
+    defaults = """async ([folder, workflow]) => {
+      const { setting } = window.app.extensionManager, { graph } = window.app;
+      const value = (node, name) => node.widgets.find(w => w.name === name).value;
+      const make = type => { const node = window.LiteGraph.createNode(type); graph.add(node); return node; };
+      await setting.set("WanTrainer.NewNodes.DatasetFolder", folder);
+      await setting.set("WanTrainer.NewNodes.RunFolder", "anna");
+      const made = [value(make("WanVideoDataset"), "folder"), value(make("TrainLoRA"), "run_name")];
+      await window.app.loadGraphData(workflow);
+      const loaded = window.app.graph._nodes.find(n => n.type === "TrainLoRA");
+      return [...made, value(loaded, "run_name")];
+    }"""
+    menu = canvas.server.get("/object_info/WanVideoDataset")["WanVideoDataset"]["input"]["optional"]["folder"][1]
+    last = menu["options"][-1]
+    assert last != menu["default"], "nothing to choose"
+    assert canvas.script(defaults, [last, smoke]) == [last, "anna", "smoke_test"]
+
+    canvas.script("() => window.app.extensionManager.command.execute('Comfy.ShowSettingsDialog')")
+    # The shipped frontend forgets what packs translate when it loads a language after them.
+    shipped = frontend == "shipped"
+    ours = "Wan Trainer|Entrenamiento de Wan" if shipped else "Entrenamiento de Wan"
+    canvas.page.get_by_text(re.compile(rf"^\s*({ours})\s*$")).last.click()
+    ours = "Theme of charts|Tema de los gráficos" if shipped else "Tema de los gráficos"
+    canvas.page.get_by_text(re.compile(rf"^\s*({ours})\s*$")).wait_for(timeout=10_000)
+    assert canvas.our_problems == []
+
+
 def test_a_storm_of_events_is_one_draw_a_frame(canvas: Any, smoke: dict[str, Any], runs: Runs) -> None:
     canvas.load(smoke)
     shown(canvas, 64)
-    runs.add("storm", whole_run(10_000, 10_000, 500), live=True, state="running", node="7")
+    runs.add("smoke_test_002", whole_run(10_000, 10_000, 500), live=True, state="running", node="7")
     runs.asked.clear()
-    draws, frames, points, newest = canvas.script(STORM, len(runs.lines["storm"]))
+    draws, frames, points, newest = canvas.script(STORM, len(runs.lines["smoke_test_002"]))
     assert newest == 10_000
     assert 0 < draws <= frames
     assert 500 < points <= 2000
-    asked = [place for place in runs.asked if place == "storm/metrics"]
+    asked = [place for place in runs.asked if place == "smoke_test_002/metrics"]
     assert len(asked) <= 40, f"{len(asked)} requests"
 
 
@@ -144,6 +207,8 @@ def test_texts_of_strangers_stay_texts(canvas: Any, smoke: dict[str, Any], runs:
     for name in HOSTILE:
         canvas.script(
             """([run, text]) => {
+              const node = window.app.graph._nodes.find(n => n.type === "TrainLoRA");
+              node.widgets.find(w => w.name === "run_name").value = run;
               for (const stage of ["load", "train", text]) {
                 const detail = { node: "7", run, text, stage, sample: text, state: "running" };
                 window.app.api.dispatchEvent(new CustomEvent("wan_trainer.status", { detail }));

@@ -1,21 +1,29 @@
-"""The panel with a real run: loss points appear, Stop and keep, reload, queue again, the preview plays."""
+"""The panel with a real run: loss points appear, Stop and keep, reload, queue again, the preview plays.
+
+Two pages watch it, one of each kind of nodes, so each is also the other's second client. Then the server restarts.
+"""
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.browser.conftest import tiny_canvas
+from tests.browser.conftest import Canvas, tiny_canvas
+from tests.browser.test_panel import TAB
 
 pytestmark = pytest.mark.browser
 
 STEPS = 150
 PANEL = 'window.app.graph._nodes.find(n => n.type === "TrainLoRA").wanTrainerPanel'
 POINTS = f"() => {PANEL}.history.points"
+LISTED = """name => window.app.graph._nodes.find(n => n.type === "TrainLoRA").widgets
+  .find(w => w.name === "start_from_lora").options.values.some(v => v.replaceAll("\\\\", "/") === name)"""
+CHIPS = f"""() => [...{PANEL}.element.querySelectorAll(".wan-time")].map(e => e.textContent).join(" ")"""
 BOTH_PLAY = f"""() => [...{PANEL}.element.querySelectorAll("video")]
   .filter(v => !v.error && v.videoWidth > 0 && v.currentTime > 0 && !v.paused).length === 2"""
 
@@ -25,6 +33,19 @@ def steps_on_disk(server: Any, run: str) -> int:
     file = Path(server.base) / "output" / "wan_trainer" / run / "metrics.jsonl"
     lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
     return len({line["step"] for line in lines if line["event"] == "step"})
+
+
+def stage_times(server: Any, run: str) -> str:
+    """Load, Cache, Train, Validate, Save as the chips show them, from metrics.jsonl."""
+    file = Path(server.base) / "output" / "wan_trainer" / run / "metrics.jsonl"
+    lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    spent: dict[str, float] = {}
+    for line in lines:
+        stage = line.get("stage", "train" if line["event"] == "step" else "")
+        spent[stage] = spent.get(stage, 0) + line.get("seconds", 0)
+    spent["validate"] = spent.pop("evaluate", 0) + spent.pop("sample", 0)
+    seconds = [math.floor(spent[stage] + 0.5) for stage in ("load", "cache", "train", "validate", "save")]
+    return " ".join(f"{s // 60}:{s % 60:02d}" for s in seconds)
 
 
 def wait_for_points(canvas: Any, count: int, timeout_s: float = 300) -> None:
@@ -38,42 +59,95 @@ def nothing_left_running(canvas: Any) -> Iterator[None]:
     canvas.script("() => fetch('/interrupt', { method: 'POST' }).then(answer => answer.status)")
 
 
-def test_stop_and_keep_then_reload_then_queue_again(canvas: Any, workflows: dict[str, Any]) -> None:
-    facts = {"run_name": "panel", "steps": STEPS, "save_every_n_steps": STEPS, "preview_every_n_steps": STEPS}
-    canvas.load(tiny_canvas(workflows["08_smoke_test"], TrainLoRA=facts))
-    canvas.watch()
-    canvas.page.get_by_role("button", name="Run", exact=True).first.click()
-    wait_for_points(canvas, 3)
+@pytest.fixture
+def vue(canvas_context: Any, canvas: Any) -> Iterator[Any]:
+    """A second page of the same server, which draws nodes with Vue. The first keeps drawing on the canvas."""
+    canvas.server.setting("Comfy.VueNodes.Enabled", True)
+    page = Canvas(canvas_context.new_page(), canvas.server, canvas.shots)
+    try:
+        yield page.open()
+    finally:
+        page.page.close()
+
+
+def press(canvas: Any, name: str) -> None:
+    """Press a button of the panel, wherever its node has grown to."""
     canvas.focus("TrainLoRA")
-    canvas.page.get_by_role("button", name="Stop and keep").click()
-    canvas.page.wait_for_function("() => window.seen.execution_success.length > 0", timeout=300_000)
+    canvas.show(".wan-panel .wan-buttons")
+    canvas.page.locator(".wan-panel").get_by_role("button", name=name).click()
+
+
+def ended(canvas: Any) -> None:
+    """The queue entry of this page is over, every node of it ran, and none failed."""
+    canvas.page.wait_for_function(
+        "() => window.seen.execution_success.length + window.seen.execution_error.length > 0", timeout=300_000
+    )
     assert canvas.seen("execution_error") == []
     clips = [d for d in canvas.seen("executed") if (d.get("output") or {}).get("images") and str(d["node"]) == "8"]
     assert clips, "the nodes after TrainLoRA did not run"
-    stopped = steps_on_disk(canvas.server, "panel")
-    assert 3 <= stopped < STEPS, "nothing was stopped"
-    wait_for_points(canvas, stopped)
-    assert canvas.script(POINTS) == stopped
 
-    canvas.page.reload(wait_until="domcontentloaded")
-    canvas.wait_until_ready()
-    wait_for_points(canvas, stopped, timeout_s=60)
-    assert canvas.script(POINTS) == stopped, "the curve was not redrawn from the file"
-    said = f"stopped: step {stopped} of {STEPS}"
-    canvas.page.wait_for_function(f"said => {PANEL}.status.textContent.startsWith(said)", arg=said)
+
+def test_a_run_is_stopped_reloaded_resumed_and_watched_by_a_page_of_each_kind(
+    canvas: Any, vue: Any, workflows: dict[str, Any]
+) -> None:
+    pages = (canvas, vue)
+    facts = {"run_name": "panel", "steps": STEPS, "save_every_n_steps": STEPS, "preview_every_n_steps": STEPS}
+    for page in pages:
+        page.load(tiny_canvas(workflows["08_smoke_test"], TrainLoRA=facts))
+
+    reached = 0
+    for page in pages:  # each kind of page queues, watches, stops and is reloaded once
+        page.watch()
+        page.page.get_by_role("button", name="Run", exact=True).first.click()
+        for each in pages:
+            wait_for_points(each, reached + 3)
+        press(page, "Stop and keep")
+        ended(page)
+        stopped = steps_on_disk(page.server, "panel")
+        assert reached + 3 <= stopped < STEPS, "nothing was stopped"
+        reached = stopped
+        times = stage_times(page.server, "panel")
+        for each in pages:
+            each.page.wait_for_function(f"times => ({CHIPS})() === times", arg=times, timeout=10_000)
+        page.server.setting("Comfy.VueNodes.Enabled", page is vue)  # a page reads it when it is loaded
+        page.page.reload(wait_until="domcontentloaded")
+        page.wait_until_ready()
+        for each in pages:
+            wait_for_points(each, reached, timeout_s=60)
+            assert each.script(POINTS) == reached
+            assert each.script(CHIPS) == times, "the times were not redrawn from the file"
+            said = f"stopped: step {reached} of {STEPS}"
+            each.page.wait_for_function(f"said => {PANEL}.status.textContent.startsWith(said)", arg=said)
+    assert vue.page.locator("[data-node-id] .wan-panel").count() == 1, "this page does not draw nodes with Vue"
+    assert canvas.page.locator("[data-node-id] .wan-panel").count() == 0
 
     canvas.watch()
     canvas.press_run(timeout_s=300)
-    wait_for_points(canvas, STEPS)
-    assert canvas.script(POINTS) == steps_on_disk(canvas.server, "panel") == STEPS
     assert canvas.lines()[-1].startswith(f"done: step {STEPS} of {STEPS}")
     assert next(d["state"] for d in canvas.seen("wan_trainer.status") if "state" in d) == "resume"
-    canvas.page.wait_for_function(BOTH_PLAY, timeout=30_000)
-    name = "wan_trainer/panel.safetensors"
-    canvas.page.wait_for_function(
-        """name => window.app.graph._nodes.find(n => n.type === "TrainLoRA").widgets
-          .find(w => w.name === "start_from_lora").options.values.some(v => v.replaceAll("\\\\", "/") === name)""",
-        arg=name,
-        timeout=10_000,
-    )
-    assert canvas.our_problems == []
+    for page in pages:
+        wait_for_points(page, STEPS)
+        assert page.script(POINTS) == steps_on_disk(page.server, "panel") == STEPS
+        page.focus("TrainLoRA")
+        page.page.bring_to_front()
+        page.page.wait_for_function(BOTH_PLAY, timeout=30_000)
+        page.page.wait_for_function(LISTED, arg="wan_trainer/panel.safetensors", timeout=10_000)
+        assert page.our_problems == []
+
+    for page in pages:
+        page.page.locator(TAB).first.click()
+    a_step_more(canvas.server, "panel")
+    for page in pages:
+        wait_for_points(page, STEPS + 1, timeout_s=60)
+        page.page.locator(".wan-run").filter(has_text="panel").first.wait_for(timeout=20_000)
+
+
+def a_step_more(server: Any, run: str) -> None:
+    """The server goes away, the run trains one step without it, and the server comes back."""
+    server.stop()
+    file = Path(server.base) / "output" / "wan_trainer" / run / "metrics.jsonl"
+    lines = map(json.loads, file.read_text(encoding="utf-8").splitlines())
+    step = [line for line in lines if line["event"] == "step"][-1]
+    with file.open("a", encoding="utf-8") as out:
+        out.write(json.dumps({**step, "step": step["step"] + 1}) + "\n")
+    server.start(server.port)

@@ -7,9 +7,7 @@ import os
 import re
 import subprocess
 import sys
-import time
 import urllib.error
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,53 +16,12 @@ import pytest
 from comfy_server import ComfyServer
 from graphs import TRAIN, Graph, folder_of, run_of, training_graph
 from route_server import serve
+from steering import PATIENCE_S, endless, live_run, press, records, until
 
 from tests.support.tiny_run import make_run
 from wan_core.train import SaveStore, TrainConfig
 
 pytestmark = [pytest.mark.comfy, pytest.mark.slow]
-
-PATIENCE_S = 600  # the machine may be busy
-
-
-def press(comfy: ComfyServer, run: str, button: str, data: Any = None) -> Any:
-    """What a button of the page sends."""
-    return comfy.post(f"/wan_trainer/runs/{run}/{button}", data, headers={"X-Wan-Trainer": "1"})
-
-
-def until(comfy: ComfyServer, prompt: str, look: Callable[[], Any]) -> Any:
-    """What `look` finds while the prompt runs."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not (found := look()):
-        entry = comfy.history(prompt)
-        if entry is not None or time.monotonic() > deadline:
-            comfy.interrupt()
-            pytest.fail(f"it ended too early or took too long: {comfy.error(entry) if entry else 'time is over'}")
-        time.sleep(0.2)
-    return found
-
-
-def live_run(comfy: ComfyServer, name: str, step: int) -> dict[str, Any] | None:
-    """The summary of a run once it trains here and has done so many steps."""
-    found = [run for run in comfy.get("/wan_trainer/runs")["runs"] if run["id"] == name]
-    return found[0] if found and found[0]["live"] and found[0]["step"] >= step and found[0]["loss"] else None
-
-
-def records(comfy: ComfyServer, name: str, kind: str) -> list[dict[str, Any]]:
-    found = comfy.get(f"/wan_trainer/runs/{name}/metrics")["records"]
-    return [record for record in found if record["event"] == kind]
-
-
-def endless(name: str, **train: Any) -> Graph:
-    """A run that ends only when it is told to, with a preview before the first step and downstream nodes."""
-    graph = training_graph(name, steps=100_000, save_every_n_steps=100_000, preview_every_n_steps=100_000, **train)
-    graph[TRAIN]["inputs"] |= {"vae": ["vae", 0], "validation": ["preview", 0]}
-    graph["preview"] = {
-        "class_type": "WanPreviewSettings",
-        "inputs": {"clip": ["clip", 0], "prompts": "a red ball", "sampling": "custom", "steps": 1, "cfg": 1.0},
-    }
-    graph["loss"] = {"class_type": "LossGraphNode", "inputs": {"loss": [TRAIN, 2], "filename_prefix": "loss"}}
-    return graph
 
 
 def test_save_preview_stop_and_keep_resume_delete(comfy: ComfyServer) -> None:

@@ -7,11 +7,13 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import av
 import pytest
 from comfy_server import ComfyServer
 from graphs import TRAIN, Graph, folder_of, run_of, steps_trained, training_graph
+from route_server import our_module
 from safetensors import safe_open
 from world import sampling_graph
 
@@ -203,3 +205,17 @@ def test_run_files_hold_no_path_of_this_machine(comfy: ComfyServer) -> None:
         assert not [secret for secret in (str(comfy.base), "somebody") if secret in text], file.name
     kept = json.loads((folder_of(comfy, "clean") / "workflow.json").read_text(encoding="utf-8"))
     assert kept["nodes"][0]["widgets_values"] == ["[path removed]", "[path removed]", "fine"]
+    with safe_open(loras(comfy) / "wan_trainer" / "clean.safetensors", "pt") as file:
+        metadata = file.metadata()
+    assert json.loads(metadata["workflow"]) == kept
+    assert "somebody" not in json.dumps(metadata)
+
+
+def test_disable_metadata_keeps_the_graph_out_of_loras(
+    pack_nodes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = our_module(pack_nodes, "train_lora")
+    assert module._engine_options(0) == ["--embed-workflow"]
+    monkeypatch.setattr(module.args, "disable_metadata", True)
+    assert module._engine_options(0) == []
+    assert module._engine_options(5) == ["--max-steps", "5"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -58,7 +59,26 @@ def test_the_list_tells_where_each_run_stands(routes: RouteServer) -> None:
         "node": None,
         "prompt_id": None,
     }
-    assert list(run["memory"].values()) == [{"now": None, "peak": 1004, "predicted": None}]
+    assert list(run["memory"].values()) == [{"now": None, "peak": 1004, "predicted": None}], (
+        "as earlier versions say it"
+    )
+
+
+def test_memory_is_told_by_device_and_only_a_running_run_holds_any_now(routes: RouteServer) -> None:
+    cards = {f"cuda:{n}": {"now": 10 + n, "peak": 20 + n, "predicted": None} for n in (0, 1)}
+    cards["cuda:0"]["predicted"] = 30
+    sink = JsonlSink(routes.runs / "cat" / "metrics.jsonl")
+    sink(dataclasses.replace(step_done(5, 10), memory=cards))
+    sink.close()
+    assert routes.get("/runs/cat").data["memory"] == {
+        "cuda:0": {"now": None, "peak": 20, "predicted": 30},
+        "cuda:1": {"now": None, "peak": 21, "predicted": None},
+    }
+    with locked(routes.runs / "cat" / ".lock", "busy"):
+        write_status(routes.runs / "cat", RunStatus(state="running", step=4, steps=10))
+        assert routes.get("/runs/cat").data["memory"] == cards
+    records = routes.get("/runs/cat/metrics").data["records"]
+    assert records[-1]["memory"] == cards
 
 
 def test_the_newest_run_stands_first_and_what_is_no_run_is_not_listed(routes: RouteServer) -> None:
@@ -92,6 +112,56 @@ def test_the_detail_has_everything_a_reloaded_page_draws(routes: RouteServer) ->
     for sample in run["samples"]:
         answer = routes.ask("GET", sample["url"])
         assert (answer.status, answer.headers["content-type"], answer.body) == (200, "video/mp4", CLIP)
+
+
+RENDERING = "validate-0123456789ab"
+
+
+def rendered(runs: Path, *clips: tuple[str, int, str]) -> None:
+    """Add clips of ValidateVideo to the run cat: (id, step, file name)."""
+    folder = runs / "cat" / "samples" / RENDERING
+    folder.mkdir(exist_ok=True)
+    index = folder.parent / "index.json"
+    entries = json.loads(index.read_text())
+    for clip, step, name in clips:
+        (folder / name).write_bytes(CLIP)
+        entries.append({"id": clip, "step": step, "file": f"samples/{RENDERING}/{name}"})
+    atomic_write_json(index, entries)
+
+
+def test_clips_of_validate_video_are_samples_of_their_step_with_a_label(routes: RouteServer) -> None:
+    rendered(
+        routes.runs,
+        ("step-000002_s0.5_p0", 2, "step-000002_s0.5_p0.mp4"),
+        ("step-000002_s1.0_p1", 2, "step-000002_s1.0_p1.mp4"),
+        ("baseline_p0", 0, "baseline_p0.mp4"),
+    )
+    samples = routes.get("/runs/cat").data["samples"]
+    assert [(s["id"], s["label"]) for s in samples[2:]] == [
+        (f"{RENDERING}_baseline_p0", "validation: base model, prompt 1"),
+        (f"{RENDERING}_step-000002_s0.5_p0", "validation: step 2, strength 0.5, prompt 1"),
+        (f"{RENDERING}_step-000002_s1.0_p1", "validation: step 2, strength 1, prompt 2"),
+    ]
+    assert [(s["rendering"], s["step"], s["prompt"], s["strength"]) for s in samples] == [
+        ("", 0, 0, None),
+        ("", 2, 0, None),
+        (RENDERING, 0, 0, None),
+        (RENDERING, 2, 0, 0.5),
+        (RENDERING, 2, 1, 1.0),
+    ]
+    assert {routes.ask("GET", s["url"]).body for s in samples} == {CLIP}
+
+
+def test_a_clip_whose_name_step_and_file_do_not_belong_together_is_no_sample(routes: RouteServer) -> None:
+    rendered(
+        routes.runs,
+        ("step-000002_s1.0_p0", 4, "step-000002_s1.0_p0.mp4"),
+        ("step-000002_s1.0_p1", 2, "step-000004_s1.0_p1.mp4"),
+        ("baseline_p2", 2, "baseline_p2.mp4"),
+        ("step-000002_p3", 2, "step-000002_p3.mp4"),
+        ("anything", 2, "anything.mp4"),
+    )
+    assert [s["rendering"] for s in routes.get("/runs/cat").data["samples"]] == ["", ""]
 
 
 def test_a_variant_nobody_named_is_told_by_the_node_or_by_the_saved_lora(

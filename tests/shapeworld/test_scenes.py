@@ -89,6 +89,18 @@ def test_a_clip_comes_back_from_h264_nearly_as_drawn(tmp_path: Path) -> None:
     assert content.index(b"moov") < content.index(b"mdat"), "the index comes first"
 
 
+def test_a_clip_is_the_same_file_wherever_its_frames_lie_in_memory(tmp_path: Path) -> None:
+    corners = np.random.default_rng(0).integers(0, 256, (9, 8, 8, 3), np.uint8)
+    frames = np.kron(corners, np.ones((1, 8, 8, 1), np.uint8))
+    files = set()
+    for round_ in range(8):
+        room = np.empty(frames.size + 64, np.uint8)[round_ : round_ + frames.size].reshape(frames.shape)
+        room[:] = frames
+        write_clip(tmp_path / "clip.mp4", room)
+        files.add((tmp_path / "clip.mp4").read_bytes())
+    assert len(files) == 1
+
+
 @pytest.mark.parametrize(
     "frames",
     [np.zeros((9, 64, 64), np.uint8), np.zeros((9, 64, 64, 3), np.float32), np.zeros((0, 64, 64, 3), np.uint8)],

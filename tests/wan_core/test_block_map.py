@@ -11,9 +11,9 @@ from safetensors.torch import save_file
 
 from tests.support.tiny_run import TINY, TINY_VACE, random_weights
 from wan_core.files import Roots
+from wan_core.footprint import placements_of, planned_weights
 from wan_core.load import ModelPlan, materialize
 from wan_core.placement import PlacementConfig
-from wan_core.plan import placements_of, planned_weights
 
 TWO_GPUS = {"devices": "cuda:0,cuda:1"}
 

@@ -14,6 +14,8 @@ from safetensors import safe_open
 from tests.support.tiny_run import TinyRun, make_run
 from wan_core.control import SignalControl
 from wan_core.errors import ConfigError
+from wan_core.export import workflow_metadata
+from wan_core.files import atomic_write_json
 from wan_core.job import run_job
 from wan_core.load import ModelPlan
 from wan_core.lora import LoraConfig
@@ -135,8 +137,8 @@ def test_jobs_from_before_there_was_a_setting_stay_themselves() -> None:
 # ---- which directory ----------------------------------------------------------------------------
 
 
-def train(run: TinyRun, max_steps: int = 0) -> None:
-    run_job(run.directory, run.roots, emit=lambda _e: None, control=SignalControl(), max_steps=max_steps)
+def train(run: TinyRun, max_steps: int = 0, **options: bool) -> None:
+    run_job(run.directory, run.roots, emit=lambda _e: None, control=SignalControl(), max_steps=max_steps, **options)
 
 
 def test_a_finished_run_of_the_same_job_is_done(run: TinyRun) -> None:
@@ -274,6 +276,29 @@ def test_no_file_of_a_run_holds_a_path_of_this_machine(tmp_path: Path) -> None:
     with safe_open(run.directory / "saves" / "step-000002" / "lora.safetensors", "pt") as lora:
         metadata = lora.metadata()
     assert not [value for value in metadata.values() if re.search(r"(^|[\s\"'])(/|[A-Za-z]:\\|~/)", value)]
+
+
+def header_of(run: TinyRun, step: int) -> dict[str, str]:
+    with safe_open(run.directory / "saves" / f"step-{step:06d}" / "lora.safetensors", "pt") as lora:
+        return lora.metadata()
+
+
+def test_a_lora_carries_the_graph_of_its_run_when_asked_to(run: TinyRun) -> None:
+    atomic_write_json(run.directory / "workflow.json", {"nodes": [{"widgets_values": ["Gauß 犬"]}]})
+    train(run, 1)
+    assert not {"workflow", "prompt"} & header_of(run, 1).keys()
+    train(run, 1, embed_workflow=True)
+    assert json.loads(header_of(run, 2)["workflow"]) == {"nodes": [{"widgets_values": ["Gauß 犬"]}]}
+
+
+def test_a_graph_of_the_api_is_carried_as_such_and_what_is_no_graph_not_at_all(tmp_path: Path) -> None:
+    assert workflow_metadata(tmp_path) == {}
+    graph = {"1": {"class_type": "TrainLoRA", "inputs": {}}}
+    atomic_write_json(tmp_path / "workflow.json", graph)
+    assert {key: json.loads(text) for key, text in workflow_metadata(tmp_path).items()} == {"prompt": graph}
+    for text in ("", "[]", "{}", "{", json.dumps({"nodes": ["x" * (2 << 20)]})):
+        (tmp_path / "workflow.json").write_text(text, encoding="utf-8")
+        assert workflow_metadata(tmp_path) == {}, text[:20]
 
 
 def test_a_start_lora_is_part_of_the_identity_by_content(tmp_path: Path, run: TinyRun) -> None:

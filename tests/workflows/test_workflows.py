@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 from typing import Any
 
 import make_workflows
 import pytest
-from comfy_server import ComfyServer
+import widget_orders
+from comfy_server import PACK_NAME, ComfyServer
+from PIL import Image
+from route_server import our_module
+from shipped_graphs.core_nodes import CONTROL
 
 ROOT = Path(__file__).resolve().parents[2]
 CANVAS = sorted((ROOT / "workflows").glob("*.json"))
@@ -32,6 +37,16 @@ def is_widget(spec: Any) -> bool:
     return isinstance(spec[0], list) or spec[0] in WIDGETS
 
 
+def widgets_of(info: dict[str, Any]) -> list[str]:
+    """Names of the widgets the page makes, in order; behind a seed that changes by itself stands one that says how."""
+    names = []
+    for name, spec in inputs_of(info).items():
+        if is_widget(spec):
+            changes = len(spec) > 1 and spec[1].get(CONTROL)
+            names += [name, CONTROL] if changes else [name]
+    return names
+
+
 def to_api(workflow: dict[str, Any], info: dict[str, Any]) -> dict[str, Any]:
     """Canvas form to API form as the page does it, from what a real server says about each node."""
     links = {link[0]: [str(link[1]), link[2]] for link in workflow["links"]}
@@ -39,21 +54,35 @@ def to_api(workflow: dict[str, Any], info: dict[str, Any]) -> dict[str, Any]:
     for node in workflow["nodes"]:
         if node["type"] == "MarkdownNote":
             continue
-        known = inputs_of(info[node["type"]])
-        inputs = dict(zip([n for n, spec in known.items() if is_widget(spec)], node["widgets_values"], strict=True))
+        inputs = dict(zip(widgets_of(info[node["type"]]), node["widgets_values"], strict=True))
+        inputs.pop(CONTROL, None)
         inputs |= {s["name"]: links[s["link"]] for s in node["inputs"] if s["link"] is not None}
         out[str(node["id"])] = {"class_type": node["type"], "inputs": inputs}
     return out
 
 
 def test_the_files_are_what_the_script_writes() -> None:
-    wanted = {path: path.read_text(encoding="utf-8") for path in [*CANVAS, *API]}
+    wanted = {path: path.read_text(encoding="utf-8") for path in [*CANVAS, *API, widget_orders.FILE]}
     assert make_workflows.files() == wanted
+
+
+def test_an_order_of_widgets_is_never_forgotten(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The present order of a node stands first; a change puts the new one before it."""
+    pinned = json.loads((ROOT / "tests" / "nodes" / "schemas.json").read_text(encoding="utf-8"))
+    before = widget_orders.read_orders()
+    assert before["LoadWanModel"][-1] == "diffusion_model,variant,base_precision,precision_policy,device"
+    pinned["LoadWanModel"]["inputs"].insert(1, {"name": "turbo", "type": "BOOLEAN"})
+    copied = tmp_path / "orders.mjs"
+    copied.write_text(widget_orders.FILE.read_text(encoding="utf-8"), encoding="utf-8")
+    monkeypatch.setattr(widget_orders, "FILE", copied)
+    copied.write_text(widget_orders.source(pinned), encoding="utf-8")
+    new = "diffusion_model,turbo,low_noise_model,variant,base_precision,precision_policy,device,attention"
+    assert widget_orders.read_orders() == {**before, "LoadWanModel": [new, *before["LoadWanModel"]]}
 
 
 def test_every_graph_has_both_forms() -> None:
     assert names(CANVAS) == names(API)
-    assert len(CANVAS) >= 4
+    assert [name[:2] for name in names(CANVAS)] == [f"{number:02}" for number in range(1, 9)]
 
 
 @pytest.mark.comfy
@@ -66,19 +95,13 @@ def test_both_forms_say_the_same(path: Path, comfy: ComfyServer) -> None:
     assert to_api(read(path), comfy.object_info()) == api
 
 
-@pytest.mark.comfy
-@pytest.mark.parametrize("path", API, ids=lambda path: path.stem)
-def test_every_input_is_known_and_every_link_fits(path: Path, comfy: ComfyServer) -> None:
-    info, graph = comfy.object_info(), read(path)
-    for body in graph.values():
-        known = inputs_of(info[body["class_type"]])
-        assert set(body["inputs"]) <= set(known)
-        required = set(info[body["class_type"]]["input"].get("required", {}))
-        assert required <= set(body["inputs"])
-        for name, value in body["inputs"].items():
-            if isinstance(value, list):
-                source = info[graph[value[0]]["class_type"]]
-                assert source["output"][value[1]] == known[name][0]
+@pytest.mark.parametrize("path", CANVAS, ids=lambda path: path.stem)
+def test_values_by_name_are_those_by_position(path: Path) -> None:
+    pinned = json.loads((ROOT / "tests" / "nodes" / "schemas.json").read_text(encoding="utf-8"))
+    for node in read(path)["nodes"]:
+        if node["type"] in pinned:
+            names = [entry["name"] for entry in pinned[node["type"]]["inputs"] if entry["type"] in WIDGETS]
+            assert list(node["widgets_values_named"].items()) == list(zip(names, node["widgets_values"], strict=True))
 
 
 @pytest.mark.parametrize("path", CANVAS, ids=lambda path: path.stem)
@@ -94,6 +117,27 @@ def test_missing_packs_and_models_can_be_offered(path: Path) -> None:
 
 
 @pytest.mark.comfy
-def test_the_template_browser_lists_them(comfy: ComfyServer) -> None:
+def test_no_file_names_a_place_of_one_machine(pack_nodes: dict[str, Any]) -> None:
+    scrubbed = our_module(pack_nodes, "workflow_file").scrubbed
+    assert scrubbed("see /data/me/clips") == "see [path removed]"
+    for path in [*CANVAS, *API]:
+        assert scrubbed(read(path)) == read(path), path.name
+
+
+@pytest.mark.parametrize("path", CANVAS, ids=lambda path: path.stem)
+def test_a_note_says_what_for_which_files_how_much_memory_and_how_long(path: Path) -> None:
+    (note,) = [node for node in read(path)["nodes"] if node["type"] == "MarkdownNote"]
+    (text,) = note["widgets_values"]
+    assert text.startswith("## ")
+    for heading in ("**Files**", "**Memory**", "**How long**"):
+        assert heading in text
+    assert len(text) < 2000
+
+
+@pytest.mark.comfy
+def test_the_template_browser_lists_them_and_shows_a_picture_of_each(comfy: ComfyServer) -> None:
     offered = comfy.get("/workflow_templates")
-    assert [path.stem for path in CANVAS] == sorted(offered["ComfyUI-WanTrainer"])
+    assert [path.stem for path in CANVAS] == sorted(offered[PACK_NAME])
+    for path in CANVAS:
+        with Image.open(io.BytesIO(comfy.get(f"/api/workflow_templates/{PACK_NAME}/{path.stem}.jpg"))) as picture:
+            assert (picture.format, picture.size) == ("JPEG", (800, 450))

@@ -22,12 +22,13 @@ from ..errors import ConfigError, OutOfMemory, Stopped
 from ..events import Emit, Finished, Note, Stage
 from ..files import Roots, atomic_write_bytes, atomic_write_json, locked, read_json
 from ..flow import draw_noise, seeded_generator
+from ..footprint import predict_memory
 from ..job import check_files, first_frame_share, with_expert
 from ..load import inspect_model, materialize
 from ..lora import LoraConfig, LoraWeights
 from ..model import Numerics, WanTransformer
 from ..placement.memory import StepShape
-from ..plan import predict_memory, total_bytes
+from ..plan import total_bytes
 from ..precision import dtype_name
 from ..run import RunConfig, read_run
 from ..train import NoisedBatch, SaveStore, noise_batch

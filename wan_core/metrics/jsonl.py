@@ -15,6 +15,7 @@ from ..events import (
     Evaluated,
     Event,
     SampleReady,
+    StageEnded,
     StepDone,
     StepSkipped,
     to_line,
@@ -22,7 +23,7 @@ from ..events import (
 
 __all__ = ["JsonlSink", "read_metrics"]
 
-_KEPT = (StepDone, StepSkipped, Evaluated, CheckpointSaved, SampleReady)
+_KEPT = (StepDone, StepSkipped, Evaluated, CheckpointSaved, SampleReady, StageEnded)
 
 
 class JsonlSink:

@@ -1,7 +1,9 @@
 """The training loop and everything it owns: optimizer, schedule, saved steps, resume, previews."""
 
 from .config import LR_SCHEDULERS, OPTIMIZERS, SAVE_DTYPES, TrainConfig
+from .flops import FlopCount, StepFlops
 from .group import Group, join_group
+from .memory import DeviceMeters, largest_step
 from .noised import NoisedBatch, TargetFunction, noise_batch, true_velocity
 from .preview import Previewer
 from .preview_inputs import PreviewInputs, preview_shape, read_preview_inputs
@@ -12,16 +14,20 @@ __all__ = [
     "LR_SCHEDULERS",
     "OPTIMIZERS",
     "SAVE_DTYPES",
+    "DeviceMeters",
+    "FlopCount",
     "Group",
     "NoisedBatch",
     "PreviewInputs",
     "Previewer",
     "SaveStore",
     "SavedStep",
+    "StepFlops",
     "TargetFunction",
     "TrainConfig",
     "Trainer",
     "join_group",
+    "largest_step",
     "noise_batch",
     "preview_shape",
     "read_preview_inputs",

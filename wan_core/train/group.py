@@ -43,6 +43,14 @@ class Group:
     def average_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
         self.average([p.grad for p in parameters if p.grad is not None])
 
+    def gather(self, value: Any) -> list[Any]:
+        """The `value` of every rank in order of their numbers, on every rank."""
+        if self.world == 1:
+            return [value]
+        found: list[Any] = [None] * self.world
+        torch.distributed.all_gather_object(found, value)
+        return found
+
     def share(self, value: Any) -> Any:
         """The leader's `value`, on every rank; also the border at which the ranks meet."""
         if self.world == 1:

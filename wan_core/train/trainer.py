@@ -7,9 +7,8 @@ its optimizer and one number: the step.
 from __future__ import annotations
 
 import math
-import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -23,7 +22,9 @@ from ..flow import draw_noise, draw_sigma, seeded_generator, velocity_loss
 from ..lora import LoraWeights, adapter_parameters
 from ..model import WanTransformer
 from .config import TrainConfig
+from .flops import FlopCount
 from .group import Group
+from .memory import DeviceMeters, MemoryReading, added_up
 from .noised import NoisedBatch, TargetFunction, noise_batch, true_velocity
 from .optimizer import learning_rate_at, load_optimizer_state, make_optimizer, optimizer_state
 
@@ -49,9 +50,13 @@ class Trainer:
         emit: Emit,
         control: Control,
         group: Group | None = None,
+        predicted_memory: Mapping[str, int] | None = None,
         target: TargetFunction = true_velocity,
     ) -> None:
-        """`first_frame_share`: of the clips whose first latent frame is given clean (TI2V); 0 for other models."""
+        """`first_frame_share`: of the clips whose first latent frame is given clean (TI2V); 0 for other models.
+
+        `predicted_memory`: bytes at the peak of a step by device name, as far as they are known.
+        """
         self.model, self.batches, self.config = model, batches, config
         self.step = 0
         self.bad_in_a_row = 0
@@ -61,6 +66,8 @@ class Trainer:
         self._emit, self._control, self._group = emit, control, group or Group()
         self._optimizer = make_optimizer(self.parameters, config)
         self._device = next(model.parameters()).device
+        self._meters = DeviceMeters((p.device for p in model.parameters()), predicted_memory)
+        self._flops, self._step_flops = FlopCount(model), 0.0
         self._reader = BatchReader(batches, ahead=config.prefetch_batches, pin=self._device.type == "cuda")
         model.checkpoint_blocks = config.gradient_checkpointing
 
@@ -105,13 +112,18 @@ class Trainer:
             self._apply(self.step + 1, loss, timestep, started)
             between_steps(self.step)
 
+    @property
+    def evaluates(self) -> bool:
+        """Whether there is anything to evaluate on."""
+        return bool(self.config.eval_timesteps and self.batches.evaluation_items(self.config.eval_items))
+
     def evaluate(self) -> Evaluated | None:
         """Loss on fixed clips, noise and timesteps; the same numbers for every run on these clips. Held-out clips bring
         their own noise and timesteps; training clips stand in where none are held out.
         """
-        items = self.batches.evaluation_items(self.config.eval_items)
-        if not items or not self.config.eval_timesteps:
+        if not self.evaluates:
             return None
+        items = self.batches.evaluation_items(self.config.eval_items)
         self.model.train(False)
         known = self.batches.evaluation_noise(items[0]) or self.config.eval_timesteps
         low, high = self._sigma_range
@@ -144,12 +156,13 @@ class Trainer:
         """Sum the gradients of one step's micro-batches; mean loss (scalar tensor) and mean timestep."""
         count = self.config.gradient_accumulation_steps
         loss_sum = torch.zeros((), device=self._device)
-        timestep_sum = 0.0
+        timestep_sum = self._step_flops = 0.0
         for index in range(count):
             if self._group.world == 1:
                 self._raise_if_stopped()
             batch, timestep = self._draw((step - 1) * count + index)
             timestep_sum += timestep
+            self._step_flops += self._flops_of(batch)
             loss = self._loss(batch)
             (loss / count).backward()
             loss_sum += loss.detach() / count
@@ -212,6 +225,9 @@ class Trainer:
             settings["lr"] = lr
         self._optimizer.step()
         self._forget_gradients()
+        seconds = time.monotonic() - started
+        ranks = self._group.gather((self._meters.read(), self._step_flops))
+        memory = added_up(reading for reading, _ in ranks)
         self._emit(
             StepDone(
                 step=step,
@@ -219,12 +235,25 @@ class Trainer:
                 loss=mean_loss,
                 lr=lr,
                 grad_norm=norm,
-                seconds=time.monotonic() - started,
+                seconds=seconds,
                 expert=self.config.expert,
                 timestep_mean=timestep,
-                memory_bytes=_memory_bytes(self._device),
+                memory_bytes=self._memory_bytes(memory),
+                memory=memory,
+                tflops=sum(flops for _, flops in ranks) / seconds / 1e12 if seconds > 0 else None,
             )
         )
+
+    def _flops_of(self, batch: NoisedBatch) -> float:
+        image = batch.conditioning.image_tokens if batch.conditioning is not None else None
+        time_rows = 1 if batch.given is None else batch.latent.shape[2]
+        image_rows = 0 if image is None else image.shape[1]
+        return self._flops.of(batch.latent.shape, time_rows=time_rows, image_rows=image_rows).useful
+
+    def _memory_bytes(self, memory: MemoryReading) -> int:
+        """What earlier versions wrote: the peak of the first CUDA device, else what is resident now; 0 if unknown."""
+        first = memory[str(self._device)]
+        return first["peak" if self._device.type == "cuda" else "now"] or 0
 
     def _skip(self, step: int, what: str) -> None:
         self._forget_gradients()
@@ -243,14 +272,3 @@ class Trainer:
     def _raise_if_stopped(self) -> None:
         if reason := self._control.stop_reason():
             raise Stopped(reason)
-
-
-def _memory_bytes(device: torch.device) -> int:
-    """Peak of a CUDA device since the start; resident memory of the process otherwise (0 where unknown)."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
-    try:
-        with open("/proc/self/statm", encoding="ascii") as file:
-            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, AttributeError):
-        return 0

@@ -1,7 +1,8 @@
 // @ts-check
 /**
  * The one file ComfyUI's page loads: a status line in the nodes that work for long, the panel in Train Wan LoRA, the cards
- * of other nodes, the tab "Training runs", and loader lists that know a LoRA as soon as it is saved. What is drawn comes from lib/.
+ * of other nodes, the tab "Training runs", values saved by name, and loader lists that know a LoRA as soon as it is saved.
+ * What is drawn comes from lib/.
  */
 
 // @ts-expect-error served by ComfyUI
@@ -11,17 +12,22 @@ import { app } from "../../../scripts/app.js";
 import { CardNodes } from "./lib/cards/card_nodes.mjs";
 import { element } from "./lib/page/dom.mjs";
 import { findNode } from "./lib/page/graph.mjs";
+import { isFrom, keepNodeWords, nameTextBoxes } from "./lib/page/node_words.mjs";
 import { Frames } from "./lib/page/pacing.mjs";
 import { Routes } from "./lib/page/routes.mjs";
+import { CHART_THEME, chartTheme, chooseFolder, settings } from "./lib/page/settings.mjs";
 import { addWidget } from "./lib/page/widget.mjs";
 import { loadWords, t } from "./lib/page/words.mjs";
 import { TrainerNodes } from "./lib/panel/trainer_nodes.mjs";
 import { outputText, SaveWatch } from "./lib/run/status.mjs";
 import { RunsTab } from "./lib/tab/runs_tab.mjs";
+import { keepByName } from "./lib/values/keep.mjs";
 
 const STATUS_EVENT = "wan_trainer.status";
 const TRAINER = "TrainLoRA";
 const LINE_NODES = ["CacheLatents", "ValidateVideo"];
+/** Milliseconds between two looks at runs that go on, for when no message comes. */
+const PULSE = 5000;
 const VIDEO_NODES = [TRAINER, "ValidateVideo"];
 // Two lines of text, and the 10 pixels the canvas leaves above and below.
 const LINE_HEIGHT = 60;
@@ -45,19 +51,24 @@ const cards = new CardNodes({ app, api, frames, root, storage: sessionStorage })
 /** Texts that wait for the next frame: the line each belongs to, and its newest text. @type {Map<HTMLElement, string>} */
 const waiting = new Map();
 
-const tab = new RunsTab(routes, frames, {
-  load: async (graph, name) => {
-    if (Array.isArray(graph.nodes)) await app.loadGraphData(graph, true, true, name);
-    else await app.loadApiJson(graph, name);
-  },
-  queue: () => app.queuePrompt(0, 1),
-  copy: (text) => navigator.clipboard.writeText(text),
-  seen: (runs) => trainers.onRuns(runs),
-});
+/** Made when the words of the page's language are there: what it says is written once. @type {RunsTab} */
+let tab;
+
+function newTab() {
+  return new RunsTab(routes, frames, {
+    load: async (graph, name) => {
+      if (Array.isArray(graph.nodes)) await app.loadGraphData(graph, true, true, name);
+      else await app.loadApiJson(graph, name);
+    },
+    queue: () => app.queuePrompt(0, 1),
+    copy: (text) => navigator.clipboard.writeText(text),
+    seen: (runs) => trainers.onRuns(runs),
+  });
+}
 
 /** @param {GraphNode} node */
 function addStatusLine(node) {
-  const line = element("div", { class: "wan-trainer-status" }, "idle");
+  const line = element("div", { class: "wan-trainer-status" }, t("idle"));
   line.style.cssText = LINE_STYLE;
   addWidget(node, line, { least: () => LINE_HEIGHT, most: () => LINE_HEIGHT });
   node.wanTrainerStatus = line;
@@ -106,15 +117,15 @@ function drawLines() {
 
 /** @param {Status} status */
 function onStatus(status) {
-  const panel = trainers.panelOf(status.node);
-  if (panel) panel.onStatus(status);
-  else show(status.node, status.text);
+  trainers.onStatus(status);
+  if (!status.run && trainers.isHere(status)) show(status.node, status.text);
   if (saves.isNew(status)) app.refreshComboInNodes?.();
   if (status.run) tab.onStatus();
 }
 
 /** Sent when a node has ended, also when ComfyUI kept its output and ran nothing. @param {any} detail */
 function onExecuted(detail) {
+  if (!trainers.isHere(detail)) return;
   const id = detail.display_node ?? detail.node;
   const run = detail.output?.wan_run?.[0]?.run;
   if (typeof run === "string") trainers.panelOf(id)?.bind(run);
@@ -123,9 +134,33 @@ function onExecuted(detail) {
   cards.onExecuted(detail);
 }
 
+/** @param {string} id @returns {unknown} */
+function setting(id) {
+  return app.extensionManager?.setting?.get(id);
+}
+
+/** The style sheet knows the themes, and `watchTheme` sees the change. @param {unknown} value of the setting */
+function showChartTheme(value) {
+  const theme = chartTheme(value);
+  if (theme) document.documentElement.dataset.wanChart = theme;
+  else delete document.documentElement.dataset.wanChart;
+}
+
+/** Sent when a node broke. @param {any} detail */
+function onError(detail) {
+  trainers.rest();
+  if (!trainers.isHere(detail)) return;
+  const reason = String(detail.exception_message).trim();
+  show(detail.node_id, t("failed: {reason}", { reason }));
+  trainers.panelOf(detail.node_id)?.refresh();
+}
+
 /** Colours are read from the page when something is drawn. @param {() => void} changed */
 function watchTheme(changed) {
-  const watch = { attributes: true, attributeFilter: ["class", "style", "data-theme"] };
+  const watch = {
+    attributes: true,
+    attributeFilter: ["class", "style", "data-theme", "data-wan-chart"],
+  };
   for (const place of [document.documentElement, document.body]) {
     new MutationObserver(changed).observe(place, watch);
   }
@@ -133,8 +168,19 @@ function watchTheme(changed) {
 
 app.registerExtension({
   name: "WanTrainer",
+  settings: settings(showChartTheme),
+
+  /** Before nodes are registered, so that they get their names in the page's language. */
+  async init() {
+    const place = /** @type {any} */ (document.getElementById("vue-app"));
+    await keepNodeWords(place?.__vue_app__, (path) => api.fetchApi(path));
+  },
 
   async setup() {
+    showChartTheme(setting(CHART_THEME));
+    const locale = String(setting("Comfy.Locale") ?? "en");
+    await loadWords((path) => api.fetchApi(path), locale);
+    tab = newTab();
     for (const sheet of ["./wan_trainer.css", "./wan_cards.css"]) {
       const href = new URL(sheet, import.meta.url).href;
       document.head.append(element("link", { rel: "stylesheet", href }));
@@ -150,22 +196,21 @@ app.registerExtension({
     api.addEventListener("executed", (/** @type {{ detail: any }} */ event) =>
       onExecuted(event.detail),
     );
-    api.addEventListener("executing", (/** @type {{ detail: any }} */ { detail }) => {
-      trainers.onExecuting(detail?.node ?? detail);
+    api.addEventListener("execution_start", (/** @type {{ detail: any }} */ { detail }) => {
+      trainers.prompts.started(detail?.prompt_id);
     });
     api.addEventListener("b_preview_with_metadata", dropPicture, { capture: true });
-    api.addEventListener("execution_error", (/** @type {{ detail: any }} */ { detail }) => {
-      show(detail.node_id, `failed: ${String(detail.exception_message).trim()}`);
-      trainers.panelOf(detail.node_id)?.refresh();
-    });
+    api.addEventListener("execution_error", (/** @type {{ detail: any }} */ event) =>
+      onError(event.detail),
+    );
+    setInterval(() => trainers.pulse(), PULSE);
     for (const event of ["execution_interrupted", "reconnected"]) {
       api.addEventListener(event, () => {
+        if (event !== "reconnected") trainers.rest();
         trainers.refresh();
         tab.refresh();
       });
     }
-    const locale = String(app.extensionManager?.setting?.get("Comfy.Locale") ?? "en");
-    await loadWords((path) => api.fetchApi(path), locale);
     watchTheme(() => {
       trainers.redraw();
       cards.redraw();
@@ -182,9 +227,16 @@ app.registerExtension({
     });
   },
 
+  /** @param {{ prototype: any }} nodeType @param {{ name: string }} nodeData */
+  beforeRegisterNodeDef(nodeType, nodeData) {
+    keepByName(nodeType, nodeData.name);
+  },
+
   /** @param {GraphNode} node */
   nodeCreated(node) {
     const kind = node.comfyClass ?? "";
+    chooseFolder(node, setting);
+    if (isFrom(node, import.meta.url)) nameTextBoxes(node);
     if (VIDEO_NODES.includes(kind)) node.previewMediaType = "video";
     if (LINE_NODES.includes(kind)) addStatusLine(node);
     if (kind === TRAINER) trainers.add(node);

@@ -12,6 +12,8 @@ import math
 import string
 from typing import Any, ClassVar
 
+from .flood import add_routes
+
 CHARACTERS = string.ascii_letters + string.digits + string.punctuation
 # The order is part of the shipped demo models: a word's place is its row in the embedding table. Only append.
 WORDS = (  # noqa: SIM905
@@ -174,3 +176,5 @@ NODE_DISPLAY_NAME_MAPPINGS = {
     "TinyWanCLIPVisionLoader": "Tiny Wan CLIP Vision (tests)",
     "TinyWan22VAELoader": "Tiny Wan 2.2 VAE (tests)",
 }
+
+add_routes()

@@ -332,7 +332,7 @@ def test_a_stop_while_denoising_ends_after_one_more_step_of_it(tmp_path: Path) -
             control.reason = "stopped by the user"
 
     train(run, control, emit=emit)
-    assert max(e.done for e in events if getattr(e, "stage", "") == "sample") == 3
+    assert max(e.done for e in events if e.name == "stage" and getattr(e, "stage", "") == "sample") == 3
     assert read_status(run.directory).state == "stopped"
 
 

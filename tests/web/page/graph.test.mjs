@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { findNode, nodes } from "../../../web/js/lib/page/graph.mjs";
+import { findNode, nodes, placed } from "../../../web/js/lib/page/graph.mjs";
 
 const graph = (nodes) => ({ getNodeById: (id) => nodes[id] ?? null });
 
@@ -26,4 +26,14 @@ test("nodes inside subgraphs are nodes too", () => {
   const middle = { id: 2, subgraph: { _nodes: [inner] } };
   assert.deepEqual([...nodes({ _nodes: [middle, { id: 3 }] })], [middle, inner, { id: 3 }]);
   assert.deepEqual([...nodes(undefined)], []);
+});
+
+test("nodes are named as messages name them", () => {
+  const inner = { id: 1, subgraph: { nodes: [{ id: 5 }] } };
+  const root = { _nodes: [{ id: 2, subgraph: { _nodes: [inner] } }, { id: 3 }] };
+  assert.deepEqual(
+    [...placed(root)].map(({ id }) => id),
+    ["2", "2:1", "2:1:5", "3"],
+  );
+  assert.deepEqual([...placed(undefined)], []);
 });

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { afterEach, test } from "node:test";
 
-import { learn, loadWords, t } from "../../../web/js/lib/page/words.mjs";
+import { learn, loadWords, t, wanted } from "../../../web/js/lib/page/words.mjs";
 
 afterEach(() => learn({}));
 
@@ -33,4 +33,23 @@ test("the words of the page's language are asked for once", async () => {
 test("a page without an answer stays English", async () => {
   await loadWords(serve({ ko: {} }), "ja");
   assert.equal(t("Stop"), "Stop");
+});
+
+test("a country's words are looked for first, then its language's where the script is the same", () => {
+  assert.deepEqual(wanted("es-MX"), ["es-MX", "es"]);
+  assert.deepEqual(wanted("zh-CN"), ["zh-CN", "zh"]);
+  assert.deepEqual(wanted("zh-Hans-HK"), ["zh-Hans-HK", "zh"]);
+  assert.deepEqual(wanted("zh-TW"), ["zh-TW"]);
+  assert.deepEqual(wanted("zh-Hant"), ["zh-Hant"]);
+  assert.deepEqual(wanted("no language!"), ["no language!"]);
+});
+
+test("traditional Chinese stays English until somebody translates it, other countries read their language", async () => {
+  const served = serve({ zh: { wanTrainer: { Stop: "停止" } }, "zh-TW": { other: {} } });
+  await loadWords(served, "zh-TW");
+  assert.equal(t("Stop"), "Stop");
+  await loadWords(served, "zh-SG");
+  assert.equal(t("Stop"), "停止");
+  await loadWords(serve({ "zh-TW": { wanTrainer: { Stop: "停止鍵" } } }), "zh-TW");
+  assert.equal(t("Stop"), "停止鍵");
 });

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { belongs, runOfNode } from "../../../web/js/lib/run/binding.mjs";
+import { belongs, Prompts, runOfNode, takers } from "../../../web/js/lib/run/binding.mjs";
 
 test("a name leads to its folder and to the numbered ones, and to no other", () => {
   assert.equal(belongs("my_lora", "my_lora"), true);
@@ -26,4 +26,91 @@ test("the live run is shown, else the one changed last, else none", () => {
   assert.equal(runOfNode(runs, "a").id, "a_002");
   assert.equal(runOfNode(runs.slice(0, 1), "a").id, "a");
   assert.equal(runOfNode(runs, "c"), null);
+});
+
+const node = (id, name, run = null) => ({ id, name, run });
+const message = (run, id = "7") => ({ node: id, run, text: "" });
+
+test("a message is for the node that trains the run, when its name leads there", () => {
+  assert.deepEqual(takers(message("cat"), [node("7", "cat"), node("8", "dog")], true), ["7"]);
+  assert.deepEqual(takers(message("cat_002"), [node("7", "cat", "cat")], true), ["7"]);
+});
+
+test("another graph's run is not drawn in a node that has the same id", () => {
+  assert.deepEqual(takers(message("cat"), [node("7", "dog", "dog")], false), []);
+  assert.deepEqual(takers(message("cat"), [node("7", "dog")], true), []);
+  assert.deepEqual(takers(message("cats"), [node("7", "cat")], false), []);
+});
+
+test("a run started head-less is drawn wherever its name leads, whatever the node's id", () => {
+  assert.deepEqual(takers(message("cat", "train"), [node("7", "cat"), node("8", "dog")], false), [
+    "7",
+  ]);
+  const both = [node("7", "cat"), node("8", "cat_002")];
+  assert.deepEqual(takers(message("cat_002", "train"), both, false), ["8"], "the exact name wins");
+});
+
+test("two nodes of one name are told apart by their id", () => {
+  const both = [node("7", "pair", "pair"), node("8", "pair")];
+  assert.deepEqual(takers(message("pair_002", "8"), both, true), ["8"]);
+  assert.deepEqual(takers(message("pair", "7"), both, true), ["7"]);
+});
+
+test("a node renamed while its run trains goes on showing it", () => {
+  assert.deepEqual(takers(message("cat"), [node("7", "dog", "cat")], true), ["7"]);
+});
+
+test("every node that shows a run is told of it", () => {
+  const copies = [node("7", "cat", "cat"), node("12", "cat", "cat")];
+  assert.deepEqual(takers(message("cat"), copies, true), ["7", "12"]);
+});
+
+test("a name that comes over a wire is nobody's guess: the graph and the id decide", () => {
+  assert.deepEqual(takers(message("cat"), [node("7", null)], true), ["7"]);
+  assert.deepEqual(takers(message("cat"), [node("7", null)], false), []);
+  assert.deepEqual(takers(message("cat"), [node("8", null)], true), []);
+});
+
+test("a message without a run is for no trainer", () => {
+  assert.deepEqual(takers({ node: "7", text: "" }, [node("7", "cat", "cat")], true), []);
+});
+
+test("a message comes from here when the graph on the page was queued, by whomever", () => {
+  const prompts = new Prompts();
+  assert.equal(prompts.isHere({ graph: "g1", prompt_id: "p" }, "g1"), true);
+  assert.equal(prompts.isHere({ graph: "g2", prompt_id: "p" }, "g1"), false);
+  prompts.started("p");
+  assert.equal(
+    prompts.isHere({ graph: "g2", prompt_id: "p" }, "g1"),
+    false,
+    "the other tab of this page",
+  );
+});
+
+test("a message that names no graph is told by what was said of its queue entry, else by who queued", () => {
+  const prompts = new Prompts();
+  assert.equal(prompts.isHere({ prompt_id: "p" }, "g1"), false);
+  prompts.started("p");
+  assert.equal(prompts.isHere({ prompt_id: "p" }, "g1"), true);
+  prompts.learn({ prompt_id: "p", graph: "g2" });
+  assert.equal(prompts.isHere({ prompt_id: "p" }, "g1"), false);
+  assert.equal(prompts.isHere({}, "g1"), false, "head-less, from a server that says nothing");
+});
+
+test("graphs without an id of their own are not one graph", () => {
+  const none = "00000000-0000-0000-0000-000000000000";
+  const prompts = new Prompts();
+  assert.equal(prompts.isHere({ graph: none, prompt_id: "p" }, none), false);
+  prompts.started("p");
+  assert.equal(prompts.isHere({ graph: none, prompt_id: "p" }, none), true);
+});
+
+test("a page that stays open for weeks does not remember every queue entry", () => {
+  const prompts = new Prompts();
+  for (let i = 0; i < 5000; i++) {
+    prompts.started(`p${i}`);
+    prompts.learn({ prompt_id: `p${i}`, graph: "g" });
+  }
+  assert.ok(prompts.mine.size <= 1000 && prompts.graphs.size <= 1000);
+  assert.equal(prompts.isHere({ prompt_id: "p4999" }, "g"), true);
 });

@@ -1,14 +1,15 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { caption, stops } from "../../../web/js/lib/panel/player.mjs";
+import { learn } from "../../../web/js/lib/page/words.mjs";
 import {
   chartText,
-  expertName,
   facts,
   memoryBars,
+  memoryOf,
   stateText,
 } from "../../../web/js/lib/run/facts.mjs";
 import { RunHistory } from "../../../web/js/lib/run/history.mjs";
+import { expertName, stageName, stateName } from "../../../web/js/lib/run/names.mjs";
 
 const GIB = 2 ** 30;
 
@@ -86,7 +87,7 @@ test("the chart is told in words", () => {
   history.add({ event: "saved", step: 2 });
   assert.equal(
     chartText(history),
-    "Training loss of high noise from 0.5 at step 1 to 0.25 at step 2, evaluation loss 0.2, 1 saves",
+    "Training loss of high noise from 0.5 at step 1 to 0.25 at step 2, evaluation loss 0.2, 1 saved step",
   );
 });
 
@@ -94,34 +95,41 @@ test("a model without experts has no expert's name", () => {
   assert.equal(expertName("auto"), "");
   assert.equal(expertName("low"), "low noise");
   assert.equal(expertName("third"), "third");
+  assert.equal(expertName("constructor"), "constructor");
 });
 
-test("the slider stops at every saved step and every preview", () => {
-  const samples = [
-    { id: "b", step: 20 },
-    { id: "base", step: 0 },
-    { id: "b2", step: 20 },
-  ];
-  const saves = [
-    { step: 10, eval_loss: null },
-    { step: 20, eval_loss: 0.125 },
-  ];
-  const found = stops(samples, saves);
-  assert.deepEqual(
-    found.map((stop) => [stop.step, stop.clips.length]),
-    [
-      [0, 1],
-      [10, 0],
-      [20, 2],
-    ],
-  );
-  assert.deepEqual(found.map(caption), [
-    "before training",
-    "step 10 · no preview",
-    "step 20 · eval 0.125",
-  ]);
+test("memory is what the newest step says, and an ended run holds none now", () => {
+  const cards = {
+    "cuda:0": { now: 1, peak: 2, predicted: 3 },
+    "cuda:1": { now: 4, peak: 5, predicted: null },
+  };
+  const older = { "cuda:0": { now: null, peak: 9, predicted: null } };
+  const history = trained({ memory: cards });
+  assert.deepEqual(memoryOf(history, { state: "running", memory: older }), cards);
+  assert.deepEqual(memoryOf(history, { state: "done", memory: older }), {
+    "cuda:0": { now: null, peak: 2, predicted: 3 },
+    "cuda:1": { now: null, peak: 5, predicted: null },
+  });
+  assert.deepEqual(memoryOf(trained({}), { state: "done", memory: older }), older);
 });
 
-test("a preview between saves says that nothing was saved", () => {
-  assert.equal(caption(stops([{ id: "a", step: 5 }], [])[0]), "step 5 · not saved");
+test("a device without a number has no bar, and odd answers none at all", () => {
+  const nothing = { cpu: { now: null, peak: null, predicted: null }, odd: null, text: "much" };
+  assert.deepEqual(memoryBars(nothing), []);
+  assert.deepEqual(memoryBars(memoryOf(trained({ memory: "much" }), null)), []);
+});
+
+test("states and stages are shown in the reader's words, unknown ones as they came", () => {
+  learn({ stopped: "停止済み", Train: "学習", "low noise": "低ノイズ" });
+  try {
+    assert.deepEqual(["stopped", "melted"].map(stateName), ["停止済み", "melted"]);
+    assert.deepEqual(["Train", "Melt"].map(stageName), ["学習", "Melt"]);
+    assert.equal(expertName("low_noise"), "低ノイズ");
+    assert.equal(
+      stateText({ state: "stopped", step: 3, steps: 9, reason: "why" }),
+      "停止済み: step 3 of 9 (why)",
+    );
+  } finally {
+    learn({});
+  }
 });

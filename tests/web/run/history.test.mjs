@@ -85,7 +85,17 @@ test("the pace is the median of the last twenty steps", () => {
   const slow = Array.from({ length: 30 }, (_, i) => step(i + 1, { seconds: 50 }));
   const fast = Array.from({ length: 20 }, (_, i) => step(i + 31, { seconds: 2 }));
   assert.equal(read([...slow, ...fast]).secondsPerStep, 2);
-  assert.equal(read([...slow, ...fast]).trainSeconds, 30 * 50 + 20 * 2);
+  assert.deepEqual(read([...slow, ...fast]).trained, { seconds: 30 * 50 + 20 * 2, count: 50 });
+});
+
+test("times of stages add up over sessions, and what is no time does not count", () => {
+  const ended = (stage, seconds) => ({ event: "stage_ended", stage, seconds, step: 0 });
+  const odd = [null, -1, "3", Number.NaN, undefined].map((seconds) => ended("load", seconds));
+  const history = read([ended("load", 4), ended("sample", 2), ended("load", 6), ...odd]);
+  assert.deepEqual(Object.fromEntries(history.stages), {
+    load: { seconds: 10, count: 2 },
+    sample: { seconds: 2, count: 1 },
+  });
 });
 
 test("an answer that came too late changes nothing", () => {

@@ -1,6 +1,8 @@
 // @ts-check
 /** Facts a node left for its card: where they are found again, and whether they still fit the node. Pure. */
 
+import { isId } from "../run/binding.mjs";
+
 /**
  * Facts as the server wrote them; every card takes only what it knows.
  * @typedef {Record<string, any>} Facts
@@ -68,6 +70,5 @@ export function fits(facts, place) {
  * @param {unknown} id of its graph
  */
 export function nameOf(id) {
-  const text = typeof id === "string" ? id : "";
-  return /^[0-]*$/.test(text) ? "" : text;
+  return typeof id === "string" && isId(id) ? id : "";
 }

@@ -94,7 +94,8 @@ export class CardNodes {
   address(image) {
     if (typeof image?.filename !== "string") return "";
     const { filename, subfolder = "", type = "temp" } = image;
-    return this.api.apiURL(`/view?${new URLSearchParams({ filename, subfolder, type })}`);
+    const query = new URLSearchParams({ filename, subfolder, type });
+    return this.api.apiURL(`/view?${query}`);
   }
 
   /** Sent when a node has ended, also when ComfyUI kept its output and ran nothing. @param {any} detail */

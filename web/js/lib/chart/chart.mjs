@@ -4,6 +4,7 @@
  * often each noise level was drawn. Keeps nothing; what is drawn where is `layout`, which needs no page.
  */
 
+import { t } from "../page/words.mjs";
 import { short } from "../run/format.mjs";
 import { halfLife, smooth } from "../run/series.mjs";
 import { range, scale, ticks } from "./axes.mjs";
@@ -24,10 +25,10 @@ const BOTTOM = 20;
 const HISTOGRAM = 44;
 const DOT = 2;
 
-/** Told apart on dark and on light ground, and by most who see fewer colours. */
-const PALETTES = {
-  dark: ["#6cb6ff", "#ffa657", "#7ee787", "#d2a8ff", "#ff7b72", "#79e0e0", "#f2cc60", "#ff9bce"],
-  light: ["#0b61b8", "#b04a00", "#1a7030", "#7a3fc4", "#c02530", "#006d75", "#7d5a00", "#b01f73"],
+/** Told apart on dark and on light ground, by those who see fewer colours too: chart.test.mjs measures it. */
+export const PALETTES = {
+  dark: ["#6cb6ff", "#ffa657", "#39fdb9", "#f10f58", "#f8dd0b", "#886cfe", "#d4e7ff", "#d530a0"],
+  light: ["#0b61b8", "#b04a00", "#ec2b61", "#9006ff", "#6d3015", "#4e0db3", "#d16ea8", "#5b2370"],
 };
 
 /**
@@ -122,9 +123,10 @@ export function reading(view, step) {
     const loss = nearest(curve.loss?.points ?? [], step);
     const evaluation = nearest(curve.evaluation?.points ?? [], step);
     const name = curve.name ? `${curve.name} ` : "";
+    const text = (/** @type {Point} */ { step, value }) => ({ step, loss: short(value, 4) });
     return [
-      loss ? `${name}step ${loss.step}: loss ${short(loss.value, 4)}` : "",
-      evaluation ? `evaluation loss ${short(evaluation.value, 4)} at step ${evaluation.step}` : "",
+      loss ? `${name}${t("step {step}: loss {loss}", text(loss))}` : "",
+      evaluation ? t("evaluation loss {loss} at step {step}", text(evaluation)) : "",
     ];
   });
   return parts.filter(Boolean).join(", ");
@@ -260,7 +262,7 @@ function drawTimesteps(context, counts, top, width, height, theme) {
   context.textAlign = "left";
   context.fillText("0", LEFT, floor + 3);
   context.textAlign = "center";
-  context.fillText("timestep", (LEFT + width - RIGHT) / 2, floor + 3);
+  context.fillText(t("timestep"), (LEFT + width - RIGHT) / 2, floor + 3);
   context.textAlign = "right";
   context.fillText("1000", width - RIGHT, floor + 3);
 }

@@ -2,6 +2,7 @@
 /** The one canvas of a panel, with its slider, switches, legend and reading; drawn when asked, once a frame. */
 
 import { element, fill, mark, toggle, write } from "../page/dom.mjs";
+import { t } from "../page/words.mjs";
 import { color, draw, reading } from "./chart.mjs";
 
 /**
@@ -72,20 +73,20 @@ export class Plot {
         this.ask();
       },
     });
-    const log = toggle("log", "Logarithmic loss axis", this.log, (on) => {
+    const log = toggle(t("log"), t("Logarithmic loss axis"), this.log, (on) => {
       this.log = on;
       this.ask();
     });
     const bins = toggle(
-      "timesteps",
-      "How often each noise level was trained",
+      t("timesteps"),
+      t("How often each noise level was trained"),
       this.histogram,
       (on) => {
         this.histogram = on;
         this.ask();
       },
     );
-    const label = element("label", { class: "wan-slider" }, "smoothing ", slider);
+    const label = element("label", { class: "wan-slider" }, `${t("smoothing")} `, slider);
     return element("div", { class: "wan-controls" }, label, log, timesteps ? bins : null);
   }
 
@@ -166,15 +167,13 @@ export class Plot {
 
 /** @param {Curve} curve */
 function legendText({ name, color: ink, evaluation }) {
-  return {
-    text: evaluation?.length ? `${name || "loss"} (◆ evaluation)` : name || "loss",
-    color: ink,
-  };
+  const curve = name || t("loss");
+  return { text: evaluation?.length ? t("{curve} (◆ evaluation)", { curve }) : curve, color: ink };
 }
 
 /** @param {Facts} facts */
 function markerTexts({ saves, samples }) {
-  const texts = [saves?.length ? "▲ saved" : "", samples?.length ? "▶ preview" : ""];
+  const texts = [saves?.length ? t("▲ saved") : "", samples?.length ? t("▶ preview") : ""];
   return texts.filter(Boolean).map((text) => ({ text, color: "" }));
 }
 

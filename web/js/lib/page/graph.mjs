@@ -5,7 +5,7 @@
  * What the page's graphs and nodes have that this pack uses.
  * @typedef {{ id?: string, nodes?: GraphNode[], _nodes?: GraphNode[], getNodeById: (id: number) => GraphNode | null }} Graph
  * @typedef {{ id: number, comfyClass?: string, previewMediaType?: string, hideOutputImages?: boolean, graph?: Graph,
- *   subgraph?: Graph, widgets?: { name: string, value: unknown, callback?: Function }[], inputs?: { name: string }[],
+ *   subgraph?: Graph, widgets?: { name: string, value: unknown, callback?: Function, options?: { values?: unknown } }[], inputs?: { name: string }[],
  *   wanTrainerStatus?: HTMLElement, wanTrainerPanel?: import("../panel/panel.mjs").Panel,
  *   wanTrainerCard?: import("../cards/card.mjs").Card, wanTrainerFacts?: Record<string, any>, addDOMWidget: Function,
  *   getInputNode?: Function, onConnectionsChange?: Function, setDirtyCanvas?: Function }} GraphNode
@@ -39,5 +39,20 @@ export function* nodes(root) {
   for (const node of root?._nodes ?? root?.nodes ?? []) {
     yield node;
     if (node.subgraph) yield* nodes(node.subgraph);
+  }
+}
+
+/**
+ * All nodes of a graph with the ids that messages use: inside subgraphs a path such as "3:1".
+ * @template {{ id: number | string, subgraph?: { nodes?: T[], _nodes?: T[] } }} T
+ * @param {{ nodes?: T[], _nodes?: T[] } | undefined} root
+ * @param {string} before path of the subgraph
+ * @returns {Generator<{ id: string, node: T }>}
+ */
+export function* placed(root, before = "") {
+  for (const node of root?._nodes ?? root?.nodes ?? []) {
+    const id = `${before}${node.id}`;
+    yield { id, node };
+    if (node.subgraph) yield* placed(node.subgraph, `${id}:`);
   }
 }

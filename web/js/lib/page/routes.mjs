@@ -1,13 +1,16 @@
 // @ts-check
 /** The routes of the pack, as functions. Ids are never paths; what changes something carries the header that says so. */
 
+import { t } from "./words.mjs";
+
 /**
- * @typedef {{ now: number | null, peak: number, predicted: number | null }} Memory
+ * @typedef {{ now?: number | null, peak?: number | null, predicted?: number | null }} Memory
  * @typedef {{ id: string, state: string, step: number, steps: number, reason?: string, updated?: number,
  *   loss?: number | null, eval_loss?: number | null, seconds_per_step?: number | null, seconds_left?: number | null,
- *   expert?: string, variant?: string, lora_names?: string[], live?: boolean, node?: string | null,
+ *   expert?: string, variant?: string, lora_names?: string[], live?: boolean, node?: string | null, can_preview?: boolean,
  *   memory?: Record<string, Memory> }} Summary
- * @typedef {{ id: string, step: number, label?: string }} Sample
+ * @typedef {{ id: string, step: number, label?: string, prompt?: number, strength?: number | null,
+ *   rendering?: string }} Sample
  * @typedef {Summary & { saves?: { step: number, eval_loss?: number | null }[], samples?: Sample[],
  *   has_workflow?: boolean, settings?: unknown }} Detail
  */
@@ -91,9 +94,6 @@ async function answer(response) {
   }
   if (response.ok) return data ?? {};
   const said = data?.error?.message ?? data?.error ?? data?.message;
-  throw new Error(
-    String(
-      typeof said === "string" && said ? said : `The server answered ${response.status}.`,
-    ).slice(0, LONGEST_MESSAGE),
-  );
+  const answered = t("The server answered {status}.", { status: response.status });
+  throw new Error((typeof said === "string" && said ? said : answered).slice(0, LONGEST_MESSAGE));
 }

@@ -30,14 +30,31 @@ export function learn(translations) {
 }
 
 /**
+ * Languages to look for, best first: the one asked for, then its base where people read the same script. Traditional
+ * Chinese (`zh-TW`) is no reason for a page in simplified Chinese (`zh`), Mexican Spanish is one for Spanish.
+ * @param {string} locale as ComfyUI names it: "en", "ja", "zh-TW"
+ * @returns {string[]}
+ */
+export function wanted(locale) {
+  try {
+    const { language, script } = new Intl.Locale(locale).maximize();
+    const same = script === new Intl.Locale(language).maximize().script;
+    return same ? [locale, language] : [locale];
+  } catch {
+    return [locale]; // not a name of a language
+  }
+}
+
+/**
  * Ask ComfyUI once for the page's language. A page without an answer stays English.
  * @param {(path: string) => Promise<Response>} fetchApi
- * @param {string} locale as ComfyUI names it: "en", "ja", "zh-TW"
+ * @param {string} locale as ComfyUI names it
  */
 export async function loadWords(fetchApi, locale) {
   try {
     const all = await (await fetchApi("/i18n")).json();
-    learn(all?.[locale]?.wanTrainer);
+    const found = wanted(locale).find((name) => all?.[name]?.wanTrainer);
+    learn(found && all[found].wanTrainer);
   } catch (error) {
     console.warn("[WanTrainer] No translations:", error);
   }

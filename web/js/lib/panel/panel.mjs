@@ -5,14 +5,18 @@
  */
 
 import { Plot } from "../chart/plot.mjs";
-import { button, element, enable, fill, mark, write } from "../page/dom.mjs";
+import { element, write } from "../page/dom.mjs";
 import { Follower } from "../page/pacing.mjs";
 import { samplePath } from "../page/routes.mjs";
-import { chartText, expertName, facts, memoryBars, stateText } from "../run/facts.mjs";
-import { clock } from "../run/format.mjs";
+import { t } from "../page/words.mjs";
+import { curvesOf } from "../run/curves.mjs";
+import { stateText } from "../run/facts.mjs";
 import { RunHistory } from "../run/history.mjs";
-import { chipOf, STAGES, StageClock } from "../run/stages.mjs";
-import { chip, memoryBar, number } from "./parts.mjs";
+import { stageName } from "../run/names.mjs";
+import { chipOf, StageClock } from "../run/stages.mjs";
+import { Buttons } from "./buttons.mjs";
+import { CHART_MIN, neededHeight } from "./layout.mjs";
+import { Meters } from "./meters.mjs";
 import { Player } from "./player.mjs";
 
 /**
@@ -22,14 +26,11 @@ import { Player } from "./player.mjs";
  * @typedef {import("../run/status.mjs").Status} Status
  */
 
-const EMPTY = "The loss appears here once the run trains.";
 /** Everything but the curve changes slowly: milliseconds between two looks at it while nothing particular happened. */
 const DETAIL_GAP = 2000;
-const CHART_MIN = 150;
-// As in the style sheet.
-const GAP = 6;
-const PADDING = 8;
-const IDLE = "idle";
+/** Without a message for so long, a run that trains is looked at anyway: another client may hold the messages up. */
+const QUIET = 5000;
+// What the server says in its own words: English.
 const STEP_TEXT = /^step \d+\/\d+ /;
 
 export class Panel {
@@ -50,15 +51,18 @@ export class Panel {
     /** @type {Detail | null} */
     this.detail = null;
     this.detailDue = 0;
-    this.text = IDLE;
+    this.asked = 0;
+    /** What the status line says; empty while nothing is known. */
+    this.text = "";
     /** Height that shows everything, in CSS pixels. */
     this.least = CHART_MIN;
     this.frames = frames;
     this.draw = this.draw.bind(this);
     this.follower = new Follower(() => this.fetch(), {
-      failed: (error) => this.say(`The run cannot be read: ${message(error)}`),
+      failed: (error) =>
+        this.say(t("The run cannot be read: {reason}", { reason: message(error) })),
     });
-    this.plot = new Plot(frames, () => this.view());
+    this.plot = new Plot(frames, () => curvesOf(this.history, this.live));
     this.player = new Player((sample) => address(samplePath(this.run ?? "", sample.id)));
     this.build();
     const resized = new ResizeObserver(() => frames.ask(this.draw));
@@ -68,53 +72,21 @@ export class Panel {
 
   build() {
     this.name = element("strong", { class: "wan-name" });
-    this.status = element("div", { class: "wan-status" }, IDLE);
-    this.chips = new Map(Object.keys(STAGES).map((name) => [name, chip(name)]));
-    this.numbers = element("dl", { class: "wan-facts" });
-    this.memory = element("div", { class: "wan-memory" });
+    this.status = element("div", { class: "wan-status" }, t("idle"));
+    this.meters = new Meters();
+    this.buttons = new Buttons((action, said) => this.act(action, said));
     this.spoken = element("div", { class: "wan-spoken", role: "status", "aria-live": "polite" });
-    const stages = [...this.chips.values()].map((one) => one.element);
-    this.left = element("div", { class: "wan-left" }, this.numbers, this.memory, this.plot.element);
+    const { stages, numbers, memory } = this.meters;
+    this.left = element("div", { class: "wan-left" }, numbers, memory, this.plot.element);
     this.body = element("div", { class: "wan-body" }, this.left, this.player.element);
     this.element = element(
       "section",
-      { class: "wan-panel", "aria-label": "Training run" },
-      element("ol", { class: "wan-stages", "aria-label": "Stages" }, ...stages),
+      { class: "wan-panel", "aria-label": t("Training run") },
+      stages,
       element("div", { class: "wan-head" }, this.name, this.status),
       this.body,
-      this.buildButtons(),
+      this.buttons.element,
       this.spoken,
-    );
-  }
-
-  buildButtons() {
-    const press =
-      (/** @type {"stop" | "save" | "sample" | "open"} */ action, /** @type {string} */ said) =>
-      () =>
-        this.act(action, said);
-    this.liveButtons = {
-      stop: button(
-        "Stop and keep",
-        "Save, stop, and let the graph go on. Queue again to resume.",
-        press("stop", "Stopping"),
-      ),
-      save: button("Save now", "Save after this step, and train on.", press("save", "Saving")),
-      sample: button(
-        "Preview now",
-        "Render a preview after this step, and train on.",
-        press("sample", "Rendering a preview"),
-      ),
-    };
-    this.open = button(
-      "Open folder",
-      "Show the run's folder on the computer ComfyUI runs on.",
-      press("open", "Folder opened"),
-    );
-    return element(
-      "div",
-      { class: "wan-buttons", role: "group", "aria-label": "Steer the run" },
-      ...Object.values(this.liveButtons),
-      this.open,
     );
   }
 
@@ -128,8 +100,9 @@ export class Panel {
     if (this.run !== run) {
       this.run = run;
       this.history.clear();
+      this.clock = new StageClock();
       this.detail = null;
-      this.text = IDLE;
+      this.text = "";
       this.player.update([], []);
     }
     this.live = live;
@@ -142,6 +115,12 @@ export class Panel {
     this.detailDue = 0;
     if (this.run) this.follower.ask();
     this.frames.ask(this.draw);
+  }
+
+  /** Look at a run that goes on, when nothing was heard of it for a while. */
+  pulse() {
+    const going = this.live || this.detail?.state === "running";
+    if (going && this.now() - this.asked > QUIET) this.follower.ask();
   }
 
   /** @param {Status} status */
@@ -169,7 +148,9 @@ export class Panel {
 
   /** @param {string | null} stage name of a chip */
   enter(stage) {
-    if (stage !== this.clock.active && stage) write(this.spoken, `${stage} ${this.run ?? ""}`);
+    if (stage !== this.clock.active && stage) {
+      write(this.spoken, `${stageName(stage)} ${this.run ?? ""}`);
+    }
     this.clock.enter(stage, this.now());
     this.frames.ask(this.draw);
   }
@@ -186,6 +167,7 @@ export class Panel {
   /** @returns {Promise<boolean>} whether there is more to read at once */
   async fetch() {
     const run = this.run;
+    this.asked = this.now();
     if (!run) return false;
     const since = this.history.lines;
     const answer = await this.routes.metrics(run, since);
@@ -206,7 +188,7 @@ export class Panel {
     this.detail = detail;
     this.live = Boolean(detail.live);
     this.player.update(detail.samples ?? [], detail.saves ?? []);
-    if (this.text === IDLE) this.text = stateText(detail);
+    if (!this.text) this.text = stateText(detail);
   }
 
   /**
@@ -217,7 +199,7 @@ export class Panel {
     if (!this.run) return;
     try {
       await this.routes.act(this.run, action);
-      this.say(`${said} …`);
+      this.say(said);
     } catch (error) {
       this.say(message(error));
     }
@@ -234,19 +216,16 @@ export class Panel {
 
   draw() {
     write(this.name, this.run ?? "");
-    if (this.status.textContent !== this.text) {
-      this.status.textContent = this.text;
-      this.status.title = this.text;
+    const text = this.text || t("idle");
+    if (this.status.textContent !== text) {
+      this.status.textContent = text;
+      this.status.title = text;
       // The numbers below say the same, and more.
-      this.status.toggleAttribute("data-step", STEP_TEXT.test(this.text));
+      this.status.toggleAttribute("data-step", STEP_TEXT.test(text));
     }
-    for (const [name, one] of this.chips) this.drawChip(name, one);
-    this.drawNumbers();
-    this.drawMemory();
-    for (const [action, made] of Object.entries(this.liveButtons)) {
-      enable(made, this.live && (action !== "sample" || this.detail?.can_preview !== false));
-    }
-    enable(this.open, this.run !== null);
+    this.meters.draw(this.history, this.detail, this.clock, this.now());
+    const canPreview = this.detail?.can_preview !== false;
+    this.buttons.draw({ run: this.run, live: this.live, canPreview });
     this.plot.draw();
     const least = this.measure();
     if (least === this.least) return;
@@ -254,80 +233,12 @@ export class Panel {
     this.grew();
   }
 
-  /** @param {string} name @param {ReturnType<typeof chip>} one */
-  drawChip(name, one) {
-    const active = name === this.clock.active;
-    const seconds = this.clock.seconds(name, this.now());
-    const spent =
-      name === "Train" && this.history.trainSeconds ? this.history.trainSeconds : seconds;
-    write(one.time, clock(spent));
-    mark(one.element, "data-state", active ? "active" : spent === null ? "ahead" : "seen");
-    if (active) mark(one.element, "aria-current", "step");
-    else one.element.removeAttribute("aria-current");
-  }
-
-  drawNumbers() {
-    const all = facts(this.history, this.detail);
-    const key = all.map((fact) => fact.name).join();
-    if (this.numbers.dataset.names !== key) {
-      this.numbers.dataset.names = key;
-      fill(this.numbers, ...all.map(number));
-    }
-    all.forEach((fact, index) => {
-      const value = this.numbers.children[index].lastElementChild;
-      if (value) write(value, fact.value);
-    });
-  }
-
-  drawMemory() {
-    const bars = memoryBars(this.detail?.memory);
-    const key = JSON.stringify(bars);
-    if (this.memory.dataset.known === key) return;
-    this.memory.dataset.known = key;
-    fill(this.memory, ...bars.map(memoryBar));
-  }
-
-  /** What the chart shows. @returns {import("../chart/plot.mjs").Facts} */
-  view() {
-    const history = this.history;
-    const names = [...new Set([...history.losses.keys(), ...history.evaluations.keys()])];
-    // Evaluations do not name an expert yet; those of a run with one belong to it.
-    const only = names.filter((name) => name !== "").length === 1;
-    const shown = only ? names.filter((name) => name !== "") : names;
-    return {
-      lines: shown.map((name) => ({
-        name: expertName(name),
-        loss: history.losses.get(name),
-        evaluation:
-          history.evaluations.get(name) ?? (only ? history.evaluations.get("") : undefined),
-      })),
-      saves: history.saves.points,
-      samples: history.samples.points,
-      timesteps: history.timesteps,
-      steps: this.live ? (history.newest?.steps ?? 0) : 0,
-      summary: chartText(history),
-      empty: EMPTY,
-    };
-  }
-
-  /** Height everything needs at this width, with the chart at its least. */
+  /** Height everything needs at this width. */
   measure() {
-    if (!this.element.clientWidth) return this.least;
-    const chart = CHART_MIN - this.plot.canvas.clientHeight;
-    const left =
-      natural(this.left) - this.plot.element.offsetHeight + natural(this.plot.element) + chart;
-    const player = this.player.element.hidden ? 0 : natural(this.player.element) + GAP;
-    const beside = getComputedStyle(this.body).flexDirection === "row";
-    const body = beside ? Math.max(left, player) : left + player;
-    return Math.ceil(natural(this.element) - this.body.offsetHeight + body + 2 * PADDING);
+    const { element: plot, canvas } = this.plot;
+    const parts = { element: this.element, body: this.body, left: this.left, plot, canvas };
+    return neededHeight({ ...parts, player: this.player.element }) ?? this.least;
   }
-}
-
-/** Heights of what is inside, one below the other. @param {HTMLElement} place */
-function natural(place) {
-  const shown = [...place.children].map((child) => /** @type {HTMLElement} */ (child).offsetHeight);
-  const rows = shown.filter((height) => height > 1);
-  return rows.reduce((sum, height) => sum + height + GAP, -GAP);
 }
 
 /** @param {unknown} error */

@@ -2,8 +2,9 @@
 /** Small pieces of the panel: a stage's chip, a number, a device's memory. */
 
 import { element } from "../page/dom.mjs";
+import { t } from "../page/words.mjs";
 
-/** @param {string} name */
+/** @param {string} name as people read it */
 export function chip(name) {
   const time = element("span", { class: "wan-time" });
   return {
@@ -31,7 +32,7 @@ export function memoryBar({ device, text, now, peak, predicted }) {
     {
       class: "wan-meter",
       role: "meter",
-      "aria-label": `Memory of ${device}`,
+      "aria-label": t("Memory of {device}", { device }),
       "aria-valuemin": 0,
       "aria-valuemax": 100,
       "aria-valuenow": Math.round(shown * 100),

@@ -2,45 +2,14 @@
 /** Previews of a run: the clip of a saved step beside the one from before the first step, playing together. */
 
 import { button, element, fill, mark, write } from "../page/dom.mjs";
-import { short } from "../run/format.mjs";
+import { t } from "../page/words.mjs";
+import { caption, channels, stops } from "../run/clips.mjs";
 
 /**
  * @typedef {import("../page/routes.mjs").Sample} Sample
- * @typedef {{ step: number, saved: boolean, evalLoss: number | null, clips: Sample[] }} Stop a position of the slider
+ * @typedef {import("../run/clips.mjs").Stop} Stop
+ * @typedef {import("../run/clips.mjs").Channel} Channel
  */
-
-/**
- * Positions of the slider: every step that was saved or previewed, with its clips in order of their prompts.
- * @param {Sample[]} samples
- * @param {{ step: number, eval_loss?: number | null }[]} saves
- * @returns {Stop[]}
- */
-export function stops(samples, saves) {
-  /** @type {Map<number, Stop>} */
-  const found = new Map();
-  const at = (/** @type {number} */ step) => {
-    const stop = found.get(step) ?? { step, saved: false, evalLoss: null, clips: [] };
-    found.set(step, stop);
-    return stop;
-  };
-  for (const { step, eval_loss } of saves)
-    Object.assign(at(step), { saved: true, evalLoss: eval_loss ?? null });
-  for (const sample of samples) at(sample.step).clips.push(sample);
-  return [...found.values()].sort((a, b) => a.step - b.step);
-}
-
-/**
- * What stands under a clip.
- * @param {Stop} stop
- */
-export function caption(stop) {
-  if (stop.step === 0) return "before training";
-  const words = [`step ${stop.step}`];
-  if (stop.evalLoss !== null) words.push(`eval ${short(stop.evalLoss)}`);
-  if (!stop.saved) words.push("not saved");
-  if (!stop.clips.length) words.push("no preview");
-  return words.join(" · ");
-}
 
 export class Player {
   /** @param {(sample: Sample) => string} address of a clip */
@@ -48,25 +17,30 @@ export class Player {
     this.address = address;
     /** @type {Stop[]} */
     this.stops = [];
-    this.prompt = 0;
+    /** What can be chosen: prompts, and what Validate Video rendered. @type {Channel[]} */
+    this.channels = [];
+    /** @type {Channel | null} */
+    this.channel = null;
+    /** The position of the models without LoRA. @type {Stop | null} */
+    this.base = null;
     this.playing = !matchMedia("(prefers-reduced-motion: reduce)").matches;
-    this.before = clip("Preview before training");
-    this.after = clip("Preview of the chosen step");
+    this.before = clip(t("Preview before training"));
+    this.after = clip(t("Preview of the chosen step"));
     this.slider = element("input", {
       type: "range",
       min: 0,
       max: 0,
       step: 1,
       value: 0,
-      "aria-label": "Saved step to preview",
+      "aria-label": t("Saved step to preview"),
       oninput: () => this.show(),
     });
-    this.prompts = element("select", {
-      "aria-label": "Prompt of the preview",
-      onchange: () => this.choosePrompt(),
+    this.choice = element("select", {
+      "aria-label": t("Which clips to play"),
+      onchange: () => this.choose(),
     });
-    this.play = button("", "Play or pause both previews", () => this.switchPlay());
-    this.row = element("div", { class: "wan-player-row" }, this.play, this.slider, this.prompts);
+    this.play = button("", t("Play or pause both previews"), () => this.switchPlay());
+    this.row = element("div", { class: "wan-player-row" }, this.play, this.slider, this.choice);
     const clips = element("div", { class: "wan-clips" }, this.before.figure, this.after.figure);
     this.element = element("div", { class: "wan-player", hidden: true }, clips, this.row);
     // Together from the first frame: two clips of one length stay side by side by themselves.
@@ -84,38 +58,43 @@ export class Player {
     const newest = this.slider.value === this.slider.max;
     const chosen = this.stops[Number(this.slider.value)]?.step;
     const all = stops(samples, saves);
-    this.before.stop = all.find((stop) => stop.step === 0) ?? null;
+    this.base = all.find((stop) => stop.step === 0) ?? null;
     this.stops = all.filter((stop) => stop.step > 0 || all.length === 1);
     this.element.hidden = !samples.length;
     this.slider.max = String(Math.max(0, this.stops.length - 1));
     const kept = this.stops.findIndex((stop) => stop.step === chosen);
+    this.offer(channels(samples));
     this.slider.value = newest || kept < 0 ? String(this.newest()) : String(kept);
-    this.offerPrompts(Math.max(0, ...all.map((stop) => stop.clips.length)));
     if (samples.length) this.show();
   }
 
   /** The last position that has a clip. */
   newest() {
-    const with_clip = this.stops.findLastIndex((stop) => stop.clips.length);
+    const key = this.channel?.key ?? "";
+    const with_clip = this.stops.findLastIndex((stop) => stop.clips.has(key));
     return with_clip < 0 ? this.stops.length - 1 : with_clip;
   }
 
-  /** @param {number} count */
-  offerPrompts(count) {
-    this.prompts.hidden = count < 2;
-    if (this.prompts.options.length === count) return;
-    fill(
-      this.prompts,
-      ...Array.from({ length: count }, (_, i) =>
-        element("option", { value: i }, `prompt ${i + 1}`),
-      ),
-    );
-    this.prompt = Math.min(this.prompt, Math.max(0, count - 1));
-    this.prompts.value = String(this.prompt);
+  /** @param {Channel[]} offered */
+  offer(offered) {
+    const named = (/** @type {Channel[]} */ all) => all.map(({ key, title }) => key + title).join();
+    if (named(offered) !== named(this.channels)) {
+      fill(
+        this.choice,
+        ...offered.map(({ key, title }) => element("option", { value: key }, title)),
+      );
+    }
+    this.channels = offered;
+    this.choice.hidden = offered.length < 2;
+    this.channel = offered.find(({ key }) => key === this.channel?.key) ?? offered[0] ?? null;
+    this.choice.value = this.channel?.key ?? "";
   }
 
-  choosePrompt() {
-    this.prompt = Number(this.prompts.value);
+  choose() {
+    this.channel = this.channels.find(({ key }) => key === this.choice.value) ?? null;
+    const stop = this.stops[Number(this.slider.value)];
+    if (this.channel && !stop?.clips.has(this.channel.key))
+      this.slider.value = String(this.newest());
     this.show();
   }
 
@@ -126,18 +105,19 @@ export class Player {
 
   show() {
     const stop = this.stops[Number(this.slider.value)] ?? null;
-    mark(this.slider, "aria-valuetext", stop ? caption(stop) : "none");
+    const { key, base } = this.channel ?? { key: "", base: "" };
+    mark(this.slider, "aria-valuetext", stop ? caption(stop, key) : t("none"));
     write(this.play, this.playing ? "❚❚" : "▶");
-    mark(this.play, "aria-label", this.playing ? "Pause previews" : "Play previews");
-    this.before.figure.hidden = !this.before.stop || this.before.stop === stop;
-    if (!this.before.figure.hidden) this.fillClip(this.before, this.before.stop);
-    this.fillClip(this.after, stop);
+    mark(this.play, "aria-label", this.playing ? t("Pause previews") : t("Play previews"));
+    this.before.figure.hidden = !this.base?.clips.has(base) || this.base === stop;
+    if (!this.before.figure.hidden) this.fillClip(this.before, this.base, base);
+    this.fillClip(this.after, stop, key);
   }
 
-  /** @param {ReturnType<typeof clip>} place @param {Stop | null} stop */
-  fillClip(place, stop) {
-    const sample = stop?.clips[Math.min(this.prompt, (stop?.clips.length ?? 1) - 1)];
-    write(place.caption, stop ? caption(stop) : "");
+  /** @param {ReturnType<typeof clip>} place @param {Stop | null} stop @param {string} key of a channel */
+  fillClip(place, stop, key) {
+    const sample = stop?.clips.get(key);
+    write(place.caption, stop ? caption(stop, key) : "");
     place.video.hidden = !sample;
     place.none.hidden = Boolean(sample);
     const wanted = sample ? this.address(sample) : "";
@@ -161,10 +141,8 @@ function clip(label) {
     "aria-label": label,
   });
   video.muted = true;
-  const none = element("div", { class: "wan-no-clip", hidden: true }, "no preview at this step");
+  const none = element("div", { class: "wan-no-clip", hidden: true }, t("no preview at this step"));
   const text = element("figcaption", {});
   const figure = element("figure", {}, video, none, text);
-  /** @type {Stop | null} */
-  const stop = null;
-  return { video, none, caption: text, figure, stop: /** @type {Stop | null} */ (stop), shown: "" };
+  return { video, none, caption: text, figure, shown: "" };
 }

@@ -1,15 +1,17 @@
 // @ts-check
 /** The TrainLoRA nodes of the canvas and the run each of them shows. */
 
-import { findNode, nodes } from "../page/graph.mjs";
+import { findNode, nodes, placed } from "../page/graph.mjs";
 import { addWidget, MARGINS, makeRoom, watchWidgets, zoomThrough } from "../page/widget.mjs";
-import { runOfNode } from "../run/binding.mjs";
+import { Prompts, runOfNode, takers } from "../run/binding.mjs";
+import { chipOf } from "../run/stages.mjs";
 import { Panel } from "./panel.mjs";
 
 /**
  * @typedef {import("../page/graph.mjs").Graph} Graph
  * @typedef {import("../page/graph.mjs").GraphNode} GraphNode
  * @typedef {import("../page/routes.mjs").Summary} Summary
+ * @typedef {import("../run/status.mjs").Status} Status
  */
 
 const RUN_NAME = "run_name";
@@ -29,6 +31,7 @@ export class TrainerNodes {
     this.waiting = new Set();
     /** The newest list of runs. @type {Summary[]} */
     this.runs = [];
+    this.prompts = new Prompts();
   }
 
   /** @param {GraphNode} node a new one */
@@ -94,29 +97,72 @@ export class TrainerNodes {
    * @param {CustomEvent} event
    */
   dropClips({ detail }) {
-    if (!detail.output || !this.panelOf(detail.display_node ?? detail.node)) return;
+    if (!detail.output?.wan_run || !this.panelOf(detail.display_node ?? detail.node)) return;
     const { images: _images, animated: _animated, ...output } = detail.output;
     detail.output = output;
   }
 
   /**
-   * A node began to execute: encoding shows as the Cache stage of the nodes it feeds.
-   * @param {string | null | undefined} id
+   * Hand a message to the panels it is for.
+   * @param {Status} status
    */
-  onExecuting(id) {
-    const working = id ? findNode(this.root(), id) : null;
+  onStatus(status) {
+    this.prompts.learn(status);
+    const here = this.isHere(status);
+    const all = [...placed(this.root())].filter(({ node }) => node.wanTrainerPanel);
+    const places = all.map(({ id, node }) => ({
+      id,
+      name: nameOf(node),
+      run: node.wanTrainerPanel?.run ?? null,
+    }));
+    const ids = takers(status, places, here);
+    for (const { id, node } of all) if (ids.includes(id)) node.wanTrainerPanel?.onStatus(status);
+    if (status.of_run && status.sample) this.refreshRun(status.of_run);
+    if (here && !status.run) this.onWork(status);
+  }
+
+  /** Whether a message comes from the graph on the page. @param {{ prompt_id?: string, graph?: string }} message */
+  isHere(message) {
+    return this.prompts.isHere(message, this.root()?.id);
+  }
+
+  /** Another node works: encoding shows as the Cache stage of the nodes it feeds. @param {Status} status */
+  onWork(status) {
+    const working = findNode(this.root(), status.node);
     for (const node of nodes(this.root())) {
-      const panel = node.wanTrainerPanel;
-      if (!panel) continue;
-      if (working && cacheOf(node) === working) panel.enter("Cache");
-      else if (node !== working) panel.enter(null);
+      const panel = node.wanTrainerPanel; // looked at first: not every other node can say what feeds it
+      if (panel && working && cacheOf(node) === working) panel.enter(chipOf(status.stage));
     }
+  }
+
+  /** Nothing is executed any more. */
+  rest() {
+    for (const node of nodes(this.root())) node.wanTrainerPanel?.enter(null);
+  }
+
+  /** Clips were added to a run. @param {string} run */
+  refreshRun(run) {
+    for (const node of nodes(this.root())) {
+      if (node.wanTrainerPanel?.run === run) node.wanTrainerPanel.refresh();
+    }
+  }
+
+  /** Runs that go on are looked at even when no message comes. */
+  pulse() {
+    for (const node of nodes(this.root())) node.wanTrainerPanel?.pulse();
   }
 }
 
 /** @param {GraphNode} node */
 function runName(node) {
   return node.widgets?.find((widget) => widget.name === RUN_NAME);
+}
+
+/** @param {GraphNode} node @returns {string | null} null when it comes over a wire */
+function nameOf(node) {
+  const slot = node.inputs?.findIndex((input) => input.name === RUN_NAME) ?? -1;
+  if (slot >= 0 && node.getInputNode?.(slot)) return null;
+  return String(runName(node)?.value ?? "");
 }
 
 /** @param {GraphNode} node @returns {GraphNode | null} the node its cache comes from */

@@ -1,7 +1,9 @@
 // @ts-check
 /** What the panel says about a run in words and numbers, from its summary and its history. Pure. */
 
+import { t } from "../page/words.mjs";
 import { clock, gib, known, secondsLeft, short } from "./format.mjs";
+import { expertName, stateName } from "./names.mjs";
 
 /**
  * @typedef {import("../page/routes.mjs").Summary} Summary
@@ -26,32 +28,47 @@ export function facts(history, summary) {
   /** @type {[string, string, string][]} */
   const all = [
     [
-      "step",
-      "Optimizer steps done and asked for",
+      t("step"),
+      t("Optimizer steps done and asked for"),
       known(step) && known(steps) ? `${step} / ${steps}` : "",
     ],
-    ["s/it", "Median seconds of the last 20 steps", short(pace)],
+    ["s/it", t("Median seconds of the last 20 steps"), short(pace)],
     [
-      "left",
-      "Time left at this pace",
+      t("left"),
+      t("Time left at this pace"),
       running && step !== steps ? clock(secondsLeft(pace, step, steps)) : "",
     ],
-    ["loss", "Training loss of the newest step", short(line?.loss, 4)],
+    [t("loss"), t("Training loss of the newest step"), short(line?.loss, 4)],
     [
-      "eval",
-      "Loss on fixed clips, noise and timesteps",
+      t("eval"),
+      t("Loss on fixed clips, noise and timesteps"),
       short(history.evaluation ?? summary?.eval_loss, 4),
     ],
-    ["lr", "Learning rate", short(line?.lr)],
-    ["grad", "Gradient norm before clipping", short(line?.grad_norm)],
-    ["TFLOP/s", "Arithmetic done per second", short(line?.tflops)],
+    ["lr", t("Learning rate"), short(line?.lr)],
+    [t("grad"), t("Gradient norm before clipping"), short(line?.grad_norm)],
+    ["TFLOP/s", t("Arithmetic done per second"), short(line?.tflops)],
     [
-      "skipped",
-      "Steps whose loss or gradients were not finite",
+      t("skipped"),
+      t("Steps whose loss or gradients were not finite"),
       history.skipped.length ? `${history.skipped.length}` : "",
     ],
   ];
   return all.filter(([, , value]) => value).map(([name, title, value]) => ({ name, title, value }));
+}
+
+/**
+ * Memory by device as the newest step says it; an ended run holds none now.
+ * @param {RunHistory} history
+ * @param {Summary | null} summary
+ * @returns {Summary["memory"]}
+ */
+export function memoryOf(history, summary) {
+  const found = history.newest?.memory;
+  if (!found || typeof found !== "object" || !Object.keys(found).length) return summary?.memory;
+  if (!summary || summary.state === "running") return found;
+  return Object.fromEntries(
+    Object.entries(found).map(([device, bytes]) => [device, { ...bytes, now: null }]),
+  );
 }
 
 /**
@@ -66,9 +83,9 @@ export function memoryBars(memory) {
     const share = (/** @type {number | null | undefined} */ value) =>
       known(value) ? value / (most * 1.05) : null;
     const words = [
-      known(bytes.now) ? `${gib(bytes.now)} now` : "",
-      known(bytes.peak) ? `${gib(bytes.peak)} peak` : "",
-      known(bytes.predicted) ? `${gib(bytes.predicted)} predicted` : "",
+      known(bytes.now) ? t("{size} now", { size: gib(bytes.now) }) : "",
+      known(bytes.peak) ? t("{size} peak", { size: gib(bytes.peak) }) : "",
+      known(bytes.predicted) ? t("{size} predicted", { size: gib(bytes.predicted) }) : "",
     ];
     const text = words.filter(Boolean).join(" · ");
     return [
@@ -85,11 +102,11 @@ export function memoryBars(memory) {
 
 /**
  * The state of a run in one line.
- * @param {Summary} summary
+ * @param {{ state: string, step: number, steps: number, reason?: string }} summary
  */
-export function stateText(summary) {
-  const reason = summary.reason && summary.state !== "done" ? ` (${summary.reason})` : "";
-  return `${summary.state}: step ${summary.step} of ${summary.steps}${reason}`;
+export function stateText({ state, step, steps, reason }) {
+  const text = t("{state}: step {step} of {steps}", { state: stateName(state), step, steps });
+  return reason && state !== "done" ? `${text} (${reason})` : text;
 }
 
 /**
@@ -97,27 +114,31 @@ export function stateText(summary) {
  * @param {RunHistory} history
  */
 export function chartText(history) {
-  const parts = [...history.losses.entries()].map(([expert, series]) => {
-    const points = series.points;
-    const [first, last] = [points[0], points[points.length - 1]];
-    if (!first) return "";
-    const name = expertName(expert) ? ` of ${expertName(expert)}` : "";
-    return `Training loss${name} from ${short(first.value)} at step ${first.step} to ${short(last.value)} at step ${last.step}`;
-  });
-  if (history.evaluation !== null) parts.push(`evaluation loss ${short(history.evaluation)}`);
-  if (history.saves.length) parts.push(`${history.saves.length} saves`);
+  const parts = [...history.losses.entries()].map(([expert, series]) =>
+    curveText(expertName(expert), series.points),
+  );
+  const evaluation = history.evaluation;
+  if (evaluation !== null) parts.push(t("evaluation loss {loss}", { loss: short(evaluation) }));
+  const saves = history.saves.length;
+  if (saves) parts.push(saves === 1 ? t("1 saved step") : t("{n} saved steps", { n: saves }));
   return parts.filter(Boolean).join(", ");
 }
 
 /**
- * An expert as people call it; a model without experts has no name.
- * @param {string} expert
+ * @param {string} expert empty without one
+ * @param {import("./series.mjs").Point[]} points
  */
-export function expertName(expert) {
-  if (expert === "auto" || expert === "single") return "";
-  return (
-    { high: "high noise", low: "low noise", high_noise: "high noise", low_noise: "low noise" }[
-      expert
-    ] ?? expert
-  );
+function curveText(expert, points) {
+  const [first, last] = [points[0], points[points.length - 1]];
+  if (!first) return "";
+  const values = {
+    expert,
+    from: short(first.value),
+    first: first.step,
+    to: short(last.value),
+    last: last.step,
+  };
+  return expert
+    ? t("Training loss of {expert} from {from} at step {first} to {to} at step {last}", values)
+    : t("Training loss from {from} at step {first} to {to} at step {last}", values);
 }

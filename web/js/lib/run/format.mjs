@@ -1,6 +1,8 @@
 // @ts-check
 /** Numbers as people read them. An unknown number is an empty text: nothing is ever made up. Pure. */
 
+import { t } from "../page/words.mjs";
+
 const GIB = 2 ** 30;
 const MIB = 2 ** 20;
 
@@ -18,7 +20,9 @@ export function clock(seconds) {
   if (!known(seconds) || seconds < 0) return "";
   const whole = Math.round(seconds);
   const hours = Math.floor(whole / 3600);
-  if (hours >= 48) return `${Math.floor(hours / 24)} d ${hours % 24} h`;
+  if (hours >= 48) {
+    return t("{days} d {hours} h", { days: Math.floor(hours / 24), hours: hours % 24 });
+  }
   const minutes = Math.floor((whole % 3600) / 60);
   const rest = String(whole % 60).padStart(2, "0");
   return hours ? `${hours}:${String(minutes).padStart(2, "0")}:${rest}` : `${minutes}:${rest}`;
@@ -70,15 +74,10 @@ export function gib(bytes) {
  */
 export function ago(seconds) {
   if (!known(seconds)) return "";
-  if (seconds < 60) return "just now";
-  /** @type {[number, string][]} */
-  const units = [
-    [86400, "d"],
-    [3600, "h"],
-    [60, "min"],
-  ];
-  const [size, unit] = units.find(([least]) => seconds >= least) ?? units[2];
-  return `${Math.floor(seconds / size)} ${unit} ago`;
+  if (seconds < 60) return t("just now");
+  if (seconds < 3600) return t("{n} min ago", { n: Math.floor(seconds / 60) });
+  if (seconds < 86400) return t("{n} h ago", { n: Math.floor(seconds / 3600) });
+  return t("{n} d ago", { n: Math.floor(seconds / 86400) });
 }
 
 /**

@@ -8,7 +8,8 @@ import { MOST_POINTS, Series } from "./series.mjs";
  * A line of metrics.jsonl. Later versions may write more keys and more kinds of line; those are passed over.
  * @typedef {{ event: string, step: number, steps?: number, loss?: number | null, lr?: number | null,
  *   grad_norm?: number | null, seconds?: number | null, expert?: string, timestep_mean?: number | null,
- *   eval_loss?: number | null, tflops?: number | null, sample_id?: string }} Line
+ *   eval_loss?: number | null, tflops?: number | null, sample_id?: string, stage?: string,
+ *   memory?: import("../page/routes.mjs").Summary["memory"] }} Line
  * @typedef {{ next: number, records: Line[], more?: boolean, restarted?: boolean }} Answer
  */
 
@@ -33,8 +34,10 @@ export class RunHistory {
     this.skipped = new Series(MOST_POINTS);
     /** The newest step line. @type {Line | null} */
     this.newest = null;
-    /** Seconds spent in steps, those trained twice included. */
-    this.trainSeconds = 0;
+    /** Time spent in steps, those trained twice included. @type {import("./stages.mjs").Spent} */
+    this.trained = { seconds: 0, count: 0 };
+    /** Time spent in the other stages of the engine, all sessions together. @type {Map<string, import("./stages.mjs").Spent>} */
+    this.stages = new Map();
     /** How often noise levels were drawn, by twentieths of 0 to 1000. */
     this.timesteps = new Array(BINS).fill(0);
     this.furthest = 0;
@@ -69,6 +72,7 @@ export class RunHistory {
     else if (line.event === "saved") this.saves.add(line.step, 0);
     else if (line.event === "sample") this.samples.add(line.step, 0);
     else if (line.event === "skipped") this.skipped.add(line.step, 0);
+    else if (line.event === "stage_ended") this.addStage(line);
   }
 
   /** @param {Line} line */
@@ -77,7 +81,7 @@ export class RunHistory {
     curve(this.losses, line).add(line.step, line.loss);
     if (Number.isFinite(line.seconds)) {
       this.pace = [...this.pace.slice(1 - PACE_STEPS), Number(line.seconds)];
-      this.trainSeconds += Number(line.seconds);
+      spend(this.trained, line.seconds);
     }
     // A step trained again draws the same noise levels again.
     if (line.step > this.furthest && Number.isFinite(line.timestep_mean)) {
@@ -85,6 +89,13 @@ export class RunHistory {
       this.timesteps[Math.min(BINS - 1, Math.max(0, Math.floor(share * BINS)))] += 1;
     }
     this.furthest = Math.max(this.furthest, line.step);
+  }
+
+  /** @param {Line} line */
+  addStage({ stage, seconds }) {
+    const name = String(stage ?? "");
+    const spent = this.stages.get(name) ?? { seconds: 0, count: 0 };
+    if (spend(spent, seconds)) this.stages.set(name, spent);
   }
 
   /** Points of the training loss that are kept. */
@@ -104,6 +115,18 @@ export class RunHistory {
     );
     return last.filter(Boolean).sort((a, b) => b.step - a.step)[0]?.value ?? null;
   }
+}
+
+/**
+ * @param {import("./stages.mjs").Spent} spent
+ * @param {unknown} seconds
+ * @returns {boolean} whether that was a time
+ */
+function spend(spent, seconds) {
+  if (typeof seconds !== "number" || !(seconds >= 0) || !Number.isFinite(seconds)) return false;
+  spent.seconds += seconds;
+  spent.count += 1;
+  return true;
 }
 
 /**

@@ -1,5 +1,5 @@
 // @ts-check
-/** Which part of the work is under way, and how long each has taken as far as this page has seen. Pure. */
+/** Which part of the work is under way, and how long each has taken: as the run's file says, and what is not in it yet. Pure. */
 
 /** The chips, and the stages of the engine that belong to each. */
 export const STAGES = Object.freeze({
@@ -10,15 +10,38 @@ export const STAGES = Object.freeze({
   Save: ["save"],
 });
 
-/** @param {string | undefined} stage @returns {string | null} name of its chip */
+/**
+ * @typedef {keyof typeof STAGES} Chip
+ * @typedef {{ seconds: number, count: number }} Spent time in the file, and how many lines it stands in
+ */
+
+/** @param {string | null | undefined} stage @returns {string | null} name of its chip */
 export function chipOf(stage) {
   return Object.entries(STAGES).find(([, stages]) => stage && stages.includes(stage))?.[0] ?? null;
 }
 
+/**
+ * What the file of a run says about a chip.
+ * @param {{ stages: Map<string, Spent>, trained: Spent }} history
+ * @param {string} chip
+ * @returns {Spent}
+ */
+export function recorded(history, chip) {
+  if (chip === "Train") return history.trained;
+  const found = (STAGES[/** @type {Chip} */ (chip)] ?? []).map((name) => history.stages.get(name));
+  return {
+    seconds: found.reduce((sum, one) => sum + (one?.seconds ?? 0), 0),
+    count: found.reduce((sum, one) => sum + (one?.count ?? 0), 0),
+  };
+}
+
+/** Times a stage from its first message until the file has its line: the file's time then counts, on every page the same. */
 export class StageClock {
   constructor() {
-    /** @type {Map<string, number>} */
-    this.spent = new Map();
+    /** Seconds seen and not in the file yet. @type {Map<string, number>} */
+    this.waiting = new Map();
+    /** Lines of the file that were there when it was last looked at. @type {Map<string, number>} */
+    this.lines = new Map();
     /** @type {string | null} */
     this.active = null;
     this.since = 0;
@@ -31,19 +54,39 @@ export class StageClock {
    */
   enter(chip, now) {
     if (chip === this.active) return;
-    if (this.active) this.spent.set(this.active, this.seconds(this.active, now) ?? 0);
+    if (this.active) this.waiting.set(this.active, this.unrecorded(this.active, now) ?? 0);
     this.active = chip;
     this.since = now;
   }
 
   /**
+   * Seconds of a chip that the file does not have.
    * @param {string} chip
    * @param {number} now milliseconds
-   * @returns {number | null} seconds, or null when this page has not seen the stage
+   * @returns {number | null} null when this page has not seen the stage
    */
-  seconds(chip, now) {
-    const running = chip === this.active ? (now - this.since) / 1000 : null;
-    const before = this.spent.get(chip);
-    return running === null ? (before ?? null) : running + (before ?? 0);
+  unrecorded(chip, now) {
+    const before = this.waiting.get(chip);
+    if (chip !== this.active) return before ?? null;
+    return (now - this.since) / 1000 + (before ?? 0);
+  }
+
+  /**
+   * Seconds of a chip altogether.
+   * @param {string} chip
+   * @param {Spent} spent what the file says
+   * @param {number} now milliseconds
+   * @returns {number | null} null while nobody knows any
+   */
+  seconds(chip, spent, now) {
+    if (spent.count !== (this.lines.get(chip) ?? 0)) {
+      this.lines.set(chip, spent.count);
+      this.waiting.delete(chip);
+      if (chip === this.active) this.since = now;
+    }
+    // Steps are in the file one by one; what one of them has taken so far is no news.
+    if (chip === "Train" && spent.count) return spent.seconds;
+    const rest = this.unrecorded(chip, now);
+    return rest === null && !spent.count ? null : spent.seconds + (rest ?? 0);
   }
 }

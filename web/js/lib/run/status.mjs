@@ -1,10 +1,14 @@
 // @ts-check
 /** What the status line says and when loader lists are fetched anew. Pure: no page, no server. */
 
+import { t } from "../page/words.mjs";
+import { stateText } from "./facts.mjs";
+
 /**
- * A `wan_trainer.status` message. Facts stay in later messages of the same node until they change.
- * @typedef {{ node: string, text: string, stage?: string, state?: string, run?: string,
- *   saved_step?: number, sample?: string, metrics_lines?: number }} Status
+ * A `wan_trainer.status` message. Facts stay in later messages of the same node until they change. `graph` is the id of
+ * the workflow that was queued, empty without one; `run` is trained by the node, with `of_run` it works otherwise.
+ * @typedef {{ node: string, text: string, graph?: string, prompt_id?: string, stage?: string | null, state?: string,
+ *   run?: string, of_run?: string, saved_step?: number, sample?: string, metrics_lines?: number }} Status
  */
 
 /**
@@ -20,13 +24,11 @@
  */
 export function summaryText(run) {
   const { eval_loss_first: first, eval_loss_last: last } = run;
-  const loss =
-    Number.isFinite(first) && Number.isFinite(last)
-      ? `, evaluation loss ${Number(first).toFixed(4)} → ${Number(last).toFixed(4)}`
-      : "";
-  const reason = run.reason && run.status !== "done" ? ` (${run.reason})` : "";
+  const measured = Number.isFinite(first) && Number.isFinite(last);
+  const losses = { first: Number(first).toFixed(4), last: Number(last).toFixed(4) };
+  const loss = measured ? `, ${t("evaluation loss {first} → {last}", losses)}` : "";
   const name = run.lora_name ? `\n${run.lora_name}` : "";
-  return `${run.status}: step ${run.step} of ${run.steps}${reason}${loss}${name}`;
+  return `${stateText({ ...run, state: run.status })}${loss}${name}`;
 }
 
 /**
@@ -38,7 +40,8 @@ export function summaryText(run) {
 export function outputText(kind, output) {
   if (output?.wan_run?.[0]) return summaryText(output.wan_run[0]);
   const clips = kind === "ValidateVideo" ? (output?.images?.length ?? 0) : 0;
-  return clips ? `done: ${clips} ${clips === 1 ? "clip" : "clips"}` : "";
+  if (!clips) return "";
+  return clips === 1 ? t("done: 1 clip") : t("done: {n} clips", { n: clips });
 }
 
 /** Says once per save and once per end of a run that the lists of LoRA loaders are out of date. */

@@ -2,7 +2,9 @@
 /** One run in the list: its name, its state, what can be done with it. Deleting asks first. */
 
 import { button, element, enable, fill, mark, write } from "../page/dom.mjs";
+import { t } from "../page/words.mjs";
 import { ago, clock, short } from "../run/format.mjs";
+import { expertName, stateName } from "../run/names.mjs";
 
 /**
  * @typedef {import("../page/routes.mjs").Summary} Summary
@@ -20,12 +22,12 @@ export function cardText(run, now) {
   const loss = short(run.loss, 4);
   const evaluation = short(run.eval_loss, 4);
   const parts = [
-    `step ${run.step} / ${run.steps}`,
-    left && `${left} left`,
-    loss && `loss ${loss}`,
-    evaluation && `evaluation ${evaluation}`,
+    t("step {step} / {steps}", { step: run.step, steps: run.steps }),
+    left && t("{time} left", { time: left }),
+    loss && t("loss {loss}", { loss }),
+    evaluation && t("evaluation {loss}", { loss: evaluation }),
     run.variant,
-    run.expert && run.expert !== "auto" ? run.expert : "",
+    expertName(run.expert ?? ""),
     run.updated ? ago(now - run.updated) : "",
   ];
   return parts.filter(Boolean).join(" · ");
@@ -41,7 +43,7 @@ export class RunCard {
     this.swatch = element("span", { class: "wan-swatch", "aria-hidden": "true" });
     this.check = element("input", {
       type: "checkbox",
-      "aria-label": `Compare ${id}`,
+      "aria-label": t("Compare {run}", { run: id }),
       onchange: () => actions.compare(id, this.check.checked),
     });
     this.state = element("span", { class: "wan-chip" });
@@ -67,21 +69,26 @@ export class RunCard {
 
   buildButtons() {
     const { id, actions } = this;
+    const run = { run: id };
     const name = () => this.run?.lora_names?.[0] ?? "";
     return {
-      open: button("Open workflow", `Open the graph that trains ${id}`, () => actions.open(id)),
-      copy: button("Copy LoRA name", `Copy the name loader lists show for ${id}`, () =>
+      open: button(t("Open workflow"), t("Open the graph that trains {run}", run), () =>
+        actions.open(id),
+      ),
+      copy: button(t("Copy LoRA name"), t("Copy the name loader lists show for {run}", run), () =>
         actions.copy(name()),
       ),
-      resume: button("Resume", `Open the graph of ${id} and queue it`, () => actions.resume(id)),
-      remove: button("Delete …", `Delete ${id}`, () => this.ask()),
+      resume: button(t("Resume"), t("Open the graph of {run} and queue it", run), () =>
+        actions.resume(id),
+      ),
+      remove: button(t("Delete …"), t("Delete {run}", run), () => this.ask()),
     };
   }
 
   /** @param {Summary} run @param {number} now unix seconds */
   update(run, now) {
     this.run = run;
-    write(this.state, run.state);
+    write(this.state, stateName(run.state));
     mark(this.state, "data-state", run.live ? "active" : "seen");
     write(this.numbers, cardText(run, now));
     write(this.reason, run.state !== "done" ? (run.reason ?? "") : "");
@@ -99,10 +106,14 @@ export class RunCard {
 
   /** Nothing is deleted without an answer; the answer at hand is no. */
   ask() {
-    const no = button("Keep it", "Delete nothing", () => this.answered(false));
-    const yes = button("Delete", `Delete ${this.id} for good`, () => this.answered(true));
-    const words = `Delete ${this.id} with its saved steps and previews? LoRAs already in the loader lists stay. Your own files stay.`;
-    const label = `Delete ${this.id}?`;
+    const run = { run: this.id };
+    const no = button(t("Keep it"), t("Delete nothing"), () => this.answered(false));
+    const yes = button(t("Delete"), t("Delete {run} for good", run), () => this.answered(true));
+    const words = t(
+      "Delete {run} with its saved steps and previews? LoRAs already in the loader lists stay. Your own files stay.",
+      run,
+    );
+    const label = t("Delete {run}?", run);
     const box = element(
       "div",
       { role: "alertdialog", "aria-label": label },

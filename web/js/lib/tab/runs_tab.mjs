@@ -5,6 +5,7 @@ import { color } from "../chart/chart.mjs";
 import { Plot } from "../chart/plot.mjs";
 import { button, element, fill, write } from "../page/dom.mjs";
 import { Follower } from "../page/pacing.mjs";
+import { t } from "../page/words.mjs";
 import { RunHistory } from "../run/history.mjs";
 import { RunCard } from "./run_card.mjs";
 
@@ -47,15 +48,15 @@ export class RunsTab {
   build() {
     this.plot = new Plot(this.frames, () => this.view(), { dots: false, timesteps: false });
     this.spoken = element("div", { class: "wan-said", role: "status", "aria-live": "polite" });
-    this.listed = element("ul", { class: "wan-list", "aria-label": "Training runs" });
+    this.listed = element("ul", { class: "wan-list", "aria-label": t("Training runs") });
     this.element = element(
       "div",
       { class: "wan-runs" },
       element(
         "div",
         { class: "wan-run-head" },
-        element("h2", {}, "Training runs"),
-        button("Refresh", "Read the list again", () => this.refresh()),
+        element("h2", {}, t("Training runs")),
+        button(t("Refresh"), t("Read the list again"), () => this.refresh()),
       ),
       this.plot.element,
       this.spoken,
@@ -114,7 +115,7 @@ export class RunsTab {
         this.listed.insertBefore(card.element, this.listed.children[index] ?? null);
     });
     this.plot.element.hidden = !this.runs.length;
-    if (!this.runs.length) write(this.spoken, "No runs yet. Queue a graph with Train Wan LoRA.");
+    if (!this.runs.length) this.say(t("No runs yet. Queue a graph with Train Wan LoRA."));
     this.plot.draw();
     const compared = [...this.compared.keys()];
     for (const [id, card] of this.cards) {
@@ -150,21 +151,21 @@ export class RunsTab {
     return {
       open: work(async (id) => {
         await this.page.load(await this.routes.workflow(id), id);
-        return `Opened the workflow of ${id}.`;
+        return t("Opened the workflow of {run}.", { run: id });
       }),
       resume: work(async (id) => {
         await this.page.load(await this.routes.workflow(id), id);
         await this.page.queue();
-        return `Queued ${id}.`;
+        return t("Queued {run}.", { run: id });
       }),
       copy: work(async (name) => {
         await this.page.copy(name);
-        return `Copied ${name}`;
+        return t("Copied {name}", { name });
       }),
       remove: work(async (id) => {
         await this.routes.remove(id);
         this.refresh();
-        return `Deleted ${id}.`;
+        return t("Deleted {run}.", { run: id });
       }),
       compare: (id, on) => this.compare(id, on),
     };
@@ -174,7 +175,9 @@ export class RunsTab {
   compare(id, on) {
     if (!on) this.compared.delete(id);
     else if (this.compared.size < MOST_CURVES) this.compared.set(id, new RunHistory());
-    else this.say(`At most ${MOST_CURVES} curves fit in one chart. Untick one first.`);
+    else {
+      this.say(t("At most {n} curves fit in one chart. Untick one first.", { n: MOST_CURVES }));
+    }
     this.reader.ask();
     this.frames.ask(this.draw);
   }
@@ -186,7 +189,11 @@ export class RunsTab {
       return [{ name: run, loss: first, evaluation: [...history.evaluations.values()][0] }];
     });
     const names = lines.map((line) => line.name).join(", ");
-    return { lines, summary: `Loss of ${names}`, empty: "Tick runs to compare their curves." };
+    return {
+      lines,
+      summary: t("Loss of {names}", { names }),
+      empty: t("Tick runs to compare their curves."),
+    };
   }
 
   /** @param {string} text */

@@ -1,0 +1,200 @@
+"""Writes what people read about the nodes from the one place it is kept in, the schemas of the node classes:
+
+    .venv/bin/python scripts/make_locales.py            # locales/en/nodeDefs.json, the tables of web/docs/*.md
+    .venv/bin/python scripts/make_locales.py --check    # exit code 1 when one of them is not what would be written
+    .venv/bin/python scripts/make_locales.py --translated ja TrainLoRA.inputs.steps 'ApplyWanLoRA.*'
+
+The other languages are written by hand. locales/translated_from.json keeps, for each of their entries, a short hash of
+the English it was translated from; once the English changes the entry counts as stale until somebody looks at the
+translation and says so with --translated, naming it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import re
+import sys
+import tempfile
+import warnings
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from environment import CACHE, ROOT
+
+LOCALES = ROOT / "locales"
+HELP = ROOT / "web" / "docs"
+TRANSLATED_FROM = LOCALES / "translated_from.json"
+TRANSLATIONS = ("zh", "ja", "ko", "es")
+WIDGETS = ("INT", "FLOAT", "STRING", "BOOLEAN", "COMBO")
+SAID_OTHERWISE = {
+    "diffusion_model": "the first file",
+    "file": "the first file",
+    "folder": "the first folder",
+    "negative_prompt": "Wan's own text",
+}
+"""inputs whose default differs by machine, or fills no cell of a table -> how a help page says it"""
+
+Definitions = dict[str, dict[str, Any]]
+Marks = dict[str, dict[str, str]]
+
+
+def inputs_of(info: dict[str, Any]) -> Iterator[tuple[str, str, str, dict[str, Any]]]:
+    """(id, type, "required" or "optional", options) of every input of an /object_info entry, in order."""
+    for kind in ("required", "optional"):
+        for name, (type_name, options) in info["input"].get(kind, {}).items():
+            yield name, type_name, kind, options
+
+
+def english(object_info: dict[str, dict[str, Any]]) -> Definitions:
+    """nodeDefs.json as the schemas say it. In English an input is shown under its id, which guides and API use too."""
+    return {
+        node_id: {
+            "display_name": info["display_name"],
+            "description": info["description"],
+            "inputs": {name: {"name": name, "tooltip": more["tooltip"]} for name, _, _, more in inputs_of(info)},
+            "outputs": {
+                str(slot): {"name": name, "tooltip": tooltip}
+                for slot, (name, tooltip) in enumerate(zip(info["output_name"], info["output_tooltips"], strict=True))
+            },
+        }
+        for node_id, info in object_info.items()
+    }
+
+
+def entries(definitions: Definitions) -> dict[str, dict[str, str]]:
+    """Everything a translator translates at once, by name: TrainLoRA, TrainLoRA.inputs.steps, TrainLoRA.outputs.0."""
+    found: dict[str, dict[str, str]] = {}
+    for node_id, node in definitions.items():
+        found[node_id] = {key: text for key, text in node.items() if isinstance(text, str)}
+        for part in ("inputs", "outputs"):
+            found |= {f"{node_id}.{part}.{key}": entry for key, entry in node.get(part, {}).items()}
+    return found
+
+
+def digest(entry: dict[str, str]) -> str:
+    """A short hash of the texts of an English entry."""
+    return hashlib.sha256(json.dumps(entry, sort_keys=True).encode()).hexdigest()[:10]
+
+
+def stale(source: Definitions, marks: dict[str, str]) -> list[str]:
+    """Entries whose English is not the one their translation was made from."""
+    return [name for name, entry in entries(source).items() if marks.get(name) != digest(entry)]
+
+
+def marked(source: Definitions, marks: dict[str, str], named: Iterable[str]) -> dict[str, str]:
+    """`marks` after somebody looked at the named entries, TrainLoRA.* being all of that node; marks of entries that are
+    gone are dropped.
+
+    Raises ValueError for a name that is no entry.
+    """
+    known = entries(source)
+    fresh = {name: mark for name, mark in marks.items() if name in known}
+    for asked in named:
+        node = asked.removesuffix(".*")
+        if node not in (source if node != asked else known):
+            raise ValueError(f'"{asked}" is no entry. Examples: TrainLoRA, TrainLoRA.inputs.steps, "TrainLoRA.*"')
+        whole = [name for name in known if name.startswith(f"{node}.")] if node != asked else []
+        fresh |= {name: digest(known[name]) for name in (node, *whole)}
+    return {name: fresh[name] for name in known if name in fresh}
+
+
+def help_page(page: str, info: dict[str, Any]) -> str:
+    """The page with the tables under Inputs and Outputs written anew."""
+    rows = [f"| `{name}` | {default_text(name, *rest)} | {rest[-1]['tooltip']} |" for name, *rest in inputs_of(info)]
+    page = _with_table(page, "Inputs", ["| input | default | what it does |", "| --- | --- | --- |", *rows])
+    outputs = zip(info["output_name"], info["output_tooltips"], strict=True)
+    rows = [f"| `{name}` | {tooltip} |" for name, tooltip in outputs]
+    return _with_table(page, "Outputs", ["| output | what it is |", "| --- | --- |", *rows])
+
+
+def default_text(name: str, type_name: str, kind: str, options: dict[str, Any]) -> str:
+    """The default of an input, as a cell of a help page's table."""
+    if type_name not in WIDGETS:
+        return "must be connected" if kind == "required" else "not connected"
+    if name in SAID_OTHERWISE:
+        return SAID_OTHERWISE[name]
+    default = options["default"]
+    return f"`{default if isinstance(default, str) and default else json.dumps(default)}`"
+
+
+def _with_table(page: str, heading: str, lines: list[str]) -> str:
+    pattern = re.compile(rf"(^## {heading}\n\n)(?:\|.*\n)+", re.M)
+    if not pattern.search(page):
+        raise ValueError(f'"## {heading}" with a table below it is missing in: {page[:60]!r}')
+    return pattern.sub(lambda found: found[1] + "\n".join(lines) + "\n", page, count=1)
+
+
+def as_json(data: object) -> str:
+    return json.dumps(data, indent=2, ensure_ascii=False) + "\n"
+
+
+def wanted_files(object_info: dict[str, dict[str, Any]]) -> dict[Path, str]:
+    """Every file the schemas decide over -> its text."""
+    files = {LOCALES / "en" / "nodeDefs.json": as_json(english(object_info))}
+    for node_id, info in object_info.items():
+        file = HELP / f"{node_id}.md"
+        files[file] = help_page(file.read_text(encoding="utf-8"), info)
+    return files
+
+
+def outdated(object_info: dict[str, dict[str, Any]]) -> list[Path]:
+    """The files that are not what would be written."""
+    files = wanted_files(object_info)
+    return [file for file, text in files.items() if not file.is_file() or file.read_text(encoding="utf-8") != text]
+
+
+def read_object_info() -> dict[str, dict[str, Any]]:
+    """The /object_info entries of our nodes, from their classes."""
+    sys.path[:0] = [str(ROOT / "tests" / "tiny")]
+    from pack_loader import list_nodes, load_pack
+
+    tree = Path(os.environ.get("COMFYUI_PATH") or CACHE / "comfyui")
+    with tempfile.TemporaryDirectory() as base, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # ComfyUI's imports are not ours to judge
+        nodes = list_nodes(load_pack(tree, Path(base)))
+        return {node_id: json.loads(json.dumps(node.GET_NODE_INFO_V1())) for node_id, node in nodes.items()}
+
+
+def read_marks() -> Marks:
+    return json.loads(TRANSLATED_FROM.read_text(encoding="utf-8")) if TRANSLATED_FROM.is_file() else {}
+
+
+def _write(file: Path, text: str) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text, encoding="utf-8", newline="\n")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--check", action="store_true", help="write nothing; say what is outdated")
+    parser.add_argument(
+        "--translated", nargs="+", metavar=("LANGUAGE", "ENTRY"), help="entries whose translation fits their English"
+    )
+    options = parser.parse_args(arguments)
+    object_info = read_object_info()
+    marks = read_marks()
+    if options.translated:
+        language, *named = options.translated
+        if language not in TRANSLATIONS or not named:
+            parser.error(f"--translated wants one of {', '.join(TRANSLATIONS)} and the entries it is about")
+        marks[language] = marked(english(object_info), marks.get(language, {}), named)
+        _write(TRANSLATED_FROM, as_json({name: marks[name] for name in TRANSLATIONS if name in marks}))
+    late = outdated(object_info)
+    if not options.check:
+        files = wanted_files(object_info)
+        for file in late:
+            _write(file, files[file])
+    for file in late:
+        print(f"{'outdated' if options.check else 'written'}: {file.relative_to(ROOT)}")
+    for language in TRANSLATIONS:
+        for name in stale(english(object_info), marks.get(language, {})):
+            print(f"{language}: the English of {name} changed; translate it, then --translated {language} {name}")
+    return 1 if options.check and late else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

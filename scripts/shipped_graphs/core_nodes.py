@@ -1,0 +1,92 @@
+"""The few core nodes the graphs use, in the words of tests/nodes/schemas.json, and where their files come from.
+
+tests/workflows holds every graph against a running server, so a node that core changes is noticed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+HUB = "https://huggingface.co/Comfy-Org/Wan_2.1_ComfyUI_repackaged/resolve/main/split_files"
+HUB_22 = "https://huggingface.co/Comfy-Org/Wan_2.2_ComfyUI_Repackaged/resolve/main/split_files"
+
+SOCKET_ONLY = {"MODEL", "VAE", "CLIP", "CLIP_VISION", "IMAGE", "LATENT", "CONDITIONING", "VIDEO", "AUDIO"}
+CONTROL = "control_after_generate"
+"""a widget the page adds behind a seed of core; no input of the node"""
+FOLDERS = {
+    "diffusion_model": "diffusion_models",
+    "low_noise_model": "diffusion_models",
+    "unet_name": "diffusion_models",
+    "vae_name": "vae",
+    "clip_name": "text_encoders",
+}
+"""widgets that name a file users may lack -> the models folder it belongs into"""
+
+
+def _node(display_name: str, inputs: dict[str, tuple[str, Any] | str], **outputs: str) -> dict[str, Any]:
+    """A node by its inputs in order: a type, or a type and a default."""
+    entries = [(name, (spec, None) if isinstance(spec, str) else spec) for name, spec in inputs.items()]
+    return {
+        "display_name": display_name,
+        "inputs": [{"name": name, "type": kind, "default": value} for name, (kind, value) in entries],
+        "outputs": [{"name": name, "type": kind} for name, kind in outputs.items()],
+    }
+
+
+CORE: dict[str, Any] = {
+    "VAELoader": _node("Load VAE", {"vae_name": ("COMBO", "")}, VAE="VAE"),
+    "CLIPLoader": _node(
+        "Load CLIP",
+        {"clip_name": ("COMBO", ""), "type": ("COMBO", "wan"), "device": ("COMBO", "default")},
+        CLIP="CLIP",
+    ),
+    "LoadImage": _node("Load Image", {"image": ("COMBO", "example.png")}, IMAGE="IMAGE", MASK="MASK"),
+    "UNETLoader": _node(
+        "Load Diffusion Model", {"unet_name": ("COMBO", ""), "weight_dtype": ("COMBO", "default")}, MODEL="MODEL"
+    ),
+    "CLIPTextEncode": _node(
+        "CLIP Text Encode (Prompt)", {"clip": "CLIP", "text": ("STRING", "")}, CONDITIONING="CONDITIONING"
+    ),
+    "EmptyHunyuanLatentVideo": _node(
+        "Empty HunyuanVideo 1.0 Latent",
+        {"width": ("INT", 848), "height": ("INT", 480), "length": ("INT", 25), "batch_size": ("INT", 1)},
+        LATENT="LATENT",
+    ),
+    "ModelSamplingSD3": _node("ModelSamplingSD3", {"model": "MODEL", "shift": ("FLOAT", 3.0)}, MODEL="MODEL"),
+    "KSamplerAdvanced": _node(
+        "KSampler (Advanced)",
+        {
+            "model": "MODEL",
+            "positive": "CONDITIONING",
+            "negative": "CONDITIONING",
+            "latent_image": "LATENT",
+            "add_noise": ("COMBO", "enable"),
+            "noise_seed": ("INT", 0),
+            CONTROL: ("COMBO", "fixed"),
+            "steps": ("INT", 20),
+            "cfg": ("FLOAT", 8.0),
+            "sampler_name": ("COMBO", "euler"),
+            "scheduler": ("COMBO", "simple"),
+            "start_at_step": ("INT", 0),
+            "end_at_step": ("INT", 10000),
+            "return_with_leftover_noise": ("COMBO", "disable"),
+        },
+        LATENT="LATENT",
+    ),
+    "VAEDecode": _node("VAE Decode", {"samples": "LATENT", "vae": "VAE"}, IMAGE="IMAGE"),
+    "CreateVideo": _node("Create Video", {"images": "IMAGE", "audio": "AUDIO", "fps": ("FLOAT", 30.0)}, VIDEO="VIDEO"),
+    "SaveVideo": _node(
+        "Save Video",
+        {
+            "video": "VIDEO",
+            "filename_prefix": ("STRING", "video/ComfyUI"),
+            "format": ("COMBO", "auto"),
+            "codec": ("COMBO", "auto"),
+        },
+    ),
+}
+
+
+def url_of(file_name: str, folder: str) -> str:
+    """Where a model file is published."""
+    return f"{HUB_22 if file_name.startswith('wan2.2') else HUB}/{folder}/{file_name}"

@@ -1,0 +1,209 @@
+"""Graphs that train one model: stills, clips, image-to-video, the 5B model, two GPUs, and the smoke test."""
+
+from __future__ import annotations
+
+from .parts import COLUMNS, I2V_HIGH, T2V_14B, TI2V_5B, VAE_22, Graph, Link, Node, training
+
+STILLS = Graph(
+    "01_wan21_t2v_1.3B_stills",
+    """## Train a LoRA on pictures (Wan 2.1, 1.3B)
+
+**Files**, below ComfyUI's `models` folder:
+
+- `diffusion_models/wan2.1_t2v_1.3B_fp16.safetensors`
+- `vae/wan_2.1_vae.safetensors`
+- `text_encoders/umt5_xxl_fp8_e4m3fn_scaled.safetensors`
+
+**Steps**
+
+1. Make a folder in ComfyUI's `input` folder. Put 10 to 30 pictures there, and beside each `name.png` a
+`name.txt` that says what is to be seen.
+2. Press **R**, then choose the folder in *Wan Video Dataset*. No `.txt` files? Fill in `trigger_word`.
+3. Press **Run**. Previews play in *Train Wan LoRA*; the LoRA appears in `loras/wan_trainer`.
+
+Cancel saves and stops; Run again goes on where it stopped.
+
+**Memory**: training takes about 4 GB of the GPU (predicted). Before it, ComfyUI loads the text encoder once,
+to read the captions.
+
+**How long**: pictures are encoded once, then come 1500 steps; the panel of *Train Wan LoRA* says how long is left after
+the first ones.""",
+    training(dataset={"num_frames": 1, "width": 832, "height": 480}, train={"run_name": "my_stills_lora"}),
+)
+
+CLIPS = Graph(
+    "02_wan21_t2v_1.3B_clips",
+    """## Train a LoRA on clips (Wan 2.1, 1.3B)
+
+**Files**, below ComfyUI's `models` folder:
+
+- `diffusion_models/wan2.1_t2v_1.3B_fp16.safetensors`
+- `vae/wan_2.1_vae.safetensors`
+- `text_encoders/umt5_xxl_fp8_e4m3fn_scaled.safetensors`
+
+**Steps**
+
+1. Make a folder in ComfyUI's `input` folder. Put clips of 2 seconds or more there, and beside each `name.mp4`
+a `name.txt` that says what happens.
+2. Press **R**, then choose the folder in *Wan Video Dataset*. Its report says which frames are used and what
+was left out.
+3. Press **Run**. Clips and captions are encoded once; later runs reuse them. Previews play in *Train Wan
+LoRA*; the LoRA appears in `loras/wan_trainer`.
+
+**Memory**: training takes about 8 GB of the GPU (predicted). Less: fewer `num_frames` (17, 21, 25 ...), or a
+smaller `width` and `height`.
+
+**How long**: 1500 steps after encoding; the panel of *Train Wan LoRA* says how long is left after the first ones. Fewer
+`num_frames` are faster.""",
+    training(dataset={"num_frames": 33, "width": 832, "height": 480}, train={"run_name": "my_clips_lora"}),
+)
+
+I2V = Graph(
+    "04_wan22_i2v_A14B_motion",
+    """## Teach an image-to-video model a motion (Wan 2.2 A14B)
+
+**Files**, below ComfyUI's `models` folder:
+
+- `diffusion_models/wan2.2_i2v_high_noise_14B_fp16.safetensors` (the low-noise file is a second run)
+- `vae/wan_2.1_vae.safetensors`
+- `text_encoders/umt5_xxl_fp8_e4m3fn_scaled.safetensors`
+
+**What is new here**: the model is given the first frame of each clip, so the LoRA learns what happens next. The
+cache keeps these frames beside the clips. Previews start from the picture in *Load Image*; without it they start
+from your first clip.
+
+**Steps**
+
+1. Put clips of 2 seconds or more of the motion into a folder of ComfyUI's `input` folder, each with a `.txt` beside
+it that names the motion. Choose the folder in *Wan Video Dataset*.
+2. Choose a picture in *Load Image*, and write what should happen to it into `prompts`.
+3. Press **Run**. For the low-noise model choose its file in *Load Wan Model*, another `run_name`, and run again: motion
+is mostly the high-noise model's, detail the other's.
+
+**Wan 2.1 image-to-video**: choose its file and connect *Load CLIP Vision* (`clip_vision_h`) to `clip_vision` of
+*Cache Latents* and *Wan Preview Settings*.
+
+**Memory**: training takes about 30 GB of the GPU (predicted), with *Fp8 / Int8 Quantize* between. Less: fewer
+`num_frames`.
+
+**How long**: 1500 steps per model; the panel says how long is left after the first ones.""",
+    training(
+        model=I2V_HIGH,
+        dataset={"num_frames": 33, "width": 832, "height": 480},
+        preview={"prompts": ""},
+        picture=True,
+        train={"run_name": "my_motion_high_noise"},
+        between={"quantize": Node("Fp8Quantize", {"model": Link("model")}, (COLUMNS[1], -130), (350, 140))},
+    ),
+)
+
+TI2V = Graph(
+    "05_wan22_ti2v_5B",
+    """## Train a LoRA for the 5B model (Wan 2.2 TI2V)
+
+**Files**, below ComfyUI's `models` folder:
+
+- `diffusion_models/wan2.2_ti2v_5B_fp16.safetensors`
+- `vae/wan2.2_vae.safetensors` (this model has a VAE of its own)
+- `text_encoders/umt5_xxl_fp8_e4m3fn_scaled.safetensors`
+
+**What is new here**: 24 frames per second, sizes in multiples of 32, and one model for both text-to-video and
+image-to-video. Half of the clips train the one, half the other; `first_frame_conditioning_p` of *Wan Train Settings*
+changes that.
+
+**Steps**: choose the folder with your clips in *Wan Video Dataset*, then press **Run**. How such a folder
+looks: see the template for clips. Previews are text-to-video; connect a *Load Image* to `start_image` of *Wan Preview
+Settings* to see image-to-video.
+
+**Memory**: training takes about 17 GB of the GPU (predicted). Less: fewer `num_frames`, or 832x480.
+
+**How long**: 1500 steps after encoding; the panel says how long is left after the first ones.""",
+    training(
+        model=TI2V_5B,
+        vae=VAE_22,
+        dataset={"num_frames": 49, "width": 1280, "height": 704},
+        preview={"prompts": ""},
+        train={"run_name": "my_5b_lora"},
+    ),
+)
+
+TWO_GPUS = Graph(
+    "06_two_gpus_fp8",
+    """## A 14B model on two GPUs, in fp8 (Wan 2.1)
+
+**Files**, below ComfyUI's `models` folder:
+
+- `diffusion_models/wan2.1_t2v_14B_fp16.safetensors`
+- `vae/wan_2.1_vae.safetensors`
+- `text_encoders/umt5_xxl_fp8_e4m3fn_scaled.safetensors`
+
+**What is new here**: *Fp8 / Int8 Quantize* halves the memory of the frozen model. *Split Across GPUs* puts
+half of its blocks on each card. The LoRA itself stays in full precision.
+
+**Steps**: choose the folder with your clips in *Wan Video Dataset*, then press **Run**. How such a folder
+looks: see the template for clips.
+
+More than two cards, or cards of unequal size: write block numbers such as `14,28` into `split_at`.
+
+**Memory**: about 19 GB on each card (predicted) for 33 frames of 832x480.
+
+**How long**: 1500 steps after encoding; the panel says how long is left after the first ones. Two cards hold a larger
+model; a step is not faster for it.""",
+    training(
+        model=T2V_14B,
+        dataset={"num_frames": 33, "width": 832, "height": 480},
+        train={"run_name": "my_14b_lora"},
+        between={
+            "quantize": Node("Fp8Quantize", {"model": Link("model")}, (COLUMNS[1], -130), (350, 140)),
+            "split": Node(
+                "SplitAcrossGPUs", {"model": Link("quantize"), "mode": "split blocks"}, (COLUMNS[2], -130), (350, 110)
+            ),
+        },
+    ),
+)
+
+SMOKE = Graph(
+    "08_smoke_test",
+    """## Is everything installed?
+
+Trains a tiny random model for 20 steps on the CPU, then renders clips with and without the LoRA.
+
+**Files**: tiny ones, which `python3 scripts/test.py` in this pack's folder makes. `python3 scripts/demo.py` runs
+this graph by itself, with files that are trained and a tiny text encoder in place of *Load CLIP*.
+
+- `diffusion_models/wan_tiny_t2v.safetensors`
+- `vae/wan_tiny_vae.safetensors`
+- `input/clips`: three short clips
+
+**With real files**: choose a 1.3B model, its VAE and text encoder in the three loaders and your own folder in
+*Wan Video Dataset*. It is then a quick check of the whole way, on your GPU.
+
+**Memory**: under 1 GB with the tiny files.
+
+**How long**: about a minute, on the CPU.""",
+    {
+        **training(
+            model="wan_tiny_t2v.safetensors",
+            vae="wan_tiny_vae.safetensors",
+            dataset={"folder": "clips", "num_frames": 9, "width": 64, "height": 64},
+            preview={
+                "prompts": "a man talks in a driving car",
+                "negative_prompt": "blurry, low quality",
+                "sampling": "custom",
+                "steps": 4,
+                "cfg": 1.0,
+                "shift": 8.0,
+            },
+            train={
+                "run_name": "smoke_test",
+                "steps": 20,
+                "learning_rate": 0.01,
+                "rank": 4,
+                "save_every_n_steps": 10,
+                "preview_every_n_steps": 20,
+            },
+        ),
+        "validate": Node("ValidateVideo", {"run": Link("train"), "vae": Link("vae")}, (COLUMNS[4], -80), (380, 220)),
+    },
+    downloads=False,
+)

@@ -1,0 +1,167 @@
+"""Graphs on both models of Wan 2.2 A14B: a character, and training followed by a clip in the same queue."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from .parts import T2V_HIGH, T2V_LOW, UMT5, VAE_21, Graph, Link, Node, training
+
+HIGH_ROW, LOW_ROW = -560, 400
+"""tops of two Train Wan LoRA nodes, one above the other, with room for their panels"""
+EXPERTS = {"high": T2V_HIGH, "low": T2V_LOW}
+SWITCH_STEP = 10
+SAMPLING = {"steps": 20, "cfg": 3.5, "sampler_name": "euler", "scheduler": "simple"}
+"""as ComfyUI's own Wan 2.2 template samples: 20 steps, the second half by the low noise model"""
+SAMPLING_SHIFT = 8.0
+PROMPT = "a photo of my_character walking through a busy street"
+NEGATIVE = "blurry, distorted, low quality, static, subtitles"
+
+FILES = f"""**Files**, below ComfyUI's `models` folder:
+
+- `diffusion_models/{T2V_HIGH}`
+- `diffusion_models/{T2V_LOW}`
+- `vae/{VAE_21}`
+- `text_encoders/{UMT5}`"""
+
+
+def both_experts(run_name: str) -> dict[str, Node]:
+    """The shared nodes, and a second Train Wan LoRA: one run per expert, on the same cache.
+
+    One trainer above the other, and the encoders where no link of the trainers runs.
+    """
+    nodes = training(
+        model=T2V_HIGH,
+        low_noise_model=T2V_LOW,
+        dataset={"num_frames": 33, "width": 832, "height": 480},
+        train={"run_name": f"{run_name}_high", "expert": "high"},
+    )
+    high = replace(nodes.pop("train"), title="Train Wan LoRA (high noise)")
+    low = {**high.inputs, "run_name": f"{run_name}_low", "expert": "low"}
+    nodes |= {"train_high": high, "train_low": replace(high, inputs=low, title="Train Wan LoRA (low noise)")}
+    places = {
+        "model": (0, -330),
+        "vae": (0, 330),
+        "clip": (0, 440),
+        "dataset": (470, 760),
+        "cache": (880, 410),
+        "train_high": (1390, HIGH_ROW),
+        "train_low": (1390, LOW_ROW),
+    }
+    return {key: replace(node, at=places[key]) for key, node in nodes.items()}
+
+
+def generating() -> dict[str, Node]:
+    """From two runs to a video: each expert's model gets its LoRA, and both sample one clip in turn.
+
+    Right of the training, with loaders of its own (ComfyUI loads a file once however often it is named), so that the
+    runs are the only links between the two halves.
+    """
+    first, second, third, fourth, fifth, sixth = (1890, 2320, 2750, 3130, 3530, 3930)
+    between = (HIGH_ROW + LOW_ROW) // 2
+    nodes = {
+        "clip_out": Node("CLIPLoader", {"clip_name": UMT5, "type": "wan"}, (first, between), (370, 110)),
+        "positive": _prompt("Prompt", PROMPT, (second, between), 130),
+        "negative": _prompt("Negative prompt", NEGATIVE, (second, between + 190), 110),
+    }
+    for (expert, file), top in zip(EXPERTS.items(), (HIGH_ROW, LOW_ROW), strict=True):
+        nodes |= _expert(expert, file, (first, second, third), top)
+    size = {"width": 832, "height": 480, "length": 81}
+    nodes["latent"] = Node(
+        "EmptyHunyuanLatentVideo", size, (second, HIGH_ROW + 180), (350, 130), title="Size and length"
+    )
+    high, low = {"end_at_step": SWITCH_STEP, "return_with_leftover_noise": "enable"}, {"start_at_step": SWITCH_STEP}
+    nodes["sample_high"] = _sampler("high", Link("latent"), (fourth, HIGH_ROW), **high)
+    nodes["sample_low"] = _sampler("low", Link("sample_high"), (fifth, LOW_ROW), add_noise="disable", **low)
+    return {**nodes, **_video(fifth, sixth)}
+
+
+def _expert(expert: str, file: str, columns: tuple[int, int, int], top: int) -> dict[str, Node]:
+    """One row: the model as it is, with the LoRA of its run, with the sampling shift."""
+    noise = f"{expert} noise"
+    loaded = {"run": Link(f"train_{expert}"), "model": Link(f"unet_{expert}")}
+    shifted = {"model": Link(f"apply_{expert}"), "shift": SAMPLING_SHIFT}
+    return {
+        f"unet_{expert}": Node(
+            "UNETLoader", {"unet_name": file}, (columns[0], top + 130), (370, 90), f"Load Diffusion Model ({noise})"
+        ),
+        f"apply_{expert}": Node("ApplyWanLoRA", loaded, (columns[1], top), (350, 110), f"Apply Wan LoRA ({noise})"),
+        f"shift_{expert}": Node("ModelSamplingSD3", shifted, (columns[2], top), (320, 60), f"Sampling shift ({noise})"),
+    }
+
+
+def _prompt(title: str, text: str, at: tuple[int, int], height: int) -> Node:
+    return Node("CLIPTextEncode", {"clip": Link("clip_out"), "text": text}, at, (350, height), title)
+
+
+def _sampler(expert: str, latent: Link, at: tuple[int, int], **steps: Any) -> Node:
+    links = {
+        "model": Link(f"shift_{expert}"),
+        "positive": Link("positive"),
+        "negative": Link("negative"),
+        "latent_image": latent,
+    }
+    return Node("KSamplerAdvanced", {**links, **SAMPLING, **steps}, at, (340, 340), f"Sample ({expert} noise)")
+
+
+def _video(left: int, right: int) -> dict[str, Node]:
+    decoded = {"samples": Link("sample_low"), "vae": Link("vae_out")}
+    saved = {"video": Link("video"), "filename_prefix": "video/wan_trainer"}
+    return {
+        "vae_out": Node("VAELoader", {"vae_name": VAE_21}, (left, LOW_ROW + 420), (340, 60)),
+        "decode": Node("VAEDecode", decoded, (right, LOW_ROW), (340, 60)),
+        "video": Node("CreateVideo", {"images": Link("decode"), "fps": 16.0}, (right, LOW_ROW + 130), (340, 90)),
+        "save": Node("SaveVideo", saved, (right, LOW_ROW + 290), (340, 330)),
+    }
+
+
+CHARACTER = Graph(
+    "03_wan22_t2v_A14B_character",
+    f"""## Teach Wan 2.2 a character (T2V A14B, both models)
+
+{FILES}
+
+**What is new here**: Wan 2.2 has two models, one for the noisy half of sampling (layout, motion) and one for the other
+(faces, detail). A character needs both. Each is trained in a run of its own, one after the other, on the same cache.
+
+**Steps**
+
+1. Put 10 to 30 clips or pictures of the character into a folder of ComfyUI's `input` folder, each with a `.txt` beside
+it that names the character the same way. Choose the folder in *Wan Video Dataset*.
+2. Press **Run**. The LoRAs appear in `loras/wan_trainer` as `my_character_high` and `my_character_low`: load each on
+its own model.
+
+**Memory**: training takes about 30 GB of the GPU (predicted). Less: 17 `num_frames` (about 23 GB), or 1 with pictures
+(about 17 GB).
+
+**How long**: both runs have 1500 steps; the panel says how long is left after the first ones. Cancel saves and stops;
+Run again goes on where it stopped.""",
+    both_experts("my_character"),
+)
+
+TRAIN_THEN_GENERATE = Graph(
+    "07_wan22_t2v_A14B_train_then_generate",
+    f"""## Train, then make a video, in one queue (Wan 2.2 T2V A14B)
+
+{FILES}
+
+**What is new here**: *Apply Wan LoRA* takes the run itself, so no file has to be chosen, and the models on the right
+load when training is over. Sampling is that of ComfyUI's own Wan 2.2 template: 20 steps, the first 10 with the high
+noise model, the rest with the low noise model.
+
+**Steps**
+
+1. Put 10 to 30 clips or pictures of one thing into a folder of ComfyUI's `input` folder, each with a `.txt` beside it
+that names it the same way. Choose the folder in *Wan Video Dataset*.
+2. Write what you want to see into *Prompt*, with that name in it.
+3. Press **Run**. Both runs train one after the other, then the video is made and saved to `output/video`.
+
+Change the prompt or the seed and run again: only the video is made anew. *Stop and keep* ends a run early and lets the
+graph go on with what it has.
+
+**Memory**: training takes about 30 GB of the GPU (predicted; 17 `num_frames`: about 23 GB). Sampling comes afterwards
+and takes what the models take without training.
+
+**How long**: both runs have 1500 steps; the panel says how long is left after the first ones.""",
+    {**both_experts("my_character"), **generating()},
+)

@@ -1,0 +1,276 @@
+"""Graphs on the canvas: shipped ones, those that earlier versions saved, and the one inside a trained LoRA.
+
+One page per frontend and way of drawing nodes serves all of them, in the order of this file. What does not depend on
+how nodes are drawn is asked of LiteGraph only.
+"""
+
+from __future__ import annotations
+
+import base64
+import copy
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from comfy_server import PACK_NAME, ComfyServer
+from environment import CACHE, ROOT
+
+from tests.browser.conftest import Canvas
+
+pytestmark = pytest.mark.browser
+
+SAVED = sorted((ROOT / "tests" / "fixtures" / "workflows").glob("*.json"))
+SCHEMAS: dict[str, Any] = json.loads((ROOT / "tests" / "nodes" / "schemas.json").read_text(encoding="utf-8"))
+LORAS: dict[str, bytes] = {}
+"""the LoRA of each run name, trained once for all frontends"""
+
+Graph = dict[str, dict[str, Any]]
+
+
+def opened(context: Any, server: ComfyServer, frontend: str, vue: bool) -> Iterator[Canvas]:
+    shared = Canvas(context.new_page(), server, CACHE / "screenshots" / frontend)
+    shared.vue_nodes(vue)
+    yield shared
+    shared.page.close()
+
+
+@pytest.fixture(scope="module")
+def plain(canvas_context: Any, canvas_server: ComfyServer, frontend: str) -> Iterator[Canvas]:
+    """A page that LiteGraph draws, shared by the tests of this file."""
+    yield from opened(canvas_context, canvas_server, frontend, vue=False)
+
+
+@pytest.fixture(scope="module", params=["litegraph", "vue"])
+def page(request: Any, canvas_context: Any, canvas_server: ComfyServer, frontend: str) -> Iterator[Canvas]:
+    """That page, then one with Vue nodes."""
+    if request.param == "litegraph":
+        yield request.getfixturevalue("plain")
+    else:
+        yield from opened(canvas_context, canvas_server, frontend, vue=True)
+
+
+@pytest.fixture(autouse=True)
+def nothing_broke(request: pytest.FixtureRequest) -> Iterator[None]:
+    """No test leaves an error of ours in the console."""
+    canvas: Canvas = request.getfixturevalue("page" if "page" in request.fixturenames else "plain")
+    canvas.problems.clear()
+    canvas.clear()
+    yield
+    assert canvas.our_problems == []
+    assert [text for text in canvas.problems if text.startswith("page error")] == []
+
+
+def ours(prompt: Graph) -> Graph:
+    return {node: body for node, body in prompt.items() if body["class_type"] in SCHEMAS}
+
+
+def values(body: dict[str, Any]) -> dict[str, Any]:
+    """Widget values of a node of an API graph, by name."""
+    return {name: value for name, value in body["inputs"].items() if not isinstance(value, list)}
+
+
+def defaults(kind: str) -> dict[str, Any]:
+    return {entry["name"]: entry["default"] for entry in SCHEMAS[kind]["inputs"] if "default" in entry}
+
+
+# ---- shipped graphs ------------------------------------------------------------------------------
+
+
+def twin(name: str) -> Graph:
+    return json.loads((ROOT / "workflows" / "api" / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def without_versions(prompt: Graph) -> Graph:
+    """Newer frontends add the pack of a node and its version."""
+    return {node: {**body, "_meta": {"title": body["_meta"]["title"]}} for node, body in prompt.items()}
+
+
+# Pairs of nodes that lie on each other, titles included, at the sizes the page gives them.
+OVERLAPS = """() => {
+  const boxes = window.app.graph._nodes.map(n => ({ title: n.title, left: n.pos[0], right: n.pos[0] + n.size[0],
+    top: n.pos[1] - 30, bottom: n.pos[1] + n.size[1] }));
+  const meet = (a, b) => a.left < b.right && b.left < a.right && a.top < b.bottom && b.top < a.bottom;
+  return boxes.flatMap((a, at) => boxes.slice(at + 1).filter(b => meet(a, b)).map(b => `${a.title} / ${b.title}`));
+}"""
+
+
+def test_a_shipped_graph_opens_from_the_template_browser(plain: Canvas, workflows: dict[str, Any]) -> None:
+    assert plain.templates() == sorted(workflows)
+    name = "07_wan22_t2v_A14B_train_then_generate"
+    plain.open_template(name)
+    assert plain.missing_nodes() == []
+    assert without_versions(plain.to_prompt()) == twin(name)
+    plain.fit()
+    plain.screenshot(f"template-{name}")
+
+
+def test_every_shipped_graph_is_its_api_twin(plain: Canvas, workflows: dict[str, Any]) -> None:
+    for name in workflows:
+        plain.load(plain.server.get(f"/api/workflow_templates/{PACK_NAME}/{name}.json"))
+        assert plain.missing_nodes() == [], name
+        assert without_versions(plain.to_prompt()) == twin(name), name
+        assert plain.script(OVERLAPS) == [], name
+
+
+# ---- values by name ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("file", SAVED, ids=lambda file: file.stem)
+def test_workflows_of_earlier_versions_keep_every_value_at_its_name(page: Canvas, file: Path) -> None:
+    old = json.loads(file.read_text(encoding="utf-8"))
+    page.load(old["workflow"])
+    for node, body in ours(page.to_prompt()).items():
+        assert values(body) == {**defaults(body["class_type"]), **values(old["prompt"][node])}, body["class_type"]
+
+
+def test_graphs_that_earlier_versions_shipped_keep_every_value(plain: Canvas) -> None:
+    """They hold positions only."""
+    old = json.loads((SAVED[0].parent / "first_graphs.json").read_text(encoding="utf-8"))["template"]
+    plain.load(old)
+    prompt = plain.to_prompt()
+    for node in old["nodes"]:
+        if node["type"] in SCHEMAS:
+            shown = values(prompt[str(node["id"])])
+            assert set(shown) == set(defaults(node["type"]))
+            assert [value for value in node["widgets_values"] if value not in shown.values()] == []
+
+
+def test_saved_values_have_names_and_positions_are_not_needed(page: Canvas, workflows: dict[str, Any]) -> None:
+    page.load(workflows["08_smoke_test"])
+    before = page.to_prompt()
+    saved = page.script("() => JSON.parse(JSON.stringify((window.app.rootGraph ?? window.app.graph).serialize()))")
+    for node in saved["nodes"]:
+        if node["type"] in SCHEMAS:
+            assert node["widgets_values_named"] == values(before[str(node["id"])])
+            assert node["widgets_values"] == list(node["widgets_values_named"].values()), "the panel saved something"
+            node["widgets_values"] = ["", *reversed(node["widgets_values"])]
+    page.load(saved)
+    assert page.to_prompt() == before
+
+
+CHANGED = {"run_name": "another", "steps": 77, "expert": "low", "seed": 4242, "start_from_lora": "gone.safetensors"}
+EVERY_WAY = """async changed => {
+  const graph = window.app.rootGraph ?? window.app.graph, view = window.app.canvas;
+  const train = graph._nodes.find(n => n.type === "TrainLoRA");
+  const read = node => Object.fromEntries(node.widgets.filter(w => w.serialize !== false).map(w => [w.name, w.value]));
+  for (const widget of train.widgets) if (widget.name in changed) widget.value = changed[widget.name];
+  const told = { set: read(train), clone: read(train.clone()) };
+
+  view.selectItems?.([train]);
+  view.copyToClipboard([train]);
+  view.pasteFromClipboard();
+  const pasted = graph._nodes.find(n => n.type === "TrainLoRA" && n !== train);
+  told.paste = read(pasted);
+  graph.remove(pasted);
+
+  const { node } = graph.convertToSubgraph(new Set([train]));
+  told.subgraph = read(node.subgraph._nodes.find(n => n.type === "TrainLoRA"));
+  await window.app.loadGraphData(JSON.parse(JSON.stringify(graph.serialize())));
+  const again = (window.app.rootGraph ?? window.app.graph)._nodes.find(n => n.subgraph);
+  told.reopened = read(again.subgraph._nodes.find(n => n.type === "TrainLoRA"));
+  return told;
+}"""
+
+
+def test_values_stay_through_copy_paste_and_subgraphs(page: Canvas, workflows: dict[str, Any]) -> None:
+    page.load(workflows["08_smoke_test"])
+    told = page.script(EVERY_WAY, CHANGED)
+    (train,) = [body for body in twin("08_smoke_test").values() if body["class_type"] == "TrainLoRA"]
+    for way, found in told.items():
+        assert found == {**values(train), **CHANGED}, way
+
+
+def test_values_stay_through_undo(page: Canvas, workflows: dict[str, Any]) -> None:
+    page.load(workflows["08_smoke_test"])
+    before = page.to_prompt()
+    page.script(
+        """async () => {
+          const tracker = window.app.extensionManager.workflow.activeWorkflow.changeTracker;
+          const note = () => (tracker.captureCanvasState ?? tracker.checkState).call(tracker);
+          const train = () => (window.app.rootGraph ?? window.app.graph)._nodes.find(n => n.type === "TrainLoRA");
+          note();
+          train().widgets.find(w => w.name === "steps").value = 5;
+          note();
+          await tracker.undo();
+        }"""
+    )
+    page.page.wait_for_timeout(300)
+    assert page.to_prompt() == before
+
+
+# ---- a LoRA on the canvas ------------------------------------------------------------------------
+
+
+def trained(page: Canvas, smoke: dict[str, Any]) -> tuple[bytes, Graph]:
+    """The graph of a small run as the page queues it, and the LoRA that came of it."""
+    workflow = copy.deepcopy(smoke)
+    page.load(workflow)
+    told = page.script(
+        """async () => {
+          const set = {run_name: "dropped", steps: 1, save_every_n_steps: 1, preview_every_n_steps: 0, seed: 7};
+          const train = window.app.graph._nodes.find(n => n.type === "TrainLoRA");
+          for (const widget of train.widgets) if (widget.name in set) widget.value = set[widget.name];
+          const { workflow, output } = await window.app.graphToPrompt();
+          return JSON.parse(JSON.stringify({ workflow, output }));
+        }"""
+    )
+    prompt = {node: body for node, body in told["output"].items() if body["class_type"] != "ValidateVideo"}
+    if "dropped" not in LORAS:
+        page.server.run(prompt, extra_data={"extra_pnginfo": {"workflow": told["workflow"]}})
+        file = next((page.server.base).glob("**/loras/wan_trainer/dropped.safetensors"))
+        LORAS["dropped"] = file.read_bytes()
+    return LORAS["dropped"], told["output"]
+
+
+DROP = """([name, bytes]) => {
+  const data = Uint8Array.from(atob(bytes), c => c.charCodeAt(0));
+  const transfer = new DataTransfer();
+  transfer.items.add(new File([data], name));
+  const target = document.querySelector("#graph-canvas");
+  const { x, y } = target.getBoundingClientRect();
+  for (const kind of ["dragenter", "dragover", "drop"]) {
+    target.dispatchEvent(new DragEvent(kind,
+      { bubbles: true, cancelable: true, dataTransfer: transfer, clientX: x + 900, clientY: y + 900 }));
+  }
+}"""
+
+
+def test_a_trained_lora_dropped_on_the_canvas_opens_its_workflow(page: Canvas, smoke: dict[str, Any]) -> None:
+    lora, prompt = trained(page, smoke)
+    page.clear()
+    page.script(DROP, ["dropped.safetensors", base64.b64encode(lora).decode()])
+    page.page.wait_for_function(
+        "n => (window.app.rootGraph ?? window.app.graph)._nodes.length > n", arg=len(prompt) - 1, timeout=30_000
+    )
+    page.page.wait_for_timeout(500)
+    assert page.missing_nodes() == []
+    assert page.to_prompt() == prompt
+    header = lora[8 : int.from_bytes(lora[:8], "little") + 8].decode("utf-8")
+    assert str(page.server.base) not in header
+
+
+def test_a_large_lora_is_opened_from_its_first_bytes(plain: Canvas, smoke: dict[str, Any]) -> None:
+    """The page reads the header, however many gigabytes follow it."""
+    lora, prompt = trained(plain, smoke)
+    start = lora[: int.from_bytes(lora[:8], "little") + 8]
+    plain.clear()
+    plain.script(
+        """async bytes => {
+          const data = Uint8Array.from(atob(bytes), c => c.charCodeAt(0));
+          const file = new File([data, ...Array(32).fill(new Uint8Array(1 << 20))], "large.safetensors");
+          const read = [];
+          const slice = file.slice;
+          file.slice = function (...range) { read.push(range); return slice.apply(this, range); };
+          for (const name of ["arrayBuffer", "text", "stream"]) file[name] = () => { throw new Error("read whole"); };
+          await window.app.handleFile(file);
+          window.ranges = read;
+        }""",
+        base64.b64encode(start).decode(),
+    )
+    plain.page.wait_for_timeout(500)
+    assert plain.to_prompt() == prompt
+    ranges = plain.script("() => window.ranges")
+    assert ranges
+    assert all(end - begin <= 4 << 20 for begin, end in ranges)

@@ -1,0 +1,95 @@
+"""Every node has a help page: when to use it, every input and output, and what goes wrong."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import make_locales
+import pytest
+
+SCHEMAS = json.loads((make_locales.ROOT / "tests" / "nodes" / "schemas.json").read_text(encoding="utf-8"))
+SECTIONS = ("When to use", "Inputs", "Outputs", "Good to know")
+UNITS = {
+    ("width", "INT"): "pixels",
+    ("height", "INT"): "pixels",
+    ("num_frames", "INT"): "Frames",
+    ("force_rate", "FLOAT"): "Frames per second",
+    ("fps", "FLOAT"): "Frames per second",
+    ("cache_limit_gb", "FLOAT"): "GiB",
+    ("frame_stride", "INT"): "frames",
+    ("text_length", "INT"): "Tokens",
+    ("lr_warmup_steps", "INT"): "Optimizer steps",
+    ("save_every_n_steps", "INT"): "Optimizer steps",
+    ("preview_every_n_steps", "INT"): "Optimizer steps",
+    ("steps_this_queue", "INT"): "Optimizer steps",
+    ("eval_timesteps", "STRING"): "0 to 1000",
+}
+"""numbers that mean nothing without a unit"""
+PLAIN_ZEROS = {
+    "seed": "a number like any other",
+    "keep_tokens": "a count of tags",
+    "held_out_ratio": "a share",
+    "caption_dropout": "a share",
+}
+"""inputs whose 0 says nothing but 0 -> why"""
+
+
+def page_of(node_id: str) -> Path:
+    return make_locales.HELP / f"{node_id}.md"
+
+
+def sections(text: str) -> dict[str, str]:
+    """Headings of a page -> what stands below them."""
+    parts = re.split(r"^## (.+)\n", text, flags=re.M)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def rows(table: str) -> dict[str, list[str]]:
+    """First cell of each row, without its backticks -> the other cells."""
+    lines = [line.strip("|").split(" | ") for line in table.splitlines() if line.startswith("| `")]
+    return {cells[0].strip(" `"): [cell.strip() for cell in cells[1:]] for cells in lines}
+
+
+def test_every_node_has_a_page_and_every_page_a_node() -> None:
+    assert {file.stem for file in make_locales.HELP.glob("*.md")} == set(SCHEMAS)
+
+
+@pytest.mark.parametrize("node_id", SCHEMAS)
+def test_a_page_says_when_to_use_the_node_what_goes_in_and_out_and_what_goes_wrong(node_id: str) -> None:
+    text = page_of(node_id).read_text(encoding="utf-8")
+    assert text.startswith(f"# {SCHEMAS[node_id]['display_name']}\n\n")
+    found = sections(text)
+    assert [heading for heading in found if heading in SECTIONS] == list(SECTIONS)
+    assert found["When to use"].strip().endswith(".")
+    assert "- " in found["Good to know"]
+
+
+@pytest.mark.parametrize("node_id", SCHEMAS)
+def test_a_page_explains_every_input_with_its_default_and_every_output(node_id: str) -> None:
+    found = sections(page_of(node_id).read_text(encoding="utf-8"))
+    inputs, outputs = rows(found["Inputs"]), rows(found["Outputs"])
+    assert list(inputs) == [entry["name"] for entry in SCHEMAS[node_id]["inputs"]]
+    assert list(outputs) == [entry["name"] for entry in SCHEMAS[node_id]["outputs"]]
+    assert all(len(cells) == 2 and all(cells) for cells in inputs.values())
+    assert all(len(cells) == 1 and all(cells) for cells in outputs.values())
+
+
+@pytest.mark.parametrize("node_id", SCHEMAS)
+def test_numbers_have_their_unit(node_id: str) -> None:
+    inputs = rows(sections(page_of(node_id).read_text(encoding="utf-8"))["Inputs"])
+    for entry in SCHEMAS[node_id]["inputs"]:
+        unit = UNITS.get((entry["name"], entry["type"]), "")
+        assert unit in inputs[entry["name"]][1], entry["name"]
+        if entry["name"] == "steps":
+            assert re.match("Optimizer steps|Sampling steps", inputs["steps"][1])
+
+
+@pytest.mark.parametrize("node_id", SCHEMAS)
+def test_a_default_of_zero_is_explained(node_id: str) -> None:
+    """0 is a wish, not a number, wherever it stands for "automatic" or "off"."""
+    inputs = rows(sections(page_of(node_id).read_text(encoding="utf-8"))["Inputs"])
+    for entry in SCHEMAS[node_id]["inputs"]:
+        if entry.get("default") == 0 and entry["type"] in ("INT", "FLOAT") and entry["name"] not in PLAIN_ZEROS:
+            assert "0 = " in inputs[entry["name"]][1], f"{entry['name']}: {inputs[entry['name']][1]}"

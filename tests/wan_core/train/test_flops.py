@@ -1,0 +1,111 @@
+"""The arithmetic of a step by formula, against torch's own counter on tiny models of every kind."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from tests.support.tiny_run import TINY, TINY_CAMERA, TINY_FLF2V, TINY_I2V_21, TINY_TI2V, TINY_VACE
+from wan_core.lora import LoraConfig, inject_lora
+from wan_core.model import Conditioning, WanShape, WanTransformer
+from wan_core.precision import PrecisionPolicy
+from wan_core.train import FlopCount
+
+SIZE = (2, 3, 8, 12)  # clips, latent frames, height, width
+KINDS = {
+    "text to video": TINY,
+    "wider and deeper": WanShape(dim=256, ffn_dim=640, num_heads=2, num_layers=3),
+    "with CLIP tokens": TINY_I2V_21,
+    "first and last frame": TINY_FLF2V,
+    "a timestep per frame": TINY_TI2V,
+    "control stream": TINY_VACE,
+    "camera": TINY_CAMERA,
+}
+TARGETS = {
+    "queries only": r"blocks\.\d+\.self_attn\.q",
+    "the last linear": r"blocks\.1\.ffn\.2",
+    "keys of the text": r"blocks\.\d+\.cross_attn\.k",
+    "outputs": r"blocks\.\d+\.(self|cross)_attn\.o",
+    "control stream only": r"vace_blocks\.0\.ffn\.0",
+}
+
+
+def model_of(shape: WanShape, targets: tuple[str, ...] = ()) -> WanTransformer:
+    model = WanTransformer(shape, PrecisionPolicy().numerics(torch.float32))
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.02)
+    inject_lora(model, LoraConfig(rank=4, targets=targets) if targets else LoraConfig(rank=4), seed=0)
+    return model
+
+
+def counted(model: WanTransformer) -> tuple[int, int]:
+    """(forward, forward and backward) as torch counts them, attention in its plain form: nothing is computed twice."""
+    shape, (clips, frames, height, width) = model.shape, SIZE
+    given = Conditioning(
+        channels=torch.randn(clips, shape.condition_channels, *SIZE[1:]) if shape.condition_channels else None,
+        image_tokens=torch.randn(clips, image_rows(shape), shape.image_dim) if shape.image_dim else None,
+        vace=torch.randn(clips, shape.vace_channels, *SIZE[1:]) if shape.vace_layers else None,
+        camera=torch.randn(clips, 24, frames, 8 * height, 8 * width) if shape.camera_channels else None,
+    )
+    timestep = torch.rand(clips, time_rows(shape)).squeeze(1) * 1000
+    latent = torch.randn(clips, shape.out_channels, *SIZE[1:])
+    with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
+        output = model(latent, timestep, torch.randn(clips, 512, shape.text_dim), given)
+        forward = counter.get_total_flops()
+        output.sum().backward()
+        return forward, counter.get_total_flops()
+
+
+def image_rows(shape: WanShape) -> int:
+    return (shape.image_positions or 257) if shape.image_dim else 0
+
+
+def time_rows(shape: WanShape) -> int:
+    return SIZE[1] if shape is TINY_TI2V else 1
+
+
+def by_formula(model: WanTransformer) -> tuple[float, float, float]:
+    """(forward, forward and backward, recomputed)."""
+    shape = model.shape
+    latent = torch.Size((SIZE[0], shape.out_channels, *SIZE[1:]))
+    found = FlopCount(model).of(latent, time_rows=time_rows(shape), image_rows=image_rows(shape))
+    return found.forward, found.useful, found.recomputed
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_formula_counts_what_torch_counts(kind: str) -> None:
+    model = model_of(KINDS[kind])
+    forward, both, _ = by_formula(model)
+    assert (forward, both) == pytest.approx(counted(model), rel=2e-3)
+    assert forward < both < 3 * forward, "a frozen base has no weight gradients"
+
+
+@pytest.mark.parametrize("targets", TARGETS)
+def test_only_gradients_that_are_needed_are_counted(targets: str) -> None:
+    model = model_of(TINY_VACE if "control" in targets else TINY, (TARGETS[targets],))
+    assert by_formula(model)[:2] == pytest.approx(counted(model), rel=2e-3)
+
+
+def test_what_checkpointing_does_again_is_no_useful_work() -> None:
+    model = model_of(replace(TINY, num_layers=3))
+    plain = counted(model)[1]
+    model.checkpoint_blocks = True
+    _, useful, recomputed = by_formula(model)
+    assert useful == pytest.approx(plain, rel=2e-3)
+    assert useful + recomputed == pytest.approx(counted(model)[1], rel=2e-3)
+
+
+def test_a_batch_of_two_takes_twice_as_much_and_twice_the_tokens_more_than_that() -> None:
+    count = FlopCount(model_of(TINY))
+
+    def useful(*latent: int) -> float:
+        return count.of(torch.Size(latent), time_rows=1, image_rows=0).useful
+
+    one = useful(1, 16, 3, 8, 12)
+    assert useful(2, 16, 3, 8, 12) == 2 * one
+    long, longer = useful(1, 16, 300, 8, 12), useful(1, 16, 600, 8, 12)
+    assert longer > 2 * long

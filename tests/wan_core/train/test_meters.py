@@ -1,0 +1,156 @@
+"""What a run records about itself beside the loss: time of its stages, memory of its devices, arithmetic per second."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.support.tiny_run import TINY, TinyRun, make_run
+from wan_core.control import SignalControl
+from wan_core.events import Event
+from wan_core.job import run_job
+from wan_core.metrics import read_metrics
+from wan_core.run import read_status
+from wan_core.sample import SampleConfig
+from wan_core.train import DeviceMeters, FlopCount, NoisedBatch, TrainConfig, true_velocity
+from wan_core.train.memory import added_up
+
+MIB = 1 << 20
+
+
+def small_run(root: Path, **changes: Any) -> TinyRun:
+    train = {"steps": 4, "save_every_n_steps": 2, "preview_every_n_steps": 4, "eval_items": 1, "learning_rate": 1e-3}
+    return make_run(root, train=TrainConfig(**{**train, **changes}), preview=SampleConfig(steps=1))  # type: ignore[arg-type]
+
+
+def trained(run: TinyRun, **options: Any) -> list[dict[str, Any]]:
+    """The metrics after a session."""
+    options = {"emit": lambda _event: None, "control": SignalControl(), **options}
+    run_job(run.directory, run.roots, **options)
+    return read_metrics(run.directory / "metrics.jsonl")
+
+
+def stages(records: list[dict[str, Any]]) -> list[tuple[str, int]]:
+    return [(r["stage"], r["step"]) for r in records if r["event"] == "stage_ended"]
+
+
+def test_every_stage_says_how_long_it_took_and_a_resumed_run_adds_its_own(tmp_path: Path) -> None:
+    run = small_run(tmp_path)
+    began = time.monotonic()
+    first = trained(run, max_steps=2, cache_seconds=12.5)
+    wall = time.monotonic() - began
+    assert stages(first) == [
+        *(("cache", 0), ("load", 0), ("evaluate", 0), ("sample", 0)),
+        *(("save", 2), ("evaluate", 2)),
+    ]
+    ended = [r for r in first if r["event"] == "stage_ended"]
+    assert ended[0]["seconds"] == 12.5
+    assert 0 < sum(r["seconds"] for r in ended[1:]) < wall
+    both = trained(run)
+    assert Counter(name for name, _ in stages(both)) == {"cache": 1, "load": 2, "evaluate": 3, "sample": 2, "save": 2}
+    assert ("load", 2) in stages(both)
+
+
+def test_the_time_of_a_stage_is_its_own(tmp_path: Path) -> None:
+    slow = 0.2
+
+    def target(batch: NoisedBatch) -> torch.Tensor:
+        if not torch.is_grad_enabled():  # while evaluating
+            time.sleep(slow)
+        return true_velocity(batch)
+
+    run = small_run(tmp_path, preview_every_n_steps=0, steps=2, eval_timesteps=(300.0, 700.0))
+    records = [r for r in trained(run, target=target) if r["event"] == "stage_ended"]
+    seconds = {(r["stage"], r["step"]): r["seconds"] for r in records}
+    assert seconds["evaluate", 0] >= 2 * slow
+    assert seconds["evaluate", 2] >= 2 * slow
+    assert seconds["save", 2] < 2 * slow
+
+
+def test_a_stage_that_was_stopped_is_recorded_up_to_there(tmp_path: Path) -> None:
+    run = small_run(tmp_path)
+    control = SignalControl()
+    control.stop_reason = lambda: "stopped by the user"  # type: ignore[method-assign]
+    assert stages(trained(run, control=control)) == [("load", 0)]
+
+
+@pytest.mark.parametrize("stage", ["evaluate", "sample"])
+def test_a_stop_after_the_last_step_ends_as_done(tmp_path: Path, stage: str) -> None:
+    run = small_run(tmp_path)
+    control, reason = SignalControl(), [""]
+    control.stop_reason = lambda: reason[0]  # type: ignore[method-assign]
+
+    def emit(event: Event) -> None:
+        saved = getattr(event, "name", "") == "saved" and event.step == 4  # type: ignore[attr-defined]
+        if saved and stage == "evaluate":
+            reason[0] = "Stop and keep was pressed"
+        if event.name == "evaluated" and event.step == 4 and stage == "sample":  # type: ignore[attr-defined]
+            reason[0] = "Stop and keep was pressed"
+
+    records = trained(run, control=control, emit=emit)
+    status = read_status(run.directory)
+    assert (status.state, status.step, status.reason) == ("done", 4, "")
+    assert stages(records)[-1] == (stage, 4)
+
+
+def test_a_step_says_what_the_process_holds_and_how_much_it_computes(tmp_path: Path) -> None:
+    run = small_run(tmp_path, preview_every_n_steps=0, gradient_accumulation_steps=2)
+    steps = [r for r in trained(run) if r["event"] == "step"]
+    (device,) = {name for step in steps for name in step["memory"]}
+    assert device == "cpu"
+    for step in steps:
+        memory = step["memory"]["cpu"]
+        assert memory["predicted"] is None, "what is predicted is not what the host process holds"
+        assert 50 * MIB < memory["now"] <= memory["peak"]
+        assert step["memory_bytes"] == memory["now"]
+    count = FlopCount(tiny_model(run))
+    of_step = 2 * count.of(torch.Size((1, 16, 2, 4, 4)), time_rows=1, image_rows=0).useful
+    assert [step["tflops"] * step["seconds"] for step in steps] == pytest.approx([of_step / 1e12] * 4)
+
+
+def tiny_model(run: TinyRun) -> Any:
+    from wan_core.load import materialize
+
+    return materialize(run.config.model, run.roots, run.config.lora)
+
+
+def test_each_device_of_a_split_model_has_its_own_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = {"cuda:0": 5, "cuda:1": 7}
+    peak = {"cuda:0": 50, "cuda:1": 70}
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: now[str(device)])
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: peak[str(device)])
+    devices = [torch.device("cuda", index) for index in (0, 0, 1, 1, 0)]
+    assert DeviceMeters(devices, {"cuda:0": 60}).read() == {
+        "cuda:0": {"now": 5, "peak": 50, "predicted": 60},
+        "cuda:1": {"now": 7, "peak": 70, "predicted": None},
+    }
+
+
+def test_copies_on_two_devices_stand_side_by_side_and_on_one_device_add_up() -> None:
+    def reading(device: str, now: int | None, predicted: int | None = None) -> dict[str, dict[str, int | None]]:
+        return {device: {"now": now, "peak": now, "predicted": predicted}}
+
+    assert added_up([reading("cuda:0", 3, 9), reading("cuda:1", 4, 9)]) == {
+        **reading("cuda:0", 3, 9),
+        **reading("cuda:1", 4, 9),
+    }
+    assert added_up([reading("cpu", 3), reading("cpu", 4)]) == reading("cpu", 7)
+    assert added_up([reading("cpu", None), reading("cpu", None)]) == reading("cpu", None)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs one CUDA GPU; this machine has none")
+def test_on_a_gpu_it_is_what_torch_has_allocated_beside_the_prediction(tmp_path: Path) -> None:
+    torch.cuda.empty_cache()
+    run = make_run(tmp_path, shape=TINY, train=TrainConfig(steps=3, preview_every_n_steps=0, eval_items=0))
+    steps = [r for r in trained(run) if r["event"] == "step"]
+    memory = steps[-1]["memory"]["cuda:0"]
+    assert 0 < memory["now"] <= memory["peak"] <= torch.cuda.max_memory_allocated(0)
+    assert steps[-1]["memory_bytes"] == memory["peak"]
+    assert memory["predicted"] > 0
+    assert all(step["tflops"] > 0 for step in steps)

@@ -1,0 +1,84 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { caption, channels, stops } from "../../../web/js/lib/run/clips.mjs";
+
+const A = "validate-aaaaaaaaaaaa";
+const B = "validate-bbbbbbbbbbbb";
+const clip = (step, more = {}) => ({
+  id: `${step}`,
+  step,
+  prompt: 0,
+  strength: null,
+  rendering: "",
+  ...more,
+});
+
+test("the slider stops at every saved step and every clip", () => {
+  const samples = [
+    clip(20),
+    clip(0),
+    clip(20, { prompt: 1 }),
+    clip(30, { rendering: A, strength: 1 }),
+  ];
+  const saves = [
+    { step: 10, eval_loss: null },
+    { step: 20, eval_loss: 0.125 },
+    { step: 30, eval_loss: null },
+  ];
+  const found = stops(samples, saves);
+  assert.deepEqual(
+    found.map((stop) => [stop.step, [...stop.clips.keys()]]),
+    [
+      [0, ["0"]],
+      [10, []],
+      [20, ["0", "1"]],
+      [30, [`${A}/0/1`]],
+    ],
+  );
+  assert.deepEqual(
+    found.map((stop) => caption(stop, "0")),
+    ["before training", "step 10 · no preview", "step 20 · eval 0.125", "step 30 · no preview"],
+  );
+  assert.equal(caption(found[3], `${A}/0/1`), "step 30");
+  assert.equal(caption(found[0], `${A}/0`), "base model");
+});
+
+test("a preview between saves says that nothing was saved", () => {
+  assert.equal(caption(stops([clip(5)], [])[0], "0"), "step 5 · not saved");
+});
+
+test("previews can be chosen by prompt, renderings also by strength, each beside its own base model", () => {
+  const samples = [
+    clip(0, { rendering: B }),
+    clip(9, { rendering: B, strength: 0.5 }),
+    clip(0, { prompt: 1 }),
+    clip(0),
+    clip(9),
+    clip(9, { prompt: 1 }),
+    clip(0, { rendering: A }),
+    clip(9, { rendering: A, strength: 0.5 }),
+    clip(9, { rendering: A, strength: 1 }),
+    clip(18, { rendering: A, strength: 1 }),
+  ];
+  assert.deepEqual(
+    channels(samples).map(({ key, base, title }) => [key, base, title]),
+    [
+      ["1", "1", "prompt 2"],
+      ["0", "0", "prompt 1"],
+      [`${B}/0/0.5`, `${B}/0`, "validation 1 · prompt 1 · strength 0.5"],
+      [`${A}/0/0.5`, `${A}/0`, "validation 2 · prompt 1 · strength 0.5"],
+      [`${A}/0/1`, `${A}/0`, "validation 2 · prompt 1 · strength 1"],
+    ],
+  );
+});
+
+test("answers of earlier servers, which say less of a sample, are previews of one prompt", () => {
+  assert.deepEqual(
+    channels([
+      { id: "a", step: 0 },
+      { id: "b", step: 4 },
+    ]).map(({ key }) => key),
+    ["0"],
+  );
+});

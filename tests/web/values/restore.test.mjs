@@ -1,0 +1,181 @@
+import assert from "node:assert/strict";
+import { readdirSync, readFileSync } from "node:fs";
+import { test } from "node:test";
+
+import { keepByName } from "../../../web/js/lib/values/keep.mjs";
+import { ORDERS } from "../../../web/js/lib/values/orders.mjs";
+import { inOrder, namedValues, valuesByName } from "../../../web/js/lib/values/restore.mjs";
+
+const TESTS = new URL("../../", import.meta.url);
+const read = (path) => JSON.parse(readFileSync(new URL(path, TESTS), "utf8"));
+const schemas = read("nodes/schemas.json");
+const old = readdirSync(new URL("fixtures/workflows/", TESTS)).map((name) =>
+  read(`fixtures/workflows/${name}`),
+);
+
+/** The widgets of a node as the page makes them today. */
+function widgetsOf(kind) {
+  const plain = schemas[kind].inputs.filter((input) => "default" in input);
+  return plain.map((input) => ({ name: input.name, value: input.default }));
+}
+
+const ordersOf = (kind) => ORDERS[kind].map((order) => order.split(","));
+
+/** Values by name as the prompt of the time says them; an API graph has no more than these. */
+function told(saved, prompt) {
+  const inputs = Object.entries(prompt[saved.id].inputs);
+  return Object.fromEntries(inputs.filter(([, value]) => !Array.isArray(value)));
+}
+
+const ours = (workflow) => workflow.nodes.filter((node) => node.type in schemas);
+
+test("workflows that the page saved in earlier versions give every value to its name", () => {
+  assert.ok(old.length >= 3);
+  for (const { workflow, prompt } of old) {
+    for (const node of ours(workflow)) {
+      const found = namedValues(node, widgetsOf(node.type), ordersOf(node.type));
+      assert.deepEqual(found, told(node, prompt), node.type);
+    }
+  }
+});
+
+test("so do nodes that tell nothing but positions", () => {
+  const seen = new Set();
+  for (const { workflow, prompt } of old) {
+    for (const { inputs: _inputs, ...node } of ours(workflow)) {
+      const found = namedValues(node, widgetsOf(node.type), ordersOf(node.type));
+      assert.deepEqual(found, told(node, prompt), node.type);
+      seen.add(`${node.type} ${node.widgets_values.length}`);
+    }
+  }
+  const past = Object.entries(ORDERS).flatMap(([kind, orders]) =>
+    orders.slice(1).map((order) => `${kind} ${order.split(",").length}`),
+  );
+  assert.ok(past.length >= 4);
+  for (const order of past) assert.ok(seen.has(order), `no saved workflow has ${order}`);
+});
+
+test("graphs that earlier versions shipped keep their settings", () => {
+  for (const { template } of old) {
+    for (const node of ours(template)) {
+      const widgets = widgetsOf(node.type);
+      const found = namedValues(node, widgets, ordersOf(node.type));
+      const shown = inOrder(found, widgets);
+      assert.deepEqual(
+        shown.map((value) => typeof value),
+        widgets.map(({ value }) => typeof value),
+        node.type,
+      );
+      for (const value of node.widgets_values) assert.ok(shown.includes(value), node.type);
+    }
+  }
+});
+
+const BEFORE = ["name", "steps"];
+const NOW = ["name", "device", "steps", "note"];
+const widgets = () => [
+  { name: "name", value: "a" },
+  { name: "device", value: "default" },
+  { name: "steps", value: 10 },
+  { name: "note", value: "say" },
+  { name: "panel", value: "", serialize: false },
+];
+const restored = (saved) => inOrder(namedValues(saved, widgets(), [NOW, BEFORE]), widgets());
+
+test("an input that was inserted or appended keeps its default", () => {
+  assert.deepEqual(restored({ widgets_values: ["b", 20] }), ["b", "default", 20, "say"]);
+  const named = { widgets_values: ["b", 20], widgets_values_named: { name: "b", steps: 20 } };
+  assert.deepEqual(restored(named), ["b", "default", 20, "say"]);
+});
+
+test("the empty value of what only shows never lands in an input", () => {
+  for (const empty of [[""], [null], ["", ""]]) {
+    assert.deepEqual(restored({ widgets_values: ["b", 20, ...empty] }), [
+      "b",
+      "default",
+      20,
+      "say",
+    ]);
+  }
+  const inputs = BEFORE.map((name) => ({ name, widget: { name } }));
+  const appended = [...BEFORE, "note"];
+  const shown = widgets().filter(({ name }) => name !== "device");
+  const saved = { inputs, widgets_values: ["b", 20, ""] };
+  assert.deepEqual(inOrder(namedValues(saved, shown, [appended]), shown), ["b", 20, "say"]);
+  assert.deepEqual(Object.keys(valuesByName(widgets())), NOW);
+});
+
+test("values whose input is gone are dropped, and those no menu offers are kept for the server to judge", () => {
+  const named = { name: "b", scheduler: "old", device: "a card that was sold", steps: 20 };
+  assert.deepEqual(
+    restored({ widgets_values: Object.values(named), widgets_values_named: named }),
+    ["b", "a card that was sold", 20, "say"],
+  );
+});
+
+test("the order of the names in the file does not matter", () => {
+  const named = { steps: 20, name: "b", device: "cpu", note: "hm" };
+  assert.deepEqual(
+    restored({ widgets_values: ["b", "cpu", 20, "hm"], widgets_values_named: named }),
+    ["b", "cpu", 20, "hm"],
+  );
+});
+
+test("positions that a program changed are believed when they are today's", () => {
+  const named = { name: "b", device: "cpu", steps: 20, note: "hm" };
+  assert.deepEqual(
+    restored({ widgets_values: ["b", "cpu", 30, "hm"], widgets_values_named: named }),
+    ["b", "cpu", 30, "hm"],
+  );
+});
+
+test("values that fit no known order are left to the page", () => {
+  assert.equal(namedValues({ widgets_values: [1, 2, 3, 4, 5, 6] }, widgets(), [NOW, BEFORE]), null);
+  assert.equal(namedValues({ widgets_values: [1, "b"] }, widgets(), [NOW, BEFORE]), null);
+  assert.equal(namedValues({}, widgets(), [NOW, BEFORE]), null);
+});
+
+/** A node class as the page makes it, which knows positions only. */
+function nodeClass() {
+  return class {
+    widgets = widgetsOf("SplitAcrossGPUs").concat({ name: "panel", value: "", serialize: false });
+    configure(saved) {
+      for (const [at, value] of saved.widgets_values.entries()) this.widgets[at].value = value;
+    }
+    serialize() {
+      const saved = { widgets_values: this.widgets.slice(0, -1).map(({ value }) => value) };
+      this.onSerialize?.(saved);
+      return saved;
+    }
+  };
+}
+
+test("a node of ours saves its values by name and is restored by name", () => {
+  const Node = nodeClass();
+  keepByName(Node, "SplitAcrossGPUs");
+  const node = new Node();
+  node.widgets[2].value = "14";
+  const saved = node.serialize();
+  assert.deepEqual(saved.widgets_values_named, { mode: "auto", devices: "all", split_at: "14" });
+  saved.widgets_values.reverse();
+  const other = new Node();
+  other.configure(saved);
+  assert.deepEqual(
+    other.widgets.map(({ value }) => value),
+    ["auto", "all", "14", ""],
+  );
+});
+
+test("nodes of others, and what they do when saved, stay as they are", () => {
+  const Other = nodeClass();
+  keepByName(Other, "KSampler");
+  assert.ok(!Object.hasOwn(Other.prototype, "onSerialize"));
+  const Node = nodeClass();
+  Node.prototype.onSerialize = function (saved) {
+    saved.mark = this.widgets.length;
+    saved.widgets_values_named = { mode: "as the page wrote it" };
+  };
+  keepByName(Node, "SplitAcrossGPUs");
+  const { mark, widgets_values_named } = new Node().serialize();
+  assert.deepEqual([mark, widgets_values_named], [4, { mode: "as the page wrote it" }]);
+});

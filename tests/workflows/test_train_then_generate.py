@@ -1,0 +1,84 @@
+"""The graph that trains both experts and then makes a video, run to its end on tiny models of the same names."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from comfy_server import ComfyServer
+from world import DATASET, VAE, ensure_models, tiny_graph
+
+pytestmark = pytest.mark.comfy
+
+ROOT = Path(__file__).resolve().parents[2]
+GRAPH = ROOT / "workflows" / "api" / "07_wan22_t2v_A14B_train_then_generate.json"
+EXPERTS = ("wan2.2_t2v_high_noise_14B_fp8_scaled", "wan2.2_t2v_low_noise_14B_fp8_scaled")
+SMALL: dict[str, dict[str, Any]] = {
+    "WanVideoDataset": {"folder": DATASET, "width": 64, "height": 64, "num_frames": 5},
+    "TrainLoRA": {"steps": 2, "learning_rate": 0.01, "rank": 4, "save_every_n_steps": 2, "preview_every_n_steps": 0},
+    "VAELoader": {"vae_name": VAE},
+    "EmptyHunyuanLatentVideo": {"width": 64, "height": 64, "length": 5},
+}
+
+
+@pytest.fixture
+def experts(comfy: ComfyServer, comfyui_tree: Path) -> Iterator[None]:
+    """Two tiny experts of different weights, called as the graph calls them."""
+    folder = comfy.base / "models" / "diffusion_models"
+    files = [folder / f"{name}.safetensors" for name in EXPERTS]
+    for seed, file in enumerate(files, 20):
+        made = ensure_models(comfyui_tree, seed=seed) if seed != 20 else ensure_models(comfyui_tree)
+        file.write_bytes((made / "diffusion_models" / "wan_tiny_t2v.safetensors").read_bytes())
+    yield
+    for file in files:
+        file.unlink()
+
+
+def small(graph: dict[str, Any]) -> dict[str, Any]:
+    """The graph with its own model files, fewer and smaller frames, and the tiny text encoder."""
+    own = {"LoadWanModel": ("diffusion_model", "low_noise_model"), "UNETLoader": ("unet_name",)}
+    out = tiny_graph(graph, **SMALL)
+    for node, body in out.items():
+        names = own.get(body["class_type"], ())
+        body["inputs"] |= {name: graph[node]["inputs"][name] for name in names}
+    return out
+
+
+def nodes_of(graph: dict[str, Any], kind: str) -> list[str]:
+    return [node for node, body in graph.items() if body["class_type"] == kind]
+
+
+def base_of(comfy: ComfyServer, run: str) -> str:
+    """The model file a run was trained on."""
+    config = json.loads((comfy.output / "wan_trainer" / run / "run.json").read_text(encoding="utf-8"))
+    return str(config["model"]["base_file"]).rpartition(":")[2].removesuffix(".safetensors")
+
+
+def test_both_experts_are_trained_and_only_then_loaded_and_a_video_is_saved(comfy: ComfyServer, experts: None) -> None:
+    import av
+
+    graph = small(json.loads(GRAPH.read_text(encoding="utf-8")))
+    with comfy.events() as events:
+        entry = comfy.run(graph)
+    runs = [comfy.outputs(entry, node)["wan_run"][0] for node in nodes_of(graph, "TrainLoRA")]
+    assert [(run["run"], run["status"], run["step"]) for run in runs] == [
+        ("my_character_high", "done", 2),
+        ("my_character_low", "done", 2),
+    ]
+    assert [base_of(comfy, run["run"]) for run in runs] == list(EXPERTS)
+
+    began = [message["node"] for message in events.of("executing") if message["node"]]
+    trained = max(began.index(node) for node in nodes_of(graph, "TrainLoRA"))
+    loaded = [began.index(node) for node in nodes_of(graph, "UNETLoader")]
+    assert trained < min(loaded), f"a base model was loaded before training was over: {began}"
+
+    (saved,) = nodes_of(graph, "SaveVideo")
+    (file,) = comfy.outputs(entry, saved)["images"]
+    with av.open(io.BytesIO(comfy.view(file))) as video:
+        stream = video.streams.video[0]
+        frames = sum(1 for _ in video.decode(stream))
+        assert (stream.width, stream.height, frames, stream.average_rate) == (64, 64, 5, 16)

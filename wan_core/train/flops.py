@@ -1,0 +1,168 @@
+"""How much arithmetic a LoRA step needs, by formula: the one place that knows it.
+
+Counted are the matrix products of linears, convolutions and attention, two operations per multiply-add. A linear of R
+rows and P weights takes 2RP forward, 2RP for the gradient of its input where something before it is trained, and 2RP
+for the gradient of its weight where that is trained: a frozen base has none. Attention of N queries to M keys takes
+2NMD for each of its two products forward, and the same for each gradient that is needed (of the scores, queries, keys,
+values).
+
+Useful arithmetic only: what gradient checkpointing and flash kernels compute a second time is not counted (`recomputed`
+says how much the former is), nor are norms, activations, the optimizer, a reference image.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from ..model import WanTransformer
+
+__all__ = ["FlopCount", "StepFlops"]
+
+_STAGES = (
+    *("before_proj", "self_attn.q self_attn.k self_attn.v", "self_attn.o"),
+    *("cross_attn.q cross_attn.k cross_attn.v cross_attn.k_img cross_attn.v_img", "cross_attn.o", "ffn.0", "ffn.2"),
+    "after_proj",
+)
+"""linears of a layer in the order in which the token stream meets them"""
+_STAGE = {name: number for number, names in enumerate(_STAGES) for name in names.split()}
+_IN_LAYER = re.compile(r"(?P<stream>(?:vace_)?blocks)\.(?P<layer>\d+)\.(?P<linear>\w+(?:\.\w+)?)(?P<part>.*)")
+_LAST_STAGE = len(_STAGES)
+
+Place = tuple[int, int]
+"""(layer, stage) in the token stream"""
+_NEVER: Place = (1 << 30, 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepFlops:
+    """Operations of a micro-batch."""
+
+    forward: float
+    backward: float
+    recomputed: float
+    """what gradient checkpointing does again: the forward pass of the layers that have gradients"""
+
+    @property
+    def useful(self) -> float:
+        return self.forward + self.backward
+
+
+@dataclass
+class _Term:
+    """Operations per unit of one kind (a row of some sort, or a pair of query and key)."""
+
+    forward: float = 0.0
+    backward: float = 0.0
+    in_blocks: float = 0.0
+
+
+class FlopCount:
+    """Counts for one materialized model with its adapters; a micro-batch of any size is then a few products."""
+
+    def __init__(self, model: WanTransformer) -> None:
+        self._vace_layers = model.shape.vace_layers
+        self._linears = {
+            name: module
+            for name, module in model.named_modules()
+            if isinstance(module, nn.Linear | nn.Conv2d | nn.Conv3d) and not name.startswith("ref_conv")
+        }
+        self._trained = {name for name, module in self._linears.items() if module.weight.requires_grad}
+        self._first = self._first_trained()
+        kinds = ("tokens", "text", "time", "image", "self", "to_text", "to_image")
+        self._terms = {kind: _Term() for kind in kinds}
+        for name, module in self._linears.items():
+            self._add_linear(name, module)
+        for stream, layers in (("blocks", model.shape.num_layers), ("vace_blocks", len(self._vace_layers))):
+            for layer in range(layers):
+                self._add_attention(f"{stream}.{layer}", model.shape.dim, bool(model.shape.image_dim))
+
+    def of(self, latent: torch.Size, *, time_rows: int, image_rows: int, text_rows: int = 512) -> StepFlops:
+        """Of a micro-batch: latent (B, C, F, H, W); per clip rows of timesteps, CLIP tokens and text."""
+        clips, _, frames, height, width = latent
+        tokens = frames * (height // 2) * (width // 2)
+        rows = {"tokens": tokens, "text": text_rows, "time": time_rows, "image": image_rows}
+        pairs = {"self": tokens * tokens, "to_text": tokens * text_rows, "to_image": tokens * image_rows}
+        units = rows | pairs
+        return StepFlops(
+            forward=clips * sum(units[kind] * term.forward for kind, term in self._terms.items()),
+            backward=clips * sum(units[kind] * term.backward for kind, term in self._terms.items()),
+            recomputed=clips * sum(units[kind] * term.in_blocks for kind, term in self._terms.items()),
+        )
+
+    def _add_linear(self, name: str, module: nn.Linear | nn.Conv2d | nn.Conv3d) -> None:
+        operations = 2.0 * _weights(module)
+        term = self._terms[_rows_of(name)]
+        term.forward += operations
+        term.backward += operations * ((name in self._trained) + self._input_has_gradient(name))
+        if self._is_recomputed(name):
+            term.in_blocks += operations
+
+    def _add_attention(self, layer: str, dim: int, reads_images: bool) -> None:
+        pairs = {"self": ("self_attn", "k", "v"), "to_text": ("cross_attn", "k", "v")}
+        if reads_images:
+            pairs["to_image"] = ("cross_attn", "k_img", "v_img")
+        for kind, (part, key, value) in pairs.items():
+            query, key, value = (self._output_has_gradient(f"{layer}.{part}.{name}") for name in ("q", key, value))
+            term = self._terms[kind]
+            term.forward += 4.0 * dim
+            term.in_blocks += 4.0 * dim * self._is_recomputed(f"{layer}.{part}.q")
+            term.backward += 2.0 * dim * (query + key + value + (query or key))
+
+    def _first_trained(self) -> dict[str, Place]:
+        """Where each stream first meets something trained; what stands behind it has a gradient."""
+        first: dict[str, Place] = {"blocks": _NEVER, "vace_blocks": _NEVER}
+        for name in self._trained:
+            if (found := _place(name)) is not None:
+                first[found[0]] = min(first[found[0]], found[1])
+        layer, _ = first["vace_blocks"]
+        if layer < len(self._vace_layers):  # its hint joins the main stream behind the block it belongs to
+            first["blocks"] = min(first["blocks"], (self._vace_layers[layer], _LAST_STAGE))
+        return first
+
+    def _is_recomputed(self, name: str) -> bool:
+        found = _place(name)
+        return found is not None and found[1] >= (self._first[found[0]][0], 0)
+
+    def _input_has_gradient(self, name: str) -> bool:
+        if ".lora_B." in name:
+            return True
+        if name == "head.head":
+            return self._first["blocks"] < _NEVER
+        found = _place(name)
+        if found is None or _rows_of(name) != "tokens":
+            return False  # embeddings, and what reads them: nothing before them is trained
+        stream, place = found
+        return place > self._first[stream]
+
+    def _output_has_gradient(self, linear: str) -> bool:
+        own = any(name == linear or name.startswith(f"{linear}.") for name in self._trained)
+        inside = f"{linear}.base_layer" if f"{linear}.base_layer" in self._linears else linear
+        return own or self._input_has_gradient(inside)
+
+
+def _place(name: str) -> tuple[str, Place] | None:
+    found = _IN_LAYER.match(name)
+    if found is None:
+        return None
+    linear = found["linear"] if found["linear"] in _STAGE else found["linear"].partition(".")[0]
+    return found["stream"], (int(found["layer"]), _STAGE[linear])
+
+
+def _rows_of(name: str) -> str:
+    """Which rows run through a linear or convolution: tokens of the video, text, timesteps, CLIP tokens."""
+    if found := _IN_LAYER.match(name):
+        if found["linear"] in ("cross_attn.k_img", "cross_attn.v_img"):
+            return "image"
+        return "text" if found["linear"] in ("cross_attn.k", "cross_attn.v") else "tokens"
+    prefixes = {"text_embedding": "text", "time_": "time", "img_emb": "image"}
+    return next((rows for prefix, rows in prefixes.items() if name.startswith(prefix)), "tokens")
+
+
+def _weights(module: nn.Linear | nn.Conv2d | nn.Conv3d) -> int:
+    if isinstance(module, nn.Linear):
+        return module.in_features * module.out_features  # a quantized weight may be stored in another shape
+    return module.weight.numel()

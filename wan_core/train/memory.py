@@ -1,0 +1,76 @@
+"""What each device of a run holds now and held at most, beside what was predicted for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import torch
+
+from ..data import CacheSet
+from ..placement.memory import StepShape
+
+__all__ = ["DeviceMeters", "MemoryReading", "added_up", "largest_step"]
+
+MemoryReading = dict[str, dict[str, int | None]]
+"""device -> bytes `now`, `peak`, `predicted`; None where nothing is known"""
+
+
+class DeviceMeters:
+    """Reads the memory of this process on each of its devices; waits for none of them."""
+
+    def __init__(self, devices: Iterable[torch.device], predicted: Mapping[str, int] | None = None) -> None:
+        """`predicted`: peak of a step by device name."""
+        self._devices = tuple(dict.fromkeys(devices))
+        self._predicted = predicted or {}
+
+    def read(self) -> MemoryReading:
+        """As of now, first device first.
+
+        Of CUDA devices what torch has allocated; of the CPU what the process has resident, torch and Python included,
+        which no prediction counts.
+        """
+        found: MemoryReading = {}
+        for device in self._devices:
+            now, peak = _now_and_peak(device)
+            found[str(device)] = {"now": now, "peak": peak, "predicted": self._predicted.get(str(device))}
+        return found
+
+
+def added_up(readings: Iterable[MemoryReading]) -> MemoryReading:
+    """The readings of several processes as one. What they hold on one device adds up, so its peak is at most the sum of
+    theirs."""
+    total: MemoryReading = {}
+    for reading in readings:
+        for device, values in reading.items():
+            known = total.setdefault(device, dict.fromkeys(values))
+            for key, value in values.items():
+                if value is not None:
+                    known[key] = (known[key] or 0) + value
+    return total
+
+
+def largest_step(cache_set: CacheSet, batch_size: int) -> StepShape:
+    """The largest micro-batch that a job on these clips can meet."""
+    _, frames, height, width = max(
+        (cache_set.latent_shape(item) for item in cache_set.items), key=lambda s: s[1] * s[2] * s[3]
+    )
+    return StepShape(batch_size=batch_size, latent_frames=frames, latent_height=height, latent_width=width)
+
+
+def _now_and_peak(device: torch.device) -> tuple[int | None, int | None]:
+    if device.type == "cuda":
+        return torch.cuda.memory_allocated(device), torch.cuda.max_memory_allocated(device)
+    if device.type != "cpu":
+        return None, None
+    resident = _resident()
+    return resident.get("VmRSS"), resident.get("VmHWM")
+
+
+def _resident() -> dict[str, int]:
+    """Bytes of host memory this process has now (VmRSS) and had at most (VmHWM); empty where no file says so."""
+    try:
+        with open("/proc/self/status", encoding="ascii", errors="replace") as file:
+            lines = (line.split() for line in file if line.startswith(("VmRSS:", "VmHWM:")))
+            return {name.rstrip(":"): int(kib) << 10 for name, kib, _unit in lines}
+    except (OSError, ValueError):
+        return {}

@@ -1,0 +1,85 @@
+// @ts-check
+/**
+ * Names and tooltips of nodes in the page's language. The page merges what packs bring (`locales/`, served at `/i18n`)
+ * itself; but frontends as old as 1.32 load the language later, over what was merged, and nodes stay English. There it
+ * is merged again each time a language was loaded. Newer frontends keep it, and nothing is done.
+ */
+
+/**
+ * @typedef {Object} Messages the part of vue-i18n that is used here
+ * @property {string[]} availableLocales
+ * @property {(locale: string, messages: any) => void} setLocaleMessage
+ * @property {(locale: string, messages: any) => void} mergeLocaleMessage
+ * @property {(key: string, locale: string) => boolean} te whether a text is known in a language
+ */
+
+/** A text that every language of this pack has. */
+const OURS = "nodeDefs.TrainLoRA.display_name";
+
+/**
+ * The page's translations, if they are where this frontend has them.
+ * @param {any} vueApp what Vue notes at the element it was mounted on
+ * @returns {Messages | null}
+ */
+export function findMessages(vueApp) {
+  const provided = vueApp?._context?.provides ?? {};
+  const global = Object.getOwnPropertySymbols(provided)
+    .map((key) => provided[key]?.global)
+    .find((found) => typeof found?.mergeLocaleMessage === "function");
+  const whole = typeof global?.setLocaleMessage === "function" && typeof global.te === "function";
+  return whole ? global : null;
+}
+
+/**
+ * Merge `words` now, and after every language that is loaded later, wherever ours are missing.
+ * @param {Messages} messages
+ * @param {Record<string, any>} words by language, as `/i18n` gives them
+ */
+export function keepMerged(messages, words) {
+  const merge = (/** @type {string} */ locale) => {
+    if (Object.hasOwn(words, locale) && !messages.te(OURS, locale)) {
+      messages.mergeLocaleMessage(locale, words[locale]);
+    }
+  };
+  const load = messages.setLocaleMessage;
+  messages.setLocaleMessage = (locale, loaded) => {
+    load(locale, loaded);
+    merge(locale);
+  };
+  messages.availableLocales.forEach(merge);
+}
+
+/**
+ * To be awaited before the page registers nodes. Without an answer, or in a page built another way, nothing happens.
+ * @param {any} vueApp
+ * @param {(path: string) => Promise<Response>} fetchApi
+ */
+export async function keepNodeWords(vueApp, fetchApi) {
+  const messages = findMessages(vueApp);
+  if (!messages) return;
+  try {
+    keepMerged(messages, await (await fetchApi("/i18n")).json());
+  } catch (error) {
+    console.warn("[WanTrainer] No translations of nodes:", error);
+  }
+}
+
+/**
+ * Whether a node comes from the pack that serves a script.
+ * @param {{ constructor?: any }} node
+ * @param {string} script its address, .../extensions/<folder>/...
+ */
+export function isFrom(node, script) {
+  const folder = decodeURIComponent(script.split("/extensions/")[1]?.split("/")[0] ?? "");
+  return folder !== "" && node.constructor?.nodeData?.python_module === `custom_nodes.${folder}`;
+}
+
+/**
+ * The name inside an empty text box, which the canvas leaves as the id of its input.
+ * @param {{ widgets?: any[] }} node
+ */
+export function nameTextBoxes(node) {
+  for (const { name, label, element } of node.widgets ?? []) {
+    if (label && element?.placeholder === name) element.placeholder = label;
+  }
+}

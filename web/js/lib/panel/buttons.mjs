@@ -1,0 +1,51 @@
+// @ts-check
+/** The buttons under a run: three that steer it while it trains here, and one that shows its folder. */
+
+import { button, element, enable } from "../page/dom.mjs";
+import { t } from "../page/words.mjs";
+
+/** @typedef {"stop" | "save" | "sample" | "open"} Action */
+
+export class Buttons {
+  /** @param {(action: Action, said: string) => void} act `said` is for the user once it is done */
+  constructor(act) {
+    const press = (/** @type {Action} */ action, /** @type {string} */ said) => () =>
+      act(action, said);
+    this.live = {
+      stop: button(
+        t("Stop and keep"),
+        t("Save, stop, and let the graph go on. Queue again to resume."),
+        press("stop", t("Stopping …")),
+      ),
+      save: button(
+        t("Save now"),
+        t("Save after this step, and train on."),
+        press("save", t("Saving …")),
+      ),
+      sample: button(
+        t("Preview now"),
+        t("Render a preview after this step, and train on."),
+        press("sample", t("Rendering a preview …")),
+      ),
+    };
+    this.open = button(
+      t("Open folder"),
+      t("Show the run's folder on the computer ComfyUI runs on."),
+      press("open", t("Folder opened.")),
+    );
+    this.element = element(
+      "div",
+      { class: "wan-buttons", role: "group", "aria-label": t("Steer the run") },
+      ...Object.values(this.live),
+      this.open,
+    );
+  }
+
+  /** @param {{ run: string | null, live: boolean, canPreview: boolean }} state */
+  draw({ run, live, canPreview }) {
+    for (const [action, made] of Object.entries(this.live)) {
+      enable(made, live && (action !== "sample" || canPreview));
+    }
+    enable(this.open, run !== null);
+  }
+}

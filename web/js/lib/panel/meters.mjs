@@ -1,0 +1,71 @@
+// @ts-check
+/** What the panel shows without a chart: a chip per stage with its time, numbers, a memory bar per device. */
+
+import { element, fill, mark, write } from "../page/dom.mjs";
+import { t } from "../page/words.mjs";
+import { facts, memoryBars, memoryOf } from "../run/facts.mjs";
+import { clock } from "../run/format.mjs";
+import { stageName } from "../run/names.mjs";
+import { recorded, STAGES } from "../run/stages.mjs";
+import { chip, memoryBar, number } from "./parts.mjs";
+
+/**
+ * @typedef {import("../page/routes.mjs").Detail} Detail
+ * @typedef {import("../run/history.mjs").RunHistory} RunHistory
+ * @typedef {import("../run/stages.mjs").StageClock} StageClock
+ */
+
+export class Meters {
+  constructor() {
+    this.chips = new Map(Object.keys(STAGES).map((name) => [name, chip(stageName(name))]));
+    const chips = [...this.chips.values()].map((one) => one.element);
+    this.stages = element("ol", { class: "wan-stages", "aria-label": t("Stages") }, ...chips);
+    this.numbers = element("dl", { class: "wan-facts" });
+    this.memory = element("div", { class: "wan-memory" });
+  }
+
+  /**
+   * @param {RunHistory} history
+   * @param {Detail | null} detail
+   * @param {StageClock} stageClock
+   * @param {number} now milliseconds
+   */
+  draw(history, detail, stageClock, now) {
+    for (const [name, one] of this.chips) {
+      const seconds = stageClock.seconds(name, recorded(history, name), now);
+      drawChip(one, seconds, name === stageClock.active);
+    }
+    this.drawNumbers(history, detail);
+    this.drawMemory(memoryBars(memoryOf(history, detail)));
+  }
+
+  /** @param {RunHistory} history @param {Detail | null} detail */
+  drawNumbers(history, detail) {
+    const all = facts(history, detail);
+    const key = all.map((fact) => fact.name).join();
+    if (this.numbers.dataset.names !== key) {
+      this.numbers.dataset.names = key;
+      fill(this.numbers, ...all.map(number));
+    }
+    all.forEach((fact, index) => {
+      const value = this.numbers.children[index].lastElementChild;
+      if (value) write(value, fact.value);
+    });
+  }
+
+  /** @param {import("../run/facts.mjs").MemoryBar[]} bars */
+  drawMemory(bars) {
+    const key = JSON.stringify(bars);
+    if (this.memory.dataset.known === key) return;
+    this.memory.dataset.known = key;
+    fill(this.memory, ...bars.map(memoryBar));
+  }
+}
+
+/** @param {ReturnType<typeof chip>} one @param {number | null} seconds @param {boolean} active */
+function drawChip(one, seconds, active) {
+  write(one.time, clock(seconds));
+  mark(one.element, "data-state", active ? "active" : seconds === null ? "ahead" : "seen");
+  if (active) mark(one.element, "aria-current", "step");
+  else one.element.removeAttribute("aria-current");
+}

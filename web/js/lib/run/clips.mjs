@@ -1,0 +1,102 @@
+// @ts-check
+/** The clips of a run as the player shows them: what can be chosen, at which steps, beside what. Pure. */
+
+import { t } from "../page/words.mjs";
+import { short } from "./format.mjs";
+
+/**
+ * @typedef {import("../page/routes.mjs").Sample} Sample
+ * @typedef {{ step: number, saved: boolean, evalLoss: number | null, clips: Map<string, Sample> }} Stop
+ *   a position of the slider; clips by the channel they belong to
+ * @typedef {{ key: string, base: string, title: string }} Channel
+ *   clips that differ only in their step: one prompt of the previews, or one prompt and strength of a rendering of
+ *   Validate Video; `base` is the channel of what stands beside them at step 0
+ */
+
+/**
+ * Everything the player can be asked for, previews of training first.
+ * @param {Sample[]} samples in the server's order
+ * @returns {Channel[]}
+ */
+export function channels(samples) {
+  const renderings = [...new Set(samples.map(renderingOf).filter(Boolean))];
+  /** @type {Map<string, Channel>} */
+  const found = new Map();
+  for (const sample of samples) {
+    const rendering = renderings.indexOf(renderingOf(sample));
+    if (rendering >= 0 && isBase(sample)) continue;
+    const key = keyOf(sample);
+    found.set(key, { key, base: baseOf(sample), title: titleOf(sample, rendering + 1) });
+  }
+  const all = [...found.values()];
+  return [
+    ...all.filter(({ base }) => !base.includes("/")),
+    ...all.filter(({ base }) => base.includes("/")),
+  ];
+}
+
+/**
+ * Positions of the slider: every step that was saved or has a clip.
+ * @param {Sample[]} samples
+ * @param {{ step: number, eval_loss?: number | null }[]} saves
+ * @returns {Stop[]} in order
+ */
+export function stops(samples, saves) {
+  /** @type {Map<number, Stop>} */
+  const found = new Map();
+  const at = (/** @type {number} */ step) => {
+    const stop = found.get(step) ?? { step, saved: false, evalLoss: null, clips: new Map() };
+    found.set(step, stop);
+    return stop;
+  };
+  for (const { step, eval_loss } of saves)
+    Object.assign(at(step), { saved: true, evalLoss: eval_loss ?? null });
+  for (const sample of samples) at(sample.step).clips.set(keyOf(sample), sample);
+  return [...found.values()].sort((a, b) => a.step - b.step);
+}
+
+/**
+ * What stands under a clip.
+ * @param {Stop} stop
+ * @param {string} key of the channel it belongs to
+ */
+export function caption(stop, key) {
+  if (stop.step === 0) return key.includes("/") ? t("base model") : t("before training");
+  const words = [t("step {step}", { step: stop.step })];
+  if (stop.evalLoss !== null) words.push(t("eval {loss}", { loss: short(stop.evalLoss) }));
+  if (!stop.saved) words.push(t("not saved"));
+  if (!stop.clips.has(key)) words.push(t("no preview"));
+  return words.join(" · ");
+}
+
+/** @param {Sample} sample @returns {string} empty for a preview of training */
+function renderingOf(sample) {
+  return String(sample.rendering ?? "");
+}
+
+/** @param {Sample} sample @returns {boolean} whether it shows the model without the LoRA */
+function isBase(sample) {
+  return sample.step === 0 && typeof sample.strength !== "number";
+}
+
+/** @param {Sample} sample */
+function baseOf(sample) {
+  const rendering = renderingOf(sample);
+  const prompt = Number(sample.prompt ?? 0);
+  return rendering ? `${rendering}/${prompt}` : `${prompt}`;
+}
+
+/** @param {Sample} sample */
+function keyOf(sample) {
+  return typeof sample.strength === "number"
+    ? `${baseOf(sample)}/${sample.strength}`
+    : baseOf(sample);
+}
+
+/** @param {Sample} sample @param {number} rendering its number, 0 for a preview */
+function titleOf(sample, rendering) {
+  const prompt = t("prompt {n}", { n: Number(sample.prompt ?? 0) + 1 });
+  if (!rendering) return prompt;
+  const strength = t("strength {value}", { value: short(sample.strength) });
+  return [t("validation {n}", { n: rendering }), prompt, strength].join(" · ");
+}

@@ -1,0 +1,31 @@
+// @ts-check
+/** What the chart of a run shows: a line per expert, markers, how far it reaches. Pure. */
+
+import { t } from "../page/words.mjs";
+import { chartText } from "./facts.mjs";
+import { expertName } from "./names.mjs";
+
+/**
+ * @param {import("./history.mjs").RunHistory} history
+ * @param {boolean} live a run that trains shows how far it has to go
+ * @returns {import("../chart/plot.mjs").Facts}
+ */
+export function curvesOf(history, live) {
+  const names = [...new Set([...history.losses.keys(), ...history.evaluations.keys()])];
+  // Evaluations do not name an expert yet; those of a run with one belong to it.
+  const only = names.filter((name) => name !== "").length === 1;
+  const shown = only ? names.filter((name) => name !== "") : names;
+  return {
+    lines: shown.map((name) => ({
+      name: expertName(name),
+      loss: history.losses.get(name),
+      evaluation: history.evaluations.get(name) ?? (only ? history.evaluations.get("") : undefined),
+    })),
+    saves: history.saves.points,
+    samples: history.samples.points,
+    timesteps: history.timesteps,
+    steps: live ? (history.newest?.steps ?? 0) : 0,
+    summary: chartText(history),
+    empty: t("The loss appears here once the run trains."),
+  };
+}

@@ -1,0 +1,64 @@
+// @ts-check
+/** Words for what the server names in its own way: states, stages, experts. A name nobody knows is shown as it came. */
+
+import { t } from "../page/words.mjs";
+
+/**
+ * The state of a run as people read it.
+ * @param {string} state as the server says it
+ */
+export function stateName(state) {
+  switch (state) {
+    case "running":
+      return t("running");
+    case "done":
+      return t("done");
+    case "stopped":
+      return t("stopped");
+    case "failed":
+      return t("failed");
+    default:
+      return state;
+  }
+}
+
+/**
+ * A stage as its chip shows it.
+ * @param {string} chip a key of STAGES
+ */
+export function stageName(chip) {
+  switch (chip) {
+    case "Load":
+      return t("Load");
+    case "Cache":
+      return t("Cache");
+    case "Train":
+      return t("Train");
+    case "Validate":
+      return t("Validate");
+    case "Save":
+      return t("Save");
+    default:
+      return chip;
+  }
+}
+
+/**
+ * An expert as people call it; a model without experts has no name.
+ * @param {string} expert as metrics and settings say it
+ */
+export function expertName(expert) {
+  switch (expert) {
+    case "auto":
+    case "single":
+      return "";
+    case "high":
+    case "high_noise":
+      return t("high noise");
+    case "low":
+    case "low_noise":
+      return t("low noise");
+    default:
+      return expert;
+  }
+}

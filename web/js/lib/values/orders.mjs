@@ -1,0 +1,65 @@
+// @ts-check
+/**
+ * The widgets of every node in each order they have had, the newest first.
+ * Written by scripts/make_workflows.py, which only ever adds: saved workflows of those days still hold such positions.
+ * @type {Record<string, string[]>}
+ */
+// biome-ignore format: one order a line, whatever their number
+export const ORDERS = {
+  ApplyWanLoRA: [
+    "saved_step,strength_high_noise",
+  ],
+  CacheLatents: [
+    "mode",
+  ],
+  Fp8Quantize: [
+    "scheme,keep_high_precision,include,exclude",
+  ],
+  LoadWanModel: [
+    "diffusion_model,low_noise_model,variant,base_precision,precision_policy,device,attention",
+    "diffusion_model,low_noise_model,variant,base_precision,precision_policy,device",
+    "diffusion_model,variant,base_precision,precision_policy,device",
+  ],
+  PrecisionAudit: [
+    "clips,timesteps,alone",
+  ],
+  SplitAcrossGPUs: [
+    "mode,devices,split_at",
+  ],
+  TrainLoRA: [
+    "run_name,steps,learning_rate,rank,alpha,expert,save_every_n_steps,preview_every_n_steps,resume,start_from_lora,seed,steps_this_queue",
+  ],
+  ValidateVideo: [
+    "saved_steps,strengths,baseline",
+  ],
+  WanCacheFromTFRecord: [
+    "folder,raw_latents",
+  ],
+  WanDatasetFromFile: [
+    "file,other_file,path_column,caption_column,repeats_column,control_column,mask_column,trigger_word,caption_extension,width,height,num_frames,force_rate,num_repeats,weight,enable_bucket,use_file_settings",
+  ],
+  WanDatasetFromImages: [
+    "captions,batch_is,fps,width,height,num_frames,num_repeats,enable_bucket",
+  ],
+  WanDatasetSettings: [
+    "frame_extraction,frame_stride,frame_sample,frame_buckets,frame_rounding,crop,horizontal_flip,variants,split_scenes,scene_threshold,recursive,weight,caption_prefix,caption_shuffles,keep_tokens,missing_captions,mask_use,held_out_ratio,held_out,latent_dtype,cache_compression,cache_limit_gb",
+    "frame_extraction,frame_stride,frame_sample,frame_buckets,frame_rounding,crop,horizontal_flip,variants,split_scenes,scene_threshold",
+  ],
+  WanPrecisionPolicy: [
+    "preset,residual,norm,qk_norm,time,modulation,head,rope_table,rope,attention,adapter",
+  ],
+  WanPreviewSettings: [
+    "prompts,negative_prompt,sampling,width,height,num_frames,steps,cfg,shift,seed",
+  ],
+  WanSyntheticDataset: [
+    "count,width,height,num_frames,text_length,seed",
+  ],
+  WanTrainSettings: [
+    "batch_size,gradient_accumulation_steps,optimizer,lr_scheduler,lr_warmup_steps,timestep_sampling,discrete_flow_shift,sigmoid_scale,weight_decay,max_grad_norm,adam_beta1,adam_beta2,adam_epsilon,caption_dropout,lora_dropout,lora_targets,gradient_checkpointing,eval_items,eval_timesteps,save_dtype,max_bad_steps,first_frame_conditioning_p,bucket_sampling",
+    "batch_size,gradient_accumulation_steps,optimizer,lr_scheduler,lr_warmup_steps,timestep_sampling,discrete_flow_shift,sigmoid_scale,weight_decay,max_grad_norm,adam_beta1,adam_beta2,adam_epsilon,caption_dropout,lora_dropout,lora_targets,gradient_checkpointing,eval_items,eval_timesteps,save_dtype,max_bad_steps,first_frame_conditioning_p",
+    "batch_size,gradient_accumulation_steps,optimizer,lr_scheduler,lr_warmup_steps,timestep_sampling,discrete_flow_shift,sigmoid_scale,weight_decay,max_grad_norm,adam_beta1,adam_beta2,adam_epsilon,caption_dropout,lora_dropout,lora_targets,gradient_checkpointing,eval_items,eval_timesteps,save_dtype,max_bad_steps",
+  ],
+  WanVideoDataset: [
+    "folder,trigger_word,caption_extension,width,height,num_frames,force_rate,num_repeats,enable_bucket",
+  ],
+};

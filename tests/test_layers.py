@@ -27,6 +27,7 @@ ROOMS = (
     "placement",
     "lora",
     "load",
+    "footprint",
     "data",
     "sample",
     "export",

@@ -24,7 +24,8 @@ from .errors import CheckpointError, ConfigError, OutOfMemory, Stopped
 from .events import CheckpointSaved, Emit, Event, Finished, Note, Stage, StageEnded
 from .export import LoraFile, lora_metadata, workflow_metadata
 from .files import Roots, atomic_write, locked, read_json
-from .load import inspect_model, materialize, predict_memory
+from .footprint import predict_memory
+from .load import inspect_model, materialize
 from .lora import LoraWeights, set_strength
 from .metrics import JsonlSink
 from .model import WanTransformer

@@ -119,7 +119,7 @@ def _memory(config: RunConfig, tail: MetricsTail, running: bool) -> Data:
         peak = tail.step.get("memory_bytes")  # runs of earlier versions say no more
         known = {_first_device(config): {"peak": peak}} if isinstance(peak, int) else {}
     return {
-        str(device)[:_LONGEST_DEVICE]: {
+        scrubbed(str(device))[:_LONGEST_DEVICE]: {
             "now": _bytes(values.get("now")) if running else None,
             "peak": _bytes(values.get("peak")),
             "predicted": _bytes(values.get("predicted")),

@@ -55,7 +55,7 @@ def test_save_preview_stop_and_keep_resume_delete(comfy: ComfyServer) -> None:
     assert ended["lora_name"] == os.path.join("wan_trainer", "steered.safetensors")
     lines = (folder_of(comfy, "steered") / "metrics.jsonl").read_bytes().count(b"\n")
     statuses = [status for status in seen.of("wan_trainer.status") if status["node"] == TRAIN]
-    assert {status["run"] for status in statuses} == {"steered"}
+    assert {(status["run"], status["prompt_id"], status["graph"]) for status in statuses} == {("steered", prompt, "")}
     counts = [status["metrics_lines"] for status in statuses]
     assert (counts[0], counts[-1]) == (0, lines)
     assert counts == sorted(counts)

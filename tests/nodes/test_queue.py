@@ -38,6 +38,10 @@ def test_queueing_again_trains_nothing_even_after_another_graph_and_a_restart(
     assert (first["status"], first["step"], first["steps"]) == ("done", 4, 4)
     assert first["eval_loss_last"] < first["eval_loss_first"]
     assert first["cache"]["latents_encoded"] == 3
+    lines = (folder_of(comfy, "again") / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    ended = [record for record in map(json.loads, lines) if record["event"] == "stage_ended"]
+    assert [record["stage"] for record in ended[:2]] == ["cache", "load"]
+    assert ended[0]["seconds"] > 0
     before = content(folder_of(comfy, "again"))
 
     at_once = run_of(comfy, comfy.run(training_graph("again")))

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from route_server import Worker, our_module, write_run
+from route_server import Worker, our_module, step_done, write_run
 
 from wan_core.run import QUEUE_DONE, RunStatus, write_status
 
@@ -82,14 +82,40 @@ def test_a_status_carries_facts_as_they_are_when_it_is_sent(
     pack_nodes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent: list[dict[str, Any]] = []
-    instance = SimpleNamespace(send_sync=lambda _event, data: sent.append(data))
+    instance = SimpleNamespace(send_sync=lambda _event, data: sent.append(data), last_prompt_id="p1")
     monkeypatch.setitem(sys.modules, "server", SimpleNamespace(PromptServer=SimpleNamespace(instance=instance)))
     counts = iter([0, 7])
-    node = our_module(pack_nodes, "progress").NodeProgress("1", facts=lambda: {"metrics_lines": next(counts)})
+    progress = our_module(pack_nodes, "progress")
+    node = progress.NodeProgress("1", graph="g", facts=lambda: {"metrics_lines": next(counts)})
     node.say("New run", now=True, run="cat")
     node.say("dropped, because it comes too soon")
     node.say("step 1", now=True)
     assert [(s["run"], s["metrics_lines"]) for s in sent] == [("cat", 0), ("cat", 7)]
+    assert {(s["node"], s["graph"], s["prompt_id"]) for s in sent} == {("1", "g", "p1")}
+
+
+def test_a_storm_of_steps_is_few_messages(pack_nodes: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the clock, not by the step: what a client that does not read lets pile up is bounded."""
+    progress, sent, clock = our_module(pack_nodes, "progress"), [], [0.0]
+    bar = SimpleNamespace(update_absolute=lambda *_: sent.append("bar"))
+    monkeypatch.setattr("comfy.utils.ProgressBar", lambda *_args, **_more: bar)
+    instance = SimpleNamespace(send_sync=lambda *_: sent.append("status"))
+    monkeypatch.setitem(sys.modules, "server", SimpleNamespace(PromptServer=SimpleNamespace(instance=instance)))
+    monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
+    node = progress.NodeProgress("1")
+    for step in range(1, 10_001):
+        clock[0] = 100 + step / 1000
+        node.on_event(step_done(step, 10_000))
+    assert sent.count("status") <= 10 * 4 + 1
+    assert sent.count("bar") <= 10 * 4 + 1
+
+
+@pytest.mark.parametrize(
+    ("queued", "graph"),
+    [({"workflow": {"id": "3011"}}, "3011"), ({"workflow": {}}, ""), ({"workflow": "odd"}, ""), ({}, ""), (None, "")],
+)
+def test_a_graph_is_known_by_the_id_its_canvas_gave_it(pack_nodes: dict[str, Any], queued: Any, graph: str) -> None:
+    assert our_module(pack_nodes, "progress").graph_of(SimpleNamespace(extra_pnginfo=queued)) == graph
 
 
 def report(pack_nodes: dict[str, Any], directory: Path, stop_pressed: bool = False) -> dict[str, Any]:

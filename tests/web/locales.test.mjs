@@ -19,6 +19,9 @@ const SAME = {
   },
 };
 
+/** Code inside of a template. */
+const HOLE = /\$\{(?:[^{}]|\{[^{}]*\})*\}/g;
+
 /** Texts with blanks that nobody reads. */
 const NOT_READ = [
   /^pi pi-[a-z-]+$/, // an icon's classes
@@ -83,7 +86,7 @@ test("no words stand outside of t(...)", () => {
   for (const name of spoken) {
     const bare = code(name).replace(/(?<![\w.$])t\(\s*"(?:[^"\\\n]|\\.)*"/g, "");
     const texts = [...bare.matchAll(/"([^"\n]*)"|`([^`]*)`/g)].map(
-      ([, text, mixed]) => text ?? mixed,
+      ([, text, mixed]) => text ?? mixed.replace(HOLE, ""),
     );
     const words = texts.filter((text) => /[A-Za-z]{2,} [A-Za-z]{2,}/.test(text));
     assert.deepEqual(
@@ -134,6 +137,25 @@ for (const language of TRANSLATED) {
     const { settingsCategories } = read(language, "main.json");
     assert.deepEqual(Object.keys(settingsCategories).sort(), [...headings].sort());
     for (const heading of headings) assert.notEqual(settingsCategories[heading], heading);
+  });
+}
+
+for (const language of TRANSLATED) {
+  test(`texts name nodes as they are called in ${language}`, () => {
+    const [english, own] = ["en", language].map((one) => read(one, "nodeDefs.json"));
+    const settingsOf = Object.fromEntries(leaves(read(language, "settings.json")));
+    const pairs = [
+      ...Object.entries(read(language, "main.json").wanTrainer),
+      ...leaves(SETTINGS).map(([place, text]) => [text, settingsOf[place]]),
+    ];
+    let named = 0;
+    for (const [id, { display_name: name }] of Object.entries(english)) {
+      for (const [text, translated] of pairs.filter(([text]) => text.includes(name))) {
+        named += 1;
+        assert.ok(translated.includes(own[id].display_name), `${text}: ${own[id].display_name}`);
+      }
+    }
+    assert.ok(named >= 3, String(named));
   });
 }
 

@@ -214,7 +214,7 @@ app.registerExtension({
     watchTheme(() => {
       trainers.redraw();
       cards.redraw();
-      tab.plot.ask();
+      frames.ask(tab.draw);
     });
     app.extensionManager?.registerSidebarTab?.({
       id: "wan-trainer-runs",

@@ -14,7 +14,9 @@ from tests.support.tiny_run import TINY, TinyRun, make_run
 from wan_core.control import SignalControl
 from wan_core.events import Event
 from wan_core.job import run_job
+from wan_core.load import ModelPlan
 from wan_core.metrics import read_metrics
+from wan_core.placement import PlacementConfig
 from wan_core.run import read_status
 from wan_core.sample import SampleConfig
 from wan_core.train import DeviceMeters, FlopCount, NoisedBatch, TrainConfig, true_velocity
@@ -154,3 +156,18 @@ def test_on_a_gpu_it_is_what_torch_has_allocated_beside_the_prediction(tmp_path:
     assert steps[-1]["memory_bytes"] == memory["peak"]
     assert memory["predicted"] > 0
     assert all(step["tflops"] > 0 for step in steps)
+
+
+@pytest.mark.multi_gpu
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA GPUs")
+def test_each_gpu_of_a_split_model_has_its_own_numbers_and_prediction(tmp_path: Path) -> None:
+    plan = ModelPlan(
+        base_file="diffusion_models:wan_tiny_t2v.safetensors",
+        placement=PlacementConfig(mode="split blocks", devices="0,1"),
+    )
+    run = make_run(tmp_path, plan=plan, train=TrainConfig(steps=2, preview_every_n_steps=0, eval_items=0))
+    memory = [r for r in trained(run) if r["event"] == "step"][-1]["memory"]
+    assert list(memory) == ["cuda:0", "cuda:1"]
+    for values in memory.values():
+        assert 0 < values["now"] <= values["peak"]
+        assert values["predicted"] > 0

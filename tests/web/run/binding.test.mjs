@@ -60,6 +60,14 @@ test("a node renamed while its run trains goes on showing it", () => {
   assert.deepEqual(takers(message("cat"), [node("7", "dog", "cat")], true), ["7"]);
 });
 
+test("a node renamed after it was queued still shows what it trains", () => {
+  const renamed = { ...node("7", "dog", "dog"), queued: new Set(["cat"]) };
+  assert.deepEqual(takers(message("cat_002"), [renamed], true), ["7"]);
+  assert.deepEqual(takers(message("cat_002", "8"), [renamed], true), [], "another node trains it");
+  assert.deepEqual(takers(message("cat_002"), [renamed], false), [], "another graph");
+  assert.deepEqual(takers(message("cow"), [renamed], true), []);
+});
+
 test("every node that shows a run is told of it", () => {
   const copies = [node("7", "cat", "cat"), node("12", "cat", "cat")];
   assert.deepEqual(takers(message("cat"), copies, true), ["7", "12"]);

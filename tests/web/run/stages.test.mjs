@@ -62,6 +62,30 @@ test("a line that comes while its chip stays active is not counted twice", () =>
   assert.equal(clock.seconds("Validate", recorded(history, "Validate"), 10_000), 9.5);
 });
 
+test("once a stage was left and the file was read, only the file counts", () => {
+  const history = read(ended("evaluate", 7.5), ended("cache", 1));
+  const clock = new StageClock();
+  clock.seconds("Validate", recorded(history, "Validate"), 0);
+  clock.enter("Validate", 0);
+  clock.enter("Cache", 900);
+  clock.read(history, 800);
+  assert.equal(
+    clock.seconds("Validate", recorded(history, "Validate"), 1000),
+    8.4,
+    "asked too early",
+  );
+  clock.read(history, 950);
+  assert.equal(clock.seconds("Validate", recorded(history, "Validate"), 1000), 7.5);
+  clock.seconds("Cache", recorded(history, "Cache"), 1000);
+  clock.enter("Load", 5000);
+  clock.read(history, 6000);
+  assert.equal(
+    clock.seconds("Cache", recorded(history, "Cache"), 9000),
+    5,
+    "the worker has yet to write it",
+  );
+});
+
 test("files of earlier versions have no times: what this page saw is shown", () => {
   const clock = new StageClock();
   clock.enter("Load", 1000);

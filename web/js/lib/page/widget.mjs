@@ -25,6 +25,7 @@ export function addWidget(node, shown, { least, most }) {
     setValue: () => {},
   });
   widget.serialize = false;
+  return widget;
 }
 
 /** The canvas makes room for a widget when it draws, and shows the room when it draws again. @param {GraphNode} node */

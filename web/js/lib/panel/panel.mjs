@@ -45,6 +45,8 @@ export class Panel {
     this.grew = grew;
     /** Id of the run shown. @type {string | null} */
     this.run = null;
+    /** What the node's run_name was whenever this page queued it. @type {Set<string>} */
+    this.queued = new Set();
     this.live = false;
     this.history = new RunHistory();
     this.clock = new StageClock();
@@ -173,6 +175,7 @@ export class Panel {
     const answer = await this.routes.metrics(run, since);
     if (run !== this.run) return true;
     const more = this.history.take(since, answer);
+    if (!more) this.clock.read(this.history, this.asked);
     if (this.now() >= this.detailDue) {
       this.detailDue = this.now() + DETAIL_GAP;
       const detail = await this.routes.detail(run);

@@ -32,6 +32,8 @@ export class TrainerNodes {
     /** The newest list of runs. @type {Summary[]} */
     this.runs = [];
     this.prompts = new Prompts();
+    /** The clip of Validate Video that was told of last. */
+    this.clip = "";
   }
 
   /** @param {GraphNode} node a new one */
@@ -42,7 +44,9 @@ export class TrainerNodes {
       address: (path) => this.api.apiURL(path),
       grew: () => makeRoom(node),
     });
-    addWidget(node, panel.element, { least: () => panel.least + MARGINS });
+    const widget = addWidget(node, panel.element, { least: () => panel.least + MARGINS });
+    // Who renames a node after it was queued still sees what it trains.
+    widget.beforeQueued = () => panel.queued.add(String(runName(node)?.value ?? ""));
     node.wanTrainerPanel = panel;
     node.wanTrainerStatus = panel.status;
     // The panel plays the previews, beside the one from before training.
@@ -114,10 +118,11 @@ export class TrainerNodes {
       id,
       name: nameOf(node),
       run: node.wanTrainerPanel?.run ?? null,
+      queued: node.wanTrainerPanel?.queued,
     }));
     const ids = takers(status, places, here);
     for (const { id, node } of all) if (ids.includes(id)) node.wanTrainerPanel?.onStatus(status);
-    if (status.of_run && status.sample) this.refreshRun(status.of_run);
+    if (status.of_run && status.sample) this.onClip(status.of_run, status.sample);
     if (here && !status.run) this.onWork(status);
   }
 
@@ -140,8 +145,10 @@ export class TrainerNodes {
     for (const node of nodes(this.root())) node.wanTrainerPanel?.enter(null);
   }
 
-  /** Clips were added to a run. @param {string} run */
-  refreshRun(run) {
+  /** A clip was rendered for a run; later messages repeat it. @param {string} run @param {string} file */
+  onClip(run, file) {
+    if (this.clip === file) return;
+    this.clip = file;
     for (const node of nodes(this.root())) {
       if (node.wanTrainerPanel?.run === run) node.wanTrainerPanel.refresh();
     }

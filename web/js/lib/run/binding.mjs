@@ -7,8 +7,8 @@
 /**
  * @typedef {import("../page/routes.mjs").Summary} Summary
  * @typedef {import("./status.mjs").Status} Status
- * @typedef {{ id: string, name: string | null, run: string | null }} Place a node that trains: its run_name, null when it
- *   comes over a wire and the page cannot know it; the run it shows
+ * @typedef {{ id: string, name: string | null, run: string | null, queued?: Iterable<string> }} Place a node that trains:
+ *   its run_name, null when it comes over a wire and the page cannot know it; the run it shows; its names when it was queued
  */
 
 /**
@@ -34,9 +34,10 @@ export function runOfNode(runs, name) {
 }
 
 /**
- * The nodes of the page that show what a message says about a run: the node that trains it, when its run_name leads there;
- * those that show the run already (a node renamed while it trains); and for a run of another graph, or started
- * without one, those whose run_name leads to it, an exact name before a numbered one. The node's id alone says nothing.
+ * The nodes of the page that show what a message says about a run: the node that trains it, when its run_name leads there,
+ * or did when it was queued; those that show the run already (a node renamed while it trains); and for a run of another
+ * graph, or started without one, those whose run_name leads to it, an exact name before a numbered one. The node's id
+ * alone says nothing.
  * @param {Status} status
  * @param {Place[]} places
  * @param {boolean} here whether the message comes from the graph on the page
@@ -47,9 +48,11 @@ export function takers(status, places, here) {
   if (!run) return [];
   const shown = places.filter((place) => place.run === run);
   const led = places.filter(({ name }) => name !== null && belongs(run, name));
-  const own = [...led, ...places.filter(({ name }) => name === null && here)].filter(
-    ({ id }) => id === String(status.node),
+  const asked = places.filter(
+    ({ name, queued }) =>
+      here && (name === null || [...(queued ?? [])].some((was) => belongs(run, was))),
   );
+  const own = [...led, ...asked].filter(({ id }) => id === String(status.node));
   const exact = led.filter(({ name }) => name === run);
   const others = own.length || shown.length ? [] : exact.length ? exact : led;
   return [...new Set([...own, ...shown, ...others].map(({ id }) => id))];

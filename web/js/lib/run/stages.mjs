@@ -38,7 +38,7 @@ export function recorded(history, chip) {
 /** Times a stage from its first message until the file has its line: the file's time then counts, on every page the same. */
 export class StageClock {
   constructor() {
-    /** Seconds seen and not in the file yet. @type {Map<string, number>} */
+    /** Seconds seen and not in the file yet, and when the stage was left. @type {Map<string, { seconds: number, left: number }>} */
     this.waiting = new Map();
     /** Lines of the file that were there when it was last looked at. @type {Map<string, number>} */
     this.lines = new Map();
@@ -54,7 +54,10 @@ export class StageClock {
    */
   enter(chip, now) {
     if (chip === this.active) return;
-    if (this.active) this.waiting.set(this.active, this.unrecorded(this.active, now) ?? 0);
+    if (this.active) {
+      const seconds = this.unrecorded(this.active, now) ?? 0;
+      this.waiting.set(this.active, { seconds, left: now });
+    }
     this.active = chip;
     this.since = now;
   }
@@ -66,9 +69,23 @@ export class StageClock {
    * @returns {number | null} null when this page has not seen the stage
    */
   unrecorded(chip, now) {
-    const before = this.waiting.get(chip);
+    const before = this.waiting.get(chip)?.seconds;
     if (chip !== this.active) return before ?? null;
     return (now - this.since) / 1000 + (before ?? 0);
+  }
+
+  /**
+   * The file was read. A stage has its line before the next one is told of, so what was left before the reading is in it;
+   * only the worker writes down what was encoded before it began.
+   * @param {{ stages: Map<string, Spent>, trained: Spent }} history
+   * @param {number} began when the reading began, in milliseconds
+   */
+  read(history, began) {
+    for (const [chip, { left }] of this.waiting) {
+      const known = recorded(history, chip).count > 0;
+      if (known && left <= began && chip !== "Cache" && chip !== this.active)
+        this.waiting.delete(chip);
+    }
   }
 
   /**

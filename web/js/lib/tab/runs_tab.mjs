@@ -30,6 +30,8 @@ export class RunsTab {
     this.page = page;
     this.frames = frames;
     this.shown = false;
+    /** Whether the server has said which runs there are. */
+    this.known = false;
     /** @type {Summary[]} */
     this.runs = [];
     /** @type {Map<string, RunCard>} */
@@ -89,6 +91,7 @@ export class RunsTab {
 
   async list() {
     this.runs = await this.routes.list();
+    this.known = true;
     this.page.seen(this.runs);
     this.frames.ask(this.draw);
   }
@@ -115,7 +118,7 @@ export class RunsTab {
         this.listed.insertBefore(card.element, this.listed.children[index] ?? null);
     });
     this.plot.element.hidden = !this.runs.length;
-    if (!this.runs.length) this.say(t("No runs yet. Queue a graph with Train Wan LoRA."));
+    this.sayNone(t("No runs yet. Queue a graph with Train Wan LoRA."));
     this.plot.draw();
     const compared = [...this.compared.keys()];
     for (const [id, card] of this.cards) {
@@ -194,6 +197,12 @@ export class RunsTab {
       summary: t("Loss of {names}", { names }),
       empty: t("Tick runs to compare their curves."),
     };
+  }
+
+  /** Said while the list is known to be empty, and no longer. @param {string} none */
+  sayNone(none) {
+    if (this.known && !this.runs.length) this.say(none);
+    else if (this.spoken.textContent === none) this.say("");
   }
 
   /** @param {string} text */

@@ -1,0 +1,61 @@
+"""Nodes speak the language of the page, also on the frontend that forgets what packs bring; graphs keep the ids."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import make_locales
+import pytest
+
+pytestmark = pytest.mark.browser
+
+HOVERED = "num_frames"
+SHOWN = """() => {
+  const node = window.LiteGraph.createNode("WanPreviewSettings");
+  window.app.graph.add(node);
+  node.pos = [300, 150];
+  const view = window.app.canvas;
+  [view.ds.scale, view.ds.offset] = [1, [0, 0]];
+  view.draw(true, true);
+  return {
+    title: node.title,
+    widgets: Object.fromEntries(node.widgets.map(w => [w.name, w.label])),
+    boxes: Object.fromEntries(node.widgets.filter(w => w.element).map(w => [w.name, w.element.placeholder])),
+    inputs: Object.fromEntries(node.inputs.map(i => [i.name, i.localized_name])),
+    outputs: node.outputs.map(o => o.localized_name),
+  };
+}"""
+PLACE = """name => {
+  const [node] = window.app.graph._nodes, edge = window.app.canvas.canvas.getBoundingClientRect();
+  return [node.pos[0] + 80 + edge.left, node.pos[1] + node.widgets.find(w => w.name === name).y + 10 + edge.top];
+}"""
+
+
+@pytest.fixture
+def japanese(canvas: Any) -> Any:
+    canvas.server.setting("Comfy.Locale", "ja")
+    yield canvas.open()
+    canvas.server.setting("Comfy.Locale", "en")
+
+
+# Newer frontends keep what packs bring by themselves.
+@pytest.mark.parametrize("frontend", ["shipped"], indirect=True)
+def test_a_japanese_page_shows_japanese_nodes_and_saves_ids(japanese: Any) -> None:
+    text = (make_locales.LOCALES / "ja" / "nodeDefs.json").read_text(encoding="utf-8")
+    words = json.loads(text)["WanPreviewSettings"]
+    japanese.clear()
+    shown = japanese.script(SHOWN)
+    names = {name: entry["name"] for name, entry in words["inputs"].items()}
+    assert shown["title"] == words["display_name"]
+    assert shown["inputs"] == names
+    assert shown["widgets"].items() <= names.items()
+    assert len(shown["widgets"]) == 10
+    assert shown["boxes"] == {name: names[name] for name in ("prompts", "negative_prompt")}
+    assert shown["outputs"] == [entry["name"] for entry in words["outputs"].values()]
+    x, y = japanese.page.wait_for_function(PLACE, arg=HOVERED).json_value()
+    japanese.page.mouse.move(x - 20, y)
+    japanese.page.mouse.move(x, y)
+    japanese.page.get_by_text(words["inputs"][HOVERED]["tooltip"]).wait_for()
+    (saved,) = japanese.to_prompt().values()
+    assert set(saved["inputs"]) == set(shown["widgets"])

@@ -184,10 +184,10 @@ def test_facts_of_strangers_stay_texts(canvas: Any) -> None:
     outputs = {"2": {"wan_split": [split]}, "3": {"wan_dataset": [{**dataset, "image": image}]}}
     canvas.script(
         """outputs => {
-          for (const [node, output] of Object.entries(outputs)) {
-            const detail = { node, display_node: node, output, prompt_id: "p" };
-            window.app.api.dispatchEvent(new CustomEvent("executed", { detail }));
-          }
+          const tell = (kind, detail) =>
+            window.app.api.dispatchEvent(new CustomEvent(kind, { detail: { prompt_id: "p", ...detail } }));
+          tell("execution_start", {});
+          for (const [node, output] of Object.entries(outputs)) tell("executed", { node, display_node: node, output });
         }""",
         json.loads(json.dumps(outputs)),
     )

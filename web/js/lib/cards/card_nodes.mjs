@@ -1,7 +1,7 @@
 // @ts-check
 /** The nodes of the canvas that have a card, and where each card's facts come from. */
 
-import { findNode, nodes } from "../page/graph.mjs";
+import { findNode, nodes, placed } from "../page/graph.mjs";
 import { Follower } from "../page/pacing.mjs";
 import { addWidget, MARGINS, makeRoom, watchWidgets, zoomThrough } from "../page/widget.mjs";
 import { changedSince, factsIn, factsInHistory, fits, nameOf } from "./asked.mjs";
@@ -9,7 +9,7 @@ import { DatasetCard } from "./dataset_card.mjs";
 import { DensityCard } from "./density_card.mjs";
 import { Kept } from "./kept.mjs";
 import { SplitCard } from "./split_card.mjs";
-import { modelOf } from "./timesteps.mjs";
+import { LOADER, TRAINER, trainersOf } from "./trainers.mjs";
 
 /**
  * @typedef {import("../page/graph.mjs").Graph} Graph
@@ -23,15 +23,11 @@ const KEYS = {
   SplitAcrossGPUs: "wan_split",
   WanVideoDataset: SHEET,
   WanDatasetFromFile: SHEET,
-  LoadWanModel: "wan_model",
+  [LOADER]: "wan_model",
 };
 const SETTINGS = "WanTrainSettings";
-const TRAINER = "TrainLoRA";
-const LOADER = "LoadWanModel";
 /** The newest queue entries that are asked for. */
 const HISTORY = "/history?max_items=8";
-/** A chain of nodes longer than this is a circle. */
-const LONGEST = 50;
 
 export class CardNodes {
   /**
@@ -74,7 +70,13 @@ export class CardNodes {
   /** @param {GraphNode} node @param {string} kind */
   cardFor(node, kind) {
     const grew = () => makeRoom(node);
-    if (kind === SETTINGS) return new DensityCard(this.frames, grew, () => this.settings(node));
+    if (kind === SETTINGS) {
+      const facts = () => ({
+        widgets: node.widgets ?? [],
+        trainers: trainersOf(this.root(), node),
+      });
+      return new DensityCard(this.frames, grew, facts);
+    }
     if (KEYS[kind] === "wan_split") return new SplitCard(this.frames, grew);
     if (KEYS[kind] !== SHEET) return null;
     return new DatasetCard(this.frames, grew, (image) => this.address(image));
@@ -128,8 +130,10 @@ export class CardNodes {
   }
 
   async readHistory() {
-    const waiting = [...places(this.root())].filter(([, node]) => !node.wanTrainerFacts);
-    const wanted = waiting.filter(([id, node]) => {
+    const waiting = [...placed(this.root())].filter(
+      ({ node }) => KEYS[node.comfyClass ?? ""] && !node.wanTrainerFacts,
+    );
+    const wanted = waiting.filter(({ id, node }) => {
       const place = this.place(id, node);
       const facts = this.kept.get(nameOfPlace(place));
       const found = facts && (place.workflow || fits(facts, place));
@@ -139,7 +143,7 @@ export class CardNodes {
     if (!wanted.length) return;
     const answer = await this.api.fetchApi(HISTORY, { cache: "no-store" });
     const history = await answer.json();
-    for (const [id, node] of wanted) {
+    for (const { id, node } of wanted) {
       const facts = factsInHistory(history, this.place(id, node));
       if (facts && !node.wanTrainerFacts) this.tell(node, facts);
     }
@@ -161,53 +165,9 @@ export class CardNodes {
       card.draw();
     }
   }
-
-  /** What the curve of a settings node depends on. @param {GraphNode} node */
-  settings(node) {
-    const all = [...nodes(this.root())].filter((one) => one.comfyClass === TRAINER);
-    const trainers = all.filter((one) => sourceOf(one, "settings") === node);
-    return {
-      widgets: node.widgets ?? [],
-      trainers: trainers.map((one) => ({
-        expert: String(one.widgets?.find((widget) => widget.name === "expert")?.value ?? "auto"),
-        model: modelAbove(one),
-      })),
-    };
-  }
 }
 
 /** @param {import("./asked.mjs").Place} place */
 function nameOfPlace({ workflow, id, kind }) {
   return JSON.stringify([workflow, id, kind]);
-}
-
-/**
- * The nodes that leave facts, by their id in a prompt: inside subgraphs a path such as "3:1".
- * @param {Graph | undefined} graph
- * @param {string} before
- * @returns {Generator<[string, GraphNode]>}
- */
-function* places(graph, before = "") {
-  for (const node of graph?._nodes ?? graph?.nodes ?? []) {
-    const id = `${before}${node.id}`;
-    if (KEYS[node.comfyClass ?? ""]) yield [id, node];
-    if (node.subgraph) yield* places(node.subgraph, `${id}:`);
-  }
-}
-
-/** @param {GraphNode} node @param {string} input @returns {GraphNode | null} the node that input comes from */
-function sourceOf(node, input) {
-  const slot = node.inputs?.findIndex((one) => one.name === input) ?? -1;
-  return slot < 0 ? null : (node.getInputNode?.(slot) ?? null);
-}
-
-/** What is known of the model a trainer gets, through the nodes that change its plan. @param {GraphNode} trainer */
-function modelAbove(trainer) {
-  let node = sourceOf(trainer, "model");
-  for (let far = 0; node && far < LONGEST; far += 1) {
-    if (node.comfyClass === LOADER)
-      return modelOf(node.widgets ?? [], node.wanTrainerFacts ?? null);
-    node = sourceOf(node, "model");
-  }
-  return null;
 }

@@ -46,9 +46,8 @@ export class DensityCard extends Card {
     this.reading = element("div", { class: "wan-reading" });
     this.box = element(
       "div",
-      { class: "wan-canvas-box", "data-high": HEIGHT },
-      this.canvas,
-      this.reading,
+      { class: "wan-plot", "data-high": HEIGHT },
+      element("div", { class: "wan-canvas-box" }, this.canvas, this.reading),
     );
     this.quarters = element("dl", { class: "wan-facts" });
     this.said = element("p", { class: "wan-hint" });

@@ -41,6 +41,8 @@ GRAPH = {
 NODE = "type => window.app.graph._nodes.find(n => n.type === type)"
 SHOWN = """() => document.querySelectorAll('.wan-card [data-part=block]').length === 4
   && document.querySelector('.wan-buckets') !== null"""
+CONNECTED = """() => window.app.graph._nodes.filter(n => n.wanTrainerCard)
+  .map(n => n.wanTrainerCard.element.isConnected)"""
 PICTURES = """() => { const all = [...document.querySelectorAll('.wan-sheet img')];
   return all.length > 0 && all.every(i => i.naturalWidth > 0); }"""
 
@@ -115,6 +117,8 @@ def test_cards_say_what_is_known_before_and_after_a_queue_and_after_a_reload(can
         canvas.server.post("/history", {"clear": True})
         canvas.vue_nodes(vue)
         canvas.load_api(GRAPH)
+        canvas.load_api(GRAPH)  # another workflow with nodes of the same ids, as in the next tab
+        assert canvas.script(CONNECTED) == [True] * len(KINDS)
         before = values(canvas)
         for kind in ("split", "dataset"):
             assert "Press Run" in card(canvas, kind).inner_text()

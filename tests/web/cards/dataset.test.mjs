@@ -76,9 +76,9 @@ test("the numbers are those that are not zero", () => {
 
 test("the table has a row for each size, and no column in which nothing is told", () => {
   const { head, sizes, rows } = table(dataset);
-  assert.deepEqual(head, ["frames × width × height", "clips", "stills", "samples"]);
+  assert.deepEqual(head, ["frames × width × height", "files", "samples"]);
   assert.deepEqual(sizes, ["1", "2", "4"]);
-  assert.deepEqual(rows[0], ["33 × 832 × 480", "4", "0", "6", "6", "3", "2"]);
+  assert.deepEqual(rows[0], ["33 × 832 × 480", "4", "6", "6", "3", "2"]);
   assert.equal(rows[2][0], "all");
   const clips = table({ ...dataset, stills: 0, samples: 4 });
   assert.equal(clips.head.length, 2);

@@ -84,18 +84,11 @@ export function warnings(dataset) {
  * @param {Dataset} dataset
  */
 export function table(dataset) {
-  const stills = Boolean(dataset.stills);
   const samples = cutUp(dataset);
-  const head = [
-    t("frames × width × height"),
-    t("clips"),
-    ...(stills ? [t("stills")] : []),
-    ...(samples ? [t("samples")] : []),
-  ];
+  const head = [t("frames × width × height"), t("files"), ...(samples ? [t("samples")] : [])];
   const rows = list(dataset.buckets).map((/** @type {Bucket} */ row) => [
     bucketName(row),
-    `${row.clips}`,
-    ...(stills ? [`${row.stills}`] : []),
+    `${row.clips + row.stills}`,
     ...(samples ? [`${row.samples}`] : []),
     ...list(row.batches).map(String),
   ]);

@@ -6,6 +6,8 @@
  */
 
 const WIDGET = "wan_trainer_status";
+/** Widgets made so far. */
+let made = 0;
 /** What the canvas leaves free above and below a widget, in pixels. */
 export const MARGINS = 20;
 
@@ -16,7 +18,9 @@ export const MARGINS = 20;
  * @param {{ least: () => number, most?: () => number }} height in pixels, margins included
  */
 export function addWidget(node, shown, { least, most }) {
-  const widget = node.addDOMWidget(WIDGET, WIDGET, shown, {
+  made += 1;
+  // Vue nodes keep the element of a widget whose node and name stay: in another workflow the ids are the same.
+  const widget = node.addDOMWidget(`${WIDGET}_${made}`, WIDGET, shown, {
     serialize: false,
     hideOnZoom: false,
     getMinHeight: least,

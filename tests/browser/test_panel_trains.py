@@ -5,6 +5,7 @@ Two pages watch it, one of each kind of nodes, so each is also the other's secon
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from collections.abc import Iterator
@@ -73,10 +74,18 @@ def vue(canvas_context: Any, canvas: Any) -> Iterator[Any]:
 
 
 def press(canvas: Any, name: str) -> None:
-    """Press a button of the panel, wherever its node has grown to."""
+    """Press a button of the panel, wherever its node has grown to, and grows to meanwhile."""
+    from playwright.sync_api import TimeoutError as TooLate
+
+    canvas.page.bring_to_front()
     canvas.focus("TrainLoRA")
-    canvas.show(".wan-panel .wan-buttons")
-    canvas.page.locator(".wan-panel").get_by_role("button", name=name).click()
+    button = canvas.page.locator(".wan-panel").get_by_role("button", name=name)
+    for _ in range(10):
+        canvas.show(".wan-panel .wan-buttons")
+        with contextlib.suppress(TooLate):
+            button.click(timeout=3000)
+            return
+    pytest.fail(f"{name} could not be pressed")
 
 
 def ended(canvas: Any) -> None:

@@ -28,6 +28,20 @@ test("the live run is shown, else the one changed last, else none", () => {
   assert.equal(runOfNode(runs, "c"), null);
 });
 
+test("two nodes of one name each show what they train", () => {
+  const runs = [
+    { id: "pair", updated: 5, expert: "high", live: false, node: null },
+    { id: "pair_002", updated: 9, expert: "low", live: true, node: "8" },
+  ];
+  const of = (id, others, expert) => runOfNode(runs, "pair", { id, others, expert })?.id;
+  assert.equal(of("8", ["7"], "low"), "pair_002");
+  assert.equal(of("7", ["8"], "high"), "pair");
+  assert.equal(of("7", ["8"], "auto"), "pair", "the other node trains the other one");
+  runs[1].live = false;
+  assert.equal(of("7", ["8"], "high"), "pair", "by the expert, once it has ended");
+  assert.equal(of("7", [], "auto"), "pair_002", "the newest, where nothing tells them apart");
+});
+
 const node = (id, name, run = null) => ({ id, name, run });
 const message = (run, id = "7") => ({ node: id, run, text: "" });
 

@@ -113,6 +113,16 @@ test("memory is what the newest step says, and an ended run holds none now", () 
   assert.deepEqual(memoryOf(trained({}), { state: "done", memory: older }), older);
 });
 
+test("two devices are drawn on one scale", () => {
+  const bars = memoryBars({
+    "cuda:0": { peak: 20 * GIB },
+    "cuda:1": { now: 5 * GIB, peak: 10 * GIB },
+  });
+  assert.equal(bars[0].peak, 2 * bars[1].peak);
+  assert.equal(bars[0].peak, 4 * bars[1].now);
+  assert.deepEqual([bars[0].now, bars[0].predicted], [null, null]);
+});
+
 test("a device without a number has no bar, and odd answers none at all", () => {
   const nothing = { cpu: { now: null, peak: null, predicted: null }, odd: null, text: "much" };
   assert.deepEqual(memoryBars(nothing), []);

@@ -77,7 +77,12 @@ export class TrainerNodes {
   bind(node) {
     const panel = node.wanTrainerPanel;
     if (!panel || panel.live) return;
-    const run = runOfNode(this.runs, String(runName(node)?.value ?? ""));
+    const all = [...placed(this.root())].filter((one) => one.node.wanTrainerPanel);
+    const run = runOfNode(this.runs, String(runName(node)?.value ?? ""), {
+      id: all.find((one) => one.node === node)?.id,
+      others: all.filter((one) => one.node !== node).map((one) => one.id),
+      expert: widgetValue(node, "expert"),
+    });
     const id = run ? String(run.id) : null;
     if (id !== panel.run || run?.live) panel.bind(id, Boolean(run?.live));
   }
@@ -163,6 +168,11 @@ export class TrainerNodes {
 /** @param {GraphNode} node */
 function runName(node) {
   return node.widgets?.find((widget) => widget.name === RUN_NAME);
+}
+
+/** @param {GraphNode} node @param {string} name of a widget */
+function widgetValue(node, name) {
+  return node.widgets?.find((widget) => widget.name === name)?.value;
 }
 
 /** @param {GraphNode} node @returns {string | null} null when it comes over a wire */

@@ -22,15 +22,21 @@ export function belongs(run, name) {
 }
 
 /**
- * The live run of that name, else the one that was changed last.
+ * The live run of that name, else the one that was changed last. Two nodes of one name, such as the two experts of a pair,
+ * are told apart by what trains the run, and by the expert.
  * @param {Summary[]} runs
  * @param {string} name the node's run_name
+ * @param {{ id?: string, others?: string[], expert?: unknown }} node its id, those of the graph's other trainers, its expert
  * @returns {Summary | null}
  */
-export function runOfNode(runs, name) {
-  const mine = runs.filter((run) => belongs(String(run.id), name));
+export function runOfNode(runs, name, { id = "", others = [], expert } = {}) {
+  const led = runs.filter((run) => belongs(String(run.id), name));
+  const free = led.filter(
+    (run) => !run.live || run.node === id || !others.includes(run.node ?? ""),
+  );
+  const alike = free.filter((run) => run.expert === expert);
   const order = (/** @type {Summary} */ run) => (run.live ? Number.MAX_VALUE : (run.updated ?? 0));
-  return mine.sort((a, b) => order(b) - order(a))[0] ?? null;
+  return (alike.length ? alike : free).sort((a, b) => order(b) - order(a))[0] ?? null;
 }
 
 /**

@@ -72,14 +72,14 @@ export function memoryOf(history, summary) {
 }
 
 /**
- * A bar per device: what is used now, the highest so far, and what was predicted.
+ * A bar per device, all on one scale: what is used now, the highest so far, and what was predicted.
  * @param {Summary["memory"]} memory
  * @returns {MemoryBar[]}
  */
 export function memoryBars(memory) {
-  return Object.entries(memory ?? {}).flatMap(([device, bytes]) => {
-    const most = Math.max(...[bytes?.now, bytes?.peak, bytes?.predicted].filter(known), 0);
-    if (!most) return [];
+  const devices = Object.entries(memory ?? {}).filter(([, bytes]) => highest(bytes) > 0);
+  const most = Math.max(...devices.map(([, bytes]) => highest(bytes)));
+  return devices.map(([device, bytes]) => {
     const share = (/** @type {number | null | undefined} */ value) =>
       known(value) ? value / (most * 1.05) : null;
     const words = [
@@ -88,16 +88,19 @@ export function memoryBars(memory) {
       known(bytes.predicted) ? t("{size} predicted", { size: gib(bytes.predicted) }) : "",
     ];
     const text = words.filter(Boolean).join(" · ");
-    return [
-      {
-        device,
-        text,
-        now: share(bytes.now),
-        peak: share(bytes.peak),
-        predicted: share(bytes.predicted),
-      },
-    ];
+    return {
+      device,
+      text,
+      now: share(bytes.now),
+      peak: share(bytes.peak),
+      predicted: share(bytes.predicted),
+    };
   });
+}
+
+/** @param {import("../page/routes.mjs").Memory | null | undefined} bytes */
+function highest(bytes) {
+  return Math.max(...[bytes?.now, bytes?.peak, bytes?.predicted].filter(known), 0);
 }
 
 /**

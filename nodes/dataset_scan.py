@@ -13,16 +13,19 @@ from comfy_api.latest import io, ui
 
 from ..wan_core.data import (
     Dataset,
+    DatasetReview,
     EncodingSpeed,
     ScanResult,
     condition_kind,
     contact_sheet,
+    dataset_facts,
     dataset_review,
     read_roots,
 )
 from ..wan_core.video import VideoProcess
 from . import folders
 from .cache_latents import space_of
+from .card_facts import asked_of
 from .interrupts import stops_become_interrupts
 from .progress import NodeProgress
 from .types import DatasetSettingsHandle, ModelHandle, WanDataset
@@ -73,18 +76,21 @@ def scanned_output(
     append_to: Dataset | None,
     scan: Callable[[VideoProcess, Show], tuple[ScanResult, ...]],
 ) -> io.NodeOutput:
-    """Run `scan`, put its datasets behind those of `append_to`, and show report and contact sheet on the node."""
+    """Run `scan`, put its datasets behind those of `append_to`, and show what was found on the node."""
     progress = NodeProgress(node.hidden.unique_id)
     with stops_become_interrupts(), VideoProcess(mm.processing_interrupted) as video:
         scanned = scan(video, lambda done, total, name: progress.bar(done, total))
         dataset = Dataset((*(append_to.parts if append_to is not None else ()), *scanned))
         sheet = torch.tensor(contact_sheet(dataset, video)).float()[None] / 255
-        report = f"{dataset.report()}\n\n{_review(dataset, video)}"
-    shown = ui.PreviewImage(sheet, cls=node).as_dict()
-    return io.NodeOutput(dataset, report, sheet, ui={**shown, "text": [report]})
+        review = _review(dataset, video)
+    report = f"{dataset.report()}\n\n{review.report()}"
+    facts = {**dataset_facts(review), "asked": asked_of(node)}
+    # Not as "images": the page would draw the sheet a second time, small, below the card that shows it.
+    facts["image"] = dict(ui.PreviewImage(sheet, cls=node).values[0])
+    return io.NodeOutput(dataset, report, sheet, ui={"text": [report], "wan_dataset": [facts]})
 
 
-def _review(dataset: Dataset, video: VideoProcess) -> str:
+def _review(dataset: Dataset, video: VideoProcess) -> DatasetReview:
     """Epochs, speed, copies and size; what it hashes is remembered for CacheLatents."""
     cache, space = folders.cache(), space_of(dataset)
     try:

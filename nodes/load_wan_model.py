@@ -15,6 +15,7 @@ from ..wan_core.model import ATTENTIONS
 from ..wan_core.placement import PlacementConfig
 from ..wan_core.precision import PRESETS, PrecisionPolicy
 from . import folders
+from .card_facts import asked_of, model_facts
 from .search import searched_as
 from .types import CATEGORY, ModelHandle, WanTrainModel
 from .widgets import combo, one_of
@@ -42,6 +43,7 @@ class LoadWanModel(io.ComfyNode):
             **searched_as("unet loader", "load diffusion model", "wan 2.1", "wan 2.2", "t2v", "i2v", "vace", "gguf"),
             description="The Wan diffusion model to train on: a file, a GGUF or a folder. Reads its header; TrainLoRA "
             "loads it.",
+            hidden=[io.Hidden.unique_id, io.Hidden.prompt],
             inputs=[
                 combo(
                     "diffusion_model",
@@ -124,7 +126,8 @@ class LoadWanModel(io.ComfyNode):
         handle = ModelHandle(plan, files[0].variant, files[0].compute_dtype, files[0].quantization)
         policy = plan.precision.preset
         lines = [line for file in files for line in describe(file)]
-        return io.NodeOutput(handle, "\n".join([*lines, f"precision {policy}: {MEANING[policy]}"]))
+        info = "\n".join([*lines, f"precision {policy}: {MEANING[policy]}"])
+        return io.NodeOutput(handle, info, ui={"wan_model": [{**model_facts(handle), "asked": asked_of(cls)}]})
 
 
 def _chosen(diffusion_model: str | None) -> str:

@@ -7,6 +7,8 @@ from dataclasses import replace
 from comfy_api.latest import io
 
 from ..wan_core.placement import MODES, PlacementConfig, resolve_placement
+from . import folders
+from .card_facts import asked_of, split_facts
 from .search import searched_as
 from .types import CATEGORY, ModelHandle, WanTrainModel
 from .widgets import combo, one_of, text
@@ -15,7 +17,10 @@ AUTO = "auto"
 
 
 class SplitAcrossGPUs(io.ComfyNode):
-    """Returns a new plan; the blocks go to their devices when TrainLoRA builds the model."""
+    """Returns a new plan; the blocks go to their devices when TrainLoRA builds the model.
+
+    An output node, so that "run selected" draws the split without training.
+    """
 
     @classmethod
     def define_schema(cls) -> io.Schema:
@@ -26,6 +31,8 @@ class SplitAcrossGPUs(io.ComfyNode):
             **searched_as("multi gpu", "two gpus", "model parallel", "data parallel", "low vram"),
             description="Spreads the transformer blocks over several GPUs (for a model that does not fit on one), or "
             "trains one full copy per GPU (faster). Neither needs NCCL, so both work on Windows.",
+            is_output_node=True,
+            hidden=[io.Hidden.unique_id, io.Hidden.prompt],
             inputs=[
                 WanTrainModel.Input("model", tooltip="From LoadWanModel or Fp8Quantize."),
                 combo(
@@ -59,4 +66,6 @@ class SplitAcrossGPUs(io.ComfyNode):
             # How many copies train is part of the job; "all" is another number elsewhere.
             placement = replace(placement, devices=",".join(placement.device_names()))
         resolve_placement(placement, model.variant.shape.num_layers)  # refuses devices and numbers that do not exist
-        return io.NodeOutput(replace(model, plan=model.plan.with_placement(placement)))
+        split = replace(model, plan=model.plan.with_placement(placement))
+        facts = {**split_facts(split, folders.roots()), "asked": asked_of(cls)}
+        return io.NodeOutput(split, ui={"wan_split": [facts]})

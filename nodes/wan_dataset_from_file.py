@@ -55,7 +55,7 @@ class WanDatasetFromFile(io.ComfyNode):
             "Hugging Face dataset on disk, or the dataset settings of musubi-tuner, diffusion-pipe, SimpleTuner or "
             "ai-toolkit, and says what became of every row and every setting.",
             is_output_node=True,
-            hidden=[io.Hidden.unique_id],
+            hidden=[io.Hidden.unique_id, io.Hidden.prompt],
             inputs=[
                 WanTrainModel.Input("model", tooltip="Tells the frame rate and the size grid. From LoadWanModel."),
                 combo(

@@ -46,7 +46,7 @@ class WanVideoDataset(io.ComfyNode):
             description="Scans a folder of clips (or stills) with a caption file beside each, and says what will be "
             "trained: which frames, at which size, and what was left out and why.",
             is_output_node=True,
-            hidden=[io.Hidden.unique_id],
+            hidden=[io.Hidden.unique_id, io.Hidden.prompt],
             inputs=[
                 WanTrainModel.Input("model", tooltip="Tells the frame rate and the size grid. From LoadWanModel."),
                 combo(

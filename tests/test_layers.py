@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,6 +28,7 @@ ROOMS = (
     "placement",
     "lora",
     "load",
+    "footprint",
     "data",
     "sample",
     "export",
@@ -85,6 +87,7 @@ def name_of(file: Path) -> str:
     return file.relative_to(ROOT).as_posix()
 
 
+@functools.cache
 def parse(file: Path) -> tuple[ast.Module, Parents]:
     tree = ast.parse(file.read_text(encoding="utf-8"), name_of(file))
     parents = {child: parent for parent in ast.walk(tree) for child in ast.iter_child_nodes(parent)}

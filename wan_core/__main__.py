@@ -176,7 +176,7 @@ def _scan(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
         for s in result.samples
     ]
     rejected = [{"name": r.name, "reason": r.reason} for result in results for r in result.rejected]
-    report = "\n\n".join([*(result.report() for result in results), review])
+    report = "\n\n".join([*(result.report() for result in results), review.report()])
     _print_json(out, {"version": 1, "samples": samples, "rejected": rejected, "report": report})
     return ExitCode.DONE
 

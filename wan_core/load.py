@@ -28,15 +28,7 @@ from .errors import CheckpointError, ConfigError
 from .files import Roots
 from .lora import LoraConfig, check_start, inject_lora, read_lora, start_from
 from .model import Numerics, WanShape, WanTransformer, check_attention, check_attention_name
-from .placement import (
-    DeviceCarrier,
-    MemoryEstimate,
-    Placement,
-    PlacementConfig,
-    estimate_memory,
-    resolve_placement,
-)
-from .placement.memory import StepShape
+from .placement import DeviceCarrier, Placement, PlacementConfig, resolve_placement
 from .precision import (
     PrecisionPolicy,
     QuantizeConfig,
@@ -46,7 +38,17 @@ from .precision import (
     torch_dtype,
 )
 
-__all__ = ["BASE_PRECISIONS", "ModelPlan", "WanFile", "inspect_model", "inspect_pair", "materialize", "predict_memory"]
+__all__ = [
+    "BASE_PRECISIONS",
+    "ModelPlan",
+    "WanFile",
+    "check_plan_attention",
+    "inspect_model",
+    "inspect_pair",
+    "materialize",
+    "resting_bytes",
+    "stays_stored",
+]
 
 BASE_PRECISIONS = ("as in file", "bf16", "fp16", "fp32")
 
@@ -208,7 +210,7 @@ def materialize(
     compute, shape = found.compute_dtype, found.variant.shape
     numerics = plan.precision.numerics(compute)
     placement = resolve_placement(plan.placement, shape.num_layers, rank)
-    _check_attention(plan, shape, numerics, placement)
+    check_plan_attention(plan, shape, numerics, placement)
     with torch.inference_mode(False), torch.device("meta"):
         model = WanTransformer(shape, numerics)
     model.use_attention(plan.attention)
@@ -242,7 +244,7 @@ def _fill(
         for prefix, part in _parts(model):
             for name, _ in list(part.named_parameters()):
                 full = f"{prefix}.{name}"
-                if _stays_stored(plan, full, sources[full]):
+                if stays_stored(plan, full, sources[full]):
                     _keep_stored(part, name, reader, sources[full], placement.device_of(full))
                 else:
                     rests = storage_dtype(full, model.numerics, sources[full].dtype)
@@ -269,7 +271,7 @@ def _parts(model: WanTransformer) -> Iterator[tuple[str, nn.Module]]:
             yield f"{name}.{index}", block
 
 
-def _stays_stored(plan: ModelPlan, name: str, source: StoredWeight) -> bool:
+def stays_stored(plan: ModelPlan, name: str, source: StoredWeight) -> bool:
     """Whether the weight `name` rests in memory as its file has it: a linear of a block in float8 or nvfp4.
 
     Outside the blocks linears are few, and the model computes them in other dtypes: those are dequantised once.
@@ -294,7 +296,7 @@ def _keep_stored(part: nn.Module, name: str, reader: WeightReader, source: Store
 _IMAGE_NORMS = ("img_emb.proj.0.", "img_emb.proj.4.")
 
 
-def _check_attention(plan: ModelPlan, shape: WanShape, numerics: Numerics, placement: Placement) -> None:
+def check_plan_attention(plan: ModelPlan, shape: WanShape, numerics: Numerics, placement: Placement) -> None:
     """Refuse a kernel that cannot train on one of the devices. torch's own choice always can."""
     if plan.attention == "sdpa":
         return
@@ -320,42 +322,10 @@ def storage_dtype(name: str, numerics: Numerics, stored: str) -> torch.dtype:
     )
 
 
-def predict_memory(
-    plan: ModelPlan,
-    roots: Roots,
-    lora: LoraConfig,
-    step: StepShape,
-    *,
-    checkpoint_blocks: bool,
-    numerics: Numerics | None = None,
-) -> MemoryEstimate:
-    """Peak memory of a training step of this plan, from the header alone; `numerics` instead of the plan's own."""
-    found = inspect_model(plan, roots)
-    compute, numerics = found.compute_dtype, numerics or plan.precision.numerics(found.compute_dtype)
-    placement = resolve_placement(plan.placement, found.variant.shape.num_layers)
-    _check_attention(plan, found.variant.shape, numerics, placement)
-
-    def storage_bytes(name: str, parameter: Tensor) -> int:
-        if _stays_stored(plan, name, found.weights[name]):
-            return found.weights[name].stored_bytes
-        if plan.quantize is not None and parameter.ndim == 2 and plan.quantize.selects(name.removesuffix(".weight")):
-            return parameter.numel() + 4 * parameter.shape[0]
-        return parameter.numel() * storage_dtype(name, numerics, found.weights[name].dtype).itemsize
-
-    stays = [weight for name, weight in found.weights.items() if _stays_stored(plan, name, weight)]
-    # nvfp4 is looked up by int32, one for two values
-    float32_bytes = (6 if any(weight.packed for weight in stays) else 4) if stays else 0
-    return estimate_memory(
-        found.variant.shape,
-        numerics,
-        placement,
-        step,
-        storage_bytes=storage_bytes,
-        adapt=lambda block: _adapt(block, lora, numerics.adapter, numerics.compute),
-        checkpoint_blocks=checkpoint_blocks,
-        dequantized_bytes=compute.itemsize + float32_bytes if stays or plan.quantize is not None else 0,
-    )
-
-
-def _adapt(holder: nn.Module, lora: LoraConfig, adapter: torch.dtype | None, compute: torch.dtype) -> None:
-    inject_lora(holder, lora, seed=0, dtype=adapter if adapter != compute else None)
+def resting_bytes(plan: ModelPlan, found: WanFile, numerics: Numerics, name: str, parameter: Tensor) -> int:
+    """What the base weight `name` takes in memory once it is loaded; `parameter` has its shape and may be meta."""
+    if stays_stored(plan, name, found.weights[name]):
+        return found.weights[name].stored_bytes
+    if plan.quantize is not None and parameter.ndim == 2 and plan.quantize.selects(name.removesuffix(".weight")):
+        return parameter.numel() + 4 * parameter.shape[0]
+    return parameter.numel() * storage_dtype(name, numerics, found.weights[name].dtype).itemsize

@@ -10,7 +10,8 @@ import torch
 
 from .data import LatentCache
 from .files import Roots
-from .load import inspect_model, predict_memory
+from .footprint import predict_memory
+from .load import inspect_model
 from .run import read_run
 from .train import largest_step
 

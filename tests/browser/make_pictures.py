@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from PIL import Image
+from PIL import Image, ImageDraw, ImageFont
 from shapeworld.comfy_graphs import MODELS, SAMPLING, VAE, Recipe, dataset_inputs, train_inputs
 from shapeworld.concept import load_concept
 from shapeworld.learning import CONCEPTS, DEFAULT_CONCEPT, draw_dataset, fill_models
@@ -26,6 +26,7 @@ pytestmark = pytest.mark.browser
 
 ROOT = Path(__file__).resolve().parents[2]
 SIZE = (800, 450)
+TITLE_HEIGHT = 48
 
 
 @pytest.fixture
@@ -69,12 +70,20 @@ def picture(canvas: Any) -> Image.Image:
         return page.convert("RGB").crop([round(max(0, edge)) for edge in edges])
 
 
-def thumbnail(whole: Image.Image) -> Image.Image:
-    """The picture on a plain ground of the size the template browser shows."""
+def thumbnail(whole: Image.Image, title: str) -> Image.Image:
+    """The picture below a title, on a plain ground of the size the template browser shows."""
     out = Image.new("RGB", SIZE, (24, 24, 24))
-    whole.thumbnail((SIZE[0] - 16, SIZE[1] - 16), Image.Resampling.LANCZOS)
-    out.paste(whole, ((SIZE[0] - whole.width) // 2, (SIZE[1] - whole.height) // 2))
+    ImageDraw.Draw(out).text((16, 10), title, (235, 235, 235), ImageFont.load_default(26))
+    room = (SIZE[0] - 16, SIZE[1] - TITLE_HEIGHT - 8)
+    whole.thumbnail(room, Image.Resampling.LANCZOS)
+    out.paste(whole, ((SIZE[0] - whole.width) // 2, TITLE_HEIGHT + (room[1] - whole.height) // 2))
     return out
+
+
+def title_of(workflow: dict[str, Any]) -> str:
+    """The heading of the graph's note."""
+    (note,) = [node for node in workflow["nodes"] if node["type"] == "MarkdownNote"]
+    return str(note["widgets_values"][0]).splitlines()[0].removeprefix("## ")
 
 
 def without_note(workflow: dict[str, Any]) -> dict[str, Any]:
@@ -86,7 +95,7 @@ def test_thumbnails(bare: Any, workflows: dict[str, Any]) -> None:
     for name, workflow in workflows.items():
         bare.load(without_note(workflow))
         file = ROOT / "workflows" / f"{name}.jpg"
-        thumbnail(picture(bare)).save(file, quality=85, optimize=True)
+        thumbnail(picture(bare), title_of(workflow)).save(file, quality=85, optimize=True)
         assert file.stat().st_size <= 80_000
 
 

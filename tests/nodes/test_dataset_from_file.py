@@ -55,7 +55,7 @@ def test_a_list_is_read_and_every_edit_of_it_or_of_what_it_names_is_noticed(comf
     assert "captions: 3 of 3 from the list" in report
     place = report.index("not used: 1 file")
     assert report[place + 1] == "  line 4 (gone.mp4): does not exist"
-    assert shown["images"]
+    assert shown["wan_dataset"][0]["image"]["filename"].endswith(".png")
     assert not ran_again(comfy, asked)
 
     clip = sorted(listed.glob("*.mp4"))[0]

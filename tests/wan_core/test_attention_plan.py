@@ -8,7 +8,8 @@ import pytest
 
 from tests.support.tiny_run import make_roots
 from wan_core.errors import ConfigError
-from wan_core.load import ModelPlan, materialize, predict_memory
+from wan_core.footprint import predict_memory
+from wan_core.load import ModelPlan, materialize
 from wan_core.lora import LoraConfig
 from wan_core.model.attention import WanAttention
 from wan_core.model.kernels import attention_kernel

@@ -20,8 +20,9 @@ from wan_core.checkpoint import detect_variant, pair_names
 from wan_core.control import SignalControl
 from wan_core.errors import CheckpointError, ConfigError
 from wan_core.files import Roots
+from wan_core.footprint import predict_memory
 from wan_core.job import run_job
-from wan_core.load import ModelPlan, inspect_model, inspect_pair, materialize, predict_memory
+from wan_core.load import ModelPlan, inspect_model, inspect_pair, materialize
 from wan_core.lora import LoraConfig, adapter_parameters
 from wan_core.model import WanShape
 from wan_core.placement import PlacementConfig

@@ -22,8 +22,9 @@ from ..errors import ConfigError, OutOfMemory, Stopped
 from ..events import Emit, Finished, Note, Stage
 from ..files import Roots, atomic_write_bytes, atomic_write_json, locked, read_json
 from ..flow import draw_noise, seeded_generator
+from ..footprint import predict_memory
 from ..job import check_files, first_frame_share, with_expert
-from ..load import inspect_model, materialize, predict_memory
+from ..load import inspect_model, materialize
 from ..lora import LoraConfig, LoraWeights
 from ..model import Numerics, WanTransformer
 from ..placement.memory import StepShape

@@ -9,7 +9,8 @@ import torch
 
 from ..data import CacheSet
 from ..files import Roots
-from ..load import ModelPlan, predict_memory
+from ..footprint import predict_memory
+from ..load import ModelPlan
 from ..lora import LoraConfig
 from ..model import WanTransformer
 from ..placement.memory import StepShape

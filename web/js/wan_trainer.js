@@ -1,22 +1,24 @@
 // @ts-check
 /**
- * The one file ComfyUI's page loads: a status line in the nodes that work for long, the panel in Train Wan LoRA, the tab
- * "Training runs", values saved by name, and loader lists that know a LoRA as soon as it is saved. What is drawn comes
- * from lib/.
+ * The one file ComfyUI's page loads: a status line in the nodes that work for long, the panel in Train Wan LoRA, the cards
+ * of other nodes, the tab "Training runs", values saved by name, and loader lists that know a LoRA as soon as it is saved.
+ * What is drawn comes from lib/.
  */
 
 // @ts-expect-error served by ComfyUI
 import { api } from "../../../scripts/api.js";
 // @ts-expect-error served by ComfyUI
 import { app } from "../../../scripts/app.js";
+import { CardNodes } from "./lib/cards/card_nodes.mjs";
 import { element } from "./lib/page/dom.mjs";
 import { findNode } from "./lib/page/graph.mjs";
 import { isFrom, keepNodeWords, nameTextBoxes } from "./lib/page/node_words.mjs";
 import { Frames } from "./lib/page/pacing.mjs";
 import { Routes } from "./lib/page/routes.mjs";
 import { CHART_THEME, chartTheme, chooseFolder, settings } from "./lib/page/settings.mjs";
+import { addWidget } from "./lib/page/widget.mjs";
 import { loadWords, t } from "./lib/page/words.mjs";
-import { addWidget, TrainerNodes } from "./lib/panel/trainer_nodes.mjs";
+import { TrainerNodes } from "./lib/panel/trainer_nodes.mjs";
 import { outputText, SaveWatch } from "./lib/run/status.mjs";
 import { RunsTab } from "./lib/tab/runs_tab.mjs";
 import { keepByName } from "./lib/values/keep.mjs";
@@ -44,6 +46,7 @@ const saves = new SaveWatch();
 const frames = new Frames(requestAnimationFrame.bind(window));
 const routes = new Routes((path, options) => api.fetchApi(path, options));
 const trainers = new TrainerNodes({ app, api, routes, frames, root });
+const cards = new CardNodes({ app, api, frames, root, storage: sessionStorage });
 
 /** Texts that wait for the next frame: the line each belongs to, and its newest text. @type {Map<HTMLElement, string>} */
 const waiting = new Map();
@@ -128,6 +131,7 @@ function onExecuted(detail) {
   if (typeof run === "string") trainers.panelOf(id)?.bind(run);
   const text = outputText(findNode(root(), id)?.comfyClass, detail.output);
   if (text) show(id, text);
+  cards.onExecuted(detail);
 }
 
 /** @param {string} id @returns {unknown} */
@@ -177,12 +181,10 @@ app.registerExtension({
     const locale = String(setting("Comfy.Locale") ?? "en");
     await loadWords((path) => api.fetchApi(path), locale);
     tab = newTab();
-    document.head.append(
-      element("link", {
-        rel: "stylesheet",
-        href: new URL("./wan_trainer.css", import.meta.url).href,
-      }),
-    );
+    for (const sheet of ["./wan_trainer.css", "./wan_cards.css"]) {
+      const href = new URL(sheet, import.meta.url).href;
+      document.head.append(element("link", { rel: "stylesheet", href }));
+    }
     api.addEventListener(STATUS_EVENT, (/** @type {{ detail: Status }} */ event) =>
       onStatus(event.detail),
     );
@@ -211,6 +213,7 @@ app.registerExtension({
     }
     watchTheme(() => {
       trainers.redraw();
+      cards.redraw();
       frames.ask(tab.draw);
     });
     app.extensionManager?.registerSidebarTab?.({
@@ -237,10 +240,12 @@ app.registerExtension({
     if (VIDEO_NODES.includes(kind)) node.previewMediaType = "video";
     if (LINE_NODES.includes(kind)) addStatusLine(node);
     if (kind === TRAINER) trainers.add(node);
+    cards.add(node);
   },
 
   /** @param {GraphNode} node */
   loadedGraphNode(node) {
     if (trainers.loaded(node)) tab.refresh();
+    cards.loaded(node);
   },
 });

@@ -31,7 +31,7 @@ from wan_core.data import (
     dataset_review,
     scan_folder,
 )
-from wan_core.data.samples.review.epochs import epoch_lines
+from wan_core.data.samples.review.epochs import epoch_lines, epoch_rows, is_averaged
 from wan_core.data.samples.review.size import cache_size
 from wan_core.data.samples.review.speed import speed_lines
 from wan_core.data.samples.review.twins import byte_twins, near_twins
@@ -68,7 +68,7 @@ def test_an_epoch_is_counted_by_bucket_with_repeats_windows_and_turns():
         *(sample("c.mp4", small, turn=k, turns=2) for k in range(2)),  # one of two in every epoch
         sample("d.png", Bucket(1, 480, 832)),
     ]
-    assert epoch_lines(samples) == [
+    assert epoch_lines(epoch_rows(samples), averaged=is_averaged(samples)) == [
         "an epoch, in batches of 1 / 2 / 4:",
         "  832x480x33: 2 clips, 4 samples, 7 / 4 / 2 batches",
         "  480x832x33: 1 clip, 2 samples, 1 / 1 / 1 batches",
@@ -79,7 +79,7 @@ def test_an_epoch_is_counted_by_bucket_with_repeats_windows_and_turns():
 
 def test_weights_scale_an_epoch_which_is_then_a_mean():
     samples = [*(sample(f"{k}.mp4", weight=0.5) for k in range(5)), sample("x.mp4", repeats=2, weight=1.5)]
-    assert epoch_lines(samples) == [
+    assert epoch_lines(epoch_rows(samples), averaged=is_averaged(samples)) == [
         "an epoch, on average, in batches of 1 / 2 / 4:",
         "  832x480x33: 6 clips, 6 / 3 / 2 batches",
     ]
@@ -94,7 +94,9 @@ def test_held_out_files_are_named_and_no_part_of_an_epoch(tmp_path, make_clip, v
         scan_folder(config, tmp_path / "clips", video),
         scan_folder(DatasetConfig(**shape), tmp_path / "clips", video),
     )
-    lines = dataset_review(Dataset(parts), video=video, digest_of=digest_file, space=WAN21_LATENTS).splitlines()
+    lines = (
+        dataset_review(Dataset(parts), video=video, digest_of=digest_file, space=WAN21_LATENTS).report().splitlines()
+    )
     assert lines[1] == "  64x48x9: 2 clips, 6 samples, 6 / 3 / 2 batches"
     assert lines[2] == "held out for evaluation: 1 file: b.mp4"
 
@@ -285,7 +287,7 @@ def test_thousands_that_begin_alike_cost_no_more_than_the_time_allowed():
 
 def review(samples: Sequence[Sample], video: object, **options) -> str:
     dataset = Dataset((ScanResult(config=DatasetConfig(), samples=tuple(samples)),))
-    return dataset_review(dataset, video=video, digest_of=digest_file, space=WAN21_LATENTS, **options)  # type: ignore[arg-type]
+    return dataset_review(dataset, video=video, digest_of=digest_file, space=WAN21_LATENTS, **options).report()  # type: ignore[arg-type]
 
 
 # ---- size and time -------------------------------------------------------------------------------
@@ -346,7 +348,7 @@ def test_the_whole_review_reads_as_lines_and_deletes_nothing(tmp_path, make_clip
     before = sorted(path.name for path in folder.iterdir())
     result = scan_folder(DatasetConfig(width=64, height=48, num_frames=9, trigger_word="x"), folder, video)
     cache = LatentCache(tmp_path / "cache")
-    text = dataset_review(Dataset((result,)), video=video, digest_of=cache.digest_of, space=WAN21_LATENTS)
+    text = dataset_review(Dataset((result,)), video=video, digest_of=cache.digest_of, space=WAN21_LATENTS).report()
     assert text.splitlines() == [
         "an epoch, in batches of 1 / 2 / 4:",
         "  64x48x9: 2 clips, 2 / 1 / 1 batches",

@@ -15,8 +15,9 @@ from tests.support.tiny_run import TINY, TinyRun, make_run
 from wan_core.control import SignalControl
 from wan_core.data import LatentCache
 from wan_core.events import Event
+from wan_core.footprint import predict_memory
 from wan_core.job import run_job
-from wan_core.load import ModelPlan, predict_memory
+from wan_core.load import ModelPlan
 from wan_core.metrics import read_metrics
 from wan_core.placement import PlacementConfig
 from wan_core.run import read_status

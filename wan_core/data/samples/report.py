@@ -1,29 +1,16 @@
-"""A scan as text and as a picture, for the dataset node."""
+"""A scan as text, for the dataset node."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from ...errors import DatasetError
-from ...video import Framing, VideoProcess
 from .caption_report import caption_lines
 from .companion_report import companion_lines
 from .cut_report import asked_frames, one_per_file, window_lines
 from .scan import Sample, ScanResult
 
-if TYPE_CHECKING:
-    from .dataset import Dataset
-
-__all__ = ["contact_sheet", "scan_report"]
-
-_CELL_WIDTH, _CELL_HEIGHT, _TEXT_HEIGHT = 160, 120, 16
-_COLUMNS = 6
-_MAX_CELLS = 48
+__all__ = ["scan_report"]
 
 
 def scan_report(result: ScanResult) -> str:
@@ -53,47 +40,6 @@ def scan_report(result: ScanResult) -> str:
         lines.append(f"not used: {_count(len(result.rejected), 'file')}")
         lines += [f"  {r.name}: {r.reason}" for r in result.rejected]
     return "\n".join(lines)
-
-
-def contact_sheet(dataset: Dataset, video: VideoProcess) -> NDArray[np.uint8]:
-    """(H, W, 3) RGB: the first frame of the first 48 files, with their names; grey where one cannot
-    be read.
-    """
-    from PIL import Image, ImageDraw
-
-    samples = [sample for sample in dataset.samples if sample.turn == 0][:_MAX_CELLS]
-    columns = min(_COLUMNS, len(samples))
-    rows = -(-len(samples) // columns)
-    row_height = _CELL_HEIGHT + _TEXT_HEIGHT
-    sheet = Image.new("RGB", (columns * _CELL_WIDTH, rows * row_height), (24, 24, 24))
-    draw: Any = ImageDraw.Draw(sheet)
-    for number, sample in enumerate(samples):
-        left, top = number % columns * _CELL_WIDTH, number // columns * row_height
-        thumbnail = Image.fromarray(_thumbnail(sample, video))
-        inset = ((_CELL_WIDTH - thumbnail.width) // 2, (_CELL_HEIGHT - thumbnail.height) // 2)
-        sheet.paste(thumbnail, (left + inset[0], top + inset[1]))
-        name = sample.name.encode("ascii", "replace").decode()
-        label = name if len(name) <= 24 else f"{name[:14]}..{name[-8:]}"
-        draw.text((left + 4, top + _CELL_HEIGHT + 2), label, fill=(220, 220, 220))
-    return np.asarray(sheet, np.uint8)
-
-
-def _thumbnail(sample: Sample, video: VideoProcess) -> NDArray[np.uint8]:
-    scale = min(_CELL_WIDTH / sample.bucket.width, _CELL_HEIGHT / sample.bucket.height)
-    width = max(1, round(sample.bucket.width * scale))
-    height = max(1, round(sample.bucket.height * scale))
-    try:
-        return video.read(
-            sample.path,
-            fps=16,
-            num_frames=1,
-            width=width,
-            height=height,
-            start_s=sample.cut.start_s,
-            framing=Framing(flip=sample.cut.framing.flip),
-        )[0]
-    except DatasetError:
-        return np.full((height, width, 3), 90, np.uint8)
 
 
 def _frames_line(result: ScanResult, clips: list[Sample]) -> str:

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from .review import dataset_review
+from .review import DatasetReview, dataset_review
 
-__all__ = ["dataset_review"]
+__all__ = ["DatasetReview", "dataset_review"]

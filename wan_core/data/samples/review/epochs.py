@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from ...bucket import Bucket
 from ..sample import Sample
 from .files import count, one_per_file
 
-__all__ = ["epoch_lines", "seen_per_epoch"]
+__all__ = ["BATCH_SIZES", "BucketRow", "epoch_lines", "epoch_rows", "is_averaged", "seen_per_epoch"]
 
 BATCH_SIZES = (1, 2, 4)
 
@@ -21,30 +22,57 @@ def seen_per_epoch(samples: Sequence[Sample]) -> float:
     return math.fsum(sample.repeats * sample.weight for sample in samples if sample.turn == 0)
 
 
-def epoch_lines(samples: Sequence[Sample]) -> list[str]:
-    """A line per bucket, the largest first, and one for all."""
+@dataclass(frozen=True, kw_only=True)
+class BucketRow:
+    """What one bucket gives to an epoch."""
+
+    bucket: Bucket | None
+    """None: all of them together"""
+    clips: int
+    """files; of those cut into several samples, each once"""
+    stills: int
+    samples: int
+    batches: tuple[int, ...]
+    """in an epoch, for each of BATCH_SIZES"""
+
+
+def is_averaged(samples: Sequence[Sample]) -> bool:
+    """True when weights make the batches of an epoch a mean."""
+    return any(sample.weight != 1 for sample in samples)
+
+
+def epoch_rows(samples: Sequence[Sample]) -> list[BucketRow]:
+    """A row per bucket, the largest first, and one for all where there are several."""
     groups: dict[Bucket, list[Sample]] = {}
     for sample in samples:
         groups.setdefault(sample.bucket, []).append(sample)
-    mean = ", on average" if any(sample.weight != 1 for sample in samples) else ""
-    lines = [f"an epoch{mean}, in batches of {' / '.join(map(str, BATCH_SIZES))}:"]
-    totals = [0] * len(BATCH_SIZES)
+    rows: list[BucketRow] = []
     for bucket, members in sorted(groups.items(), key=lambda group: (-len(group[1]), group[0])):
-        batches = [math.ceil(seen_per_epoch(members) / size - 1e-9) for size in BATCH_SIZES]
-        totals = [total + more for total, more in zip(totals, batches, strict=True)]
-        lines.append(f"  {bucket}: {_members(members)}, {_batches(batches)}")
-    if len(groups) > 1:
-        lines.append(f"  all: {_members(samples)}, {_batches(totals)}")
+        seen = seen_per_epoch(members)
+        rows.append(_row(bucket, members, tuple(math.ceil(seen / size - 1e-9) for size in BATCH_SIZES)))
+    if len(rows) > 1:
+        totals = tuple(sum(numbers) for numbers in zip(*(row.batches for row in rows), strict=True))
+        rows.append(_row(None, samples, totals))
+    return rows
+
+
+def epoch_lines(rows: Sequence[BucketRow], *, averaged: bool) -> list[str]:
+    """`epoch_rows` as text, a line each under a heading."""
+    mean = ", on average" if averaged else ""
+    lines = [f"an epoch{mean}, in batches of {' / '.join(map(str, BATCH_SIZES))}:"]
+    for row in rows:
+        batches = " / ".join(f"{number:,}" for number in row.batches)
+        lines.append(f"  {row.bucket or 'all'}: {_members(row)}, {batches} batches")
     return lines
 
 
-def _members(samples: Sequence[Sample]) -> str:
+def _row(bucket: Bucket | None, samples: Sequence[Sample], batches: tuple[int, ...]) -> BucketRow:
     files = one_per_file(samples)
     stills = sum(sample.kind == "still" for sample in files)
-    kinds = [count(number, noun) for number, noun in ((len(files) - stills, "clip"), (stills, "still")) if number]
-    windows = f", {count(len(samples), 'sample')}" if len(samples) > len(files) else ""
+    return BucketRow(bucket=bucket, clips=len(files) - stills, stills=stills, samples=len(samples), batches=batches)
+
+
+def _members(row: BucketRow) -> str:
+    kinds = [count(number, noun) for number, noun in ((row.clips, "clip"), (row.stills, "still")) if number]
+    windows = f", {count(row.samples, 'sample')}" if row.samples > row.clips + row.stills else ""
     return " + ".join(kinds) + windows
-
-
-def _batches(numbers: list[int]) -> str:
-    return " / ".join(f"{number:,}" for number in numbers) + " batches"

@@ -1,8 +1,9 @@
-"""The review as text: a line per fact, nothing where there is nothing to say."""
+"""The review as facts and as text: a line per fact, nothing where there is nothing to say."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from ....errors import DatasetError
@@ -12,17 +13,50 @@ from ....video import VideoProcess
 from ..dataset import Dataset
 from ..held_out import held_out_digests
 from ..sample import Sample
-from .epochs import epoch_lines
+from .epochs import BucketRow, epoch_lines, epoch_rows, is_averaged
 from .files import count, names, one_per_file
-from .size import cache_size
+from .size import CacheSize, cache_size
 from .speed import speed_lines
-from .twins import DigestOf, byte_twins, near_twins
+from .twins import DigestOf, NearTwins, byte_twins, near_twins
 
-__all__ = ["dataset_review"]
+__all__ = ["DatasetReview", "dataset_review"]
 
 COMPARING_S = 20.0
 """how long near copies are looked for at most"""
 _SHOWN = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatasetReview:
+    """What is to be known of a dataset before the GPU works."""
+
+    dataset: Dataset
+    epoch: tuple[BucketRow, ...]
+    """the largest bucket first; nothing when all is held out"""
+    averaged: bool
+    """weights make the batches of an epoch a mean"""
+    held_out: tuple[Sample, ...]
+    """one of each file that is evaluated and never trained"""
+    same_bytes: tuple[tuple[Sample, ...], ...]
+    look_alikes: NearTwins
+    comparing_s: float
+    size: CacheSize
+    encoding_s: float | None
+    """at the speed of the last encoding here; None before there was one"""
+
+    def report(self) -> str:
+        """Plain text for the node."""
+        lines = epoch_lines(self.epoch, averaged=self.averaged) if self.epoch else []
+        if self.held_out:
+            held = names(sample.name for sample in self.held_out)
+            lines.append(f"held out for evaluation: {count(len(self.held_out), 'file')}: {held}")
+        lines += speed_lines(self.dataset.samples, self.dataset.fps)
+        lines += _group_lines("the same bytes", "trained once for each name", self.same_bytes)
+        lines += _group_lines("looks the same", "written again, scaled or cropped", self.look_alikes.groups)
+        if self.look_alikes.left_out:
+            left = count(self.look_alikes.left_out, "file")
+            lines.append(f"copies: {left} not compared, {self.comparing_s:g} s were over")
+        return "\n".join([*lines, *_size_lines(self.size, self.encoding_s)])
 
 
 def dataset_review(
@@ -33,20 +67,28 @@ def dataset_review(
     space: LatentSpace,
     seconds_per_megapixel: float | None = None,
     comparing_s: float = COMPARING_S,
-) -> str:
-    """What is to be known before the GPU works, as plain text.
+) -> DatasetReview:
+    """Look at a dataset without the GPU.
 
     `digest_of` gives the SHA-256 of a file and remembers it; `seconds_per_megapixel` is what the last encoding took
     here, if there was one.
     """
     trained, evaluated = _split(dataset, digest_of)
-    lines = epoch_lines(trained) if trained else []
-    if evaluated:
-        lines.append(f"held out for evaluation: {count(len(evaluated), 'file')}: {names(s.name for s in evaluated)}")
-    lines += speed_lines(dataset.samples, dataset.fps)
-    lines += _twin_lines(dataset.samples, video, digest_of, comparing_s)
-    lines += _size_lines(dataset, space, seconds_per_megapixel)
-    return "\n".join(lines)
+    same = byte_twins(dataset.samples, digest_of)
+    copies = {sample.path for group in same for sample in group[1:]}
+    others = [sample for sample in dataset.samples if sample.path not in copies]
+    size = cache_size(dataset.samples, space, dataset.kind, loss_masks=dataset.masks_loss)
+    return DatasetReview(
+        dataset=dataset,
+        epoch=tuple(epoch_rows(trained)),
+        averaged=is_averaged(trained),
+        held_out=tuple(evaluated),
+        same_bytes=tuple(same),
+        look_alikes=near_twins(others, video, allowed_s=comparing_s),
+        comparing_s=comparing_s,
+        size=size,
+        encoding_s=None if seconds_per_megapixel is None else size.megapixels * seconds_per_megapixel,
+    )
 
 
 def _split(dataset: Dataset, digest_of: DigestOf) -> tuple[list[Sample], list[Sample]]:
@@ -68,18 +110,6 @@ def _split(dataset: Dataset, digest_of: DigestOf) -> tuple[list[Sample], list[Sa
     return [sample for sample in dataset.samples if digest(sample) not in held], one_per_file(evaluated)
 
 
-def _twin_lines(samples: Sequence[Sample], video: VideoProcess, digest_of: DigestOf, allowed_s: float) -> list[str]:
-    same = byte_twins(samples, digest_of)
-    copies = {sample.path for group in same for sample in group[1:]}
-    near = near_twins([s for s in samples if s.path not in copies], video, allowed_s=allowed_s)
-    lines = _group_lines("the same bytes", "trained once for each name", same)
-    lines += _group_lines("looks the same", "written again, scaled or cropped", near.groups)
-    if near.left_out:
-        left = count(near.left_out, "file")
-        lines.append(f"copies: {left} not compared, {allowed_s:g} s were over")
-    return lines
-
-
 def _group_lines(what: str, how: str, groups: Sequence[tuple[Sample, ...]]) -> list[str]:
     if not groups:
         return []
@@ -88,16 +118,14 @@ def _group_lines(what: str, how: str, groups: Sequence[tuple[Sample, ...]]) -> l
     return lines + ([f"  and {len(groups) - _SHOWN:,} more groups"] if len(groups) > _SHOWN else [])
 
 
-def _size_lines(dataset: Dataset, space: LatentSpace, seconds_per_megapixel: float | None) -> list[str]:
-    size = cache_size(dataset.samples, space, dataset.kind, loss_masks=dataset.masks_loss)
+def _size_lines(size: CacheSize, encoding_s: float | None) -> list[str]:
     parts = [f"{_bytes(size.latents)} latents"]
     parts += [f"{_bytes(size.conditions)} conditioning"] if size.conditions else []
     parts += [f"{_bytes(size.masks)} masks"] if size.masks else []
     texts = f"texts ({count(size.captions, 'caption')}) {_bytes(size.token_bytes)} for every token"
     lines = [f"cache, where nothing of it is there yet: {', '.join(parts)}; {texts}"]
-    if seconds_per_megapixel is not None:
-        took = size.megapixels * seconds_per_megapixel
-        said = f"{took / 60:.0f} min" if took >= 120 else f"{took:.0f} s"
+    if encoding_s is not None:
+        said = f"{encoding_s / 60:.0f} min" if encoding_s >= 120 else f"{encoding_s:.0f} s"
         lines.append(f"encoding all of it: about {said} at the speed of the last encoding here")
     return lines
 

@@ -12,17 +12,23 @@ from collections.abc import Sequence
 from ..sample import Sample
 from .files import one_per_file
 
-__all__ = ["speed_lines"]
+__all__ = ["off_speed", "speed_lines"]
 
 DIFFERENT = 1.2
 """ratio of frame rates from which it is said"""
 
 
+def off_speed(samples: Sequence[Sample], fps: float) -> tuple[list[Sample], list[Sample]]:
+    """One sample of each clip that is faster than the model's rate by a fifth or more, and of each that is slower."""
+    clips = [sample for sample in one_per_file(samples) if sample.kind == "clip"]
+    fast = [sample for sample in clips if sample.info.fps >= fps * DIFFERENT]
+    slow = [sample for sample in clips if 0 < sample.info.fps <= fps / DIFFERENT]
+    return fast, slow
+
+
 def speed_lines(samples: Sequence[Sample], fps: float) -> list[str]:
     """Sentences for the report; none when every clip is near the model's rate."""
-    rates = [sample.info.fps for sample in one_per_file(samples) if sample.kind == "clip"]
-    fast = [rate for rate in rates if rate >= fps * DIFFERENT]
-    slow = [rate for rate in rates if 0 < rate <= fps / DIFFERENT]
+    fast, slow = ([sample.info.fps for sample in group] for group in off_speed(samples, fps))
     lines: list[str] = []
     if fast:
         kept = f"{fps / max(fast):.0%} to {fps / min(fast):.0%}" if max(fast) > min(fast) else f"{fps / fast[0]:.0%}"

@@ -185,7 +185,7 @@ function legendRow({ text, color: ink }) {
 }
 
 /** @param {CSSStyleDeclaration} style */
-function theme(style) {
+export function theme(style) {
   return {
     text: style.color,
     ground: style.backgroundColor,
@@ -198,7 +198,7 @@ function theme(style) {
  * Whether a ground asks for light ink.
  * @param {string} ground as the browser computes it: rgb(r, g, b) or color(srgb r g b)
  */
-function isDark(ground) {
+export function isDark(ground) {
   const [red, green, blue] = (ground.match(/[\d.]+/g) ?? ["0", "0", "0"]).map(Number);
   const light = 0.2126 * red + 0.7152 * green + 0.0722 * blue;
   return ground.startsWith("color") ? light < 0.5 : light < 128;

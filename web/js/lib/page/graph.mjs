@@ -6,8 +6,9 @@
  * @typedef {{ id?: string, nodes?: GraphNode[], _nodes?: GraphNode[], getNodeById: (id: number) => GraphNode | null }} Graph
  * @typedef {{ id: number, comfyClass?: string, previewMediaType?: string, hideOutputImages?: boolean, graph?: Graph,
  *   subgraph?: Graph, widgets?: { name: string, value: unknown, callback?: Function, options?: { values?: unknown } }[], inputs?: { name: string }[],
- *   wanTrainerStatus?: HTMLElement, wanTrainerPanel?: import("../panel/panel.mjs").Panel, addDOMWidget: Function,
- *   getInputNode?: Function, setDirtyCanvas?: Function }} GraphNode
+ *   wanTrainerStatus?: HTMLElement, wanTrainerPanel?: import("../panel/panel.mjs").Panel,
+ *   wanTrainerCard?: import("../cards/card.mjs").Card, wanTrainerFacts?: Record<string, any>, addDOMWidget: Function,
+ *   getInputNode?: Function, onConnectionsChange?: Function, setDirtyCanvas?: Function }} GraphNode
  */
 
 /**

@@ -2,6 +2,7 @@
 /** The TrainLoRA nodes of the canvas and the run each of them shows. */
 
 import { findNode, nodes, placed } from "../page/graph.mjs";
+import { addWidget, MARGINS, makeRoom, watchWidgets, zoomThrough } from "../page/widget.mjs";
 import { Prompts, runOfNode, takers } from "../run/binding.mjs";
 import { chipOf } from "../run/stages.mjs";
 import { Panel } from "./panel.mjs";
@@ -13,28 +14,7 @@ import { Panel } from "./panel.mjs";
  * @typedef {import("../run/status.mjs").Status} Status
  */
 
-const WIDGET = "wan_trainer_status";
-/** What the canvas leaves free above and below a widget, in pixels. */
-const MARGINS = 20;
-
-/**
- * A widget that only shows. Added last and never saved, so that it shifts no value of a workflow.
- * @param {GraphNode} node
- * @param {HTMLElement} shown
- * @param {{ least: () => number, most?: () => number }} height in pixels, margins included
- */
-export function addWidget(node, shown, { least, most }) {
-  const widget = node.addDOMWidget(WIDGET, WIDGET, shown, {
-    serialize: false,
-    hideOnZoom: false,
-    getMinHeight: least,
-    ...(most ? { getMaxHeight: most } : {}),
-    getValue: () => "",
-    setValue: () => {},
-  });
-  widget.serialize = false;
-  return widget;
-}
+const RUN_NAME = "run_name";
 
 export class TrainerNodes {
   /**
@@ -62,7 +42,7 @@ export class TrainerNodes {
       routes: this.routes,
       frames: this.frames,
       address: (path) => this.api.apiURL(path),
-      grew: () => this.resize(node),
+      grew: () => makeRoom(node),
     });
     const widget = addWidget(node, panel.element, { least: () => panel.least + MARGINS });
     // Who renames a node after it was queued still sees what it trains.
@@ -71,31 +51,12 @@ export class TrainerNodes {
     node.wanTrainerStatus = panel.status;
     // The panel plays the previews, beside the one from before training.
     node.hideOutputImages = true;
-    panel.element.addEventListener("wheel", (event) => this.zoom(event));
-    const name = runName(node);
-    if (!name) return;
-    const changed = name.callback;
-    const bind = () => this.bind(node);
-    name.callback = function (/** @type {unknown[]} */ ...values) {
-      const result = changed?.apply(this, values);
-      bind();
-      return result;
-    };
-  }
-
-  /** The canvas makes room for a panel when it draws, and shows the room when it draws again. @param {GraphNode} node */
-  resize(node) {
-    const draw = () => node.setDirtyCanvas?.(true, true);
-    draw();
-    requestAnimationFrame(() => requestAnimationFrame(draw));
-  }
-
-  /** The wheel zooms the canvas above a panel too; Vue nodes hand it on themselves. @param {WheelEvent} event */
-  zoom(event) {
-    const place = /** @type {Element} */ (event.currentTarget);
-    if (!this.app.canvas || place.closest("[data-node-id]")) return;
-    event.preventDefault();
-    this.app.canvas.processMouseWheel(event);
+    panel.element.addEventListener("wheel", (event) => zoomThrough(this.app.canvas, event));
+    watchWidgets(
+      node,
+      (name) => name === RUN_NAME,
+      () => this.bind(node),
+    );
   }
 
   /** @param {GraphNode} node @returns {boolean} whether it is one of ours, and the list of runs is wanted */
@@ -206,7 +167,7 @@ export class TrainerNodes {
 
 /** @param {GraphNode} node */
 function runName(node) {
-  return node.widgets?.find((widget) => widget.name === "run_name");
+  return node.widgets?.find((widget) => widget.name === RUN_NAME);
 }
 
 /** @param {GraphNode} node @param {string} name of a widget */
@@ -216,7 +177,7 @@ function widgetValue(node, name) {
 
 /** @param {GraphNode} node @returns {string | null} null when it comes over a wire */
 function nameOf(node) {
-  const slot = node.inputs?.findIndex((input) => input.name === "run_name") ?? -1;
+  const slot = node.inputs?.findIndex((input) => input.name === RUN_NAME) ?? -1;
   if (slot >= 0 && node.getInputNode?.(slot)) return null;
   return String(runName(node)?.value ?? "");
 }

@@ -99,8 +99,8 @@ export class Prompts {
   }
 }
 
-/** Graphs that never got an id are all called by zeros. @param {string | undefined} graph @returns {graph is string} */
-function isId(graph) {
+/** Graphs that never got an id are all called by zeros. @param {unknown} graph @returns {graph is string} */
+export function isId(graph) {
   return Boolean(graph) && !/^[0-]+$/.test(String(graph));
 }
 

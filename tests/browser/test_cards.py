@@ -1,0 +1,202 @@
+"""The cards on nodes: a split over devices, a scanned dataset, the density of timesteps. Nothing is trained."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from world import MODEL
+
+from tests.browser.test_panel import HOSTILE, serious
+
+pytestmark = pytest.mark.browser
+
+KINDS = ("split", "dataset", "density")
+FOLDER, TRIGGER = "cards", "x"
+BAD_NAME = "<img src=x onerror=window.hacked=1>.mp4"
+GRAPH = {
+    "1": {"class_type": "LoadWanModel", "inputs": {"diffusion_model": MODEL}},
+    "2": {
+        "class_type": "SplitAcrossGPUs",
+        "inputs": {"model": ["1", 0], "mode": "copy per GPU", "devices": "cpu,cpu", "split_at": "auto"},
+    },
+    "3": {
+        "class_type": "WanVideoDataset",
+        "inputs": {
+            "model": ["1", 0],
+            "folder": FOLDER,
+            "trigger_word": "x",
+            "width": 48,
+            "height": 48,
+            "num_frames": 5,
+        },
+    },
+    "4": {"class_type": "WanTrainSettings", "inputs": {}},
+}
+NODE = "type => window.app.graph._nodes.find(n => n.type === type)"
+SHOWN = """() => document.querySelectorAll('.wan-card [data-part=block]').length === 4
+  && document.querySelector('.wan-buckets') !== null"""
+CONNECTED = """() => window.app.graph._nodes.filter(n => n.wanTrainerCard)
+  .map(n => n.wanTrainerCard.element.isConnected)"""
+PICTURES = """() => { const all = [...document.querySelectorAll('.wan-sheet img')];
+  return all.length > 0 && all.every(i => i.naturalWidth > 0); }"""
+
+
+@pytest.fixture
+def folder(canvas: Any) -> Iterator[Path]:
+    """The clips of the tests and one under a name that is markup, where the file system allows it."""
+    clips = Path(canvas.server.base) / "input" / "clips"
+    made = clips.with_name(FOLDER)
+    shutil.copytree(clips, made, dirs_exist_ok=True)
+    with contextlib.suppress(OSError):  # Windows knows no such name
+        shutil.copy(next(clips.glob("*.mp4")), made / BAD_NAME)
+    yield made
+    shutil.rmtree(made)
+
+
+def card(canvas: Any, kind: str) -> Any:
+    return canvas.page.locator(f'.wan-card[data-card="{kind}"]')
+
+
+def values(canvas: Any) -> dict[str, Any]:
+    nodes = canvas.script("() => window.app.graph.serialize().nodes")
+    return {node["type"]: node.get("widgets_values") for node in nodes}
+
+
+def turn(canvas: Any, node_type: str, widget: str, value: Any) -> None:
+    """Change a widget as the page does when a person turns it."""
+    canvas.script(
+        f"""([type, name, value]) => {{
+          const widget = ({NODE})(type).widgets.find(w => w.name === name);
+          widget.value = value;
+          widget.callback?.(value);
+        }}""",
+        [node_type, widget, value],
+    )
+    canvas.page.wait_for_timeout(150)
+
+
+def queue(canvas: Any) -> None:
+    canvas.script(
+        """() => {
+          window.ended = 0;
+          for (const kind of ["execution_success", "execution_error"])
+            window.app.api.addEventListener(kind, e => {
+              window.ended += 1;
+              window.failed = e.detail.exception_message;
+            });
+          window.app.queuePrompt(0, 1);
+        }"""
+    )
+    canvas.page.wait_for_function("() => window.ended > 0", timeout=120_000)
+    assert canvas.script("() => window.failed ?? ''") == ""
+
+
+def strangers(canvas: Any) -> list[Any]:
+    """Elements of cards that no card makes, and whether a script ran."""
+    return canvas.script(
+        """() => {
+          const all = [...document.querySelectorAll(".wan-card *")];
+          const bad = all.filter(e => /^(script|svg|iframe|object|embed|a|style|link|video)$/i.test(e.tagName)
+            || [...e.attributes].some(a => /^on|^srcdoc$/.test(a.name)));
+          const away = all.filter(e => e.tagName === "IMG" && !e.src.startsWith(location.origin));
+          return [bad.length, away.length, window.hacked ?? "nothing ran"];
+        }"""
+    )
+
+
+def test_cards_say_what_is_known_before_and_after_a_queue_and_after_a_reload(canvas: Any, folder: Path) -> None:
+    for vue in (False, True):
+        mode = "vue" if vue else "litegraph"
+        canvas.script("() => sessionStorage.clear()")  # the tab begins anew
+        canvas.server.post("/history", {"clear": True})
+        canvas.vue_nodes(vue)
+        canvas.load_api(GRAPH)
+        canvas.load_api(GRAPH)  # another workflow with nodes of the same ids, as in the next tab
+        assert canvas.script(CONNECTED) == [True] * len(KINDS)
+        before = values(canvas)
+        for kind in ("split", "dataset"):
+            assert "Press Run" in card(canvas, kind).inner_text()
+        assert "between timesteps 604 and 855" in card(canvas, "density").inner_text()
+        turn(canvas, "WanTrainSettings", "discrete_flow_shift", 8)
+        assert "the middle is 889" in card(canvas, "density").inner_text()
+        canvas.fit()
+        canvas.screenshot(f"cards-before-{mode}")
+
+        queue(canvas)
+        canvas.page.wait_for_function(SHOWN, timeout=10_000)
+        canvas.page.wait_for_function(PICTURES, timeout=10_000)
+        files = len(list(folder.glob("*.mp4")))
+        text = card(canvas, "dataset").inner_text()
+        assert f"clips\n{files}" in text or f"clips {files}" in text
+        assert "5 × 48 × 48" in text
+        assert BAD_NAME in text or not (folder / BAD_NAME).exists()
+        assert "2 copies" in card(canvas, "split").inner_text()
+        canvas.fit()
+        canvas.screenshot(f"cards-{mode}")
+        for kind in KINDS:
+            assert serious(canvas, f'.wan-card[data-card="{kind}"]') == []
+        assert strangers(canvas) == [0, 0, "nothing ran"]
+
+        turn(canvas, "SplitAcrossGPUs", "devices", "cpu")
+        assert "Changed since: devices" in card(canvas, "split").inner_text()
+        turn(canvas, "SplitAcrossGPUs", "devices", "cpu,cpu")
+        assert "Changed since" not in card(canvas, "split").inner_text()
+        assert {k: v for k, v in values(canvas).items() if k != "WanTrainSettings"} == {
+            k: v for k, v in before.items() if k != "WanTrainSettings"
+        }
+        assert not [name for node in canvas.to_prompt().values() for name in node["inputs"] if "trainer" in name]
+
+        canvas.page.wait_for_timeout(1500)  # the page saves its workflow a little later
+        if vue:  # from the server's history; the other time from the tab's own memory
+            canvas.script("() => sessionStorage.removeItem('wan_trainer.cards')")
+        canvas.page.reload(wait_until="domcontentloaded")
+        canvas.wait_until_ready()
+        canvas.page.wait_for_function(SHOWN, timeout=20_000)
+        canvas.page.wait_for_function(PICTURES, timeout=10_000)
+        assert "the middle is 889" in card(canvas, "density").inner_text()
+    assert canvas.our_problems == []
+
+
+def test_facts_of_strangers_stay_texts(canvas: Any) -> None:
+    canvas.load_api(GRAPH)
+    bad = HOSTILE[0]
+    named = {"count": 1, "names": list(HOSTILE)}
+    cell = {"name": bad, "kind": bad, "frames": bad, "width": bad, "height": bad, "caption": bad}
+    dataset = {
+        "clips": bad,
+        "stills": 1,
+        "buckets": [{"frames": 5, "width": bad, "height": bad, "clips": bad, "samples": bad, "batches": [bad]}],
+        "findings": [{"kind": text, **named} for text in HOSTILE],
+        "left_out": {"count": 9, "files": [{"name": text, "reason": text} for text in HOSTILE]},
+        "sheet": {"columns": 1, "rows": 1, "cell_width": 9, "cell_height": 9, "name_height": 9, "cells": [cell]},
+        "asked": {bad: bad},
+    }
+    split = {
+        "model": bad,
+        "mode": bad,
+        "devices": [{"name": text, "title": text} for text in HOSTILE],
+        "copies": [[0, bad, 2]],
+        "memory": {text: {"weights": bad, "total": bad} for text in HOSTILE},
+    }
+    image = {"filename": '../../x" onerror="window.hacked=1', "subfolder": bad, "type": bad}
+    outputs = {"2": {"wan_split": [split]}, "3": {"wan_dataset": [{**dataset, "image": image}]}}
+    canvas.script(
+        """outputs => {
+          const tell = (kind, detail) =>
+            window.app.api.dispatchEvent(new CustomEvent(kind, { detail: { prompt_id: "p", ...detail } }));
+          tell("execution_start", {});
+          for (const [node, output] of Object.entries(outputs)) tell("executed", { node, display_node: node, output });
+        }""",
+        json.loads(json.dumps(outputs)),
+    )
+    canvas.page.wait_for_function("() => document.querySelectorAll('.wan-notes li').length >= 5")
+    canvas.page.wait_for_timeout(500)
+    assert bad in card(canvas, "dataset").inner_text()
+    assert bad in card(canvas, "split").inner_text()
+    assert strangers(canvas) == [0, 0, "nothing ran"]

@@ -1,0 +1,76 @@
+"""Where the weights of a plan will lie, before anything is loaded."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from tests.support.tiny_run import TINY, TINY_VACE, random_weights
+from wan_core.files import Roots
+from wan_core.footprint import placements_of, planned_weights
+from wan_core.load import ModelPlan, materialize
+from wan_core.placement import PlacementConfig
+
+TWO_GPUS = {"devices": "cuda:0,cuda:1"}
+
+
+@pytest.fixture
+def roots(tmp_path: Path) -> Roots:
+    """A tiny model of four blocks, a VACE model, and a pair of which the low-noise half is stored wider."""
+    shape = replace(TINY, num_layers=4)
+    small = {name: tensor.to(torch.bfloat16) for name, tensor in random_weights(shape).items()}
+    save_file(small, tmp_path / "wan_high_noise.safetensors")
+    save_file(random_weights(shape), tmp_path / "wan_low_noise.safetensors")
+    save_file(random_weights(TINY_VACE), tmp_path / "vace.safetensors")
+    return Roots({"diffusion_models": (str(tmp_path),)})
+
+
+@pytest.fixture
+def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+
+
+def plan(file: str = "wan_low_noise", **placement: str) -> ModelPlan:
+    return ModelPlan(base_file=f"diffusion_models:{file}.safetensors", placement=PlacementConfig(**placement))
+
+
+def test_on_one_device_the_plan_is_what_a_load_takes(roots: Roots) -> None:
+    for asked in (plan(devices="cpu"), replace(plan(devices="cpu"), base_precision="bf16")):
+        model = materialize(asked, roots, None)
+        held = [*model.parameters(), *model.buffers()]
+        assert planned_weights(asked, roots) == {"cpu": sum(tensor.nbytes for tensor in held)}
+
+
+def test_a_split_gives_every_device_its_blocks_and_the_first_the_rest(roots: Roots, two_gpus: None) -> None:
+    whole = planned_weights(plan(devices="cpu"), roots)["cpu"]
+    split = planned_weights(plan(mode="split blocks", split_at="1", **TWO_GPUS), roots)
+    halves = planned_weights(plan(mode="split blocks", **TWO_GPUS), roots)
+    block = split["cuda:1"] - halves["cuda:1"]
+    assert sum(split.values()) == sum(halves.values()) == whole
+    assert split["cuda:1"] == 3 * block
+    assert halves["cuda:1"] == 2 * block
+    assert halves["cuda:0"] > halves["cuda:1"]
+
+
+def test_control_layers_lie_on_the_first_device(roots: Roots, two_gpus: None) -> None:
+    vace = planned_weights(plan("vace", mode="split blocks", **TWO_GPUS), roots)
+    assert vace["cuda:0"] > 2 * vace["cuda:1"]
+
+
+def test_copies_lie_on_a_device_each_and_add_up_where_they_share_one(roots: Roots, two_gpus: None) -> None:
+    whole = planned_weights(plan(devices="cpu"), roots)["cpu"]
+    copies = plan(mode="copy per GPU", **TWO_GPUS)
+    assert [str(placement.first) for placement in placements_of(copies, 4)] == ["cuda:0", "cuda:1"]
+    assert planned_weights(copies, roots) == {"cuda:0": whole, "cuda:1": whole}
+    assert planned_weights(plan(mode="copy per GPU", devices="cpu,cpu"), roots) == {"cpu": 2 * whole}
+
+
+def test_of_a_pair_the_larger_expert_counts(roots: Roots) -> None:
+    high, low = (planned_weights(plan(f"wan_{half}_noise", devices="cpu"), roots)["cpu"] for half in ("high", "low"))
+    assert high < low
+    pair = replace(plan("wan_high_noise", devices="cpu"), low_noise_file="diffusion_models:wan_low_noise.safetensors")
+    assert planned_weights(pair, roots) == {"cpu": low}

@@ -1,0 +1,128 @@
+import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
+import { test } from "node:test";
+
+import {
+  boundaryOf,
+  drawable,
+  drawOf,
+  modelOf,
+  percent,
+  quarters,
+  rangeOf,
+  readingAt,
+  sentences,
+  timestep,
+} from "../../../web/js/lib/cards/timesteps.mjs";
+
+const golden = JSON.parse(
+  readFileSync(new URL("../../fixtures/timestep_shares.json", import.meta.url), "utf8"),
+);
+const widgets = (values) => Object.entries(values).map(([name, value]) => ({ name, value }));
+const settings = (sampling = "shift", shift = 3, scale = 1) =>
+  widgets({ timestep_sampling: sampling, discrete_flow_shift: shift, sigmoid_scale: scale });
+const WHOLE = { low: 0, high: 1, boundary: null, open: false };
+const T2V = { boundary: 0.875, expert: "high_noise" };
+
+test("the boundary of every expert is the engine's", () => {
+  for (const [name, boundary] of Object.entries(golden.boundaries)) {
+    assert.equal(boundaryOf(name), boundary, name);
+  }
+  for (const name of ["2.1 T2V-14B", "2.2 TI2V-5B", "auto", ""])
+    assert.equal(boundaryOf(name), null);
+});
+
+test("a model is known by what it said when it ran, or by its variant", () => {
+  const now = widgets({ diffusion_model: "a", variant: "auto", low_noise_model: "none" });
+  const facts = { asked: { diffusion_model: "a" }, boundary: 0.9, expert: "low_noise" };
+  assert.deepEqual(modelOf(now, facts), { boundary: 0.9, expert: "low_noise" });
+  assert.equal(modelOf(now, { ...facts, asked: { diffusion_model: "b" } }), null, "another file");
+  assert.equal(modelOf(now, null), null);
+  const named = widgets({ variant: "2.2 T2V-A14B high noise", low_noise_model: "none" });
+  assert.deepEqual(modelOf(named, null), T2V);
+  named[1].value = "low.safetensors";
+  assert.deepEqual(modelOf(named, null), { boundary: 0.875, expert: null }, "a pair has both");
+  assert.deepEqual(modelOf(widgets({ variant: "2.1 T2V-14B" }), null), {
+    boundary: null,
+    expert: null,
+  });
+});
+
+test("one expert cuts the range, several or none do not", () => {
+  const range = (...trainers) => rangeOf(trainers.map(([expert, model]) => ({ expert, model })));
+  assert.deepEqual(range(), WHOLE);
+  assert.deepEqual(range(["auto", null]), WHOLE);
+  assert.deepEqual(range(["auto", T2V]), { low: 0.875, high: 1, boundary: 0.875, open: false });
+  const pair = { boundary: 0.9, expert: null };
+  assert.deepEqual(range(["low", pair]), { low: 0, high: 0.9, boundary: 0.9, open: false });
+  assert.deepEqual(range(["low", pair], ["high", pair]), { ...WHOLE, boundary: 0.9 });
+  assert.deepEqual(range(["auto", pair]), { ...WHOLE, boundary: 0.9 });
+  assert.deepEqual(range(["high", null]), { ...WHOLE, open: true });
+  assert.deepEqual(range(["high", T2V], ["high", pair]), { ...WHOLE, open: true });
+});
+
+test("numbers that make no sense are not drawn", () => {
+  assert.deepEqual(drawOf(settings(), WHOLE), {
+    sampling: "shift",
+    shift: 3,
+    scale: 1,
+    low: 0,
+    high: 1,
+  });
+  for (const bad of [settings("mode"), settings("shift", 0), settings("shift", 3, "x"), []]) {
+    assert.equal(drawOf(bad, WHOLE), null);
+  }
+});
+
+test("the usual draw is told in timesteps", () => {
+  const draw = drawOf(settings(), WHOLE);
+  assert.deepEqual(sentences(draw, WHOLE), [
+    "Half of the training is between timesteps 604 and 855, the middle is 750.",
+  ]);
+  assert.equal(timestep(draw, 0.5), 750);
+  assert.equal(readingAt(draw, 750), "50 % of the training is below timestep 750");
+  const parts = quarters(draw);
+  assert.deepEqual(
+    parts.map(({ from, to }) => [from, to]),
+    [
+      [0, 250],
+      [250, 500],
+      [500, 750],
+      [750, 1000],
+    ],
+  );
+  assert.ok(Math.abs(parts.reduce((sum, one) => sum + one.part, 0) - 1) < 1e-12);
+});
+
+test("what cuts the draw, or does not count for it, is said", () => {
+  const told = (widgetsOf, range) => sentences(drawOf(widgetsOf, range), range).slice(1);
+  const high = { low: 0.875, high: 1, boundary: 0.875, open: false };
+  assert.deepEqual(told(settings(), high), [
+    "This expert trains 875 to 1000: 20 % of the draws; the others are drawn again.",
+  ]);
+  assert.deepEqual(told(settings(), { ...WHOLE, boundary: 0.9 }), [
+    "The experts of this model meet at 900.",
+  ]);
+  assert.match(told(settings(), { ...WHOLE, open: true })[0], /once Load Wan Model has run/);
+  assert.deepEqual(told(settings("sigmoid"), WHOLE), ["sigmoid does not use discrete_flow_shift."]);
+  assert.deepEqual(told(settings("uniform"), WHOLE), ["uniform does not use sigmoid_scale."]);
+});
+
+test("a draw that never falls into its range is told instead of drawn", () => {
+  const range = { low: 0.9, high: 1, boundary: 0.9, open: false };
+  const draw = drawOf(settings("sigmoid", 1, 0.1), range);
+  assert.ok(!drawable(draw));
+  assert.deepEqual(sentences(draw, range), [
+    "Almost nothing of this draw falls into 900 to 1000: choose uniform, or another shift.",
+  ]);
+});
+
+test("shares are read in per cent", () => {
+  assert.deepEqual([0, 0.0012, 0.05, 0.5, 1].map(percent), [
+    "0 %",
+    "0.1 %",
+    "5.0 %",
+    "50 %",
+    "100 %",
+  ]);
+});

@@ -1,0 +1,78 @@
+"""The memory a plan takes, from headers alone: weights at rest, and the peak of a training step."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import torch
+from torch import Tensor, nn
+
+from .files import Roots
+from .load import ModelPlan, check_plan_attention, inspect_model, inspect_pair, resting_bytes, stays_stored
+from .lora import LoraConfig, inject_lora
+from .model import Numerics, WanTransformer
+from .placement import MemoryEstimate, Placement, estimate_memory, resolve_placement
+from .placement.memory import StepShape
+
+__all__ = ["placements_of", "planned_weights", "predict_memory"]
+
+
+def placements_of(plan: ModelPlan, num_blocks: int) -> tuple[Placement, ...]:
+    """Where the blocks go: one placement for each process that trains."""
+    return tuple(resolve_placement(plan.placement, num_blocks, rank) for rank in range(plan.placement.ranks))
+
+
+def planned_weights(plan: ModelPlan, roots: Roots) -> dict[str, int]:
+    """Bytes the base weights of all copies take on each device once loaded, from the headers alone.
+
+    Of a pair the larger expert counts: a run trains one of them.
+    """
+    files = inspect_pair(plan, roots) if plan.low_noise_file else (inspect_model(plan, roots),)
+    planned: Counter[str] = Counter()
+    for found in files:
+        numerics = plan.precision.numerics(found.compute_dtype)
+        with torch.device("meta"):
+            parameters = dict(WanTransformer(found.variant.shape, numerics).named_parameters())
+        one: Counter[str] = Counter()
+        for placement in placements_of(plan, found.variant.shape.num_layers):
+            for name, parameter in parameters.items():
+                one[str(placement.device_of(name))] += resting_bytes(plan, found, numerics, name, parameter)
+        planned |= one
+    return dict(planned)
+
+
+def predict_memory(
+    plan: ModelPlan,
+    roots: Roots,
+    lora: LoraConfig,
+    step: StepShape,
+    *,
+    checkpoint_blocks: bool,
+    numerics: Numerics | None = None,
+) -> MemoryEstimate:
+    """Peak memory of a training step of this plan, from the header alone; `numerics` instead of the plan's own."""
+    found = inspect_model(plan, roots)
+    compute, numerics = found.compute_dtype, numerics or plan.precision.numerics(found.compute_dtype)
+    placement = resolve_placement(plan.placement, found.variant.shape.num_layers)
+    check_plan_attention(plan, found.variant.shape, numerics, placement)
+
+    def storage_bytes(name: str, parameter: Tensor) -> int:
+        return resting_bytes(plan, found, numerics, name, parameter)
+
+    stays = [weight for name, weight in found.weights.items() if stays_stored(plan, name, weight)]
+    # nvfp4 is looked up by int32, one for two values
+    float32_bytes = (6 if any(weight.packed for weight in stays) else 4) if stays else 0
+    return estimate_memory(
+        found.variant.shape,
+        numerics,
+        placement,
+        step,
+        storage_bytes=storage_bytes,
+        adapt=lambda block: _adapt(block, lora, numerics.adapter, numerics.compute),
+        checkpoint_blocks=checkpoint_blocks,
+        dequantized_bytes=compute.itemsize + float32_bytes if stays or plan.quantize is not None else 0,
+    )
+
+
+def _adapt(holder: nn.Module, lora: LoraConfig, adapter: torch.dtype | None, compute: torch.dtype) -> None:
+    inject_lora(holder, lora, seed=0, dtype=adapter if adapter != compute else None)

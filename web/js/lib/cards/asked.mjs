@@ -1,0 +1,74 @@
+// @ts-check
+/** Facts a node left for its card: where they are found again, and whether they still fit the node. Pure. */
+
+import { isId } from "../run/binding.mjs";
+
+/**
+ * Facts as the server wrote them; every card takes only what it knows.
+ * @typedef {Record<string, any>} Facts
+ * @typedef {{ name: string, value: unknown }[]} Widgets
+ * @typedef {{ workflow: string, id: string, kind: string, key: string, widgets: Widgets }} Place
+ *   a node: the workflow it is in, its id in the prompt, its class, under which name its output has the facts
+ */
+
+/**
+ * Names of the widgets that have been changed since a node ran.
+ * @param {unknown} asked values of the widgets when it ran, by name
+ * @param {Widgets} widgets
+ * @returns {string[]}
+ */
+export function changedSince(asked, widgets) {
+  const known = asked && typeof asked === "object" ? Object.entries(asked) : [];
+  return known
+    .filter(([name, value]) =>
+      widgets.some((widget) => widget.name === name && widget.value !== value),
+    )
+    .map(([name]) => name);
+}
+
+/**
+ * The facts in the output of a node.
+ * @param {any} output
+ * @param {string} key
+ * @returns {Facts | null}
+ */
+export function factsIn(output, key) {
+  const facts = output?.[key]?.[0];
+  return facts && typeof facts === "object" ? facts : null;
+}
+
+/**
+ * The newest facts of a node in ComfyUI's history. Of a workflow that cannot be told from another one only facts that
+ * fit the node as it is.
+ * @param {unknown} history as /history answers: oldest first
+ * @param {Place} place
+ * @returns {Facts | null}
+ */
+export function factsInHistory(history, place) {
+  const entries = Object.values(history && typeof history === "object" ? history : {}).reverse();
+  for (const entry of entries) {
+    const [, , graph, extra] = Array.isArray(entry?.prompt) ? entry.prompt : [];
+    const facts = factsIn(entry?.outputs?.[place.id], place.key);
+    if (!facts || graph?.[place.id]?.class_type !== place.kind) continue;
+    const workflow = nameOf(extra?.extra_pnginfo?.workflow?.id);
+    if (workflow ? workflow === place.workflow : fits(facts, place)) return facts;
+  }
+  return null;
+}
+
+/**
+ * Whether facts say how the node is set now.
+ * @param {Facts} facts
+ * @param {Place} place
+ */
+export function fits(facts, place) {
+  return changedSince(facts.asked, place.widgets).length === 0;
+}
+
+/**
+ * The name of a workflow that no other one has; nothing where it has none.
+ * @param {unknown} id of its graph
+ */
+export function nameOf(id) {
+  return typeof id === "string" && isId(id) ? id : "";
+}

@@ -1,0 +1,81 @@
+// @ts-check
+/** What every card shares: its place in the node, how high it must be, what it says before the node has run. */
+
+import { element, write } from "../page/dom.mjs";
+import { t } from "../page/words.mjs";
+
+// As in the style sheet.
+const GAP = 6;
+const PADDING = 8;
+/** A part that scrolls asks for no more than this. */
+const SCROLLS = 220;
+
+export class Card {
+  /**
+   * @param {import("../page/pacing.mjs").Frames} frames
+   * @param {{ label: string, kind: string, grew: () => void }} options `grew` is told when `least` has changed
+   */
+  constructor(frames, { label, kind, grew }) {
+    this.grew = grew;
+    this.draw = this.draw.bind(this);
+    this.ask = () => frames.ask(this.draw);
+    /** Height that shows everything, in CSS pixels. */
+    this.least = 40;
+    this.changed = element("p", { class: "wan-changed", role: "status" });
+    this.body = element("div", { class: "wan-card-body" });
+    this.element = element(
+      "section",
+      { class: "wan-card", "data-card": kind, "aria-label": label },
+      this.changed,
+      this.body,
+    );
+    const resized = new ResizeObserver(this.ask);
+    for (const part of [this.element, this.body]) resized.observe(part);
+  }
+
+  /**
+   * Facts of a node that has run; null for one that has not.
+   * @param {import("./asked.mjs").Facts | null} _facts
+   */
+  show(_facts) {}
+
+  /** @param {string[]} names widgets that were changed since the node ran */
+  tellChanged(names) {
+    const text = names.length
+      ? t("Changed since: {names}. Run again to see what it does.", { names: names.join(", ") })
+      : "";
+    write(this.changed, text);
+  }
+
+  draw() {
+    if (!this.element.clientWidth) return;
+    const least = Math.ceil(2 * PADDING + stacked([this.changed, ...this.body.children]));
+    if (least === this.least) return;
+    this.least = least;
+    this.grew();
+  }
+}
+
+/** Heights of parts, one below the other. @param {Iterable<Element>} parts */
+function stacked(parts) {
+  const heights = [...parts].map((part) => heightOf(/** @type {HTMLElement} */ (part)));
+  return heights.filter((high) => high > 1).reduce((sum, high) => sum + high + GAP, -GAP);
+}
+
+/** @param {HTMLElement} part @returns {number} what it needs, whatever it was given */
+function heightOf(part) {
+  const wanted = Number(part.dataset.high);
+  if (wanted) return wanted;
+  return part.dataset.scrolls ? Math.min(part.scrollHeight, SCROLLS) : part.offsetHeight;
+}
+
+/** What a node that has not run says. @param {string} what it would show */
+export function notYet(what) {
+  return element(
+    "p",
+    { class: "wan-hint" },
+    what,
+    " ",
+    t("Press Run; with only this node selected, run the selection: nothing is trained then."),
+  );
+}

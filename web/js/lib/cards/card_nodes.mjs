@@ -1,0 +1,173 @@
+// @ts-check
+/** The nodes of the canvas that have a card, and where each card's facts come from. */
+
+import { findNode, nodes, placed } from "../page/graph.mjs";
+import { Follower } from "../page/pacing.mjs";
+import { addWidget, MARGINS, makeRoom, watchWidgets, zoomThrough } from "../page/widget.mjs";
+import { changedSince, factsIn, factsInHistory, fits, nameOf } from "./asked.mjs";
+import { DatasetCard } from "./dataset_card.mjs";
+import { DensityCard } from "./density_card.mjs";
+import { Kept } from "./kept.mjs";
+import { SplitCard } from "./split_card.mjs";
+import { LOADER, TRAINER, trainersOf } from "./trainers.mjs";
+
+/**
+ * @typedef {import("../page/graph.mjs").Graph} Graph
+ * @typedef {import("../page/graph.mjs").GraphNode} GraphNode
+ * @typedef {import("./asked.mjs").Facts} Facts
+ */
+
+const SHEET = "wan_dataset";
+/** Under which name the output of a node has its facts. @type {Record<string, string>} */
+const KEYS = {
+  SplitAcrossGPUs: "wan_split",
+  WanVideoDataset: SHEET,
+  WanDatasetFromFile: SHEET,
+  [LOADER]: "wan_model",
+};
+const SETTINGS = "WanTrainSettings";
+/** The newest queue entries that are asked for. */
+const HISTORY = "/history?max_items=8";
+
+export class CardNodes {
+  /**
+   * @param {{ app: any, api: any, frames: import("../page/pacing.mjs").Frames, root: () => Graph,
+   *   storage: Pick<Storage, "getItem" | "setItem"> }} page
+   */
+  constructor({ app, api, frames, root, storage }) {
+    this.app = app;
+    this.api = api;
+    this.frames = frames;
+    this.root = root;
+    this.kept = new Kept(storage);
+    this.follower = new Follower(() => this.readHistory(), { failed: () => {} });
+    this.redraw = this.redraw.bind(this);
+  }
+
+  /** @param {GraphNode} node a new one */
+  add(node) {
+    const kind = node.comfyClass ?? "";
+    const card = this.cardFor(node, kind);
+    if (card) {
+      addWidget(node, card.element, { least: () => card.least + MARGINS });
+      card.element.addEventListener("wheel", (event) => this.wheel(event));
+      node.wanTrainerCard = card;
+    }
+    if (card || [TRAINER, LOADER].includes(kind)) this.follow(node);
+  }
+
+  /** Draw again when a person turns a widget or moves a link. @param {GraphNode} node */
+  follow(node) {
+    const changed = () => this.frames.ask(this.redraw);
+    watchWidgets(node, () => true, changed);
+    const before = node.onConnectionsChange;
+    node.onConnectionsChange = function (/** @type {unknown[]} */ ...values) {
+      changed();
+      return before?.apply(this, values);
+    };
+  }
+
+  /** @param {GraphNode} node @param {string} kind */
+  cardFor(node, kind) {
+    const grew = () => makeRoom(node);
+    if (kind === SETTINGS) {
+      const facts = () => ({
+        widgets: node.widgets ?? [],
+        trainers: trainersOf(this.root(), node),
+      });
+      return new DensityCard(this.frames, grew, facts);
+    }
+    if (KEYS[kind] === "wan_split") return new SplitCard(this.frames, grew);
+    if (KEYS[kind] !== SHEET) return null;
+    return new DatasetCard(this.frames, grew, (image) => this.address(image));
+  }
+
+  /** The card scrolls where it can, and the canvas zooms elsewhere. @param {WheelEvent} event */
+  wheel(event) {
+    const inside = /** @type {Element} */ (event.target).closest?.("[data-scrolls]");
+    if (inside && inside.scrollHeight > inside.clientHeight) event.stopPropagation();
+    else zoomThrough(this.app.canvas, event);
+  }
+
+  /**
+   * Where the page finds a picture of an output.
+   * @param {any} image as the server names it
+   */
+  address(image) {
+    if (typeof image?.filename !== "string") return "";
+    const { filename, subfolder = "", type = "temp" } = image;
+    const query = new URLSearchParams({ filename, subfolder, type });
+    return this.api.apiURL(`/view?${query}`);
+  }
+
+  /** Sent when a node has ended, also when ComfyUI kept its output and ran nothing. @param {any} detail */
+  onExecuted(detail) {
+    const node = this.find(detail);
+    const facts = node && factsIn(detail.output, KEYS[node.comfyClass ?? ""]);
+    if (!node || !facts) return;
+    const id = String(detail.display_node ?? detail.node);
+    this.kept.put(nameOfPlace(this.place(id, node)), facts);
+    this.tell(node, facts);
+  }
+
+  /** @param {any} detail */
+  find(detail) {
+    return findNode(this.root(), detail.display_node ?? detail.node);
+  }
+
+  /** @param {GraphNode} node @param {Facts} facts */
+  tell(node, facts) {
+    node.wanTrainerFacts = facts;
+    node.wanTrainerCard?.show(facts);
+    this.frames.ask(this.redraw);
+  }
+
+  /** A workflow was loaded: its nodes show what they left when they ran. @param {GraphNode} node */
+  loaded(node) {
+    if (!node.wanTrainerCard && node.comfyClass !== LOADER) return;
+    this.frames.ask(this.redraw);
+    this.follower.ask();
+  }
+
+  async readHistory() {
+    const waiting = [...placed(this.root())].filter(
+      ({ node }) => KEYS[node.comfyClass ?? ""] && !node.wanTrainerFacts,
+    );
+    const wanted = waiting.filter(({ id, node }) => {
+      const place = this.place(id, node);
+      const facts = this.kept.get(nameOfPlace(place));
+      const found = facts && (place.workflow || fits(facts, place));
+      if (found) this.tell(node, facts);
+      return !found;
+    });
+    if (!wanted.length) return;
+    const answer = await this.api.fetchApi(HISTORY, { cache: "no-store" });
+    const history = await answer.json();
+    for (const { id, node } of wanted) {
+      const facts = factsInHistory(history, this.place(id, node));
+      if (facts && !node.wanTrainerFacts) this.tell(node, facts);
+    }
+  }
+
+  /** @param {string} id @param {GraphNode} node @returns {import("./asked.mjs").Place} */
+  place(id, node) {
+    const kind = node.comfyClass ?? "";
+    const workflow = nameOf(this.root().id);
+    return { workflow, id, kind, key: KEYS[kind], widgets: node.widgets ?? [] };
+  }
+
+  /** Everything anew: colours, widgets or links have changed. */
+  redraw() {
+    for (const node of nodes(this.root())) {
+      const card = node.wanTrainerCard;
+      if (!card) continue;
+      card.tellChanged(changedSince(node.wanTrainerFacts?.asked, node.widgets ?? []));
+      card.draw();
+    }
+  }
+}
+
+/** @param {import("./asked.mjs").Place} place */
+function nameOfPlace({ workflow, id, kind }) {
+  return JSON.stringify([workflow, id, kind]);
+}

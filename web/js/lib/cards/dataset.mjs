@@ -1,0 +1,180 @@
+// @ts-check
+/** A scanned dataset in numbers and words: what the cards of the dataset nodes show. Pure. */
+
+import { t } from "../page/words.mjs";
+import { clock, gib, known } from "../run/format.mjs";
+import { list, text } from "./lists.mjs";
+
+/**
+ * What a dataset node leaves as `wan_dataset` (wan_core/data/samples/facts.py).
+ * @typedef {{ count?: number, names?: string[] }} Named
+ * @typedef {Named & { kind: string }} Finding
+ * @typedef {{ frames: number | null, width: number | null, height: number | null, clips: number, stills: number,
+ *   samples: number, batches: number[] }} Bucket
+ * @typedef {{ name: string, kind: string, frames: number, width: number, height: number, caption: string }} Cell
+ * @typedef {{ folders?: string[], clips?: number, stills?: number, samples?: number, held_out?: Named, fps?: number,
+ *   batch_sizes?: number[], averaged?: boolean, buckets?: Bucket[], findings?: Finding[],
+ *   left_out?: { count?: number, files?: { name: string, reason: string }[] }, cache_bytes?: number,
+ *   captions?: number, encoding_s?: number | null,
+ *   sheet?: { columns: number, rows: number, cell_width: number, cell_height: number, name_height: number,
+ *   cells: Cell[] } }} Dataset
+ * @typedef {{ text: string, count: number, names: string, warns: boolean }} Note
+ * @typedef {{ name: string, about: string, left: string, top: string, wide: string, shape: string }} Picture
+ */
+
+/** Findings that say how it is, and ask for nothing. */
+const NOTES = ["variable_rate", "trigger_alone", "faster"];
+
+/**
+ * The dataset in numbers; what there is nothing of is left out.
+ * @param {Dataset} dataset
+ * @returns {import("../run/facts.mjs").Fact[]}
+ */
+export function numbers(dataset) {
+  const many = (/** @type {unknown} */ count) => (known(count) && count > 0 ? `${count}` : "");
+  const bytes = dataset.cache_bytes;
+  /** @type {[string, string, string][]} */
+  const all = [
+    [t("clips"), t("Video files that are used"), many(dataset.clips)],
+    [t("stills"), t("Pictures that are used"), many(dataset.stills)],
+    [
+      t("samples"),
+      t("Windows, crops and captions cut from the files"),
+      cutUp(dataset) ? many(dataset.samples) : "",
+    ],
+    [t("held out"), t("Evaluated, never trained"), many(dataset.held_out?.count)],
+    [
+      t("left out"),
+      t("Files that cannot be used; the reasons are below"),
+      many(dataset.left_out?.count),
+    ],
+    [t("warnings"), t("What may be wrong, below the table"), many(warnings(dataset))],
+    [
+      t("cache"),
+      t("Disk space of latents, conditioning and masks; texts come on top"),
+      known(bytes) && bytes ? size(bytes) : "",
+    ],
+    [
+      t("encoding"),
+      t("About, at the speed of the last encoding on this machine"),
+      clock(dataset.encoding_s),
+    ],
+  ];
+  return all.filter(([, , value]) => value).map(([name, title, value]) => ({ name, title, value }));
+}
+
+/** Whether files give several samples each. @param {Dataset} dataset */
+function cutUp({ clips = 0, stills = 0, samples }) {
+  return known(samples) && samples !== clips + stills;
+}
+
+/** @param {number} bytes */
+function size(bytes) {
+  return bytes < 2 ** 20 ? `${Math.ceil(bytes / 1024)} KiB` : gib(bytes);
+}
+
+/** @param {Dataset} dataset @returns {number} how many kinds of things may be wrong */
+export function warnings(dataset) {
+  return notes(dataset).filter((note) => note.warns).length;
+}
+
+/**
+ * The table of buckets: names of the columns, the batch sizes that follow them, and rows of texts, the first of each a
+ * heading.
+ * @param {Dataset} dataset
+ */
+export function table(dataset) {
+  const samples = cutUp(dataset);
+  const head = [t("frames × width × height"), t("files"), ...(samples ? [t("samples")] : [])];
+  const rows = list(dataset.buckets).map((/** @type {Bucket} */ row) => [
+    bucketName(row),
+    `${row.clips + row.stills}`,
+    ...(samples ? [`${row.samples}`] : []),
+    ...list(row.batches).map(String),
+  ]);
+  return { head, sizes: list(dataset.batch_sizes).map(String), rows };
+}
+
+/** @param {Dataset} dataset */
+export function tableTitle(dataset) {
+  return dataset.averaged
+    ? t("Batches in an epoch, on average: a batch has one size")
+    : t("Batches in an epoch: a batch has one size");
+}
+
+/** @param {Bucket} bucket */
+function bucketName({ frames, width, height }) {
+  return known(frames) ? `${frames} × ${width} × ${height}` : t("all");
+}
+
+/**
+ * What may be wrong, warnings first.
+ * @param {Dataset} dataset
+ * @returns {Note[]}
+ */
+export function notes(dataset) {
+  const all = list(dataset.findings).map((/** @type {Finding} */ one) => ({
+    text: findingText(String(one?.kind)),
+    count: Number(one?.count ?? 0),
+    names: list(one?.names).map(text).join(", "),
+    warns: !NOTES.includes(String(one?.kind)),
+  }));
+  return all.sort((a, b) => Number(b.warns) - Number(a.warns));
+}
+
+/** @param {string} kind @returns {string} a kind nobody knows is shown as it came */
+function findingText(kind) {
+  switch (kind) {
+    case "enlarged":
+      return t("smaller than their training size, so enlarged");
+    case "interlaced":
+      return t("interlaced: combs will be learned");
+    case "variable_rate":
+      return t("with a variable frame rate");
+    case "trigger_alone":
+      return t("without a caption: the trigger word alone");
+    case "no_caption":
+      return t("without a caption: the empty prompt");
+    case "long_caption":
+      return t("caption probably over 512 tokens, and cut there");
+    case "no_mask":
+      return t("without a mask: trained whole");
+    case "faster":
+      return t("faster than the model: frames are dropped");
+    case "slower":
+      return t("slower than the model: frames repeat, and it learns to stutter");
+    case "same_bytes":
+      return t("groups of files with the same bytes");
+    case "look_alike":
+      return t("groups of files that look the same");
+    case "not_compared":
+      return t("not compared for copies: the time was over");
+    default:
+      return kind;
+  }
+}
+
+/**
+ * Where every file is on the contact sheet, as percentages of one picture.
+ * @param {Dataset} dataset
+ * @returns {Picture[]}
+ */
+export function pictures({ sheet }) {
+  const { columns, cell_width: wide, cell_height: high, name_height: below } = sheet ?? {};
+  if (![columns, wide, high, below].every((one) => known(one) && one > 0)) return [];
+  const [across, picture, row] = [Number(columns), Number(high), Number(high) + Number(below)];
+  return list(sheet?.cells).map((/** @type {Cell} */ cell, index) => ({
+    name: text(cell?.name),
+    about: about(cell),
+    left: `${-100 * (index % across)}%`,
+    top: `${((-100 * row) / picture) * Math.floor(index / across)}%`,
+    wide: `${100 * across}%`,
+    shape: `${Number(wide)} / ${picture}`,
+  }));
+}
+
+/** @param {Cell} cell a file in words */
+function about(cell) {
+  const shape = `${cell?.frames} × ${cell?.width} × ${cell?.height}`;
+  return [text(cell?.name), shape, text(cell?.caption)].filter(Boolean).join("\n");
+}

@@ -1,0 +1,92 @@
+// @ts-check
+/**
+ * How often each timestep is trained, in closed form: the distribution `draw_sigma` of wan_core/flow.py draws from. Noise
+ * levels (sigma) go from 0 to 1, timesteps are a thousand times that. Pure.
+ */
+
+/**
+ * What decides the draw. `low` and `high` are the noise levels of one expert of a pair: draws outside are drawn again.
+ * @typedef {{ sampling: string, shift: number, scale: number, low: number, high: number }} Draw
+ */
+
+export const SAMPLINGS = ["uniform", "sigmoid", "shift"];
+/** Below this share the engine gives up drawing. */
+export const ALMOST_NOTHING = 1e-5;
+// Beyond this many deviations a double cannot tell the share from 0 or 1.
+const FARTHEST = 8;
+const HALVINGS = 40;
+
+/**
+ * Share of a standard normal distribution below `x`, to about 1e-15.
+ * @param {number} x
+ */
+export function normalBelow(x) {
+  if (x <= -FARTHEST) return 0;
+  if (x >= FARTHEST) return 1;
+  let sum = x;
+  let term = x;
+  for (let odd = 3; Math.abs(term) > 1e-17 && odd < 600; odd += 2) {
+    term *= (x * x) / odd;
+    sum += term;
+  }
+  return 0.5 + (sum / Math.sqrt(2 * Math.PI)) * Math.exp((-x * x) / 2);
+}
+
+/**
+ * Share of all draws at or below a noise level, before any expert's range cuts them.
+ * @param {Draw} draw
+ * @param {number} sigma
+ */
+export function below({ sampling, shift, scale }, sigma) {
+  if (sigma <= 0) return 0;
+  if (sigma >= 1) return 1;
+  if (sampling === "uniform") return sigma / (shift - (shift - 1) * sigma);
+  const moved = sampling === "shift" ? Math.log(shift) : 0;
+  return normalBelow((Math.log(sigma / (1 - sigma)) - moved) / scale);
+}
+
+/**
+ * Share of the draws that fall into the range; the others are drawn again.
+ * @param {Draw} draw
+ */
+export function kept(draw) {
+  return below(draw, draw.high) - below(draw, draw.low);
+}
+
+/**
+ * Share of the trained noise levels from one to another.
+ * @param {Draw} draw
+ * @param {number} from
+ * @param {number} to
+ */
+export function share(draw, from, to) {
+  const inside = (/** @type {number} */ sigma) => Math.min(Math.max(sigma, draw.low), draw.high);
+  return (below(draw, inside(to)) - below(draw, inside(from))) / kept(draw);
+}
+
+/**
+ * The noise level with a given share of the trained ones below it.
+ * @param {Draw} draw
+ * @param {number} part 0 to 1
+ */
+export function quantile(draw, part) {
+  let [low, high] = [draw.low, draw.high];
+  for (let turn = 0; turn < HALVINGS; turn += 1) {
+    const middle = (low + high) / 2;
+    if (share(draw, draw.low, middle) < part) low = middle;
+    else high = middle;
+  }
+  return (low + high) / 2;
+}
+
+/**
+ * Mean density in each of `count` equal bins from 0 to 1; 1 where all noise levels are drawn alike.
+ * @param {Draw} draw
+ * @param {number} count
+ */
+export function densities(draw, count) {
+  return Array.from(
+    { length: count },
+    (_, bin) => share(draw, bin / count, (bin + 1) / count) * count,
+  );
+}

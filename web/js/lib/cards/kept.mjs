@@ -1,0 +1,40 @@
+// @ts-check
+/**
+ * Facts of cards over a reload of the page. History has them only when a queue entry has ended, and training takes hours;
+ * so the tab keeps the newest itself.
+ */
+
+const KEY = "wan_trainer.cards";
+const MOST = 16;
+
+export class Kept {
+  /** @param {Pick<Storage, "getItem" | "setItem">} storage what lasts as long as the tab */
+  constructor(storage) {
+    this.storage = storage;
+  }
+
+  /** @param {string} place @returns {import("./asked.mjs").Facts | null} */
+  get(place) {
+    return this.all().find(([name]) => name === place)?.[1] ?? null;
+  }
+
+  /** @param {string} place @param {import("./asked.mjs").Facts} facts */
+  put(place, facts) {
+    const others = this.all().filter(([name]) => name !== place);
+    try {
+      this.storage.setItem(KEY, JSON.stringify([...others, [place, facts]].slice(-MOST)));
+    } catch {
+      // Full, or forbidden: history still has them.
+    }
+  }
+
+  /** @returns {[string, import("./asked.mjs").Facts][]} oldest first */
+  all() {
+    try {
+      const known = JSON.parse(this.storage.getItem(KEY) ?? "[]");
+      return Array.isArray(known) ? known.filter(Array.isArray) : [];
+    } catch {
+      return [];
+    }
+  }
+}

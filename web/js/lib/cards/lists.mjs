@@ -1,0 +1,12 @@
+// @ts-check
+/** What a server or a person wrote, as what it should be. Pure. */
+
+/** @param {any} value @returns {any[]} */
+export function list(value) {
+  return Array.isArray(value) ? value : [];
+}
+
+/** @param {unknown} value @returns {string} nothing for what is no text */
+export function text(value) {
+  return typeof value === "string" ? value : "";
+}

@@ -1,0 +1,116 @@
+// @ts-check
+/** A model over devices, in numbers and words: what the card of Split Across GPUs shows. Pure. */
+
+import { t } from "../page/words.mjs";
+import { gib, known } from "../run/format.mjs";
+import { list } from "./lists.mjs";
+
+/**
+ * What SplitAcrossGPUs leaves as `wan_split`. Bytes; `predicted` is the peak of a training step.
+ * @typedef {{ weights?: number | null, predicted?: number | null, total?: number | null }} Memory
+ * @typedef {{ model?: string, mode?: string, control_blocks?: number, devices?: { name: string, title?: string }[],
+ *   copies?: number[][], memory?: Record<string, Memory> }} Split
+ * @typedef {{ device: number, from: number, to: number }} Run blocks that lie side by side on one device
+ * @typedef {{ name: string, title: string, holds: string, text: string, now: number | null,
+ *   predicted: number | null }} Row shares of the device's memory, 0 to 1
+ */
+
+/**
+ * Neighbouring blocks of one device, in order.
+ * @param {unknown} blocks index of the device of every block
+ * @returns {Run[]}
+ */
+export function runsOf(blocks) {
+  /** @type {Run[]} */
+  const runs = [];
+  list(blocks).forEach((device, block) => {
+    const last = runs.at(-1);
+    if (last && last.device === device) last.to = block;
+    else runs.push({ device, from: block, to: block });
+  });
+  return runs;
+}
+
+/** @param {Run} run @returns {string} "3" or "0–19" */
+export function blocksText({ from, to }) {
+  return from === to ? `${from}` : `${from}–${to}`;
+}
+
+/**
+ * A copy of the model in words: where its embeddings and head and its blocks lie.
+ * @param {Split} split
+ * @param {unknown} blocks one of `copies`
+ */
+export function mapText(split, blocks) {
+  const name = (/** @type {number} */ device) => String(list(split.devices)[device]?.name ?? "?");
+  const runs = runsOf(blocks);
+  const parts = runs.map((run) =>
+    t("blocks {blocks} on {device}", { blocks: blocksText(run), device: name(run.device) }),
+  );
+  const ends = t("embeddings and head on {device}", { device: name(runs[0]?.device ?? 0) });
+  return [ends, ...parts].join(", ");
+}
+
+/**
+ * A row per device.
+ * @param {Split} split
+ * @returns {Row[]}
+ */
+export function deviceRows(split) {
+  return list(split.devices).map((device, index) => {
+    const name = String(device?.name ?? "?");
+    const memory = split.memory?.[name] ?? {};
+    const whole = largest(memory);
+    const part = (/** @type {unknown} */ bytes) => (known(bytes) && whole ? bytes / whole : null);
+    return {
+      name,
+      title: String(device?.title ?? ""),
+      holds: holds(split, index),
+      text: memoryText(memory),
+      now: part(memory.weights),
+      predicted: part(memory.predicted),
+    };
+  });
+}
+
+/** What the bar's length stands for: the device, or more when more is needed. @param {Memory} memory */
+function largest({ weights, predicted, total }) {
+  return Math.max(...[weights, predicted, total].filter(known), 0);
+}
+
+/** @param {Memory} memory */
+function memoryText({ weights, predicted, total }) {
+  const parts = [
+    known(weights) ? t("{size} weights", { size: gib(weights) }) : "",
+    known(predicted) ? t("{size} predicted peak", { size: gib(predicted) }) : "",
+    known(total) ? t("of {size}", { size: gib(total) }) : "",
+  ];
+  return parts.filter(Boolean).join(" · ");
+}
+
+/** What lies on a device, all copies together. @param {Split} split @param {number} device */
+function holds(split, device) {
+  const copies = list(split.copies).map(runsOf);
+  const mine = copies.map((runs) => runs.filter((run) => run.device === device));
+  const first = copies.some((runs) => runs[0]?.device === device);
+  const texts = [...new Set(mine.flat().map(blocksText))];
+  const control = first && known(split.control_blocks) && split.control_blocks > 0;
+  const copied = mine.filter((runs) => runs.length).length;
+  const parts = [
+    first ? t("embeddings, head") : "",
+    control ? t("{count} control blocks", { count: Number(split.control_blocks) }) : "",
+    texts.length ? t("blocks {blocks}", { blocks: texts.join(", ") }) : "",
+    copied > 1 ? t("{count} copies", { count: copied }) : "",
+  ];
+  return parts.filter(Boolean).join(", ");
+}
+
+/** What the memory on the card covers, and what it does not. @param {Split} split */
+export function coverText(split) {
+  const predicted = Object.values(split.memory ?? {}).some((one) => known(one?.predicted));
+  return predicted
+    ? t("Weights as they will lie in memory, and the predicted peak of a training step.")
+    : t(
+        "Weights as they will lie in memory, from the file's header. Training adds LoRA, optimizer and activations, which depend on the clips.",
+      );
+}

@@ -1,0 +1,81 @@
+// @ts-check
+/** The card of Split Across GPUs: a strip of blocks in the colours of their devices, and the memory of each device. */
+
+import { color } from "../chart/chart.mjs";
+import { isDark } from "../chart/plot.mjs";
+import { element, fill } from "../page/dom.mjs";
+import { t } from "../page/words.mjs";
+import { memoryBar } from "../panel/parts.mjs";
+import { Card, notYet } from "./card.mjs";
+import { list, text } from "./lists.mjs";
+import { coverText, deviceRows, mapText } from "./split.mjs";
+
+/** @typedef {import("./split.mjs").Split} Split */
+
+/** So many copies are drawn; the others are said. */
+const MOST_COPIES = 8;
+
+export class SplitCard extends Card {
+  /** @param {import("../page/pacing.mjs").Frames} frames @param {() => void} grew */
+  constructor(frames, grew) {
+    super(frames, { label: t("Blocks and devices"), kind: "split", grew });
+    this.show(null);
+  }
+
+  /** @param {Split | null} split */
+  show(split) {
+    if (!split) fill(this.body, notYet(t("Shows which block goes to which device.")));
+    else this.fill(split);
+    this.ask();
+  }
+
+  /** @param {Split} split */
+  fill(split) {
+    const copies = list(split.copies);
+    const rest = copies.length - MOST_COPIES;
+    fill(
+      this.body,
+      element("strong", {}, text(split.model)),
+      ...copies.slice(0, MOST_COPIES).map((blocks) => strip(split, blocks)),
+      rest > 0 ? element("p", {}, t("and {count} more copies", { count: rest })) : null,
+      element("ul", { class: "wan-devices" }, ...deviceRows(split).map(deviceRow)),
+      element("p", { class: "wan-hint" }, coverText(split)),
+    );
+  }
+
+  draw() {
+    const dark = isDark(getComputedStyle(this.element).backgroundColor);
+    for (const part of this.body.querySelectorAll("[data-device]")) {
+      const { style, dataset } = /** @type {HTMLElement} */ (part);
+      style.backgroundColor = color(Number(dataset.device), dark);
+    }
+    super.draw();
+  }
+}
+
+/** One copy of the model. @param {Split} split @param {number[]} blocks */
+function strip(split, blocks) {
+  const part = (/** @type {number} */ device, /** @type {string} */ kind) =>
+    element("span", { "data-device": device, "data-part": kind });
+  const first = list(blocks)[0] ?? 0;
+  return element(
+    "div",
+    { class: "wan-strip", role: "img", "aria-label": mapText(split, blocks) },
+    part(first, "end"),
+    ...list(blocks).map((device) => part(Number(device), "block")),
+    part(first, "end"),
+  );
+}
+
+/** @param {import("./split.mjs").Row} row @param {number} index */
+function deviceRow(row, index) {
+  const swatch = element("span", { "data-device": index, "data-part": "key", "aria-hidden": true });
+  const bar = memoryBar({ ...row, device: row.name, peak: null });
+  bar.firstElementChild?.prepend(swatch);
+  return element(
+    "li",
+    {},
+    bar,
+    element("div", { class: "wan-holds" }, [row.title, row.holds].filter(Boolean).join(" · ")),
+  );
+}

@@ -1,0 +1,170 @@
+// @ts-check
+/** What Wan Train Settings and the nodes around it say about the draw of timesteps, in numbers and words. Pure. */
+
+import { t } from "../page/words.mjs";
+import { known } from "../run/format.mjs";
+import { changedSince } from "./asked.mjs";
+import { ALMOST_NOTHING, kept, quantile, SAMPLINGS, share } from "./density.mjs";
+
+/**
+ * @typedef {import("./density.mjs").Draw} Draw
+ * @typedef {{ boundary: number | null, expert: string | null }} Model what is known of the model; sigma
+ * @typedef {{ expert: string, model: Model | null }} Trainer a Train Wan LoRA node: its `expert`, and its model
+ * @typedef {{ low: number, high: number, boundary: number | null, open: boolean }} Range
+ *   `open`: an expert was asked for, and where its range ends is not known yet
+ */
+
+const WHOLE = { low: 0, high: 1 };
+/** Timesteps between 0 and 1000 that people think in. */
+const QUARTERS = [0, 250, 500, 750, 1000];
+
+/**
+ * Where a model is cut into two experts; null for one that is not.
+ * @param {string} variant as Load Wan Model names it
+ */
+export function boundaryOf(variant) {
+  if (!/ (high|low) noise$/.test(variant)) return null;
+  return /^2\.2 (T2V|VACE)/.test(variant) ? 0.875 : 0.9;
+}
+
+/**
+ * What is known of a model before anything ran, or after it ran as it is set now.
+ * @param {import("./asked.mjs").Widgets} widgets of Load Wan Model
+ * @param {import("./asked.mjs").Facts | null} facts it left when it ran
+ * @returns {Model | null}
+ */
+export function modelOf(widgets, facts) {
+  if (facts && !changedSince(facts.asked, widgets).length) {
+    return { boundary: facts.boundary ?? null, expert: facts.expert ?? null };
+  }
+  const value = (/** @type {string} */ name) =>
+    String(widgets.find((widget) => widget.name === name)?.value ?? "");
+  const variant = value("variant");
+  if (!variant || variant === "auto") return null;
+  const pair = !["", "none"].includes(value("low_noise_model"));
+  const half = / (high|low) noise$/.exec(variant)?.[1];
+  return { boundary: boundaryOf(variant), expert: half && !pair ? `${half}_noise` : null };
+}
+
+/**
+ * The noise levels that are trained: of one expert, where all trainers agree on one.
+ * @param {Trainer[]} trainers
+ * @returns {Range}
+ */
+export function rangeOf(trainers) {
+  const boundaries = [...new Set(trainers.map((one) => one.model?.boundary ?? null))];
+  const boundary = boundaries.length === 1 ? boundaries[0] : null;
+  const experts = [...new Set(trainers.map(expertOf))];
+  const expert = experts.length === 1 ? experts[0] : "";
+  if (!known(boundary)) return { ...WHOLE, boundary: null, open: expert !== "" };
+  const half = { high: { low: boundary, high: 1 }, low: { low: 0, high: boundary } }[expert];
+  return { ...(half ?? WHOLE), boundary, open: false };
+}
+
+/** @param {Trainer} trainer @returns {string} high, low or nothing */
+function expertOf({ expert, model }) {
+  return ["high", "low"].includes(expert) ? expert : (model?.expert?.replace("_noise", "") ?? "");
+}
+
+/**
+ * The draw of a settings node; null while a number makes no sense.
+ * @param {import("./asked.mjs").Widgets} widgets
+ * @param {Range} range
+ * @returns {Draw | null}
+ */
+export function drawOf(widgets, { low, high }) {
+  const value = (/** @type {string} */ name) => widgets.find((one) => one.name === name)?.value;
+  const sampling = String(value("timestep_sampling"));
+  const shift = Number(value("discrete_flow_shift"));
+  const scale = Number(value("sigmoid_scale"));
+  const sound = SAMPLINGS.includes(sampling) && shift > 0 && scale > 0;
+  return sound && known(shift) && known(scale) ? { sampling, shift, scale, low, high } : null;
+}
+
+/** @param {Draw} draw whether enough of it falls into its range to be drawn at all */
+export function drawable(draw) {
+  return kept(draw) >= ALMOST_NOTHING;
+}
+
+/** @param {number} part @returns {string} a share as people read it */
+export function percent(part) {
+  const value = 100 * part;
+  return `${value > 0 && value < 10 ? value.toFixed(1) : Math.round(value)} %`;
+}
+
+/** @param {Draw} draw @param {number} part @returns {number} the timestep below which that share is */
+export function timestep(draw, part) {
+  return Math.round(1000 * quantile(draw, part));
+}
+
+/**
+ * The share of every quarter.
+ * @param {Draw} draw
+ * @returns {{ from: number, to: number, part: number }[]}
+ */
+export function quarters(draw) {
+  return QUARTERS.slice(1).map((to, index) => {
+    const from = QUARTERS[index];
+    return { from, to, part: share(draw, from / 1000, to / 1000) };
+  });
+}
+
+/**
+ * The curve in sentences, for everyone.
+ * @param {Draw} draw
+ * @param {Range} range
+ * @returns {string[]}
+ */
+export function sentences(draw, { boundary, open }) {
+  const cut = draw.low > 0 || draw.high < 1;
+  const [low, high] = [Math.round(1000 * draw.low), Math.round(1000 * draw.high)];
+  if (!drawable(draw)) {
+    return [
+      t(
+        "Almost nothing of this draw falls into {low} to {high}: choose uniform, or another shift.",
+        { low, high },
+      ),
+    ];
+  }
+  const [first, middle, last] = [0.25, 0.5, 0.75].map((part) => timestep(draw, part));
+  const said = [
+    t("Half of the training is between timesteps {first} and {last}, the middle is {middle}.", {
+      first,
+      middle,
+      last,
+    }),
+  ];
+  if (cut) {
+    const part = percent(kept(draw));
+    said.push(
+      t("This expert trains {low} to {high}: {part} of the draws; the others are drawn again.", {
+        low,
+        high,
+        part,
+      }),
+    );
+  } else if (boundary !== null) {
+    said.push(
+      t("The experts of this model meet at {timestep}.", { timestep: Math.round(1000 * boundary) }),
+    );
+  } else if (open) {
+    said.push(
+      t("Where the range of the expert ends is known once Load Wan Model has run; all is drawn."),
+    );
+  }
+  if (draw.sampling === "sigmoid") said.push(t("sigmoid does not use discrete_flow_shift."));
+  if (draw.sampling === "uniform") said.push(t("uniform does not use sigmoid_scale."));
+  return said;
+}
+
+/**
+ * What is at a timestep, for who points at it.
+ * @param {Draw} draw
+ * @param {number} at a timestep
+ */
+export function readingAt(draw, at) {
+  return t("{part} of the training is below timestep {at}", {
+    part: percent(share(draw, 0, at / 1000)),
+    at,
+  });
+}

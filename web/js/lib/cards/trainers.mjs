@@ -1,0 +1,46 @@
+// @ts-check
+/** Which trainers a settings node feeds, and the model each of them gets: along the links of the canvas. Pure. */
+
+import { nodes } from "../page/graph.mjs";
+import { modelOf } from "./timesteps.mjs";
+
+/** @typedef {import("../page/graph.mjs").GraphNode} GraphNode */
+
+export const TRAINER = "TrainLoRA";
+export const LOADER = "LoadWanModel";
+/** A chain of nodes longer than this is a circle. */
+const LONGEST = 50;
+
+/**
+ * The Train Wan LoRA nodes that take their settings from a node.
+ * @param {import("../page/graph.mjs").Graph | undefined} root
+ * @param {GraphNode} settings
+ * @returns {import("./timesteps.mjs").Trainer[]}
+ */
+export function trainersOf(root, settings) {
+  const all = [...nodes(root)].filter((node) => node.comfyClass === TRAINER);
+  return all
+    .filter((node) => sourceOf(node, "settings") === settings)
+    .map((node) => ({
+      expert: String(node.widgets?.find((widget) => widget.name === "expert")?.value ?? "auto"),
+      model: modelAbove(node),
+    }));
+}
+
+/** What is known of the model a trainer gets, through the nodes that change its plan. @param {GraphNode} trainer */
+function modelAbove(trainer) {
+  let node = sourceOf(trainer, "model");
+  for (let far = 0; node && far < LONGEST; far += 1) {
+    if (node.comfyClass === LOADER) {
+      return modelOf(node.widgets ?? [], node.wanTrainerFacts ?? null);
+    }
+    node = sourceOf(node, "model");
+  }
+  return null;
+}
+
+/** @param {GraphNode} node @param {string} input @returns {GraphNode | null} the node that input comes from */
+function sourceOf(node, input) {
+  const slot = node.inputs?.findIndex((one) => one.name === input) ?? -1;
+  return slot < 0 ? null : (node.getInputNode?.(slot) ?? null);
+}

@@ -99,7 +99,7 @@ class ValidateVideo(io.ComfyNode):
             progress.say("starting", now=True, of_run=run.directory.name)
             rendering.render(codec, progress, button)
         videos = [InputImpl.VideoFromFile(str(file)) for file in rendering.files()]
-        shown = [output_file(file) for file in rendering.files()]
+        shown = [output_file(file) for file in rendering.shown()]
         metrics = rendering.metrics()
         return io.NodeOutput(
             videos, rendering.grid(), metrics, ui={"images": shown, "animated": [True], "text": [metrics]}
@@ -127,6 +127,10 @@ class _Rendering:
     def files(self) -> list[Path]:
         """Every clip: all variants of the first prompt, then of the second ..."""
         return [self.folder / f"{name}_p{i}.mp4" for i in range(self.prompts) for name in self.variants]
+
+    def shown(self) -> list[Path]:
+        """The same, the base model's last: the node shows the first one large."""
+        return sorted(self.files(), key=lambda file: file.name.startswith("baseline"))
 
     def is_complete(self) -> bool:
         return (self.folder / "metrics.json").is_file() and all(file.is_file() for file in self.files())

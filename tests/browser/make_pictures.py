@@ -2,7 +2,7 @@
 
     OMP_NUM_THREADS=2 .venv/bin/python -m pytest tests/browser/make_pictures.py
 
-workflows/NAME.jpg are the thumbnails of the template browser; docs/images/stage_*.png and canvas.png are the stages of
+workflows/NAME.jpg are the thumbnails of the template browser; docs/images/stage_*.jpg and canvas.jpg are the stages of
 a real run of the smoke graph; panel*.png and runs_tab.png show the panel and the sidebar tab on made-up runs.
 """
 
@@ -122,12 +122,12 @@ def demo_run(canvas: Any, workflows: dict[str, Any]) -> dict[str, Any]:
 
 
 def save_canvas(canvas: Any, name: str) -> None:
-    """The whole graph as docs/images/NAME.png."""
-    file = ROOT / "docs" / "images" / f"{name}.png"
+    """The whole graph as docs/images/NAME.jpg."""
+    file = ROOT / "docs" / "images" / f"{name}.jpg"
     canvas.page.wait_for_timeout(2500)
     whole = picture(canvas)
     whole.thumbnail((1600, 1600), Image.Resampling.LANCZOS)
-    whole.quantize(256, dither=Image.Dither.NONE).save(file, optimize=True)
+    whole.save(file, quality=88, optimize=True)
     assert file.stat().st_size <= 400_000
 
 
@@ -213,7 +213,7 @@ def save(pictures: list[Image.Image], name: str) -> None:
         out.paste(one, (left, 0))
         left += one.width + gap
     file = ROOT / "docs" / "images" / name
-    out.quantize(256, dither=Image.Dither.NONE).save(file, optimize=True)
+    out.save(file, optimize=True)
     assert file.stat().st_size <= 400_000
 
 

@@ -27,6 +27,7 @@ LISTED = """name => window.app.graph._nodes.find(n => n.type === "TrainLoRA").wi
 TIMES_ARE = f"""times =>
   [...{PANEL}.element.querySelectorAll(".wan-time")].map(time => time.textContent).join(" ") === times"""
 RENDERED = f"""() => [...{PANEL}.player.choice.options].some(one => one.text.startsWith("validation 1"))"""
+NEWEST = f"""() => {{ const {{ slider }} = {PANEL}.player; return slider.value === slider.max; }}"""
 BOTH_PLAY = f"""() => [...{PANEL}.element.querySelectorAll("video")]
   .filter(v => !v.error && v.videoWidth > 0 && v.currentTime > 0 && !v.paused).length === 2"""
 
@@ -143,6 +144,7 @@ def test_a_run_is_stopped_reloaded_resumed_and_watched_by_a_page_of_each_kind(
         page.page.bring_to_front()
         page.page.wait_for_function(BOTH_PLAY, timeout=30_000)
         page.page.wait_for_function(RENDERED, timeout=10_000)
+        assert page.script(NEWEST), "the player does not show the newest preview"
         page.page.wait_for_function(LISTED, arg="wan_trainer/panel.safetensors", timeout=10_000)
         assert page.our_problems == []
 

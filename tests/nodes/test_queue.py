@@ -162,6 +162,8 @@ def test_previews_and_validation_clips_play(comfy: ComfyServer) -> None:
     assert len(run_of(comfy, entry)["samples"]) == 4  # two prompts, before and after
     shown = comfy.outputs(entry, VALIDATE)
     assert len(shown["images"]) == 10  # (baseline + 2 steps x 2 strengths) x 2 prompts
+    of_base = [file["filename"].startswith("baseline") for file in shown["images"]]
+    assert of_base == [False] * 8 + [True] * 2, "the first clip is the one the node shows"
     for file in [*shown["images"], *run_of(comfy, entry)["samples"]]:
         with av.open(str(comfy.base / file["type"] / file["subfolder"] / file["filename"])) as video:
             assert len(list(video.decode(video=0))) == 5

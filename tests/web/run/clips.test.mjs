@@ -1,7 +1,13 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { caption, channels, stops } from "../../../web/js/lib/run/clips.mjs";
+import {
+  caption,
+  channels,
+  lastWithClip,
+  position,
+  stops,
+} from "../../../web/js/lib/run/clips.mjs";
 
 const A = "validate-aaaaaaaaaaaa";
 const B = "validate-bbbbbbbbbbbb";
@@ -81,4 +87,20 @@ test("answers of earlier servers, which say less of a sample, are previews of on
     ]).map(({ key }) => key),
     ["0"],
   );
+});
+
+test("the newest clip is shown, also while a newer step is saved and not yet rendered", () => {
+  const saves = [10, 20].map((step) => ({ step }));
+  const before = stops([clip(10)], saves);
+  assert.equal(lastWithClip(before, "0"), 0);
+  assert.equal(position(before, "0", undefined), 0);
+  assert.equal(position(stops([clip(10), clip(20)], saves), "0", undefined), 1);
+  assert.equal(position(stops([], saves), "0", undefined), 1);
+  assert.equal(position([], "0", undefined), 0);
+});
+
+test("a step that was chosen stays chosen as long as it is there", () => {
+  const all = stops([clip(10), clip(20), clip(30)], []);
+  assert.equal(position(all, "0", 20), 1);
+  assert.equal(position(all, "0", 25), 2);
 });

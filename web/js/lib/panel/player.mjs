@@ -3,7 +3,7 @@
 
 import { button, element, fill, mark, write } from "../page/dom.mjs";
 import { t } from "../page/words.mjs";
-import { caption, channels, stops } from "../run/clips.mjs";
+import { caption, channels, lastWithClip, position, stops } from "../run/clips.mjs";
 
 /**
  * @typedef {import("../page/routes.mjs").Sample} Sample
@@ -23,6 +23,8 @@ export class Player {
     this.channel = null;
     /** The position of the models without LoRA. @type {Stop | null} */
     this.base = null;
+    /** Whether the newest preview is shown as soon as there is one: until somebody looks at an older one. */
+    this.following = true;
     this.playing = !matchMedia("(prefers-reduced-motion: reduce)").matches;
     this.before = clip(t("Preview before training"));
     this.after = clip(t("Preview of the chosen step"));
@@ -33,7 +35,7 @@ export class Player {
       step: 1,
       value: 0,
       "aria-label": t("Saved step to preview"),
-      oninput: () => this.show(),
+      oninput: () => this.slide(),
     });
     this.choice = element("select", {
       "aria-label": t("Which clips to play"),
@@ -55,24 +57,23 @@ export class Player {
    * @param {{ step: number, eval_loss?: number | null }[]} saves
    */
   update(samples, saves) {
-    const newest = this.slider.value === this.slider.max;
     const chosen = this.stops[Number(this.slider.value)]?.step;
     const all = stops(samples, saves);
     this.base = all.find((stop) => stop.step === 0) ?? null;
     this.stops = all.filter((stop) => stop.step > 0 || all.length === 1);
     this.element.hidden = !samples.length;
+    if (!samples.length) this.following = true;
     this.slider.max = String(Math.max(0, this.stops.length - 1));
-    const kept = this.stops.findIndex((stop) => stop.step === chosen);
     this.offer(channels(samples));
-    this.slider.value = newest || kept < 0 ? String(this.newest()) : String(kept);
+    const at = position(this.stops, this.channel?.key ?? "", this.following ? undefined : chosen);
+    this.slider.value = String(at);
     if (samples.length) this.show();
   }
 
-  /** The last position that has a clip. */
-  newest() {
-    const key = this.channel?.key ?? "";
-    const with_clip = this.stops.findLastIndex((stop) => stop.clips.has(key));
-    return with_clip < 0 ? this.stops.length - 1 : with_clip;
+  slide() {
+    const newest = lastWithClip(this.stops, this.channel?.key ?? "");
+    this.following = Number(this.slider.value) >= newest;
+    this.show();
   }
 
   /** @param {Channel[]} offered */
@@ -93,8 +94,9 @@ export class Player {
   choose() {
     this.channel = this.channels.find(({ key }) => key === this.choice.value) ?? null;
     const stop = this.stops[Number(this.slider.value)];
-    if (this.channel && !stop?.clips.has(this.channel.key))
-      this.slider.value = String(this.newest());
+    if (this.channel && !stop?.clips.has(this.channel.key)) {
+      this.slider.value = String(lastWithClip(this.stops, this.channel.key));
+    }
     this.show();
   }
 

@@ -56,6 +56,28 @@ export function stops(samples, saves) {
 }
 
 /**
+ * The last position that has a clip of a channel; without any, the last.
+ * @param {Stop[]} stops
+ * @param {string} key of the channel
+ */
+export function lastWithClip(stops, key) {
+  const found = stops.findLastIndex((stop) => stop.clips.has(key));
+  return found < 0 ? Math.max(0, stops.length - 1) : found;
+}
+
+/**
+ * Where the slider stands after news: at the step that was chosen, if it is still there, else at the newest clip. A step
+ * is saved before its clip is rendered, so the newest clip is not always at the end.
+ * @param {Stop[]} stops
+ * @param {string} key of the channel
+ * @param {number | undefined} chosen step that somebody chose to look at
+ */
+export function position(stops, key, chosen) {
+  const kept = stops.findIndex((stop) => stop.step === chosen);
+  return kept < 0 ? lastWithClip(stops, key) : kept;
+}
+
+/**
  * What stands under a clip.
  * @param {Stop} stop
  * @param {string} key of the channel it belongs to

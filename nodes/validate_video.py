@@ -18,8 +18,8 @@ from PIL import Image
 from ..wan_core.errors import ConfigError, TrainingError
 from ..wan_core.events import Event
 from ..wan_core.files import atomic_write_bytes, atomic_write_json, read_json
-from ..wan_core.job import SampleJob
 from ..wan_core.load import inspect_model
+from ..wan_core.render import SampleJob
 from ..wan_core.run import read_run
 from ..wan_core.sample import SampleConfig
 from . import folders

@@ -276,7 +276,7 @@ def _silent(_event: Event) -> None:
 
 def _sample(options: argparse.Namespace, emit: Emit, _out: BinaryIO) -> int:
     from .control import PipeControl, SignalControl
-    from .job import sample_job
+    from .render import sample_job
 
     control = PipeControl(os.fdopen(os.dup(0), "rb")) if options.controlled else SignalControl()
     directory = _directory(options.run_path)

@@ -1,4 +1,4 @@
-"""Runs a job: from a run directory to trained weights, and to validation clips. The engine as one function.
+"""Runs a job: from a run directory to trained weights. The engine as one function.
 
 Order of a run: lock, load, resume, evaluate and preview the base, train; at every save: save, evaluate, preview.
 """
@@ -11,21 +11,20 @@ import logging
 import shutil
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
-from .checkpoint import PAIR_BOUNDARIES, WanVariant
-from .config import Config
+from .checks import check_files, first_frame_share, out_of_memory, with_expert
 from .control import Control
 from .data import Batches, LatentCache, condition_kind, pad_text, synthetic_mark, synthetic_note
-from .errors import CheckpointError, ConfigError, OutOfMemory, Stopped
+from .errors import CheckpointError, Stopped
 from .events import CheckpointSaved, Emit, Event, Finished, Note, Stage, StageEnded
 from .export import LoraFile, lora_metadata, workflow_metadata
-from .files import Roots, atomic_write, locked, read_json
+from .files import Roots, atomic_write, locked
 from .load import inspect_model, materialize
-from .lora import LoraWeights, set_strength
+from .lora import LoraWeights
 from .metrics import JsonlSink
 from .model import WanTransformer
 from .run import QUEUE_DONE, RunConfig, RunStatus, read_run, write_status
@@ -44,7 +43,7 @@ from .train import (
     true_velocity,
 )
 
-__all__ = ["SampleJob", "check_files", "export_lora", "first_frame_share", "run_job", "sample_job", "with_expert"]
+__all__ = ["export_lora", "run_job"]
 
 _log = logging.getLogger(__name__)
 _MENDABLE = tuple(
@@ -54,18 +53,6 @@ _MENDABLE = tuple(
 )
 """Errors of a save that pass, or that a user can mend: no room, no rights, a file held open (Windows)."""
 _RETRY_SAVE_S = 5.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class SampleJob(Config):
-    """Validation clips of a run: which saved steps at which strengths."""
-
-    saved_steps: tuple[int, ...] = ()
-    """empty: the latest"""
-    strengths: tuple[float, ...] = (1.0,)
-    baseline: bool = True
-    """also the base model without LoRA"""
-    preview: SampleConfig = field(default_factory=SampleConfig)
 
 
 def run_job(
@@ -180,7 +167,7 @@ class _Session:
                 return self._finish("done", total)
             return self._finish("stopped", self.trainer.step, stop.reason)
         except torch.OutOfMemoryError as error:
-            raise _out_of_memory(error) from error
+            raise out_of_memory(error) from error
         self._save()
         if goal < total:
             return self._finish("stopped", goal, f"{max_steps} {QUEUE_DONE}")
@@ -253,7 +240,7 @@ class _Session:
                 on_tensor=on_tensor,
             )
         except torch.OutOfMemoryError as error:
-            raise _out_of_memory(error) from error
+            raise out_of_memory(error) from error
 
     def _preview_inputs(self) -> PreviewInputs | None:
         if not self.group.leads or not self.config.train.preview_every_n_steps:
@@ -376,60 +363,6 @@ class _Session:
             write_status(self.directory, status)
 
 
-def sample_job(directory: Path, job_file: Path, roots: Roots, *, emit: Emit, control: Control) -> Finished:
-    """Render validation clips of a run beside the job file; sample ids are baseline_p0, step-000250_s1.0_p0 ..."""
-    job = SampleJob.from_dict(read_json(job_file), "job")
-    config, store = read_run(directory), SaveStore(directory)
-    steps = job.saved_steps or tuple(store.steps()[-1:])
-    saves = [(step, store.read(step)) for step in steps]
-    for step, saved in saves:
-        if saved is None:
-            raise CheckpointError(f"Run {directory.name} has no intact saved step {step}. It has: {store.steps()}.")
-    if not saves:
-        raise CheckpointError(f"Run {directory.name} has no saved step yet. Train it first.")
-    check_files(config, roots, with_start=False)
-    cache = LatentCache(roots.first("cache"))
-    variant = inspect_model(config.model, roots).variant
-    previews = read_preview_inputs(
-        cache,
-        cache.read_set(config.data.fingerprint),
-        job.preview,
-        starts_from_clip=first_frame_share(config, variant) == 1.0,
-    )
-    if directory not in job_file.parents:
-        raise ConfigError(
-            f"The job file {job_file.name} lies outside the run, and clips are written beside it. "
-            f"Put it into {directory.name}/samples/<a name>/."
-        )
-    folder = job_file.parent.relative_to(directory).as_posix()
-
-    def on_tensor(done: int, total: int) -> None:
-        if done % 50 == 0 or done == total:
-            emit(Stage(stage="load", done=done, total=total))
-        if reason := control.stop_reason():
-            raise Stopped(reason)
-
-    try:
-        # The start LoRA is already part of every saved step.
-        model = materialize(config.model, roots, replace(config.lora, start_from=""), on_tensor=on_tensor)
-        previewer = Previewer(model, previews, directory, emit=emit, control=control)
-        if job.baseline:
-            set_strength(model, 0.0, config.lora)
-            previewer.render(0, "baseline", folder)
-        for step, saved in saves:
-            assert saved is not None
-            adapters = {k[5:]: v for k, v in saved.read_state().items() if k.startswith("lora.")}
-            LoraWeights(adapters).load_into(model, f"saved step {step}")
-            for strength in job.strengths:
-                set_strength(model, strength, config.lora)
-                previewer.render(step, f"step-{step:06d}_s{strength}", folder)
-    except Stopped as stop:
-        return Finished(state="stopped", step=0, result={"reason": stop.reason})
-    except torch.OutOfMemoryError as error:
-        raise _out_of_memory(error) from error
-    return Finished(state="done", step=saves[-1][0])
-
-
 def export_lora(directory: Path, step: int | None, target: Path) -> SavedStep:
     """Copy the LoRA of a saved step (None: the latest) to `target`, whole or not at all."""
     store = SaveStore(directory)
@@ -444,53 +377,6 @@ def export_lora(directory: Path, step: int | None, target: Path) -> SavedStep:
     return saved
 
 
-def check_files(config: RunConfig, roots: Roots, *, with_start: bool) -> None:
-    """The base, and with `with_start` the start LoRA, must be the files the job was made with: others are another job.
-
-    CheckpointError naming the file that was exchanged.
-    """
-    asked = config if with_start else replace(config, lora=replace(config.lora, start_from=""), start_digest="")
-    now = asked.with_digests(roots)
-    for what, known, found in (
-        (asked.model.base_file, asked.base_digest, now.base_digest),
-        (asked.lora.start_from, asked.start_digest, now.start_digest),
-    ):
-        if known and known != found:
-            raise CheckpointError(
-                f"{what} is not the file this run was made with. Put that file back, or start a new run."
-            )
-
-
-def first_frame_share(config: RunConfig, variant: WanVariant) -> float:
-    """Only TI2V-5B is given the first latent frame of a clip; other image-to-video models read channels."""
-    return config.train.first_frame_conditioning_p if variant.task == "ti2v" else 0.0
-
-
-def with_expert(variant: WanVariant, expert: str) -> WanVariant:
-    """Narrow the noise range to one expert of an A14B pair: the one that the settings say, or with auto the file.
-
-    ConfigError when neither says which, or both say something else: trained on the wrong noise, a LoRA is useless.
-    """
-    if expert == "auto":
-        if variant.boundary is not None and variant.expert is None:
-            raise ConfigError(
-                f"The model is {variant.name}, and its file name says neither high nor low noise; each expert is "
-                "trained on its own noise levels. Set expert to high or low, or variant in Load Wan Model."
-            )
-        return variant
-    boundary = variant.boundary or next((b for name, b in PAIR_BOUNDARIES.items() if name in variant.candidates), None)
-    if variant.expert not in (None, f"{expert}_noise"):
-        raise ConfigError(
-            f'expert is "{expert}", and the model is {variant.name}. Set expert to auto, or choose the other file; if '
-            "its name is wrong, set variant in Load Wan Model."
-        )
-    if boundary is None:
-        raise ConfigError(
-            f'expert "{expert}" makes no sense for {variant.name}, which has one model. Set expert to auto.'
-        )
-    return replace(variant, expert=f"{expert}_noise", boundary=boundary)
-
-
 def _warn_about_disk(directory: Path, trainer: Trainer, emit: Emit) -> None:
     # Weight, two moments and the LoRA file, for two saved steps.
     need = 2 * 4 * sum(p.nbytes for p in trainer.parameters.values())
@@ -498,14 +384,6 @@ def _warn_about_disk(directory: Path, trainer: Trainer, emit: Emit) -> None:
     if free < need:
         text = f"Only {free / 2**30:.1f} GiB are free; two saved steps need about {need / 2**30:.1f} GiB."
         emit(Note(text=text, level="warning"))
-
-
-def _out_of_memory(error: BaseException) -> OutOfMemory:
-    return OutOfMemory(
-        "The GPU ran out of memory. What helps most, in this order: fewer num_frames or a smaller width and height in "
-        "WanVideoDataset; Fp8Quantize before TrainLoRA; SplitAcrossGPUs when there is a second card. "
-        f"Saved steps are kept. ({str(error).splitlines()[0][:200]})"
-    )
 
 
 def _wait(seconds: float, control: Control) -> None:

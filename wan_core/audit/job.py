@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from ..checkpoint import WanVariant
+from ..checks import check_files, first_frame_share, with_expert
 from ..config import Config
 from ..control import Control
 from ..data import Batches, CacheItem, CacheSet, LatentCache, condition_kind
@@ -23,7 +24,6 @@ from ..events import Emit, Finished, Note, Stage
 from ..files import Roots, atomic_write_bytes, atomic_write_json, locked, read_json
 from ..flow import draw_noise, seeded_generator
 from ..footprint import predict_memory
-from ..job import check_files, first_frame_share, with_expert
 from ..load import inspect_model, materialize
 from ..lora import LoraConfig, LoraWeights
 from ..model import Numerics, WanTransformer

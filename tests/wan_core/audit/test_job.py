@@ -19,8 +19,9 @@ from wan_core.audit import REPORT_FILE, AuditConfig, read_report
 from wan_core.control import SignalControl
 from wan_core.errors import CacheError, CheckpointError, ConfigError, OutOfMemory
 from wan_core.events import Finished, Stage
-from wan_core.job import run_job, sample_job
+from wan_core.job import run_job
 from wan_core.precision import QuantizeConfig
+from wan_core.render import sample_job
 from wan_core.run import read_run
 from wan_core.train import TrainConfig
 

@@ -1,0 +1,68 @@
+"""What a run's settings say about the files and the model at hand before anything is loaded, and of a full GPU."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from .checkpoint import PAIR_BOUNDARIES, WanVariant
+from .errors import CheckpointError, ConfigError, OutOfMemory
+from .files import Roots
+from .run import RunConfig
+
+__all__ = ["check_files", "first_frame_share", "out_of_memory", "with_expert"]
+
+
+def check_files(config: RunConfig, roots: Roots, *, with_start: bool) -> None:
+    """The base, and with `with_start` the start LoRA, must be the files the job was made with: others are another job.
+
+    CheckpointError naming the file that was exchanged.
+    """
+    asked = config if with_start else replace(config, lora=replace(config.lora, start_from=""), start_digest="")
+    now = asked.with_digests(roots)
+    for what, known, found in (
+        (asked.model.base_file, asked.base_digest, now.base_digest),
+        (asked.lora.start_from, asked.start_digest, now.start_digest),
+    ):
+        if known and known != found:
+            raise CheckpointError(
+                f"{what} is not the file this run was made with. Put that file back, or start a new run."
+            )
+
+
+def first_frame_share(config: RunConfig, variant: WanVariant) -> float:
+    """Only TI2V-5B is given the first latent frame of a clip; other image-to-video models read channels."""
+    return config.train.first_frame_conditioning_p if variant.task == "ti2v" else 0.0
+
+
+def with_expert(variant: WanVariant, expert: str) -> WanVariant:
+    """Narrow the noise range to one expert of an A14B pair: the one that the settings say, or with auto the file.
+
+    ConfigError when neither says which, or both say something else: trained on the wrong noise, a LoRA is useless.
+    """
+    if expert == "auto":
+        if variant.boundary is not None and variant.expert is None:
+            raise ConfigError(
+                f"The model is {variant.name}, and its file name says neither high nor low noise; each expert is "
+                "trained on its own noise levels. Set expert to high or low, or variant in Load Wan Model."
+            )
+        return variant
+    boundary = variant.boundary or next((b for name, b in PAIR_BOUNDARIES.items() if name in variant.candidates), None)
+    if variant.expert not in (None, f"{expert}_noise"):
+        raise ConfigError(
+            f'expert is "{expert}", and the model is {variant.name}. Set expert to auto, or choose the other file; if '
+            "its name is wrong, set variant in Load Wan Model."
+        )
+    if boundary is None:
+        raise ConfigError(
+            f'expert "{expert}" makes no sense for {variant.name}, which has one model. Set expert to auto.'
+        )
+    return replace(variant, expert=f"{expert}_noise", boundary=boundary)
+
+
+def out_of_memory(error: BaseException) -> OutOfMemory:
+    """What a user can do about it, in place of the GPU's own words."""
+    return OutOfMemory(
+        "The GPU ran out of memory. What helps most, in this order: fewer num_frames or a smaller width and height in "
+        "WanVideoDataset; Fp8Quantize before TrainLoRA; SplitAcrossGPUs when there is a second card. "
+        f"Saved steps are kept. ({str(error).splitlines()[0][:200]})"
+    )

@@ -85,6 +85,7 @@ def test_while_scanning(comfy: ComfyServer) -> None:
     shutil.rmtree(folder)
 
 
+@pytest.mark.usefixtures("real_engine")
 def test_while_the_engine_starts_and_loads_weights(comfy: ComfyServer) -> None:
     entry, _ = cancel_when(comfy, training_graph("early"), "New run")
     assert comfy.error(entry) == "interrupted"
@@ -103,6 +104,7 @@ def test_while_encoding(comfy: ComfyServer) -> None:
     assert not folder_of(comfy, "never").exists()
 
 
+@pytest.mark.usefixtures("real_engine")
 def test_while_training_saves_the_present_step_and_the_next_queue_resumes(comfy: ComfyServer) -> None:
     endless = training_graph("stopped", steps=100_000, save_every_n_steps=100_000)
     entry, seconds = cancel_when(comfy, endless, TRAINING)
@@ -130,6 +132,7 @@ def test_while_rendering_a_preview(comfy: ComfyServer) -> None:
     assert_nothing_runs(comfy)
 
 
+@pytest.mark.usefixtures("real_engine")
 def test_while_validating(comfy: ComfyServer) -> None:
     graph = training_graph("validated")
     graph["preview"] = preview()

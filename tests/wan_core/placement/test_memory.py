@@ -21,6 +21,7 @@ WAN_14B = WanShape(dim=5120, ffn_dim=13824, num_heads=40, num_layers=40)
 GIB = 2**30
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self/status")
 @pytest.mark.parametrize("mode", ["checkpointed", "plain"])
 def test_the_predicted_peak_is_within_25_percent_of_the_measured_one(tmp_path: Path, mode: str) -> None:

@@ -24,7 +24,6 @@ from .errors import CheckpointError, ConfigError, OutOfMemory, Stopped
 from .events import CheckpointSaved, Emit, Event, Finished, Note, Stage, StageEnded
 from .export import LoraFile, lora_metadata, workflow_metadata
 from .files import Roots, atomic_write, locked, read_json
-from .footprint import predict_memory
 from .load import inspect_model, materialize
 from .lora import LoraWeights, set_strength
 from .metrics import JsonlSink
@@ -40,6 +39,7 @@ from .train import (
     TargetFunction,
     Trainer,
     largest_step,
+    predicted_peaks,
     read_preview_inputs,
     true_velocity,
 )
@@ -218,7 +218,14 @@ class _Session:
             emit=self.emit,
             control=self.control,
             group=self.group,
-            predicted_memory=self._predicted_memory(),
+            predicted_memory=predicted_peaks(
+                self.model,
+                config.model,
+                self.roots,
+                config.lora,
+                largest_step(self.cache_set, config.train.batch_size),
+                checkpoint_blocks=config.train.gradient_checkpointing,
+            ),
             target=self.target,
         )
         if self.saved is not None:
@@ -247,21 +254,6 @@ class _Session:
             )
         except torch.OutOfMemoryError as error:
             raise _out_of_memory(error) from error
-
-    def _predicted_memory(self) -> dict[str, int]:
-        """Peak of a step by device name, for CUDA devices: what the CPU holds is not what the prediction counts."""
-        config, devices = self.config, list(dict.fromkeys(p.device for p in self.model.parameters()))
-        if devices[0].type != "cuda":
-            return {}
-        step = largest_step(self.cache_set, config.train.batch_size)
-        checkpointed = config.train.gradient_checkpointing
-        try:
-            found = predict_memory(config.model, self.roots, config.lora, step, checkpoint_blocks=checkpointed)
-        except Exception:  # only a mark on a bar; the run is worth more
-            _log.exception("the memory of %s could not be predicted", self.directory.name)
-            return {}
-        # A copy per GPU needs on each of them what it needs on the first.
-        return {str(device): memory.peak for device, memory in zip(devices, found.devices.values(), strict=False)}
 
     def _preview_inputs(self) -> PreviewInputs | None:
         if not self.group.leads or not self.config.train.preview_every_n_steps:

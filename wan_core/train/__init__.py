@@ -3,7 +3,7 @@
 from .config import LR_SCHEDULERS, OPTIMIZERS, SAVE_DTYPES, TrainConfig
 from .flops import FlopCount, StepFlops
 from .group import Group, join_group
-from .memory import DeviceMeters, largest_step
+from .memory import DeviceMeters, largest_step, predicted_peaks
 from .noised import NoisedBatch, TargetFunction, noise_batch, true_velocity
 from .preview import Previewer
 from .preview_inputs import PreviewInputs, preview_shape, read_preview_inputs
@@ -29,6 +29,7 @@ __all__ = [
     "join_group",
     "largest_step",
     "noise_batch",
+    "predicted_peaks",
     "preview_shape",
     "read_preview_inputs",
     "true_velocity",

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 
 import torch
 
 from ..data import CacheSet
+from ..files import Roots
+from ..footprint import predict_memory
+from ..load import ModelPlan
+from ..lora import LoraConfig
+from ..model import WanTransformer
 from ..placement.memory import StepShape
 
-__all__ = ["DeviceMeters", "MemoryReading", "added_up", "largest_step"]
+__all__ = ["DeviceMeters", "MemoryReading", "added_up", "largest_step", "predicted_peaks"]
+
+_log = logging.getLogger(__name__)
 
 MemoryReading = dict[str, dict[str, int | None]]
 """device -> bytes `now`, `peak`, `predicted`; None where nothing is known"""
@@ -55,6 +63,23 @@ def largest_step(cache_set: CacheSet, batch_size: int) -> StepShape:
         (cache_set.latent_shape(item) for item in cache_set.items), key=lambda s: s[1] * s[2] * s[3]
     )
     return StepShape(batch_size=batch_size, latent_frames=frames, latent_height=height, latent_width=width)
+
+
+def predicted_peaks(
+    model: WanTransformer, plan: ModelPlan, roots: Roots, lora: LoraConfig, step: StepShape, *, checkpoint_blocks: bool
+) -> dict[str, int]:
+    """Bytes at the peak of a step by device name, for the CUDA devices of a loaded model: what the CPU holds is not
+    what the prediction counts. Empty where there is none."""
+    devices = list(dict.fromkeys(p.device for p in model.parameters()))
+    if devices[0].type != "cuda":
+        return {}
+    try:
+        found = predict_memory(plan, roots, lora, step, checkpoint_blocks=checkpoint_blocks)
+    except Exception:  # only a mark on a bar; the run is worth more
+        _log.exception("the memory of a step could not be predicted")
+        return {}
+    # A copy per GPU needs on each of them what it needs on the first.
+    return {str(device): memory.peak for device, memory in zip(devices, found.devices.values(), strict=False)}
 
 
 def _now_and_peak(device: torch.device) -> tuple[int | None, int | None]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,14 +13,24 @@ import torch
 
 from tests.support.tiny_run import TINY, TinyRun, make_run
 from wan_core.control import SignalControl
+from wan_core.data import LatentCache
 from wan_core.events import Event
+from wan_core.footprint import predict_memory
 from wan_core.job import run_job
 from wan_core.load import ModelPlan
 from wan_core.metrics import read_metrics
 from wan_core.placement import PlacementConfig
 from wan_core.run import read_status
 from wan_core.sample import SampleConfig
-from wan_core.train import DeviceMeters, FlopCount, NoisedBatch, TrainConfig, true_velocity
+from wan_core.train import (
+    DeviceMeters,
+    FlopCount,
+    NoisedBatch,
+    TrainConfig,
+    largest_step,
+    predicted_peaks,
+    true_velocity,
+)
 from wan_core.train.memory import added_up
 
 MIB = 1 << 20
@@ -58,20 +69,19 @@ def test_every_stage_says_how_long_it_took_and_a_resumed_run_adds_its_own(tmp_pa
     assert ("load", 2) in stages(both)
 
 
-def test_the_time_of_a_stage_is_its_own(tmp_path: Path) -> None:
-    slow = 0.2
+def test_the_time_of_a_stage_is_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock that only evaluating moves on."""
+    clock = [1000.0]
 
     def target(batch: NoisedBatch) -> torch.Tensor:
-        if not torch.is_grad_enabled():  # while evaluating
-            time.sleep(slow)
+        clock[0] += 0.0 if torch.is_grad_enabled() else 3.0
         return true_velocity(batch)
 
     run = small_run(tmp_path, preview_every_n_steps=0, steps=2, eval_timesteps=(300.0, 700.0))
+    monkeypatch.setattr("wan_core.job.time", SimpleNamespace(monotonic=lambda: clock[0], sleep=time.sleep))
     records = [r for r in trained(run, target=target) if r["event"] == "stage_ended"]
     seconds = {(r["stage"], r["step"]): r["seconds"] for r in records}
-    assert seconds["evaluate", 0] >= 2 * slow
-    assert seconds["evaluate", 2] >= 2 * slow
-    assert seconds["save", 2] < 2 * slow
+    assert seconds == {("load", 0): 0.0, ("evaluate", 0): 6.0, ("save", 2): 0.0, ("evaluate", 2): 6.0}
 
 
 def test_a_stage_that_was_stopped_is_recorded_up_to_there(tmp_path: Path) -> None:
@@ -131,6 +141,31 @@ def test_each_device_of_a_split_model_has_its_own_numbers(monkeypatch: pytest.Mo
         "cuda:0": {"now": 5, "peak": 50, "predicted": 60},
         "cuda:1": {"now": 7, "peak": 70, "predicted": None},
     }
+
+
+@pytest.mark.parametrize(
+    ("placement", "devices"),
+    [
+        (PlacementConfig(), ["cuda:0"]),
+        (PlacementConfig(mode="split blocks", devices="0,1"), ["cuda:0", "cuda:1"]),
+        (PlacementConfig(mode="copy per GPU", devices="0,1"), ["cuda:1"]),  # the second copy
+    ],
+)
+def test_each_gpu_is_told_what_the_plan_predicts_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, placement: PlacementConfig, devices: list[str]
+) -> None:
+    """Predicting needs no GPU: only the names of the devices are looked at."""
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    run = make_run(tmp_path, plan=ModelPlan(base_file="diffusion_models:wan_tiny_t2v.safetensors", placement=placement))
+    homes = [torch.device(name) for name in devices]
+    model = SimpleNamespace(parameters=lambda: [SimpleNamespace(device=home) for home in homes])
+    cache_set = LatentCache(run.roots.first("cache")).read_set(run.config.data.fingerprint)
+    step = largest_step(cache_set, 1)
+    job = (run.config.model, run.roots, run.config.lora, step)
+    peaks = predicted_peaks(model, *job, checkpoint_blocks=True)  # type: ignore[arg-type]
+    planned = predict_memory(*job, checkpoint_blocks=True).devices.values()
+    assert peaks == dict(zip(devices, (needs.peak for needs in planned), strict=True))
+    assert min(peaks.values()) > 100_000
 
 
 def test_copies_on_two_devices_stand_side_by_side_and_on_one_device_add_up() -> None:

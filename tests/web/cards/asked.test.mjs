@@ -23,6 +23,8 @@ const entry = (facts, { workflow = "w", kind = "Split", id = "3:1" } = {}) => ({
 test("widgets changed since the run are named, what was linked or is gone is not", () => {
   assert.deepEqual(changedSince({ devices: "cpu", mode: "copy", gone: 1 }, widgets), ["mode"]);
   assert.deepEqual(changedSince({ devices: "cpu", mode: "auto" }, widgets), []);
+  const named = [{ name: "mode", label: "モード", value: "auto" }];
+  assert.deepEqual(changedSince({ mode: "copy" }, named), ["モード"]);
   for (const nothing of [null, undefined, "x", 7])
     assert.deepEqual(changedSince(nothing, widgets), []);
 });

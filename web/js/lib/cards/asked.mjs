@@ -6,24 +6,23 @@ import { isId } from "../run/binding.mjs";
 /**
  * Facts as the server wrote them; every card takes only what it knows.
  * @typedef {Record<string, any>} Facts
- * @typedef {{ name: string, value: unknown }[]} Widgets
+ * @typedef {{ name: string, label?: string, value: unknown }[]} Widgets
  * @typedef {{ workflow: string, id: string, kind: string, key: string, widgets: Widgets }} Place
  *   a node: the workflow it is in, its id in the prompt, its class, under which name its output has the facts
  */
 
 /**
- * Names of the widgets that have been changed since a node ran.
+ * Widgets that have been changed since a node ran, as the node calls them.
  * @param {unknown} asked values of the widgets when it ran, by name
  * @param {Widgets} widgets
  * @returns {string[]}
  */
 export function changedSince(asked, widgets) {
   const known = asked && typeof asked === "object" ? Object.entries(asked) : [];
-  return known
-    .filter(([name, value]) =>
-      widgets.some((widget) => widget.name === name && widget.value !== value),
-    )
-    .map(([name]) => name);
+  return known.flatMap(([name, value]) => {
+    const widget = widgets.find((one) => one.name === name);
+    return widget && widget.value !== value ? [widget.label ?? name] : [];
+  });
 }
 
 /**

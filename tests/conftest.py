@@ -105,13 +105,18 @@ def comfy(
 
 
 @pytest.fixture
-def real_engine(preforked: PreforkedEngine | None) -> Iterator[None]:
-    """Workers of the shared server start during this test as they do for a user: a new Python, every import."""
+def real_engine(preforked: PreforkedEngine | None) -> Iterator[Callable[[], None]]:
+    """Workers of the shared server start as they do for a user, a new Python with every import, until the test ends
+    or calls this."""
+
+    def over() -> None:
+        if preforked:
+            preforked.real.unlink(missing_ok=True)
+
     if preforked:
         preforked.real.touch()
-    yield
-    if preforked:
-        preforked.real.unlink()
+    yield over
+    over()
 
 
 @pytest.fixture

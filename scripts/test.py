@@ -179,11 +179,13 @@ def run_pytest(layer: str, rest: list[str], ready: Environment, totals: Totals) 
         "pytest",
         "-p",
         "count_plugin",
+        "-p",
+        "order_plugin",
         "-m",
         MARKS[layer],
         "--durations=5",
         # Most of the time goes into starting processes that use one core. The canvas wants both cores for itself.
-        *(() if layer == "browser" or rest else ("-n", "2", "--dist", "loadfile")),
+        *(() if layer == "browser" or rest else ("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")),
         *rest,
     ]
     variables = {**ready.variables(), "WAN_TRAINER_COUNTS": str(counts)}

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from comfy_server import ComfyServer, make_base
 
+from tests.support.preforked import PreforkedEngine
+
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -80,10 +82,41 @@ def comfy_base(comfyui_tree: Path, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 @pytest.fixture(scope="session")
-def comfy(comfy_base: Callable[..., Path], comfyui_tree: Path) -> Iterator[ComfyServer]:
-    """The running server most tests share. Leave it as you found it: no restart, no kill."""
-    with ComfyServer(comfy_base("shared"), comfyui=comfyui_tree) as server:
+def preforked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PreforkedEngine | None]:
+    """What forks the workers of the shared server; None on Windows, which has no fork."""
+    if not hasattr(os, "fork"):
+        yield None
+        return
+    with PreforkedEngine(tmp_path_factory.mktemp("preforked")) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="session")
+def comfy(
+    comfy_base: Callable[..., Path], comfyui_tree: Path, preforked: PreforkedEngine | None
+) -> Iterator[ComfyServer]:
+    """The running server most tests share. Leave it as you found it: no restart, no kill.
+
+    Its workers are forked with their imports done. Tests of the process itself ask for `real_engine`, or `own_comfy`.
+    """
+    env = preforked.environment if preforked else None
+    with ComfyServer(comfy_base("shared"), comfyui=comfyui_tree, env=env) as server:
         yield server
+
+
+@pytest.fixture
+def real_engine(preforked: PreforkedEngine | None) -> Iterator[Callable[[], None]]:
+    """Workers of the shared server start as they do for a user, a new Python with every import, until the test ends
+    or calls this."""
+
+    def over() -> None:
+        if preforked:
+            preforked.real.unlink(missing_ok=True)
+
+    if preforked:
+        preforked.real.touch()
+    yield over
+    over()
 
 
 @pytest.fixture

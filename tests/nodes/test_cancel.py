@@ -85,11 +85,12 @@ def test_while_scanning(comfy: ComfyServer) -> None:
     shutil.rmtree(folder)
 
 
-def test_while_the_engine_starts_and_loads_weights(comfy: ComfyServer) -> None:
+def test_while_the_engine_starts_and_loads_weights(comfy: ComfyServer, real_engine: Callable[[], None]) -> None:
     entry, _ = cancel_when(comfy, training_graph("early"), "New run")
     assert comfy.error(entry) == "interrupted"
     assert_nothing_runs(comfy)
     assert steps_trained(comfy, "early") == 0
+    real_engine()
     again = run_of(comfy, comfy.run(training_graph("early")))
     assert (again["run"], again["step"], again["status"]) == ("early", 4, "done")
 
@@ -103,7 +104,9 @@ def test_while_encoding(comfy: ComfyServer) -> None:
     assert not folder_of(comfy, "never").exists()
 
 
-def test_while_training_saves_the_present_step_and_the_next_queue_resumes(comfy: ComfyServer) -> None:
+def test_while_training_saves_the_present_step_and_the_next_queue_resumes(
+    comfy: ComfyServer, real_engine: Callable[[], None]
+) -> None:
     endless = training_graph("stopped", steps=100_000, save_every_n_steps=100_000)
     entry, seconds = cancel_when(comfy, endless, TRAINING)
     assert comfy.error(entry) == "interrupted"
@@ -115,6 +118,7 @@ def test_while_training_saves_the_present_step_and_the_next_queue_resumes(comfy:
     assert saved.step == steps_trained(comfy, "stopped")
     assert (comfy.base / "models" / "loras" / "wan_trainer" / "stopped.safetensors").is_file()
 
+    real_engine()
     wanted = saved.step + 2
     resumed = run_of(comfy, comfy.run(training_graph("stopped", steps=wanted, save_every_n_steps=100_000)))
     assert (resumed["run"], resumed["step"], resumed["status"]) == ("stopped", wanted, "done")
@@ -130,6 +134,7 @@ def test_while_rendering_a_preview(comfy: ComfyServer) -> None:
     assert_nothing_runs(comfy)
 
 
+@pytest.mark.usefixtures("real_engine")
 def test_while_validating(comfy: ComfyServer) -> None:
     graph = training_graph("validated")
     graph["preview"] = preview()

@@ -11,6 +11,7 @@ from typing import Any
 
 import av
 import pytest
+from clips import place_clips
 from comfy_server import ComfyServer
 from graphs import TRAIN, Graph, folder_of, run_of, steps_trained, training_graph
 from route_server import our_module
@@ -73,25 +74,24 @@ def test_a_complete_cache_loads_no_encoder(comfy: ComfyServer) -> None:
     assert TRAIN in ran
 
 
-def test_more_steps_continue_and_other_data_starts_a_new_folder(own_comfy: Callable[..., ComfyServer]) -> None:
-    comfy = own_comfy()
-    comfy.run(training_graph("grow"))
-    longer = run_of(comfy, comfy.run(training_graph("grow", steps=6)))
+def test_more_steps_continue_and_other_data_starts_a_new_folder(comfy: ComfyServer) -> None:
+    clips = place_clips(comfy.base / "input" / "growing")
+    comfy.run(training_graph("grow", "growing"))
+    longer = run_of(comfy, comfy.run(training_graph("grow", "growing", steps=6)))
     assert (longer["run"], longer["step"]) == ("grow", 6)
     assert "continues after step 4" in longer["note"]
     assert steps_trained(comfy, "grow") == 6
     before = content(folder_of(comfy, "grow"))
 
-    caption = comfy.base / "input" / "clips" / "bikes.txt"
-    caption.write_text("something else entirely", encoding="utf-8")
-    other = run_of(comfy, comfy.run(training_graph("grow", steps=6)))
+    (clips / "bikes.txt").write_text("something else entirely", encoding="utf-8")
+    other = run_of(comfy, comfy.run(training_graph("grow", "growing", steps=6)))
     assert (other["run"], other["step"]) == ("grow_002", 6)
     assert "the data" in other["note"]
     assert other["cache"]["latents_encoded"] == 0
     assert other["cache"]["texts_encoded"] == 1
     assert content(folder_of(comfy, "grow")) == before
 
-    refused = comfy.run(training_graph("grow", steps=6, rank=8, resume="require"), check=False)
+    refused = comfy.run(training_graph("grow", "growing", steps=6, rank=8, resume="require"), check=False)
     assert "resume is set to require" in comfy.error(refused)
     assert "rank" in comfy.error(refused)
 
@@ -221,7 +221,7 @@ def test_disable_metadata_keeps_the_graph_out_of_loras(
     pack_nodes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module = our_module(pack_nodes, "train_lora")
-    assert module._engine_options(0) == ["--embed-workflow"]
+    assert module._engine_options(0, 0) == ["--embed-workflow"]
     monkeypatch.setattr(module.args, "disable_metadata", True)
-    assert module._engine_options(0) == []
-    assert module._engine_options(5) == ["--max-steps", "5"]
+    assert module._engine_options(0, 0) == []
+    assert module._engine_options(5, 0) == ["--max-steps", "5"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -157,12 +157,22 @@ def test_an_unknown_setting_in_run_json(comfy: ComfyServer) -> None:
     assert path.read_bytes() == edited
 
 
-@pytest.mark.slow
-def test_a_file_where_the_output_folder_should_be(own_comfy: Callable[..., ComfyServer]) -> None:
-    comfy = own_comfy()
-    (comfy.output / "wan_trainer").write_text("in the way", encoding="utf-8")
+@pytest.fixture
+def without_output_folder(comfy: ComfyServer) -> Iterator[Path]:
+    """Where the folder of all runs would be; other tests find theirs again."""
+    place, aside = comfy.output / "wan_trainer", comfy.output / "aside"
+    if there := place.exists():
+        place.rename(aside)
+    yield place
+    place.unlink()
+    if there:
+        aside.rename(place)
+
+
+def test_a_file_where_the_output_folder_should_be(comfy: ComfyServer, without_output_folder: Path) -> None:
+    without_output_folder.write_text("in the way", encoding="utf-8")
     assert "output/wan_trainer is a file. Move it away" in refusal(comfy, training_graph("refused"))
-    assert (comfy.output / "wan_trainer").read_text(encoding="utf-8") == "in the way"
+    assert without_output_folder.read_text(encoding="utf-8") == "in the way"
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
-"""Loads a model and compares the peak of anonymous host memory with what stays; prints JSON. Linux only.
+"""Loads models and compares the peak of anonymous host memory with what stays; a line of JSON each. Linux only.
 
-Arguments: folder of the model, its name there, base precision.
+Arguments: folder of the models, then a name there and a base precision for each. Every load has a process of its own,
+forked before anything was loaded.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -19,8 +21,6 @@ from wan_core.load import ModelPlan, materialize
 
 
 def main(folder: Path, name: str, base_precision: str) -> None:
-    if name.endswith(".gguf"):
-        import gguf  # noqa: F401  the package's own memory is not the load's
     plan = ModelPlan(base_file=f"diffusion_models:{name}", base_precision=base_precision)
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
@@ -35,13 +35,24 @@ def main(folder: Path, name: str, base_precision: str) -> None:
     print(  # noqa: T201
         json.dumps(
             {
+                "name": name,
+                "precision": base_precision,
                 "destination": sum(tensor.nbytes for tensor in tensors),
                 "largest": max(tensor.nbytes for tensor in tensors),
                 "above": highest - before,
             }
-        )
+        ),
+        flush=True,
     )
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2], sys.argv[3])
+    import gguf  # noqa: F401  the package's own memory is not the load's
+
+    for found, precision in zip(sys.argv[2::2], sys.argv[3::2], strict=True):
+        child = os.fork()
+        if child == 0:
+            main(Path(sys.argv[1]), found, precision)
+            os._exit(0)
+        if os.waitpid(child, 0)[1]:
+            sys.exit(f"{found} in {precision} was not measured.")

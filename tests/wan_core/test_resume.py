@@ -152,6 +152,7 @@ def test_the_end_of_stdin_stops_a_controlled_worker_with_its_state_saved(tmp_pat
     assert saved.step == last["step"] > 0
 
 
+@pytest.mark.slow
 def test_two_ranks_train_as_one_with_twice_the_micro_steps_obey_stop_and_report_3(
     server: ForkServer, tmp_path: Path
 ) -> None:
@@ -188,6 +189,7 @@ def test_two_ranks_train_as_one_with_twice_the_micro_steps_obey_stop_and_report_
     assert resident[0] > 1.5 * steps[0]["memory"]["cpu"]["now"], "both processes hold memory of the same device"
 
 
+@pytest.mark.slow
 def test_sigterm_to_the_controller_of_two_ranks_stops_them_all_with_their_state(tmp_path: Path) -> None:
     plan = ModelPlan(
         base_file="diffusion_models:wan_tiny_t2v.safetensors",

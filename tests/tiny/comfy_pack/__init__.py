@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import io
 import math
+import os
 import string
+import sys
 from typing import Any, ClassVar
 
 from .flood import add_routes
@@ -178,3 +180,5 @@ NODE_DISPLAY_NAME_MAPPINGS = {
 }
 
 add_routes()
+# Workers that need no five seconds of imports; see tests/support/preforked.py.
+sys.executable = os.environ.get("TINY_ENGINE_PYTHON", sys.executable)

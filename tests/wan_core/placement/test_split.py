@@ -34,6 +34,7 @@ def step_of_14b() -> dict[str, Any]:
     return json.loads(done.stdout)
 
 
+@pytest.mark.slow
 def test_a_14b_step_runs_on_two_devices_with_checkpointing_in_under_3_gib(step_of_14b: dict[str, Any]) -> None:
     assert step_of_14b["adapters"] == 2 * 10 * 40
     assert step_of_14b["gradients_at_home"]

@@ -6,6 +6,7 @@ import dataclasses
 import math
 from pathlib import Path
 
+import pytest
 import torch
 
 from tests.support.tiny_run import make_roots
@@ -28,6 +29,7 @@ def weight_changes(weights: LoraWeights) -> dict[str, torch.Tensor]:
     return {name: weights.tensors[f"{name}.lora_B.weight"] @ down for name, down in downs.items()}
 
 
+@pytest.mark.slow
 def test_a_planted_lora_is_recovered_within_300_steps(tmp_path: Path) -> None:
     torch.manual_seed(0)
     roots, fingerprint = make_roots(tmp_path, clips=8, size=(3, 12, 12))

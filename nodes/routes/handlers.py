@@ -175,6 +175,8 @@ async def _reading(directory: Path, read: Callable[[], Any]) -> Any:
     """What `read` finds in the files of a run; Refused(409) when they are damaged."""
     try:
         return await asyncio.to_thread(read)
+    except WanTrainerError:
+        raise  # says itself what is wrong
     except DAMAGED as error:
         _log.warning("run %s cannot be shown: %s", directory.name, type(error).__name__)
         raise Refused(409, f"The files of run {directory.name} are damaged. Restore them, or delete the run.") from None

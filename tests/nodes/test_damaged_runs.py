@@ -89,6 +89,14 @@ def test_a_run_that_cannot_be_told_is_left_out_of_the_list(
     assert "cat" in answer.data["error"] or error is OSError
 
 
+def test_a_run_that_says_itself_what_is_wrong_is_believed(routes: RouteServer) -> None:
+    (routes.runs / "cat" / "run.json").write_text('{"version": 99}')
+    answer = routes.get("/runs/cat")
+    assert answer.status == 409
+    assert "are damaged" not in answer.data["error"]
+    assert "99" in answer.data["error"]
+
+
 def test_a_record_nested_too_deeply_hides_no_other(routes: RouteServer) -> None:
     with (routes.runs / "cat" / "metrics.jsonl").open("a") as file:
         for depth in (600, 900, 3000, 20_000):

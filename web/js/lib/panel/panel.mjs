@@ -7,11 +7,12 @@
 import { Plot } from "../chart/plot.mjs";
 import { element, write } from "../page/dom.mjs";
 import { Follower } from "../page/pacing.mjs";
-import { samplePath } from "../page/routes.mjs";
+import { isMissing, samplePath } from "../page/routes.mjs";
 import { t } from "../page/words.mjs";
 import { curvesOf } from "../run/curves.mjs";
 import { stateText } from "../run/facts.mjs";
 import { RunHistory } from "../run/history.mjs";
+import { hasEnded, isOld } from "../run/line.mjs";
 import { stageName } from "../run/names.mjs";
 import { chipOf, StageClock } from "../run/stages.mjs";
 import { Buttons } from "./buttons.mjs";
@@ -35,14 +36,16 @@ const STEP_TEXT = /^step \d+\/\d+ /;
 
 export class Panel {
   /**
-   * @param {{ routes: Routes, frames: Frames, address: (path: string) => string, grew?: () => void,
+   * @param {{ routes: Routes, frames: Frames, address: (path: string) => string, grew?: () => void, lost?: (run: string) => void,
    *   now?: () => number }} page
-   *   `address` makes a route's path one that a video element can load; `grew` is told when `least` has changed
+   *   `address` makes a route's path one that a video element can load; `grew` is told when `least` has changed, `lost`
+   *   which run is there no more
    */
-  constructor({ routes, frames, address, grew = () => {}, now = Date.now }) {
+  constructor({ routes, frames, address, grew = () => {}, lost = () => {}, now = Date.now }) {
     this.routes = routes;
     this.now = now;
     this.grew = grew;
+    this.lost = lost;
     /** Id of the run shown. @type {string | null} */
     this.run = null;
     /** What the node's run_name was whenever this page queued it. @type {Set<string>} */
@@ -56,13 +59,14 @@ export class Panel {
     this.asked = 0;
     /** What the status line says; empty while nothing is known. */
     this.text = "";
+    /** @type {import("../run/line.mjs").Origin} */
+    this.origin = "";
     /** Height that shows everything, in CSS pixels. */
     this.least = CHART_MIN;
     this.frames = frames;
     this.draw = this.draw.bind(this);
     this.follower = new Follower(() => this.fetch(), {
-      failed: (error) =>
-        this.say(t("The run cannot be read: {reason}", { reason: message(error) })),
+      failed: (error) => this.onFailure(error),
     });
     this.plot = new Plot(frames, () => curvesOf(this.history, this.live));
     this.player = new Player((sample) => address(samplePath(this.run ?? "", sample.id)));
@@ -104,7 +108,7 @@ export class Panel {
       this.history.clear();
       this.clock = new StageClock();
       this.detail = null;
-      this.text = "";
+      this.write("", "");
       this.player.update([], []);
     }
     this.live = live;
@@ -127,7 +131,7 @@ export class Panel {
 
   /** @param {Status} status */
   onStatus(status) {
-    const ended = ["done", "stopped", "failed"].includes(status.state ?? "");
+    const ended = hasEnded(status.state);
     // A new run is named before its folder is made.
     const begun = status.state !== "start" || status.metrics_lines !== 0;
     if (status.run && status.run !== this.run) this.bind(status.run, !ended, begun);
@@ -136,7 +140,7 @@ export class Panel {
     const news = [status.state, status.saved_step, status.sample, status.stage].join();
     if (news !== this.news) this.detailDue = 0;
     this.news = news;
-    this.write(status.text);
+    this.write(status.text, ended ? "end" : "progress");
     if (
       this.run &&
       begun &&
@@ -160,15 +164,18 @@ export class Panel {
   /**
    * The status line.
    * @param {string} text
+   * @param {import("../run/line.mjs").Origin} origin
    */
-  write(text) {
+  write(text, origin = "end") {
     this.text = text;
+    this.origin = origin;
     this.frames.ask(this.draw);
   }
 
   /** @returns {Promise<boolean>} whether there is more to read at once */
   async fetch() {
     const run = this.run;
+    this.reading = run;
     this.asked = this.now();
     if (!run) return false;
     const since = this.history.lines;
@@ -191,7 +198,20 @@ export class Panel {
     this.detail = detail;
     this.live = Boolean(detail.live);
     this.player.update(detail.samples ?? [], detail.saves ?? []);
-    if (!this.text) this.text = stateText(detail);
+    if (isOld(this.origin, detail)) this.write(stateText(detail), "summary");
+  }
+
+  /** @param {unknown} error in reading the run */
+  onFailure(error) {
+    if (this.reading !== this.run) return;
+    this.detailDue = 0;
+    // The folder of a run that begins comes after its name.
+    const begins = this.live && !this.detail;
+    if (this.run && isMissing(error) && !begins) {
+      const run = this.run;
+      this.bind(null);
+      this.lost(run);
+    } else this.say(t("The run cannot be read: {reason}", { reason: message(error) }), "error");
   }
 
   /**
@@ -209,12 +229,13 @@ export class Panel {
   }
 
   /**
-   * Words for everyone: in the status line until the next message, and to screen readers.
+   * Words for everyone: in the status line until there is news, and to screen readers.
    * @param {string} text
+   * @param {import("../run/line.mjs").Origin} origin
    */
-  say(text) {
+  say(text, origin = "progress") {
     write(this.spoken, text);
-    this.write(text);
+    this.write(text, origin);
   }
 
   draw() {

@@ -6,6 +6,7 @@ import { Plot } from "../chart/plot.mjs";
 import { button, element, fill, write } from "../page/dom.mjs";
 import { Follower } from "../page/pacing.mjs";
 import { t } from "../page/words.mjs";
+import { comparedLines } from "../run/curves.mjs";
 import { RunHistory } from "../run/history.mjs";
 import { RunCard } from "./run_card.mjs";
 
@@ -120,7 +121,7 @@ export class RunsTab {
     this.plot.element.hidden = !this.runs.length;
     this.sayNone(t("No runs yet. Queue a graph with Train Wan LoRA."));
     this.plot.draw();
-    const compared = [...this.compared.keys()];
+    const compared = comparedLines(this.compared).map((line) => line.run);
     for (const [id, card] of this.cards) {
       const place = compared.indexOf(id);
       card.paint(place < 0 ? null : color(place, this.plot.dark));
@@ -177,7 +178,8 @@ export class RunsTab {
   /** @param {string} id @param {boolean} on */
   compare(id, on) {
     if (!on) this.compared.delete(id);
-    else if (this.compared.size < MOST_CURVES) this.compared.set(id, new RunHistory());
+    else if (comparedLines(this.compared).length < MOST_CURVES)
+      this.compared.set(id, new RunHistory());
     else {
       this.say(t("At most {n} curves fit in one chart. Untick one first.", { n: MOST_CURVES }));
     }
@@ -187,10 +189,7 @@ export class RunsTab {
 
   /** @returns {import("../chart/plot.mjs").Facts} */
   view() {
-    const lines = [...this.compared].flatMap(([run, history]) => {
-      const [first] = [...history.losses.values()];
-      return [{ name: run, loss: first, evaluation: [...history.evaluations.values()][0] }];
-    });
+    const lines = comparedLines(this.compared);
     const names = lines.map((line) => line.name).join(", ");
     return {
       lines,

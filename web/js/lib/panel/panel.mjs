@@ -12,8 +12,10 @@ import { t } from "../page/words.mjs";
 import { curvesOf } from "../run/curves.mjs";
 import { stateText } from "../run/facts.mjs";
 import { RunHistory } from "../run/history.mjs";
+import { lineOf } from "../run/line.mjs";
 import { stageName } from "../run/names.mjs";
 import { chipOf, StageClock } from "../run/stages.mjs";
+import { told } from "../run/told.mjs";
 import { Buttons } from "./buttons.mjs";
 import { CHART_MIN, neededHeight } from "./layout.mjs";
 import { Meters } from "./meters.mjs";
@@ -30,8 +32,6 @@ import { Player } from "./player.mjs";
 const DETAIL_GAP = 2000;
 /** Without a message for so long, a run that trains is looked at anyway: another client may hold the messages up. */
 const QUIET = 5000;
-// What the server says in its own words: English.
-const STEP_TEXT = /^step \d+\/\d+ /;
 
 export class Panel {
   /**
@@ -56,6 +56,8 @@ export class Panel {
     this.asked = 0;
     /** What the status line says; empty while nothing is known. */
     this.text = "";
+    /** Whether that is the line of a step. */
+    this.isStep = false;
     /** Height that shows everything, in CSS pixels. */
     this.least = CHART_MIN;
     this.frames = frames;
@@ -105,6 +107,7 @@ export class Panel {
       this.clock = new StageClock();
       this.detail = null;
       this.text = "";
+      this.isStep = false;
       this.player.update([], []);
     }
     this.live = live;
@@ -136,7 +139,7 @@ export class Panel {
     const news = [status.state, status.saved_step, status.sample, status.stage].join();
     if (news !== this.news) this.detailDue = 0;
     this.news = news;
-    this.write(status.text);
+    this.write(lineOf(status), status.about?.kind === "step");
     if (
       this.run &&
       begun &&
@@ -160,9 +163,11 @@ export class Panel {
   /**
    * The status line.
    * @param {string} text
+   * @param {boolean} isStep whether it says what the numbers below say
    */
-  write(text) {
+  write(text, isStep = false) {
     this.text = text;
+    this.isStep = isStep;
     this.frames.ask(this.draw);
   }
 
@@ -204,7 +209,7 @@ export class Panel {
       await this.routes.act(this.run, action);
       this.say(said);
     } catch (error) {
-      this.say(message(error));
+      this.say(told(message(error)));
     }
   }
 
@@ -224,7 +229,7 @@ export class Panel {
       this.status.textContent = text;
       this.status.title = text;
       // The numbers below say the same, and more.
-      this.status.toggleAttribute("data-step", STEP_TEXT.test(text));
+      this.status.toggleAttribute("data-step", this.isStep);
     }
     this.meters.draw(this.history, this.detail, this.clock, this.now());
     const canPreview = this.detail?.can_preview !== false;

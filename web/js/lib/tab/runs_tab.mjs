@@ -7,6 +7,7 @@ import { button, element, fill, write } from "../page/dom.mjs";
 import { Follower } from "../page/pacing.mjs";
 import { t } from "../page/words.mjs";
 import { RunHistory } from "../run/history.mjs";
+import { told } from "../run/told.mjs";
 import { RunCard } from "./run_card.mjs";
 
 /**
@@ -213,5 +214,5 @@ export class RunsTab {
 
 /** @param {unknown} error */
 function message(error) {
-  return error instanceof Error ? error.message : String(error);
+  return told(error instanceof Error ? error.message : String(error));
 }

@@ -64,11 +64,11 @@ test("a Spanish page says why a run ended in Spanish, also inside of another sen
         steps: 400,
         reason: "Stop and keep was pressed",
       }),
-      "detenido: paso 44 de 400 (se pulsó «Detener y conservar»)",
+      "detenido: paso 44 de 400 (Se pulsó «Detener y conservar»)",
     );
     assert.equal(
       told("Preview step-000008_p0 was not decoded: Cancel was pressed"),
-      "No se decodificó la vista previa step-000008_p0: se pulsó «Cancelar»",
+      "No se decodificó la vista previa step-000008_p0: Se pulsó «Cancelar»",
     );
     assert.equal(told("the loss are not finite"), "valores no finitos: pérdida");
   } finally {

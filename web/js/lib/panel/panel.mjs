@@ -11,10 +11,12 @@ import { isMissing, samplePath } from "../page/routes.mjs";
 import { t } from "../page/words.mjs";
 import { curvesOf } from "../run/curves.mjs";
 import { stateText } from "../run/facts.mjs";
+import { hasEnded, isOld } from "../run/freshness.mjs";
 import { RunHistory } from "../run/history.mjs";
-import { hasEnded, isOld } from "../run/line.mjs";
+import { lineOf } from "../run/line.mjs";
 import { stageName } from "../run/names.mjs";
 import { chipOf, StageClock } from "../run/stages.mjs";
+import { told } from "../run/told.mjs";
 import { Buttons } from "./buttons.mjs";
 import { CHART_MIN, neededHeight } from "./layout.mjs";
 import { Meters } from "./meters.mjs";
@@ -31,8 +33,6 @@ import { Player } from "./player.mjs";
 const DETAIL_GAP = 2000;
 /** Without a message for so long, a run that trains is looked at anyway: another client may hold the messages up. */
 const QUIET = 5000;
-// What the server says in its own words: English.
-const STEP_TEXT = /^step \d+\/\d+ /;
 
 export class Panel {
   /**
@@ -59,8 +59,10 @@ export class Panel {
     this.asked = 0;
     /** What the status line says; empty while nothing is known. */
     this.text = "";
-    /** @type {import("../run/line.mjs").Origin} */
+    /** @type {import("../run/freshness.mjs").Origin} */
     this.origin = "";
+    /** Whether that is the line of a step. */
+    this.isStep = false;
     /** Height that shows everything, in CSS pixels. */
     this.least = CHART_MIN;
     this.frames = frames;
@@ -140,7 +142,8 @@ export class Panel {
     const news = [status.state, status.saved_step, status.sample, status.stage].join();
     if (news !== this.news) this.detailDue = 0;
     this.news = news;
-    this.write(status.text, ended ? "end" : "progress");
+    const isStep = status.about?.kind === "step";
+    this.write(lineOf(status), ended ? "end" : "progress", isStep);
     if (
       this.run &&
       begun &&
@@ -164,11 +167,13 @@ export class Panel {
   /**
    * The status line.
    * @param {string} text
-   * @param {import("../run/line.mjs").Origin} origin
+   * @param {import("../run/freshness.mjs").Origin} origin
+   * @param {boolean} isStep whether it says what the numbers below say
    */
-  write(text, origin = "end") {
+  write(text, origin = "end", isStep = false) {
     this.text = text;
     this.origin = origin;
+    this.isStep = isStep;
     this.frames.ask(this.draw);
   }
 
@@ -224,14 +229,14 @@ export class Panel {
       await this.routes.act(this.run, action);
       this.say(said);
     } catch (error) {
-      this.say(message(error));
+      this.say(told(message(error)));
     }
   }
 
   /**
    * Words for everyone: in the status line until there is news, and to screen readers.
    * @param {string} text
-   * @param {import("../run/line.mjs").Origin} origin
+   * @param {import("../run/freshness.mjs").Origin} origin
    */
   say(text, origin = "progress") {
     write(this.spoken, text);
@@ -245,7 +250,7 @@ export class Panel {
       this.status.textContent = text;
       this.status.title = text;
       // The numbers below say the same, and more.
-      this.status.toggleAttribute("data-step", STEP_TEXT.test(text));
+      this.status.toggleAttribute("data-step", this.isStep);
     }
     this.meters.draw(this.history, this.detail, this.clock, this.now());
     const canPreview = this.detail?.can_preview !== false;

@@ -8,6 +8,7 @@ import { Follower } from "../page/pacing.mjs";
 import { t } from "../page/words.mjs";
 import { comparedLines } from "../run/curves.mjs";
 import { RunHistory } from "../run/history.mjs";
+import { told } from "../run/told.mjs";
 import { RunCard } from "./run_card.mjs";
 
 /**
@@ -212,5 +213,5 @@ export class RunsTab {
 
 /** @param {unknown} error */
 function message(error) {
-  return error instanceof Error ? error.message : String(error);
+  return told(error instanceof Error ? error.message : String(error));
 }

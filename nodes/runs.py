@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import math
+import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from ..wan_core.errors import ConfigError
+from ..wan_core.errors import ConfigError, WanTrainerError
 from ..wan_core.files import read_json
-from ..wan_core.metrics import read_metrics
+from ..wan_core.metrics import finite, read_metrics, whole
 from ..wan_core.train import SavedStep, SaveStore
 
 __all__ = ["RunFacts", "best_step", "chosen_steps", "output_file", "saved_step"]
 
 
 class RunFacts:
-    """metrics.jsonl and the sample index, read once."""
+    """metrics.jsonl and the sample index, read once. What is damaged there is left out: the training stands."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -29,29 +30,48 @@ class RunFacts:
     @property
     def step_losses(self) -> list[tuple[int, float]]:
         """(step, training loss) in order."""
-        steps = (r for r in self._metrics if r.get("event") == "step")
-        return [(r["step"], r["loss"]) for r in steps if r.get("loss") is not None]
+        return _known(self._values("step", "loss"))
 
     @property
     def eval_losses(self) -> list[tuple[int, float]]:
         """(step, fixed-noise loss) in order; a step measured twice counts once."""
-        found = {r["step"]: r["eval_loss"] for r in self._metrics if r.get("event") == "evaluated"}
-        return sorted((step, loss) for step, loss in found.items() if loss is not None)
+        return sorted(_known(dict(self._values("evaluated", "eval_loss")).items()))
 
     @property
     def seconds_per_step(self) -> float:
         """Median over the run."""
-        seconds = sorted(
-            r["seconds"] for r in self._metrics if r.get("event") == "step" and r.get("seconds") is not None
-        )
+        seconds = sorted(seconds for _, seconds in _known(self._values("step", "seconds")))
         return seconds[len(seconds) // 2] if seconds else 0.0
 
     def samples(self) -> list[dict[str, str]]:
         """Preview clips of training in order of their step, as ComfyUI's page wants files."""
+        previews = (entry for entry in self._index() if _is_preview(entry))
+        files = [self._directory / e["file"] for e in sorted(previews, key=lambda e: (e["step"], e["id"]))]
+        return [output_file(file) for file in files if os.path.isfile(file)]
+
+    def _values(self, event: str, key: str) -> list[tuple[int, float | None]]:
+        """(step, value) of every record of that event; None for what is no number."""
+        return [(r["step"], finite(r.get(key))) for r in self._metrics if r.get("event") == event]
+
+    def _index(self) -> list[Any]:
         index = self._directory / "samples" / "index.json"
-        entries: list[dict[str, Any]] = read_json(index) if index.is_file() else []
-        ordered = sorted((e for e in entries if str(e["file"]).count("/") == 1), key=lambda e: (e["step"], e["id"]))
-        return [output_file(self._directory / e["file"]) for e in ordered if (self._directory / e["file"]).is_file()]
+        try:
+            entries = read_json(index) if index.is_file() else []
+        except (WanTrainerError, OSError):
+            return []
+        return entries if isinstance(entries, list) else []
+
+
+def _known(points: Iterable[tuple[int, float | None]]) -> list[tuple[int, float]]:
+    return [(step, value) for step, value in points if value is not None]
+
+
+def _is_preview(entry: Any) -> bool:
+    """Whether it is a clip of training; those of ValidateVideo are in folders of their own."""
+    if not isinstance(entry, dict) or not isinstance(entry.get("file"), str) or not isinstance(entry.get("id"), str):
+        return False
+    folder, _, name = entry["file"].partition("/")
+    return folder == "samples" and "/" not in name and "\\" not in name and whole(entry.get("step")) is not None
 
 
 def output_file(path: Path) -> dict[str, str]:
@@ -64,7 +84,7 @@ def output_file(path: Path) -> dict[str, str]:
 def best_step(directory: Path) -> int | None:
     """The saved step with the lowest fixed-noise evaluation loss, or None when nothing was evaluated."""
     saved = set(SaveStore(directory).steps())
-    known = [(loss, step) for step, loss in RunFacts(directory).eval_losses if step in saved and math.isfinite(loss)]
+    known = [(loss, step) for step, loss in RunFacts(directory).eval_losses if step in saved]
     return min(known)[1] if known else None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import json
+import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field
@@ -29,6 +30,8 @@ from .summary import detail, summary
 
 __all__ = ["RunRoutes"]
 
+_log = logging.getLogger(__name__)
+
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 HEADERS = {
@@ -37,6 +40,8 @@ HEADERS = {
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
+DAMAGED = (ValueError, TypeError, ArithmeticError, RecursionError, KeyError)
+"""what reading files may raise that hold JSON of another shape than ours"""
 _OPEN_FILES = 64
 _LONGEST_PLAIN = 16
 """no token is as short"""
@@ -87,15 +92,16 @@ class RunRoutes:
             for run_id, directory in list_runs(self.runs()):
                 try:
                     found.append(summary(directory, self.live.get(run_id), self.loras()))
-                except (WanTrainerError, OSError):
-                    continue  # a folder of another version, or one that is being deleted
+                except (WanTrainerError, OSError, *DAMAGED):
+                    continue  # a folder of another version, a damaged one, or one that is being deleted
             return sorted(found, key=lambda s: (s["live"], s["updated"]), reverse=True)
 
         return _json({"version": 1, "runs": await asyncio.to_thread(collect)})
 
     async def detail(self, request: web.Request) -> web.StreamResponse:
         directory = await self._find(request)
-        return _json(await asyncio.to_thread(detail, directory, self.live.get(directory.name), self.loras()))
+        live, loras = self.live.get(directory.name), self.loras()
+        return _json(await _reading(directory, lambda: detail(directory, live, loras)))
 
     async def metrics(self, request: web.Request) -> web.StreamResponse:
         line = line_number(request.query.get("since", "0"))
@@ -116,7 +122,7 @@ class RunRoutes:
                 raise Refused(404, "This run has no workflow: it was not started from ComfyUI.")
             return scrubbed(read_json(file))  # runs of earlier versions were scrubbed less
 
-        return _json(await asyncio.to_thread(read))
+        return _json(await _reading(directory, read))
 
     async def press(self, request: web.Request, button: str) -> web.StreamResponse:
         await self._change(request)
@@ -165,6 +171,15 @@ class RunRoutes:
         return pages
 
 
+async def _reading(directory: Path, read: Callable[[], Any]) -> Any:
+    """What `read` finds in the files of a run; Refused(409) when they are damaged."""
+    try:
+        return await asyncio.to_thread(read)
+    except DAMAGED as error:
+        _log.warning("run %s cannot be shown: %s", directory.name, type(error).__name__)
+        raise Refused(409, f"The files of run {directory.name} are damaged. Restore them, or delete the run.") from None
+
+
 def _answering(handler: Handler) -> Handler:
     """`handler`, whose refusals become JSON answers."""
 
@@ -184,15 +199,22 @@ def _answering(handler: Handler) -> Handler:
 
 
 def _page_text(page: Page) -> str:
-    answer: dict[str, Any] = {"version": 1, "next": page.next, "records": [_clean(r) for r in page.records]}
+    records = [clean for record in page.records if (clean := _clean(record)) is not None]
+    answer: dict[str, Any] = {"version": 1, "next": page.next, "records": records}
     answer |= {"more": True} if page.more else {}
     answer |= {"restarted": True} if page.restarted else {}
     return _to_text(answer)
 
 
-def _clean(record: dict[str, Any]) -> dict[str, Any]:
-    """Without paths; nearly all records are steps, which hold numbers and a few words, and are left as they are."""
-    return record if _is_plain(record) else scrubbed(record)
+def _clean(record: dict[str, Any]) -> dict[str, Any] | None:
+    """Without paths; nearly all records are steps, which hold numbers and a few words, and are left as they are.
+
+    None for one that is nested too deeply to be looked through.
+    """
+    try:
+        return record if _is_plain(record) else scrubbed(record)
+    except RecursionError:
+        return None
 
 
 def _is_plain(value: Any) -> bool:

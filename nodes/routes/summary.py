@@ -9,7 +9,7 @@ from typing import Any
 from ...wan_core.checkpoint import read_header
 from ...wan_core.errors import WanTrainerError
 from ...wan_core.files import confine, file_identity, is_locked
-from ...wan_core.metrics import MetricsTail, eval_losses, read_tail
+from ...wan_core.metrics import MetricsTail, eval_losses, finite, read_tail, whole
 from ...wan_core.run import RunConfig, RunStatus, read_run, read_status
 from ...wan_core.train import SaveStore
 from ..live_runs import LiveRun
@@ -28,8 +28,8 @@ def summary(directory: Path, live: LiveRun | None, loras: Path) -> Data:
     config, status = read_run(directory), read_status(directory)
     tail = read_tail(directory / "metrics.jsonl")
     state, reason = _state(directory, status, live)
-    newest = tail.step.get("step")
-    step = newest if state == "running" and isinstance(newest, int) else status.step
+    newest = whole(tail.step.get("step"))
+    step = newest if state == "running" and newest is not None else status.step
     steps = config.train.steps
     pace = tail.seconds_per_step
     return {
@@ -39,8 +39,8 @@ def summary(directory: Path, live: LiveRun | None, loras: Path) -> Data:
         "steps": steps,
         "reason": scrubbed(reason),
         "updated": _updated(directory),
-        "loss": _number(tail.step.get("loss")),
-        "eval_loss": _number(tail.eval_loss),
+        "loss": finite(tail.step.get("loss")),
+        "eval_loss": tail.eval_loss,
         "seconds_per_step": pace,
         "seconds_left": pace * max(0, steps - step) if pace is not None and state == "running" else None,
         "expert": config.train.expert,
@@ -78,10 +78,6 @@ def _state(directory: Path, status: RunStatus, live: LiveRun | None) -> tuple[st
     if status.state == "running":
         return "stopped", f"Its process ended unexpectedly after saved step {status.step}. Queue again to resume."
     return "stopped", status.reason or "It was never trained."
-
-
-def _number(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) else None
 
 
 def _updated(directory: Path) -> float:

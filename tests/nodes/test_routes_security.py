@@ -160,6 +160,19 @@ def test_a_folder_opens_only_for_the_computer_it_is_on(
     assert refused.value.status == 403
 
 
+@pytest.mark.parametrize("header", ["X-Forwarded-For", "x-forwarded-for", "Forwarded", "X-Real-IP", "Via"])
+def test_the_route_opens_no_folder_for_whom_a_proxy_speaks(
+    routes: RouteServer, opened: list[Path], header: str
+) -> None:
+    answer = routes.ask("POST", "/wan_trainer/runs/dog/open", [*CHANGE.items(), (header, "203.0.113.9")], b"{}")
+    assert answer.status == 403
+    assert "own screen" in answer.data["error"]
+    assert_safe(answer)
+    assert opened == []
+    assert routes.post("/runs/dog/open").status == 202
+    assert opened == [routes.runs / "dog"]
+
+
 @posix
 def test_opening_a_folder_starts_the_file_manager_with_that_folder(
     routes: RouteServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

@@ -6,7 +6,6 @@ A torn last line is tolerated; of a step trained twice the last line counts.
 from __future__ import annotations
 
 import contextlib
-import json
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,8 @@ from ..events import (
     StepSkipped,
     to_line,
 )
+from .numbers import whole
+from .pages import parse_record
 
 __all__ = ["JsonlSink", "read_metrics"]
 
@@ -65,20 +66,28 @@ def _ends_torn(path: Path) -> bool:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """All whole lines in order of their step; for step lines only the newest of each step."""
+    """All whole lines in order of their step; for step lines only the newest of each step.
+
+    Never raises for what a line holds: one that is no record, or whose step is no whole number, is left out. A number
+    JSON does not know (NaN) is None; what else a record says is the reader's to check.
+    """
     if not path.exists():
         return []
     steps: dict[int, dict[str, Any]] = {}
     others: list[dict[str, Any]] = []
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-        try:
-            record = json.loads(line)
-        except ValueError:
-            continue
-        if not isinstance(record, dict):
+    for line in path.read_bytes().splitlines():
+        record = parse_record(line)
+        if record is None or (step := _step_of(record)) is None:
             continue
         if record.get("event") == StepDone.name:
-            steps[int(record["step"])] = record
+            steps[step] = record
         else:
             others.append(record)
-    return sorted([*steps.values(), *others], key=lambda r: int(r.get("step", 0)))
+    return sorted([*steps.values(), *others], key=lambda r: r.get("step", 0))
+
+
+def _step_of(record: dict[str, Any]) -> int | None:
+    """Its step, 0 for an event that has none (the end of a stage); None for a step that is no number."""
+    if "step" not in record and record.get("event") not in (StepDone.name, Evaluated.name):
+        return 0
+    return whole(record.get("step"))

@@ -12,6 +12,7 @@ from typing import Any, BinaryIO
 
 from ..events import Evaluated, StepDone
 from ..files import FileError, open_regular
+from .numbers import finite, whole
 from .pages import parse_record
 
 __all__ = ["MetricsTail", "eval_losses", "read_tail"]
@@ -47,11 +48,11 @@ def read_tail(path: Path) -> MetricsTail:
                 evaluated = parse_record(line)
             if evaluated is not None and len(steps) == _PACE_STEPS:
                 break
-    seconds = [s["seconds"] for s in steps if isinstance(s.get("seconds"), int | float)]
+    seconds = [number for s in steps if (number := finite(s.get("seconds"))) is not None]
     return MetricsTail(
         step=steps[0] if steps else {},
         seconds_per_step=median(seconds) if seconds else None,
-        eval_loss=(evaluated or {}).get("eval_loss"),
+        eval_loss=finite((evaluated or {}).get("eval_loss")),
     )
 
 
@@ -61,8 +62,8 @@ def eval_losses(path: Path) -> dict[int, float | None]:
     with contextlib.suppress(FileError, OSError), open_regular(path, follow_links=False) as file:
         for line in file:
             record = parse_record(line) if _kind(line) == Evaluated.name and line.endswith(b"\n") else None
-            if record is not None and isinstance(record.get("step"), int):
-                found[record["step"]] = record.get("eval_loss")
+            if record is not None and (step := whole(record.get("step"))) is not None:
+                found[step] = finite(record.get("eval_loss"))
     return found
 
 

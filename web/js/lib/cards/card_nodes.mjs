@@ -124,7 +124,7 @@ export class CardNodes {
     try {
       node.wanTrainerCard?.show(facts);
     } catch (error) {
-      console.warn(`WanTrainer: the facts of ${node.comfyClass} cannot be shown.`, error);
+      console.warn(node.comfyClass, error);
       return false;
     }
     node.wanTrainerFacts = facts;

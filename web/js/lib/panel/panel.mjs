@@ -61,6 +61,8 @@ export class Panel {
     this.text = "";
     /** @type {import("../run/line.mjs").Origin} */
     this.origin = "";
+    /** What the newest summary says. */
+    this.summary = "";
     /** Height that shows everything, in CSS pixels. */
     this.least = CHART_MIN;
     this.frames = frames;
@@ -109,6 +111,7 @@ export class Panel {
       this.clock = new StageClock();
       this.detail = null;
       this.write("", "");
+      this.summary = "";
       this.player.update([], []);
     }
     this.live = live;
@@ -198,7 +201,10 @@ export class Panel {
     this.detail = detail;
     this.live = Boolean(detail.live);
     this.player.update(detail.samples ?? [], detail.saves ?? []);
-    if (isOld(this.origin, detail)) this.write(stateText(detail), "summary");
+    const text = stateText(detail);
+    const isNews = text !== this.summary;
+    this.summary = text;
+    if (isOld(this.origin, { live: this.live, isNews })) this.write(text, "summary");
   }
 
   /** @param {unknown} error in reading the run */
@@ -233,7 +239,7 @@ export class Panel {
    * @param {string} text
    * @param {import("../run/line.mjs").Origin} origin
    */
-  say(text, origin = "progress") {
+  say(text, origin = "said") {
     write(this.spoken, text);
     this.write(text, origin);
   }

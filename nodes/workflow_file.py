@@ -1,35 +1,121 @@
-"""workflow.json of a run: the graph it came from, without paths of this machine and without secrets."""
+"""workflow.json of a run: the graph it came from, without paths of this machine and without secrets.
+
+A text is damaged rather than a name told: where a folder's name may hold spaces, all of the line that could belong to
+it goes. Links (http, https) and relative paths, names of models among them, stay as they are.
+"""
 
 from __future__ import annotations
 
+import functools
+import os
 import re
 from typing import Any
 
 __all__ = ["scrubbed"]
 
-# An absolute POSIX path of two parts or more that is not the tail of a URL or of a relative path; a drive
-# or share path; a home folder.
-_ABSOLUTE = re.compile(
-    r"(?<![\w.:/~])/(?:[^/\s\"'<>|]+/)+[^/\s\"'<>|]*"
-    r"|\b[A-Za-z]:[\\/][^\s\"'<>|]*"
-    r"|\\\\[^\s\"'<>|]+"
-    r"|~/[^\s\"'<>|]*"
-)
-# Tokens as their makers begin them, and what follows a word that announces one (rule S13).
-_SECRET = re.compile(
-    r"\b(?:hf_|gh[pousr]_|github_pat_|glpat-|sk-|xox[abprs]-|r8_|npm_)[A-Za-z0-9_-]{16,}"
-    r"|\bAKIA[0-9A-Z]{16}\b"
-    r"|\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]+"
+_PATH, _SECRET = "[path removed]", "[secret removed]"
+
+_TOKEN = re.compile(
+    r"(?<![A-Za-z0-9])(?:hf_|gh[pousr]_|github_pat_|glpat-|sk-|gsk_|xox[abprs]-|r8_|npm_)[A-Za-z0-9_-]{16,}"
+    r"|(?<![A-Za-z0-9])AIza[A-Za-z0-9_-]{30,}"
+    r"|(?<![A-Za-z0-9])A[KS]IA[0-9A-Z]{16}(?![A-Za-z0-9])"
+    r"|(?<![A-Za-z0-9])eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]+"
     r"|(?i:\bbearer\s+)[A-Za-z0-9._~+/-]{16,}"
+)
+"""tokens as their makers begin them, and what follows a word that announces one (rule S13)"""
+_ANNOUNCED = (
+    r"(?:token|(?:api|access|private)[_-]?key|secret|password|passwd|authorization)(?:[_-][A-Za-z0-9_-]{0,40})?"
+)
+_SECRET_KEY = re.compile(rf"[\w-]{{0,60}}{_ANNOUNCED}", re.IGNORECASE)
+_GIVEN = re.compile(
+    rf"""(?P<name>[?&][\w-]{{0,60}}{_ANNOUNCED}=)(?!\[secret)[^\s&#"'<>)]+"""  # of a link, whose rest stays
+    rf"""|(?P<word>{_ANNOUNCED}\\*["']?\s{{0,4}}[=:]\s{{0,4}})(?!\[secret)"""
+    r"""(?:(?:bearer|basic|token)\s+(?!\[secret))?(?:\\*"[^"\n]*"|\\*'[^'\n]*'|\S+)""",
+    re.IGNORECASE,
+)
+_USER_INFO = re.compile(r"""(?<=://)[^\s/"'<>`]+@""")
+
+_RUN = r"""(?:(?!\bhttps?://|\\{1,8}["'])[^\r\n\t"`<>|'\u201d\u00bb]|'(?=\w))*"""
+"""what may belong to a path with spaces: up to the end of the line, a closing quote, a delimiter or a link"""
+_ROOTED = r"|".join([
+    r"(?<!\w)/{1,4}(?:home|Users|mnt|media|Volumes|run/media)/{1,4}(?=\S)",
+    r"(?<!\w)/root(?![\w-])",
+    r"(?<!\w)(?<!\(\?)(?<!\(\?-)[A-Za-z]:[\\/]{1,4}(?=\S)",  # not (?i:\w) of a regular expression
+    r"(?<![\w.)\]+*?\\])\\{2,8}(?:\?\\|\w[\w.$-]+(?=[\\/\s\"'<>|]|$))",  # a share, not \\. or \\d+ of one
+    r"(?<![\w.:/~+\\])//\w[\w.-]*/(?=\S)",
+    r"(?<![A-Za-z0-9])(?!(?:[\w.-]{1,20}\+)?https?:)[A-Za-z][A-Za-z0-9+.-]{1,20}://(?=\S)",  # file, smb, s3
+    r"(?<!\w)~[\\/](?=\S)",
+    r"""(?:^|(?<=["'`]))/(?=[^/\s"'<>|]+/[^/\s])""",
+])  # fmt: skip
+"""how a path begins that may hold spaces: home folders and disks, drives, shares, and what a line or a quote begins"""
+_ABSOLUTE = r"""(?<![\w.~/+%})])/(?:[^/\s"'<>|]+/)+[^/\s"'<>|]*"""
+"""any other absolute path of two parts or more; not the tail of a relative one"""
+_LINK = r"""https?://(?:(?!{home}|[=:](?:/home/|/Users/|/root\b|/mnt/|/media/|file:|[A-Za-z]:[\\/]))[^\s"'<>`|\\,;])*"""
+_SENTENCE = re.compile(r"[ ](?:(?:do|does|is|are|was|has|have|can|could)[ ]not?\b|cannot\b|is[ ]full\b)|[).,;:!?\]}]+$")
+"""what goes on after the last part of a path"""
+_NAMES_OF_NOBODY = frozenset(
+    {"root", "user", "users", "home", "ubuntu", "admin", "administrator", "runner", "comfyui", "workspace"}
+    | {"models", "input", "output", "wan_trainer"}
 )
 
 
 def scrubbed(graph: Any) -> Any:
-    """A copy of JSON data with absolute paths and tokens in its texts replaced, without ComfyUI's own fingerprints."""
+    """A copy of JSON data with absolute paths and secrets in its texts replaced, without ComfyUI's own fingerprints.
+
+    Keys are texts too; two that become the same are numbered. What stands under the name of a secret is one.
+    """
     if isinstance(graph, dict):
-        return {str(key): scrubbed(value) for key, value in graph.items() if key != "is_changed"}
+        return _scrubbed_dict(graph)
     if isinstance(graph, list | tuple):
         return [scrubbed(value) for value in graph]
-    if isinstance(graph, str):
-        return _ABSOLUTE.sub("[path removed]", _SECRET.sub("[secret removed]", graph))
-    return graph
+    return _scrubbed_text(graph) if isinstance(graph, str) else graph
+
+
+def _scrubbed_dict(graph: dict[Any, Any]) -> dict[str, Any]:
+    clean: dict[str, Any] = {}
+    for key, value in graph.items():
+        if key == "is_changed":
+            continue
+        is_secret = isinstance(value, str) and value and _SECRET_KEY.fullmatch(str(key))
+        clean[_unused(_scrubbed_text(str(key)), clean)] = _SECRET if is_secret else scrubbed(value)
+    return clean
+
+
+def _unused(key: str, taken: dict[str, Any]) -> str:
+    number, name = 1, key
+    while name in taken:
+        number += 1
+        name = f"{key} ({number})"
+    return name
+
+
+def _scrubbed_text(text: str) -> str:
+    text = _USER_INFO.sub(f"{_SECRET}@", _TOKEN.sub(_SECRET, text))
+    text = _GIVEN.sub(lambda found: (found["name"] or found["word"]) + _SECRET, text)
+    return _paths(os.path.expanduser("~")).sub(_without_path, text)
+
+
+@functools.lru_cache(maxsize=4)
+def _paths(home: str) -> re.Pattern[str]:
+    """Links, which stay, and everything that goes: with the home folder of this user, and its name inside paths."""
+    parts = [part for part in re.split(r"[\\/]+", home) if part]
+    here = r"[\\/]{1,4}".join(map(re.escape, parts))
+    own = rf"(?:(?<!\w)[\\/]{{1,4}})?{here}(?![\w-])" if len(parts) > 1 else r"(?!)"
+    name = parts[-1] if parts and len(parts[-1]) > 2 and parts[-1].lower() not in _NAMES_OF_NOBODY else ""
+    person = rf"(?<=[\\/~]){re.escape(name)}(?![\w-])" if name else r"(?!)"
+    link = _LINK.replace("{home}", rf"[\\/]{here}(?![\w-])" if len(parts) > 1 else r"(?!)")
+    return re.compile(
+        rf"(?P<link>{link})|(?P<rooted>(?:{own}|{_ROOTED}){_RUN})|(?P<absolute>{_ABSOLUTE})|(?P<person>{person})",
+        re.IGNORECASE | re.MULTILINE,
+    )
+
+
+def _without_path(found: re.Match[str]) -> str:
+    if found["link"] is not None:
+        return found["link"]
+    if found["rooted"] is None:
+        return _PATH if found["absolute"] is not None else "[name removed]"
+    path = found["rooted"]
+    last = max(path.rfind("/"), path.rfind("\\")) + 1
+    rest = _SENTENCE.search(path, last)
+    return _PATH + (path[rest.start() :] if rest else "")

@@ -34,6 +34,7 @@ function panelOf(run, routes = {}) {
     detailDue: 0,
     text: "",
     origin: "",
+    summary: "",
     history: new RunHistory(),
     queued: new Set(),
     now: () => 1e6,
@@ -108,6 +109,16 @@ test("the last message of a run says more than its summary, and stays", () => {
   panel.write("failed: out of memory");
   panel.show(detail(7, { state: "failed" }));
   assert.equal(panel.text, "failed: out of memory");
+});
+
+test("the answer to a button can be read until there is news", () => {
+  const panel = panelOf("cat");
+  panel.show(detail(64));
+  panel.say("Opened the folder.");
+  panel.show(detail(64));
+  assert.equal(panel.text, "Opened the folder.");
+  panel.show(detail(65));
+  assert.equal(panel.text, "running: step 65 of 150");
 });
 
 test("an error is forgotten at once when the run can be read again", async () => {

@@ -3,28 +3,29 @@ import { test } from "node:test";
 
 import { hasEnded, isOld } from "../../../web/js/lib/run/freshness.mjs";
 
-const elsewhere = { live: false, state: "running" };
-const live = { live: true, state: "running" };
-const ended = ["done", "stopped", "failed"].map((state) => ({ live: false, state }));
+const every = [true, false].flatMap((live) => [true, false].map((isNews) => ({ live, isNews })));
 
 test("what a summary said before, an error and nothing give way to every summary", () => {
   for (const origin of ["", "summary", "error"]) {
-    for (const summary of [elsewhere, live, ...ended]) assert.equal(isOld(origin, summary), true);
+    for (const summary of every) assert.equal(isOld(origin, summary), true);
   }
 });
 
-test("a line of progress stays while the run goes on, here or elsewhere, and no longer", () => {
-  assert.equal(isOld("progress", live), false);
-  assert.equal(isOld("progress", { live: true, state: "stopped" }), false, "it is resumed");
-  assert.equal(isOld("progress", elsewhere), false);
-  for (const summary of [...ended, {}]) assert.equal(isOld("progress", summary), true);
+test("a message of a run that goes on stays while this server trains it, and no longer", () => {
+  for (const summary of every) assert.equal(isOld("progress", summary), !summary.live);
 });
 
 test("the last word on a run stays", () => {
-  for (const summary of [elsewhere, live, ...ended]) assert.equal(isOld("end", summary), false);
+  for (const summary of every) assert.equal(isOld("end", summary), false);
+});
+
+test("the answer to a button stays until there is news", () => {
+  for (const isNews of [true, false]) assert.equal(isOld("said", { live: true, isNews }), false);
+  assert.equal(isOld("said", { live: false, isNews: false }), false);
+  assert.equal(isOld("said", { live: false, isNews: true }), true);
 });
 
 test("three states are ends", () => {
-  for (const { state } of ended) assert.equal(hasEnded(state), true);
+  for (const state of ["done", "stopped", "failed"]) assert.equal(hasEnded(state), true);
   for (const state of ["start", "running", undefined]) assert.equal(hasEnded(state), false);
 });

@@ -63,6 +63,8 @@ export class Panel {
     this.origin = "";
     /** Whether that is the line of a step. */
     this.isStep = false;
+    /** What the newest summary says. */
+    this.summary = "";
     /** Height that shows everything, in CSS pixels. */
     this.least = CHART_MIN;
     this.frames = frames;
@@ -111,6 +113,7 @@ export class Panel {
       this.clock = new StageClock();
       this.detail = null;
       this.write("", "");
+      this.summary = "";
       this.player.update([], []);
     }
     this.live = live;
@@ -203,7 +206,10 @@ export class Panel {
     this.detail = detail;
     this.live = Boolean(detail.live);
     this.player.update(detail.samples ?? [], detail.saves ?? []);
-    if (isOld(this.origin, detail)) this.write(stateText(detail), "summary");
+    const text = stateText(detail);
+    const isNews = text !== this.summary;
+    this.summary = text;
+    if (isOld(this.origin, { live: this.live, isNews })) this.write(text, "summary");
   }
 
   /** @param {unknown} error in reading the run */
@@ -238,7 +244,7 @@ export class Panel {
    * @param {string} text
    * @param {import("../run/freshness.mjs").Origin} origin
    */
-  say(text, origin = "progress") {
+  say(text, origin = "said") {
     write(this.spoken, text);
     this.write(text, origin);
   }

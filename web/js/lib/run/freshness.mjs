@@ -2,9 +2,9 @@
 /** When a run's summary takes the place of what the status line says. Pure. */
 
 /**
- * Where the text of the line came from: nowhere yet; a run's summary; an error in reading it; the progress of a run that
- * goes on; or the last word on it, which says more than the summary does.
- * @typedef {"" | "summary" | "error" | "progress" | "end"} Origin
+ * Where the text of the line came from: nowhere yet; a run's summary; an error in reading it; a message of a run that goes
+ * on; the last word on it, which says more than the summary does; or the answer to a button.
+ * @typedef {"" | "summary" | "error" | "progress" | "end" | "said"} Origin
  */
 
 const ENDED = ["done", "stopped", "failed"];
@@ -15,11 +15,14 @@ export function hasEnded(state) {
 }
 
 /**
- * Whether the summary is newer than the line: a line of progress is the newest there is for as long as the run goes on.
+ * Whether the summary is newer than the line. A run that is live sends messages, which are newer still; of one that trains
+ * elsewhere or is over there is nothing but the summary.
  * @param {Origin} origin of the line
- * @param {{ live?: boolean, state?: string }} summary
+ * @param {{ live: boolean, isNews: boolean }} summary whether this server trains the run, and whether it says what it did
+ *   not say before
  */
-export function isOld(origin, { live, state }) {
-  if (origin === "end") return false;
-  return origin !== "progress" || !(live || state === "running");
+export function isOld(origin, { live, isNews }) {
+  if (origin === "progress") return !live;
+  if (origin === "said") return !live && isNews;
+  return origin !== "end";
 }

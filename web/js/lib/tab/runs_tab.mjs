@@ -179,8 +179,7 @@ export class RunsTab {
   /** @param {string} id @param {boolean} on */
   compare(id, on) {
     if (!on) this.compared.delete(id);
-    else if (comparedLines(this.compared).length < MOST_CURVES)
-      this.compared.set(id, new RunHistory());
+    else if (this.compared.size < MOST_CURVES) this.compared.set(id, new RunHistory());
     else {
       this.say(t("At most {n} curves fit in one chart. Untick one first.", { n: MOST_CURVES }));
     }

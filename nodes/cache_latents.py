@@ -81,10 +81,11 @@ class CacheLatents(io.ComfyNode):
     ) -> io.NodeOutput:
         progress = NodeProgress(cls.hidden.unique_id, graph=graph_of(cls.hidden))
         cache = folders.cache()
-        progress.say("looking what is cached", now=True, stage="cache")
+        progress.say("looking what is cached", now=True, about={"kind": "looking"}, stage="cache")
 
         def show(done: int, total: int, name: str) -> None:
-            progress.say(f"encoding {done}/{total}: {name}", now=done == total)
+            about = {"kind": "encoding", "done": done, "total": total, "name": name}
+            progress.say(f"encoding {done}/{total}: {name}", now=done == total, about=about)
             progress.bar(done, total)
 
         with stops_become_interrupts(), VideoProcess(mm.processing_interrupted) as video:
@@ -104,7 +105,9 @@ class CacheLatents(io.ComfyNode):
                 should_stop=mm.processing_interrupted,
                 in_use=cache_names_in_use(folders.runs_folder()) if plan.cache_limit_gb else (),
             )
-        progress.say(f"{report.latents_encoded} encoded, {report.latents_reused} reused", now=True, stage=None)
+        about = {"kind": "encoded", "encoded": report.latents_encoded, "reused": report.latents_reused}
+        text = f"{report.latents_encoded} encoded, {report.latents_reused} reused"
+        progress.say(text, now=True, about=about, stage=None)
         handle = CacheHandle(report.fingerprint, plan.cache_set, report, current_prompt_id())
         return io.NodeOutput(handle, report.sentences(), ui={"text": [report.sentences()]})
 

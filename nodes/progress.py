@@ -87,9 +87,11 @@ class NodeProgress:
         if self._pictures:
             self._preview, self._last_bar = picture, 0.0
 
-    def say(self, text: str, now: bool = False, **facts: Any) -> None:
-        """The status line of the node."""
-        self._status.update(facts, text=text)
+    def say(self, text: str, now: bool = False, about: dict[str, Any] | None = None, **facts: Any) -> None:
+        """The status line of the node. `about` is what `text` says as plain data, from which the page makes its own
+        sentence in the reader's language: `kind` and the values in it. It goes with this text alone, facts stay.
+        """
+        self._status.update(facts, text=text, about=about)
         moment = time.monotonic()
         if now or moment - self._last_status >= _MIN_INTERVAL_S:
             self._last_status = moment
@@ -102,21 +104,26 @@ class NodeProgress:
         if isinstance(event, StepDone):
             self._on_step(event)
         elif isinstance(event, Stage) and event.stage in _STAGES:
-            counted = f" {event.done}/{event.total}" if event.total and event.stage != "train" else ""
-            self.say(f"{_STAGES[event.stage]}{counted}", stage=event.stage)
+            self._on_stage(event)
         elif isinstance(event, Evaluated):
-            self.say(f"step {event.step}: evaluation loss {event.eval_loss:.4f}", eval_loss=event.eval_loss)
+            about = {"kind": "evaluated", "step": event.step, "eval_loss": event.eval_loss}
+            text = f"step {event.step}: evaluation loss {event.eval_loss:.4f}"
+            self.say(text, about=about, eval_loss=event.eval_loss)
         elif isinstance(event, CheckpointSaved):
-            self.say(f"saved step {event.step}", now=True, saved_step=event.step)
+            about = {"kind": "saved", "step": event.step}
+            self.say(f"saved step {event.step}", now=True, about=about, saved_step=event.step)
         elif isinstance(event, SampleReady):
-            self.say(f"preview at step {event.step}", now=True, sample=event.file)
+            about = {"kind": "preview", "step": event.step}
+            self.say(f"preview at step {event.step}", now=True, about=about, sample=event.file)
         elif isinstance(event, StepSkipped):
-            self.say(f"step {event.step} skipped: {event.reason}", now=True)
+            about = {"kind": "skipped", "step": event.step, "reason": event.reason}
+            self.say(f"step {event.step} skipped: {event.reason}", now=True, about=about)
         elif isinstance(event, Note):
             _log.log(logging.WARNING if event.level == "warning" else logging.INFO, "%s", event.text[:1000])
             self.say(event.text, now=True)
         elif isinstance(event, Finished):
-            self.say(f"{event.state} at step {event.step}", now=True, state=event.state)
+            about = {"kind": "ended", "state": event.state, "step": event.step}
+            self.say(f"{event.state} at step {event.step}", now=True, about=about, state=event.state)
 
     @property
     def seconds_per_step(self) -> float:
@@ -124,21 +131,33 @@ class NodeProgress:
         last = sorted(self._seconds[-20:])
         return last[len(last) // 2] if last else 0.0
 
+    def _on_stage(self, event: Stage) -> None:
+        counted = event.total > 0 and event.stage != "train"
+        about: dict[str, Any] = {"kind": "stage", "stage": event.stage}
+        if counted:
+            about |= {"done": event.done, "total": event.total}
+        text = _STAGES[event.stage] + (f" {event.done}/{event.total}" if counted else "")
+        self.say(text, about=about, stage=event.stage)
+
     def _on_step(self, event: StepDone) -> None:
         self._seconds = [*self._seconds[-19:], event.seconds]
         pace = self.seconds_per_step
         left = pace * (event.steps - event.step)
         self.bar(event.step, event.steps)
         loss = event.loss if event.loss is not None else float("nan")
+        numbers: dict[str, Any] = {
+            "step": event.step,
+            "steps": event.steps,
+            "loss": event.loss,
+            "seconds_per_step": pace,
+            "seconds_left": left,
+        }
         self.say(
             f"step {event.step}/{event.steps}   loss {loss:.4f}   {pace:.2f} s/it   {_clock(left)} left",
             now=event.step == event.steps,
+            about={"kind": "step", **numbers},
             stage="train",
-            step=event.step,
-            steps=event.steps,
-            loss=event.loss,
-            seconds_per_step=pace,
-            seconds_left=left,
+            **numbers,
         )
 
 

@@ -299,7 +299,8 @@ class _Job:
         loras, note = folders.publish_folder(), self._decision.note
         report = run_report(self.directory, facts, step, loras, note=note, stop_pressed=self._stop_pressed)
         status, samples = report["status"], report["samples"]
-        self._progress.say(f"{status}: step {step} of {report['steps']}", now=True, state=status)
+        about = {"kind": "ended", "state": status, "step": step, "steps": report["steps"]}
+        self._progress.say(f"{status}: step {step} of {report['steps']}", now=True, about=about, state=status)
         return {"wan_run": [{**report, "cache": self._cache_counts()}], "images": samples[-1:], "animated": [True]}
 
     def _cache_counts(self) -> dict[str, int]:

@@ -96,7 +96,7 @@ class ValidateVideo(io.ComfyNode):
         if not rendering.is_complete():
             button = CancelButton()
             progress = NodeProgress(cls.hidden.unique_id, button, graph=graph_of(cls.hidden), pictures=False)
-            progress.say("starting", now=True, of_run=run.directory.name)
+            progress.say("starting", now=True, about={"kind": "starting"}, of_run=run.directory.name)
             rendering.render(codec, progress, button)
         videos = [InputImpl.VideoFromFile(str(file)) for file in rendering.files()]
         shown = [output_file(file) for file in rendering.shown()]

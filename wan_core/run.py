@@ -245,7 +245,7 @@ def choose_run(runs: Path, config: RunConfig, *, resume: str = "auto") -> RunDec
     if resume == "require":
         why = ". ".join(different) or f"there is no run called {config.run_name}"
         raise ConfigError(f"resume is set to require, but {why}. Set resume to auto to start a new run.")
-    note = f"New run {free.name}" + (f": {different[-1]}." if different else ".")
+    note = f"New run {free.name}: {different[-1]}." if different else f"New run {free.name}."
     return RunDecision(free, "start", note)
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -77,16 +75,3 @@ def test_a_shipped_graph_is_made_to_run_here_without_being_changed() -> None:
     assert here["2"]["inputs"] == {"steps": 4, "run_name": "x"}
     assert here["3"]["inputs"]["vae_name"] == "wan_tiny_vae.safetensors"
     assert shipped["2"]["inputs"]["steps"] == 1500
-
-
-def test_a_killed_server_restarts_on_the_same_base(own_comfy: Callable[..., ComfyServer]) -> None:
-    server = own_comfy()
-    server.run(sampling_graph(prefix="before"))
-    server.kill()
-    server.start()
-    assert server.history("none") is None
-    assert list((server.output / "before").glob("*.png"))
-    pid = server.pid
-    server.stop()
-    with pytest.raises(ProcessLookupError):
-        os.kill(pid, 0)

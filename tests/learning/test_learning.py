@@ -25,7 +25,7 @@ from shapeworld.learning import (
 from shapeworld.learning_report import tables
 from world import tiny_graph
 
-pytestmark = [pytest.mark.comfy, pytest.mark.slow(25)]
+pytestmark = [pytest.mark.comfy, pytest.mark.slow, pytest.mark.lasts(25)]
 
 
 def test_equal_experts_of_a_pair_sample_what_the_one_model_samples(comfy: ComfyServer) -> None:

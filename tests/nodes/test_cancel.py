@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
 from collections.abc import Callable
@@ -13,6 +14,7 @@ import pytest
 from clips import place_clips
 from comfy_server import ComfyServer, Recorder
 from graphs import TRAIN, Graph, folder_of, run_of, steps_trained, training_graph
+from world import sampling_graph
 
 from wan_core.train import SaveStore
 
@@ -157,8 +159,11 @@ def test_cancelling_another_queue_entry_leaves_training_alone(comfy: ComfyServer
     assert comfy.wait(training)["status"]["status_str"] == "success"
 
 
-def test_when_comfyui_is_killed_the_worker_saves_and_ends(own_comfy: Callable[..., ComfyServer]) -> None:
+def test_when_comfyui_is_killed_the_worker_saves_and_ends_and_a_server_on_the_same_base_resumes(
+    own_comfy: Callable[..., ComfyServer],
+) -> None:
     comfy = own_comfy()
+    comfy.run(sampling_graph(prefix="before"))
     endless = training_graph("orphan", steps=100_000, save_every_n_steps=100_000)
     with comfy.events() as seen:
         wait_for_status(comfy, seen, comfy.queue(endless), TRAINING)
@@ -172,9 +177,15 @@ def test_when_comfyui_is_killed_the_worker_saves_and_ends(own_comfy: Callable[..
     assert saved.step >= 1
 
     comfy.start()
+    assert comfy.history("none") is None
+    assert list((comfy.output / "before").glob("*.png"))
     wanted = saved.step + 1
     resumed = run_of(comfy, comfy.run(training_graph("orphan", steps=wanted, save_every_n_steps=100_000)))
     assert (resumed["run"], resumed["step"]) == ("orphan", wanted)
+    pid = comfy.pid
+    comfy.stop()
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
 
 
 def test_two_servers_never_write_into_one_run(comfy: ComfyServer) -> None:

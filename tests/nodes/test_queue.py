@@ -173,6 +173,9 @@ def test_previews_and_validation_clips_play(comfy: ComfyServer) -> None:
     statuses = seen.of("wan_trainer.status")
     assert any("step 4/4" in s["text"] for s in statuses)
     assert all(s["node"] in wanted for s in statuses)
+    free = {s["text"] for s in statuses if s["about"] is None}
+    assert free == {"New run shown."}, "the page cannot say these in another language"
+    assert {s["about"]["kind"] for s in statuses if s["node"] == VALIDATE} >= {"starting", "preview", "ended"}
     assert seen.binary, "the progress bar showed no preview picture"
 
     with comfy.events() as again:

@@ -21,6 +21,8 @@ from shapeworld.judge import Judgement, judge, matches, matches_concept
 from shapeworld.scenes import Words, captioned_scene, scene_of
 
 Clip = NDArray[np.uint8]
+pytestmark = pytest.mark.lasts(0.3)
+
 CONCEPTS = [load_concept(file) for file in sorted((Path(__file__).parent / "concepts").glob("*.json"))]
 SEED = 5
 

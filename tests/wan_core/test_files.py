@@ -45,6 +45,8 @@ from wan_core.train import SaveStore, TrainConfig
 
 posix = pytest.mark.skipif(os.name == "nt", reason="needs POSIX files, which Windows does not have")
 
+pytestmark = pytest.mark.lasts(0.1)
+
 HOSTILE = [
     "", " ", ".", "..", "...", "a.", "a ", " a", ".hidden", "-rf", "_x", "../a", "..\\a", "a/b", "a\\b", "/etc/passwd",
     "C:\\x", "C:x", "\\\\server\\share", "file:///x", "a:b", "a*b", "a?b", 'a"b', "a<b", "a>b", "a|b", "a\0b", "a\nb",

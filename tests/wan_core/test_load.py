@@ -235,7 +235,8 @@ def measured(big_models: Path) -> dict[tuple[str, str], dict[str, int]]:
     return {(line.pop("name"), line.pop("precision")): line for line in lines}
 
 
-@pytest.mark.slow(4)
+@pytest.mark.slow
+@pytest.mark.lasts(4)
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize(("name", "precision"), LOADS)
 def test_a_load_takes_one_tensor_above_its_destination_and_no_second_copy(

@@ -25,6 +25,8 @@ from wan_core.placement import PlacementConfig
 from wan_core.run import choose_run, prepare_run, read_status
 from wan_core.train import SaveStore, TrainConfig
 
+pytestmark = pytest.mark.lasts(1)
+
 LAUNCH = Path(__file__).parents[2] / "wan_core" / "launch.py"
 STEPS = 18
 
@@ -153,6 +155,7 @@ def test_the_end_of_stdin_stops_a_controlled_worker_with_its_state_saved(tmp_pat
 
 
 @pytest.mark.slow
+@pytest.mark.lasts(9)
 def test_two_ranks_train_as_one_with_twice_the_micro_steps_obey_stop_and_report_3(
     server: ForkServer, tmp_path: Path
 ) -> None:
@@ -190,6 +193,7 @@ def test_two_ranks_train_as_one_with_twice_the_micro_steps_obey_stop_and_report_
 
 
 @pytest.mark.slow
+@pytest.mark.lasts(9)
 def test_sigterm_to_the_controller_of_two_ranks_stops_them_all_with_their_state(tmp_path: Path) -> None:
     plan = ModelPlan(
         base_file="diffusion_models:wan_tiny_t2v.safetensors",

@@ -19,7 +19,9 @@ import { CHART_THEME, chartTheme, chooseFolder, settings } from "./lib/page/sett
 import { addWidget } from "./lib/page/widget.mjs";
 import { loadWords, t } from "./lib/page/words.mjs";
 import { TrainerNodes } from "./lib/panel/trainer_nodes.mjs";
+import { lineOf } from "./lib/run/line.mjs";
 import { outputText, SaveWatch } from "./lib/run/status.mjs";
+import { told } from "./lib/run/told.mjs";
 import { RunsTab } from "./lib/tab/runs_tab.mjs";
 import { keepByName } from "./lib/values/keep.mjs";
 
@@ -118,7 +120,7 @@ function drawLines() {
 /** @param {Status} status */
 function onStatus(status) {
   trainers.onStatus(status);
-  if (!status.run && trainers.isHere(status)) show(status.node, status.text);
+  if (!status.run && trainers.isHere(status)) show(status.node, lineOf(status));
   if (saves.isNew(status)) app.refreshComboInNodes?.();
   if (status.run) tab.onStatus();
 }
@@ -150,7 +152,7 @@ function showChartTheme(value) {
 function onError(detail) {
   trainers.rest();
   if (!trainers.isHere(detail)) return;
-  const reason = String(detail.exception_message).trim();
+  const reason = told(String(detail.exception_message).trim());
   show(detail.node_id, t("failed: {reason}", { reason }));
   trainers.panelOf(detail.node_id)?.refresh();
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +18,7 @@ from tests.support.tiny_run import make_run
 from wan_core.audit import REPORT_FILE, AuditConfig, read_report
 from wan_core.control import SignalControl
 from wan_core.errors import CacheError, CheckpointError, ConfigError, OutOfMemory
-from wan_core.events import Finished, Stage
+from wan_core.events import Event, Finished, Stage
 from wan_core.job import run_job
 from wan_core.precision import QuantizeConfig
 from wan_core.render import sample_job
@@ -27,7 +27,10 @@ from wan_core.train import TrainConfig
 
 LAUNCH = Path(__file__).parents[3] / "wan_core" / "launch.py"
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # torchao warns about CUDA on every CPU
+pytestmark = [
+    pytest.mark.filterwarnings("ignore"),  # torchao warns about CUDA on every CPU
+    pytest.mark.lasts(2),
+]
 
 
 def test_an_overflow_is_reported_and_not_averaged_away(tmp_path: Path) -> None:
@@ -61,12 +64,6 @@ def test_another_base_file_is_neither_measured_nor_sampled_under_the_runs_name(t
         sample_job(own.directory, job, own.roots, emit=lambda _e: None, control=SignalControl())
     with pytest.raises(CheckpointError, match="is not the file this run was made with"):
         audit(own)
-
-
-def test_progress_counts_every_pass(tmp_path: Path) -> None:
-    own = make_run(tmp_path, plan=PLAN, size=(1, 4, 4))
-    stages = [e for e in audit(own) if isinstance(e, Stage) and e.stage == "audit"]
-    assert [s.done for s in stages] == list(range(1, stages[-1].total + 1))
 
 
 def test_the_lora_of_a_trained_run_is_the_one_measured(tmp_path: Path) -> None:
@@ -104,15 +101,48 @@ class StopsAfter(SignalControl):
         return "" if self._left > 0 else "Cancel was pressed"
 
 
-@pytest.mark.parametrize("asked", [1, 60, 75], ids=["while loading", "in a forward pass", "later"])
-def test_a_stop_leaves_no_report(tmp_path: Path, asked: int) -> None:
-    own = make_run(tmp_path, plan=PLAN, size=(1, 4, 4))
-    finished = audit(own, control=StopsAfter(asked))[-1]
+STOPS = {"while loading": 1, "in a forward pass": 60, "later": 75}
+
+
+@dataclass(frozen=True)
+class Audits:
+    """Of one run: some that were stopped, then one that was not."""
+
+    stopped: dict[str, Event]
+    """the last event, by where the stop came"""
+    left_behind: dict[str, list[str]]
+    """names of report files after it"""
+    events: list[Event]
+    reported: bool
+
+
+@pytest.fixture(scope="module")
+def audits(tmp_path_factory: pytest.TempPathFactory) -> Audits:
+    own = make_run(tmp_path_factory.mktemp("audits"), plan=PLAN, size=(1, 4, 4))
+    stopped: dict[str, Event] = {}
+    left_behind: dict[str, list[str]] = {}
+    for where, asked in STOPS.items():
+        stopped[where] = audit(own, control=StopsAfter(asked))[-1]
+        left_behind[where] = [file.name for file in own.directory.glob("precision_audit*")]
+    events = audit(own)
+    return Audits(stopped, left_behind, events, (own.directory / REPORT_FILE).is_file())
+
+
+@pytest.mark.parametrize("where", STOPS)
+def test_a_stop_leaves_no_report(audits: Audits, where: str) -> None:
+    finished = audits.stopped[where]
     assert isinstance(finished, Finished)
     assert finished.state == "stopped"
-    assert not list(own.directory.glob("precision_audit*"))
-    audit(own)  # and the lock is free again
-    assert (own.directory / REPORT_FILE).is_file()
+    assert not audits.left_behind[where]
+
+
+def test_after_stops_the_lock_is_free_again(audits: Audits) -> None:
+    assert audits.reported
+
+
+def test_progress_counts_every_pass(audits: Audits) -> None:
+    stages = [e for e in audits.events if isinstance(e, Stage) and e.stage == "audit"]
+    assert [s.done for s in stages] == list(range(1, stages[-1].total + 1))
 
 
 def test_what_cannot_fit_is_refused_before_anything_is_loaded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -20,6 +20,8 @@ from wan_core.lora import LoraConfig, LoraWeights, inject_lora, read_lora, start
 from wan_core.model import Conditioning, WanShape, WanTransformer
 
 Tensors = dict[str, torch.Tensor]
+pytestmark = pytest.mark.lasts(0.7)
+
 SCRIPT = Path(__file__).parents[2] / "tiny" / "peer_lora.py"
 LIMIT = 1e-4
 """Largest absolute difference, float32; outputs reach 5, and the LoRAs change them by more than 0.1."""

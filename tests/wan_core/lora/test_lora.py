@@ -26,6 +26,8 @@ from wan_core.lora import LoraConfig, LoraWeights, adapter_parameters, inject_lo
 from wan_core.model import WanShape, WanTransformer
 from wan_core.train import TrainConfig
 
+pytestmark = pytest.mark.lasts(0.6)
+
 ROOT = Path(__file__).parents[3]
 PLAN = ModelPlan(base_file="diffusion_models:wan_tiny_t2v.safetensors")
 

@@ -32,6 +32,8 @@ from wan_core.run import DataConfig
 from wan_core.sample import SampleConfig
 from wan_core.train import NoisedBatch, TrainConfig, true_velocity
 
+pytestmark = pytest.mark.lasts(0.6)
+
 QUICK = SampleConfig(sampling="custom", steps=2, cfg=2.0)
 
 

@@ -43,6 +43,8 @@ from wan_core.run import read_status
 from wan_core.sample import SampleConfig
 from wan_core.train import NoisedBatch, SaveStore, TrainConfig, Trainer, true_velocity
 
+pytestmark = pytest.mark.lasts(0.5)
+
 PLAN = ModelPlan(base_file="diffusion_models:wan_tiny_t2v.safetensors")
 
 

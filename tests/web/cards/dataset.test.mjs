@@ -114,6 +114,33 @@ test("facts of another kind are shown as nothing, and throw nothing", () => {
   for (const odd of [{}, { buckets: 3, findings: "x", sheet: null, left_out: null }]) {
     assert.deepEqual([numbers(odd), table(odd).rows, notes(odd), pictures(odd)], [[], [], [], []]);
   }
-  assert.equal(notes({ findings: [null] }).length, 1);
+  assert.deepEqual(notes({ findings: [null] }), []);
   assert.deepEqual(pictures({ sheet: { ...dataset.sheet, columns: "6);evil" } }), []);
+});
+
+test("what is no record, number or text in the facts is passed over", () => {
+  const odd = {
+    batch_sizes: [1],
+    buckets: [null, "x", 3, [], { frames: "wide", clips: null, batches: null }],
+    findings: [null, "no_caption", { kind: "no_caption", count: "many", names: ["a", null] }],
+    sheet: {
+      columns: 1,
+      cell_width: 9,
+      cell_height: 9,
+      name_height: 9,
+      cells: [null, { name: "b" }],
+    },
+  };
+  assert.deepEqual(table(odd).rows, [["all", "0"]]);
+  assert.deepEqual(
+    notes(odd).map(({ count, names }) => [count, names]),
+    [[0, "a"]],
+  );
+  assert.deepEqual(
+    pictures(odd).map(({ name, about }) => [name, about]),
+    [
+      ["", ""],
+      ["b", "b"],
+    ],
+  );
 });

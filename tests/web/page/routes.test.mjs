@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { Routes, samplePath } from "../../../web/js/lib/page/routes.mjs";
+import { isMissing, Routes, samplePath } from "../../../web/js/lib/page/routes.mjs";
 
 function server(status, body) {
   const asked = [];
@@ -34,6 +34,19 @@ test("what changes something is JSON and carries the header", async () => {
 test("a refusal is told in the server's words", async () => {
   const { routes } = server(409, '{"error": "This run is not being trained."}');
   await assert.rejects(routes.act("a", "stop"), /^Error: This run is not being trained\.$/);
+});
+
+test("what is not there is told from what went wrong", async () => {
+  for (const [code, missing] of [
+    [404, true],
+    [500, false],
+  ]) {
+    const error = await server(code, "{}")
+      .routes.detail("a")
+      .catch((reason) => reason);
+    assert.equal(isMissing(error), missing);
+  }
+  assert.equal(isMissing(new TypeError("Failed to fetch")), false);
 });
 
 test("an error page is told by its status", async () => {

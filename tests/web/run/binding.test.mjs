@@ -87,6 +87,12 @@ test("every node that shows a run is told of it", () => {
   assert.deepEqual(takers(message("cat"), copies, true), ["7", "12"]);
 });
 
+test("a run that a node shows already is not given to another one that its name leads to", () => {
+  const nodes = [node("7", "dog", "cat_002"), node("12", "cat")];
+  assert.deepEqual(takers(message("cat_002", "99"), nodes, false), ["7"]);
+  assert.deepEqual(takers(message("cat_002", "99"), nodes.slice(1), false), ["12"]);
+});
+
 test("a name that comes over a wire is nobody's guess: the graph and the id decide", () => {
   assert.deepEqual(takers(message("cat"), [node("7", null)], true), ["7"]);
   assert.deepEqual(takers(message("cat"), [node("7", null)], false), []);

@@ -130,11 +130,12 @@ test("a device without a number has no bar, and odd answers none at all", () => 
 });
 
 test("states and stages are shown in the reader's words, unknown ones as they came", () => {
-  learn({ stopped: "停止済み", Train: "学習", "low noise": "低ノイズ" });
+  learn({ stopped: "停止済み", Train: "学習", "low noise": "低ノイズ", both: "両方" });
   try {
     assert.deepEqual(["stopped", "melted"].map(stateName), ["停止済み", "melted"]);
     assert.deepEqual(["Train", "Melt"].map(stageName), ["学習", "Melt"]);
     assert.equal(expertName("low_noise"), "低ノイズ");
+    assert.equal(expertName("both"), "両方");
     assert.equal(
       stateText({ state: "stopped", step: 3, steps: 9, reason: "why" }),
       "停止済み: step 3 of 9 (why)",

@@ -88,6 +88,12 @@ test("the pace is the median of the last twenty steps", () => {
   assert.deepEqual(read([...slow, ...fast]).trained, { seconds: 30 * 50 + 20 * 2, count: 50 });
 });
 
+test("a step before the last twenty has no say in the pace, each of the twenty has", () => {
+  const paces = [0, ...Array.from({ length: 20 }, (_, i) => 20 - i)];
+  const history = read(paces.map((seconds, i) => step(i + 1, { seconds })));
+  assert.equal(history.secondsPerStep, 11);
+});
+
 test("times of stages add up over sessions, and what is no time does not count", () => {
   const ended = (stage, seconds) => ({ event: "stage_ended", stage, seconds, step: 0 });
   const odd = [null, -1, "3", Number.NaN, undefined].map((seconds) => ended("load", seconds));

@@ -129,6 +129,59 @@ test("positions that a program changed are believed when they are today's", () =
   );
 });
 
+test("positions that a program swapped are believed too, though the values are the same", () => {
+  const orders = [["a", "b", "c"]];
+  const numbers = ["a", "b", "c"].map((name, at) => ({ name, value: at }));
+  const swapped = { widgets_values: [10, 20, 30], widgets_values_named: { a: 10, b: 30, c: 20 } };
+  assert.deepEqual(inOrder(namedValues(swapped, numbers, orders), numbers), [10, 20, 30]);
+  const size = ordersOf("WanVideoDataset")[0];
+  const made = widgetsOf("WanVideoDataset");
+  const values = made.map(({ name, value }) => ({ width: 832, height: 480 })[name] ?? value);
+  const named = Object.fromEntries(size.map((name, at) => [name, values[at]]));
+  const [wide, high] = [size.indexOf("width"), size.indexOf("height")];
+  [values[wide], values[high]] = [values[high], values[wide]];
+  const found = namedValues({ widgets_values: values, widgets_values_named: named }, made, [size]);
+  assert.deepEqual([found.width, found.height], [480, 832]);
+});
+
+test("names of a moved order are believed, also when a program has sorted them", () => {
+  const moved = [
+    ["a", "b", "c"],
+    ["c", "a", "b"],
+  ];
+  const numbers = ["a", "b", "c"].map((name, at) => ({ name, value: at }));
+  const named = { a: 10, b: 20, c: 30 };
+  const saved = { widgets_values: [30, 10, 20], widgets_values_named: named };
+  assert.deepEqual(inOrder(namedValues(saved, numbers, moved), numbers), [10, 20, 30]);
+});
+
+test("names of a version with an input that is gone are believed, also when a program has sorted them", () => {
+  const named = { device: "cpu", name: "b", scheduler: "old", steps: 20 };
+  const saved = { widgets_values: ["b", "old", "cpu", 20], widgets_values_named: named };
+  assert.deepEqual(restored(saved), ["b", "cpu", 20, "say"]);
+});
+
+test("values that have no name are those of their positions", () => {
+  const values = ["b", "cpu", 30, "hm"];
+  for (const named of [{}, { name: "b" }, { steps: 30, device: "cpu" }, { steps: 20 }]) {
+    assert.deepEqual(
+      restored({ widgets_values: values, widgets_values_named: named }),
+      values,
+      JSON.stringify(named),
+    );
+  }
+  for (const named of [{}, { name: "b" }, { steps: 20 }]) {
+    const before = { widgets_values: ["b", 20], widgets_values_named: named };
+    assert.deepEqual(restored(before), ["b", "default", 20, "say"], JSON.stringify(named));
+  }
+  const unlike = { widgets_values: ["b", 20], widgets_values_named: { name: "c" } };
+  assert.deepEqual(restored(unlike), ["c", "default", 20, "say"]);
+  assert.equal(
+    namedValues({ widgets_values: [1, "b"], widgets_values_named: {} }, widgets(), [NOW, BEFORE]),
+    null,
+  );
+});
+
 test("values that fit no known order are left to the page", () => {
   assert.equal(namedValues({ widgets_values: [1, 2, 3, 4, 5, 6] }, widgets(), [NOW, BEFORE]), null);
   assert.equal(namedValues({ widgets_values: [1, "b"] }, widgets(), [NOW, BEFORE]), null);
@@ -157,7 +210,11 @@ test("a node of ours saves its values by name and is restored by name", () => {
   node.widgets[2].value = "14";
   const saved = node.serialize();
   assert.deepEqual(saved.widgets_values_named, { mode: "auto", devices: "all", split_at: "14" });
+  // As a version with the inputs the other way round would have written it.
   saved.widgets_values.reverse();
+  saved.widgets_values_named = Object.fromEntries(
+    Object.entries(saved.widgets_values_named).reverse(),
+  );
   const other = new Node();
   other.configure(saved);
   assert.deepEqual(

@@ -67,7 +67,7 @@ def allowed_file(reference: str, *, input_root: Path, extra_roots: list[Path]) -
             f"{_short(text)} is outside the allowed folders. Move it below input/, or write "
             f"{json.dumps([str(wanted.parent)[:300]], ensure_ascii=False)} to {ROOTS_FILE} on the server."
         )
-    if not real.is_file() and not real.is_dir():
+    if not os.path.exists(real):  # pathlib raises for a name longer than the file system has
         raise DatasetError(f"File {_short(text)} does not exist. Choose one that does.")
     return real
 
@@ -118,9 +118,9 @@ def _spelled_out(text: str, input_root: Path, extra_roots: list[Path]) -> Path:
 
 
 def _existing(folder: Path, text: str) -> Path:
-    if not folder.exists():
+    if not os.path.exists(folder):
         raise DatasetError(f"Folder {_short(text)} does not exist. Choose one that does.")
-    if not folder.is_dir():
+    if not os.path.isdir(folder):
         raise DatasetError(f"{_short(text)} is a file. Choose the folder it is in.")
     return folder
 

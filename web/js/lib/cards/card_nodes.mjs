@@ -106,8 +106,7 @@ export class CardNodes {
     const facts = node && factsIn(detail.output, KEYS[node.comfyClass ?? ""]);
     if (!node || !facts) return;
     const id = String(detail.display_node ?? detail.node);
-    this.kept.put(nameOfPlace(this.place(id, node)), facts);
-    this.tell(node, facts);
+    if (this.tell(node, facts)) this.kept.put(nameOfPlace(this.place(id, node)), facts);
   }
 
   /** @param {any} detail */
@@ -115,11 +114,22 @@ export class CardNodes {
     return findNode(this.root(), detail.display_node ?? detail.node);
   }
 
-  /** @param {GraphNode} node @param {Facts} facts */
+  /**
+   * Show facts in a node. Facts that cannot be shown are said in the console: the other nodes get theirs.
+   * @param {GraphNode} node
+   * @param {Facts} facts
+   * @returns {boolean} whether they could be shown
+   */
   tell(node, facts) {
+    try {
+      node.wanTrainerCard?.show(facts);
+    } catch (error) {
+      console.warn(`[WanTrainer] Facts not shown: ${node.comfyClass}`, error);
+      return false;
+    }
     node.wanTrainerFacts = facts;
-    node.wanTrainerCard?.show(facts);
     this.frames.ask(this.redraw);
+    return true;
   }
 
   /** A workflow was loaded: its nodes show what they left when they ran. @param {GraphNode} node */
@@ -137,8 +147,7 @@ export class CardNodes {
       const place = this.place(id, node);
       const facts = this.kept.get(nameOfPlace(place));
       const found = facts && (place.workflow || fits(facts, place));
-      if (found) this.tell(node, facts);
-      return !found;
+      return !(found && this.tell(node, facts));
     });
     if (!wanted.length) return;
     const answer = await this.api.fetchApi(HISTORY, { cache: "no-store" });

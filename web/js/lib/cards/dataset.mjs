@@ -3,7 +3,7 @@
 
 import { t } from "../page/words.mjs";
 import { clock, gib, known } from "../run/format.mjs";
-import { list, text } from "./lists.mjs";
+import { list, records, text } from "./lists.mjs";
 
 /**
  * What a dataset node leaves as `wan_dataset` (wan_core/data/samples/facts.py).
@@ -86,10 +86,11 @@ export function warnings(dataset) {
 export function table(dataset) {
   const samples = cutUp(dataset);
   const head = [t("frames × width × height"), t("files"), ...(samples ? [t("samples")] : [])];
-  const rows = list(dataset.buckets).map((/** @type {Bucket} */ row) => [
+  const many = (/** @type {unknown} */ count) => (known(count) ? count : 0);
+  const rows = records(dataset.buckets).map((row) => [
     bucketName(row),
-    `${row.clips + row.stills}`,
-    ...(samples ? [`${row.samples}`] : []),
+    `${many(row.clips) + many(row.stills)}`,
+    ...(samples ? [`${many(row.samples)}`] : []),
     ...list(row.batches).map(String),
   ]);
   return { head, sizes: list(dataset.batch_sizes).map(String), rows };
@@ -102,7 +103,7 @@ export function tableTitle(dataset) {
     : t("Batches in an epoch: a batch has one size");
 }
 
-/** @param {Bucket} bucket */
+/** @param {Record<string, any>} bucket */
 function bucketName({ frames, width, height }) {
   return known(frames) ? `${frames} × ${width} × ${height}` : t("all");
 }
@@ -113,11 +114,11 @@ function bucketName({ frames, width, height }) {
  * @returns {Note[]}
  */
 export function notes(dataset) {
-  const all = list(dataset.findings).map((/** @type {Finding} */ one) => ({
-    text: findingText(String(one?.kind)),
-    count: Number(one?.count ?? 0),
-    names: list(one?.names).map(text).join(", "),
-    warns: !NOTES.includes(String(one?.kind)),
+  const all = records(dataset.findings).map((one) => ({
+    text: findingText(String(one.kind)),
+    count: known(one.count) ? one.count : 0,
+    names: list(one.names).map(text).filter(Boolean).join(", "),
+    warns: !NOTES.includes(String(one.kind)),
   }));
   return all.sort((a, b) => Number(b.warns) - Number(a.warns));
 }
@@ -175,6 +176,7 @@ export function pictures({ sheet }) {
 
 /** @param {Cell} cell a file in words */
 function about(cell) {
-  const shape = `${cell?.frames} × ${cell?.width} × ${cell?.height}`;
+  const sides = [cell?.frames, cell?.width, cell?.height];
+  const shape = sides.every(known) ? sides.join(" × ") : "";
   return [text(cell?.name), shape, text(cell?.caption)].filter(Boolean).join("\n");
 }

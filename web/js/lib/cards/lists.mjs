@@ -6,6 +6,11 @@ export function list(value) {
   return Array.isArray(value) ? value : [];
 }
 
+/** @param {any} value @returns {Record<string, any>[]} without what is no record */
+export function records(value) {
+  return list(value).filter((one) => one && typeof one === "object" && !Array.isArray(one));
+}
+
 /** @param {unknown} value @returns {string} nothing for what is no text */
 export function text(value) {
   return typeof value === "string" ? value : "";

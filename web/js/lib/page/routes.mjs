@@ -95,5 +95,11 @@ async function answer(response) {
   if (response.ok) return data ?? {};
   const said = data?.error?.message ?? data?.error ?? data?.message;
   const answered = t("The server answered {status}.", { status: response.status });
-  throw new Error((typeof said === "string" && said ? said : answered).slice(0, LONGEST_MESSAGE));
+  const message = (typeof said === "string" && said ? said : answered).slice(0, LONGEST_MESSAGE);
+  throw Object.assign(new Error(message), { status: response.status });
+}
+
+/** Whether a route failed because what it is about is not there. @param {unknown} error */
+export function isMissing(error) {
+  return error instanceof Error && "status" in error && error.status === 404;
 }

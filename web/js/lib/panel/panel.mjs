@@ -7,13 +7,16 @@
 import { Plot } from "../chart/plot.mjs";
 import { element, write } from "../page/dom.mjs";
 import { Follower } from "../page/pacing.mjs";
-import { samplePath } from "../page/routes.mjs";
+import { isMissing, samplePath } from "../page/routes.mjs";
 import { t } from "../page/words.mjs";
 import { curvesOf } from "../run/curves.mjs";
 import { stateText } from "../run/facts.mjs";
+import { hasEnded, isOld } from "../run/freshness.mjs";
 import { RunHistory } from "../run/history.mjs";
+import { lineOf } from "../run/line.mjs";
 import { stageName } from "../run/names.mjs";
 import { chipOf, StageClock } from "../run/stages.mjs";
+import { told } from "../run/told.mjs";
 import { Buttons } from "./buttons.mjs";
 import { CHART_MIN, neededHeight } from "./layout.mjs";
 import { Meters } from "./meters.mjs";
@@ -30,19 +33,19 @@ import { Player } from "./player.mjs";
 const DETAIL_GAP = 2000;
 /** Without a message for so long, a run that trains is looked at anyway: another client may hold the messages up. */
 const QUIET = 5000;
-// What the server says in its own words: English.
-const STEP_TEXT = /^step \d+\/\d+ /;
 
 export class Panel {
   /**
-   * @param {{ routes: Routes, frames: Frames, address: (path: string) => string, grew?: () => void,
+   * @param {{ routes: Routes, frames: Frames, address: (path: string) => string, grew?: () => void, lost?: (run: string) => void,
    *   now?: () => number }} page
-   *   `address` makes a route's path one that a video element can load; `grew` is told when `least` has changed
+   *   `address` makes a route's path one that a video element can load; `grew` is told when `least` has changed, `lost`
+   *   which run is there no more
    */
-  constructor({ routes, frames, address, grew = () => {}, now = Date.now }) {
+  constructor({ routes, frames, address, grew = () => {}, lost = () => {}, now = Date.now }) {
     this.routes = routes;
     this.now = now;
     this.grew = grew;
+    this.lost = lost;
     /** Id of the run shown. @type {string | null} */
     this.run = null;
     /** What the node's run_name was whenever this page queued it. @type {Set<string>} */
@@ -56,13 +59,18 @@ export class Panel {
     this.asked = 0;
     /** What the status line says; empty while nothing is known. */
     this.text = "";
+    /** @type {import("../run/freshness.mjs").Origin} */
+    this.origin = "";
+    /** Whether that is the line of a step. */
+    this.isStep = false;
+    /** What the newest summary says. */
+    this.summary = "";
     /** Height that shows everything, in CSS pixels. */
     this.least = CHART_MIN;
     this.frames = frames;
     this.draw = this.draw.bind(this);
     this.follower = new Follower(() => this.fetch(), {
-      failed: (error) =>
-        this.say(t("The run cannot be read: {reason}", { reason: message(error) })),
+      failed: (error) => this.onFailure(error),
     });
     this.plot = new Plot(frames, () => curvesOf(this.history, this.live));
     this.player = new Player((sample) => address(samplePath(this.run ?? "", sample.id)));
@@ -104,7 +112,8 @@ export class Panel {
       this.history.clear();
       this.clock = new StageClock();
       this.detail = null;
-      this.text = "";
+      this.write("", "");
+      this.summary = "";
       this.player.update([], []);
     }
     this.live = live;
@@ -127,7 +136,7 @@ export class Panel {
 
   /** @param {Status} status */
   onStatus(status) {
-    const ended = ["done", "stopped", "failed"].includes(status.state ?? "");
+    const ended = hasEnded(status.state);
     // A new run is named before its folder is made.
     const begun = status.state !== "start" || status.metrics_lines !== 0;
     if (status.run && status.run !== this.run) this.bind(status.run, !ended, begun);
@@ -136,7 +145,8 @@ export class Panel {
     const news = [status.state, status.saved_step, status.sample, status.stage].join();
     if (news !== this.news) this.detailDue = 0;
     this.news = news;
-    this.write(status.text);
+    const isStep = status.about?.kind === "step";
+    this.write(lineOf(status), ended ? "end" : "progress", isStep);
     if (
       this.run &&
       begun &&
@@ -160,15 +170,20 @@ export class Panel {
   /**
    * The status line.
    * @param {string} text
+   * @param {import("../run/freshness.mjs").Origin} origin
+   * @param {boolean} isStep whether it says what the numbers below say
    */
-  write(text) {
+  write(text, origin = "end", isStep = false) {
     this.text = text;
+    this.origin = origin;
+    this.isStep = isStep;
     this.frames.ask(this.draw);
   }
 
   /** @returns {Promise<boolean>} whether there is more to read at once */
   async fetch() {
     const run = this.run;
+    this.reading = run;
     this.asked = this.now();
     if (!run) return false;
     const since = this.history.lines;
@@ -191,7 +206,23 @@ export class Panel {
     this.detail = detail;
     this.live = Boolean(detail.live);
     this.player.update(detail.samples ?? [], detail.saves ?? []);
-    if (!this.text) this.text = stateText(detail);
+    const text = stateText(detail);
+    const isNews = text !== this.summary;
+    this.summary = text;
+    if (isOld(this.origin, { live: this.live, isNews })) this.write(text, "summary");
+  }
+
+  /** @param {unknown} error in reading the run */
+  onFailure(error) {
+    if (this.reading !== this.run) return;
+    this.detailDue = 0;
+    // The folder of a run that begins comes after its name.
+    const begins = this.live && !this.detail;
+    if (this.run && isMissing(error) && !begins) {
+      const run = this.run;
+      this.bind(null);
+      this.lost(run);
+    } else this.say(t("The run cannot be read: {reason}", { reason: message(error) }), "error");
   }
 
   /**
@@ -204,17 +235,18 @@ export class Panel {
       await this.routes.act(this.run, action);
       this.say(said);
     } catch (error) {
-      this.say(message(error));
+      this.say(told(message(error)));
     }
   }
 
   /**
-   * Words for everyone: in the status line until the next message, and to screen readers.
+   * Words for everyone: in the status line until there is news, and to screen readers.
    * @param {string} text
+   * @param {import("../run/freshness.mjs").Origin} origin
    */
-  say(text) {
+  say(text, origin = "said") {
     write(this.spoken, text);
-    this.write(text);
+    this.write(text, origin);
   }
 
   draw() {
@@ -224,7 +256,7 @@ export class Panel {
       this.status.textContent = text;
       this.status.title = text;
       // The numbers below say the same, and more.
-      this.status.toggleAttribute("data-step", STEP_TEXT.test(text));
+      this.status.toggleAttribute("data-step", this.isStep);
     }
     this.meters.draw(this.history, this.detail, this.clock, this.now());
     const canPreview = this.detail?.can_preview !== false;

@@ -29,6 +29,8 @@ export class TrainerNodes {
     this.root = root;
     /** Nodes of a workflow just loaded, which wait for the list of runs. @type {Set<GraphNode>} */
     this.waiting = new Set();
+    /** Nodes whose run was deleted while they showed it. @type {WeakSet<GraphNode>} */
+    this.bereft = new WeakSet();
     /** The newest list of runs. @type {Summary[]} */
     this.runs = [];
     this.prompts = new Prompts();
@@ -43,6 +45,7 @@ export class TrainerNodes {
       frames: this.frames,
       address: (path) => this.api.apiURL(path),
       grew: () => makeRoom(node),
+      lost: (run) => this.onLost(node, run),
     });
     const widget = addWidget(node, panel.element, { least: () => panel.least + MARGINS });
     // Who renames a node after it was queued still sees what it trains.
@@ -69,8 +72,27 @@ export class TrainerNodes {
   /** @param {Summary[]} runs the list as it is now */
   onRuns(runs) {
     this.runs = runs;
+    for (const node of nodes(this.root())) {
+      const panel = node.wanTrainerPanel;
+      if (this.bereft.has(node) && !panel?.run) this.waiting.add(node);
+      // Deleted, in the tab or elsewhere: its own look finds out.
+      if (panel?.detail && !panel.live && !runs.some(({ id }) => id === panel.run)) panel.refresh();
+    }
     for (const node of this.waiting) this.bind(node);
     this.waiting.clear();
+  }
+
+  /**
+   * The run of a node is there no more: its name may lead to another one, now or later.
+   * @param {GraphNode} node
+   * @param {string} run
+   */
+  async onLost(node, run) {
+    this.bereft.add(node);
+    // No list: the node shows no run until the list is read for another reason.
+    const runs = await this.routes.list().catch(() => this.runs);
+    // A list that still has it would lead back to it, again and again.
+    this.onRuns(runs.filter(({ id }) => String(id) !== run));
   }
 
   /** Show the run a node's run_name leads to. A run that trains stays where it is shown. @param {GraphNode} node */

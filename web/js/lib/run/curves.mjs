@@ -29,3 +29,20 @@ export function curvesOf(history, live) {
     empty: t("The loss appears here once the run trains."),
   };
 }
+
+/**
+ * The lines of several runs in one chart: a line per expert, called by its run, and by its expert where there are more.
+ * @param {Map<string, import("./history.mjs").RunHistory>} runs in the order they were ticked
+ * @returns {(import("../chart/plot.mjs").Line & { run: string })[]} a run with no curve yet has one line without points
+ */
+export function comparedLines(runs) {
+  return [...runs].flatMap(([run, history]) => {
+    const { lines } = curvesOf(history, false);
+    if (lines.length < 2) return [{ ...lines[0], run, name: run }];
+    return lines.map((line) => ({
+      ...line,
+      run,
+      name: [run, line.name].filter(Boolean).join(" · "),
+    }));
+  });
+}

@@ -4,6 +4,7 @@
 import { t } from "../page/words.mjs";
 import { clock, gib, known, secondsLeft, short } from "./format.mjs";
 import { expertName, stateName } from "./names.mjs";
+import { told } from "./told.mjs";
 
 /**
  * @typedef {import("../page/routes.mjs").Summary} Summary
@@ -109,7 +110,7 @@ function highest(bytes) {
  */
 export function stateText({ state, step, steps, reason }) {
   const text = t("{state}: step {step} of {steps}", { state: stateName(state), step, steps });
-  return reason && state !== "done" ? `${text} (${reason})` : text;
+  return reason && state !== "done" ? `${text} (${told(reason)})` : text;
 }
 
 /**

@@ -58,6 +58,8 @@ export function expertName(expert) {
     case "low":
     case "low_noise":
       return t("low noise");
+    case "both":
+      return t("both");
     default:
       return expert;
   }

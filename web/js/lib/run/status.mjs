@@ -6,8 +6,9 @@ import { stateText } from "./facts.mjs";
 
 /**
  * A `wan_trainer.status` message. Facts stay in later messages of the same node until they change. `graph` is the id of
- * the workflow that was queued, empty without one; `run` is trained by the node, with `of_run` it works otherwise.
- * @typedef {{ node: string, text: string, graph?: string, prompt_id?: string, stage?: string | null, state?: string,
+ * the workflow that was queued, empty without one; `run` is trained by the node, with `of_run` it works otherwise; `about`
+ * is what this one text says.
+ * @typedef {{ node: string, text: string, about?: import("./line.mjs").About | null, graph?: string, prompt_id?: string, stage?: string | null, state?: string,
  *   run?: string, of_run?: string, saved_step?: number, sample?: string, metrics_lines?: number }} Status
  */
 

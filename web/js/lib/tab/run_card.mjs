@@ -5,6 +5,7 @@ import { button, element, enable, fill, mark, write } from "../page/dom.mjs";
 import { t } from "../page/words.mjs";
 import { ago, clock, short } from "../run/format.mjs";
 import { expertName, stateName } from "../run/names.mjs";
+import { told } from "../run/told.mjs";
 
 /**
  * @typedef {import("../page/routes.mjs").Summary} Summary
@@ -91,7 +92,7 @@ export class RunCard {
     write(this.state, stateName(run.state));
     mark(this.state, "data-state", run.live ? "active" : "seen");
     write(this.numbers, cardText(run, now));
-    write(this.reason, run.state !== "done" ? (run.reason ?? "") : "");
+    write(this.reason, run.state !== "done" ? told(run.reason ?? "") : "");
     enable(this.buttons.copy, Boolean(run.lora_names?.length));
     enable(this.buttons.resume, !run.live && run.state !== "done");
     enable(this.buttons.remove, !run.live);

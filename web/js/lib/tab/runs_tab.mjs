@@ -6,7 +6,9 @@ import { Plot } from "../chart/plot.mjs";
 import { button, element, fill, write } from "../page/dom.mjs";
 import { Follower } from "../page/pacing.mjs";
 import { t } from "../page/words.mjs";
+import { comparedLines } from "../run/curves.mjs";
 import { RunHistory } from "../run/history.mjs";
+import { told } from "../run/told.mjs";
 import { RunCard } from "./run_card.mjs";
 
 /**
@@ -120,7 +122,7 @@ export class RunsTab {
     this.plot.element.hidden = !this.runs.length;
     this.sayNone(t("No runs yet. Queue a graph with Train Wan LoRA."));
     this.plot.draw();
-    const compared = [...this.compared.keys()];
+    const compared = comparedLines(this.compared).map((line) => line.run);
     for (const [id, card] of this.cards) {
       const place = compared.indexOf(id);
       card.paint(place < 0 ? null : color(place, this.plot.dark));
@@ -187,10 +189,7 @@ export class RunsTab {
 
   /** @returns {import("../chart/plot.mjs").Facts} */
   view() {
-    const lines = [...this.compared].flatMap(([run, history]) => {
-      const [first] = [...history.losses.values()];
-      return [{ name: run, loss: first, evaluation: [...history.evaluations.values()][0] }];
-    });
+    const lines = comparedLines(this.compared);
     const names = lines.map((line) => line.name).join(", ");
     return {
       lines,
@@ -213,5 +212,5 @@ export class RunsTab {
 
 /** @param {unknown} error */
 function message(error) {
-  return error instanceof Error ? error.message : String(error);
+  return told(error instanceof Error ? error.message : String(error));
 }

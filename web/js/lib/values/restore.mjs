@@ -32,13 +32,20 @@ export function valuesByName(widgets) {
  */
 export function namedValues(saved, widgets, orders) {
   const positions = Array.isArray(saved.widgets_values) ? saved.widgets_values : [];
-  const named = saved.widgets_values_named;
-  if (isRecord(named) && (agree(named, positions) || positions.length !== orders[0]?.length)) {
-    return named;
-  }
+  const named = isRecord(saved.widgets_values_named) ? saved.widgets_values_named : {};
+  const count = Object.keys(named).length;
+  if (!positions.length && count) return named;
   if (!positions.length) return isRecord(saved.widgets_values) ? saved.widgets_values : null;
-  const order = isRecord(named) ? orders[0] : orderOf(saved, positions, widgets, orders);
-  return order ? Object.fromEntries(order.map((name, index) => [name, positions[index]])) : null;
+  if (spells(named, positions)) return named;
+  const known = count ? orders.find((order) => tells(order, named, positions)) : undefined;
+  if (known) return byPosition(known, positions);
+  if (count && positions.length === orders[0]?.length) {
+    return isOfOtherOrder(named, positions, orders[0]) ? named : byPosition(orders[0], positions);
+  }
+  if (count >= positions.length) return named;
+  const order = orderOf(saved, positions, widgets, orders);
+  if (order) return { ...byPosition(order, positions), ...named };
+  return count ? named : null;
 }
 
 /**
@@ -53,18 +60,59 @@ export function inOrder(named, widgets) {
   );
 }
 
+/** @param {string[]} order @param {unknown[]} positions */
+function byPosition(order, positions) {
+  return Object.fromEntries(order.map((name, at) => [name, positions[at]]));
+}
+
 /**
- * Whether nothing but the page wrote the file. A program that knows positions only leaves old values under the names.
+ * Whether the names stand in the order of the positions and tell them all: nothing but the page wrote the file, whichever
+ * version of the node that was. What only shows may have left empty values behind them.
  * @param {Record<string, unknown>} named
  * @param {unknown[]} positions
  */
-function agree(named, positions) {
-  const left = positions.map((value) => JSON.stringify(value));
-  return Object.values(named).every((value) => {
-    const at = left.indexOf(JSON.stringify(value));
-    if (at >= 0) left.splice(at, 1);
-    return at >= 0;
-  });
+function spells(named, positions) {
+  const values = Object.values(named);
+  const rest = positions.slice(values.length);
+  return values.length > 0 && allSame(values, positions) && rest.every(isEmpty);
+}
+
+/**
+ * Whether positions of that order say what the names say, of those that are named.
+ * @param {string[]} order
+ * @param {Record<string, unknown>} named
+ * @param {unknown[]} positions
+ */
+function tells(order, named, positions) {
+  if (order.length !== positions.length || !areIn(order, named)) return false;
+  const values = byPosition(order, positions);
+  const names = Object.keys(named);
+  return allSame(
+    names.map((name) => named[name]),
+    names.map((name) => values[name]),
+  );
+}
+
+/**
+ * Whether the file is of a version with inputs that are gone, and as many positions as today's by chance.
+ * @param {Record<string, unknown>} named
+ * @param {unknown[]} positions
+ * @param {string[]} today
+ */
+function isOfOtherOrder(named, positions, today) {
+  const sorted = (/** @type {unknown[]} */ values) =>
+    values.map((one) => JSON.stringify(one)).sort();
+  return !areIn(today, named) && allSame(sorted(Object.values(named)), sorted(positions));
+}
+
+/** @param {string[]} order @param {Record<string, unknown>} named whose names may all be in it */
+function areIn(order, named) {
+  return Object.keys(named).every((name) => order.includes(name));
+}
+
+/** @param {unknown[]} values @param {unknown[]} others of which there may be more */
+function allSame(values, others) {
+  return values.every((value, at) => JSON.stringify(value) === JSON.stringify(others[at]));
 }
 
 /**
@@ -96,8 +144,13 @@ function orderOf(saved, positions, widgets, orders) {
  */
 function counts(positions) {
   const found = [positions.length];
-  while (found[0] > 1 && (positions[found[0] - 1] ?? "") === "") found.unshift(found[0] - 1);
+  while (found[0] > 1 && isEmpty(positions[found[0] - 1])) found.unshift(found[0] - 1);
   return found;
+}
+
+/** @param {unknown} value */
+function isEmpty(value) {
+  return (value ?? "") === "";
 }
 
 /** @param {unknown} value @returns {value is Record<string, unknown>} */

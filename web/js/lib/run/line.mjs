@@ -1,0 +1,102 @@
+// @ts-check
+/**
+ * The status line of a message, in the language of the page: from the facts that come with it, else the server's own text.
+ * In English it is the server's text to the letter; tests/nodes/status_lines.json holds both sides to that. Pure.
+ */
+
+import { t } from "../page/words.mjs";
+import { stateText } from "./facts.mjs";
+import { clock, known } from "./format.mjs";
+import { stateName } from "./names.mjs";
+import { told } from "./told.mjs";
+
+/**
+ * What the text of a message says, as facts; `kind` decides which there are.
+ * @typedef {{ kind: string, [fact: string]: any }} About
+ */
+
+/**
+ * @param {{ text: string, about?: About | null }} message
+ * @returns {string}
+ */
+export function lineOf({ text, about }) {
+  const said = about && (about.kind === "stage" ? stageLine(about) : factLine(about));
+  return said || told(String(text));
+}
+
+/** @param {About} about @returns {string} empty where the facts say nothing this page knows */
+function factLine(about) {
+  const { step } = about;
+  switch (about.kind) {
+    case "step":
+      return stepLine(about);
+    case "evaluated":
+      return t("step {step}: evaluation loss {loss}", { step, loss: digits(about.eval_loss, 4) });
+    case "saved":
+      return t("saved step {step}", { step });
+    case "preview":
+      return t("preview at step {step}", { step });
+    case "skipped":
+      return t("step {step} skipped: {reason}", { step, reason: told(String(about.reason)) });
+    case "ended":
+      return endLine(about);
+    case "looking":
+      return t("looking what is cached");
+    case "encoding":
+      return t("encoding {done}/{total}: {name}", /** @type {any} */ (about));
+    case "encoded":
+      return t("{encoded} encoded, {reused} reused", /** @type {any} */ (about));
+    case "starting":
+      return t("starting");
+    default:
+      return "";
+  }
+}
+
+/** @param {About} about */
+function stepLine({ step, steps, loss, seconds_per_step: pace, seconds_left: left }) {
+  return t("step {step}/{steps}   loss {loss}   {pace} s/it   {time} left", {
+    step,
+    steps,
+    loss: digits(loss, 4),
+    pace: digits(pace, 2),
+    time: clock(left),
+  });
+}
+
+/** @param {About} about */
+function endLine({ state, step, steps }) {
+  if (known(steps)) return stateText({ state, step, steps });
+  return t("{state} at step {step}", { state: stateName(state), step });
+}
+
+/** @param {About} about */
+function stageLine({ stage, done, total }) {
+  const name = stageText(stage);
+  return name && known(total) ? `${name} ${done}/${total}` : name;
+}
+
+/** @param {string} stage of the engine */
+function stageText(stage) {
+  switch (stage) {
+    case "load":
+      return t("loading weights");
+    case "train":
+      return t("training");
+    case "evaluate":
+      return t("measuring the evaluation loss");
+    case "sample":
+      return t("rendering a preview");
+    case "save":
+      return t("saving");
+    case "audit":
+      return t("measuring precision, pass");
+    default:
+      return "";
+  }
+}
+
+/** @param {unknown} value @param {number} places */
+function digits(value, places) {
+  return known(value) ? value.toFixed(places) : "nan";
+}

@@ -1,0 +1,94 @@
+// @ts-check
+/**
+ * Sentences the server says in English where facts alone would not do: why a run stopped, notes, refusals. Those listed here
+ * are said in the language of the page; any other is shown as it came. Pure.
+ */
+
+import { t } from "../page/words.mjs";
+
+/**
+ * @typedef {Record<string, string>} Values
+ * @typedef {(values: Values) => string} Says
+ */
+
+/** Longer texts are a log's or a traceback's, no sentence of ours. */
+const LONGEST = 2000;
+
+/** As the Python code says them, with a hole for what it puts in: tests/web/run/told.test.mjs compares. @type {Says[]} */
+export const SENTENCES = [
+  (v) => t("Stop and keep was pressed", v),
+  (v) => t("Cancel was pressed", v),
+  (v) => t("stopped by the user", v),
+  (v) => t("the parent process ended", v),
+  (v) => t("{n} steps of this queue are done", v),
+  (v) => t("status.json was damaged", v),
+  (v) => t("It was never trained.", v),
+  (v) => t("Its process ended unexpectedly after saved step {step}. Queue again to resume.", v),
+  (v) =>
+    t(
+      "The training process ended unexpectedly (exit code {code}). Saved steps are kept; queue again to resume. Its log ends with: {log}",
+      v,
+    ),
+  (v) => t("New run {run}.", v),
+  (v) => t("{run} starts over: it has no intact saved step.", v),
+  (v) => t("{run} is finished at step {step}; nothing to train.", v),
+  (v) => t("{run} continues after step {step} of {steps}.", v),
+  (v) => t("Continues after saved step {step} of {steps}.", v),
+  (v) => t("the {what} are not finite", v),
+  (v) => t("loss", v),
+  (v) => t("gradients", v),
+  (v) => t("Preview at step {step} was skipped: {reason}", v),
+  (v) => t("Preview {sample} was not decoded: {reason}", v),
+  (v) => t("no VAE is connected to TrainLoRA", v),
+  (v) =>
+    t("This run is not being trained by this ComfyUI. Queue its workflow to go on with it.", v),
+  (v) =>
+    t(
+      "This run makes no previews. Connect a VAE to Train Wan LoRA, set preview_every_n_steps above 0, and queue again.",
+      v,
+    ),
+  (v) => t("This run is in use. Stop it first.", v),
+  (v) => t("Only {free} GiB are free; two saved steps need about {need} GiB.", v),
+  (v) =>
+    t(
+      "Step {step} cannot be saved ({why}). Make room, or make the run's folder writable; the run waits and loses nothing.",
+      v,
+    ),
+  (v) =>
+    t(
+      "These are random tensors, not data: a LoRA trained on them has learned nothing. For benchmarks and tests.",
+      v,
+    ),
+];
+
+/** A text that belongs to a sentence, its holes named. @param {string} english @returns {RegExp} */
+function pattern(english) {
+  const parts = english.split(/(\{\w+\})/);
+  const hole = (/** @type {string} */ part) => `(?<${part.slice(1, -1)}>.+?)`;
+  const source = parts.map((part, i) => (i % 2 ? hole(part) : part.replace(/[.()]/g, "\\$&")));
+  return new RegExp(`^${source.join("")}$`, "s");
+}
+
+// Before a page has learned another language, every sentence is English.
+const known = SENTENCES.map((says) => ({ says, text: pattern(says({})) }));
+
+/**
+ * What the server said, in the language of the page where it is known there.
+ * @param {string} text
+ * @returns {string}
+ */
+export function told(text) {
+  if (text.length > LONGEST) return text;
+  for (const sentence of known) {
+    const found = sentence.text.exec(text);
+    if (found) return sentence.says(inner(found.groups ?? {}));
+  }
+  return text;
+}
+
+/** What stands in a hole may be such a sentence itself. @param {Values} groups @returns {Values} */
+function inner(groups) {
+  const values = { ...groups };
+  for (const name of ["reason", "what"]) if (name in values) values[name] = told(values[name]);
+  return values;
+}

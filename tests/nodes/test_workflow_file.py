@@ -1,0 +1,121 @@
+"""A graph is kept and carried by LoRAs without paths of this machine and without secrets; the rest of it as it was."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from route_server import our_module
+
+from wan_core.export import workflow_metadata
+from wan_core.files import atomic_write_json
+
+pytestmark = pytest.mark.comfy
+
+PATHS = {
+    "C:\\Users\\Bob Miller\\Videos\\x": "[path removed]",
+    "/home/John Smith/data/clips": "[path removed]",
+    "\\\\nas\\share dir\\alice": "[path removed]",
+    "D:/My Data/alice smith/x": "[path removed]",
+    "dir:/home/dave/secret": "dir:[path removed]",
+    "file:///home/carol/x": "[path removed]",
+    "//nas/share/alice": "[path removed]",
+    "smb://nas/alice/our films": "[path removed]",
+    "/Users/alice/My Films": "[path removed]",
+    "/home/alice": "[path removed]",
+    "/root": "[path removed]",
+    "~/alice smith/x": "[path removed]",
+    "/data/My Films/alice": "[path removed]",
+    "see '/data/My Films/alice', then": "see '[path removed]', then",
+    "/home/Tim O'Alice/x": "[path removed]",
+    ".../home/alice/x": "...[path removed]",
+    "https://host.example/view?folder=/home/alice/x": "https://host.example/view?folder=[path removed]",
+    "/home/alice/my clips\nand a second line": "[path removed]\nand a second line",
+    "C:\\alice smith\\x see https://host.example/a/b": "[path removed]https://host.example/a/b",
+    "Folder C:\\alice smith\\x y does not exist. Make it.": "Folder [path removed] does not exist. Make it.",
+    "(/media/alice/My Disk).": "([path removed]).",
+    '{\\"dir\\": \\"/home/alice/x y\\"}': '{\\"dir\\": \\"[path removed]\\"}',
+}
+SECRETS = {
+    "AIzaSyA-1234567890abcdefghijklmnopqrstu": "[secret removed]",
+    "my_hf_" + "aB3" * 12: "my_[secret removed]",
+    "token=0123456789abcdef0123456789abcdef": "token=[secret removed]",
+    "https://eve:pa55w0rd@host.example/x": "https://[secret removed]@host.example/x",
+    "password: hunter2": "password: [secret removed]",
+    "AWS_SECRET_ACCESS_KEY=wJalrXUtnFEMI/K7MDENG/bPxRfi": "AWS_SECRET_ACCESS_KEY=[secret removed]",
+    "https://host.example/?a=b&token=0123abcd&x=y": "https://host.example/?a=b&token=[secret removed]&x=y",
+    '{"api_key": "two words"}': '{"api_key": [secret removed]}',
+    "Authorization: Bearer short": "Authorization: [secret removed]",
+    "api-key = abc": "api-key = [secret removed]",
+}
+ORDINARY = (
+    "and/or, 16/9, w/ hat, 1/2 of a cat/dog; a ~ b, ratio 16:9, (a cat:1.2)/b",
+    r"blocks\.\d+\.(self_attn|cross_attn)\.(q|k|v|o)",
+    r"blocks\\.\\d+\\.(q|k)",
+    r"(?i:\w+)\.to_q|(?:\d\s)",
+    "wan_trainer/my_lora.safetensors",
+    "Wan\\model.safetensors",
+    "%date:yyyy-MM-dd%/wan/clip",
+    "diffusion_models:wan/wan2.1.safetensors",
+    "## Note\n\n- `vae/wan_2.1_vae.safetensors` and **a/b**, [here](https://host.example/a_(b)/c?d=/e/f#g).",
+    "https://civitai.com/api/download/models/123?type=Model&format=SafeTensor",
+    "git+https://host.example/some/repo",
+    "a secret garden, a token of love: roses; tokens: 512; the password",
+    "trigger word: ohwx",
+)
+
+
+def in_files(pack_nodes: dict[str, Any], directory: Path, graph: dict[str, Any]) -> dict[str, Any]:
+    """The graph as workflow.json and the header of a LoRA hold it."""
+    scrubbed = our_module(pack_nodes, "workflow_file").scrubbed
+    atomic_write_json(directory / "workflow.json", scrubbed(graph))
+    kept = json.loads((directory / "workflow.json").read_text(encoding="utf-8"))
+    assert json.loads(workflow_metadata(directory)["workflow"]) == kept
+    assert scrubbed(kept) == kept  # the routes do it once more
+    return kept
+
+
+def test_a_lora_carries_neither_paths_nor_secrets(pack_nodes: dict[str, Any], tmp_path: Path) -> None:
+    table = PATHS | SECRETS
+    kept = in_files(pack_nodes, tmp_path, {"nodes": list(table)})
+    assert dict(zip(table, kept["nodes"], strict=True)) == table
+
+
+def test_a_lora_carries_ordinary_texts_as_they_are(pack_nodes: dict[str, Any], tmp_path: Path) -> None:
+    assert in_files(pack_nodes, tmp_path, {"nodes": list(ORDINARY)})["nodes"] == list(ORDINARY)
+
+
+def test_keys_are_texts_too_and_no_value_is_lost(pack_nodes: dict[str, Any], tmp_path: Path) -> None:
+    named = {"/home/frank/key": 1, "[path removed]": 2, "/home/grace/key": 3, "is_changed": "4", "plain": 5}
+    kept = in_files(pack_nodes, tmp_path, {"nodes": named, "api_key": "hunter2", "hf_token": "", "max_tokens": "7"})
+    assert kept["nodes"] == {"[path removed]": 1, "[path removed] (2)": 2, "[path removed] (3)": 3, "plain": 5}
+    assert (kept["api_key"], kept["hf_token"], kept["max_tokens"]) == ("[secret removed]", "", "7")
+
+
+def test_the_home_folder_of_this_user_goes_wherever_it_stands(
+    pack_nodes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path.replace("~", "/people/Ann Lee"))
+    texts = {
+        "clips:/people/Ann Lee/my films/a": "clips:[path removed]",
+        "\\people\\Ann Lee\\a": "[path removed]",
+        "backup/people/ann lee/a": "backup/[path removed]",
+        "films/Ann Lee/a.mp4": "films/[name removed]/a.mp4",
+        "Ann Lee walks, Ann Lee/Bob": "Ann Lee walks, Ann Lee/Bob",
+        "https://host.example/people/Ann Lee/x": "https://host.example/[path removed]",
+    }
+    kept = in_files(pack_nodes, tmp_path, {"nodes": list(texts)})
+    assert dict(zip(texts, kept["nodes"], strict=True)) == texts
+
+
+def test_long_texts_take_no_longer_than_their_length(pack_nodes: dict[str, Any]) -> None:
+    """A pattern that looks at the rest of the text from every character would take minutes."""
+    scrubbed = our_module(pack_nodes, "workflow_file").scrubbed
+    before = time.process_time()
+    for piece in ("x", "a/", "\\", "/", "secret_", "token ", "://", "A:", " is", "~/", "https://", "?token", "/home/"):
+        scrubbed(piece * (200_000 // len(piece)))
+    assert time.process_time() - before < 30

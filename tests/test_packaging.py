@@ -79,7 +79,10 @@ def test_json_files_are_json() -> None:
 
 def test_no_text_file_names_a_place_on_one_machine() -> None:
     places = re.compile(r"(?<![\w.])/(work|root|home|Users)/[A-Za-z]|[A-Z]:\\\\?Users\\")
+    invented = ROOT / "tests" / "nodes" / "test_workflow_file.py"  # paths of nobody, which must not get into a LoRA
     for file in _tracked("*.py", "*.md", "*.json", "*.toml", "*.txt", "*.js", "*.mjs", "*.yaml", ".ci/run"):
+        if file == invented:
+            continue
         for number, line in enumerate(file.read_text(encoding="utf-8").split("\n"), 1):
             assert not places.search(line), f"{file.relative_to(ROOT)}:{number}: {line.strip()[:120]}"
 

@@ -29,7 +29,7 @@ class WanCacheFromLatents(io.ComfyNode):
             display_name="Wan Cache from Latents",
             category=CATEGORY,
             **searched_as("latent dataset", "conditioning dataset", "make training dataset"),
-            description="Stores latents and text features of core nodes as a cache for TrainLoRA. Latents are "
+            description="Stores latents and text features of core nodes as a cache for Train Wan LoRA. Latents are "
             "taken as VAEEncode gives them and normalised here. What is there already is not written again.",
             is_input_list=True,
             hidden=[io.Hidden.unique_id, io.Hidden.dynprompt],

@@ -184,13 +184,14 @@ def run_pytest(layer: str, rest: list[str], ready: Environment, totals: Totals) 
         "-m",
         MARKS[layer],
         "--durations=5",
-        # Most of the time goes into starting processes that use one core. The canvas wants both cores for itself.
-        *(() if layer == "browser" or rest else ("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")),
+        # Most of the time goes into starting processes that use one core. On the canvas, a process per frontend.
+        *(() if rest else ("-n", "2", "--dist", "loadgroup" if layer == "browser" else "loadfile")),
+        *(() if rest else ("--no-loadscope-reorder",)),
         *rest,
     ]
     variables = {**ready.variables(), "WAN_TRAINER_COUNTS": str(counts)}
     # Two cores: a thread pool per process (torch, ComfyUI, worker) would fight for them.
-    variables.setdefault("OMP_NUM_THREADS", "2" if layer == "browser" else "1")
+    variables.setdefault("OMP_NUM_THREADS", "1")
     code = subprocess.call(command, cwd=ROOT, env=variables)
     try:
         found = json.loads(counts.read_text(encoding="utf-8"))

@@ -21,6 +21,8 @@ from comfy_server import PACK_NAME, ComfyServer
 from environment import CACHE, OTHER_FRONTEND, ROOT, find_chromium
 from world import CLIP
 
+from tests.support.preforked import PreforkedEngine
+
 READY = "() => window.app?.extensionManager && (window.app.graph || window.app.rootGraph) && window.app.vueAppReady"
 PATIENCE_MS = 120_000  # on a machine that does other things too
 # 404s of unset user files and answers blocked by the page's own policy are the frontend's, not ours.
@@ -283,14 +285,18 @@ def frontend(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="session")
-def canvas_server(frontend: str, comfy_base: Callable[..., Path], comfyui_tree: Path) -> Iterator[ComfyServer]:
-    """A server with that frontend, tiny models and clips."""
+def canvas_server(
+    frontend: str, comfy_base: Callable[..., Path], comfyui_tree: Path, preforked: PreforkedEngine | None
+) -> Iterator[ComfyServer]:
+    """A server with that frontend, tiny models and clips. Its workers are forked with their imports done."""
     root = None
     if frontend != "shipped":
         root = Path(os.environ.get("WAN_TRAINER_OTHER_FRONTEND") or CACHE / f"frontend-{OTHER_FRONTEND}")
         if not (root / "index.html").is_file():
             pytest.skip(f"no frontend {frontend}: run python3 scripts/test.py, which fetches it")
-    with ComfyServer(comfy_base(f"canvas-{frontend}"), comfyui=comfyui_tree, front_end_root=root) as server:
+    env = preforked.environment if preforked else None
+    base = comfy_base(f"canvas-{frontend}")
+    with ComfyServer(base, comfyui=comfyui_tree, front_end_root=root, env=env) as server:
         server.setting("Comfy.TutorialCompleted", True)  # else the template dialog covers the first canvas
         server.setting("Comfy.Workflow.ShowMissingModelsWarning", False)  # tests have tiny models only
         yield server
@@ -322,6 +328,13 @@ def canvas(
         if getattr(request.node, "failed", True):
             page.screenshot(name)
         page.page.close()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Each frontend is one group: with two processes, each has a server and a Chromium of its own."""
+    for item in items:
+        if "frontend" in (params := getattr(getattr(item, "callspec", None), "params", {})):
+            item.add_marker(pytest.mark.xdist_group(str(params["frontend"])))
 
 
 @pytest.hookimpl(wrapper=True)

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from comfy_server import PACK_NAME, ComfyServer
-from environment import CACHE, ROOT
+from environment import CACHE, OTHER_FRONTEND, ROOT
 
 from tests.browser.conftest import Canvas
 
@@ -198,6 +198,41 @@ def test_values_stay_through_undo(page: Canvas, workflows: dict[str, Any]) -> No
     )
     page.page.wait_for_timeout(300)
     assert page.to_prompt() == before
+
+
+# ---- nodes as they are drawn ---------------------------------------------------------------------
+
+WIDTHS = """type => {
+  const node = window.app.graph._nodes.find(n => n.type === type);
+  const own = node.widgets.at(-1).element.getBoundingClientRect().width / window.app.canvas.ds.scale;
+  return [node.size[0], Math.round(own)];
+}"""
+
+
+@pytest.mark.parametrize("frontend", [OTHER_FRONTEND], indirect=True)  # the shipped one has no such panel
+def test_what_we_show_in_nodes_stays_as_wide_as_its_node_beside_the_side_panel(
+    plain: Canvas, workflows: dict[str, Any]
+) -> None:
+    plain.load(workflows["08_smoke_test"])
+    plain.focus("TrainLoRA")
+    button = plain.page.get_by_label("Toggle properties panel").first
+    button.click()
+    for kind in ("TrainLoRA", "WanVideoDataset", "CacheLatents"):
+        plain.script(
+            """kind => {
+              const node = window.app.graph._nodes.find(n => n.type === kind);
+              window.app.canvas.selectNode(node);
+              node.setSize([node.size[0] + 100, node.size[1]]);
+            }""",
+            kind,
+        )
+        plain.page.get_by_role("tab", name="Parameters").or_(
+            plain.page.get_by_text("Parameters", exact=True)
+        ).first.wait_for()
+        plain.focus(kind)
+        wide, shown = plain.script(WIDTHS, kind)
+        assert shown == wide - 20, kind
+    button.click()
 
 
 # ---- a LoRA on the canvas ------------------------------------------------------------------------

@@ -208,3 +208,26 @@ test("a run that is in no list any more is looked at, one that is live or listed
   }
   assert.deepEqual(looked, ["gone"]);
 });
+
+test("what a node was told while the list of runs was on its way stays when the list comes", () => {
+  const panel = panelOf(null);
+  const { node, trainers } = trainersOf({}, panel);
+  trainers.loaded(node);
+  panel.write("failed: peft is missing");
+  trainers.onRuns([{ id: "cat", updated: 1 }]);
+  panel.show(detail(150, { state: "done" }));
+  assert.deepEqual([panel.run, panel.text], ["cat", "failed: peft is missing"]);
+  node.widgets[0].value = "dog";
+  trainers.runs = [{ id: "dog", updated: 1 }];
+  trainers.bind(node);
+  assert.deepEqual([panel.run, panel.text], ["dog", ""], "another run, of which nothing was said");
+});
+
+test("a run that a node was told of is newer than the list", () => {
+  const panel = panelOf(null);
+  const { node, trainers } = trainersOf({}, panel);
+  trainers.loaded(node);
+  panel.onStatus({ ...status("done", "done"), run: "cat_002" });
+  trainers.onRuns([{ id: "cat", updated: 1 }]);
+  assert.deepEqual([panel.run, panel.text], ["cat_002", "done"]);
+});

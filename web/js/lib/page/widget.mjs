@@ -23,13 +23,24 @@ export function addWidget(node, shown, { least, most }) {
   const widget = node.addDOMWidget(`${WIDGET}_${made}`, WIDGET, shown, {
     serialize: false,
     hideOnZoom: false,
+    hideInPanel: true,
     getMinHeight: least,
     ...(most ? { getMaxHeight: most } : {}),
     getValue: () => "",
     setValue: () => {},
   });
   widget.serialize = false;
+  keepWidth(widget);
   return widget;
+}
+
+/**
+ * A widget is as wide as its node. The page's side panel draws widgets it does not know itself, and leaves its own width
+ * behind in them; newer frontends are asked not to draw it there.
+ * @param {object} widget
+ */
+function keepWidth(widget) {
+  Object.defineProperty(widget, "width", { get: () => undefined, set: () => {} });
 }
 
 /** The canvas makes room for a widget when it draws, and shows the room when it draws again. @param {GraphNode} node */

@@ -103,16 +103,16 @@ export class Panel {
   /**
    * Show a run, from its files.
    * @param {string | null} run
-   * @param {boolean} live whether a node of this server trains it now
-   * @param {boolean} begun whether it has files yet
+   * @param {{ live?: boolean, begun?: boolean, heard?: boolean }} known whether a node of this server trains it now, whether
+   *   it has files yet, whether the status line was said of this node and not of the run shown so far
    */
-  bind(run, live = false, begun = true) {
+  bind(run, { live = false, begun = true, heard = false } = {}) {
     if (this.run !== run) {
       this.run = run;
       this.history.clear();
       this.clock = new StageClock();
       this.detail = null;
-      this.write("", "");
+      if (!heard) this.write("", "");
       this.summary = "";
       this.player.update([], []);
     }
@@ -139,7 +139,7 @@ export class Panel {
     const ended = hasEnded(status.state);
     // A new run is named before its folder is made.
     const begun = status.state !== "start" || status.metrics_lines !== 0;
-    if (status.run && status.run !== this.run) this.bind(status.run, !ended, begun);
+    if (status.run && status.run !== this.run) this.bind(status.run, { live: !ended, begun });
     if (status.run) this.live = !ended;
     this.enter(ended ? null : chipOf(status.stage));
     const news = [status.state, status.saved_step, status.sample, status.stage].join();

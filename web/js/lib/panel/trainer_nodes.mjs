@@ -78,7 +78,8 @@ export class TrainerNodes {
       // Deleted, in the tab or elsewhere: its own look finds out.
       if (panel?.detail && !panel.live && !runs.some(({ id }) => id === panel.run)) panel.refresh();
     }
-    for (const node of this.waiting) this.bind(node);
+    // What a node was told while the list was on its way is newer than the list.
+    for (const node of this.waiting) if (!node.wanTrainerPanel?.run) this.bind(node, true);
     this.waiting.clear();
   }
 
@@ -95,8 +96,12 @@ export class TrainerNodes {
     this.onRuns(runs.filter(({ id }) => String(id) !== run));
   }
 
-  /** Show the run a node's run_name leads to. A run that trains stays where it is shown. @param {GraphNode} node */
-  bind(node) {
+  /**
+   * Show the run a node's run_name leads to. A run that trains stays where it is shown.
+   * @param {GraphNode} node
+   * @param {boolean} heard whether what its status line says stays true of it
+   */
+  bind(node, heard = false) {
     const panel = node.wanTrainerPanel;
     if (!panel || panel.live) return;
     const all = [...placed(this.root())].filter((one) => one.node.wanTrainerPanel);
@@ -106,7 +111,7 @@ export class TrainerNodes {
       expert: widgetValue(node, "expert"),
     });
     const id = run ? String(run.id) : null;
-    if (id !== panel.run || run?.live) panel.bind(id, Boolean(run?.live));
+    if (id !== panel.run || run?.live) panel.bind(id, { live: Boolean(run?.live), heard });
   }
 
   /** @param {string} id @returns {Panel | undefined} */

@@ -69,8 +69,10 @@ def run_engine(
 def free_comfyui_memory() -> None:
     """Give every GPU back before another process needs it. ComfyUI loads its models again when it wants them."""
     mm.unload_all_models()
-    for index in range(torch.cuda.device_count()):  # unload_all_models knows only ComfyUI's own device
-        mm.free_memory(1e30, torch.device("cuda", index))
+    # That knows only ComfyUI's own device. Others are asked only where a model lies: the question alone would open a
+    # CUDA context of some hundred MiB on a card that ComfyUI does not use, and keep it.
+    for device in {loaded.device for loaded in mm.current_loaded_models if loaded.device.type == "cuda"}:
+        mm.free_memory(1e30, device)
     gc.collect()
     mm.soft_empty_cache()
 
@@ -94,8 +96,6 @@ class PreviewDecoder:
         if not event.made_room and not self._codec.fits(latent):
             return {"needs_room": True}
         frames = (self._codec.decode(latent) * 255).round().to(torch.uint8).numpy()
-        if torch.cuda.is_available():
-            free_comfyui_memory()  # the worker wants the GPU back
         show(Image.fromarray(frames[len(frames) // 2]))
         if self._on_clip is not None:
             self._on_clip(event.sample_id, frames)
@@ -125,4 +125,7 @@ def _answer(
     except Exception as error:
         _log.exception("preview %s could not be decoded", event.sample_id)
         answer = {"error": f"{type(error).__name__}: {str(error)[:300]}"}
+    # Here and not where it is decoded: an error on its way still holds what the decoder had made.
+    if "needs_room" not in answer and torch.cuda.is_available():
+        free_comfyui_memory()  # the worker wants the GPU back
     return answer

@@ -19,7 +19,7 @@ import torch
 from .checks import check_files, first_frame_share, out_of_memory, with_expert
 from .control import Control
 from .data import Batches, LatentCache, condition_kind, pad_text, synthetic_mark, synthetic_note
-from .errors import CheckpointError, Stopped
+from .errors import CheckpointError, OutOfMemory, Stopped
 from .events import CheckpointSaved, Emit, Event, Finished, Note, Stage, StageEnded
 from .export import LoraFile, lora_metadata, workflow_metadata
 from .files import Roots, atomic_write, locked
@@ -166,6 +166,9 @@ class _Session:
             if self.trainer.step == total:  # told to stop while the last clip was rendered: nothing is left to train
                 return self._finish("done", total)
             return self._finish("stopped", self.trainer.step, stop.reason)
+        except OutOfMemory:  # between two steps, after a preview
+            self._save()
+            raise
         except torch.OutOfMemoryError as error:
             raise out_of_memory(error) from error
         self._save()

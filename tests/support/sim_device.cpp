@@ -1,14 +1,18 @@
-// Four simulated devices on PyTorch's spare backend. The Python guard class reports one device only, and autograd
+// Four simulated devices, on PyTorch's spare backend or (-DSIM_TYPE=CUDA) in the place of CUDA. The Python guard class reports one device only, and autograd
 // queues work per device, so a backward pass over two simulated devices needs this guard in C++.
 #include <c10/core/Stream.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
+
+#ifndef SIM_TYPE
+#define SIM_TYPE PrivateUse1
+#endif
 
 namespace {
 
 thread_local c10::DeviceIndex current = 0;
 
 struct SimGuard final : public c10::impl::DeviceGuardImplInterface {
-  static constexpr c10::DeviceType kType = c10::DeviceType::PrivateUse1;
+  static constexpr c10::DeviceType kType = c10::DeviceType::SIM_TYPE;
   c10::DeviceType type() const override { return kType; }
   c10::Device exchangeDevice(c10::Device d) const override {
     c10::Device old(kType, current);
@@ -30,6 +34,6 @@ struct SimGuard final : public c10::impl::DeviceGuardImplInterface {
   void synchronizeStream(const c10::Stream&) const override {}
 };
 
-c10::impl::DeviceGuardImplRegistrar registered(c10::DeviceType::PrivateUse1, new SimGuard());
+c10::impl::DeviceGuardImplRegistrar registered(c10::DeviceType::SIM_TYPE, new SimGuard());
 
 }  // namespace

@@ -1,4 +1,5 @@
-"""`sim:0` ... `sim:3`: devices without hardware, on which a tensor forgotten on the wrong one is an error.
+"""`sim:0` ... `sim:3`: devices without hardware, on which a tensor forgotten on the wrong one is an error. And `cuda:0`
+... `cuda:3` on a torch built without CUDA, for what torch does with CUDA tensors only (`.data =` from and to the CPU).
 
 Works with fake tensors only (`FakeTensorMode(allow_non_fake_inputs=True)`): forward, backward, checkpointing and
 optimizers of full-size models run without memory. Changes the process for good, so use it in a process of its own.
@@ -55,16 +56,22 @@ def register() -> None:
     hooks = Hooks()
     torch._C._acc.register_python_privateuseone_hook(hooks)
     torch._sim_hooks = hooks  # kept alive for the life of the process
-    ctypes.CDLL(str(_build()))
+    ctypes.CDLL(str(_build("PrivateUse1")))
 
 
-def _build() -> Path:
+def register_cuda() -> None:
+    """Let fake tensors of this process lie on `cuda`; only for a torch without CUDA of its own."""
+    assert torch.version.cuda is None, "this torch has real CUDA devices"
+    ctypes.CDLL(str(_build("CUDA")))
+
+
+def _build(device_type: str) -> Path:
     include = Path(torch.__file__).parent / "include"
     library = Path(torch.__file__).parent / "lib"
     target = Path(tempfile.mkdtemp()) / "sim_device.so"
     subprocess.run(
         [
-            str(compiler()), "-std=c++20", "-shared", "-fPIC", f"-I{include}", str(SOURCE),
+            str(compiler()), "-std=c++20", "-shared", "-fPIC", f"-DSIM_TYPE={device_type}", f"-I{include}", str(SOURCE),
             f"-L{library}", "-lc10", f"-Wl,-rpath,{library}", "-o", str(target),
         ],
         check=True,

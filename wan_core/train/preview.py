@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..control import Control
-from ..errors import Stopped
+from ..errors import OutOfMemory, Stopped
 from ..events import DecodeWanted, Emit, Note, SampleReady, Stage
 from ..files import atomic_write_bytes, atomic_write_json
 from ..model import WanTransformer
+from ..placement.room import release_cached_memory, weights_out_of_the_way
 from ..sample import generate
 from .preview_inputs import PreviewInputs
 
@@ -38,13 +36,14 @@ class Previewer:
         self._emit, self._control = emit, control
 
     def render(self, step: int, name: str, folder: str = "samples") -> None:
-        """One clip per prompt under `<folder>/<name>_p<i>`. A failure is a note, a stop is raised."""
+        """One clip per prompt under `<folder>/<name>_p<i>`. A failure is a note. Raised are a stop, and OutOfMemory
+        when the weights made room and do not fit back: nothing can go on without them."""
         was_training = self._model.training
         self._model.train(False)
         try:
             for index, text in enumerate(self._inputs.texts):
                 self._render_one(step, f"{name}_p{index}", folder, text)
-        except Stopped:
+        except (Stopped, OutOfMemory):
             raise
         except Exception as error:  # out of memory, a full disk, a decoder that broke: the run is worth more
             _log.exception("preview at step %s failed", step)
@@ -73,10 +72,11 @@ class Previewer:
             raise Stopped(reason)
 
     def _decode(self, step: int, sample_id: str, file: str) -> None:
+        release_cached_memory()  # whoever decodes judges by what the driver calls free
         self._emit(DecodeWanted(sample_id=sample_id, latent_file=file, step=step))
         answer = self._control.wait_decoded(sample_id, DECODE_TIMEOUT_S)
         if answer is not None and answer.get("needs_room"):
-            with _moved_off_gpu(self._model):
+            with weights_out_of_the_way(self._model):
                 self._emit(DecodeWanted(sample_id=sample_id, latent_file=file, step=step, made_room=True))
                 answer = self._control.wait_decoded(sample_id, DECODE_TIMEOUT_S)
         if answer is None:
@@ -100,19 +100,3 @@ class Previewer:
 
         path.parent.mkdir(parents=True, exist_ok=True)
         atomic_write_bytes(path, save({"latent": latent.contiguous()}))
-
-
-@contextmanager
-def _moved_off_gpu(model: nn.Module) -> Iterator[None]:
-    """Weights wait in host memory while the parent decodes on the GPU."""
-    homes = {name: p.device for name, p in model.named_parameters() if p.device.type == "cuda"}
-    parameters = dict(model.named_parameters())
-    for name in homes:
-        parameters[name].data = parameters[name].data.to("cpu")
-    if homes:
-        torch.cuda.empty_cache()
-    try:
-        yield
-    finally:
-        for name, device in homes.items():
-            parameters[name].data = parameters[name].data.to(device)

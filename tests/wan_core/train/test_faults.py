@@ -379,6 +379,40 @@ def test_a_parent_that_needs_room_is_asked_again_once_there_is_room(tmp_path: Pa
     assert read_status(run.directory).state == "done"
 
 
+def test_what_the_allocator_keeps_is_given_back_before_a_decode_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The parent judges by what the driver calls free, and memory cached by this process is not."""
+    order: list[str] = []
+    monkeypatch.setattr(preview, "release_cached_memory", lambda: order.append("released"))
+    run = make_run(tmp_path, train=settings(preview_every_n_steps=6), preview=SampleConfig(steps=2))
+    train(run, Steered(), emit=lambda e: order.append("asked") if isinstance(e, DecodeWanted) else None)
+    assert order == ["released", "asked"] * 2
+
+
+def test_weights_that_cannot_come_home_end_the_run_with_its_last_step_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextmanager
+    def filled_meanwhile(_model: object) -> Iterator[None]:
+        yield
+        raise OutOfMemory("The model does not fit back onto cuda:0.")
+
+    monkeypatch.setattr(preview, "weights_out_of_the_way", filled_meanwhile)
+    run = make_run(
+        tmp_path, train=settings(save_every_n_steps=100, preview_every_n_steps=4), preview=SampleConfig(steps=2)
+    )
+    control = Steered()
+    control.answers = {"step-000004_p0": {"needs_room": True}}
+    with pytest.raises(OutOfMemory, match="does not fit back"):
+        train(run, control)
+    status = read_status(run.directory)
+    assert (status.state, status.step) == ("failed", 4)
+    monkeypatch.undo()
+    train(run, Steered())
+    assert read_status(run.directory).state == "done"
+
+
 # ---- commands -----------------------------------------------------------------------------------
 
 

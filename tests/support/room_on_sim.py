@@ -1,0 +1,144 @@
+"""Weights that make room and go home again, on simulated CUDA devices; run as a script, prints one JSON object."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+from tests.support.sim_device import register_cuda
+from wan_core.errors import OutOfMemory
+from wan_core.lora import LoraConfig, adapter_parameters, inject_lora
+from wan_core.model import WanShape, WanTransformer
+from wan_core.placement import DeviceCarrier, room
+from wan_core.placement.plan import split_blocks
+from wan_core.precision import PrecisionPolicy, QuantizeConfig, StoredLinear, quantize_block
+
+SHAPE = WanShape(dim=128, ffn_dim=256, num_heads=1, num_layers=4)
+HOMES = [torch.device("cuda", 0), torch.device("cuda", 1)]
+
+
+class Full(TorchDispatchMode):
+    """Copies to one kind of device run out of memory: after `spared` of them, `refused` do."""
+
+    kind, spared, refused = "", 0, 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is torch.ops.aten._to_copy.default and torch.device(kwargs.get("device", "meta")).type == self.kind:
+            self.spared -= 1
+            if self.spared < 0 < self.refused:
+                self.refused -= 1
+                raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 8 MiB.\nmore words")
+        return func(*args, **kwargs)
+
+
+def main() -> None:
+    register_cuda()
+    room.RETURN_WAITS_S = (0.0, 0.0, 0.0)
+    torch.cuda.empty_cache = lambda: RELEASED.append(1)
+    schemes = ("fp8_e4m3fn", "int8", "stored", "none")
+    skeletons = [skeleton() for _ in range(6)]
+    with FakeTensorMode(allow_non_fake_inputs=True), Full() as full:
+        report = {scheme: there_and_back(built(scheme, skeletons.pop()), full) for scheme in schemes}
+        fp8, int8 = (built(scheme, skeletons.pop()) for scheme in schemes[:2])
+        report["full once"] = there_and_back(fp8, full, cuda_refuses=1)
+        report["full for good"] = there_and_back(int8, full, cuda_refuses=10_000)
+        report["host full"] = there_and_back(fp8, full, host_refuses=1)
+    print(json.dumps(report))  # noqa: T201
+
+
+def there_and_back(
+    model: WanTransformer, full: Full, *, cuda_refuses: int = 0, host_refuses: int = 0
+) -> dict[str, Any]:
+    """Bytes by device before, while and after a model makes room, and what was said."""
+    trained = adapter_parameters(model)
+    RELEASED.clear()
+    found: dict[str, Any] = {"before": held(model), "away": None, "said": ""}
+    full.kind, full.spared, full.refused = "cpu", 5, host_refuses
+    try:
+        with room.weights_out_of_the_way(model):
+            found["away"], found["released"] = held(model), len(RELEASED)
+            full.kind, full.spared, full.refused = "cuda", 5, cuda_refuses
+    except (OutOfMemory, torch.OutOfMemoryError) as error:
+        found["said"] = f"{type(error).__name__}: {error}"
+    full.refused = 0
+    found["after"] = held(model)
+    found["trained"] = {str(home): sum(p.nbytes for p in trained.values() if p.device == home) for home in HOMES}
+    found["trained_stay"] = all(p is trained[name] for name, p in adapter_parameters(model).items())
+    if found["after"] == found["before"]:
+        sample(model)
+    return found
+
+
+RELEASED: list[int] = []
+
+
+def skeleton() -> WanTransformer:
+    with torch.device("meta"):
+        model = WanTransformer(SHAPE, PrecisionPolicy().numerics(torch.bfloat16))
+    model.requires_grad_(False)
+    inject_lora(model, LoraConfig(rank=4), seed=0)
+    return model
+
+
+def built(scheme: str, model: WanTransformer) -> WanTransformer:
+    """Fake weights on two devices, blocks quantized as `scheme` says: what `load.materialize` makes, in another order,
+    because PEFT moves adapters in a way that fake tensors do not bear."""
+    placement = split_blocks(HOMES, SHAPE.num_layers, "midpoint")
+    for module_name, module in model.named_modules():
+        for name, p in list(module.named_parameters(recurse=False)):
+            home = placement.device_of(f"{module_name}.{name}")
+            value = torch.empty(p.shape, dtype=torch.float32 if p.requires_grad else torch.bfloat16, device=home)
+            module.register_parameter(name, nn.Parameter(value, requires_grad=p.requires_grad))
+    for index, block in enumerate(model.blocks):
+        if scheme == "stored":
+            block.ffn[0].base_layer = stored(block.ffn[0].base_layer)
+        elif scheme != "none":
+            assert quantize_block(block, f"blocks.{index}", QuantizeConfig(scheme=scheme)) == 10
+    model.carrier = DeviceCarrier(placement)
+    model.checkpoint_blocks = True
+    return model
+
+
+def stored(layer: nn.Linear) -> StoredLinear:
+    home = layer.weight.device
+    values = torch.empty(layer.weight.shape, dtype=torch.float8_e4m3fn, device=home)
+    made = StoredLinear(values, torch.empty(1, device=home), bias=True)
+    made.bias = layer.bias
+    return made
+
+
+def held(model: nn.Module) -> dict[str, int]:
+    """Bytes on each device, those inside quantized weights too."""
+    bytes_on: Counter[str] = Counter()
+    for tensor in [*model.parameters(), *model.buffers()]:
+        for part in parts(tensor):
+            bytes_on[str(part.device)] += part.numel() * part.element_size()
+    return dict(sorted(bytes_on.items()))
+
+
+def parts(tensor: Tensor) -> list[Tensor]:
+    if not is_traceable_wrapper_subclass(tensor):
+        return [tensor]
+    names, _ = tensor.__tensor_flatten__()
+    return [part for name in names for part in parts(getattr(tensor, name))]
+
+
+def sample(model: WanTransformer) -> None:
+    """A forward pass: every weight is where its block is, or this is an error."""
+    latent = torch.empty(1, 16, 3, 8, 8, device=HOMES[0])
+    with torch.no_grad():
+        model(latent, torch.empty(1, device=HOMES[0]), torch.empty(1, 512, 4096, device=HOMES[0]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,91 @@
+"""Room for whoever decodes a preview: the weights leave the GPU in truth, and come home or say that they cannot."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.support import sim_device
+from tests.support.tiny_run import make_roots
+from wan_core.load import ModelPlan, materialize
+from wan_core.lora import LoraConfig
+from wan_core.placement.room import weights_out_of_the_way
+from wan_core.precision import SCHEMES, QuantizeConfig
+
+SCRIPT = Path(__file__).parents[2] / "support" / "room_on_sim.py"
+STORED = ("fp8_e4m3fn", "int8", "stored", "none")
+"""how the base rests: torchao's two schemes, a linear as its file has it, bfloat16"""
+
+
+@pytest.fixture(scope="module")
+def told() -> dict[str, Any]:
+    """Bytes by device of a model split over two simulated CUDA devices, counted inside quantized weights."""
+    if sim_device.compiler() is None:
+        pytest.skip("no C++ compiler (g++ or c++) for the simulated devices")
+    if torch.version.cuda is not None:
+        pytest.skip("this torch has CUDA devices of its own; the test marked gpu says the same with them")
+    done = subprocess.run([sys.executable, str(SCRIPT)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("stored", STORED)
+def test_every_frozen_byte_leaves_the_devices_and_comes_home(told: dict[str, Any], stored: str) -> None:
+    found = told[stored]
+    frozen = sum(found["before"].values()) - sum(found["trained"].values())
+    assert found["away"] == {"cpu": frozen, **found["trained"]}
+    assert found["after"] == found["before"], "and a forward pass after it found every weight with its block"
+    assert found["trained_stay"], "an optimizer holds them"
+    assert found["released"] == 1
+    assert found["said"] == ""
+
+
+def test_quantized_weights_leave_with_their_values_and_not_only_their_shells(told: dict[str, Any]) -> None:
+    """By hand: four blocks of ten linears with 786,432 values, two bytes each or one, and a float32 scale per row."""
+    eight, sixteen = (sum(told[stored]["before"].values()) for stored in ("fp8_e4m3fn", "none"))
+    linears = 4 * (8 * 128 * 128 + 2 * 128 * 256)
+    rows = 4 * (8 * 128 + 128 + 256)
+    assert sixteen - eight == linears - 4 * rows
+
+
+def test_a_device_that_was_full_for_a_moment_is_tried_again(told: dict[str, Any]) -> None:
+    assert told["full once"]["after"] == told["full once"]["before"]
+    assert told["full once"]["said"] == ""
+
+
+def test_a_device_that_stays_full_ends_in_one_sentence(told: dict[str, Any]) -> None:
+    said = told["full for good"]["said"]
+    assert said.startswith("OutOfMemory: The model made room for a preview and does not fit back onto cuda:0, cuda:1")
+    assert "queue again" in said
+    assert "\n" not in said
+
+
+def test_a_host_without_room_leaves_everything_where_it_was(told: dict[str, Any]) -> None:
+    assert told["host full"]["away"] is None
+    assert told["host full"]["after"] == told["host full"]["before"]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs one CUDA GPU; this machine has none")
+@pytest.mark.filterwarnings("ignore")  # torchao warns
+@pytest.mark.parametrize("scheme", [*SCHEMES, ""])
+def test_on_a_gpu_the_memory_is_free_meanwhile_and_no_value_changes(tmp_path: Path, scheme: str) -> None:
+    quantize = QuantizeConfig(scheme=scheme) if scheme else None
+    plan = ModelPlan(base_file="diffusion_models:wan_tiny_t2v.safetensors", base_precision="bf16", quantize=quantize)
+    model = materialize(plan, make_roots(tmp_path)[0], LoraConfig(rank=4))
+    inputs = (torch.ones(1, 16, 3, 8, 8), torch.tensor([700.0]), torch.ones(1, 512, 4096))
+    with torch.no_grad():
+        expected = model(*(tensor.cuda() for tensor in inputs))
+    before = torch.cuda.memory_allocated()
+    trained = sum(p.nbytes for p in model.parameters() if p.requires_grad)
+    with weights_out_of_the_way(model):
+        assert torch.cuda.memory_allocated() < trained + expected.nbytes + (1 << 20)
+    assert torch.cuda.memory_allocated() == pytest.approx(before, abs=1 << 20)
+    with torch.no_grad():
+        assert torch.equal(model(*(tensor.cuda() for tensor in inputs)), expected)

@@ -1,0 +1,92 @@
+"""Room on a device for somebody else: a model's weights in host memory for a while, then home again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import OutOfMemory
+
+__all__ = ["release_cached_memory", "weights_out_of_the_way"]
+
+RETURN_WAITS_S = (0.0, 2.0, 8.0)
+"""before each attempt to go home: whoever used the room may need a moment to leave it"""
+_HOST = torch.device("cpu")
+
+
+@contextmanager
+def weights_out_of_the_way(model: nn.Module) -> Iterator[None]:
+    """Inside, no frozen parameter or buffer of `model` lies on an accelerator; afterwards each is where it was.
+
+    Trained parameters stay: an optimizer holds them, and with its moments they are a few percent of the weights.
+    OutOfMemory, in one sentence, when the weights do not fit back; those that did not are then still in host memory.
+    """
+    places = list(_places(model))
+    try:
+        for place in places:
+            place.put(_HOST)
+        release_cached_memory()
+        yield
+    finally:
+        _go_home(places)
+
+
+def release_cached_memory() -> None:
+    """Give the driver back what this process reserved on its GPUs and does not use: others see it as taken."""
+    torch.cuda.empty_cache()
+
+
+@dataclass(frozen=True)
+class _Place:
+    """One frozen parameter or buffer, found through its module.
+
+    It is replaced whole: `.data =` would exchange the shell of a quantized weight and leave its values where they are.
+    """
+
+    module: nn.Module
+    name: str
+    home: torch.device
+
+    def put(self, device: torch.device) -> None:
+        value = getattr(self.module, self.name)
+        if value.device == device:
+            return
+        moved = value.detach().to(device)
+        is_weight = isinstance(value, nn.Parameter)
+        setattr(self.module, self.name, nn.Parameter(moved, requires_grad=False) if is_weight else moved)
+
+
+def _places(model: nn.Module) -> Iterator[_Place]:
+    for module in model.modules():
+        held: list[tuple[str, Tensor]] = [
+            *module.named_parameters(recurse=False),
+            *module.named_buffers(recurse=False),
+        ]
+        for name, value in held:
+            if value.device != _HOST and not value.requires_grad:
+                yield _Place(module, name, value.device)
+
+
+def _go_home(places: list[_Place]) -> None:
+    failure: torch.OutOfMemoryError | None = None
+    for wait_s in RETURN_WAITS_S:
+        time.sleep(wait_s)
+        release_cached_memory()
+        try:
+            for place in places:
+                place.put(place.home)
+            return
+        except torch.OutOfMemoryError as error:
+            failure = error
+    assert failure is not None
+    devices = ", ".join(dict.fromkeys(str(place.home) for place in places))
+    raise OutOfMemory(
+        f"The model made room for a preview and does not fit back onto {devices}, because another program has taken "
+        "the memory. Close what else uses the GPU, or render smaller or no previews, and queue again: it goes on "
+        f"after the last finished step. ({str(failure).splitlines()[0][:200]})"
+    ) from failure

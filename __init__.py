@@ -7,6 +7,9 @@ if __package__:
         """The node list, asked for once by ComfyUI."""
         import logging
 
+        from .wan_core.packages import check_versions
+
+        check_versions()  # ComfyUI logs the sentence, and goes on without the pack
         try:
             from .nodes.extension import WanTrainerExtension
         except Exception:

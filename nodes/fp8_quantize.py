@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from comfy_api.latest import io
 
-from ..wan_core.precision import SCHEMES, QuantizeConfig, check_torchao
+from ..wan_core.errors import WanTrainerError
+from ..wan_core.precision import SCHEMES, QuantizeConfig, check_torchao, check_torchao_version
 from .search import searched_as
 from .types import CATEGORY, ModelHandle, WanTrainModel
 from .widgets import combo, flag, one_of, text
@@ -49,6 +50,15 @@ class Fp8Quantize(io.ComfyNode):
             ],
             outputs=[WanTrainModel.Output(display_name="model", tooltip="The plan with quantization added.")],
         )
+
+    @classmethod
+    def validate_inputs(cls, scheme: str | None = SCHEMES[0]) -> bool | str:
+        """Refuses before clips are encoded for an hour what could not be quantized afterwards."""
+        try:
+            check_torchao_version()
+            return scheme is None or bool(one_of("scheme", scheme, SCHEMES))
+        except WanTrainerError as error:
+            return str(error)
 
     @classmethod
     def execute(

@@ -65,6 +65,7 @@ TEST_PACKAGES = (
     "ruff",
     "playwright",
     "diffusers",
+    "torchao",
     "gguf",
     "comfy-kitchen",
     "scenedetect-headless",

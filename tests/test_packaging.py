@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from wan_core import packages
+
 if sys.version_info >= (3, 11):
     import tomllib
 else:
@@ -32,7 +34,7 @@ def test_requirements_equal_the_project_dependencies(pyproject: dict[str, Any]) 
 def test_nothing_of_comfyuis_own_is_required_or_pinned(pyproject: dict[str, Any]) -> None:
     for requirement in pyproject["project"]["dependencies"]:
         name = re.split(r"[<>=!~ \[]", requirement)[0]
-        assert name not in ("torch", "torchvision", "numpy", "transformers", "safetensors"), requirement
+        assert name not in ("torch", "torchvision", "torchao", "numpy", "transformers", "safetensors"), requirement
         assert "==" not in requirement, f"{requirement} would replace a user's build"
 
 
@@ -50,12 +52,20 @@ def test_registry_data(pyproject: dict[str, Any]) -> None:
     assert (ROOT / pyproject["project"]["license"]["file"]).is_file()
 
 
+def test_the_floors_that_sentences_name_are_those_of_the_requirements(pyproject: dict[str, Any]) -> None:
+    assert packages.PEFT in pyproject["project"]["dependencies"]
+    floor = ".".join(str(number) for number in packages.PYTHON_FLOOR)
+    assert pyproject["project"]["requires-python"] == f">={floor}"
+    floor = ".".join(str(number) for number in packages.TORCH_FLOOR)
+    assert f"torch>={floor}" in pyproject["project"]["optional-dependencies"]["dev"]
+
+
 def test_tested_versions_satisfy_the_floors(pyproject: dict[str, Any]) -> None:
-    tested = dict(
-        line.split("==")
-        for line in (ROOT / "tests" / "constraints.txt").read_text(encoding="utf-8").split("\n")
-        if "==" in line and not line.startswith("#")
-    )
+    tested: dict[str, str] = {}
+    for line in (ROOT / "tests" / "constraints.txt").read_text(encoding="utf-8").split("\n"):
+        name, _, version = line.partition(";")[0].partition("==")
+        if version and not line.startswith("#"):
+            tested[name] = min(tested.get(name, version), version, key=_numbers)
     for requirement in pyproject["project"]["dependencies"]:
         name, floor = requirement.split(">=")
         assert _numbers(tested[name]) >= _numbers(floor), f"the tests run {name} {tested[name]}, below {requirement}"

@@ -18,11 +18,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 
-from .cache_command import add_cache_commands
-from .errors import CheckpointError, ConfigError, ExitCode, Stopped, WanTrainerError
-from .events import Emit, Event, Failed, to_line
-from .files import Roots
-from .tfrecord_command import add_tfrecord_commands
+from .packages import check_versions, end_under_old_python
+
+end_under_old_python()  # which cannot import what follows
+
+from .cache_command import add_cache_commands  # noqa: E402
+from .errors import CheckpointError, ConfigError, ExitCode, Stopped, WanTrainerError  # noqa: E402
+from .events import Emit, Event, Failed, to_line  # noqa: E402
+from .files import Roots  # noqa: E402
+from .tfrecord_command import add_tfrecord_commands  # noqa: E402
 
 if TYPE_CHECKING:
     from .data import DatasetConfig, ScanResult
@@ -38,6 +42,7 @@ def main(arguments: list[str] | None = None) -> int:
     logging.getLogger("torchao").setLevel(logging.ERROR)  # it warns about CUDA libraries on every CPU
     emit = _emitter(out)
     try:
+        check_versions()
         options = _parser().parse_args(arguments)
         return options.run(options, emit, out)
     except KeyboardInterrupt:

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from ..errors import CheckpointError, DependencyError
 from ..files import FileError, open_regular
+from ..packages import pip_line
 from .header import CheckpointHeader, TensorInfo
 
 __all__ = ["GgufTensor", "gguf_values", "open_gguf", "read_gguf_header"]
@@ -58,7 +59,7 @@ def open_gguf(path: Path) -> dict[str, GgufTensor]:
     except Exception as error:  # numpy or the package itself may be broken in many ways, all mean the same to a user
         raise DependencyError(
             f"{path.name}: GGUF files need the gguf package ({type(error).__name__}: {error}). "
-            'Run: python -m pip install -U "gguf>=0.19"'
+            f"Run: {pip_line('gguf>=0.19', upgrade=True)}"
         ) from error
     try:
         reader = GGUFReader(path)

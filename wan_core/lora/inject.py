@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from ..errors import ConfigError, DependencyError
 from ..flow import seeded_generator
+from ..packages import PEFT, causes_of, version_of, why_not_imported
 from .config import LoraConfig
 
 if TYPE_CHECKING:
@@ -123,7 +124,7 @@ def set_strength(model: nn.Module, strength: float, config: LoraConfig) -> None:
 
 
 def check_peft() -> None:
-    """DependencyError with the package and the pip line when adapters could not be injected here."""
+    """DependencyError with the package to blame and its pip line when adapters could not be injected here."""
     _peft(LoraConfig())
 
 
@@ -135,10 +136,13 @@ def _peft(config: LoraConfig) -> tuple[Any, Any]:
         from peft.import_utils import is_torchao_available
 
         if tuple(int(n) for n in peft.__version__.split(".")[:2]) < (0, 20):
-            raise ImportError(f"peft {peft.__version__} is installed")  # cannot wrap quantized linears
+            raise ImportError("too old")  # cannot wrap quantized linears
         is_torchao_available()  # raises for a torchao that is too old; PEFT itself asks only when a layer is wrapped
-    except Exception as error:  # peft, or the torchvision and torchao it imports, can break in many ways
-        raise DependencyError(_blame(error)) from error
+    except Exception as error:  # peft, or a package that it or transformers imports, can break in many ways
+        names = ("torch", "peft", "transformers", "torchao", "torchvision")
+        found = causes_of(error)
+        versions = {name: version_of(name) for name in {*names, *(p for cause in found for p in cause.packages)}}
+        raise DependencyError(why_not_imported("Training a LoRA", PEFT, found, versions)) from error
     peft_config = PeftConfig(
         r=config.rank,
         lora_alpha=config.effective_alpha,  # type: ignore[arg-type]
@@ -147,19 +151,3 @@ def _peft(config: LoraConfig) -> tuple[Any, Any]:
         init_lora_weights=False,
     )
     return peft_config, inject_adapter_in_model
-
-
-def _blame(error: BaseException) -> str:
-    """Which package to repair, from the innermost cause of a failed peft import."""
-    root = error
-    while (inner := root.__cause__ or root.__context__) is not None:
-        root = inner
-    reason = f"{type(root).__name__}: {root}"[:300]
-    if "torchvision" in reason:
-        return (
-            f"Training a LoRA needs peft, which stumbles over a torchvision that is not for torch {torch.__version__} "
-            f"({reason}). Run: python -m pip install -U torchvision, from the same index as torch."
-        )
-    if "torchao" in reason:
-        return f'Training a LoRA needs a newer torchao ({reason}). Run: python -m pip install -U "torchao>=0.16"'
-    return f'Training a LoRA needs peft ({reason}). Run: python -m pip install -U "peft>=0.20"'

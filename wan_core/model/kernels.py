@@ -18,6 +18,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ..config import nearest
 from ..errors import ConfigError, DependencyError
+from ..packages import pip_line
 
 __all__ = ["ATTENTIONS", "Attention", "attention_kernel", "check_attention", "check_attention_name"]
 
@@ -30,9 +31,9 @@ _SDPA = {
     "sdpa_math": SDPBackend.MATH,
 }
 _PACKAGES = {
-    "flash_attn": ("flash_attn", "python -m pip install flash-attn --no-build-isolation"),
+    "flash_attn": ("flash_attn", f"{pip_line('flash-attn')} --no-build-isolation"),
     "flash_attn_3": ("flash_attn_interface", "build FlashAttention 3 from its repository's folder hopper"),
-    "xformers": ("xformers", "python -m pip install xformers"),
+    "xformers": ("xformers", pip_line("xformers")),
 }
 """name -> the module it needs, and how to get it"""
 

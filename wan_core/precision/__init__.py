@@ -1,7 +1,14 @@
 """Which parts compute and rest in which dtype, and weight-only quantization of the frozen base."""
 
 from .policy import PRESETS, SWITCHES, PrecisionPolicy, dtype_name, switch_values, torch_dtype
-from .quantize import SCHEMES, QuantizeConfig, check_torchao, check_trainable_untouched, quantize_block
+from .quantize import (
+    SCHEMES,
+    QuantizeConfig,
+    check_torchao,
+    check_torchao_version,
+    check_trainable_untouched,
+    quantize_block,
+)
 from .stored import StoredLinear
 
 __all__ = [
@@ -12,6 +19,7 @@ __all__ = [
     "QuantizeConfig",
     "StoredLinear",
     "check_torchao",
+    "check_torchao_version",
     "check_trainable_untouched",
     "dtype_name",
     "quantize_block",

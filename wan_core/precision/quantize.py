@@ -16,8 +16,16 @@ from torch import nn
 
 from ..config import Config, nearest
 from ..errors import ConfigError, DependencyError
+from ..packages import causes_of, torchao_for, torchao_problem, version_of, why_not_imported
 
-__all__ = ["SCHEMES", "QuantizeConfig", "check_torchao", "check_trainable_untouched", "quantize_block"]
+__all__ = [
+    "SCHEMES",
+    "QuantizeConfig",
+    "check_torchao",
+    "check_torchao_version",
+    "check_trainable_untouched",
+    "quantize_block",
+]
 
 SCHEMES = ("fp8_e4m3fn", "int8")
 """fp8_e4m3fn and int8: 8-bit float or integer, one scale per output row; int8 is more exact at the same size."""
@@ -76,7 +84,14 @@ def check_torchao() -> None:
     _torchao(SCHEMES[0])
 
 
+def check_torchao_version() -> None:
+    """The same from the versions alone: nothing is imported, so a server may ask before a graph is queued."""
+    if problem := torchao_problem(torch.__version__):
+        raise DependencyError(problem)
+
+
 def _torchao(scheme: str) -> tuple[Callable[..., Any], Any]:
+    check_torchao_version()
     try:
         from torchao.quantization import (
             Float8WeightOnlyConfig,
@@ -84,9 +99,10 @@ def _torchao(scheme: str) -> tuple[Callable[..., Any], Any]:
             quantize_,
         )
     except Exception as error:  # a broken torchao fails in many ways at import, all mean the same to a user
+        versions = {name: version_of(name) for name in ("torch", "torchao")}
+        found = causes_of(error)
         raise DependencyError(
-            f"Fp8Quantize needs torchao, which cannot be imported here ({type(error).__name__}: {error}). "
-            'Run: python -m pip install -U "torchao>=0.16"'
+            why_not_imported("Fp8Quantize", torchao_for(torch.__version__), found, versions)
         ) from error
     return quantize_, Float8WeightOnlyConfig() if scheme == "fp8_e4m3fn" else Int8WeightOnlyConfig()
 

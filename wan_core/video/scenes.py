@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import DependencyError
+from ..packages import pip_line
 from .colours import refuse_hdr, source_matrix
 from .frames import timed_frames
 from .sources import open_clip
@@ -35,7 +36,7 @@ def find_cuts(path: Path, threshold: float) -> list[float]:
         from scenedetect import ContentDetector, FrameTimecode
     except ImportError as error:
         raise DependencyError(
-            f"split_scenes needs the package scenedetect ({error}). Install it: pip install scenedetect-headless"
+            f"split_scenes needs the package scenedetect ({error}). Run: {pip_line('scenedetect-headless')}"
         ) from error
     detector = ContentDetector(threshold=threshold, min_scene_len=0)
     cuts_s: list[float] = []

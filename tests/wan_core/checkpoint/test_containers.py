@@ -423,7 +423,7 @@ def test_a_gguf_that_promises_a_billion_tensors_is_refused_before_they_are_read(
 def test_without_the_package_the_pip_line_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "wan.gguf").write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 1, 1) + bytes(100))
     monkeypatch.setitem(sys.modules, "gguf", None)
-    with pytest.raises(DependencyError, match=r"GGUF files need the gguf package .*python -m pip install"):
+    with pytest.raises(DependencyError, match=r"GGUF files need the gguf package .*-m pip install"):
         read_checkpoint(tmp_path / "wan.gguf")
 
 

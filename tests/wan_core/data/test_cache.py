@@ -471,7 +471,7 @@ def test_without_the_package_a_compressed_entry_says_what_to_install(cache, monk
     cache.write_latent(KEY, LATENT, stored=Stored(compression="zstd"))
     monkeypatch.setitem(sys.modules, "zstandard", None)
     monkeypatch.setattr("wan_core.data.cache.zstd._BUILT_IN", False)
-    with pytest.raises(DependencyError, match="pip install zstandard"):
+    with pytest.raises(DependencyError, match='-m pip install "zstandard"'):
         cache.read_latent(KEY)
-    with pytest.raises(DependencyError, match="pip install zstandard"):
+    with pytest.raises(DependencyError, match='-m pip install "zstandard"'):
         cache.is_sound("latent", KEY)  # not damaged: it must not be encoded again

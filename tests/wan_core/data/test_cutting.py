@@ -283,6 +283,6 @@ def test_without_the_package_one_sentence_says_what_to_install(make_clip, folder
     monkeypatch.setenv("PYTHONPATH", str(blocker))
     make_clip("clips/a.mp4", num_frames=30)
     with VideoProcess() as video:
-        with pytest.raises(DependencyError, match=r"pip install scenedetect-headless$"):
+        with pytest.raises(DependencyError, match=r"-m pip install \"scenedetect-headless\"$"):
             scan(folder, video, split_scenes=True)
         assert len(scan(folder, video).samples) == 1

@@ -24,6 +24,7 @@ from wan_core.job import export_lora, run_job
 from wan_core.load import ModelPlan, materialize
 from wan_core.lora import LoraConfig, LoraWeights, adapter_parameters, inject_lora, set_strength
 from wan_core.model import WanShape, WanTransformer
+from wan_core.packages import pip_line, torchao_for
 from wan_core.train import TrainConfig
 
 pytestmark = pytest.mark.lasts(0.6)
@@ -274,18 +275,45 @@ def test_a_torchvision_for_another_torch_is_named_with_its_pip_line(tmp_path: Pa
     if said == "fine":
         pytest.skip("this peft and transformers never import torchvision, so a broken one does no harm")
     assert "operator torchvision::nms does not exist" in said
-    assert f"stumbles over a torchvision that is not for torch {torch.__version__}" in said
-    assert "python -m pip install -U torchvision, from the same index as torch." in said
+    assert f"stumbles over a torchvision that is not for torch {torch.__version__.partition('+')[0]}" in said
+    assert said.endswith(
+        "Run this, with the index torch came from, and start again: " + pip_line("torchvision", upgrade=True)
+    )
 
 
 def test_a_torchao_too_old_for_peft_is_named_with_its_pip_line(tmp_path: Path) -> None:
     place(tmp_path, "torchao", "0.5.0", "")
     said = check_with(tmp_path)
-    assert said.startswith("Training a LoRA needs a newer torchao (ImportError:")
-    assert "0.5.0" in said
-    assert said.endswith('Run: python -m pip install -U "torchao>=0.16"')
+    assert said.startswith("Training a LoRA needs peft, which stumbles over torchao 0.5.0: that does not go with torch")
+    assert said.endswith(pip_line(torchao_for(torch.__version__)))
+
+
+def test_a_torchao_too_new_for_torch_is_named_though_the_error_speaks_of_torch_alone(tmp_path: Path) -> None:
+    place(tmp_path, "torchao", "9.9.0", "from torch.nn.functional import a_name_to_come\n")
+    said = check_with(tmp_path)
+    if said == "fine":
+        pytest.skip("this peft and transformers never import torchao, so a broken one does no harm")
+    assert "which stumbles over torchao 9.9.0" in said
+    assert "(ImportError: cannot import name 'a_name_to_come'" in said
+    assert said.endswith(pip_line(torchao_for(torch.__version__)))
 
 
 def test_a_peft_that_cannot_be_imported_is_named_with_its_pip_line(tmp_path: Path) -> None:
     place(tmp_path, "peft", "0.1.0", "from transformers import a_name_that_is_gone\n")
-    assert check_with(tmp_path).endswith('Run: python -m pip install -U "peft>=0.20"')
+    said = check_with(tmp_path)
+    assert said.startswith("Training a LoRA needs peft>=0.20, and peft 0.1.0 cannot be used (ImportError:")
+    assert said.endswith(pip_line("peft>=0.20", upgrade=True))
+
+
+def test_without_torchao_a_lora_trains_all_the_same_and_only_quantizing_is_refused(tmp_path: Path) -> None:
+    code = (
+        "import sys; sys.modules['torchao'] = None\n"
+        + CHECK
+        + "from wan_core.precision import check_torchao\n"
+        + "try: check_torchao()\nexcept DependencyError as error: print(error)\n"
+    )
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=environment)
+    said = done.stdout.splitlines()
+    assert said[0] == "fine", done.stderr[-2000:]
+    assert said[1].startswith("Fp8Quantize needs torchao")

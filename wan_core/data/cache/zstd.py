@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import DependencyError
+from ...packages import pip_line
 
 __all__ = ["compress", "decompress"]
 
@@ -61,6 +62,6 @@ def _zstd() -> Any:
         return zstandard
     except ImportError as error:
         raise DependencyError(
-            "Compressed cache entries need the package zstandard. Install it with: pip install zstandard, or set the "
+            f"Compressed cache entries need the package zstandard. Run: {pip_line('zstandard')}, or set the "
             "compression of the cache to none."
         ) from error

@@ -15,6 +15,7 @@ from typing import Any, cast
 
 from ...errors import DatasetError, DependencyError
 from ...files import open_regular
+from ...packages import pip_line
 from .utf8 import NotUtf8Error, decoded, read_utf8
 
 __all__ = ["TABLE_SUFFIXES", "TEXT_SUFFIXES", "Row", "column_names", "rows_of"]
@@ -184,7 +185,6 @@ def _pyarrow(path: Path) -> Any:
         import pyarrow  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         raise DependencyError(
-            f"{path.name} needs the package pyarrow. Install it with ComfyUI's own Python: python -m pip install "
-            "pyarrow; or write the list as .jsonl."
+            f"{path.name} needs the package pyarrow. Run: {pip_line('pyarrow')}; or write the list as .jsonl."
         ) from error
     return pyarrow

@@ -200,5 +200,5 @@ def test_a_table_without_pyarrow_says_what_to_install(folder, monkeypatch):
 
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     (folder / "list.parquet").write_bytes(b"PAR1")
-    with pytest.raises(DependencyError, match="python -m pip install pyarrow"):
+    with pytest.raises(DependencyError, match='-m pip install "pyarrow"'):
         read(folder / "list.parquet")

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 from ....errors import DatasetError, DependencyError
 from ....files import read_json
+from ....packages import pip_line
 from ..part import SourcePart
 from ..utf8 import read_utf8
 from .ai_toolkit import processes_of, read_ai_toolkit
@@ -66,7 +67,7 @@ def _toml(path: Path) -> Any:
     try:
         tomllib: Any = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
     except ImportError as error:
-        raise DependencyError(f"{path.name} needs tomli on Python 3.10: python -m pip install tomli") from error
+        raise DependencyError(f"{path.name} needs tomli on Python 3.10. Run: {pip_line('tomli')}") from error
     try:
         return tomllib.loads(_text(path))
     except (tomllib.TOMLDecodeError, RecursionError) as error:
@@ -77,7 +78,7 @@ def _yaml(path: Path) -> Any:
     try:
         import yaml
     except ImportError as error:
-        raise DependencyError(f"{path.name} needs the package PyYAML: python -m pip install pyyaml") from error
+        raise DependencyError(f"{path.name} needs the package PyYAML. Run: {pip_line('pyyaml')}") from error
     text = _text(path)
     # References let a few lines stand for gigabytes; settings have no use for them.
     if any(isinstance(token, yaml.AliasToken) for token in _tokens(yaml, text, path)):

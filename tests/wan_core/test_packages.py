@@ -1,0 +1,186 @@
+"""Which package is to blame, which torchao fits, what is too old: one sentence each, with a pip line that helps.
+
+`failed_imports.json` holds real failures: peft imported in environments made with these versions, Linux, CUDA wheels.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from wan_core import packages
+from wan_core.errors import DependencyError
+from wan_core.packages import (
+    PEFT,
+    Cause,
+    check_versions,
+    end_under_old_python,
+    pip_line,
+    torchao_for,
+    torchao_problem,
+    why_not_imported,
+)
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+RECORDED = json.loads((ROOT / "tests" / "fixtures" / "failed_imports.json").read_text(encoding="utf-8"))
+
+# What a user must be told, per recorded failure: words of the sentence, and the requirement that was then tried there.
+MENDED = {
+    "torchao older than peft bears": ("stumbles over torchao 0.15.0", "torchao==0.16.*"),
+    "torchao 0.17 beside torch 2.6": ("torchao 0.17.0: that does not go with torch 2.6.0", "torchao==0.16.*"),
+    "torchao 0.18 beside torch 2.6": ("torchao 0.18.0: that does not go with torch 2.6.0", "torchao==0.16.*"),
+    "torchao 0.18 beside torch 2.7": ("torchao 0.18.0: that does not go with torch 2.7.1", "torchao>=0.16,<0.18"),
+    "torchao 0.18 beside torch 2.9": ("torchao 0.18.0: that does not go with torch 2.9.1", "torchao>=0.16,<0.18"),
+    "torchvision of torch 2.4 beside torch 2.6": ("a torchvision that is not for torch 2.6.0", "torchvision"),
+    "transformers 4.57 beside a newer tokenizers": ("tokenizers>=0.22.0", "tokenizers>=0.22.0,<=0.23.0"),
+    "transformers 5.20 beside torch 2.5": ("transformers 5.20.2 beside torch 2.5.1", "transformers<5.20.2"),
+    "no peft": ("needs peft, which is not installed", "peft>=0.20"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("recorded", RECORDED, ids=lambda recorded: recorded["what"])
+def test_the_package_to_blame_is_named_with_the_line_that_mends_it(recorded: dict[str, Any]) -> None:
+    causes = [Cause(c["kind"], c["text"], c["missing"], tuple(c["packages"])) for c in recorded["causes"]]
+    said = why_not_imported("Training a LoRA", PEFT, causes, recorded["versions"])
+    words, requirement = MENDED[recorded["what"]]
+    assert said.startswith("Training a LoRA needs peft")
+    assert words in said
+    assert said.endswith(f'"{requirement}"')
+    assert f"{sys.executable} -m pip install" in said
+
+
+def test_every_recorded_failure_says_how_it_is_mended() -> None:
+    assert [recorded["what"] for recorded in RECORDED] == list(MENDED)
+
+
+@pytest.mark.parametrize(
+    ("torch", "wanted"),
+    [
+        ("2.6.0+cu124", "torchao==0.16.*"),
+        ("2.7.1", "torchao>=0.16,<0.18"),
+        ("2.9.1+rocm6.4", "torchao>=0.16,<0.18"),
+        ("2.10.0", "torchao>=0.16"),
+        ("2.15.0.dev20261101+cu132", "torchao>=0.16"),
+        ("3.0.0", "torchao>=0.16"),
+    ],
+)
+def test_each_torch_is_given_a_torchao_that_was_tried_beside_it(torch: str, wanted: str) -> None:
+    assert torchao_for(torch) == wanted
+
+
+@pytest.mark.parametrize(
+    ("torch", "torchao", "goes"),
+    [
+        ("2.6.0", "0.16.0", True),
+        ("2.6.0", "0.17.0", False),
+        ("2.7.1", "0.17.0", True),
+        ("2.9.1", "0.18.0", False),
+        ("2.10.0", "0.18.0", True),
+        ("2.15.0", "0.15.0", False),
+        ("2.15.0", "0.19.0.dev3+git", True),
+        ("2.15.0", "", False),
+    ],
+)
+def test_a_torchao_that_does_not_go_with_torch_is_refused_without_an_import(
+    torch: str, torchao: str, goes: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packages, "version_of", lambda name: {"torchao": torchao}[name])
+    problem = torchao_problem(torch)
+    assert (problem == "") is goes
+    if not goes:
+        assert problem.endswith(pip_line(torchao_for(torch)))
+        assert ("is not installed" if not torchao else f"{torchao} does not go with torch {torch}") in problem
+
+
+def test_the_pip_line_names_this_very_python_also_below_a_folder_with_a_space(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", r"C:\My ComfyUI\python_embeded\python.exe")
+    assert pip_line("peft>=0.20") == r'"C:\My ComfyUI\python_embeded\python.exe" -m pip install "peft>=0.20"'
+
+
+@pytest.mark.parametrize(
+    ("torch", "said"),
+    [("2.5.1", "needs torch 2.6 or newer; here it is torch 2.5.1."), ("2.6.0", ""), ("2.15.0", ""), ("3.0", "")],
+)
+def test_a_torch_below_the_floor_is_refused_in_one_sentence(
+    torch: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packages, "version_of", lambda name: {"torch": torch}[name])
+    if not said:
+        return check_versions()
+    with pytest.raises(DependencyError, match=said.replace(".", r"\.")):
+        check_versions()
+
+
+def test_an_old_python_is_refused_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "version_info", (3, 9, 18, "final", 0))
+    with pytest.raises(DependencyError, match=r"needs Python 3\.10 or newer; this is Python 3\.9\.18"):
+        check_versions()
+
+
+def test_an_old_python_ends_with_5_before_it_meets_what_it_cannot_import(monkeypatch: pytest.MonkeyPatch) -> None:
+    with open(ROOT / "wan_core" / "__main__.py", encoding="utf-8") as file:
+        text = file.read()
+    assert text.index("\nend_under_old_python()") < text.index("\nfrom .events import")
+    monkeypatch.setattr(sys, "version_info", (3, 9, 18, "final", 0))
+    with pytest.raises(SystemExit) as ended:
+        end_under_old_python()
+    assert ended.value.code == 5
+
+
+def place_torch(folder: Path, version: str) -> None:
+    """A torch of that version, of which the engine must not import a thing."""
+    (folder / "torch").mkdir()
+    (folder / "torch" / "__init__.py").write_text("raise RuntimeError('torch was imported')\n")
+    info = folder / f"torch-{version}.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: torch\nVersion: {version}\n")
+
+
+@pytest.mark.parametrize("start", [["-m", "wan_core"], ["-X", "utf8", str(ROOT / "wan_core" / "launch.py")]])
+def test_the_command_line_with_an_old_torch_ends_with_5_and_one_sentence(start: list[str], tmp_path: Path) -> None:
+    place_torch(tmp_path, "2.4.1")
+    done = subprocess.run(
+        [sys.executable, *start, "inspect", "model.safetensors"],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 5, done.stderr[-2000:]
+    assert "Traceback" not in done.stderr
+    event = json.loads(done.stdout)
+    assert event["message"].startswith("Wan Trainer needs torch 2.6 or newer; here it is torch 2.4.1.")
+    assert done.stderr.strip() == event["message"]
+
+
+def test_comfyui_is_told_of_an_old_torch_in_one_sentence_and_goes_on(tmp_path: Path) -> None:
+    """ComfyUI logs the message of whatever its call of comfy_entrypoint raises, one line, and loads the next pack."""
+    place_torch(tmp_path, "2.4.1")
+    code = (
+        "import asyncio, sys\n"
+        "from importlib.util import module_from_spec, spec_from_file_location\n"
+        f"spec = spec_from_file_location('pack', {str(ROOT / '__init__.py')!r})\n"
+        "pack = sys.modules['pack'] = module_from_spec(spec)\n"
+        "spec.loader.exec_module(pack)\n"
+        "try: asyncio.run(pack.comfy_entrypoint())\n"
+        "except Exception as error: print(f'Error while calling comfy_entrypoint: {error}')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stderr == ""
+    said = done.stdout.splitlines()
+    assert len(said) == 1
+    assert "Wan Trainer needs torch 2.6 or newer; here it is torch 2.4.1." in said[0]

@@ -23,6 +23,7 @@ from ..wan_core.render import SampleJob
 from ..wan_core.run import read_run
 from ..wan_core.sample import SampleConfig
 from . import folders
+from .card_facts import asked_of
 from .codecs import ComfyVae
 from .encoders import encoder_identity
 from .engine import PreviewDecoder, run_engine
@@ -49,7 +50,7 @@ class ValidateVideo(io.ComfyNode):
             **searched_as("compare lora", "before and after", "lora strength", "sample video", "test lora"),
             description="Renders clips with and without the LoRA from the same noise, and says how far they drift.",
             is_output_node=True,
-            hidden=[io.Hidden.unique_id, io.Hidden.dynprompt, io.Hidden.extra_pnginfo],
+            hidden=[io.Hidden.unique_id, io.Hidden.prompt, io.Hidden.dynprompt, io.Hidden.extra_pnginfo],
             inputs=[
                 WanRun.Input("run", tooltip="From TrainLoRA."),
                 io.Vae.Input("vae", tooltip="Decodes the clips: wan_2.1_vae (TI2V-5B: wan2.2_vae)."),
@@ -101,9 +102,9 @@ class ValidateVideo(io.ComfyNode):
         videos = [InputImpl.VideoFromFile(str(file)) for file in rendering.files()]
         shown = [output_file(file) for file in rendering.shown()]
         metrics = rendering.metrics()
-        return io.NodeOutput(
-            videos, rendering.grid(), metrics, ui={"images": shown, "animated": [True], "text": [metrics]}
-        )
+        facts = {**rendering.facts(), "asked": asked_of(cls)}
+        ui = {"images": shown, "animated": [True], "text": [metrics], "wan_clips": [facts]}
+        return io.NodeOutput(videos, rendering.grid(), metrics, ui=ui)
 
 
 @dataclass(frozen=True)
@@ -115,10 +116,14 @@ class _Rendering:
     folder: Path
 
     @property
-    def variants(self) -> list[str]:
-        """Names of the columns, as sample ids begin."""
-        base = ["baseline"] if self.job.baseline else []
-        return base + [f"step-{step:06d}_s{s}" for step in self.job.saved_steps for s in self.job.strengths]
+    def variants(self) -> dict[str, dict[str, float]]:
+        """The columns: names, as sample ids begin, and what is rendered; the baseline, without a LoRA, is nothing."""
+        lora = {
+            f"step-{step:06d}_s{strength}": {"step": step, "strength": strength}
+            for step in self.job.saved_steps
+            for strength in self.job.strengths
+        }
+        return {"baseline": {}, **lora} if self.job.baseline else lora
 
     @property
     def prompts(self) -> int:
@@ -131,6 +136,28 @@ class _Rendering:
     def shown(self) -> list[Path]:
         """The same, the base model's last: the node shows the first one large."""
         return sorted(self.files(), key=lambda file: file.name.startswith("baseline"))
+
+    def facts(self) -> dict[str, Any]:
+        """For the page: every clip with what it shows, row by row as in the grid, and a still of it."""
+        with Image.open(self.folder / f"{next(iter(self.variants))}_p0.png") as still:
+            width, height = still.size
+        rows = [
+            {
+                "prompt": self.job.preview.prompts[i] if i < len(self.job.preview.prompts) else "",
+                "clips": [
+                    {
+                        "step": None,
+                        "strength": None,
+                        **shown,
+                        "file": output_file(self.folder / f"{name}_p{i}.mp4"),
+                        "still": output_file(self.folder / f"{name}_p{i}.png"),
+                    }
+                    for name, shown in self.variants.items()
+                ],
+            }
+            for i in range(self.prompts)
+        ]
+        return {"version": 1, "width": width, "height": height, "rows": rows}
 
     def is_complete(self) -> bool:
         return (self.folder / "metrics.json").is_file() and all(file.is_file() for file in self.files())

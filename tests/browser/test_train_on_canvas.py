@@ -7,11 +7,23 @@ from typing import Any
 
 import pytest
 
+from tests.browser.test_panel import serious
+
 pytestmark = pytest.mark.browser
 
 # TrainLoRA's newest preview and a clip of ValidateVideo.
 BOTH_PLAY = """() => new Set([...document.querySelectorAll("video")]
   .filter(v => v.readyState >= 2 && v.videoWidth > 0 && !v.error).map(v => v.currentSrc)).size >= 2"""
+
+# Where the clips of the page are; the page itself would show those of an output below the widgets.
+PLACES = """() => {
+  const found = {};
+  for (const video of document.querySelectorAll("video")) {
+    const place = ["panel", "card"].find(one => video.closest(`.wan-${one}`)) ?? "page";
+    found[place] = (found[place] ?? 0) + 1;
+  }
+  return found;
+}"""
 
 
 def test_run_trains_and_the_preview_plays_and_run_again_trains_nothing(canvas: Any, smoke: dict[str, Any]) -> None:
@@ -29,6 +41,11 @@ def test_run_trains_and_the_preview_plays_and_run_again_trains_nothing(canvas: A
     bars = [d for d in canvas.seen("progress") if str(d["node"]) == train]
     assert max(bar["value"] for bar in bars) == bars[-1]["max"] == 8
     canvas.page.wait_for_function(BOTH_PLAY, timeout=15_000)
+    assert canvas.script(PLACES) == {"panel": 2, "card": 2}, "the page shows a clip of its own"
+    compared = canvas.page.locator(".wan-compared")
+    assert compared.locator("figcaption").all_inner_texts() == ["base model", "step 8 · strength 1"]
+    assert "a man talks in a driving car" in compared.inner_text()
+    assert serious(canvas, '.wan-card[data-card="clips"]') == []
     assert canvas.seen("b_preview"), "the progress bar had no picture"
 
     name = canvas.lines()[-1].splitlines()[-1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
@@ -14,6 +15,7 @@ import pytest
 from clips import place_clips
 from comfy_server import ComfyServer
 from graphs import TRAIN, Graph, folder_of, run_of, steps_trained, training_graph
+from PIL import Image
 from route_server import our_module
 from safetensors import safe_open
 from world import sampling_graph
@@ -167,6 +169,17 @@ def test_previews_and_validation_clips_play(comfy: ComfyServer) -> None:
     for file in [*shown["images"], *run_of(comfy, entry)["samples"]]:
         with av.open(str(comfy.base / file["type"] / file["subfolder"] / file["filename"])) as video:
             assert len(list(video.decode(video=0))) == 5
+    (facts,) = shown["wan_clips"]
+    assert [row["prompt"] for row in facts["rows"]] == ["a red ball", "a blue ball"]
+    columns = [(None, None), (2, 0.0), (2, 1.0), (4, 0.0), (4, 1.0)]
+    for index, row in enumerate(facts["rows"]):
+        assert [(clip["step"], clip["strength"]) for clip in row["clips"]] == columns
+        names = [f"step-{s:06d}_s{x}_p{index}.mp4" if s else f"baseline_p{index}.mp4" for s, x in columns]
+        assert [clip["file"]["filename"] for clip in row["clips"]] == names
+        assert all(clip["file"] in shown["images"] for clip in row["clips"])
+        with Image.open(io.BytesIO(comfy.view(row["clips"][0]["still"]))) as still:
+            assert still.size == (facts["width"], facts["height"])
+    assert facts["asked"] == {"saved_steps": "2, 4", "strengths": "0.0, 1.0"}
     metrics = {clip["clip"]: clip for clip in json.loads(shown["text"][0])["clips"]}
     assert metrics["step-000004_s0.0_p0"]["drift_mean_abs"] == 0.0  # strength 0 is the base model
     assert metrics["step-000004_s1.0_p0"]["drift_mean_abs"] > 0.0

@@ -30,7 +30,6 @@ const TRAINER = "TrainLoRA";
 const LINE_NODES = ["CacheLatents", "ValidateVideo"];
 /** Milliseconds between two looks at runs that go on, for when no message comes. */
 const PULSE = 5000;
-const VIDEO_NODES = [TRAINER, "ValidateVideo"];
 // Two lines of text, and the 10 pixels the canvas leaves above and below.
 const LINE_HEIGHT = 60;
 // The page's own colours, so that light and dark themes both read well.
@@ -82,14 +81,16 @@ function root() {
 }
 
 /**
- * Live pictures of a node that shows clips: the page would put the picture into the video, which then stays black. The
- * clip itself follows at once.
- * @param {CustomEvent} event
+ * Clips of our nodes play in their panel or card, each beside the base model's. The page has taken the message by now, but
+ * has drawn nothing of it: what is taken out here is out of what it keeps.
+ * @param {any} detail
  */
-function dropPicture(event) {
-  const id = event.detail?.displayNodeId ?? event.detail?.nodeId;
-  const node = id === undefined ? null : findNode(root(), id);
-  if (VIDEO_NODES.includes(node?.comfyClass ?? "")) event.stopImmediatePropagation();
+function dropClips({ output, display_node, node: id }) {
+  const node = findNode(root(), display_node ?? id);
+  if (!(output?.wan_run && node?.wanTrainerPanel) && !(output?.wan_clips && node?.wanTrainerCard))
+    return;
+  delete output.images;
+  delete output.animated;
 }
 
 /**
@@ -127,11 +128,12 @@ function onStatus(status) {
 
 /** Sent when a node has ended, also when ComfyUI kept its output and ran nothing. @param {any} detail */
 function onExecuted(detail) {
+  dropClips(detail);
   if (!trainers.isHere(detail)) return;
   const id = detail.display_node ?? detail.node;
   const run = detail.output?.wan_run?.[0]?.run;
   if (typeof run === "string") trainers.panelOf(id)?.bind(run);
-  const text = outputText(findNode(root(), id)?.comfyClass, detail.output);
+  const text = outputText(detail.output);
   if (text) show(id, text);
   cards.onExecuted(detail);
 }
@@ -190,18 +192,15 @@ app.registerExtension({
     api.addEventListener(STATUS_EVENT, (/** @type {{ detail: Status }} */ event) =>
       onStatus(event.detail),
     );
-    api.addEventListener(
-      "executed",
-      (/** @type {CustomEvent} */ event) => trainers.dropClips(event),
-      { capture: true },
-    );
+    api.addEventListener("executed", (/** @type {CustomEvent} */ event) => dropClips(event), {
+      capture: true,
+    });
     api.addEventListener("executed", (/** @type {{ detail: any }} */ event) =>
       onExecuted(event.detail),
     );
     api.addEventListener("execution_start", (/** @type {{ detail: any }} */ { detail }) => {
       trainers.prompts.started(detail?.prompt_id);
     });
-    api.addEventListener("b_preview_with_metadata", dropPicture, { capture: true });
     api.addEventListener("execution_error", (/** @type {{ detail: any }} */ event) =>
       onError(event.detail),
     );
@@ -239,7 +238,6 @@ app.registerExtension({
     const kind = node.comfyClass ?? "";
     chooseFolder(node, setting);
     if (isFrom(node, import.meta.url)) nameTextBoxes(node);
-    if (VIDEO_NODES.includes(kind)) node.previewMediaType = "video";
     if (LINE_NODES.includes(kind)) addStatusLine(node);
     if (kind === TRAINER) trainers.add(node);
     cards.add(node);

@@ -46,12 +46,13 @@ test("the same step of another run or another node is news", () => {
 });
 
 test("an output says how its run ended, how many clips there are, or nothing", () => {
+  const clips = (count) => ({ wan_clips: [{ rows: [{ clips: Array(count).fill({}) }] }] });
   assert.equal(
-    outputText("TrainLoRA", { wan_run: [{ status: "done", step: 2, steps: 2 }] }),
+    outputText({ wan_run: [{ status: "done", step: 2, steps: 2 }] }),
     "done: step 2 of 2",
   );
-  assert.equal(outputText("ValidateVideo", { images: [{}, {}] }), "done: 2 clips");
-  assert.equal(outputText("ValidateVideo", { images: [{}] }), "done: 1 clip");
-  assert.equal(outputText("WanVideoDataset", { images: [{}] }), "");
-  assert.equal(outputText("TrainLoRA", null), "");
+  assert.equal(outputText(clips(2)), "done: 2 clips");
+  assert.equal(outputText(clips(1)), "done: 1 clip");
+  assert.equal(outputText({ images: [{}] }), "");
+  assert.equal(outputText(null), "");
 });

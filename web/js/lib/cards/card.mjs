@@ -7,7 +7,7 @@ import { t } from "../page/words.mjs";
 // As in the style sheet.
 const GAP = 6;
 const PADDING = 8;
-/** A part that scrolls asks for no more than this. */
+/** A part that scrolls asks for no more than this, unless it says another number. */
 const SCROLLS = 220;
 
 export class Card {
@@ -66,7 +66,15 @@ function stacked(parts) {
 function heightOf(part) {
   const wanted = Number(part.dataset.high);
   if (wanted) return wanted;
-  return part.dataset.scrolls ? Math.min(part.scrollHeight, SCROLLS) : part.offsetHeight;
+  const { scrolls } = part.dataset;
+  return scrolls ? Math.min(inside(part), Number(scrolls) || SCROLLS) : part.offsetHeight;
+}
+
+/** Height of what a part that scrolls has in it, however high it is itself. @param {HTMLElement} part */
+function inside(part) {
+  const children = /** @type {HTMLElement[]} */ ([...part.children]);
+  const ends = children.map((child) => child.offsetTop + child.offsetHeight);
+  return Math.ceil(Math.max(0, ...ends) - (children[0]?.offsetTop ?? 0));
 }
 
 /** What a node that has not run says. @param {string} what it would show */

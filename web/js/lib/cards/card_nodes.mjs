@@ -3,8 +3,16 @@
 
 import { findNode, nodes, placed } from "../page/graph.mjs";
 import { Follower } from "../page/pacing.mjs";
-import { addWidget, MARGINS, makeRoom, watchWidgets, zoomThrough } from "../page/widget.mjs";
+import {
+  addWidget,
+  hideOutputs,
+  MARGINS,
+  makeRoom,
+  watchWidgets,
+  zoomThrough,
+} from "../page/widget.mjs";
 import { changedSince, factsIn, factsInHistory, fits, nameOf } from "./asked.mjs";
+import { ClipsCard } from "./clips_card.mjs";
 import { DatasetCard } from "./dataset_card.mjs";
 import { DensityCard } from "./density_card.mjs";
 import { Kept } from "./kept.mjs";
@@ -18,11 +26,13 @@ import { LOADER, TRAINER, trainersOf } from "./trainers.mjs";
  */
 
 const SHEET = "wan_dataset";
+const CLIPS = "wan_clips";
 /** Under which name the output of a node has its facts. @type {Record<string, string>} */
 const KEYS = {
   SplitAcrossGPUs: "wan_split",
   WanVideoDataset: SHEET,
   WanDatasetFromFile: SHEET,
+  ValidateVideo: CLIPS,
   [LOADER]: "wan_model",
 };
 const SETTINGS = "WanTrainSettings";
@@ -52,6 +62,7 @@ export class CardNodes {
       addWidget(node, card.element, { least: () => card.least + MARGINS });
       card.element.addEventListener("wheel", (event) => this.wheel(event));
       node.wanTrainerCard = card;
+      if (KEYS[kind] === CLIPS) hideOutputs(node);
     }
     if (card || [TRAINER, LOADER].includes(kind)) this.follow(node);
   }
@@ -78,8 +89,9 @@ export class CardNodes {
       return new DensityCard(this.frames, grew, facts);
     }
     if (KEYS[kind] === "wan_split") return new SplitCard(this.frames, grew);
-    if (KEYS[kind] !== SHEET) return null;
-    return new DatasetCard(this.frames, grew, (image) => this.address(image));
+    const address = (/** @type {unknown} */ file) => this.address(file);
+    if (KEYS[kind] === CLIPS) return new ClipsCard(this.frames, grew, address);
+    return KEYS[kind] === SHEET ? new DatasetCard(this.frames, grew, address) : null;
   }
 
   /** The card scrolls where it can, and the canvas zooms elsewhere. @param {WheelEvent} event */
@@ -90,12 +102,12 @@ export class CardNodes {
   }
 
   /**
-   * Where the page finds a picture of an output.
-   * @param {any} image as the server names it
+   * Where the page finds a file of an output.
+   * @param {any} file as the server names it
    */
-  address(image) {
-    if (typeof image?.filename !== "string") return "";
-    const { filename, subfolder = "", type = "temp" } = image;
+  address(file) {
+    if (typeof file?.filename !== "string") return "";
+    const { filename, subfolder = "", type = "temp" } = file;
     const query = new URLSearchParams({ filename, subfolder, type });
     return this.api.apiURL(`/view?${query}`);
   }

@@ -4,7 +4,7 @@
 /**
  * What the page's graphs and nodes have that this pack uses.
  * @typedef {{ id?: string, nodes?: GraphNode[], _nodes?: GraphNode[], getNodeById: (id: number) => GraphNode | null }} Graph
- * @typedef {{ id: number, comfyClass?: string, previewMediaType?: string, hideOutputImages?: boolean, graph?: Graph,
+ * @typedef {{ id: number, comfyClass?: string, hideOutputImages?: boolean, onDrawBackground?: Function, graph?: Graph,
  *   subgraph?: Graph, widgets?: { name: string, label?: string, value: unknown, callback?: Function, options?: { values?: unknown } }[], inputs?: { name: string }[],
  *   wanTrainerStatus?: HTMLElement, wanTrainerPanel?: import("../panel/panel.mjs").Panel,
  *   wanTrainerCard?: import("../cards/card.mjs").Card, wanTrainerFacts?: Record<string, any>, addDOMWidget: Function,

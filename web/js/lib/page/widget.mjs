@@ -43,6 +43,16 @@ function keepWidth(widget) {
   Object.defineProperty(widget, "width", { get: () => undefined, set: () => {} });
 }
 
+/**
+ * What a node made is shown in its widget: the page draws no picture or clip of its own below it, neither a finished one
+ * nor a live one.
+ * @param {GraphNode} node
+ */
+export function hideOutputs(node) {
+  node.hideOutputImages = true;
+  node.onDrawBackground = () => {};
+}
+
 /** The canvas makes room for a widget when it draws, and shows the room when it draws again. @param {GraphNode} node */
 export function makeRoom(node) {
   const draw = () => node.setDirtyCanvas?.(true, true);

@@ -2,7 +2,14 @@
 /** The TrainLoRA nodes of the canvas and the run each of them shows. */
 
 import { findNode, nodes, placed } from "../page/graph.mjs";
-import { addWidget, MARGINS, makeRoom, watchWidgets, zoomThrough } from "../page/widget.mjs";
+import {
+  addWidget,
+  hideOutputs,
+  MARGINS,
+  makeRoom,
+  watchWidgets,
+  zoomThrough,
+} from "../page/widget.mjs";
 import { Prompts, runOfNode, takers } from "../run/binding.mjs";
 import { chipOf } from "../run/stages.mjs";
 import { Panel } from "./panel.mjs";
@@ -52,8 +59,7 @@ export class TrainerNodes {
     widget.beforeQueued = () => panel.queued.add(String(runName(node)?.value ?? ""));
     node.wanTrainerPanel = panel;
     node.wanTrainerStatus = panel.status;
-    // The panel plays the previews, beside the one from before training.
-    node.hideOutputImages = true;
+    hideOutputs(node);
     panel.element.addEventListener("wheel", (event) => zoomThrough(this.app.canvas, event));
     watchWidgets(
       node,
@@ -126,16 +132,6 @@ export class TrainerNodes {
 
   redraw() {
     for (const node of nodes(this.root())) node.wanTrainerPanel?.plot.ask();
-  }
-
-  /**
-   * The clips of Train Wan LoRA play in its panel; the page would show the last one a second time below it.
-   * @param {CustomEvent} event
-   */
-  dropClips({ detail }) {
-    if (!detail.output?.wan_run || !this.panelOf(detail.display_node ?? detail.node)) return;
-    const { images: _images, animated: _animated, ...output } = detail.output;
-    detail.output = output;
   }
 
   /**

@@ -1,6 +1,7 @@
 // @ts-check
 /** What the status line says and when loader lists are fetched anew. Pure: no page, no server. */
 
+import { rows } from "../cards/clips.mjs";
 import { t } from "../page/words.mjs";
 import { stateText } from "./facts.mjs";
 
@@ -34,13 +35,14 @@ export function summaryText(run) {
 
 /**
  * The line of a node whose output has come; empty when there is nothing to say.
- * @param {string | undefined} kind
  * @param {any} output
  * @returns {string}
  */
-export function outputText(kind, output) {
+export function outputText(output) {
   if (output?.wan_run?.[0]) return summaryText(output.wan_run[0]);
-  const clips = kind === "ValidateVideo" ? (output?.images?.length ?? 0) : 0;
+  const clips = output?.wan_clips?.[0]
+    ? rows(output.wan_clips[0]).flatMap((row) => row.clips).length
+    : 0;
   if (!clips) return "";
   return clips === 1 ? t("done: 1 clip") : t("done: {n} clips", { n: clips });
 }

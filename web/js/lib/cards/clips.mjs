@@ -1,0 +1,52 @@
+// @ts-check
+/** What the card of Validate Video says of its clips. Pure. */
+
+import { t } from "../page/words.mjs";
+import { short } from "../run/format.mjs";
+import { records, text } from "./lists.mjs";
+
+/**
+ * As ValidateVideo leaves them in `wan_clips`: a row per prompt, in it the base model (no step) and every saved step and
+ * strength, from the same noise.
+ * @typedef {{ step?: unknown, strength?: unknown, file?: unknown, still?: unknown }} Clip
+ * @typedef {{ width?: unknown, height?: unknown, rows?: { prompt?: unknown, clips?: Clip[] }[] }} Clips
+ * @typedef {{ label: string, file: unknown, still: unknown }} Shown
+ */
+
+/**
+ * Rows to draw, with a title where there are several.
+ * @param {Clips} facts
+ * @returns {{ title: string, clips: Shown[] }[]}
+ */
+export function rows(facts) {
+  const all = records(facts.rows);
+  return all.map((row, index) => {
+    const prompt = text(row.prompt);
+    const several = all.length > 1 ? t("prompt {n}", { n: index + 1 }) : "";
+    const clips = records(row.clips).map((clip) => ({
+      label: label(clip),
+      file: clip.file,
+      still: clip.still,
+    }));
+    return { title: [several, prompt].filter(Boolean).join(": "), clips };
+  });
+}
+
+/** @param {Clip} clip */
+function label({ step, strength }) {
+  if (!Number.isFinite(step)) return t("base model");
+  const words = [t("step {step}", { step: Number(step) })];
+  if (Number.isFinite(strength))
+    words.push(t("strength {value}", { value: short(Number(strength)) }));
+  return words.join(" · ");
+}
+
+/**
+ * Width by height of a clip, as a style sheet wants it.
+ * @param {Clips} facts
+ */
+export function shape({ width, height }) {
+  return Number(width) > 0 && Number(height) > 0
+    ? `${Number(width)} / ${Number(height)}`
+    : "16 / 9";
+}

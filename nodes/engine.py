@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from ..wan_core.errors import ExitCode, OutOfMemory, TrainingError, WanTrainerEr
 from ..wan_core.events import DecodeWanted, Event
 from ..wan_core.files import confine
 from ..wan_core.video import VideoProcess
+from ..wan_core.words import logger
 from . import folders
 from .codecs import ComfyVae
 from .interrupts import CancelButton
@@ -28,7 +28,7 @@ from .worker import Ending, Worker, engine_command
 
 __all__ = ["PreviewDecoder", "run_engine"]
 
-_log = logging.getLogger(__name__)
+_log = logger(__name__)
 
 
 def run_engine(

@@ -6,6 +6,7 @@ from comfy_api.latest import ComfyExtension, io
 
 from .apply_wan_lora import ApplyWanLoRA
 from .cache_latents import CacheLatents
+from .door import guarded
 from .fp8_quantize import Fp8Quantize
 from .load_wan_model import LoadWanModel
 from .precision_audit import PrecisionAudit
@@ -53,4 +54,4 @@ class WanTrainerExtension(ComfyExtension):
 
     async def get_node_list(self) -> list[type[io.ComfyNode]]:
         register_routes()  # here, because ComfyUI 0.3.75 calls no on_load; a second call adds nothing
-        return NODES
+        return [guarded(node) for node in NODES]

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import replace
 
 from comfy_api.latest import io
 
 from ..wan_core.errors import WanTrainerError
 from ..wan_core.precision import SCHEMES, QuantizeConfig, check_torchao, check_torchao_version
+from ..wan_core.words import logger
 from .search import searched_as
 from .types import CATEGORY, ModelHandle, WanTrainModel
 from .widgets import combo, flag, one_of, text
 
-_log = logging.getLogger(__name__)
+_log = logger(__name__)
 
 
 class Fp8Quantize(io.ComfyNode):

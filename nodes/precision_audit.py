@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 from pathlib import Path
@@ -12,7 +13,7 @@ from comfy_api.latest import io
 from PIL import Image
 
 from ..wan_core.audit import REPORT_FILE, AuditConfig, read_report
-from ..wan_core.errors import ConfigError
+from ..wan_core.errors import ConfigError, WanTrainerError
 from ..wan_core.events import Event, Stage
 from ..wan_core.files import atomic_write_json
 from ..wan_core.lora import check_peft
@@ -61,6 +62,15 @@ class PrecisionAudit(io.ComfyNode):
                 io.Image.Output(display_name="chart", tooltip="The same as bars on a logarithmic axis."),
             ],
         )
+
+    @classmethod
+    async def validate_inputs(cls, model: object = None) -> bool | str:
+        """Refuses before clips are encoded for an hour. Names an input, because ComfyUI asks only about such."""
+        try:
+            await asyncio.to_thread(check_peft)
+        except WanTrainerError as error:
+            return str(error)
+        return True
 
     @classmethod
     def execute(

@@ -22,6 +22,7 @@ from ..wan_core.events import (
     StepDone,
     StepSkipped,
 )
+from ..wan_core.words import logger
 from .interrupts import CancelButton
 
 __all__ = ["STATUS_EVENT", "NodeProgress", "current_prompt_id", "graph_of"]
@@ -37,7 +38,7 @@ _STAGES = {
     "audit": "measuring precision, pass",
 }
 
-_log = logging.getLogger(__name__)
+_log = logger(__name__)
 
 
 class NodeProgress:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import logging
+import asyncio
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -17,6 +17,7 @@ from ..wan_core.metrics import MetricsPages
 from ..wan_core.run import DataConfig, RunConfig, RunDecision, choose_run, prepare_run
 from ..wan_core.sample import SampleConfig
 from ..wan_core.train import SavedStep, SaveStore, TrainConfig
+from ..wan_core.words import logger
 from . import folders
 from .codecs import ComfyVae
 from .encoders import encoder_identity
@@ -49,7 +50,7 @@ RESUME = ["auto", "new", "require"]
 NONE = "none"
 LORA_OUTPUT = 1
 
-_log = logging.getLogger(__name__)
+_log = logger(__name__)
 
 
 class TrainLoRA(io.ComfyNode):
@@ -155,12 +156,15 @@ class TrainLoRA(io.ComfyNode):
         )
 
     @classmethod
-    def validate_inputs(cls, run_name: str | None = "my_lora") -> bool | str:
-        """Refuses a name before clips are encoded for an hour."""
+    async def validate_inputs(cls, run_name: str | None = None) -> bool | str:
+        """Refuses, before clips are encoded for an hour, what could not be trained after it."""
         try:
-            return run_name is None or bool(safe_name(run_name, "run_name"))
+            if run_name is not None:
+                safe_name(run_name, "run_name")
+            await asyncio.to_thread(check_peft)  # the first import takes seconds, in which the server must answer
         except WanTrainerError as error:
             return str(error)
+        return True
 
     @classmethod
     def fingerprint_inputs(cls, run_name: str | None = "my_lora", **_: object) -> object:

@@ -10,6 +10,7 @@ import typing
 from typing import Any, TypeVar, Union, get_args, get_origin
 
 from .errors import ConfigError
+from .words import is_text
 
 __all__ = ["Config", "nearest"]
 
@@ -87,6 +88,8 @@ def _read(hint: Any, value: Any, where: str) -> Any:
     if isinstance(hint, type) and (not isinstance(value, hint) or (hint is not bool and isinstance(value, bool))):
         wanted = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
         raise ConfigError(f"{where} must be {wanted.get(hint, hint.__name__)}, not {_kind(value)}.")
+    if isinstance(value, str) and not is_text(value):
+        raise ConfigError(f"{where} holds half of a character ({value!r:.80}). Write it again.")
     return value
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from enum import IntEnum
 
+from .words import plain, shortened
+
 __all__ = [
     "CacheError",
     "CheckpointError",
@@ -18,6 +20,10 @@ __all__ = [
     "TrainingError",
     "WanTrainerError",
 ]
+
+
+_LONGEST_MESSAGE = 1500
+"""some quote a setting whole, and a setting can be a book"""
 
 
 class ExitCode(IntEnum):
@@ -39,9 +45,20 @@ class Stopped(Exception):  # noqa: N818  not an error: somebody asked for it
 
 
 class WanTrainerError(Exception):
-    """Base of all refusals; `exit_code` is what the command line returns for it."""
+    """Base of all refusals; `exit_code` is what the command line returns for it.
 
+    A message is one line that can be printed anywhere, whatever it quotes.
+    """
+
+    __module__ = "wan_trainer"
     exit_code = ExitCode.BAD_INPUT
+
+    def __init_subclass__(cls) -> None:
+        # ComfyUI names a pack's modules by their path on its disk, and shows clients the module of every exception.
+        cls.__module__ = WanTrainerError.__module__
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(shortened(plain(message), _LONGEST_MESSAGE))
 
 
 class ConfigError(WanTrainerError, ValueError):

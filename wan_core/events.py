@@ -12,6 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from .words import plain
+
 __all__ = [
     "COMMANDS",
     "CheckpointSaved",
@@ -146,6 +148,9 @@ class Note(Event):
     name: ClassVar[str] = "note"
     text: str
     level: str = "info"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "text", plain(self.text))
 
 
 @dataclass(frozen=True, kw_only=True)

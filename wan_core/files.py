@@ -158,7 +158,10 @@ def atomic_write_bytes(path: Path, data: bytes) -> None:
 
 def atomic_write_json(path: Path, data: Any) -> None:
     """`atomic_write` of JSON, readable and stable in order."""
-    atomic_write_bytes(path, (json.dumps(data, indent=2, ensure_ascii=False) + "\n").encode("utf-8"))
+    # Half of a character, as in a note that was cut in an emoji, has no UTF-8; JSON spells it as this very escape.
+    atomic_write_bytes(
+        path, (json.dumps(data, indent=2, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace")
+    )
 
 
 def read_json(path: Path, *, limit_bytes: int = 64 << 20) -> Any:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import logging
 import shutil
 import time
 from collections.abc import Iterator
@@ -42,10 +41,11 @@ from .train import (
     read_preview_inputs,
     true_velocity,
 )
+from .words import logger
 
 __all__ = ["export_lora", "run_job"]
 
-_log = logging.getLogger(__name__)
+_log = logger(__name__)
 _MENDABLE = tuple(
     getattr(errno, name)
     for name in ("ENOSPC", "EDQUOT", "EROFS", "ENOENT", "EACCES", "EPERM", "EBUSY")

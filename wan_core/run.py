@@ -23,6 +23,7 @@ from .load import ModelPlan
 from .lora import LoraConfig
 from .sample import SampleConfig
 from .train import SaveStore, TrainConfig
+from .words import plain
 
 __all__ = [
     "QUEUE_DONE",
@@ -202,6 +203,9 @@ class RunDecision:
     """start, resume or done"""
     note: str
     """one sentence for the user"""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "note", plain(self.note))
 
 
 def choose_run(runs: Path, config: RunConfig, *, resume: str = "auto") -> RunDecision:

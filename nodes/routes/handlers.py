@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import functools
 import json
-import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from aiohttp import web
 from ...wan_core.errors import WanTrainerError
 from ...wan_core.files import confine, read_json
 from ...wan_core.metrics import MetricsPages, Page
+from ...wan_core.words import logger
 from ..live_runs import LiveRuns
 from ..workflow_file import scrubbed
 from .clip import send_clip
@@ -30,7 +30,7 @@ from .summary import detail, summary
 
 __all__ = ["RunRoutes"]
 
-_log = logging.getLogger(__name__)
+_log = logger(__name__)
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 

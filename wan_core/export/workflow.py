@@ -25,4 +25,6 @@ def workflow_metadata(directory: Path) -> dict[str, str]:
         return {}
     if not isinstance(graph, dict) or not graph:
         return {}
-    return {"workflow" if "nodes" in graph else "prompt": json.dumps(graph, ensure_ascii=False, separators=(",", ":"))}
+    text = json.dumps(graph, ensure_ascii=False, separators=(",", ":"))
+    # Half of a character, which a header cannot hold, as JSON spells it.
+    return {"workflow" if "nodes" in graph else "prompt": text.encode("utf-8", "backslashreplace").decode("utf-8")}

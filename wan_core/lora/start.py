@@ -6,7 +6,6 @@ and LoHa are no pairs; the run starts from their best form of its rank, and the 
 
 from __future__ import annotations
 
-import logging
 import math
 import re
 
@@ -14,13 +13,14 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import CheckpointError, ConfigError
+from ..words import logger
 from .config import LoraConfig
 from .source import LoraSource
 from .weights import LoraWeights
 
 __all__ = ["check_start", "start_from"]
 
-_log = logging.getLogger(__name__)
+_log = logger(__name__)
 _EXACT = 1e-4
 """relative; below it a LoKr or LoHa counts as exactly of the run's rank"""
 _MOST_LOST = 0.5

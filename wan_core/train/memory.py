@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Mapping
 
 import torch
@@ -14,10 +13,11 @@ from ..load import ModelPlan
 from ..lora import LoraConfig
 from ..model import WanTransformer
 from ..placement.memory import StepShape
+from ..words import logger
 
 __all__ = ["DeviceMeters", "MemoryReading", "added_up", "largest_step", "predicted_peaks"]
 
-_log = logging.getLogger(__name__)
+_log = logger(__name__)
 
 MemoryReading = dict[str, dict[str, int | None]]
 """device -> bytes `now`, `peak`, `predicted`; None where nothing is known"""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +15,12 @@ from ..files import atomic_write_bytes, atomic_write_json
 from ..model import WanTransformer
 from ..placement.room import release_cached_memory, weights_out_of_the_way
 from ..sample import generate
+from ..words import logger
 from .preview_inputs import PreviewInputs
 
 __all__ = ["Previewer"]
 
-_log = logging.getLogger(__name__)
+_log = logger(__name__)
 DECODE_TIMEOUT_S = 900.0
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
+from ..errors import WanTrainerError
 from .framing import CENTRED, Framing, covered_size
 from .looks import LOOK_SIZE, look_of
 from .messages import ClipInfo
@@ -75,9 +76,9 @@ def _opened(path: Path) -> Generator[Image.Image]:
                 if image.width * image.height > MAX_PIXELS:
                     raise refuse(path, f"has {image.width}x{image.height} pixels", "Scale it down")
                 yield image
+        except WanTrainerError:
+            raise
         except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-            if type(error).__module__.endswith("errors"):
-                raise
             raise refuse(path, f"cannot be read as a still ({error})", "Save it again as PNG") from error
 
 

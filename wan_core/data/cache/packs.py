@@ -6,19 +6,19 @@ one pack to another, is always found in one of them: the new place is published 
 
 from __future__ import annotations
 
-import logging
 import re
 import threading
 import time
 from pathlib import Path
 
 from ...files import FileError
+from ...words import logger
 from .kinds import KINDS
 from .pack_file import PackIndex, Place, read_place
 
 __all__ = ["PACK_NAME", "Packs"]
 
-_log = logging.getLogger(__name__)
+_log = logger(__name__)
 
 PACK_NAME = re.compile(r"^([a-z]+)-(\d{6})-[0-9a-f]{8}\.pack$")
 """folder of its kind and number; of two packs with one key, the one with the higher number counts"""

@@ -1,0 +1,95 @@
+"""Foreign text in our messages: escaped, in one line, and nothing else changed."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from pathlib import Path
+
+import pytest
+
+from wan_core.config import Config
+from wan_core.errors import ConfigError, DatasetError
+from wan_core.events import Note
+from wan_core.export import workflow_metadata
+from wan_core.files import atomic_write_json, read_json
+from wan_core.lora import LoraConfig
+from wan_core.words import is_text, logger, plain, shortened
+
+
+@pytest.mark.parametrize(
+    ("text", "seen"),
+    [
+        ("two\nlines\r", "two\\nlines\\r"),
+        ("\x1b[2J\x07\x9b", "\\x1b[2J\\x07\\x9b"),
+        ("half of \ud83d", "half of \\ud83d"),
+        ("\u202egpj.exe \u2066", "\\u202egpj.exe \\u2066"),
+        ("\u2028\x85\x00", "\\u2028\\x85\\x00"),
+        ("\U000e0041", "\\U000e0041"),  # a tag, which nothing shows
+        ("é 名前 \U0001f469\u200d\U0001f467 \u0645\u06cc\u200c\u062e", None),
+        ("C:\\new\\x1b 'a' \"b\"", None),
+    ],
+)
+def test_what_is_not_seen_as_itself_is_escaped(text: str, seen: str | None) -> None:
+    expected = text if seen is None else seen
+    assert plain(text) == expected
+    assert plain(expected) == expected
+
+
+@pytest.mark.parametrize("kind", [ConfigError, DatasetError])
+def test_every_refusal_can_be_printed_anywhere(kind: type[Exception]) -> None:
+    assert str(kind("it says \ud83d\n\x1b[2J")) == "it says \\ud83d\\n\\x1b[2J"
+
+
+def test_a_refusal_keeps_its_beginning_and_its_end() -> None:
+    said = str(ConfigError(f"file {'x' * 9000} is no choice. Choose another."))
+    assert len(said) < 1600
+    assert said.startswith("file xxx")
+    assert said.endswith("is no choice. Choose another.")
+    assert shortened("abcdef", 6) == "abcdef"
+
+
+def test_a_refusal_says_no_path_of_this_machine_as_its_type() -> None:
+    assert f"{ConfigError.__module__}.{ConfigError.__qualname__}" == "wan_trainer.ConfigError"
+
+
+def test_notes_are_one_line() -> None:
+    assert Note(text="a\nb").text == "a\\nb"
+
+
+def test_log_records_are_one_line_and_tracebacks_lines_of_their_own() -> None:
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors="strict")
+    log, handler = logger("wan_core.of_a_test"), logging.StreamHandler(stream)
+    log.addHandler(handler)
+    log.propagate = False
+    try:
+        log.warning("run %s", "\ud83d\n[INFO] forged")
+        try:
+            raise ValueError("bad \ud83d\x1b[2J")
+        except ValueError:
+            log.exception("preview %s", "p")
+    finally:
+        log.removeHandler(handler)
+    stream.flush()
+    stream.seek(0)
+    lines = stream.read().splitlines()
+    assert lines[:3] == ["run \\ud83d\\n[INFO] forged", "preview p", "Traceback (most recent call last):"]
+    assert lines[-1] == "ValueError: bad \\ud83d\\x1b[2J"
+
+
+def test_half_of_a_character_in_settings_is_refused_by_their_name() -> None:
+    broken = json.loads('{"targets": ["a", "\\ud83d"]}')
+    with pytest.raises(ConfigError, match=r"lora\.targets\[1\] holds half of a character"):
+        LoraConfig.from_dict(broken, "lora")
+    assert issubclass(LoraConfig, Config)
+
+
+def test_a_graph_with_a_cut_emoji_is_kept_and_carried_as_it_is(tmp_path: Path) -> None:
+    """Somebody's note must not cost a training run."""
+    graph = {"nodes": [{"title": "wow \ud83d", "text": "名前 \\ud83d"}]}
+    atomic_write_json(tmp_path / "workflow.json", graph)
+    assert read_json(tmp_path / "workflow.json") == graph
+    carried = workflow_metadata(tmp_path)["workflow"]
+    assert is_text(carried)
+    assert json.loads(carried) == graph

@@ -1,0 +1,54 @@
+"""Words that leave the engine: whatever a file, a graph or a person put into them, they can be printed anywhere.
+
+One place, because one that was forgotten is enough: ComfyUI's log cannot encode half of a character and its queue ends
+with it, a line feed forges a record, ESC steers the terminal, and bidi marks turn a name around (rule S15).
+"""
+
+from __future__ import annotations
+
+import logging
+
+__all__ = ["is_text", "logger", "plain", "shortened"]
+
+_KEPT = "\u00a0\u3000\u200c\u200d"
+"""no-break and ideographic space, and the joiners that words and emoji are spelled with"""
+
+
+def plain(text: str) -> str:
+    """`text` in one line, with everything that is not seen as itself written as an escape: `\\n`, `\\x1b`, `\\ud83d`.
+
+    What is escaped already stays as it is.
+    """
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() or char in _KEPT else ascii(char)[1:-1] for char in text)
+
+
+def shortened(text: str, limit: int) -> str:
+    """`text`, its middle left out where it is longer than `limit`: a sentence says at its end what to do."""
+    half = limit // 2
+    return text if len(text) <= limit else f"{text[:half]} [{len(text) - 2 * half} characters] {text[-half:]}"
+
+
+def is_text(value: str) -> bool:
+    """False where half of a character is left (a lone surrogate): no file, no encoder and no log takes it."""
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def logger(name: str) -> logging.Logger:
+    """The logger of a module; each of its records is one line."""
+    found = logging.getLogger(name)
+    found.addFilter(_as_plain)
+    return found
+
+
+def _as_plain(record: logging.LogRecord) -> bool:
+    record.msg, record.args = plain(record.getMessage()), None
+    if record.exc_info:
+        lines = logging.Formatter().formatException(record.exc_info).splitlines()
+        record.exc_text = "\n".join(map(plain, lines))  # what every formatter prints in place of its own
+    return True

@@ -22,7 +22,7 @@ from ..wan_core.data import (
     source_fingerprint,
 )
 from ..wan_core.errors import WanTrainerError
-from ..wan_core.video import VideoProcess
+from ..wan_core.video import VideoProcess, require_pyav
 from . import folders
 from .dataset_scan import Show, allowed_places, chosen_elsewhere, dataset_outputs, input_folder, scanned_output
 from .interrupts import stops_become_interrupts
@@ -123,10 +123,10 @@ class WanDatasetFromFile(io.ComfyNode):
     @classmethod
     def validate_inputs(cls, file: str | None = None, other_file: str | None = "") -> bool | str:
         """Refuses a file before anything runs; naming it here also lets one in that was made a moment ago."""
-        if other_file is None or (file is None and not other_file):  # linked, or left out: known only when it runs
-            return True
         try:
-            _file(file, other_file)
+            require_pyav()
+            if other_file is not None and (file is not None or other_file):  # else linked or left out: known later
+                _file(file, other_file)
         except WanTrainerError as error:
             return str(error)
         return True

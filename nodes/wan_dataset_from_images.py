@@ -9,7 +9,8 @@ from comfy_api.latest import io
 from torch import Tensor
 
 from ..wan_core.data import Dataset, DatasetConfig, condition_kind, match_captions, scan_pixels
-from ..wan_core.video import VideoProcess
+from ..wan_core.errors import WanTrainerError
+from ..wan_core.video import VideoProcess, require_pyav
 from . import folders
 from .interrupts import stops_become_interrupts
 from .progress import NodeProgress
@@ -70,6 +71,15 @@ class WanDatasetFromImages(io.ComfyNode):
         """Changes when somebody deletes what was kept, so that it is written again."""
         parts = (folders.cache().root / name for name in ("clips", "pictures"))
         return [part.stat().st_ino if part.is_dir() else 0 for part in parts]
+
+    @classmethod
+    def validate_inputs(cls) -> bool | str:
+        """Refuses a PyAV that would keep the clips inexactly."""
+        try:
+            require_pyav()
+        except WanTrainerError as error:
+            return str(error)
+        return True
 
     @classmethod
     def execute(

@@ -18,7 +18,7 @@ from ..wan_core.data import (
     scan_folder,
 )
 from ..wan_core.errors import WanTrainerError
-from ..wan_core.video import VideoProcess
+from ..wan_core.video import VideoProcess, require_pyav
 from . import folders
 from .dataset_scan import Show, allowed_places, chosen_elsewhere, dataset_outputs, input_folder, scanned_output
 from .search import searched_as
@@ -88,10 +88,10 @@ class WanVideoDataset(io.ComfyNode):
     @classmethod
     def validate_inputs(cls, folder: str | None = None) -> bool | str:
         """Refuses a folder before anything runs; naming it here also lets a folder in that was made a moment ago."""
-        if folder is None:  # linked: known only when it runs
-            return True
         try:
-            _folder(folder)
+            require_pyav()
+            if folder is not None:  # linked: known only when it runs
+                _folder(folder)
         except WanTrainerError as error:
             return str(error)
         return True

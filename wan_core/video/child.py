@@ -23,6 +23,7 @@ from typing import Any, BinaryIO
 from ..errors import DependencyError, WanTrainerError
 from .framing import Framing
 from .messages import receive, send
+from .pyav import outdated
 from .sources import STILL_SUFFIXES, refuse
 
 __all__ = ["serve"]
@@ -40,8 +41,8 @@ def serve() -> int:
     _limit_memory()
     try:
         operations = _operations()
-    except ImportError as error:
-        send(replies, {"error": "dependency", "message": str(error)})
+    except (ImportError, DependencyError) as error:
+        send(replies, {"error": "dependency", "message": str(error), "complete": isinstance(error, DependencyError)})
         return 1
     send(replies, {})
     requests: queue.Queue[tuple[dict[str, Any], bytearray]] = queue.Queue()
@@ -81,10 +82,14 @@ Operation = Callable[[dict[str, Any], bytearray], Reply]
 
 
 def _operations() -> dict[str, Operation]:
-    """Imports what decoding needs; ImportError names the package that is missing."""
+    """Imports what decoding needs; ImportError names the package that is missing, DependencyError the one that is too
+    old.
+    """
     # av.logging stays untouched: with a level set, decoder threads that log wait for the GIL and
     # the child hangs (seen in 7 of 60 clips with PyAV 18.1); by default FFmpeg is silent.
-    importlib.import_module("av")  # used by `clips` and `writer` only when they run
+    av = importlib.import_module("av")  # used by `clips` and `writer` only when they run
+    if problem := outdated(av.__version__):
+        raise DependencyError(problem)
     import numpy as np
 
     from . import clips, stills, writer

@@ -11,19 +11,19 @@ import itertools
 import os
 import statistics
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .colours import bits_of, refuse_hdr, scaling, source_matrix
+from .colours import bits_of, refuse_colours
 from .frames import timed_frames
-from .framing import CENTRED, Framing, covered_size
-from .looks import LOOK_SIZE, look_of
+from .framing import CENTRED, Framing
+from .looks import look_of
 from .messages import ClipInfo
-from .sources import MAX_FRAMES, MAX_PIXELS, open_clip, open_media, refuse
+from .picture import fit, orientation_of, pixel_ratio, shown_size, small_grey
+from .sources import MAX_FRAMES, decoder_of, open_clip, open_media, refuse
 
 if TYPE_CHECKING:
     from av.container import InputContainer
@@ -48,15 +48,16 @@ def probe_clip(path: Path) -> ClipInfo:
         stamps, first, media_end_s = _scan_packets(path, container, stream)
         if first is None:
             raise refuse(path, "holds no frame that can be decoded")
-        refuse_hdr(path, first)
+        refuse_colours(path, first)
         times = sorted(stamp * tick for stamp, _ in stamps)
         last_s = max(duration for _, duration in stamps[-3:]) * tick
         duration_s = times[-1] - times[0] + _last_gap(times, last_s, stream)
         if duration_s <= 0:
             raise refuse(path, "gives all its frames one and the same time")
         _check_complete(path, container, max(media_end_s, times[0] + duration_s))
-        ratio = _pixel_ratio(stream)
-        width, height, rotation = _geometry(first, ratio)
+        ratio = pixel_ratio(stream)
+        width, height = shown_size(first, ratio)
+        orientation = orientation_of(first)
         return ClipInfo(
             kind="clip",
             width=width,
@@ -65,12 +66,13 @@ def probe_clip(path: Path) -> ClipInfo:
             fps=len(times) / duration_s,
             duration_s=duration_s,
             variable_rate=_is_variable(times, tick),
-            rotation=rotation,
+            rotation=90 * orientation.quarters,
+            mirrored=orientation.mirrored,
             codec=stream.codec_context.name,
             bits=bits_of(first),
             interlaced=first.interlaced_frame,
             pixel_ratio=ratio,
-            look=look_of(_small_grey(first)),
+            look=look_of(small_grey(first)),
         )
 
 
@@ -92,14 +94,14 @@ def read_clip(
     out = np.empty((num_frames, height, width, 3), np.uint8)
     used: list[float] = []
     with open_clip(path) as (container, stream):
-        ratio = _pixel_ratio(stream)
+        ratio = pixel_ratio(stream)
         for index, (time_s, frame) in enumerate(
             _shown_at(path, container, stream, fps=fps, count=num_frames, start_s=start_s)
         ):
             if not used:
-                refuse_hdr(path, frame)
+                refuse_colours(path, frame)
             same = bool(used) and used[-1] == time_s
-            out[index] = out[index - 1] if same else _fit(frame, ratio, (width, height), framing)
+            out[index] = out[index - 1] if same else fit(frame, ratio, (width, height), framing)
             used.append(time_s)
     if len(used) < num_frames:
         raise refuse(path, f"ends after {len(used)} of {num_frames} frames at {fps:g} fps")
@@ -116,6 +118,7 @@ def _scan_packets(
     first: VideoFrame | None = None
     media_end_s = 0.0
     started = False
+    decoder = decoder_of(stream)
     for packet in container.demux():
         if packet.is_corrupt:
             raise refuse(path, "is cut off or damaged")
@@ -128,8 +131,7 @@ def _scan_packets(
             raise refuse(path, "does not begin with a key frame, so its first pictures are lost")
         started = started or bool(packet.size)
         if first is None:
-            frames: list[Any] = list(packet.decode())
-            first = frames[0] if frames else None
+            first = next(iter(decoder.decode(packet)), None)
         if packet.size == 0 or packet.is_discard:
             continue
         stamp = packet.pts if packet.pts is not None else packet.dts
@@ -202,71 +204,3 @@ def _shown_at(
     while current is not None and done < count and start_s + done / fps < current[0] + gap:
         yield current
         done += 1
-
-
-def _pixel_ratio(stream: VideoStream) -> float:
-    """How much wider than high the file says a pixel is; 1 where it says nothing one can believe."""
-    ratio = float(stream.sample_aspect_ratio or 1)
-    return ratio if 0.1 < ratio < 10 else 1.0
-
-
-def _geometry(frame: VideoFrame, ratio: float) -> tuple[int, int, int]:
-    """Width and height as shown, and the turn in degrees counter-clockwise (0, 90, 180, 270)."""
-    width = max(1, round(frame.width * ratio))
-    rotation = round(frame.rotation / 90) * 90 % 360
-    if rotation % 180:
-        return frame.height, width, rotation
-    return width, frame.height, rotation
-
-
-def _fit(frame: VideoFrame, ratio: float, wanted: tuple[int, int], framing: Framing) -> NDArray[np.uint8]:
-    """(H, W, 3) RGB of size (width, height) `wanted`: turned, scaled to cover it, cropped as `framing` says."""
-    width, height, rotation = _geometry(frame, ratio)
-    source = width, height
-    scaled = source if framing.native else covered_size(source, wanted)
-    if scaled[0] * scaled[1] > MAX_PIXELS:
-        frame, source, rotation = _cut_strip(frame, ratio, wanted, framing)
-        scaled, framing = wanted, replace(framing, offset=None)
-    shrinks = not framing.native and max(wanted[0] / source[0], wanted[1] / source[1]) < 1
-    before_turn = scaled[::-1] if rotation % 180 else scaled
-    rgb = frame.reformat(
-        width=before_turn[0],
-        height=before_turn[1],
-        format="rgb24",
-        src_colorspace=source_matrix(frame),
-        interpolation=scaling(frame, shrinks),
-    ).to_ndarray()
-    turned = np.rot90(np.asarray(rgb, np.uint8), rotation // 90)
-    left, top = framing.place(scaled, wanted)
-    picture = turned[top : top + wanted[1], left : left + wanted[0]]
-    return picture[:, ::-1] if framing.flip else picture
-
-
-def _small_grey(frame: VideoFrame) -> NDArray[np.uint8]:
-    """(32, 32) grey levels of the whole picture, turned."""
-    from av.video.reformatter import Interpolation
-
-    size = {"width": LOOK_SIZE, "height": LOOK_SIZE}
-    grey = frame.reformat(**size, format="gray", interpolation=Interpolation.AREA).to_ndarray()
-    return np.rot90(np.asarray(grey, np.uint8), _geometry(frame, 1.0)[2] // 90)
-
-
-def _cut_strip(
-    frame: VideoFrame, ratio: float, wanted: tuple[int, int], framing: Framing
-) -> tuple[VideoFrame, tuple[int, int], int]:
-    """The part of a very long, narrow frame that will be seen, as a frame that needs no turning, with its size.
-
-    Scaled to cover `wanted` as a whole, 16 x 8192 pixels would become more than a gigabyte.
-    """
-    from av.video.frame import VideoFrame
-
-    width, height, rotation = _geometry(frame, ratio)
-    upright = (height, width) if rotation % 180 else (width, height)
-    rgb = frame.reformat(width=upright[0], height=upright[1], format="rgb24", src_colorspace=source_matrix(frame))
-    turned = np.rot90(np.asarray(rgb.to_ndarray(), np.uint8), rotation // 90)
-    scaled = covered_size((width, height), wanted)
-    left, top = framing.place(scaled, wanted)
-    first = left * width // scaled[0], top * height // scaled[1]
-    size = max(1, round(wanted[0] * width / scaled[0])), max(1, round(wanted[1] * height / scaled[1]))
-    part = turned[first[1] : first[1] + size[1], first[0] : first[0] + size[0]]
-    return VideoFrame.from_ndarray(np.ascontiguousarray(part), format="rgb24"), (part.shape[1], part.shape[0]), 0

@@ -1,37 +1,64 @@
-"""How a frame's numbers become colours: which matrix, and which brightness curves are refused."""
+"""How a frame's numbers become colours: the matrix, the arithmetic, and the brightness curves that are refused."""
 
 from __future__ import annotations
 
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
 
 from .sources import refuse
 
 if TYPE_CHECKING:
     from av.video.frame import VideoFrame
-    from av.video.reformatter import Interpolation
+    from av.video.reformatter import VideoReformatter
 
-__all__ = ["bits_of", "refuse_hdr", "scaling", "source_matrix"]
+__all__ = ["EXACT", "bits_of", "opaque", "refuse_colours", "source_matrix", "to_rgb"]
 
+EXACT = 0x40000 | 0x2000
+"""swscale's ACCURATE_RND and FULL_CHR_H_INT. Without them it truncates, and all colours are one to three levels too low
+unless the width asked for is odd. As numbers, because PyAV 17 passes them on without having names for them.
+"""
 _UNSPECIFIED = 2
 _HDR = {16: "PQ (SMPTE 2084: HDR10, Dolby Vision)", 18: "HLG (ARIB STD-B67)"}
 """transfer characteristics (ITU-T H.273) that mean light in the scene or in nits, not the values screens expect"""
-_CONSTANT_LUMINANCE = {10: "BT.2020 constant luminance", 14: "ICtCp"}
+_CONSTANT_LUMINANCE = {10: "BT.2020 constant luminance", 13: "constant luminance", 14: "ICtCp"}
 """matrix coefficients no linear conversion to RGB exists for"""
+_UNKNOWN = {
+    8: "YCgCo",
+    11: "SMPTE ST 2085",
+    12: "a matrix derived from its primaries",
+    15: "IPT-C2",
+    16: "YCgCo-Re",
+    17: "YCgCo-Ro",
+}
+"""matrix coefficients that swscale does not know"""
+_RESERVED = 3
+_FULL_RANGE = 2
 _TONE_MAP = (
     "Map it to normal brightness with an ffmpeg that has zscale: ffmpeg -i IN -vf zscale=t=linear:npl=100,"
     "format=gbrpf32le,zscale=p=bt709,tonemap=hable:desat=0,zscale=t=bt709:m=bt709:r=tv,format=yuv420p -c:v libx264 "
     "OUT.mp4"
 )
+_PLAIN_MATRIX = (
+    "Write it with an ordinary one, with an ffmpeg that has zscale: ffmpeg -i IN -vf zscale=m=bt709,format=yuv420p "
+    "-c:v libx264 OUT.mp4"
+)
 
 
-def refuse_hdr(path: Path, frame: VideoFrame) -> None:
-    """DatasetError for high dynamic range: read as it is, it trains as grey, flat pictures."""
+def refuse_colours(path: Path, frame: VideoFrame) -> None:
+    """DatasetError for high dynamic range, which read as it is trains as grey, flat pictures; and for colours that
+    cannot be converted.
+    """
     transfer, matrix = int(getattr(frame, "color_trc", _UNSPECIFIED)), int(frame.colorspace)
     if transfer in _HDR:
         raise refuse(path, f"is HDR, with the brightness curve {_HDR[transfer]}", _TONE_MAP)
     if matrix in _CONSTANT_LUMINANCE:
         raise refuse(path, f"has colours as {_CONSTANT_LUMINANCE[matrix]}, which is not supported", _TONE_MAP)
+    if matrix in _UNKNOWN:
+        raise refuse(path, f"has colours as {_UNKNOWN[matrix]}, which is not supported", _PLAIN_MATRIX)
 
 
 def bits_of(frame: VideoFrame) -> int:
@@ -39,22 +66,76 @@ def bits_of(frame: VideoFrame) -> int:
     return max((component.bits for component in frame.format.components), default=8)
 
 
-def scaling(frame: VideoFrame, shrinks: bool) -> Interpolation:
-    """How swscale scales and converts. Deep colour gets its exact arithmetic: with the fast one, which 8-bit clips have
-    always had here, 10-bit white comes out as 253.
-    """
+def to_rgb(frame: VideoFrame, size: tuple[int, int], *, shrinks: bool) -> NDArray[np.uint8]:
+    """(H, W, 3) RGB of a whole frame scaled to (width, height) `size`, rounded once, to within one level."""
     from av.video.reformatter import Interpolation
 
-    plain = Interpolation.AREA if shrinks else Interpolation.LANCZOS
-    if bits_of(frame) <= 8 or not hasattr(Interpolation, "ACCURATE_RND"):  # PyAV before 17 names no such flags
-        return plain
-    return plain | Interpolation.ACCURATE_RND | Interpolation.FULL_CHR_H_INT
+    # PyAV 17.1 refuses frames whose tags for these are reserved numbers; they have no part in what follows.
+    frame.color_trc = frame.color_primaries = _UNSPECIFIED
+    scaled = (
+        _scaler()
+        .reformat(
+            frame,
+            width=size[0],
+            height=size[1],
+            format="rgb48le" if _counts_to_one(frame) else "rgb24",
+            src_colorspace=source_matrix(frame),
+            interpolation=int(Interpolation.AREA if shrinks else Interpolation.LANCZOS) | EXACT,
+            threads=1,
+        )
+        .to_ndarray()
+    )
+    if not _counts_to_one(frame):
+        return np.asarray(scaled, np.uint8)
+    bits = bits_of(frame)
+    most = ((1 << bits) - 1) << (16 - bits)
+    return np.minimum(np.rint(np.asarray(scaled, np.float32) * (255 / most)), 255).astype(np.uint8)
+
+
+@lru_cache(maxsize=1)
+def _scaler() -> VideoReformatter:
+    """One for all frames: a new one a frame costs more than exact arithmetic, and starts a thread for every core."""
+    from av.video.reformatter import VideoReformatter
+
+    return VideoReformatter()
+
+
+def _counts_to_one(frame: VideoFrame) -> bool:
+    """True for deep colours whose white is all ones (1023 of 10 bits): swscale drops their lower bits, as if white were
+    1020, which is up to half a level too bright.
+    """
+    deep = bits_of(frame) > 8
+    return deep and (frame.format.is_rgb or int(frame.color_range) == _FULL_RANGE or len(frame.format.components) < 3)
+
+
+def opaque(frame: VideoFrame) -> VideoFrame:
+    """The frame on white where it is transparent, as stills are (stills.py); itself where it is not."""
+    layout = frame.format
+    if not (layout.has_palette or any(component.is_alpha for component in layout.components)):
+        return frame
+    from av.video.frame import VideoFrame
+    from av.video.reformatter import Interpolation
+
+    frame.color_trc = frame.color_primaries = _UNSPECIFIED
+    plain = int(Interpolation.LANCZOS) | EXACT
+    rgba = (
+        _scaler()
+        .reformat(frame, format="rgba", src_colorspace=source_matrix(frame), interpolation=plain, threads=1)
+        .to_ndarray()
+    )
+    if rgba[..., 3].min() == 255:
+        return frame
+    colour, cover = rgba[..., :3].astype(np.uint16), rgba[..., 3:].astype(np.uint16)
+    on_white = (colour * cover + 255 * (255 - cover) + 127) // 255
+    return VideoFrame.from_ndarray(on_white.astype(np.uint8), format="rgb24")
 
 
 def source_matrix(frame: VideoFrame) -> int | None:
     """What players assume when the file does not say: BT.709 from 720 lines on (the converter would take BT.601)."""
     from av.video.reformatter import Colorspace
 
-    if frame.colorspace == _UNSPECIFIED and frame.height >= 720:
+    if frame.format.is_rgb or frame.colorspace not in (_UNSPECIFIED, _RESERVED):
+        return None
+    if frame.height >= 720:
         return int(Colorspace.ITU709)
-    return None
+    return int(Colorspace.ITU601) if frame.colorspace == _RESERVED else None

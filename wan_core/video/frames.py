@@ -6,12 +6,13 @@ import collections
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from .sources import MAX_FRAMES, refuse
+from .sources import MAX_FRAMES, decoder_of, refuse
 
 if TYPE_CHECKING:
     from av.container import InputContainer
+    from av.video.codeccontext import VideoCodecContext
     from av.video.frame import VideoFrame
     from av.video.stream import VideoStream
 
@@ -32,13 +33,14 @@ def timed_frames(
     left out. DatasetError at a damaged one.
     """
     tick = float(stream.time_base or 0)
-    frames = _decode(container, stream)
+    decoder = decoder_of(stream)
+    frames = _decode(container, stream, decoder)
     if (first := next(frames, None)) is None:
         return
     origin = first[0]
     shown = itertools.chain([first], frames)
     if origin is not None and start_s > _SEEK_FROM_S and container.format.name not in _UNSEEKABLE:
-        shown = _from_key_frame(container, stream, origin, origin + int(start_s / tick))
+        shown = _from_key_frame(container, stream, decoder, origin, origin + int(start_s / tick))
     for number, (stamp, frame) in enumerate(shown):
         if frame.is_corrupt:
             raise refuse(path, f"is damaged at frame {number}")
@@ -47,34 +49,34 @@ def timed_frames(
         yield (stamp - origin) * tick, frame
 
 
-def _from_key_frame(container: InputContainer, stream: VideoStream, origin: int, wanted: int) -> Iterator[Stamped]:
+def _from_key_frame(
+    container: InputContainer, stream: VideoStream, decoder: VideoCodecContext, origin: int, wanted: int
+) -> Iterator[Stamped]:
     """Frames from the last key frame at or before the tick `wanted` on; from the beginning where there is no such way.
 
     Frames that come before the key frame, and lean on others that were not decoded, are left out.
     """
     container.seek(wanted, stream=stream)
-    frames = itertools.dropwhile(lambda stamped: not stamped[1].key_frame, _decode(container, stream))
+    decoder.flush_buffers()
+    frames = itertools.dropwhile(lambda stamped: not stamped[1].key_frame, _decode(container, stream, decoder))
     first = next(frames, None)
     if first is None or first[0] is None or first[0] > wanted:
         container.seek(origin, stream=stream)
-        return _decode(container, stream)
+        decoder.flush_buffers()
+        return _decode(container, stream, decoder)
     return itertools.chain([first], frames)
 
 
-def _decode(container: InputContainer, stream: VideoStream) -> Iterator[Stamped]:
+def _decode(container: InputContainer, stream: VideoStream, decoder: VideoCodecContext) -> Iterator[Stamped]:
     """Frames in the order they are shown, each with its time in ticks.
 
     AVI stores decoding times only, and frames with B-frames come back with each other's. They are
     shown in order and evenly, so the n-th frame shown has the n-th time.
     """
-    if container.format.name != "avi":
-        for frame in container.decode(stream):
-            yield frame.pts, frame
-        return
+    by_order = container.format.name == "avi"
     stamps: collections.deque[int] = collections.deque()
     for packet in container.demux(stream):
-        if packet.size and packet.dts is not None:
+        if by_order and packet.size and packet.dts is not None:
             stamps.append(packet.dts)
-        frames: list[Any] = list(packet.decode())
-        for frame in frames:
-            yield (stamps.popleft() if stamps else None), frame
+        for frame in decoder.decode(packet):
+            yield ((stamps.popleft() if stamps else None) if by_order else frame.pts), frame

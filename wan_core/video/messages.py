@@ -38,6 +38,8 @@ class ClipInfo:
     """True when the frames are not evenly spaced"""
     rotation: int = 0
     """degrees counter-clockwise that were applied"""
+    mirrored: bool = False
+    """True when it was mirrored left to right after that, as files of front cameras ask for"""
     codec: str = ""
     bits: int = 8
     """of one colour value; more than 8 is rounded to 8 when it is read"""

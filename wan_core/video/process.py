@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from ..errors import DatasetError, DependencyError, Stopped
 from ..files import FileError
+from ..packages import pip_line
 from .framing import CENTRED, Framing
 from .messages import ClipInfo, receive, send
 from .sources import refuse
@@ -150,12 +151,15 @@ class VideoProcess:
         if self._child is None:
             self._child = _Child()
             ready = self._wait(self._child, _LAUNCH, _START_S)
+            if ready is not None and ready[0].get("complete"):
+                self.close()
+                raise DependencyError(ready[0]["message"])
             if ready is None or "error" in ready[0]:
                 words = ready[0]["message"] if ready else "it ended at once" + self._child.last_words()
                 self.close()
                 raise DependencyError(
                     f"The video reader cannot start: {words}. Install what is missing: "
-                    f"{sys.executable} -m pip install av pillow numpy"
+                    f"{pip_line('av>=17.1', 'pillow', 'numpy')}"
                 )
         return self._child
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ..errors import DependencyError
 from ..packages import pip_line
-from .colours import refuse_hdr, source_matrix
+from .colours import refuse_colours, source_matrix
 from .frames import timed_frames
 from .sources import open_clip
 
@@ -43,7 +43,7 @@ def find_cuts(path: Path, threshold: float) -> list[float]:
     with open_clip(path) as (container, stream):
         for number, (time_s, frame) in enumerate(timed_frames(path, container, stream)):
             if number == 0:
-                refuse_hdr(path, frame)
+                refuse_colours(path, frame)
             # By number, not by time: the detector compares neighbours, and its clock knows constant rates only.
             if detector.process_frame(FrameTimecode(number, fps=25.0), _small(frame)):
                 cuts_s.append(time_s)
@@ -57,5 +57,6 @@ def _small(frame: VideoFrame) -> NDArray[np.uint8]:
         height=max(1, round(frame.height * scale)),
         format="bgr24",
         src_colorspace=source_matrix(frame),
+        threads=1,
     ).to_ndarray()
     return np.asarray(small, np.uint8)

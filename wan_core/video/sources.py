@@ -11,19 +11,21 @@ import contextlib
 import os
 from collections.abc import Generator
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from ..errors import DatasetError
 from ..files import FileError, open_regular
 
 if TYPE_CHECKING:
     from av.container import InputContainer
+    from av.video.codeccontext import VideoCodecContext
     from av.video.stream import VideoStream
 
 __all__ = [
     "MAX_FRAMES",
     "MAX_PIXELS",
     "STILL_SUFFIXES",
+    "decoder_of",
     "open_clip",
     "open_media",
     "refuse",
@@ -60,6 +62,8 @@ _CODECS = frozenset(
         "rawvideo",
     ]
 )
+_SEES_THROUGH = {"vp8": "libvpx", "vp9": "libvpx-vp9"}
+"""decoders that also read transparency"""
 _ATTACHED_PICTURE = 0x400
 """FFmpeg's mark of a picture that belongs to music"""
 _RE_ENCODE = "Write it again, for example: ffmpeg -i IN -c:v libx264 -pix_fmt yuv420p OUT.mp4"
@@ -102,11 +106,31 @@ def open_clip(path: Path) -> Generator[tuple[InputContainer, VideoStream]]:
 
     with open_media(path) as file:
         try:
-            with av.open(file, "r", options=_open_options(), metadata_errors="replace") as container:
+            with av.open(file, "r", options=_open_options(), **_open_leniently()) as container:
                 yield container, _video_stream(path, container)
         except av.error.FFmpegError as error:
             reason = error.strerror or type(error).__name__
             raise refuse(path, f"cannot be read as a video ({reason})") from error
+
+
+def decoder_of(stream: VideoStream) -> VideoCodecContext:
+    """What decodes a stream; VP8 and VP9 keep transparency in a second picture, which FFmpeg's own decoders drop."""
+    context = stream.codec_context
+    tags = {name.lower(): value for name, value in stream.metadata.items()}
+    if context.name not in _SEES_THROUGH or tags.get("alpha_mode") != "1":
+        return context
+    from av.codec.context import CodecContext
+
+    decoder = cast("VideoCodecContext", CodecContext.create(_SEES_THROUGH[context.name], "r"))
+    decoder.thread_count = context.thread_count
+    return decoder
+
+
+def _open_leniently() -> dict[str, Any]:
+    """Titles and comments in unknown encodings are no reason to refuse a clip. PyAV 19 thinks so itself."""
+    import av
+
+    return {"metadata_errors": "replace"} if int(av.__version__.split(".")[0]) < 19 else {}
 
 
 def _open_options() -> dict[str, str]:

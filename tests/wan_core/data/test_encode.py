@@ -20,6 +20,7 @@ from wan_core.data import (
     scan_folder,
 )
 from wan_core.data.cache import digests as digests_module
+from wan_core.data.encoding import plan as plan_module
 from wan_core.errors import CacheError, ConfigError, DatasetError, Stopped
 from wan_core.flow import draw_noise, seeded_generator
 from wan_core.model.latents import WAN21_LATENTS, LatentSpace
@@ -617,3 +618,24 @@ def test_many_loose_entries_are_packed_after_encoding(bench, monkeypatch):
     again, codec, text = bench.run()
     assert (counts(again), codec.seen, text.seen) == ((0, 3, 0, 5), [], [])
     LatentCache(bench.cache_root).verify(set_of(bench, report))
+
+
+def test_clips_cached_by_an_older_reader_are_named_and_encoded_again_and_stills_are_not(bench, monkeypatch):
+    Image.new("RGB", (64, 48), (90, 90, 90)).save(bench.folder / "d.png")
+    (bench.folder / "d.txt").write_text("caption d")
+    with monkeypatch.context() as before:
+        before.setattr(plan_module, "_READER", {})
+        old, *_ = bench.run()
+    assert "encoded again" not in old.sentences()
+    new, *_ = bench.run()
+    assert counts(new) == (3, 1, 0, 6)
+    assert (
+        "encoded again: 3, cached by an older version that read clips up to 3 of 255 levels too dark" in new.sentences()
+    )
+    assert new.fingerprint != old.fingerprint
+    # nothing is lost: the old set stays whole, so that a run that was trained on it can go on
+    cache = LatentCache(bench.cache_root)
+    cache.verify(cache.read_set(old.fingerprint))
+    again, *_ = bench.run()
+    assert counts(again) == (0, 4, 0, 6)
+    assert "encoded again" not in again.sentences()

@@ -6,13 +6,6 @@ import numpy as np
 import pytest
 
 from wan_core.errors import DatasetError
-from wan_core.video import VideoProcess
-
-
-@pytest.fixture(scope="module")
-def video():
-    with VideoProcess() as process:
-        yield process
 
 
 def levels(frames: np.ndarray) -> list[int]:

@@ -9,7 +9,7 @@ import pytest
 
 from wan_core.data import DatasetConfig, scan_folder
 from wan_core.errors import DatasetError
-from wan_core.video import VideoProcess
+from wan_core.video import covered_size
 
 LUMA = {1: (0.2126, 0.0722), 5: (0.299, 0.114), 9: (0.2627, 0.0593)}
 """Kr and Kb of the matrix coefficients of ITU-T H.273"""
@@ -17,16 +17,16 @@ SPOTS = ((64, 512, 512), (940, 512, 512), (502, 512, 512), (500, 600, 400), (300
 """Y, Cb and Cr in 10 bits: black, white, grey, two colours"""
 
 
-@pytest.fixture(scope="module")
-def video():
-    with VideoProcess() as process:
-        yield process
-
-
 def expected_rgb(spot: tuple[int, ...], bits: int, matrix: int, full: bool) -> np.ndarray:
     """Levels 0 to 255, by the equations alone (H.273: 8.3), in float."""
-    y, cb, cr = (value / 2 ** (10 - bits) if bits < 10 else value * 2 ** (bits - 10) for value in spot)
-    kr, kb = LUMA[matrix]
+    values = tuple(value / 2 ** (10 - bits) if bits < 10 else value * 2 ** (bits - 10) for value in spot)
+    return expected_of_values(values, bits, LUMA[matrix], full)
+
+
+def expected_of_values(spot: tuple[float, ...], bits: int, weights: tuple[float, float], full: bool) -> np.ndarray:
+    """`expected_rgb` of values in their own bits, with Kr and Kb."""
+    y, cb, cr = spot
+    kr, kb = weights
     step = 2 ** (bits - 8)
     most = 2**bits - 1
     luma = y / most if full else (y - 16 * step) / (219 * step)
@@ -36,23 +36,41 @@ def expected_rgb(spot: tuple[int, ...], bits: int, matrix: int, full: bool) -> n
 
 
 def write_flat(
-    path: Path, spot: tuple[int, ...], *, bits: int, matrix: int, full: bool = False, transfer: int = 1, codec="ffv1"
+    path: Path, spot: tuple[int, ...], *, bits: int, matrix: int, full: bool = False, transfer: int = 1, primaries=1
 ) -> Path:
     """Three lossless frames of one colour, given as Y, Cb, Cr in 10 bits."""
+    values = tuple(value // 4 if bits == 8 else value << (bits - 10) for value in spot)
+    pix_fmt = {8: "yuv420p", 10: "yuv420p10le", 12: "yuv420p12le"}[bits]
+    tags = {"matrix": matrix, "full": full, "transfer": transfer, "primaries": primaries}
+    return write_frames(path, [values] * 3, pix_fmt=pix_fmt, bits=bits, size=(64, 48), **tags)
+
+
+def write_frames(
+    path: Path,
+    spots,
+    *,
+    pix_fmt: str,
+    bits: int,
+    full: bool,
+    matrix: int = 1,
+    transfer: int = 1,
+    primaries: int = 1,
+    size=(160, 90),
+) -> Path:
+    """A lossless frame of one colour for each of `spots`: Y, Cb, Cr in their own bits."""
     import av
 
-    pix_fmt = {8: "yuv420p", 10: "yuv420p10le", 12: "yuv420p12le"}[bits]
-    values = [value // 4 if bits == 8 else value << (bits - 10) for value in spot]
     with av.open(str(path), "w") as container:
-        stream = container.add_stream(codec, rate=16)
-        stream.width, stream.height, stream.pix_fmt = 64, 48, pix_fmt
+        stream = container.add_stream("ffv1", rate=16)
+        stream.width, stream.height, stream.pix_fmt = *size, pix_fmt
         context = stream.codec_context
         context.colorspace, context.color_range, context.color_trc = matrix, 2 if full else 1, transfer
-        for _ in range(3):
-            frame = av.VideoFrame(64, 48, pix_fmt)
+        context.color_primaries = primaries
+        for spot in spots:
+            frame = av.VideoFrame(*size, pix_fmt)
             frame.colorspace, frame.color_range = matrix, 2 if full else 1
             kind = np.uint8 if bits == 8 else np.dtype("<u2")
-            for plane, value in zip(frame.planes, values, strict=True):
+            for plane, value in zip(frame.planes, spot, strict=True):
                 plane.update(np.full(plane.buffer_size // np.dtype(kind).itemsize, value, kind).tobytes())
             container.mux(stream.encode(frame))
         container.mux(stream.encode())
@@ -61,25 +79,104 @@ def write_flat(
 
 @pytest.mark.parametrize("full", [False, True])
 @pytest.mark.parametrize("matrix", sorted(LUMA))
-@pytest.mark.parametrize("bits", [10, 12])
-def test_deep_colours_are_within_one_level_of_the_equations(video, tmp_path, bits, matrix, full):
+@pytest.mark.parametrize("bits", [8, 10, 12])
+def test_colours_are_within_one_level_of_the_equations(video, tmp_path, bits, matrix, full):
     for number, spot in enumerate(SPOTS):
-        path = write_flat(tmp_path / f"{number}.mkv", spot, bits=bits, matrix=matrix, full=full)
+        even = tuple(value // 4 * 4 for value in spot)
+        path = write_flat(tmp_path / f"{number}.mkv", even, bits=bits, matrix=matrix, full=full)
         assert video.probe(path).bits == bits
         for size in ((64, 48), (32, 32)):
             frame = video.read(path, fps=16, num_frames=1, width=size[0], height=size[1])[0]
-            error = np.abs(frame.astype(float) - expected_rgb(spot, bits, matrix, full)).max()
+            error = np.abs(frame.astype(float) - expected_rgb(even, bits, matrix, full)).max()
             assert error < 1.0, (spot, size, frame[10, 10])
 
 
-@pytest.mark.parametrize("matrix", sorted(LUMA))
-def test_eight_bit_colours_are_within_three_levels_of_the_equations(video, tmp_path, matrix):
-    for number, spot in enumerate(SPOTS):
-        even = tuple(value // 4 * 4 for value in spot)
-        path = write_flat(tmp_path / f"{number}.mkv", even, bits=8, matrix=matrix)
-        assert video.probe(path).bits == 8
-        frame = video.read(path, fps=16, num_frames=1, width=64, height=48)[0]
-        assert np.abs(frame.astype(float) - expected_rgb(even, 8, matrix, False)).max() < 3.0
+SIZES = [(160, 90), (80, 44), (80, 48), (104, 58), (320, 180), (322, 181)]
+"""of a 160 x 90 clip: as it is, half, through the odd width 85, little smaller, twice, little more"""
+
+
+@pytest.mark.parametrize("pix_fmt", ["yuv420p", "yuv422p", "yuv420p10le", "yuv444p12le"])
+@pytest.mark.parametrize("full", [False, True])
+def test_no_size_is_darker_or_tinted_on_average(video, tmp_path, pix_fmt, full):
+    bits = 12 if "12" in pix_fmt else 10 if "10" in pix_fmt else 8
+    step, draw = 2 ** (bits - 8), np.random.default_rng(0)
+    ramp = [(level * step, 128 * step, 128 * step) for level in range(16, 236, 8)]
+    tints = [tuple((draw.integers((60, 104, 104), (190, 152, 152)) * step).tolist()) for _ in range(28)]
+    path = write_frames(tmp_path / "a.mkv", [*ramp, *tints], pix_fmt=pix_fmt, bits=bits, full=full)
+    wanted = [expected_of_values(spot, bits, LUMA[1], full) for spot in (*ramp, *tints)]
+    for size in SIZES:
+        frames = video.read(path, fps=16, num_frames=len(wanted), width=size[0], height=size[1])
+        errors = frames.mean(axis=(1, 2), dtype=float) - wanted
+        assert np.abs(errors[: len(ramp)].mean(axis=0)).max() <= 0.3, (size, "grey")
+        assert np.abs(errors[len(ramp) :].mean(axis=0)).max() <= 0.3, (size, "tints")
+        assert np.abs(errors).max() <= 1.1, size
+
+
+@pytest.mark.parametrize(("codec", "pix_fmt"), [("ffv1", "gbrp10le"), ("ffv1", "gray10le"), ("ffv1", "bgr0")])
+def test_colours_without_a_matrix_are_right_too(video, tmp_path, codec, pix_fmt):
+    import av
+
+    levels = list(range(0, 256, 15))
+    with av.open(str(tmp_path / "a.mkv"), "w") as container:
+        stream = container.add_stream(codec, rate=16)
+        stream.width, stream.height, stream.pix_fmt = 64, 48, pix_fmt
+        for level in levels:
+            frame = av.VideoFrame(64, 48, pix_fmt)
+            deep = round(level * 1023 / 255)
+            values = np.full(1, deep, "<u2") if "10" in pix_fmt else np.full(1, level, np.uint8)
+            for plane in frame.planes:
+                plane.update(np.resize(values, plane.buffer_size // values.itemsize).tobytes())
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode())
+    for size in ((64, 48), (32, 24)):
+        frames = video.read(tmp_path / "a.mkv", fps=16, num_frames=len(levels), width=size[0], height=size[1])
+        np.testing.assert_array_equal(frames[:, 10, 10, 1], levels)
+
+
+@pytest.mark.parametrize("share", [(1, 1), (1, 2), (3, 2)])
+def test_real_clips_equal_a_conversion_in_double_precision(video, real_clips, share):
+    """58.9 dB is what rounding to 8 bits leaves."""
+    import av
+
+    for path in real_clips:
+        info = video.probe(path)
+        width, height = (side * share[0] // share[1] // 2 * 2 for side in (info.width, info.height))
+        scaled = covered_size((info.width, info.height), (width, height))
+        with av.open(str(path)) as container:
+            whole = in_double_precision(next(container.decode(video=0)), *scaled)
+        left, top = (scaled[0] - width) // 2, (scaled[1] - height) // 2
+        wanted = whole[top : top + height, left : left + width]
+        got = video.read(path, fps=16, num_frames=1, width=width, height=height)[0]
+        error = ((got - wanted) ** 2).mean()
+        assert 10 * np.log10(255**2 / error) > 58, path.name
+        assert abs((got - wanted).mean()) < 0.05, path.name
+
+
+def in_double_precision(frame, width: int, height: int) -> np.ndarray:
+    """(H, W, 3) levels: brightness and colour differences each scaled in 16 bits, the equations in float64."""
+    from av.video.reformatter import Interpolation
+
+    plain = Interpolation.AREA if height < frame.height else Interpolation.LANCZOS
+    deep = frame.reformat(width=width, height=height, format="yuv444p16le", interpolation=int(plain) | 0x42000)
+    planes = deep.to_ndarray().astype(np.float64) / 256
+    y, cb, cr = planes if planes.shape[0] == 3 else planes.transpose(2, 0, 1)
+    kr, kb = LUMA[1] if frame.height >= 720 else LUMA[5]
+    luma, blue, red = (y - 16) / 219, (cb - 128) / 224, (cr - 128) / 224
+    r, b = luma + 2 * (1 - kr) * red, luma + 2 * (1 - kb) * blue
+    return np.clip(np.stack([r, (luma - kr * r - kb * b) / (1 - kr - kb), b], -1), 0, 1) * 255
+
+
+@pytest.mark.parametrize("tag", [0, 3])
+def test_reserved_tags_do_not_matter(video, tmp_path, tag):
+    path = write_flat(tmp_path / "a.mkv", SPOTS[2], bits=8, matrix=5, transfer=tag, primaries=tag)
+    frame = video.read(path, fps=16, num_frames=1, width=32, height=24)[0]
+    assert np.abs(frame.astype(float) - expected_rgb(SPOTS[2], 8, 5, False)).max() < 1
+
+
+def test_a_matrix_that_cannot_be_converted_is_refused_by_the_scan(video, tmp_path):
+    path = write_flat(tmp_path / "a.mkv", SPOTS[2], bits=8, matrix=8)
+    with pytest.raises(DatasetError, match=r"a\.mkv has colours as YCgCo, which is not supported\. Write it with"):
+        video.probe(path)
 
 
 @pytest.mark.parametrize(("transfer", "named"), [(16, "PQ (SMPTE 2084"), (18, "HLG (ARIB STD-B67)")])

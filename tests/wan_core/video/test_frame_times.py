@@ -12,14 +12,6 @@ import av
 import numpy as np
 import pytest
 
-from wan_core.video import VideoProcess
-
-
-@pytest.fixture(scope="module")
-def video():
-    with VideoProcess() as process:
-        yield process
-
 
 def check_times(source: list[Fraction], fps: int, times: list[float], numbers: list[int]) -> None:
     """`source`: when each frame of the file appears, as written. `times` and `numbers`: of the frames read at k / fps.

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
+import struct
+
 import numpy as np
 import pytest
 from PIL import Image
 
-from wan_core.video import Framing, VideoProcess, covered_size
+from tests.support.odd_videos import write_clip
+from wan_core.video import Framing, covered_size
 
 RED, GREEN, BLUE, WHITE = (220, 30, 30), (30, 180, 30), (30, 30, 220), (230, 230, 230)
+CORNERS = [(-1, -1), (1, -1), (-1, 1), (1, 1)]
+"""x and y, row by row"""
 NAMES = {RED: "R", GREEN: "G", BLUE: "B", WHITE: "W"}
-
-
-@pytest.fixture(scope="module")
-def video():
-    with VideoProcess() as process:
-        yield process
 
 
 def quarters(width: int = 64, height: int = 48) -> np.ndarray:
@@ -50,6 +50,66 @@ def test_a_clip_is_turned_first_and_mirrored_last(video, make_clip, rotation, si
         for framing in (Framing(flip=flip), Framing(flip=flip, native=True)):
             frame = video.read(path, fps=16, num_frames=1, width=size[0], height=size[1], framing=framing)[0]
             assert corners(frame) == expected
+
+
+def set_matrix(path, a: int, b: int, c: int, d: int) -> None:
+    """Writes the display matrix of the first track: the stored point (x, y) is shown at (a x + c y, b x + d y)."""
+    one = 1 << 16
+    plain = struct.pack(">9i", one, 0, 0, 0, one, 0, 0, 0, 1 << 30)
+    data = path.read_bytes()
+    track = data.index(plain, data.index(b"tkhd"))
+    new = struct.pack(">9i", a * one, b * one, 0, c * one, d * one, 0, 0, 0, 1 << 30)
+    path.write_bytes(data[:track] + new + data[track + len(new) :])
+
+
+MATRICES = [
+    (a, b, c, d) for a, b, c, d in itertools.product((-1, 0, 1), repeat=4) if abs(a) == abs(d) != abs(b) == abs(c)
+]
+
+
+@pytest.mark.parametrize("matrix", MATRICES)
+def test_all_eight_display_matrices_are_shown_as_they_say(video, make_clip, matrix):
+    path = make_clip("a.mp4", frames=[quarters()] * 5)
+    set_matrix(path, *matrix)
+    a, b, c, d = matrix
+    shown = {(a * x + c * y, b * x + d * y): name for (x, y), name in zip(CORNERS, "RGBW", strict=True)}
+    info = video.probe(path)
+    assert (info.width, info.height) == ((64, 48) if a else (48, 64))
+    for width, height in ((info.width, info.height), (32, 32)):
+        frame = video.read(path, fps=16, num_frames=1, width=width, height=height)[0]
+        assert corners(frame) == "".join(shown[corner] for corner in CORNERS)
+    assert info.mirrored == (a * d - b * c < 0)
+
+
+@pytest.mark.parametrize(("ratio", "size"), [("40:39", (64, 48)), ("33:32", (66, 48)), ("4:3", (85, 48))])
+def test_pixels_that_are_nearly_square_are_not_resampled(video, make_clip, ratio, size):
+    noise = np.random.default_rng(0).integers(0, 255, (48, 64, 3), np.uint8)
+    plain = make_clip("plain.mp4", frames=[noise] * 5, options={"qp": "0"})
+    marked = make_clip("marked.mp4", frames=[noise] * 5, options={"qp": "0"}, pixel_ratio=ratio)
+    info = video.probe(marked)
+    assert (info.width, info.height) == size
+    if info.pixel_ratio == 1:
+        frames = [video.read(path, fps=16, num_frames=1, width=64, height=48) for path in (plain, marked)]
+        np.testing.assert_array_equal(*frames)
+
+
+TRANSPARENT = [("qtrle", "argb", ".mov"), ("prores_ks", "yuva444p10le", ".mov"), ("libvpx-vp9", "yuva420p", ".webm")]
+
+
+@pytest.mark.parametrize(("codec", "pix_fmt", "suffix"), [*TRANSPARENT, ("png", "rgba", ".png")])
+def test_what_is_transparent_becomes_white_in_clips_as_in_stills(video, tmp_path, codec, pix_fmt, suffix):
+    picture = np.full((48, 64, 4), (40, 90, 200, 255), np.uint8)
+    picture[:, :16, 3], picture[:, 16:32, 3] = 0, 128
+    path = tmp_path / f"a{suffix}"
+    if suffix == ".png":
+        Image.fromarray(picture).save(path)
+    else:
+        write_clip(path, [picture] * 3, codec=codec, pix_fmt=pix_fmt, alpha_mode=codec == "libvpx-vp9")
+    frame = video.read(path, fps=16, num_frames=1, width=64, height=48)[0]
+    half = [round(level * 128 / 255 + 127) for level in (40, 90, 200)]
+    np.testing.assert_allclose(frame[24, 8], [255] * 3, atol=4)
+    np.testing.assert_allclose(frame[24, 24], half, atol=4)
+    np.testing.assert_allclose(frame[24, 48], [40, 90, 200], atol=4)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .cache_set import CacheItem, CacheSet
-from .keys import CODE_VERSION, condition_key, latent_key, mask_key, tensor_key, text_key
+from .keys import CLIP_READER, CODE_VERSION, condition_key, latent_key, mask_key, tensor_key, text_key
 from .kinds import Stored
 from .latent_cache import TEXT_LENGTH, TEXT_WIDTH, LatentCache
 from .packing import clean_leftovers, pack_entries
@@ -13,6 +13,7 @@ from .synthetic import SYNTHETIC, item_of_draw, synthetic_key, synthetic_mark, s
 from .upkeep import CacheStats, CheckReport, TrimReport, check_entries, removals_seen, stats_of, trim
 
 __all__ = [
+    "CLIP_READER",
     "CODE_VERSION",
     "SYNTHETIC",
     "TEXT_LENGTH",

@@ -6,11 +6,16 @@ import hashlib
 import json
 from typing import Any
 
-__all__ = ["CODE_VERSION", "condition_key", "latent_key", "mask_key", "tensor_key", "text_key"]
+__all__ = ["CLIP_READER", "CODE_VERSION", "condition_key", "latent_key", "mask_key", "tensor_key", "text_key"]
 
 CODE_VERSION = 1
 """Raise it when decoding, resizing or encoding changes what an entry holds: every old entry is then
 unused.
+"""
+
+CLIP_READER = 2
+"""Part of the transform of clips; raise it when only what is read of clips changes. 1, which no transform names, made
+colours up to three levels of 255 too dark.
 """
 
 

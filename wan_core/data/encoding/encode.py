@@ -41,6 +41,8 @@ class EncodingReport:
     """pixel frames of all items"""
     damaged: int
     seconds: float
+    outdated: int = 0
+    """clips that were in the cache as an older version of the pack read them, and were encoded again"""
     conditioning: str = "none"
     """ConditionKind.name of the set"""
     conditions_encoded: int = 0
@@ -82,6 +84,12 @@ class EncodingReport:
         lines.append(f"{self.seconds:.1f} s")
         if self.damaged:
             lines.append(f"{self.damaged} damaged cache entries were replaced")
+        if self.outdated:
+            lines.append(
+                f"encoded again: {self.outdated}, cached by an older version that read clips up to 3 of 255 levels too "
+                "dark. What was trained on the old latents keeps them: such a run continues from its own folder, here "
+                "a new one begins"
+            )
         if self.upkeep:
             lines.append(self.upkeep)
         return "\n".join(lines)
@@ -263,6 +271,7 @@ def _report(plan: EncodingPlan, fingerprint: str, seconds: float) -> EncodingRep
         clips=len(items),
         frames=sum(item.num_frames for item in items),
         damaged=plan.damaged,
+        outdated=plan.outdated,
         seconds=seconds,
         conditioning=plan.cache_set.conditioning,
         conditions_encoded=len(plan.missing_conditions),

@@ -12,13 +12,16 @@ from ...errors import CacheError, DatasetError, Stopped
 from ...files import FileError, file_identity
 from ...model.latents import LatentSpace
 from ...video import shown
-from ..cache import CacheItem, CacheSet, LatentCache, Stored, condition_key, latent_key, mask_key, text_key
+from ..cache import CLIP_READER, CacheItem, CacheSet, LatentCache, Stored, condition_key, latent_key, mask_key, text_key
 from ..conditioning import ConditionKind
 from ..prompts import DEFAULT_NEGATIVE_PROMPT
 from ..samples import Companion, Dataset, DatasetConfig, Sample, held_out_digests
 from .held_out import evaluation_key, require_trained
 
 __all__ = ["ConditionTask", "EncodingPlan", "LatentTask", "MaskTask", "TextTask", "plan_encoding"]
+
+
+_READER = {"reader": CLIP_READER}
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,8 @@ class EncodingPlan:
     masks_reused: int = 0
     damaged: int = 0
     """entries that exist but cannot be used; they are among the missing and will be replaced"""
+    outdated: int = 0
+    """clips that are missing, and of which there is a latent as an older version of the pack read them"""
     stored: Mapping[str, Stored] = field(default_factory=dict[str, Stored])
     """how each entry is written, by key; others as ever"""
     cache_limit_gb: float = 0.0
@@ -109,6 +114,7 @@ def plan_encoding(
     held_out: list[CacheItem] = []
     stored: dict[str, Stored] = {}
     samples: dict[str, Sample] = {}
+    older: dict[str, str] = {}
     try:
         evaluated = held_out_digests(dataset, lambda sample: _digest_of(sample, cache, should_stop))
         for part in dataset.parts:
@@ -117,6 +123,9 @@ def plan_encoding(
                 digest = _digest_of(sample, cache, should_stop)
                 how = {**_transform(sample, dataset.fps), "space": space.name, **_dtype_of(part.config)}
                 key = latent_key(content_digest=digest, transform=how, encoder_identity=vae_identity)
+                if sample.kind == "clip":
+                    before = {name: value for name, value in how.items() if name not in _READER}
+                    older[key] = latent_key(content_digest=digest, transform=before, encoder_identity=vae_identity)
                 given = mask = ""
                 if kind.tensors:
                     given = condition_key(
@@ -153,7 +162,12 @@ def plan_encoding(
     )
     plan = _compare(cache_set, samples, cache, rebuild, should_stop)
     limits = [part.config.cache_limit_gb for part in dataset.parts if part.config.cache_limit_gb]
-    return replace(plan, stored=stored, cache_limit_gb=min(limits, default=0.0))
+    outdated = sum(
+        older[task.key] != task.key and cache.has("latent", older[task.key])
+        for task in plan.missing_latents
+        if task.key in older
+    )
+    return replace(plan, stored=stored, cache_limit_gb=min(limits, default=0.0), outdated=outdated)
 
 
 def _require_makeable(kind: ConditionKind, vision_identity: str) -> None:
@@ -249,7 +263,8 @@ def _transform(sample: Sample, fps: float) -> dict[str, Any]:
     }
     if sample.kind == "still":
         return {"kind": "still", **size}
-    return {"kind": "clip", **size, "num_frames": bucket.num_frames, "fps": fps, "start_s": sample.cut.start_s}
+    time = {"num_frames": bucket.num_frames, "fps": fps, "start_s": sample.cut.start_s}
+    return {"kind": "clip", **_READER, **size, **time}
 
 
 def _dtype_of(config: DatasetConfig) -> dict[str, str]:

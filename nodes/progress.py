@@ -108,7 +108,7 @@ class NodeProgress:
             self._on_stage(event)
         elif isinstance(event, Evaluated):
             about = {"kind": "evaluated", "step": event.step, "eval_loss": event.eval_loss}
-            text = f"step {event.step}: evaluation loss {event.eval_loss:.4f}"
+            text = f"step {event.step}: evaluation loss {_shown(event.eval_loss)}"
             self.say(text, about=about, eval_loss=event.eval_loss)
         elif isinstance(event, CheckpointSaved):
             about = {"kind": "saved", "step": event.step}
@@ -141,11 +141,10 @@ class NodeProgress:
         self.say(text, about=about, stage=event.stage)
 
     def _on_step(self, event: StepDone) -> None:
-        self._seconds = [*self._seconds[-19:], event.seconds]
+        self._seconds = [*self._seconds[-19:], event.seconds or 0.0]
         pace = self.seconds_per_step
         left = pace * (event.steps - event.step)
         self.bar(event.step, event.steps)
-        loss = event.loss if event.loss is not None else float("nan")
         numbers: dict[str, Any] = {
             "step": event.step,
             "steps": event.steps,
@@ -154,12 +153,17 @@ class NodeProgress:
             "seconds_left": left,
         }
         self.say(
-            f"step {event.step}/{event.steps}   loss {loss:.4f}   {pace:.2f} s/it   {_clock(left)} left",
+            f"step {event.step}/{event.steps}   loss {_shown(event.loss)}   {pace:.2f} s/it   {_clock(left)} left",
             now=event.step == event.steps,
             about={"kind": "step", **numbers},
             stage="train",
             **numbers,
         )
+
+
+def _shown(value: float | None) -> str:
+    """Four digits; what is not finite comes as null, and the page shows it the same."""
+    return "nan" if value is None else f"{value:.4f}"
 
 
 def graph_of(hidden: Any) -> str:

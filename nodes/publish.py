@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ..wan_core.errors import ExportError
 from ..wan_core.export import publish_file
-from ..wan_core.files import FileError, confine
+from ..wan_core.files import FileError, clean_partials, confine
 from ..wan_core.train import SavedStep, SaveStore
 from . import folders
 
@@ -19,6 +19,7 @@ def publish(directory: Path, saved: SavedStep) -> str:
     target = folders.publish_folder()
     try:
         target.mkdir(parents=True, exist_ok=True)
+        clean_partials(target)
         for name in (f"{directory.name}_{saved.step:06d}", directory.name):
             publish_file(saved.lora_file, confine(target, f"{name}.safetensors", "LoRA"), saved.job_id)
     except (OSError, FileError) as error:

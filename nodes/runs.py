@@ -9,7 +9,7 @@ from typing import Any
 
 from ..wan_core.errors import ConfigError, WanTrainerError
 from ..wan_core.files import read_json
-from ..wan_core.metrics import finite, read_metrics, whole
+from ..wan_core.metrics import eval_losses, finite, read_metrics, whole
 from ..wan_core.train import SavedStep, SaveStore
 
 __all__ = ["RunFacts", "best_step", "chosen_steps", "output_file", "saved_step"]
@@ -82,10 +82,11 @@ def output_file(path: Path) -> dict[str, str]:
 
 
 def best_step(directory: Path) -> int | None:
-    """The saved step with the lowest fixed-noise evaluation loss, or None when nothing was evaluated."""
-    saved = set(SaveStore(directory).steps())
-    known = [(loss, step) for step, loss in RunFacts(directory).eval_losses if step in saved]
-    return min(known)[1] if known else None
+    """The intact saved step with the lowest fixed-noise evaluation loss, or None when none was evaluated."""
+    store = SaveStore(directory)
+    saved, losses = set(store.steps()), eval_losses(directory / "metrics.jsonl")
+    known = sorted((loss, step) for step, loss in losses.items() if loss is not None and step in saved)
+    return next((step for _, step in known if not store.is_suspect(step) and store.read(step) is not None), None)
 
 
 def chosen_steps(directory: Path, wanted: str) -> tuple[int, ...]:
@@ -94,10 +95,10 @@ def chosen_steps(directory: Path, wanted: str) -> tuple[int, ...]:
     if not steps:
         raise ConfigError(f"Run {directory.name} has no saved step yet. Train it first.")
     word = wanted.strip().lower() or "latest"
-    if word == "latest":
-        return (steps[-1],)
-    if word == "best":
-        return (best_step(directory) or steps[-1],)
+    if word in ("latest", "best"):
+        newest = SaveStore(directory).latest()
+        best = best_step(directory) if word == "best" else None
+        return (best or (newest.step if newest is not None else steps[-1]),)
     if word == "all":
         return tuple(steps)
     try:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -14,7 +16,7 @@ from ..wan_core.events import CheckpointSaved, Event
 from ..wan_core.files import atomic_write_json, file_identity, safe_name
 from ..wan_core.lora import LoraConfig, check_peft
 from ..wan_core.metrics import MetricsPages
-from ..wan_core.run import DataConfig, RunConfig, RunDecision, choose_run, prepare_run
+from ..wan_core.run import DataConfig, RunConfig, RunDecision, choose_run, prepare_run, read_run
 from ..wan_core.sample import SampleConfig
 from ..wan_core.train import SavedStep, SaveStore, TrainConfig
 from ..wan_core.words import logger
@@ -260,7 +262,7 @@ class _Job:
         prepare_run(self._decision, config)
         self._write_workflow()
         decoder = PreviewDecoder(codec, self.directory, self._model.variant.fps) if codec is not None else None
-        with LIVE.entered(self._live(codec is not None)) as live:
+        with self._published_if_it_fails(), LIVE.entered(self._live(codec is not None)) as live:
             ending = run_engine(
                 "train",
                 self.directory,
@@ -275,6 +277,18 @@ class _Job:
         if ending.cancelled:
             self._publish_latest()
             raise InterruptProcessingException()
+
+    @contextlib.contextmanager
+    def _published_if_it_fails(self) -> Iterator[None]:
+        """A run that failed may have found its newest saved step to be no good: the newest LoRA is then an older one."""
+        try:
+            yield
+        except WanTrainerError:
+            try:
+                self._publish_latest()
+            except (WanTrainerError, OSError) as error:  # why the run failed says more
+                _log.warning("%s", error)
+            raise
 
     def _encoding_seconds(self) -> float:
         """What encoding took in this queue entry; a cache from before belongs to the run that waited for it."""
@@ -324,7 +338,7 @@ class _Job:
                 _log.warning("%s", error)
 
     def _publish_latest(self) -> SavedStep | None:
-        saved = self._store.latest()
+        saved = self._store.latest(read_run(self.directory).job_id)
         if saved is not None:
             publish(self.directory, saved)
         return saved

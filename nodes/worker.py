@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from ..wan_core.events import Event, Failed, Finished, StepDone, parse_event
+from ..wan_core.files import open_append
 
 __all__ = ["Ending", "Patience", "Worker", "engine_command"]
 
@@ -76,7 +77,7 @@ class Worker:
         allocator = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
         environment = {name: value for name, value in os.environ.items() if name not in allocator}
         self._log = log
-        with open(log, "ab") as stderr:
+        with open_append(log) as stderr:
             self._log_start = stderr.tell()
             # Pipes of Popen are not inherited by other children, so the worker sees its stdin end when we die.
             self.process: subprocess.Popen[bytes] = subprocess.Popen(
@@ -139,7 +140,7 @@ class Worker:
                 elif isinstance(event, Failed):
                     failed = event
                 elif isinstance(event, StepDone):
-                    stop.step_s = max(stop.step_s, event.seconds)
+                    stop.step_s = max(stop.step_s, event.seconds or 0.0)
                 on_event(event)
                 if cancel_pressed():
                     stop.press()

@@ -103,7 +103,8 @@ class Evaluated(Event):
 
     name: ClassVar[str] = "evaluated"
     step: int
-    eval_loss: float
+    eval_loss: float | None
+    """null on its way out of the worker when it is not finite"""
     per_timestep: dict[str, float] = field(default_factory=dict)
 
 

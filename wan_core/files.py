@@ -7,10 +7,12 @@ beside the target, synced, and renamed over it (safetensors' own `save_file` doe
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
 import re
+import secrets
 import stat
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -21,11 +23,13 @@ from typing import Any, BinaryIO
 from .errors import ConfigError, WanTrainerError
 
 __all__ = [
+    "DISK_FULL",
     "FileError",
     "Roots",
     "atomic_write",
     "atomic_write_bytes",
     "atomic_write_json",
+    "clean_partials",
     "confine",
     "digest_file",
     "file_identity",
@@ -33,14 +37,26 @@ __all__ = [
     "is_locked",
     "lies_under",
     "locked",
+    "new_partial",
+    "open_append",
     "open_regular",
+    "own_folder",
     "read_json",
+    "replace_patiently",
     "safe_name",
     "sampled_digest",
+    "size_text",
 ]
+
+DISK_FULL = tuple(getattr(errno, name) for name in ("ENOSPC", "EDQUOT") if hasattr(errno, name))
+"""no room, or none for this account"""
 
 _WHOLE_BYTES = 64 << 20
 _LOCK_ATTEMPTS = 3
+_PARTIAL = re.compile(r"\..+\.(?:\d+|[0-9a-f]{16})\.partial")
+"""what a killed write leaves; earlier versions put the process id into the name"""
+_HELD = (5, 32, 33, 1224)
+"""Windows: access denied, sharing violation, lock violation, mapped into a process"""
 _DEVICE_NAMES = re.compile(r"(con|prn|aux|nul|com\d|lpt\d) *(\.|$)", re.IGNORECASE)  # Windows: "NUL .txt" too
 _OPENING_FIXES: tuple[tuple[type[OSError], str], ...] = (
     (FileNotFoundError, "Put it there, or choose another."),
@@ -101,6 +117,49 @@ def open_regular(path: Path | str, *, follow_links: bool = True) -> BinaryIO:
     return os.fdopen(descriptor, "rb")
 
 
+def open_append(path: Path | str) -> BinaryIO:
+    """Open for appending, unbuffered, making the file; FileError unless it is a regular file that only this name has.
+
+    A folder may come from a stranger: what is written there must not go through a link into another file, and no pipe
+    may make the writer wait (rule S16).
+    """
+    file = os.fdopen(_open_to_write(path), "ab", buffering=0)
+    if os.fstat(file.fileno()).st_nlink > 1:
+        file.close()
+        raise FileError(
+            f"{os.path.basename(path)} is also another file's name (a hard link), which writing would change. Put a "
+            "copy in its place, or move it away."
+        )
+    return file
+
+
+def _open_to_write(path: Path | str, flags: int = os.O_APPEND) -> int:
+    """The descriptor of a regular file, made if needed; FileError for anything else, without waiting for a pipe."""
+    flags |= os.O_WRONLY | os.O_CREAT
+    for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_BINARY"):
+        flags |= getattr(os, name, 0)
+    refusal = FileError(f"{os.path.basename(path)} is a link or no regular file. Move it away, then try again.")
+    if os.path.lexists(path) and not stat.S_ISREG(os.lstat(path).st_mode):  # Windows has no O_NOFOLLOW
+        raise refusal
+    descriptor = os.open(path, flags, 0o666)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise refusal
+    return descriptor
+
+
+def own_folder(parent: Path, name: str) -> Path:
+    """The folder `name` of `parent`, made if needed; FileError when a link or another file has that name (rule S16)."""
+    folder = parent / name
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(parents=True)
+    if not folder.is_dir() or Path(os.path.realpath(folder)) != Path(os.path.realpath(parent), name):
+        raise FileError(
+            f"{parent.name}/{name} is a link or no folder. Move it away: what is saved would not lie in {parent.name}."
+        )
+    return folder
+
+
 def fsync_folder(folder: Path) -> None:
     """Make renames inside `folder` durable; a no-op where folders cannot be opened (Windows)."""
     if os.name == "nt":
@@ -124,28 +183,61 @@ def atomic_write(path: Path) -> Iterator[BinaryIO]:
         missing = next(p for p in (*reversed(path.parent.parents), path.parent) if not p.is_dir())
         problem = "is not a folder" if os.path.lexists(missing) else "does not exist"
         raise FileError(f"Folder {missing} {problem}, so {path.name} cannot be written. Make it, or choose another.")
-    staged = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    staged = new_partial(path)
     try:
-        with open(staged, "wb") as file:
+        with open(staged, "xb") as file:
+            _hold(file)
             yield file
             file.flush()
             os.fsync(file.fileno())
-        _replace(staged, path)
-    except BaseException:
+        replace_patiently(staged, path)
+    except BaseException as error:
         with contextlib.suppress(OSError):
             staged.unlink()
+        if isinstance(error, OSError) and error.errno is not None and error.filename is None:
+            error.filename = os.fspath(path)  # a failed write does not say what it wrote
         raise
     fsync_folder(path.parent)
 
 
-def _replace(source: Path, target: Path, attempts: int = 10) -> None:
-    """os.replace with patience: on Windows a reader of the target makes it fail for a moment."""
+def new_partial(path: Path) -> Path:
+    """A name beside `path` for what is not yet whole; nobody else has it, in whatever container or machine."""
+    return path.with_name(f".{path.name}.{secrets.token_hex(8)}.partial")
+
+
+def _hold(file: BinaryIO) -> None:
+    """Mark a staged file as being written, for `clean_partials`. Windows lets nobody delete an open file anyway."""
+    if os.name != "nt":
+        with contextlib.suppress(OSError):  # a file system without locks: its age protects it
+            _lock(file)
+
+
+def clean_partials(folder: Path, older_than_s: float = 3600.0) -> int:
+    """Delete what killed writes left in `folder`, once it is so old that nobody writes it; how many files.
+
+    What a living process still writes stays, however old.
+    """
+    limit, removed = time.time() - older_than_s, 0
+    for name in os.listdir(folder) if folder.is_dir() else ():
+        path = folder / name
+        if _PARTIAL.fullmatch(name):
+            with contextlib.suppress(OSError):
+                facts = os.lstat(path)
+                if stat.S_ISREG(facts.st_mode) and facts.st_mtime <= limit and not is_locked(path):
+                    os.unlink(path)
+                    removed += 1
+    return removed
+
+
+def replace_patiently(source: Path, target: Path, attempts: int = 10) -> None:
+    """os.replace of a file or folder: on Windows a reader, or a virus scanner, makes it fail for a moment."""
     for attempt in range(attempts):
         try:
             os.replace(source, target)
             return
-        except PermissionError:
-            if attempt == attempts - 1:
+        except OSError as error:
+            held = isinstance(error, PermissionError) or getattr(error, "winerror", None) in _HELD
+            if not held or attempt == attempts - 1:
                 raise
             time.sleep(0.05 * (attempt + 1))
 
@@ -206,6 +298,11 @@ def sampled_digest(path: Path, *, windows: int = 64, window_bytes: int = 64 << 1
     return digest.hexdigest()
 
 
+def size_text(size: int) -> str:
+    """Bytes as people read them: 1.5 GiB, 0.4 MiB."""
+    return f"{size / 2**30:.1f} GiB" if size >= 1 << 30 else f"{size / 2**20:.1f} MiB"
+
+
 def file_identity(path: Path) -> tuple[str, int, int, int]:
     """(path, size, mtime_ns, inode): changes whenever the file is edited or replaced."""
     info = os.stat(path)
@@ -218,7 +315,7 @@ def locked(path: Path, busy: str) -> Iterator[None]:
 
     The system releases it with the process, so a crash leaves no stale lock.
     """
-    with open(path, "ab", opener=_not_a_link) as file:
+    with os.fdopen(_open_to_write(path), "ab") as file:
         for attempt in range(_LOCK_ATTEMPTS):
             try:
                 _lock(file)
@@ -240,10 +337,6 @@ def is_locked(path: Path) -> bool:
     except OSError:
         return True
     return False
-
-
-def _not_a_link(path: str, flags: int) -> int:
-    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
 
 
 def _lock(file: BinaryIO) -> None:

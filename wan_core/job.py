@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import shutil
 import time
 from collections.abc import Iterator
@@ -18,10 +19,10 @@ import torch
 from .checks import check_files, first_frame_share, out_of_memory, with_expert
 from .control import Control
 from .data import Batches, LatentCache, condition_kind, pad_text, synthetic_mark, synthetic_note
-from .errors import CheckpointError, OutOfMemory, Stopped
+from .errors import CheckpointError, OutOfMemory, Stopped, TrainingError
 from .events import CheckpointSaved, Emit, Event, Finished, Note, Stage, StageEnded
 from .export import LoraFile, lora_metadata, workflow_metadata
-from .files import Roots, atomic_write, locked
+from .files import DISK_FULL, Roots, atomic_write, clean_partials, locked, own_folder, size_text
 from .load import inspect_model, materialize
 from .lora import LoraWeights
 from .metrics import JsonlSink
@@ -30,6 +31,7 @@ from .run import QUEUE_DONE, RunConfig, RunStatus, read_run, write_status
 from .sample import SampleConfig
 from .train import (
     Group,
+    NotFinite,
     Previewer,
     PreviewInputs,
     SavedStep,
@@ -53,6 +55,7 @@ _MENDABLE = tuple(
 )
 """Errors of a save that pass, or that a user can mend: no room, no rights, a file held open (Windows)."""
 _RETRY_SAVE_S = 5.0
+_LEFTOVER_S = 600.0
 
 
 def run_job(
@@ -107,6 +110,8 @@ class _Session:
         self._emit_out = emit
         self.store = SaveStore(directory)
         self.saved: SavedStep | None = None
+        self._owes_save = self._owes_preview = False
+        """due since a step that was not finite"""
 
     def __enter__(self) -> _Session:
         return self
@@ -137,15 +142,17 @@ class _Session:
 
     def train(self, max_steps: int, require_state: bool, cache_seconds: float = 0.0) -> Finished:
         total = self.config.train.steps
-        self.saved = self.store.latest()
+        if self.group.leads:
+            self._clean()
+        self.saved = self.store.latest(self.config.job_id)
+        if self.saved is None and (other := self.store.latest()) is not None:
+            raise CheckpointError(
+                f"The saved step {other.step} of {self.directory.name} belongs to another job. "
+                "Queue TrainLoRA again: it will start a new folder."
+            )
         if self.saved is None and require_state:
             raise CheckpointError(
                 f"Run {self.directory.name} has no saved step to resume. Use train instead of resume."
-            )
-        if self.saved is not None and self.saved.job_id != self.config.job_id:
-            raise CheckpointError(
-                f"The saved step {self.saved.step} of {self.directory.name} belongs to another job. "
-                "Queue TrainLoRA again: it will start a new folder."
             )
         if self.saved is not None and self.saved.step >= total:
             return self._finish("done", self.saved.step)
@@ -162,19 +169,43 @@ class _Session:
             self._before_first_step()
             self.trainer.run(goal, self._between_steps)
         except Stopped as stop:
-            self._save()
-            if self.trainer.step == total:  # told to stop while the last clip was rendered: nothing is left to train
+            reason = self._save_before_stopping(stop.reason)
+            if self._saved_step() == total:  # told to stop while the last clip was rendered: nothing is left to train
                 return self._finish("done", total)
-            return self._finish("stopped", self.trainer.step, stop.reason)
+            return self._finish("stopped", self._saved_step(), reason)
+        except NotFinite as error:
+            raise self._what_stands(error) from error
         except OutOfMemory:  # between two steps, after a preview
-            self._save()
+            self._save_before_stopping("")
             raise
         except torch.OutOfMemoryError as error:
             raise out_of_memory(error) from error
-        self._save()
-        if goal < total:
-            return self._finish("stopped", goal, f"{max_steps} {QUEUE_DONE}")
-        return self._finish("done", goal)
+        reason = self._save_before_stopping(f"{max_steps} {QUEUE_DONE}")
+        if self._saved_step() < total and self.group.leads:
+            return self._finish("stopped", self._saved_step(), reason)
+        return self._finish("done" if self.trainer.step == total else "stopped", self.trainer.step)
+
+    def _clean(self) -> None:
+        """What a stranger's folder could write elsewhere is refused, and what killed writes left is removed."""
+        for name in ("saves", "samples"):
+            if os.path.lexists(self.directory / name):
+                clean_partials(own_folder(self.directory, name), _LEFTOVER_S)
+        clean_partials(self.directory, _LEFTOVER_S)
+        self.store.clean()
+
+    def _what_stands(self, error: NotFinite) -> TrainingError:
+        """Why the run ended, and what of it is good: a saved step counts as good once a step after it was finite."""
+        if self.group.leads:
+            self.store.suspect(self.trainer.good_step)
+        good = self.store.latest(self.config.job_id)
+        stands = f"Saved step {good.step} is the last good one." if good else "No good step was saved."
+        fix = "set base_precision to bf16 or fp32 in LoadWanModel; unchanged, it would end here again."
+        if self.trainer.good_step:
+            fix = f"Lower learning_rate, or {fix}"
+        else:
+            start = "start from another LoRA, or " if self.config.lora.start_from else ""
+            fix = f"It never had a finite one: {start}{fix}"
+        return TrainingError(f"{error} {stands} {fix}")
 
     def _load(self) -> None:
         config = self.config
@@ -265,20 +296,28 @@ class _Session:
         self.emit(Stage(stage="train", done=self.trainer.step, total=self.config.train.steps))
 
     def _between_steps(self, step: int) -> None:
-        """Save, evaluate and preview where they are due; a save comes before anything that could fail."""
+        """Save, evaluate and preview where they are due; a save comes before anything that could fail.
+
+        While steps are not finite nothing is known of the weights, so all of it waits for the next one that is.
+        """
         train = self.config.train
-        last = step == train.steps
         if not self.group.leads:
             return
+        self._owes_save |= step % train.save_every_n_steps == 0
+        self._owes_preview |= bool(train.preview_every_n_steps) and step % train.preview_every_n_steps == 0
+        if self.trainer.bad_in_a_row:
+            return
         wants_save, wants_preview = self.control.take("save"), self.control.take("sample")
-        due = last or step % train.save_every_n_steps == 0
-        if due or wants_save:
-            self._save()
+        last = step == train.steps
+        due = last or self._owes_save
         with self._stops_at_the_border():
+            if due or wants_save:
+                self._save()
             if due:
+                self._owes_save = False
                 self._evaluate()
-            every = train.preview_every_n_steps
-            if self.previewer is not None and (wants_preview or last or step % every == 0):
+            if self.previewer is not None and (wants_preview or last or self._owes_preview):
+                self._owes_preview = False
                 with self._timed("sample", step):
                     self.previewer.render(step, f"step-{step:06d}")
         if due or wants_preview:
@@ -298,8 +337,9 @@ class _Session:
             self.emit(evaluated)
 
     def _save(self) -> None:
-        """Commit the present step. A full or missing disk pauses the run until there is room or a stop is asked for."""
-        step = self.trainer.step
+        """Commit the last good step. A full or missing disk pauses the run until there is room; Stopped when a stop is
+        asked for meanwhile."""
+        step = self.trainer.good_step
         if not self.group.leads or step == 0 or step == self._saved_step():
             return
         with self._timed("save", step):
@@ -313,14 +353,31 @@ class _Session:
                 self._status("running")
                 return self.saved
             except OSError as error:
-                if error.errno not in _MENDABLE or self.control.stop_reason():
+                if error.errno not in _MENDABLE:
                     raise
+                why = f"{error.strerror}{self._room() if error.errno in DISK_FULL else ''}"
+                if reason := self.control.stop_reason():
+                    raise Stopped(f"{reason}; step {step} could not be saved ({why})") from error
                 text = (
-                    f"Step {step} cannot be saved ({error.strerror}). Make room, or make the run's folder writable; "
-                    "the run waits and loses nothing."
+                    f"Step {step} cannot be saved ({why}). Make room, or make the run's folder writable; the run waits "
+                    "and loses nothing."
                 )
                 self.emit(Note(text=text, level="warning"))
                 _wait(_RETRY_SAVE_S, self.control)
+
+    def _save_before_stopping(self, reason: str) -> str:
+        """Why the run stops; where the disk has no room for what it did since the last save, the reason says so."""
+        try:
+            self._save()
+        except Stopped as unsaved:
+            return unsaved.reason
+        return reason
+
+    def _room(self) -> str:
+        with contextlib.suppress(OSError):
+            free, need = shutil.disk_usage(self.directory).free, _bytes_of_a_save(self.trainer)
+            return f": {self.directory.name} has {size_text(free)} free, a saved step takes {size_text(need)}"
+        return ""
 
     def _commit(self, step: int) -> SavedStep:
         config = self.config
@@ -348,7 +405,8 @@ class _Session:
         return self.saved.step if self.saved is not None else 0
 
     def _finish(self, state: str, step: int, reason: str = "") -> Finished:
-        self._status(state, reason)
+        with contextlib.suppress(OSError):  # a full disk: what counts is saved, and says the same
+            self._status(state, reason)
         self.emit(Stage(stage="done", done=step, total=self.config.train.steps))
         finished = Finished(state=state, step=step, result={"reason": reason, "saved_step": self._saved_step()})
         self.emit(finished)
@@ -381,12 +439,16 @@ def export_lora(directory: Path, step: int | None, target: Path) -> SavedStep:
 
 
 def _warn_about_disk(directory: Path, trainer: Trainer, emit: Emit) -> None:
-    # Weight, two moments and the LoRA file, for two saved steps.
-    need = 2 * 4 * sum(p.nbytes for p in trainer.parameters.values())
+    need = 2 * _bytes_of_a_save(trainer)
     free = shutil.disk_usage(directory).free
     if free < need:
         text = f"Only {free / 2**30:.1f} GiB are free; two saved steps need about {need / 2**30:.1f} GiB."
         emit(Note(text=text, level="warning"))
+
+
+def _bytes_of_a_save(trainer: Trainer) -> int:
+    """Weight, two moments and the LoRA file."""
+    return 4 * sum(p.nbytes for p in trainer.parameters.values())
 
 
 def _wait(seconds: float, control: Control) -> None:

@@ -39,8 +39,8 @@ def sample_job(directory: Path, job_file: Path, roots: Roots, *, emit: Emit, con
     """Render validation clips of a run beside the job file; sample ids are baseline_p0, step-000250_s1.0_p0 ..."""
     job = SampleJob.from_dict(read_json(job_file), "job")
     config, store = read_run(directory), SaveStore(directory)
-    steps = job.saved_steps or tuple(store.steps()[-1:])
-    saves = [(step, store.read(step)) for step in steps]
+    newest = store.latest() if not job.saved_steps else None
+    saves = [(step, store.read(step)) for step in job.saved_steps] or ([(newest.step, newest)] if newest else [])
     for step, saved in saves:
         if saved is None:
             raise CheckpointError(f"Run {directory.name} has no intact saved step {step}. It has: {store.steps()}.")

@@ -22,7 +22,7 @@ from .files import FileError, Roots, atomic_write_json, read_json, safe_name, sa
 from .load import ModelPlan
 from .lora import LoraConfig
 from .sample import SampleConfig
-from .train import SaveStore, TrainConfig
+from .train import SavedStep, SaveStore, TrainConfig
 from .words import plain
 
 __all__ = [
@@ -223,7 +223,7 @@ def choose_run(runs: Path, config: RunConfig, *, resume: str = "auto") -> RunDec
         raise ConfigError(f"run_name has {len(config.run_name)} characters. Use at most {_LONGEST_NAME}.")
     different: list[str] = []
     free: Path | None = None
-    same: tuple[Path, RunConfig] | None = None  # the newest directory of this job
+    same: list[tuple[Path, RunConfig]] = []
     for number in range(1, 1000):
         name = config.run_name if number == 1 else f"{config.run_name}_{number:03d}"
         directory = runs / name
@@ -241,9 +241,13 @@ def choose_run(runs: Path, config: RunConfig, *, resume: str = "auto") -> RunDec
         if known.job_id != config.job_id:
             different.append(f"{name} differs in {'; '.join(_changes(config, known))}")
         elif resume != "new":
-            same = directory, known
-    if same is not None:
-        return _decide(*same, config)
+            same.append((directory, known))
+    for directory, known in reversed(same):  # the newest directory of this job
+        store = SaveStore(directory)
+        saved = store.latest(config.job_id)
+        if saved is not None or store.latest() is None:
+            return _decide(directory, known, config, saved)
+        different.append(f"{directory.name} holds saved steps of another job")
     if free is None:
         raise ConfigError(f"There are 999 runs called {config.run_name}. Choose another run_name.")
     if resume == "require":
@@ -258,20 +262,16 @@ def prepare_run(decision: RunDecision, config: RunConfig) -> RunConfig:
     directory = decision.directory
     if decision.action == "start":
         directory.mkdir(parents=True)
-        config = replace(config, run_name=directory.name)
-    else:
-        known = read_run(directory)
-        config = replace(config, run_name=known.run_name)
+    config = replace(config, run_name=directory.name)
     atomic_write_json(directory / "run.json", config.to_dict())
     if decision.action == "start":
         write_status(directory, RunStatus(state="new", steps=config.train.steps, job_id=config.job_id))
     return config
 
 
-def _decide(directory: Path, known: RunConfig, wanted: RunConfig) -> RunDecision:
+def _decide(directory: Path, known: RunConfig, wanted: RunConfig, saved: SavedStep | None) -> RunDecision:
     """By what is saved and verifies; status.json is only its summary."""
     name, total = directory.name, wanted.train.steps
-    saved = SaveStore(directory).latest()
     if saved is None:
         return RunDecision(directory, "resume", f"{name} starts over: it has no intact saved step.")
     if saved.step >= total:

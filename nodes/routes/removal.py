@@ -53,7 +53,7 @@ def _of_saves(directory: Path) -> Iterator[Parts]:
     with contextlib.suppress(OSError):
         for name in sorted(os.listdir(directory / "saves")):
             if _STEP.fullmatch(name) and _manifest_step(directory, name) == int(name[5:]):
-                for file in ("lora.safetensors", "state.safetensors", "manifest.json"):
+                for file in ("lora.safetensors", "state.safetensors", "suspect.txt", "manifest.json"):
                     yield ("saves", name, file)
 
 

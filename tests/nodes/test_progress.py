@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -78,6 +79,7 @@ EVENTS: list[Event] = [
     Stage(stage="audit", done=2, total=9),
     StepDone(step=3, steps=43, loss=0.125, **STEP),
     Evaluated(step=8, eval_loss=0.0625),
+    Evaluated(step=8, eval_loss=math.nan),
     CheckpointSaved(step=8, folder="saves/step-000008"),
     SampleReady(sample_id="step-000008_p0", step=8, file="samples/step-000008_p0.mp4"),
     StepSkipped(step=9, reason="the gradients are not finite", in_a_row=1),

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import json
 import os
+import re
 import shutil
 import socket
 import stat
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +22,14 @@ import torch
 
 import wan_core.files as files
 import wan_core.job as job
+import wan_core.metrics.jsonl as jsonl
 import wan_core.train.saves as saves
 from tests.support.dying import Dying, forked, steps_of
 from tests.support.tiny_run import TinyRun, make_run
 from wan_core.control import SignalControl
 from wan_core.errors import CheckpointError, ConfigError
 from wan_core.events import CheckpointSaved, Event, Note
+from wan_core.export import publish_file
 from wan_core.files import (
     FileError,
     Roots,
@@ -40,7 +46,7 @@ from wan_core.files import (
 )
 from wan_core.job import run_job
 from wan_core.metrics import read_metrics
-from wan_core.run import read_status
+from wan_core.run import choose_run, read_status
 from wan_core.train import SaveStore, TrainConfig
 
 posix = pytest.mark.skipif(os.name == "nt", reason="needs POSIX files, which Windows does not have")
@@ -229,6 +235,142 @@ def test_a_target_that_windows_holds_for_a_moment_is_waited_for(
     assert len(calls) == times + 1
 
 
+@pytest.mark.parametrize("held", [PermissionError(errno.EACCES, "held"), "a mapping"])
+def test_a_save_and_a_file_kept_aside_wait_as_patiently(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held: OSError | str
+) -> None:
+    """A virus scanner holds a new folder for a moment; ComfyUI maps a LoRA it has loaded (error 1224 of Windows)."""
+    if held == "a mapping":
+        held = OSError(errno.EINVAL, "mapped")
+        held.winerror = 1224  # type: ignore[attr-defined]
+    real, refused = os.replace, set[str]()
+
+    def busy(source: Path, target: Path) -> None:
+        if str(target) not in refused:
+            refused.add(str(target))
+            raise held  # type: ignore[misc]
+        real(source, target)
+
+    store = SaveStore(tmp_path / "run")
+    commit(store, 1).lora_file.write_bytes(b"damaged")
+    (tmp_path / "new").write_bytes(b"ours")
+    (tmp_path / "lora.safetensors").write_bytes(b"somebody's")
+    monkeypatch.setattr(files.os, "replace", busy)
+    monkeypatch.setattr(files.time, "sleep", lambda _s: None)
+    commit(store, 1)
+    assert holds(store, 1)
+    publish_file(tmp_path / "new", tmp_path / "lora.safetensors", "job")
+    assert (tmp_path / "lora.safetensors").read_bytes() == b"ours"
+    assert len(refused) == 4, "the damaged save, the new one, the LoRA kept aside, the LoRA"
+
+
+SHARED = """
+import os, sys
+sys.path.insert(0, sys.argv[1])
+from pathlib import Path
+from wan_core.files import atomic_write_bytes
+os.getpid = lambda: 1
+for number in range(150):
+    atomic_write_bytes(Path(sys.argv[2]) / "status.json", sys.argv[3].encode() * (1 + number % 7) * 1000)
+"""
+
+
+def test_two_containers_that_share_a_folder_never_mix_their_files(tmp_path: Path) -> None:
+    """In each of them the writer is process 1."""
+    root = Path(__file__).parents[2]
+    writers = [
+        subprocess.Popen([sys.executable, "-c", SHARED, str(root), str(tmp_path), name], stderr=subprocess.PIPE)
+        for name in "ab"
+    ]
+    mixed = looks = 0
+    while any(writer.poll() is None for writer in writers):
+        with suppress(FileNotFoundError):
+            data = (tmp_path / "status.json").read_bytes()
+            looks += 1
+            mixed += len(set(data)) != 1 or len(data) % 1000 != 0
+    assert [(writer.wait(), writer.stderr.read()) for writer in writers] == [(0, b""), (0, b"")]  # type: ignore[union-attr]
+    for writer in writers:
+        writer.stderr.close()  # type: ignore[union-attr]
+    assert (mixed, os.listdir(tmp_path)) == (0, ["status.json"])
+    assert looks > 20
+
+
+@posix
+def test_a_staged_name_that_was_planted_is_never_written_through(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = tmp_path / "other"
+    other.write_bytes(b"someone's")
+    monkeypatch.setattr(files.secrets, "token_hex", lambda _n: "0" * 16)
+    (tmp_path / f".out.{'0' * 16}.partial").symlink_to(other)
+    with pytest.raises(FileExistsError):
+        atomic_write_bytes(tmp_path / "out", b"new")
+    assert other.read_bytes() == b"someone's"
+
+
+def test_leftovers_go_once_they_are_old_and_what_is_being_written_stays(tmp_path: Path) -> None:
+    mine = [".status.json.77.partial", f".k.safetensors.{'0a' * 8}.partial"]
+    others = ["notes.partial", ".hidden", ".x.partial", "run.json"]
+    for name in (*mine, *others):
+        (tmp_path / name).write_bytes(b"half")
+        os.utime(tmp_path / name, (0, 0))
+    (tmp_path / ".folder.1.partial").mkdir()
+    with atomic_write(tmp_path / "long") as file:
+        os.utime(file.name, (0, 0))
+        assert files.clean_partials(tmp_path, 60) == 2
+        (tmp_path / mine[0]).write_bytes(b"young")
+        assert files.clean_partials(tmp_path, 60) == 0
+    assert sorted(os.listdir(tmp_path)) == sorted([*others, ".folder.1.partial", "long", mine[0]])
+
+
+@posix
+@pytest.mark.parametrize("kind", ["link", "dangling link", "hard link", "fifo", "folder"])
+def test_what_is_appended_to_is_a_file_of_its_own_and_nothing_waits(tmp_path: Path, kind: str) -> None:
+    path, other = tmp_path / "log.txt", tmp_path / "other"
+    other.write_bytes(b"someone's")
+    if kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    elif kind == "hard link":
+        os.link(other, path)
+    else:
+        path.symlink_to(other if kind == "link" else tmp_path / "absent")
+    with pytest.raises(FileError, match=r"log\.txt is (a link or no regular file|also another file's name)"):
+        files.open_append(path)
+    if kind != "hard link":
+        with pytest.raises(FileError, match="is a link or no regular file"), locked(path, "busy"):
+            pass
+    assert other.read_bytes() == b"someone's"
+    assert not (tmp_path / "absent").exists()
+
+
+@posix
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("metrics.jsonl", "link"), ("metrics.jsonl", "fifo"), ("metrics.jsonl", "hard link"), ("saves", "link"),
+     ("samples", "link"), ("saves", "dangling link"), (".lock", "fifo")],
+)  # fmt: skip
+def test_a_strangers_run_folder_writes_nothing_outside_and_hangs_nobody(tmp_path: Path, name: str, kind: str) -> None:
+    run = make_run(tmp_path, train=SETTINGS)
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "metrics.jsonl").write_text("someone's")
+    target = {"saves": outside, "samples": outside}.get(name, outside / "metrics.jsonl")
+    (run.directory / name).unlink(missing_ok=True)
+    if kind == "fifo":
+        os.mkfifo(run.directory / name)
+    elif kind == "hard link":
+        os.link(target, run.directory / name)
+    else:
+        (run.directory / name).symlink_to(target if kind == "link" else tmp_path / "absent")
+    with pytest.raises(FileError, match=rf"{re.escape(name)} is (a link or no|also another file's name)"):
+        train(run)
+    assert os.listdir(outside) == ["metrics.jsonl"]
+    assert (outside / "metrics.jsonl").read_text() == "someone's"
+    assert not (tmp_path / "absent").exists()
+
+
 def test_json_that_is_no_json_or_far_too_large_is_named(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text('{"version": 1')
     with pytest.raises(FileError, match=r"run\.json is not valid JSON"):
@@ -409,8 +551,105 @@ def test_a_step_already_saved_is_kept_byte_for_byte(tmp_path: Path) -> None:
     store = SaveStore(tmp_path)
     first = commit(store, 1)
     before = {file.name: file.stat().st_mtime_ns for file in first.folder.iterdir()}
-    store.commit(1, "job", b"other", state_of(9), {"step": 9})
+    store.commit(1, "job", b"other", state_of(9), {"step": 1})
     assert {file.name: file.stat().st_mtime_ns for file in first.folder.iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('\\"step\\": 2', '\\"step\\": 3'), ('\\"step\\": 2', '\\"step\\": -'), ('"version": 1', '"version": 2'),
+        ('"job_id": "job"', '"job_id": "jab"'), ('"{', '"['), ('"step": 2', '"step": 3'), ('"step":', '"stap":'),
+        ('"manifest_sha256"', '"manifest_sha257"'), ('"{\\"step', '"{\\"stap'),
+    ],
+)  # fmt: skip
+def test_a_manifest_with_one_wrong_character_is_passed_over_for_the_save_before(
+    tmp_path: Path, old: str, new: str
+) -> None:
+    store = SaveStore(tmp_path)
+    for step in (1, 2):
+        commit(store, step)
+    manifest = store.folder / "step-000002" / "manifest.json"
+    text = manifest.read_text()
+    assert old in text
+    manifest.write_text(text.replace(old, new, 1))
+    assert store.read(2) is None
+    latest = store.latest("job")
+    assert latest is not None
+    assert latest.step == 1
+    commit(store, 2)
+    assert holds(store, 2)
+
+
+@pytest.mark.parametrize(
+    "progress",
+    ['{"step": 3}', '{"step": 20}', "{}", "[]", "2", "null", '{"step": "2"}', '{"step": true}', '{"step": 2.0}', "{",
+     '{"step": 2, "bad_in_a_row": 3}', '{"step": 2, "bad_in_a_row": -1}', '{"step": 2, "bad_in_a_row": null}'],
+)  # fmt: skip
+def test_a_manifest_of_an_earlier_version_counts_when_its_numbers_fit_its_folder(tmp_path: Path, progress: str) -> None:
+    store = SaveStore(tmp_path)
+    commit(store, 1)
+    manifest = commit(store, 2).folder / "manifest.json"
+    data = json.loads(manifest.read_text())
+    del data["manifest_sha256"]
+    manifest.write_text(json.dumps(data))
+    assert holds(store, 2)
+    manifest.write_text(json.dumps(data | {"progress": progress}))
+    assert store.read(2) is None
+    assert store.latest() == store.read(1)
+
+
+@pytest.mark.parametrize("file", ["manifest.json", "lora.safetensors", "state.safetensors"])
+def test_a_save_the_disk_cannot_read_never_hides_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str
+) -> None:
+    store = SaveStore(tmp_path)
+    for step in (1, 2):
+        commit(store, step)
+    real = files.open_regular
+
+    def broken(path: Path, **options: Any) -> Any:
+        if path == store.folder / "step-000002" / file:
+            raise OSError(errno.EIO, "Input/output error")
+        return real(path, **options)
+
+    monkeypatch.setattr(files, "open_regular", broken)
+    latest = store.latest()
+    assert latest is not None
+    assert latest.step == 1
+
+
+def test_saves_of_another_job_are_refused_by_the_engine_and_the_next_queue_starts_a_new_folder(tmp_path: Path) -> None:
+    run = make_run(tmp_path, train=SETTINGS)
+    train(run)
+    for step in (2, 4):
+        manifest = run.directory / "saves" / f"step-{step:06d}" / "manifest.json"
+        data = json.loads(manifest.read_text())
+        del data["manifest_sha256"]  # as earlier versions wrote it
+        manifest.write_text(json.dumps(data | {"job_id": "0" * 32}))
+    with pytest.raises(CheckpointError, match=r"belongs to another job\. Queue TrainLoRA again: it will start a new"):
+        train(run)
+    decision = choose_run(run.directory.parent, run.config)
+    assert (decision.action, decision.directory.name) == ("start", "tiny_002")
+    assert decision.note == "New run tiny_002: tiny holds saved steps of another job."
+
+
+@posix
+def test_what_killed_saves_left_goes_and_nothing_else(tmp_path: Path) -> None:
+    store = SaveStore(tmp_path)
+    commit(store, 1)
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "lora.safetensors").write_bytes(b"someone's")
+    (store.folder / ".step-000009.partial").symlink_to(tmp_path / "outside")
+    for name in (".step-000002.partial", f".step-000002.{'ab' * 8}.partial", ".step-000003.partial"):
+        (store.folder / name).mkdir()
+        (store.folder / name / "state.safetensors").write_bytes(b"half")
+    (store.folder / ".step-000003.partial" / "notes.txt").write_text("mine")
+    store.clean()
+    assert sorted(os.listdir(store.folder)) == [".step-000003.partial", ".step-000009.partial", "step-000001"]
+    assert (tmp_path / "outside" / "lora.safetensors").read_bytes() == b"someone's"
+    commit(store, 9)
+    assert holds(store, 9)
 
 
 # ---- a full disk --------------------------------------------------------------------------------
@@ -454,12 +693,12 @@ def test_a_full_disk_pauses_the_run_which_goes_on_when_there_is_room(
 ) -> None:
     straight = make_run(tmp_path / "straight", train=SETTINGS)
     train(straight)
-    run = make_run(tmp_path / "full", train=SETTINGS)
+    run = make_run(tmp_path, train=SETTINGS)
     FullDisk(monkeypatch, times)
     events = train(run)
     notes = [e.text for e in events if isinstance(e, Note) and e.level == "warning"]
     assert len(notes) == times
-    assert notes[0].startswith("Step 2 cannot be saved (No space left on device). Make room")
+    assert notes[0].startswith("Step 2 cannot be saved (No space left on device: tiny has")
     assert [e.step for e in events if isinstance(e, CheckpointSaved)] == [2, 4]
     assert final(run) == final(straight)
     assert sorted(os.listdir(run.directory / "saves")) == ["step-000002", "step-000004"]
@@ -545,12 +784,15 @@ def test_a_run_that_waits_for_room_can_be_stopped_and_keeps_what_it_had(
     run = make_run(tmp_path, train=SETTINGS)
     run_job(run.directory, run.roots, emit=lambda _e: None, control=SignalControl(), max_steps=2)
     disk = FullDisk(monkeypatch, 1000)
-    with pytest.raises(OSError, match="No space"):
-        run_job(run.directory, run.roots, emit=lambda _e: None, control=StopAfter(lambda: disk.left < 998))
+    stop = StopAfter(lambda: disk.left < 998)
+    finished = run_job(run.directory, run.roots, emit=lambda _e: None, control=stop)
+    assert (finished.state, finished.step) == ("stopped", 2)
+    reason = r"stopped by the user; step 4 could not be saved \(No space left on device: tiny has [\d.]+ .iB free, a"
+    assert re.match(reason + r" saved step takes [\d.]+ MiB\)$", finished.result["reason"])
     latest = SaveStore(run.directory).latest()
     assert latest is not None
     assert latest.step == 2
-    assert read_status(run.directory).state == "failed"
+    assert read_status(run.directory).state == "stopped"
     disk.left = 0
     train(run)
     assert read_status(run.directory).state == "done"
@@ -586,9 +828,12 @@ def test_a_status_file_that_cannot_be_written_while_the_disk_is_full_is_waited_f
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full, the disk that is always full")
-def test_a_metrics_file_on_a_full_disk_costs_lines_and_not_the_run(tmp_path: Path) -> None:
+def test_a_metrics_file_on_a_full_disk_costs_lines_and_not_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = make_run(tmp_path, train=SETTINGS)
-    (run.directory / "metrics.jsonl").symlink_to("/dev/full")
+    (run.directory / "metrics.jsonl").touch()
+    monkeypatch.setattr(jsonl, "open_append", lambda _path: open("/dev/full", "ab", buffering=0))  # noqa: SIM115  closed by the sink
     train(run)
     assert read_status(run.directory).state == "done"
     assert SaveStore(run.directory).steps() == [2, 4]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ..checkpoint import read_header
 from ..errors import CheckpointError
-from ..files import atomic_write, digest_file
+from ..files import atomic_write, digest_file, replace_patiently
 
 __all__ = ["publish_file"]
 
@@ -49,7 +49,7 @@ def _keep_aside(target: Path, job_id: str) -> None:
     for number in itertools.count():
         other = target.with_name(f"{target.stem}_{mark}{f'_{number}' if number else ''}{target.suffix}")
         if not os.path.lexists(other):
-            os.replace(target, other)
+            replace_patiently(target, other)
             return
         if other.is_file() and _same_bytes(target, other):
             return

@@ -19,6 +19,7 @@ from ..events import (
     StepSkipped,
     to_line,
 )
+from ..files import FileError, open_append, open_regular
 from .numbers import whole
 from .pages import parse_record
 
@@ -34,8 +35,8 @@ class JsonlSink:
     """
 
     def __init__(self, path: Path) -> None:
-        self._file = open(path, "ab", buffering=0)  # noqa: SIM115  closed by close()
         self._waiting = b"\n" if _ends_torn(path) else b""
+        self._file = open_append(path)
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, _KEPT):
@@ -58,11 +59,11 @@ class JsonlSink:
 
 
 def _ends_torn(path: Path) -> bool:
-    if not path.exists() or path.stat().st_size == 0:
-        return False
-    with open(path, "rb") as file:
-        file.seek(-1, 2)
-        return file.read(1) != b"\n"
+    with contextlib.suppress(FileError), open_regular(path, follow_links=False) as file:
+        if file.seek(0, 2):
+            file.seek(-1, 2)
+            return file.read(1) != b"\n"
+    return False
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
@@ -71,18 +72,17 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     Never raises for what a line holds: one that is no record, or whose step is no whole number, is left out. A number
     JSON does not know (NaN) is None; what else a record says is the reader's to check.
     """
-    if not path.exists():
-        return []
     steps: dict[int, dict[str, Any]] = {}
     others: list[dict[str, Any]] = []
-    for line in path.read_bytes().splitlines():
-        record = parse_record(line)
-        if record is None or (step := _step_of(record)) is None:
-            continue
-        if record.get("event") == StepDone.name:
-            steps[step] = record
-        else:
-            others.append(record)
+    with contextlib.suppress(FileError, OSError), open_regular(path, follow_links=False) as file:
+        for line in file:
+            record = parse_record(line)
+            if record is None or (step := _step_of(record)) is None:
+                continue
+            if record.get("event") == StepDone.name:
+                steps[step] = record
+            else:
+                others.append(record)
     return sorted([*steps.values(), *others], key=lambda r: r.get("step", 0))
 
 

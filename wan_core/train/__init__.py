@@ -8,7 +8,7 @@ from .noised import NoisedBatch, TargetFunction, noise_batch, true_velocity
 from .preview import Previewer
 from .preview_inputs import PreviewInputs, preview_shape, read_preview_inputs
 from .saves import SavedStep, SaveStore
-from .trainer import Trainer
+from .trainer import NotFinite, Trainer
 
 __all__ = [
     "LR_SCHEDULERS",
@@ -18,6 +18,7 @@ __all__ = [
     "FlopCount",
     "Group",
     "NoisedBatch",
+    "NotFinite",
     "PreviewInputs",
     "Previewer",
     "SaveStore",

@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
 import json
 import os
 import re
-import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from ..config import Config
 from ..errors import CheckpointError
-from ..files import FileError, digest_file, fsync_folder, read_json
+from ..files import FileError, digest_file, fsync_folder, new_partial, own_folder, read_json, replace_patiently
 
 __all__ = ["SaveStore", "SavedStep"]
 
-_NAME = re.compile(r"^step-(\d{6,})$")
-LORA, STATE, MANIFEST = "lora.safetensors", "state.safetensors", "manifest.json"
+_NAME = re.compile(r"^step-(\d{6,})$", re.ASCII)
+_STAGED = re.compile(r"\.step-\d{6,}(\.[0-9a-f]{16})?\.partial", re.ASCII)
+LORA, STATE, MANIFEST, SUSPECT = "lora.safetensors", "state.safetensors", "manifest.json", "suspect.txt"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +37,13 @@ class _Manifest(Config):
     state_sha256: str
     progress: str
     """JSON of the trainer's counters"""
+    manifest_sha256: str = ""
+    """of everything else in here; empty in those of earlier versions"""
+
+    def checksum(self) -> str:
+        """What `manifest_sha256` must be."""
+        rest = {name: value for name, value in self.to_dict().items() if name != "manifest_sha256"}
+        return hashlib.sha256(json.dumps(rest, sort_keys=True, ensure_ascii=True).encode()).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -68,26 +76,50 @@ class SaveStore:
         """Steps that have a folder, newest last; not verified."""
         if not self.folder.is_dir():
             return []
-        return sorted(int(m[1]) for entry in os.listdir(self.folder) if (m := _NAME.match(entry)))
+        names = (_NAME.match(entry) for entry in os.listdir(self.folder))
+        # step-0000007 is none of ours: it would be listed as step 7, which lies elsewhere.
+        return sorted(step for m in names if m and _folder_name(step := int(m[1])) == m[0])
 
     def read(self, step: int) -> SavedStep | None:
-        """The saved step, or None when it does not verify (missing file, wrong checksum)."""
-        folder = self.folder / f"step-{step:06d}"
+        """The saved step, or None when it does not verify (missing, unreadable, wrong checksum)."""
+        folder = self.folder / _folder_name(step)
         try:
             manifest = _Manifest.from_dict(read_json(folder / MANIFEST))
+            if manifest.step != step or manifest.manifest_sha256 not in ("", manifest.checksum()):
+                return None
+            progress = _counters(manifest)
             whole = (
-                manifest.step == step
-                and digest_file(folder / LORA) == manifest.lora_sha256
+                digest_file(folder / LORA) == manifest.lora_sha256
                 and digest_file(folder / STATE) == manifest.state_sha256
             )
-            progress = json.loads(manifest.progress)
-        except (FileError, ValueError):
+        except (FileError, OSError, ValueError, RecursionError):
             return None
         return SavedStep(step, folder, manifest.job_id, progress) if whole else None
 
-    def latest(self) -> SavedStep | None:
-        """The newest saved step that verifies."""
-        return next((saved for step in reversed(self.steps()) if (saved := self.read(step))), None)
+    def latest(self, job_id: str = "") -> SavedStep | None:
+        """The newest saved step that verifies, is not suspect, and is of job `job_id` when one is named."""
+        saves = (self.read(step) for step in reversed(self.steps()) if not self.is_suspect(step))
+        return next((saved for saved in saves if saved and job_id in ("", saved.job_id)), None)
+
+    def is_suspect(self, step: int) -> bool:
+        """Whether no step after this one was finite: `suspect`."""
+        return os.path.lexists(self.folder / _folder_name(step) / SUSPECT)
+
+    def suspect(self, step: int) -> list[int]:
+        """Mark the saved steps from `step` on as suspect: training from there gave nothing finite. They stay where they
+        are, and nobody goes on with them unasked. Returns their steps.
+        """
+        found = [known for known in self.steps() if known >= step]
+        for known in found:
+            with contextlib.suppress(OSError):
+                (self.folder / _folder_name(known) / SUSPECT).touch()
+        return found
+
+    def clean(self) -> None:
+        """Remove what killed saves left. Only for who holds the lock of the run: nobody else is saving then."""
+        for name in os.listdir(self.folder) if self.folder.is_dir() else ():
+            if _STAGED.fullmatch(name):
+                _remove_staged(self.folder / name)
 
     def commit(
         self, step: int, job_id: str, lora: bytes, state: dict[str, Tensor], progress: dict[str, Any]
@@ -96,14 +128,13 @@ class SaveStore:
 
         A step that is already there and verifies is kept as it is: the same job makes the same bytes.
         """
+        folder = own_folder(self.folder.parent, self.folder.name)
         known = self.read(step)
-        if known is not None:
+        if known is not None and (known.job_id, known.progress) == (job_id, progress):
+            (known.folder / SUSPECT).unlink(missing_ok=True)
             return known
-        final = self.folder / f"step-{step:06d}"
-        self.folder.mkdir(parents=True, exist_ok=True)
-        staged = self.folder / f".{final.name}.partial"
-        if staged.exists():
-            shutil.rmtree(staged)  # our own leftover of a killed save
+        final = folder / _folder_name(step)
+        staged = new_partial(final)
         staged.mkdir()
         try:
             _check_finite(state)
@@ -115,21 +146,48 @@ class SaveStore:
                 state_sha256=_write(staged / STATE, _serialise(state)),
                 progress=json.dumps(progress),
             )
+            manifest = replace(manifest, manifest_sha256=manifest.checksum())
             _write(staged / MANIFEST, json.dumps(manifest.to_dict(), indent=2).encode())
             fsync_folder(staged)
-            if final.exists():
-                os.replace(final, self._aside(final.name))
-            os.replace(staged, final)
-            fsync_folder(self.folder)
+            if os.path.lexists(final):
+                replace_patiently(final, self._aside(final.name))
+            replace_patiently(staged, final)
+            fsync_folder(folder)
+            fsync_folder(folder.parent)  # `saves` itself, when this is the first one
         except BaseException:
-            shutil.rmtree(staged, ignore_errors=True)
+            _remove_staged(staged)
             raise
         return SavedStep(step, final, job_id, progress)
 
     def _aside(self, name: str) -> Path:
         """A free name for a damaged step: it is moved away, never deleted."""
         places = (self.folder / f".{name}.damaged.{number}" for number in itertools.count(1))
-        return next(place for place in places if not place.exists())
+        return next(place for place in places if not os.path.lexists(place))
+
+
+def _folder_name(step: int) -> str:
+    return f"step-{step:06d}"
+
+
+def _counters(manifest: _Manifest) -> dict[str, Any]:
+    """The trainer's counters; ValueError when they cannot be those of this step."""
+    found = json.loads(manifest.progress)
+    counts = [found.get(name, 0) for name in ("step", "bad_in_a_row")] if isinstance(found, dict) else [None]
+    step = manifest.step
+    if counts[0] != step or not all(type(count) is int and 0 <= count <= step for count in counts):
+        raise ValueError(f"progress {manifest.progress[:80]!r} is not that of step {step}")
+    return cast("dict[str, Any]", found)
+
+
+def _remove_staged(folder: Path) -> None:
+    """A staged save, file by file; anything else in there, and a link of that name, stays."""
+    if folder.is_symlink():
+        return
+    for name in (LORA, STATE, MANIFEST):
+        with contextlib.suppress(OSError):
+            (folder / name).unlink()
+    with contextlib.suppress(OSError):
+        folder.rmdir()
 
 
 def _serialise(state: dict[str, Tensor]) -> bytes:

@@ -28,7 +28,18 @@ from .memory import DeviceMeters, MemoryReading, added_up
 from .noised import NoisedBatch, TargetFunction, noise_batch, true_velocity
 from .optimizer import learning_rate_at, load_optimizer_state, make_optimizer, optimizer_state
 
-__all__ = ["Trainer"]
+__all__ = ["NotFinite", "Trainer"]
+
+
+class NotFinite(TrainingError):  # noqa: N818  what happened, and no more: who keeps the saves says what stands
+    """So many steps in a row were not finite that the run cannot go on."""
+
+
+_NOT_FINITE = {"loss": "the loss is not finite", "gradients": "the gradients are not finite"}
+
+
+def _streak_error(bad: int, what: str, step: int) -> NotFinite:
+    return NotFinite(f"{bad} steps in a row had non-finite {what}, the last one step {step}.")
 
 
 class Trainer:
@@ -76,22 +87,31 @@ class Trainer:
         adapters = {f"lora.{name}": value for name, value in LoraWeights.of(self.model).tensors.items()}
         return adapters | optimizer_state(self._optimizer, self.parameters)
 
+    @property
+    def good_step(self) -> int:
+        """The step whose weights these are: steps that were not finite since then changed nothing."""
+        return self.step - self.bad_in_a_row
+
     def progress(self) -> dict[str, Any]:
-        """The counters that belong to `state`."""
-        return {"step": self.step, "bad_in_a_row": self.bad_in_a_row}
+        """The counters that belong to `state`: those of the last good step, so that a resume tries the others again."""
+        return {"step": self.good_step, "bad_in_a_row": 0}
 
     def load_state(self, state: dict[str, Tensor], progress: dict[str, Any]) -> None:
         """Continue exactly where `state` and `progress` were taken."""
         adapters = {k.removeprefix("lora."): v for k, v in state.items() if k.startswith("lora.")}
         LoraWeights(adapters).load_into(self.model, "The resume state")
-        self.step = int(progress["step"])
-        self.bad_in_a_row = int(progress.get("bad_in_a_row", 0))
+        # Earlier versions also saved in the middle of a streak; what they saved is the state before it.
+        self.step = int(progress["step"]) - int(progress.get("bad_in_a_row", 0))
+        self.bad_in_a_row = 0
         if self.step:
             load_optimizer_state(self._optimizer, self.parameters, state)
 
     def run(self, last_step: int, between_steps: Callable[[int], None]) -> None:
-        """Train up to and including `last_step`. Raises Stopped between micro-steps when asked to; the step begun is
-        then dropped and `step` is the last finished one."""
+        """Train up to and including `last_step`, and on to the end of a streak of steps that were not finite.
+
+        Raises Stopped between micro-steps when asked to; the step begun is then dropped and `step` is the last finished
+        one. Raises NotFinite when a streak does not end: in it nothing is known of the weights.
+        """
         self._reader.start()
         try:
             self._run(last_step, between_steps)
@@ -99,18 +119,39 @@ class Trainer:
             self._reader.stop()
 
     def _run(self, last_step: int, between_steps: Callable[[int], None]) -> None:
-        while self.step < last_step:
-            reason = self._group.share(self._control.stop_reason() if self._group.leads else "")
-            if reason:
-                raise Stopped(reason)
+        while self.step < last_step or (self.bad_in_a_row and self.step < self.config.steps):
             started = time.monotonic()
-            try:
-                loss, timestep = self._gradients(self.step + 1)
-            except Stopped:
-                self._forget_gradients()
-                raise
+            loss, timestep = self._attempt(self.step + 1)
             self._apply(self.step + 1, loss, timestep, started)
             between_steps(self.step)
+        if self.bad_in_a_row:
+            self._outlast_streak()
+            between_steps(self.step)
+
+    def _attempt(self, step: int) -> tuple[Tensor, float]:
+        """The gradients of one step, unless a stop is asked for."""
+        reason = self._group.share(self._control.stop_reason() if self._group.leads else "")
+        if reason:
+            raise Stopped(reason)
+        try:
+            return self._gradients(step)
+        except Stopped:
+            self._forget_gradients()
+            raise
+
+    def _outlast_streak(self) -> None:
+        """Where the last steps were not finite, what would come next is tried, and trains nothing: one finite loss says
+        that the weights are good and the run is done, if anything was trained; else the streak ends it as anywhere."""
+        tries = 0
+        while self.bad_in_a_row:
+            tries += 1
+            loss, _ = self._attempt(self.step + tries)
+            norm, mean_loss = self._measured(loss)
+            self._forget_gradients()
+            if math.isfinite(norm) and math.isfinite(mean_loss) and self._optimizer.state:
+                self.bad_in_a_row = 0
+            elif self.bad_in_a_row + tries >= self.config.max_bad_steps:
+                raise _streak_error(self.bad_in_a_row + tries, "loss or gradients", self.step)
 
     @property
     def evaluates(self) -> bool:
@@ -209,12 +250,7 @@ class Trainer:
 
     def _apply(self, step: int, loss: Tensor, timestep: float, started: float) -> None:
         """Clip, check, update and report one step; a non-finite one is skipped whole."""
-        parameters = list(self.parameters.values())
-        self._group.average_gradients(parameters)
-        self._group.average([loss])
-        limit = self.config.max_grad_norm or math.inf
-        norm = float(torch.nn.utils.clip_grad_norm_(parameters, limit))
-        mean_loss = float(loss)
+        norm, mean_loss = self._measured(loss)
         lr = learning_rate_at(step, self.config)
         self.step = step
         if not (math.isfinite(norm) and math.isfinite(mean_loss)):
@@ -244,6 +280,14 @@ class Trainer:
             )
         )
 
+    def _measured(self, loss: Tensor) -> tuple[float, float]:
+        """(norm of the gradients, loss), both over all ranks; the gradients are clipped."""
+        parameters = list(self.parameters.values())
+        self._group.average_gradients(parameters)
+        self._group.average([loss])
+        limit = self.config.max_grad_norm or math.inf
+        return float(torch.nn.utils.clip_grad_norm_(parameters, limit)), float(loss)
+
     def _flops_of(self, batch: NoisedBatch) -> float:
         image = batch.conditioning.image_tokens if batch.conditioning is not None else None
         time_rows = 1 if batch.given is None else batch.latent.shape[2]
@@ -258,12 +302,9 @@ class Trainer:
     def _skip(self, step: int, what: str) -> None:
         self._forget_gradients()
         self.bad_in_a_row += 1
-        self._emit(StepSkipped(step=step, reason=f"the {what} are not finite", in_a_row=self.bad_in_a_row))
+        self._emit(StepSkipped(step=step, reason=_NOT_FINITE[what], in_a_row=self.bad_in_a_row))
         if self.bad_in_a_row >= self.config.max_bad_steps:
-            raise TrainingError(
-                f"{self.bad_in_a_row} steps in a row had non-finite {what}, the last one step {step}. Earlier saved "
-                "steps are good. Lower learning_rate, or set base_precision to bf16 or fp32."
-            )
+            raise _streak_error(self.bad_in_a_row, what, step)
 
     def _forget_gradients(self) -> None:
         for parameter in self.parameters.values():

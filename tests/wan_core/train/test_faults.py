@@ -38,8 +38,7 @@ from wan_core.events import (
 from wan_core.job import run_job
 from wan_core.load import ModelPlan, materialize
 from wan_core.lora import LoraConfig
-from wan_core.metrics import read_metrics
-from wan_core.run import read_status
+from wan_core.run import choose_run, prepare_run, read_status
 from wan_core.sample import SampleConfig
 from wan_core.train import NoisedBatch, SaveStore, TrainConfig, Trainer, true_velocity
 
@@ -160,7 +159,7 @@ def test_one_nan_gradient_skips_that_step_whole(tmp_path: Path) -> None:
         if step == 3:
             assert same(trainer.state(), before)
             assert all(p.grad is None for p in trainer.parameters.values())
-            assert trainer.progress() == {"step": 3, "bad_in_a_row": 1}
+            assert trainer.progress() == {"step": 2, "bad_in_a_row": 0}, "a resume tries the third step again"
 
     trainer.run(6, between)
     (skipped,) = of(events, StepSkipped)
@@ -182,21 +181,123 @@ class NanFrom:
         return target * math.nan if self.calls in self.numbers else target
 
 
-def test_too_many_bad_steps_in_a_row_end_the_run_and_earlier_saves_stand(tmp_path: Path) -> None:
-    run = make_run(tmp_path, train=settings(steps=20, max_bad_steps=3))
+def saves_and_marks(run: TinyRun) -> tuple[list[int], list[int]]:
+    store = SaveStore(run.directory)
+    return store.steps(), [step for step in store.steps() if store.is_suspect(step)]
+
+
+def test_a_streak_ends_the_run_saves_nothing_and_names_the_last_good_step(tmp_path: Path) -> None:
+    """Step 5 ruins the weights: nothing after it is finite. Saves are due at 2, 4, 6, 8."""
+    run = make_run(tmp_path, train=settings(steps=20, max_bad_steps=4))
     events: list[Event] = []
-    with pytest.raises(TrainingError, match="3 steps in a row had non-finite loss, the last one step 7"):
-        train(run, emit=events.append, target=NanFrom(*range(5, 100)))
-    assert [(e.step, e.in_a_row) for e in of(events, StepSkipped)] == [(5, 1), (6, 2), (7, 3)]
-    latest = SaveStore(run.directory).latest()
-    assert latest is not None
-    assert latest.step == 6
-    assert read_status(run.directory).state == "failed"
-    assert same(state(run, 4), state(run, 6))
+    expected = (
+        "4 steps in a row had non-finite loss, the last one step 9. Saved step 4 is the last good one. Lower "
+        "learning_rate, or set base_precision to bf16 or fp32 in LoadWanModel; unchanged, it would end here again."
+    )
+    for _ in range(2):  # and again: there is no dead end
+        events.clear()
+        with pytest.raises(TrainingError) as refusal:
+            train(run, emit=events.append, target=NanFrom(*range(6 if not SaveStore(run.directory).steps() else 2, 99)))
+        assert str(refusal.value) == expected
+        assert [(e.step, e.in_a_row) for e in of(events, StepSkipped)] == [(6, 1), (7, 2), (8, 3), (9, 4)]
+        assert saves_and_marks(run) == ([2, 4], [])
+        latest = SaveStore(run.directory).latest()
+        assert latest is not None
+        assert (latest.step, latest.progress) == (4, {"step": 4, "bad_in_a_row": 0})
+    assert (read_status(run.directory).state, read_status(run.directory).reason) == ("failed", expected)
+    assert [e.name for e in events if isinstance(e, CheckpointSaved | Evaluated)] == []
     for file in run.directory.rglob("*.safetensors"):
         assert all(torch.isfinite(t).all() for t in load_file(file).values()), file.name
-    skipped = [m for m in read_metrics(run.directory / "metrics.jsonl") if m["event"] == "skipped"]
-    assert [m["in_a_row"] for m in skipped] == [1, 2, 3]
+    train(run)  # what was wrong outside is mended: the rest is trained, and what is left equals a run that never failed
+    straight = make_run(tmp_path / "straight", train=settings(steps=20))
+    train(straight)
+    assert same(state(run, 20), state(straight, 20))
+
+
+def test_a_save_after_which_nothing_was_finite_is_passed_over_until_something_is(tmp_path: Path) -> None:
+    run = make_run(tmp_path, train=settings(steps=8, max_bad_steps=3))
+    with pytest.raises(TrainingError, match="Saved step 2 is the last good one"):
+        train(run, target=NanFrom(*range(5, 99)))
+    assert saves_and_marks(run) == ([2, 4], [4])
+    latest = SaveStore(run.directory).latest()
+    assert latest is not None
+    assert latest.step == 2
+    before = (run.directory / "saves" / "step-000004" / "state.safetensors").stat().st_mtime_ns
+    train(run)
+    assert saves_and_marks(run) == ([2, 4, 6, 8], [])
+    assert (run.directory / "saves" / "step-000004" / "state.safetensors").stat().st_mtime_ns == before
+
+
+def test_a_save_that_is_due_in_a_streak_comes_with_the_next_good_step(tmp_path: Path) -> None:
+    run = make_run(tmp_path, train=settings(steps=9, save_every_n_steps=3, eval_items=1))
+    events = train(run, target=NanFrom(7, 8, 14))  # four calls to evaluate
+    assert [e.step for e in of(events, CheckpointSaved)] == [5, 7, 9]
+    assert [e.step for e in of(events, Evaluated)] == [0, 5, 7, 9]
+
+
+@pytest.mark.parametrize("max_bad_steps", [2, 10])
+def test_a_run_none_of_whose_steps_counted_is_not_done(tmp_path: Path, max_bad_steps: int) -> None:
+    """Also where its steps are over before the streak is."""
+    run = make_run(tmp_path, train=settings(steps=6, max_bad_steps=max_bad_steps))
+    events: list[Event] = []
+    with pytest.raises(TrainingError, match=r"No good step was saved\. It never had a finite one: set base_precision"):
+        train(run, emit=events.append, target=NanFrom(*range(1, 7)))
+    assert len(of(events, StepSkipped)) == min(max_bad_steps, 6)
+    assert saves_and_marks(run) == ([], [])
+    assert read_status(run.directory).state == "failed"
+
+
+@pytest.mark.parametrize("also", [0, 2])
+def test_a_last_step_that_was_not_finite_is_done_once_the_weights_prove_good(tmp_path: Path, also: int) -> None:
+    """What would come next is tried: the seventh draw is finite, or the ninth, and trains nothing."""
+    run = make_run(tmp_path, train=settings())
+    target = NanFrom(*range(6, 7 + also))
+    events = train(run, target=target)
+    assert events[-1].state == "done"  # type: ignore[attr-defined]
+    assert target.calls == 7 + also
+    assert [e.step for e in of(events, CheckpointSaved)] == [2, 4, 6]
+    assert [e.step for e in of(events, StepSkipped)] == [6]
+    straight = make_run(tmp_path / "five", train=settings(steps=5))
+    train(straight)
+    assert same(state(run, 6), state(straight, 5))
+
+
+def test_a_stop_in_a_streak_keeps_the_steps_before_it_and_a_resume_tries_the_streak_again(tmp_path: Path) -> None:
+    run = make_run(tmp_path, train=settings(save_every_n_steps=100))
+    control, events = Steered(), list[Event]()
+
+    def emit(event: Event) -> None:
+        events.append(event)
+        if isinstance(event, StepSkipped):
+            control.reason = "stopped by the user"
+
+    train(run, control, emit=emit, target=NanFrom(4))
+    assert (events[-1].state, events[-1].step) == ("stopped", 3)  # type: ignore[attr-defined]
+    assert saves_and_marks(run) == ([3], [])
+    assert [e.step for e in of(train(run), StepDone)] == [4, 5, 6]
+
+
+def test_a_queue_of_few_steps_does_not_end_in_a_streak_so_it_always_gets_on(tmp_path: Path) -> None:
+    run = make_run(tmp_path, train=settings())
+    events = train(run, target=NanFrom(1, 2, 3), max_steps=2)
+    assert (events[-1].state, events[-1].step) == ("stopped", 4)  # type: ignore[attr-defined]
+    assert saves_and_marks(run) == ([4], [])
+
+
+def test_saves_that_an_earlier_version_made_in_a_streak_are_resumed_before_it(tmp_path: Path) -> None:
+    run = make_run(tmp_path, train=settings(steps=3))
+    train(run)
+    store = SaveStore(run.directory)
+    saved = store.latest()
+    assert saved is not None
+    progress = {"step": 5, "bad_in_a_row": 2}  # as version 0.1 wrote it: the state of step 3
+    store.commit(5, saved.job_id, saved.lora_file.read_bytes(), saved.read_state(), progress)
+    longer = dataclasses.replace(run.config, train=settings(steps=6))
+    prepare_run(choose_run(run.directory.parent, longer), longer)
+    assert [e.step for e in of(train(run), StepDone)] == [4, 5, 6]
+    straight = make_run(tmp_path / "straight", train=settings(steps=6))
+    train(straight)
+    assert same(state(run, 6), state(straight, 6))
 
 
 def test_bad_steps_that_are_not_in_a_row_do_not_add_up(tmp_path: Path) -> None:
@@ -204,25 +305,6 @@ def test_bad_steps_that_are_not_in_a_row_do_not_add_up(tmp_path: Path) -> None:
     events = train(run, target=NanFrom(1, 3, 5, 7, 9))
     assert [e.in_a_row for e in of(events, StepSkipped)] == [1] * 5
     assert read_status(run.directory).state == "done"
-
-
-def test_the_count_of_bad_steps_survives_a_resume(tmp_path: Path) -> None:
-    run = make_run(tmp_path, train=settings(max_bad_steps=4, save_every_n_steps=1))
-    train(run, target=NanFrom(2, 3), max_steps=3)
-    events: list[Event] = []
-    with pytest.raises(TrainingError, match="4 steps in a row"):
-        train(run, emit=events.append, target=NanFrom(*range(1, 100)))
-    assert [(e.step, e.in_a_row) for e in of(events, StepSkipped)] == [(4, 3), (5, 4)]
-
-
-def test_a_step_saved_before_any_step_was_good_can_be_resumed(tmp_path: Path) -> None:
-    """The optimizer has no state yet then."""
-    straight = make_run(tmp_path / "straight", train=settings())
-    train(straight, target=NanFrom(1, 2))
-    run = make_run(tmp_path / "resumed", train=settings())
-    train(run, target=NanFrom(1, 2), max_steps=2)
-    train(run)
-    assert same(state(run, 6), state(straight, 6))
 
 
 # ---- stopping -----------------------------------------------------------------------------------

@@ -70,7 +70,7 @@ test("a Spanish page says why a run ended in Spanish, also inside of another sen
       told("Preview step-000008_p0 was not decoded: Cancel was pressed"),
       "No se decodificó la vista previa step-000008_p0: Se pulsó «Cancelar»",
     );
-    assert.equal(told("the loss are not finite"), "valores no finitos: pérdida");
+    assert.equal(told("the loss is not finite"), "la pérdida no es finita");
   } finally {
     learn({});
   }

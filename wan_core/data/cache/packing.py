@@ -10,12 +10,11 @@ import contextlib
 import os
 import re
 import secrets
-import time
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 from ...errors import CacheError, Stopped
-from ...files import FileError, fsync_folder, locked
+from ...files import FileError, clean_partials, fsync_folder, locked
 from .entry import unpack_entry
 from .kinds import KINDS
 from .latent_cache import LatentCache
@@ -26,8 +25,6 @@ __all__ = ["PACK_BYTES", "clean_leftovers", "drop_from_packs", "loose_entries", 
 
 PACK_BYTES = 1 << 30
 _ENTRY = re.compile(r"^[0-9a-f]{64}\.safetensors$")
-_LEFTOVER = re.compile(r"^\..+\.\d+\.partial$")
-"""what a killed write leaves: files.atomic_write"""
 
 
 def pack_entries(
@@ -94,19 +91,11 @@ def clean_leftovers(cache: LatentCache, older_than_s: float = 600.0) -> int:
     """Delete what killed writes left behind, below this cache only and once it is so old that nobody writes it; how
     many files.
     """
-    limit, removed = time.time() - older_than_s, 0
     folders = [cache.root, cache.root / "sets", cache.packs.folder]
     for kind in KINDS.values():
         shelf = cache.root / kind.folder
         folders += [shelf / name for name in (os.listdir(shelf) if shelf.is_dir() else ())]
-    for folder in folders:
-        for name in os.listdir(folder) if folder.is_dir() else ():
-            if _LEFTOVER.match(name):
-                with contextlib.suppress(OSError):
-                    if os.lstat(folder / name).st_mtime <= limit:
-                        os.unlink(folder / name)
-                        removed += 1
-    return removed
+    return sum(clean_partials(folder, older_than_s) for folder in folders)
 
 
 @contextlib.contextmanager

@@ -7,13 +7,22 @@ did not change is not read again.
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, cast
 
 from ...errors import DatasetError
-from ...files import FileError, atomic_write, atomic_write_json, file_identity, fsync_folder, read_json
+from ...files import (
+    FileError,
+    atomic_write,
+    atomic_write_json,
+    clean_partials,
+    file_identity,
+    fsync_folder,
+    new_partial,
+    read_json,
+    replace_patiently,
+)
 
 __all__ = ["ExtractedFiles"]
 
@@ -41,7 +50,8 @@ class ExtractedFiles:
         assert suffix.startswith(".")
         folder = self._root / "incoming"
         folder.mkdir(parents=True, exist_ok=True)
-        digest, staged = hashlib.sha256(), folder / f"{os.getpid()}-{id(chunks)}"
+        clean_partials(folder)
+        digest, staged = hashlib.sha256(), new_partial(folder / "member")
         try:
             with atomic_write(staged) as file:
                 for chunk in chunks:
@@ -51,7 +61,7 @@ class ExtractedFiles:
             target = self._root / name[:2] / name
             target.parent.mkdir(exist_ok=True)
             if not target.is_file():
-                os.replace(staged, target)
+                replace_patiently(staged, target)
                 fsync_folder(target.parent)
         except OSError as error:
             raise DatasetError(

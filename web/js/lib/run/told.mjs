@@ -34,9 +34,8 @@ export const SENTENCES = [
   (v) => t("{run} is finished at step {step}; nothing to train.", v),
   (v) => t("{run} continues after step {step} of {steps}.", v),
   (v) => t("Continues after saved step {step} of {steps}.", v),
-  (v) => t("the {what} are not finite", v),
-  (v) => t("loss", v),
-  (v) => t("gradients", v),
+  (v) => t("the loss is not finite", v),
+  (v) => t("the gradients are not finite", v),
   (v) => t("Preview at step {step} was skipped: {reason}", v),
   (v) => t("Preview {sample} was not decoded: {reason}", v),
   (v) => t("no VAE is connected to TrainLoRA", v),
@@ -89,6 +88,6 @@ export function told(text) {
 /** What stands in a hole may be such a sentence itself. @param {Values} groups @returns {Values} */
 function inner(groups) {
   const values = { ...groups };
-  for (const name of ["reason", "what"]) if (name in values) values[name] = told(values[name]);
+  if ("reason" in values) values.reason = told(values.reason);
   return values;
 }

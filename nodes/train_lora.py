@@ -280,7 +280,7 @@ class _Job:
 
     @contextlib.contextmanager
     def _published_if_it_fails(self) -> Iterator[None]:
-        """A run that failed may have found its newest saved step to be no good: the newest LoRA is then an older one."""
+        """The newest saved step of a run that failed may be no good: the newest LoRA is then an older one."""
         try:
             yield
         except WanTrainerError:

@@ -17,7 +17,7 @@ FILE = Path(__file__).resolve().parent.parent / "web" / "js" / "lib" / "values" 
 KINDS = {"INT", "FLOAT", "STRING", "BOOLEAN", "COMBO"}
 HEAD = """// @ts-check
 /**
- * The widgets of every node in each order they have had, the newest first.
+ * Every node of ours, with its widgets in each order they have had, the newest first.
  * Written by scripts/make_workflows.py, which only ever adds: saved workflows of those days still hold such positions.
  * @type {Record<string, string[]>}
  */
@@ -42,8 +42,8 @@ def source(schemas: dict[str, Any]) -> str:
     """The file as it should be."""
     known = read_orders()
     for node, schema in schemas.items():
-        if now := ",".join(widgets(schema)):
-            known[node] = [now, *(order for order in known.get(node, []) if order != now)]
+        now = ",".join(widgets(schema))
+        known[node] = list(dict.fromkeys(order for order in (now, *known.get(node, [])) if order))
     lines = [
         line
         for node, orders in sorted(known.items())

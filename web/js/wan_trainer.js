@@ -12,7 +12,17 @@ import { app } from "../../../scripts/app.js";
 import { CardNodes } from "./lib/cards/card_nodes.mjs";
 import { element } from "./lib/page/dom.mjs";
 import { findNode } from "./lib/page/graph.mjs";
-import { isFrom, keepNodeWords, nameTextBoxes } from "./lib/page/node_words.mjs";
+import {
+  isOurs,
+  kindOf,
+  learnIds,
+  PREFIX,
+  renameClasses,
+  renameNodes,
+  shortId,
+  takenIds,
+} from "./lib/page/ids.mjs";
+import { keepNodeWords, nameTextBoxes } from "./lib/page/node_words.mjs";
 import { Frames } from "./lib/page/pacing.mjs";
 import { Routes } from "./lib/page/routes.mjs";
 import { CHART_THEME, chartTheme, chooseFolder, settings } from "./lib/page/settings.mjs";
@@ -25,8 +35,11 @@ import { told } from "./lib/run/told.mjs";
 import { RunsTab } from "./lib/tab/runs_tab.mjs";
 import { keepByName } from "./lib/values/keep.mjs";
 
+const NAME = "WanTrainer";
 const STATUS_EVENT = "wan_trainer.status";
 const TRAINER = "TrainLoRA";
+/** Under which name a tab remembers what it has said. */
+const SAID_TAKEN = "wan_trainer.taken";
 const LINE_NODES = ["CacheLatents", "ValidateVideo"];
 /** Milliseconds between two looks at runs that go on, for when no message comes. */
 const PULSE = 5000;
@@ -170,8 +183,41 @@ function watchTheme(changed) {
   }
 }
 
-app.registerExtension({
-  name: "WanTrainer",
+/** Graphs in API format are loaded by no road that asks extensions. */
+function renameOnLoad() {
+  const load = app.loadApiJson;
+  app.loadApiJson = function (/** @type {any} */ graph, /** @type {unknown[]} */ ...rest) {
+    renameClasses(graph);
+    return load.call(this, graph, ...rest);
+  };
+}
+
+/** Said once in each tab of the browser. */
+function sayWhoTookIds() {
+  const lines = takenIds().map(({ id, pack }) =>
+    t(
+      "{pack} has a node called {id} too. Ours is {ours} here, and workflows of ours open with it.",
+      {
+        pack,
+        id,
+        ours: `${PREFIX}${id}`,
+      },
+    ),
+  );
+  if (!lines.length || sessionStorage.getItem(SAID_TAKEN) === lines.join("\n")) return;
+  sessionStorage.setItem(SAID_TAKEN, lines.join("\n"));
+  const detail = lines.join("\n");
+  console.info(`[WanTrainer] ${detail}`);
+  app.extensionManager?.toast?.add({
+    severity: "info",
+    summary: NAME,
+    detail,
+    life: 15000,
+  });
+}
+
+const extension = {
+  name: NAME,
   settings: settings(showChartTheme),
 
   /** Before nodes are registered, so that they get their names in the page's language. */
@@ -181,10 +227,12 @@ app.registerExtension({
   },
 
   async setup() {
+    renameOnLoad();
     showChartTheme(setting(CHART_THEME));
     const locale = String(setting("Comfy.Locale") ?? "en");
     await loadWords((path) => api.fetchApi(path), locale);
     tab = newTab();
+    sayWhoTookIds();
     for (const sheet of ["./wan_trainer.css", "./wan_cards.css"]) {
       const href = new URL(sheet, import.meta.url).href;
       document.head.append(element("link", { rel: "stylesheet", href }));
@@ -228,16 +276,26 @@ app.registerExtension({
     });
   },
 
+  /** @param {Record<string, any>} definitions of all nodes, before any of them is registered */
+  addCustomNodeDefs(definitions) {
+    learnIds(definitions);
+  },
+
+  /** @param {any} workflow */
+  beforeConfigureGraph(workflow) {
+    renameNodes(workflow);
+  },
+
   /** @param {{ prototype: any }} nodeType @param {{ name: string }} nodeData */
   beforeRegisterNodeDef(nodeType, nodeData) {
-    keepByName(nodeType, nodeData.name);
+    keepByName(nodeType, shortId(nodeData.name));
   },
 
   /** @param {GraphNode} node */
   nodeCreated(node) {
-    const kind = node.comfyClass ?? "";
+    const kind = kindOf(node);
     chooseFolder(node, setting);
-    if (isFrom(node, import.meta.url)) nameTextBoxes(node);
+    if (isOurs(node)) nameTextBoxes(node);
     if (LINE_NODES.includes(kind)) addStatusLine(node);
     if (kind === TRAINER) trainers.add(node);
     cards.add(node);
@@ -248,4 +306,11 @@ app.registerExtension({
     if (trainers.loaded(node)) tab.refresh();
     cards.loaded(node);
   },
-});
+};
+
+if (app.extensions?.some((/** @type {{ name: string }} */ other) => other.name === NAME)) {
+  const where = new URL("..", import.meta.url).pathname;
+  console.warn(
+    `[WanTrainer] This pack is installed twice. What ${where} has is not used; remove one.`,
+  );
+} else app.registerExtension(extension);

@@ -3,7 +3,6 @@ import { test } from "node:test";
 
 import {
   findMessages,
-  isFrom,
   keepMerged,
   keepNodeWords,
   nameTextBoxes,
@@ -60,6 +59,17 @@ test("a language that is loaded later keeps the words of our nodes, and its own"
   assert.equal(page.read("nodeDefs.KSampler.display_name", "ja"), "Kサンプラー");
 });
 
+test("a node has its words under its second id too", async () => {
+  const page = new Page();
+  await keepNodeWords(
+    page.app,
+    serve({ ja: { nodeDefs: { ...OURS.nodeDefs, ...CORE.nodeDefs } } }),
+  );
+  page.setLocaleMessage("ja", CORE);
+  assert.equal(page.read("nodeDefs.WanTrainer_TrainLoRA.display_name", "ja"), "Wan LoRA の学習");
+  assert.equal(page.te("nodeDefs.WanTrainer_KSampler.display_name", "ja"), false);
+});
+
 test("a language that was loaded over our words gets them back", async () => {
   const page = new Page({ en: {}, ja: CORE });
   await keepNodeWords(page.app, serve({ ja: OURS }));
@@ -67,8 +77,9 @@ test("a language that was loaded over our words gets them back", async () => {
 });
 
 test("a page that kept our words is left alone", () => {
-  const page = new Page({ ja: OURS });
-  keepMerged(page, { ja: OURS });
+  const kept = { nodeDefs: { WanTrainer_TrainLoRA: OURS.nodeDefs.TrainLoRA } };
+  const page = new Page({ ja: kept });
+  keepMerged(page, { ja: kept });
   assert.deepEqual(page.merged, []);
 });
 
@@ -113,14 +124,4 @@ test("an empty text box is named in the page's language, one with words of its o
     [box, own, unnamed].map(({ placeholder }) => placeholder),
     ["プロンプト", "blocks", "captions"],
   );
-});
-
-test("a node is ours when the server found it in the folder our script is served from", () => {
-  const node = (python_module) => ({ constructor: { nodeData: { python_module } } });
-  const script = "http://127.0.0.1:8188/extensions/My%20Trainer/wan_trainer.js";
-  assert.equal(isFrom(node("custom_nodes.My Trainer"), script), true);
-  assert.equal(isFrom(node("custom_nodes.Other"), script), false);
-  assert.equal(isFrom(node("nodes"), script), false);
-  assert.equal(isFrom({}, script), false);
-  assert.equal(isFrom(node("custom_nodes."), "http://127.0.0.1:8188/wan_trainer.js"), false);
 });

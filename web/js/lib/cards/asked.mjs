@@ -1,6 +1,7 @@
 // @ts-check
 /** Facts a node left for its card: where they are found again, and whether they still fit the node. Pure. */
 
+import { shortId } from "../page/ids.mjs";
 import { isId } from "../run/binding.mjs";
 
 /**
@@ -48,7 +49,7 @@ export function factsInHistory(history, place) {
   for (const entry of entries) {
     const [, , graph, extra] = Array.isArray(entry?.prompt) ? entry.prompt : [];
     const facts = factsIn(entry?.outputs?.[place.id], place.key);
-    if (!facts || graph?.[place.id]?.class_type !== place.kind) continue;
+    if (!facts || shortId(graph?.[place.id]?.class_type) !== place.kind) continue;
     const workflow = nameOf(extra?.extra_pnginfo?.workflow?.id);
     if (workflow ? workflow === place.workflow : fits(facts, place)) return facts;
   }

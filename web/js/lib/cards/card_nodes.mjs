@@ -2,6 +2,7 @@
 /** The nodes of the canvas that have a card, and where each card's facts come from. */
 
 import { findNode, nodes, placed } from "../page/graph.mjs";
+import { kindOf } from "../page/ids.mjs";
 import { Follower } from "../page/pacing.mjs";
 import {
   addWidget,
@@ -56,7 +57,7 @@ export class CardNodes {
 
   /** @param {GraphNode} node a new one */
   add(node) {
-    const kind = node.comfyClass ?? "";
+    const kind = kindOf(node);
     const card = this.cardFor(node, kind);
     if (card) {
       addWidget(node, card.element, { least: () => card.least + MARGINS });
@@ -115,7 +116,7 @@ export class CardNodes {
   /** Sent when a node has ended, also when ComfyUI kept its output and ran nothing. @param {any} detail */
   onExecuted(detail) {
     const node = this.find(detail);
-    const facts = node && factsIn(detail.output, KEYS[node.comfyClass ?? ""]);
+    const facts = node && factsIn(detail.output, KEYS[kindOf(node)]);
     if (!node || !facts) return;
     const id = String(detail.display_node ?? detail.node);
     if (this.tell(node, facts)) this.kept.put(nameOfPlace(this.place(id, node)), facts);
@@ -146,14 +147,14 @@ export class CardNodes {
 
   /** A workflow was loaded: its nodes show what they left when they ran. @param {GraphNode} node */
   loaded(node) {
-    if (!node.wanTrainerCard && node.comfyClass !== LOADER) return;
+    if (!node.wanTrainerCard && kindOf(node) !== LOADER) return;
     this.frames.ask(this.redraw);
     this.follower.ask();
   }
 
   async readHistory() {
     const waiting = [...placed(this.root())].filter(
-      ({ node }) => KEYS[node.comfyClass ?? ""] && !node.wanTrainerFacts,
+      ({ node }) => KEYS[kindOf(node)] && !node.wanTrainerFacts,
     );
     const wanted = waiting.filter(({ id, node }) => {
       const place = this.place(id, node);
@@ -172,7 +173,7 @@ export class CardNodes {
 
   /** @param {string} id @param {GraphNode} node @returns {import("./asked.mjs").Place} */
   place(id, node) {
-    const kind = node.comfyClass ?? "";
+    const kind = kindOf(node);
     const workflow = nameOf(this.root().id);
     return { workflow, id, kind, key: KEYS[kind], widgets: node.widgets ?? [] };
   }

@@ -2,6 +2,7 @@
 /** Which trainers a settings node feeds, and the model each of them gets: along the links of the canvas. Pure. */
 
 import { nodes } from "../page/graph.mjs";
+import { kindOf } from "../page/ids.mjs";
 import { modelOf } from "./timesteps.mjs";
 
 /** @typedef {import("../page/graph.mjs").GraphNode} GraphNode */
@@ -18,7 +19,7 @@ const LONGEST = 50;
  * @returns {import("./timesteps.mjs").Trainer[]}
  */
 export function trainersOf(root, settings) {
-  const all = [...nodes(root)].filter((node) => node.comfyClass === TRAINER);
+  const all = [...nodes(root)].filter((node) => kindOf(node) === TRAINER);
   return all
     .filter((node) => sourceOf(node, "settings") === settings)
     .map((node) => ({
@@ -31,7 +32,7 @@ export function trainersOf(root, settings) {
 function modelAbove(trainer) {
   let node = sourceOf(trainer, "model");
   for (let far = 0; node && far < LONGEST; far += 1) {
-    if (node.comfyClass === LOADER) {
+    if (kindOf(node) === LOADER) {
       return modelOf(node.widgets ?? [], node.wanTrainerFacts ?? null);
     }
     node = sourceOf(node, "model");

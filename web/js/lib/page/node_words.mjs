@@ -5,6 +5,9 @@
  * is merged again each time a language was loaded. Newer frontends keep it, and nothing is done.
  */
 
+import { ORDERS } from "../values/orders.mjs";
+import { PREFIX } from "./ids.mjs";
+
 /**
  * @typedef {Object} Messages the part of vue-i18n that is used here
  * @property {string[]} availableLocales
@@ -13,8 +16,8 @@
  * @property {(key: string, locale: string) => boolean} te whether a text is known in a language
  */
 
-/** A text that every language of this pack has. */
-const OURS = "nodeDefs.TrainLoRA.display_name";
+/** A text that every language of this pack has here, and none of the page's own files. */
+const OURS = `nodeDefs.${PREFIX}TrainLoRA.display_name`;
 
 /**
  * The page's translations, if they are where this frontend has them.
@@ -50,6 +53,21 @@ export function keepMerged(messages, words) {
 }
 
 /**
+ * The words of our nodes under their second ids too.
+ * @param {Record<string, any>} words by language
+ */
+function withSecondIds(words) {
+  const twice = (/** @type {Record<string, any>} */ nodes) =>
+    Object.entries(nodes ?? {}).filter(([id]) => Object.hasOwn(ORDERS, id));
+  return Object.fromEntries(
+    Object.entries(words ?? {}).map(([locale, said]) => {
+      const second = twice(said?.nodeDefs).map(([id, node]) => [`${PREFIX}${id}`, node]);
+      return [locale, { ...said, nodeDefs: { ...said?.nodeDefs, ...Object.fromEntries(second) } }];
+    }),
+  );
+}
+
+/**
  * To be awaited before the page registers nodes. Without an answer, or in a page built another way, nothing happens.
  * @param {any} vueApp
  * @param {(path: string) => Promise<Response>} fetchApi
@@ -58,20 +76,10 @@ export async function keepNodeWords(vueApp, fetchApi) {
   const messages = findMessages(vueApp);
   if (!messages) return;
   try {
-    keepMerged(messages, await (await fetchApi("/i18n")).json());
+    keepMerged(messages, withSecondIds(await (await fetchApi("/i18n")).json()));
   } catch (error) {
     console.warn("[WanTrainer] No translations of nodes:", error);
   }
-}
-
-/**
- * Whether a node comes from the pack that serves a script.
- * @param {{ constructor?: any }} node
- * @param {string} script its address, .../extensions/<folder>/...
- */
-export function isFrom(node, script) {
-  const folder = decodeURIComponent(script.split("/extensions/")[1]?.split("/")[0] ?? "");
-  return folder !== "" && node.constructor?.nodeData?.python_module === `custom_nodes.${folder}`;
 }
 
 /**

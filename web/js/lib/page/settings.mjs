@@ -4,6 +4,8 @@
  * options by itself, in `locales/<language>/settings.json`; so these English texts do not go through `t`.
  */
 
+import { kindOf } from "./ids.mjs";
+
 /** @typedef {(id: string) => unknown} Read */
 
 export const CHART_THEME = "WanTrainer.Chart.Theme";
@@ -69,7 +71,7 @@ const DEFAULTS = Object.freeze({
  * @param {Read} read value of a setting
  */
 export function chooseFolder(node, read) {
-  const kind = /** @type {keyof typeof DEFAULTS} */ (node.comfyClass ?? "");
+  const kind = /** @type {keyof typeof DEFAULTS} */ (kindOf(node));
   if (!Object.hasOwn(DEFAULTS, kind)) return;
   const { widget: name, setting } = DEFAULTS[kind];
   const widget = node.widgets?.find((one) => one.name === name);

@@ -1,6 +1,6 @@
 // @ts-check
 /**
- * The widgets of every node in each order they have had, the newest first.
+ * Every node of ours, with its widgets in each order they have had, the newest first.
  * Written by scripts/make_workflows.py, which only ever adds: saved workflows of those days still hold such positions.
  * @type {Record<string, string[]>}
  */
@@ -31,6 +31,8 @@ export const ORDERS = {
   ],
   ValidateVideo: [
     "saved_steps,strengths,baseline",
+  ],
+  WanCacheFromLatents: [
   ],
   WanCacheFromTFRecord: [
     "folder,raw_latents",

@@ -1,0 +1,135 @@
+// @ts-check
+/**
+ * Ids of our nodes where another pack has one of the same id. Each node of ours also answers to an id that nobody else has,
+ * `WanTrainer_` and its own; which of the two a graph gets is decided here. Everything else on the page knows the short ids.
+ */
+
+import { ORDERS } from "../values/orders.mjs";
+
+export const PREFIX = "WanTrainer_";
+
+/**
+ * A node as the server describes it.
+ * @typedef {{ python_module?: string, deprecated?: boolean, dev_only?: boolean, output?: unknown[],
+ *   input?: Record<string, Record<string, unknown>> }} Definition
+ * @typedef {{ type?: string, inputs?: { type?: unknown }[], outputs?: { type?: unknown }[] }} SavedNode
+ */
+
+/** Our nodes by short id, as far as they have a second one. @type {Map<string, Definition>} */
+const ours = new Map();
+/** Whose node a short id is, when it is not ours. @type {Map<string, Definition>} */
+const taken = new Map();
+
+/**
+ * Learn whose the ids are, and show the second id of a node in menus where its first is taken, and only there.
+ * @param {Record<string, Definition>} definitions all nodes of the server, before the page registers them
+ */
+export function learnIds(definitions) {
+  ours.clear();
+  taken.clear();
+  for (const [name, own] of Object.entries(definitions)) {
+    if (!name.startsWith(PREFIX)) continue;
+    const short = name.slice(PREFIX.length);
+    const other = definitions[short];
+    ours.set(short, own);
+    if (other?.python_module !== own.python_module) taken.set(short, other ?? {});
+    own.deprecated = own.dev_only = !taken.has(short);
+  }
+}
+
+/** @returns {{ id: string, pack: string }[]} short ids that another pack has, and the folder of that pack */
+export function takenIds() {
+  return [...taken].flatMap(([id, { python_module: module }]) =>
+    module ? [{ id, pack: module.split(".").slice(1).join(".") || module }] : [],
+  );
+}
+
+/**
+ * The short id of a class of ours; of another pack's class of that id nothing, of any other class its name.
+ * @param {unknown} type
+ * @returns {string}
+ */
+export function shortId(type) {
+  const name = typeof type === "string" ? type : "";
+  if (name.startsWith(PREFIX)) return name.slice(PREFIX.length);
+  return taken.has(name) ? "" : name;
+}
+
+/** @param {{ comfyClass?: string }} node @returns {string} its short id, if it is ours */
+export function kindOf(node) {
+  return shortId(node.comfyClass);
+}
+
+/** @param {{ comfyClass?: string }} node whether one of ours has such widgets */
+export function isOurs(node) {
+  return Object.hasOwn(ORDERS, kindOf(node));
+}
+
+/**
+ * Give the nodes of a saved workflow the ids they have here, subgraphs too: ours are known by their sockets.
+ * @param {any} workflow
+ */
+export function renameNodes(workflow) {
+  const graphs = [workflow, ...list(workflow?.definitions?.subgraphs)];
+  for (const node of graphs.flatMap((graph) => list(graph?.nodes))) {
+    const short = ownShortId(node?.type, (own) => hasSockets(node, own));
+    if (short) node.type = idHere(short);
+  }
+}
+
+/**
+ * The same for a graph in API format, whose nodes are known by the names of their inputs.
+ * @param {any} graph
+ */
+export function renameClasses(graph) {
+  for (const node of Object.values(graph && typeof graph === "object" ? graph : {})) {
+    const short = ownShortId(node?.class_type, (own, other) => hasInputs(node, own, other));
+    if (short) node.class_type = idHere(short);
+  }
+}
+
+/** @param {string} short */
+function idHere(short) {
+  return taken.has(short) ? `${PREFIX}${short}` : short;
+}
+
+/**
+ * The short id of a saved node that is ours; nothing for any other.
+ * @param {unknown} type
+ * @param {(own: Definition, other: Definition) => boolean} fits whether it is ours and not another pack's of that id
+ */
+function ownShortId(type, fits) {
+  if (typeof type !== "string") return "";
+  const short = type.startsWith(PREFIX) ? type.slice(PREFIX.length) : type;
+  const own = ours.get(short);
+  const other = taken.get(short);
+  if (!own) return "";
+  return type !== short || !other || fits(own, other) ? short : "";
+}
+
+/** Whether a node has a socket of a type that only this pack has. @param {SavedNode} node @param {Definition} own */
+function hasSockets(node, own) {
+  const types = [...list(own.output), ...inputsOf(own).map(([, spec]) => list(spec)[0])];
+  const known = types.filter((type) => String(type).startsWith("WAN_"));
+  return [...list(node.inputs), ...list(node.outputs)].some((slot) => known.includes(slot?.type));
+}
+
+/** @param {any} node @param {Definition} own @param {Definition} other */
+function hasInputs(node, own, other) {
+  const names = Object.keys(node.inputs ?? {});
+  const known = (/** @type {Definition} */ one) => {
+    const all = new Set(inputsOf(one).map(([name]) => name));
+    return names.every((name) => all.has(name));
+  };
+  return known(own) && !known(other);
+}
+
+/** @param {Definition} one @returns {[string, unknown][]} */
+function inputsOf({ input }) {
+  return ["required", "optional"].flatMap((part) => Object.entries(input?.[part] ?? {}));
+}
+
+/** @param {any} value @returns {any[]} */
+function list(value) {
+  return Array.isArray(value) ? value : [];
+}

@@ -11,6 +11,7 @@ from .fp8_quantize import Fp8Quantize
 from .load_wan_model import LoadWanModel
 from .precision_audit import PrecisionAudit
 from .routes import register_routes
+from .second_ids import TakenIds, loaded_before, second_of
 from .split_across_gpus import SplitAcrossGPUs
 from .train_lora import TrainLoRA
 from .validate_video import ValidateVideo
@@ -53,5 +54,9 @@ class WanTrainerExtension(ComfyExtension):
     """What ComfyUI asks for the nodes of this pack."""
 
     async def get_node_list(self) -> list[type[io.ComfyNode]]:
-        register_routes()  # here, because ComfyUI 0.3.75 calls no on_load; a second call adds nothing
-        return [guarded(node) for node in NODES]
+        nodes = [guarded(node) for node in NODES]
+        if loaded_before(nodes):
+            return []
+        taken = TakenIds(nodes)
+        register_routes(taken)  # here, because ComfyUI 0.3.75 calls no on_load; a second call adds nothing
+        return [*taken.free(), *map(second_of, nodes)]

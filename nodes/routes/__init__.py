@@ -11,6 +11,7 @@ from ...wan_core.errors import WanTrainerError
 from ...wan_core.files import read_json
 from .. import folders
 from ..live_runs import LIVE
+from ..second_ids import TakenIds
 from .handlers import RunRoutes
 
 __all__ = ["RunRoutes", "register_routes"]
@@ -18,15 +19,16 @@ __all__ = ["RunRoutes", "register_routes"]
 _MARK = "wan_trainer_routes"
 
 
-def register_routes() -> bool:
+def register_routes(taken: TakenIds) -> bool:
     """Add the routes to the running ComfyUI, once; False where there is no server (tests, tools that list nodes)."""
     module = sys.modules.get("server")
     server = getattr(getattr(module, "PromptServer", None), "instance", None)
     if server is None or hasattr(server, _MARK):
         return False
-    routes = RunRoutes(folders.runs_folder, folders.publish_folder, _known_hosts, LIVE)
+    routes = RunRoutes(folders.runs_folder, folders.publish_folder, _known_hosts, LIVE, taken.by_pack)
     for method, path, handler in routes.table():
         getattr(server.routes, method.lower())(path)(handler)
+    server.app.on_startup.append(taken.tell)  # the server starts when every pack is loaded
     setattr(server, _MARK, routes)
     return True
 

@@ -18,6 +18,7 @@ from ...wan_core.files import confine, read_json
 from ...wan_core.metrics import MetricsPages, Page
 from ...wan_core.words import logger
 from ..live_runs import LiveRuns
+from ..second_ids import PREFIX
 from ..workflow_file import scrubbed
 from .clip import send_clip
 from .desktop import open_folder
@@ -62,12 +63,15 @@ class RunRoutes:
     known_hosts: Callable[[], Collection[str]]
     """names of this server that are no address"""
     live: LiveRuns
+    taken_ids: Callable[[], dict[str, str]] = dict
+    """short ids of our nodes that other packs have"""
     _pages: OrderedDict[Path, MetricsPages] = field(default_factory=OrderedDict[Path, MetricsPages])
 
     def table(self) -> list[tuple[str, str, Handler]]:
         """(method, path, handler) of every route."""
         run = "/wan_trainer/runs/{run}"
         reads: dict[str, Handler] = {
+            "/wan_trainer/ids": self.ids,
             "/wan_trainer/runs": self.all_runs,
             run: self.detail,
             f"{run}/metrics": self.metrics,
@@ -85,6 +89,9 @@ class RunRoutes:
             *(("GET", path, _answering(handler)) for path, handler in reads.items()),
             *(("POST", path, _answering(handler)) for path, handler in changes.items()),
         ]
+
+    async def ids(self, _request: web.Request) -> web.StreamResponse:
+        return _json({"version": 1, "prefix": PREFIX, "taken": self.taken_ids()})
 
     async def all_runs(self, _request: web.Request) -> web.StreamResponse:
         def collect() -> list[dict[str, Any]]:

@@ -121,7 +121,7 @@ def test_the_queue_outlives_what_a_log_cannot_encode(comfy: ComfyServer, hostile
 
 @pytest.mark.soak
 def test_a_thousand_hostile_prompts(own_comfy: Callable[..., ComfyServer], pack_nodes: dict[str, Any]) -> None:
-    """About an hour on two cores."""
+    """Four minutes on a busy machine with four cores."""
     comfy = own_comfy()
     (comfy.base / "input" / "hostile.csv").write_text("path,caption\nclips/bikes.mp4,bikes\n", encoding="utf-8")
     whole, count = whole_graph("soak"), Count()

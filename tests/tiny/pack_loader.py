@@ -16,6 +16,7 @@ from typing import Any
 
 __all__ = ["list_nodes", "load_pack"]
 
+SECOND = "WanTrainer_"
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -47,7 +48,7 @@ def _execute(name: str) -> ModuleType:
 
 
 def list_nodes(pack: ModuleType) -> dict[str, Any]:
-    """Node id -> node class, through the pack's own entry point."""
+    """Node id -> node class, through the pack's own entry point; second ids are left out."""
 
     async def ask() -> list[Any]:
         extension = await pack.comfy_entrypoint()
@@ -56,4 +57,5 @@ def list_nodes(pack: ModuleType) -> dict[str, Any]:
     # In a thread of its own: a browser test of the same session may keep an event loop running in this one.
     with ThreadPoolExecutor(1) as thread:
         nodes = thread.submit(lambda: asyncio.run(ask())).result()
-    return {node.define_schema().node_id: node for node in nodes}
+    named = {node.define_schema().node_id: node for node in nodes}
+    return {node_id: node for node_id, node in named.items() if not node_id.startswith(SECOND)}

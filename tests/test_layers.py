@@ -21,6 +21,7 @@ ROOMS = (
     "config",
     "files",
     "events",
+    "pipes",
     "control",
     "video",
     "flow",

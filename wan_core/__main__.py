@@ -29,6 +29,7 @@ from .files import Roots  # noqa: E402
 from .tfrecord_command import add_tfrecord_commands  # noqa: E402
 
 if TYPE_CHECKING:
+    from .control import Control
     from .data import DatasetConfig, ScanResult
     from .video import VideoProcess
 
@@ -233,7 +234,6 @@ def _return_freed_memory() -> None:
 
 
 def _train(options: argparse.Namespace, emit: Emit, _out: BinaryIO) -> int:
-    from .control import PipeControl, SignalControl
     from .run import read_run
 
     directory = _directory(options.run_path)
@@ -255,8 +255,8 @@ def _train(options: argparse.Namespace, emit: Emit, _out: BinaryIO) -> int:
 
     group = join_group()
     steered = options.controlled and group.leads
-    control = PipeControl(os.fdopen(os.dup(0), "rb")) if steered else SignalControl()
     try:
+        control = _control(directory, steered)
         finished = run_job(
             directory,
             _roots(options),
@@ -275,16 +275,32 @@ def _train(options: argparse.Namespace, emit: Emit, _out: BinaryIO) -> int:
     return ExitCode.STOPPED if stopped else ExitCode.DONE
 
 
+def _control(directory: Path, steered: bool) -> Control:
+    """Whoever stops this process: signals alone, or the pipe on stdin too, once every library the run needs is loaded.
+
+    Not before: on Windows loading one waits for a read that is pending there (pipes.py). A command waits meanwhile.
+    """
+    from .control import PipeControl, SignalControl
+    from .load import import_libraries
+    from .run import read_run
+
+    if not steered:
+        return SignalControl()
+    control = PipeControl(os.dup(0))
+    import_libraries(read_run(directory).model)
+    control.listen()
+    return control
+
+
 def _silent(_event: Event) -> None:
     """Only the leading rank talks."""
 
 
 def _sample(options: argparse.Namespace, emit: Emit, _out: BinaryIO) -> int:
-    from .control import PipeControl, SignalControl
     from .render import sample_job
 
-    control = PipeControl(os.fdopen(os.dup(0), "rb")) if options.controlled else SignalControl()
     directory = _directory(options.run_path)
+    control = _control(directory, options.controlled)
     finished = sample_job(directory, options.job.resolve(), _roots(options), emit=emit, control=control)
     emit(finished)
     return ExitCode.STOPPED if finished.state == "stopped" else ExitCode.DONE
@@ -292,12 +308,11 @@ def _sample(options: argparse.Namespace, emit: Emit, _out: BinaryIO) -> int:
 
 def _audit(options: argparse.Namespace, emit: Emit, _out: BinaryIO) -> int:
     from .audit import AuditConfig, audit_job, read_report
-    from .control import PipeControl, SignalControl
 
     config = AuditConfig(clips=options.clips, timesteps=options.timesteps, alone=options.alone)
-    control = PipeControl(os.fdopen(os.dup(0), "rb")) if options.controlled else SignalControl()
     directory = _directory(options.run_path)
     _return_freed_memory()
+    control = _control(directory, options.controlled)
     finished = audit_job(directory, _roots(options), config, emit=emit, control=control)
     emit(finished)
     if finished.state == "stopped":

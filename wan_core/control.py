@@ -9,10 +9,11 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any, BinaryIO, Protocol
+from typing import Any, Protocol
 
 from .errors import Stopped
 from .events import COMMANDS
+from .pipes import lines
 
 __all__ = ["Control", "PipeControl", "SignalControl", "stop_on_signals"]
 
@@ -69,20 +70,28 @@ class SignalControl:
 
 
 class PipeControl:
-    """Commands from a pipe, read by a thread; the end of the pipe is a stop, so no orphan ever holds a GPU."""
+    """Commands from a pipe, read by a thread; the end of the pipe is a stop, so no orphan ever holds a GPU.
 
-    def __init__(self, stream: BinaryIO) -> None:
+    Signals count from the beginning. Commands wait in the pipe until `listen`, which is called once every library is
+    loaded.
+    """
+
+    def __init__(self, file: int) -> None:
         # Re-entrant: a signal may arrive while the main thread holds it.
         self._changed = threading.Condition(threading.RLock())
         self._reason = ""
         self._pending: deque[str] = deque()
         self._decoded: dict[str, dict[str, Any]] = {}
+        self._file = file
         stop_on_signals(self._stop)
-        threading.Thread(target=self._read, args=(stream,), daemon=True, name="commands").start()
 
-    def _read(self, stream: BinaryIO) -> None:
+    def listen(self) -> None:
+        """Begin to read commands."""
+        threading.Thread(target=self._read, daemon=True, name="commands").start()
+
+    def _read(self) -> None:
         try:
-            while line := stream.readline(_LONGEST_LINE):
+            for line in lines(self._file, _LONGEST_LINE):
                 self._accept(line)
         finally:  # whatever ends this thread, nobody could stop the worker any more
             self._stop("the parent process ended")

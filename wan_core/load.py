@@ -26,13 +26,14 @@ from .checkpoint import (
 from .config import Config
 from .errors import CheckpointError, ConfigError
 from .files import Roots
-from .lora import LoraConfig, check_start, inject_lora, read_lora, start_from
+from .lora import LoraConfig, check_peft, check_start, inject_lora, read_lora, start_from
 from .model import Numerics, WanShape, WanTransformer, check_attention, check_attention_name
 from .placement import DeviceCarrier, Placement, PlacementConfig, resolve_placement
 from .precision import (
     PrecisionPolicy,
     QuantizeConfig,
     StoredLinear,
+    check_torchao,
     check_trainable_untouched,
     quantize_block,
     torch_dtype,
@@ -43,6 +44,7 @@ __all__ = [
     "ModelPlan",
     "WanFile",
     "check_plan_attention",
+    "import_libraries",
     "inspect_model",
     "inspect_pair",
     "materialize",
@@ -191,6 +193,15 @@ def _check_shapes(variant: WanVariant, sources: Mapping[str, StoredWeight], file
                 f"{file_name}: {name} has shape {sources[name].shape}, a {variant.name} needs {shape}. "
                 "Choose an unmodified Wan file."
             )
+
+
+def import_libraries(plan: ModelPlan) -> None:
+    """Import every library of compiled code that building and saving the model of `plan` takes."""
+    import safetensors.torch  # noqa: F401  # pyright: ignore[reportUnusedImport]
+
+    check_peft()
+    if plan.quantize is not None:
+        check_torchao()
 
 
 def materialize(

@@ -5,6 +5,7 @@ The run's folder is the only memory; a restarted server, a second client and a r
 
 from __future__ import annotations
 
+import socket
 import sys
 
 from ...wan_core.errors import WanTrainerError
@@ -34,9 +35,11 @@ def register_routes(taken: TakenIds) -> bool:
 
 
 def _known_hosts() -> list[str]:
-    """Names a person has listed for this server. No route or workflow changes the file."""
+    """Names a person has listed for this server, which no route or workflow changes, and that of its computer."""
+    own = socket.gethostname()
     try:
         listed = read_json(folders.user_hosts_file())
     except (WanTrainerError, OSError):
-        return []
-    return [name for name in listed if isinstance(name, str)] if isinstance(listed, list) else []
+        listed = []
+    named = [name for name in listed if isinstance(name, str)] if isinstance(listed, list) else []
+    return [*named, own, f"{own}.local"]

@@ -1,25 +1,27 @@
-"""Which requests may change something (rule S10). Pure: headers in, a refusal or nothing out.
+"""Which requests are answered, and which may change something (rule S10). Pure: headers in, a refusal or nothing out.
 
-A web page of a stranger can make a browser send requests to this server. It can neither send JSON nor a header of its
-own without asking first, and ComfyUI does not allow it; what remains is a page that reaches us under a name of its own
-(DNS rebinding), which the Host check refuses.
+A web page of a stranger can make a browser send requests to this server. It can neither read an answer nor send JSON or
+a header of its own without asking first, and ComfyUI does not allow it; what remains is a page that reaches us under a
+name of its own (DNS rebinding), which the Host check refuses, to read as to change.
 """
 
 from __future__ import annotations
 
 import ipaddress
 import json
+import re
 from collections.abc import Collection, Mapping
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from .refusal import Refused
 
-__all__ = ["BODY_LIMIT", "HEADER", "check_change", "check_local", "read_body"]
+__all__ = ["BODY_LIMIT", "HEADER", "check_change", "check_host", "check_local", "read_body"]
 
 HEADER = "X-Wan-Trainer"
 BODY_LIMIT = 4096
 _PORTS = {"http": 80, "https": 443}
+_HOST_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,78}[a-z0-9])?")
 _PROXY_HEADERS = ("Forwarded", "X-Forwarded-For", "X-Real-IP", "Via")
 
 
@@ -31,9 +33,8 @@ class Headers(Protocol):
 
 def check_change(headers: Headers, known_hosts: Collection[str] = ()) -> None:
     """Refused(403 or 415) unless the request comes from this server's own page, or from a program that means it."""
-    host = _one(headers, "Host")
-    _check_host(host, known_hosts)
-    _check_origin(headers, host)
+    check_host(headers, known_hosts)
+    _check_origin(headers, _one(headers, "Host"))
     if _one(headers, HEADER) != "1":
         raise Refused(403, f'Send the header "{HEADER}: 1" with a request that changes something.')
     kind = _one(headers, "Content-Type").partition(";")[0].strip().lower()
@@ -70,18 +71,30 @@ def _one(headers: Headers, name: str) -> str:
     return values[0] if len(values) == 1 else ""
 
 
-def _check_host(host: str, known_hosts: Collection[str]) -> None:
-    name, _ = _place(host, 0)
+def check_host(headers: Headers, known_hosts: Collection[str] = ()) -> None:
+    """Refused(403) unless the request names this server: an address, localhost, or a name it knows itself by.
+
+    Sec-Fetch-Site is as good: no script can set it, and browsers send it to localhost and over TLS alone, where a name
+    of somebody else has no certificate for this server. So behind a TLS proxy every name is right.
+    """
+    if _one(headers, "Sec-Fetch-Site").lower() in ("same-origin", "none"):
+        return
+    name, _ = _place(_one(headers, "Host"), 0)
     if name == "localhost" or name in {known.lower() for known in known_hosts}:
         return
     try:
         ipaddress.ip_address(name)
     except ValueError:
-        raise Refused(
-            403,
-            f"This server does not know itself as {name[:100]!r}. Open ComfyUI by its address, or add the name to "
-            'wan_trainer/hosts.json in its user folder, for example ["gpu-box"].',
-        ) from None
+        raise Refused(403, _unknown(name)) from None
+
+
+def _unknown(name: str) -> str:
+    if not _HOST_NAME.fullmatch(name):
+        return "This server does not know itself by the name it was called. Open ComfyUI by its address."
+    return (
+        f"This server does not know itself as {name}. Open ComfyUI by its address, or write {json.dumps([name])} into "
+        "wan_trainer/hosts.json of its user folder (beside the names that stand there)."
+    )
 
 
 def _check_origin(headers: Headers, host: str) -> None:

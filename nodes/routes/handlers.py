@@ -22,7 +22,7 @@ from ..second_ids import PREFIX
 from ..workflow_file import scrubbed
 from .clip import send_clip
 from .desktop import open_folder
-from .guard import BODY_LIMIT, check_change, check_local, read_body
+from .guard import BODY_LIMIT, check_change, check_host, check_local, read_body
 from .refusal import Refused
 from .removal import delete_run
 from .run_folders import find_run, line_number, list_runs
@@ -86,7 +86,7 @@ class RunRoutes:
             f"{run}/open": self.show_folder,
         }
         return [
-            *(("GET", path, _answering(handler)) for path, handler in reads.items()),
+            *(("GET", path, _answering(self._to_ourselves(handler))) for path, handler in reads.items()),
             *(("POST", path, _answering(handler)) for path, handler in changes.items()),
         ]
 
@@ -155,6 +155,18 @@ class RunRoutes:
         check_local(request.remote, request.headers)
         open_folder(await self._find(request))
         return _json({"opened": True}, status=202)
+
+    def _to_ourselves(self, handler: Handler) -> Handler:
+        """`handler`, for requests that mean this server by a name it has."""
+
+        async def read(request: web.Request) -> web.StreamResponse:
+            try:
+                check_host(request.headers)
+            except Refused:  # the usual names need no list
+                check_host(request.headers, await asyncio.to_thread(self.known_hosts))
+            return await handler(request)
+
+        return read
 
     async def _find(self, request: web.Request) -> Path:
         return await asyncio.to_thread(find_run, self.runs(), request.match_info["run"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import sys
 import threading
 from collections.abc import Callable
@@ -22,6 +23,7 @@ from wan_core.run import RunStatus, write_status
 pytestmark = pytest.mark.comfy
 posix = pytest.mark.skipif(os.name == "nt", reason="Windows has another way to open a folder")
 
+CLIP_PATH = "/runs/cat/samples/step-000000_p0"
 SCRIPT = "<img src=x onerror=\"document.title='owned'\">"
 JSON = {"Content-Type": "application/json"}
 STRANGERS: dict[str, Callable[[int], list[tuple[str, str]]]] = {
@@ -104,6 +106,58 @@ def test_a_host_that_is_no_address_of_ours_is_refused(routes: RouteServer, worke
     answer = routes.ask("POST", "/wan_trainer/runs/cat/stop", [*CHANGE.items(), ("Host", host)], b"{}")
     assert answer.status in (400, 403)  # 400: aiohttp itself
     assert worker.heard == []
+
+
+BOUND = "evil.example:8188"
+"""a name somebody else's page was opened under, and which then leads here (DNS rebinding)"""
+
+
+@pytest.mark.parametrize("path", ["/ids", "/runs", "/runs/cat", "/runs/cat/metrics", "/runs/cat/workflow", CLIP_PATH])
+def test_nobody_reads_under_a_name_that_is_not_ours(routes: RouteServer, path: str) -> None:
+    assert routes.get(path).status == 200
+    for host in (BOUND, "127.0.0.1.evil.example", ""):
+        answer = routes.get(path, Host=host)
+        assert answer.status in (400, 403), host
+        assert_safe(answer)
+        assert b"cat" not in answer.body
+    routes.hosts.append("gpu-box")
+    for host in ("localhost", "[::1]:8188", "192.168.1.7:8188", "gpu-box:8188", "GPU-Box"):
+        assert routes.get(path, Host=host).status == 200, host
+
+
+def test_the_refusal_names_the_line_to_add(routes: RouteServer) -> None:
+    said = routes.get("/runs", Host="gpu-box.lan:8188").data["error"]
+    assert 'write ["gpu-box.lan"] into wan_trainer/hosts.json of its user folder' in said
+    assert len(said) < 300, "the page shows no more"
+    odd = routes.get("/runs", Host="<b>x")
+    assert odd.status in (400, 403)
+    assert b"<b>" not in odd.body
+
+
+def test_a_page_the_browser_vouches_for_needs_no_list(routes: RouteServer, worker: Worker) -> None:
+    """Browsers send Sec-Fetch-Site to localhost and over TLS alone, where a bound name has no certificate, and no
+    script can set it: behind a TLS proxy every name is the server's own."""
+    proxied = {"Host": "abc-8188.proxy.example", "Sec-Fetch-Site": "same-origin"}
+    assert routes.get("/runs", **{k.replace("-", "_"): v for k, v in proxied.items()}).status == 200
+    page = [*CHANGE.items(), *proxied.items(), ("Origin", "https://abc-8188.proxy.example")]
+    assert routes.ask("POST", "/wan_trainer/runs/cat/save", page, b"{}").status == 202
+    assert worker.heard == ["save"]
+    for site in (["cross-site"], ["same-site"], ["same-origin", "same-origin"]):
+        headers = [("Host", BOUND), *(("Sec-Fetch-Site", value) for value in site)]
+        assert routes.ask("GET", "/wan_trainer/runs", headers).status == 403, site
+        assert routes.ask("POST", "/wan_trainer/runs/cat/stop", [*CHANGE.items(), *headers], b"{}").status == 403, site
+    assert worker.heard == ["save"]
+
+
+def test_the_server_knows_the_name_of_its_own_computer(
+    pack_nodes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = our_module(pack_nodes, "routes")
+    monkeypatch.setattr(socket, "gethostname", lambda: "Render-1")
+    monkeypatch.setattr(our_module(pack_nodes, "folders"), "user_hosts_file", lambda: tmp_path / "hosts.json")
+    assert package._known_hosts() == ["Render-1", "Render-1.local"]
+    (tmp_path / "hosts.json").write_text('["a", 1]', encoding="utf-8")
+    assert package._known_hosts() == ["a", "Render-1", "Render-1.local"]
 
 
 def test_reading_never_changes_and_changing_is_never_reading(routes: RouteServer, worker: Worker) -> None:

@@ -11,29 +11,11 @@ import os
 import re
 from typing import Any
 
+from ..wan_core.secrets import SECRET, announces_a_secret, without_secrets
+
 __all__ = ["scrubbed"]
 
-_PATH, _SECRET = "[path removed]", "[secret removed]"
-
-_TOKEN = re.compile(
-    r"(?<![A-Za-z0-9])(?:hf_|gh[pousr]_|github_pat_|glpat-|sk-|gsk_|xox[abprs]-|r8_|npm_)[A-Za-z0-9_-]{16,}"
-    r"|(?<![A-Za-z0-9])AIza[A-Za-z0-9_-]{30,}"
-    r"|(?<![A-Za-z0-9])A[KS]IA[0-9A-Z]{16}(?![A-Za-z0-9])"
-    r"|(?<![A-Za-z0-9])eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]+"
-    r"|(?i:\bbearer\s+)[A-Za-z0-9._~+/-]{16,}"
-)
-"""tokens as their makers begin them, and what follows a word that announces one (rule S13)"""
-_ANNOUNCED = (
-    r"(?:token|(?:api|access|private)[_-]?key|secret|password|passwd|authorization)(?:[_-][A-Za-z0-9_-]{0,40})?"
-)
-_SECRET_KEY = re.compile(rf"[\w-]{{0,60}}{_ANNOUNCED}", re.IGNORECASE)
-_GIVEN = re.compile(
-    rf"""(?P<name>[?&][\w-]{{0,60}}{_ANNOUNCED}=)(?!\[secret)[^\s&#"'<>)]+"""  # of a link, whose rest stays
-    rf"""|(?P<word>{_ANNOUNCED}\\*["']?\s{{0,4}}[=:]\s{{0,4}})(?!\[secret)"""
-    r"""(?:(?:bearer|basic|token)\s+(?!\[secret))?(?:\\*"[^"\n]*"|\\*'[^'\n]*'|\S+)""",
-    re.IGNORECASE,
-)
-_USER_INFO = re.compile(r"""(?<=://)[^\s/"'<>`]+@""")
+_PATH = "[path removed]"
 
 _RUN = r"""(?:(?!\bhttps?://|\\{1,8}["'])[^\r\n\t"`<>|'\u201d\u00bb]|'(?=\w))*"""
 """what may belong to a path with spaces: up to the end of the line, a closing quote, a delimiter or a link"""
@@ -76,8 +58,8 @@ def _scrubbed_dict(graph: dict[Any, Any]) -> dict[str, Any]:
     for key, value in graph.items():
         if key == "is_changed":
             continue
-        is_secret = isinstance(value, str) and value and _SECRET_KEY.fullmatch(str(key))
-        clean[_unused(_scrubbed_text(str(key)), clean)] = _SECRET if is_secret else scrubbed(value)
+        is_secret = isinstance(value, str) and value and announces_a_secret(str(key))
+        clean[_unused(_scrubbed_text(str(key)), clean)] = SECRET if is_secret else scrubbed(value)
     return clean
 
 
@@ -90,9 +72,7 @@ def _unused(key: str, taken: dict[str, Any]) -> str:
 
 
 def _scrubbed_text(text: str) -> str:
-    text = _USER_INFO.sub(f"{_SECRET}@", _TOKEN.sub(_SECRET, text))
-    text = _GIVEN.sub(lambda found: (found["name"] or found["word"]) + _SECRET, text)
-    return _paths(os.path.expanduser("~")).sub(_without_path, text)
+    return _paths(os.path.expanduser("~")).sub(_without_path, without_secrets(text))
 
 
 @functools.lru_cache(maxsize=4)

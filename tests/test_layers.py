@@ -16,6 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # The last three are one room: the door.
 ROOMS = (
     "words",
+    "secrets",
     "errors",
     "packages",
     "config",

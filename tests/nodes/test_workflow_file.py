@@ -51,6 +51,28 @@ SECRETS = {
     '{"api_key": "two words"}': '{"api_key": [secret removed]}',
     "Authorization: Bearer short": "Authorization: [secret removed]",
     "api-key = abc": "api-key = [secret removed]",
+    "https://discord.com/api/webhooks/1234567890/aB3-xyz_Q": "https://discord.com/api/webhooks/[secret removed]",
+    "(https://ptb.discordapp.com/api/v10/webhooks/12/tok?wait=1)": (
+        "(https://ptb.discordapp.com/api/v10/webhooks/[secret removed]"
+    ),
+    "https://hooks.slack.com/services/T0/B0/abc see": "https://hooks.slack.com/[secret removed] see",
+    "https://contoso.webhook.office.com/webhookb2/a@b/c": "https://contoso.webhook.office.com/[secret removed]",
+    "https://hooks.zapier.com/hooks/catch/1/2/": "https://hooks.zapier.com/[secret removed]",
+    "https://api.telegram.org/bot123456789:AA" + "h" * 33 + "/x": "https://api.telegram.org/bot[secret removed]/x",
+    "wandb_v1_" + "Ab3" * 12: "[secret removed]",
+    "wandb login " + "0a1b" * 10: "wandb login [secret removed]",
+    "WANDB_API_KEY=" + "0a1b" * 10: "WANDB_API_KEY=[secret removed]",
+    "wandb key: " + "0a1b" * 10: "wandb key: [secret removed]",
+    "civitai_key: 0123456789abcdef0123456789abcdef": "civitai_key: [secret removed]",
+    "https://civitai.com/api/download/models/1?type=Model&token=0123456789abcdef0123456789abcdef": (
+        "https://civitai.com/api/download/models/1?type=Model&token=[secret removed]"
+    ),
+    "github_pat_" + "11AA" * 12: "[secret removed]",
+    "https://host.example/b?sv=1&sig=aB%2F3&se=2": "https://host.example/b?sv=1&sig=[secret removed]&se=2",
+    "https://s3.example/f?X-Amz-Signature=0abc": "https://s3.example/f?X-Amz-Signature=[secret removed]",
+    "https://maps.example/?key=abc&q=x": "https://maps.example/?key=[secret removed]&q=x",
+    "SG." + "aB3" * 7 + "." + "xY9" * 12: "[secret removed]",
+    "webhook_url: https://nas.example/x": "webhook_url: [secret removed]",
 }
 ORDINARY = (
     "and/or, 16/9, w/ hat, 1/2 of a cat/dog; a ~ b, ratio 16:9, (a cat:1.2)/b",
@@ -66,6 +88,10 @@ ORDINARY = (
     "git+https://host.example/some/repo",
     "a secret garden, a token of love: roses; tokens: 512; the password",
     "trigger word: ohwx",
+    "commit " + "0a1b" * 10,
+    "https://github.com/some/repo/blob/main/hooks/x.py",
+    "a fish hook/lure; wandb is not used; a key=frame; captain hook",
+    "https://host.example/about-webhooks",
 )
 
 
@@ -116,6 +142,9 @@ def test_long_texts_take_no_longer_than_their_length(pack_nodes: dict[str, Any])
     """A pattern that looks at the rest of the text from every character would take minutes."""
     scrubbed = our_module(pack_nodes, "workflow_file").scrubbed
     before = time.process_time()
-    for piece in ("x", "a/", "\\", "/", "secret_", "token ", "://", "A:", " is", "~/", "https://", "?token", "/home/"):
+    for piece in (
+        *("x", "a/", "\\", "/", "secret_", "token ", "://", "A:", " is", "~/", "https://", "?token", "/home/", "sig="),
+        *("wandb ", "https://a/b/", "https://a.webhook", "https://a/webhooks", "1234567890:AA", "SG."),
+    ):
         scrubbed(piece * (200_000 // len(piece)))
     assert time.process_time() - before < 30

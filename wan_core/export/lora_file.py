@@ -16,6 +16,7 @@ from ..checkpoint import WanVariant
 from ..errors import ExportError
 from ..lora import LoraConfig, LoraWeights
 from ..precision import torch_dtype
+from ..secrets import without_secrets
 
 __all__ = ["LoraFile", "lora_metadata"]
 
@@ -89,7 +90,9 @@ def lora_metadata(
         "ss_network_module": "peft.lora",
         "ss_network_dim": str(lora.rank),
         "ss_network_alpha": str(lora.effective_alpha),
-        "ss_network_args": json.dumps({"targets": list(lora.targets), "dropout": lora.dropout}),
+        "ss_network_args": json.dumps(
+            {"targets": [without_secrets(target) for target in lora.targets], "dropout": lora.dropout}
+        ),
         "ss_output_name": run_name,
         "ss_steps": str(step),
         "ss_max_train_steps": str(settings.get("steps")),

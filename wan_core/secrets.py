@@ -1,0 +1,61 @@
+"""What looks like a secret in a text, and the text without it (rule S13).
+
+A text is damaged rather than a secret told. Tokens are known by how their makers begin them, hooks by their address,
+and everything else by the word that announces it.
+"""
+
+from __future__ import annotations
+
+import re
+
+__all__ = ["SECRET", "announces_a_secret", "without_secrets"]
+
+SECRET = "[secret removed]"
+
+_TOKEN = re.compile(
+    r"(?<![A-Za-z0-9])(?:hf_|gh[pousr]_|github_pat_|glpat-|sk-|gsk_|xox[abeprs]-|xapp-|r8_|npm_|wandb_|pypi-|dop_v1_"
+    r"|nvapi-|tskey-|civitai_|[rs]k_(?:live|test)_|whsec_)[A-Za-z0-9_-]{16,}"
+    r"|(?<![A-Za-z0-9])AIza[A-Za-z0-9_-]{30,}"
+    r"|(?<![A-Za-z0-9])A[KS]IA[0-9A-Z]{16}(?![A-Za-z0-9])"
+    r"|(?<![A-Za-z0-9])eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]+"
+    r"|(?<![A-Za-z0-9])SG\.[A-Za-z0-9_-]{16,}\.[A-Za-z0-9_-]{16,}"
+    r"|(?<![0-9])[0-9]{8,10}:AA[A-Za-z0-9_-]{33}(?![A-Za-z0-9])"  # a bot of Telegram
+    r"|(?i:\bbearer\s+)[A-Za-z0-9._~+/-]{16,}"
+)
+_WANDB = re.compile(
+    r"(?P<said>wandb\W{0,3}(?:(?:api[ _-]?)?(?:key|token)|login|relogin)?\W{0,5})[0-9a-f]{40}(?![0-9a-f])",
+    re.IGNORECASE,
+)
+"""its older keys look like any checksum"""
+_HOOK = re.compile(
+    r"""(?P<place>https?://(?:hooks\.[\w.-]+/|[\w.-]*webhook[\w.-]*/|[\w.-]+/(?:[\w.-]+/){0,4}webhooks?/))"""
+    r"""(?!\[secret)[^\s"'<>`\\,;]+""",
+    re.IGNORECASE,
+)
+"""an address whoever knows it may write to: its path is the password"""
+_ANNOUNCED = (
+    r"(?:token|(?:api|access|private|wandb|civitai)[_-]?key|secret|password|passwd|authorization|credentials?"
+    r"|webhook(?:[_-]?url)?)(?:[_-][A-Za-z0-9_-]{0,40})?"
+)
+_NAME = re.compile(rf"[\w-]{{0,60}}{_ANNOUNCED}", re.IGNORECASE)
+_GIVEN = re.compile(
+    rf"""(?P<name>[?&](?:[\w-]{{0,60}}{_ANNOUNCED}|key|sig|(?:[\w-]{{0,60}})signature)=)(?!\[secret)"""
+    r"""[^\s&#"'<>)]+"""  # of a link, whose rest stays
+    rf"""|(?P<word>{_ANNOUNCED}\\*["']?\s{{0,4}}[=:]\s{{0,4}})(?!\[secret)"""
+    r"""(?:(?:bearer|basic|token)\s+(?!\[secret))?(?:\\*"[^"\n]*"|\\*'[^'\n]*'|\S+)""",
+    re.IGNORECASE,
+)
+_USER_INFO = re.compile(r"""(?<=://)[^\s/"'<>`]+@""")
+
+
+def without_secrets(text: str) -> str:
+    """`text` with every secret replaced; twice is as once."""
+    text = _HOOK.sub(lambda found: found["place"] + SECRET, text)
+    text = _WANDB.sub(lambda found: found["said"] + SECRET, text)
+    text = _USER_INFO.sub(f"{SECRET}@", _TOKEN.sub(SECRET, text))
+    return _GIVEN.sub(lambda found: (found["name"] or found["word"]) + SECRET, text)
+
+
+def announces_a_secret(key: str) -> bool:
+    """Whether what stands under `key` is one, whatever it looks like."""
+    return _NAME.fullmatch(key) is not None

@@ -55,14 +55,18 @@ def read_body(body: bytes) -> dict[str, Any]:
 
 def check_local(remote: str | None, headers: Mapping[str, str]) -> None:
     """Refused(403) unless the request comes from this very computer, and not through a proxy on it."""
+    if not _is_this_computer(remote or "") or any(name in headers for name in _PROXY_HEADERS):
+        raise Refused(403, "A folder opens on the server's own screen, so only its own browser may ask for it.")
+
+
+def _is_this_computer(remote: str) -> bool:
     try:
-        address = ipaddress.ip_address(remote or "")
+        address = ipaddress.ip_address(remote)
     except ValueError:
-        address = ipaddress.ip_address("0.0.0.0")
+        return False
     if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
         address = address.ipv4_mapped
-    if not address.is_loopback or any(name in headers for name in _PROXY_HEADERS):
-        raise Refused(403, "A folder opens on the server's own screen, so only its own browser may ask for it.")
+    return address.is_loopback
 
 
 def _one(headers: Headers, name: str) -> str:

@@ -125,14 +125,12 @@ def properties(graph: Graph, node: Node, widgets: list[dict[str, Any]], version:
 
 
 def note_node(graph: Graph, number: int) -> dict[str, Any]:
-    left, width, height = NOTE
-    top = next(iter(graph.nodes.values())).at[1]
     return {
         "id": number,
         "type": "MarkdownNote",
         "title": "Read me",
-        "pos": [left, top],
-        "size": [width, height],
+        "pos": list(graph.note_at),
+        "size": list(NOTE),
         "flags": {},
         "order": number - 1,
         "mode": 0,

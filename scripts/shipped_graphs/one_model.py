@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from .parts import COLUMNS, I2V_HIGH, T2V_14B, TI2V_5B, VAE_22, Graph, Link, Node, training
+from .parts import I2V_HIGH, T2V_14B, TI2V_5B, VAE_22, Graph, Link, Node, placed, training
+
+SHORT = ("model vae clip", "cache dataset", "train")
+BELOW_A_LINK = (0, 80)
+"""the link from the model to the trainer runs above the second column"""
 
 STILLS = Graph(
     "01_wan21_t2v_1.3B_stills",
@@ -28,7 +32,11 @@ to read the captions.
 
 **How long**: pictures are encoded once, then come 1500 steps; the panel of *Train Wan LoRA* says how long is left after
 the first ones.""",
-    training(dataset={"num_frames": 1, "width": 832, "height": 480}, train={"run_name": "my_stills_lora"}),
+    placed(
+        training(dataset={"num_frames": 1, "width": 832, "height": 480}, train={"run_name": "my_stills_lora"}),
+        *SHORT,
+        tops=BELOW_A_LINK,
+    ),
 )
 
 CLIPS = Graph(
@@ -55,7 +63,11 @@ smaller `width` and `height`.
 
 **How long**: 1500 steps after encoding; the panel of *Train Wan LoRA* says how long is left after the first ones. Fewer
 `num_frames` are faster.""",
-    training(dataset={"num_frames": 33, "width": 832, "height": 480}, train={"run_name": "my_clips_lora"}),
+    placed(
+        training(dataset={"num_frames": 33, "width": 832, "height": 480}, train={"run_name": "my_clips_lora"}),
+        *SHORT,
+        tops=BELOW_A_LINK,
+    ),
 )
 
 I2V = Graph(
@@ -87,13 +99,20 @@ is mostly the high-noise model's, detail the other's.
 `num_frames`.
 
 **How long**: 1500 steps per model; the panel says how long is left after the first ones.""",
-    training(
-        model=I2V_HIGH,
-        dataset={"num_frames": 33, "width": 832, "height": 480},
-        preview={"prompts": ""},
-        picture=True,
-        train={"run_name": "my_motion_high_noise"},
-        between={"quantize": Node("Fp8Quantize", {"model": Link("model")}, (COLUMNS[1], -130), (350, 140))},
+    placed(
+        training(
+            model=I2V_HIGH,
+            dataset={"num_frames": 33, "width": 832, "height": 480},
+            preview={"prompts": ""},
+            picture=True,
+            train={"run_name": "my_motion_high_noise"},
+            between={"quantize": Node("Fp8Quantize", {"model": Link("model")}, size=(350, 140))},
+        ),
+        "model vae clip picture",
+        "quantize cache dataset",
+        "preview",
+        "train",
+        tops=(0, 80, 80),
     ),
 )
 
@@ -118,12 +137,18 @@ Settings* to see image-to-video.
 **Memory**: training takes about 17 GB of the GPU (predicted). Less: fewer `num_frames`, or 832x480.
 
 **How long**: 1500 steps after encoding; the panel says how long is left after the first ones.""",
-    training(
-        model=TI2V_5B,
-        vae=VAE_22,
-        dataset={"num_frames": 49, "width": 1280, "height": 704},
-        preview={"prompts": ""},
-        train={"run_name": "my_5b_lora"},
+    placed(
+        training(
+            model=TI2V_5B,
+            vae=VAE_22,
+            dataset={"num_frames": 49, "width": 1280, "height": 704},
+            preview={"prompts": ""},
+            train={"run_name": "my_5b_lora"},
+        ),
+        "model vae clip",
+        "preview cache dataset",
+        "train",
+        tops=BELOW_A_LINK,
     ),
 )
 
@@ -149,16 +174,19 @@ More than two cards, or cards of unequal size: write block numbers such as `14,2
 
 **How long**: 1500 steps after encoding; the panel says how long is left after the first ones. Two cards hold a larger
 model; a step is not faster for it.""",
-    training(
-        model=T2V_14B,
-        dataset={"num_frames": 33, "width": 832, "height": 480},
-        train={"run_name": "my_14b_lora"},
-        between={
-            "quantize": Node("Fp8Quantize", {"model": Link("model")}, (COLUMNS[1], -130), (350, 140)),
-            "split": Node(
-                "SplitAcrossGPUs", {"model": Link("quantize"), "mode": "split blocks"}, (COLUMNS[2], -130), (350, 110)
-            ),
-        },
+    placed(
+        training(
+            model=T2V_14B,
+            dataset={"num_frames": 33, "width": 832, "height": 480},
+            train={"run_name": "my_14b_lora"},
+            between={
+                "quantize": Node("Fp8Quantize", {"model": Link("model")}, size=(400, 140)),
+                "split": Node("SplitAcrossGPUs", {"model": Link("quantize"), "mode": "split blocks"}, size=(350, 110)),
+            },
+        ),
+        "model quantize vae clip",
+        "split cache dataset",
+        "train",
     ),
 )
 
@@ -181,29 +209,37 @@ this graph by itself, with files that are trained and a tiny text encoder in pla
 **Memory**: under 1 GB with the tiny files.
 
 **How long**: about a minute, on the CPU.""",
-    {
-        **training(
-            model="wan_tiny_t2v.safetensors",
-            vae="wan_tiny_vae.safetensors",
-            dataset={"folder": "clips", "num_frames": 9, "width": 64, "height": 64},
-            preview={
-                "prompts": "a man talks in a driving car",
-                "negative_prompt": "blurry, low quality",
-                "sampling": "custom",
-                "steps": 4,
-                "cfg": 1.0,
-                "shift": 8.0,
-            },
-            train={
-                "run_name": "smoke_test",
-                "steps": 20,
-                "learning_rate": 0.01,
-                "rank": 4,
-                "save_every_n_steps": 10,
-                "preview_every_n_steps": 20,
-            },
-        ),
-        "validate": Node("ValidateVideo", {"run": Link("train"), "vae": Link("vae")}, (COLUMNS[4], -80), (380, 220)),
-    },
+    placed(
+        {
+            **training(
+                model="wan_tiny_t2v.safetensors",
+                vae="wan_tiny_vae.safetensors",
+                dataset={"folder": "clips", "num_frames": 9, "width": 64, "height": 64},
+                preview={
+                    "prompts": "a man talks in a driving car",
+                    "negative_prompt": "blurry, low quality",
+                    "sampling": "custom",
+                    "steps": 4,
+                    "cfg": 1.0,
+                    "shift": 8.0,
+                },
+                train={
+                    "run_name": "smoke_test",
+                    "steps": 20,
+                    "learning_rate": 0.01,
+                    "rank": 4,
+                    "save_every_n_steps": 10,
+                    "preview_every_n_steps": 20,
+                },
+            ),
+            "validate": Node("ValidateVideo", {"run": Link("train"), "vae": Link("vae")}, size=(380, 220)),
+        },
+        "model vae clip",
+        "preview cache dataset",
+        "train",
+        "validate",
+        tops=BELOW_A_LINK,
+    ),
     downloads=False,
+    note_at=(0, 770),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 UMT5 = "umt5_xxl_fp8_e4m3fn_scaled.safetensors"
@@ -47,11 +47,30 @@ class Graph:
     nodes: dict[str, Node]
     downloads: bool = True
     """name where missing model files come from"""
+    note_at: tuple[int, int] = (-430, 30)
+    """left and top edge of the note: left of the first column"""
 
 
-COLUMNS = (0, 470, 880, 1290, 1770)
-NOTE = (-520, 460, 500)
-"""left, width, height; its top is level with the first node"""
+NOTE = (390, 500)
+"""width and height"""
+TITLE = 30
+GAP = 40
+"""pixels between two nodes"""
+ROOM = {
+    "LoadWanModel": 330,
+    "Fp8Quantize": 220,
+    "SplitAcrossGPUs": 435,
+    "WanVideoDataset": 800,
+    "VAELoader": 120,
+    "CLIPLoader": 170,
+    "CacheLatents": 215,
+    "WanPreviewSettings": 510,
+    "LoadImage": 385,
+    "TrainLoRA": 1190,
+    "ValidateVideo": 800,
+}
+"""kind -> height in pixels it comes to need with all it shows, title included, whichever way the page draws nodes: what
+tests/browser/test_layouts.py measures, rounded up"""
 
 
 def training(
@@ -67,36 +86,42 @@ def training(
     picture: bool = False,
 ) -> dict[str, Node]:
     """The six nodes every training graph shares. `between` stands between LoadWanModel and TrainLoRA; previews start
-    from a `picture`.
-
-    Loaders stand left; what makes use of them stands so that no link runs behind a node: the model's link above all,
-    the VAE's between it and the encoders, the dataset (which grows by its contact sheet) below.
+    from a `picture`. Where they stand is said by `placed`.
     """
     between = between or {}
     files = {"diffusion_model": model, **({"low_noise_model": low_noise_model} if low_noise_model != "none" else {})}
     source = list(between)[-1] if between else "model"
     links = {"model": Link(source), "cache": Link("cache"), "vae": Link("vae")}
-    left, second, third, fourth, _ = COLUMNS
     nodes = {
-        "model": Node("LoadWanModel", files, (left, -160 if between else -30), (410, 210)),
+        "model": Node("LoadWanModel", files, size=(400, 210)),
         **between,
-        "dataset": Node(
-            "WanVideoDataset", {"model": Link("model"), **dataset}, (second, 620 if preview else 500), (350, 300)
-        ),
-        "vae": Node("VAELoader", {"vae_name": vae}, (left, 230), (410, 60)),
-        "clip": Node("CLIPLoader", {"clip_name": clip, "type": "wan"}, (left, 340), (410, 110)),
+        "dataset": Node("WanVideoDataset", {"model": Link("model"), **dataset}, size=(350, 300)),
+        "vae": Node("VAELoader", {"vae_name": vae}, size=(400, 60)),
+        "clip": Node("CLIPLoader", {"clip_name": clip, "type": "wan"}, size=(400, 110)),
         "cache": Node(
-            "CacheLatents",
-            {"dataset": Link("dataset"), "vae": Link("vae"), "clip": Link("clip")},
-            (third, 290),
-            (350, 170),
+            "CacheLatents", {"dataset": Link("dataset"), "vae": Link("vae"), "clip": Link("clip")}, size=(350, 170)
         ),
     }
     if picture:
-        nodes["picture"] = Node("LoadImage", {}, (left, 530), (410, 330))
+        nodes["picture"] = Node("LoadImage", {}, size=(400, 330))
         preview = {**(preview or {}), "start_image": Link("picture")}
     if preview is not None:
-        nodes["preview"] = Node("WanPreviewSettings", {"clip": Link("clip"), **preview}, (third, 530), (350, 430))
+        nodes["preview"] = Node("WanPreviewSettings", {"clip": Link("clip"), **preview}, size=(350, 430))
         links["validation"] = Link("preview")
-    nodes["train"] = Node("TrainLoRA", {**links, **train}, (fourth, 110), (420, 470))
+    nodes["train"] = Node("TrainLoRA", {**links, **train}, size=(420, 470))
     return nodes
+
+
+def placed(nodes: dict[str, Node], *columns: str, tops: tuple[int, ...] = ()) -> dict[str, Node]:
+    """The nodes in columns from left to right, named as "model vae clip", each with room for all it may come to show.
+
+    What grows with its data stands last in its column. `tops` moves columns down.
+    """
+    left, at = 0, {}
+    for column, top in zip(columns, (*tops, *(0 for _ in columns)), strict=False):
+        keys = column.split()
+        for key in keys:
+            at[key] = (left, top + TITLE)
+            top += ROOM[nodes[key].kind] + GAP
+        left += max(nodes[key].size[0] for key in keys) + GAP
+    return {key: replace(node, at=at[key]) for key, node in nodes.items()}

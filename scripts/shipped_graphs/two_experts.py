@@ -5,10 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from .parts import T2V_HIGH, T2V_LOW, UMT5, VAE_21, Graph, Link, Node, training
+from .parts import T2V_HIGH, T2V_LOW, UMT5, VAE_21, Graph, Link, Node, placed, training
 
-HIGH_ROW, LOW_ROW = -560, 400
-"""tops of two Train Wan LoRA nodes, one above the other, with room for their panels"""
+HIGH_ROW, LOW_ROW = -330, 630
+"""tops of the two rows that generate: what each expert needs stands in its row"""
+LOW_TOP = -330
+"""of the second Train Wan LoRA: beside the first, and higher, so that its links run above it"""
+NOTE_AT = (0, -540)
+"""above the loaders"""
 EXPERTS = {"high": T2V_HIGH, "low": T2V_LOW}
 SWITCH_STEP = 10
 SAMPLING = {"steps": 20, "cfg": 3.5, "sampler_name": "euler", "scheduler": "simple"}
@@ -26,10 +30,7 @@ FILES = f"""**Files**, below ComfyUI's `models` folder:
 
 
 def both_experts(run_name: str) -> dict[str, Node]:
-    """The shared nodes, and a second Train Wan LoRA: one run per expert, on the same cache.
-
-    One trainer above the other, and the encoders where no link of the trainers runs.
-    """
+    """The shared nodes, and a second Train Wan LoRA: one run per expert, on the same cache."""
     nodes = training(
         model=T2V_HIGH,
         low_noise_model=T2V_LOW,
@@ -39,16 +40,7 @@ def both_experts(run_name: str) -> dict[str, Node]:
     high = replace(nodes.pop("train"), title="Train Wan LoRA (high noise)")
     low = {**high.inputs, "run_name": f"{run_name}_low", "expert": "low"}
     nodes |= {"train_high": high, "train_low": replace(high, inputs=low, title="Train Wan LoRA (low noise)")}
-    places = {
-        "model": (0, -330),
-        "vae": (0, 330),
-        "clip": (0, 440),
-        "dataset": (470, 760),
-        "cache": (880, 410),
-        "train_high": (1390, HIGH_ROW),
-        "train_low": (1390, LOW_ROW),
-    }
-    return {key: replace(node, at=places[key]) for key, node in nodes.items()}
+    return placed(nodes, "model vae clip", "cache dataset", "train_high", "train_low", tops=(0, 80, 80, LOW_TOP))
 
 
 def generating() -> dict[str, Node]:
@@ -57,7 +49,7 @@ def generating() -> dict[str, Node]:
     Right of the training, with loaders of its own (ComfyUI loads a file once however often it is named), so that the
     runs are the only links between the two halves.
     """
-    first, second, third, fourth, fifth, sixth = (1890, 2320, 2750, 3130, 3530, 3930)
+    first, second, third, fourth, fifth, sixth = (1800, 2210, 2600, 2960, 3340, 3720)
     between = (HIGH_ROW + LOW_ROW) // 2
     nodes = {
         "clip_out": Node("CLIPLoader", {"clip_name": UMT5, "type": "wan"}, (first, between), (370, 110)),
@@ -137,6 +129,7 @@ its own model.
 **How long**: both runs have 1500 steps; the panel says how long is left after the first ones. Cancel saves and stops;
 Run again goes on where it stopped.""",
     both_experts("my_character"),
+    note_at=NOTE_AT,
 )
 
 TRAIN_THEN_GENERATE = Graph(
@@ -164,4 +157,5 @@ and takes what the models take without training.
 
 **How long**: both runs have 1500 steps; the panel says how long is left after the first ones.""",
     {**both_experts("my_character"), **generating()},
+    note_at=(0, -660),
 )

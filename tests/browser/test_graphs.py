@@ -18,6 +18,7 @@ from comfy_server import PACK_NAME, ComfyServer
 from environment import CACHE, OTHER_FRONTEND, ROOT
 
 from tests.browser.conftest import Canvas
+from tests.browser.grown import OUTPUTS, ROOM, TELL, finished_runs, overlaps
 
 pytestmark = pytest.mark.browser
 
@@ -87,15 +88,6 @@ def without_versions(prompt: Graph) -> Graph:
     return {node: {**body, "_meta": {"title": body["_meta"]["title"]}} for node, body in prompt.items()}
 
 
-# Pairs of nodes that lie on each other, titles included, at the sizes the page gives them.
-OVERLAPS = """() => {
-  const boxes = window.app.graph._nodes.map(n => ({ title: n.title, left: n.pos[0], right: n.pos[0] + n.size[0],
-    top: n.pos[1] - 30, bottom: n.pos[1] + n.size[1] }));
-  const meet = (a, b) => a.left < b.right && b.left < a.right && a.top < b.bottom && b.top < a.bottom;
-  return boxes.flatMap((a, at) => boxes.slice(at + 1).filter(b => meet(a, b)).map(b => `${a.title} / ${b.title}`));
-}"""
-
-
 def test_a_shipped_graph_opens_from_the_template_browser(plain: Canvas, workflows: dict[str, Any]) -> None:
     assert plain.templates() == sorted(workflows)
     name = "07_wan22_t2v_A14B_train_then_generate"
@@ -106,12 +98,40 @@ def test_a_shipped_graph_opens_from_the_template_browser(plain: Canvas, workflow
     plain.screenshot(f"template-{name}")
 
 
-def test_every_shipped_graph_is_its_api_twin(plain: Canvas, workflows: dict[str, Any]) -> None:
+READABLE = 8 / 14
+"""below this zoom the page draws nodes without words"""
+WIDE = "07_wan22_t2v_A14B_train_then_generate"
+"""trains and generates: no layout of it is readable at once"""
+GROWN = """() => {
+  window.app.canvas.setDirty(true, true);
+  const nodes = window.app.graph._nodes, card = n => n.wanTrainerCard?.element;
+  return nodes.every(n => n.type !== "TrainLoRA" || n.size[1] > 900 || n.wanTrainerPanel.least > 500)
+    && nodes.every(n => n.type !== "WanVideoDataset" || card(n).querySelector(".wan-sheet"));
+}"""
+
+
+def test_every_shipped_graph_is_its_api_twin_and_no_node_lies_on_another_however_they_grow(
+    page: Canvas, frontend: str, workflows: dict[str, Any]
+) -> None:
+    # The shipped frontend moves nodes by a rule of its own when Vue draws them.
+    placed = frontend != "shipped" or not page.script("() => window.LiteGraph.vueNodesMode")
+    seen = []
     for name in workflows:
-        plain.load(plain.server.get(f"/api/workflow_templates/{PACK_NAME}/{name}.json"))
-        assert plain.missing_nodes() == [], name
-        assert without_versions(plain.to_prompt()) == twin(name), name
-        assert plain.script(OVERLAPS) == [], name
+        workflow = page.server.get(f"/api/workflow_templates/{PACK_NAME}/{name}.json")
+        finished_runs(page, workflow)
+        page.load(workflow)
+        assert page.missing_nodes() == [], name
+        assert without_versions(page.to_prompt()) == twin(name), name
+        layout = [(node["type"], node["pos"]) for node in workflow["nodes"]]
+        if placed and layout not in seen:
+            seen.append(layout)
+            assert name == WIDE or page.script("() => window.app.canvas.ds.scale") > READABLE, name
+            assert overlaps(page.script(ROOM)) == [], name
+            page.script(TELL, OUTPUTS)
+            page.page.wait_for_function(GROWN)
+            page.page.wait_for_timeout(250)
+            assert overlaps(page.script(ROOM)) == [], f"{name}, after a run"
+        page.page.unroute_all()
 
 
 # ---- values by name ------------------------------------------------------------------------------

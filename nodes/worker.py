@@ -9,20 +9,23 @@ import contextlib
 import json
 import os
 import queue
+import re
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from ..wan_core.events import Event, Failed, Finished, StepDone, parse_event
 from ..wan_core.files import open_append
 
-__all__ = ["Ending", "Patience", "Worker", "engine_command"]
+__all__ = ["Ending", "Patience", "Worker", "engine_command", "worker_environment"]
 
 LAUNCH = Path(__file__).resolve().parent.parent / "wan_core" / "launch.py"
 _LOG_TAIL_BYTES = 4000
@@ -31,6 +34,28 @@ _LOG_TAIL_BYTES = 4000
 def engine_command(*arguments: str) -> list[str]:
     """The command line of an engine process, with this ComfyUI's own Python."""
     return [sys.executable, "-X", "utf8", str(LAUNCH), *arguments]
+
+
+_ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+"""where torch reads the settings of its CUDA allocator; the second name is older and still read by every version"""
+_ASYNC = re.compile(r"(^|,)\s*backend\s*:\s*cudaMallocAsync\s*(?=,|$)")
+
+
+def worker_environment(outside: Mapping[str, str], *, growing_segments: bool) -> dict[str, str]:
+    """`outside` for an engine process: the user's own allocator settings, without the backend that ComfyUI adds to them
+    for itself; it suits sampling, not training.
+
+    Where the user said nothing, `growing_segments` asks for segments that grow: clips of several sizes then leave fewer
+    holes. Only for Linux and CUDA, where torch has them.
+    """
+    found = dict(outside)
+    for name in _ALLOCATOR:
+        kept = _ASYNC.sub("", found.pop(name, "")).strip(" ,")
+        if kept:
+            found[name] = kept
+    if growing_segments and not any(name in found for name in _ALLOCATOR):
+        found[_ALLOCATOR[1]] = "expandable_segments:True"
+    return found
 
 
 @dataclass(frozen=True)
@@ -73,9 +98,8 @@ class Worker:
     """One engine process. stdin carries commands, stdout events, stderr goes straight into the log file."""
 
     def __init__(self, command: Sequence[str], cwd: Path, log: Path) -> None:
-        # Set by ComfyUI for itself; it suits sampling, not training.
-        allocator = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
-        environment = {name: value for name, value in os.environ.items() if name not in allocator}
+        growing = sys.platform == "linux" and torch.version.cuda is not None
+        environment = worker_environment(os.environ, growing_segments=growing)
         self._log = log
         with open_append(log) as stderr:
             self._log_start = stderr.tell()

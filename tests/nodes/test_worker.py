@@ -165,14 +165,44 @@ def test_a_crash_quotes_the_log(start: Callable[[str], Any]) -> None:
     assert "a line for the log" in ending.sentence()
 
 
-def test_the_allocator_setting_of_comfyui_is_not_inherited(
+def test_a_worker_gets_the_users_allocator_settings(
     start: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "backend:cudaMallocAsync")
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:128,backend:cudaMallocAsync")
     presses = Presses(times=0)
     with start("env") as worker:
         worker.follow(presses.hear, never)
-    assert presses.texts == ["None"]
+    assert presses.texts == ["max_split_size_mb:128"]
+
+
+ASYNC = "backend:cudaMallocAsync"  # what ComfyUI adds for itself
+OWN = "garbage_collection_threshold:0.8,roundup_power2_divisions:[256:1,>:4]"
+NEW, OLD = "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"
+GROWING = {OLD: "expandable_segments:True"}
+
+
+@pytest.mark.parametrize(
+    ("outside", "inside"),
+    [
+        ({}, GROWING),
+        ({OLD: ASYNC}, GROWING),
+        ({OLD: f"expandable_segments:False,{ASYNC}"}, {OLD: "expandable_segments:False"}),
+        ({OLD: f"{OWN},{ASYNC}"}, {OLD: OWN}),
+        ({NEW: f"{ASYNC},{OWN}"}, {NEW: OWN}),
+        ({NEW: OWN, OLD: ASYNC}, {NEW: OWN}),
+        ({OLD: "max_split_size_mb:128, backend : cudaMallocAsync ,pinned_use_background_threads:True"},
+         {OLD: "max_split_size_mb:128,pinned_use_background_threads:True"}),
+        ({OLD: "backend:native"}, {OLD: "backend:native"}),
+    ],
+)  # fmt: skip
+def test_only_the_backend_of_comfyui_is_taken_out_of_the_users_allocator_settings(
+    pack_nodes: dict[str, Any], outside: dict[str, str], inside: dict[str, str]
+) -> None:
+    module = sys.modules[f"{pack_nodes['TrainLoRA'].__module__.rpartition('.')[0]}.worker"]
+    given = {"HOME": "/home/me", **outside}
+    assert module.worker_environment(given, growing_segments=True) == {"HOME": "/home/me", **inside}
+    without = {} if inside == GROWING else inside
+    assert module.worker_environment(given, growing_segments=False) == {"HOME": "/home/me", **without}
 
 
 def test_nothing_is_left_when_the_caller_breaks(start: Callable[[str], Any]) -> None:

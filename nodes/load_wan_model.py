@@ -9,8 +9,9 @@ from comfy_api.latest import io
 
 from ..wan_core.checkpoint import AMBIGUOUS_NAMES, checkpoint_files
 from ..wan_core.errors import ConfigError
-from ..wan_core.files import file_identity
-from ..wan_core.load import BASE_PRECISIONS, ModelPlan, WanFile, inspect_model, inspect_pair
+from ..wan_core.files import Roots, file_identity
+from ..wan_core.footprint import weights_once_loaded
+from ..wan_core.load import BASE_PRECISIONS, ModelPlan, WanFile, inspect_model, inspect_pair, settled
 from ..wan_core.model import ATTENTIONS
 from ..wan_core.placement import PlacementConfig
 from ..wan_core.precision import PRESETS, PrecisionPolicy
@@ -28,6 +29,10 @@ MEANING = {
     "reference": "as official Wan, all of these and the LoRA in fp32, rotary embedding in fp64",
     "fast": "residual stream and head as the linears, the rest in fp32 (fastest, least exact)",
 }
+FLOAT32 = (
+    "The file is fp32 and is computed in bf16: on a GPU fp32 takes twice the memory and has no fast attention. Set "
+    "base_precision to fp32 to have it so."
+)
 assert set(POLICIES) == set(MEANING) == set(PRESETS)
 
 
@@ -66,7 +71,8 @@ class LoadWanModel(io.ComfyNode):
                     "base_precision",
                     list(BASE_PRECISIONS),
                     "Number format the base weights are kept and computed in. as in file: runs fp16 files in bf16, "
-                    "keeps fp8 and nvfp4 linears as they are and unpacks GGUF to bf16.",
+                    "fp32 files too where there is a GPU, keeps fp8 and nvfp4 linears as they are and unpacks GGUF to "
+                    "bf16.",
                 ),
                 combo(
                     "precision_policy",
@@ -122,10 +128,13 @@ class LoadWanModel(io.ComfyNode):
             attention=attention,  # the plan says why a kernel without backward pass is refused
         )
         roots = folders.roots()
-        files = inspect_pair(plan, roots) if plan.low_noise_file else (inspect_model(plan, roots),)
-        handle = ModelHandle(plan, files[0].variant, files[0].compute_dtype, files[0].quantization)
+        plan = settled(plan, _files(plan, roots))
+        files = _files(plan, roots)
+        handle = ModelHandle(plan, files[0].variant, files[0].compute_dtype, files[0].quantization, base_precision)
         policy = plan.precision.preset
-        lines = [line for file in files for line in describe(file)]
+        lines = [line for file in files for line in describe(file, plan)]
+        if plan.base_precision != base_precision:
+            lines.append(FLOAT32)
         info = "\n".join([*lines, f"precision {policy}: {MEANING[policy]}"])
         return io.NodeOutput(handle, info, ui={"wan_model": [{**model_facts(handle), "asked": asked_of(cls)}]})
 
@@ -147,13 +156,29 @@ def _low_noise(low_noise_model: str, diffusion_model: str) -> str:
     return folders.model_reference("diffusion_models", low_noise_model)
 
 
+def size_once_loaded(file: WanFile, plan: ModelPlan) -> str:
+    """What the weights take in memory; of a GGUF also that its file says something else."""
+    loaded = weights_once_loaded(plan, file)
+    if file.header.container != "gguf":
+        return f"weights take {loaded / 2**30:.3g} GiB once loaded"
+    stored = file.header.path.stat().st_size
+    return (
+        f"GGUF is unpacked: weights take {loaded / 2**30:.3g} GiB once loaded, the file has {stored / 2**30:.3g} GiB. "
+        "Fp8 / Int8 Quantize halves that."
+    )
+
+
+def _files(plan: ModelPlan, roots: Roots) -> tuple[WanFile, ...]:
+    return inspect_pair(plan, roots) if plan.low_noise_file else (inspect_model(plan, roots),)
+
+
 def devices() -> list[str]:
     """default, every GPU, cpu."""
     return ["default", *(f"cuda:{i}" for i in range(torch.cuda.device_count())), "cpu"]
 
 
-def describe(file: WanFile) -> list[str]:
-    """A few lines about a model: what it is, what else it could be, how it is stored and what it computes in."""
+def describe(file: WanFile, plan: ModelPlan) -> list[str]:
+    """A few lines about a model: what it is, what else it could be, how it is stored, what it computes in and takes."""
     variant, header = file.variant, file.header
     stored = ", ".join(sorted({weight.dtype for weight in file.weights.values()}))
     parameters = sum(prod(weight.shape) for weight in file.weights.values())
@@ -164,6 +189,7 @@ def describe(file: WanFile) -> list[str]:
         f"computes in {str(file.compute_dtype).removeprefix('torch.')}; {variant.fps:g} frames per second; "
         f"width and height in multiples of {variant.size_multiple}",
     ]
+    lines.append(size_once_loaded(file, plan))
     if variant.boundary is not None and variant.expert is None:
         lines.append("Its name does not say which expert it is: set variant here, or expert in Train Wan LoRA.")
     if variant.candidates:

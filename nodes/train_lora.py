@@ -223,7 +223,13 @@ class TrainLoRA(io.ComfyNode):
             preview=validation,
         ).with_digests(folders.roots())
         codec = cls._codec(vae, model) if vae is not None and preview_every_n_steps else None
-        decision = choose_run(folders.runs_folder(), config, resume=one_of("resume", resume, RESUME))
+        decision = choose_run(
+            folders.runs_folder(),
+            config,
+            resume=one_of("resume", resume, RESUME),
+            earlier=[replace(config, model=plan) for plan in model.earlier(config.model)],
+        )
+        config = decision.job
         job = _Job(cls.hidden, model, cache, decision)
         if decision.action != "done":
             if codec is not None and validation is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +50,12 @@ class ModelHandle:
     compute_dtype: torch.dtype
     quantization: str
     """how the file stores its linears; none when it is not quantized"""
+    asked_precision: str = "as in file"
+    """what base_precision was set to; the plan holds what a new run makes of it"""
+
+    def earlier(self, plan: ModelPlan) -> tuple[ModelPlan, ...]:
+        """`plan`, made from this handle's, as earlier versions understood the same widgets."""
+        return (replace(plan, base_precision=self.asked_precision),)
 
     def __repr__(self) -> str:
         scheme = f", {self.plan.quantize.scheme}" if self.plan.quantize else ""

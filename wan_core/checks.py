@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import torch
+
 from .checkpoint import PAIR_BOUNDARIES, WanVariant
 from .errors import CheckpointError, ConfigError, OutOfMemory
 from .files import Roots
+from .footprint import weights_once_loaded
+from .load import ModelPlan, WanFile
 from .run import RunConfig
 
-__all__ = ["check_files", "first_frame_share", "out_of_memory", "with_expert"]
+__all__ = ["check_files", "first_frame_share", "out_of_memory", "remarks_on_base", "with_expert"]
 
 
 def check_files(config: RunConfig, roots: Roots, *, with_start: bool) -> None:
@@ -27,6 +31,21 @@ def check_files(config: RunConfig, roots: Roots, *, with_start: bool) -> None:
             raise CheckpointError(
                 f"{what} is not the file this run was made with. Put that file back, or start a new run."
             )
+
+
+def remarks_on_base(plan: ModelPlan, found: WanFile) -> list[str]:
+    """What a user should know about the base of a run before it is loaded: it is larger, or slower, than it looks."""
+    remarks: list[str] = []
+    loaded = f"{weights_once_loaded(plan, found) / 2**30:.3g} GiB"
+    if found.header.container == "gguf":
+        remarks.append(f"{found.header.path.name} is unpacked when it is loaded: its weights take {loaded}.")
+    on_gpu = any(name != "cpu" for name in plan.placement.device_names())
+    if on_gpu and found.compute_dtype == torch.float32 and plan.base_precision == "as in file":
+        remarks.append(
+            f"{found.header.path.name} is fp32, and this run computes it so: its weights take {loaded}, and attention "
+            "has no fast kernel. A new run, with resume set to new, takes bf16."
+        )
+    return remarks
 
 
 def first_frame_share(config: RunConfig, variant: WanVariant) -> float:

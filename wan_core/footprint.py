@@ -8,18 +8,24 @@ import torch
 from torch import Tensor, nn
 
 from .files import Roots
-from .load import ModelPlan, check_plan_attention, inspect_model, inspect_pair, resting_bytes, stays_stored
+from .load import ModelPlan, WanFile, check_plan_attention, inspect_model, inspect_pair, resting_bytes, stays_stored
 from .lora import LoraConfig, inject_lora
 from .model import Numerics, WanTransformer
 from .placement import MemoryEstimate, Placement, estimate_memory, resolve_placement
 from .placement.memory import StepShape
 
-__all__ = ["placements_of", "planned_weights", "predict_memory"]
+__all__ = ["placements_of", "planned_weights", "predict_memory", "weights_once_loaded"]
 
 
 def placements_of(plan: ModelPlan, num_blocks: int) -> tuple[Placement, ...]:
     """Where the blocks go: one placement for each process that trains."""
     return tuple(resolve_placement(plan.placement, num_blocks, rank) for rank in range(plan.placement.ranks))
+
+
+def weights_once_loaded(plan: ModelPlan, found: WanFile) -> int:
+    """Bytes one copy of the base weights takes in memory, on all its devices together."""
+    numerics = plan.precision.numerics(found.compute_dtype)
+    return sum(resting_bytes(plan, found, numerics, name, p) for name, p in _parameters(found, numerics).items())
 
 
 def planned_weights(plan: ModelPlan, roots: Roots) -> dict[str, int]:
@@ -31,14 +37,18 @@ def planned_weights(plan: ModelPlan, roots: Roots) -> dict[str, int]:
     planned: Counter[str] = Counter()
     for found in files:
         numerics = plan.precision.numerics(found.compute_dtype)
-        with torch.device("meta"):
-            parameters = dict(WanTransformer(found.variant.shape, numerics).named_parameters())
+        parameters = _parameters(found, numerics)
         one: Counter[str] = Counter()
         for placement in placements_of(plan, found.variant.shape.num_layers):
             for name, parameter in parameters.items():
                 one[str(placement.device_of(name))] += resting_bytes(plan, found, numerics, name, parameter)
         planned |= one
     return dict(planned)
+
+
+def _parameters(found: WanFile, numerics: Numerics) -> dict[str, nn.Parameter]:
+    with torch.device("meta"):
+        return dict(WanTransformer(found.variant.shape, numerics).named_parameters())
 
 
 def predict_memory(

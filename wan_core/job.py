@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from .checks import check_files, first_frame_share, out_of_memory, with_expert
+from .checks import check_files, first_frame_share, out_of_memory, remarks_on_base, with_expert
 from .control import Control
 from .data import Batches, LatentCache, condition_kind, pad_text, synthetic_mark, synthetic_note
 from .errors import CheckpointError, OutOfMemory, Stopped, TrainingError
@@ -209,7 +209,8 @@ class _Session:
 
     def _load(self) -> None:
         config = self.config
-        self.variant = with_expert(inspect_model(config.model, self.roots).variant, config.train.expert)
+        found = inspect_model(config.model, self.roots)
+        self.variant = with_expert(found.variant, config.train.expert)
         # A resumed run holds its start LoRA already; that file may be gone.
         check_files(config, self.roots, with_start=self.saved is None)
         cache = LatentCache(self.roots.first("cache"))
@@ -218,6 +219,8 @@ class _Session:
         self.cache_set.require_fit(self.variant.name, self.variant.latents, kind)
         if note := synthetic_note(self.cache_set):
             self.emit(Note(text=note, level="warning"))
+        for remark in remarks_on_base(config.model, found):
+            self.emit(Note(text=remark, level="warning"))
         previews = self._preview_inputs()
         self.model = self._materialize()
         batches = Batches(

@@ -7,7 +7,7 @@ unless the plan asks for another base precision or quantizes anew.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -49,6 +49,7 @@ __all__ = [
     "inspect_pair",
     "materialize",
     "resting_bytes",
+    "settled",
     "stays_stored",
 ]
 
@@ -66,7 +67,7 @@ class ModelPlan(Config):
     variant: str = "auto"
     """auto, or the name of the variant where shapes cannot tell"""
     base_precision: str = "as in file"
-    """as in file, bf16, fp16, fp32: what the linears rest and compute in"""
+    """as in file, bf16, fp16, fp32: what the linears rest and compute in; `settled` says what a new run makes of it"""
     precision: PrecisionPolicy = PrecisionPolicy()
     quantize: QuantizeConfig | None = None
     placement: PlacementConfig = PlacementConfig()
@@ -160,6 +161,17 @@ def inspect_pair(plan: ModelPlan, roots: Roots) -> tuple[WanFile, WanFile]:
         for half, name in zip(halves, names, strict=True)
     ]
     return found[0], found[1]
+
+
+def settled(plan: ModelPlan, files: Sequence[WanFile]) -> ModelPlan:
+    """The plan as a new run takes it: float32 files compute in bf16 on a GPU, unless a base precision was asked for.
+
+    In float32 the weights take twice the memory and attention has no fast kernel; on a CPU neither matters much. Runs
+    that say "as in file" themselves keep the numbers they began with.
+    """
+    open_to_us = plan.base_precision == "as in file" and all(f.compute_dtype == torch.float32 for f in files)
+    on_gpu = any(name != "cpu" for name in plan.placement.device_names())
+    return replace(plan, base_precision="bf16") if open_to_us and on_gpu else plan
 
 
 def _compute_dtype(plan: ModelPlan, linear: StoredWeight) -> torch.dtype:

@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -203,13 +204,19 @@ class RunDecision:
     """start, resume or done"""
     note: str
     """one sentence for the user"""
+    job: RunConfig
+    """what it trains: the job asked for, as an earlier version began it where that is so"""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "note", plain(self.note))
 
 
-def choose_run(runs: Path, config: RunConfig, *, resume: str = "auto") -> RunDecision:
+def choose_run(
+    runs: Path, config: RunConfig, *, resume: str = "auto", earlier: Sequence[RunConfig] = ()
+) -> RunDecision:
     """Find the run of this job below `runs`, or the next free name. Creates nothing.
+
+    `earlier`: the same choices as earlier versions understood them. A run begun so goes on with the numbers it had.
 
     The job of a directory is its identity, never its name: a finished one is `done`, an unfinished one or one with
     fewer steps is resumed, and another job under the same name gets the suffix _002, _003 ... Nothing is overwritten.
@@ -223,7 +230,8 @@ def choose_run(runs: Path, config: RunConfig, *, resume: str = "auto") -> RunDec
         raise ConfigError(f"run_name has {len(config.run_name)} characters. Use at most {_LONGEST_NAME}.")
     different: list[str] = []
     free: Path | None = None
-    same: list[tuple[Path, RunConfig]] = []
+    wanted = {job.job_id: job for job in (*earlier, config)}
+    same: list[tuple[Path, RunConfig, RunConfig]] = []
     for number in range(1, 1000):
         name = config.run_name if number == 1 else f"{config.run_name}_{number:03d}"
         directory = runs / name
@@ -238,15 +246,16 @@ def choose_run(runs: Path, config: RunConfig, *, resume: str = "auto") -> RunDec
         except ForeignRun as error:
             different.append(str(error).rstrip("."))
             continue
-        if known.job_id != config.job_id:
+        job = wanted.get(known.job_id)
+        if job is None:
             different.append(f"{name} differs in {'; '.join(_changes(config, known))}")
         elif resume != "new":
-            same.append((directory, known))
-    for directory, known in reversed(same):  # the newest directory of this job
+            same.append((directory, known, job))
+    for directory, known, job in reversed(same):  # the newest directory of this job
         store = SaveStore(directory)
-        saved = store.latest(config.job_id)
+        saved = store.latest(job.job_id)
         if saved is not None or store.latest() is None:
-            return _decide(directory, known, config, saved)
+            return _decide(directory, known, job, saved)
         different.append(f"{directory.name} holds saved steps of another job")
     if free is None:
         raise ConfigError(f"There are 999 runs called {config.run_name}. Choose another run_name.")
@@ -254,7 +263,7 @@ def choose_run(runs: Path, config: RunConfig, *, resume: str = "auto") -> RunDec
         why = ". ".join(different) or f"there is no run called {config.run_name}"
         raise ConfigError(f"resume is set to require, but {why}. Set resume to auto to start a new run.")
     note = f"New run {free.name}: {different[-1]}." if different else f"New run {free.name}."
-    return RunDecision(free, "start", note)
+    return RunDecision(free, "start", note, config)
 
 
 def prepare_run(decision: RunDecision, config: RunConfig) -> RunConfig:
@@ -273,15 +282,16 @@ def _decide(directory: Path, known: RunConfig, wanted: RunConfig, saved: SavedSt
     """By what is saved and verifies; status.json is only its summary."""
     name, total = directory.name, wanted.train.steps
     if saved is None:
-        return RunDecision(directory, "resume", f"{name} starts over: it has no intact saved step.")
+        return RunDecision(directory, "resume", f"{name} starts over: it has no intact saved step.", wanted)
     if saved.step >= total:
-        return RunDecision(directory, "done", f"{name} is finished at step {saved.step}; nothing to train.")
+        note = f"{name} is finished at step {saved.step}; nothing to train."
+        return RunDecision(directory, "done", note, wanted)
     note = f"{name} continues after step {saved.step} of {total}."
     if total != known.train.steps and wanted.train.lr_scheduler != "constant":
         note += (
             f" Its {wanted.train.lr_scheduler} learning rate now ends at step {total}, so it rises once at this point."
         )
-    return RunDecision(directory, "resume", note)
+    return RunDecision(directory, "resume", note, wanted)
 
 
 def _changes(config: RunConfig, known: RunConfig) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from tests.support.containers import cast, weights, write_folder, write_scaled_fp8
+from tests.support.containers import cast, weights, write_folder, write_gguf, write_scaled_fp8
 
 pytestmark = pytest.mark.comfy
 
@@ -67,6 +68,39 @@ def test_the_info_names_the_guess_what_else_it_could_be_and_how_it_is_stored(
     assert "stored as BF16, F8_E4M3 (scaled_fp8)" in info
     assert "computes in bfloat16" in info
     assert handle.quantization == "scaled_fp8"
+
+
+def test_an_fp32_file_is_computed_in_bf16_on_a_gpu_and_the_info_says_so(
+    pack_nodes: dict[str, Any], models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_file(weights(), models / "wan.safetensors")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    handle, info = pack_nodes["LoadWanModel"].execute(diffusion_model="wan.safetensors").result
+    assert (handle.plan.base_precision, handle.compute_dtype) == ("bf16", torch.bfloat16)
+    assert "computes in bfloat16" in info
+    assert "The file is fp32 and is computed in bf16" in info
+    assert "Set base_precision to fp32" in info
+    assert [plan.base_precision for plan in handle.earlier(handle.plan)] == ["as in file"], "runs begun before go on"
+    asked, info = pack_nodes["LoadWanModel"].execute(diffusion_model="wan.safetensors", base_precision="fp32").result
+    assert (asked.plan.base_precision, asked.compute_dtype) == ("fp32", torch.float32)
+    assert "is computed in bf16" not in info
+
+
+def test_the_info_says_what_the_weights_take_once_loaded(pack_nodes: dict[str, Any], models: Path) -> None:
+    save_file(cast(weights(), torch.bfloat16), models / "wan.safetensors")
+    values = sum(value.numel() for value in weights().values())
+    plain = load(pack_nodes, diffusion_model="wan.safetensors")[1]
+    said = re.search(r"weights take (\S+) GiB once loaded", plain)
+    assert said is not None
+    assert 2 * values < float(said[1]) * 2**30 < 2.2 * values, "bfloat16, norms and modulation in float32"
+    write_gguf(models / "wan.gguf", weights(), "Q4_0")
+    file = f"{(models / 'wan.gguf').stat().st_size / 2**30:.3g}"
+    info = load(pack_nodes, diffusion_model="wan.gguf")[1]
+    said = re.search(rf"GGUF is unpacked: weights take (\S+) GiB once loaded, the file has {file} GiB", info)
+    assert said is not None
+    assert 2 * values < float(said[1]) * 2**30 < 3 * values, (
+        "that file keeps a few linears outside the blocks in float32"
+    )
 
 
 def test_a_pair_is_told_with_both_files_and_swapped_ones_are_refused(pack_nodes: dict[str, Any], models: Path) -> None:

@@ -17,12 +17,13 @@ from tests.support.containers import cast, weights, write_folder, write_gguf, wr
 from tests.support.headers import header, shapes_of
 from tests.support.tiny_run import TINY, make_run, random_weights
 from wan_core.checkpoint import detect_variant, pair_names
+from wan_core.checks import remarks_on_base
 from wan_core.control import SignalControl
 from wan_core.errors import CheckpointError, ConfigError
 from wan_core.files import Roots
-from wan_core.footprint import predict_memory
+from wan_core.footprint import predict_memory, weights_once_loaded
 from wan_core.job import run_job
-from wan_core.load import ModelPlan, inspect_model, inspect_pair, materialize
+from wan_core.load import ModelPlan, inspect_model, inspect_pair, materialize, settled
 from wan_core.lora import LoraConfig, adapter_parameters
 from wan_core.model import WanShape
 from wan_core.placement import PlacementConfig
@@ -46,6 +47,55 @@ def roots(tmp_path_factory: pytest.TempPathFactory) -> Roots:
     save_file(random_weights(replace(TINY, in_channels=36)), folder / "tiny_i2v_low_noise.safetensors")
     save_file(random_weights(replace(TINY, num_layers=3)), folder / "deep_low_noise.safetensors")
     return Roots({"diffusion_models": (str(folder),)})
+
+
+# ---- base precision -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("stored", "gpus", "asked", "found"),
+    [
+        (torch.float32, 1, "as in file", "bf16"),
+        (torch.float32, 1, "fp32", "fp32"),
+        (torch.float32, 0, "as in file", "as in file"),
+        (torch.float16, 1, "as in file", "as in file"),
+        (torch.bfloat16, 1, "as in file", "as in file"),
+    ],
+    ids=["fp32 on a GPU", "fp32 asked for", "fp32 on a CPU", "fp16", "bf16"],
+)
+def test_a_new_run_computes_a_float32_file_in_bf16_on_a_gpu_unless_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stored: torch.dtype, gpus: int, asked: str, found: str
+) -> None:
+    save_file(cast(weights(), stored), tmp_path / "wan.safetensors")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    plan = ModelPlan(base_file="diffusion_models:wan.safetensors", base_precision=asked)
+    file = inspect_model(plan, Roots({"diffusion_models": (str(tmp_path),)}))
+    assert settled(plan, [file]).base_precision == found
+
+
+def test_a_run_that_computes_in_float32_on_a_gpu_says_so_when_it_loads(
+    roots: Roots, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Begun before bf16 was the default, it keeps its numbers."""
+    plan = ModelPlan(base_file="diffusion_models:tiny.safetensors")
+    found = inspect_model(plan, roots)
+    assert remarks_on_base(plan, found) == []
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    (remark,) = remarks_on_base(plan, found)
+    assert "tiny.safetensors is fp32, and this run computes it so: its weights take 0.00" in remark
+    assert remarks_on_base(replace(plan, base_precision="fp32"), found) == [], "it was asked for"
+
+
+def test_a_gguf_says_what_it_takes_unpacked(tmp_path: Path) -> None:
+    """By hand: two bytes a value, four for what the file keeps in float32: norms, modulation, time path, head."""
+    write_gguf(tmp_path / "wan.gguf", weights(), "Q8_0")
+    plan = ModelPlan(base_file="diffusion_models:wan.gguf")
+    found = inspect_model(plan, Roots({"diffusion_models": (str(tmp_path),)}))
+    loaded = weights_once_loaded(plan, found)
+    (remark,) = remarks_on_base(plan, found)
+    assert remark == f"wan.gguf is unpacked when it is loaded: its weights take {loaded / 2**30:.3g} GiB."
+    values = sum(value.numel() for value in weights().values())
+    assert 2 * values < loaded < 3 * values
 
 
 # ---- pairs --------------------------------------------------------------------------------------

@@ -164,6 +164,23 @@ def test_an_unfinished_run_is_resumed_and_more_steps_continue_it(run: TinyRun) -
     assert read_run(run.directory).train.steps == 5
 
 
+def test_a_run_begun_by_an_earlier_version_goes_on_with_the_numbers_it_had(run: TinyRun) -> None:
+    """The same widgets mean bf16 today; the run says "as in file", which is float32 there."""
+    runs, earlier = run.directory.parent, [run.config]
+    today = model_with(base_precision="bf16")(train_with(steps=5)(run.config))
+    assert choose_run(runs, today).directory.name == "tiny_002"
+    train(run, max_steps=1)
+    decision = choose_run(runs, today, earlier=[train_with(steps=5)(run.config)])
+    assert (decision.action, decision.directory) == ("resume", run.directory)
+    prepare_run(decision, decision.job)
+    stored = read_run(run.directory)
+    assert (stored.model.base_precision, stored.train.steps, stored.job_id) == ("as in file", 5, run.config.job_id)
+    fresh = choose_run(runs, today, resume="new", earlier=earlier)
+    assert (fresh.directory.name, fresh.job) == ("tiny_002", today)
+    prepare_run(fresh, today)
+    assert choose_run(runs, today, earlier=earlier).directory.name == "tiny_002", "the newest of either kind"
+
+
 def test_another_job_of_the_same_name_gets_a_suffix_and_the_note_says_why(run: TinyRun) -> None:
     runs, before = run.directory.parent, (run.directory / "run.json").read_bytes()
     other = lora_with(rank=8)(run.config)

@@ -75,6 +75,7 @@ class Fp8Quantize(io.ComfyNode):
             keep_high_precision=keep_high_precision,
             include=include,
             exclude=exclude,
+            vace_blocks=bool(model.variant.shape.vace_layers),
         )
         if model.quantization not in ("none", "gguf") and model.plan.base_precision == "as in file":
             note = (

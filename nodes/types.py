@@ -55,7 +55,11 @@ class ModelHandle:
 
     def earlier(self, plan: ModelPlan) -> tuple[ModelPlan, ...]:
         """`plan`, made from this handle's, as earlier versions understood the same widgets."""
-        return (replace(plan, base_precision=self.asked_precision),)
+        asked = replace(plan, base_precision=self.asked_precision)
+        if plan.quantize is None or not plan.quantize.vace_blocks:
+            return (asked,)
+        first_stream = replace(plan.quantize, vace_blocks=False)
+        return asked, plan.with_quantize(first_stream), asked.with_quantize(first_stream)
 
     def __repr__(self) -> str:
         scheme = f", {self.plan.quantize.scheme}" if self.plan.quantize else ""

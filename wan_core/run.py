@@ -113,6 +113,8 @@ class RunConfig(Config):
         data["train"] = {k: v for k, v in data["train"].items() if k in _TRAIN_FROM_THE_START or v != usual[k]}
         data["model"].pop("base_file")
         data["model"].pop("low_noise_file")  # a run trains one model
+        if self.model.quantize is not None and not self.model.quantize.vace_blocks:
+            data["model"]["quantize"].pop("vace_blocks")
         # Several ranks make a larger batch; a split of blocks changes nothing.
         placement = self.model.placement
         listed = placement.devices.count(",") + 1 if "," in placement.devices else placement.devices

@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import save_file
 
 from tests.support.containers import cast, weights, write_folder, write_gguf, write_scaled_fp8
+from tests.support.tiny_run import TINY_VACE, random_weights
 
 pytestmark = pytest.mark.comfy
 
@@ -136,6 +137,19 @@ def test_fp8_quantize_leaves_an_fp8_file_as_it_is_unless_another_precision_is_as
     assert "leaves it so" in passed.ui["text"][0]
     wide, _ = load(pack_nodes, diffusion_model="wan.safetensors", base_precision="bf16")
     assert quantize.execute(wide, scheme="int8").result[0].plan.quantize.scheme == "int8"
+
+
+def test_both_streams_of_vace_are_quantized_and_runs_begun_with_one_are_found(
+    pack_nodes: dict[str, Any], models: Path
+) -> None:
+    save_file(random_weights(TINY_VACE), models / "vace.safetensors")
+    save_file(random_weights(), models / "wan.safetensors")
+    quantize = pack_nodes["Fp8Quantize"]
+    handle = quantize.execute(load(pack_nodes, diffusion_model="vace.safetensors")[0]).result[0]
+    assert handle.plan.quantize.vace_blocks
+    assert [plan.quantize.vace_blocks for plan in handle.earlier(handle.plan)] == [True, False, False]
+    handle = quantize.execute(load(pack_nodes, diffusion_model="wan.safetensors")[0]).result[0]
+    assert not handle.plan.quantize.vace_blocks
 
 
 def test_the_attention_kernel_is_the_one_named_or_refused_with_the_reason(

@@ -42,6 +42,8 @@ class QuantizeConfig(Config):
     """regex a linear's name must match to be quantized; empty takes all"""
     exclude: str = ""
     """regex of linears to leave alone; empty leaves none"""
+    vace_blocks: bool = False
+    """the layers of VACE's second stream too; runs begun before there was a choice left them alone"""
 
     def __post_init__(self) -> None:
         if self.scheme not in SCHEMES:
@@ -56,7 +58,8 @@ class QuantizeConfig(Config):
         """Whether the linear `name` (original Wan name, without .weight) becomes 8-bit."""
         if "lora_" in name:
             return False
-        if self.keep_high_precision and not name.startswith("blocks."):
+        streams = ("blocks.", "vace_blocks.") if self.vace_blocks else ("blocks.",)
+        if self.keep_high_precision and not name.startswith(streams):
             return False
         if self.include and not re.search(self.include, name):
             return False

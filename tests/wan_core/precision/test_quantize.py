@@ -10,17 +10,18 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.support.tiny_run import TINY, TinyRun, make_roots, make_run
+from tests.support.tiny_run import TINY, TINY_VACE, TinyRun, make_roots, make_run
 from wan_core.control import SignalControl
 from wan_core.errors import ConfigError
 from wan_core.events import Event, StepDone
 from wan_core.files import Roots
+from wan_core.footprint import planned_weights
 from wan_core.job import run_job
 from wan_core.load import ModelPlan, materialize
 from wan_core.lora import LoraConfig, adapter_parameters, lora_layers
-from wan_core.model import WanTransformer
+from wan_core.model import Conditioning, WanTransformer
 from wan_core.precision import SCHEMES, QuantizeConfig, quantize_block
-from wan_core.run import read_status
+from wan_core.run import DataConfig, RunConfig, read_status
 from wan_core.train import TrainConfig
 
 PLAN = ModelPlan(base_file="diffusion_models:wan_tiny_t2v.safetensors")
@@ -124,6 +125,59 @@ def test_patterns_choose_the_linears(roots: Roots, config: QuantizeConfig, expec
     assert quantized(model) == expected
     assert torch.isfinite(output(model)).all()
     assert {name for name, _ in lora_layers(model)} == LINEARS
+
+
+def test_the_second_stream_of_vace_is_quantized_like_the_first_and_predicted_so(tmp_path: Path) -> None:
+    """By hand: ten linears of a block, and of the second stream's first layer the two that give and take its tokens."""
+    vace = {name.replace("blocks.0", "vace_blocks.0") for name in LINEARS if ".0." in name[:9]}
+    vace |= {"vace_blocks.0.before_proj", "vace_blocks.0.after_proj"}
+    assert len(vace) == 12
+    roots = make_roots(tmp_path, TINY_VACE)[0]
+    both, first = QuantizeConfig(vace_blocks=True), QuantizeConfig()
+    model = build(roots, both)
+    assert quantized(model) == LINEARS | vace
+    assert quantized(build(roots, first)) == LINEARS, "runs begun before stay as they were"
+    control = torch.randn(1, 96, 3, 8, 8, generator=torch.Generator().manual_seed(5))
+    with torch.no_grad():
+        hinted, plain = (
+            model.train(False)(torch.ones(1, 16, 3, 8, 8), torch.tensor([700.0]), torch.zeros(1, 512, 4096), given)
+            for given in (Conditioning(vace=control), Conditioning(vace=control, vace_strength=0.0))
+        )
+    assert torch.isfinite(hinted).all()
+    assert not torch.equal(hinted, plain)
+    predicted = {
+        config: sum(planned_weights(replace(PLAN, base_precision="bf16", quantize=config), roots).values())
+        for config in (first, both)
+    }
+    values = 8 * 128 * 128 + 2 * 128 * 256 + 2 * 128 * 128
+    rows = 9 * 128 + 256 + 2 * 128
+    assert predicted[first] - predicted[both] == 2 * values - (values + 4 * rows)
+    for config in (first, both):
+        plan = replace(PLAN, base_precision="bf16", quantize=config)
+        held = sum(_bytes(p) for p in materialize(plan, roots, None).parameters())
+        assert predicted[config] == held
+
+
+def _bytes(parameter: torch.Tensor) -> int:
+    value = parameter.data
+    if not hasattr(value, "__tensor_flatten__"):
+        return value.nbytes
+    names, _ = value.__tensor_flatten__()
+    return sum(_bytes(getattr(value, name)) for name in names if name != "zero_point")
+
+
+def test_the_second_stream_is_part_of_a_job_only_where_it_is_asked_for() -> None:
+    """The id was computed before there was a choice: runs on an 8-bit base must still be found."""
+    config = RunConfig(
+        run_name="x",
+        model=ModelPlan(base_file="diffusion_models:a.safetensors", quantize=QuantizeConfig()),
+        base_digest="b" * 64,
+        data=DataConfig(fingerprint="c" * 64),
+    )
+    assert config.job_id == "b78c162198bffbc3646621b868079e0b"
+    both = replace(config, model=replace(config.model, quantize=QuantizeConfig(vace_blocks=True)))
+    assert both.job_id != config.job_id
+    assert RunConfig.from_dict(both.to_dict()) == both
 
 
 @pytest.mark.parametrize("field", ["include", "exclude"])

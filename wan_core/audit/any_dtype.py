@@ -15,6 +15,7 @@ from torch.nn import functional
 from ..flow import seeded_generator
 from ..lora import adapter_parameters, set_adapter_dtype
 from ..model import Numerics, WanTransformer
+from ..model.modulate import plain_weight
 
 __all__ = ["compute_in", "fill_empty_adapters", "let_linears_cast"]
 
@@ -37,10 +38,8 @@ def _let_cast(layer: nn.Linear, native: torch.dtype) -> None:
     def forward(x: Tensor) -> Tensor:
         if x.dtype == native:
             return nn.Linear.forward(layer, x)  # exactly what training does, quantized weights included
-        stored = cast(Any, layer.weight)
-        weight = cast(Tensor, stored.dequantize() if hasattr(stored, "qdata") else stored)
         bias = None if cast(Any, layer.bias) is None else layer.bias.to(x.dtype)
-        return functional.linear(x, weight.to(x.dtype), bias)
+        return functional.linear(x, plain_weight(layer).to(x.dtype), bias)
 
     cast(Any, layer).forward = forward
 

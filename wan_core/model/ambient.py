@@ -14,12 +14,17 @@ __all__ = ["AutocastState", "autocast_contexts", "replay_autocast", "without_aut
 R = TypeVar("R")
 
 
+_WITH_AUTOCAST = frozenset(kind for kind in ("cpu", "cuda") if torch.amp.is_autocast_available(kind))
+"""asked once: torch.compile up to 2.10 breaks its graph at the question"""
+
+
 def without_autocast(device_type: str, function: Callable[..., R], *inputs: Any) -> R:
     """`function(*inputs)` with autocast of this device type switched off; nothing is entered where it is off already.
 
     A function and not a context manager, so that torch.compile sees one plain branch on the ambient state.
     """
-    if torch.amp.is_autocast_available(device_type) and torch.is_autocast_enabled(device_type):
+    has_autocast = device_type in _WITH_AUTOCAST or torch.amp.is_autocast_available(device_type)
+    if has_autocast and torch.is_autocast_enabled(device_type):
         with torch.autocast(device_type, enabled=False):
             return function(*inputs)
     return function(*inputs)
@@ -35,7 +40,8 @@ class AutocastState:
     @classmethod
     def now(cls, *device_types: str) -> AutocastState:
         """The state of the CPU, of this machine's accelerator, and of `device_types`."""
-        accelerator = torch.accelerator.current_accelerator()
+        # Asked for without one, torch 2.6 raises.
+        accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
         kinds = dict.fromkeys(("cpu", *((accelerator.type,) if accelerator else ()), *device_types))
         known = [kind for kind in kinds if torch.amp.is_autocast_available(kind)]
         return cls(

@@ -11,15 +11,21 @@ from torch.nn import functional
 
 from .ambient import without_autocast
 
-__all__ = ["cast_linear", "gated_add", "layer_norm", "rms_norm", "shift_and_scale"]
+__all__ = ["cast_linear", "gated_add", "layer_norm", "plain_weight", "rms_norm", "shift_and_scale"]
 
 
 def cast_linear(layer: nn.Module, x: Tensor, dtype: torch.dtype) -> Tensor:
     """A frozen linear computed in `dtype`, whatever its weight is stored in."""
     assert isinstance(layer, nn.Linear)
     # torchao's tensors keep their own dtype under `.to`; outside the blocks they are rare and small, so unpack them.
-    weight = layer.weight.dequantize() if hasattr(layer.weight, "qdata") else layer.weight
-    return functional.linear(x.to(dtype), weight.to(dtype), layer.bias.to(dtype))
+    return functional.linear(x.to(dtype), plain_weight(layer).to(dtype), layer.bias.to(dtype))
+
+
+def plain_weight(layer: nn.Linear) -> Tensor:
+    """The weight as a plain tensor: torchao's are unpacked. Told by their origin, since the names of their parts change
+    between versions of torchao."""
+    stored = layer.weight
+    return stored.dequantize() if type(stored).__module__.startswith("torchao.") else stored
 
 
 def layer_norm(x: Tensor, norm: nn.LayerNorm, dtype: torch.dtype) -> Tensor:
@@ -47,9 +53,13 @@ def gated_add(x: Tensor, update: Tensor, gate: Tensor) -> Tensor:
     return (x.to(wide) + rows.flatten(1, 2)).to(x.dtype)
 
 
+_HAS_FUSED_RMS_NORM = hasattr(torch, "_fused_rms_norm")
+"""torch 2.9 and newer have a kernel of it for CUDA; before, CUDA too gets a composite of many passes"""
+
+
 def rms_norm(x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
     """x / sqrt(mean(x^2) + eps) * weight over the last axis, computed in `dtype`, returned in x's; weight (D,)."""
-    if x.is_cuda or torch.compiler.is_compiling():  # fused there
+    if (x.is_cuda and _HAS_FUSED_RMS_NORM) or torch.compiler.is_compiling():  # one kernel there
         return functional.rms_norm(x.to(dtype), weight.shape, weight.to(dtype), eps).to(x.dtype)
     return cast(Tensor, _RMSNorm.apply(x, weight, eps, dtype))
 

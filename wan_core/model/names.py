@@ -9,10 +9,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
+
+if TYPE_CHECKING:
+    from torch.utils.checkpoint import CheckpointPolicy
 
 __all__ = ["ACTIVATIONS", "Policy", "naming", "policy_contexts"]
 
@@ -24,7 +26,7 @@ ACTIVATIONS = (
 keys after norm and rotation; attn_output: what attention returns; self_attn: after its output linear; cross_attn: all
 of cross-attention; ffn_activation: first feed-forward linear and GELU; hidden_states: the block's output."""
 
-Policy = Callable[[str | None, Any], CheckpointPolicy]
+Policy = Callable[[str | None, Any], "CheckpointPolicy"]
 """(name of the activation or None, operator) -> whether its result is kept or recomputed."""
 
 
@@ -70,6 +72,7 @@ def policy_contexts(
     policy: Policy,
 ) -> Callable[[], tuple[AbstractContextManager[None], AbstractContextManager[None]]]:
     """`context_fn` for torch's checkpoint: `policy` decides operator by operator what is kept for the backward pass."""
+    from torch.utils.checkpoint import create_selective_checkpoint_contexts  # torch 2.4 lacks it
 
     def decide(_context: Any, operator: Any, *_inputs: Any, **_named: Any) -> CheckpointPolicy:
         return policy(_listening.name, operator)

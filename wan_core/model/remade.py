@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.graph import saved_tensors_hooks
+from torch.autograd.graph import disable_saved_tensors_hooks, saved_tensors_hooks
 
 from .ambient import without_autocast
 
@@ -32,10 +31,13 @@ def remade(made: Tensor, make: Callable[[], Tensor]) -> AbstractContextManager[N
 
 
 def _others_decide() -> bool:
-    """Whether saved-tensor hooks are active. torch has no public question for that; without an answer, assume so."""
-    engine: Any = torch._C  # pyright: ignore[reportPrivateUsage]
-    top = getattr(engine._autograd, "_top_saved_tensors_default_hooks", None)
-    return top is None or top(True) is not None
+    """Whether saved-tensor hooks are active. torch has no question for that on every version; but it refuses to forbid
+    hooks while there are some, and changes nothing by that."""
+    try:
+        with disable_saved_tensors_hooks("asked"):
+            return False
+    except RuntimeError:
+        return True
 
 
 def _storage(tensor: Tensor) -> int:

@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 from tests.support.blocks import MIXED, SHAPE, block_inputs, new_block
 from wan_core.lora import LoraConfig, adapter_parameters, inject_lora
-from wan_core.model import Numerics, WanBlock
+from wan_core.model import Numerics, WanBlock, modulate
 from wan_core.model.modulate import rms_norm
 from wan_core.model.remade import remade
 
@@ -104,6 +104,41 @@ def test_less_is_kept_and_only_where_it_can_be_made_again() -> None:
     assert len(calls) == 1, "two uses share one result"
     assert weight.grad is not None
     assert torch.equal(weight.grad, torch.full((6, 3), 4 * 2.0 + 4 * 3.0))
+
+
+def test_asking_whether_others_decide_leaves_their_hooks_and_ours_as_they_were() -> None:
+    seen: list[int] = []
+    with saved_tensors_hooks(lambda tensor: seen.append(1) or tensor, lambda tensor: tensor):
+        with remade(torch.ones(2), lambda: torch.ones(2)):
+            torch.ones(2, requires_grad=True).exp()
+        torch.ones(2, requires_grad=True).exp()
+    assert len(seen) == 2, "the outer pair saw what was kept inside and after"
+    with remade(torch.ones(2), lambda: torch.ones(2)), remade(torch.ones(3), lambda: torch.ones(3)):
+        torch.ones(3, requires_grad=True).exp()
+
+
+class OnCuda(Tensor):
+    """A CPU tensor that says it lies on a GPU."""
+
+    is_cuda = True
+
+
+@pytest.mark.parametrize(
+    ("x", "has_kernel", "torchs"),
+    [
+        (OnCuda, True, True),
+        (OnCuda, False, False),  # torch 2.8 and older: a composite of many passes
+        (Tensor, True, False),
+    ],
+)
+def test_torchs_rms_norm_is_taken_only_where_it_is_one_kernel(
+    monkeypatch: pytest.MonkeyPatch, x: type[Tensor], has_kernel: bool, torchs: bool
+) -> None:
+    taken: list[int] = []
+    monkeypatch.setattr(modulate, "_HAS_FUSED_RMS_NORM", has_kernel)
+    monkeypatch.setattr(modulate.functional, "rms_norm", lambda x, *_: taken.append(1) or x)
+    rms_norm(torch.ones(2, 4).as_subclass(x), torch.ones(4), 1e-6, torch.float32)
+    assert bool(taken) is torchs
 
 
 def test_without_gradients_nothing_is_hooked() -> None:

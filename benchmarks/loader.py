@@ -11,6 +11,7 @@ them in memory. Writes one result file to benchmarks/results/.
 from __future__ import annotations
 
 import argparse
+import copy
 import hashlib
 import json
 import os
@@ -90,7 +91,7 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         emit=lambda _event: None, control=SignalControl(),
     )  # fmt: skip
     # The batch is at hand when the model trains: what is timed is the step alone.
-    ready = [sides["warm"].at(step) for step in range(CLIPS)]
+    ready = [trainer._draws.at(step) for step in range(CLIPS)]
     trainer._reader.at = lambda step: ready[step % CLIPS]  # type: ignore[method-assign]
     at = 0
     rows: list[dict[str, float]] = []
@@ -117,7 +118,9 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 def waiting(trainer: Trainer, cold: Batches, rounds: int) -> float:
     """Share of the wall time of training that it waits for a batch which is read ahead from files."""
-    reader = BatchReader(cold, ahead=2)
+    draws = copy.copy(trainer._draws)
+    draws._batches = cold
+    reader = BatchReader(draws, ahead=2)
     reader.start()
     waited = 0.0
 

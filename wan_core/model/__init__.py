@@ -1,7 +1,7 @@
 """The Wan transformer, its sizes and dtypes, latent spaces, and the protocols for encoders."""
 
 from .block import Constants, VaceBlock, WanBlock
-from .conditioning import Conditioning
+from .conditioning import Conditioning, sent
 from .kernels import ATTENTIONS, check_attention, check_attention_name
 from .latents import WAN21_LATENTS, WAN22_LATENTS, ImageEncoder, LatentCodec, LatentSpace, TextEncoder
 from .numerics import Numerics
@@ -26,4 +26,5 @@ __all__ = [
     "WanTransformer",
     "check_attention",
     "check_attention_name",
+    "sent",
 ]

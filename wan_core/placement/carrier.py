@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..model import Constants
+from ..model import Constants, sent
 from .plan import Placement
 
 __all__ = ["DeviceCarrier"]
@@ -37,4 +37,4 @@ class DeviceCarrier:
 
 
 def _move(tensor: Tensor, device: torch.device) -> Tensor:
-    return tensor if tensor.device == device else tensor.to(device, non_blocking=True)
+    return tensor if tensor.device == device else sent(tensor, device)

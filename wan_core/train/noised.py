@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..data import Batch
 from ..flow import add_noise, velocity_target
-from ..model import Conditioning
+from ..model import Conditioning, sent
 
 __all__ = ["NoisedBatch", "TargetFunction", "noise_batch", "true_velocity"]
 
@@ -72,13 +72,13 @@ def noise_batch(
 
     `given` (B,) bool on the CPU keeps the first latent frame of those samples clean.
     """
-    latent, noise, sigma, texts = (t.to(device) for t in (batch.latents, noise, sigma, texts))
+    latent, noise, sigma, texts = (sent(t, device) for t in (batch.latents, noise, sigma, texts))
     noised = add_noise(latent, noise, sigma)
     if given is not None and not bool(given.any()):
         given = None
     if given is not None:
-        given = given.to(device)
+        given = sent(given, device)
         noised[:, :, 0] = torch.where(given[:, None, None, None], latent[:, :, 0], noised[:, :, 0])
     conditioning = batch.conditioning.to(device) if batch.conditioning is not None else None
-    mask = batch.loss_mask.to(device) if batch.loss_mask is not None else None
+    mask = sent(batch.loss_mask, device) if batch.loss_mask is not None else None
     return NoisedBatch(latent, noise, noised, sigma, texts, conditioning, given, mask)

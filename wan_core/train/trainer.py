@@ -18,10 +18,11 @@ from ..control import Control
 from ..data import Batches, BatchReader
 from ..errors import Stopped, TrainingError
 from ..events import Emit, Evaluated, Stage, StepDone, StepSkipped
-from ..flow import draw_noise, draw_sigma, seeded_generator, velocity_loss
+from ..flow import draw_noise, seeded_generator, velocity_loss
 from ..lora import LoraWeights, adapter_parameters
 from ..model import WanTransformer
 from .config import TrainConfig
+from .draws import Draws, given_first_frames
 from .flops import FlopCount
 from .group import Group
 from .memory import DeviceMeters, MemoryReading, added_up
@@ -72,14 +73,16 @@ class Trainer:
         self.step = 0
         self.bad_in_a_row = 0
         self.parameters = adapter_parameters(model)
-        self._empty_text, self._sigma_range, self._target = empty_text, sigma_range, target
-        self._first_frame_share = first_frame_share
+        self._sigma_range, self._target, self._first_frame_share = sigma_range, target, first_frame_share
         self._emit, self._control, self._group = emit, control, group or Group()
         self._optimizer = make_optimizer(self.parameters, config)
         self._device = next(model.parameters()).device
         self._meters = DeviceMeters((p.device for p in model.parameters()), predicted_memory)
         self._flops, self._step_flops = FlopCount(model), 0.0
-        self._reader = BatchReader(batches, ahead=config.prefetch_batches, pin=self._device.type == "cuda")
+        self._draws = Draws(
+            batches, empty_text, config, self._group, sigma_range=sigma_range, first_frame_share=first_frame_share
+        )
+        self._reader = BatchReader(self._draws, ahead=config.prefetch_batches, pin=self._device.type == "cuda")
         model.checkpoint_blocks = config.gradient_checkpointing
 
     def state(self) -> dict[str, Tensor]:
@@ -174,7 +177,7 @@ class Trainer:
         try:
             for item in items:
                 batch = self.batches.load([item])
-                given = self._given(batch.latents, "evaluation", item.latent_key)
+                given = given_first_frames(batch.latents, self._first_frame_share, "evaluation", item.latent_key)
                 stored = self.batches.evaluation_noise(item)
                 for timestep in timesteps:
                     self._raise_if_stopped()
@@ -210,39 +213,14 @@ class Trainer:
         return loss_sum, timestep_sum / count
 
     def _draw(self, micro_step: int) -> tuple[NoisedBatch, float]:
-        """The micro-batch of this rank and its mean timestep; clips, captions, noise and noise levels are all
-        functions of the micro-step."""
-        config = self.config
-        place = micro_step * self._group.world + self._group.rank
-        batch = self._reader.at(micro_step)
-        size = len(batch.latents)
-        sigma = draw_sigma(
-            size,
-            seeded_generator(config.seed, "sigma", place),
-            sampling=config.timestep_sampling,
-            shift=config.discrete_flow_shift,
-            sigmoid_scale=config.sigmoid_scale,
-            sigma_min=self._sigma_range[0],
-            sigma_max=self._sigma_range[1],
-        )
-        texts = batch.texts
-        if config.caption_dropout:
-            dropped = (
-                torch.rand(size, generator=seeded_generator(config.seed, "caption", place)) < config.caption_dropout
-            )
-            if bool(dropped.any()):
-                texts = torch.where(dropped.view(-1, 1, 1), self._empty_text, texts)
+        """The micro-batch of this rank and its mean timestep."""
+        draw = self._reader.at(micro_step)
         if self.model.checkpoint_keeps_rng:
-            torch.manual_seed(seeded_generator(config.seed, "dropout", place).initial_seed())
-        noise = draw_noise(batch.latents.shape, seeded_generator(config.seed, "noise", place))
-        given = self._given(batch.latents, config.seed, place)
-        return noise_batch(batch, noise, sigma, texts, self._device, given), float(sigma.mean()) * 1000
-
-    def _given(self, latents: Tensor, *draw: int | str) -> Tensor | None:
-        """Which samples (B,) of the draw named so are given their first latent frame. A still has no other one."""
-        if not self._first_frame_share or latents.shape[2] == 1:
-            return None
-        return torch.rand(len(latents), generator=seeded_generator("first frame", *draw)) < self._first_frame_share
+            place = self._draws.place(micro_step)
+            torch.manual_seed(seeded_generator(self.config.seed, "dropout", place).initial_seed())
+        batch = draw.batch
+        noised = noise_batch(batch, draw.noise, draw.sigma, batch.texts, self._device, draw.given)
+        return noised, draw.timestep
 
     def _loss(self, batch: NoisedBatch) -> Tensor:
         prediction = self.model(batch.noised, batch.timestep, batch.text, batch.conditioning)

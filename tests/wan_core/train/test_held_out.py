@@ -5,20 +5,25 @@ from __future__ import annotations
 import threading
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.support.tiny_run import TinyRun, make_roots, make_run
 from wan_core.control import SignalControl
-from wan_core.data import Batches, LatentCache, pack_entries, pad_text
+from wan_core.data import Batch, Batches, LatentCache, pack_entries, pad_text
 from wan_core.errors import CacheError
 from wan_core.events import Evaluated
 from wan_core.job import run_job
 from wan_core.load import ModelPlan, materialize
 from wan_core.lora import LoraConfig
+from wan_core.model import Conditioning, sent
 from wan_core.train import TrainConfig, Trainer
+from wan_core.train.draws import Draw
+from wan_core.train.noised import noise_batch
 
 PLAN = ModelPlan(base_file="diffusion_models:wan_tiny_t2v.safetensors", base_precision="fp32")
 
@@ -94,6 +99,65 @@ def test_reading_ahead_trains_the_same_to_the_last_bit_also_when_resumed(tmp_pat
     assert plain.keys() == resumed.keys()
     assert all(torch.equal(plain[name], resumed[name]) for name in plain)
     assert not [thread for thread in threading.enumerate() if thread.name == "batch reader"]
+
+
+def test_noise_is_drawn_where_the_step_does_not_wait_for_it(tmp_path, monkeypatch):
+    drawn_by: list[str] = []
+
+    def draw_noise(shape, generator):
+        drawn_by.append(threading.current_thread().name)
+        return torch.randn(shape, generator=generator)
+
+    monkeypatch.setattr("wan_core.train.draws.draw_noise", draw_noise)
+    train(make_run(tmp_path, train=settings(prefetch_batches=2, eval_items=0), lora=LoraConfig(rank=4)))
+    assert len(drawn_by) >= 4
+    assert set(drawn_by) == {"batch reader"}
+
+
+class Copies(TorchDispatchMode):
+    """Notes of every copy to another device whether the host goes on without it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.goes_on: dict[str, list[bool]] = {}
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if func is torch.ops.aten._to_copy.default and "device" in kwargs:
+            self.goes_on.setdefault(str(kwargs["device"]), []).append(kwargs["non_blocking"])
+        return func(*args, **kwargs)
+
+
+def test_batches_are_copied_to_a_device_without_waiting_and_to_the_cpu_never_so():
+    """To the CPU nobody would wait for the values: a split with the CPU in it would read them too early."""
+    given = Conditioning(channels=torch.ones(1, 20, 1, 2, 2), image_tokens=torch.ones(1, 257, 1280))
+    batch = Batch(torch.ones(1, 16, 1, 2, 2), torch.ones(1, 512, 8), ("a",), given, torch.ones(1, 1, 1, 2, 2))
+    values = torch.ones(1, 16, 1, 2, 2), torch.tensor([0.5]), batch.texts
+    with Copies() as copies:
+        noise_batch(batch, *values, torch.device("meta"), torch.tensor([True]))
+        sent(torch.ones(2, device="meta"), torch.device("meta"))
+    assert copies.goes_on == {"meta": [True] * 8}
+    asked: list[bool] = []
+    gone = SimpleNamespace(to=lambda _device, non_blocking: asked.append(non_blocking))
+    sent(gone, torch.device("cpu"))
+    assert asked == [False]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs one CUDA GPU; this machine has none")
+def test_on_a_gpu_a_pinned_batch_arrives_whole_and_the_host_never_waits():
+    latent, noise = torch.randn(2, 4, 16, 8, 60, 104)[:2].unbind(0)
+    draw = Draw(Batch(latent, torch.randn(4, 512, 4096), ("a",) * 4), noise, torch.full((4,), 0.3), None)
+    plain = noise_batch(draw.batch, noise, draw.sigma, draw.batch.texts, torch.device("cuda", 0))
+    pinned = draw.pinned()
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        sent_on = noise_batch(pinned.batch, pinned.noise, pinned.sigma, pinned.batch.texts, torch.device("cuda", 0))
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert torch.equal(sent_on.noised, plain.noised)
+    assert torch.equal(sent_on.text, plain.text)
 
 
 def test_an_entry_that_goes_bad_stops_the_run_at_its_step_and_keeps_what_was_saved(tmp_path):

@@ -1,4 +1,4 @@
-"""The next batches, read ahead by a thread while the present one is trained.
+"""The next batches, or what is made of them, read ahead by a thread while the present one is trained.
 
 What is read is the same function of the micro-step as without it: a request for another micro-step than the next one
 starts anew there, and an error is raised by the step that it belongs to.
@@ -8,19 +8,38 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-
-from .batch import Batch, Batches
+from typing import Generic, Protocol, TypeVar
 
 __all__ = ["BatchReader"]
 
 
-class BatchReader:
-    """`Batches.at`, ahead of time between `start` and `stop`. Holds at most `ahead` batches that nobody asked for."""
+class Pinnable(Protocol):
+    """A batch of tensors on the CPU."""
 
-    def __init__(self, batches: Batches, *, ahead: int = 2, pin: bool = False) -> None:
+    def pinned(self: T) -> T:
+        """The same in page-locked memory."""
+        ...
+
+
+T = TypeVar("T", bound=Pinnable)
+T_co = TypeVar("T_co", bound=Pinnable, covariant=True)
+
+
+class Source(Protocol[T_co]):
+    """Batches by micro-step, such as `Batches`."""
+
+    def at(self, micro_step: int) -> T_co:
+        """The batch of `micro_step`."""
+        ...
+
+
+class BatchReader(Generic[T]):
+    """`at` of a source, ahead of time between `start` and `stop`. Holds at most `ahead` batches nobody asked for."""
+
+    def __init__(self, batches: Source[T], *, ahead: int = 2, pin: bool = False) -> None:
         """`pin` puts them into page-locked memory, from which a copy to a GPU does not wait; needs CUDA."""
         self._batches, self._ahead, self._pin = batches, ahead, pin
-        self._ready: deque[Batch | BaseException] = deque()
+        self._ready: deque[T | BaseException] = deque()
         self._wanted = 0  # the micro-step of the next answer
         self._next = 0  # the one the thread takes up next
         self._generation = 0
@@ -42,7 +61,7 @@ class BatchReader:
         if thread is not None:
             thread.join(timeout=5)
 
-    def at(self, micro_step: int) -> Batch:
+    def at(self, micro_step: int) -> T:
         """The batch of `micro_step`; raises what reading it raised."""
         if not self._running:
             return self._read(micro_step)
@@ -79,7 +98,7 @@ class BatchReader:
                 micro_step, generation = self._next, self._generation
                 self._next += 1
             try:
-                found: Batch | BaseException = self._read(micro_step)
+                found: T | BaseException = self._read(micro_step)
             except BaseException as error:  # raised where it is asked for
                 found = error
             with self._changed:
@@ -87,6 +106,6 @@ class BatchReader:
                     self._ready.append(found)
                     self._changed.notify_all()
 
-    def _read(self, micro_step: int) -> Batch:
+    def _read(self, micro_step: int) -> T:
         batch = self._batches.at(micro_step)
         return batch.pinned() if self._pin else batch

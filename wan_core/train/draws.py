@@ -1,0 +1,94 @@
+"""What a micro-step draws: clips, captions, noise and noise levels, all of them a function of its number.
+
+On the CPU and without the model, so that the thread that reads ahead draws too, and the step waits for neither.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from ..data import Batch, Batches
+from ..flow import draw_noise, draw_sigma, seeded_generator
+from .config import TrainConfig
+from .group import Group
+
+__all__ = ["Draw", "Draws", "given_first_frames"]
+
+
+@dataclass(frozen=True)
+class Draw:
+    """One micro-batch of this rank and its noise."""
+
+    batch: Batch
+    """with the empty prompt where a caption was dropped"""
+    noise: Tensor
+    """(B, C, F, H, W) float32"""
+    sigma: Tensor
+    """(B,)"""
+    given: Tensor | None
+    """(B,) bool: the first latent frame stays clean; None where that is never so"""
+
+    @property
+    def timestep(self) -> float:
+        """The mean over the batch, 0..1000."""
+        return float(self.sigma.mean()) * 1000
+
+    def pinned(self) -> Draw:
+        """The same in page-locked memory, for copies to a GPU; needs CUDA."""
+        given = None if self.given is None else self.given.pin_memory()
+        return Draw(self.batch.pinned(), self.noise.pin_memory(), self.sigma.pin_memory(), given)
+
+
+class Draws:
+    """The draws of a job, by micro-step."""
+
+    def __init__(
+        self,
+        batches: Batches,
+        empty_text: Tensor,
+        config: TrainConfig,
+        group: Group,
+        *,
+        sigma_range: tuple[float, float],
+        first_frame_share: float,
+    ) -> None:
+        self._batches, self._empty_text, self._config, self._group = batches, empty_text, config, group
+        self._sigma_range, self._first_frame_share = sigma_range, first_frame_share
+
+    def place(self, micro_step: int) -> int:
+        """The number of this rank's draw among those of all ranks."""
+        return micro_step * self._group.world + self._group.rank
+
+    def at(self, micro_step: int) -> Draw:
+        """What this rank trains at `micro_step` (0 = first)."""
+        config, place = self._config, self.place(micro_step)
+        batch = self._batches.at(micro_step)
+        size = len(batch.latents)
+        sigma = draw_sigma(
+            size,
+            seeded_generator(config.seed, "sigma", place),
+            sampling=config.timestep_sampling,
+            shift=config.discrete_flow_shift,
+            sigmoid_scale=config.sigmoid_scale,
+            sigma_min=self._sigma_range[0],
+            sigma_max=self._sigma_range[1],
+        )
+        if config.caption_dropout:
+            dropped = (
+                torch.rand(size, generator=seeded_generator(config.seed, "caption", place)) < config.caption_dropout
+            )
+            if bool(dropped.any()):
+                batch = replace(batch, texts=torch.where(dropped.view(-1, 1, 1), self._empty_text, batch.texts))
+        noise = draw_noise(batch.latents.shape, seeded_generator(config.seed, "noise", place))
+        given = given_first_frames(batch.latents, self._first_frame_share, config.seed, place)
+        return Draw(batch, noise, sigma, given)
+
+
+def given_first_frames(latents: Tensor, share: float, *draw: int | str) -> Tensor | None:
+    """Which samples (B,) of the draw named so are given their first latent frame. A still has no other one."""
+    if not share or latents.shape[2] == 1:
+        return None
+    return torch.rand(len(latents), generator=seeded_generator("first frame", *draw)) < share

@@ -199,10 +199,10 @@ def test_only_the_backend_of_comfyui_is_taken_out_of_the_users_allocator_setting
     pack_nodes: dict[str, Any], outside: dict[str, str], inside: dict[str, str]
 ) -> None:
     module = sys.modules[f"{pack_nodes['TrainLoRA'].__module__.rpartition('.')[0]}.worker"]
-    given = {"HOME": "/home/me", **outside}
-    assert module.worker_environment(given, growing_segments=True) == {"HOME": "/home/me", **inside}
+    given = {"LANG": "C.UTF-8", **outside}
+    assert module.worker_environment(given, growing_segments=True) == {"LANG": "C.UTF-8", **inside}
     without = {} if inside == GROWING else inside
-    assert module.worker_environment(given, growing_segments=False) == {"HOME": "/home/me", **without}
+    assert module.worker_environment(given, growing_segments=False) == {"LANG": "C.UTF-8", **without}
 
 
 def test_nothing_is_left_when_the_caller_breaks(start: Callable[[str], Any]) -> None:

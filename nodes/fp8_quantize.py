@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from comfy_api.latest import io
 
+from ..wan_core.checks import check_quantize
 from ..wan_core.errors import WanTrainerError
 from ..wan_core.precision import SCHEMES, QuantizeConfig, check_torchao, check_torchao_version
 from ..wan_core.words import logger
@@ -77,6 +78,7 @@ class Fp8Quantize(io.ComfyNode):
             exclude=exclude,
             vace_blocks=bool(model.variant.shape.vace_layers),
         )
+        check_quantize(quantize, model.variant.shape)
         if model.quantization not in ("none", "gguf") and model.plan.base_precision == "as in file":
             note = (
                 f"The model is stored quantized already ({model.quantization}); Fp8Quantize leaves it so. "

@@ -11,6 +11,7 @@ from typing import Any
 from comfy.cli_args import args
 from comfy_api.latest import io
 
+from ..wan_core.checks import check_adapters
 from ..wan_core.errors import WanTrainerError
 from ..wan_core.events import CheckpointSaved, Event
 from ..wan_core.files import atomic_write_json, file_identity, safe_name
@@ -230,6 +231,8 @@ class TrainLoRA(io.ComfyNode):
             earlier=[replace(config, model=plan) for plan in model.earlier(config.model)],
         )
         config = decision.job
+        if decision.action == "start":
+            check_adapters(config.lora, model.variant.shape, folders.roots())
         job = _Job(cls.hidden, model, cache, decision)
         if decision.action != "done":
             if codec is not None and validation is not None:

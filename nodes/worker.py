@@ -29,6 +29,10 @@ __all__ = ["Ending", "Patience", "Worker", "engine_command", "worker_environment
 
 LAUNCH = Path(__file__).resolve().parent.parent / "wan_core" / "launch.py"
 _LOG_TAIL_BYTES = 4000
+_KILLED = (-9, 137)
+"""Linux kills so what takes the last of the memory; 137 is the same through a shell or torchrun"""
+_NOISE = re.compile(r"^[WI]\d{4} \d\d:\d\d:|Warning: |^\s*warnings\.warn\(")
+"""what libraries write into a log: an ending is not explained by it"""
 
 
 def engine_command(*arguments: str) -> list[str]:
@@ -87,7 +91,14 @@ class Ending:
         """Why it did not end well, for the user."""
         if self.failed is not None:
             return self.failed.message
-        last = " ".join(self.log_tail.split())[-300:]
+        if self.exit_code in _KILLED:
+            return (
+                "The training process was killed by the system, most likely because the computer's own memory (RAM) "
+                "was full. Close other programs, or train smaller clips or an fp8 model. Saved steps are kept; queue "
+                "again to resume."
+            )
+        lines = [line for line in self.log_tail.splitlines() if not _NOISE.search(line)]
+        last = " ".join(" ".join(lines).split())[-300:]
         return (
             f"The training process ended unexpectedly (exit code {self.exit_code}). Saved steps are kept; queue again "
             f"to resume. Its log ends with: {last or 'nothing'}"

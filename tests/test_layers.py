@@ -20,6 +20,7 @@ ROOMS = (
     "errors",
     "packages",
     "config",
+    "patterns",
     "files",
     "events",
     "pipes",

@@ -11,9 +11,11 @@ import contextlib
 import json
 import logging
 import os
+import shutil
 import sys
 import tempfile
 import traceback
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
@@ -23,9 +25,17 @@ from .packages import check_versions, end_under_old_python
 end_under_old_python()  # which cannot import what follows
 
 from .cache_command import add_cache_commands  # noqa: E402
-from .errors import CheckpointError, ConfigError, ExitCode, Stopped, WanTrainerError  # noqa: E402
+from .errors import (  # noqa: E402
+    CheckpointError,
+    ConfigError,
+    ExitCode,
+    OutOfMemory,
+    Stopped,
+    WanTrainerError,
+    host_memory_ran_out,
+)
 from .events import Emit, Event, Failed, to_line  # noqa: E402
-from .files import Roots  # noqa: E402
+from .files import DISK_FULL, Roots, size_text  # noqa: E402
 from .tfrecord_command import add_tfrecord_commands  # noqa: E402
 
 if TYPE_CHECKING:
@@ -40,7 +50,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Run one command; returns the exit code."""
     out = _private_stdout()
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    logging.getLogger("torchao").setLevel(logging.ERROR)  # it warns about CUDA libraries on every CPU
+    _quieten_libraries()
     emit = _emitter(out)
     try:
         check_versions()
@@ -55,14 +65,36 @@ def main(arguments: list[str] | None = None) -> int:
     except WanTrainerError as error:
         return _fail(emit, str(error), type(error).__name__, error.exit_code)
     except OSError as error:
-        name = f" ({os.path.basename(str(error.filename))})" if error.filename else ""
-        return _fail(
-            emit, f"{error.strerror or error}{name}. Check the disk and folder.", "OSError", ExitCode.BAD_INPUT
-        )
+        return _fail(emit, _of_the_disk(error), "OSError", ExitCode.BAD_INPUT)
     except Exception as error:
+        if host_memory_ran_out(error):
+            return _fail(emit, str(OutOfMemory.of_host()), "OutOfMemory", ExitCode.DOES_NOT_FIT)
         traceback.print_exc()
         message = f"A bug: {type(error).__name__}: {error}. Please report it with the log."
         return _fail(emit, message, type(error).__name__, ExitCode.BUG)
+
+
+def _quieten_libraries() -> None:
+    """What every run would write into its log, and nobody can do anything about."""
+    logging.getLogger("torchao").setLevel(logging.ERROR)  # it warns about CUDA libraries on every CPU
+    # torch sets levels anew when it is imported; a filter stays. It is torchao that is told here.
+    logging.getLogger("torch.utils._pytree").addFilter(lambda record: "register_constant" not in record.getMessage())
+    warnings.filterwarnings("ignore", message="TorchaoLoraLinear was instantiated without")  # we never merge
+
+
+def _of_the_disk(error: OSError) -> str:
+    """An error of the file system in one sentence, without the path of this machine above the folder."""
+    path = str(error.filename or "")
+    name = f" ({os.path.basename(path)})" if path else ""
+    if error.errno in DISK_FULL and path:
+        folder = os.path.dirname(path)
+        with contextlib.suppress(OSError):
+            free = size_text(shutil.disk_usage(folder).free)
+            return (
+                f"The disk of {os.path.basename(folder)} has no room for {os.path.basename(path)}: {free} free. Make "
+                "room and start again; saved steps are kept."
+            )
+    return f"{error.strerror or error}{name}. Check the disk and folder."
 
 
 def _fail(emit: Emit, message: str, kind: str, code: ExitCode) -> int:

@@ -1,19 +1,33 @@
-"""What a run's settings say about the files and the model at hand before anything is loaded, and of a full GPU."""
+"""What a run's settings say about the files and the model at hand before anything is loaded, and of full memory."""
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
 
 from .checkpoint import PAIR_BOUNDARIES, WanVariant
-from .errors import CheckpointError, ConfigError, OutOfMemory
+from .errors import CheckpointError, ConfigError, OutOfMemory, host_memory_ran_out
 from .files import Roots
 from .footprint import weights_once_loaded
 from .load import ModelPlan, WanFile
+from .lora import LoraConfig, check_start, check_targets, read_lora
+from .model import WanShape, WanTransformer
+from .precision import QuantizeConfig
 from .run import RunConfig
 
-__all__ = ["check_files", "first_frame_share", "out_of_memory", "remarks_on_base", "with_expert"]
+__all__ = [
+    "check_adapters",
+    "check_files",
+    "check_quantize",
+    "first_frame_share",
+    "memory_named",
+    "out_of_memory",
+    "remarks_on_base",
+    "with_expert",
+]
 
 
 def check_files(config: RunConfig, roots: Roots, *, with_start: bool) -> None:
@@ -48,6 +62,27 @@ def remarks_on_base(plan: ModelPlan, found: WanFile) -> list[str]:
     return remarks
 
 
+def check_adapters(config: LoraConfig, shape: WanShape, roots: Roots) -> int:
+    """The bytes of a saved step: weights and two moments in float32, and the LoRA.
+
+    ConfigError or CheckpointError when a model of that shape cannot be adapted so, or not start from that LoRA: asked
+    before a run has a folder, and long before its weights are read.
+    """
+    with torch.inference_mode(False), torch.device("meta"):
+        model = WanTransformer(shape)
+    linears = check_targets(model, config)
+    if config.start_from:
+        check_start(model, read_lora(roots.resolve(config.start_from)), config)
+    values = sum(config.rank * (linear.in_features + linear.out_features) for linear in linears.values())
+    return 16 * values
+
+
+def check_quantize(config: QuantizeConfig, shape: WanShape) -> None:
+    """ConfigError when its patterns cannot be matched with the names of that model in good time."""
+    with torch.inference_mode(False), torch.device("meta"):
+        config.check_names([name for name, _ in WanTransformer(shape).named_modules()])
+
+
 def first_frame_share(config: RunConfig, variant: WanVariant) -> float:
     """Only TI2V-5B is given the first latent frame of a clip; other image-to-video models read channels."""
     return config.train.first_frame_conditioning_p if variant.task == "ti2v" else 0.0
@@ -76,6 +111,19 @@ def with_expert(variant: WanVariant, expert: str) -> WanVariant:
             f'expert "{expert}" makes no sense for {variant.name}, which has one model. Set expert to auto.'
         )
     return replace(variant, expert=f"{expert}_noise", boundary=boundary)
+
+
+@contextlib.contextmanager
+def memory_named() -> Iterator[None]:
+    """Inside, a full GPU and a full computer become OutOfMemory, with what helps."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise out_of_memory(error) from error
+    except (MemoryError, RuntimeError, OSError) as error:
+        if not host_memory_ran_out(error):
+            raise
+        raise OutOfMemory.of_host() from error
 
 
 def out_of_memory(error: BaseException) -> OutOfMemory:

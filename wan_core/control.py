@@ -37,7 +37,7 @@ class Control(Protocol):
 
 
 def stop_on_signals(stop: Callable[[str], bool]) -> None:
-    """Let SIGINT and SIGTERM call `stop(reason)`; where it answers that a stop was under way already, end at once."""
+    """Let SIGINT, SIGTERM and SIGHUP call `stop(reason)`; where it answers that a stop was under way, end at once."""
 
     def on_signal(number: int, _frame: object) -> None:
         if not stop(f"signal {signal.Signals(number).name}"):
@@ -46,6 +46,9 @@ def stop_on_signals(stop: Callable[[str], bool]) -> None:
     if threading.current_thread() is threading.main_thread():
         for name in ("SIGINT", "SIGTERM"):
             signal.signal(getattr(signal, name), on_signal)
+        hangup = getattr(signal, "SIGHUP", None)  # a terminal that is closed; Windows has none
+        if hangup is not None and signal.getsignal(hangup) != signal.SIG_IGN:  # nohup says to go on
+            signal.signal(hangup, on_signal)
 
 
 class SignalControl:

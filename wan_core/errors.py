@@ -19,7 +19,11 @@ __all__ = [
     "Stopped",
     "TrainingError",
     "WanTrainerError",
+    "host_memory_ran_out",
 ]
+
+_ALLOCATORS = ("DefaultCPUAllocator", "alloc_cpu", "bad_alloc", "annot allocate memory", "bad allocation")
+"""how torch and the C++ libraries below it say that the computer's own memory is full"""
 
 
 _LONGEST_MESSAGE = 1500
@@ -61,6 +65,13 @@ class WanTrainerError(Exception):
         super().__init__(shortened(plain(message), _LONGEST_MESSAGE))
 
 
+def host_memory_ran_out(error: BaseException) -> bool:
+    """Whether it says that the computer's own memory (RAM) is full; torch says so by a plain RuntimeError."""
+    if isinstance(error, MemoryError):
+        return True
+    return isinstance(error, (RuntimeError, OSError)) and any(words in str(error) for words in _ALLOCATORS)
+
+
 class ConfigError(WanTrainerError, ValueError):
     """A setting, or a combination of settings, that cannot work."""
 
@@ -97,3 +108,11 @@ class OutOfMemory(WanTrainerError):  # noqa: N818  the name users and the field 
     """The job does not fit on its devices."""
 
     exit_code = ExitCode.DOES_NOT_FIT
+
+    @classmethod
+    def of_host(cls) -> OutOfMemory:
+        """When `host_memory_ran_out`."""
+        return cls(
+            "The computer's own memory (RAM) ran out. Close other programs, or enlarge the swap or page file; smaller "
+            "model files (fp8), num_frames, width and height need less of it. Saved steps are kept."
+        )

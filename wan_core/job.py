@@ -14,18 +14,16 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import torch
-
-from .checks import check_files, first_frame_share, out_of_memory, remarks_on_base, with_expert
+from .checks import check_adapters, check_files, first_frame_share, memory_named, remarks_on_base, with_expert
 from .control import Control
 from .data import Batches, LatentCache, condition_kind, pad_text, synthetic_mark, synthetic_note
 from .errors import CheckpointError, OutOfMemory, Stopped, TrainingError
-from .events import CheckpointSaved, Emit, Event, Finished, Note, Stage, StageEnded
+from .events import CheckpointSaved, Emit, Evaluated, Event, Finished, Note, Stage, StageEnded
 from .export import LoraFile, lora_metadata, workflow_metadata
-from .files import DISK_FULL, Roots, atomic_write, clean_partials, locked, own_folder, size_text
+from .files import DISK_FULL, FileError, Roots, atomic_write, clean_partials, locked, own_folder, size_text
 from .load import inspect_model, materialize
 from .lora import LoraWeights
-from .metrics import JsonlSink
+from .metrics import JsonlSink, eval_losses
 from .model import WanTransformer
 from .run import QUEUE_DONE, RunConfig, RunStatus, read_run, write_status
 from .sample import SampleConfig
@@ -56,6 +54,7 @@ _MENDABLE = tuple(
 """Errors of a save that pass, or that a user can mend: no room, no rights, a file held open (Windows)."""
 _RETRY_SAVE_S = 5.0
 _LEFTOVER_S = 600.0
+_DIVERGED = 1.5
 
 
 def run_job(
@@ -85,7 +84,7 @@ def run_job(
     )
     with lock if group.leads else contextlib.nullcontext():
         session = _Session(directory, config, roots, emit, control, group, target, embed_workflow)
-        with session:
+        with session, memory_named():
             return session.train(max_steps, require_state, cache_seconds)
 
 
@@ -112,6 +111,8 @@ class _Session:
         self.saved: SavedStep | None = None
         self._owes_save = self._owes_preview = False
         """due since a step that was not finite"""
+        self._base_loss: float | None = None
+        self._said_diverging = False
 
     def __enter__(self) -> _Session:
         return self
@@ -156,7 +157,7 @@ class _Session:
             )
         if self.saved is not None and self.saved.step >= total:
             return self._finish("done", self.saved.step)
-        self._status("running")
+        self._begin()
         if cache_seconds > 0:
             self.emit(StageEnded(stage="cache", seconds=cache_seconds, step=self._saved_step()))
         try:
@@ -178,12 +179,26 @@ class _Session:
         except OutOfMemory:  # between two steps, after a preview
             self._save_before_stopping("")
             raise
-        except torch.OutOfMemoryError as error:
-            raise out_of_memory(error) from error
         reason = self._save_before_stopping(f"{max_steps} {QUEUE_DONE}")
         if self._saved_step() < total and self.group.leads:
             return self._finish("stopped", self._saved_step(), reason)
         return self._finish("done" if self.trainer.step == total else "stopped", self.trainer.step)
+
+    def _begin(self) -> None:
+        """Say that it runs: the first write, so the one that finds a full disk before minutes of loading."""
+        try:
+            self._status("running")
+        except OSError as error:
+            if error.errno not in DISK_FULL:
+                raise
+            need = check_adapters(
+                self.config.lora, inspect_model(self.config.model, self.roots).variant.shape, self.roots
+            )
+            free = shutil.disk_usage(self.directory).free
+            raise FileError(
+                f"The disk of run {self.directory.name} is full: {size_text(free)} free, and a saved step takes "
+                f"{size_text(need)}. Make room, then start again; saved steps are kept."
+            ) from error
 
     def _clean(self) -> None:
         """What a stranger's folder could write elsewhere is refused, and what killed writes left is removed."""
@@ -267,17 +282,14 @@ class _Session:
             if (reason := self.control.stop_reason()) and self.group.world == 1:
                 raise Stopped(reason)
 
-        try:
-            return materialize(
-                self.config.model,
-                self.roots,
-                self.config.lora if self.saved is None else replace(self.config.lora, start_from=""),
-                seed=self.config.train.seed,
-                rank=self.group.rank,
-                on_tensor=on_tensor,
-            )
-        except torch.OutOfMemoryError as error:
-            raise out_of_memory(error) from error
+        return materialize(
+            self.config.model,
+            self.roots,
+            self.config.lora if self.saved is None else replace(self.config.lora, start_from=""),
+            seed=self.config.train.seed,
+            rank=self.group.rank,
+            on_tensor=on_tensor,
+        )
 
     def _preview_inputs(self) -> PreviewInputs | None:
         if not self.group.leads or not self.config.train.preview_every_n_steps:
@@ -338,6 +350,21 @@ class _Session:
             evaluated = self.trainer.evaluate()
         if evaluated is not None:
             self.emit(evaluated)
+            self._warn_if_it_diverges(evaluated)
+
+    def _warn_if_it_diverges(self, evaluated: Evaluated) -> None:
+        """One note when the loss that should fall has risen by half since before training."""
+        if self._base_loss is None:
+            self._base_loss = eval_losses(self.directory / "metrics.jsonl").get(0) or 0.0
+        now = evaluated.eval_loss
+        if self._base_loss and now is not None and now > _DIVERGED * self._base_loss and not self._said_diverging:
+            self._said_diverging = True
+            text = (
+                f"The evaluation loss rose from {self._base_loss:.4f} before training to {now:.4f} at step "
+                f"{evaluated.step}: the run gets worse, not better. Stop it, lower learning_rate or alpha, and start "
+                "again."
+            )
+            self.emit(Note(text=text, level="warning"))
 
     def _save(self) -> None:
         """Commit the last good step. A full or missing disk pauses the run until there is room; Stopped when a stop is

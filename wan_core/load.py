@@ -15,9 +15,11 @@ from torch import Tensor, nn
 
 from .checkpoint import (
     CheckpointHeader,
+    FiniteCheck,
     StoredWeight,
     WanVariant,
     WeightReader,
+    count_bad,
     detect_variant,
     locate_weights,
     pair_names,
@@ -26,7 +28,7 @@ from .checkpoint import (
 from .config import Config
 from .errors import CheckpointError, ConfigError
 from .files import Roots
-from .lora import LoraConfig, check_peft, check_start, inject_lora, read_lora, start_from
+from .lora import LoraConfig, check_peft, check_start, check_targets, inject_lora, read_lora, start_from
 from .model import Numerics, WanShape, WanTransformer, check_attention, check_attention_name
 from .placement import DeviceCarrier, Placement, PlacementConfig, resolve_placement
 from .precision import (
@@ -237,6 +239,10 @@ def materialize(
     with torch.inference_mode(False), torch.device("meta"):
         model = WanTransformer(shape, numerics)
     model.use_attention(plan.attention)
+    if plan.quantize is not None:
+        plan.quantize.check_names([name for name, _ in model.named_modules()])
+    if lora is not None:
+        check_targets(model, lora)
     start = read_lora(roots.resolve(lora.start_from)) if lora is not None and lora.start_from else None
     if lora is not None and start is not None:
         check_start(model, start, lora)  # minutes before the last base weight has been read
@@ -263,22 +269,42 @@ def _fill(
 ) -> None:
     model.requires_grad_(False)
     total, done = sum(1 for _ in model.parameters()), 0
+    check = FiniteCheck()
     with WeightReader() as reader:
         for prefix, part in _parts(model):
             for name, _ in list(part.named_parameters()):
                 full = f"{prefix}.{name}"
                 if stays_stored(plan, full, sources[full]):
-                    _keep_stored(part, name, reader, sources[full], placement.device_of(full))
+                    for value in _keep_stored(part, name, reader, sources[full], placement.device_of(full)):
+                        check.see(full, value)
                 else:
                     rests = storage_dtype(full, model.numerics, sources[full].dtype)
                     value = reader.read(sources[full], rests).to(placement.device_of(full))
                     owner, leaf = part.get_submodule(name.rpartition(".")[0]), name.rpartition(".")[2]
                     setattr(owner, leaf, nn.Parameter(value, requires_grad=False))
+                    check.see(full, value)
                 done += 1
                 if on_tensor is not None:
                     on_tensor(done, total)
+            if bad := check.first_bad():
+                rests = storage_dtype(bad, model.numerics, sources[bad].dtype)
+                raise _not_finite(reader, bad, sources[bad], rests)
             if plan.quantize is not None:
                 quantize_block(part, prefix, plan.quantize)
+
+
+def _not_finite(reader: WeightReader, name: str, source: StoredWeight, rests: torch.dtype) -> Exception:
+    """What to say of a weight that does not hold finite numbers: the file is damaged, or `rests` is too narrow."""
+    values = reader.read(source, torch.float32)
+    if bad := count_bad(values):
+        return CheckpointError(
+            f"{source.file.name}: {bad} of {values.numel()} values of {name} are not finite (NaN or infinity), so no "
+            "step could be. Download the file again, or choose another."
+        )
+    return ConfigError(
+        f"{source.file.name}: {name} does not fit into {str(rests).removeprefix('torch.')}, its largest value is "
+        f"{float(values.abs().max()):.3g}. Set base_precision to bf16 or fp32."
+    )
 
 
 _BLOCK_LISTS = ("blocks", "vace_blocks")
@@ -305,15 +331,19 @@ def stays_stored(plan: ModelPlan, name: str, source: StoredWeight) -> bool:
     return plan.base_precision == "as in file" and not (plan.quantize is not None and plan.quantize.selects(linear))
 
 
-def _keep_stored(part: nn.Module, name: str, reader: WeightReader, source: StoredWeight, device: torch.device) -> None:
-    """Put a `StoredLinear` in the place of the linear whose weight is called `name` within `part`."""
+def _keep_stored(
+    part: nn.Module, name: str, reader: WeightReader, source: StoredWeight, device: torch.device
+) -> list[Tensor]:
+    """Put a `StoredLinear` in the place of the linear whose weight is called `name` within `part`; its tensors."""
     path = name.removesuffix(".weight")
     found = (reader.scale(source), reader.whole_scale(source))
     scale, whole_scale = (None if value is None else value.to(device) for value in found)
     bias = getattr(part.get_submodule(path), "bias", None) is not None
-    layer = StoredLinear(reader.raw(source).to(device), scale, bias=bias, whole_scale=whole_scale)
+    values = reader.raw(source).to(device)
+    layer = StoredLinear(values, scale, bias=bias, whole_scale=whole_scale)
     owner, _, leaf = path.rpartition(".")
     setattr(part.get_submodule(owner), leaf, layer)
+    return [tensor for tensor in (values, scale, whole_scale) if tensor is not None]
 
 
 _IMAGE_NORMS = ("img_emb.proj.0.", "img_emb.proj.4.")

@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import torch
-
-from .checks import check_files, first_frame_share, out_of_memory
+from .checks import check_files, first_frame_share, memory_named
 from .config import Config
 from .control import Control
 from .data import LatentCache
@@ -69,21 +67,20 @@ def sample_job(directory: Path, job_file: Path, roots: Roots, *, emit: Emit, con
             raise Stopped(reason)
 
     try:
-        # The start LoRA is already part of every saved step.
-        model = materialize(config.model, roots, replace(config.lora, start_from=""), on_tensor=on_tensor)
-        previewer = Previewer(model, previews, directory, emit=emit, control=control)
-        if job.baseline:
-            set_strength(model, 0.0, config.lora)
-            previewer.render(0, "baseline", folder)
-        for step, saved in saves:
-            assert saved is not None
-            adapters = {k[5:]: v for k, v in saved.read_state().items() if k.startswith("lora.")}
-            LoraWeights(adapters).load_into(model, f"saved step {step}")
-            for strength in job.strengths:
-                set_strength(model, strength, config.lora)
-                previewer.render(step, f"step-{step:06d}_s{strength}", folder)
+        with memory_named():
+            # The start LoRA is already part of every saved step.
+            model = materialize(config.model, roots, replace(config.lora, start_from=""), on_tensor=on_tensor)
+            previewer = Previewer(model, previews, directory, emit=emit, control=control)
+            if job.baseline:
+                set_strength(model, 0.0, config.lora)
+                previewer.render(0, "baseline", folder)
+            for step, saved in saves:
+                assert saved is not None
+                adapters = {k[5:]: v for k, v in saved.read_state().items() if k.startswith("lora.")}
+                LoraWeights(adapters).load_into(model, f"saved step {step}")
+                for strength in job.strengths:
+                    set_strength(model, strength, config.lora)
+                    previewer.render(step, f"step-{step:06d}_s{strength}", folder)
     except Stopped as stop:
         return Finished(state="stopped", step=0, result={"reason": stop.reason})
-    except torch.OutOfMemoryError as error:
-        raise out_of_memory(error) from error
     return Finished(state="done", step=saves[-1][0])

@@ -29,7 +29,12 @@ if mode == "fails":
     emit(event="failed", message="clip.mp4 is bad. Fix it.", kind="DatasetError", exit_code=5)
     sys.exit(5)
 if mode == "dies":
+    print("W1122 02:28:17.974000 20237 torch/utils/_pytree.py:630] <enum 'X'> is an Enum subclass", file=sys.stderr)
+    print("/lib/peft/torchao.py:39: UserWarning: it was made without", file=sys.stderr)
+    print("  warnings.warn(", file=sys.stderr)
     os._exit(9)
+if mode == "killed":
+    os.kill(os.getpid(), signal.SIGKILL)
 if mode == "noise":
     print("not json at all")
     emit(event="from a newer version", x=1)
@@ -162,7 +167,31 @@ def test_a_crash_quotes_the_log(start: Callable[[str], Any]) -> None:
     with start("dies") as worker:
         ending = worker.follow(lambda _event: None, never)
     assert "exit code 9" in ending.sentence()
-    assert "a line for the log" in ending.sentence()
+    assert ending.sentence().endswith("Its log ends with: a line for the log"), "what libraries always say is left out"
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no signals")
+def test_a_worker_the_system_killed_says_that_memory_was_full(start: Callable[[str], Any]) -> None:
+    with start("killed") as worker:
+        ending = worker.follow(lambda _event: None, never)
+    assert (ending.exit_code, ending.cancelled) == (-9, False)
+    assert "killed by the system, most likely because the computer's own memory (RAM) was full" in ending.sentence()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no pipes with names in folders")
+@pytest.mark.parametrize("kind", ["link", "fifo"])
+def test_a_log_that_leads_elsewhere_is_refused(
+    start: Callable[[str], Any], worker_module: Any, tmp_path: Path, kind: str
+) -> None:
+    (tmp_path / "other").write_text("mine")
+    if kind == "fifo":
+        os.mkfifo(tmp_path / "log.txt")
+    else:
+        (tmp_path / "log.txt").symlink_to(tmp_path / "other")
+    files = sys.modules[f"{worker_module.__name__.rpartition('.')[0].rpartition('.')[0]}.wan_core.files"]
+    with pytest.raises(files.FileError, match=r"log\.txt is a link or no regular file"):
+        start("noise")
+    assert (tmp_path / "other").read_text() == "mine"
 
 
 def test_a_worker_gets_the_users_allocator_settings(

@@ -64,7 +64,8 @@ def make_clip(tmp_path) -> MakeClip:
 @pytest.fixture(autouse=True)
 def own_signal_handlers() -> Iterator[None]:
     """What a worker's control installs goes with the test."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    names = ("SIGINT", "SIGTERM", "SIGHUP")
+    before = {number: signal.getsignal(number) for name in names if (number := getattr(signal, name, None))}
     yield
     for number, handler in before.items():
         signal.signal(number, handler)

@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 import torch
 
+import wan_core.__main__ as command_line
 import wan_core.files as files
 import wan_core.job as job
 import wan_core.metrics.jsonl as jsonl
@@ -736,6 +737,39 @@ def test_a_disk_that_will_be_too_small_is_named_before_the_first_step(
     texts = [e.text if isinstance(e, Note) else e.name for e in events]
     (warning,) = [text for text in texts if text.startswith("Only 0.0 GiB are free; two saved steps need about")]
     assert texts.index(warning) < texts.index("step")
+
+
+def test_a_disk_that_is_full_at_the_start_says_how_much_a_saved_step_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make_run(tmp_path, train=SETTINGS)
+
+    def full(_directory: Path, _status: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(job, "write_status", full)
+    monkeypatch.setattr(job.shutil, "disk_usage", lambda _folder: shutil._ntuple_diskusage(1000, 990, 10))
+    # Rank 4, two blocks: eight linears of 128 x 128 and two of 128 x 256 each, 16 bytes for every value.
+    takes = 16 * 4 * 2 * (8 * 256 + 2 * 384) / 2**20
+    with pytest.raises(
+        FileError, match=rf"The disk of run tiny is full: 0\.0 MiB free, .* takes {takes:.1f} MiB\. Make"
+    ):
+        train(run)
+
+
+def test_a_file_that_finds_no_room_is_named_with_its_folder_and_what_is_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")  # as a write says it: without a name
+
+    monkeypatch.setattr(files.os, "fsync", full)
+    with pytest.raises(OSError, match="No space left on device") as refusal:
+        atomic_write_bytes(tmp_path / "status.json", b"new")
+    said = command_line._of_the_disk(refusal.value)
+    assert re.fullmatch(
+        rf"The disk of {tmp_path.name} has no room for status\.json: [\d.]+ .iB free\. Make room .*", said
+    )
 
 
 def test_a_full_disk_leaves_the_last_saved_step_and_no_temporary_files(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -16,7 +18,7 @@ from safetensors.torch import load_file, save_file
 from tests.support.containers import cast, weights, write_folder, write_gguf, write_nvfp4, write_scaled_fp8
 from tests.support.headers import header, shapes_of
 from tests.support.tiny_run import TINY, make_run, random_weights
-from wan_core.checkpoint import detect_variant, pair_names
+from wan_core.checkpoint import FiniteCheck, count_bad, detect_variant, pair_names
 from wan_core.checks import remarks_on_base
 from wan_core.control import SignalControl
 from wan_core.errors import CheckpointError, ConfigError
@@ -299,3 +301,60 @@ def test_a_load_takes_one_tensor_above_its_destination_and_no_second_copy(
     print({key: f"{value / MIB:.0f} MiB" for key, value in found.items()}, f"over {over / MIB:.0f} MiB")  # noqa: T201
     assert found["above"] > 0.9 * found["destination"]  # the measurement sees the model
     assert over <= found["largest"] + 256 * MIB
+
+
+# ---- weights that are no numbers ----------------------------------------------------------------
+
+FFN = "blocks.1.ffn.0.weight"
+
+
+def with_values(
+    tmp_path: Path, values: dict[int, float], dtype: torch.dtype = torch.bfloat16, name: str = FFN
+) -> Roots:
+    """The tiny model with some values of one weight exchanged."""
+    weights = {key: value.to(dtype) for key, value in random_weights().items()}
+    for place, value in values.items():
+        weights[name].view(-1)[place] = value
+    save_file(weights, tmp_path / "wan_tiny_t2v.safetensors")
+    return Roots({"diffusion_models": (str(tmp_path),)})
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_a_base_weight_that_is_no_number_is_named_with_its_file_and_how_many(
+    tmp_path: Path, bad: float, dtype: torch.dtype
+) -> None:
+    plan = ModelPlan(base_file="diffusion_models:wan_tiny_t2v.safetensors")
+    roots = with_values(tmp_path, {7: bad, 4000: bad}, dtype)
+    expected = rf"^wan_tiny_t2v\.safetensors: 2 of 32768 values of {re.escape(FFN)} are not finite \(NaN or infinity\)"
+    with pytest.raises(CheckpointError, match=expected):
+        materialize(plan, roots, None)
+
+
+def test_a_weight_that_a_narrower_dtype_does_not_hold_is_told_from_a_damaged_one(tmp_path: Path) -> None:
+    plan = ModelPlan(base_file="diffusion_models:wan_tiny_t2v.safetensors", base_precision="fp16")
+    roots = with_values(tmp_path, {7: 1e5})
+    expected = (
+        rf"{re.escape(FFN)} does not fit into float16, its largest value is 9.98e\+04\. Set base_precision to bf16"
+    )
+    with pytest.raises(ConfigError, match=expected):
+        materialize(plan, roots, None)
+    materialize(replace(plan, base_precision="bf16"), roots, None)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "byte"),
+    [(torch.float8_e4m3fn, 0x7F), (torch.float8_e4m3fn, 0xFF), (torch.float8_e5m2, 0x7C), (torch.float8_e5m2, 0xFE)],
+)
+def test_eight_bit_weights_that_stay_so_are_looked_at_too(dtype: torch.dtype, byte: int) -> None:
+    sound = torch.linspace(-300, 300, 4096).to(dtype)
+    damaged = sound.view(torch.uint8).clone()
+    damaged[99] = byte
+    check = FiniteCheck()
+    check.see("sound", sound)
+    assert check.first_bad() == ""
+    for name, value in (("sound", sound), ("bad", damaged.view(dtype)), ("later", damaged.view(dtype))):
+        check.see(name, value)
+    assert check.first_bad() == "bad"
+    assert check.first_bad() == "", "what was judged is forgotten"
+    assert count_bad(damaged.view(dtype)) == 1

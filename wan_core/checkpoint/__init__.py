@@ -3,6 +3,7 @@
 from .catalogue import AMBIGUOUS_NAMES, PAIR_BOUNDARIES
 from .container import checkpoint_digest, checkpoint_files, read_checkpoint, weights_folder
 from .dequantise import dequantise
+from .finite import FiniteCheck, count_bad
 from .header import CheckpointHeader, TensorInfo, read_header
 from .keys import canonical_names, to_original
 from .pair import pair_names
@@ -13,6 +14,7 @@ __all__ = [
     "AMBIGUOUS_NAMES",
     "PAIR_BOUNDARIES",
     "CheckpointHeader",
+    "FiniteCheck",
     "StoredWeight",
     "StoredWeights",
     "TensorInfo",
@@ -21,6 +23,7 @@ __all__ = [
     "canonical_names",
     "checkpoint_digest",
     "checkpoint_files",
+    "count_bad",
     "dequantise",
     "detect_variant",
     "locate_weights",

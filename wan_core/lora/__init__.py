@@ -2,7 +2,15 @@
 
 from .config import DEFAULT_TARGETS, LoraConfig
 from .describe import describe_lora, is_lora
-from .inject import adapter_parameters, check_peft, inject_lora, lora_layers, set_adapter_dtype, set_strength
+from .inject import (
+    adapter_parameters,
+    check_peft,
+    check_targets,
+    inject_lora,
+    lora_layers,
+    set_adapter_dtype,
+    set_strength,
+)
 from .source import LoraSource, read_lora
 from .start import check_start, start_from
 from .weights import LoraWeights
@@ -15,6 +23,7 @@ __all__ = [
     "adapter_parameters",
     "check_peft",
     "check_start",
+    "check_targets",
     "describe_lora",
     "inject_lora",
     "is_lora",

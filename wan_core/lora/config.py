@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 from ..config import Config
 from ..errors import ConfigError
+from ..patterns import check_patterns
 
 __all__ = ["DEFAULT_TARGETS", "LoraConfig"]
 
@@ -42,11 +42,7 @@ class LoraConfig(Config):
             raise ConfigError(f"alpha {self.alpha} is negative. Use 0 for alpha = rank.")
         if not 0 <= self.dropout < 1:
             raise ConfigError(f"lora dropout {self.dropout} is out of range. Use 0 up to 0.9.")
-        for target in self.targets:
-            try:
-                re.compile(target)
-            except re.error as error:
-                raise ConfigError(f"LoRA target {target!r} is not a regular expression: {error}.") from error
+        check_patterns([*self.targets, self.pattern], (), "LoRA target", whole=True)
 
     @property
     def effective_alpha(self) -> float:

@@ -13,12 +13,21 @@ from torch import Tensor, nn
 from ..errors import ConfigError, DependencyError
 from ..flow import seeded_generator
 from ..packages import PEFT, causes_of, version_of, why_not_imported
+from ..patterns import check_patterns
 from .config import LoraConfig
 
 if TYPE_CHECKING:
     from peft.tuners.lora import LoraLayer
 
-__all__ = ["adapter_parameters", "check_peft", "inject_lora", "lora_layers", "set_adapter_dtype", "set_strength"]
+__all__ = [
+    "adapter_parameters",
+    "check_peft",
+    "check_targets",
+    "inject_lora",
+    "lora_layers",
+    "set_adapter_dtype",
+    "set_strength",
+]
 
 _ADAPTER = "default"
 _BLOCKS = ("blocks.", "vace_blocks.")
@@ -32,23 +41,9 @@ def inject_lora(model: nn.Module, config: LoraConfig, *, seed: int, dtype: torch
     adapter's matmuls run in; None follows the input, which spares a float32 copy of every activation.
     """
     peft_config, inject = _peft(config)
-    for name, module in model.named_modules():
-        if (
-            isinstance(module, nn.Linear)
-            and not name.startswith(("blocks.", "vace_blocks."))
-            and re.fullmatch(config.pattern, name)
-        ):
-            raise ConfigError(
-                f"The LoRA targets match {name}, which lies outside the blocks and cannot be adapted. "
-                r"Begin each target with blocks\.\d+\."
-            )
+    check_targets(model, config)
     model.requires_grad_(False)
-    try:
-        inject(peft_config, model)
-    except ValueError as error:
-        raise ConfigError(
-            f"No linear of the model matches the LoRA targets {list(config.targets)}. Example: blocks\\.\\d+\\.ffn\\.0"
-        ) from error
+    inject(peft_config, model)
     names = []
     for name, layer in lora_layers(model):
         down, up = _pair(layer)
@@ -57,6 +52,26 @@ def inject_lora(model: nn.Module, config: LoraConfig, *, seed: int, dtype: torch
         _compute_in(layer, dtype)
         names.append(name)
     return names
+
+
+def check_targets(model: nn.Module, config: LoraConfig) -> dict[str, nn.Linear]:
+    """The linears a LoRA adapts, by name; also of a model on the meta device, before any weight is read.
+
+    ConfigError for targets that match none or one that cannot be adapted, or that cannot be matched in good time.
+    """
+    check_patterns(config.targets, [name for name, _ in model.named_modules()], "LoRA target", whole=True)
+    linears = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
+    found = {name: module for name, module in linears.items() if re.fullmatch(config.pattern, name)}
+    if outside := [name for name in found if not name.startswith(_BLOCKS)]:
+        raise ConfigError(
+            f"The LoRA targets match {outside[0]}, which lies outside the blocks and cannot be adapted. "
+            r"Begin each target with blocks\.\d+\."
+        )
+    if not found:
+        raise ConfigError(
+            f"No linear of the model matches the LoRA targets {list(config.targets)}. Example: blocks\\.\\d+\\.ffn\\.0"
+        )
+    return found
 
 
 def _start(weight: Tensor, seed: int, name: str) -> Tensor:

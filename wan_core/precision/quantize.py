@@ -7,7 +7,7 @@ LoRA gradients come out wrong by tens of percent without any error message (meas
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from torch import nn
 from ..config import Config, nearest
 from ..errors import ConfigError, DependencyError
 from ..packages import causes_of, torchao_for, torchao_problem, version_of, why_not_imported
+from ..patterns import check_patterns
 
 __all__ = [
     "SCHEMES",
@@ -49,10 +50,12 @@ class QuantizeConfig(Config):
         if self.scheme not in SCHEMES:
             raise ConfigError(f'Quantization scheme "{self.scheme}" is unknown.{nearest(self.scheme, list(SCHEMES))}')
         for name in ("include", "exclude"):
-            try:
-                re.compile(getattr(self, name))
-            except re.error as error:
-                raise ConfigError(f"{name} is not a regular expression: {error}. Example: ffn|self_attn") from error
+            check_patterns([getattr(self, name)], (), name, whole=False)
+
+    def check_names(self, names: Sequence[str]) -> None:
+        """ConfigError when the patterns cannot be matched with the names of a model's linears in good time."""
+        for name in ("include", "exclude"):
+            check_patterns([getattr(self, name)], names, name, whole=False)
 
     def selects(self, name: str) -> bool:
         """Whether the linear `name` (original Wan name, without .weight) becomes 8-bit."""

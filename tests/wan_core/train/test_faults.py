@@ -6,6 +6,7 @@ import dataclasses
 import json
 import math
 import os
+import signal
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -563,6 +564,54 @@ def test_running_out_of_gpu_memory_names_what_helps_and_keeps_saved_steps(
     monkeypatch.undo()
     train(run)
     assert read_status(run.directory).state == "done"
+
+
+@pytest.mark.parametrize("where", ["load", "forward", "backward"])
+def test_running_out_of_the_computers_own_memory_is_no_bug_and_keeps_saved_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """torch says so by a plain RuntimeError; the request is real, and larger than any machine."""
+    run = make_run(tmp_path, train=settings())
+    train(run, max_steps=2)
+
+    def fail(*_: Any, **__: Any) -> Any:
+        return torch.empty(1 << 60, dtype=torch.uint8)
+
+    if where == "load":
+        monkeypatch.setattr(job, "materialize", fail)
+    elif where == "backward":
+        monkeypatch.setattr(torch.Tensor, "backward", fail)
+    with pytest.raises(OutOfMemory, match=r"own memory \(RAM\) ran out\. Close other .*Saved steps are kept\.$"):
+        train(run, target=fail if where == "forward" else true_velocity)
+    assert read_status(run.directory).state == "failed"
+    monkeypatch.undo()
+    train(run)
+    assert read_status(run.directory).state == "done"
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="needs SIGHUP, which Windows does not have")
+@pytest.mark.parametrize("control", [SignalControl, None])
+def test_a_terminal_that_closes_stops_the_run_as_a_signal_does_unless_nohup_says_otherwise(control: Any) -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN if control is None else signal.SIG_DFL)
+    steered = SignalControl()
+    os.kill(os.getpid(), signal.SIGHUP)
+    assert steered.stop_reason() == ("" if control is None else "signal SIGHUP")
+
+
+def test_a_loss_that_rises_by_half_is_said_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = make_run(tmp_path, train=settings(eval_items=1))
+    losses = iter([1.0, 1.4, 1.6, math.nan])
+
+    def evaluate(trainer: Trainer) -> Evaluated:
+        return Evaluated(step=trainer.step, eval_loss=next(losses))
+
+    monkeypatch.setattr(Trainer, "evaluate", evaluate)
+    train(run, max_steps=2)  # the loss before training is that of an earlier session
+    notes = [e.text for e in of(train(run), Note) if e.level == "warning"]
+    assert notes == [
+        "The evaluation loss rose from 1.0000 before training to 1.6000 at step 4: the run gets worse, not better. "
+        "Stop it, lower learning_rate or alpha, and start again."
+    ]
 
 
 # ---- what is drawn ------------------------------------------------------------------------------

@@ -29,6 +29,11 @@ export const SENTENCES = [
       "The training process ended unexpectedly (exit code {code}). Saved steps are kept; queue again to resume. Its log ends with: {log}",
       v,
     ),
+  (v) =>
+    t(
+      "The training process was killed by the system, most likely because the computer's own memory (RAM) was full. Close other programs, or train smaller clips or an fp8 model. Saved steps are kept; queue again to resume.",
+      v,
+    ),
   (v) => t("New run {run}.", v),
   (v) => t("{run} starts over: it has no intact saved step.", v),
   (v) => t("{run} is finished at step {step}; nothing to train.", v),
@@ -51,6 +56,11 @@ export const SENTENCES = [
   (v) =>
     t(
       "Step {step} cannot be saved ({why}). Make room, or make the run's folder writable; the run waits and loses nothing.",
+      v,
+    ),
+  (v) =>
+    t(
+      "The evaluation loss rose from {first} before training to {now} at step {step}: the run gets worse, not better. Stop it, lower learning_rate or alpha, and start again.",
       v,
     ),
   (v) =>

@@ -1,0 +1,74 @@
+"""Regular expressions that users write, tried under a time limit before anything hangs on them.
+
+Python's matcher can take longer than the universe for a short pattern, and no thread that matches can be stopped. So a
+pattern with a repeat of a group, or with many repeats, is tried in a short-lived process, which can.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+
+from .errors import ConfigError
+
+__all__ = ["check_patterns"]
+
+LIMIT_S = 5.0
+_MOST_REPEATS = 2
+_LONGEST = 2000
+_TRIAL = """
+import json, re, sys
+asked = json.load(sys.stdin)
+matches = re.fullmatch if asked["whole"] else re.search
+for name in asked["names"]:
+    matches(asked["pattern"], name)
+"""
+
+
+def check_patterns(patterns: Iterable[str], names: Sequence[str], what: str, *, whole: bool) -> None:
+    """ConfigError when one of `patterns` is no regular expression, or cannot be matched with `names` in good time.
+
+    `what` is the setting they come from; `whole`: they are matched with whole names, not with parts of them. Without
+    names only their grammar is looked at.
+    """
+    for pattern in patterns:
+        if len(pattern) > _LONGEST:
+            raise ConfigError(f"{what} {pattern[:80]!r}... has {len(pattern)} characters. Use at most {_LONGEST}.")
+        try:
+            re.compile(pattern)
+        except (re.error, OverflowError, RecursionError) as error:
+            raise ConfigError(f"{what} {pattern[:300]!r} is not a regular expression: {error}.") from error
+        if names and not _is_quick(pattern) and not _ends_in_time(pattern, names, whole):
+            raise ConfigError(
+                f"{what} {pattern[:300]!r} takes more than {LIMIT_S:.0f} s to be matched with {len(names)} names. "
+                r"Write it without a repeat inside of a repeat, for example blocks\.\d+\.ffn\..*"
+            )
+
+
+def _is_quick(pattern: str) -> bool:
+    """Whether it cannot take long, judged by its text alone: at most two repeats, none of a group, no back-reference.
+
+    Names have some 30 characters, so such a pattern tries about a thousand ways.
+    """
+    if re.search(r"\)[*+?{]|\\[1-9]|\(\?P=", pattern):
+        return False
+    return len(re.findall(r"[*+{]|(?<!\()\?", pattern)) <= _MOST_REPEATS
+
+
+def _ends_in_time(pattern: str, names: Sequence[str], whole: bool) -> bool:
+    asked = json.dumps({"pattern": pattern, "names": list(names), "whole": whole})
+    try:
+        tried = subprocess.run(
+            [sys.executable, "-I", "-S", "-c", _TRIAL],
+            input=asked.encode("ascii"),
+            capture_output=True,
+            timeout=LIMIT_S,
+            check=False,
+            creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
+        )
+    except subprocess.TimeoutExpired:
+        return False
+    return tried.returncode == 0

@@ -105,10 +105,12 @@ class CacheLatents(io.ComfyNode):
                 should_stop=mm.processing_interrupted,
                 in_use=cache_names_in_use(folders.runs_folder()) if plan.cache_limit_gb else (),
             )
-        about = {"kind": "encoded", "encoded": report.latents_encoded, "reused": report.latents_reused}
+        counts = {"encoded": report.latents_encoded, "reused": report.latents_reused, "left_out": len(report.left_out)}
         text = f"{report.latents_encoded} encoded, {report.latents_reused} reused"
-        progress.say(text, now=True, about=about, stage=None)
-        handle = CacheHandle(report.fingerprint, plan.cache_set, report, current_prompt_id())
+        text += f", {len(report.left_out)} left out" if report.left_out else ""
+        progress.say(text, now=True, about={"kind": "encoded", **counts}, stage=None)
+        cache_set = cache.read_set(report.fingerprint) if report.left_out else plan.cache_set
+        handle = CacheHandle(report.fingerprint, cache_set, report, current_prompt_id())
         return io.NodeOutput(handle, report.sentences(), ui={"text": [report.sentences()]})
 
     @classmethod

@@ -144,7 +144,8 @@ class WanDatasetSettings(io.ComfyNode):
                 combo(
                     "missing_captions",
                     list(MISSING_CAPTIONS),
-                    "What happens to files without a caption, when there is no trigger word either. refuse: stop.",
+                    "What happens to files without a caption, when there is no trigger word either. refuse: the scan "
+                    "names them, nothing is encoded.",
                     _defaults.missing_captions,
                 ),
                 combo(

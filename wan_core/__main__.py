@@ -202,7 +202,8 @@ def _scan(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
     )
     with VideoProcess() as video, tempfile.TemporaryDirectory(prefix="wan_scan") as scratch:
         results = _scanned(options, config, video, Path(scratch))
-        review = dataset_review(Dataset(tuple(results)), video=video, digest_of=digest_file, space=WAN21_LATENTS)
+        dataset = Dataset(tuple(results))
+        review = dataset_review(dataset, video=video, digest_of=digest_file, space=WAN21_LATENTS)
     samples = [
         {
             "name": s.name,
@@ -216,6 +217,7 @@ def _scan(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
     rejected = [{"name": r.name, "reason": r.reason} for result in results for r in result.rejected]
     report = "\n\n".join([*(result.report() for result in results), review.report()])
     _print_json(out, {"version": 1, "samples": samples, "rejected": rejected, "report": report})
+    dataset.require_captions()
     return ExitCode.DONE
 
 

@@ -11,6 +11,16 @@ from .looks import LOOK_SIZE, look_of
 from .messages import ClipInfo
 from .process import VideoProcess
 from .pyav import require_pyav
-from .sources import shown
+from .sources import UnreadableError, shown
 
-__all__ = ["LOOK_SIZE", "ClipInfo", "Framing", "VideoProcess", "covered_size", "look_of", "require_pyav", "shown"]
+__all__ = [
+    "LOOK_SIZE",
+    "ClipInfo",
+    "Framing",
+    "UnreadableError",
+    "VideoProcess",
+    "covered_size",
+    "look_of",
+    "require_pyav",
+    "shown",
+]

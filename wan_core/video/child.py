@@ -112,6 +112,7 @@ def _operations() -> dict[str, Operation]:
             height=height,
             start_s=header["start_s"],
             framing=framing,
+            held=header["held"],
         )
         return {"times": times}, frames
 

@@ -85,11 +85,13 @@ def read_clip(
     height: int,
     start_s: float = 0.0,
     framing: Framing = CENTRED,
+    held: int = 0,
 ) -> tuple[NDArray[np.uint8], list[float]]:
     """(F, H, W, 3) RGB, and the time of the source frame behind each of them, from the file's first
     frame on.
 
-    Output frame k shows what a player shows at `start_s + k / fps`.
+    Output frame k shows what a player shows at `start_s + k / fps`. A file may end up to `held` frames early; its last
+    one then stands for them.
     """
     out = np.empty((num_frames, height, width, 3), np.uint8)
     used: list[float] = []
@@ -103,6 +105,9 @@ def read_clip(
             same = bool(used) and used[-1] == time_s
             out[index] = out[index - 1] if same else fit(frame, ratio, (width, height), framing)
             used.append(time_s)
+    if used and num_frames - len(used) <= held:
+        out[len(used) :] = out[len(used) - 1]
+        used += [used[-1]] * (num_frames - len(used))
     if len(used) < num_frames:
         raise refuse(path, f"ends after {len(used)} of {num_frames} frames at {fps:g} fps")
     return out, used

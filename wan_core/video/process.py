@@ -23,12 +23,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import DatasetError, DependencyError, Stopped
+from ..errors import DependencyError, Stopped
 from ..files import FileError
 from ..packages import pip_line
 from .framing import CENTRED, Framing
 from .messages import ClipInfo, receive, send
-from .sources import refuse
+from .sources import TooSlowError, UnreadableError, refuse
 
 __all__ = ["VideoProcess"]
 
@@ -100,12 +100,13 @@ class VideoProcess:
         start_s: float = 0.0,
         times: list[float] | None = None,
         framing: Framing = CENTRED,
+        held: int = 0,
     ) -> NDArray[np.uint8]:
         """(F, H, W, 3) RGB: frame k is what a player shows at `start_s + k / fps`, scaled to cover
         width x height and cropped, around the centre unless `framing` says otherwise.
 
         `times` receives the time of the source frame behind each of them, in seconds from its
-        first.
+        first. Up to `held` frames that the file lacks at its end show its last one.
         """
         request = {
             "fps": fps,
@@ -114,6 +115,7 @@ class VideoProcess:
             "height": height,
             "start_s": start_s,
             "framing": dataclasses.asdict(framing),
+            "held": held,
         }
         header, payload = self._ask("read", path, request)
         if times is not None:
@@ -143,7 +145,7 @@ class VideoProcess:
             self._child = None
             raise refuse(path, f"crashed the video reader (exit code {code}{child.last_words()})")
         if "error" in answer[0]:
-            kind = DependencyError if answer[0]["error"] == "dependency" else DatasetError
+            kind = DependencyError if answer[0]["error"] == "dependency" else UnreadableError
             raise (FileError if do == "write" else kind)(answer[0]["message"])
         return answer
 
@@ -174,7 +176,7 @@ class VideoProcess:
                     raise Stopped("Stopped while reading media files.") from None
                 if time.monotonic() > deadline:
                     self.close()
-                    raise refuse(path, f"took more than {seconds:g} s to read") from None
+                    raise TooSlowError(str(refuse(path, f"took more than {seconds:g} s to read"))) from None
 
 
 class _Child:

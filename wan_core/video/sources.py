@@ -25,6 +25,8 @@ __all__ = [
     "MAX_FRAMES",
     "MAX_PIXELS",
     "STILL_SUFFIXES",
+    "TooSlowError",
+    "UnreadableError",
     "decoder_of",
     "open_clip",
     "open_media",
@@ -69,15 +71,28 @@ _ATTACHED_PICTURE = 0x400
 _RE_ENCODE = "Write it again, for example: ffmpeg -i IN -c:v libx264 -pix_fmt yuv420p OUT.mp4"
 
 
+class UnreadableError(DatasetError):
+    """A file cannot be read; that is all that is wrong."""
+
+    lasting = True
+    """the same bytes will be refused again"""
+
+
+class TooSlowError(UnreadableError):
+    """Reading a file took too long, which a busy disk may explain."""
+
+    lasting = False
+
+
 def shown(path: Path | str) -> str:
     """The file name for a message: short, without control characters (S15)."""
     name = os.path.basename(str(path))
     return "".join(c if c.isprintable() else "?" for c in name)[:120]
 
 
-def refuse(path: Path | str, why: str, fix: str = _RE_ENCODE) -> DatasetError:
-    """A DatasetError of one sentence about one file."""
-    return DatasetError(f"{shown(path)} {why}. {fix.rstrip('.')}.")
+def refuse(path: Path | str, why: str, fix: str = _RE_ENCODE) -> UnreadableError:
+    """An error of one sentence about one file."""
+    return UnreadableError(f"{shown(path)} {why}. {fix.rstrip('.')}.")
 
 
 @contextlib.contextmanager

@@ -38,7 +38,7 @@ def test_no_file_is_no_caption(tmp_path):
     ("content", "byte", "offset"),
     [
         ("ein Straßenbild".encode("latin-1"), "0xdf", 8),
-        ("a car".encode("utf-16"), "0x00", 3),
+        ("a car".encode("utf-16"), "0xff", 0),
         (b"a\x00b", "0x00", 1),
         (b"car \xed\xa0\x80", "0xed", 4),
     ],

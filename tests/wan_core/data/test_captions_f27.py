@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from PIL import Image
 
-from wan_core.data import DatasetConfig, scan_folder
+from wan_core.data import Dataset, DatasetConfig, scan_folder
 from wan_core.errors import DatasetError
 from wan_core.video import VideoProcess
 
@@ -17,7 +17,7 @@ USED = {
 }
 MISSING = {"no file": None, "empty": b"", "only spaces": b" \t\r\n\n "}
 REFUSED = {
-    "UTF-16": ("a car".encode("utf-16"), "byte 0x00 at offset 3"),
+    "UTF-16": ("a car".encode("utf-16"), "byte 0xff at offset 0 (it looks like UTF-16)"),
     "Latin-1": ("ein Straßenbild".encode("latin-1"), "byte 0xdf at offset 8"),
     "NUL": (b"a\x00b", "byte 0x00 at offset 1"),
     "lone surrogate": (b"car \xed\xa0\x80", "byte 0xed at offset 4"),
@@ -58,19 +58,21 @@ def test_readable_text_is_the_caption(folder, video, kind):
 
 @pytest.mark.parametrize("kind", REFUSED)
 @pytest.mark.parametrize("missing_captions", ["refuse", "skip the file", "empty caption"])
-def test_undecodable_text_stops_the_scan_by_name_whatever_is_done_with_missing_ones(
-    folder, video, kind, missing_captions
-):
+def test_undecodable_text_costs_its_file_whatever_is_done_with_missing_ones(folder, video, kind, missing_captions):
     content, words = REFUSED[kind]
-    with pytest.raises(DatasetError, match=r"^a\.txt is ") as caught:
-        scan(folder, video, content, missing_captions=missing_captions, trigger_word="ohwx")
-    assert words in str(caught.value)
+    Image.new("RGB", (64, 48)).save(folder / "b.png")
+    result = scan(folder, video, content, missing_captions=missing_captions, trigger_word="ohwx")
+    assert [s.name for s in result.samples] == ["b.png"]
+    assert [r.name for r in result.rejected] == ["a.png"]
+    assert result.rejected[0].reason.startswith("its caption a.txt is ")
+    assert words in result.rejected[0].reason
 
 
 @pytest.mark.parametrize("kind", MISSING)
 def test_a_missing_caption_needs_a_choice(folder, video, kind):
+    found = scan(folder, video, MISSING[kind])
     with pytest.raises(DatasetError, match=r"1 of 1 files have no caption: a\.png\. Write a\.txt"):
-        scan(folder, video, MISSING[kind])
+        Dataset((found,)).require_captions()
 
 
 @pytest.mark.parametrize("kind", MISSING)

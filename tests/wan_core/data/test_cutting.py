@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from wan_core.data import DatasetConfig, read_sample, scan_folder
+from wan_core.data import Dataset, DatasetConfig, dataset_facts, dataset_review, read_sample, scan_folder
 from wan_core.data.encoding.plan import _transform
 from wan_core.errors import ConfigError, DatasetError, DependencyError
+from wan_core.files import digest_file
+from wan_core.model import WAN21_LATENTS
 from wan_core.video import VideoProcess
 
 
@@ -121,9 +123,10 @@ def test_a_flip_is_the_mirror_image(video, make_clip, folder):
 
 
 def test_a_default_sample_leaves_the_name_of_its_cache_entry_alone(video, make_clip, folder):
-    """Pinned: what every entry before there was a choice was named by."""
+    """Pinned: what an entry is named by where nothing was chosen."""
     make_clip("clips/a.mp4", num_frames=9)
-    plain = {"kind": "clip", "width": 64, "height": 48, "fit": "cover", "num_frames": 9, "fps": 16.0, "start_s": 0.0}
+    plain = {"kind": "clip", "reader": 2, "width": 64, "height": 48, "fit": "cover"}
+    plain |= {"num_frames": 9, "fps": 16.0, "start_s": 0.0}
     assert _transform(scan(folder, video).samples[0], 16.0) == plain
     flipped = scan(folder, video, horizontal_flip="both").samples
     assert [_transform(s, 16.0) for s in flipped] == [plain, {**plain, "flip": True}]
@@ -150,7 +153,7 @@ def test_no_two_cuts_of_a_clip_share_a_cache_entry(video, make_clip, folder):
 def test_the_report_counts_windows_and_what_is_left_over(video, make_clip, folder):
     make_clip("clips/a.mp4", num_frames=30)
     make_clip("clips/b.mp4", num_frames=12)
-    make_clip("clips/c.mp4", num_frames=8)
+    make_clip("clips/c.mp4", num_frames=7)
     result = scan(
         folder, video, frame_extraction="chunk", num_frames=11, frame_rounding="down", horizontal_flip="turns"
     )
@@ -167,7 +170,7 @@ def test_the_report_counts_windows_and_what_is_left_over(video, make_clip, folde
         "caption length: about 2 tokens in the middle, 2 at most, of 512 (estimated from the letters; Cache Latents "
         "counts)",
         "not used: 1 file",
-        "  c.mp4: has 8 frames at 16 fps, fewer than num_frames 9",
+        "  c.mp4: has 7 frames at 16 fps, fewer than num_frames 9",
     ]
 
 
@@ -183,15 +186,16 @@ def test_the_report_says_what_crops_do(video, make_clip, folder):
 
 def test_missing_captions_are_counted_by_file_not_by_window(video, make_clip, folder):
     make_clip("clips/a.mp4", num_frames=30)
+    found = scan(folder, video, frame_extraction="chunk", trigger_word="")
     with pytest.raises(DatasetError, match=r"^1 of 1 files have no caption: a\.mp4\. Write a\.txt"):
-        scan(folder, video, frame_extraction="chunk", trigger_word="")
+        Dataset((found,)).require_captions()
 
 
 def test_too_short_for_every_bucket_is_said_with_the_shortest(video, make_clip, folder):
-    make_clip("clips/a.mp4", num_frames=8)
+    make_clip("clips/a.mp4", num_frames=7)
     with pytest.raises(DatasetError) as refusal:
         scan(folder, video, frame_buckets=(9, 17))
-    assert "a.mp4: has 8 frames at 16 fps, fewer than 9, the shortest of frame_buckets" in str(refusal.value)
+    assert "a.mp4: has 7 frames at 16 fps, fewer than 9, the shortest of frame_buckets" in str(refusal.value)
     assert str(refusal.value).endswith("Set frame_buckets to 5, or add longer clips.")
 
 
@@ -286,3 +290,39 @@ def test_without_the_package_one_sentence_says_what_to_install(make_clip, folder
         with pytest.raises(DependencyError, match=r"-m pip install \"scenedetect-headless\"$"):
             scan(folder, video, split_scenes=True)
         assert len(scan(folder, video).samples) == 1
+
+
+@pytest.mark.parametrize(("fps", "num_frames"), [(16.0, 81), (24.0, 121)])
+@pytest.mark.parametrize("source_fps", [16, 24, 30])
+def test_a_clip_of_exactly_five_seconds_gives_81_and_121_frames(video, make_clip, folder, fps, num_frames, source_fps):
+    make_clip("clips/a.mp4", num_frames=5 * source_fps, fps=source_fps)
+    result = scan(folder, video, num_frames=num_frames, fps=fps)
+    [sample] = result.samples
+    assert (sample.bucket.num_frames, sample.cut.held) == (num_frames, 1)
+    times: list[float] = []
+    video.read(sample.path, fps=fps, num_frames=num_frames, width=64, height=48, times=times, held=1)
+    assert times[-1] == pytest.approx(5 - 1 / source_fps, abs=1e-3), "the file's last frame"
+    frames = read_sample(video, sample, fps)
+    assert len(frames) == num_frames
+    if source_fps <= fps:
+        np.testing.assert_array_equal(frames[-1], frames[-2])
+    assert f"one frame short of {num_frames}, so the last frame is held: a.mp4" in result.report()
+    found = dataset_facts(dataset_review(Dataset((result,)), video=video, digest_of=digest_file, space=WAN21_LATENTS))
+    assert {"kind": "held_last", "count": 1, "names": ["a.mp4"]} in found["findings"]
+
+
+@pytest.mark.parametrize("mode", ["head", "chunk", "slide", "uniform", "random"])
+def test_one_missing_frame_gives_one_window_in_every_mode(video, make_clip, folder, mode):
+    make_clip("clips/a.mp4", num_frames=8)
+    assert shown(video, scan(folder, video, frame_extraction=mode)) == [[0, 7]]
+    with pytest.raises(DatasetError, match="has 8 frames at 16 fps, fewer than num_frames 13"):
+        scan(folder, video, frame_extraction=mode, num_frames=13)
+
+
+def test_a_clip_that_fills_a_window_is_cut_and_named_as_ever(video, make_clip, folder):
+    """No frame is held where one is short of a further window, of a longer one, or of a scene."""
+    make_clip("clips/a.mp4", num_frames=16)
+    for changes in ({}, {"frame_buckets": (9, 17)}, {"frame_extraction": "full", "num_frames": 17}):
+        [sample] = scan(folder, video, **changes).samples
+        assert (sample.cut.held, sample.bucket.num_frames <= 13) == (0, True)
+    assert len(scan(folder, video, frame_extraction="chunk", num_frames=9).samples) == 1

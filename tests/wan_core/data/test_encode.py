@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -21,10 +22,12 @@ from wan_core.data import (
 )
 from wan_core.data.cache import digests as digests_module
 from wan_core.data.encoding import plan as plan_module
+from wan_core.data.encoding.unreadable import require_enough
 from wan_core.errors import CacheError, ConfigError, DatasetError, Stopped
 from wan_core.flow import draw_noise, seeded_generator
 from wan_core.model.latents import WAN21_LATENTS, LatentSpace
 from wan_core.video import VideoProcess
+from wan_core.video.sources import TooSlowError
 
 
 class PoolingCodec:
@@ -639,3 +642,96 @@ def test_clips_cached_by_an_older_reader_are_named_and_encoded_again_and_stills_
     again, *_ = bench.run()
     assert counts(again) == (0, 4, 0, 6)
     assert "encoded again" not in again.sentences()
+
+
+def damage(path) -> None:
+    """Zeroes among the pictures: the index is whole, so a scan sees nothing."""
+    data = bytearray(path.read_bytes())
+    middle = data.index(b"mdat") + (len(data) - data.index(b"mdat")) // 3
+    data[middle : middle + 4000] = bytes(4000)
+    path.write_bytes(data)
+
+
+@pytest.fixture
+def damaged(bench, make_clip):
+    """A fourth clip of which a picture is destroyed."""
+    noise = np.random.default_rng(0).integers(0, 255, (12, 48, 64, 3), np.uint8)
+    make_clip("clips/d.mp4", frames=list(noise))
+    (bench.folder / "d.txt").write_text("caption d")
+    damage(bench.folder / "d.mp4")
+    return bench
+
+
+def test_a_damaged_clip_costs_itself_and_is_named(damaged):
+    report, codec, _ = damaged.run()
+    assert len(codec.seen) == 3
+    assert (report.clips, report.latents_encoded, len(report.left_out)) == (3, 3, 1)
+    assert "left out: 1 clip that cannot be read to the end (mode rebuild tries again)" in report.sentences()
+    assert "\n  d.mp4 cannot be read as a video (Invalid data found when processing input)\n" in report.sentences()
+    names = {item.name for item in set_of(damaged, report).all_items}
+    assert names == {"a.mp4", "b.mp4", "c.mp4"}
+    LatentCache(damaged.cache_root).verify(set_of(damaged, report))
+
+
+def test_a_damaged_clip_is_not_tried_again_until_asked_and_the_job_stays_the_same(damaged, make_clip):
+    first, *_ = damaged.run()
+    cache = LatentCache(damaged.cache_root)
+    dataset = Dataset((scan_folder(DatasetConfig(**damaged.settings), damaged.folder, damaged.video),))
+    assert damaged.plan(dataset, cache).is_complete, "no encoder is loaded for it"
+    again, *_ = damaged.run()
+    assert (again.fingerprint, again.left_out) == (first.fingerprint, first.left_out)
+    assert len(damaged.plan(dataset, cache, rebuild=True).missing_latents) == 4
+    make_clip("clips/d.mp4", num_frames=18)
+    mended, codec, _ = damaged.run()
+    assert (mended.clips, len(codec.seen), mended.left_out) == (4, 1, ())
+
+
+def test_a_clip_that_took_too_long_is_tried_again(bench, monkeypatch):
+    real = VideoProcess.read
+
+    def slow(self, path, **options):
+        if path.name == "b.mp4":
+            raise TooSlowError("b.mp4 took more than 60 s to read.")
+        return real(self, path, **options)
+
+    with monkeypatch.context() as busy:
+        busy.setattr(VideoProcess, "read", slow)
+        report, *_ = bench.run()
+    assert report.left_out == ("b.mp4 took more than 60 s to read.",)
+    report, codec, _ = bench.run()
+    assert (report.clips, len(codec.seen), report.left_out) == (3, 1, ())
+
+
+def test_most_clips_damaged_is_one_sentence_and_the_next_queue_says_it_without_reading(damaged, make_clip):
+    noise = np.random.default_rng(1).integers(0, 255, (12, 48, 64, 3), np.uint8)
+    for name in "ab":
+        make_clip(f"clips/{name}.mp4", frames=list(noise[:, :, :: 1 if name == "a" else -1]))
+        damage(damaged.folder / f"{name}.mp4")
+    with pytest.raises(
+        DatasetError, match=r"^3 of 4 clips cannot be read: a\.mp4 [^;]*; b\.mp4 [^;]*; d\.mp4 [^;.]*\. Copy"
+    ):
+        damaged.run()
+    dataset = Dataset((scan_folder(DatasetConfig(**damaged.settings), damaged.folder, damaged.video),))
+    with pytest.raises(DatasetError, match=r"^3 of 4 clips cannot be read"):
+        damaged.plan(dataset, LatentCache(damaged.cache_root))
+
+
+def test_ten_damaged_clips_of_ten_end_a_long_encoding_early():
+    reasons = [f"{number}.mp4 is damaged at frame 0." for number in range(10)]
+    require_enough(reasons[:9], 9, finished=False)
+    require_enough(reasons, 20, finished=False)
+    with pytest.raises(DatasetError, match=r"10 of 19 clips cannot be read: 0\.mp4 .*; and 7 more\. Copy them again"):
+        require_enough(reasons, 19, finished=False)
+
+
+def test_a_damaged_clip_that_is_held_out_is_dropped_there(damaged):
+    report, *_ = damaged.run(held_out=("b", "d"))
+    assert (report.clips, report.held_out, len(report.left_out)) == (2, 1, 1)
+
+
+def test_files_without_captions_are_shown_by_the_scan_and_refused_before_encoding(bench):
+    (bench.folder / "b.txt").unlink()
+    dataset = Dataset((scan_folder(DatasetConfig(**bench.settings), bench.folder, bench.video),))
+    assert "no caption, so nothing is trained yet: b.mp4. Write b.txt with what is seen" in dataset.report()
+    with pytest.raises(DatasetError, match=r"1 of 3 files have no caption: b\.mp4\. Write b\.txt"):
+        bench.plan(dataset, LatentCache(bench.cache_root))

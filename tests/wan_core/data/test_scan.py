@@ -65,14 +65,14 @@ def test_clips_and_stills_become_samples_sorted_by_name(video, make_clip, folder
 
 def test_short_and_broken_files_are_rejected_by_name_with_numbers(video, make_clip, folder):
     make_clip("clips/good.mp4", num_frames=20)
-    make_clip("clips/short.mp4", num_frames=12, fps=24)
+    make_clip("clips/short.mp4", num_frames=10, fps=24)
     (folder / "broken.mp4").write_bytes(b"not a video")
     (folder / "old.wmv").write_bytes(b"x")
     make_clip("clips/speck.mkv", codec="ffv1", width=8, height=8)
     result = scan_folder(config(trigger_word="ohwx"), folder, video)
     reasons = {r.name: r.reason for r in result.rejected}
-    # 12 frames at 24 fps last 0.5 s: 8 frames at 16 fps
-    assert reasons["short.mp4"] == ("has 8 frames at 16 fps (12 at 24 fps), fewer than num_frames 9")
+    # 10 frames at 24 fps last 0.417 s: 7 frames at 16 fps
+    assert reasons["short.mp4"] == ("has 7 frames at 16 fps (10 at 24 fps), fewer than num_frames 9")
     assert reasons["broken.mp4"].startswith("cannot be read as a video")
     assert reasons["old.wmv"].startswith(".wmv files are not read")
     assert reasons["speck.mkv"] == "is only 8x8 pixels"
@@ -82,12 +82,12 @@ def test_short_and_broken_files_are_rejected_by_name_with_numbers(video, make_cl
 
 
 def test_when_nothing_is_left_the_reasons_and_the_fix_are_said(video, make_clip, folder):
-    make_clip("clips/a.mp4", num_frames=8)
+    make_clip("clips/a.mp4", num_frames=7)
     make_clip("clips/b.mp4", num_frames=6)
     with pytest.raises(DatasetError) as caught:
         scan_folder(config(), folder, video)
     message = str(caught.value)
-    assert "a.mp4: has 8 frames at 16 fps, fewer than num_frames 9" in message
+    assert "a.mp4: has 7 frames at 16 fps, fewer than num_frames 9" in message
     assert message.endswith("Set num_frames to 5, or add longer clips.")
 
 
@@ -96,11 +96,16 @@ def test_missing_captions_are_named_with_the_file_to_write(video, make_clip, fol
         make_clip(f"clips/{name}.mp4")
     (folder / "a.txt").write_text("a car")
     (folder / "c.txt").write_text("  \n")
-    with pytest.raises(DatasetError) as caught:
-        scan_folder(config(), folder, video)
-    assert str(caught.value) == (
-        "2 of 3 files have no caption: b.mp4, c.mp4. Write b.txt with what is seen, or set trigger_word."
+    found = scan_folder(config(), folder, video)
+    assert [s.name for s in found.captionless] == ["b.mp4", "c.mp4"]
+    remedies = (
+        "Write b.txt with what is seen, set trigger_word, or say in Wan Dataset Settings what missing_captions means: "
+        '"skip the file" or "empty caption"'
     )
+    assert f"no caption, so nothing is trained yet: b.mp4, c.mp4. {remedies}" in found.report().splitlines()
+    with pytest.raises(DatasetError) as caught:
+        Dataset((found,)).require_captions()
+    assert str(caught.value) == f"2 of 3 files have no caption: b.mp4, c.mp4. {remedies}."
     result = scan_folder(config(trigger_word="ohwx"), folder, video)
     assert [s.caption for s in result.samples] == ["ohwx, a car", "ohwx", "ohwx"]
     assert result.report().splitlines()[-4:-1] == [
@@ -110,11 +115,15 @@ def test_missing_captions_are_named_with_the_file_to_write(video, make_clip, fol
     ]
 
 
-def test_a_caption_that_is_not_utf8_stops_the_scan(video, make_clip, folder):
-    make_clip("clips/a.mp4")
-    (folder / "a.txt").write_bytes(b"stra\xdfe")
-    with pytest.raises(DatasetError, match=r"a\.txt is not UTF-8: byte 0xdf at offset 4"):
-        scan_folder(config(trigger_word="ohwx"), folder, video)
+def test_captions_that_are_not_text_cost_their_clips_and_all_are_named(video, make_clip, folder):
+    for name in "abc":
+        make_clip(f"clips/{name}.mp4")
+        (folder / f"{name}.txt").write_bytes(b"stra\xdfe" if name != "b" else b"a road")
+    result = scan_folder(config(trigger_word="ohwx"), folder, video)
+    assert [s.name for s in result.samples] == ["b.mp4"]
+    assert [(r.name, r.reason) for r in result.rejected] == [
+        (f"{n}.mp4", f"its caption {n}.txt is not UTF-8: byte 0xdf at offset 4. Save it again as UTF-8") for n in "ac"
+    ]
 
 
 def test_empty_missing_and_false_folders_are_refused(video, folder):
@@ -158,12 +167,14 @@ def test_a_clip_that_links_outside_the_allowed_folders_is_rejected_by_name(video
 
 
 @pytest.mark.skipif(os.name != "posix", reason="needs links")
-def test_a_caption_that_links_outside_the_allowed_folders_stops_the_scan_unread(video, make_clip, folder, tmp_path):
+def test_a_caption_that_links_outside_the_allowed_folders_is_refused_unread(video, make_clip, folder, tmp_path):
     make_clip("clips/a.mp4")
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "secret.txt").write_text("canary")
     (folder / "a.txt").symlink_to(tmp_path / "elsewhere" / "secret.txt")
-    with pytest.raises(DatasetError, match=r"^a\.txt is a link that leads outside.*put the file itself") as refusal:
+    with pytest.raises(
+        DatasetError, match=r"its caption a\.txt is a link that leads outside.*put the file itself"
+    ) as refusal:
         scan_folder(config(trigger_word="x"), folder, video)
     assert "canary" not in str(refusal.value)
     allowed = scan_folder(config(), folder, video, allowed=[tmp_path / "elsewhere"])

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from ...errors import CacheError
 from ...model.latents import ImageEncoder, LatentCodec, TextEncoder
-from ...video import VideoProcess
-from ..cache import EncodingSpeed, LatentCache, Stored
+from ...video import UnreadableError, VideoProcess
+from ..cache import CacheSet, EncodingSpeed, LatentCache, Stored
 from ..control_tensors import loss_mask
 from ..samples import Companion, Progress, Sample, read_sample
 from ..sources import TextLengths
@@ -21,6 +21,7 @@ from .held_out import write_evaluations
 from .plan import ConditionTask, EncodingPlan, LatentTask, MaskTask, TextTask, require_unchanged, stop_if
 from .text_lengths import TextCounter, length_sentences
 from .tidy import tidy
+from .unreadable import UnreadableMemo, left_out_lines, require_enough, without
 
 __all__ = ["EncodingReport", "encode_missing"]
 
@@ -59,11 +60,14 @@ class EncodingReport:
     """further clips that are not trained but evaluated"""
     upkeep: str = ""
     """what was done for the cache itself"""
+    left_out: tuple[str, ...] = ()
+    """a sentence about each clip that cannot be read to its end; the set is without them"""
 
     def sentences(self) -> str:
         """Plain text for the node."""
         lines = [
             f"{self.clips} items, {self.frames} frames",
+            *left_out_lines(self.left_out),
             f"latents: {self.latents_encoded} encoded, {self.latents_reused} reused",
             f"texts: {self.texts_encoded} encoded, {self.texts_reused} reused "
             "(captions, the empty prompt and the default negative prompt)",
@@ -116,22 +120,37 @@ def encode_missing(
     """
     start = time.monotonic()
     _check_encoders(plan, codec, text_encoder, image_encoder)
-    work = [*plan.missing_texts, *_by_clip(plan)]
+    work: list[TextTask | LatentTask | ConditionTask | MaskTask] = [*plan.missing_texts, *_by_clip(plan)]
     doing = _Doing(plan, cache, codec, text_encoder, image_encoder, _Clips(video, plan.cache_set.fps))
     counter = TextCounter(plan, text_encoder)
-    for done, task in enumerate(work, 1):
-        stop_if(should_stop)
-        name = doing.text(task) if isinstance(task, TextTask) else doing.clip(task)
-        if isinstance(task, TextTask):
-            counter.add(task)
-        if progress is not None:
-            progress(done, len(work), name)
+    try:
+        for done, task in enumerate(work, 1):
+            stop_if(should_stop)
+            if isinstance(task, TextTask):
+                name = doing.text(task)
+                counter.add(task)
+            else:
+                name = doing.clip_unless_unreadable(task)
+            if progress is not None:
+                progress(done, len(work), name)
+    finally:
+        doing.remember_unreadable()
+    doing.require_enough(finished=True)
     EncodingSpeed(cache.root).remember(plan.cache_set.latent_space, doing.vae_s, doing.megapixels)
-    write_evaluations(cache, plan.cache_set)
-    fingerprint = cache.write_set(plan.cache_set)
-    report = _report(plan, fingerprint, time.monotonic() - start)
+    kept = without(plan.cache_set, doing.failed)
+    write_evaluations(cache, kept)
+    fingerprint = cache.write_set(kept)
+    report = _report(plan, kept, fingerprint, time.monotonic() - start)
+    report = replace(report, latents_encoded=report.latents_encoded - doing.failed_latents)
     upkeep = tidy(cache, fingerprint, limit_gb=plan.cache_limit_gb, in_use=in_use, should_stop=should_stop)
-    return replace(report, upkeep=upkeep, black_masks=tuple(doing.black), text_lengths=counter.lengths())
+    reasons = (*plan.unreadable.values(), *(str(error) for error in doing.failed.values()))
+    return replace(
+        report,
+        upkeep=upkeep,
+        black_masks=tuple(doing.black),
+        text_lengths=counter.lengths(),
+        left_out=tuple(dict.fromkeys(reasons)),
+    )
 
 
 @dataclass
@@ -147,6 +166,9 @@ class _Doing:
     vae_s: float = 0.0
     megapixels: float = 0.0
     black: list[str] = field(default_factory=list[str])
+    failed: dict[str, UnreadableError] = field(default_factory=dict[str, UnreadableError])
+    """by the name of the entry that could not be made"""
+    _tried: dict[str, Sample] = field(default_factory=dict[str, Sample])
 
     def text(self, task: TextTask) -> str:
         """Encode one prompt; returns what progress calls it."""
@@ -156,6 +178,33 @@ class _Doing:
             task.key, self.text_encoder.encode(task.text), name or "the empty prompt", self._stored(task)
         )
         return name
+
+    def clip_unless_unreadable(self, task: LatentTask | ConditionTask | MaskTask) -> str:
+        """Make one entry of a clip, or note why it cannot be read; returns its file name."""
+        if any(self._tried[key] is task.sample for key in self.failed):
+            return task.sample.name
+        self._tried[task.key] = task.sample
+        try:
+            self.clip(task)
+        except UnreadableError as error:
+            self.failed[task.key] = error
+            self.require_enough(finished=False)
+        return task.sample.name
+
+    def require_enough(self, *, finished: bool) -> None:
+        """DatasetError when most clips cannot be read."""
+        tried = len({id(sample) for sample in self._tried.values()}) + self.plan.latents_reused
+        require_enough([str(error) for error in self.failed.values()], tried, finished=finished)
+
+    @property
+    def failed_latents(self) -> int:
+        """Clips whose latent was to be made and could not."""
+        return sum(task.key in self.failed for task in self.plan.missing_latents)
+
+    def remember_unreadable(self) -> None:
+        """Keep what need not be tried again."""
+        lasting = {key: str(error) for key, error in self.failed.items() if error.lasting}
+        UnreadableMemo(self.cache.root).remember(self._tried, lasting)
 
     def clip(self, task: LatentTask | ConditionTask | MaskTask) -> str:
         """Make one entry of a clip; returns its file name."""
@@ -217,8 +266,10 @@ class _Clips:
         return self._last[1]
 
     def _decode(self, sample: Sample, file: Sample | Companion) -> Tensor:
-        frames = read_sample(self._video, sample, self._fps, file.path)
-        require_unchanged(file)
+        try:
+            frames = read_sample(self._video, sample, self._fps, file.path)
+        finally:
+            require_unchanged(file)
         return torch.from_numpy(frames).float() / 255  # pyright: ignore[reportUnknownMemberType]
 
 
@@ -260,8 +311,8 @@ def _check_encoders(
             raise CacheError("The CLIP vision encoder is not the one the cache was planned for. Queue again.")
 
 
-def _report(plan: EncodingPlan, fingerprint: str, seconds: float) -> EncodingReport:
-    items = plan.cache_set.items
+def _report(plan: EncodingPlan, kept: CacheSet, fingerprint: str, seconds: float) -> EncodingReport:
+    items = kept.items
     return EncodingReport(
         fingerprint=fingerprint,
         latents_encoded=len(plan.missing_latents),
@@ -279,5 +330,5 @@ def _report(plan: EncodingPlan, fingerprint: str, seconds: float) -> EncodingRep
         masks_encoded=len(plan.missing_masks),
         masks_reused=plan.masks_reused,
         stills=sum(item.num_frames == 1 for item in items),
-        held_out=len(plan.cache_set.held_out),
+        held_out=len(kept.held_out),
     )

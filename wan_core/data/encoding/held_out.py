@@ -14,7 +14,7 @@ from ...flow import draw_noise, seeded_generator
 from ..cache import CacheSet, LatentCache
 from ..samples import Dataset, file_names, files_below
 
-__all__ = ["evaluation_key", "require_trained", "write_evaluations"]
+__all__ = ["evaluation_key", "nothing_trained", "require_trained", "write_evaluations"]
 
 EVALUATION_TIMESTEPS = (125.0, 375.0, 625.0, 875.0)
 """the middles of four equal parts of the noise range; TrainConfig.eval_timesteps by default"""
@@ -23,10 +23,7 @@ EVALUATION_TIMESTEPS = (125.0, 375.0, 625.0, 875.0)
 def require_trained(dataset: Dataset, trained: int, held_out: int) -> None:
     """DatasetError when everything is held out, or when a name or folder of the settings holds nothing out."""
     if not trained:
-        raise DatasetError(
-            f"All {held_out} files are held out for evaluation, so nothing would be trained. Lower held_out_ratio, or "
-            "name fewer files."
-        )
+        raise nothing_trained(held_out)
     for part in dataset.parts:
         paths = [sample.path for sample in part.samples]
         # Settings of another trainer are several parts with the same names: each name has to be in one of them.
@@ -44,6 +41,14 @@ def require_trained(dataset: Dataset, trained: int, held_out: int) -> None:
                 f"held_out_folder {folder!r} holds no usable file of {part.config.folder!r}. Use the name of one of "
                 "its subfolders and switch recursive on, or leave it empty."
             )
+
+
+def nothing_trained(held_out: int) -> DatasetError:
+    """What is said when every usable file is held out."""
+    return DatasetError(
+        f"All {held_out} files are held out for evaluation, so nothing would be trained. Lower held_out_ratio, or "
+        "name fewer files."
+    )
 
 
 def evaluation_key(latent_key: str) -> str:

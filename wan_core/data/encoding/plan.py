@@ -17,6 +17,7 @@ from ..conditioning import ConditionKind
 from ..prompts import DEFAULT_NEGATIVE_PROMPT
 from ..samples import Companion, Dataset, DatasetConfig, Sample, held_out_digests
 from .held_out import evaluation_key, require_trained
+from .unreadable import UnreadableMemo, keys_of, require_enough, without
 
 __all__ = ["ConditionTask", "EncodingPlan", "LatentTask", "MaskTask", "TextTask", "plan_encoding"]
 
@@ -73,6 +74,8 @@ class EncodingPlan:
     """clips that are missing, and of which there is a latent as an older version of the pack read them"""
     stored: Mapping[str, Stored] = field(default_factory=dict[str, Stored])
     """how each entry is written, by key; others as ever"""
+    unreadable: Mapping[str, str] = field(default_factory=dict[str, str])
+    """why entries could not be made before, by their names: their clips are not in the set; `rebuild` tries again"""
     cache_limit_gb: float = 0.0
     """DatasetConfig.cache_limit_gb, the lowest of all parts; 0 = none"""
 
@@ -110,6 +113,7 @@ def plan_encoding(
     """
     kind = dataset.kind
     _require_makeable(kind, vision_identity)
+    dataset.require_captions()
     items: list[CacheItem] = []
     held_out: list[CacheItem] = []
     stored: dict[str, Stored] = {}
@@ -160,14 +164,19 @@ def plan_encoding(
         conditioning=kind.name,
         vision_identity=vision_identity if kind.vision else "",
     )
-    plan = _compare(cache_set, samples, cache, rebuild, should_stop)
+    known = {} if rebuild else UnreadableMemo(cache.root).known()
+    unreadable = {key: known[key] for item in cache_set.all_items for key in keys_of(item) if key in known}
+    lost = [why[0] for item in cache_set.all_items if (why := [known[key] for key in keys_of(item) if key in known])]
+    require_enough(lost, len(cache_set.all_items), finished=True)
+    plan = _compare(without(cache_set, unreadable), samples, cache, rebuild, should_stop)
     limits = [part.config.cache_limit_gb for part in dataset.parts if part.config.cache_limit_gb]
     outdated = sum(
         older[task.key] != task.key and cache.has("latent", older[task.key])
         for task in plan.missing_latents
         if task.key in older
     )
-    return replace(plan, stored=stored, cache_limit_gb=min(limits, default=0.0), outdated=outdated)
+    limit_gb = min(limits, default=0.0)
+    return replace(plan, stored=stored, unreadable=unreadable, cache_limit_gb=limit_gb, outdated=outdated)
 
 
 def _require_makeable(kind: ConditionKind, vision_identity: str) -> None:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from ..sources import TOKEN_LIMIT, estimated_tokens, lengths_of
+from .caption_turns import caption_remedies
 from .config import DatasetConfig
 from .cut_report import one_per_file
 from .sample import Sample
@@ -41,7 +42,10 @@ def _missing(config: DatasetConfig, files: Sequence[Sample]) -> list[str]:
     lines: list[str] = []
     if alone:
         lines.append(f"no caption, trigger word {config.trigger_word.strip()!r} used alone: {_names(alone)}")
-    if empty:
+    if empty and config.missing_captions == "refuse":
+        first = next(sample for sample in files if sample.caption_from == "none")
+        lines.append(f"no caption, so nothing is trained yet: {_names(empty)}. {caption_remedies(config, first)}")
+    elif empty:
         used = "the prefix alone" if config.caption_prefix.strip() else "the empty prompt"
         lines.append(f"no caption, trained with {used}: {_names(empty)}")
     return lines

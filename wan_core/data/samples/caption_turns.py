@@ -9,7 +9,7 @@ from ..sources import caption_with_prefix, caption_with_trigger, tag_orders
 from .config import DatasetConfig
 from .sample import Rejected, Sample
 
-__all__ = ["captions_of", "source_of_caption", "with_captions", "without_captionless"]
+__all__ = ["caption_remedies", "captions_of", "source_of_caption", "with_captions", "without_captionless"]
 
 
 def captions_of(written: Sequence[str], config: DatasetConfig) -> tuple[str, ...]:
@@ -46,6 +46,15 @@ def with_captions(samples: Sequence[Sample], captions: Sequence[str]) -> list[Sa
         for round_ in range(len(captions))
         for sample in samples
     ]
+
+
+def caption_remedies(config: DatasetConfig, sample: Sample) -> str:
+    """What to do about files without a caption, of which `sample` is one."""
+    example = sample.path.with_suffix(config.caption_extension).name
+    return (
+        f"Write {example} with what is seen, set trigger_word, or say in Wan Dataset Settings what missing_captions "
+        'means: "skip the file" or "empty caption"'
+    )
 
 
 def without_captionless(config: DatasetConfig, samples: Sequence[Sample]) -> tuple[list[Sample], list[Rejected]]:

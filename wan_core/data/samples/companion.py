@@ -92,7 +92,9 @@ def _check_shape(said: str, info: ClipInfo, own: ClipInfo, config: DatasetConfig
 
 
 def _check_length(said: str, info: ClipInfo, samples: list[Sample], config: DatasetConfig) -> None:
-    needed = max(round(sample.cut.start_s * config.fps) + sample.bucket.num_frames for sample in samples)
+    needed = max(
+        round(sample.cut.start_s * config.fps) + sample.bucket.num_frames - sample.cut.held for sample in samples
+    )
     available = info.frames_at(config.fps)
     if available < needed:
         raise _UnfitError(f"{said} has {available} frames at {config.fps:g} fps, {needed} are needed")

@@ -58,6 +58,8 @@ class _Stretch:
     start_s: float
     frames: int
     """at the dataset's rate"""
+    held: int = 0
+    """of them, those that show the last frame once more"""
 
 
 def cut_file(path: Path, info: ClipInfo, config: DatasetConfig, cuts_s: Sequence[float] = ()) -> list[Piece]:
@@ -82,8 +84,16 @@ def cut_file(path: Path, info: ClipInfo, config: DatasetConfig, cuts_s: Sequence
 
 
 def _stretches(info: ClipInfo, config: DatasetConfig, cuts_s: Sequence[float]) -> list[_Stretch]:
+    """The whole clip, or its scenes.
+
+    A whole clip that lacks one frame of the shortest window is taken, its last frame held: 4n+1 frames are one more
+    than whole seconds have, and 5.0 s are the commonest length of all.
+    """
     if not cuts_s:
-        return [_Stretch(0.0, info.frames_at(config.fps))]
+        available = info.frames_at(config.fps)
+        if info.kind == "clip" and available == config.frame_lengths[0] - 1:
+            return [_Stretch(0.0, available + 1, held=1)]
+        return [_Stretch(0.0, available)]
     starts, ends = (0.0, *cuts_s), (*cuts_s, None)
     found: list[_Stretch] = []
     for start_s, end_s in zip(starts, ends, strict=True):
@@ -133,7 +143,7 @@ def _take_turns(
 ) -> list[Piece]:
     return [
         Piece(
-            cut=Cut(start_s=stretch.start_s + window.first / config.fps, framing=framing),
+            cut=Cut(start_s=stretch.start_s + window.first / config.fps, framing=framing, held=stretch.held),
             bucket=bucket,
             turn=turn,
             turns=len(variants),

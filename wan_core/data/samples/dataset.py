@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from ...errors import DatasetError
 from ..conditioning import ConditionKind
+from .caption_turns import caption_remedies
 from .companion import kind_of
 from .scan import Sample, ScanResult
 
@@ -59,6 +60,20 @@ class Dataset:
     def fps(self) -> float:
         """Frames per second of all clips."""
         return self.parts[0].config.fps
+
+    def require_captions(self) -> None:
+        """DatasetError, which names every remedy, when files have no caption and the config refuses such files."""
+        for part in self.parts:
+            missing = list(part.captionless)
+            if not missing:
+                continue
+            files = len({sample.path for sample in part.samples})
+            names = ", ".join(sample.name for sample in missing[:5])
+            more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
+            raise DatasetError(
+                f"{len(missing)} of {files} files have no caption: {names}{more}. "
+                f"{caption_remedies(part.config, missing[0])}."
+            )
 
     def report(self) -> str:
         """The reports of all parts."""

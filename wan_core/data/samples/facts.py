@@ -82,8 +82,10 @@ def _of_part(part: ScanResult) -> dict[str, list[Sample]]:
         "enlarged": [sample for sample in files if sample.upscaled],
         "interlaced": [sample for sample in files if sample.info.interlaced],
         "variable_rate": [sample for sample in files if sample.info.variable_rate],
+        "held_last": [sample for sample in files if sample.cut.held],
         "trigger_alone": [sample for sample in files if sample.caption_from == "trigger"],
-        "no_caption": [sample for sample in files if sample.caption_from == "none"],
+        "needs_caption": list(part.captionless),
+        "no_caption": [s for s in files if s.caption_from == "none" and part.config.missing_captions != "refuse"],
         "long_caption": [sample for sample in files if estimated_tokens(sample.caption) > TOKEN_LIMIT],
         "no_mask": [sample for sample in files if part.config.masks_loss and sample.mask is None],
     }

@@ -24,4 +24,5 @@ def read_sample(video: VideoProcess, sample: Sample, fps: float, path: Path | No
         height=bucket.height,
         start_s=sample.cut.start_s,
         framing=sample.cut.framing,
+        held=sample.cut.held,
     )

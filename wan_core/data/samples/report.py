@@ -22,6 +22,8 @@ def scan_report(result: ScanResult) -> str:
     lines = [f"{title}: {_count(len(clips), 'clip')}, {_count(stills, 'still')}"]
     if clips:
         lines.append(_frames_line(result, clips))
+    if held := [s.name for s in clips if s.cut.held]:
+        lines.append(f"one frame short of {config.frame_lengths[0]}, so the last frame is held: {_names(held)}")
     lines += window_lines(config, result.samples)
     lines.append("buckets: " + _tally(str(s.bucket) for s in result.samples))
     if any(s.upscaled for s in samples):

@@ -23,6 +23,10 @@ class Cut:
     """seconds from the first frame of the file"""
     framing: Framing = Framing()
     """which part of the picture, and whether it is mirrored"""
+    held: int = 0
+    """frames at the end that the file lacks: its last one is shown instead. No part of the name of a cache entry: the
+    same window of a longer file has another content digest
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +89,13 @@ class ScanResult:
 
     def __repr__(self) -> str:
         return f"ScanResult({len(self.samples)} of {len(self.samples) + len(self.rejected)} files)"
+
+    @property
+    def captionless(self) -> tuple[Sample, ...]:
+        """The first sample of every file that needs a caption and has none, where the config refuses such files."""
+        if self.config.missing_captions != "refuse":
+            return ()
+        return tuple({s.path: s for s in reversed(self.samples) if s.caption_from == "none"}.values())[::-1]
 
     def report(self) -> str:
         """Plain text for the node: counts, frames, buckets, captions, and every rejected file with

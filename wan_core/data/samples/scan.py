@@ -81,7 +81,8 @@ def scan_files(
     """Look at each file; `source` is what messages call the dataset, `rejected` and `notes` what it said itself.
 
     Files that are links must lead below their own folder or below one of `allowed` (rules S2, S16). DatasetError when
-    nothing can be used, or when captions are missing and there is no trigger word.
+    nothing can be used. Files whose caption is missing are samples, so that all of them can be shown;
+    `Dataset.require_captions` refuses to encode them.
     """
     samples: list[Sample] = []
     rejected = list(rejected)
@@ -100,7 +101,6 @@ def scan_files(
     rejected += without_caption
     if not samples:
         raise NothingUsableError(_nothing_left(source, config, rejected))
-    _require_captions(config, samples)
     return ScanResult(config=config, samples=tuple(samples), rejected=tuple(rejected), notes=tuple(notes))
 
 
@@ -121,8 +121,11 @@ def _look_at(
     if isinstance(pieces, Rejected):
         return pieces
     caption = file.caption
-    if caption is None:
-        caption = read_caption(path.with_suffix(config.caption_extension), allowed=allowed)
+    try:
+        if caption is None:
+            caption = read_caption(path.with_suffix(config.caption_extension), allowed=allowed)
+    except DatasetError as error:
+        return Rejected(name=name, reason=f"its caption {str(error).rstrip('.')}")
     samples = [
         Sample(
             path=path,
@@ -188,16 +191,3 @@ def _nothing_left(source: str, config: DatasetConfig, rejected: list[Rejected]) 
         setting = "frame_buckets" if config.frame_buckets else "num_frames"
         fix = f"Set {setting} to {nearest_frames(longest)}, or add longer clips."
     return f"No file of dataset folder {source!r} can be used ({shown}{more}). {fix}"
-
-
-def _require_captions(config: DatasetConfig, samples: list[Sample]) -> None:
-    samples = list({sample.path: sample for sample in reversed(samples)}.values())[::-1]
-    missing = [sample for sample in samples if sample.caption_from == "none"]
-    if missing and config.missing_captions == "refuse":
-        names = ", ".join(sample.name for sample in missing[:5])
-        more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
-        example = missing[0].path.with_suffix(config.caption_extension).name
-        raise DatasetError(
-            f"{len(missing)} of {len(samples)} files have no caption: {names}{more}. "
-            f"Write {example} with what is seen, or set trigger_word."
-        )

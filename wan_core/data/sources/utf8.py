@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from pathlib import Path
 
 from ...errors import DatasetError
@@ -17,13 +18,15 @@ class NotUtf8Error(ValueError):
 def decoded(data: bytes) -> str:
     """`data` as text, without a byte order mark; NotUtf8Error for anything that is not UTF-8, or holds a zero byte."""
     zero = data.find(b"\0")
+    bad = [zero] if zero >= 0 else []
+    text = ""
     try:
         text = data.decode("utf-8-sig")
-        start = zero
     except UnicodeDecodeError as error:
-        text, start = "", error.start if zero < 0 else zero
-    if start >= 0:
-        raise NotUtf8Error(f"is not UTF-8: byte 0x{data[start]:02x} at offset {start}")
+        bad.append(error.start)
+    if bad:
+        guess = " (it looks like UTF-16)" if data[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else ""
+        raise NotUtf8Error(f"is not UTF-8: byte 0x{data[min(bad)]:02x} at offset {min(bad)}{guess}")
     return text
 
 

@@ -23,7 +23,7 @@ import { list, records, text } from "./lists.mjs";
  */
 
 /** Findings that say how it is, and ask for nothing. */
-const NOTES = ["variable_rate", "trigger_alone", "faster"];
+const NOTES = ["variable_rate", "trigger_alone", "faster", "held_last"];
 
 /**
  * The dataset in numbers; what there is nothing of is left out.
@@ -134,6 +134,8 @@ function findingText(kind) {
       return t("with a variable frame rate");
     case "trigger_alone":
       return t("without a caption: the trigger word alone");
+    case "needs_caption":
+      return t("without a caption: nothing is trained until each has one");
     case "no_caption":
       return t("without a caption: the empty prompt");
     case "long_caption":
@@ -144,6 +146,8 @@ function findingText(kind) {
       return t("faster than the model: frames are dropped");
     case "slower":
       return t("slower than the model: frames repeat, and it learns to stutter");
+    case "held_last":
+      return t("one frame short: the last frame is held");
     case "same_bytes":
       return t("groups of files with the same bytes");
     case "look_alike":

@@ -45,7 +45,9 @@ function factLine(about) {
     case "encoding":
       return t("encoding {done}/{total}: {name}", /** @type {any} */ (about));
     case "encoded":
-      return t("{encoded} encoded, {reused} reused", /** @type {any} */ (about));
+      return about.left_out
+        ? t("{encoded} encoded, {reused} reused, {left_out} left out", /** @type {any} */ (about))
+        : t("{encoded} encoded, {reused} reused", /** @type {any} */ (about));
     case "starting":
       return t("starting");
     default:

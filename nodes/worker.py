@@ -69,7 +69,7 @@ class Patience:
     command_s: float = 30.0
     """after the command; at least two steps of the run"""
     terminate_s: float = 5.0
-    """after the signal, before the kill"""
+    """after the signal, before the kill; Windows has no such signal, and kills"""
     poll_s: float = 0.1
     """between looks at the Cancel button"""
 
@@ -199,7 +199,7 @@ class Worker:
             return ""
 
     def terminate(self) -> None:
-        """Ask the process and everything below it to end."""
+        """Ask the process and everything below it to end; on Windows, where nobody would hear, end them."""
         _signal_tree(self.process, force=False)
 
     def kill(self) -> None:
@@ -270,11 +270,11 @@ def _own_group() -> dict[str, Any]:
 
 def _signal_tree(process: subprocess.Popen[bytes], *, force: bool) -> None:
     if os.name == "nt":
-        flags = ["/F"] if force else []
-        subprocess.run(["taskkill", *flags, "/T", "/PID", str(process.pid)], capture_output=True, check=False)
-        if force:
-            with contextlib.suppress(OSError):
-                process.kill()
+        # A process without a console window hears no signal there: without /F taskkill would change nothing, and after
+        # the command the next means is the last one.
+        subprocess.run(["taskkill", "/F", "/T", "/PID", str(process.pid)], capture_output=True, check=False)
+        with contextlib.suppress(OSError):
+            process.kill()
     else:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL if force else signal.SIGTERM)

@@ -272,7 +272,10 @@ def _train(options: argparse.Namespace, emit: Emit, _out: BinaryIO) -> int:
 
     directory = _directory(options.run_path)
     _return_freed_memory()
-    under_torchrun = "LOCAL_RANK" in os.environ
+    from .train import MEETING, join_group
+
+    is_rank = "LOCAL_RANK" in os.environ
+    under_torchrun = is_rank and MEETING not in os.environ
     placement = read_run(directory).model.placement
     ranks = placement.ranks
     if under_torchrun and ranks == 1 and int(os.environ.get("WORLD_SIZE", "1")) > 1:
@@ -280,12 +283,11 @@ def _train(options: argparse.Namespace, emit: Emit, _out: BinaryIO) -> int:
             f'torchrun started {os.environ["WORLD_SIZE"]} ranks, but run.json says "{placement.mode}". '
             'Set model.placement.mode to "copy per GPU", or start it without torchrun.'
         )
-    if ranks > 1 and not under_torchrun:
+    if ranks > 1 and not is_rank:
         from .ranks import start_ranks
 
         return start_ranks(directory, ranks, options, _out)
     from .job import run_job
-    from .train import join_group
 
     group = join_group()
     steered = options.controlled and group.leads
@@ -304,7 +306,7 @@ def _train(options: argparse.Namespace, emit: Emit, _out: BinaryIO) -> int:
         )
     finally:
         group.leave()
-    # torchrun takes any code but 0 for a crash and kills the other ranks; the controller reads the state instead.
+    # torchrun takes any code but 0 for a crash and kills the other ranks.
     stopped = finished.state == "stopped" and not under_torchrun
     return ExitCode.STOPPED if stopped else ExitCode.DONE
 

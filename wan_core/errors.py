@@ -16,6 +16,7 @@ __all__ = [
     "ExportError",
     "OutOfMemory",
     "PlacementError",
+    "RankLost",
     "Stopped",
     "TrainingError",
     "WanTrainerError",
@@ -102,6 +103,10 @@ class ExportError(WanTrainerError):
 
 class TrainingError(WanTrainerError):
     """The run cannot go on: for example too many non-finite steps in a row."""
+
+
+class RankLost(TrainingError):  # noqa: N818  it is the other one that broke
+    """Another rank of the run ended, so this one cannot go on either."""
 
 
 class OutOfMemory(WanTrainerError):  # noqa: N818  the name users and the field know

@@ -1,7 +1,8 @@
-"""The controller of a run with several ranks: it owns the pipes, starts torchrun, and passes lines both ways.
+"""The controller of a run with several ranks on this machine: starts them, owns their pipes, ends them all together.
 
-Only rank 0 reads commands and writes events (torchrun hands its own stdin and stdout down), so the protocol is that of
-a single worker. torchrun turns every exit code but 0 into a crash, so the code comes from the last event.
+Only rank 0 reads commands and writes events, so the protocol is that of a single worker, and its exit code is ours.
+The ranks meet at a file: torchrun's own store needs libuv, which torch for Windows does not have. On a cluster the
+user's torchrun starts the ranks, and nothing of this file is used.
 """
 
 from __future__ import annotations
@@ -10,88 +11,193 @@ import argparse
 import contextlib
 import json
 import os
+import queue
 import subprocess
 import sys
+import tempfile
 import threading
+import time
+from dataclasses import replace
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 from .control import stop_on_signals
-from .errors import ExitCode
+from .errors import ExitCode, RankLost
+from .events import Failed, to_line
+from .pipes import chunks
+from .run import read_status, write_status
+from .train import MEETING
 
 __all__ = ["start_ranks"]
 
-_TORCHRUN_PATIENCE_S = 40.0
-"""torchrun itself gives its ranks 30 s after the signal"""
+_LOST_S = 30.0
+"""how long the other ranks may take to notice that one is gone, before they are ended"""
+_ENDED_S = 10.0
+"""after the signal, before the kill"""
+
+
+class _Ending(NamedTuple):
+    rank: int
+    code: int
+    failed: dict[str, Any]
+    """the event in which it said why; empty without one"""
 
 
 def start_ranks(directory: Path, ranks: int, options: argparse.Namespace, out: BinaryIO) -> int:
-    """Train with `ranks` processes under torchrun; returns the exit code a single worker would return."""
-    launch = Path(__file__).with_name("launch.py")
-    command = [
-        sys.executable, "-X", "utf8", "-m", "torch.distributed.run",
-        "--nnodes=1", f"--nproc-per-node={ranks}", "--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0",
-        str(launch), options.command, str(directory),
-    ]  # fmt: skip
+    """Train with `ranks` processes; returns the exit code a single worker would return."""
+    command = [sys.executable, "-X", "utf8", str(Path(__file__).resolve().with_name("launch.py"))]
+    command += [options.command, str(directory), "--controlled"]
     if options.roots:
-        command += ["--roots", str(options.roots)]
-    command += ["--controlled"]
+        command += ["--roots", str(options.roots.resolve())]
     if options.max_steps:
         command += ["--max-steps", str(options.max_steps)]
     if options.embed_workflow:
         command += ["--embed-workflow"]
     if options.cache_seconds:
         command += ["--cache-seconds", str(options.cache_seconds)]
-    environment = os.environ | {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
-    # Rank 0 always listens to us: a signal to this process becomes a command, and our death the end of its stdin.
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as torchrun:
+    with tempfile.TemporaryDirectory(prefix="wan_ranks", ignore_cleanup_errors=True) as meeting:
+        crew = _Crew(command, ranks, meeting, out)
         try:
-            stop_on_signals(lambda reason: _send_stop(torchrun, reason))
+            # Rank 0 always listens to us: a signal becomes a command, and our death the end of its stdin.
+            stop_on_signals(crew.stop)
             if options.controlled:
-                threading.Thread(target=_forward, args=(torchrun,), daemon=True, name="commands").start()
-            last = b""
-            assert torchrun.stdout is not None
-            for line in torchrun.stdout:
-                out.write(line)
-                last = line if line.startswith(b"{") else last
-            torchrun.wait()
+                threading.Thread(target=crew.forward, args=(os.dup(0),), daemon=True, name="commands").start()
+            endings = crew.follow()
         finally:
-            if torchrun.poll() is None:  # we were interrupted a second time
-                torchrun.terminate()
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    torchrun.wait(_TORCHRUN_PATIENCE_S)
-                torchrun.kill()
-    return _exit_code(last, torchrun.returncode)
+            crew.end()
+    return _exit_code(endings, directory, out)
 
 
-def _send_stop(torchrun: subprocess.Popen[bytes], reason: str) -> bool:
-    """Ask rank 0 to stop; False when it was asked before, so that a second signal ends at once."""
-    assert torchrun.stdin is not None
-    if torchrun.stdin.closed:
-        return False
-    with contextlib.suppress(OSError, ValueError):
-        torchrun.stdin.write(json.dumps({"command": "stop", "reason": reason}).encode() + b"\n")
-        torchrun.stdin.close()
-    return True
+class _Crew:
+    """The processes of all ranks."""
+
+    def __init__(self, command: list[str], ranks: int, meeting: str, out: BinaryIO) -> None:
+        self._out = out
+        self._said: queue.Queue[tuple[int, bytes | None]] = queue.Queue()
+        self._sending = threading.Lock()
+        self._processes: list[subprocess.Popen[bytes]] = []
+        shared = os.environ | {
+            "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
+            "WORLD_SIZE": str(ranks),
+            "LOCAL_WORLD_SIZE": str(ranks),
+            MEETING: "ranks",
+        }
+        for rank in range(ranks):
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE if rank == 0 else subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                env=shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+                # They name the file by its short name: torch opens it by the letters of the system's own language,
+                # which spell not every folder of temporary files.
+                cwd=meeting,
+            )
+            self._processes.append(process)
+            threading.Thread(target=self._listen, args=(rank, process), daemon=True, name=f"rank {rank}").start()
+
+    def _listen(self, rank: int, process: subprocess.Popen[bytes]) -> None:
+        assert process.stdout is not None
+        with contextlib.suppress(OSError, ValueError):
+            for line in process.stdout:
+                self._said.put((rank, line))
+        process.wait()
+        self._said.put((rank, None))
+
+    def follow(self) -> list[_Ending]:
+        """Pass rank 0's events on until every rank has ended; once one broke, the rest are not waited for."""
+        failed: dict[int, dict[str, Any]] = {}
+        endings: list[_Ending] = []
+        deadline = 0.0
+        while len(endings) < len(self._processes):
+            try:
+                rank, line = self._said.get(timeout=0.5)
+            except queue.Empty:
+                if deadline and time.monotonic() > deadline:
+                    self.end()
+                continue
+            if line is None:
+                code = self._processes[rank].returncode
+                endings.append(_Ending(rank, code, failed.get(rank, {})))
+                if code not in (ExitCode.DONE, ExitCode.STOPPED):
+                    deadline = deadline or time.monotonic() + _LOST_S
+            elif event := _failed(line):  # which of them is the cause is known at the end
+                failed[rank] = event
+            elif rank == 0:
+                self._out.write(line)
+        return endings
+
+    def forward(self, file: int) -> None:
+        """Commands from our stdin to rank 0; the end of ours is the end of theirs."""
+        for chunk in chunks(file):
+            with self._sending, contextlib.suppress(OSError, ValueError):
+                self._stdin.write(chunk)
+                self._stdin.flush()
+        self._close()
+
+    def stop(self, reason: str) -> bool:
+        """Ask rank 0 to stop; False when it was asked before, so that a second signal ends at once."""
+        if self._stdin.closed:
+            return False
+        with contextlib.suppress(OSError, ValueError):
+            self._stdin.write(json.dumps({"command": "stop", "reason": reason}).encode() + b"\n")
+            self._stdin.flush()
+        self._close()
+        return True
+
+    def _close(self) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            self._stdin.close()
+
+    @property
+    def _stdin(self) -> Any:
+        return self._processes[0].stdin
+
+    def end(self) -> None:
+        """End what still runs; committed saves stand."""
+        running = [process for process in self._processes if process.poll() is None]
+        for process in running:
+            process.terminate()
+        deadline = time.monotonic() + _ENDED_S
+        for process in running:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(max(0.0, deadline - time.monotonic()))
+            if process.poll() is None:
+                process.kill()
+                process.wait()
 
 
-def _forward(torchrun: subprocess.Popen[bytes]) -> None:
-    """Commands from our stdin to rank 0; the end of ours is the end of theirs."""
-    target = torchrun.stdin
-    assert target is not None
-    with os.fdopen(os.dup(0), "rb", buffering=0) as source, contextlib.suppress(OSError, ValueError), target:
-        while chunk := source.read(4096):
-            target.write(chunk)
-            target.flush()
-
-
-def _exit_code(last_line: bytes, torchrun_code: int) -> int:
+def _failed(line: bytes) -> dict[str, Any]:
+    """The event of `line` when it says that its rank failed, else nothing."""
+    if b'"failed"' not in line:
+        return {}
     try:
-        event = json.loads(last_line)
+        event = json.loads(line)
     except ValueError:
-        event = {}
-    if event.get("event") == "failed":
-        return int(event["exit_code"])
-    if event.get("event") == "finished" and torchrun_code == 0:
-        return ExitCode.STOPPED if event["state"] == "stopped" else ExitCode.DONE
-    return ExitCode.BUG
+        return {}
+    return event if event.get("event") == Failed.name else {}
+
+
+def _exit_code(endings: list[_Ending], directory: Path, out: BinaryIO) -> int:
+    """Rank 0's own code; after a failure that of the rank where it began, whose reason is told and kept."""
+    bad = [ending for ending in endings if ending.code not in (ExitCode.DONE, ExitCode.STOPPED)]
+    if not bad:
+        return next(ending.code for ending in endings if ending.rank == 0)
+    cause = min(bad, key=lambda ending: ending.failed.get("kind") == RankLost.__name__)
+    if cause.failed:
+        message, kind, code = (cause.failed[name] for name in ("message", "kind", "exit_code"))
+    else:
+        kind, code = RankLost.__name__, int(ExitCode.BUG)
+        message = (
+            f"Rank {cause.rank} of this run ended without a word (exit code {cause.code}; on Linux -9 often means "
+            "that memory ran out). Saved steps are kept; queue again to resume."
+        )
+    out.write(to_line(Failed(message=message, kind=kind, exit_code=code)).encode("ascii"))
+    if cause.rank != 0:
+        _keep_reason(directory, message)
+    return int(code)
+
+
+def _keep_reason(directory: Path, message: str) -> None:
+    """Rank 0 wrote what it saw, that another one was gone; the run's status names the cause."""
+    with contextlib.suppress(OSError):
+        write_status(directory, replace(read_status(directory), state="failed", reason=message[:1000]))

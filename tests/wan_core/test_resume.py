@@ -210,7 +210,7 @@ def test_sigterm_to_the_controller_of_two_ranks_stops_them_all_with_their_state(
                 ranks = psutil.Process(controller.pid).children(recursive=True)
                 controller.send_signal(signal.SIGTERM)
     assert controller.returncode == 3
-    assert len(ranks) >= 3  # torchrun and two ranks
+    assert len(ranks) == 2
     assert not [p for p in ranks if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
     assert SaveStore(run.directory).latest() is not None
 

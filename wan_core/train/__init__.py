@@ -2,7 +2,7 @@
 
 from .config import LR_SCHEDULERS, OPTIMIZERS, SAVE_DTYPES, TrainConfig
 from .flops import FlopCount, StepFlops
-from .group import Group, join_group
+from .group import MEETING, Group, join_group
 from .memory import DeviceMeters, largest_step, predicted_peaks
 from .noised import NoisedBatch, TargetFunction, noise_batch, true_velocity
 from .preview import Previewer
@@ -12,6 +12,7 @@ from .trainer import NotFinite, Trainer
 
 __all__ = [
     "LR_SCHEDULERS",
+    "MEETING",
     "OPTIMIZERS",
     "SAVE_DTYPES",
     "DeviceMeters",

@@ -5,15 +5,21 @@ Over gloo and CPU copies only: adapters are small, and gloo works without NCCL, 
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import timedelta
 from typing import Any
 
 import torch
 from torch import nn
 
-__all__ = ["Group", "join_group"]
+from ..errors import RankLost
+
+__all__ = ["MEETING", "Group", "join_group"]
+
+MEETING = "WAN_TRAINER_RANKS"
+"""environment variable: the file at which the ranks of our own launcher meet; without it they are torchrun's"""
 
 
 class Group:
@@ -33,7 +39,8 @@ class Group:
             return
         tensors = list(values)
         flat = torch.cat([t.detach().float().reshape(-1).cpu() for t in tensors])
-        torch.distributed.all_reduce(flat)
+        with _together():
+            torch.distributed.all_reduce(flat)
         flat /= self.world
         offset = 0
         for tensor in tensors:
@@ -48,7 +55,8 @@ class Group:
         if self.world == 1:
             return [value]
         found: list[Any] = [None] * self.world
-        torch.distributed.all_gather_object(found, value)
+        with _together():
+            torch.distributed.all_gather_object(found, value)
         return found
 
     def share(self, value: Any) -> Any:
@@ -56,7 +64,8 @@ class Group:
         if self.world == 1:
             return value
         box = [value]
-        torch.distributed.broadcast_object_list(box, src=0)
+        with _together():
+            torch.distributed.broadcast_object_list(box, src=0)
         return box[0]
 
     def leave(self) -> None:
@@ -65,11 +74,29 @@ class Group:
             torch.distributed.destroy_process_group()
 
 
+@contextlib.contextmanager
+def _together() -> Iterator[None]:
+    """What every rank does at once; it breaks where a rank is missing."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise RankLost(
+            f"Another rank of this run has ended, so this one ends too ({str(error)[:200]}). Saved steps are kept; "
+            "queue again to resume."
+        ) from error
+
+
 def join_group() -> Group:
-    """The group torchrun made, or a group of one."""
+    """The group our launcher or torchrun made, or a group of one."""
     world = int(os.environ.get("WORLD_SIZE", "1"))
     if world == 1:
         return Group()
+    meeting = os.environ.get(MEETING)
+    place: dict[str, Any] = {}  # torchrun's environment says where
+    if meeting:
+        store = torch.distributed.FileStore(meeting, world)
+        place = {"store": store, "rank": int(os.environ["RANK"]), "world_size": world}
     # A preview or a save on the leader may take long; the other ranks wait for it at the next border.
-    torch.distributed.init_process_group("gloo", timeout=timedelta(hours=12))
+    with _together():
+        torch.distributed.init_process_group("gloo", timeout=timedelta(hours=12), **place)
     return Group(torch.distributed.get_rank(), world)

@@ -1,0 +1,115 @@
+"""Ranks of one machine: no store of torch that Windows lacks, one dead rank ends all, and the cause is told."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.support.tiny_run import make_run
+from wan_core.load import ModelPlan
+from wan_core.placement import PlacementConfig
+from wan_core.ranks import _Ending, _exit_code  # pyright: ignore[reportPrivateUsage]
+from wan_core.run import RunStatus, read_status, write_status
+from wan_core.train import SaveStore, TrainConfig
+
+ROOT = Path(__file__).parents[2]
+
+# torch for Windows is built without libuv, and the store that torchrun makes asks for it.
+NO_LIBUV = """
+import sys
+import torch.distributed, torch.distributed.rendezvous
+
+class Store(torch.distributed.TCPStore):
+    def __init__(self, *given, use_libuv=True, **named):
+        if use_libuv:
+            raise RuntimeError("use_libuv was requested but PyTorch was built without libuv support")
+        super().__init__(*given, use_libuv=False, **named)
+
+for module in [m for m in sys.modules.values() if getattr(m, "TCPStore", None) is torch.distributed.TCPStore]:
+    if module is not torch.distributed:
+        module.TCPStore = Store
+torch.distributed.TCPStore = Store
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.lasts(9)
+def test_two_ranks_train_without_libuv_and_the_death_of_one_ends_the_run_with_its_reason(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(NO_LIBUV)
+    plan = ModelPlan(
+        base_file="diffusion_models:wan_tiny_t2v.safetensors",
+        placement=PlacementConfig(mode="copy per GPU", devices="cpu,cpu"),
+    )
+    settings = TrainConfig(steps=100_000, save_every_n_steps=1, preview_every_n_steps=0, eval_items=0)
+    run = make_run(tmp_path, train=settings, plan=plan)
+    command = [sys.executable, "-X", "utf8", str(ROOT / "wan_core" / "launch.py"), "train", str(run.directory)]
+    ranks: list[psutil.Process] = []
+    lines: list[dict[str, Any]] = []
+    with (
+        open(tmp_path / "log.txt", "w") as log,
+        subprocess.Popen(
+            [*command, "--roots", str(run.roots_file), "--controlled"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            env=os.environ | {"PYTHONPATH": str(tmp_path), "OMP_NUM_THREADS": "1"},
+        ) as controller,
+    ):
+        assert controller.stdout is not None
+        for line in controller.stdout:
+            lines.append(json.loads(line))
+            if lines[-1]["event"] == "saved" and not ranks:
+                ranks = psutil.Process(controller.pid).children()
+                next(rank for rank in ranks if rank.environ()["RANK"] == "1").kill()
+    assert ranks, (tmp_path / "log.txt").read_text()[-3000:]
+    assert controller.returncode == 1
+    assert [line["event"] for line in lines].count("failed") == 1
+    assert lines[-1]["event"] == "failed"
+    assert lines[-1]["message"].startswith("Rank 1 of this run ended without a word (exit code -9;")
+    assert not [rank for rank in ranks if rank.is_running() and rank.status() != psutil.STATUS_ZOMBIE]
+    status = read_status(run.directory)
+    assert status.state == "failed"
+    assert status.reason == lines[-1]["message"]
+    assert SaveStore(run.directory).latest() is not None
+
+
+def event(message: str, kind: str, code: int) -> dict[str, Any]:
+    return {"event": "failed", "message": message, "kind": kind, "exit_code": code}
+
+
+LOST = event("Another rank of this run has ended", "RankLost", 5)
+FULL = event("cuda:1 is out of memory", "OutOfMemory", 4)
+
+
+@pytest.mark.parametrize(
+    ("endings", "code", "said"),
+    [
+        ([_Ending(1, 3, {}), _Ending(0, 3, {})], 3, ""),
+        ([_Ending(0, 0, {}), _Ending(1, 0, {})], 0, ""),
+        ([_Ending(0, 5, LOST), _Ending(1, 4, FULL)], 4, "cuda:1 is out of memory"),
+        ([_Ending(1, 4, FULL), _Ending(0, 5, LOST)], 4, "cuda:1 is out of memory"),
+        ([_Ending(0, 4, FULL), _Ending(1, 5, LOST)], 4, "cuda:1 is out of memory"),
+        ([_Ending(0, 5, LOST), _Ending(1, -11, {})], 1, "Rank 1 of this run ended without a word (exit code -11"),
+        ([_Ending(1, 3, {}), _Ending(0, -15, {})], 1, "Rank 0 of this run ended without a word (exit code -15"),
+    ],
+)
+def test_the_run_ends_as_the_rank_did_where_the_failure_began(
+    endings: list[_Ending], code: int, said: str, tmp_path: Path
+) -> None:
+    write_status(tmp_path, RunStatus(state="running", step=7))
+    out = io.BytesIO()
+    assert _exit_code(endings, tmp_path, out) == code
+    told = [json.loads(line) for line in out.getvalue().splitlines()]
+    assert [line["exit_code"] for line in told] == ([code] if said else [])
+    assert not said or told[0]["message"].startswith(said)
+    began_elsewhere = bool(said) and not (endings[0].rank == 0 and endings[0].failed == FULL) and "Rank 0" not in said
+    assert read_status(tmp_path).state == ("failed" if began_elsewhere else "running")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any, cast
 
 import torch
 
@@ -15,13 +16,16 @@ from .footprint import weights_once_loaded
 from .load import ModelPlan, WanFile
 from .lora import LoraConfig, check_start, check_targets, read_lora
 from .model import WanShape, WanTransformer
-from .precision import QuantizeConfig
+from .packages import pip_line
+from .precision import QuantizeConfig, QuantizedBy
 from .run import RunConfig
+from .train import SavedStep
 
 __all__ = [
     "check_adapters",
     "check_files",
     "check_quantize",
+    "check_quantized_alike",
     "first_frame_share",
     "memory_named",
     "out_of_memory",
@@ -81,6 +85,23 @@ def check_quantize(config: QuantizeConfig, shape: WanShape) -> None:
     """ConfigError when its patterns cannot be matched with the names of that model in good time."""
     with torch.inference_mode(False), torch.device("meta"):
         config.check_names([name for name, _ in WanTransformer(shape).named_modules()])
+
+
+def check_quantized_alike(saved: SavedStep, here: QuantizedBy | None) -> None:
+    """A saved step goes on upon the 8-bit weights it was trained on; another torchao may make others of the same file.
+
+    CheckpointError with the version to install. Steps saved before this was noted pass.
+    """
+    noted = saved.progress.get("quantized_by")
+    if here is None or not isinstance(noted, dict):
+        return
+    then = QuantizedBy.from_dict(cast("dict[str, Any]", noted), "quantized_by")
+    if then.weights != here.weights:
+        raise CheckpointError(
+            f"Step {saved.step} was trained on 8-bit weights that torchao {then.torchao} made; torchao {here.torchao}, "
+            "which is installed, makes others of the same file. To go on with the same weights run "
+            f"{pip_line(f'torchao=={then.torchao}')} and start again; or set resume to new."
+        )
 
 
 def first_frame_share(config: RunConfig, variant: WanVariant) -> float:

@@ -13,8 +13,17 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from .checks import check_adapters, check_files, first_frame_share, memory_named, remarks_on_base, with_expert
+from .checks import (
+    check_adapters,
+    check_files,
+    check_quantized_alike,
+    first_frame_share,
+    memory_named,
+    remarks_on_base,
+    with_expert,
+)
 from .control import Control
 from .data import Batches, LatentCache, condition_kind, pad_text, synthetic_mark, synthetic_note
 from .errors import CheckpointError, OutOfMemory, Stopped, TrainingError
@@ -25,6 +34,7 @@ from .load import inspect_model, materialize
 from .lora import LoraWeights
 from .metrics import JsonlSink, eval_losses
 from .model import WanTransformer
+from .precision import quantized_by
 from .run import QUEUE_DONE, RunConfig, RunStatus, read_run, write_status
 from .sample import SampleConfig
 from .train import (
@@ -234,6 +244,10 @@ class _Session:
         self.cache_set.require_fit(self.variant.name, self.variant.latents, kind)
         if note := synthetic_note(self.cache_set):
             self.emit(Note(text=note, level="warning"))
+        quantize = config.model.quantize
+        self.quantized_by = None if quantize is None else quantized_by(quantize, found.compute_dtype)
+        if self.saved is not None:
+            check_quantized_alike(self.saved, self.quantized_by)
         for remark in remarks_on_base(config.model, found):
             self.emit(Note(text=remark, level="warning"))
         previews = self._preview_inputs()
@@ -429,7 +443,11 @@ class _Session:
             | synthetic_mark(self.cache_set)
             | (workflow_metadata(self.directory) if self._embed_workflow else {}),
         )
-        return self.store.commit(step, config.job_id, file.to_bytes(), self.trainer.state(), self.trainer.progress())
+        return self.store.commit(step, config.job_id, file.to_bytes(), self.trainer.state(), self._progress())
+
+    def _progress(self) -> dict[str, Any]:
+        noted = {} if self.quantized_by is None else {"quantized_by": self.quantized_by.to_dict()}
+        return self.trainer.progress() | noted
 
     def _saved_step(self) -> int:
         return self.saved.step if self.saved is not None else 0

@@ -4,10 +4,12 @@ from .policy import PRESETS, SWITCHES, PrecisionPolicy, dtype_name, switch_value
 from .quantize import (
     SCHEMES,
     QuantizeConfig,
+    QuantizedBy,
     check_torchao,
     check_torchao_version,
     check_trainable_untouched,
     quantize_block,
+    quantized_by,
 )
 from .stored import StoredLinear
 
@@ -17,12 +19,14 @@ __all__ = [
     "SWITCHES",
     "PrecisionPolicy",
     "QuantizeConfig",
+    "QuantizedBy",
     "StoredLinear",
     "check_torchao",
     "check_torchao_version",
     "check_trainable_untouched",
     "dtype_name",
     "quantize_block",
+    "quantized_by",
     "switch_values",
     "torch_dtype",
 ]

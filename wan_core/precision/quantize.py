@@ -6,6 +6,7 @@ LoRA gradients come out wrong by tens of percent without any error message (meas
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,16 +17,19 @@ from torch import nn
 
 from ..config import Config, nearest
 from ..errors import ConfigError, DependencyError
+from ..model.modulate import plain_weight
 from ..packages import causes_of, torchao_for, torchao_problem, version_of, why_not_imported
 from ..patterns import check_patterns
 
 __all__ = [
     "SCHEMES",
     "QuantizeConfig",
+    "QuantizedBy",
     "check_torchao",
     "check_torchao_version",
     "check_trainable_untouched",
     "quantize_block",
+    "quantized_by",
 ]
 
 SCHEMES = ("fp8_e4m3fn", "int8")
@@ -83,6 +87,29 @@ def quantize_block(module: nn.Module, prefix: str, config: QuantizeConfig) -> in
     if chosen:
         quantize(module, scheme, filter_fn=lambda layer, _name: id(layer) in chosen)
     return len(chosen)
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuantizedBy(Config):
+    """Which torchao made the weights of a run, and what it makes of a known weight: two versions may make the same."""
+
+    torchao: str
+    weights: str
+    """digest of the known weight, quantized and unpacked"""
+
+
+def quantized_by(config: QuantizeConfig, dtype: torch.dtype) -> QuantizedBy:
+    """The mark of this installation for a base that is quantized from `dtype`.
+
+    int8 from bfloat16 differs between torchao 0.17 and 0.18; fp8, and int8 from float32, are the same from 0.16 on.
+    """
+    quantize, scheme = _torchao(config.scheme)
+    known = torch.randn(64, 128, generator=torch.Generator().manual_seed(1)).to(dtype)
+    layer = nn.Linear(128, 64, bias=False, device="meta").requires_grad_(False)
+    layer.weight = nn.Parameter(known, requires_grad=False)
+    quantize(nn.ModuleList([layer]), scheme)
+    values = plain_weight(layer).float().contiguous().numpy().tobytes()
+    return QuantizedBy(torchao=version_of("torchao"), weights=hashlib.sha256(values).hexdigest()[:16])
 
 
 def check_torchao() -> None:

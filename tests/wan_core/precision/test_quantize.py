@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from tests.support.tiny_run import TINY, TINY_VACE, TinyRun, make_roots, make_run
 from wan_core.control import SignalControl
-from wan_core.errors import ConfigError
+from wan_core.errors import CheckpointError, ConfigError
 from wan_core.events import Event, StepDone
 from wan_core.files import Roots
 from wan_core.footprint import planned_weights
@@ -21,9 +21,10 @@ from wan_core.job import run_job
 from wan_core.load import ModelPlan, materialize
 from wan_core.lora import LoraConfig, adapter_parameters, lora_layers
 from wan_core.model import Conditioning, WanTransformer
-from wan_core.precision import SCHEMES, QuantizeConfig, quantize_block
+from wan_core.packages import version_of
+from wan_core.precision import SCHEMES, QuantizeConfig, quantize_block, quantized_by
 from wan_core.run import DataConfig, RunConfig, read_status
-from wan_core.train import TrainConfig
+from wan_core.train import SaveStore, TrainConfig
 
 PLAN = ModelPlan(base_file="diffusion_models:wan_tiny_t2v.safetensors")
 LORA = LoraConfig(rank=4)
@@ -225,6 +226,38 @@ def test_a_lora_trains_on_an_eight_bit_base_and_resumes_to_the_last_bit(tmp_path
         train(resumed, max_steps=2)
     assert read_status(resumed.directory).state == "done"
     assert (resumed.directory / name).read_bytes() == (straight.directory / name).read_bytes()
+
+
+MARKS = {("fp8_e4m3fn", torch.bfloat16): "25366544ce61", ("int8", torch.float32): "4523e75c58a2"}
+"""computed with torchao 0.16.0 on torch 2.6, 0.17.0 on 2.7 and 2.9, 0.18.0 on 2.13 and 2.15: the same on all"""
+INT8_OF_BF16 = {True: "e5979f20688c", False: "7c9a5da38ffc"}
+"""up to torchao 0.17, and from 0.18 on"""
+
+
+def test_the_mark_of_a_torchao_is_what_it_makes_and_not_its_number() -> None:
+    found = {
+        (s, d): quantized_by(QuantizeConfig(scheme=s), d).weights[:12] for s, d in (*MARKS, ("int8", torch.bfloat16))
+    }
+    older = tuple(int(n) for n in version_of("torchao").split(".")[:2]) < (0, 18)
+    assert found == {**MARKS, ("int8", torch.bfloat16): INT8_OF_BF16[older]}
+
+
+def test_a_run_resumed_under_a_torchao_that_makes_other_weights_is_refused_with_the_version_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make(tmp_path, "int8")
+    train(run, max_steps=3)
+    here = quantized_by(QuantizeConfig(scheme="int8"), torch.float32)
+    (saved,) = (step for step in [SaveStore(run.directory).latest()] if step)
+    assert saved.progress["quantized_by"] == here.to_dict(), "each saved step notes which torchao made its base"
+    monkeypatch.setattr("wan_core.job.quantized_by", lambda *_: replace(here, torchao="0.99.0", weights="0" * 16))
+    with pytest.raises(CheckpointError, match=r"torchao 0\.99\.0, which is installed, makes others") as refused:
+        train(run)
+    assert f'"torchao=={here.torchao}" and start again; or set resume to new' in str(refused.value)
+    assert SaveStore(run.directory).steps() == [3]
+    monkeypatch.setattr("wan_core.job.quantized_by", lambda *_: replace(here, torchao="0.99.0"))
+    train(run)
+    assert read_status(run.directory).state == "done", "another number that makes the same weights is no reason"
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)

@@ -1,6 +1,7 @@
 """Writes what people read about the nodes from the one place it is kept in, the schemas of the node classes:
 
-    .venv/bin/python scripts/make_locales.py            # locales/en/nodeDefs.json, the tables of web/docs/*.md
+    .venv/bin/python scripts/make_locales.py            # locales/en/nodeDefs.json, the lists of web/docs/*.md, and
+                                                        # web/docs/<node>/<language>.md, where the page looks first
     .venv/bin/python scripts/make_locales.py --check    # exit code 1 when one of them is not what would be written
     .venv/bin/python scripts/make_locales.py --translated ja TrainLoRA.inputs.steps 'ApplyWanLoRA.*'
 
@@ -30,13 +31,44 @@ HELP = ROOT / "web" / "docs"
 TRANSLATED_FROM = LOCALES / "translated_from.json"
 TRANSLATIONS = ("zh", "ja", "ko", "es")
 WIDGETS = ("INT", "FLOAT", "STRING", "BOOLEAN", "COMBO")
+HEADINGS = ("When to use", "Inputs", "Outputs", "Good to know", "The panel")
+HELP_ENGLISH = (*HEADINGS, "Default: {}.", "Must be connected.", "May stay unconnected.")
+HELP_WORDS = {
+    "zh": ("何时使用", "输入", "输出", "须知", "面板", "默认：{}。", "必须连接。", "可不连接。"),
+    "ja": (
+        "使いどころ",
+        "入力",
+        "出力",
+        "知っておくこと",
+        "パネル",
+        "既定値：{}。",
+        "接続が必要です。",
+        "接続は任意です。",
+    ),
+    "ko": (
+        "언제 쓰나",
+        "입력",
+        "출력",
+        "알아 둘 것",
+        "패널",
+        "기본값: {}.",
+        "연결해야 합니다.",
+        "연결하지 않아도 됩니다.",
+    ),
+    "es": (
+        *("Cuándo usarlo", "Entradas", "Salidas", "Conviene saber", "El panel"),
+        *("Por defecto: {}.", "Debe conectarse.", "Puede quedar sin conectar."),
+    ),
+}
+"""language -> its words for those of HELP_ENGLISH"""
+COLONS = {"zh": "：", "ja": "："}
 SAID_OTHERWISE = {
     "diffusion_model": "the first file",
     "file": "the first file",
     "folder": "the first folder",
     "negative_prompt": "Wan's own text",
 }
-"""inputs whose default differs by machine, or fills no cell of a table -> how a help page says it"""
+"""inputs whose default differs by machine, or is too long for a line of a list -> how a help page says it"""
 
 Definitions = dict[str, dict[str, Any]]
 Marks = dict[str, dict[str, str]]
@@ -103,28 +135,57 @@ def marked(source: Definitions, marks: dict[str, str], named: Iterable[str]) -> 
 
 
 def help_page(page: str, info: dict[str, Any]) -> str:
-    """The page with the tables under Inputs and Outputs written anew."""
-    rows = [f"| `{name}` | {default_text(name, *rest)} | {rest[-1]['tooltip']} |" for name, *rest in inputs_of(info)]
-    page = _with_table(page, "Inputs", ["| input | default | what it does |", "| --- | --- | --- |", *rows])
+    """The page with the lists under Inputs and Outputs written anew. A table would not fit the page's side bar."""
+    rows = [f"- `{name}`: {rest[-1]['tooltip']} {default_text(name, *rest)}" for name, *rest in inputs_of(info)]
+    page = _with_list(page, "Inputs", rows)
     outputs = zip(info["output_name"], info["output_tooltips"], strict=True)
-    rows = [f"| `{name}` | {tooltip} |" for name, tooltip in outputs]
-    return _with_table(page, "Outputs", ["| output | what it is |", "| --- | --- |", *rows])
+    return _with_list(page, "Outputs", [f"- `{name}`: {tooltip}" for name, tooltip in outputs])
 
 
-def default_text(name: str, type_name: str, kind: str, options: dict[str, Any]) -> str:
-    """The default of an input, as a cell of a help page's table."""
+def translated_page(page: str, info: dict[str, Any], node: dict[str, Any], language: str) -> str:
+    """The English page with everything in `language` that is translated for the node itself: title, first paragraph,
+    headings, lists. What only the page says stays English.
+    """
+    said = dict(zip(HELP_ENGLISH, HELP_WORDS[language], strict=True))
+    colon = COLONS.get(language, ": ")
+    inputs, outputs = node["inputs"], node["outputs"]
+    rows = [
+        f"- {_named(name, inputs[name]['name'])}{colon}{inputs[name]['tooltip']} {default_text(name, *rest, said=said)}"
+        for name, *rest in inputs_of(info)
+    ]
+    page = _with_list(page, "Inputs", [row.rstrip() for row in rows])
+    said_of = [(name, outputs[str(slot)]) for slot, name in enumerate(info["output_name"])]
+    rows = [f"- {_named(name, entry['name'])}{colon}{entry['tooltip']}" for name, entry in said_of]
+    page = _with_list(page, "Outputs", rows)
+    for heading in HEADINGS:
+        page = page.replace(f"\n## {heading}\n", f"\n## {said[heading]}\n")
+    _, rest = page.split("\n## ", 1)
+    return f"# {node['display_name']}\n\n{node['description']}\n\n## {rest}"
+
+
+def _named(name: str, shown: str) -> str:
+    """An input or output as nodes show it, and as API graphs name it."""
+    return f"`{name}`" if shown == name else f"{shown} `{name}`"
+
+
+def default_text(
+    name: str, type_name: str, kind: str, options: dict[str, Any], said: dict[str, str] | None = None
+) -> str:
+    """The default of an input, as a sentence; `said` is what a language has for the English words."""
+    words = said or {word: word for word in HELP_ENGLISH}
     if type_name not in WIDGETS:
-        return "must be connected" if kind == "required" else "not connected"
+        return words["Must be connected." if kind == "required" else "May stay unconnected."]
     if name in SAID_OTHERWISE:
-        return SAID_OTHERWISE[name]
+        return "" if said else words["Default: {}."].format(SAID_OTHERWISE[name])
     default = options["default"]
-    return f"`{default if isinstance(default, str) and default else json.dumps(default)}`"
+    shown = default if isinstance(default, str) and default else json.dumps(default)
+    return words["Default: {}."].format(f"`{shown}`")
 
 
-def _with_table(page: str, heading: str, lines: list[str]) -> str:
-    pattern = re.compile(rf"(^## {heading}\n\n)(?:\|.*\n)+", re.M)
+def _with_list(page: str, heading: str, lines: list[str]) -> str:
+    pattern = re.compile(rf"(^## {heading}\n\n)(?:- .*\n)+", re.M)
     if not pattern.search(page):
-        raise ValueError(f'"## {heading}" with a table below it is missing in: {page[:60]!r}')
+        raise ValueError(f'"## {heading}" with a list below it is missing in: {page[:60]!r}')
     return pattern.sub(lambda found: found[1] + "\n".join(lines) + "\n", page, count=1)
 
 
@@ -137,7 +198,12 @@ def wanted_files(object_info: dict[str, dict[str, Any]]) -> dict[Path, str]:
     files = {LOCALES / "en" / "nodeDefs.json": as_json(english(object_info))}
     for node_id, info in object_info.items():
         file = HELP / f"{node_id}.md"
-        files[file] = help_page(file.read_text(encoding="utf-8"), info)
+        files[file] = files[HELP / node_id / "en.md"] = help_page(file.read_text(encoding="utf-8"), info)
+        for language in TRANSLATIONS:
+            node = json.loads((LOCALES / language / "nodeDefs.json").read_text(encoding="utf-8")).get(node_id)
+            if node:
+                page = translated_page(files[file], info, node, language)
+                files[HELP / node_id / f"{language}.md"] = page
     return files
 
 

@@ -46,10 +46,9 @@ def sections(text: str) -> dict[str, str]:
     return dict(zip(parts[1::2], parts[2::2], strict=True))
 
 
-def rows(table: str) -> dict[str, list[str]]:
-    """First cell of each row, without its backticks -> the other cells."""
-    lines = [line.strip("|").split(" | ") for line in table.splitlines() if line.startswith("| `")]
-    return {cells[0].strip(" `"): [cell.strip() for cell in cells[1:]] for cells in lines}
+def rows(listed: str) -> dict[str, str]:
+    """The name each line of a list begins with -> what it says."""
+    return dict(re.findall(r"^- `(\w+)`: (.+)$", listed, flags=re.M))
 
 
 def test_every_node_has_a_page_and_every_page_a_node() -> None:
@@ -72,8 +71,8 @@ def test_a_page_explains_every_input_with_its_default_and_every_output(node_id: 
     inputs, outputs = rows(found["Inputs"]), rows(found["Outputs"])
     assert list(inputs) == [entry["name"] for entry in SCHEMAS[node_id]["inputs"]]
     assert list(outputs) == [entry["name"] for entry in SCHEMAS[node_id]["outputs"]]
-    assert all(len(cells) == 2 and all(cells) for cells in inputs.values())
-    assert all(len(cells) == 1 and all(cells) for cells in outputs.values())
+    assert all(re.search(r"(Default: .+|connected)\.$", said) for said in inputs.values())
+    assert not [line for line in found["Inputs"].splitlines() if line.startswith("|")], "tables do not fit the side bar"
 
 
 @pytest.mark.parametrize("node_id", SCHEMAS)
@@ -81,9 +80,9 @@ def test_numbers_have_their_unit(node_id: str) -> None:
     inputs = rows(sections(page_of(node_id).read_text(encoding="utf-8"))["Inputs"])
     for entry in SCHEMAS[node_id]["inputs"]:
         unit = UNITS.get((entry["name"], entry["type"]), "")
-        assert unit in inputs[entry["name"]][1], entry["name"]
+        assert unit in inputs[entry["name"]], entry["name"]
         if entry["name"] == "steps":
-            assert re.match("Optimizer steps|Sampling steps", inputs["steps"][1])
+            assert re.match("Optimizer steps|Sampling steps", inputs["steps"])
 
 
 @pytest.mark.parametrize("node_id", SCHEMAS)
@@ -92,4 +91,20 @@ def test_a_default_of_zero_is_explained(node_id: str) -> None:
     inputs = rows(sections(page_of(node_id).read_text(encoding="utf-8"))["Inputs"])
     for entry in SCHEMAS[node_id]["inputs"]:
         if entry.get("default") == 0 and entry["type"] in ("INT", "FLOAT") and entry["name"] not in PLAIN_ZEROS:
-            assert "0 = " in inputs[entry["name"]][1], f"{entry['name']}: {inputs[entry['name']][1]}"
+            assert "0 = " in inputs[entry["name"]], f"{entry['name']}: {inputs[entry['name']]}"
+
+
+@pytest.mark.parametrize("node_id", SCHEMAS)
+def test_every_language_has_a_page_where_the_frontend_looks_first(node_id: str) -> None:
+    pages = {file.stem: file.read_text(encoding="utf-8") for file in (make_locales.HELP / node_id).glob("*.md")}
+    assert set(pages) == {"en", *make_locales.TRANSLATIONS}
+    assert pages.pop("en") == page_of(node_id).read_text(encoding="utf-8")
+    for language, page in pages.items():
+        words = json.loads((make_locales.LOCALES / language / "nodeDefs.json").read_text(encoding="utf-8"))[node_id]
+        assert page.startswith(f"# {words['display_name']}\n\n{words['description']}\n\n## ")
+        headings = [heading for heading in sections(page) if heading in make_locales.HELP_ENGLISH]
+        assert headings == [], f"{language}: {headings} are still English"
+        for part in ("inputs", "outputs"):
+            for entry in words.get(part, {}).values():
+                assert entry["name"] in page, language
+                assert entry["tooltip"] in page, language

@@ -43,6 +43,8 @@ HEADERS = {
 }
 DAMAGED = (ValueError, TypeError, ArithmeticError, RecursionError, KeyError)
 """what reading files may raise that hold JSON of another shape than ours"""
+_HELP = f"/extensions/{{pack}}/docs/{PREFIX}{{page:[A-Za-z0-9]+(?:/[A-Za-z-]+)?[.]md}}"
+"""where the page looks for the help of a node under its second id"""
 _OPEN_FILES = 64
 _LONGEST_PLAIN = 16
 """no token is as short"""
@@ -72,6 +74,7 @@ class RunRoutes:
         run = "/wan_trainer/runs/{run}"
         reads: dict[str, Handler] = {
             "/wan_trainer/ids": self.ids,
+            _HELP: self.help_page,
             "/wan_trainer/runs": self.all_runs,
             run: self.detail,
             f"{run}/metrics": self.metrics,
@@ -92,6 +95,11 @@ class RunRoutes:
 
     async def ids(self, _request: web.Request) -> web.StreamResponse:
         return _json({"version": 1, "prefix": PREFIX, "taken": self.taken_ids()})
+
+    async def help_page(self, request: web.Request) -> web.StreamResponse:
+        """The page of the first id; a relative address holds behind a proxy too."""
+        page = request.match_info["page"]
+        return web.Response(status=302, headers={**HEADERS, "Location": "../" * page.count("/") + page})
 
     async def all_runs(self, _request: web.Request) -> web.StreamResponse:
         def collect() -> list[dict[str, Any]]:

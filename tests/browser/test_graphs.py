@@ -228,6 +228,12 @@ WIDTHS = """type => {
   return [node.size[0], Math.round(own)];
 }"""
 
+CUT_OFF = """() => {
+  const page = [...document.querySelectorAll("li")].find(li => li.innerText.startsWith("learning_rate")).closest("div");
+  return [...page.querySelectorAll("*")].filter(part => part.scrollWidth > part.clientWidth + 1 && part.clientWidth > 0
+    || part.getBoundingClientRect().right > page.getBoundingClientRect().right + 1).map(part => part.innerText);
+}"""
+
 
 @pytest.mark.parametrize("frontend", [OTHER_FRONTEND], indirect=True)  # the shipped one has no such panel
 def test_what_we_show_in_nodes_stays_as_wide_as_its_node_beside_the_side_panel(
@@ -252,6 +258,12 @@ def test_what_we_show_in_nodes_stays_as_wide_as_its_node_beside_the_side_panel(
         plain.focus(kind)
         wide, shown = plain.script(WIDTHS, kind)
         assert shown == wide - 20, kind
+
+    plain.script("() => window.app.canvas.selectNode(window.app.graph._nodes.find(n => n.type === 'TrainLoRA'))")
+    plain.page.get_by_role("tab", name="Info").or_(plain.page.get_by_text("Info", exact=True)).first.click()
+    plain.page.get_by_text("How far one optimizer step moves").first.wait_for()
+    assert plain.script(CUT_OFF) == [], "the help page does not fit"
+    assert [problem for problem in plain.problems if "/docs/" in problem] == []
     button.click()
 
 

@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urljoin
 
 import pytest
 from route_server import CLIP, RouteServer, Worker, loose, our_module, serve, step_done, write_run
@@ -33,6 +34,19 @@ def routes(pack_nodes: dict[str, Any], tmp_path: Path) -> Iterator[RouteServer]:
 
 def live_run(pack_nodes: dict[str, Any], name: str = "cat", **settings: Any) -> Any:
     return our_module(pack_nodes, "live_runs").LiveRun(run=name, node="12:3", prompt_id="p1", **settings)
+
+
+def test_help_of_a_second_id_is_that_of_the_first(routes: RouteServer) -> None:
+    docs = "/extensions/ComfyUI-WanTrainer/docs"
+    for second, first in (
+        ("WanTrainer_TrainLoRA.md", "TrainLoRA.md"),
+        ("WanTrainer_TrainLoRA/ja.md", "TrainLoRA/ja.md"),
+    ):
+        said = routes.ask("GET", f"{docs}/{second}")
+        assert said.status == 302
+        assert urljoin(f"{docs}/{second}", said.headers["location"]) == f"{docs}/{first}"
+    assert routes.ask("GET", f"{docs}/WanTrainer_javascript:x.md").status == 404
+    assert routes.ask("GET", f"{docs}/WanTrainer_../../x.md").status == 404
 
 
 def test_the_list_tells_where_each_run_stands(routes: RouteServer) -> None:

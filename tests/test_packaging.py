@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import json
 import re
 import subprocess
@@ -50,6 +51,17 @@ def test_registry_data(pyproject: dict[str, Any]) -> None:
     assert "web" not in comfy, "with WEB_DIRECTORY every script would be served twice"
     assert re.fullmatch(r"\d+\.\d+\.\d+", pyproject["project"]["version"])
     assert (ROOT / pyproject["project"]["license"]["file"]).is_file()
+
+
+def test_pictures_of_the_readme_are_in_the_registry_archive() -> None:
+    lines = (ROOT / ".comfyignore").read_text(encoding="utf-8").splitlines()
+    ignored = [f"{line}*" if line.endswith("/") else line for line in lines if line and not line.startswith("#")]
+    shown = re.findall(r"!\[[^\]]*\]\(([^)]+)\)", (ROOT / "README.md").read_text(encoding="utf-8"))
+    assert len(shown) >= 5
+    for picture in shown:
+        assert (ROOT / picture).is_file(), picture
+        assert not [pattern for pattern in ignored if fnmatch.fnmatch(picture, pattern)], picture
+    assert any(fnmatch.fnmatch("docs/adr/0001.md", pattern) for pattern in ignored)
 
 
 def test_the_floors_that_sentences_name_are_those_of_the_requirements(pyproject: dict[str, Any]) -> None:

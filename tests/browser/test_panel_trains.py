@@ -40,7 +40,7 @@ def steps_on_disk(server: Any, run: str) -> int:
 
 
 def stage_times(server: Any, run: str) -> str:
-    """Load, Cache, Train, Validate, Save as the chips show them, from metrics.jsonl."""
+    """Cache, Load, Train, Validate, Save as the chips show them, from metrics.jsonl."""
     file = Path(server.base) / "output" / "wan_trainer" / run / "metrics.jsonl"
     lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
     spent: dict[str, float] = {}
@@ -48,7 +48,7 @@ def stage_times(server: Any, run: str) -> str:
         stage = line.get("stage", "train" if line["event"] == "step" else "")
         spent[stage] = spent.get(stage, 0) + line.get("seconds", 0)
     spent["validate"] = spent.pop("evaluate", 0) + spent.pop("sample", 0)
-    seconds = [math.floor(spent[stage] + 0.5) for stage in ("load", "cache", "train", "validate", "save")]
+    seconds = [math.floor(spent[stage] + 0.5) for stage in ("cache", "load", "train", "validate", "save")]
     return " ".join(f"{s // 60}:{s % 60:02d}" for s in seconds)
 
 

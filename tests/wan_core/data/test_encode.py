@@ -90,6 +90,7 @@ class Bench:
         config = DatasetConfig(**{**self.settings, **changes})
         dataset = Dataset((scan_folder(config, self.folder, self.video),))
         plan = self.plan(dataset, cache)
+        self.told = []
         report = encode_missing(
             plan,
             cache,
@@ -97,6 +98,7 @@ class Bench:
             text_encoder=text,
             image_encoder=self.vision,
             video=self.video,
+            progress=lambda _done, _total, name: self.told.append(name),
             should_stop=should_stop,
         )
         return report, codec, text
@@ -134,6 +136,12 @@ def counts(report) -> tuple[int, int, int, int]:
         report.texts_encoded,
         report.texts_reused,
     )
+
+
+def test_progress_names_what_is_encoded_and_no_prompt_of_ours(bench):
+    bench.run()
+    assert {"the empty prompt", "the negative prompt", "a.mp4"} <= set(bench.told)
+    assert not [name for name in bench.told if not name.isascii() or not name]
 
 
 def test_the_first_run_encodes_all_and_the_second_nothing(bench, monkeypatch):

@@ -44,6 +44,7 @@ test("numbers come from the newest step, and what nobody knows is left out", () 
 
 test("arithmetic per second is shown as soon as the engine says it", () => {
   assert.equal(values(trained({ tflops: 41.26 }))["TFLOP/s"], "41.3");
+  assert.equal(values(trained({ tflops: 0.00334 }))["TFLOP/s"], "< 0.01");
 });
 
 test("a run that has ended has no time left", () => {

@@ -14,6 +14,7 @@ from ...model.latents import ImageEncoder, LatentCodec, TextEncoder
 from ...video import UnreadableError, VideoProcess
 from ..cache import CacheSet, EncodingSpeed, LatentCache, Stored
 from ..control_tensors import loss_mask
+from ..prompts import name_of
 from ..samples import Companion, Progress, Sample, read_sample
 from ..sources import TextLengths
 from .condition import condition_from_files, mask_pixels
@@ -177,7 +178,7 @@ class _Doing:
         self.cache.write_text(
             task.key, self.text_encoder.encode(task.text), name or "the empty prompt", self._stored(task)
         )
-        return name
+        return name_of(task.text)
 
     def clip_unless_unreadable(self, task: LatentTask | ConditionTask | MaskTask) -> str:
         """Make one entry of a clip, or note why it cannot be read; returns its file name."""

@@ -47,7 +47,7 @@ export function facts(history, summary) {
     ],
     ["lr", t("Learning rate"), short(line?.lr)],
     [t("grad"), t("Gradient norm before clipping"), short(line?.grad_norm)],
-    ["TFLOP/s", t("Arithmetic done per second"), short(line?.tflops)],
+    ["TFLOP/s", t("Arithmetic done per second"), speed(line?.tflops)],
     [
       t("skipped"),
       t("Steps whose loss or gradients were not finite"),
@@ -55,6 +55,11 @@ export function facts(history, summary) {
     ],
   ];
   return all.filter(([, , value]) => value).map(([name, title, value]) => ({ name, title, value }));
+}
+
+/** TFLOP/s: a CPU does so few that more digits would only be noise. @param {any} value */
+function speed(value) {
+  return known(value) && value < 0.01 ? "< 0.01" : short(value);
 }
 
 /**

@@ -43,7 +43,10 @@ function factLine(about) {
     case "looking":
       return t("looking what is cached");
     case "encoding":
-      return t("encoding {done}/{total}: {name}", /** @type {any} */ (about));
+      return t("encoding {done}/{total}: {name}", {
+        .../** @type {any} */ (about),
+        name: told(String(about.name)),
+      });
     case "encoded":
       return about.left_out
         ? t("{encoded} encoded, {reused} reused, {left_out} left out", /** @type {any} */ (about))

@@ -1,10 +1,10 @@
 // @ts-check
 /** Which part of the work is under way, and how long each has taken: as the run's file says, and what is not in it yet. Pure. */
 
-/** The chips, and the stages of the engine that belong to each. */
+/** The chips in the order of a run, and the stages of the engine that belong to each. */
 export const STAGES = Object.freeze({
-  Load: ["load"],
   Cache: ["cache"],
+  Load: ["load"],
   Train: ["train"],
   Validate: ["evaluate", "sample"],
   Save: ["save"],

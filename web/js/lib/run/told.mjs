@@ -43,6 +43,8 @@ export const SENTENCES = [
   (v) => t("the gradients are not finite", v),
   (v) => t("Preview at step {step} was skipped: {reason}", v),
   (v) => t("Preview {sample} was not decoded: {reason}", v),
+  (v) => t("the empty prompt", v),
+  (v) => t("the negative prompt", v),
   (v) => t("no VAE is connected to TrainLoRA", v),
   (v) =>
     t("This run is not being trained by this ComfyUI. Queue its workflow to go on with it.", v),

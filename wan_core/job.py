@@ -38,6 +38,7 @@ from .precision import quantized_by
 from .run import QUEUE_DONE, RunConfig, RunStatus, read_run, write_status
 from .sample import SampleConfig
 from .train import (
+    DeviceMeters,
     Group,
     NotFinite,
     Previewer,
@@ -51,6 +52,7 @@ from .train import (
     read_preview_inputs,
     true_velocity,
 )
+from .train.memory import MemoryReading
 from .words import logger
 
 __all__ = ["export_lora", "run_job"]
@@ -123,6 +125,8 @@ class _Session:
         """due since a step that was not finite"""
         self._base_loss: float | None = None
         self._said_diverging = False
+        self._meters: DeviceMeters | None = None
+        """from the end of loading on"""
 
     def __enter__(self) -> _Session:
         return self
@@ -143,13 +147,19 @@ class _Session:
 
     @contextlib.contextmanager
     def _timed(self, stage: str, step: int) -> Iterator[None]:
-        """What is inside belongs to `stage`, after `step` steps; how long it took is kept, however it ends."""
+        """What is inside belongs to `stage`, after `step` steps; how long it took and what it held is kept, however it
+        ends."""
         began = time.monotonic()
+        self._end_phase()
         self.emit(Stage(stage=stage))
         try:
             yield
         finally:
-            self.emit(StageEnded(stage=stage, seconds=time.monotonic() - began, step=step))
+            seconds = time.monotonic() - began
+            self.emit(StageEnded(stage=stage, seconds=seconds, step=step, memory=self._end_phase()))
+
+    def _end_phase(self) -> MemoryReading:
+        return self._meters.end_phase() if self._meters is not None else {}
 
     def train(self, max_steps: int, require_state: bool, cache_seconds: float = 0.0) -> Finished:
         total = self.config.train.steps
@@ -281,6 +291,7 @@ class _Session:
             ),
             target=self.target,
         )
+        self._meters = self.trainer.meters
         if self.saved is not None:
             self.trainer.load_state(self.saved.read_state(), self.saved.progress)
             self.emit(Note(text=f"Continues after saved step {self.saved.step} of {config.train.steps}."))

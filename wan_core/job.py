@@ -30,7 +30,7 @@ from .errors import CheckpointError, OutOfMemory, Stopped, TrainingError
 from .events import CheckpointSaved, Emit, Evaluated, Event, Finished, Note, Stage, StageEnded
 from .export import LoraFile, lora_metadata, workflow_metadata
 from .files import DISK_FULL, FileError, Roots, atomic_write, clean_partials, locked, own_folder, size_text
-from .load import inspect_model, materialize
+from .load import WanFile, attention_kernels, inspect_model, materialize
 from .lora import LoraWeights
 from .metrics import JsonlSink, eval_losses
 from .model import WanTransformer
@@ -258,6 +258,7 @@ class _Session:
         self.quantized_by = None if quantize is None else quantized_by(quantize, found.compute_dtype)
         if self.saved is not None:
             check_quantized_alike(self.saved, self.quantized_by)
+        self._name_attention(found)
         for remark in remarks_on_base(config.model, found):
             self.emit(Note(text=remark, level="warning"))
         previews = self._preview_inputs()
@@ -299,6 +300,17 @@ class _Session:
         if previews is not None:
             self.previewer = Previewer(self.model, previews, self.directory, emit=self.emit, control=self.control)
         _warn_about_disk(self.directory, self.trainer, self.emit)
+
+    def _name_attention(self, found: WanFile) -> None:
+        """Log which kernel computes attention; the plain one on a GPU is worth a warning."""
+        for device, kernel in attention_kernels(self.config.model, found).items():
+            _log.info("attention on %s: %s", device, kernel or "chosen by torch")
+            if kernel == "math" and device != "cpu":
+                text = (
+                    f"torch has no fast attention for this model on {device} and computes it the plain way, several "
+                    "times slower. Set base_precision to bf16, or install a torch built for this GPU."
+                )
+                self.emit(Note(text=text, level="warning"))
 
     def _materialize(self) -> WanTransformer:
         def on_tensor(done: int, total: int) -> None:

@@ -128,6 +128,24 @@ def test_a_step_says_what_the_process_holds_and_how_much_it_computes(tmp_path: P
     assert [step["tflops"] * step["seconds"] for step in steps] == pytest.approx([of_step / 1e12] * 4)
 
 
+@pytest.mark.parametrize(("kernel", "device", "warned"), [("math", "cuda:0", 1), ("math", "cpu", 0), ("", "cuda:0", 0)])
+def test_which_attention_runs_is_logged_and_the_plain_one_on_a_gpu_is_said(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    kernel: str,
+    device: str,
+    warned: int,
+) -> None:
+    monkeypatch.setattr("wan_core.job.attention_kernels", lambda *_: {device: kernel})
+    events: list[Event] = []
+    with caplog.at_level("INFO"):
+        trained(small_run(tmp_path, steps=1, preview_every_n_steps=0, eval_items=0), emit=events.append)
+    assert f"attention on {device}: {kernel or 'chosen by torch'}" in caplog.text
+    said = [getattr(event, "text", "") for event in events if event.name == "note"]
+    assert len([text for text in said if "no fast attention" in text]) == warned
+
+
 def tiny_model(run: TinyRun) -> Any:
     from wan_core.load import materialize
 

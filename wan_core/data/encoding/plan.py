@@ -272,7 +272,7 @@ def _transform(sample: Sample, fps: float) -> dict[str, Any]:
     }
     if sample.kind == "still":
         return {"kind": "still", **size}
-    time = {"num_frames": bucket.num_frames, "fps": fps, "start_s": sample.cut.start_s}
+    time = {"num_frames": bucket.num_frames, "fps": sample.cut.fps or fps, "start_s": sample.cut.start_s}
     return {"kind": "clip", **_READER, **size, **time}
 
 

@@ -92,12 +92,11 @@ def _check_shape(said: str, info: ClipInfo, own: ClipInfo, config: DatasetConfig
 
 
 def _check_length(said: str, info: ClipInfo, samples: list[Sample], config: DatasetConfig) -> None:
-    needed = max(
-        round(sample.cut.start_s * config.fps) + sample.bucket.num_frames - sample.cut.held for sample in samples
-    )
-    available = info.frames_at(config.fps)
+    rate = samples[0].cut.fps or config.fps
+    needed = max(round(sample.cut.start_s * rate) + sample.bucket.num_frames - sample.cut.held for sample in samples)
+    available = info.frames_at(rate)
     if available < needed:
-        raise _UnfitError(f"{said} has {available} frames at {config.fps:g} fps, {needed} are needed")
+        raise _UnfitError(f"{said} has {available} frames at {rate:g} fps, {needed} are needed")
 
 
 def _places(file: MediaFile, name: str) -> str:

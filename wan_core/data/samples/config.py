@@ -49,6 +49,10 @@ class DatasetConfig(Config):
     """keep each clip's shape in the same number of pixels; otherwise everything is cropped to width
     x height
     """
+    read_fps: float = 0.0
+    """frames per second clips are read at where that is not `fps`, so that motion plays at another speed; 0 = `fps`"""
+    every_frame: bool = False
+    """True reads each frame of a clip once, whatever its times, as some trainers do"""
     size_multiple: int = 16
     """both sides are multiples of this: 16, or 32 for TI2V-5B"""
     conditioning: str = "none"
@@ -118,6 +122,8 @@ class DatasetConfig(Config):
             self._check_side(name, getattr(self, name))
         if not 1 <= self.fps <= 120:
             raise ConfigError(f"fps is {self.fps:g}. Set it between 1 and 120; Wan was trained at 16, TI2V-5B at 24.")
+        if self.read_fps and not 1 <= self.read_fps <= 120:
+            raise ConfigError(f"read_fps is {self.read_fps:g}. Set it between 1 and 120, or to 0 for fps.")
         if not 1 <= self.num_repeats <= 10_000:
             raise ConfigError(f"num_repeats is {self.num_repeats}. Set it between 1 and 10000.")
         self._check_cache()

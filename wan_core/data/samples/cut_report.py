@@ -69,7 +69,8 @@ def unused_s(clips: Sequence[Sample], fps: float) -> dict[Path, float]:
     spans: dict[Path, list[tuple[float, float]]] = {}
     for sample in clips:
         start_s = sample.cut.start_s
-        spans.setdefault(sample.path, []).append((start_s, start_s + sample.bucket.num_frames / fps))
+        rate = sample.cut.fps or fps
+        spans.setdefault(sample.path, []).append((start_s, start_s + sample.bucket.num_frames / rate))
     durations_s = {sample.path: sample.info.duration_s for sample in clips}
     return {path: max(0.0, durations_s[path] - _covered_s(found)) for path, found in spans.items()}
 

@@ -15,7 +15,7 @@ from .crops import find_bucket, find_framings
 from .sample import Cut
 from .windows import Window, find_windows
 
-__all__ = ["MAX_PIECES", "Piece", "TooMany", "TooShort", "TooSmall", "cut_file"]
+__all__ = ["MAX_PIECES", "Piece", "TooMany", "TooShort", "TooSmall", "cut_file", "reading_fps"]
 
 MAX_PIECES = 10_000
 """windows of one file, about; a time stamp that jumps by ten hours would give more"""
@@ -83,14 +83,22 @@ def cut_file(path: Path, info: ClipInfo, config: DatasetConfig, cuts_s: Sequence
     return [replace(piece, scenes=len(stretches)) for piece in pieces]
 
 
+def reading_fps(info: ClipInfo, config: DatasetConfig) -> float:
+    """Frames per second a clip is read at."""
+    if info.kind == "clip" and config.every_frame:
+        return info.fps
+    return config.read_fps or config.fps
+
+
 def _stretches(info: ClipInfo, config: DatasetConfig, cuts_s: Sequence[float]) -> list[_Stretch]:
     """The whole clip, or its scenes.
 
     A whole clip that lacks one frame of the shortest window is taken, its last frame held: 4n+1 frames are one more
     than whole seconds have, and 5.0 s are the commonest length of all.
     """
+    rate = reading_fps(info, config)
     if not cuts_s:
-        available = info.frames_at(config.fps)
+        available = info.frames_at(rate)
         if info.kind == "clip" and available == config.frame_lengths[0] - 1:
             return [_Stretch(0.0, available + 1, held=1)]
         return [_Stretch(0.0, available)]
@@ -98,9 +106,9 @@ def _stretches(info: ClipInfo, config: DatasetConfig, cuts_s: Sequence[float]) -
     found: list[_Stretch] = []
     for start_s, end_s in zip(starts, ends, strict=True):
         if end_s is None:
-            frames = math.ceil((info.duration_s - start_s) * config.fps - 1e-3)
+            frames = math.ceil((info.duration_s - start_s) * rate - 1e-3)
         else:
-            frames = math.ceil((end_s - start_s - _CUT_GUARD_S) * config.fps)
+            frames = math.ceil((end_s - start_s - _CUT_GUARD_S) * rate)
         found.append(_Stretch(start_s, max(0, frames)))
     return found
 
@@ -123,7 +131,7 @@ def _variants(
     info: ClipInfo, stretch: _Stretch, windows: Sequence[Window], config: DatasetConfig, seed: str
 ) -> list[Piece]:
     """The samples of windows that take turns (usually one that is alone)."""
-    bucket = find_bucket(info, windows[0].num_frames, config)
+    bucket, rate = find_bucket(info, windows[0].num_frames, config), reading_fps(info, config)
     if bucket is None:
         raise TooSmall
     framings = find_framings(info, bucket, config, seed)
@@ -131,19 +139,25 @@ def _variants(
     plain = [(windows[turn % len(windows)], framings[turn % len(framings)]) for turn in range(count)]
     mirror = [(window, replace(framing, flip=True)) for window, framing in plain]
     if config.horizontal_flip == "turns":
-        return _take_turns(stretch, [side for pair in zip(plain, mirror, strict=True) for side in pair], bucket, config)
-    pieces = _take_turns(stretch, plain, bucket, config)
+        sides = [side for pair in zip(plain, mirror, strict=True) for side in pair]
+        return _take_turns(stretch, sides, bucket, rate, config)
+    pieces = _take_turns(stretch, plain, bucket, rate, config)
     if config.horizontal_flip == "both":
-        pieces += _take_turns(stretch, mirror, bucket, config)
+        pieces += _take_turns(stretch, mirror, bucket, rate, config)
     return pieces
 
 
 def _take_turns(
-    stretch: _Stretch, variants: Sequence[tuple[Window, Framing]], bucket: Bucket, config: DatasetConfig
+    stretch: _Stretch, variants: Sequence[tuple[Window, Framing]], bucket: Bucket, rate: float, config: DatasetConfig
 ) -> list[Piece]:
     return [
         Piece(
-            cut=Cut(start_s=stretch.start_s + window.first / config.fps, framing=framing, held=stretch.held),
+            cut=Cut(
+                start_s=stretch.start_s + window.first / rate,
+                framing=framing,
+                fps=0.0 if rate == config.fps else rate,
+                held=stretch.held,
+            ),
             bucket=bucket,
             turn=turn,
             turns=len(variants),

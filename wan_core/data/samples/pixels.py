@@ -18,7 +18,7 @@ def read_sample(video: VideoProcess, sample: Sample, fps: float, path: Path | No
     bucket = sample.bucket
     return video.read(
         path or sample.path,
-        fps=fps,
+        fps=sample.cut.fps or fps,
         num_frames=bucket.num_frames,
         width=bucket.width,
         height=bucket.height,

@@ -47,7 +47,10 @@ def scan_report(result: ScanResult) -> str:
 def _frames_line(result: ScanResult, clips: list[Sample]) -> str:
     config = result.config
     rates = _tally(f"{s.info.fps:.4g}" for s in clips)
-    line = f"frames: {asked_frames(config)} of each clip at {config.fps:g} fps, from {rates} fps"
+    at = f"{config.read_fps or config.fps:g} fps"
+    if config.every_frame:
+        at = "their own rate, each frame once"
+    line = f"frames: {asked_frames(config)} of each clip at {at}, from {rates} fps"
     variable = [s.name for s in clips if s.info.variable_rate]
     return f"{line}; variable rate: {_names(variable)}" if variable else line
 

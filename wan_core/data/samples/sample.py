@@ -23,6 +23,8 @@ class Cut:
     """seconds from the first frame of the file"""
     framing: Framing = Framing()
     """which part of the picture, and whether it is mirrored"""
+    fps: float = 0.0
+    """frames per second it is read at; 0 = those of the dataset"""
     held: int = 0
     """frames at the end that the file lacks: its last one is shown instead. No part of the name of a cache entry: the
     same window of a longer file has another content digest

@@ -25,7 +25,7 @@ from ..sources import (
 from .caption_turns import captions_of, source_of_caption, with_captions, without_captionless
 from .companion import accompanied, wanted_companions
 from .config import DatasetConfig
-from .cutting import MAX_PIECES, Piece, TooMany, TooShort, TooSmall, cut_file
+from .cutting import MAX_PIECES, Piece, TooMany, TooShort, TooSmall, cut_file, reading_fps
 from .sample import Rejected, Sample, ScanResult
 from .scenes import scene_cuts
 
@@ -169,8 +169,9 @@ def _cut(path: Path, info: ClipInfo, config: DatasetConfig, video: VideoProcess)
 
 def _too_short(info: ClipInfo, config: DatasetConfig, available: int, cuts_s: Sequence[float]) -> str:
     whose = f"has {len(cuts_s) + 1} scenes, the longest of" if cuts_s else "has"
-    at = f" at {config.fps:g} fps"
-    source = "" if abs(info.fps - config.fps) < 0.01 else f" ({info.num_frames} at {info.fps:.4g} fps)"
+    rate = reading_fps(info, config)
+    at = f" at {rate:.4g} fps"
+    source = "" if abs(info.fps - rate) < 0.01 else f" ({info.num_frames} at {info.fps:.4g} fps)"
     return f"{whose} {available} frames{at}{source}, fewer than {_shortest(config)}"
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from wan_core.data import DatasetConfig, scan_parts
+from wan_core.data import DatasetConfig, read_sample, scan_parts
 from wan_core.data.sources import SourceFile, open_source
 from wan_core.data.sources.trainers.detect import _toml, _yaml
 from wan_core.errors import DatasetError
@@ -91,7 +91,8 @@ def test_musubi(mira):
     ]
     portraits, _one, middle, long, turning = (p.settings for p in parts)
     common = {"enable_bucket": True, "caption_extension": ".txt"}
-    assert portraits == {"width": 960, "height": 544, "num_repeats": 2, "num_frames": 1, **common}
+    stills = {"num_frames": 1, "missing_captions": "skip the file"}
+    assert portraits == {"width": 960, "height": 544, "num_repeats": 2, **stills, **common}
     uniform = {"frame_extraction": "uniform", "frame_sample": 3}
     assert middle == {"width": 480, "height": 272, "num_repeats": 1, "num_frames": 25, **uniform, **common}
     assert long["num_frames"] == 73
@@ -147,6 +148,7 @@ def test_simpletuner(mira):
         "width": 480,
         "height": 480,
         "num_frames": 73,
+        "every_frame": True,
         "num_repeats": 5,
         "weight": 0.7,
         "missing_captions": "skip the file",
@@ -219,6 +221,88 @@ def test_the_files_of_the_settings_are_scanned_with_them(mira, name, kinds, capt
     assert {kind: list(whole.values()).count(kind) for kind in kinds} == kinds
     assert captions <= {s.caption for r in results for s in r.samples}
     assert results[0].report().count(f"{name}, ") >= 3
+
+
+def settings_file(mira, name, text):
+    (mira / name).write_text(text)
+    return parts_of(mira, name, fps=16.0)
+
+
+def scanned(mira, parts, **base):
+    with VideoProcess() as video:
+        return scan_parts(DatasetConfig(**{"trigger_word": "mira", **base}), parts, video, allowed=[mira])
+
+
+JOB = "config:\n  process:\n    - datasets:\n        - folder_path: walking\n          resolution: [64]\n"
+
+
+def test_ai_toolkit_takes_each_clip_whole_at_its_own_24_fps_where_frames_are_counted_automatically(mira):
+    for stated in ("          auto_frame_count: true\n", "          auto_frame_count: true\n          num_frames: 1\n"):
+        parts = settings_file(mira, "auto.yaml", JOB + stated)
+        result = scanned(mira, parts)[0]
+        # 80 frames at 16 fps are 5.0 s: int(5 * 24) = 120 frames, snapped to 4n+1; the still is a still
+        assert {s.name: s.bucket.num_frames for s in result.samples} == {"w0.mp4": 117, "w1.mp4": 117, "cover.jpg": 1}
+        assert "no fps is stated: 24, ai-toolkit's own" in account(parts)
+    stated = settings_file(mira, "auto.yaml", JOB + "          auto_frame_count: true\n          fps: 16\n")
+    assert {s.bucket.num_frames for s in scanned(mira, stated)[0].samples if s.kind == "clip"} == {77}
+
+
+def test_ai_toolkit_reads_clips_at_the_rate_of_the_settings(mira):
+    text = JOB + "          num_frames: 33\n          shrink_video_to_frames: false\n"
+    parts = settings_file(mira, "rate.yaml", text)
+    assert {"read_fps": 24.0, "frame_extraction": "random"}.items() <= parts[0].settings.items()
+    [sample, *_] = [s for s in scanned(mira, parts)[0].samples if s.kind == "clip"]
+    assert sample.cut.fps == 24
+    assert "read_fps" not in settings_file(mira, "rate.yaml", text + "          fps: 16\n")[0].settings
+
+
+def test_diffusion_pipe_puts_no_clip_into_the_bucket_of_stills(mira):
+    for buckets in ("", "frame_buckets = [1]\n"):
+        parts = settings_file(mira, "d.toml", f"resolutions = [64]\n{buckets}[[directory]]\npath = 'walking'\n")
+        [result] = scanned(mira, parts)
+        assert [s.name for s in result.samples] == ["cover.jpg"]
+        assert {r.name for r in result.rejected} == {"w0.mp4", "w1.mp4"}
+        assert result.rejected[0].reason.startswith("is a clip, and no bucket is longer than 1 frame; add one")
+
+
+def test_diffusion_pipe_size_buckets_are_sizes_of_clips_and_of_stills(mira):
+    directory = "[[directory]]\npath = 'walking'\n"
+    clips = settings_file(mira, "d.toml", f"size_buckets = [[64, 48, 33], [48, 64, 33]]\n{directory}")
+    [result] = scanned(mira, clips, width=640, height=640, num_frames=9)
+    assert {str(s.bucket) for s in result.samples} == {"64x48x33"}
+    assert {r.name: r.reason.split(",")[0] for r in result.rejected} == {"cover.jpg": "is a still"}
+    both = settings_file(mira, "d.toml", f"size_buckets = [[64, 64, 17], [64, 64, 33], [96, 64, 1]]\n{directory}")
+    first, second = scanned(mira, both)
+    assert {str(s.bucket) for s in first.samples} == {"64x64x33"}, "the longest a clip fills"
+    assert {str(s.bucket) for s in second.samples} == {"96x64x1"}
+    assert first.rejected == ()
+    with pytest.raises(DatasetError, match=r"of size_buckets is no \[width, height, frames\]"):
+        settings_file(mira, "d.toml", f"size_buckets = [[64, 64]]\n{directory}")
+
+
+def test_musubi_takes_a_single_side_and_every_frame_where_no_rate_is_stated(mira, make_clip):
+    clip = make_clip("clip20.mp4", num_frames=80, fps=20)
+    (mira / "walking" / "w0.mp4").write_bytes(clip.read_bytes())
+    common = "[[datasets]]\nvideo_directory = 'walking'\nresolution = 64\ntarget_frames = [81]\n"
+    parts = settings_file(mira, "m.toml", common)
+    assert {"width": 64, "height": 64, "every_frame": True}.items() <= parts[0].settings.items()
+    assert "no source_fps is stated: each frame of a clip is used once, as in musubi" in account(parts)
+    result = scanned(mira, parts)[0]
+    [slow, plain] = result.samples
+    assert (slow.name, slow.cut.fps, slow.cut.held, plain.cut.fps) == ("w0.mp4", pytest.approx(20), 1, 0)
+    with VideoProcess() as video:
+        frames = read_sample(video, slow, 16.0)
+    levels = [round(int(frame[32, 32, 1]) / 8) % 32 for frame in frames]
+    assert levels == [*(k % 32 for k in range(80)), 79 % 32], "each frame once, the last one held"
+    with_rate = settings_file(mira, "m.toml", common + "source_fps = 20.0\n")
+    assert [s.name for s in scanned(mira, with_rate)[0].samples] == ["w1.mp4"], "4 s at 16 fps are 64 frames"
+
+
+def test_musubi_skips_stills_without_a_caption(mira):
+    parts = settings_file(mira, "m.toml", "[[datasets]]\nimage_directory = 'portraits'\nresolution = 64\n")
+    [result] = scanned(mira, parts, trigger_word="")
+    assert [s.name for s in result.samples] == ["p0.png"]
+    assert [r.name for r in result.rejected] == ["p1.png"]
 
 
 def test_a_part_of_which_nothing_can_be_used_is_named_and_the_others_are_trained(mira):

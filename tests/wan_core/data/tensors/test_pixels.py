@@ -103,7 +103,7 @@ def test_one_text_may_hold_a_line_for_each_clip():
         ([5, 5], ["a"], "fewer captions than clips: 1 for 2"),
         ([5], [], "fewer captions than clips: 0 for 1"),
         ([5, 5], ["a", " "], "Caption 2 of 2 is empty"),
-        ([5, 4], ["a", "b"], "clip 2 has 4 frames at 16 fps, fewer than num_frames 5. Lower num_frames"),
+        ([5, 3], ["a", "b"], "clip 2 has 3 frames at 16 fps, fewer than num_frames 5. Lower num_frames"),
     ],
 )
 def test_what_does_not_match_is_refused_before_anything_is_written(tmp_path, video, clips, captions, said):

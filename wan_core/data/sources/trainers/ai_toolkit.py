@@ -14,7 +14,7 @@ from ..media_file import MediaFile, Rejected
 from ..part import SourcePart
 from ..tree import files_of_folder
 from .context import Context, area_of, only_kind, with_beside
-from .ledger import Ledger, rounded_frames
+from .ledger import MOST_FRAMES, Ledger, rounded_frames
 
 __all__ = ["read_ai_toolkit"]
 
@@ -94,7 +94,8 @@ def _parts(ledger: Ledger, trigger_word: str, context: Context) -> list[SourcePa
     frames = ledger.get("num_frames", int, 1)
     place = context.place(_folder(ledger), ledger)
     found = files_of_folder(place, recursive=True, allowed=context.allowed, named_repeats=False)
-    files = found.files if frames > 1 else only_kind(found.files, "still", ledger)
+    automatic = ledger.get("auto_frame_count", bool, False)
+    files = found.files if frames > 1 or automatic else only_kind(found.files, "still", ledger)
     ledger.take(f"folder_path {place.name}: {len(files)} files, subfolders included")
     settings = {**_frames(ledger, frames, context), **_picture(ledger), **_captions(ledger, trigger_word)}
     files = _with_default(files, settings["caption_extension"], ledger)
@@ -126,16 +127,22 @@ def _folder(ledger: Ledger) -> str:
 
 
 def _frames(ledger: Ledger, frames: int, context: Context) -> dict[str, Any]:
-    own, shrink = ledger.get("fps", float, 16.0), ledger.get("shrink_video_to_frames", bool, True)
+    own, shrink = ledger.get("fps", float, 24.0), ledger.get("shrink_video_to_frames", bool, True)
+    stated = f"fps {own:g}" if "fps" in ledger else f"no fps is stated: {own:g}, ai-toolkit's own"
+    reads = {"read_fps": own} if own != context.source.fps else {}
     automatic = ledger.get("auto_frame_count", bool, False)
     if frames == 1 and not automatic:
         ledger.take("num_frames 1")
         return {"num_frames": 1}
+    if automatic:
+        ledger.drop("num_frames", "auto_frame_count decides, as in ai-toolkit")
+        ledger.drop("shrink_video_to_frames", "auto_frame_count takes each clip from its beginning")
+        if ledger.get("trim_auto_frame_count_tail", bool, True) is False:
+            ledger.change("trim_auto_frame_count_tail false -> true: clips keep their speed, the tail is left")
+        ledger.take(f"auto_frame_count: each clip whole, to 4n+1 and at most {MOST_FRAMES} frames; {stated}")
+        return {"num_frames": MOST_FRAMES, "frame_extraction": "full", **reads}
     frames = rounded_frames(frames, ledger, "num_frames")
     ledger.take(f"num_frames {frames}")
-    if automatic:
-        ledger.change("auto_frame_count -> frame_extraction full: each clip whole, up to num_frames")
-        return {"num_frames": frames, "frame_extraction": "full"}
     if shrink:
         ledger.drop("fps", "with shrink_video_to_frames ai-toolkit does not use it")
         ledger.change(
@@ -143,10 +150,9 @@ def _frames(ledger: Ledger, frames: int, context: Context) -> dict[str, Any]:
             "speed, they are not squeezed into num_frames"
         )
         return {"num_frames": frames}
-    if own != context.source.fps:
-        ledger.change(f"fps {own:g} -> {context.source.fps:g}, the model's")
+    ledger.take(f"{stated}; frames are taken at that rate")
     ledger.take("shrink_video_to_frames false: a random place of each clip, another every epoch")
-    return {"num_frames": frames, "frame_extraction": "random"}
+    return {"num_frames": frames, "frame_extraction": "random", **reads}
 
 
 def _picture(ledger: Ledger) -> dict[str, Any]:

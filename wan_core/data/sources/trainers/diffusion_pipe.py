@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
 from ....errors import DatasetError
 from ....files import read_json
 from ..captions import one_line
-from ..media_file import MediaFile, Rejected, folder_files
+from ..media_file import STILL_SUFFIXES, MediaFile, Rejected, folder_files
 from ..part import SourcePart
 from .context import Context, area_of, with_beside
 from .ledger import Ledger, rounded_frames
@@ -19,7 +19,6 @@ __all__ = ["read_diffusion_pipe"]
 
 _WITHOUT = {
     "group": "",
-    "size_buckets": "width, height and num_frames say the size; chain several dataset nodes for several",
     "default_mask_file": "",
     "shuffle_metadata": "the order follows from the seed of the run",
     "online_captions": "",
@@ -48,25 +47,106 @@ def _parts(ledger: Ledger, context: Context) -> list[SourcePart]:
     ledger.take(f"path {place.name}: {len(files)} files")
     files = _captioned(files, place, ledger)
     files, rejected, watched = _beside(files, ledger, context)
-    settings = {**_captions(ledger), **_repeats(ledger), **_frames(ledger)}
+    settings = {**_captions(ledger), **_repeats(ledger)}
     if watched.get("mask"):
         settings["mask_use"] = "loss"
-    settings["enable_bucket"] = ledger.get("enable_ar_bucket", bool, False)
-    ledger.take(f"enable_ar_bucket {str(settings['enable_bucket']).lower()}")
-    sizes = _sizes(ledger, context)
+    buckets = _size_buckets(ledger, context)
+    groups = _groups(buckets, ledger) if buckets else _resolutions(ledger, context)
     ledger.drop_all({**_WITHOUT, **_SHAPES})
+    taken = [tuple(file for file in files if _kind_of(file) in group.kinds) for group in groups]
+    rejected = (*rejected, *_in_no_bucket(files, groups))
     notes = ledger.sentences()
     return [
         SourcePart(
-            name=ledger.where if len(sizes) == 1 else f"{ledger.where}, {size['width']}x{size['height']}",
-            files=files,
+            name=ledger.where if len(groups) == 1 else f"{ledger.where}, {group.name}",
+            files=own,
             rejected=rejected if number == 0 else (),
             notes=notes if number == 0 else (),
-            settings={**settings, **size},
+            settings={**settings, **group.settings},
             watched=(place, *watched.values()),
         )
-        for number, size in enumerate(sizes)
+        for number, (group, own) in enumerate(zip(groups, taken, strict=True))
+        if own or number == 0
     ]
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Files of some kinds that are trained at one size."""
+
+    name: str
+    kinds: tuple[str, ...]
+    """"clip", "still" """
+    settings: dict[str, Any]
+
+
+def _kind_of(file: MediaFile) -> str:
+    return "still" if file.path.suffix.lower() in STILL_SUFFIXES else "clip"
+
+
+def _in_no_bucket(files: tuple[MediaFile, ...], groups: list[_Group]) -> list[Rejected]:
+    """Clips where no length above 1 is stated, stills where only clips have sizes: diffusion-pipe uses neither."""
+    kinds = {kind for group in groups for kind in group.kinds}
+    reasons = {
+        "clip": "is a clip, and no bucket is longer than 1 frame; add one, such as frame_buckets = [1, 33]",
+        "still": "is a still, and size_buckets has no bucket of 1 frame; add one, such as [832, 480, 1]",
+    }
+    return [Rejected(name=f.shown_name, reason=reasons[_kind_of(f)]) for f in files if _kind_of(f) not in kinds]
+
+
+def _resolutions(ledger: Ledger, context: Context) -> list[_Group]:
+    settings = _frames(ledger)
+    kinds = ("clip", "still") if settings["num_frames"] > 1 else ("still",)
+    settings["enable_bucket"] = ledger.get("enable_ar_bucket", bool, False)
+    ledger.take(f"enable_ar_bucket {str(settings['enable_bucket']).lower()}")
+    return [
+        _Group(f"{size['width']}x{size['height']}" if size else "", kinds, {**settings, **size})
+        for size in _sizes(ledger, context)
+    ]
+
+
+def _size_buckets(ledger: Ledger, context: Context) -> list[tuple[int, int, int]]:
+    """(width, height, frames) of each, rounded to what the model needs; empty where none are stated."""
+    entries: list[Any] = ledger.get("size_buckets", list, [])
+    found: list[tuple[int, int, int]] = []
+    for entry in entries:
+        sides = cast("list[Any]", entry) if isinstance(entry, list) else []
+        if len(sides) != 3 or not all(isinstance(side, int) and not isinstance(side, bool) for side in sides):
+            raise DatasetError(f"{ledger.where}: {str(entry)[:60]!r} of size_buckets is no [width, height, frames].")
+        size = area_of(sides[0], sides[1], context, ledger, "size_buckets")
+        found.append((size["width"], size["height"], rounded_frames(sides[2], ledger, "size_buckets")))
+    return found
+
+
+def _groups(buckets: list[tuple[int, int, int]], ledger: Ledger) -> list[_Group]:
+    """The buckets of clips as one group, those of stills as another: each at the largest of its sizes.
+
+    diffusion-pipe puts a file into the bucket nearest to its shape; here shapes are found for each file, in the same
+    number of pixels.
+    """
+    for key in ("resolutions", "frame_buckets", "enable_ar_bucket"):
+        ledger.drop(key, "size_buckets says the sizes")
+    groups: list[_Group] = []
+    for kind in ("clip", "still"):
+        own = [bucket for bucket in buckets if (bucket[2] > 1) == (kind == "clip")]
+        if not own:
+            continue
+        width, height, _ = max(own, key=lambda bucket: bucket[0] * bucket[1])
+        shapes = {bucket[:2] for bucket in own}
+        lengths = tuple(sorted({bucket[2] for bucket in own}))
+        settings: dict[str, Any] = {"width": width, "height": height, "num_frames": lengths[0]}
+        settings["enable_bucket"] = len(shapes) > 1
+        if len(lengths) > 1:
+            settings["frame_buckets"] = lengths
+        stated = ", ".join("x".join(map(str, bucket)) for bucket in own)
+        if len(shapes) == 1:
+            ledger.take(f"size_buckets {stated}: {kind}s are cropped to {width}x{height}")
+        else:
+            ledger.change(
+                f"size_buckets {stated} -> {kind}s keep their shape in the number of pixels of {width}x{height}"
+            )
+        groups.append(_Group(f"{kind}s", (kind,), settings))
+    return groups
 
 
 def _sizes(ledger: Ledger, context: Context) -> list[dict[str, int]]:

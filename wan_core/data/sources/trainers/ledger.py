@@ -10,9 +10,12 @@ from typing import Any, TypeVar, cast
 
 from ....errors import DatasetError
 
-__all__ = ["Ledger", "rounded_frames", "rounded_side"]
+__all__ = ["MOST_FRAMES", "Ledger", "rounded_frames", "rounded_side"]
 
 T = TypeVar("T")
+
+MOST_FRAMES = 1001
+"""of a clip, in DatasetConfig"""
 
 _WORDS: dict[type[Any], str] = {
     int: "a whole number",
@@ -111,7 +114,7 @@ def rounded_frames(count: int, ledger: Ledger, key: str) -> int:
     """The largest 4n+1 that is not above `count`; a change is named."""
     if not 1 <= count <= 100_000:
         raise DatasetError(f"{ledger.where}: {key} is {count}. Set it between 1 and 1001.")
-    frames = min((count - 1) // 4 * 4 + 1, 1001)
+    frames = min((count - 1) // 4 * 4 + 1, MOST_FRAMES)
     if frames != count:
         ledger.change(f"{key} {count} -> {frames} frames (Wan needs 4n+1)")
     return frames

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from ....errors import DatasetError
 from ..columns import Columns
@@ -20,7 +20,6 @@ _WITHOUT = {
     "cache_directory": "there is one cache for everything, by content",
     "batch_size": "batch_size of Wan Train Settings",
     "bucket_no_upscale": "smaller files are enlarged, and the report names them",
-    "source_fps": "not needed: the rate is read from the time stamps of each clip",
     "no_resize_control": "control files get the size of their clip",
     "control_resolution": "control files get the size of their clip",
     "multiple_target": "",
@@ -45,7 +44,7 @@ def read_musubi(data: Mapping[str, Any], context: Context) -> list[SourcePart]:
 
 def _parts(ledger: Ledger, context: Context) -> list[SourcePart]:
     kind, files, rejected, listed = _files(ledger, context)
-    settings = {**_size(ledger, context), **_common(ledger)}
+    settings = {**_size(ledger, context), **_common(ledger), **_by_kind(ledger, kind, context)}
     frames = _frames(ledger, kind)
     ledger.drop_all(_WITHOUT)
     notes, parts = ledger.sentences(), list[SourcePart]()
@@ -93,10 +92,27 @@ def _size(ledger: Ledger, context: Context) -> dict[str, int]:
         ledger.get("resolution", list, [])
         ledger.change("no resolution is stated: 960x544, musubi's own")
         return {"width": 960, "height": 544}
-    sides: list[Any] = ledger.get("resolution", list, [])
-    if len(sides) != 2 or not all(isinstance(side, int) for side in sides):
-        raise DatasetError(f"{ledger.where}: resolution is {sides!r:.60}; it must be [width, height].")
+    stated: Any = ledger.get("resolution", object, [])
+    sides = cast("list[Any]", stated) if isinstance(stated, list) else [stated, stated]
+    if len(sides) != 2 or not all(isinstance(side, int) and not isinstance(side, bool) for side in sides):
+        raise DatasetError(f"{ledger.where}: resolution is {stated!r:.60}; it must be a side or [width, height].")
     return area_of(sides[0], sides[1], context, ledger, "resolution")
+
+
+def _by_kind(ledger: Ledger, kind: str, context: Context) -> dict[str, Any]:
+    """What musubi does with stills without a caption, and with clips whose frame rate nobody states."""
+    if kind == "still":
+        ledger.drop("source_fps", "stills have no rate")
+        ledger.take("stills without a caption file are skipped")
+        return {"missing_captions": "skip the file"}
+    if "source_fps" in ledger:
+        ledger.drop("source_fps", "not needed: the rate is read from the time stamps of each clip")
+        return {}
+    ledger.change(
+        f"no source_fps is stated: each frame of a clip is used once, as in musubi, whatever its rate, and plays at "
+        f"{context.source.fps:g} fps. With source_fps clips keep their speed"
+    )
+    return {"every_frame": True}
 
 
 def _common(ledger: Ledger) -> dict[str, Any]:

@@ -161,7 +161,8 @@ def _frames(ledger: Ledger, kind: str) -> dict[str, Any]:
         video.change(f"bucket_strategy {strategy} -> one length of {frames} frames")
     video.drop_all({"frame_interval": "one length", "is_i2v": "the model that is trained decides"})
     ledger.absorb(video, "video")
-    return {"num_frames": frames}
+    ledger.change("each frame of a clip is used once, as in SimpleTuner, whatever its rate")
+    return {"num_frames": frames, "every_frame": True}
 
 
 def _seen(ledger: Ledger) -> dict[str, Any]:

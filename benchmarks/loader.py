@@ -83,7 +83,7 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     write_random_weights(folder / "base.safetensors", SHAPES["tiny"])
     plan = ModelPlan(base_file="diffusion_models:base.safetensors")
     model = materialize(plan, Roots({"diffusion_models": (str(folder),)}), LoraConfig(rank=16), seed=0)
-    config = TrainConfig(steps=1_000_000, prefetch_batches=0, gradient_checkpointing=False)
+    config = TrainConfig(steps=1_000_000, discrete_flow_shift=3.0, prefetch_batches=0, gradient_checkpointing=False)
     sides = {name: Batches(cache_set, cache, seed=0, batch_size=1, memory_bytes=size) for name, size in
              (("cold", 0), ("warm", 4 << 30))}  # fmt: skip
     trainer = Trainer(

@@ -28,7 +28,9 @@ def asked_of(node: type[io.ComfyNode]) -> dict[str, Any]:
 
 
 def model_facts(model: ModelHandle) -> dict[str, Any]:
-    """Which model it is and where its half of the noise levels ends; sigma, null for a model without experts."""
+    """Which model it is, where its half of the noise levels ends (sigma, null for a model without experts), and what
+    discrete_flow_shift 0 stands for.
+    """
     variant = model.variant
     pair = bool(model.plan.low_noise_file)
     return {
@@ -36,6 +38,7 @@ def model_facts(model: ModelHandle) -> dict[str, Any]:
         "variant": variant.name,
         "boundary": variant.boundary,
         "expert": None if pair else variant.expert,
+        "training_shift": variant.training_shift,
         "pair": pair,
     }
 

@@ -107,8 +107,10 @@ class NodeProgress:
         elif isinstance(event, Stage) and event.stage in _STAGES:
             self._on_stage(event)
         elif isinstance(event, Evaluated):
-            about = {"kind": "evaluated", "step": event.step, "eval_loss": event.eval_loss}
+            about: dict[str, object] = {"kind": "evaluated", "step": event.step, "eval_loss": event.eval_loss}
             text = f"step {event.step}: evaluation loss {_shown(event.eval_loss)}"
+            if event.held_out is False:
+                about["held_out"], text = False, f"{text} on training clips"
             self.say(text, about=about, eval_loss=event.eval_loss)
         elif isinstance(event, CheckpointSaved):
             about = {"kind": "saved", "step": event.step}

@@ -43,6 +43,7 @@ def run_report(
         "eval_loss_first": evaluated[0][1] if evaluated else None,
         "eval_loss_last": evaluated[-1][1] if evaluated else None,
         "eval_losses": thinned(evaluated),
+        "eval_held_out": facts.eval_held_out,
         "seconds_per_step": facts.seconds_per_step,
         "lora_name": names[0] if names and step else "",
         "lora_names": names,

@@ -38,6 +38,12 @@ class RunFacts:
         return sorted(_known(dict(self._values("evaluated", "eval_loss")).items()))
 
     @property
+    def eval_held_out(self) -> bool | None:
+        """Whether that loss is one of clips that were never trained; None while nothing was measured or said."""
+        found = [record.get("held_out") for record in self._metrics if record.get("event") == "evaluated"]
+        return found[-1] if found and isinstance(found[-1], bool) else None
+
+    @property
     def seconds_per_step(self) -> float:
         """Median over the run."""
         seconds = sorted(seconds for _, seconds in _known(self._values("step", "seconds")))

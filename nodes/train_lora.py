@@ -11,10 +11,11 @@ from typing import Any
 from comfy.cli_args import args
 from comfy_api.latest import io
 
-from ..wan_core.checks import check_adapters
+from ..wan_core.checks import check_adapters, with_expert, with_model_values
 from ..wan_core.errors import WanTrainerError
 from ..wan_core.events import CheckpointSaved, Event
 from ..wan_core.files import atomic_write_json, file_identity, safe_name
+from ..wan_core.load import inspect_model
 from ..wan_core.lora import LoraConfig, check_peft
 from ..wan_core.metrics import MetricsPages
 from ..wan_core.run import DataConfig, RunConfig, RunDecision, choose_run, prepare_run, read_run
@@ -52,6 +53,8 @@ EXPERTS = ["auto", "high", "low"]
 RESUME = ["auto", "new", "require"]
 NONE = "none"
 LORA_OUTPUT = 1
+FORMER_SHIFT = 3.0
+"""what every model got where no training shift was given, before the model decided"""
 
 _log = logger(__name__)
 
@@ -199,9 +202,22 @@ class TrainLoRA(io.ComfyNode):
     ) -> io.NodeOutput:
         check_peft()
         base = settings.lora if settings is not None else LoraConfig()
+        plan = model.plan.of_expert(expert, folders.roots())
+        train = TrainConfig.from_dict(
+            {
+                **(dict(settings.train) if settings is not None else {}),
+                "steps": steps,
+                "learning_rate": learning_rate,
+                "expert": one_of("expert", expert, EXPERTS),
+                "save_every_n_steps": save_every_n_steps,
+                "preview_every_n_steps": preview_every_n_steps if vae is not None else 0,
+                "seed": seed,
+            }
+        )
+        variant = with_expert(inspect_model(plan, folders.roots()).variant, expert)
         config = RunConfig(
             run_name=run_name,
-            model=model.plan.of_expert(expert, folders.roots()),
+            model=plan,
             data=DataConfig(fingerprint=cache.fingerprint, num_items=len(cache.cache_set.items)),
             lora=LoraConfig(
                 rank=rank,
@@ -210,17 +226,7 @@ class TrainLoRA(io.ComfyNode):
                 targets=base.targets,
                 start_from=_start_from(start_from_lora),
             ),
-            train=TrainConfig.from_dict(
-                {
-                    **(dict(settings.train) if settings is not None else {}),
-                    "steps": steps,
-                    "learning_rate": learning_rate,
-                    "expert": one_of("expert", expert, EXPERTS),
-                    "save_every_n_steps": save_every_n_steps,
-                    "preview_every_n_steps": preview_every_n_steps if vae is not None else 0,
-                    "seed": seed,
-                }
-            ),
+            train=with_model_values(train, variant),
             preview=validation,
         ).with_digests(folders.roots())
         codec = cls._codec(vae, model) if vae is not None and preview_every_n_steps else None
@@ -228,7 +234,7 @@ class TrainLoRA(io.ComfyNode):
             folders.runs_folder(),
             config,
             resume=one_of("resume", resume, RESUME),
-            earlier=[replace(config, model=plan) for plan in model.earlier(config.model)],
+            earlier=_earlier(config, model, train),
         )
         config = decision.job
         if decision.action == "start":
@@ -361,6 +367,14 @@ class _Job:
         prompt, link = self._hidden.dynprompt, [self._hidden.unique_id, output]
         nodes = (prompt.get_node(node_id) for node_id in prompt.all_node_ids())
         return any(value == link for node in nodes for value in node["inputs"].values())
+
+
+def _earlier(config: RunConfig, model: ModelHandle, asked: TrainConfig) -> list[RunConfig]:
+    """What the same graph meant to earlier versions: their runs go on as they began."""
+    former = replace(config.train, discrete_flow_shift=FORMER_SHIFT)
+    trains = [config.train, former] if asked.discrete_flow_shift == 0 else [config.train]
+    plans = [config.model, *model.earlier(config.model)]
+    return [replace(config, model=plan, train=train) for train in trains for plan in plans][1:]
 
 
 def _engine_options(steps_this_queue: int, cache_seconds: float) -> list[str]:

@@ -66,8 +66,8 @@ class WanPreviewSettings(io.ComfyNode):
                 combo(
                     "sampling",
                     SAMPLINGS,
-                    "ComfyUI template: 20 steps, cfg 6, shift 8. official: 50 steps, cfg 5, shift 5. 4-step LoRA: no "
-                    "cfg. custom: the numbers below.",
+                    "ComfyUI template: 20 steps, cfg 6, shift 8. official: 50 steps, cfg 5, shift 5. custom: the "
+                    "numbers below.",
                 ),
                 whole("width", 0, 0, 4096, "Width in pixels. 0 = as the first training clip.", step=16),
                 whole("height", 0, 0, 4096, "Height in pixels. 0 = as the first training clip.", step=16),

@@ -77,9 +77,10 @@ class WanTrainSettings(io.ComfyNode):
                 number(
                     "discrete_flow_shift",
                     _train.discrete_flow_shift,
-                    0.01,
+                    0.0,
                     1000.0,
-                    "Training shift: higher trains more on high noise. The sampling shift is another number.",
+                    "Training shift: higher trains more on high noise. 0 = the model's: 12 for 2.2 T2V-A14B, 5 for 2.2 "
+                    "I2V-A14B and 2.2 TI2V-5B, 3 for the others. The sampling shift is another number.",
                 ),
                 number(
                     "sigmoid_scale",
@@ -163,7 +164,12 @@ class WanTrainSettings(io.ComfyNode):
                     1000,
                     "Clips whose loss is measured at every save, always with the same noise. 0 = none.",
                 ),
-                text("eval_timesteps", _EVAL, "Noise levels (0 to 1000) at which that loss is measured."),
+                text(
+                    "eval_timesteps",
+                    _EVAL,
+                    "Noise levels (0 to 1000) at which that loss is measured. For an expert the usual four are spread "
+                    "over its own range.",
+                ),
                 combo(
                     "save_dtype",
                     list(SAVE_DTYPES),

@@ -10,6 +10,7 @@ from typing import Any, cast
 import torch
 
 from .checkpoint import PAIR_BOUNDARIES, WanVariant
+from .checkpoint.hints import HIGH
 from .errors import CheckpointError, ConfigError, OutOfMemory, host_memory_ran_out
 from .files import Roots
 from .footprint import weights_once_loaded
@@ -19,7 +20,7 @@ from .model import WanShape, WanTransformer
 from .packages import pip_line
 from .precision import QuantizeConfig, QuantizedBy
 from .run import RunConfig
-from .train import SavedStep
+from .train import SavedStep, TrainConfig
 
 __all__ = [
     "check_adapters",
@@ -29,8 +30,10 @@ __all__ = [
     "first_frame_share",
     "memory_named",
     "out_of_memory",
+    "preview_note",
     "remarks_on_base",
     "with_expert",
+    "with_model_values",
 ]
 
 
@@ -107,6 +110,25 @@ def check_quantized_alike(saved: SavedStep, here: QuantizedBy | None) -> None:
 def first_frame_share(config: RunConfig, variant: WanVariant) -> float:
     """Only TI2V-5B is given the first latent frame of a clip; other image-to-video models read channels."""
     return config.train.first_frame_conditioning_p if variant.task == "ti2v" else 0.0
+
+
+def preview_note(variant: WanVariant) -> str:
+    """What a preview of one expert of an A14B pair is, for who takes it for the pair's; "" for a model of its own."""
+    if variant.boundary is None:
+        return ""
+    if variant.expert == HIGH:
+        alone, shows = "high-noise", "it shows layout and motion, and ends in blur"
+    else:
+        alone, shows = "low-noise", "it starts from noise this expert was never trained on, so its layout means little"
+    return (
+        f"Previews of this run are made by the {alone} expert alone, over all sampling steps: {shows}. Compare steps "
+        "with each other; what the pair makes of both LoRAs shows a sampler graph with both models."
+    )
+
+
+def with_model_values(train: TrainConfig, variant: WanVariant) -> TrainConfig:
+    """`train` with the values it leaves to the model: those of `variant`."""
+    return train if train.discrete_flow_shift else replace(train, discrete_flow_shift=variant.training_shift)
 
 
 def with_expert(variant: WanVariant, expert: str) -> WanVariant:

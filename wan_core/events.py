@@ -109,6 +109,8 @@ class Evaluated(Event):
     eval_loss: float | None
     """null on its way out of the worker when it is not finite"""
     per_timestep: dict[str, float] = field(default_factory=dict)
+    held_out: bool | None = None
+    """False where training clips stand in: it then says how well they are remembered; None in older files"""
 
 
 @dataclass(frozen=True, kw_only=True)

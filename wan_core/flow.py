@@ -14,10 +14,12 @@ from torch import Tensor
 from .errors import ConfigError
 
 __all__ = [
+    "EVALUATION_TIMESTEPS",
     "TIMESTEP_SAMPLINGS",
     "add_noise",
     "draw_noise",
     "draw_sigma",
+    "is_in_range",
     "seeded_generator",
     "shift_sigma",
     "simple_sigmas",
@@ -27,6 +29,9 @@ __all__ = [
 
 TIMESTEP_SAMPLINGS = ("uniform", "sigmoid", "shift")
 """uniform: U(0,1) then shift. sigmoid: sigmoid(scale * N(0,1)). shift: sigmoid, then the shift map."""
+
+EVALUATION_TIMESTEPS = (125.0, 375.0, 625.0, 875.0)
+"""the middles of four equal parts of the noise range; held-out clips keep their noise at these"""
 
 
 def shift_sigma(sigma: Tensor, shift: float) -> Tensor:
@@ -61,6 +66,10 @@ def draw_sigma(
     """
     if sampling not in TIMESTEP_SAMPLINGS:
         raise ConfigError(f'timestep_sampling "{sampling}" is unknown. Use one of: {", ".join(TIMESTEP_SAMPLINGS)}.')
+    if not shift > 0:
+        raise ConfigError(
+            f"The training shift is {shift:g}. Set discrete_flow_shift above 0, or leave it to the model."
+        )
     kept = torch.empty(0)
     for _ in range(1000):
         if sampling == "uniform":
@@ -68,13 +77,19 @@ def draw_sigma(
         else:
             sigma = torch.sigmoid(sigmoid_scale * torch.randn(count, generator=generator))
             sigma = shift_sigma(sigma, shift) if sampling == "shift" else sigma
-        kept = torch.cat([kept, sigma[(sigma >= sigma_min) & (sigma <= sigma_max)]])
+        kept = torch.cat([kept, sigma[is_in_range(sigma, (sigma_min, sigma_max))]])
         if len(kept) >= count:
             return kept[:count]
     raise ConfigError(
         f"timestep_sampling {sampling} with shift {shift} almost never falls into the range "
         f"{sigma_min * 1000:.0f}-{sigma_max * 1000:.0f}. Choose uniform, or another shift."
     )
+
+
+def is_in_range(sigma: Tensor, sigma_range: tuple[float, float]) -> Tensor:
+    """Which noise levels belong to a range: the border of two experts to the one above it (Wan: t >= boundary)."""
+    low, high = sigma_range
+    return (sigma >= low) & ((sigma < high) if high < 1 else (sigma <= high))
 
 
 def draw_noise(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:

@@ -21,8 +21,10 @@ from .checks import (
     check_quantized_alike,
     first_frame_share,
     memory_named,
+    preview_note,
     remarks_on_base,
     with_expert,
+    with_model_values,
 )
 from .control import Control
 from .data import Batches, LatentCache, condition_kind, pad_text, synthetic_mark, synthetic_note
@@ -246,6 +248,7 @@ class _Session:
         config = self.config
         found = inspect_model(config.model, self.roots)
         self.variant = with_expert(found.variant, config.train.expert)
+        self.settings = with_model_values(config.train, self.variant)
         # A resumed run holds its start LoRA already; that file may be gone.
         check_files(config, self.roots, with_start=self.saved is None)
         cache = LatentCache(self.roots.first("cache"))
@@ -276,7 +279,7 @@ class _Session:
             self.model,
             batches,
             pad_text(cache.read_text(self.cache_set.empty_text_key)),
-            config.train,
+            self.settings,
             sigma_range=self.variant.sigma_range(),
             first_frame_share=first_frame_share(config, self.variant),
             emit=self.emit,
@@ -299,6 +302,8 @@ class _Session:
         self.previewer = None
         if previews is not None:
             self.previewer = Previewer(self.model, previews, self.directory, emit=self.emit, control=self.control)
+            if note := preview_note(self.variant):
+                self.emit(Note(text=note))
         _warn_about_disk(self.directory, self.trainer, self.emit)
 
     def _name_attention(self, found: WanFile) -> None:
@@ -457,7 +462,7 @@ class _Session:
                 job_id=config.job_id,
                 step=step,
                 lora=config.lora,
-                settings=config.train.to_dict(),
+                settings=self.settings.to_dict(),
                 variant=self.variant,
                 data_fingerprint=config.data.fingerprint,
                 base_digest=config.base_digest,

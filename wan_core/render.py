@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from .checks import check_files, first_frame_share, memory_named
+from .checks import check_files, first_frame_share, memory_named, preview_note, with_expert
 from .config import Config
 from .control import Control
 from .data import LatentCache
 from .errors import CheckpointError, ConfigError, Stopped
-from .events import Emit, Finished, Stage
+from .events import Emit, Finished, Note, Stage
 from .files import Roots, read_json
 from .load import inspect_model, materialize
 from .lora import LoraWeights, set_strength
@@ -70,6 +70,8 @@ def sample_job(directory: Path, job_file: Path, roots: Roots, *, emit: Emit, con
         with memory_named():
             # The start LoRA is already part of every saved step.
             model = materialize(config.model, roots, replace(config.lora, start_from=""), on_tensor=on_tensor)
+            if note := preview_note(with_expert(variant, config.train.expert)):
+                emit(Note(text=note))
             previewer = Previewer(model, previews, directory, emit=emit, control=control)
             if job.baseline:
                 set_strength(model, 0.0, config.lora)

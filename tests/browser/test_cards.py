@@ -123,6 +123,7 @@ def test_cards_say_what_is_known_before_and_after_a_queue_and_after_a_reload(can
         for kind in ("split", "dataset"):
             assert "Press Run" in card(canvas, kind).inner_text()
         assert "between timesteps 604 and 855" in card(canvas, "density").inner_text()
+        assert "known once Load Wan Model has run; drawn with 3." in card(canvas, "density").inner_text()
         turn(canvas, "WanTrainSettings", "discrete_flow_shift", 8)
         assert "the middle is 889" in card(canvas, "density").inner_text()
         canvas.fit()

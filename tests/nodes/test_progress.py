@@ -80,6 +80,8 @@ EVENTS: list[Event] = [
     StepDone(step=3, steps=43, loss=0.125, **STEP),
     Evaluated(step=8, eval_loss=0.0625),
     Evaluated(step=8, eval_loss=math.nan),
+    Evaluated(step=8, eval_loss=0.0625, held_out=False),
+    Evaluated(step=8, eval_loss=0.0625, held_out=True),
     CheckpointSaved(step=8, folder="saves/step-000008"),
     SampleReady(sample_id="step-000008_p0", step=8, file="samples/step-000008_p0.mp4"),
     StepSkipped(step=9, reason="the gradients are not finite", in_a_row=1),

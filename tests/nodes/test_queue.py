@@ -40,6 +40,9 @@ def test_queueing_again_trains_nothing_even_after_another_graph_and_a_restart(
     first = run_of(comfy, comfy.run(training_graph("again")))
     assert (first["status"], first["step"], first["steps"]) == ("done", 4, 4)
     assert first["eval_loss_last"] < first["eval_loss_first"]
+    assert first["eval_held_out"] is False
+    stored = json.loads((folder_of(comfy, "again") / "run.json").read_text(encoding="utf-8"))
+    assert stored["train"]["discrete_flow_shift"] == 3.0, "what the model stands for, as a number"
     assert first["cache"]["latents_encoded"] == 3
     lines = (folder_of(comfy, "again") / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     ended = [record for record in map(json.loads, lines) if record["event"] == "stage_ended"]

@@ -18,6 +18,7 @@ from shapeworld.training.muon import ConvMuon
 from shapeworld.training.transformer import (
     LatentClips,
     TransformerJob,
+    attend_compactly,
     compact_texts,
     full_text,
     new_transformer,
@@ -62,6 +63,25 @@ def test_compact_text_gives_what_512_rows_give() -> None:
         unlike = predict(compact, latent, sigma, compact_texts([torch.zeros(1, 4096)] * 3))
     assert (full - short).abs().max() < 2e-5
     assert (full - unlike).abs().max() > 1e-2, "the text must matter in this comparison"
+
+
+def test_a_model_that_skips_zero_rows_gives_and_learns_what_it_would_from_all_512() -> None:
+    generator = torch.Generator().manual_seed(4)
+    models = [new_transformer(JOB), new_transformer(JOB)]
+    noise = [0.05 * torch.randn(value.shape, generator=generator) for value in models[0].parameters()]
+    texts = torch.stack([full_text(torch.randn(rows, 4096, generator=generator)) for rows in (6, 1)])
+    latent, timestep = torch.randn(2, 16, 3, 4, 4, generator=generator), torch.tensor([100.0, 950.0])
+    attend_compactly(models[1])
+    made = []
+    for model in models:
+        for value, change in zip(model.parameters(), noise, strict=True):
+            value.data.add_(change)
+        made.append(model(latent, timestep, texts))
+        made[-1].square().mean().backward()
+    torch.testing.assert_close(made[1], made[0], atol=2e-5, rtol=0)
+    for full, compact in zip(*(model.parameters() for model in models), strict=True):
+        if full.grad is not None:
+            torch.testing.assert_close(compact.grad, full.grad, atol=2e-5, rtol=1e-3)
 
 
 def test_training_learns_and_returns_the_averaged_weights() -> None:

@@ -16,7 +16,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from wan_core.checkpoint.catalogue import PAIR_BOUNDARIES
+from wan_core.checkpoint.catalogue import PAIR_BOUNDARIES, TRAINING_SHIFTS
 from wan_core.flow import TIMESTEP_SAMPLINGS, draw_sigma, seeded_generator
 
 GOLDEN = Path(__file__).parents[1] / "fixtures" / "timestep_shares.json"
@@ -75,12 +75,12 @@ def measured(case: dict[str, Any]) -> dict[str, Any]:
 
 def test_the_shares_the_page_is_compared_with_are_those_the_engine_draws(grid: None) -> None:
     assert {case["sampling"] for case in CASES} == set(TIMESTEP_SAMPLINGS)
-    found = {"every": EVERY, "boundaries": PAIR_BOUNDARIES, "cases": [measured(case) for case in CASES]}
+    facts = {"every": EVERY, "boundaries": PAIR_BOUNDARIES, "shifts": TRAINING_SHIFTS}
+    found = {**facts, "cases": [measured(case) for case in CASES]}
     if os.environ.get("WAN_TRAINER_UPDATE"):
         GOLDEN.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     known = json.loads(GOLDEN.read_text(encoding="utf-8"))
-    assert known["boundaries"] == found["boundaries"]
-    assert known["every"] == EVERY
+    assert {name: known[name] for name in facts} == facts
     for case, pinned in zip(found["cases"], known["cases"], strict=True):
         # Another release of torch may round a point to the other side of an edge.
         numbers = {name: pytest.approx(pinned[name], abs=2e-5) for name in ("kept", "shares")}

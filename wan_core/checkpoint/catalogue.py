@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from .hints import HIGH, LOW
 
-__all__ = ["AMBIGUOUS_NAMES", "PAIR_BOUNDARIES", "Published", "guess", "published"]
+__all__ = ["AMBIGUOUS_NAMES", "PAIR_BOUNDARIES", "TRAINING_SHIFTS", "Published", "guess", "published", "usual_shift"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +38,8 @@ class Published:
         return {f"{self.name} high noise": HIGH, f"{self.name} low noise": LOW}
 
 
+_CHANNELS_OF_5B = 48
+_WIDTH_OF_5B = 3072
 _FUN = (r"fun|inp(_|$)",)
 _PUBLISHED = (
     Published(name="2.1 T2V-1.3B", task="t2v", dim=1536),
@@ -90,6 +92,19 @@ def guess(look_alikes: tuple[Published, ...], words: str, expert: str | None) ->
     return max(look_alikes, key=score)
 
 
+def usual_shift(task: str, boundary: float | None, latent_channels: int) -> float:
+    """The training shift of a model, single (`boundary` None) or one of a pair.
+
+    Experts are trained where they are sampled, with the shift of Wan's own configs: 12 for text-to-video, 5 for
+    image-to-video. With 3 the high-noise expert of T2V-A14B would see noise levels above 0.97, where layout and motion
+    are decided and 36 to 42 % of its sampling steps lie, in 4 % of its training. A model of its own covers the whole
+    range with 3; docs/learning_recipes.md compares.
+    """
+    if boundary is not None:
+        return 12.0 if task in ("t2v", "vace") else 5.0
+    return 5.0 if latent_channels == _CHANNELS_OF_5B else 3.0
+
+
 def _ambiguous() -> tuple[str, ...]:
     found: list[str] = []
     for model in _PUBLISHED:
@@ -110,3 +125,10 @@ AMBIGUOUS_NAMES = _ambiguous()
 
 PAIR_BOUNDARIES = {name: model.boundary for model in _PUBLISHED if model.boundary for name in model.names()}
 """Name of every expert -> the sigma where its half of the noise range ends."""
+
+TRAINING_SHIFTS = {
+    name: usual_shift(model.task, model.boundary, _CHANNELS_OF_5B if model.dim == _WIDTH_OF_5B else 16)
+    for model in _PUBLISHED
+    for name in model.names()
+}
+"""Name of every model and expert -> its training shift"""

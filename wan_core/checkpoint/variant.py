@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ..errors import CheckpointError
 from ..model import WAN21_LATENTS, WAN22_LATENTS, LatentSpace, WanShape
-from .catalogue import Published, guess, published
+from .catalogue import Published, guess, published, usual_shift
 from .header import CheckpointHeader, TensorInfo, damaged
 from .hints import HIGH, expert_said, file_words
 from .keys import canonical_names
@@ -43,6 +43,11 @@ class WanVariant:
     @property
     def trainable(self) -> bool:
         return self.task in TRAINABLE
+
+    @property
+    def training_shift(self) -> float:
+        """What discrete_flow_shift 0 stands for."""
+        return usual_shift(self.task, self.boundary, self.latents.channels)
 
     def sigma_range(self) -> tuple[float, float]:
         """Noise levels this model is trained and sampled on."""

@@ -24,9 +24,9 @@ PRESETS = {
     "ComfyUI template": SamplingPreset(20, 6.0, 8.0),
     # Wan2.1 README for T2V-1.3B; the other models' configs say shift 5, guidance 5.
     "official": SamplingPreset(50, 5.0, 5.0),
-    # For a distilled few-step LoRA in the same graph: no guidance.
-    "4-step LoRA": SamplingPreset(4, 1.0, 5.0),
 }
+_RETIRED = {"4-step LoRA": SamplingPreset(4, 1.0, 5.0)}
+"""readable in stored runs; without the LoRA it was meant for, which previews cannot load, clips end in noise"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +50,7 @@ class SampleConfig(Config):
     vision_key: str = ""
     """cache key of the image tokens of these pictures"""
     sampling: str = "ComfyUI template"
-    """ComfyUI template, official, 4-step LoRA or custom"""
+    """ComfyUI template, official or custom"""
     width: int = 0
     """pixels; 0 takes the size of the first training clip"""
     height: int = 0
@@ -65,7 +65,7 @@ class SampleConfig(Config):
     seed: int = 42
 
     def __post_init__(self) -> None:
-        if self.sampling != "custom" and self.sampling not in PRESETS:
+        if self.sampling != "custom" and self.sampling not in PRESETS | _RETIRED:
             raise ConfigError(f'sampling "{self.sampling}" is unknown.{nearest(self.sampling, [*PRESETS, "custom"])}')
         for name, value, high in (
             ("width", self.width, 16384),
@@ -87,5 +87,5 @@ class SampleConfig(Config):
 
     def resolved(self) -> SamplingPreset:
         """Steps, guidance and shift with every 0 filled in."""
-        preset = PRESETS.get(self.sampling, PRESETS["ComfyUI template"])
+        preset = (PRESETS | _RETIRED).get(self.sampling, PRESETS["ComfyUI template"])
         return SamplingPreset(self.steps or preset.steps, self.cfg or preset.guidance_scale, self.shift or preset.shift)

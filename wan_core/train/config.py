@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ..config import Config, nearest
 from ..data import BUCKET_SAMPLINGS
 from ..errors import ConfigError
-from ..flow import TIMESTEP_SAMPLINGS
+from ..flow import EVALUATION_TIMESTEPS, TIMESTEP_SAMPLINGS
 
 __all__ = ["LR_SCHEDULERS", "OPTIMIZERS", "SAVE_DTYPES", "TrainConfig"]
 
@@ -38,8 +38,8 @@ class TrainConfig(Config):
     lr_warmup_steps: int = 0
     """optimizer steps from 0 to the full learning rate"""
     timestep_sampling: str = "shift"
-    discrete_flow_shift: float = 3.0
-    """training shift; sampling has its own"""
+    discrete_flow_shift: float = 0.0
+    """training shift; sampling has its own. 0 = the model's: `WanVariant.training_shift`"""
     sigmoid_scale: float = 1.0
     caption_dropout: float = 0.0
     """share of captions replaced by the empty prompt"""
@@ -53,7 +53,8 @@ class TrainConfig(Config):
     """0 = no previews"""
     eval_items: int = 4
     """cached clips in the fixed-noise evaluation; 0 = none"""
-    eval_timesteps: tuple[float, ...] = (125.0, 375.0, 625.0, 875.0)
+    eval_timesteps: tuple[float, ...] = EVALUATION_TIMESTEPS
+    """noise levels of that evaluation; the usual four are spread over the range of an expert"""
     save_dtype: str = "bf16"
     """dtype of the LoRA file; the resume state is always float32"""
     max_bad_steps: int = 10
@@ -88,16 +89,18 @@ class TrainConfig(Config):
             ("adam_beta2", 0.0, 0.9999999),
             ("adam_epsilon", 0.0, 1.0),
             ("max_grad_norm", 0.0, 1e9),
-            ("discrete_flow_shift", 0.01, 1000.0),
             ("sigmoid_scale", 0.01, 100.0),
             ("caption_dropout", 0.0, 1.0),
             ("max_bad_steps", 1, 1_000_000),
+            ("discrete_flow_shift", 0.0, 1000.0),
             ("first_frame_conditioning_p", 0.0, 1.0),
             ("prefetch_batches", 0, 64),
         ):
             value = getattr(self, name)
             if not low <= value <= high:
                 raise ConfigError(f"{name} {value} is out of range. Use {low} to {high}.")
+        if 0 < self.discrete_flow_shift < 0.01:
+            raise ConfigError(f"discrete_flow_shift {self.discrete_flow_shift} is too small. Use 0 or 0.01 to 1000.")
         for timestep in self.eval_timesteps:
             if not 0 <= timestep <= 1000:
                 raise ConfigError(f"eval_timesteps {timestep} is out of range. Use 0 to 1000.")

@@ -17,12 +17,13 @@ from torch import Tensor
 from ..control import Control
 from ..data import Batches, BatchReader
 from ..errors import Stopped, TrainingError
-from ..events import Emit, Evaluated, Stage, StepDone, StepSkipped
+from ..events import Emit, Evaluated, Note, Stage, StepDone, StepSkipped
 from ..flow import draw_noise, seeded_generator, velocity_loss
 from ..lora import LoraWeights, adapter_parameters
 from ..model import WanTransformer
 from .config import TrainConfig
 from .draws import Draws, given_first_frames
+from .evaluation import evaluation_timesteps
 from .flops import FlopCount
 from .group import Group
 from .memory import DeviceMeters, MemoryReading, added_up
@@ -72,6 +73,7 @@ class Trainer:
         self.model, self.batches, self.config = model, batches, config
         self.step = 0
         self.bad_in_a_row = 0
+        self._told = False
         self.parameters = adapter_parameters(model)
         self._sigma_range, self._target, self._first_frame_share = sigma_range, target, first_frame_share
         self._emit, self._control, self._group = emit, control, group or Group()
@@ -162,16 +164,14 @@ class Trainer:
         return bool(self.config.eval_timesteps and self.batches.evaluation_items(self.config.eval_items))
 
     def evaluate(self) -> Evaluated | None:
-        """Loss on fixed clips, noise and timesteps; the same numbers for every run on these clips. Held-out clips bring
-        their own noise and timesteps; training clips stand in where none are held out.
+        """Loss on fixed clips, noise and timesteps; the same numbers for every run on these clips. Held-out clips keep
+        their noise in the cache; training clips stand in where none are held out.
         """
         if not self.evaluates:
             return None
         items = self.batches.evaluation_items(self.config.eval_items)
         self.model.train(False)
-        known = self.batches.evaluation_noise(items[0]) or self.config.eval_timesteps
-        low, high = self._sigma_range
-        timesteps = [t for t in dict.fromkeys(known) if low <= t / 1000 <= high] or [500 * (low + high)]
+        timesteps = self._evaluation_timesteps(list(self.batches.evaluation_noise(items[0])))
         sums = dict.fromkeys(timesteps, 0.0)
         done, total = 0, len(items) * len(timesteps)
         try:
@@ -194,7 +194,20 @@ class Trainer:
         finally:
             self.model.train(True)
         means = {str(round(t)): total_loss / len(items) for t, total_loss in sums.items()}
-        return Evaluated(step=self.step, eval_loss=sum(means.values()) / len(means), per_timestep=means)
+        return Evaluated(
+            step=self.step,
+            eval_loss=sum(means.values()) / len(means),
+            per_timestep=means,
+            held_out=self.batches.evaluates_held_out,
+        )
+
+    def _evaluation_timesteps(self, stored: list[float]) -> list[float]:
+        """Says once where they are not those of the settings."""
+        timesteps, note = evaluation_timesteps(self.config.eval_timesteps, stored, self._sigma_range)
+        if note and not self._told:
+            self._told = True
+            self._emit(Note(text=note, level="warning"))
+        return timesteps
 
     def _gradients(self, step: int) -> tuple[Tensor, float]:
         """Sum the gradients of one step's micro-batches; mean loss (scalar tensor) and mean timestep."""

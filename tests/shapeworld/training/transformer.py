@@ -12,6 +12,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,6 +27,7 @@ __all__ = [
     "CompactText",
     "LatentClips",
     "TransformerJob",
+    "attend_compactly",
     "compact_texts",
     "full_text",
     "new_transformer",
@@ -46,10 +48,10 @@ class CompactCrossAttention(WanCrossAttention):
 
     def forward(self, x: Tensor, text: Tensor, image: Tensor | None = None) -> Tensor:
         heads = (self.num_heads, -1)
-        query = self.norm_q(self.q(x), torch.float32).unflatten(-1, heads).transpose(1, 2)
-        key = self.norm_k(self.k(text), torch.float32).unflatten(-1, heads).transpose(1, 2)
+        query = self.norm_q(self.q(x), self.numerics.qk_norm).unflatten(-1, heads).transpose(1, 2)
+        key = self.norm_k(self.k(text), self.numerics.qk_norm).unflatten(-1, heads).transpose(1, 2)
         value = self.v(text).unflatten(-1, heads).transpose(1, 2)
-        attended = functional.scaled_dot_product_attention(query, key, value, attn_mask=self.bias)
+        attended = functional.scaled_dot_product_attention(query, key, value, attn_mask=self.bias.to(query.dtype))
         return self.o(attended.transpose(1, 2).flatten(2))
 
 
@@ -109,6 +111,22 @@ def read_compact(model: WanTransformer) -> None:
     """Make the model take CompactText; weights and names stay as they are."""
     for block in model.blocks:
         block.cross_attn.__class__ = CompactCrossAttention
+
+
+def attend_compactly(model: WanTransformer) -> WanTransformer:
+    """Let the model take 512 text rows as ever, and read the zero ones among them only once."""
+    read_compact(model)
+
+    def fold(_model: WanTransformer, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        latent, timestep, text, *others = inputs
+        lengths = (text != 0).any(-1).sum(-1).tolist()  # zero rows are at the end
+        compact = compact_texts([rows[:length] for rows, length in zip(text, lengths, strict=True)])
+        for block in model.blocks:
+            block.cross_attn.bias = compact.bias
+        return (latent, timestep, compact.rows, *others)
+
+    model.register_forward_pre_hook(fold)
+    return model
 
 
 def predict(

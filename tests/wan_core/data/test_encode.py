@@ -24,7 +24,7 @@ from wan_core.data.cache import digests as digests_module
 from wan_core.data.encoding import plan as plan_module
 from wan_core.data.encoding.unreadable import require_enough
 from wan_core.errors import CacheError, ConfigError, DatasetError, Stopped
-from wan_core.flow import draw_noise, seeded_generator
+from wan_core.flow import EVALUATION_TIMESTEPS, draw_noise, seeded_generator
 from wan_core.model.latents import WAN21_LATENTS, LatentSpace
 from wan_core.video import VideoProcess
 from wan_core.video.sources import TooSlowError
@@ -473,7 +473,7 @@ def test_the_noise_of_a_held_out_clip_is_stored_as_an_evaluation_would_draw_it(b
     [item] = cache_set.held_out
     shape = cache_set.latent_shape(item)
     stored = cache.read_evaluation(item.evaluation_key, shape)
-    assert list(stored) == [125.0, 375.0, 625.0, 875.0]
+    assert tuple(stored) == EVALUATION_TIMESTEPS
     for timestep, noise in stored.items():
         drawn = draw_noise((1, *shape), seeded_generator("evaluation", item.latent_key, timestep))
         assert torch.equal(noise, drawn[0])

@@ -16,24 +16,39 @@ from tests.support.tiny_run import TinyRun, make_roots, make_run
 from wan_core.control import SignalControl
 from wan_core.data import Batch, Batches, LatentCache, pack_entries, pad_text
 from wan_core.errors import CacheError
-from wan_core.events import Evaluated
+from wan_core.events import Emit, Evaluated, Note
+from wan_core.flow import EVALUATION_TIMESTEPS as USUAL
 from wan_core.job import run_job
 from wan_core.load import ModelPlan, materialize
 from wan_core.lora import LoraConfig
 from wan_core.model import Conditioning, sent
 from wan_core.train import TrainConfig, Trainer
 from wan_core.train.draws import Draw
+from wan_core.train.evaluation import evaluation_timesteps
 from wan_core.train.noised import noise_batch
 
 PLAN = ModelPlan(base_file="diffusion_models:wan_tiny_t2v.safetensors", base_precision="fp32")
 
 
 def settings(**changes) -> TrainConfig:
-    values = {"steps": 4, "save_every_n_steps": 4, "preview_every_n_steps": 0, "learning_rate": 1e-3}
+    values = {
+        "discrete_flow_shift": 3.0,
+        "steps": 4,
+        "save_every_n_steps": 4,
+        "preview_every_n_steps": 0,
+        "learning_rate": 1e-3,
+    }
     return TrainConfig(**{**values, **changes})
 
 
-def evaluated(root: Path, held: str, stored: dict[float, float] | None = None, **options) -> Evaluated:
+def evaluated(
+    root: Path,
+    held: str,
+    stored: dict[float, float] | None = None,
+    config: TrainConfig | None = None,
+    emit: Emit = lambda _event: None,
+    **options,
+) -> Evaluated:
     """The evaluation of the base when clip 2 is held out; `stored` gives noise of one value per timestep."""
     roots, fingerprint = make_roots(root)
     cache = LatentCache(roots.first("cache"))
@@ -51,8 +66,8 @@ def evaluated(root: Path, held: str, stored: dict[float, float] | None = None, *
         materialize(PLAN, roots, LoraConfig(rank=4), seed=0),
         Batches(cache_set, cache, seed=0, batch_size=1),
         pad_text(cache.read_text(cache_set.empty_text_key)),
-        settings(eval_items=4),
-        emit=lambda _event: None,
+        config or settings(eval_items=4),
+        emit=emit,
         control=SignalControl(),
         **options,
     )
@@ -63,7 +78,9 @@ def evaluated(root: Path, held: str, stored: dict[float, float] | None = None, *
 
 def test_held_out_clips_are_evaluated_instead_of_trained_ones(tmp_path):
     """Without stored noise they bring the very numbers they would bring as training clips."""
-    assert evaluated(tmp_path / "a", "held out") == evaluated(tmp_path / "b", "trained")
+    held_out, trained = (evaluated(tmp_path / name, name) for name in ("held out", "trained"))
+    assert (held_out.held_out, trained.held_out) == (True, False)
+    assert replace(held_out, held_out=False) == trained
 
 
 def test_stored_noise_and_timesteps_count_before_the_settings(tmp_path):
@@ -80,6 +97,43 @@ def test_an_expert_is_evaluated_on_its_own_part_of_the_noise(tmp_path):
     none = evaluated(tmp_path / "b", "held out", {200.0: 0.5}, sigma_range=(0.875, 1.0))
     assert len(none.per_timestep) == 1
     assert float(next(iter(none.per_timestep))) in (937, 938)
+
+
+@pytest.mark.parametrize(
+    ("asked", "stored", "sigma_range", "used", "told"),
+    [
+        (USUAL, (), (0.0, 1.0), USUAL, ""),
+        (USUAL, USUAL, (0.0, 1.0), USUAL, ""),
+        (USUAL, (200.0, 800.0), (0.0, 1.0), (200.0, 800.0), ""),
+        (USUAL, (), (0.875, 1.0), (890.625, 921.875, 953.125, 984.375), ""),
+        (USUAL, USUAL, (0.9, 1.0), (912.5, 937.5, 962.5, 987.5), ""),
+        (USUAL, USUAL, (0.0, 0.875), (109.375, 328.125, 546.875, 765.625), ""),
+        ((100.0, 990.0), USUAL, (0.0, 1.0), (100.0, 990.0), ""),
+        ((875.0,), (), (0.875, 1.0), (875.0,), ""),
+        ((500.0, 875.0), (), (0.0, 0.875), (500.0,), "eval_timesteps 875 lie outside. Evaluated at 500."),
+        ((100.0, 200.0), USUAL, (0.9, 1.0), (925.0, 975.0), "100, 200 lie outside. Evaluated at 925, 975."),
+    ],
+)
+def test_an_evaluation_uses_the_timesteps_asked_for_or_says_which(asked, stored, sigma_range, used, told):
+    """A timestep at the border of two experts is the high one's."""
+    found, note = evaluation_timesteps(asked, stored, sigma_range)
+    assert found == pytest.approx(list(used))
+    assert note.endswith(told)
+    assert bool(note) == bool(told)
+
+
+def test_timesteps_of_the_settings_count_also_when_a_clip_is_held_out(tmp_path):
+    config = settings(eval_items=4, eval_timesteps=(300.0, 600.0))
+    heard: list[object] = []
+    found = evaluated(tmp_path / "a", "held out", dict.fromkeys(USUAL, 0.5), config=config, emit=heard.append)
+    assert set(found.per_timestep) == {"300", "600"}
+    assert found.held_out is True
+    assert not [event for event in heard if isinstance(event, Note)]
+    outside = evaluated(tmp_path / "b", "trained", config=config, sigma_range=(0.0, 0.5), emit=heard.append)
+    assert (set(outside.per_timestep), outside.held_out) == ({"300"}, False)
+    assert [event.text for event in heard if isinstance(event, Note)] == [
+        "This expert is trained on timesteps 0 to 500: eval_timesteps 600 lie outside. Evaluated at 300."
+    ]
 
 
 def train(run: TinyRun, **options) -> dict[str, torch.Tensor]:

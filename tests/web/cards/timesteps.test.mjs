@@ -12,6 +12,7 @@ import {
   rangeOf,
   readingAt,
   sentences,
+  shiftOf,
   timestep,
 } from "../../../web/js/lib/cards/timesteps.mjs";
 
@@ -21,8 +22,8 @@ const golden = JSON.parse(
 const widgets = (values) => Object.entries(values).map(([name, value]) => ({ name, value }));
 const settings = (sampling = "shift", shift = 3, scale = 1) =>
   widgets({ timestep_sampling: sampling, discrete_flow_shift: shift, sigmoid_scale: scale });
-const WHOLE = { low: 0, high: 1, boundary: null, open: false };
-const T2V = { boundary: 0.875, expert: "high_noise" };
+const WHOLE = { low: 0, high: 1, boundary: null, open: false, shift: null };
+const T2V = { boundary: 0.875, expert: "high_noise", shift: 12 };
 
 test("the boundary of every expert is the engine's", () => {
   for (const [name, boundary] of Object.entries(golden.boundaries)) {
@@ -32,19 +33,39 @@ test("the boundary of every expert is the engine's", () => {
     assert.equal(boundaryOf(name), null);
 });
 
+test("the training shift of every model is the engine's", () => {
+  for (const [name, shift] of Object.entries(golden.shifts)) {
+    assert.equal(shiftOf(name), shift, name);
+  }
+});
+
+test("a shift of 0 is the model's, and the card says which", () => {
+  const told = (widgetsOf, range) => sentences(drawOf(widgetsOf, range), range).join(" ");
+  const high = rangeOf([{ expert: "auto", model: T2V }]);
+  assert.equal(drawOf(settings("shift", 0), high).shift, 12);
+  assert.match(told(settings("shift", 0), high), /0 is the model's: 12\.$/);
+  assert.equal(drawOf(settings("shift", 7), high).shift, 7);
+  assert.doesNotMatch(told(settings("shift", 7), high), /model's/);
+  assert.equal(drawOf(settings("shift", 0), WHOLE).shift, 3);
+  assert.match(told(settings("shift", 0), WHOLE), /has run; drawn with 3\.$/);
+  assert.doesNotMatch(told(settings("sigmoid", 0), high), /model's/);
+});
+
 test("a model is known by what it said when it ran, or by its variant", () => {
   const now = widgets({ diffusion_model: "a", variant: "auto", low_noise_model: "none" });
-  const facts = { asked: { diffusion_model: "a" }, boundary: 0.9, expert: "low_noise" };
-  assert.deepEqual(modelOf(now, facts), { boundary: 0.9, expert: "low_noise" });
+  const asked = { diffusion_model: "a" };
+  const facts = { asked, boundary: 0.9, expert: "low_noise", training_shift: 5 };
+  assert.deepEqual(modelOf(now, facts), { boundary: 0.9, expert: "low_noise", shift: 5 });
   assert.equal(modelOf(now, { ...facts, asked: { diffusion_model: "b" } }), null, "another file");
   assert.equal(modelOf(now, null), null);
   const named = widgets({ variant: "2.2 T2V-A14B high noise", low_noise_model: "none" });
   assert.deepEqual(modelOf(named, null), T2V);
   named[1].value = "low.safetensors";
-  assert.deepEqual(modelOf(named, null), { boundary: 0.875, expert: null }, "a pair has both");
+  assert.deepEqual(modelOf(named, null), { ...T2V, expert: null }, "a pair has both");
   assert.deepEqual(modelOf(widgets({ variant: "2.1 T2V-14B" }), null), {
     boundary: null,
     expert: null,
+    shift: 3,
   });
 });
 
@@ -52,11 +73,11 @@ test("one expert cuts the range, several or none do not", () => {
   const range = (...trainers) => rangeOf(trainers.map(([expert, model]) => ({ expert, model })));
   assert.deepEqual(range(), WHOLE);
   assert.deepEqual(range(["auto", null]), WHOLE);
-  assert.deepEqual(range(["auto", T2V]), { low: 0.875, high: 1, boundary: 0.875, open: false });
-  const pair = { boundary: 0.9, expert: null };
-  assert.deepEqual(range(["low", pair]), { low: 0, high: 0.9, boundary: 0.9, open: false });
-  assert.deepEqual(range(["low", pair], ["high", pair]), { ...WHOLE, boundary: 0.9 });
-  assert.deepEqual(range(["auto", pair]), { ...WHOLE, boundary: 0.9 });
+  assert.deepEqual(range(["auto", T2V]), { ...WHOLE, low: 0.875, boundary: 0.875, shift: 12 });
+  const pair = { boundary: 0.9, expert: null, shift: 5 };
+  assert.deepEqual(range(["low", pair]), { ...WHOLE, high: 0.9, boundary: 0.9, shift: 5 });
+  assert.deepEqual(range(["low", pair], ["high", pair]), { ...WHOLE, boundary: 0.9, shift: 5 });
+  assert.deepEqual(range(["auto", pair]), { ...WHOLE, boundary: 0.9, shift: 5 });
   assert.deepEqual(range(["high", null]), { ...WHOLE, open: true });
   assert.deepEqual(range(["high", T2V], ["high", pair]), { ...WHOLE, open: true });
 });
@@ -69,7 +90,7 @@ test("numbers that make no sense are not drawn", () => {
     low: 0,
     high: 1,
   });
-  for (const bad of [settings("mode"), settings("shift", 0), settings("shift", 3, "x"), []]) {
+  for (const bad of [settings("mode"), settings("shift", -1), settings("shift", 3, "x"), []]) {
     assert.equal(drawOf(bad, WHOLE), null);
   }
 });

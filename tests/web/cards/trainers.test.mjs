@@ -25,17 +25,18 @@ test("a trainer's expert and model are found through the nodes between", () => {
   const inside = { nodes: [train] };
   const root = { nodes: [settings, other, { subgraph: inside }] };
   assert.deepEqual(trainersOf(root, settings), [
-    { expert: "high", model: { boundary: 0.9, expert: "high_noise" } },
+    { expert: "high", model: { boundary: 0.9, expert: "high_noise", shift: 5 } },
   ]);
 });
 
 test("what a model said when it ran counts more than its widgets", () => {
   const model = made("LoadWanModel", { variant: "auto" });
   model.wanTrainerFacts = { asked: { variant: "auto" }, boundary: 0.875, expert: "low_noise" };
+  model.wanTrainerFacts.training_shift = 12;
   const settings = made("WanTrainSettings");
   const root = { nodes: [made("TrainLoRA", {}, { model, settings })] };
   assert.deepEqual(trainersOf(root, settings), [
-    { expert: "auto", model: { boundary: 0.875, expert: "low_noise" } },
+    { expert: "auto", model: { boundary: 0.875, expert: "low_noise", shift: 12 } },
   ]);
 });
 

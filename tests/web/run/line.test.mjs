@@ -33,6 +33,8 @@ test("in Spanish the page says what happens in Spanish", () => {
       "paso 3/43   pérdida 0.1250   2.50 s/it   quedan 1:40",
       "paso 8: pérdida de evaluación 0.0625",
       "paso 8: pérdida de evaluación nan",
+      "paso 8: pérdida de evaluación 0.0625 en clips de entrenamiento",
+      "paso 8: pérdida de evaluación 0.0625",
       "guardado el paso 8",
       "vista previa del paso 8",
       "paso 9 omitido: los gradientes no son finitos",

@@ -3,6 +3,20 @@ import { test } from "node:test";
 
 import { outputText, SaveWatch, summaryText } from "../../../web/js/lib/run/status.mjs";
 
+test("an evaluation on training clips is said to be one", () => {
+  const run = {
+    status: "done",
+    step: 4,
+    steps: 4,
+    eval_loss_first: 1,
+    eval_loss_last: 0.5,
+    lora_name: "",
+  };
+  const said = (eval_held_out) => summaryText({ ...run, eval_held_out });
+  assert.match(said(false), /evaluation loss 1.0000 → 0.5000 on training clips/);
+  for (const other of [true, null, undefined]) assert.doesNotMatch(said(other), /training clips/);
+});
+
 test("a finished run is summed up with its loss and the name loaders list", () => {
   const run = {
     status: "done",

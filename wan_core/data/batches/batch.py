@@ -129,6 +129,11 @@ class Batches:
         distinct = {(item.latent_key, item.text_key): item for item in reversed(held_out or self._items)}
         return tuple(reversed(distinct.values()))[:count]
 
+    @property
+    def evaluates_held_out(self) -> bool:
+        """Whether the evaluation is on clips that are never trained."""
+        return bool(self._set.held_out)
+
     def evaluation_noise(self, item: CacheItem) -> dict[float, Tensor]:
         """The stored noise (C, F, h, w) float32 of a held-out item by timestep; empty for a trained one."""
         key = item.evaluation_key

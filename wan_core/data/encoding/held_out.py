@@ -10,14 +10,11 @@ import json
 import torch
 
 from ...errors import DatasetError
-from ...flow import draw_noise, seeded_generator
+from ...flow import EVALUATION_TIMESTEPS, draw_noise, seeded_generator
 from ..cache import CacheSet, LatentCache
 from ..samples import Dataset, file_names, files_below
 
 __all__ = ["evaluation_key", "nothing_trained", "require_trained", "write_evaluations"]
-
-EVALUATION_TIMESTEPS = (125.0, 375.0, 625.0, 875.0)
-"""the middles of four equal parts of the noise range; TrainConfig.eval_timesteps by default"""
 
 
 def require_trained(dataset: Dataset, trained: int, held_out: int) -> None:

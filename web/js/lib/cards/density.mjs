@@ -6,7 +6,8 @@
 
 /**
  * What decides the draw. `low` and `high` are the noise levels of one expert of a pair: draws outside are drawn again.
- * @typedef {{ sampling: string, shift: number, scale: number, low: number, high: number }} Draw
+ * `asModel`: the shift was left to the model, and whether the model is known.
+ * @typedef {{ sampling: string, shift: number, scale: number, low: number, high: number, asModel?: boolean }} Draw
  */
 
 export const SAMPLINGS = ["uniform", "sigmoid", "shift"];

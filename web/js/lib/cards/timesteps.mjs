@@ -8,13 +8,16 @@ import { ALMOST_NOTHING, kept, quantile, SAMPLINGS, share } from "./density.mjs"
 
 /**
  * @typedef {import("./density.mjs").Draw} Draw
- * @typedef {{ boundary: number | null, expert: string | null }} Model what is known of the model; sigma
+ * @typedef {{ boundary: number | null, expert: string | null, shift: number | null }} Model what is known of the model:
+ *   sigma between the experts, and the training shift that 0 stands for
  * @typedef {{ expert: string, model: Model | null }} Trainer a Train Wan LoRA node: its `expert`, and its model
- * @typedef {{ low: number, high: number, boundary: number | null, open: boolean }} Range
- *   `open`: an expert was asked for, and where its range ends is not known yet
+ * @typedef {{ low: number, high: number, boundary: number | null, open: boolean, shift: number | null }} Range
+ *   `open`: an expert was asked for, and where its range ends is not known yet; `shift`: the model's, where known
  */
 
 const WHOLE = { low: 0, high: 1 };
+/** Of most models: what is drawn while the model is not known. */
+const USUAL_SHIFT = 3;
 /** Timesteps between 0 and 1000 that people think in. */
 const QUARTERS = [0, 250, 500, 750, 1000];
 
@@ -28,6 +31,16 @@ export function boundaryOf(variant) {
 }
 
 /**
+ * The training shift that 0 stands for, of a model by its name.
+ * @param {string} variant as Load Wan Model names it
+ */
+export function shiftOf(variant) {
+  const boundary = boundaryOf(variant);
+  if (boundary !== null) return boundary === 0.875 ? 12 : 5;
+  return /-5B(-|$)/.test(variant) ? 5 : USUAL_SHIFT;
+}
+
+/**
  * What is known of a model before anything ran, or after it ran as it is set now.
  * @param {import("./asked.mjs").Widgets} widgets of Load Wan Model
  * @param {import("./asked.mjs").Facts | null} facts it left when it ran
@@ -35,7 +48,8 @@ export function boundaryOf(variant) {
  */
 export function modelOf(widgets, facts) {
   if (facts && !changedSince(facts.asked, widgets).length) {
-    return { boundary: facts.boundary ?? null, expert: facts.expert ?? null };
+    const { boundary = null, expert = null, training_shift: shift = null } = facts;
+    return { boundary, expert, shift };
   }
   const value = (/** @type {string} */ name) =>
     String(widgets.find((widget) => widget.name === name)?.value ?? "");
@@ -43,7 +57,11 @@ export function modelOf(widgets, facts) {
   if (!variant || variant === "auto") return null;
   const pair = !["", "none"].includes(value("low_noise_model"));
   const half = / (high|low) noise$/.exec(variant)?.[1];
-  return { boundary: boundaryOf(variant), expert: half && !pair ? `${half}_noise` : null };
+  return {
+    boundary: boundaryOf(variant),
+    expert: half && !pair ? `${half}_noise` : null,
+    shift: shiftOf(variant),
+  };
 }
 
 /**
@@ -52,13 +70,20 @@ export function modelOf(widgets, facts) {
  * @returns {Range}
  */
 export function rangeOf(trainers) {
-  const boundaries = [...new Set(trainers.map((one) => one.model?.boundary ?? null))];
-  const boundary = boundaries.length === 1 ? boundaries[0] : null;
+  const agreed = (/** @type {"boundary" | "shift"} */ fact) => {
+    const found = [...new Set(trainers.map((one) => one.model?.[fact] ?? null))];
+    return found.length === 1 ? found[0] : null;
+  };
+  const boundary = agreed("boundary");
   const experts = [...new Set(trainers.map(expertOf))];
   const expert = experts.length === 1 ? experts[0] : "";
-  if (!known(boundary)) return { ...WHOLE, boundary: null, open: expert !== "" };
+  if (!known(boundary)) {
+    // Asked for an expert, a file that did not say so is one of a pair, whose shift is not that of a single model.
+    const open = expert !== "";
+    return { ...WHOLE, boundary: null, open, shift: open ? null : agreed("shift") };
+  }
   const half = { high: { low: boundary, high: 1 }, low: { low: 0, high: boundary } }[expert];
-  return { ...(half ?? WHOLE), boundary, open: false };
+  return { ...(half ?? WHOLE), boundary, open: false, shift: agreed("shift") };
 }
 
 /** @param {Trainer} trainer @returns {string} high, low or nothing */
@@ -72,13 +97,15 @@ function expertOf({ expert, model }) {
  * @param {Range} range
  * @returns {Draw | null}
  */
-export function drawOf(widgets, { low, high }) {
+export function drawOf(widgets, { low, high, shift: own }) {
   const value = (/** @type {string} */ name) => widgets.find((one) => one.name === name)?.value;
   const sampling = String(value("timestep_sampling"));
-  const shift = Number(value("discrete_flow_shift"));
+  const asked = Number(value("discrete_flow_shift"));
+  const shift = asked === 0 ? (own ?? USUAL_SHIFT) : asked;
   const scale = Number(value("sigmoid_scale"));
   const sound = SAMPLINGS.includes(sampling) && shift > 0 && scale > 0;
-  return sound && known(shift) && known(scale) ? { sampling, shift, scale, low, high } : null;
+  if (!sound || !known(shift) || !known(scale)) return null;
+  return { sampling, shift, scale, low, high, ...(asked === 0 && { asModel: known(own) }) };
 }
 
 /** @param {Draw} draw whether enough of it falls into its range to be drawn at all */
@@ -150,6 +177,17 @@ export function sentences(draw, { boundary, open }) {
   } else if (open) {
     said.push(
       t("Where the range of the expert ends is known once Load Wan Model has run; all is drawn."),
+    );
+  }
+  if (draw.sampling !== "sigmoid" && draw.asModel !== undefined) {
+    const { shift } = draw;
+    said.push(
+      draw.asModel
+        ? t("discrete_flow_shift 0 is the model's: {shift}.", { shift })
+        : t(
+            "discrete_flow_shift 0 is the model's, known once Load Wan Model has run; drawn with {shift}.",
+            { shift },
+          ),
     );
   }
   if (draw.sampling === "sigmoid") said.push(t("sigmoid does not use discrete_flow_shift."));

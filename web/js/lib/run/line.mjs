@@ -31,7 +31,7 @@ function factLine(about) {
     case "step":
       return stepLine(about);
     case "evaluated":
-      return t("step {step}: evaluation loss {loss}", { step, loss: digits(about.eval_loss, 4) });
+      return evaluationLine(step, digits(about.eval_loss, 4), about.held_out === false);
     case "saved":
       return t("saved step {step}", { step });
     case "preview":
@@ -56,6 +56,13 @@ function factLine(about) {
     default:
       return "";
   }
+}
+
+/** @param {number} step @param {string} loss @param {boolean} trained whether training clips stood in */
+function evaluationLine(step, loss, trained) {
+  return trained
+    ? t("step {step}: evaluation loss {loss} on training clips", { step, loss })
+    : t("step {step}: evaluation loss {loss}", { step, loss });
 }
 
 /** @param {About} about */

@@ -16,7 +16,7 @@ import { stateText } from "./facts.mjs";
 /**
  * What TrainLoRA leaves in its ui output as `wan_run`.
  * @typedef {{ status: string, step: number, steps: number, lora_name?: string, reason?: string,
- *   eval_loss_first?: number | null, eval_loss_last?: number | null }} RunSummary
+ *   eval_loss_first?: number | null, eval_loss_last?: number | null, eval_held_out?: boolean | null }} RunSummary
  */
 
 /**
@@ -28,7 +28,11 @@ export function summaryText(run) {
   const { eval_loss_first: first, eval_loss_last: last } = run;
   const measured = Number.isFinite(first) && Number.isFinite(last);
   const losses = { first: Number(first).toFixed(4), last: Number(last).toFixed(4) };
-  const loss = measured ? `, ${t("evaluation loss {first} → {last}", losses)}` : "";
+  const said =
+    run.eval_held_out === false
+      ? t("evaluation loss {first} → {last} on training clips", losses)
+      : t("evaluation loss {first} → {last}", losses);
+  const loss = measured ? `, ${said}` : "";
   const name = run.lora_name ? `\n${run.lora_name}` : "";
   return `${stateText({ ...run, state: run.status })}${loss}${name}`;
 }

@@ -1,0 +1,140 @@
+"""Which training recipe learns best? Trials in this process, a JSON line each: `python scripts/learning_recipes.py`.
+
+Trains the tiny Wan on the eight clips of a concept and nothing else, samples twelve clips, lets judges say what they
+show. Every trial is equally many steps of one clip; recipes differ in which noise levels they train, how the loss
+counts them, the LoRA's scale and layers, and the learning rate. Trials that are in the results already are skipped,
+so the same command goes on where it was stopped, and several processes can share one file.
+
+    .venv/bin/python scripts/learning_recipes.py --recipes "shift 3" "uniform 8" --rates 1e-3 2e-3 --seeds 0 1 2
+    .venv/bin/python scripts/learning_recipes.py --part 1/2 & .venv/bin/python scripts/learning_recipes.py --part 2/2
+
+benchmarks/comfyui_trainer.py adds the lines of ComfyUI's own trainer; --write-docs writes docs/learning_recipes.md from
+the file alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import sys
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "scripts"), str(ROOT / "tests"), str(ROOT / "tests" / "tiny")]
+
+if TYPE_CHECKING:
+    from shapeworld.study import Trial
+
+RESULTS = ROOT / "benchmarks" / "results" / "learning_recipes_CPU_2026-11.jsonl"
+CONCEPTS = ("hopping_bar", "circling_diamond", "bouncing_heart")
+CLIPS = 12
+
+
+def _drawn(sampling: str, *shifts: float) -> dict[str, dict[str, Any]]:
+    return {f"{sampling} {shift:g}": {"timestep_sampling": sampling, "shift": shift} for shift in shifts}
+
+
+RECIPES: dict[str, dict[str, Any]] = {
+    **_drawn("shift", 1, 2, 3, 5, 8, 12),
+    **_drawn("uniform", 1, 3, 5, 8, 12),
+    "shift 3, wide": {"timestep_sampling": "shift", "shift": 3.0, "sigmoid_scale": 1.6},
+    "shift 5, wide": {"timestep_sampling": "shift", "shift": 5.0, "sigmoid_scale": 1.6},
+    "shift 3, alpha 1": {"timestep_sampling": "shift", "shift": 3.0, "alpha": 1.0},
+    "uniform 5, alpha 1": {"timestep_sampling": "uniform", "shift": 5.0, "alpha": 1.0},
+    "uniform 8, alpha 1": {"timestep_sampling": "uniform", "shift": 8.0, "alpha": 1.0},
+    "uniform 8, x0": {"timestep_sampling": "uniform", "shift": 8.0, "weighting": "x0"},
+    "uniform 3, x0": {"timestep_sampling": "uniform", "shift": 3.0, "weighting": "x0"},
+    "shift 3, x0": {"timestep_sampling": "shift", "shift": 3.0, "weighting": "x0"},
+    "uniform 3, sigma": {"timestep_sampling": "uniform", "shift": 3.0, "weighting": "sigma"},
+    "shift 3, cosine": {"timestep_sampling": "shift", "shift": 3.0, "lr_scheduler": "cosine"},
+    **{
+        f"shift 3, {targets}": {"timestep_sampling": "shift", "shift": 3.0, "targets": targets}
+        for targets in ("attention", "self attention", "self attention and ffn")
+    },
+}
+"""what each sets in a Trial"""
+
+
+def main(arguments: list[str]) -> int:
+    asked = options().parse_args(arguments)
+    if asked.write_docs:
+        from shapeworld.study_report import page
+
+        page_file = ROOT / "docs" / "learning_recipes.md"
+        page_file.write_text(page(read_results(asked.results)), encoding="utf-8")
+        return 0
+    import torch
+    from shapeworld.study import Study
+
+    torch.set_num_threads(1)
+    study = Study(asked.work, Path(os.environ.get("COMFYUI_PATH", ROOT / ".cache" / "comfyui")))
+    trials = list(wanted(asked))
+    part, parts = (int(number) for number in asked.part.split("/"))
+    for name, trial in trials:
+        if zlib.crc32(repr(trial).encode()) % parts != part - 1:
+            continue
+        line = {"recipe": name, **dataclasses.asdict(trial)}
+        if any(all(known.get(key) == value for key, value in line.items()) for known in read_results(asked.results)):
+            continue
+        add_result(asked.results, line | study.run(trial, CLIPS, templates=asked.model == "pair"))
+    return 0
+
+
+def options() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--recipes", nargs="+", metavar="NAME", choices=RECIPES, default=list(RECIPES))
+    parser.add_argument("--rates", nargs="+", type=float, default=[1e-3, 2e-3, 4e-3, 8e-3], help="learning rates")
+    parser.add_argument("--concepts", nargs="+", default=list(CONCEPTS))
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0])
+    parser.add_argument("--model", default="t2v", choices=("t2v", "pair"))
+    parser.add_argument("--steps", type=int, default=400, help="of every expert")
+    parser.add_argument("--part", default="1/1", help="2/4: the second quarter of the trials")
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--work", type=Path, default=ROOT / "demo_output" / "learning_recipes", help="encoded clips")
+    parser.add_argument("--write-docs", action="store_true", help="write docs/learning_recipes.md, train nothing")
+    return parser
+
+
+def wanted(asked: argparse.Namespace) -> Iterator[tuple[str, Trial]]:
+    """Every trial of the grid with the name of its recipe."""
+    from shapeworld.study import Trial
+
+    for seed in asked.seeds:
+        for concept in asked.concepts:
+            for name in asked.recipes:
+                for rate in asked.rates:
+                    yield (
+                        name,
+                        Trial(
+                            concept=concept,
+                            model=asked.model,
+                            learning_rate=rate,
+                            seed=seed,
+                            steps=asked.steps,
+                            held_out=4,
+                            **RECIPES[name],
+                        ),
+                    )
+
+
+def read_results(file: Path) -> list[dict[str, Any]]:
+    """Every finished trial."""
+    if not file.is_file():
+        return []
+    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines() if line.endswith("}")]
+
+
+def add_result(file: Path, line: dict[str, Any]) -> None:
+    """Append one line in one write, which several processes can do at once."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("ab", buffering=0) as lines:
+        lines.write((json.dumps(line) + "\n").encode())
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,290 @@
+"""One trial of a training recipe, in this process: train a LoRA on the tiny Wan, sample its concept, judge the clips.
+
+What the engine would do in a worker, without a server, files of runs or previews: `materialize`, `Trainer` and
+`generate` are the engine's own. Clips and texts are encoded once into a latent cache, with the demo VAE and the tests'
+text encoder. scripts/learning_recipes.py runs many trials; a trial is a line of its results.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from wan_core.control import SignalControl
+from wan_core.data import Batches, CacheItem, CacheSet, LatentCache, pad_text
+from wan_core.files import Roots
+from wan_core.flow import draw_noise, seeded_generator, simple_sigmas, velocity_loss
+from wan_core.load import ModelPlan, inspect_model, materialize
+from wan_core.lora import LoraConfig
+from wan_core.model import WanTransformer
+from wan_core.sample import PRESETS
+from wan_core.train import TrainConfig, Trainer
+from wan_core.train.noised import NoisedBatch
+
+from .comfy_graphs import BOUNDARY, MODELS, SAMPLING, VAE, Sampling
+from .concept import Concept, concept_scene, load_concept
+from .draw import Scene
+from .files import SEEDS_APART, Frames, balanced_words, drawn
+from .judge import judge, matches_concept
+from .learning import CONCEPTS, PRIOR_SEED, models_folder
+from .scenes import captioned_scene
+from .scores import ConceptScore
+from .training.texts import encode_texts
+from .training.transformer import attend_compactly
+from .wan_vae import TrainableVae
+
+__all__ = ["TARGETS", "WEIGHTINGS", "Study", "Trial"]
+
+_BLOCK = r"blocks\.\d+\."
+TARGETS = {
+    "default": LoraConfig().targets,
+    "attention": (_BLOCK + r"(self_attn|cross_attn)\.(q|k|v|o)",),
+    "self attention": (_BLOCK + r"self_attn\.(q|k|v|o)",),
+    "self attention and ffn": (_BLOCK + r"self_attn\.(q|k|v|o)", _BLOCK + r"ffn\.(0|2)"),
+}
+"""sets of adapted layers by name"""
+
+TEMPLATE_SHIFT = PRESETS["ComfyUI template"].shift
+
+WEIGHTINGS = ("none", "sigma", "x0")
+"""none: every noise level alike. sigma: times sigma. x0: times sigma squared, which is the error of the clean latent"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """One training and what it is judged by."""
+
+    concept: str
+    model: str = "t2v"
+    learning_rate: float
+    timestep_sampling: str
+    shift: float
+    sigmoid_scale: float = 1.0
+    weighting: str = "none"
+    alpha: float = 0.0
+    """0 = rank"""
+    targets: str = "default"
+    seed: int = 0
+    steps: int = 400
+    """of every expert"""
+    batch_size: int = 1
+    rank: int = 8
+    lr_scheduler: str = "constant"
+    lr_warmup_steps: int = 0
+    clips: int = 8
+    """of the concept"""
+    repeats: int = 1
+    prior_clips: int = 0
+    """of the old world, trained beside them"""
+    held_out: int = 0
+    """clips of the concept that are only evaluated"""
+
+    def train_config(self) -> TrainConfig:
+        return TrainConfig(
+            steps=self.steps,
+            learning_rate=self.learning_rate,
+            batch_size=self.batch_size,
+            lr_scheduler=self.lr_scheduler,
+            lr_warmup_steps=self.lr_warmup_steps,
+            timestep_sampling=self.timestep_sampling,
+            discrete_flow_shift=self.shift,
+            sigmoid_scale=self.sigmoid_scale,
+            gradient_checkpointing=False,
+            seed=self.seed,
+            prefetch_batches=0,
+        )
+
+    def lora_config(self) -> LoraConfig:
+        return LoraConfig(rank=self.rank, alpha=self.alpha, targets=TARGETS[self.targets])
+
+
+class _WeightedTrainer(Trainer):
+    """A trainer whose loss counts noise levels differently."""
+
+    weighting = "none"
+
+    def _loss(self, batch: NoisedBatch) -> Tensor:
+        if self.weighting == "none":
+            return super()._loss(batch)
+        prediction = self.model(batch.noised, batch.timestep, batch.text, batch.conditioning)
+        weight = batch.sigma if self.weighting == "sigma" else batch.sigma.square()
+        root = weight.sqrt().view(-1, 1, 1, 1, 1)
+        return velocity_loss(root * prediction.float(), root * self._target(batch))
+
+
+class Study:
+    """The tiny models with their encoded clips and texts, kept in a folder between trials."""
+
+    def __init__(self, work: Path, comfyui: Path, texts: dict[str, Tensor] | None = None) -> None:
+        """`work` holds the cache; `comfyui` is the tree whose text encoder reads captions nobody has read before."""
+        self._work, self._comfyui = work, comfyui
+        self._cache = LatentCache(work / "cache")
+        self._roots = Roots({"diffusion_models": (str(models_folder()),), "cache": (str(work / "cache"),)})
+        self._vae = TrainableVae(16).requires_grad_(False)
+        self._vae.load_state_dict({k: v.float() for k, v in load_file(models_folder() / VAE).items()})
+        self._texts = dict(texts or {})
+
+    # ---- data ----
+
+    def text(self, caption: str) -> Tensor:
+        """(n, 4096): a caption as the tests' text encoder reads it, without its padding."""
+        file = self._work / "texts.safetensors"
+        if not self._texts and file.is_file():
+            self._texts |= load_file(file)
+        if caption not in self._texts:
+            self._texts[caption] = encode_texts(self._comfyui, [caption])[0].contiguous()
+            save_file(self._texts, file)
+        return self._texts[caption]
+
+    @torch.no_grad()
+    def _latent(self, scene: Scene) -> Tensor:
+        pixels = torch.from_numpy(drawn(scene)).float() / 127.5 - 1
+        return self._vae.encode(pixels.permute(3, 0, 1, 2)[None])[0].to(torch.bfloat16)
+
+    def _item(self, name: str, scene: Scene, caption: str, repeats: int) -> CacheItem:
+        key = seeded_generator("study", name).initial_seed().to_bytes(8, "little").hex() * 4
+        if not self._cache.has_latent(key):
+            self._cache.write_latent(key, self._latent(scene))
+        return CacheItem(
+            latent_key=key,
+            text_key=self._text_key(caption),
+            num_frames=SAMPLING.frames,
+            height=SAMPLING.size,
+            width=SAMPLING.size,
+            repeats=repeats,
+            name=name,
+            caption=caption,
+        )
+
+    def _text_key(self, caption: str) -> str:
+        key = seeded_generator("study text", caption).initial_seed().to_bytes(8, "little").hex() * 4
+        if not self._cache.has_text(key):
+            self._cache.write_text(key, self.text(caption).to(torch.bfloat16))
+        return key
+
+    def concept_items(self, concept: Concept, first: int, count: int, repeats: int = 1) -> tuple[CacheItem, ...]:
+        """Clips of a concept; those of a LoRA test are 0 to 7."""
+        return tuple(
+            self._item(f"{concept.name} {n}", concept_scene(concept, n, SAMPLING.frames), concept.caption, repeats)
+            for n in range(first, first + count)
+        )
+
+    def latents(self, items: Sequence[CacheItem]) -> Tensor:
+        """(N, 16, F, h, w) float32, normalised."""
+        return torch.stack([self._cache.read_latent(item.latent_key).float() for item in items])
+
+    def data_of(self, trial: Trial, concept: Concept) -> CacheSet:
+        """What a trial trains on, and what it is evaluated on."""
+        old = tuple(
+            self._item(
+                f"old {n}", captioned_scene(words, PRIOR_SEED * SEEDS_APART + n, SAMPLING.frames), words.caption, 1
+            )
+            for n, words in enumerate(balanced_words(trial.prior_clips, PRIOR_SEED))
+        )
+        return CacheSet(
+            items=self.concept_items(concept, 0, trial.clips, trial.repeats) + old,
+            held_out=self.concept_items(concept, trial.clips, trial.held_out),
+            empty_text_key=self._text_key(""),
+            negative_text_key=self._text_key(""),
+            latent_space="wan2.1",
+            fps=16.0,
+            vae_identity="demo",
+            text_identity="tiny",
+        )
+
+    # ---- training ----
+
+    def run(self, trial: Trial, clips: int, templates: bool = False) -> dict[str, Any]:
+        """Train, sample `clips` clips of the concept, judge them: what a line of the results says.
+
+        `templates`: judge clips with the sampling shift of ComfyUI's templates too.
+        """
+        concept = load_concept(CONCEPTS / f"{trial.concept}.json")
+        began = time.monotonic()
+        experts, facts = self.train(trial, concept)
+        trained = time.monotonic()
+        scores = self.scores(experts, concept, clips, templates)
+        seconds = {"train_s": round(trained - began, 1), "sample_s": round(time.monotonic() - trained, 1)}
+        return {**scores, **facts, **seconds}
+
+    def scores(
+        self, experts: Sequence[WanTransformer], concept: Concept, clips: int, templates: bool = False
+    ) -> dict[str, Any]:
+        """What judges see in clips sampled as the demo does, and `at_shift_8` with the shift of the templates."""
+        found: dict[str, Any] = {**self.judged(concept, self.sample(experts, concept, clips))}
+        if templates:
+            shifted = replace(SAMPLING, shift=TEMPLATE_SHIFT)
+            found[f"at_shift_{TEMPLATE_SHIFT:g}"] = self.judged(concept, self.sample(experts, concept, clips, shifted))
+        return found
+
+    def train(self, trial: Trial, concept: Concept) -> tuple[list[WanTransformer], dict[str, Any]]:
+        """The adapted experts, noisiest first, and the losses of the last."""
+        data = self.data_of(trial, concept)
+        experts, facts = [], {}
+        for file in MODELS[trial.model].files:
+            model, facts = self._trained(trial, file, data)
+            experts.append(model)
+        return experts, facts
+
+    def model(self, file: str, lora: LoraConfig | None, seed: int = 0) -> WanTransformer:
+        """One demo model in float32, with fresh adapters if any; it skips the zero rows of its texts."""
+        plan = ModelPlan(base_file=f"diffusion_models:{file}", base_precision="fp32")
+        return attend_compactly(materialize(plan, self._roots, lora, seed=seed))
+
+    def _trained(self, trial: Trial, file: str, data: CacheSet) -> tuple[WanTransformer, dict[str, Any]]:
+        model = self.model(file, trial.lora_config(), trial.seed)
+        variant = inspect_model(ModelPlan(base_file=f"diffusion_models:{file}"), self._roots).variant
+        sigma_range = variant.sigma_range()
+        if MODELS[trial.model].is_pair:
+            sigma_range = (BOUNDARY, 1.0) if "high" in file else (0.0, BOUNDARY)
+        trainer = _WeightedTrainer(
+            model,
+            Batches(data, self._cache, seed=trial.seed, batch_size=trial.batch_size),
+            pad_text(self.text("")),
+            trial.train_config(),
+            sigma_range=sigma_range,
+            emit=lambda event: None,
+            control=SignalControl(),
+        )
+        trainer.weighting = trial.weighting
+        before = trainer.evaluate()
+        trainer.run(trial.steps, lambda step: None)
+        after = trainer.evaluate()
+        assert before is not None
+        assert after is not None
+        losses = {"eval_before": round(before.eval_loss, 4), "eval_after": round(after.eval_loss, 4)}
+        return model.train(False), losses
+
+    # ---- sampling ----
+
+    @torch.no_grad()
+    def sample(
+        self, experts: Sequence[WanTransformer], concept: Concept, clips: int, sampling: Sampling = SAMPLING
+    ) -> list[Frames]:
+        """Clips of the concept from fixed noise, (T, H, W, 3) uint8 each. A pair changes hands at its boundary."""
+        shape = (16, (SAMPLING.frames - 1) // 4 + 1, SAMPLING.size // 8, SAMPLING.size // 8)
+        latent = torch.stack([draw_noise(shape, seeded_generator("clip", number)) for number in range(clips)])
+        text, nothing = (pad_text(self.text(said)).expand(clips, -1, -1) for said in (concept.caption, ""))
+        for here, there in itertools.pairwise(simple_sigmas(sampling.steps, sampling.shift).tolist()):
+            model = experts[0] if len(experts) == 1 or here >= BOUNDARY - 1e-6 else experts[1]
+            timestep = torch.full((clips,), 1000 * here)
+            without = model(latent, timestep, nothing)
+            velocity = without + sampling.cfg * (model(latent, timestep, text) - without)
+            latent = latent + (there - here) * velocity
+        videos = torch.cat([self._vae.decode(some) for some in latent.split(4)])
+        return list(((videos.clamp(-1, 1) + 1) * 127.5).round().byte().permute(0, 2, 3, 4, 1).numpy())
+
+    @staticmethod
+    def judged(concept: Concept, clips: Sequence[Frames]) -> dict[str, int]:
+        """Of how many clips, how many show the concept's shape, path, colour, and all three."""
+        score = ConceptScore.over([matches_concept(judge(clip, [concept]), concept) for clip in clips])
+        parts = {name: getattr(score, name).right for name in ("shape", "path", "colour", "all")}
+        return {"clips_judged": len(clips), **parts}

@@ -1,0 +1,52 @@
+"""One trial of scripts/learning_recipes.py, far too short to learn anything."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from shapeworld.comfy_graphs import MODELS
+from shapeworld.concept import load_concept
+from shapeworld.learning import CONCEPTS, missing_models
+from shapeworld.study import Study, Trial
+
+USUAL = {"timestep_sampling": "shift", "shift": 3.0, "steps": 2, "clips": 2, "held_out": 1}
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Study:
+    if absent := missing_models(MODELS["pair"]):
+        pytest.skip(absent)
+    generator = torch.Generator().manual_seed(0)
+    texts = {said: torch.randn(rows, 4096, generator=generator) for said, rows in (("", 1), ("a pink bar hopping", 5))}
+    return Study(tmp_path, tmp_path, texts)
+
+
+def test_a_trial_gives_the_same_line_each_time_but_for_its_seconds(study: Study) -> None:
+    trial = Trial(concept="hopping_bar", learning_rate=1e-3, **USUAL)
+    first, second = (
+        {k: v for k, v in study.run(trial, 1, templates=True).items() if not k.endswith("_s")} for _ in range(2)
+    )
+    assert first == second
+    assert first["clips_judged"] == first["at_shift_8"]["clips_judged"] == 1
+    assert first["eval_before"] != first["eval_after"]
+
+
+def test_every_part_of_a_recipe_changes_what_is_learnt(study: Study) -> None:
+    concept = load_concept(CONCEPTS / "hopping_bar.json")
+    changes = ({}, {"weighting": "x0"}, {"alpha": 1.0}, {"targets": "attention"}, {"shift": 8.0}, {"seed": 1})
+    losses = []
+    for change in changes:
+        trial = Trial(concept="hopping_bar", learning_rate=1e-2, **{**USUAL, **change})
+        losses.append(study.train(trial, concept)[1]["eval_after"])
+    assert len(set(losses)) == len(changes), losses
+
+
+def test_the_experts_of_a_pair_are_both_trained_and_sample_in_turn(study: Study) -> None:
+    concept = load_concept(CONCEPTS / "hopping_bar.json")
+    experts, _ = study.train(Trial(concept="hopping_bar", model="pair", learning_rate=1e-3, **USUAL), concept)
+    clips = [study.sample(pair, concept, 1)[0] for pair in (experts, experts[:1], experts[1:])]
+    assert len(experts) == 2
+    assert all((clips[0] != other).any() for other in clips[1:])

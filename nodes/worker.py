@@ -272,7 +272,12 @@ def _signal_tree(process: subprocess.Popen[bytes], *, force: bool) -> None:
     if os.name == "nt":
         # A process without a console window hears no signal there: without /F taskkill would change nothing, and after
         # the command the next means is the last one.
-        subprocess.run(["taskkill", "/F", "/T", "/PID", str(process.pid)], capture_output=True, check=False)
+        subprocess.run(
+            ["taskkill", "/F", "/T", "/PID", str(process.pid)],
+            capture_output=True,
+            check=False,
+            creationflags=subprocess.CREATE_NO_WINDOW,  # type: ignore[attr-defined]
+        )
         with contextlib.suppress(OSError):
             process.kill()
     else:

@@ -34,6 +34,7 @@ __all__ = [
     "prepare",
     "python_in_venv",
     "reenter_in_venv",
+    "requirements",
 ]
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -48,7 +49,7 @@ PYAVS = {"17.1.0": (3, 10), "19.0.2": (3, 12)}  # oldest and newest PyAV the vid
 # biome and pyright are programs; axe-core is what a browser test runs in the page.
 NODE_TOOLS = ("@biomejs/biome@2.6.8", "pyright@1.1.414", "axe-core@4.14.1")
 
-# ComfyUI starts and runs every video node without these; together they are 200 MB.
+# ComfyUI starts and runs every video node without these, together 200 MB, or they are installed apart from the rest.
 NOT_NEEDED = {
     "torch",
     "torchvision",
@@ -249,21 +250,24 @@ def comfyui_version(tree: Path) -> str:
 
 
 def _packages(tree: Path) -> str:
-    needed, pins = _requirements(tree)
+    needed, pins = requirements(tree)
     ours = (ROOT / "requirements.txt").read_text(encoding="utf-8").split()
     constraints = _constraints(pins)
-    key = _hash(constraints, *needed, *ours, TORCHVISION_HOOK, _stamp_text("venv"))
+    key = _hash(constraints, *needed, *ours, TORCHVISION_HOOK, "torchaudio", _stamp_text("venv"))
     if _stamped("packages", key):
         return "ready"
     file = CACHE / "constraints.txt"
     file.write_text(constraints, encoding="utf-8")
     _pip("install", "-c", str(file), "torch", *needed, *ours)
-    _pip("install", "-c", str(file), "--no-deps", "torchvision")
+    _pip("install", "-c", str(file), "--no-deps", "torchvision", "torchaudio")
     site = _site_packages()
+    # ComfyUI imports torchaudio at its start since 0.8. Its compiled part goes with one build of torch alone; where the
+    # files are missing it does without, and no test of ours listens.
+    shutil.rmtree(site / "torchaudio" / "lib", ignore_errors=True)
     (site / "wan_trainer_torchvision_hook.py").write_text(TORCHVISION_HOOK, encoding="utf-8")
     (site / "wan_trainer_torchvision_hook.pth").write_text("import wan_trainer_torchvision_hook\n", encoding="utf-8")
     _stamp("packages", key)
-    return f"{len(needed) + len(ours) + 2} packages and what they need"
+    return f"{len(needed) + len(ours) + 3} packages and what they need"
 
 
 def _test_packages() -> str:
@@ -483,7 +487,7 @@ def _show(name: str, seconds: float, note: str) -> None:
     say(f"  set-up  {name:<12} {seconds:6.1f} s  {note}")
 
 
-def _requirements(tree: Path) -> tuple[list[str], dict[str, str]]:
+def requirements(tree: Path) -> tuple[list[str], dict[str, str]]:
     """What the ComfyUI tree asks for and is needed here, and the versions it pins."""
     needed: list[str] = list(UNLISTED)
     pins: dict[str, str] = {}

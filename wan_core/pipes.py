@@ -13,10 +13,10 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-__all__ = ["chunks", "lines", "peeking"]
+__all__ = ["chunks", "lines", "peeking", "waiter"]
 
 _CHUNK = 1 << 16
-_POLL_S = 0.05
+_POLL_S = 0.02
 _FILE_TYPE_PIPE = 3
 
 
@@ -35,21 +35,32 @@ def lines(file: int, longest: int) -> Iterator[bytes]:
 
 
 def chunks(file: int, waiting: Callable[[], int | None] | None = None) -> Iterator[bytes]:
-    """What comes through the pipe `file`, as it comes, until its other end is closed.
-
-    `waiting` says how many bytes can be read at once, or None after the end; without one each read waits for its bytes.
-    """
-    if waiting is None and sys.platform == "win32":
-        waiting = _waiting_on_windows(file)
+    """What comes through the pipe `file`, as it comes, until its other end is closed."""
+    wait = waiter(file, waiting)
     while True:
-        ready = waiting() if waiting is not None else _CHUNK
-        if ready == 0:
-            time.sleep(_POLL_S)
-            continue
-        chunk = os.read(file, min(ready, _CHUNK)) if ready is not None else b""
+        wait()
+        chunk = os.read(file, _CHUNK)
         if not chunk:
             return
         yield chunk
+
+
+def waiter(file: int, waiting: Callable[[], int | None] | None = None) -> Callable[[], None]:
+    """A function to call before each read of the pipe `file`: it returns once the read would not wait.
+
+    Where a pending read harms nobody it returns at once. `waiting` says how many bytes stand in the pipe, or None after
+    its end.
+    """
+    if waiting is None and sys.platform == "win32":
+        waiting = _waiting_on_windows(file)
+    if waiting is None:
+        return lambda: None
+
+    def wait() -> None:
+        while waiting() == 0:
+            time.sleep(_POLL_S)
+
+    return wait
 
 
 def _pieces(line: bytes, longest: int) -> Iterator[bytes]:

@@ -91,6 +91,7 @@ class _Crew:
                 # They name the file by its short name: torch opens it by the letters of the system's own language,
                 # which spell not every folder of temporary files.
                 cwd=meeting,
+                creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
             )
             self._processes.append(process)
             threading.Thread(target=self._listen, args=(rank, process), daemon=True, name=f"rank {rank}").start()

@@ -9,7 +9,7 @@ from typing import Any
 from comfy_server import ComfyServer
 from world import CLIP, MODEL, VAE
 
-__all__ = ["CACHE", "TRAIN", "Graph", "folder_of", "run_of", "steps_trained", "training_graph"]
+__all__ = ["CACHE", "TRAIN", "Graph", "folder_of", "is_no_choice", "run_of", "steps_trained", "training_graph"]
 
 Graph = dict[str, dict[str, Any]]
 TRAIN, CACHE = "train", "cache"
@@ -35,6 +35,12 @@ def training_graph(run_name: str, folder: str = "clips", **train: Any) -> Graph:
             "inputs": {"model": ["model", 0], "cache": [CACHE, 0], "run_name": run_name, **settings, **train},
         },
     }
+
+
+def is_no_choice(said: str, name: str, value: str, nearest: str = "") -> bool:
+    """Whether `value` was refused as no choice of `name`: by our node, or by a ComfyUI (0.10 on) that checks first."""
+    ours = f'{name} "{value}" is not a choice' in said and (not nearest or f'Did you mean "{nearest}' in said)
+    return ours or f"{name}: '{value}' not in" in said
 
 
 def run_of(comfy: ComfyServer, entry: dict[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from comfy_server import ComfyServer, PromptRefused
-from graphs import CACHE, TRAIN, Graph, run_of, training_graph
+from graphs import CACHE, TRAIN, Graph, is_no_choice, run_of, training_graph
 from safetensors import safe_open
 from safetensors.torch import load_file
 
@@ -88,12 +88,19 @@ def test_images_of_the_graph_are_kept_once_and_encoded_once(comfy: ComfyServer) 
         ({"captions": "one\ntwo"}, "fewer captions than clips: 2 for 3"),
         ({"num_frames": 9}, "clip 1 has 5 frames at 16 fps, fewer than num_frames 9"),
         ({"fps": 32.0}, "clip 1 has 3 frames at 16 fps (5 at 32 fps)"),
-        ({"batch_is": "films"}, 'batch_is "films" is not a choice'),
         ({"width": 50}, "width is 50; the model needs multiples of 16"),
     ],
 )
 def test_images_that_cannot_be_used_are_refused(comfy: ComfyServer, inputs: dict[str, Any], said: str) -> None:
     assert said in comfy.error(comfy.run(from_images(**inputs), check=False))
+
+
+def test_a_kind_of_batch_that_does_not_exist_is_refused(comfy: ComfyServer) -> None:
+    try:
+        said = comfy.error(comfy.run(from_images(batch_is="films"), check=False))
+    except PromptRefused as refused:
+        said = str(refused)
+    assert is_no_choice(said, "batch_is", "films")
 
 
 def from_latents(run_name: str, **inputs: Any) -> Graph:

@@ -131,7 +131,8 @@ def test_outputs_plug_into_core_nodes_and_apply_wan_lora(comfy: ComfyServer) -> 
         APPLY: {"class_type": "ApplyWanLoRA", "inputs": {"run": [TRAIN, 0], "model": ["1", 0], "saved_step": "best"}},
         "core": {
             "class_type": "LoraModelLoader",
-            "inputs": {"model": [APPLY, 0], "lora": [TRAIN, 1], "strength_model": 0.5},
+            # bypass: an input since 0.10, which an older ComfyUI does not look at
+            "inputs": {"model": [APPLY, 0], "lora": [TRAIN, 1], "strength_model": 0.5, "bypass": False},
         },
         "loss": {"class_type": "LossGraphNode", "inputs": {"loss": [TRAIN, 2], "filename_prefix": "loss"}},
     }

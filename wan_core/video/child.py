@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from ..errors import DependencyError, WanTrainerError
+from ..pipes import waiter
 from .framing import Framing
 from .messages import receive, send
 from .pyav import outdated
@@ -53,8 +54,12 @@ def serve() -> int:
 
 
 def _listen(requests: queue.Queue[tuple[dict[str, Any], bytearray]]) -> None:
-    while (message := receive(sys.stdin.buffer)) is not None:
+    stdin = os.fdopen(os.dup(0), "rb", buffering=0)  # nothing read ahead: what stands in the pipe is all there is
+    wait = waiter(stdin.fileno())
+    wait()
+    while (message := receive(stdin)) is not None:
         requests.put(message)
+        wait()
     os._exit(0)
 
 

@@ -1,0 +1,162 @@
+"""The engine and the nodes on other versions: `python3 scripts/matrix.py oldest | newest [--python EXE]`.
+
+Each stack gets a virtual environment of its own below .cache/matrix (6 GB: torch with its CUDA libraries, as users have
+it), made once. Four stages run on it: what other packs import, the engine's tests, the nodes' in a real ComfyUI, and a
+graph that trains and generates. docs/versions.md keeps what came out. The stack that people usually have is that of
+`scripts/test.py`. Run that one first: it fetches ComfyUI and the clips.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import environment
+from environment import CACHE, CONSTRAINTS, ROOT, say
+
+
+@dataclass(frozen=True)
+class Stack:
+    """Versions that go together. What is not pinned is the newest that fits."""
+
+    python: str
+    pins: tuple[str, ...]
+    constrained: bool
+    """what `pins` leaves open follows tests/constraints.txt"""
+
+
+STACKS = {
+    "oldest": Stack(
+        "3.10",
+        (
+            "torch==2.6.0",
+            "torchvision==0.21.0",
+            "torchaudio==2.6.0",
+            "torchao==0.16.0",
+            "peft==0.20.0",
+            "av==17.1.0",
+        ),
+        constrained=True,
+    ),
+    "newest": Stack("3.13", ("torch", "torchvision", "torchaudio", "torchao", "peft", "av"), constrained=False),
+}
+PACKAGES = (
+    "transformers", "diffusers", "gguf", "comfy-kitchen", "scenedetect-headless", "pyarrow", "zstandard", "pytest",
+    "pytest-xdist",
+)  # fmt: skip
+HARDWARE = "not gpu and not multi_gpu and not soak and not browser"
+STAGES = {
+    "engine": ["tests/wan_core", "tests/test_packaging.py", "-m", f"not comfy and {HARDWARE}"],
+    "nodes": ["tests/nodes", "tests/test_pack_loads.py", "-m", f"comfy and {HARDWARE}"],
+    "smoke": ["tests/workflows/test_train_then_generate.py", "-m", f"comfy and {HARDWARE}"],
+}
+OTHER_PACKS = "from transformers import T5EncoderModel; from diffusers import WanPipeline"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("stack", choices=STACKS)
+    parser.add_argument("--python", help="an interpreter of the stack's version; default: python3.10 or python3.13")
+    parser.add_argument("--folder", type=Path, default=CACHE / "matrix", help="where the environments are kept")
+    parser.add_argument("--only", choices=STAGES, action="append", help="these stages instead of all")
+    asked, more = parser.parse_known_args()
+    stack = STACKS[asked.stack]
+    python = prepare(asked.stack, stack, interpreter(stack, asked.python), asked.folder)
+    results = {"other packs": other_packs(python)}
+    for stage in asked.only or STAGES:
+        results[stage] = run_stage(python, stage, more)
+    say("")
+    say(f"| {asked.stack} | {versions(python)} | " + " | ".join(results.values()) + " |")
+    return 1 if any("failed" in found or "error" in found for found in results.values()) else 0
+
+
+def interpreter(stack: Stack, named: str | None) -> str:
+    """An interpreter of the stack's version, or SystemExit with one sentence."""
+    found = shutil.which(named or f"python{stack.python}")
+    if not found:
+        raise SystemExit(f"Python {stack.python} is needed and python{stack.python} was not found; name one: --python")
+    code = "import sys; print('%d.%d' % sys.version_info[:2])"
+    here = subprocess.run([found, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+    if here != stack.python:
+        raise SystemExit(f"Python {stack.python} is needed; {found} is {here}. Name another: --python")
+    return found
+
+
+def prepare(name: str, stack: Stack, base: str, folder: Path) -> Path:
+    """The environment of a stack, made anew when what it is made from changed."""
+    venv, stamp = folder / name, folder / f"{name}.json"
+    tree = comfyui()
+    needed, _ = environment.requirements(tree)
+    ours = (ROOT / "requirements.txt").read_text(encoding="utf-8").split()
+    wanted = [*stack.pins, *PACKAGES, *(line for line in needed if "frontend" not in line), *ours]
+    wanted += [line for line in CONSTRAINTS.read_text(encoding="utf-8").split() if "frontend" in line]
+    key = json.dumps([base, wanted, stack.constrained and CONSTRAINTS.read_text(encoding="utf-8")])
+    python = environment.python_in_venv(venv)
+    if python.exists() and stamp.exists() and stamp.read_text(encoding="utf-8") == key:
+        return python
+    shutil.rmtree(venv, ignore_errors=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    began = time.monotonic()
+    subprocess.run([base, "-m", "venv", str(venv)], check=True)
+    command = [str(python), "-m", "pip", "install", "-q", "--disable-pip-version-check", *wanted]
+    if stack.constrained:
+        pinned = {re.split(r"[=<>]", pin)[0] for pin in stack.pins}
+        lines = CONSTRAINTS.read_text(encoding="utf-8").splitlines()
+        file = folder / f"{name}-constraints.txt"
+        file.write_text("\n".join(line for line in lines if line.split("==")[0] not in pinned) + "\n", encoding="utf-8")
+        command += ["-c", str(file)]
+    if subprocess.call(command):
+        raise SystemExit(f"The packages of {name} could not be installed; see above.")
+    stamp.write_text(key, encoding="utf-8")
+    say(f"made {name} in {time.monotonic() - began:.0f} s")
+    return python
+
+
+def comfyui() -> Path:
+    tree = Path(os.environ.get("COMFYUI_PATH") or CACHE / "comfyui")
+    if not (tree / "requirements.txt").is_file():
+        raise SystemExit("There is no ComfyUI yet. Run python3 scripts/test.py --only lint, or set COMFYUI_PATH.")
+    return tree
+
+
+def other_packs(python: Path) -> str:
+    """Whether what other packs import still works after this one was installed."""
+    done = subprocess.run([str(python), "-c", OTHER_PACKS], capture_output=True, text=True, check=False)
+    if done.returncode:
+        say(done.stderr[-3000:])
+    return "failed" if done.returncode else "work"
+
+
+def run_stage(python: Path, stage: str, more: list[str]) -> str:
+    """One pytest run on that stack; what pytest says in its last line."""
+    say(f"\n== {stage}")
+    command = [str(python), "-m", "pytest", *STAGES[stage], "-q", "-p", "no:cacheprovider"]
+    variables = {"OMP_NUM_THREADS": "1", **os.environ}
+    last = ""
+    with subprocess.Popen([*command, *more], cwd=ROOT, env=variables, stdout=subprocess.PIPE, text=True) as run:
+        assert run.stdout is not None
+        for line in run.stdout:
+            print(line, end="", flush=True)
+            last = line.strip() or last
+    return re.sub(r" in [\d.]+s.*", "", last)
+
+
+def versions(python: Path) -> str:
+    names = ("torch", "torchao", "peft", "transformers", "diffusers", "av", "numpy")
+    code = (
+        "import sys\nfrom importlib.metadata import version\n"
+        f"print('Python %d.%d.%d' % sys.version_info[:3], *(n + ' ' + version(n) for n in {names!r}), sep=', ')"
+    )
+    return subprocess.run([str(python), "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

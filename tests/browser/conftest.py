@@ -40,6 +40,8 @@ class Canvas:
         self.server = server
         self.problems: list[str] = []
         self.shots = shots
+        self.vue = False
+        """how the page draws nodes: as `canvas` and new pages begin"""
         page.on("pageerror", lambda error: self.problems.append(f"page error: {error}"))
         page.on("console", self._listen)
 
@@ -73,9 +75,11 @@ class Canvas:
         return list(self.script("() => window.app.extensions.map(e => e.name)"))
 
     def vue_nodes(self, on: bool) -> None:
-        """Switch between the two ways the frontend draws nodes, and load the page anew."""
-        self.server.setting("Comfy.VueNodes.Enabled", on)
-        self.open()
+        """Switch between the two ways the frontend draws nodes, and load the page anew where that is another way."""
+        if on is not self.vue:
+            self.server.setting("Comfy.VueNodes.Enabled", on)
+            self.open()
+            self.vue = on
 
     def clear(self) -> None:
         self.script("() => window.app.graph.clear()")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from environment import CACHE
@@ -91,11 +92,11 @@ OUTPUTS = {
 }
 
 
-def finished_runs(canvas: Any, workflow: dict[str, Any]) -> None:
-    """The runs the trainers of a graph lead to are over, with saves, previews and the memory of two devices."""
+def finished_runs(canvas: Any, workflows: Iterable[dict[str, Any]]) -> None:
+    """The runs the trainers of these graphs lead to are over, with saves, previews and the memory of two devices."""
     runs = Runs(CACHE / "clips" / "carphone.mp4")
     memory = {f"cuda:{n}": {"now": 9 * GIB, "peak": 11 * GIB, "predicted": 12 * GIB} for n in range(2)}
-    for node in workflow["nodes"]:
+    for node in (node for workflow in workflows for node in workflow["nodes"]):
         if node["type"] == "TrainLoRA":
             named = node["widgets_values_named"]
             runs.add(named["run_name"], whole_run(40, 40, 20), state="done", expert=named["expert"], memory=memory)

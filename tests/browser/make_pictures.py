@@ -175,7 +175,8 @@ def made_up_runs(base: Path) -> Runs:
 def show_run(canvas: Any, smoke: dict[str, Any], palette: str, vue: bool) -> None:
     """The smoke graph with a run in its panel."""
     canvas.server.setting("Comfy.ColorPalette", palette)
-    canvas.vue_nodes(vue)
+    canvas.server.setting("Comfy.VueNodes.Enabled", vue)
+    canvas.open()
     canvas.load(smoke)
     canvas.page.wait_for_timeout(2000)
     for stage, text, seconds in WATCHED:

@@ -32,7 +32,8 @@ Graph = dict[str, dict[str, Any]]
 
 def opened(context: Any, server: ComfyServer, frontend: str, vue: bool) -> Iterator[Canvas]:
     shared = Canvas(context.new_page(), server, CACHE / "screenshots" / frontend)
-    shared.vue_nodes(vue)
+    server.setting("Comfy.VueNodes.Enabled", vue)
+    shared.open()
     yield shared
     shared.page.close()
 
@@ -116,9 +117,9 @@ def test_every_shipped_graph_is_its_api_twin_and_no_node_lies_on_another_however
     # The shipped frontend moves nodes by a rule of its own when Vue draws them.
     placed = frontend != "shipped" or not page.script("() => window.LiteGraph.vueNodesMode")
     seen = []
+    finished_runs(page, workflows.values())
     for name in workflows:
         workflow = page.server.get(f"/api/workflow_templates/{PACK_NAME}/{name}.json")
-        finished_runs(page, workflow)
         page.load(workflow)
         assert page.missing_nodes() == [], name
         assert without_versions(page.to_prompt()) == twin(name), name
@@ -131,7 +132,9 @@ def test_every_shipped_graph_is_its_api_twin_and_no_node_lies_on_another_however
             page.page.wait_for_function(GROWN)
             page.page.wait_for_timeout(250)
             assert overlaps(page.script(ROOM)) == [], f"{name}, after a run"
-        page.page.unroute_all()
+    page.clear()
+    page.page.wait_for_timeout(500)  # what was asked for is answered
+    page.page.unroute_all()
 
 
 # ---- values by name ------------------------------------------------------------------------------
@@ -222,12 +225,11 @@ def test_values_stay_through_undo(page: Canvas, workflows: dict[str, Any]) -> No
 
 # ---- nodes as they are drawn ---------------------------------------------------------------------
 
-WIDTHS = """type => {
+FILLS = """type => {
   const node = window.app.graph._nodes.find(n => n.type === type);
   const own = node.widgets.at(-1).element.getBoundingClientRect().width / window.app.canvas.ds.scale;
-  return [node.size[0], Math.round(own)];
+  return Math.round(own) === node.size[0] - 20;
 }"""
-
 CUT_OFF = """() => {
   const page = [...document.querySelectorAll("li")].find(li => li.innerText.startsWith("learning_rate")).closest("div");
   return [...page.querySelectorAll("*")].filter(part => part.scrollWidth > part.clientWidth + 1 && part.clientWidth > 0
@@ -256,8 +258,7 @@ def test_what_we_show_in_nodes_stays_as_wide_as_its_node_beside_the_side_panel(
             plain.page.get_by_text("Parameters", exact=True)
         ).first.wait_for()
         plain.focus(kind)
-        wide, shown = plain.script(WIDTHS, kind)
-        assert shown == wide - 20, kind
+        plain.page.wait_for_function(FILLS, arg=kind, timeout=10_000)
 
     plain.script("() => window.app.canvas.selectNode(window.app.graph._nodes.find(n => n.type === 'TrainLoRA'))")
     plain.page.get_by_role("tab", name="Info").or_(plain.page.get_by_text("Info", exact=True)).first.click()
@@ -265,6 +266,40 @@ def test_what_we_show_in_nodes_stays_as_wide_as_its_node_beside_the_side_panel(
     assert plain.script(CUT_OFF) == [], "the help page does not fit"
     assert [problem for problem in plain.problems if "/docs/" in problem] == []
     button.click()
+
+
+# ---- what the server says ------------------------------------------------------------------------
+
+
+SAID = """([id, text]) => {
+  const root = window.app.rootGraph ?? window.app.graph;
+  const detail = { node: id, graph: root.id, text };
+  window.app.api.dispatchEvent(new CustomEvent("wan_trainer.status", { detail }));
+}"""
+IN_LINE = """text => {
+  const find = graph => graph._nodes.flatMap(n => [n, ...(n.subgraph ? find(n.subgraph) : [])]);
+  const line = find(window.app.rootGraph ?? window.app.graph).find(n => n.type === "TrainLoRA").wanTrainerStatus;
+  return line.textContent === text && line.children.length === 0;
+}"""
+
+
+def test_what_the_server_says_is_text_in_the_line_of_its_node_inside_a_subgraph_too(
+    plain: Canvas, smoke: dict[str, Any]
+) -> None:
+    plain.page.bring_to_front()  # a page that nobody sees draws nothing
+    plain.load(smoke)
+    train = str(next(node["id"] for node in smoke["nodes"] if node["type"] == "TrainLoRA"))
+    plain.script(SAID, [train, "<img src=x> a & b"])
+    plain.page.wait_for_function(IN_LINE, arg="<img src=x> a & b")
+    inside = plain.script(
+        """() => {
+          const graph = window.app.graph, train = graph._nodes.find(n => n.type === "TrainLoRA");
+          const { node } = graph.convertToSubgraph(new Set([train]));
+          return `${node.id}:${node.subgraph._nodes.find(n => n.type === "TrainLoRA").id}`;
+        }"""
+    )
+    plain.script(SAID, [inside, "step 3/20"])
+    plain.page.wait_for_function(IN_LINE, arg="step 3/20")
 
 
 # ---- a LoRA on the canvas ------------------------------------------------------------------------

@@ -95,7 +95,7 @@ def ended(canvas: Any) -> None:
         "() => window.seen.execution_success.length + window.seen.execution_error.length > 0", timeout=300_000
     )
     assert canvas.seen("execution_error") == []
-    clips = [d for d in canvas.seen("executed") if (d.get("output") or {}).get("images") and str(d["node"]) == "8"]
+    clips = [d for d in canvas.seen("executed") if (d.get("output") or {}).get("wan_clips") and str(d["node"]) == "8"]
     assert clips, "the nodes after TrainLoRA did not run"
 
 

@@ -68,36 +68,3 @@ def test_run_trains_and_the_preview_plays_and_run_again_trains_nothing(canvas: A
     assert {d["graph"] for d in canvas.seen("wan_trainer.status")} == {canvas.script("() => window.app.graph.id")}
     assert canvas.lines()[-1].startswith("done: step 8 of 8")
     assert canvas.our_problems == []
-
-
-def test_the_status_line_is_found_inside_a_subgraph(canvas: Any, smoke: dict[str, Any]) -> None:
-    canvas.load(smoke)
-    told = canvas.script(
-        """async () => {
-          const graph = window.app.graph, train = graph._nodes.find(n => n.type === "TrainLoRA");
-          const { node } = graph.convertToSubgraph(new Set([train]));
-          const inner = node.subgraph._nodes.find(n => n.type === "TrainLoRA");
-          const id = `${node.id}:${inner.id}`;
-          const detail = { node: id, graph: window.app.rootGraph?.id ?? graph.id, text: "step 3/20" };
-          window.app.api.dispatchEvent(new CustomEvent("wan_trainer.status", { detail }));
-          await new Promise(done => setTimeout(done, 200));
-          return [id, inner.wanTrainerStatus.textContent];
-        }"""
-    )
-    assert ":" in told[0]
-    assert told[1] == "step 3/20"
-
-
-def test_what_a_message_says_is_text_and_never_markup(canvas: Any, smoke: dict[str, Any]) -> None:
-    canvas.load(smoke)
-    told = canvas.script(
-        """async () => {
-          const node = window.app.graph._nodes.find(n => n.type === "TrainLoRA");
-          const root = window.app.rootGraph ?? window.app.graph;
-          const detail = { node: String(node.id), graph: root.id, text: "<img src=x> a & b" };
-          window.app.api.dispatchEvent(new CustomEvent("wan_trainer.status", { detail }));
-          await new Promise(done => setTimeout(done, 200));
-          return [node.wanTrainerStatus.textContent, node.wanTrainerStatus.children.length];
-        }"""
-    )
-    assert told == ["<img src=x> a & b", 0]

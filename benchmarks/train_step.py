@@ -188,7 +188,8 @@ def read_result(
         "median_s": seconds,
         "tflops_hfu": hardware_flop / seconds / 1e12,
         "tflops_mfu": once.useful / seconds / 1e12,
-        "peak_bytes": max(s["memory_bytes"] for s in steps),
+        "peak_bytes": {name: of_steps["peak"] for name, of_steps in steps[-1]["memory"].items()},
+        "reserved_bytes": {name: of_steps["reserved"] for name, of_steps in steps[-1]["memory"].items()},
         "predicted_bytes": {name: d["peak_bytes"] for name, d in predicted["devices"].items()},
         "wall_s": wall_s,
         "losses": [s["loss"] for s in steps],
@@ -209,6 +210,11 @@ def hardware() -> str:
     return f"CPU {os.cpu_count()} cores"
 
 
+def by_device(values: dict[str, int | None]) -> str:
+    known = [f"{name} {value / 2**30:.2f} GiB" for name, value in values.items() if value is not None]
+    return ", ".join(known) or "unknown"
+
+
 def report(result: dict[str, Any]) -> str:
     rows = [
         ("hardware", result["hardware"]),
@@ -217,8 +223,9 @@ def report(result: dict[str, Any]) -> str:
         ("seconds per step, each", ", ".join(map(str, result["seconds"]))),
         ("seconds per step, median without the first", f"{result['median_s']:.3f}"),
         ("TFLOP/s, hardware / model", f"{result['tflops_hfu']:.1f} / {result['tflops_mfu']:.1f}"),
-        ("peak memory, measured", f"{result['peak_bytes'] / 2**30:.2f} GiB"),
-        ("peak memory, predicted", ", ".join(f"{k} {v / 2**30:.2f} GiB" for k, v in result["predicted_bytes"].items())),
+        ("peak memory of a step, measured", by_device(result["peak_bytes"])),
+        ("reserved by torch", by_device(result["reserved_bytes"])),
+        ("peak memory of a step, predicted", by_device(result["predicted_bytes"])),
         ("worker from start to end", f"{result['wall_s']:.1f} s"),
         ("losses", ", ".join(f"{v:.4f}" for v in result["losses"])),
     ]

@@ -63,6 +63,8 @@ class StageEnded(Event):
     seconds: float
     step: int
     """optimizer steps done then"""
+    memory: dict[str, dict[str, int | None]] = field(default_factory=dict[str, dict[str, int | None]])
+    """device -> bytes `now`, `peak` and `reserved` of this stage alone (the CPU's peak: of the process so far)"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,10 +81,11 @@ class StepDone(Event):
     expert: str
     timestep_mean: float
     memory_bytes: int = 0
-    """peak of the first device so far; resident memory of the process on CPU"""
+    """peak of the steps so far on the first device; resident memory of the process on CPU"""
     memory: dict[str, dict[str, int | None]] = field(default_factory=dict[str, dict[str, int | None]])
-    """device -> bytes `now` (allocated after the step), `peak` (so far) and `predicted` (peak of a step, by the plan);
-    null where nothing is known. A reader passes over keys it does not know"""
+    """device -> bytes `now` (allocated after the step), `peak` (of the steps so far), `reserved` (by torch's allocator,
+    at most) and `predicted` (peak of a step, by the plan); null where nothing is known. A reader passes over keys it
+    does not know"""
     tflops: float | None = None
     """useful model arithmetic per second, in 10^12; what is counted says `train.flops`"""
 

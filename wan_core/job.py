@@ -32,7 +32,7 @@ from .errors import CheckpointError, OutOfMemory, Stopped, TrainingError
 from .events import CheckpointSaved, Emit, Evaluated, Event, Finished, Note, Stage, StageEnded
 from .export import LoraFile, lora_metadata, workflow_metadata
 from .files import DISK_FULL, FileError, Roots, atomic_write, clean_partials, locked, own_folder, size_text
-from .load import inspect_model, materialize
+from .load import WanFile, attention_kernels, inspect_model, materialize
 from .lora import LoraWeights
 from .metrics import JsonlSink, eval_losses
 from .model import WanTransformer
@@ -40,6 +40,7 @@ from .precision import quantized_by
 from .run import QUEUE_DONE, RunConfig, RunStatus, read_run, write_status
 from .sample import SampleConfig
 from .train import (
+    DeviceMeters,
     Group,
     NotFinite,
     Previewer,
@@ -53,6 +54,7 @@ from .train import (
     read_preview_inputs,
     true_velocity,
 )
+from .train.memory import MemoryReading
 from .words import logger
 
 __all__ = ["export_lora", "run_job"]
@@ -125,6 +127,8 @@ class _Session:
         """due since a step that was not finite"""
         self._base_loss: float | None = None
         self._said_diverging = False
+        self._meters: DeviceMeters | None = None
+        """from the end of loading on"""
 
     def __enter__(self) -> _Session:
         return self
@@ -145,13 +149,19 @@ class _Session:
 
     @contextlib.contextmanager
     def _timed(self, stage: str, step: int) -> Iterator[None]:
-        """What is inside belongs to `stage`, after `step` steps; how long it took is kept, however it ends."""
+        """What is inside belongs to `stage`, after `step` steps; how long it took and what it held is kept, however it
+        ends."""
         began = time.monotonic()
+        self._end_phase()
         self.emit(Stage(stage=stage))
         try:
             yield
         finally:
-            self.emit(StageEnded(stage=stage, seconds=time.monotonic() - began, step=step))
+            seconds = time.monotonic() - began
+            self.emit(StageEnded(stage=stage, seconds=seconds, step=step, memory=self._end_phase()))
+
+    def _end_phase(self) -> MemoryReading:
+        return self._meters.end_phase() if self._meters is not None else {}
 
     def train(self, max_steps: int, require_state: bool, cache_seconds: float = 0.0) -> Finished:
         total = self.config.train.steps
@@ -251,6 +261,7 @@ class _Session:
         self.quantized_by = None if quantize is None else quantized_by(quantize, found.compute_dtype)
         if self.saved is not None:
             check_quantized_alike(self.saved, self.quantized_by)
+        self._name_attention(found)
         for remark in remarks_on_base(config.model, found):
             self.emit(Note(text=remark, level="warning"))
         previews = self._preview_inputs()
@@ -284,6 +295,7 @@ class _Session:
             ),
             target=self.target,
         )
+        self._meters = self.trainer.meters
         if self.saved is not None:
             self.trainer.load_state(self.saved.read_state(), self.saved.progress)
             self.emit(Note(text=f"Continues after saved step {self.saved.step} of {config.train.steps}."))
@@ -293,6 +305,17 @@ class _Session:
             if note := preview_note(self.variant):
                 self.emit(Note(text=note))
         _warn_about_disk(self.directory, self.trainer, self.emit)
+
+    def _name_attention(self, found: WanFile) -> None:
+        """Log which kernel computes attention; the plain one on a GPU is worth a warning."""
+        for device, kernel in attention_kernels(self.config.model, found).items():
+            _log.info("attention on %s: %s", device, kernel or "chosen by torch")
+            if kernel == "math" and device != "cpu":
+                text = (
+                    f"torch has no fast attention for this model on {device} and computes it the plain way, several "
+                    "times slower. Set base_precision to bf16, or install a torch built for this GPU."
+                )
+                self.emit(Note(text=text, level="warning"))
 
     def _materialize(self) -> WanTransformer:
         def on_tensor(done: int, total: int) -> None:

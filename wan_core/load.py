@@ -29,7 +29,7 @@ from .config import Config
 from .errors import CheckpointError, ConfigError
 from .files import Roots
 from .lora import LoraConfig, check_peft, check_start, check_targets, inject_lora, read_lora, start_from
-from .model import Numerics, WanShape, WanTransformer, check_attention, check_attention_name
+from .model import Numerics, WanShape, WanTransformer, check_attention, check_attention_name, sdpa_choice
 from .placement import DeviceCarrier, Placement, PlacementConfig, resolve_placement
 from .precision import (
     PrecisionPolicy,
@@ -45,6 +45,7 @@ __all__ = [
     "BASE_PRECISIONS",
     "ModelPlan",
     "WanFile",
+    "attention_kernels",
     "check_plan_attention",
     "import_libraries",
     "inspect_model",
@@ -356,6 +357,16 @@ def check_plan_attention(plan: ModelPlan, shape: WanShape, numerics: Numerics, p
     dtype, head_dim = numerics.attention or numerics.compute, shape.dim // shape.num_heads
     for device in placement.devices:
         check_attention(plan.attention, device=device, dtype=dtype, head_dim=head_dim)
+
+
+def attention_kernels(plan: ModelPlan, found: WanFile) -> dict[str, str]:
+    """Which program computes attention on each device of the first process, by device name."""
+    numerics, shape = plan.precision.numerics(found.compute_dtype), found.variant.shape
+    dtype, head_dim = numerics.attention or numerics.compute, shape.dim // shape.num_heads
+    devices = resolve_placement(plan.placement, shape.num_layers).devices
+    if plan.attention != "sdpa":
+        return dict.fromkeys(map(str, devices), plan.attention)
+    return {str(device): sdpa_choice(device=device, dtype=dtype, head_dim=head_dim) for device in devices}
 
 
 def storage_dtype(name: str, numerics: Numerics, stored: str) -> torch.dtype:

@@ -2,7 +2,7 @@
 
 from .block import Constants, VaceBlock, WanBlock
 from .conditioning import Conditioning, sent
-from .kernels import ATTENTIONS, check_attention, check_attention_name
+from .kernels import ATTENTIONS, check_attention, check_attention_name, sdpa_choice
 from .latents import WAN21_LATENTS, WAN22_LATENTS, ImageEncoder, LatentCodec, LatentSpace, TextEncoder
 from .numerics import Numerics
 from .shape import WanShape
@@ -26,5 +26,6 @@ __all__ = [
     "WanTransformer",
     "check_attention",
     "check_attention_name",
+    "sdpa_choice",
     "sent",
 ]

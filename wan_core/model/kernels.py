@@ -10,6 +10,7 @@ import importlib.util
 import warnings
 from collections.abc import Callable
 from functools import partial
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -20,7 +21,7 @@ from ..config import nearest
 from ..errors import ConfigError, DependencyError
 from ..packages import pip_line
 
-__all__ = ["ATTENTIONS", "Attention", "attention_kernel", "check_attention", "check_attention_name"]
+__all__ = ["ATTENTIONS", "Attention", "attention_kernel", "check_attention", "check_attention_name", "sdpa_choice"]
 
 Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
 
@@ -88,6 +89,19 @@ def check_attention(name: str, *, device: torch.device, dtype: torch.dtype, head
             f'attention "{name}" cannot train on {device} in {str(dtype).removeprefix("torch.")} '
             f"with {head_dim} channels per head ({why}). Choose sdpa, which picks a kernel that can."
         ) from error
+
+
+def sdpa_choice(*, device: torch.device, dtype: torch.dtype, head_dim: int) -> str:
+    """Which kernel `sdpa` stands for here: flash_attention, efficient_attention, cudnn_attention or math; empty where
+    torch does not say. It decides a large part of a step's time."""
+    with torch.inference_mode(False), torch.enable_grad():
+        probe = torch.zeros(1, 1, _PROBE_TOKENS, head_dim, device=device, dtype=dtype, requires_grad=True)
+        try:
+            choice = int(torch._fused_sdp_choice(probe, probe, probe))  # pyright: ignore[reportPrivateUsage]
+        except (AttributeError, RuntimeError):
+            return ""
+    kinds = cast("dict[str, Any]", SDPBackend.__members__)
+    return next((name.lower() for name, kind in kinds.items() if int(kind) == choice), "")
 
 
 def _installed(name: str) -> None:

@@ -20,28 +20,50 @@ __all__ = ["DeviceMeters", "MemoryReading", "added_up", "largest_step", "predict
 _log = logger(__name__)
 
 MemoryReading = dict[str, dict[str, int | None]]
-"""device -> bytes `now`, `peak`, `predicted`; None where nothing is known"""
+"""device -> bytes `now`, `peak`, `reserved`, `predicted`; None where nothing is known"""
 
 
 class DeviceMeters:
-    """Reads the memory of this process on each of its devices; waits for none of them."""
+    """Reads the memory of this process on each of its devices; waits for none of them.
+
+    A peak is that of a phase. Training is one phase, however often a save, an evaluation or a preview interrupts it:
+    what those took never counts as what a step takes.
+    """
 
     def __init__(self, devices: Iterable[torch.device], predicted: Mapping[str, int] | None = None) -> None:
         """`predicted`: peak of a step by device name."""
         self._devices = tuple(dict.fromkeys(devices))
         self._predicted = predicted or {}
+        self._highest: dict[str, dict[str, int | None]] = {}
 
     def read(self) -> MemoryReading:
-        """As of now, first device first.
+        """Of the training steps so far, first device first.
 
-        Of CUDA devices what torch has allocated; of the CPU what the process has resident, torch and Python included,
-        which no prediction counts.
+        Of CUDA devices what torch has allocated, and at most reserved; of the CPU what the process has resident, torch
+        and Python included, which no prediction counts, and its highest ever: no phase can be told apart there.
         """
         found: MemoryReading = {}
-        for device in self._devices:
-            now, peak = _now_and_peak(device)
-            found[str(device)] = {"now": now, "peak": peak, "predicted": self._predicted.get(str(device))}
+        for name, values in self._present().items():
+            before = self._highest.get(name, {})
+            highest = {key: _larger(before.get(key), values[key]) for key in ("peak", "reserved")}
+            self._highest[name] = highest
+            found[name] = {"now": values["now"], **highest, "predicted": self._predicted.get(name)}
         return found
+
+    def end_phase(self) -> MemoryReading:
+        """What the phase that ends here holds and held at most; another one begins."""
+        found = self._present()
+        for device in self._devices:
+            if device.type == "cuda":
+                torch.cuda.reset_peak_memory_stats(device)
+        return found
+
+    def _present(self) -> MemoryReading:
+        return {str(device): _present(device) for device in self._devices}
+
+
+def _larger(one: int | None, other: int | None) -> int | None:
+    return other if one is None else one if other is None else max(one, other)
 
 
 def added_up(readings: Iterable[MemoryReading]) -> MemoryReading:
@@ -82,13 +104,16 @@ def predicted_peaks(
     return {str(device): memory.peak for device, memory in zip(devices, found.devices.values(), strict=False)}
 
 
-def _now_and_peak(device: torch.device) -> tuple[int | None, int | None]:
+def _present(device: torch.device) -> dict[str, int | None]:
+    """Bytes now, and at most since the last reset."""
     if device.type == "cuda":
-        return torch.cuda.memory_allocated(device), torch.cuda.max_memory_allocated(device)
-    if device.type != "cpu":
-        return None, None
-    resident = _resident()
-    return resident.get("VmRSS"), resident.get("VmHWM")
+        return {
+            "now": torch.cuda.memory_allocated(device),
+            "peak": torch.cuda.max_memory_allocated(device),
+            "reserved": torch.cuda.max_memory_reserved(device),
+        }
+    resident = _resident() if device.type == "cpu" else {}
+    return {"now": resident.get("VmRSS"), "peak": resident.get("VmHWM"), "reserved": None}
 
 
 def _resident() -> dict[str, int]:

@@ -79,7 +79,7 @@ class Trainer:
         self._emit, self._control, self._group = emit, control, group or Group()
         self._optimizer = make_optimizer(self.parameters, config)
         self._device = next(model.parameters()).device
-        self._meters = DeviceMeters((p.device for p in model.parameters()), predicted_memory)
+        self.meters = DeviceMeters((p.device for p in model.parameters()), predicted_memory)
         self._flops, self._step_flops = FlopCount(model), 0.0
         self._draws = Draws(
             batches, empty_text, config, self._group, sigma_range=sigma_range, first_frame_share=first_frame_share
@@ -253,7 +253,7 @@ class Trainer:
         self._optimizer.step()
         self._forget_gradients()
         seconds = time.monotonic() - started
-        ranks = self._group.gather((self._meters.read(), self._step_flops))
+        ranks = self._group.gather((self.meters.read(), self._step_flops))
         memory = added_up(reading for reading, _ in ranks)
         self._emit(
             StepDone(

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.support.golden import Golden
 from wan_core.errors import ConfigError, DependencyError
-from wan_core.model.kernels import ATTENTIONS, attention_kernel, check_attention
+from wan_core.model.kernels import ATTENTIONS, attention_kernel, check_attention, sdpa_choice
 
 CPU = torch.device("cpu")
 PACKAGES = {"flash_attn": "flash_attn", "flash_attn_3": "flash_attn_interface", "xformers": "xformers"}
@@ -124,3 +125,18 @@ def test_an_unknown_name_is_refused_with_the_nearest() -> None:
     assert ATTENTIONS[0] == "sdpa"
     with pytest.raises(ConfigError, match=r'"sdpa_flas" is unknown. Did you mean "sdpa_flash"'):
         attention_kernel("sdpa_flas")
+
+
+def test_what_torch_chooses_for_sdpa_is_told() -> None:
+    here = {"device": torch.device("cpu"), "dtype": torch.bfloat16, "head_dim": 128}
+    assert sdpa_choice(**here) == "flash_attention"
+    with sdpa_kernel(SDPBackend.MATH):
+        assert sdpa_choice(**here) == "math"
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs one CUDA GPU; this machine has none")
+def test_on_a_gpu_bfloat16_has_a_fast_kernel_and_float64_has_none() -> None:
+    card = torch.device("cuda", 0)
+    assert sdpa_choice(device=card, dtype=torch.bfloat16, head_dim=128) in ("flash_attention", "cudnn_attention")
+    assert sdpa_choice(device=card, dtype=torch.float64, head_dim=128) == "math"

@@ -62,6 +62,9 @@ def test_every_stage_says_how_long_it_took_and_a_resumed_run_adds_its_own(tmp_pa
         *(("save", 2), ("evaluate", 2)),
     ]
     ended = [r for r in first if r["event"] == "stage_ended"]
+    held = [r["memory"].get("cpu", {}) for r in ended]
+    assert held[0] == {}, "nothing is loaded yet"
+    assert all(50 * MIB < h["now"] <= h["peak"] for h in held[1:])
     assert ended[0]["seconds"] == 12.5
     assert 0 < sum(r["seconds"] for r in ended[1:]) < wall
     both = trained(run)
@@ -125,22 +128,70 @@ def test_a_step_says_what_the_process_holds_and_how_much_it_computes(tmp_path: P
     assert [step["tflops"] * step["seconds"] for step in steps] == pytest.approx([of_step / 1e12] * 4)
 
 
+@pytest.mark.parametrize(("kernel", "device", "warned"), [("math", "cuda:0", 1), ("math", "cpu", 0), ("", "cuda:0", 0)])
+def test_which_attention_runs_is_logged_and_the_plain_one_on_a_gpu_is_said(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    kernel: str,
+    device: str,
+    warned: int,
+) -> None:
+    monkeypatch.setattr("wan_core.job.attention_kernels", lambda *_: {device: kernel})
+    events: list[Event] = []
+    with caplog.at_level("INFO"):
+        trained(small_run(tmp_path, steps=1, preview_every_n_steps=0, eval_items=0), emit=events.append)
+    assert f"attention on {device}: {kernel or 'chosen by torch'}" in caplog.text
+    said = [getattr(event, "text", "") for event in events if event.name == "note"]
+    assert len([text for text in said if "no fast attention" in text]) == warned
+
+
 def tiny_model(run: TinyRun) -> Any:
     from wan_core.load import materialize
 
     return materialize(run.config.model, run.roots, run.config.lora)
 
 
-def test_each_device_of_a_split_model_has_its_own_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = {"cuda:0": 5, "cuda:1": 7}
-    peak = {"cuda:0": 50, "cuda:1": 70}
-    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: now[str(device)])
-    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: peak[str(device)])
-    devices = [torch.device("cuda", index) for index in (0, 0, 1, 1, 0)]
-    assert DeviceMeters(devices, {"cuda:0": 60}).read() == {
-        "cuda:0": {"now": 5, "peak": 50, "predicted": 60},
-        "cuda:1": {"now": 7, "peak": 70, "predicted": None},
+class Cards:
+    """What torch says of two cards; a step, a preview and a reset change it as there."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = {"cuda:0": 5, "cuda:1": 7}
+        self.peak = dict(self.now)
+        monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: self.now[str(device)])
+        monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: self.peak[str(device)])
+        monkeypatch.setattr(torch.cuda, "max_memory_reserved", lambda device: self.peak[str(device)] + 1)
+        monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", self._reset)
+
+    def use(self, *most: int) -> None:
+        for name, value in zip(self.peak, most, strict=True):
+            self.peak[name] = max(self.peak[name], value)
+
+    def _reset(self, device: torch.device) -> None:
+        self.peak[str(device)] = self.now[str(device)]
+
+
+def test_each_device_of_a_split_model_has_its_own_numbers_and_each_phase_its_own_peak(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cards = Cards(monkeypatch)
+    meters = DeviceMeters([torch.device("cuda", index) for index in (0, 0, 1, 1, 0)], {"cuda:0": 60})
+
+    def peaks(reading: dict[str, dict[str, int | None]]) -> list[int | None]:
+        return [reading[name]["peak"] for name in ("cuda:0", "cuda:1")]
+
+    cards.use(90, 80)
+    assert peaks(meters.end_phase()) == [90, 80], "loading"
+    cards.use(50, 70)
+    assert meters.read() == {
+        "cuda:0": {"now": 5, "peak": 50, "reserved": 51, "predicted": 60},
+        "cuda:1": {"now": 7, "peak": 70, "reserved": 71, "predicted": None},
     }
+    meters.end_phase()
+    cards.use(99, 20)
+    assert peaks(meters.end_phase()) == [99, 20], "a preview"
+    cards.use(40, 75)
+    assert peaks(meters.read()) == [50, 75], "of the steps before and after it"
 
 
 @pytest.mark.parametrize(
@@ -187,7 +238,7 @@ def test_on_a_gpu_it_is_what_torch_has_allocated_beside_the_prediction(tmp_path:
     run = make_run(tmp_path, shape=TINY, train=TrainConfig(steps=3, preview_every_n_steps=0, eval_items=0))
     steps = [r for r in trained(run) if r["event"] == "step"]
     memory = steps[-1]["memory"]["cuda:0"]
-    assert 0 < memory["now"] <= memory["peak"] <= torch.cuda.max_memory_allocated(0)
+    assert 0 < memory["now"] <= memory["peak"] <= memory["reserved"]
     assert steps[-1]["memory_bytes"] == memory["peak"]
     assert memory["predicted"] > 0
     assert all(step["tflops"] > 0 for step in steps)

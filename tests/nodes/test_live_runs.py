@@ -108,6 +108,11 @@ def test_the_client_of_the_docs_queues_follows_and_reads_the_result(
     refused = run(training_graph("scripted", rank=8, resume="require"))
     assert refused.returncode == 1
     assert "resume is set to require" in refused.stderr
+    nothing = run(training_graph("scripted", folder="/etc"))
+    assert nothing.returncode == 1
+    assert "HTTP Error 400" in nothing.stderr
+    assert "roots.json" in nothing.stderr, "the reason is what the answer is for"
+    assert "Traceback" not in nothing.stderr
 
 
 def test_a_run_of_another_process_is_running_but_not_live(pack_nodes: dict[str, Any], tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import torch
 from comfy_api.latest import io
 
 from ..wan_core.checkpoint import AMBIGUOUS_NAMES, checkpoint_files
-from ..wan_core.errors import ConfigError
+from ..wan_core.errors import ConfigError, WanTrainerError
 from ..wan_core.files import Roots, file_identity
 from ..wan_core.footprint import weights_once_loaded
 from ..wan_core.load import BASE_PRECISIONS, ModelPlan, WanFile, inspect_model, inspect_pair, settled
@@ -98,6 +98,14 @@ class LoadWanModel(io.ComfyNode):
         )
 
     @classmethod
+    def validate_inputs(cls, diffusion_model: str | None = None) -> bool | str:
+        """Says that the model is missing when the graph is queued, beside what else is."""
+        try:
+            return bool(_chosen(diffusion_model))
+        except WanTrainerError as error:
+            return str(error)
+
+    @classmethod
     def fingerprint_inputs(
         cls, diffusion_model: str | None = None, low_noise_model: str = NONE, **_: object
     ) -> list[object]:
@@ -142,6 +150,8 @@ class LoadWanModel(io.ComfyNode):
 def _chosen(diffusion_model: str | None) -> str:
     """The file asked for; the first of the menu where a queued graph leaves it out."""
     known = folders.diffusion_models()
+    if not known:
+        raise ConfigError("models/diffusion_models holds no model. Put a Wan model there, then press R on the canvas.")
     return one_of("diffusion_model", next(iter(known), "") if diffusion_model is None else diffusion_model, known)
 
 

@@ -41,6 +41,7 @@ ROOMS = (
     "train",
     "run",
     "checks",
+    "full_memory",
     "job",
     "render",
     "plan",

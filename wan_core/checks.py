@@ -1,9 +1,7 @@
-"""What a run's settings say about the files and the model at hand before anything is loaded, and of full memory."""
+"""What a run's settings say about the files and the model at hand before anything is loaded."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, cast
 
@@ -11,7 +9,7 @@ import torch
 
 from .checkpoint import PAIR_BOUNDARIES, WanVariant
 from .checkpoint.hints import HIGH
-from .errors import CheckpointError, ConfigError, OutOfMemory, host_memory_ran_out
+from .errors import CheckpointError, ConfigError
 from .files import Roots
 from .footprint import weights_once_loaded
 from .load import ModelPlan, WanFile
@@ -28,8 +26,6 @@ __all__ = [
     "check_quantize",
     "check_quantized_alike",
     "first_frame_share",
-    "memory_named",
-    "out_of_memory",
     "preview_note",
     "remarks_on_base",
     "with_expert",
@@ -154,25 +150,3 @@ def with_expert(variant: WanVariant, expert: str) -> WanVariant:
             f'expert "{expert}" makes no sense for {variant.name}, which has one model. Set expert to auto.'
         )
     return replace(variant, expert=f"{expert}_noise", boundary=boundary)
-
-
-@contextlib.contextmanager
-def memory_named() -> Iterator[None]:
-    """Inside, a full GPU and a full computer become OutOfMemory, with what helps."""
-    try:
-        yield
-    except torch.OutOfMemoryError as error:
-        raise out_of_memory(error) from error
-    except (MemoryError, RuntimeError, OSError) as error:
-        if not host_memory_ran_out(error):
-            raise
-        raise OutOfMemory.of_host() from error
-
-
-def out_of_memory(error: BaseException) -> OutOfMemory:
-    """What a user can do about it, in place of the GPU's own words."""
-    return OutOfMemory(
-        "The GPU ran out of memory. What helps most, in this order: fewer num_frames or a smaller width and height in "
-        "WanVideoDataset; Fp8Quantize before TrainLoRA; SplitAcrossGPUs when there is a second card. "
-        f"Saved steps are kept. ({str(error).splitlines()[0][:200]})"
-    )

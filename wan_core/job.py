@@ -20,7 +20,6 @@ from .checks import (
     check_files,
     check_quantized_alike,
     first_frame_share,
-    memory_named,
     preview_note,
     remarks_on_base,
     with_expert,
@@ -32,6 +31,7 @@ from .errors import CheckpointError, OutOfMemory, Stopped, TrainingError
 from .events import CheckpointSaved, Emit, Evaluated, Event, Finished, Note, Stage, StageEnded
 from .export import LoraFile, lora_metadata, workflow_metadata
 from .files import DISK_FULL, FileError, Roots, atomic_write, clean_partials, locked, own_folder, size_text
+from .full_memory import memory_named
 from .load import WanFile, attention_kernels, inspect_model, materialize
 from .lora import LoraWeights
 from .metrics import JsonlSink, eval_losses
@@ -98,7 +98,7 @@ def run_job(
     )
     with lock if group.leads else contextlib.nullcontext():
         session = _Session(directory, config, roots, emit, control, group, target, embed_workflow)
-        with session, memory_named():
+        with session, session.memory_named():
             return session.train(max_steps, require_state, cache_seconds)
 
 
@@ -118,6 +118,7 @@ class _Session:
     ) -> None:
         self.directory, self.config, self.roots = directory, config, roots
         self._embed_workflow = embed_workflow
+        self._stored = "none"
         self.control, self.group, self.target = control, group, target
         self._sink = JsonlSink(directory / "metrics.jsonl") if group.leads else None
         self._emit_out = emit
@@ -244,9 +245,14 @@ class _Session:
             fix = f"It never had a finite one: {start}{fix}"
         return TrainingError(f"{error} {stands} {fix}")
 
+    def memory_named(self) -> contextlib.AbstractContextManager[None]:
+        """Inside, memory that runs out is said with what helps this run."""
+        return memory_named(self.config, stored_small=lambda: self._stored not in ("none", "gguf"))
+
     def _load(self) -> None:
         config = self.config
         found = inspect_model(config.model, self.roots)
+        self._stored = found.quantization
         self.variant = with_expert(found.variant, config.train.expert)
         self.settings = with_model_values(config.train, self.variant)
         # A resumed run holds its start LoRA already; that file may be gone.

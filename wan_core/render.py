@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from .checks import check_files, first_frame_share, memory_named, preview_note, with_expert
+from .checks import check_files, first_frame_share, preview_note, with_expert
 from .config import Config
 from .control import Control
 from .data import LatentCache
 from .errors import CheckpointError, ConfigError, Stopped
 from .events import Emit, Finished, Note, Stage
 from .files import Roots, read_json
+from .full_memory import memory_named
 from .load import inspect_model, materialize
 from .lora import LoraWeights, set_strength
 from .run import read_run
@@ -67,7 +68,7 @@ def sample_job(directory: Path, job_file: Path, roots: Roots, *, emit: Emit, con
             raise Stopped(reason)
 
     try:
-        with memory_named():
+        with memory_named(config, rendering=True):
             # The start LoRA is already part of every saved step.
             model = materialize(config.model, roots, replace(config.lora, start_from=""), on_tensor=on_tensor)
             if note := preview_note(with_expert(variant, config.train.expert)):

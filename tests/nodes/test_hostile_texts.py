@@ -156,3 +156,14 @@ def test_no_text_of_the_long_list_either(queue: Executor, pack_nodes: dict[str, 
     for kind, name in typed_inputs(pack_nodes):
         for text in HOSTILE_PATHS:
             assert_lives(queue.run(kind, {**usual(kind), name: text}), f"{kind}.{name} {text!a}")
+
+
+def test_everything_that_is_missing_is_said_when_the_graph_is_queued(queue: Executor, base: Path) -> None:
+    """A model that is not there was found only on the next try, after folder, VAE and CLIP were."""
+    outcome = queue.run("LoadWanModel", {"diffusion_model": "wan2.1_t2v_1.3B_bf16.safetensors"})
+    (error,) = outcome.refused["node_errors"]["1"]["errors"]
+    assert 'diffusion_model "wan2.1_t2v_1.3B_bf16.safetensors" is not a choice.' in error["details"]
+    (base / "models" / "diffusion_models" / MODEL).unlink()
+    outcome = queue.run("LoadWanModel", {"diffusion_model": ""})
+    (error,) = outcome.refused["node_errors"]["1"]["errors"]
+    assert "models/diffusion_models holds no model. Put a Wan model there" in error["details"]

@@ -558,7 +558,9 @@ def test_running_out_of_gpu_memory_names_what_helps_and_keeps_saved_steps(
         monkeypatch.setattr(torch.optim.AdamW, "step", fail)
     elif where == "backward":
         monkeypatch.setattr(torch.Tensor, "backward", fail)
-    with pytest.raises(OutOfMemory, match=r"fewer num_frames.*Fp8Quantize.*SplitAcrossGPUs.*2\.00 GiB\.\)$"):
+    with pytest.raises(
+        OutOfMemory, match=r"fewer num_frames.*Fp8 / Int8 Quantize\. Saved steps are kept.*2\.00 GiB\.\)$"
+    ):
         train(run, target=fail if where == "forward" else true_velocity)
     assert read_status(run.directory).state == "failed"
     monkeypatch.undo()

@@ -66,6 +66,7 @@ class CacheLatents(io.ComfyNode):
     def check_lazy_status(
         cls, dataset: Dataset, vae: Any = None, clip: Any = None, clip_vision: Any = None, mode: str = "auto"
     ) -> list[str]:
+        dataset.require_captions()  # before an encoder is loaded, which some loaders need to be known
         sockets = {"vae": vae, "clip": clip, "clip_vision": clip_vision}
         with stops_become_interrupts():
             identities = cls._identities(dataset, sockets)

@@ -82,7 +82,9 @@ def queue(pack_nodes: dict[str, Any], base: Path, monkeypatch: pytest.MonkeyPatc
         "cache": cache,
         "none": None,
         "dataset": SimpleNamespace(
-            kind=SimpleNamespace(vision=False), parts=(SimpleNamespace(config=SimpleNamespace(size_multiple=16)),)
+            require_captions=lambda: None,
+            kind=SimpleNamespace(vision=False),
+            parts=(SimpleNamespace(config=SimpleNamespace(size_multiple=16)),),
         ),
         "images": torch.zeros(5, 48, 48, 3),
     }

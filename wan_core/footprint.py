@@ -80,7 +80,8 @@ def predict_memory(
         storage_bytes=storage_bytes,
         adapt=lambda block: _adapt(block, lora, numerics.adapter, numerics.compute),
         checkpoint_blocks=checkpoint_blocks,
-        dequantized_bytes=compute.itemsize + float32_bytes if stays or plan.quantize is not None else 0,
+        dequantized_bytes=compute.itemsize + float32_bytes if stays else 0,
+        unpacked=plan.quantize.selects if plan.quantize is not None else None,
     )
 
 

@@ -9,13 +9,16 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+from torch.utils.checkpoint import checkpoint
 
 from ..model import Numerics, WanBlock, WanShape, WanTransformer
 from .plan import Placement
@@ -89,16 +92,18 @@ def estimate_memory(
     adapt: Callable[[nn.Module], None],
     checkpoint_blocks: bool,
     dequantized_bytes: int = 0,
+    unpacked: Callable[[str], bool] | None = None,
 ) -> MemoryEstimate:
     """Predict a step of `step` on `placement`.
 
     `storage_bytes(name, meta_parameter)` says what a base weight takes at rest; `adapt(block)` injects the adapters a
-    block will train. `dequantized_bytes` is what a value of an 8-bit weight takes while its
-    linear runs, 0 without such weights; the widest linear counts.
+    block will train. `dequantized_bytes` is what a value of an 8-bit weight takes while its linear runs, 0 without such
+    weights; the widest linear counts. `unpacked(name)` tells the linears of a block whose weight is unpacked anew in
+    every pass, where autograd sees it and keeps the copy.
     """
     with torch.device("meta"):
         model = WanTransformer(shape, numerics)
-    block = _trace_block(shape, numerics, step, adapt)
+    block = _trace_block(shape, numerics, step, adapt, unpacked, checkpoint_blocks=checkpoint_blocks)
     tokens = step.batch_size * step.tokens * shape.dim
     passing = tokens * numerics.residual.itemsize
     outputs = step.batch_size * step.tokens * 4 * max(shape.in_channels, shape.out_channels) * 4
@@ -170,7 +175,13 @@ class _StorageMeter(TorchDispatchMode):
 
 
 def _trace_block(
-    shape: WanShape, numerics: Numerics, step: StepShape, adapt: Callable[[nn.Module], None]
+    shape: WanShape,
+    numerics: Numerics,
+    step: StepShape,
+    adapt: Callable[[nn.Module], None],
+    unpacked: Callable[[str], bool] | None = None,
+    *,
+    checkpoint_blocks: bool,
 ) -> _BlockTrace:
     # One block as the loader builds it: frozen, compute dtype, adapters on top; without memory, then faked.
     holder = nn.Module()
@@ -183,6 +194,8 @@ def _trace_block(
                 fake = torch.empty(p.shape, dtype=p.dtype)
                 module.register_parameter(name, nn.Parameter(fake, requires_grad=p.requires_grad))
         block = holder.blocks[0]
+        if unpacked is not None:
+            _unpack_in_each_pass(holder, unpacked)
         trained = [p for p in block.parameters() if p.requires_grad]
         head_dim = shape.dim // shape.num_heads
         tokens = torch.empty(step.batch_size, step.tokens, shape.dim, dtype=numerics.residual, requires_grad=True)
@@ -195,12 +208,26 @@ def _trace_block(
         if shape.image_dim:
             rest += (torch.empty(step.batch_size, _image_rows(shape), shape.dim, dtype=numerics.compute),)
         with _StorageMeter([*block.parameters(), tokens, *rest]) as meter:
-            output = block(tokens, *rest)
+            # Under the very recompute of a run: it switches off what saves memory without it.
+            recompute = partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
+            output = block(tokens, *rest, recompute=recompute if checkpoint_blocks else None)
             saved, forward_peak = meter.live, meter.peak
             meter.peak = meter.live
             output.backward(torch.empty_like(output))
             peak = max(forward_peak, meter.peak)
             return _BlockTrace(saved, peak, meter.peak - saved, sum(p.numel() for p in trained))
+
+
+def _unpack_in_each_pass(holder: nn.Module, unpacked: Callable[[str], bool]) -> None:
+    """Give linears a weight of one byte a value and the pass of torchao's: unpacked above autograd, which keeps it."""
+    for name, layer in holder.named_modules():
+        if isinstance(layer, nn.Linear) and unpacked(name.replace(".base_layer", "")):
+            layer.weight = nn.Parameter(torch.empty(layer.weight.shape, dtype=torch.int8), requires_grad=False)
+            layer.forward = partial(_unpacking_forward, layer)
+
+
+def _unpacking_forward(layer: nn.Linear, input: Tensor) -> Tensor:
+    return functional.linear(input, layer.weight.to(input.dtype), layer.bias)
 
 
 def _image_rows(shape: WanShape) -> int:

@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from wan_core.lora import LoraConfig, inject_lora
 from wan_core.model import Numerics, WanShape
-from wan_core.placement import MemoryEstimate, estimate_memory
-from wan_core.placement.memory import StepShape
+from wan_core.placement import MemoryEstimate, estimate_memory, memory
+from wan_core.placement.memory import StepShape, _BlockTrace, _trace_block
 from wan_core.placement.plan import split_blocks
+from wan_core.precision import QuantizeConfig, quantize_block
 
 SCRIPT = Path(__file__).parents[2] / "support" / "measure_memory.py"
 WAN_14B = WanShape(dim=5120, ffn_dim=13824, num_heads=40, num_layers=40)
@@ -106,3 +109,45 @@ def test_image_tokens_and_vace_layers_are_counted() -> None:
     assert vace.devices[second] == plain.devices[second]
     assert vace.devices[first].adapters == plain.devices[first].adapters * 28 // 20
     assert vace.devices[first].kept > plain.devices[first].kept
+
+
+SMALL = WanShape(dim=256, ffn_dim=512, num_heads=2, num_layers=1)
+LINEAR_VALUES = 8 * 256 * 256 + 2 * 256 * 512
+
+
+def traced(unpacked: Callable[[str], bool] | None = None, *, checkpointed: bool) -> _BlockTrace:
+    return _trace_block(
+        SMALL,
+        Numerics(compute=torch.bfloat16, residual=torch.float32),
+        StepShape(batch_size=1, latent_frames=8, latent_height=32, latent_width=32),
+        lambda block: inject_lora(block, LoraConfig(rank=4), seed=0) and None,
+        unpacked,
+        checkpoint_blocks=checkpointed,
+    )
+
+
+@pytest.mark.filterwarnings("ignore")  # torchao warns about CUDA on every CPU
+@pytest.mark.parametrize("checkpointed", [True, False])
+def test_an_eight_bit_base_is_predicted_to_need_what_torchaos_own_linears_need(
+    monkeypatch: pytest.MonkeyPatch, checkpointed: bool
+) -> None:
+    """They unpack above autograd, which keeps a bfloat16 copy of each weight it needs for the way back."""
+    config = QuantizeConfig()
+    predicted = traced(config.selects, checkpointed=checkpointed)
+
+    def quantize(holder: Any, _unpacked: object) -> None:
+        quantize_block(holder.blocks[0], "blocks.0", config)
+
+    monkeypatch.setattr(memory, "_unpack_in_each_pass", quantize)
+    real = traced(config.selects, checkpointed=checkpointed)
+    resting = LINEAR_VALUES + 4 * (9 * 256 + 512)  # bytes inside the weights, which the meter takes for new ones
+    assert real.peak - predicted.peak == pytest.approx(resting, rel=0.02)
+    # Without a copy for k and v of cross-attention: nothing flows back into the text.
+    copies = 2 * (LINEAR_VALUES - 2 * 256 * 256)
+    if not checkpointed:
+        assert predicted.saved - traced(checkpointed=False).saved == pytest.approx(copies, rel=0.02)
+
+
+def test_a_checkpointed_block_is_traced_as_it_is_recomputed() -> None:
+    """Under checkpoint nothing is made again instead of kept, so the recompute holds more than a plain block keeps."""
+    assert traced(checkpointed=True).peak > 1.03 * traced(checkpointed=False).peak

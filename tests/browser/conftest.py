@@ -243,6 +243,14 @@ class Canvas:
         return file
 
 
+def shows(place: Any, *texts: str) -> None:
+    """Wait until an element says these texts: a page under load draws late."""
+    from playwright.sync_api import expect
+
+    for text in texts:
+        expect(place).to_contain_text(text, timeout=15_000)
+
+
 def tiny_canvas(workflow: dict[str, Any], **changes: dict[str, Any]) -> dict[str, Any]:
     """The smoke graph as the canvas loads it, with the tiny text encoder in place of CLIPLoader.
 

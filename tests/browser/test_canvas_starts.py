@@ -16,8 +16,6 @@ def test_the_app_is_ready_with_our_extension_and_draws_a_graph_in_both_ways(canv
     assert [path for path in served if path.endswith("/wan_trainer.js")], served
     assert [name for name in canvas.extensions() if "wan" in name.lower()]
 
-    canvas.load_api({"1": {"class_type": "NoSuchNodeAnywhere", "inputs": {}}})
-    assert canvas.missing_nodes(), "missing_nodes itself sees nothing"
     for vue in (False, True):
         canvas.vue_nodes(vue)
         canvas.load_api(GRAPH)
@@ -27,3 +25,6 @@ def test_the_app_is_ready_with_our_extension_and_draws_a_graph_in_both_ways(canv
         assert bool(drawn) is vue, f"{drawn} nodes are drawn as page elements with Vue nodes {vue}"
         assert canvas.screenshot(f"vue-{vue}").stat().st_size > 5_000
     assert canvas.our_problems == []
+
+    canvas.load_api({"1": {"class_type": "NoSuchNodeAnywhere", "inputs": {}}})
+    assert canvas.missing_nodes(), "missing_nodes itself sees nothing"

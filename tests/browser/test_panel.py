@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from environment import CACHE
 
+from tests.browser.conftest import shows
 from tests.browser.runs_on_page import Runs, whole_run
 
 pytestmark = pytest.mark.browser
@@ -86,7 +87,7 @@ def test_a_run_is_drawn_from_its_file_in_both_kinds_of_nodes(canvas: Any, smoke:
         shown(canvas, 64)
         canvas.focus("TrainLoRA")
         panel = canvas.page.locator(".wan-panel")
-        assert "64 / 150" in panel.inner_text()
+        shows(panel, "64 / 150")
         assert canvas.page.get_by_label("Memory of cuda:0").count() == 1
         assert serious(canvas, ".wan-panel") == []
 
@@ -101,7 +102,7 @@ def test_a_run_is_drawn_from_its_file_in_both_kinds_of_nodes(canvas: Any, smoke:
         slider = panel.get_by_label("Saved step to preview")
         slider.focus()
         canvas.page.keyboard.press("ArrowLeft")
-        assert "step 50" in (slider.get_attribute("aria-valuetext") or "")
+        canvas.page.wait_for_function(f"() => {PANEL}.player.slider.getAttribute('aria-valuetext').includes('step 50')")
         chart = panel.get_by_role("img")
         chart.focus()
         canvas.page.keyboard.press("ArrowLeft")
@@ -132,7 +133,7 @@ def test_the_page_speaks_its_language_and_follows_its_settings(canvas: Any, smok
     canvas.focus("TrainLoRA")
     panel = canvas.page.locator(".wan-panel")
     assert panel.get_by_role("button", name="Detener y conservar").count() == 1
-    assert "en curso: paso 64 de 150" in panel.inner_text()
+    shows(panel, "en curso: paso 64 de 150")
     buttons = panel.locator(".wan-button").all()
     assert [b.inner_text() for b in buttons if b.evaluate("b => b.scrollWidth > b.clientWidth")] == [], "cut off"
 
@@ -227,7 +228,7 @@ def test_texts_of_strangers_stay_texts(canvas: Any, smoke: dict[str, Any], runs:
         }"""
     )
     assert strange == [2, 0, "nothing ran"]
-    assert HOSTILE[0] in canvas.page.locator(".wan-runs").inner_text()
+    shows(canvas.page.locator(".wan-runs"), HOSTILE[0])
 
 
 def test_the_tab_compares_opens_copies_resumes_and_asks_before_it_deletes(
@@ -250,7 +251,7 @@ def test_the_tab_compares_opens_copies_resumes_and_asks_before_it_deletes(
     canvas.screenshot("tab")
 
     card = canvas.page.locator(".wan-run").filter(has_text="halfway")
-    assert "Cancel was pressed" in card.inner_text()
+    shows(card, "Cancel was pressed")
     card.get_by_role("button", name="Copy LoRA name").click()
     canvas.page.wait_for_function(
         "async () => await navigator.clipboard.readText() === 'wan_trainer/halfway.safetensors'"

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.browser.conftest import shows
 from tests.browser.test_panel import serious
 
 pytestmark = pytest.mark.browser
@@ -43,8 +44,8 @@ def test_run_trains_and_the_preview_plays_and_run_again_trains_nothing(canvas: A
     canvas.page.wait_for_function(BOTH_PLAY, timeout=15_000)
     assert canvas.script(PLACES) == {"panel": 2, "card": 2}, "the page shows a clip of its own"
     compared = canvas.page.locator(".wan-compared")
+    shows(compared, "a man talks in a driving car", "base model", "step 8")
     assert compared.locator("figcaption").all_inner_texts() == ["base model", "step 8 · strength 1"]
-    assert "a man talks in a driving car" in compared.inner_text()
     assert serious(canvas, '.wan-card[data-card="clips"]') == []
     assert canvas.seen("b_preview"), "the progress bar had no picture"
 

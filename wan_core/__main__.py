@@ -37,6 +37,7 @@ from .errors import (  # noqa: E402
 from .events import Emit, Event, Failed, to_line  # noqa: E402
 from .files import DISK_FULL, Roots, size_text  # noqa: E402
 from .tfrecord_command import add_tfrecord_commands  # noqa: E402
+from .words import plain  # noqa: E402
 
 if TYPE_CHECKING:
     from .control import Control
@@ -69,7 +70,7 @@ def main(arguments: list[str] | None = None) -> int:
     except Exception as error:
         if host_memory_ran_out(error):
             return _fail(emit, str(OutOfMemory.of_host()), "OutOfMemory", ExitCode.DOES_NOT_FIT)
-        traceback.print_exc()
+        print(*map(plain, traceback.format_exc().splitlines()), sep="\n", file=sys.stderr)
         message = f"A bug: {type(error).__name__}: {error}. Please report it with the log."
         return _fail(emit, message, type(error).__name__, ExitCode.BUG)
 
@@ -98,7 +99,7 @@ def _of_the_disk(error: OSError) -> str:
 
 
 def _fail(emit: Emit, message: str, kind: str, code: ExitCode) -> int:
-    print(message, file=sys.stderr)
+    print(plain(message), file=sys.stderr)
     emit(Failed(message=message, kind=kind, exit_code=int(code)))
     return int(code)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import logging
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -76,6 +78,24 @@ def test_log_records_are_one_line_and_tracebacks_lines_of_their_own() -> None:
     lines = stream.read().splitlines()
     assert lines[:3] == ["run \\ud83d\\n[INFO] forged", "preview p", "Traceback (most recent call last):"]
     assert lines[-1] == "ValueError: bad \\ud83d\\x1b[2J"
+
+
+def test_the_command_line_says_a_bug_in_one_line(tmp_path: Path) -> None:
+    """The log of a worker, and the terminal of whoever runs it by hand."""
+    code = (
+        "import wan_core.__main__ as door\n"
+        "class Loud(Exception):\n"
+        "    def __str__(self): return 'bad \\n\\x1b[2J\\ud83d'\n"
+        "def parser(): raise Loud()\n"
+        "door._parser = parser\n"
+        "raise SystemExit(door.main([]))\n"
+    )
+    root = Path(__file__).resolve().parents[2]
+    done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "\x1b" not in done.stderr
+    assert done.stderr.splitlines()[-1] == ("A bug: Loud: bad \\n\\x1b[2J\\ud83d. Please report it with the log.")
+    assert json.loads(done.stdout)["kind"] == "Loud"
 
 
 def test_half_of_a_character_in_settings_is_refused_by_their_name() -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -39,6 +40,10 @@ class ComfyError(RuntimeError):
     """The server did not start, or a prompt did not end as it should. The message ends with the log's last lines."""
 
 
+# What ComfyUI writes before each line since 2026: ESC[32m[INFO]ESC[0m and a blank.
+_LEVEL = re.compile(r"^(?:\x1b\[\d+m)*\[(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)\]\x1b\[0m ", re.MULTILINE)
+
+
 class PromptRefused(ComfyError):  # noqa: N818  (it is named after what happened)
     """POST /prompt said 400, or dropped a branch. `body` is the parsed answer."""
 
@@ -59,7 +64,8 @@ def link_folder(source: Path, link: Path) -> None:
             made = subprocess.run(["cmd", "/c", "mklink", "/J", str(link), str(source)], capture_output=True)
             if made.returncode == 0:
                 return
-    shutil.copytree(source, link, ignore=shutil.ignore_patterns(".git", ".venv", ".cache", "__pycache__"))
+    left = shutil.ignore_patterns(".git", ".venv", ".cache", "__pycache__", "demo_output")
+    shutil.copytree(source, link, ignore=left)
 
 
 def make_base(base: Path, packs: Sequence[Path] = ()) -> Path:
@@ -327,9 +333,9 @@ class ComfyServer:
     # ---- log -------------------------------------------------------------------------------------
 
     def log_text(self) -> str:
-        """Everything the server printed, all starts of this object together."""
+        """Everything the server printed, all starts of this object together, without a coloured level before lines."""
         try:
-            return self.log_file.read_text(encoding="utf-8", errors="replace")
+            return _LEVEL.sub("", self.log_file.read_text(encoding="utf-8", errors="replace"))
         except OSError:
             return ""
 

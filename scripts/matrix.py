@@ -39,14 +39,13 @@ STACKS = {
         (
             "torch==2.6.0",
             "torchvision==0.21.0",
-            "torchaudio==2.6.0",
             "torchao==0.16.0",
             "peft==0.20.0",
             "av==17.1.0",
         ),
         constrained=True,
     ),
-    "newest": Stack("3.13", ("torch", "torchvision", "torchaudio", "torchao", "peft", "av"), constrained=False),
+    "newest": Stack("3.13", ("torch", "torchvision", "torchao", "peft", "av"), constrained=False),
 }
 PACKAGES = (
     "transformers", "diffusers", "gguf", "comfy-kitchen", "scenedetect-headless", "pyarrow", "zstandard", "pytest",

@@ -154,10 +154,10 @@ def why_not_imported(purpose: str, wanted: str, causes: Sequence[Cause], version
     stated = re.match(r"([A-Za-z0-9_.-]+[<>=!~]\S+) is required\b", root.text)
     if stated:
         return f"{purpose} needs {package}, which stumbles over another package ({reason}). {_run(stated.group(1))}"
-    if culprit == "torchvision":
+    if culprit in ("torchvision", "torchaudio"):
         return (
-            f"{purpose} needs {package}, which stumbles over a torchvision that is not for torch {torch} ({reason}). "
-            f"Run this, with the index torch came from, and start again: {pip_line('torchvision', upgrade=True)}"
+            f"{purpose} needs {package}, which stumbles over a {culprit} that is not for torch {torch} ({reason}). "
+            f"Run this, with the index torch came from, and start again: {pip_line(culprit, upgrade=True)}"
         )
     if culprit == "torchao":
         name = f"torchao {versions.get('torchao', '')}".strip()

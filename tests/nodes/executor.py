@@ -92,7 +92,7 @@ class Executor:
         )
         self.server = server
         self._queue = execution.PromptExecutor(
-            server, cache_type=execution.CacheType.NONE, cache_args={"ram": 1.0, "lru": 0}
+            server, cache_type=execution.CacheType.NONE, cache_args={"ram": 1.0, "ram_inactive": 0.0, "lru": 0}
         )
 
     def run(self, kind: str, inputs: dict[str, Any], extra: dict[str, Any] | None = None) -> Outcome:

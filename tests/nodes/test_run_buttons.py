@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -62,7 +63,8 @@ def test_a_run_used_twice_is_free_after_the_second(live_runs: Any) -> None:
 def test_the_routes_are_added_once_and_only_to_a_server(
     pack_nodes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    register = our_module(pack_nodes, "routes").register_routes
+    taken = our_module(pack_nodes, "second_ids").TakenIds([])
+    register = partial(our_module(pack_nodes, "routes").register_routes, taken)
     monkeypatch.delitem(sys.modules, "server", raising=False)
     assert not register()
     monkeypatch.setitem(sys.modules, "server", SimpleNamespace(PromptServer=type("PromptServer", (), {})))
@@ -70,13 +72,14 @@ def test_the_routes_are_added_once_and_only_to_a_server(
 
     from aiohttp import web
 
-    server = SimpleNamespace(routes=web.RouteTableDef())
+    server = SimpleNamespace(routes=web.RouteTableDef(), app=SimpleNamespace(on_startup=[]))
     monkeypatch.setitem(sys.modules, "server", SimpleNamespace(PromptServer=SimpleNamespace(instance=server)))
     assert register()
     assert not register()
     added = [(route.method, route.path) for route in server.routes]
-    assert len(added) == len(set(added)) == 10
-    assert all(path.startswith("/wan_trainer/runs") for _, path in added)
+    assert len(added) == len(set(added)) == 12
+    others = {path.partition("{")[0] for _, path in added if not path.startswith("/wan_trainer/runs")}
+    assert others == {"/wan_trainer/ids", "/extensions/"}
 
 
 def test_a_status_carries_facts_as_they_are_when_it_is_sent(

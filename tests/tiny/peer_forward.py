@@ -65,7 +65,10 @@ def comfyui(tree: str) -> tuple[Callable[[Shape], nn.Module], Run, list[Any]]:
     comfy.options.enable_args_parsing()
     import comfy.ldm.flux.layers
     import comfy.ldm.wan.model as wan
+    import comfy.model_management
     import comfy.ops
+
+    comfy.model_management.in_training = True  # since 2026: rotates in plain torch; the fused kernel has no float64
 
     def build(shape: Shape) -> nn.Module:
         settings: dict[str, Any] = {

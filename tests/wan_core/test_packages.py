@@ -40,6 +40,7 @@ MENDED = {
     "torchvision of torch 2.4 beside torch 2.6": ("a torchvision that is not for torch 2.6.0", "torchvision"),
     "transformers 4.57 beside a newer tokenizers": ("tokenizers>=0.22.0", "tokenizers>=0.22.0,<=0.23.0"),
     "transformers 5.20 beside torch 2.5": ("transformers 5.20.2 beside torch 2.5.1", "transformers<5.20.2"),
+    "torchaudio of another CUDA beside torch 2.15": ("a torchaudio that is not for torch 2.15.0", "torchaudio"),
     "no peft": ("needs peft, which is not installed", "peft>=0.20"),
 }  # fmt: skip
 

@@ -6,6 +6,7 @@ neither brightness nor contrast nor size counts.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -37,12 +38,14 @@ def look_of(grey: NDArray[Any]) -> str:
     return f"{int(''.join(map(str, bits)), 2):016x}"
 
 
+@lru_cache(maxsize=1)
 def _cosines() -> NDArray[np.float64]:
     """The DCT-II matrix, not scaled: only signs are kept."""
     place = np.arange(LOOK_SIZE)
     return np.cos(np.pi * (2 * place[None] + 1) * place[:, None] / (2 * LOOK_SIZE))
 
 
+@lru_cache(maxsize=1)
 def _lowest() -> list[tuple[int, int]]:
     """(row, column) of the 64 lowest frequencies after the mean."""
     near = [(row, column) for row in range(12) for column in range(12)]

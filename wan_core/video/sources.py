@@ -123,6 +123,9 @@ def open_clip(path: Path) -> Generator[tuple[InputContainer, VideoStream]]:
         try:
             with av.open(file, "r", options=_open_options(), **_open_leniently()) as container:
                 yield container, _video_stream(path, container)
+        except av.error.ArgumentError as error:  # FFmpeg's answer for a format that is not on the list
+            why = "is of a container format that is not read (mp4, mov, mkv, webm, avi and gif are)"
+            raise refuse(path, why) from error
         except av.error.FFmpegError as error:
             reason = error.strerror or type(error).__name__
             raise refuse(path, f"cannot be read as a video ({reason})") from error

@@ -238,6 +238,28 @@ def test_a_damaged_memo_is_forgotten(cache, tmp_path):
     assert len(cache.digest_of(path)) == 64
 
 
+def test_a_memo_of_200000_long_paths_is_small_enough_to_be_read_back():
+    """At most this many are kept, and read_json takes 64 MiB. A long path is known by its digest, also in old memos."""
+    long = "/".join(["a folder of some depth"] * 9)
+    entry = {digests_module._short(long + "/1.mp4"): [[2**40, 2**61, 2**40, 2**61], "f" * 64]}
+    assert len(json.dumps(entry)) * digests_module._MAX_ENTRIES < 64 << 20
+    assert digests_module._short(digests_module._short(long)) == digests_module._short(long) != long
+    assert digests_module._short("/clips/a.mp4") == "/clips/a.mp4"
+
+
+def test_a_memo_that_names_long_paths_whole_is_still_known(cache, tmp_path, monkeypatch):
+    path = tmp_path / ("long name " * 8) / "clip.mp4"
+    path.parent.mkdir()
+    path.write_bytes(b"one")
+    digest = cache.digest_of(path)
+    name, identity = digests_module._identity(path)
+    assert name.startswith("sha256:")
+    cache.root.mkdir(exist_ok=True)
+    (cache.root / "digests.json").write_text(json.dumps({os.path.abspath(path): [identity, digest]}))
+    monkeypatch.setattr(digests_module, "digest_file", lambda *a: pytest.fail("hashed again"))
+    assert LatentCache(cache.root).digest_of(path) == digest
+
+
 CONDITION = {"channels": torch.randn(20, 2, 4, 6), "image_tokens": torch.randn(257, 1280)}
 
 

@@ -145,7 +145,7 @@ def test_loops_pipes_and_odd_names_do_not_stop_the_scan(video, make_clip, folder
     (folder / "dir.mp4").mkdir()
     result = scan_folder(config(trigger_word="x"), folder, video)
     assert [s.name for s in result.samples] == ["good.mp4", "odd??.mp4"]
-    assert [r.name for r in result.rejected] == ["loop.mp4", "pipe.mp4"]
+    assert [r.name for r in result.rejected] == ["loop.mp4", "pipe.mp4", "dir.mp4"]
 
 
 @pytest.mark.skipif(os.name != "posix", reason="needs links")
@@ -284,3 +284,23 @@ def test_datasets_that_do_not_go_together_are_refused(video, make_clip, folder):
     assert repr(Dataset((one, one))) == "Dataset(2 clips, 0 stills)"
     with pytest.raises(DatasetError, match="differ in fps"):
         Dataset((one, two))
+
+
+def test_playlists_and_folders_called_like_clips_are_named(video, make_clip, folder):
+    make_clip("clips/a.mp4")
+    make_clip("clips/take.mp4/b.mp4")
+    (folder / "list.m3u8").write_text("#EXTM3U\na.mp4\n")
+    result = scan_folder(config(trigger_word="x"), folder, video)
+    assert [s.name for s in result.samples] == ["a.mp4"]
+    assert {r.name: r.reason for r in result.rejected} == {
+        "list.m3u8": ".m3u8 files are not read; convert it to mp4 or png",
+        "take.mp4": "is a folder; recursive in Wan Dataset Settings takes what is in it",
+    }
+    whole = scan_folder(config(trigger_word="x", recursive=True), folder, video)
+    assert [s.name for s in whole.samples] == ["a.mp4", "take.mp4/b.mp4"]
+
+
+def test_a_container_format_that_is_not_read_is_named_as_that(video, make_clip, folder):
+    make_clip("clips/a.ts").rename(folder / "a.mp4")
+    with pytest.raises(DatasetError, match=r"a\.mp4: is of a container format that is not read \(mp4, mov, mkv"):
+        scan_folder(config(trigger_word="x"), folder, video)

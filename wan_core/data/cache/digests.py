@@ -8,6 +8,7 @@ POSIX.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,7 @@ from ...files import FileError, atomic_write_json, digest_file, file_identity, r
 __all__ = ["DigestMemo"]
 
 _MAX_ENTRIES = 200_000
+_LONGEST_NAME = 64
 
 
 class DigestMemo:
@@ -58,7 +60,8 @@ class DigestMemo:
             try:
                 data: dict[str, Any] = read_json(self._path) if self._path.is_file() else {}
                 self._known = {
-                    str(name): ([int(n) for n in identity], str(digest)) for name, (identity, digest) in data.items()
+                    _short(str(name)): ([int(n) for n in identity], str(digest))
+                    for name, (identity, digest) in data.items()
                 }
             except (FileError, OSError, ValueError, TypeError, AttributeError):
                 self._known = {}
@@ -70,4 +73,11 @@ def _identity(path: Path) -> tuple[str, list[int]]:
     name = os.fsencode(os.path.abspath(path)).decode("utf-8", "backslashreplace")
     if os.name == "posix":  # elsewhere st_ctime is the time of creation
         numbers.append(os.stat(path).st_ctime_ns)
-    return name, numbers
+    return _short(name), numbers
+
+
+def _short(name: str) -> str:
+    """A path as the memo knows it: 200,000 long ones would make the file larger than it is read back."""
+    if len(name) <= _LONGEST_NAME:
+        return name
+    return "sha256:" + hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:40]

@@ -110,6 +110,8 @@ def _look_at(
     path, name = file.path, file.shown_name
     if leads_outside(path, allowed):
         return Rejected(name=name, reason=LINK_OUTSIDE)
+    if path.is_dir():
+        return Rejected(name=name, reason="is a folder; recursive in Wan Dataset Settings takes what is in it")
     if path.suffix.lower() in OTHER_SUFFIXES:
         return Rejected(name=name, reason=f"{path.suffix} files are not read; convert it to mp4 or png")
     try:

@@ -44,6 +44,12 @@ OTHER_SUFFIXES = frozenset(
         ".tiff",
         ".jxl",
         ".svg",
+        ".m3u8",
+        ".asf",
+        ".f4v",
+        ".mxf",
+        ".y4m",
+        ".jfif",
     ]
 )
 """Media that is not read: named in the report instead of ignored."""
@@ -111,7 +117,18 @@ def folder_files(folder: Path) -> list[MediaFile]:
     if not names:
         kinds = " ".join(sorted(suffix[1:] for suffix in CLIP_SUFFIXES | STILL_SUFFIXES))
         raise DatasetError(f"Dataset folder {folder.name!r} holds no clips or stills. Put files into it ({kinds}).")
-    return [MediaFile(path=folder / name) for name in names]
+    return [MediaFile(path=folder / name) for name in (*names, *folders_like_media(folder))]
+
+
+def folders_like_media(folder: Path) -> list[str]:
+    """Folders called like clips, such as "take.mp4": named in the report, not passed over."""
+    known = CLIP_SUFFIXES | STILL_SUFFIXES
+    with os.scandir(folder) as entries:
+        return sorted(
+            entry.name
+            for entry in entries
+            if Path(entry.name).suffix.lower() in known and not entry.name.startswith(".") and os.path.isdir(entry.path)
+        )
 
 
 def media_names(folder: Path) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterable
+from functools import lru_cache
 from pathlib import Path
 
 from ...errors import DatasetError, WanTrainerError
@@ -12,6 +13,7 @@ from ...files import file_identity, read_json
 from .companions import COMPANION_KINDS, with_companions
 from .hf_dataset import is_hf_dataset, read_hf_dataset, tables_of
 from .listing import holds_media, read_listing
+from .media_file import CLIP_SUFFIXES, STILL_SUFFIXES
 from .part import SourceFile, SourcePart
 from .rows import TABLE_SUFFIXES, TEXT_SUFFIXES
 from .trainers import SETTINGS_SUFFIXES, Context, is_backend_list, read_settings
@@ -21,8 +23,10 @@ from .webdataset import read_webdataset
 __all__ = ["SOURCE_SUFFIXES", "is_source", "list_sources", "open_source", "source_fingerprint"]
 
 SOURCE_SUFFIXES = TEXT_SUFFIXES | TABLE_SUFFIXES | SETTINGS_SUFFIXES | {".tar"}
+_PACKED_TARS = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
 _MAX_LISTED = 500
 _MENU_DEPTH = 2
+_MEDIA = tuple(CLIP_SUFFIXES | STILL_SUFFIXES)
 
 
 def is_source(path: Path) -> bool:
@@ -45,6 +49,11 @@ def open_source(source: SourceFile) -> list[SourcePart]:
         return [read_listing(source)]
     if suffix in SETTINGS_SUFFIXES:
         return read_settings(Context(source))
+    if path.name.lower().endswith(_PACKED_TARS):
+        raise DatasetError(
+            f"{path.name} is a packed tar; only plain .tar files are read, because clips hardly shrink. Unpack it once "
+            "(gzip -d, or the program of its ending) and choose the .tar."
+        )
     known = " ".join(sorted(SOURCE_SUFFIXES))
     raise DatasetError(f"{path.name} is no list of files by its suffix. Read are: {known}.")
 
@@ -81,21 +90,37 @@ def list_sources(input_root: Path, named_roots: dict[str, Path]) -> list[str]:
 
 
 def _sources_below(root: Path, depth: int = 0, inside: str = "") -> list[str]:
+    here = root / inside
     try:
-        with os.scandir(root / inside) as entries:
-            known = sorted((entry.name, entry.is_dir()) for entry in entries if not entry.name.startswith("."))
+        known = _worth_showing(str(here), here.stat().st_mtime_ns)
     except OSError:
         return []
     found: list[str] = []
     for name, folder in known:
         label = f"{inside}/{name}" if inside else name
-        if not folder:
-            found += [label] if _is_listed(root / label) else []
-        elif is_hf_dataset(root / label):
+        if not folder or is_hf_dataset(root / label):
             found.append(label)
         elif depth < _MENU_DEPTH:
             found += _sources_below(root, depth + 1, label)
     return found
+
+
+@lru_cache(maxsize=4096)
+def _worth_showing(folder: str, mtime_ns: int) -> tuple[tuple[str, bool], ...]:
+    """(name, whether a folder) of what a menu shows of a folder, by name.
+
+    Looked at again when the folder changed: the menu is made anew at every load of the page, and an input folder may
+    hold a hundred thousand captions.
+    """
+    with os.scandir(folder) as entries:
+        every = [(entry.name, entry.is_dir()) for entry in entries if not entry.name.startswith(".")]
+    media = {name.rpartition(".")[0] for name, _ in every if name.lower().endswith(_MEDIA)}
+    shown = [
+        (name, is_folder)
+        for name, is_folder in every
+        if is_folder or (name.rpartition(".")[0] not in media and _is_listed(Path(folder, name)))
+    ]
+    return tuple(sorted(shown))
 
 
 def _is_listed(path: Path) -> bool:

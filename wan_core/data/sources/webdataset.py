@@ -25,6 +25,7 @@ _MAX_JSON_BYTES = 1 << 20
 _MAX_MEMBER_BYTES = 16 << 30
 _CAPTIONS = (".txt", ".caption", ".cap", ".json")
 _MEDIA = CLIP_SUFFIXES | STILL_SUFFIXES
+_COMPANIONS = (".control.", ".mask.")
 
 _Group = dict[str, TarMember]
 """".mp4" -> member; a control video stands under ".control.mp4" """
@@ -66,6 +67,11 @@ def _groups(members: Any) -> dict[str, _Group]:
 
 def _sample(tar: BinaryIO, key: str, group: _Group, store: ExtractedFiles) -> MediaFile | Rejected:
     media = next((suffix for suffix in group if suffix in _MEDIA), None)
+    named = [suffix for suffix in group if _last(suffix) in _MEDIA and not suffix.startswith(_COMPANIONS)]
+    if media is None and len(named) > 1:
+        several = ", ".join(sorted(named))[:120]
+        return Rejected(name=key[-120:], reason=f"has several clips or stills ({several}); keep one a sample")
+    media = media or next(iter(named), None)
     if media is None:
         if unread := next((suffix for suffix in group if suffix in OTHER_SUFFIXES), None):
             return Rejected(name=group[unread].name[-120:], reason=f"{unread} files are not read")
@@ -79,7 +85,7 @@ def _sample(tar: BinaryIO, key: str, group: _Group, store: ExtractedFiles) -> Me
         return Rejected(name=group[media].name[-120:], reason=str(error))
     companions = {kind: next((s for s in group if s.startswith(f".{kind}.")), None) for kind in ("control", "mask")}
     return MediaFile(
-        path=_laid_down(tar, group[media], media, store),
+        path=_laid_down(tar, group[media], _last(media), store),
         name=group[media].name,
         caption=caption,
         control=_companion(tar, group, companions["control"], store),
@@ -88,8 +94,13 @@ def _sample(tar: BinaryIO, key: str, group: _Group, store: ExtractedFiles) -> Me
 
 
 def _companion(tar: BinaryIO, group: _Group, suffix: str | None, store: ExtractedFiles) -> Path | None:
-    last = f".{suffix.rpartition('.')[2]}" if suffix else ""
+    last = _last(suffix) if suffix else ""
     return _laid_down(tar, group[suffix], last, store) if suffix and last in _MEDIA else None
+
+
+def _last(suffix: str) -> str:
+    """ ".mp4" of ".video.mp4" """
+    return f".{suffix.rpartition('.')[2]}"
 
 
 def _laid_down(tar: BinaryIO, member: TarMember, suffix: str, store: ExtractedFiles) -> Path:
@@ -100,6 +111,7 @@ def _laid_down(tar: BinaryIO, member: TarMember, suffix: str, store: ExtractedFi
 def _caption(tar: BinaryIO, group: _Group) -> str:
     """The caption of a sample, "" where it has none; DatasetError is a clause about the caption file."""
     suffix = next((suffix for suffix in _CAPTIONS if suffix in group), None)
+    suffix = suffix or next((own for last in _CAPTIONS for own in sorted(group) if _last(own) == last), None)
     if suffix is None:
         return ""
     member, limit = group[suffix], _MAX_JSON_BYTES if suffix == ".json" else MAX_CAPTION_BYTES

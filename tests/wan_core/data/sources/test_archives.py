@@ -100,6 +100,32 @@ def test_a_sample_is_the_files_of_one_name(tmp_path):
     assert part.files[0].path.read_bytes() == png("red")
 
 
+def test_a_sample_may_name_its_parts(tmp_path):
+    members = [
+        ("000006.video.png", png("red")),
+        ("000006.caption.txt", b"a red one"),
+        ("000007.left.png", png("red")),
+        ("000007.right.png", png("blue")),
+        ("000008.main.png", png("green")),
+        ("000008.mask.png", png("white")),
+    ]
+    part = read(pack(tmp_path / "set.tar", members), tmp_path)
+    assert [(f.name, f.caption, f.mask is not None) for f in part.files] == [
+        ("000006.video.png", "a red one", False),
+        ("000008.main.png", "", True),
+    ]
+    assert [(r.name, r.reason) for r in part.rejected] == [
+        ("000007", "has several clips or stills (.left.png, .right.png); keep one a sample")
+    ]
+
+
+@pytest.mark.parametrize("name", ["set.tar.gz", "set.tgz", "set.tar.zst"])
+def test_a_packed_tar_is_refused_with_what_to_do(tmp_path, name):
+    (tmp_path / name).write_bytes(b"x")
+    with pytest.raises(DatasetError, match=r"is a packed tar; only plain \.tar files are read.*Unpack it once"):
+        read(tmp_path / name, tmp_path)
+
+
 def test_members_are_scanned_like_files_and_named_as_in_the_tar(tmp_path):
     members = [("one/a.png", png("red")), ("one/a.txt", b"a red one"), ("b.png", b"not a picture"), ("b.txt", b"b")]
     part = read(pack(tmp_path / "set.tar", members), tmp_path)

@@ -13,6 +13,7 @@ from PIL import Image
 
 from wan_core.data import allowed_file, is_source, list_sources, source_fingerprint
 from wan_core.data.sources import SourceFile
+from wan_core.data.sources import source_file as source_module
 from wan_core.errors import DatasetError
 
 
@@ -93,6 +94,14 @@ def test_a_menu_offers_what_can_be_read(folder, tmp_path):
     (tmp_path / "big" / "deep" / "too" / "far" / "down" / "x.csv").write_text("x")
     found = list_sources(tmp_path / "input", {"big": tmp_path / "big", "gone": tmp_path / "gone"})
     assert found == ["set/backends.json", "set/list.jsonl", "big:deep/saved"]
+    # A load of the page looks again at what changed only, and opens no caption.
+    (folder / "clip.mp4").write_bytes(b"x")
+    (folder / "clip.json").write_text("[1]")
+    again = list_sources(tmp_path / "input", {"big": tmp_path / "big"})
+    assert again == found
+    looks = source_module._worth_showing.cache_info().misses
+    assert list_sources(tmp_path / "input", {"big": tmp_path / "big"}) == found
+    assert source_module._worth_showing.cache_info().misses == looks
     assert [is_source(path) for path in (folder, saved, folder / "list.jsonl", folder / "notes.txt")] == [
         *(False, True, True, False)
     ]

@@ -34,6 +34,24 @@ function follower(work, options = {}) {
   return { time, it: new Follower(work, { now: () => time.now, later: time.later, ...options }) };
 }
 
+test("a part that is asked for by itself and drawn with the whole is drawn once in a frame", () => {
+  const asked = [];
+  const frames = new Frames((draw) => asked.push(draw));
+  const drawn = [];
+  const part = () => drawn.push("part");
+  const whole = () => frames.once(part);
+  for (const order of [
+    [part, whole],
+    [whole, part],
+  ]) {
+    for (const draw of order) frames.ask(draw);
+    asked.pop()();
+  }
+  assert.deepEqual(drawn, ["part", "part"], "once in each of two frames");
+  frames.once(part);
+  assert.equal(drawn.length, 3, "outside of a frame it is drawn at once");
+});
+
 test("10,000 requests to draw are one draw per frame", () => {
   const asked = [];
   const frames = new Frames((draw) => asked.push(draw));

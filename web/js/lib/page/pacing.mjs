@@ -8,6 +8,8 @@ export class Frames {
     this.request = request;
     /** @type {Set<() => void>} */
     this.waiting = new Set();
+    /** What was drawn in this frame, while it lasts. @type {Set<() => void> | null} */
+    this.drawn = null;
   }
 
   /** @param {() => void} draw the same function each time, so that it is known again */
@@ -19,7 +21,19 @@ export class Frames {
   run() {
     const now = [...this.waiting];
     this.waiting.clear();
-    for (const draw of now) draw();
+    this.drawn = new Set();
+    try {
+      for (const draw of now) this.once(draw);
+    } finally {
+      this.drawn = null;
+    }
+  }
+
+  /** Draw a part of something that is being drawn, unless this frame has drawn it already. @param {() => void} draw */
+  once(draw) {
+    if (this.drawn?.has(draw)) return;
+    this.drawn?.add(draw);
+    draw();
   }
 }
 

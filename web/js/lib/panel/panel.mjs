@@ -261,7 +261,7 @@ export class Panel {
     this.meters.draw(this.history, this.detail, this.clock, this.now());
     const canPreview = this.detail?.can_preview !== false;
     this.buttons.draw({ run: this.run, live: this.live, canPreview });
-    this.plot.draw();
+    this.frames.once(this.plot.draw);
     const least = this.measure();
     if (least === this.least) return;
     this.least = least;

@@ -121,7 +121,7 @@ export class RunsTab {
     });
     this.plot.element.hidden = !this.runs.length;
     this.sayNone(t("No runs yet. Queue a graph with Train Wan LoRA."));
-    this.plot.draw();
+    this.frames.once(this.plot.draw);
     const compared = comparedLines(this.compared).map((line) => line.run);
     for (const [id, card] of this.cards) {
       const place = compared.indexOf(id);

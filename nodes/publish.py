@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Container, Iterable
 from pathlib import Path
 
 from ..wan_core.errors import ExportError
 from ..wan_core.export import publish_file
 from ..wan_core.files import FileError, clean_partials, confine
-from ..wan_core.train import SavedStep, SaveStore
+from ..wan_core.train import SavedStep
 from . import folders
 
-__all__ = ["listed_name", "listed_names", "publish"]
+__all__ = ["listed_name", "listed_names", "publish", "published"]
 
 
 def publish(directory: Path, saved: SavedStep) -> str:
@@ -35,9 +36,15 @@ def listed_name(run: str) -> str:
     return os.path.join("wan_trainer", f"{run}.safetensors")
 
 
-def listed_names(directory: Path, folder: Path) -> list[str]:
-    """The LoRAs of a run that are in `folder`, as loader lists spell them: its newest, then one per saved step."""
-    run = directory.name
-    wanted = [run, *(f"{run}_{step:06d}" for step in reversed(SaveStore(directory).steps()))]
-    there = set(os.listdir(folder)) if folder.is_dir() else set[str]()
+def published(folder: Path) -> frozenset[str]:
+    """The files in the folder LoRAs are published into."""
+    return frozenset(os.listdir(folder)) if folder.is_dir() else frozenset()
+
+
+def listed_names(run: str, steps: Iterable[int], folder: Path, there: Container[str]) -> list[str]:
+    """The LoRAs of a run that are in `folder`, as loader lists spell them: its newest, then one per saved step.
+
+    `steps` are the saved steps, newest last; `there` is what `published` found.
+    """
+    wanted = [run, *(f"{run}_{step:06d}" for step in sorted(steps, reverse=True))]
     return [os.path.join(folder.name, f"{name}.safetensors") for name in wanted if f"{name}.safetensors" in there]

@@ -5,11 +5,13 @@ Everything comes from the run's files, so a queue that had nothing to do answers
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from ..wan_core.run import QUEUE_DONE, RunStatus, read_run, read_status
-from .publish import listed_names
+from ..wan_core.train import SaveStore
+from .publish import listed_names, published
 from .runs import RunFacts
 from .workflow_file import scrubbed
 
@@ -27,7 +29,7 @@ def run_report(
     `step` is the newest saved step, `loras` the folder LoRAs are published into.
     """
     status, losses, evaluated = read_status(directory), facts.step_losses, facts.eval_losses
-    names = listed_names(directory, loras)
+    names = listed_names(directory.name, SaveStore(directory).steps(), loras, published(loras))
     return {
         "run": directory.name,
         "directory": directory.name,
@@ -51,10 +53,10 @@ def run_report(
     }
 
 
-def thinned(points: list[tuple[int, float]], limit: int = LOSSES_KEPT) -> list[tuple[int, float]]:
+def thinned(points: Sequence[tuple[int, float]], limit: int = LOSSES_KEPT) -> list[tuple[int, float]]:
     """At most `limit` of (step, value) points, evenly spaced, the first and the last among them."""
     if len(points) <= limit:
-        return points
+        return list(points)
     return [points[round(index * (len(points) - 1) / (limit - 1))] for index in range(limit)]
 
 

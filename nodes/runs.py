@@ -3,16 +3,31 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from ..wan_core.errors import ConfigError, WanTrainerError
 from ..wan_core.files import read_json
-from ..wan_core.metrics import eval_losses, finite, read_metrics, whole
+from ..wan_core.metrics import Curves, eval_losses, read_curves, whole
 from ..wan_core.train import SavedStep, SaveStore
 
 __all__ = ["RunFacts", "best_step", "chosen_steps", "output_file", "saved_step"]
+
+
+class LossPoints(Sequence[tuple[int, float]]):
+    """(step, training loss) in order, made one by one: a run may have a million."""
+
+    def __init__(self, curves: Curves) -> None:
+        self._steps, self._losses = curves.steps, curves.losses
+
+    def __len__(self) -> int:
+        return len(self._steps)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[place] for place in range(*index.indices(len(self)))]
+        return int(self._steps[index]), float(self._losses[index])
 
 
 class RunFacts:
@@ -20,22 +35,22 @@ class RunFacts:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._metrics = read_metrics(directory / "metrics.jsonl")
+        self._curves = read_curves(directory / "metrics.jsonl")
 
     @property
     def losses(self) -> list[float]:
         """Training loss of every step, in order."""
-        return [loss for _, loss in self.step_losses]
+        return self._curves.losses.tolist()
 
     @property
-    def step_losses(self) -> list[tuple[int, float]]:
+    def step_losses(self) -> LossPoints:
         """(step, training loss) in order."""
-        return _known(self._values("step", "loss"))
+        return LossPoints(self._curves)
 
     @property
     def eval_losses(self) -> list[tuple[int, float]]:
         """(step, fixed-noise loss) in order; a step measured twice counts once."""
-        return sorted(_known(dict(self._values("evaluated", "eval_loss")).items()))
+        return sorted((step, loss) for step, loss in self._curves.eval_losses.items() if loss is not None)
 
     @property
     def eval_held_out(self) -> bool | None:
@@ -46,18 +61,13 @@ class RunFacts:
     @property
     def seconds_per_step(self) -> float:
         """Median over the run."""
-        seconds = sorted(seconds for _, seconds in _known(self._values("step", "seconds")))
-        return seconds[len(seconds) // 2] if seconds else 0.0
+        return self._curves.seconds_per_step
 
     def samples(self) -> list[dict[str, str]]:
         """Preview clips of training in order of their step, as ComfyUI's page wants files."""
         previews = (entry for entry in self._index() if _is_preview(entry))
         files = [self._directory / e["file"] for e in sorted(previews, key=lambda e: (e["step"], e["id"]))]
         return [output_file(file) for file in files if os.path.isfile(file)]
-
-    def _values(self, event: str, key: str) -> list[tuple[int, float | None]]:
-        """(step, value) of every record of that event; None for what is no number."""
-        return [(r["step"], finite(r.get(key))) for r in self._metrics if r.get("event") == event]
 
     def _index(self) -> list[Any]:
         index = self._directory / "samples" / "index.json"
@@ -66,10 +76,6 @@ class RunFacts:
         except (WanTrainerError, OSError):
             return []
         return entries if isinstance(entries, list) else []
-
-
-def _known(points: Iterable[tuple[int, float | None]]) -> list[tuple[int, float]]:
-    return [(step, value) for step, value in points if value is not None]
 
 
 def _is_preview(entry: Any) -> bool:

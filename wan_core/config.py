@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import sys
 import types
 import typing
@@ -44,7 +45,7 @@ class Config:
         for key in data:
             if key not in fields:
                 raise ConfigError(f'Unknown setting "{key}" in {place}.{nearest(str(key), list(fields))}')
-        hints = typing.get_type_hints(cls)
+        hints = _hints(cls)
         values = {key: _read(hints[key], value, f"{where}.{key}" if where else key) for key, value in data.items()}
         missing = [
             name
@@ -60,6 +61,12 @@ class Config:
     def to_dict(self) -> dict[str, Any]:
         """The same content as JSON data, keys in the order of the fields."""
         return {f.name: _write(getattr(self, f.name)) for f in dataclasses.fields(self)}  # type: ignore[arg-type]
+
+
+@functools.cache
+def _hints(cls: type) -> dict[str, Any]:
+    """The types of its fields; worked out once, because a list of runs reads thousands of configs."""
+    return typing.get_type_hints(cls)
 
 
 def _kind(value: Any) -> str:

@@ -18,6 +18,7 @@ from ...wan_core.files import confine, read_json
 from ...wan_core.metrics import MetricsPages, Page
 from ...wan_core.words import logger
 from ..live_runs import LiveRuns
+from ..publish import published
 from ..second_ids import PREFIX
 from ..workflow_file import scrubbed
 from .clip import send_clip
@@ -104,9 +105,11 @@ class RunRoutes:
     async def all_runs(self, _request: web.Request) -> web.StreamResponse:
         def collect() -> list[dict[str, Any]]:
             found: list[dict[str, Any]] = []
+            loras = self.loras()
+            there = published(loras)
             for run_id, directory in list_runs(self.runs()):
                 try:
-                    found.append(summary(directory, self.live.get(run_id), self.loras()))
+                    found.append(summary(directory, self.live.get(run_id), loras, there))
                 except (WanTrainerError, OSError, *DAMAGED):
                     continue  # a folder of another version, a damaged one, or one that is being deleted
             return sorted(found, key=lambda s: (s["live"], s["updated"]), reverse=True)

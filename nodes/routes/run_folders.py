@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from pathlib import Path
 
 from ...wan_core.errors import ConfigError
@@ -31,9 +32,22 @@ def find_run(runs: Path, run_id: str) -> Path:
 
 
 def list_runs(runs: Path) -> list[tuple[str, Path]]:
-    """(id, folder) of every run, in no order."""
-    names = os.listdir(runs) if runs.is_dir() else []
-    return [(name, directory) for name in names if (directory := _folder(runs, name)) is not None]
+    """(id, folder) of every run, in no order; the same ones that `find_run` finds, at a fraction of its cost."""
+    if not runs.is_dir():
+        return []
+    base = Path(os.path.realpath(runs))
+    with os.scandir(base) as entries:
+        names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+    if os.name == "nt":  # a junction is no link there
+        return [(name, directory) for name in names if (directory := _folder(runs, name)) is not None]
+    return [(name, base / name) for name in names if _is_safe(name) and _is_run(base / name)]
+
+
+def _is_safe(name: str) -> bool:
+    try:
+        return bool(safe_name(name, "run id"))
+    except ConfigError:
+        return False
 
 
 def _folder(runs: Path, name: str) -> Path | None:
@@ -54,5 +68,12 @@ def line_number(text: str) -> int:
 
 def _is_run(directory: Path) -> bool:
     """Whether the folder has a run.json of its own; what it says of itself is never read through a link."""
-    told = [directory / name for name in ("run.json", "status.json")]
-    return told[0].is_file() and not any(path.is_symlink() for path in told)
+    return stat.S_ISREG(_mode(directory / "run.json")) and not stat.S_ISLNK(_mode(directory / "status.json"))
+
+
+def _mode(path: Path) -> int:
+    """What the name itself is; 0 where there is nothing, or nothing that can be looked at."""
+    try:
+        return os.lstat(path).st_mode
+    except (OSError, ValueError):
+        return 0

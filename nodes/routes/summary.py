@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import functools
+import os
+from collections.abc import Container
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ...wan_core.checkpoint import read_header
 from ...wan_core.errors import WanTrainerError
-from ...wan_core.files import confine, file_identity, is_locked
+from ...wan_core.files import confine, is_locked
 from ...wan_core.metrics import MetricsTail, eval_losses, finite, read_tail, whole
 from ...wan_core.run import RunConfig, RunStatus, read_run, read_status
 from ...wan_core.train import SaveStore
 from ..live_runs import LiveRun
-from ..publish import listed_names
+from ..publish import listed_names, published
 from ..workflow_file import scrubbed
 from .samples import list_samples
 
@@ -23,29 +26,47 @@ Data = dict[str, Any]
 _LONGEST_DEVICE = 40
 
 
-def summary(directory: Path, live: LiveRun | None, loras: Path) -> Data:
-    """SUMMARY of the routes. `loras` is the folder LoRAs are published into. Raises WanTrainerError for no run."""
-    config, status = read_run(directory), read_status(directory)
-    tail = read_tail(directory / "metrics.jsonl")
+@dataclass(frozen=True)
+class _OnDisk:
+    """What the files of a run say, read once and again when one of them has changed."""
+
+    config: RunConfig
+    status: RunStatus
+    tail: MetricsTail
+    steps: tuple[int, ...]
+    """saved ones, newest last"""
+    updated: float
+    variant: str
+    """by the newest saved LoRA; empty when the config says it"""
+
+
+def summary(directory: Path, live: LiveRun | None, loras: Path, there: Container[str] | None = None) -> Data:
+    """SUMMARY of the routes. `loras` is the folder LoRAs are published into, `there` what it holds where that is known.
+
+    Raises WanTrainerError for no run.
+    """
+    known = _on_disk(str(directory), tuple(_mark(directory, name) for name in _TOLD))
+    config, status, tail = known.config, known.status, known.tail
     state, reason = _state(directory, status, live)
     newest = whole(tail.step.get("step"))
     step = newest if state == "running" and newest is not None else status.step
     steps = config.train.steps
     pace = tail.seconds_per_step
+    names = listed_names(directory.name, known.steps, loras, published(loras) if there is None else there)
     return {
         "id": directory.name,
         "state": state,
         "step": step,
         "steps": steps,
-        "reason": scrubbed(reason),
-        "updated": _updated(directory),
+        "reason": _without_secrets(reason),
+        "updated": known.updated,
         "loss": finite(tail.step.get("loss")),
         "eval_loss": tail.eval_loss,
         "seconds_per_step": pace,
         "seconds_left": pace * max(0, steps - step) if pace is not None and state == "running" else None,
         "expert": config.train.expert,
-        "variant": _variant(directory, config, live),
-        "lora_names": listed_names(directory, loras),
+        "variant": _variant(config, live) or known.variant,
+        "lora_names": names,
         "live": live is not None,
         "can_preview": live is not None and live.can_preview,
         "node": live.node if live is not None else None,
@@ -80,32 +101,55 @@ def _state(directory: Path, status: RunStatus, live: LiveRun | None) -> tuple[st
     return "stopped", status.reason or "It was never trained."
 
 
-def _updated(directory: Path) -> float:
-    """When anything was written last, in unix seconds."""
-    times = [directory / name for name in ("status.json", "metrics.jsonl", "run.json")]
-    return max((path.stat().st_mtime for path in times if path.is_file()), default=0.0)
+_TOLD = ("run.json", "status.json", "metrics.jsonl", "saves")
+"""what a summary is read from: while none of them changes, neither does the summary"""
 
 
-def _variant(directory: Path, config: RunConfig, live: LiveRun | None) -> str:
-    """The model's variant: as the user named it, as the node found it, or as the newest saved LoRA says."""
+def _mark(directory: Path, name: str) -> tuple[int, int, int] | None:
+    """Changes with the file: each of ours is replaced or grows. None where there is none."""
+    try:
+        facts = os.stat(directory / name)
+    except OSError:
+        return None
+    return facts.st_mtime_ns, facts.st_size, facts.st_ino
+
+
+@functools.lru_cache(maxsize=8192)
+def _on_disk(directory: str, marks: tuple[tuple[int, int, int] | None, ...]) -> _OnDisk:
+    """The files of a run as `marks` saw them; WanTrainerError for no run."""
+    folder = Path(directory)
+    config, steps = read_run(folder), SaveStore(folder).steps()
+    return _OnDisk(
+        config=config,
+        status=read_status(folder),
+        tail=read_tail(folder / "metrics.jsonl"),
+        steps=tuple(steps),
+        updated=max((mark[0] / 1e9 for mark in marks[:3] if mark is not None), default=0.0),
+        variant=_variant_of_saves(folder, steps) if config.model.variant == "auto" else "",
+    )
+
+
+def _variant(config: RunConfig, live: LiveRun | None) -> str:
+    """The model's variant: as the user named it, or as the node found it; empty where neither says."""
     if config.model.variant != "auto":
         return config.model.variant
-    if live is not None and live.variant:
-        return live.variant
-    for step in reversed(SaveStore(directory).steps()):
+    return live.variant if live is not None else ""
+
+
+def _variant_of_saves(directory: Path, steps: list[int]) -> str:
+    """As the newest saved LoRA says."""
+    for step in reversed(steps):
         try:
-            return _variant_of_lora(
-                file_identity(confine(directory, f"saves/step-{step:06d}/lora.safetensors", "LoRA"))
-            )
+            lora = confine(directory, f"saves/step-{step:06d}/lora.safetensors", "LoRA")
+            return str(read_header(lora).metadata.get("wan_trainer.variant", ""))
         except (WanTrainerError, OSError):
             continue
     return ""
 
 
-@functools.lru_cache(maxsize=512)
-def _variant_of_lora(identity: tuple[str, int, int, int]) -> str:
-    """By path, size, time and inode: a list of many runs reads each header once."""
-    return str(read_header(Path(identity[0])).metadata.get("wan_trainer.variant", ""))
+@functools.lru_cache(maxsize=1024)
+def _without_secrets(text: str) -> str:
+    return scrubbed(text)
 
 
 def _memory(config: RunConfig, tail: MetricsTail, running: bool) -> Data:
@@ -115,7 +159,7 @@ def _memory(config: RunConfig, tail: MetricsTail, running: bool) -> Data:
         peak = tail.step.get("memory_bytes")  # runs of earlier versions say no more
         known = {_first_device(config): {"peak": peak}} if isinstance(peak, int) else {}
     return {
-        scrubbed(str(device))[:_LONGEST_DEVICE]: {
+        _without_secrets(str(device))[:_LONGEST_DEVICE]: {
             "now": _bytes(values.get("now")) if running else None,
             "peak": _bytes(values.get("peak")),
             "predicted": _bytes(values.get("predicted")),

@@ -1,11 +1,13 @@
-"""Events to metrics.jsonl, and reading it back: whole, by line number, or only where it stands."""
+"""Events to metrics.jsonl, and reading it back: whole, its curves, by line number, or only where it stands."""
 
+from .curves import Curves, eval_losses, read_curves
 from .jsonl import JsonlSink, read_metrics
 from .numbers import finite, whole
 from .pages import MetricsPages, Page, parse_record
-from .tail import MetricsTail, eval_losses, read_tail
+from .tail import MetricsTail, read_tail
 
 __all__ = [
+    "Curves",
     "JsonlSink",
     "MetricsPages",
     "MetricsTail",
@@ -13,6 +15,7 @@ __all__ = [
     "eval_losses",
     "finite",
     "parse_record",
+    "read_curves",
     "read_metrics",
     "read_tail",
     "whole",

@@ -12,10 +12,10 @@ from typing import Any, BinaryIO
 
 from ..events import Evaluated, StepDone
 from ..files import FileError, open_regular
-from .numbers import finite, whole
+from .numbers import finite
 from .pages import parse_record
 
-__all__ = ["MetricsTail", "eval_losses", "read_tail"]
+__all__ = ["MetricsTail", "read_tail"]
 
 _FIRST_BLOCK_BYTES = 64 << 10
 _BLOCK_BYTES = 1 << 20
@@ -54,17 +54,6 @@ def read_tail(path: Path) -> MetricsTail:
         seconds_per_step=median(seconds) if seconds else None,
         eval_loss=finite((evaluated or {}).get("eval_loss")),
     )
-
-
-def eval_losses(path: Path) -> dict[int, float | None]:
-    """Step -> fixed-noise loss; of a step measured twice the last one counts."""
-    found: dict[int, float | None] = {}
-    with contextlib.suppress(FileError, OSError), open_regular(path, follow_links=False) as file:
-        for line in file:
-            record = parse_record(line) if _kind(line) == Evaluated.name and line.endswith(b"\n") else None
-            if record is not None and (step := whole(record.get("step"))) is not None:
-                found[step] = finite(record.get("eval_loss"))
-    return found
 
 
 def _kind(line: bytes) -> str:

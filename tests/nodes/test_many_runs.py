@@ -1,0 +1,56 @@
+"""The list of runs is short work, however many there are: what did not change is not read again."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from typing import Any
+
+import pytest
+from route_server import RouteServer, our_module, step_done, write_run
+
+from wan_core.metrics import JsonlSink
+from wan_core.run import RunStatus, write_status
+
+pytestmark = [pytest.mark.comfy, pytest.mark.lasts(2)]
+
+
+@pytest.mark.parametrize("count", [60, pytest.param(2000, marks=pytest.mark.soak)])
+def test_only_what_changed_is_read_again_for_the_list(
+    routes: RouteServer, pack_nodes: dict[str, Any], count: int
+) -> None:
+    shutil.rmtree(routes.runs)
+    one = write_run(routes.runs, "run_0000")
+    routes.loras.mkdir(parents=True, exist_ok=True)
+    for number in range(1, count):
+        shutil.copytree(one, routes.runs / f"run_{number:04d}")
+    (routes.runs / "no_run").mkdir()
+    (routes.runs / "a_link").symlink_to(one)
+    reads = our_module(pack_nodes, "routes.summary")._on_disk
+    reads.cache_clear()
+
+    def ask() -> tuple[list[dict[str, Any]], int, float]:
+        """The runs, how many were read from disk, and the CPU seconds of it all."""
+        before, began = reads.cache_info().misses, time.process_time()
+        runs = routes.get("/runs").data["runs"]
+        return runs, reads.cache_info().misses - before, time.process_time() - began
+
+    first, read, _ = ask()
+    assert {run["id"] for run in first} == {f"run_{number:04d}" for number in range(count)}
+    assert read == count
+    again, read, seconds = ask()
+    assert (again, read) == (first, 0)
+    print(f"{count} runs: {seconds:.2f} CPU s")  # noqa: T201
+    assert seconds < 0.5  # 2,000 take 0.14 s; before, 4.6 s
+
+    sink = JsonlSink(routes.runs / "run_0007" / "metrics.jsonl")
+    sink(step_done(5, 10))
+    sink.close()
+    write_status(routes.runs / "run_0008", RunStatus(state="done", step=10, steps=10))
+    (routes.loras / "run_0009.safetensors").write_bytes(b"")
+    runs, read, _ = ask()
+    assert read == 2
+    by_id = {run["id"]: run for run in runs}
+    assert by_id["run_0007"]["loss"] == 0.2
+    assert (by_id["run_0008"]["state"], by_id["run_0008"]["step"]) == ("done", 10)
+    assert by_id["run_0009"]["lora_names"] == [f"{routes.loras.name}/run_0009.safetensors"]

@@ -149,6 +149,10 @@ class ForeignRun(ConfigError):  # noqa: N818  a kind of directory, told by an ex
     """A directory this pack cannot read as a run: damaged, or written by another version. Left alone, never mended."""
 
 
+class NewerRun(ForeignRun):
+    """Written by another version of the pack, which may know more than this one."""
+
+
 def read_run(directory: Path) -> RunConfig:
     """run.json of a run directory (or that file itself)."""
     path = directory if directory.name == "run.json" else directory / "run.json"
@@ -158,7 +162,7 @@ def read_run(directory: Path) -> RunConfig:
         raise ForeignRun(f"{path.parent.name} is not a run directory: {error}") from error
     if isinstance(data, dict) and data.get("version", RUN_VERSION) != RUN_VERSION:
         # Said before its new settings are called unknown.
-        raise ForeignRun(
+        raise NewerRun(
             f"{path.parent.name}/run.json has version {data['version']!r:.20}; this pack reads version {RUN_VERSION}. "
             "Update the pack."
         )
@@ -243,12 +247,17 @@ def choose_run(
         if not (directory / "run.json").is_file():
             different.append(f"{name} is not a run of this pack")
             continue
+        rescued = wanted.get(SaveStore(directory).stated_job())  # what is saved says it too, and with a checksum
         try:
             known = read_run(directory)
-        except ForeignRun as error:
-            different.append(str(error).rstrip("."))
-            continue
-        job = wanted.get(known.job_id)
+        except ConfigError as error:
+            if rescued is None and not isinstance(error, ForeignRun):
+                raise
+            if rescued is None or isinstance(error, NewerRun):
+                different.append(str(error).rstrip("."))
+                continue
+            known = rescued
+        job = wanted.get(known.job_id, rescued)
         if job is None:
             different.append(f"{name} differs in {'; '.join(_changes(config, known))}")
         elif resume != "new":

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from safetensors import safe_open
 
 from tests.support.tiny_run import TinyRun, make_run
@@ -32,7 +33,7 @@ from wan_core.run import (
     write_status,
 )
 from wan_core.sample import SampleConfig
-from wan_core.train import TrainConfig
+from wan_core.train import SaveStore, TrainConfig
 
 Change = Callable[[RunConfig], RunConfig]
 
@@ -329,3 +330,27 @@ def test_a_start_lora_is_part_of_the_identity_by_content(tmp_path: Path, run: Ti
         for name in ("one", "two")
     ]
     assert started[0].job_id == started[1].job_id != run.config.job_id
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"rank": 4', '"rank": 5'),
+        ('"lora"', '"lara"'),
+        ('"steps": 6', '"steps": -6'),
+        ('"version": 1,', '"version": 1'),
+    ],
+)
+def test_a_run_whose_run_json_was_damaged_is_known_by_what_it_saved(tmp_path: Path, old: str, new: str) -> None:
+    run = make_run(tmp_path)
+    SaveStore(run.directory).commit(2, run.config.job_id, b"lora", {"lora.a": torch.ones(2)}, {"step": 2})
+    file = run.directory / "run.json"
+    text = file.read_text()
+    assert old in text
+    file.write_text(text.replace(old, new, 1))
+    decision = choose_run(run.directory.parent, run.config)
+    assert (decision.action, decision.directory) == ("resume", run.directory)
+    prepare_run(decision, run.config)
+    assert file.read_text() == text
+    file.write_text(text.replace('"version": 1', '"version": 2', 1))  # another version's stays as it is
+    assert choose_run(run.directory.parent, run.config).action == "start"

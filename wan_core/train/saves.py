@@ -101,6 +101,15 @@ class SaveStore:
         saves = (self.read(step) for step in reversed(self.steps()) if not self.is_suspect(step))
         return next((saved for saved in saves if saved and job_id in ("", saved.job_id)), None)
 
+    def stated_job(self) -> str:
+        """The job the newest manifest with an intact checksum belongs to; '' when there is none."""
+        for step in reversed(self.steps()):
+            with contextlib.suppress(FileError, OSError, ValueError, RecursionError):
+                manifest = _Manifest.from_dict(read_json(self.folder / _folder_name(step) / MANIFEST))
+                if manifest.manifest_sha256 == manifest.checksum():
+                    return manifest.job_id
+        return ""
+
     def is_suspect(self, step: int) -> bool:
         """Whether no step after this one was finite: `suspect`."""
         return os.path.lexists(self.folder / _folder_name(step) / SUSPECT)

@@ -44,6 +44,10 @@ def serve() -> None:
             os.dup2(err, 2)
             code = 1
             try:
+                if "troubles" in request:
+                    from tests.support.troubles import install
+
+                    install(request["troubles"])
                 code = int(command_line.main(request["words"]))
             finally:
                 os._exit(code)
@@ -92,8 +96,10 @@ class ForkServer:
         self._process.stdin.flush()
         return json.loads(self._process.stdout.readline())
 
-    def start(self, words: list[str], out: Path) -> Worker:
-        return Worker(self, self.ask({"words": words, "out": str(out)})["pid"], out)
+    def start(self, words: list[str], out: Path, troubles: int | None = None) -> Worker:
+        """`troubles`: with steps that are not finite, and so many writes of a save that find no room."""
+        more = {} if troubles is None else {"troubles": troubles}
+        return Worker(self, self.ask({"words": words, "out": str(out), **more})["pid"], out)
 
     def close(self) -> None:
         self._process.communicate(timeout=30)

@@ -71,11 +71,11 @@ def main(arguments: list[str]) -> int:
     import torch
     from shapeworld.study import Study
 
-    torch.set_num_threads(1)
     study = Study(asked.work, Path(os.environ.get("COMFYUI_PATH", ROOT / ".cache" / "comfyui")))
-    trials = list(wanted(asked))
+    trials = list(demo_trials(asked) if asked.demo else wanted(asked))
     part, parts = (int(number) for number in asked.part.split("/"))
     for name, trial in trials:
+        torch.set_num_threads(int(name.split()[-2]) if asked.demo else 1)
         if zlib.crc32(repr(trial).encode()) % parts != part - 1:
             continue
         line = {"recipe": name, **dataclasses.asdict(trial)}
@@ -96,6 +96,9 @@ def options() -> argparse.ArgumentParser:
     parser.add_argument("--part", default="1/1", help="2/4: the second quarter of the trials")
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--work", type=Path, default=ROOT / "demo_output" / "learning_recipes", help="encoded clips")
+    parser.add_argument(
+        "--demo", nargs="+", type=int, metavar="THREADS", help="only the demo's recipe, on so many threads"
+    )
     parser.add_argument("--write-docs", action="store_true", help="write docs/learning_recipes.md, train nothing")
     return parser
 
@@ -120,6 +123,22 @@ def wanted(asked: argparse.Namespace) -> Iterator[tuple[str, Trial]]:
                             **RECIPES[name],
                         ),
                     )
+
+
+def demo_trials(asked: argparse.Namespace) -> Iterator[tuple[str, Trial]]:
+    """The demo's own training, on each number of threads."""
+    from shapeworld.comfy_graphs import Recipe
+    from shapeworld.study import Trial
+
+    recipe = Recipe()
+    kept = ("learning_rate", "timestep_sampling", "steps", "batch_size", "rank", "alpha", "lr_scheduler")
+    values = {name: getattr(recipe, name) for name in (*kept, "lr_warmup_steps", "clips", "prior_clips")}
+    for threads in asked.demo:
+        for seed in asked.seeds:
+            trial = Trial(
+                concept=CONCEPTS[0], shift=3.0, repeats=recipe.concept_repeats, held_out=4, seed=seed, **values
+            )
+            yield f"the demo, {threads} threads", trial
 
 
 def read_results(file: Path) -> list[dict[str, Any]]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 
+import demo
 import numpy as np
 import pytest
 from comfy_server import ComfyServer
@@ -41,12 +42,20 @@ def test_equal_experts_of_a_pair_sample_what_the_one_model_samples(comfy: ComfyS
     assert abs(clips["t2v"][:5] - clips["t2v"][5:]).mean() > 5, "the clips of a shot have noise of their own"
 
 
-def test_a_lora_learns_a_new_concept_and_keeps_the_old_ones(comfy: ComfyServer) -> None:
+def test_a_lora_learns_a_new_concept_and_keeps_the_old_ones(
+    comfy: ComfyServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And scripts/demo.py would call this run what it should be: the same graph, fewer steps, one training for both."""
     model = MODELS["t2v"]
     if absent := missing_models(model):
         pytest.skip(absent)
     fill_models(comfy.base, model)
     said: list[str] = []
     concept = load_concept(CONCEPTS / f"{DEFAULT_CONCEPT}.json")
-    found = teach_and_measure(comfy, model, concept, Recipe(**SHORT_RECIPE), SHORT, said.append)
+    recipe = Recipe(**{**demo.RECIPE, **SHORT_RECIPE})
+    found = teach_and_measure(comfy, model, concept, recipe, SHORT, said.append)
     assert not found.failed(), "\n".join([tables(found), *said])
+    verdict = demo.Findings()
+    demo.about_training(verdict, found.runs[0], comfy.base)
+    demo.about_use(verdict, comfy, found.runs[0], comfy.base)
+    assert not verdict.failed, capsys.readouterr().out

@@ -21,6 +21,7 @@ __all__ = [
     "Sampling",
     "Shot",
     "dataset_inputs",
+    "held_out_node",
     "reconstruction_graph",
     "sampling_graph",
     "settings_inputs",
@@ -84,6 +85,10 @@ class Recipe:
 
     clips: int = 8
     """drawn clips of the concept"""
+    held_out: int = 0
+    """further clips of the concept that are never trained: what the evaluation measures"""
+    previews: bool = False
+    """a preview of the concept before the first step and after the last"""
     prior_clips: int = 96
     """drawn clips of the old world that are trained beside them, so that it is not forgotten; 0 = none"""
     concept_repeats: int = 18
@@ -100,8 +105,8 @@ class Recipe:
     alpha: float = 0.0
     """0 = rank, a scale of 1"""
     timestep_sampling: str = "shift"
-    shift: float = 3.0
-    """training shift; sampling has its own"""
+    shift: float = 0.0
+    """training shift; 0 = the model's. Sampling has its own"""
     caption_dropout: float = 0.0
     weight_decay: float = 0.01
     base_precision: str = "as in file"
@@ -242,8 +247,19 @@ def _sampler(model: Model, index: int, shot: Shot, start: _Start, sampling: Samp
 # ---- training --------------------------------------------------------------------------------
 
 
-def training_graph(model: Model, expert: int, recipe: Recipe, run_name: str, folder: str, prior: str = "") -> Graph:
-    """Train one file of a model on `input/<folder>`, and beside it on `input/<prior>` when there is one."""
+def training_graph(
+    model: Model,
+    expert: int,
+    recipe: Recipe,
+    run_name: str,
+    folder: str,
+    prior: str = "",
+    held_out: Sequence[str] = (),
+) -> Graph:
+    """Train one file of a model on `input/<folder>`, and beside it on `input/<prior>` when there is one.
+
+    `held_out`: files of the folder that are evaluated instead.
+    """
     load = _node(
         "LoadWanModel",
         diffusion_model=model.files[expert],
@@ -274,6 +290,11 @@ def training_graph(model: Model, expert: int, recipe: Recipe, run_name: str, fol
         switches = dict(switch.split("=", 1) for switch in recipe.switches)
         graph["policy"] = _node("WanPrecisionPolicy", model=trained["model"], **switches)
         trained["model"] = ["policy", 0]
+    if recipe.previews:
+        trained["vae"] = ["vae", 0]
+    if held_out:
+        graph["held_out"] = held_out_node(held_out)
+        graph["data"]["inputs"]["settings"] = ["held_out", 0]
     if prior:
         graph["prior"] = _node("WanVideoDataset", model=["model", 0], **dataset_inputs(prior))
         graph["data"]["inputs"]["append_to"] = ["prior", 0]
@@ -289,6 +310,11 @@ def dataset_inputs(folder: str, repeats: int = 1, sampling: Sampling = SAMPLING)
         "num_frames": sampling.frames,
         "num_repeats": repeats,
     }
+
+
+def held_out_node(files: Sequence[str]) -> dict[str, Any]:
+    """WanDatasetSettings that keeps files of a dataset for the evaluation."""
+    return _node("WanDatasetSettings", held_out="\n".join(files))
 
 
 def settings_inputs(recipe: Recipe) -> dict[str, Any]:
@@ -307,7 +333,7 @@ def settings_inputs(recipe: Recipe) -> dict[str, Any]:
 
 
 def train_inputs(recipe: Recipe, run_name: str, experts: int = 1) -> dict[str, Any]:
-    """TrainLoRA: one save at the end, no previews."""
+    """TrainLoRA: one save at the end."""
     steps = -(-recipe.steps // experts)
     return {
         "run_name": run_name,
@@ -316,7 +342,7 @@ def train_inputs(recipe: Recipe, run_name: str, experts: int = 1) -> dict[str, A
         "rank": recipe.rank,
         "alpha": recipe.alpha,
         "save_every_n_steps": steps,
-        "preview_every_n_steps": 0,
+        "preview_every_n_steps": steps if recipe.previews else 0,
         "seed": recipe.seed,
         "steps_this_queue": 0 if recipe.pieces == 1 else -(-steps // recipe.pieces),
     }

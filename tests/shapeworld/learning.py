@@ -51,8 +51,10 @@ __all__ = [
     "concept_score",
     "concept_strips",
     "draw_dataset",
+    "evaluation_check",
     "fill_models",
     "follow",
+    "held_out_files",
     "missing_models",
     "models_folder",
     "run_of",
@@ -75,6 +77,7 @@ IMAGE_SEED = 9_000  # of the scenes whose first frames are shown to a model that
 
 LEAST_COLOUR, LEAST_SHAPE, LEAST_DIRECTION = 0.95, 0.85, 0.95
 MOST_BEFORE, LEAST_AFTER, LEAST_KEPT = 0.10, 0.80, 0.90
+MOST_LOSS_LEFT = 0.75  # 37 to 45 % were left in every trial: docs/learning_recipes.md
 MOST_TRAINING_S = 180.0
 LEAST_FIRST_FRAME_DB = 30.0
 
@@ -290,7 +293,8 @@ def _pixels(base: Path, file: dict[str, str]) -> Frames:
 def draw_dataset(base: Path, concept: Concept, recipe: Recipe) -> tuple[str, str]:
     """Write the clips of a recipe into input/; names of the concept's folder and of the old world's ("" for none)."""
     folder = base / "input" / concept.name
-    for index, clip in enumerate(write_concept(folder, concept, recipe.clips, recipe.seed, SAMPLING.frames)):
+    count = recipe.clips + recipe.held_out
+    for index, clip in enumerate(write_concept(folder, concept, count, recipe.seed, SAMPLING.frames)):
         caption = recipe.concept_captions[index % len(recipe.concept_captions)].replace("{caption}", concept.caption)
         clip.with_suffix(".txt").write_text(caption + "\n", encoding="utf-8")
     if not recipe.prior_clips:
@@ -298,6 +302,23 @@ def draw_dataset(base: Path, concept: Concept, recipe: Recipe) -> tuple[str, str
     prior = f"{concept.name}_old_world"
     write_world(base / "input" / prior, recipe.prior_clips, PRIOR_SEED + recipe.seed, SAMPLING.frames)
     return concept.name, prior
+
+
+def held_out_files(base: Path, folder: str, recipe: Recipe) -> list[str]:
+    """The last clips of the concept, by name: as many as the recipe holds out."""
+    files = sorted(file.name for file in (base / "input" / folder).glob("*.mp4"))
+    return files[len(files) - recipe.held_out :]
+
+
+def evaluation_check(run: dict[str, Any]) -> Check:
+    """Clips of the concept that were never trained fit the model with the LoRA far better than without."""
+    first, last = run["eval_loss_first"], run["eval_loss_last"]
+    return Check(
+        "loss on held-out clips of the concept",
+        f"{first:.4f} before -> {last:.4f} after",
+        f"<= {MOST_LOSS_LEFT:.0%} of it",
+        run["eval_held_out"] is True and last <= MOST_LOSS_LEFT * first,
+    )
 
 
 def train(
@@ -309,7 +330,8 @@ def train(
     for expert, file in enumerate(model.files):
         # Settings alike under the same name are the same run, which would only be read from disk.
         name = f"{concept.name}_{Path(file).stem}" + (f"_in_{recipe.pieces}" if recipe.pieces > 1 else "")
-        graph = training_graph(model, expert, recipe, name, folder, prior)
+        held_out = held_out_files(comfy.base, folder, recipe)
+        graph = training_graph(model, expert, recipe, name, folder, prior, held_out)
         for _ in range(recipe.pieces):
             run = run_of(follow(comfy, graph, say))
         runs.append(run)

@@ -80,6 +80,21 @@ def test_each_lora_goes_on_its_own_expert() -> None:
     assert low["latent_image"] == ["start0", 0]
 
 
+def test_what_is_held_out_is_evaluated_and_never_trained() -> None:
+    graph = training_graph(MODELS["t2v"], 0, Recipe(held_out=2), "run", "concept", "old", ["a.mp4", "b.mp4"])
+    assert graph["held_out"]["inputs"] == {"held_out": "a.mp4\nb.mp4"}
+    assert graph["data"]["inputs"]["settings"] == ["held_out", 0]
+    assert "settings" not in graph["prior"]["inputs"]
+    assert "held_out" not in training_graph(MODELS["t2v"], 0, Recipe(), "run", "concept", "old")
+
+
+def test_the_shift_is_left_to_the_model_and_previews_need_a_vae() -> None:
+    plain, shown = (training_graph(MODELS["t2v"], 0, Recipe(steps=9, previews=on), "r", "c") for on in (False, True))
+    assert plain["settings"]["inputs"]["discrete_flow_shift"] == 0.0
+    assert "vae" not in plain[TRAIN]["inputs"]
+    assert (shown[TRAIN]["inputs"]["vae"], shown[TRAIN]["inputs"]["preview_every_n_steps"]) == (["vae", 0], 9)
+
+
 def test_training_saves_once_and_previews_nothing() -> None:
     graph = training_graph(MODELS["t2v"], 0, Recipe(steps=50), "run", "concept", "old")
     assert set(links(graph)) <= set(graph)

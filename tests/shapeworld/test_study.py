@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 import torch
+from learning_recipes import RESULTS
 
 from shapeworld.comfy_graphs import MODELS
 from shapeworld.concept import load_concept
 from shapeworld.learning import CONCEPTS, missing_models
 from shapeworld.study import Study, Trial
+from shapeworld.study_report import page
 
+TRIAL_KEYS = ("recipe", "concept", "model", "learning_rate", "seed", "steps", "settings")
 USUAL = {"timestep_sampling": "shift", "shift": 3.0, "steps": 2, "clips": 2, "held_out": 1}
 
 
@@ -22,6 +26,14 @@ def study(tmp_path: Path) -> Study:
     generator = torch.Generator().manual_seed(0)
     texts = {said: torch.randn(rows, 4096, generator=generator) for said, rows in (("", 1), ("a pink bar hopping", 5))}
     return Study(tmp_path, tmp_path, texts)
+
+
+def test_the_page_of_recipes_is_what_its_trials_say() -> None:
+    """docs/learning_recipes.md is written from the lines alone: python scripts/learning_recipes.py --write-docs."""
+    lines = [json.loads(line) for line in RESULTS.read_text(encoding="utf-8").splitlines()]
+    assert len({json.dumps([line[key] for key in TRIAL_KEYS if key in line]) for line in lines}) == len(lines)
+    assert all((CONCEPTS / f"{line['concept']}.json").is_file() for line in lines)
+    assert page(lines) == (RESULTS.parents[2] / "docs" / "learning_recipes.md").read_text(encoding="utf-8")
 
 
 def test_a_trial_gives_the_same_line_each_time_but_for_its_seconds(study: Study) -> None:

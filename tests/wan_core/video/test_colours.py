@@ -81,14 +81,15 @@ def write_frames(
 @pytest.mark.parametrize("matrix", sorted(LUMA))
 @pytest.mark.parametrize("bits", [8, 10, 12])
 def test_colours_are_within_one_level_of_the_equations(video, tmp_path, bits, matrix, full):
-    for number, spot in enumerate(SPOTS):
-        even = tuple(value // 4 * 4 for value in spot)
-        path = write_flat(tmp_path / f"{number}.mkv", even, bits=bits, matrix=matrix, full=full)
-        assert video.probe(path).bits == bits
-        for size in ((64, 48), (32, 32)):
-            frame = video.read(path, fps=16, num_frames=1, width=size[0], height=size[1])[0]
-            error = np.abs(frame.astype(float) - expected_rgb(even, bits, matrix, full)).max()
-            assert error < 1.0, (spot, size, frame[10, 10])
+    pix_fmt = {8: "yuv420p", 10: "yuv420p10le", 12: "yuv420p12le"}[bits]
+    spots = [tuple(value // 4 if bits == 8 else value << (bits - 10) for value in spot) for spot in SPOTS]
+    path = write_frames(tmp_path / "a.mkv", spots, pix_fmt=pix_fmt, bits=bits, full=full, matrix=matrix, size=(64, 48))
+    assert video.probe(path).bits == bits
+    expected = [expected_of_values(spot, bits, LUMA[matrix], full) for spot in spots]
+    for size in ((64, 48), (32, 32)):
+        frames = video.read(path, fps=16, num_frames=len(spots), width=size[0], height=size[1])
+        for frame, colour in zip(frames.astype(float), expected, strict=True):
+            assert np.abs(frame - colour).max() < 1.0, (colour, size, frame[10, 10])
 
 
 SIZES = [(160, 90), (80, 44), (80, 48), (104, 58), (320, 180), (322, 181)]

@@ -718,6 +718,24 @@ def test_two_micro_steps_of_one_equal_one_step_of_two(tmp_path: Path) -> None:
     assert losses[0] == pytest.approx(losses[1], rel=1e-6)
 
 
+def test_a_short_batch_counts_as_much_as_a_full_one(tmp_path: Path) -> None:
+    """Three clips in batches of two: the clip that is left alone weighs as much as the other two together."""
+    trainer = with_lora_up(make_trainer(tmp_path, settings(batch_size=2, gradient_accumulation_steps=2)))
+    found = gradients(trainer)
+    trainer._forget_gradients()
+    batches = [trainer._draw(micro_step)[0] for micro_step in (0, 1)]
+    assert sorted(len(batch.latent) for batch in batches) == [1, 2]
+    for batch in batches:
+        for row in range(len(batch.latent)):
+            values = {f.name: getattr(batch, f.name) for f in dataclasses.fields(batch)}
+            alone = NoisedBatch(**{name: v if v is None else v[row : row + 1] for name, v in values.items()})
+            weight = {1: 0.5, 2: 0.25}[len(batch.latent)]
+            (weight * trainer._loss(alone)).backward()
+    for name, parameter in trainer.parameters.items():
+        assert parameter.grad is not None
+        assert float((found[name] - parameter.grad).norm() / parameter.grad.norm()) < 1e-4
+
+
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
 def test_recomputing_blocks_gives_the_same_gradients_to_the_last_bit(tmp_path: Path, dropout: float) -> None:
     lora = LoraConfig(rank=4, dropout=dropout)

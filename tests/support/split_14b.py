@@ -63,12 +63,14 @@ def main(forgotten: list[int]) -> None:
         torch.nn.functional.mse_loss(output, torch.empty_like(output)).backward()
         parameters = adapter_parameters(model)
         at_home = all(p.grad is not None and p.grad.device == p.device for p in parameters.values())
+        norm = torch.nn.utils.clip_grad_norm_(parameters.values(), 1.0)
         torch.optim.AdamW(parameters.values()).step()
     print(  # noqa: T201
         json.dumps(
             {
                 "adapters": len(parameters),
                 "gradients_at_home": at_home,
+                "norm_of_all_gradients_on": str(norm.device),
                 "on_second_device": sum(p.device == devices[1] for p in parameters.values()),
                 "errors": errors,
                 "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,

@@ -209,3 +209,19 @@ def test_held_out_entries_and_conditions_belong_to_their_set(cache):
     kept = base.entry_keys()
     assert kept == {key(0), key(1), EMPTY, NEGATIVE}
     assert replace(base, held_out=(held,)).entry_keys() == kept | {key(5), key(6)}
+
+
+def test_an_entry_that_windows_holds_open_stays_and_the_others_go(cache, monkeypatch):
+    held, unlink = cache.loose_path("latent", key(4)), os.unlink
+
+    def busy(path):
+        if path == held:
+            raise PermissionError(13, "The process cannot access the file")
+        unlink(path)
+
+    size = cache_entry_bytes(cache)
+    text_bytes = cache.loose_path("text", EMPTY).stat().st_size
+    monkeypatch.setattr(os, "unlink", busy)
+    report = trim(cache, 0)
+    assert left(cache) == [4]
+    assert report.freed_bytes == 9 * size + 2 * text_bytes

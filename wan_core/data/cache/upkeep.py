@@ -5,6 +5,7 @@ Touches nothing but entries of this cache folder; sets, pictures and digests sta
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable, Collection, Iterator
@@ -156,9 +157,11 @@ def _remove(cache: LatentCache, kind: str, keys: set[str]) -> tuple[int, int]:
     freed = drop_from_packs(cache, kind, keys) if keys else 0
     for key in keys:
         path = cache.loose_path(kind, key)
-        if path.is_file():
-            freed += path.stat().st_size
+        # On Windows a reader may hold it for a moment; then it stays until the next time.
+        with contextlib.suppress(FileNotFoundError, PermissionError):
+            size = path.stat().st_size
             os.unlink(path)
+            freed += size
     return len(keys), freed
 
 

@@ -66,10 +66,11 @@ def assert_both_work(comfy: ComfyServer) -> None:
         "taken": {"LoadWanModel": "custom_nodes.VideoX-Fun"},
     }
     said = [line for line in comfy.log_text().splitlines() if "is no node of ComfyUI-WanTrainer" in line]
-    assert said == [
+    assert len(said) == 1
+    assert said[0].endswith(  # newer ComfyUI puts the level before it
         "LoadWanModel of custom_nodes.VideoX-Fun is no node of ComfyUI-WanTrainer. Workflows that are opened here use "
         "WanTrainer_LoadWanModel instead; in API graphs write that yourself."
-    ]
+    )
     graph = prefixed(training_graph("second"))
     scanned = comfy.run({node: graph[node] for node in ("model", "data")}, timeout=120)
     assert "clips: 3 clips" in comfy.outputs(scanned, "data")["text"][0]
@@ -89,7 +90,7 @@ def test_a_pack_that_loads_after_us_and_a_second_copy_of_ours(
     assert_both_work(comfy)
     said = [line for line in comfy.log_text().splitlines() if "installed twice" in line]
     assert len(said) == 1
-    assert said[0].startswith("ComfyUI-WanTrainer is installed twice: custom_nodes.ComfyUI-WanTrainer is used, ")
+    assert "ComfyUI-WanTrainer is installed twice: custom_nodes.ComfyUI-WanTrainer is used, " in said[0]
     assert said[0].endswith("Remove one of them.")
 
 

@@ -44,7 +44,10 @@ HEADERS = {
 }
 DAMAGED = (ValueError, TypeError, ArithmeticError, RecursionError, KeyError)
 """what reading files may raise that hold JSON of another shape than ours"""
-_HELP = f"/extensions/{{pack}}/docs/{PREFIX}{{page:[A-Za-z0-9]+(?:/[A-Za-z-]+)?[.]md}}"
+_FOLDER = Path(__file__).parents[2].name
+_PACK = "{pack}" if set("{}") & set(_FOLDER) else _FOLDER
+"""spelled out: the folder's files are served by a route that is looked at before a shorter one"""
+_HELP = f"/extensions/{_PACK}/docs/{PREFIX}{{page:[A-Za-z0-9]+(?:/[A-Za-z-]+)?[.]md}}"
 """where the page looks for the help of a node under its second id"""
 _OPEN_FILES = 64
 _LONGEST_PLAIN = 16

@@ -139,7 +139,7 @@ class Executor:
         return None
 
 
-class _Strict(logging.StreamHandler[io.TextIOWrapper]):
+class _Strict(logging.StreamHandler):  # not subscriptable on Python 3.10
     """Raises what cannot be written: ComfyUI's thread ends with it."""
 
     def handleError(self, record: logging.LogRecord) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..wan_core.errors import ConfigError, WanTrainerError
 from ..wan_core.files import read_json
-from ..wan_core.metrics import Curves, eval_losses, read_curves, whole
+from ..wan_core.metrics import Curves, eval_losses, read_curves, read_tail, whole
 from ..wan_core.train import SavedStep, SaveStore
 
 __all__ = ["RunFacts", "best_step", "chosen_steps", "output_file", "saved_step"]
@@ -55,8 +55,7 @@ class RunFacts:
     @property
     def eval_held_out(self) -> bool | None:
         """Whether that loss is one of clips that were never trained; None while nothing was measured or said."""
-        found = [record.get("held_out") for record in self._metrics if record.get("event") == "evaluated"]
-        return found[-1] if found and isinstance(found[-1], bool) else None
+        return read_tail(self._directory / "metrics.jsonl").eval_held_out
 
     @property
     def seconds_per_step(self) -> float:

@@ -33,6 +33,8 @@ class MetricsTail:
     seconds_per_step: float | None = None
     """median of the last 20 steps"""
     eval_loss: float | None = None
+    eval_held_out: bool | None = None
+    """whether it is one of clips that are never trained"""
 
 
 def read_tail(path: Path) -> MetricsTail:
@@ -53,6 +55,7 @@ def read_tail(path: Path) -> MetricsTail:
         step=steps[0] if steps else {},
         seconds_per_step=median(seconds) if seconds else None,
         eval_loss=finite((evaluated or {}).get("eval_loss")),
+        eval_held_out=held_out if isinstance(held_out := (evaluated or {}).get("held_out"), bool) else None,
     )
 
 

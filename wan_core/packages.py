@@ -5,6 +5,7 @@ Imports nothing heavy and uses nothing newer than Python 3.7, because it also sp
 
 from __future__ import annotations
 
+import errno
 import re
 import sys
 from collections.abc import Sequence
@@ -35,6 +36,8 @@ PEFT = "peft>=0.20"
 # torchao states no torch in its metadata: pip takes the newest beside any, and a wrong one breaks the import of peft,
 # of transformers' models and of diffusers. Each cell was tried: docs/versions.md.
 _TORCHAO = (((2, 10), ">=0.16"), ((2, 7), ">=0.16,<0.18"), (TORCH_FLOOR, "==0.16.*"))
+
+_TOO_MANY_FILES = (f"[Errno {errno.EMFILE}]", f"[Errno {errno.ENFILE}]")
 
 # Deepest frames that say nothing about who is wrong.
 _NEVER_TO_BLAME = ("torch", "wan_core", "importlib", "")
@@ -147,6 +150,11 @@ def why_not_imported(purpose: str, wanted: str, causes: Sequence[Cause], version
     root, torch = causes[-1], versions.get("torch", "")
     reason = f"{root.kind}: {root.text}"
     culprit = _culprit(causes)
+    if any(cause.text.startswith(_TOO_MANY_FILES) for cause in causes):
+        return (
+            f"{purpose} needs {package}, which could not be read because this process may open no more files "
+            f"({reason}). Raise the limit (on Linux: ulimit -n 4096) and start again."
+        )
     if root.missing.partition(".")[0] == package:
         return f"{purpose} needs {package}, which is not installed. {_run(wanted)}"
     if root.missing and not root.missing.startswith("torch.") and "." not in root.missing:

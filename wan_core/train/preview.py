@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from ..control import Control
 from ..errors import OutOfMemory, Stopped
 from ..events import DecodeWanted, Emit, Note, SampleReady, Stage
-from ..files import atomic_write_bytes, atomic_write_json
+from ..files import FileError, atomic_write_bytes, atomic_write_json, read_json
 from ..model import WanTransformer
 from ..placement.room import release_cached_memory, weights_out_of_the_way
 from ..sample import generate
@@ -22,6 +22,7 @@ __all__ = ["Previewer"]
 
 _log = logger(__name__)
 DECODE_TIMEOUT_S = 900.0
+_CLIP = re.compile(r"step-(?P<step>\d+)_")
 
 
 class Previewer:
@@ -89,10 +90,9 @@ class Previewer:
         self._emit(SampleReady(sample_id=sample_id, step=step, file=str(answer["file"])))
 
     def _index(self, sample_id: str, step: int, file: str) -> None:
-        path = self._directory / "samples" / "index.json"
-        known: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
-        known = [entry for entry in known if entry.get("file") != file]
-        atomic_write_json(path, [*known, {"id": sample_id, "step": step, "file": file}])
+        known = [entry for entry in _indexed(self._directory) if entry.get("file") != file]
+        entry = {"id": sample_id, "step": step, "file": file}
+        atomic_write_json(self._directory / "samples" / "index.json", [*known, entry])
 
     @staticmethod
     def _write_latent(path: Path, latent: Tensor) -> None:
@@ -100,3 +100,22 @@ class Previewer:
 
         path.parent.mkdir(parents=True, exist_ok=True)
         atomic_write_bytes(path, save({"latent": latent.contiguous()}))
+
+
+def _indexed(directory: Path) -> list[dict[str, Any]]:
+    """Entries of samples/index.json below `directory`; where it is damaged, made anew from the names of the clips."""
+    path = directory / "samples" / "index.json"
+    if not path.exists():
+        return []
+    try:
+        entries = read_json(path)
+    except (FileError, OSError):
+        entries = None
+    if isinstance(entries, list) and all(isinstance(entry, dict) for entry in entries):
+        return entries
+    _log.warning("%s is damaged and is made anew from the clips beside it", path)
+    return [
+        {"id": file.stem, "step": int(named["step"]), "file": file.relative_to(directory).as_posix()}
+        for file in sorted(path.parent.rglob("step-*"))
+        if file.suffix != ".latent" and (named := _CLIP.match(file.stem))
+    ]

@@ -454,6 +454,22 @@ def test_decoded_clips_are_indexed_and_errors_are_notes(tmp_path: Path) -> None:
     assert "Preview step-000006_p0 was not decoded: no VAE is connected" in [e.text for e in of(events, Note)]
 
 
+@pytest.mark.parametrize("damaged", [b'[{"id": "step-0', b"{}", b"[1]", b"\xff"])
+def test_a_damaged_index_of_clips_stops_no_preview_and_is_made_anew(tmp_path: Path, damaged: bytes) -> None:
+    run = make_run(tmp_path, train=settings(preview_every_n_steps=6), preview=SampleConfig(steps=2))
+    samples = run.directory / "samples"
+    samples.mkdir()
+    (samples / "step-000000_p0.mp4").write_bytes(b"a clip of before")
+    (samples / "index.json").write_bytes(damaged)
+    control = Steered()
+    control.answers = {"step-000006_p0": {"file": "samples/step-000006_p0.mp4"}}
+    (ready,) = of(train(run, control), SampleReady)
+    assert ready.step == 6
+    assert json.loads((samples / "index.json").read_text()) == [
+        {"id": f"step-00000{step}_p0", "step": step, "file": f"samples/step-00000{step}_p0.mp4"} for step in (0, 6)
+    ]
+
+
 def test_a_parent_that_needs_room_is_asked_again_once_there_is_room(tmp_path: Path) -> None:
     run = make_run(tmp_path, train=settings(preview_every_n_steps=6), preview=SampleConfig(steps=2))
     control = Steered()

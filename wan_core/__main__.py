@@ -293,7 +293,7 @@ def _train(options: argparse.Namespace, emit: Emit, _out: BinaryIO) -> int:
     group = join_group()
     steered = options.controlled and group.leads
     try:
-        control = _control(directory, steered)
+        control = _control(directory, steered, signals=not is_rank or under_torchrun)
         finished = run_job(
             directory,
             _roots(options),
@@ -312,7 +312,7 @@ def _train(options: argparse.Namespace, emit: Emit, _out: BinaryIO) -> int:
     return ExitCode.STOPPED if stopped else ExitCode.DONE
 
 
-def _control(directory: Path, steered: bool) -> Control:
+def _control(directory: Path, steered: bool, *, signals: bool = True) -> Control:
     """Whoever stops this process: signals alone, or the pipe on stdin too, once every library the run needs is loaded.
 
     Not before: on Windows loading one waits for a read that is pending there (pipes.py). A command waits meanwhile.
@@ -322,8 +322,8 @@ def _control(directory: Path, steered: bool) -> Control:
     from .run import read_run
 
     if not steered:
-        return SignalControl()
-    control = PipeControl(os.dup(0))
+        return SignalControl(signals=signals)
+    control = PipeControl(os.dup(0), signals=signals)
     import_libraries(read_run(directory).model)
     control.listen()
     return control

@@ -15,7 +15,7 @@ from .errors import Stopped
 from .events import COMMANDS
 from .pipes import lines
 
-__all__ = ["Control", "PipeControl", "SignalControl", "stop_on_signals"]
+__all__ = ["Control", "PipeControl", "SignalControl", "ignore_signals", "stop_on_signals"]
 
 _LONGEST_LINE = 1 << 16
 
@@ -51,12 +51,27 @@ def stop_on_signals(stop: Callable[[str], bool]) -> None:
             signal.signal(hangup, on_signal)
 
 
-class SignalControl:
-    """A worker nobody talks to: stdin is never read; SIGINT and SIGTERM stop it after the present step."""
+def ignore_signals() -> None:
+    """Leave the signals that ask for a stop to the parent process, which has them too and sends a command.
 
-    def __init__(self) -> None:
+    A terminal and a service manager send theirs to every process of a group: after the command it would be the second,
+    which ends at once.
+    """
+    if threading.current_thread() is threading.main_thread():
+        for name in ("SIGINT", "SIGTERM", "SIGHUP"):
+            if hasattr(signal, name):
+                signal.signal(getattr(signal, name), signal.SIG_IGN)
+
+
+class SignalControl:
+    """A worker nobody talks to: stdin is never read; SIGINT and SIGTERM stop it after the present step.
+
+    Without `signals` nothing does: the rank that is talked to says when to stop.
+    """
+
+    def __init__(self, *, signals: bool = True) -> None:
         self._reason = ""
-        stop_on_signals(self._stop)
+        stop_on_signals(self._stop) if signals else ignore_signals()
 
     def _stop(self, reason: str) -> bool:
         first, self._reason = not self._reason, self._reason or reason
@@ -75,18 +90,18 @@ class SignalControl:
 class PipeControl:
     """Commands from a pipe, read by a thread; the end of the pipe is a stop, so no orphan ever holds a GPU.
 
-    Signals count from the beginning. Commands wait in the pipe until `listen`, which is called once every library is
-    loaded.
+    Signals count from the beginning, unless `signals` leaves them to the parent. Commands wait in the pipe until
+    `listen`, which is called once every library is loaded.
     """
 
-    def __init__(self, file: int) -> None:
+    def __init__(self, file: int, *, signals: bool = True) -> None:
         # Re-entrant: a signal may arrive while the main thread holds it.
         self._changed = threading.Condition(threading.RLock())
         self._reason = ""
         self._pending: deque[str] = deque()
         self._decoded: dict[str, dict[str, Any]] = {}
         self._file = file
-        stop_on_signals(self._stop)
+        stop_on_signals(self._stop) if signals else ignore_signals()
 
     def listen(self) -> None:
         """Begin to read commands."""

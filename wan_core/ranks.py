@@ -32,8 +32,6 @@ __all__ = ["start_ranks"]
 
 _LOST_S = 30.0
 """how long the other ranks may take to notice that one is gone, before they are ended"""
-_ENDED_S = 10.0
-"""after the signal, before the kill"""
 
 
 class _Ending(NamedTuple):
@@ -124,7 +122,8 @@ class _Crew:
             elif event := _failed(line):  # which of them is the cause is known at the end
                 failed[rank] = event
             elif rank == 0:
-                self._out.write(line)
+                with contextlib.suppress(OSError):  # the reader is gone; the end of our stdin tells rank 0 to stop
+                    self._out.write(line)
         return endings
 
     def forward(self, file: int) -> None:
@@ -154,17 +153,12 @@ class _Crew:
         return self._processes[0].stdin
 
     def end(self) -> None:
-        """End what still runs; committed saves stand."""
+        """End what still runs; committed saves stand. Ranks leave signals to us, so nothing softer would be heard."""
         running = [process for process in self._processes if process.poll() is None]
         for process in running:
-            process.terminate()
-        deadline = time.monotonic() + _ENDED_S
+            process.kill()
         for process in running:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(max(0.0, deadline - time.monotonic()))
-            if process.poll() is None:
-                process.kill()
-                process.wait()
+            process.wait()
 
 
 def _failed(line: bytes) -> dict[str, Any]:
@@ -192,7 +186,8 @@ def _exit_code(endings: list[_Ending], directory: Path, out: BinaryIO) -> int:
             f"Rank {cause.rank} of this run ended without a word (exit code {cause.code}; on Linux -9 often means "
             "that memory ran out). Saved steps are kept; queue again to resume."
         )
-    out.write(to_line(Failed(message=message, kind=kind, exit_code=code)).encode("ascii"))
+    with contextlib.suppress(OSError):
+        out.write(to_line(Failed(message=message, kind=kind, exit_code=code)).encode("ascii"))
     if cause.rank != 0:
         _keep_reason(directory, message)
     return int(code)

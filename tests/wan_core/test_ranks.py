@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -80,6 +81,43 @@ def test_two_ranks_train_without_libuv_and_the_death_of_one_ends_the_run_with_it
     assert status.state == "failed"
     assert status.reason == lines[-1]["message"]
     assert SaveStore(run.directory).latest() is not None
+
+
+@pytest.mark.slow
+@pytest.mark.lasts(8)
+@pytest.mark.skipif(os.name == "nt", reason="Windows sends Ctrl-C to consoles, and ranks have none")
+def test_a_ctrl_c_that_reaches_every_rank_while_the_reader_goes_away_still_saves_the_last_step(tmp_path: Path) -> None:
+    """Terminals and service managers signal the whole group; a ComfyUI that ends takes both pipes with it."""
+    plan = ModelPlan(
+        base_file="diffusion_models:wan_tiny_t2v.safetensors",
+        placement=PlacementConfig(mode="copy per GPU", devices="cpu,cpu"),
+    )
+    settings = TrainConfig(steps=100_000, save_every_n_steps=100_000, preview_every_n_steps=0, eval_items=0)
+    run = make_run(tmp_path, train=settings, plan=plan)
+    command = [sys.executable, "-X", "utf8", str(ROOT / "wan_core" / "launch.py"), "train", str(run.directory)]
+    with open(tmp_path / "log.txt", "w") as log:
+        controller = subprocess.Popen(
+            [*command, "--roots", str(run.roots_file), "--controlled"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+            start_new_session=True,
+        )
+    assert controller.stdin is not None
+    assert controller.stdout is not None
+    next(line for line in controller.stdout if b'"step"' in line)
+    ranks = psutil.Process(controller.pid).children()
+    controller.stdout.close()
+    os.killpg(controller.pid, signal.SIGINT)
+    controller.stdin.close()
+    assert controller.wait(60) == 3, (tmp_path / "log.txt").read_text()[-3000:]
+    assert len(ranks) == 2
+    assert not [rank for rank in ranks if rank.is_running() and rank.status() != psutil.STATUS_ZOMBIE]
+    status, saved = read_status(run.directory), SaveStore(run.directory).latest()
+    assert saved is not None
+    assert (status.state, status.step) == ("stopped", saved.step)
+    assert saved.step > 0
 
 
 def event(message: str, kind: str, code: int) -> dict[str, Any]:

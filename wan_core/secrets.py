@@ -14,27 +14,31 @@ SECRET = "[secret removed]"
 
 _TOKEN = re.compile(
     r"(?<![A-Za-z0-9])(?:hf_|gh[pousr]_|github_pat_|glpat-|sk-|gsk_|xox[abeprs]-|xapp-|r8_|npm_|wandb_|pypi-|dop_v1_"
-    r"|nvapi-|tskey-|civitai_|[rs]k_(?:live|test)_|whsec_)[A-Za-z0-9_-]{16,}"
+    r"|nvapi-|tskey-|civitai_|[rs]k_(?:live|test)_|whsec_|rpa_)[A-Za-z0-9_-]{16,}"
     r"|(?<![A-Za-z0-9])AIza[A-Za-z0-9_-]{30,}"
     r"|(?<![A-Za-z0-9])A[KS]IA[0-9A-Z]{16}(?![A-Za-z0-9])"
     r"|(?<![A-Za-z0-9])eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]+"
     r"|(?<![A-Za-z0-9])SG\.[A-Za-z0-9_-]{16,}\.[A-Za-z0-9_-]{16,}"
     r"|(?<![0-9])[0-9]{8,10}:AA[A-Za-z0-9_-]{33}(?![A-Za-z0-9])"  # a bot of Telegram
     r"|(?i:\bbearer\s+)[A-Za-z0-9._~+/-]{16,}"
+    r"|-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----[A-Za-z0-9+/=\s\\]{0,20000}(?:-----END [A-Z ]{0,30}PRIVATE KEY-----)?"
 )
 _WANDB = re.compile(
-    r"(?P<said>wandb\W{0,3}(?:(?:api[ _-]?)?(?:key|token)|login|relogin)?\W{0,5})[0-9a-f]{40}(?![0-9a-f])",
+    r"(?P<said>wandb(?:\.ai)?\W{0,3}(?:(?:api[ _-]?)?(?:key|token)|login|relogin)?\W{0,5})[0-9a-f]{40}(?![0-9a-f])",
     re.IGNORECASE,
 )
 """its older keys look like any checksum"""
 _HOOK = re.compile(
-    r"""(?P<place>https?://(?:hooks\.[\w.-]+/|[\w.-]*webhook[\w.-]*/|[\w.-]+/(?:[\w.-]+/){0,4}webhooks?/))"""
+    r"""(?P<place>https?://(?:hooks\.[\w.-]+/|[\w.-]*webhook[\w.-]*/|[\w.-]+/(?:[\w.-]+/){0,4}webhooks?/"""
+    r"""|open\.(?:feishu|larksuite)\.[a-z]+/(?:[\w.-]+/){0,4}hook/|maker\.ifttt\.com/(?:[\w.-]+/){0,4}key/)"""
+    r"""|(?<![\w./-])(?:[\w-]+\.)?discord(?:app)?\.com/api/(?:v\d+/)?webhooks/)"""
     r"""(?!\[secret)[^\s"'<>`\\,;]+""",
     re.IGNORECASE,
 )
 """an address whoever knows it may write to: its path is the password"""
 _ANNOUNCED = (
-    r"(?:token|(?:api|access|private|wandb|civitai)[_-]?key|secret|password|passwd|authorization|credentials?"
+    r"(?:token|(?:api|access|private|secret|wandb|civitai)[_-]?key|secret|password|passwd|passphrase|authorization"
+    r"|credentials?"
     r"|webhook(?:[_-]?url)?)(?:[_-][A-Za-z0-9_-]{0,40})?"
 )
 _NAME = re.compile(rf"[\w-]{{0,60}}{_ANNOUNCED}", re.IGNORECASE)

@@ -21,7 +21,7 @@ __all__ = ["BODY_LIMIT", "HEADER", "check_change", "check_host", "check_local", 
 HEADER = "X-Wan-Trainer"
 BODY_LIMIT = 4096
 _PORTS = {"http": 80, "https": 443}
-_HOST_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,78}[a-z0-9])?")
+_HOST_NAME = re.compile(r"[a-z0-9]([a-z0-9._-]{0,78}[a-z0-9])?")
 _PROXY_HEADERS = ("Forwarded", "X-Forwarded-For", "X-Real-IP", "Via")
 
 
@@ -84,7 +84,9 @@ def check_host(headers: Headers, known_hosts: Collection[str] = ()) -> None:
     if _one(headers, "Sec-Fetch-Site").lower() in ("same-origin", "none"):
         return
     name, _ = _place(_one(headers, "Host"), 0)
-    if name == "localhost" or name in {known.lower() for known in known_hosts}:
+    name = name.removesuffix(".")  # of a name written to its root
+    # Names below localhost are this computer's by definition: no server of names is asked (RFC 6761).
+    if name == "localhost" or name.endswith(".localhost") or name in {known.lower() for known in known_hosts}:
         return
     try:
         ipaddress.ip_address(name)

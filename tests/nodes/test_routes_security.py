@@ -115,13 +115,14 @@ BOUND = "evil.example:8188"
 @pytest.mark.parametrize("path", ["/ids", "/runs", "/runs/cat", "/runs/cat/metrics", "/runs/cat/workflow", CLIP_PATH])
 def test_nobody_reads_under_a_name_that_is_not_ours(routes: RouteServer, path: str) -> None:
     assert routes.get(path).status == 200
-    for host in (BOUND, "127.0.0.1.evil.example", ""):
+    for host in (BOUND, "127.0.0.1.evil.example", "localhost.evil.example", "evillocalhost", ""):
         answer = routes.get(path, Host=host)
         assert answer.status in (400, 403), host
         assert_safe(answer)
         assert b"cat" not in answer.body
     routes.hosts.append("gpu-box")
-    for host in ("localhost", "[::1]:8188", "192.168.1.7:8188", "gpu-box:8188", "GPU-Box"):
+    ours = ("localhost", "localhost.:8188", "wan.localhost", "[::1]:8188", "192.168.1.7:8188", "0.0.0.0:8188")
+    for host in (*ours, "gpu-box:8188", "GPU-Box", "gpu-box."):
         assert routes.get(path, Host=host).status == 200, host
 
 
@@ -129,6 +130,7 @@ def test_the_refusal_names_the_line_to_add(routes: RouteServer) -> None:
     said = routes.get("/runs", Host="gpu-box.lan:8188").data["error"]
     assert 'write ["gpu-box.lan"] into wan_trainer/hosts.json of its user folder' in said
     assert len(said) < 300, "the page shows no more"
+    assert '["comfy_ui"]' in routes.get("/runs", Host="comfy_ui:8188").data["error"]  # a service of Docker
     odd = routes.get("/runs", Host="<b>x")
     assert odd.status in (400, 403)
     assert b"<b>" not in odd.body

@@ -73,6 +73,18 @@ SECRETS = {
     "https://maps.example/?key=abc&q=x": "https://maps.example/?key=[secret removed]&q=x",
     "SG." + "aB3" * 7 + "." + "xY9" * 12: "[secret removed]",
     "webhook_url: https://nas.example/x": "webhook_url: [secret removed]",
+    "discord.com/api/webhooks/12/tok": "discord.com/api/webhooks/[secret removed]",
+    "https://open.feishu.cn/open-apis/bot/v2/hook/ab-12": (
+        "https://open.feishu.cn/open-apis/bot/v2/hook/[secret removed]"
+    ),
+    "https://maker.ifttt.com/trigger/e/with/key/ab12": "https://maker.ifttt.com/trigger/e/with/key/[secret removed]",
+    "api.wandb.ai " + "0a1b" * 10: "api.wandb.ai [secret removed]",
+    "rpa_" + "AB3" * 12: "[secret removed]",
+    "passphrase: correct-horse": "passphrase: [secret removed]",
+    "key\n-----BEGIN OPENSSH PRIVATE KEY-----\nb3Bl/bn+\nQyNTUx==\n-----END OPENSSH PRIVATE KEY-----\nend": (
+        "key\n[secret removed]\nend"
+    ),
+    "-----BEGIN PRIVATE KEY-----\\nMIIEvQ, cut": "[secret removed], cut",
 }
 ORDINARY = (
     "and/or, 16/9, w/ hat, 1/2 of a cat/dog; a ~ b, ratio 16:9, (a cat:1.2)/b",
@@ -92,6 +104,7 @@ ORDINARY = (
     "https://github.com/some/repo/blob/main/hooks/x.py",
     "a fish hook/lure; wandb is not used; a key=frame; captain hook",
     "https://host.example/about-webhooks",
+    "discord.com/api/docs; a passphrase for two; -----BEGIN CAPTION-----",
 )
 
 

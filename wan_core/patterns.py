@@ -1,7 +1,7 @@
 """Regular expressions that users write, tried under a time limit before anything hangs on them.
 
 Python's matcher can take longer than the universe for a short pattern, and no thread that matches can be stopped. So a
-pattern with a repeat of a group, or with many repeats, is tried in a short-lived process, which can.
+pattern with a repeat of a group, or with many repeats or alternatives, is tried in a short-lived process, which can.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ __all__ = ["check_patterns"]
 
 LIMIT_S = 5.0
 _MOST_REPEATS = 2
+_MOST_CHOICES = 4
 _LONGEST = 2000
 _TRIAL = """
 import json, re, sys
@@ -49,11 +50,12 @@ def check_patterns(patterns: Iterable[str], names: Sequence[str], what: str, *, 
 
 
 def _is_quick(pattern: str) -> bool:
-    """Whether it cannot take long, judged by its text alone: at most two repeats, none of a group, no back-reference.
+    """Whether it cannot take long, judged by its text alone: at most two repeats, none of a group, no back-reference, and
+    few alternatives, each of which may double the ways.
 
-    Names have some 30 characters, so such a pattern tries about a thousand ways.
+    Names have some 30 characters, so such a pattern tries some ten thousand ways at most.
     """
-    if re.search(r"\)[*+?{]|\\[1-9]|\(\?P=", pattern):
+    if re.search(r"\)[*+?{]|\\[1-9]|\(\?P=", pattern) or pattern.count("|") > _MOST_CHOICES:
         return False
     return len(re.findall(r"[*+{]|(?<!\()\?", pattern)) <= _MOST_REPEATS
 

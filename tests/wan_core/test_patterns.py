@@ -27,7 +27,8 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(patterns, "LIMIT_S", 0.5)
 
 
-@pytest.mark.parametrize("pattern", [r"(?:.*.*)*!", r"(?:\w*\w*)*!"])  # minutes for a name of 16 characters
+# minutes for a name of 16 characters, or hours; the last one without a single repeat
+@pytest.mark.parametrize("pattern", [r"(?:.*.*)*!", r"(?:\w*\w*)*!", "(?:.|[^!]|..)" * 20 + "!"])
 def test_a_pattern_that_would_never_end_is_refused_for_targets_and_for_quantizing(
     impatient: None, pattern: str
 ) -> None:

@@ -600,6 +600,33 @@ def test_a_manifest_of_an_earlier_version_counts_when_its_numbers_fit_its_folder
     assert store.latest() == store.read(1)
 
 
+@pytest.mark.parametrize(("bad_in_a_row", "fits"), [(0, True), (1, True), (2, False), (4, False)])
+def test_a_manifest_of_an_earlier_version_takes_back_no_step_that_the_optimizer_counted(
+    tmp_path: Path, bad_in_a_row: int, fits: bool
+) -> None:
+    """Three updates in four steps: one at most was not finite."""
+    store = SaveStore(tmp_path)
+    state = {"optimizer.a.step": torch.tensor(3.0)}
+    manifest = store.commit(4, "job", b"lora", state, {"step": 4, "bad_in_a_row": 0}).folder / "manifest.json"
+    data = json.loads(manifest.read_text())
+    del data["manifest_sha256"]
+    manifest.write_text(json.dumps(data | {"progress": json.dumps({"step": 4, "bad_in_a_row": bad_in_a_row})}))
+    assert (store.read(4) is not None) == fits
+
+
+@posix
+def test_marking_a_save_as_suspect_writes_through_no_link(tmp_path: Path) -> None:
+    store = SaveStore(tmp_path / "run")
+    outside = tmp_path / "outside.txt"
+    for step, target in ((1, outside), (2, tmp_path / "keys")):
+        (commit(store, step).folder / "suspect.txt").symlink_to(target)
+    (tmp_path / "keys").write_text("mine")
+    before = (tmp_path / "keys").stat().st_mtime_ns
+    assert store.suspect(1) == [1, 2]
+    assert not outside.exists()
+    assert (tmp_path / "keys").stat().st_mtime_ns == before
+
+
 @pytest.mark.parametrize("file", ["manifest.json", "lora.safetensors", "state.safetensors"])
 def test_a_save_the_disk_cannot_read_never_hides_the_one_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str

@@ -91,6 +91,7 @@ class SaveStore:
             whole = (
                 digest_file(folder / LORA) == manifest.lora_sha256
                 and digest_file(folder / STATE) == manifest.state_sha256
+                and (bool(manifest.manifest_sha256) or _agrees(progress, folder / STATE))
             )
         except (FileError, OSError, ValueError, RecursionError):
             return None
@@ -120,8 +121,8 @@ class SaveStore:
         """
         found = [known for known in self.steps() if known >= step]
         for known in found:
-            with contextlib.suppress(OSError):
-                (self.folder / _folder_name(known) / SUSPECT).touch()
+            with contextlib.suppress(OSError):  # it is marked already; or a stranger put a link there
+                open(self.folder / _folder_name(known) / SUSPECT, "xb").close()
         return found
 
     def clean(self) -> None:
@@ -186,6 +187,19 @@ def _counters(manifest: _Manifest) -> dict[str, Any]:
     if counts[0] != step or not all(type(count) is int and 0 <= count <= step for count in counts):
         raise ValueError(f"progress {manifest.progress[:80]!r} is not that of step {step}")
     return cast("dict[str, Any]", found)
+
+
+def _agrees(progress: dict[str, Any], state: Path) -> bool:
+    """Whether the counters can belong to the optimizer's own count of its updates. Only for a manifest without a
+    checksum: it may say that steps before the save were not finite, and those made no update.
+    """
+    from safetensors import safe_open
+
+    with safe_open(state, framework="pt") as file:  # type: ignore[no-untyped-call]
+        counts = (name for name in file.keys() if name.startswith("optimizer.") and name.endswith(".step"))  # noqa: SIM118
+        name = next(counts, None)
+        updates = int(file.get_tensor(name)) if name is not None else 0
+    return updates <= progress["step"] - progress.get("bad_in_a_row", 0)
 
 
 def _remove_staged(folder: Path) -> None:

@@ -65,8 +65,9 @@ def settings(**changes: object) -> TrainConfig:
 def piped() -> Iterator[tuple[PipeControl, BinaryIO]]:
     """A control at the end of a pipe, and the end to write to."""
     reader, writer = os.pipe()
-    with os.fdopen(reader, "rb") as stream:
-        control = PipeControl(stream)
+    with os.fdopen(reader, "rb"):
+        control = PipeControl(reader)
+        control.listen()
         with os.fdopen(writer, "wb", buffering=0) as pipe:
             yield control, pipe  # type: ignore[misc]
         deadline = time.monotonic() + 5

@@ -1,4 +1,4 @@
-"""The door of every node: texts that come in are texts, and what is raised can be printed by whoever prints it.
+"""The door of every node: what comes in is a text or comes from a node, and what is raised can be printed by anyone.
 
 ComfyUI writes the whole chain of an exception into its log; one character its encoding does not know ends the thread
 that works the queue, and with it the server, until somebody restarts it.
@@ -27,15 +27,16 @@ def guarded(node: type[io.ComfyNode]) -> type[io.ComfyNode]:
     for name in _CALLED:
         method = node.__dict__.get(name)
         if isinstance(method, classmethod) and not hasattr(method.__func__, "__wrapped__"):
-            setattr(node, name, classmethod(_behind_the_door(method.__func__)))
+            setattr(node, name, classmethod(_behind_the_door(node, method.__func__)))
     return node
 
 
-def _behind_the_door(method: Callable[..., Any]) -> Callable[..., Any]:
+def _behind_the_door(node: type[io.ComfyNode], method: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(method)
     def call(cls: type[io.ComfyNode], *given: Any, **inputs: Any) -> Any:
         try:
             _check_texts(inputs)
+            _check_sockets(node, inputs)
             return method(cls, *given, **inputs)
         except InterruptProcessingException:
             raise
@@ -53,6 +54,24 @@ def _check_texts(inputs: dict[str, Any]) -> None:
         for text in value if isinstance(value, list | tuple) else (value,):
             if isinstance(text, str) and not is_text(text):
                 raise ConfigError(f"{name} holds half of a character (a lone surrogate): {text!r:.80}. Write it again.")
+
+
+def _check_sockets(node: type[io.ComfyNode], inputs: dict[str, Any]) -> None:
+    """ConfigError for a text or a number where a node's output belongs: ComfyUI lets API graphs send either."""
+    for name in _sockets(node) & inputs.keys():
+        value = inputs[name]
+        for item in value if isinstance(value, list | tuple) else (value,):
+            if isinstance(item, str | int | float):
+                raise ConfigError(
+                    f"{name} takes the output of a node, not {item!r:.80}. In an API graph that is "
+                    f'"{name}": [node id, number of the output].'
+                )
+
+
+@functools.cache
+def _sockets(node: type[io.ComfyNode]) -> frozenset[str]:
+    """The inputs that have no widget."""
+    return frozenset(given.id for given in node.define_schema().inputs if not isinstance(given, io.WidgetInput))
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:

@@ -133,7 +133,7 @@ class LoadWanModel(io.ComfyNode):
             base_precision=one_of("base_precision", base_precision, BASE_PRECISIONS),
             precision=PrecisionPolicy(preset=one_of("precision_policy", precision_policy, POLICIES)),
             placement=PlacementConfig(devices=one_of("device", device, devices())),
-            attention=attention,  # the plan says why a kernel without backward pass is refused
+            attention=str(attention),  # the plan says why a kernel without backward pass is refused
         )
         roots = folders.roots()
         plan = settled(plan, _files(plan, roots))

@@ -160,6 +160,29 @@ def test_no_text_of_the_long_list_either(queue: Executor, pack_nodes: dict[str, 
             assert_lives(queue.run(kind, {**usual(kind), name: text}), f"{kind}.{name} {text!a}")
 
 
+def test_a_value_where_an_output_belongs_is_refused_by_a_sentence(queue: Executor, pack_nodes: dict[str, Any]) -> None:
+    sockets = 0
+    for kind, node in pack_nodes.items():
+        inputs = {"optional": {}, "required": {}, **node.GET_NODE_INFO_V1()["input"]}
+        given = {name: ("wire", "none") for name in inputs["required"]} | usual(kind)
+        for name, spec in (inputs["required"] | inputs["optional"]).items():
+            if spec[0] in {*TYPED, "INT", "FLOAT", "BOOLEAN"}:
+                continue
+            sockets += 1
+            for value in ("\x1b[2J", 7):
+                outcome = queue.run(kind, {**given, name: value})
+                assert_lives(outcome, f"{kind}.{name} {value!r}")
+                assert [said for said in outcome.said if f"{name} takes the output of a node, not {value!r}" in said]
+    assert sockets >= 30
+
+
+@pytest.mark.parametrize("value", [7, None, {"a": 1}])
+def test_a_kernel_that_is_no_text_is_refused_by_a_sentence(queue: Executor, value: Any) -> None:
+    outcome = queue.run("LoadWanModel", {**usual("LoadWanModel"), "attention": value})
+    assert [said for said in outcome.said if str(value) in said], outcome.said
+    assert not any("has no attribute" in said for said in outcome.said)
+
+
 def test_everything_that_is_missing_is_said_when_the_graph_is_queued(queue: Executor, base: Path) -> None:
     """A model that is not there was found only on the next try, after folder, VAE and CLIP were."""
     outcome = queue.run("LoadWanModel", {"diffusion_model": "wan2.1_t2v_1.3B_bf16.safetensors"})

@@ -219,8 +219,8 @@ class _Session:
             )
             free = shutil.disk_usage(self.directory).free
             raise FileError(
-                f"The disk of run {self.directory.name} is full: {size_text(free)} free, and a saved step takes "
-                f"{size_text(need)}. Make room, then start again; saved steps are kept."
+                f"There is no room for run {self.directory.name} ({error.strerror}): its disk has {size_text(free)} "
+                f"free, and a saved step takes {size_text(need)}. Make room, then start again; saved steps are kept."
             ) from error
 
     def _clean(self) -> None:

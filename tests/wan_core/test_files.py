@@ -766,20 +766,22 @@ def test_a_disk_that_will_be_too_small_is_named_before_the_first_step(
     assert texts.index(warning) < texts.index("step")
 
 
+@pytest.mark.parametrize("full_by", [errno.ENOSPC, errno.EDQUOT])  # of a quota the disk's free room says nothing
 def test_a_disk_that_is_full_at_the_start_says_how_much_a_saved_step_takes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full_by: int
 ) -> None:
     run = make_run(tmp_path, train=SETTINGS)
 
     def full(_directory: Path, _status: Any) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
+        raise OSError(full_by, os.strerror(full_by))
 
     monkeypatch.setattr(job, "write_status", full)
     monkeypatch.setattr(job.shutil, "disk_usage", lambda _folder: shutil._ntuple_diskusage(1000, 990, 10))
     # Rank 4, two blocks: eight linears of 128 x 128 and two of 128 x 256 each, 16 bytes for every value.
     takes = 16 * 4 * 2 * (8 * 256 + 2 * 384) / 2**20
     with pytest.raises(
-        FileError, match=rf"The disk of run tiny is full: 0\.0 MiB free, .* takes {takes:.1f} MiB\. Make"
+        FileError,
+        match=rf"no room for run tiny \({os.strerror(full_by)}\): .* 0\.0 MiB free, .* takes {takes:.1f} MiB\. Make",
     ):
         train(run)
 

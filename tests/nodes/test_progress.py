@@ -19,6 +19,7 @@ from wan_core.events import (
     Note,
     SampleReady,
     Stage,
+    StageEnded,
     StepDone,
     StepSkipped,
     to_line,
@@ -108,6 +109,22 @@ def test_every_status_comes_with_the_facts_it_says(sent: list[dict[str, Any]], n
     for event in EVENTS:
         progress.on_event(events.parse_event(to_line(event)))
     assert [{"text": s["text"], "about": s["about"]} for s in sent] == LINES["events"]
+
+
+def test_no_number_of_an_event_needs_to_be_finite(sent: list[dict[str, Any]], nodes_package: str) -> None:
+    """On its way out of the worker what is not finite becomes null."""
+    progress = sys.modules[f"{nodes_package}.progress"].NodeProgress("1")
+    events = sys.modules[f"{nodes_package.rpartition('.')[0]}.wan_core.events"]
+    numbers = dict.fromkeys(("loss", "lr", "grad_norm", "seconds", "timestep_mean", "tflops"), math.nan)
+    for event in (
+        StepDone(step=1, steps=2, expert="auto", **numbers),
+        Evaluated(step=1, eval_loss=math.nan, per_timestep={"500": math.nan}),
+        StageEnded(stage="load", seconds=math.nan, step=0),
+    ):
+        progress.on_event(events.parse_event(to_line(event)))
+    assert [s["text"] for s in sent] == [
+        "step 1/2   loss nan   0.00 s/it   0:00 left", "step 1: evaluation loss nan",
+    ]  # fmt: skip
 
 
 def test_a_text_without_facts_does_not_keep_those_of_the_one_before(

@@ -25,10 +25,8 @@ from learning_recipes import CLIPS, CONCEPTS, RESULTS, add_result, read_results
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from shapeworld.comfy_graphs import MODELS
-from shapeworld.concept import load_concept
-from shapeworld.learning import CONCEPTS as CONCEPT_FILES
 from shapeworld.learning import models_folder
-from shapeworld.study import Study
+from shapeworld.study import Study, studied
 from shapeworld.wan_vae import latent_shift_and_scale
 
 from wan_core.model import WanTransformer
@@ -55,7 +53,7 @@ def main(arguments: list[str]) -> int:
     jobs = [job_of(study, asked.work.resolve(), trial) for trial in trials]
     for trial, job in zip(trials, jobs, strict=True):
         train(asked, [job])
-        concept = load_concept(CONCEPT_FILES / f"{trial['concept']}.json")
+        concept = studied(trial["concept"])
         score = study.scores([adapted(study, Path(job["out"]))], concept, CLIPS)
         with safe_open(job["out"], "pt") as file:
             seconds = float(file.metadata()["train_s"])
@@ -96,7 +94,7 @@ def job_of(study: Study, work: Path, trial: dict[str, Any]) -> dict[str, Any]:
     """A job of comfy_train.py with its inputs written."""
     folder = work / "comfyui_trainer"
     folder.mkdir(parents=True, exist_ok=True)
-    concept = load_concept(CONCEPT_FILES / f"{trial['concept']}.json")
+    concept = studied(trial["concept"])
     inputs = folder / f"{concept.name}.safetensors"
     if not inputs.exists():
         mean, std = latent_shift_and_scale()

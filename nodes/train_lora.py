@@ -55,6 +55,8 @@ NONE = "none"
 LORA_OUTPUT = 1
 FORMER_SHIFT = 3.0
 """what every model got where no training shift was given, before the model decided"""
+FORMER_SCHEDULER = "constant"
+"""what a run without Wan Train Settings got, before a falling rate was found to learn better"""
 
 _log = logger(__name__)
 
@@ -234,7 +236,7 @@ class TrainLoRA(io.ComfyNode):
             folders.runs_folder(),
             config,
             resume=one_of("resume", resume, RESUME),
-            earlier=_earlier(config, model, train),
+            earlier=_earlier(config, model, train, settings),
         )
         config = decision.job
         if decision.action == "start":
@@ -369,10 +371,15 @@ class _Job:
         return any(value == link for node in nodes for value in node["inputs"].values())
 
 
-def _earlier(config: RunConfig, model: ModelHandle, asked: TrainConfig) -> list[RunConfig]:
+def _earlier(
+    config: RunConfig, model: ModelHandle, asked: TrainConfig, settings: SettingsHandle | None
+) -> list[RunConfig]:
     """What the same graph meant to earlier versions: their runs go on as they began."""
-    former = replace(config.train, discrete_flow_shift=FORMER_SHIFT)
-    trains = [config.train, former] if asked.discrete_flow_shift == 0 else [config.train]
+    trains = [config.train]
+    if asked.discrete_flow_shift == 0:
+        trains.append(replace(config.train, discrete_flow_shift=FORMER_SHIFT))
+    if settings is None:
+        trains += [replace(train, lr_scheduler=FORMER_SCHEDULER) for train in trains]
     plans = [config.model, *model.earlier(config.model)]
     return [replace(config, model=plan, train=train) for train in trains for plan in plans][1:]
 

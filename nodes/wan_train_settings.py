@@ -56,8 +56,8 @@ class WanTrainSettings(io.ComfyNode):
                 combo(
                     "lr_scheduler",
                     list(LR_SCHEDULERS),
-                    "Course of the learning rate after warm-up. constant: it stays. linear: straight down to 0. "
-                    "cosine: down to 0 along a cosine.",
+                    "Course of the learning rate after warm-up. cosine: down to 0 along a cosine, which learns best. "
+                    "linear: straight down to 0. constant: it stays, for runs that will be made longer later.",
                     _train.lr_scheduler,
                 ),
                 whole(

@@ -51,7 +51,10 @@ RECIPES: dict[str, dict[str, Any]] = {
     "uniform 3, x0": {"timestep_sampling": "uniform", "shift": 3.0, "weighting": "x0"},
     "shift 3, x0": {"timestep_sampling": "shift", "shift": 3.0, "weighting": "x0"},
     "uniform 3, sigma": {"timestep_sampling": "uniform", "shift": 3.0, "weighting": "sigma"},
-    "shift 3, cosine": {"timestep_sampling": "shift", "shift": 3.0, "lr_scheduler": "cosine"},
+    **{
+        f"shift {shift}, cosine": {"timestep_sampling": "shift", "shift": float(shift), "lr_scheduler": "cosine"}
+        for shift in (3, 5, 8)
+    },
     **{
         f"shift 3, {targets}": {"timestep_sampling": "shift", "shift": 3.0, "targets": targets}
         for targets in ("attention", "self attention", "self attention and ffn")

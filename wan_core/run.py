@@ -19,7 +19,7 @@ from . import __version__
 from .checkpoint import checkpoint_digest
 from .config import Config
 from .errors import ConfigError
-from .files import FileError, Roots, atomic_write_json, read_json, safe_name, sampled_digest
+from .files import FileError, Roots, atomic_write_json, read_json, replace_patiently, safe_name, sampled_digest
 from .load import ModelPlan
 from .lora import LoraConfig
 from .sample import SampleConfig
@@ -50,6 +50,8 @@ _TRAIN_FROM_THE_START = (
 """settings that are in every job's identity; later ones only where they differ from their default"""
 QUEUE_DONE = "steps of this queue are done"
 """how the reason ends when a run stopped because it was asked for so many steps and no more"""
+UNREAD = "run.unread.json"
+"""what is kept of a run.json that could not be read, when the run is known by what it saved"""
 _LONGEST_NAME = 95
 """leaves room for a suffix such as _002 and a step such as _000250 in published names"""
 
@@ -238,6 +240,7 @@ def choose_run(
     free: Path | None = None
     wanted = {job.job_id: job for job in (*earlier, config)}
     same: list[tuple[Path, RunConfig, RunConfig]] = []
+    unread: dict[Path, str] = {}
     for number in range(1, 1000):
         name = config.run_name if number == 1 else f"{config.run_name}_{number:03d}"
         directory = runs / name
@@ -256,7 +259,7 @@ def choose_run(
             if rescued is None or isinstance(error, NewerRun):
                 different.append(str(error).rstrip("."))
                 continue
-            known = rescued
+            known, unread[directory] = rescued, str(error)
         job = wanted.get(known.job_id, rescued)
         if job is None:
             different.append(f"{name} differs in {'; '.join(_changes(config, known))}")
@@ -266,7 +269,14 @@ def choose_run(
         store = SaveStore(directory)
         saved = store.latest(job.job_id)
         if saved is not None or store.latest() is None:
-            return _decide(directory, known, job, saved)
+            found = _decide(directory, known, job, saved)
+            if directory in unread:
+                note = (
+                    f"{found.note} What it saved says which job it is; its run.json does not: {unread[directory]} "
+                    f"When it trains, run.json is written anew and the old one kept as {UNREAD}."
+                )
+                return replace(found, note=note)
+            return found
         different.append(f"{directory.name} holds saved steps of another job")
     if free is None:
         raise ConfigError(f"There are 999 runs called {config.run_name}. Choose another run_name.")
@@ -282,11 +292,21 @@ def prepare_run(decision: RunDecision, config: RunConfig) -> RunConfig:
     directory = decision.directory
     if decision.action == "start":
         directory.mkdir(parents=True)
+    elif _unreadable(directory):
+        replace_patiently(directory / "run.json", directory / UNREAD)
     config = replace(config, run_name=directory.name)
     atomic_write_json(directory / "run.json", config.to_dict())
     if decision.action == "start":
         write_status(directory, RunStatus(state="new", steps=config.train.steps, job_id=config.job_id))
     return config
+
+
+def _unreadable(directory: Path) -> bool:
+    try:
+        read_run(directory)
+    except ConfigError:
+        return True
+    return False
 
 
 def _decide(directory: Path, known: RunConfig, wanted: RunConfig, saved: SavedStep | None) -> RunDecision:

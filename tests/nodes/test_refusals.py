@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from clips import place_clips
 from comfy_server import ComfyServer, PromptRefused
-from graphs import TRAIN, Graph, is_no_choice, training_graph
+from graphs import TRAIN, Graph, is_no_choice, run_of, training_graph
 from world import MODEL, VAE
 
 pytestmark = pytest.mark.comfy
@@ -145,16 +145,17 @@ def test_devices_that_do_not_exist(comfy: ComfyServer) -> None:
 
 
 def test_an_unknown_setting_in_run_json(comfy: ComfyServer) -> None:
-    """A run directory somebody edited: the nearest name is suggested, and nothing is overwritten."""
+    """A run directory somebody edited: it is known by its saves, the nearest name is suggested, the edit is kept."""
     comfy.run(training_graph("edited", steps=1, save_every_n_steps=1))
     path = comfy.output / "wan_trainer" / "edited" / "run.json"
     data = json.loads(path.read_text(encoding="utf-8"))
     data["lora"]["rnak"] = data["lora"].pop("rank")
     path.write_text(json.dumps(data), encoding="utf-8")
     edited = path.read_bytes()
-    entry = comfy.run(training_graph("edited", steps=2), check=False)
-    assert 'Unknown setting "rnak" in lora. Did you mean "rank"?' in comfy.error(entry)
-    assert path.read_bytes() == edited
+    run = run_of(comfy, comfy.run(training_graph("edited", steps=2)))
+    assert 'Unknown setting "rnak" in lora. Did you mean "rank"?' in run["note"]
+    assert (run["run"], run["step"]) == ("edited", 2)
+    assert path.with_name("run.unread.json").read_bytes() == edited
 
 
 @pytest.fixture

@@ -120,6 +120,12 @@ class _WeightedTrainer(Trainer):
         return velocity_loss(root * prediction.float(), root * self._target(batch))
 
 
+def studied(name: str) -> Concept:
+    """A concept by its name: a shipped one, or one of the study's own, whose paths are those of shipped ones."""
+    file = CONCEPTS / f"{name}.json"
+    return load_concept(file if file.is_file() else CONCEPTS / "studied" / file.name)
+
+
 class Study:
     """The tiny models with their encoded clips and texts, kept in a folder between trials."""
 
@@ -207,7 +213,7 @@ class Study:
 
         `templates`: judge clips with the sampling shift of ComfyUI's templates too.
         """
-        concept = load_concept(CONCEPTS / f"{trial.concept}.json")
+        concept = studied(trial.concept)
         began = time.monotonic()
         experts, facts = self.train(trial, concept)
         trained = time.monotonic()

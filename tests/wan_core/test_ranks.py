@@ -106,7 +106,7 @@ def test_a_ctrl_c_that_reaches_every_rank_while_the_reader_goes_away_still_saves
         )
     assert controller.stdin is not None
     assert controller.stdout is not None
-    next(line for line in controller.stdout if b'"step"' in line)
+    next(line for line in controller.stdout if json.loads(line)["event"] == "step")
     ranks = psutil.Process(controller.pid).children()
     controller.stdout.close()
     os.killpg(controller.pid, signal.SIGINT)

@@ -176,7 +176,7 @@ def test_the_second_stream_is_part_of_a_job_only_where_it_is_asked_for() -> None
         model=ModelPlan(base_file="diffusion_models:a.safetensors", quantize=QuantizeConfig()),
         base_digest="b" * 64,
         data=DataConfig(fingerprint="c" * 64),
-        train=TrainConfig(discrete_flow_shift=3.0),
+        train=TrainConfig(discrete_flow_shift=3.0, lr_scheduler="constant"),
     )
     assert config.job_id == "b78c162198bffbc3646621b868079e0b"
     both = replace(config, model=replace(config.model, quantize=QuantizeConfig(vace_blocks=True)))

@@ -73,6 +73,7 @@ class _Crew:
         self._out = out
         self._said: queue.Queue[tuple[int, bytes | None]] = queue.Queue()
         self._sending = threading.Lock()
+        self._asked = False
         self._processes: list[subprocess.Popen[bytes]] = []
         shared = os.environ | {
             "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
@@ -136,8 +137,9 @@ class _Crew:
 
     def stop(self, reason: str) -> bool:
         """Ask rank 0 to stop; False when it was asked before, so that a second signal ends at once."""
-        if self._stdin.closed:
+        if self._asked:
             return False
+        self._asked = True  # a closed stdin does not tell: ours ends too when whoever started us goes away
         with contextlib.suppress(OSError, ValueError):
             self._stdin.write(json.dumps({"command": "stop", "reason": reason}).encode() + b"\n")
             self._stdin.flush()

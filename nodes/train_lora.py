@@ -20,7 +20,7 @@ from ..wan_core.lora import LoraConfig, check_peft
 from ..wan_core.metrics import MetricsPages
 from ..wan_core.run import DataConfig, RunConfig, RunDecision, choose_run, prepare_run, read_run
 from ..wan_core.sample import SampleConfig
-from ..wan_core.train import SavedStep, SaveStore, TrainConfig
+from ..wan_core.train import SavedStep, SaveStore, TrainConfig, earlier_meanings
 from ..wan_core.words import logger
 from . import folders
 from .codecs import ComfyVae
@@ -53,10 +53,6 @@ EXPERTS = ["auto", "high", "low"]
 RESUME = ["auto", "new", "require"]
 NONE = "none"
 LORA_OUTPUT = 1
-FORMER_SHIFT = 3.0
-"""what every model got where no training shift was given, before the model decided"""
-FORMER_SCHEDULER = "constant"
-"""what a run without Wan Train Settings got, before a falling rate was found to learn better"""
 
 _log = logger(__name__)
 
@@ -375,11 +371,9 @@ def _earlier(
     config: RunConfig, model: ModelHandle, asked: TrainConfig, settings: SettingsHandle | None
 ) -> list[RunConfig]:
     """What the same graph meant to earlier versions: their runs go on as they began."""
-    trains = [config.train]
-    if asked.discrete_flow_shift == 0:
-        trains.append(replace(config.train, discrete_flow_shift=FORMER_SHIFT))
-    if settings is None:
-        trains += [replace(train, lr_scheduler=FORMER_SCHEDULER) for train in trains]
+    left_out = ["discrete_flow_shift"] if asked.discrete_flow_shift == 0 else []
+    left_out += ["lr_scheduler"] if settings is None else []
+    trains = earlier_meanings(config.train, left_out)
     plans = [config.model, *model.earlier(config.model)]
     return [replace(config, model=plan, train=train) for train in trains for plan in plans][1:]
 

@@ -23,7 +23,7 @@ from .files import FileError, Roots, atomic_write_json, read_json, replace_patie
 from .load import ModelPlan
 from .lora import LoraConfig
 from .sample import SampleConfig
-from .train import SavedStep, SaveStore, TrainConfig
+from .train import SavedStep, SaveStore, TrainConfig, earlier_meanings
 from .words import plain
 
 __all__ = [
@@ -156,7 +156,7 @@ class NewerRun(ForeignRun):
 
 
 def read_run(directory: Path) -> RunConfig:
-    """run.json of a run directory (or that file itself)."""
+    """run.json of a run directory (or that file itself). What it leaves out means what it meant when its run began."""
     path = directory if directory.name == "run.json" else directory / "run.json"
     try:
         data = read_json(path)
@@ -169,9 +169,24 @@ def read_run(directory: Path) -> RunConfig:
             "Update the pack."
         )
     try:
-        return RunConfig.from_dict(data)
+        config = RunConfig.from_dict(data)
     except ConfigError as error:
         raise ConfigError(f"{path.parent.name}/run.json: {error}") from error
+    given = data.get("train", {})
+    return _as_begun(path.parent, config, [key for key in config.train.to_dict() if key not in given])
+
+
+def _as_begun(directory: Path, config: RunConfig, left_out: list[str]) -> RunConfig:
+    """`config` as the version understood it that saved the steps of `directory`; as it is where nothing tells."""
+    meanings = {job.job_id: job for job in (replace(config, train=t) for t in earlier_meanings(config.train, left_out))}
+    if len(meanings) == 1:
+        return config
+    store = SaveStore(directory)
+    job = store.stated_job()
+    if not job:  # saves of before there was a checksum of the manifest
+        newest = store.latest()
+        job = newest.job_id if newest is not None else ""
+    return meanings.get(job, config)
 
 
 def read_status(directory: Path) -> RunStatus:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +16,7 @@ from safetensors import safe_open
 
 from tests.support.tiny_run import TinyRun, make_run
 from wan_core.control import SignalControl
-from wan_core.errors import ConfigError
+from wan_core.errors import CheckpointError, ConfigError
 from wan_core.export import workflow_metadata
 from wan_core.files import atomic_write_json
 from wan_core.job import run_job
@@ -182,6 +184,57 @@ def test_a_run_begun_by_an_earlier_version_goes_on_with_the_numbers_it_had(run: 
     assert (fresh.directory.name, fresh.job) == ("tiny_002", today)
     prepare_run(fresh, today)
     assert choose_run(runs, today, earlier=earlier).directory.name == "tiny_002", "the newest of either kind"
+
+
+@pytest.mark.parametrize("checksum", [True, False], ids=["manifest of today", "manifest of before"])
+def test_a_run_json_that_leaves_settings_out_means_what_it_meant_when_its_run_began(
+    run: TinyRun, checksum: bool
+) -> None:
+    begun = train_with(discrete_flow_shift=3.0, lr_scheduler="constant")(run.config)
+    atomic_write_json(run.directory / "run.json", begun.to_dict())
+    train(run, max_steps=1)
+    manifest = run.directory / "saves" / "step-000001" / "manifest.json"
+    said = json.loads(manifest.read_text())
+    if not checksum:
+        atomic_write_json(manifest, {**said, "manifest_sha256": ""})
+    written = begun.to_dict()
+    del written["train"]["discrete_flow_shift"], written["train"]["lr_scheduler"]
+    atomic_write_json(run.directory / "run.json", written)
+    assert read_run(run.directory) == begun
+    train(run)
+    assert (read_status(run.directory).step, SaveStore(run.directory).read(3).job_id) == (3, begun.job_id)
+    if not checksum:
+        return
+    for began in ({}, {"discrete_flow_shift": 3.0}, {"lr_scheduler": "constant"}):
+        train_began = {"discrete_flow_shift": 0.0, "lr_scheduler": "cosine"} | began
+        other = train_with(**train_began)(run.config)
+        shutil.rmtree(run.directory / "saves" / "step-000003", ignore_errors=True)
+        atomic_write_json(manifest, _stated(said, other.job_id))
+        assert read_run(run.directory) == other
+
+
+def _stated(manifest: dict[str, object], job_id: str) -> dict[str, object]:
+    """The manifest of another job, with its checksum."""
+    rest = {name: value for name, value in manifest.items() if name != "manifest_sha256"} | {"job_id": job_id}
+    text = json.dumps(rest, sort_keys=True, ensure_ascii=True)
+    return {**rest, "manifest_sha256": hashlib.sha256(text.encode()).hexdigest()}
+
+
+def test_a_run_json_that_leaves_settings_out_means_what_it_means_today_before_anything_is_saved(run: TinyRun) -> None:
+    written = run.config.to_dict()
+    del written["train"]["discrete_flow_shift"], written["train"]["lr_scheduler"]
+    atomic_write_json(run.directory / "run.json", written)
+    config = read_run(run.directory)
+    assert (config.train.discrete_flow_shift, config.train.lr_scheduler) == (0.0, "cosine")
+
+
+def test_a_run_json_that_says_another_shift_than_its_saves_is_another_job(run: TinyRun) -> None:
+    train(run, max_steps=1)
+    said = train_with(discrete_flow_shift=3.0)(run.config)
+    atomic_write_json(run.directory / "run.json", said.to_dict())
+    assert read_run(run.directory).job_id == said.job_id
+    with pytest.raises(CheckpointError, match="belongs to another job"):
+        train(run)
 
 
 def test_another_job_of_the_same_name_gets_a_suffix_and_the_note_says_why(run: TinyRun) -> None:

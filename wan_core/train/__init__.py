@@ -1,6 +1,6 @@
 """The training loop and everything it owns: optimizer, schedule, saved steps, resume, previews."""
 
-from .config import LR_SCHEDULERS, OPTIMIZERS, SAVE_DTYPES, TrainConfig
+from .config import LR_SCHEDULERS, OPTIMIZERS, SAVE_DTYPES, TrainConfig, earlier_meanings
 from .flops import FlopCount, StepFlops
 from .group import MEETING, Group, join_group
 from .memory import DeviceMeters, largest_step, predicted_peaks
@@ -28,6 +28,7 @@ __all__ = [
     "TargetFunction",
     "TrainConfig",
     "Trainer",
+    "earlier_meanings",
     "join_group",
     "largest_step",
     "noise_batch",

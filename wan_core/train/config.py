@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from typing import Any
 
 from ..config import Config, nearest
 from ..data import BUCKET_SAMPLINGS
 from ..errors import ConfigError
 from ..flow import EVALUATION_TIMESTEPS, TIMESTEP_SAMPLINGS
 
-__all__ = ["LR_SCHEDULERS", "OPTIMIZERS", "SAVE_DTYPES", "TrainConfig"]
+__all__ = ["LR_SCHEDULERS", "OPTIMIZERS", "SAVE_DTYPES", "TrainConfig", "earlier_meanings"]
 
 OPTIMIZERS = ("adamw",)
 LR_SCHEDULERS = ("constant", "linear", "cosine")
 SAVE_DTYPES = ("bf16", "fp16", "fp32")
+_FORMER_DEFAULTS: dict[str, Any] = {"discrete_flow_shift": 3.0, "lr_scheduler": "constant"}
+"""what a run got that left these to us, before the model decided about the shift, and before a falling rate was found
+to learn better"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,6 +115,16 @@ class TrainConfig(Config):
                 f"lr_warmup_steps {self.lr_warmup_steps} is not below steps {self.steps}, so the learning rate would "
                 "never be reached. Set it to a tenth of steps, or 0."
             )
+
+
+def earlier_meanings(train: TrainConfig, left_out: Collection[str]) -> list[TrainConfig]:
+    """What `train`, whose maker left the settings `left_out` to their defaults, meant to this version and to each
+    earlier one; this version's meaning is first."""
+    meanings = [train]
+    for name, former in _FORMER_DEFAULTS.items():
+        if name in left_out:
+            meanings += [replace(meaning, **{name: former}) for meaning in meanings]
+    return meanings
 
 
 def _choice(name: str, value: str, known: tuple[str, ...]) -> None:

@@ -17,6 +17,7 @@ pytestmark = pytest.mark.comfy
 
 API = sorted((Path(__file__).resolve().parents[2] / "workflows" / "api").glob("*.json"))
 TYPES: dict[str, tuple[type, ...]] = {"INT": (int,), "FLOAT": (int, float), "STRING": (str,), "BOOLEAN": (bool,)}
+DYNAMIC = "COMFY_DYNAMICCOMBO_V3"  # a choice whose options bring inputs of their own, in ComfyUI since 2026
 # What a user chooses: this machine has none of the files the graphs name.
 FILES = {*FOLDERS, "image", "folder"}
 
@@ -31,8 +32,8 @@ def read(path: Path) -> Graph:
 def faults(graph: Graph, info: Info) -> Iterator[str]:
     """Everything about a graph that its nodes would not take, as `node.input: why`."""
     for node, body in graph.items():
-        inputs = info[body["class_type"]]["input"]
-        required, known = inputs.get("required", {}), {**inputs.get("required", {}), **inputs.get("optional", {})}
+        required, optional = _inputs(info[body["class_type"]]["input"], body["inputs"])
+        known = {**required, **optional}
         for name in required.keys() - body["inputs"].keys():
             yield f"{node}.{name}: missing"
         for name, value in body["inputs"].items():
@@ -43,6 +44,19 @@ def faults(graph: Graph, info: Info) -> Iterator[str]:
             )
             if why:
                 yield f"{node}.{name}: {why}"
+
+
+def _inputs(said: Info, given: dict[str, Any], before: str = "") -> tuple[Info, Info]:
+    """Required and optional inputs by name, with those that the given option of a dynamic choice brings."""
+    parts: tuple[Info, Info] = {}, {}
+    for part, title in zip(parts, ("required", "optional"), strict=True):
+        for name, spec in said.get(title, {}).items():
+            part[before + name] = spec
+            for option in spec[1]["options"] if spec[0] == DYNAMIC else ():
+                if option["key"] == given.get(before + name):
+                    for whole, more in zip(parts, _inputs(option["inputs"], given, f"{before}{name}."), strict=True):
+                        whole.update(more)
+    return parts
 
 
 def _output(link: list[Any], graph: Graph, info: Info) -> str:
@@ -56,6 +70,8 @@ def _unfit(name: str, value: Any, spec: list[Any], output: Any) -> str:
     if isinstance(value, list):
         return "" if output(value) == kind else f"{output(value)} is not {kind}"
     choices = kind if isinstance(kind, list) else options.get("options")
+    if kind == DYNAMIC:
+        choices = [option["key"] for option in choices]
     if choices is not None:
         return "" if value in choices or (name in FILES and isinstance(value, str)) else "not a choice"
     if kind not in TYPES or type(value) not in TYPES[kind]:
@@ -75,6 +91,7 @@ def test_what_does_not_fit_is_found(comfy: ComfyServer) -> None:
     info, sound = comfy.object_info(), read(API[6])
     kinds = {body["class_type"]: node for node, body in sound.items()}
     train, sample, clip = kinds["TrainLoRA"], kinds["KSamplerAdvanced"], kinds["CLIPLoader"]
+    save = kinds["SaveVideo"]
     wrong: list[tuple[str, str, Any, str]] = [
         (train, "steps", 0, "out of range"),
         (train, "steps", 1.5, "float is not INT"),
@@ -85,6 +102,8 @@ def test_what_does_not_fit_is_found(comfy: ComfyServer) -> None:
         (train, "cache", [clip, 9], "nothing is not WAN_CACHE"),
         (sample, "cfg", 101.0, "out of range"),
         (sample, "add_noise", True, "not a choice"),
+        (save, "codec", "film", "not a choice"),
+        (save, "codec.crf", 20.0, "unknown"),
     ]
     for node, name, value, why in wrong:
         graph = copy.deepcopy(sound)
@@ -92,6 +111,26 @@ def test_what_does_not_fit_is_found(comfy: ComfyServer) -> None:
         assert list(faults(graph, info)) == [f"{node}.{name}: {why}"]
     del (lacking := copy.deepcopy(sound))[sample]["inputs"]["model"]
     assert list(faults(lacking, info)) == [f"{sample}.model: missing"]
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ({"codec": "auto"}, []),
+        ({"codec": "h264", "codec.crf": 20.0}, []),
+        ({"codec": "h264", "codec.crf": 20.0, "codec.speed": 1}, []),
+        ({"codec": "film"}, ["1.codec: not a choice"]),
+        ({"codec": "h264"}, ["1.codec.crf: missing"]),
+        ({"codec": "h264", "codec.crf": 52.0}, ["1.codec.crf: out of range"]),
+        ({"codec": "auto", "codec.crf": 20.0}, ["1.codec.crf: unknown"]),
+    ],
+)
+def test_what_an_option_of_a_dynamic_choice_brings_is_held_against_it(given: dict[str, Any], found: list[str]) -> None:
+    """Guards `faults` on any ComfyUI: the choice is written out here, as 0.33 says it."""
+    brings = {"required": {"crf": ["FLOAT", {"min": 0.0, "max": 51.0}]}, "optional": {"speed": ["INT", {}]}}
+    options = [{"key": "auto", "inputs": {"required": {}}}, {"key": "h264", "inputs": brings}]
+    info = {"SaveVideo": {"input": {"required": {"codec": [DYNAMIC, {"options": options}]}}, "output": []}}
+    assert list(faults({"1": {"class_type": "SaveVideo", "inputs": given}}, info)) == found
 
 
 def refused(comfy: ComfyServer, graph: Graph) -> dict[str, Any]:

@@ -19,6 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 CANVAS = sorted((ROOT / "workflows").glob("*.json"))
 API = sorted((ROOT / "workflows" / "api").glob("*.json"))
 WIDGETS = {"INT", "FLOAT", "STRING", "BOOLEAN", "COMBO"}
+DYNAMIC = "COMFY_DYNAMICCOMBO_V3"  # SaveVideo's `codec` in ComfyUI since 0.33; one widget while it stands at "auto"
 
 
 def read(path: Path) -> Any:
@@ -34,7 +35,7 @@ def inputs_of(info: dict[str, Any]) -> dict[str, Any]:
 
 
 def is_widget(spec: Any) -> bool:
-    return isinstance(spec[0], list) or spec[0] in WIDGETS
+    return isinstance(spec[0], list) or spec[0] in {*WIDGETS, DYNAMIC}
 
 
 def widgets_of(info: dict[str, Any]) -> list[str]:
@@ -47,14 +48,33 @@ def widgets_of(info: dict[str, Any]) -> list[str]:
     return names
 
 
-def to_api(workflow: dict[str, Any], info: dict[str, Any]) -> dict[str, Any]:
-    """Canvas form to API form as the page does it, from what a real server says about each node."""
+def of_its_time(node: dict[str, Any], info: dict[str, Any], version: str) -> list[str]:
+    """The widgets for which a node of the file holds values.
+
+    On the page an optional widget that a newer core has at the end keeps its default, which is also what the server
+    takes where the API form does not name it. The nodes of this pack, and core as old as the file, get no such grace.
+    """
+    names, count = widgets_of(info), len(node["widgets_values"])
+    if node["properties"]["cnr_id"] == "comfy-core" and numbers(version) > numbers(node["properties"]["ver"]):
+        optional = info["input"].get("optional", {})
+        if all("default" in (*optional.get(name, [""]), {})[1] for name in names[count:]):
+            return names[:count]
+    return names
+
+
+def numbers(version: str) -> list[int]:
+    return [int(part) for part in version.split(".")]
+
+
+def to_api(workflow: dict[str, Any], info: dict[str, Any], version: str) -> dict[str, Any]:
+    """Canvas form to API form as the page does it, from what a real server of that version says about each node."""
     links = {link[0]: [str(link[1]), link[2]] for link in workflow["links"]}
     out = {}
     for node in workflow["nodes"]:
         if node["type"] == "MarkdownNote":
             continue
-        inputs = dict(zip(widgets_of(info[node["type"]]), node["widgets_values"], strict=True))
+        widgets = of_its_time(node, info[node["type"]], version)
+        inputs = dict(zip(widgets, node["widgets_values"], strict=True))
         inputs.pop(CONTROL, None)
         inputs |= {s["name"]: links[s["link"]] for s in node["inputs"] if s["link"] is not None}
         out[str(node["id"])] = {"class_type": node["type"], "inputs": inputs}
@@ -92,7 +112,23 @@ def test_both_forms_say_the_same(path: Path, comfy: ComfyServer) -> None:
         k: {"class_type": v["class_type"], "inputs": v["inputs"]}
         for k, v in read(path.parent / "api" / path.name).items()
     }
-    assert to_api(read(path), comfy.object_info()) == api
+    version = comfy.get("/system_stats")["system"]["comfyui_version"]
+    assert to_api(read(path), comfy.object_info(), version) == api
+
+
+def test_only_what_a_newer_core_appended_may_be_missing_from_a_file() -> None:
+    """Guards `of_its_time`: a value too few is otherwise a fault of the file."""
+    node = {"properties": {"cnr_id": "comfy-core", "ver": "0.3.75"}, "widgets_values": [16.0]}
+    inputs = {
+        "required": {"images": ["IMAGE", {}], "fps": ["FLOAT", {}]},
+        "optional": {"depth": ["INT", {"default": 8}]},
+    }
+    assert of_its_time(node, {"input": inputs}, "0.33.0") == ["fps"]
+    assert of_its_time(node, {"input": inputs}, "0.3.75") == ["fps", "depth"]
+    ours = {**node, "properties": {"cnr_id": "wan-trainer", "ver": "0.1.0"}}
+    assert of_its_time(ours, {"input": inputs}, "0.33.0") == ["fps", "depth"]
+    asked = {"required": {**inputs["required"], **inputs["optional"]}}
+    assert of_its_time(node, {"input": asked}, "0.33.0") == ["fps", "depth"]
 
 
 @pytest.mark.parametrize("path", CANVAS, ids=lambda path: path.stem)

@@ -13,6 +13,7 @@ import json
 import os
 import re
 import secrets
+import shutil
 import stat
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -118,13 +119,19 @@ def open_regular(path: Path | str, *, follow_links: bool = True) -> BinaryIO:
 
 
 def open_append(path: Path | str) -> BinaryIO:
-    """Open for appending, unbuffered, making the file; FileError unless it is a regular file that only this name has.
+    """Open for appending, unbuffered, making the file; FileError unless it is a regular file.
 
     A folder may come from a stranger: what is written there must not go through a link into another file, and no pipe
-    may make the writer wait (rule S16).
+    may make the writer wait (rule S16). A file with other names too (hard links, as `cp -al` and programs that look for
+    copies make them) becomes a copy of its own first; what the others name stays as it is.
     """
     file = os.fdopen(_open_to_write(path), "ab", buffering=0)
     if os.fstat(file.fileno()).st_nlink > 1:
+        file.close()
+        with atomic_write(Path(path)) as copy, open_regular(path, follow_links=False) as shared:
+            shutil.copyfileobj(shared, copy, 4 << 20)
+        file = os.fdopen(_open_to_write(path), "ab", buffering=0)
+    if os.fstat(file.fileno()).st_nlink > 1:  # somebody makes links faster than they are broken
         file.close()
         raise FileError(
             f"{os.path.basename(path)} is also another file's name (a hard link), which writing would change. Put a "

@@ -305,6 +305,8 @@ class _Session:
         if self.saved is not None:
             self.trainer.load_state(self.saved.read_state(), self.saved.progress)
             self.emit(Note(text=f"Continues after saved step {self.saved.step} of {config.train.steps}."))
+        if self.group.leads and (note := _set_aside_note(self.store)):
+            self.emit(Note(text=note))
         self.previewer = None
         if previews is not None:
             self.previewer = Previewer(self.model, previews, self.directory, emit=self.emit, control=self.control)
@@ -518,6 +520,22 @@ def export_lora(directory: Path, step: int | None, target: Path) -> SavedStep:
     with atomic_write(target) as out, open(saved.lora_file, "rb") as source:
         shutil.copyfileobj(source, out, 4 << 20)
     return saved
+
+
+def _set_aside_note(store: SaveStore) -> str:
+    """Where damaged saved steps lie and what they take, since nobody deletes them; "" without one."""
+    folders, size = store.set_aside(), 0
+    for file in (file for folder in folders if not folder.is_symlink() for file in folder.glob("*")):
+        with contextlib.suppress(OSError):
+            size += file.lstat().st_size
+    if not folders:
+        return ""
+    names = ", ".join(folder.name for folder in folders[:3]) + (" and more" if len(folders) > 3 else "")
+    steps, was = ("saved step", "was") if len(folders) == 1 else ("saved steps", "were")
+    return (
+        f"{len(folders)} damaged {steps} of {store.folder.parent.name} ({size_text(size)}) {was} moved aside in its "
+        f"folder saves ({names}). Nothing reads them; delete them if you need the room."
+    )
 
 
 def _warn_about_disk(directory: Path, trainer: Trainer, emit: Emit) -> None:

@@ -14,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -325,7 +326,7 @@ def test_leftovers_go_once_they_are_old_and_what_is_being_written_stays(tmp_path
 
 
 @posix
-@pytest.mark.parametrize("kind", ["link", "dangling link", "hard link", "fifo", "folder"])
+@pytest.mark.parametrize("kind", ["link", "dangling link", "fifo", "folder"])
 def test_what_is_appended_to_is_a_file_of_its_own_and_nothing_waits(tmp_path: Path, kind: str) -> None:
     path, other = tmp_path / "log.txt", tmp_path / "other"
     other.write_bytes(b"someone's")
@@ -333,23 +334,65 @@ def test_what_is_appended_to_is_a_file_of_its_own_and_nothing_waits(tmp_path: Pa
         os.mkfifo(path)
     elif kind == "folder":
         path.mkdir()
-    elif kind == "hard link":
-        os.link(other, path)
     else:
         path.symlink_to(other if kind == "link" else tmp_path / "absent")
-    with pytest.raises(FileError, match=r"log\.txt is (a link or no regular file|also another file's name)"):
+    with pytest.raises(FileError, match=r"log\.txt is a link or no regular file"):
         files.open_append(path)
-    if kind != "hard link":
-        with pytest.raises(FileError, match="is a link or no regular file"), locked(path, "busy"):
-            pass
+    with pytest.raises(FileError, match="is a link or no regular file"), locked(path, "busy"):
+        pass
     assert other.read_bytes() == b"someone's"
     assert not (tmp_path / "absent").exists()
+
+
+@pytest.mark.parametrize("names", [1, 3])
+def test_what_is_appended_to_a_hard_link_reaches_none_of_its_other_names(tmp_path: Path, names: int) -> None:
+    path, others = tmp_path / "log.txt", [tmp_path / f"other{number}" for number in range(names)]
+    path.write_bytes(b"someone's\n")
+    for other in others:
+        os.link(path, other)
+    for line in (b"first\n", b"second\n"):
+        with files.open_append(path) as file:
+            file.write(line)
+    assert path.read_bytes() == b"someone's\nfirst\nsecond\n"
+    assert [other.read_bytes() for other in others] == names * [b"someone's\n"]
+    assert sorted(os.listdir(tmp_path)) == sorted(["log.txt", *(other.name for other in others)])
+
+
+def test_a_hard_link_that_cannot_be_copied_is_left_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, other = tmp_path / "log.txt", tmp_path / "other"
+    path.write_bytes(b"someone's")
+    os.link(path, other)
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def fail(*_given: object) -> None:
+        raise full
+
+    monkeypatch.setattr(files.shutil, "copyfileobj", fail)
+    with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
+        files.open_append(path)
+    assert (path.read_bytes(), path.samefile(other)) == (b"someone's", True)
+    assert sorted(os.listdir(tmp_path)) == ["log.txt", "other"]
+
+
+@posix
+def test_a_run_that_was_copied_by_hard_links_trains_and_the_copy_stays_as_it_was(tmp_path: Path) -> None:
+    """`cp -al`, and programs that make one file of two with the same bytes."""
+    run = make_run(tmp_path, train=replace(SETTINGS, steps=2))
+    train(run)
+    copy = tmp_path / "copy"
+    shutil.copytree(run.directory, copy, copy_function=os.link)
+    before = {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()}
+    files.atomic_write_json(run.directory / "run.json", replace(run.config, train=SETTINGS).to_dict())
+    train(run)
+    assert read_status(run.directory).step == 4
+    assert {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()} == before
+    assert (run.directory / "metrics.jsonl").read_bytes().startswith(before[copy / "metrics.jsonl"])
 
 
 @posix
 @pytest.mark.parametrize(
     ("name", "kind"),
-    [("metrics.jsonl", "link"), ("metrics.jsonl", "fifo"), ("metrics.jsonl", "hard link"), ("saves", "link"),
+    [("metrics.jsonl", "link"), ("metrics.jsonl", "fifo"), ("saves", "link"),
      ("samples", "link"), ("saves", "dangling link"), (".lock", "fifo")],
 )  # fmt: skip
 def test_a_strangers_run_folder_writes_nothing_outside_and_hangs_nobody(tmp_path: Path, name: str, kind: str) -> None:
@@ -361,11 +404,9 @@ def test_a_strangers_run_folder_writes_nothing_outside_and_hangs_nobody(tmp_path
     (run.directory / name).unlink(missing_ok=True)
     if kind == "fifo":
         os.mkfifo(run.directory / name)
-    elif kind == "hard link":
-        os.link(target, run.directory / name)
     else:
         (run.directory / name).symlink_to(target if kind == "link" else tmp_path / "absent")
-    with pytest.raises(FileError, match=rf"{re.escape(name)} is (a link or no|also another file's name)"):
+    with pytest.raises(FileError, match=rf"{re.escape(name)} is a link or no"):
         train(run)
     assert os.listdir(outside) == ["metrics.jsonl"]
     assert (outside / "metrics.jsonl").read_text() == "someone's"
@@ -538,6 +579,20 @@ def test_a_step_damaged_again_and_again_can_be_saved_again_and_again(tmp_path: P
     commit(store, 1)
     assert holds(store, 1)
     assert len([name for name in os.listdir(store.folder) if ".damaged" in name]) == 3
+    assert [path.name for path in store.set_aside()] == [f".step-000001.damaged.{number}" for number in (1, 2, 3)]
+
+
+def test_a_session_says_where_damaged_steps_lie_that_nobody_deletes(tmp_path: Path) -> None:
+    run = make_run(tmp_path, train=SETTINGS)
+    aside = run.directory / "saves" / ".step-000002.damaged.1"
+    aside.mkdir(parents=True)
+    (aside / "lora.safetensors").write_bytes(bytes(3 << 20))
+    notes = [event.text for event in train(run) if isinstance(event, Note) and "damaged" in event.text]
+    assert notes == [
+        "1 damaged saved step of tiny (3.0 MiB) was moved aside in its folder saves (.step-000002.damaged.1). Nothing "
+        "reads them; delete them if you need the room."
+    ]
+    assert (aside / "lora.safetensors").stat().st_size == 3 << 20
 
 
 def test_a_state_that_is_not_finite_is_never_saved(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ __all__ = ["SaveStore", "SavedStep"]
 
 _NAME = re.compile(r"^step-(\d{6,})$", re.ASCII)
 _STAGED = re.compile(r"\.step-\d{6,}(\.[0-9a-f]{16})?\.partial", re.ASCII)
+_ASIDE = re.compile(r"\.step-\d{6,}\.damaged\.\d+", re.ASCII)
 LORA, STATE, MANIFEST, SUSPECT = "lora.safetensors", "state.safetensors", "manifest.json", "suspect.txt"
 
 
@@ -130,6 +131,13 @@ class SaveStore:
         for name in os.listdir(self.folder) if self.folder.is_dir() else ():
             if _STAGED.fullmatch(name):
                 _remove_staged(self.folder / name)
+
+    def set_aside(self) -> list[Path]:
+        """The damaged steps that were moved away when their step was saved again. Nothing reads them, and none is
+        deleted: what is left of one may be all that somebody has.
+        """
+        names = os.listdir(self.folder) if self.folder.is_dir() else []
+        return [self.folder / name for name in sorted(names) if _ASIDE.fullmatch(name)]
 
     def commit(
         self, step: int, job_id: str, lora: bytes, state: dict[str, Tensor], progress: dict[str, Any]

@@ -5,10 +5,8 @@ from __future__ import annotations
 import ast
 import functools
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-
-import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -155,113 +153,115 @@ def guarded(node: ast.AST, parents: Parents) -> bool:
     return False
 
 
-@pytest.mark.parametrize("file", sources("wan_core"), ids=name_of)
-def test_a_room_imports_only_rooms_below_it(file: Path) -> None:
-    here = room_of(file)
-    if here == "__init__":
-        here = "errors"  # the package itself knows nothing
-    assert here in RANK, f"{name_of(file)}: new room; give it a place in ROOMS and in docs/architecture.md"
-    tree, _ = parse(file)
-    for room, line in rooms_imported(file, tree):
-        if room in ("", "__version__") or room == here:
-            continue
-        assert room in RANK, f"{name_of(file)}:{line} imports {room}, which is no room of the table"
-        assert RANK[room] < RANK[here] or RANK[room] == RANK[here] == 100, (
-            f"{name_of(file)}:{line}: {here} imports {room}, which stands above it"
-        )
+def no_line_of(files: list[Path], offences: Callable[[Path, ast.Module, Parents], Iterator[str]]) -> None:
+    """Fails with every offending line of every file at once."""
+    assert len(files) > 100, "the files to read were not found"
+    found = [offence for file in files for offence in offences(file, *parse(file))]
+    assert not found, "\n".join(["", *found])
 
 
-@pytest.mark.parametrize("file", [f for f in sources("wan_core", "nodes") if f != DOOR], ids=name_of)
-def test_our_own_code_is_imported_relatively(file: Path) -> None:
+def test_a_room_imports_only_rooms_below_it() -> None:
+    def offences(file: Path, tree: ast.Module, _: Parents) -> Iterator[str]:
+        here = room_of(file)
+        if here == "__init__":
+            here = "errors"  # the package itself knows nothing
+        if here not in RANK:
+            yield f"{name_of(file)}: new room; give it a place in ROOMS and in docs/architecture.md"
+            return
+        for room, line in rooms_imported(file, tree):
+            if room in ("", "__version__") or room == here:
+                continue
+            if room not in RANK:
+                yield f"{name_of(file)}:{line} imports {room}, which is no room of the table"
+            elif not (RANK[room] < RANK[here] or RANK[room] == RANK[here] == 100):
+                yield f"{name_of(file)}:{line}: {here} imports {room}, which stands above it"
+
+    no_line_of(sources("wan_core"), offences)
+
+
+def test_our_own_code_is_imported_relatively() -> None:
     """launch.py excepted: it runs as a script, before there is a package to be relative to."""
-    tree, _ = parse(file)
-    ours = ("wan_core", "nodes") if file.is_relative_to(ROOT / "wan_core") else ("wan_core",)
-    for level, module, _names, line in imports(tree):
-        top = module.split(".")[0]
-        assert level or top not in ours, f"{name_of(file)}:{line}: import {module} relatively"
+
+    def offences(file: Path, tree: ast.Module, _: Parents) -> Iterator[str]:
+        ours = ("wan_core", "nodes") if file.is_relative_to(ROOT / "wan_core") else ("wan_core",)
+        for level, module, _names, line in imports(tree):
+            if not level and module.split(".")[0] in ours:
+                yield f"{name_of(file)}:{line}: import {module} relatively"
+
+    no_line_of([file for file in sources("wan_core", "nodes") if file != DOOR], offences)
 
 
-@pytest.mark.parametrize("file", sources("wan_core"), ids=name_of)
-def test_the_engine_does_not_know_comfyui(file: Path) -> None:
-    tree, _ = parse(file)
-    for level, module, _names, line in imports(tree):
-        assert level or module.split(".")[0] not in COMFYUI, f"{name_of(file)}:{line} imports {module}"
+def test_the_engine_does_not_know_comfyui() -> None:
+    def offences(file: Path, tree: ast.Module, _: Parents) -> Iterator[str]:
+        for level, module, _names, line in imports(tree):
+            if not level and module.split(".")[0] in COMFYUI:
+                yield f"{name_of(file)}:{line} imports {module}"
+
+    no_line_of(sources("wan_core"), offences)
 
 
-@pytest.mark.parametrize(
-    "file",
-    [f for f in (*ROOT.glob("__init__.py"), *sources("wan_core", "nodes")) if f != DOOR],
-    ids=name_of,
-)
-def test_only_the_door_edits_the_import_path(file: Path) -> None:
-    tree, parents = parse(file)
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.Attribute) or ast.unparse(node) not in (
-            "sys.path",
-            "sys.modules",
-        ):
-            continue
-        holder = parents[node]
-        changed = isinstance(node.ctx, (ast.Store, ast.Del)) or (
-            isinstance(holder, ast.Subscript) and isinstance(holder.ctx, (ast.Store, ast.Del))
-        )
-        called = isinstance(holder, ast.Attribute) and holder.attr in (
-            *("append", "insert", "extend", "remove", "pop", "clear", "update", "setdefault"),
-        )
-        edited = changed or called
-        assert not edited, f"{name_of(file)}:{node.lineno} edits {ast.unparse(node)}"
-
-
-@pytest.mark.parametrize("file", sources("wan_core", "nodes"), ids=name_of)
-def test_posix_only_calls_stand_behind_a_platform_guard(file: Path) -> None:
-    tree, parents = parse(file)
-    for node in ast.walk(tree):
-        if (isinstance(node, ast.Attribute) and POSIX_CALLS.fullmatch(ast.unparse(node))) or (
-            isinstance(node, ast.Import) and POSIX_MODULES & {alias.name for alias in node.names}
-        ):
-            what = ast.unparse(node)
-        else:
-            continue
-        assert guarded(node, parents), f"{name_of(file)}:{node.lineno}: {what} does not exist on Windows"
-
-
-@pytest.mark.parametrize("file", sources("wan_core", "nodes"), ids=name_of)
-def test_no_file_can_run_code(file: Path) -> None:
-    """No pickle, no eval, exec or compile; torch.load only with weights_only=True."""
-    tree, _ = parse(file)
-    for level, module, _names, line in imports(tree):
-        top = module.split(".")[0]
-        assert level or top not in ("pickle", "dill", "cloudpickle", "marshal", "shelve"), f"{name_of(file)}:{line}"
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.Call):
-            continue
-        called = ast.unparse(node.func)
-        assert called not in _RUNS_TEXT, f"{name_of(file)}:{node.lineno}"
-        if called == "torch.load":
-            given = {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}
-            assert given.get("weights_only") == "True", (
-                f"{name_of(file)}:{node.lineno}: torch.load needs weights_only=True"
+def test_only_the_door_edits_the_import_path() -> None:
+    def offences(file: Path, tree: ast.Module, parents: Parents) -> Iterator[str]:
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.Attribute) or ast.unparse(node) not in ("sys.path", "sys.modules"):
+                continue
+            holder = parents[node]
+            changed = isinstance(node.ctx, (ast.Store, ast.Del)) or (
+                isinstance(holder, ast.Subscript) and isinstance(holder.ctx, (ast.Store, ast.Del))
             )
+            called = isinstance(holder, ast.Attribute) and holder.attr in (
+                *("append", "insert", "extend", "remove", "pop", "clear", "update", "setdefault"),
+            )
+            if changed or called:
+                yield f"{name_of(file)}:{node.lineno} edits {ast.unparse(node)}"
+
+    files = [*ROOT.glob("__init__.py"), *sources("wan_core", "nodes")]
+    no_line_of([file for file in files if file != DOOR], offences)
 
 
-@pytest.mark.parametrize(
-    ("code", "expected"),
-    [
+def test_posix_only_calls_stand_behind_a_platform_guard() -> None:
+    def offences(file: Path, tree: ast.Module, parents: Parents) -> Iterator[str]:
+        for node in ast.walk(tree):
+            posix_only = (isinstance(node, ast.Attribute) and POSIX_CALLS.fullmatch(ast.unparse(node))) or (
+                isinstance(node, ast.Import) and POSIX_MODULES & {alias.name for alias in node.names}
+            )
+            if posix_only and not guarded(node, parents):
+                yield f"{name_of(file)}:{node.lineno}: {ast.unparse(node)} does not exist on Windows"
+
+    no_line_of(sources("wan_core", "nodes"), offences)
+
+
+def test_no_file_can_run_code() -> None:
+    """No pickle, no eval, exec or compile; torch.load only with weights_only=True."""
+
+    def offences(file: Path, tree: ast.Module, _: Parents) -> Iterator[str]:
+        for level, module, _names, line in imports(tree):
+            if not level and module.split(".")[0] in ("pickle", "dill", "cloudpickle", "marshal", "shelve"):
+                yield f"{name_of(file)}:{line} imports {module}"
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.Call):
+                continue
+            called = ast.unparse(node.func)
+            if called in _RUNS_TEXT:
+                yield f"{name_of(file)}:{node.lineno} calls {called}"
+            elif called == "torch.load":
+                given = {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}
+                if given.get("weights_only") != "True":
+                    yield f"{name_of(file)}:{node.lineno}: torch.load needs weights_only=True"
+
+    no_line_of(sources("wan_core", "nodes"), offences)
+
+
+def test_the_guard_detector_itself() -> None:
+    """The detector reads what stands around a call, not merely before it."""
+    for code, expected in (
         ("import os\nos.killpg(1, 2)\n", False),
         ("import os\nif os.name != 'nt':\n    os.killpg(1, 2)\n", True),
-        (
-            "import os\ndef f():\n    if os.name == 'nt':\n        return\n    os.killpg(1, 2)\n",
-            True,
-        ),
-        (
-            "import os\ndef f():\n    if os.cpu_count():\n        return\n    os.killpg(1, 2)\n",
-            False,
-        ),
+        ("import os\ndef f():\n    if os.name == 'nt':\n        return\n    os.killpg(1, 2)\n", True),
+        ("import os\ndef f():\n    if os.cpu_count():\n        return\n    os.killpg(1, 2)\n", False),
         ("import os\nx = os.O_NOFOLLOW if hasattr(os, 'O_NOFOLLOW') else 0\n", True),
-    ],
-)
-def test_the_guard_detector_itself(code: str, expected: bool) -> None:
-    tree = ast.parse(code)
-    parents = {child: parent for parent in ast.walk(tree) for child in ast.iter_child_nodes(parent)}
-    use = next(n for n in ast.walk(tree) if isinstance(n, ast.Attribute) and POSIX_CALLS.fullmatch(ast.unparse(n)))
-    assert guarded(use, parents) is expected
+    ):
+        tree = ast.parse(code)
+        parents = {child: parent for parent in ast.walk(tree) for child in ast.iter_child_nodes(parent)}
+        use = next(n for n in ast.walk(tree) if isinstance(n, ast.Attribute) and POSIX_CALLS.fullmatch(ast.unparse(n)))
+        assert guarded(use, parents) is expected, code

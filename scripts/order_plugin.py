@@ -1,5 +1,5 @@
 """A pytest plugin for scripts/test.py: files that last long come first, so that no worker ends with one alone, and
-files without a test of the layer are not imported.
+files without a test of the layer are not imported. With --quick, tests that last are left out.
 
 pytest-xdist hands whole files to its workers, in the order given here. A test marked `lasts(25)` counts 25 seconds, one
 marked `slow` 10, any other next to nothing.
@@ -13,6 +13,11 @@ from pathlib import Path
 import pytest
 
 _SLOW_S, _OTHER_S = 10.0, 0.005
+_QUICK_S = 0.5
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--quick", action="store_true", help=f"leave out what is marked to last {_QUICK_S} s or more")
 
 
 def seconds_of(item: pytest.Item) -> float:
@@ -23,8 +28,12 @@ def seconds_of(item: pytest.Item) -> float:
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Longest file first; inside a file the order stays. After deselection, so only what will run counts."""
+    if config.getoption("quick"):
+        lasting = [item for item in items if seconds_of(item) >= _QUICK_S]
+        config.hook.pytest_deselected(items=lasting)
+        items[:] = [item for item in items if seconds_of(item) < _QUICK_S]
     seconds: Counter[Path] = Counter()
     for item in items:
         seconds[item.path] += seconds_of(item)  # type: ignore[assignment]

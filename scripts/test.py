@@ -1,7 +1,10 @@
 """Set everything up and run every test: `python3 scripts/test.py [--only lint|unit|comfy|browser] [pytest arguments]`.
 
-Needs nothing but Python 3.10 and a package index. Prints the seconds each stage took against its budget, says what was
-skipped and why, and ends with one line of totals. Exit code 0 only if every stage passed.
+Needs nothing but Python 3.10 and a package index. Prints the seconds each stage took against its budget, names the
+slowest tests, says what was skipped and why, and ends with one line of totals. Exit code 0 only if every stage passed.
+
+`--fast` is for between two edits: ruff, and the tests of the unit layer that do not last. Nothing is measured against a
+budget then, and what it leaves out has to pass before a commit.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ import shutil
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import environment
@@ -27,6 +30,8 @@ MARKS = {
     "comfy": "comfy and not browser and not gpu and not multi_gpu and not soak",
     "browser": "browser and not gpu and not multi_gpu and not soak",
 }
+MARKS["fast"] = MARKS["unit"]
+SLOWEST = 10
 
 
 @dataclass
@@ -36,6 +41,8 @@ class Totals:
     passed: int = 0
     failed: int = 0
     skipped: int = 0
+    slowest: list[tuple[float, str]] = field(default_factory=list)
+    """Seconds and name of the slowest tests of every layer"""
 
     def tool(self, passed: bool) -> None:
         if passed:
@@ -56,8 +63,11 @@ class Stage:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=LAYERS, help="run one layer only")
+    parser.add_argument("--fast", action="store_true", help="ruff and the quick tests of the unit layer only")
     asked, rest = parser.parse_known_args()
-    chosen = [asked.only] if asked.only else list(LAYERS)
+    if asked.fast and asked.only:
+        parser.error("--fast chooses its layers itself: leave --only away")
+    chosen = ["ruff", "fast"] if asked.fast else [asked.only] if asked.only else list(LAYERS)
 
     say("Setting up (a second run starts at once)")
     began = time.monotonic()
@@ -70,10 +80,14 @@ def main() -> int:
     totals = Totals()
     for layer in chosen:
         began = time.monotonic()
-        verdict = lint(ready, totals) if layer == "lint" else run_pytest(layer, rest, ready, totals)
+        if layer == "ruff":
+            say("\n== ruff")
+            verdict = "ok" if ruff(ready, totals) else "FAILED"
+        else:
+            verdict = lint(ready, totals) if layer == "lint" else run_pytest(layer, rest, ready, totals)
         stages.append(Stage(layer, time.monotonic() - began, verdict))
 
-    report(stages, ready)
+    report(stages, totals, ready, budgets=not asked.fast)
     say(f"{totals.passed} passed, {totals.failed} failed, {totals.skipped} skipped")
     return 1 if totals.failed or any(stage.verdict == "FAILED" for stage in stages) else 0
 
@@ -84,9 +98,7 @@ def main() -> int:
 def lint(ready: Environment, totals: Totals) -> str:
     """Style and types, and the pure logic of the web part. Each tool counts as one test."""
     say("\n== lint")
-    ruff = str(ready.python.with_name("ruff" + ready.python.suffix))
-    ok = tool("ruff check", [ruff, "check", "--output-format", "concise", "."], totals)
-    ok &= tool("ruff format", [ruff, "format", "--check", "--output-format", "concise", "."], totals)
+    ok = ruff(ready, totals)
     typed = [name for name in ("wan_core", "nodes") if any((ROOT / name).rglob("*.py"))]
     if ready.node_tools and typed:
         link_tree_for_pyright(ready.comfyui)
@@ -105,6 +117,12 @@ def lint(ready: Environment, totals: Totals) -> str:
         say("skipped  pyright and biome: no npm")
     ok &= node_tests(totals)
     return "ok" if ok else "FAILED"
+
+
+def ruff(ready: Environment, totals: Totals) -> bool:
+    program = str(ready.python.with_name("ruff" + ready.python.suffix))
+    ok = tool("ruff check", [program, "check", "--output-format", "concise", "."], totals)
+    return tool("ruff format", [program, "format", "--check", "--output-format", "concise", "."], totals) and ok
 
 
 def node_tests(totals: Totals) -> bool:
@@ -183,7 +201,7 @@ def run_pytest(layer: str, rest: list[str], ready: Environment, totals: Totals) 
         "order_plugin",
         "-m",
         MARKS[layer],
-        "--durations=5",
+        *(("--quick",) if layer == "fast" else ()),
         # Most of the time goes into starting processes that use one core. On the canvas, a process per frontend.
         *(() if rest else ("-n", "2", "--dist", "loadgroup" if layer == "browser" else "loadfile")),
         *(() if rest else ("--no-loadscope-reorder",)),
@@ -200,6 +218,7 @@ def run_pytest(layer: str, rest: list[str], ready: Environment, totals: Totals) 
     totals.passed += found.get("passed", 0)
     totals.failed += found.get("failed", 0) + found.get("error", 0)
     totals.skipped += found.get("skipped", 0)
+    totals.slowest += [(seconds, name) for name, seconds in found.get("slowest", {}).items()]
     if code == 5:  # nothing collected
         return "no tests"
     if code and not (found.get("failed", 0) + found.get("error", 0)):
@@ -210,17 +229,18 @@ def run_pytest(layer: str, rest: list[str], ready: Environment, totals: Totals) 
 # ---- closing ---------------------------------------------------------------------------------
 
 
-def report(stages: list[Stage], ready: Environment) -> None:
+def report(stages: list[Stage], totals: Totals, ready: Environment, *, budgets: bool) -> None:
+    if totals.slowest:
+        say("\nSlowest tests, each with what was set up for it first")
+    for seconds, name in sorted(totals.slowest, reverse=True)[:SLOWEST]:
+        say(f"{seconds:7.1f} s  {name}")
     say("\nStage      seconds  result")
     for stage in stages:
         say(f"{stage.name:<10} {stage.seconds:7.1f}  {stage.verdict}")
     spent = {stage.name: stage.seconds for stage in stages}
     python = sum(spent.get(name, 0) for name in ("lint", "unit", "comfy"))
-    for name, seconds in (
-        ("set-up", spent["set-up"]),
-        ("python", python),
-        ("browser", spent.get("browser", 0)),
-    ):
+    measured = (("set-up", spent["set-up"]), ("python", python), ("browser", spent.get("browser", 0)))
+    for name, seconds in measured if budgets else ():
         over = "OVER BUDGET" if seconds > BUDGET_S[name] else "within budget"
         say(f"budget {name}: {seconds:.0f} of {BUDGET_S[name]} s, {over}")
     for sentence in ready.missing:

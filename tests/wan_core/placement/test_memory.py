@@ -38,7 +38,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.slow
+@pytest.mark.lasts(8)
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self/status")
 @pytest.mark.parametrize("mode", MODES)
 def test_the_predicted_peak_is_within_25_percent_of_the_measured_one(measured: Path, mode: str) -> None:

@@ -43,6 +43,7 @@ def test_a_14b_step_runs_on_two_devices_with_checkpointing_in_under_3_gib(step_o
     assert step_of_14b["peak_rss_bytes"] < 3 * 2**30
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("forgotten", FORGOTTEN)
 def test_leaving_out_one_bridge_is_an_error(step_of_14b: dict[str, Any], forgotten: str) -> None:
     assert "found at least two devices, sim:1 and sim:0" in step_of_14b["errors"][forgotten]

@@ -40,8 +40,10 @@ class ComfyError(RuntimeError):
     """The server did not start, or a prompt did not end as it should. The message ends with the log's last lines."""
 
 
-# What ComfyUI writes before each line since 2026: ESC[32m[INFO]ESC[0m and a blank.
-_LEVEL = re.compile(r"^(?:\x1b\[\d+m)*\[(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)\]\x1b\[0m ", re.MULTILINE)
+# What ComfyUI writes before each line since 2026: ESC[32m[INFO]ESC[0m and a blank. A few lines have a colour besides.
+_LEVEL = re.compile(
+    r"^(?:\x1b\[\d+m)*\[(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)\]\x1b\[0m (?:\x1b\[3\dm(.*)\x1b\[0m$)?", re.MULTILINE
+)
 
 
 class PromptRefused(ComfyError):  # noqa: N818  (it is named after what happened)
@@ -333,9 +335,9 @@ class ComfyServer:
     # ---- log -------------------------------------------------------------------------------------
 
     def log_text(self) -> str:
-        """Everything the server printed, all starts of this object together, without a coloured level before lines."""
+        """Everything the server printed, all starts of this object together, without the colours of newer ComfyUI."""
         try:
-            return _LEVEL.sub("", self.log_file.read_text(encoding="utf-8", errors="replace"))
+            return _LEVEL.sub(r"\1", self.log_file.read_text(encoding="utf-8", errors="replace"))
         except OSError:
             return ""
 

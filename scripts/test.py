@@ -203,8 +203,8 @@ def run_pytest(layer: str, rest: list[str], ready: Environment, totals: Totals) 
         MARKS[layer],
         *(("--quick",) if layer == "fast" else ()),
         # Most of the time goes into starting processes that use one core. On the canvas, a process per frontend.
-        *(() if rest else ("-n", "2", "--dist", "loadgroup" if layer == "browser" else "loadfile")),
-        *(() if rest else ("--no-loadscope-reorder",)),
+        *(() if rest else ("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")),
+        *(("-p", "frontend_plugin") if layer == "browser" and not rest else ()),
         *rest,
     ]
     variables = {**ready.variables(), "WAN_TRAINER_COUNTS": str(counts)}

@@ -342,13 +342,6 @@ def canvas(
         page.page.close()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Each frontend is one group: with two processes, each has a server and a Chromium of its own."""
-    for item in items:
-        if "frontend" in (params := getattr(getattr(item, "callspec", None), "params", {})):
-            item.add_marker(pytest.mark.xdist_group(str(params["frontend"])))
-
-
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
     report = yield

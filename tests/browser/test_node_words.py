@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import make_locales
@@ -33,19 +34,21 @@ PLACE = """name => {
 
 
 @pytest.fixture
-def japanese(canvas: Any) -> Any:
-    canvas.server.setting("Comfy.Locale", "ja")
-    yield canvas.open()
-    canvas.server.setting("Comfy.Locale", "en")
+def japanese(canvas_server: Any) -> Iterator[None]:
+    """The page comes up in Japanese."""
+    canvas_server.setting("Comfy.Locale", "ja")
+    yield
+    canvas_server.setting("Comfy.Locale", "en")
 
 
 # Newer frontends keep what packs bring by themselves.
 @pytest.mark.parametrize("frontend", ["shipped"], indirect=True)
-def test_a_japanese_page_shows_japanese_nodes_and_saves_ids(japanese: Any) -> None:
+@pytest.mark.usefixtures("japanese")  # first: the page asks for its language once
+def test_a_japanese_page_shows_japanese_nodes_and_saves_ids(canvas: Any) -> None:
     text = (make_locales.LOCALES / "ja" / "nodeDefs.json").read_text(encoding="utf-8")
     words = json.loads(text)["WanPreviewSettings"]
-    japanese.clear()
-    shown = japanese.script(SHOWN)
+    canvas.clear()
+    shown = canvas.script(SHOWN)
     names = {name: entry["name"] for name, entry in words["inputs"].items()}
     assert shown["title"] == words["display_name"]
     assert shown["inputs"] == names
@@ -53,9 +56,9 @@ def test_a_japanese_page_shows_japanese_nodes_and_saves_ids(japanese: Any) -> No
     assert len(shown["widgets"]) == 10
     assert shown["boxes"] == {name: names[name] for name in ("prompts", "negative_prompt")}
     assert shown["outputs"] == [entry["name"] for entry in words["outputs"].values()]
-    x, y = japanese.page.wait_for_function(PLACE, arg=HOVERED).json_value()
-    japanese.page.mouse.move(x - 20, y)
-    japanese.page.mouse.move(x, y)
-    japanese.page.get_by_text(words["inputs"][HOVERED]["tooltip"]).wait_for()
-    (saved,) = japanese.to_prompt().values()
+    x, y = canvas.page.wait_for_function(PLACE, arg=HOVERED).json_value()
+    canvas.page.mouse.move(x - 20, y)
+    canvas.page.mouse.move(x, y)
+    canvas.page.get_by_text(words["inputs"][HOVERED]["tooltip"]).wait_for()
+    (saved,) = canvas.to_prompt().values()
     assert set(saved["inputs"]) == set(shown["widgets"])

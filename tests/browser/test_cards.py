@@ -45,6 +45,9 @@ CONNECTED = """count => {
   const cards = window.app.graph._nodes.flatMap(n => n.wanTrainerCard?.element ?? []);
   return cards.length === count && cards.every(card => card.isConnected);
 }"""
+# The tab keeps the workflow with the shift that was turned last.
+SAVED = r"""() => [sessionStorage, localStorage].some(kept => Object.values(kept).some(
+  text => /discrete_flow_shift[\\]*":8\b/.test(text)))"""
 PICTURES = """() => { const all = [...document.querySelectorAll('.wan-sheet img')];
   return all.length > 0 && all.every(i => i.naturalWidth > 0); }"""
 
@@ -94,7 +97,7 @@ def queue(canvas: Any) -> None:
           window.app.queuePrompt(0, 1);
         }"""
     )
-    canvas.page.wait_for_function("() => window.ended > 0", timeout=120_000)
+    canvas.page.wait_for_function("() => window.ended > 0")
     assert canvas.script("() => window.failed ?? ''") == ""
 
 
@@ -168,8 +171,8 @@ def test_cards_say_what_is_known_before_and_after_a_queue_and_a_reload_and_never
         canvas.screenshot(f"cards-before-{mode}")
 
         queue(canvas)
-        canvas.page.wait_for_function(SHOWN, timeout=10_000)
-        canvas.page.wait_for_function(PICTURES, timeout=10_000)
+        canvas.page.wait_for_function(SHOWN)
+        canvas.page.wait_for_function(PICTURES)
         files = len(list(folder.glob("*.mp4")))
         text = card(canvas, "dataset").inner_text()
         assert f"clips\n{files}" in text or f"clips {files}" in text
@@ -191,13 +194,13 @@ def test_cards_say_what_is_known_before_and_after_a_queue_and_a_reload_and_never
         }
         assert not [name for node in canvas.to_prompt().values() for name in node["inputs"] if "trainer" in name]
 
-        canvas.page.wait_for_timeout(1500)  # the page saves its workflow a little later
+        canvas.page.wait_for_function(SAVED)  # a little later
         if vue:  # from the server's history; the other time from the tab's own memory
             canvas.script("() => sessionStorage.removeItem('wan_trainer.cards')")
         canvas.page.reload(wait_until="domcontentloaded")
         canvas.wait_until_ready()
-        canvas.page.wait_for_function(SHOWN, timeout=20_000)
-        canvas.page.wait_for_function(PICTURES, timeout=10_000)
+        canvas.page.wait_for_function(SHOWN)
+        canvas.page.wait_for_function(PICTURES)
         shows(card(canvas, "density"), "the middle is 889")
     assert canvas.our_problems == []
 

@@ -134,7 +134,7 @@ def test_every_shipped_graph_is_its_api_twin_and_no_node_lies_on_another_however
             assert overlaps(page.script(ROOM)) == [], f"{name}, after a run"
     page.clear()
     page.page.wait_for_timeout(500)  # what was asked for is answered
-    page.page.unroute_all()
+    page.page.unroute_all(behavior="wait")
 
 
 # ---- values by name ------------------------------------------------------------------------------
@@ -219,8 +219,7 @@ def test_values_stay_through_undo(page: Canvas, workflows: dict[str, Any]) -> No
           await tracker.undo();
         }"""
     )
-    page.page.wait_for_timeout(300)
-    assert page.to_prompt() == before
+    page.prompt_becomes(before)
 
 
 # ---- nodes as they are drawn ---------------------------------------------------------------------
@@ -258,7 +257,7 @@ def test_what_we_show_in_nodes_stays_as_wide_as_its_node_beside_the_side_panel(
             plain.page.get_by_text("Parameters", exact=True)
         ).first.wait_for()
         plain.focus(kind)
-        plain.page.wait_for_function(FILLS, arg=kind, timeout=10_000)
+        plain.page.wait_for_function(FILLS, arg=kind)
 
     plain.script("() => window.app.canvas.selectNode(window.app.graph._nodes.find(n => n.type === 'TrainLoRA'))")
     plain.page.get_by_role("tab", name="Info").or_(plain.page.get_by_text("Info", exact=True)).first.click()
@@ -344,11 +343,10 @@ def test_a_trained_lora_dropped_on_the_canvas_opens_its_workflow(page: Canvas, s
     page.clear()
     page.script(DROP, ["dropped.safetensors", base64.b64encode(lora).decode()])
     page.page.wait_for_function(
-        "n => (window.app.rootGraph ?? window.app.graph)._nodes.length > n", arg=len(prompt) - 1, timeout=30_000
+        "n => (window.app.rootGraph ?? window.app.graph)._nodes.length > n", arg=len(prompt) - 1
     )
-    page.page.wait_for_timeout(500)
+    page.prompt_becomes(prompt)
     assert page.missing_nodes() == []
-    assert page.to_prompt() == prompt
     header = lora[8 : int.from_bytes(lora[:8], "little") + 8].decode("utf-8")
     assert str(page.server.base) not in header
 
@@ -371,8 +369,7 @@ def test_a_large_lora_is_opened_from_its_first_bytes(plain: Canvas, smoke: dict[
         }""",
         base64.b64encode(start).decode(),
     )
-    plain.page.wait_for_timeout(500)
-    assert plain.to_prompt() == prompt
+    plain.prompt_becomes(prompt)
     ranges = plain.script("() => window.ranges")
     assert ranges
     assert all(end - begin <= 4 << 20 for begin, end in ranges)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import re
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from environment import CACHE
 
-from tests.browser.conftest import shows
+from tests.browser.conftest import PATIENCE_MS, shows
 from tests.browser.runs_on_page import Runs, whole_run
 
 pytestmark = pytest.mark.browser
@@ -62,7 +63,7 @@ def runs(canvas: Any) -> Runs:
 
 def shown(canvas: Any, points: int) -> None:
     """Wait until the panel has read a run."""
-    canvas.page.wait_for_function(f"n => {PANEL}?.history.points === n", arg=points, timeout=30_000)
+    canvas.page.wait_for_function(f"n => {PANEL}?.history.points === n", arg=points)
     canvas.page.wait_for_timeout(300)
 
 
@@ -165,7 +166,7 @@ def test_the_page_speaks_its_language_and_follows_its_settings(canvas: Any, smok
 
     canvas.script("() => window.app.extensionManager.command.execute('Comfy.ShowSettingsDialog')")
     canvas.page.get_by_text(re.compile(r"^\s*Entrenamiento de Wan\s*$")).last.click()
-    canvas.page.get_by_text(re.compile(r"^\s*Tema de los gráficos\s*$")).wait_for(timeout=10_000)
+    canvas.page.get_by_text(re.compile(r"^\s*Tema de los gráficos\s*$")).wait_for()
     assert canvas.our_problems == []
 
 
@@ -268,10 +269,9 @@ def test_the_tab_compares_opens_copies_resumes_and_asks_before_it_deletes(
 
     canvas.page.route("**/prompt", keep)
     card.get_by_role("button", name="Resume").click()
-    canvas.page.wait_for_function("() => window.app.graph._nodes.some(n => n.type === 'TrainLoRA')", timeout=20_000)
-    for _ in range(100):
-        if queued:
-            break
+    canvas.page.wait_for_function("() => window.app.graph._nodes.some(n => n.type === 'TrainLoRA')")
+    deadline = time.monotonic() + PATIENCE_MS / 1000
+    while not queued and time.monotonic() < deadline:
         canvas.page.wait_for_timeout(100)
     assert "TrainLoRA" in [node["class_type"] for node in queued[0]["prompt"].values()]
 
@@ -282,6 +282,6 @@ def test_the_tab_compares_opens_copies_resumes_and_asks_before_it_deletes(
     assert runs.posted == []
     card.get_by_role("button", name="Delete …").click()
     card.get_by_role("alertdialog").get_by_role("button", name="Delete", exact=True).click()
-    canvas.page.wait_for_function("() => document.querySelectorAll('.wan-run').length === 2", timeout=10_000)
+    canvas.page.wait_for_function("() => document.querySelectorAll('.wan-run').length === 2")
     assert [(path, body) for path, _, body in runs.posted] == [("halfway/delete", {"confirm": "halfway"})]
     assert canvas.our_problems == []

@@ -79,7 +79,6 @@ def press(canvas: Any, name: str) -> None:
     from playwright.sync_api import TimeoutError as TooLate
 
     canvas.page.bring_to_front()
-    canvas.focus("TrainLoRA")
     button = canvas.page.locator(".wan-panel").get_by_role("button", name=name)
     for _ in range(10):
         canvas.show(".wan-panel .wan-buttons")
@@ -110,6 +109,7 @@ def test_a_run_is_stopped_reloaded_resumed_and_watched_by_a_page_of_each_kind(
     reached = 0
     for page in pages:  # each kind of page queues, watches, stops and is reloaded once
         page.watch()
+        page.focus("TrainLoRA")  # the run goes on until the button is found
         page.page.get_by_role("button", name="Run", exact=True).first.click()
         for each in pages:
             wait_for_points(each, reached + 3)
@@ -120,21 +120,21 @@ def test_a_run_is_stopped_reloaded_resumed_and_watched_by_a_page_of_each_kind(
         reached = stopped
         times = stage_times(page.server, "panel")
         for each in pages:
-            each.page.wait_for_function(TIMES_ARE, arg=times, timeout=10_000)
+            each.page.wait_for_function(TIMES_ARE, arg=times)
         page.server.setting("Comfy.VueNodes.Enabled", page is vue)  # a page reads it when it is loaded
         page.page.reload(wait_until="domcontentloaded")
         page.wait_until_ready()
         for each in pages:
-            wait_for_points(each, reached, timeout_s=60)
+            wait_for_points(each, reached)
             assert each.script(POINTS) == reached
-            each.page.wait_for_function(TIMES_ARE, arg=times, timeout=10_000)
+            each.page.wait_for_function(TIMES_ARE, arg=times)
             said = f"stopped: step {reached} of {STEPS}"
             each.page.wait_for_function(f"said => {PANEL}.status.textContent.startsWith(said)", arg=said)
     assert vue.page.locator("[data-node-id] .wan-panel").count() == 1, "this page does not draw nodes with Vue"
     assert canvas.page.locator("[data-node-id] .wan-panel").count() == 0
 
     canvas.watch()
-    canvas.press_run(timeout_s=300)
+    canvas.press_run()
     assert canvas.lines()[-1].startswith(f"done: step {STEPS} of {STEPS}")
     assert next(d["state"] for d in canvas.seen("wan_trainer.status") if "state" in d) == "resume"
     for page in pages:
@@ -142,18 +142,18 @@ def test_a_run_is_stopped_reloaded_resumed_and_watched_by_a_page_of_each_kind(
         assert page.script(POINTS) == steps_on_disk(page.server, "panel") == STEPS
         page.focus("TrainLoRA")
         page.page.bring_to_front()
-        page.page.wait_for_function(BOTH_PLAY, timeout=30_000)
-        page.page.wait_for_function(RENDERED, timeout=10_000)
+        page.page.wait_for_function(BOTH_PLAY)
+        page.page.wait_for_function(RENDERED)
         assert page.script(NEWEST), "the player does not show the newest preview"
-        page.page.wait_for_function(LISTED, arg="wan_trainer/panel.safetensors", timeout=10_000)
+        page.page.wait_for_function(LISTED, arg="wan_trainer/panel.safetensors")
         assert page.our_problems == []
 
     for page in pages:
         page.page.locator(TAB).first.click()
     a_step_more(canvas.server, "panel")
     for page in pages:
-        wait_for_points(page, STEPS + 1, timeout_s=60)
-        page.page.locator(".wan-run").filter(has_text="panel").first.wait_for(timeout=20_000)
+        wait_for_points(page, STEPS + 1)
+        page.page.locator(".wan-run").filter(has_text="panel").first.wait_for()
 
 
 def a_step_more(server: Any, run: str) -> None:

@@ -41,7 +41,7 @@ def test_run_trains_and_the_preview_plays_and_run_again_trains_nothing(canvas: A
     assert canvas.lines()[-1].endswith(".safetensors")
     bars = [d for d in canvas.seen("progress") if str(d["node"]) == train]
     assert max(bar["value"] for bar in bars) == bars[-1]["max"] == 8
-    canvas.page.wait_for_function(BOTH_PLAY, timeout=15_000)
+    canvas.page.wait_for_function(BOTH_PLAY)
     assert canvas.script(PLACES) == {"panel": 2, "card": 2}, "the page shows a clip of its own"
     compared = canvas.page.locator(".wan-compared")
     shows(compared, "a man talks in a driving car", "base model", "step 8")
@@ -57,7 +57,6 @@ def test_run_trains_and_the_preview_plays_and_run_again_trains_nothing(canvas: A
           return widget.options.values.includes(name);
         }""",
         arg=name,
-        timeout=10_000,
     )
     canvas.fit()
     canvas.screenshot("trained")

@@ -41,7 +41,7 @@ def _behind_the_door(node: type[io.ComfyNode], method: Callable[..., Any]) -> Ca
         except InterruptProcessingException:
             raise
         except Exception as error:
-            if all(_is_plain(link) for link in _chain(error)):
+            if all(_can_be_printed(link) for link in _chain(error)):
                 raise
             raise _alone(error) from None
 
@@ -51,9 +51,21 @@ def _behind_the_door(node: type[io.ComfyNode], method: Callable[..., Any]) -> Ca
 def _check_texts(inputs: dict[str, Any]) -> None:
     """ConfigError for half of a character: files, encoders and the engine refuse it later, and less clearly."""
     for name, value in inputs.items():
-        for text in value if isinstance(value, list | tuple) else (value,):
-            if isinstance(text, str) and not is_text(text):
+        for text in _texts(value):
+            if not is_text(text):
                 raise ConfigError(f"{name} holds half of a character (a lone surrogate): {text!r:.80}. Write it again.")
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Every text in `value`, however deep in lists and dicts; keys too. What holds itself is looked through once."""
+    waiting, seen = [value], set[int]()
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, str):
+            yield item
+        elif isinstance(item, dict | list | tuple) and id(item) not in seen:
+            seen.add(id(item))
+            waiting += [*item.keys(), *item.values()] if isinstance(item, dict) else item
 
 
 def _check_sockets(node: type[io.ComfyNode], inputs: dict[str, Any]) -> None:
@@ -82,7 +94,7 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
-def _is_plain(error: BaseException) -> bool:
+def _can_be_printed(error: BaseException) -> bool:
     return all(line == plain(line) for line in str(error).split("\n"))
 
 

@@ -55,7 +55,7 @@ from .train import (
     true_velocity,
 )
 from .train.memory import MemoryReading
-from .words import logger
+from .words import logger, shortened
 
 __all__ = ["export_lora", "run_job"]
 
@@ -138,7 +138,7 @@ class _Session:
         try:
             if error is not None and not isinstance(error, Stopped):
                 with contextlib.suppress(OSError):  # the error that ended the run says more than a full disk
-                    self._status("failed", str(error)[:1000])
+                    self._status("failed", shortened(str(error), 1000))
         finally:
             if self._sink is not None:
                 self._sink.close()

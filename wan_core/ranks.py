@@ -27,6 +27,7 @@ from .events import Failed, to_line
 from .pipes import chunks
 from .run import read_status, write_status
 from .train import MEETING
+from .words import shortened
 
 __all__ = ["start_ranks"]
 
@@ -198,4 +199,4 @@ def _exit_code(endings: list[_Ending], directory: Path, out: BinaryIO) -> int:
 def _keep_reason(directory: Path, message: str) -> None:
     """Rank 0 wrote what it saw, that another one was gone; the run's status names the cause."""
     with contextlib.suppress(OSError):
-        write_status(directory, replace(read_status(directory), state="failed", reason=message[:1000]))
+        write_status(directory, replace(read_status(directory), state="failed", reason=shortened(message, 1000)))

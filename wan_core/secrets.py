@@ -6,7 +6,9 @@ and everything else by the word that announces it.
 
 from __future__ import annotations
 
+import base64
 import re
+from urllib.parse import unquote
 
 __all__ = ["SECRET", "announces_a_secret", "without_secrets"]
 
@@ -52,8 +54,46 @@ _GIVEN = re.compile(
 _USER_INFO = re.compile(r"""(?<=://)[^\s/"'<>`]+@""")
 
 
+_BASIC = re.compile(r"(?P<said>\bbasic\s+)(?P<given>[A-Za-z0-9+/_-]{8,}={0,2})(?![A-Za-z0-9+/=_-])", re.IGNORECASE)
+_WORD = re.compile(r"""[^\s"'<>`]+""")
+_ESCAPED = re.compile(r"%[0-9A-Fa-f]{2}")
+_MOST_DECODED = 3
+"""times: a link inside of a link inside of a link"""
+
+
 def without_secrets(text: str) -> str:
-    """`text` with every secret replaced; twice is as once."""
+    """`text` with every secret replaced, those in links written with %XX too; twice is as once."""
+    text = _BASIC.sub(_without_login, _as_written(text))
+    return _WORD.sub(lambda found: _without_escaped(found[0]), text) if _ESCAPED.search(text) else text
+
+
+def _without_login(found: re.Match[str]) -> str:
+    """What `Basic` announces is a login when it is a name, a colon and a password in base64."""
+    given = found["given"].rstrip("=").translate(str.maketrans("-_", "+/"))
+    try:
+        login = base64.b64decode(given + "=" * (-len(given) % 4)).decode()
+    except ValueError:
+        return found[0]
+    return found["said"] + SECRET if ":" in login and login.isprintable() else found[0]
+
+
+def _without_escaped(word: str) -> str:
+    """A word without those parts of its link that hold a secret once they are decoded."""
+    if not _ESCAPED.search(word):
+        return word
+    return "".join(_part_without_secret(part) for part in re.split(r"([?&#;])", word))
+
+
+def _part_without_secret(part: str) -> str:
+    read = part
+    for _ in range(_MOST_DECODED):
+        if (read := unquote(read)) != _as_written(read):
+            name, equals, _value = part.partition("=")
+            return f"{name}={SECRET}" if equals and not _ESCAPED.search(unquote(name)) else SECRET
+    return part
+
+
+def _as_written(text: str) -> str:
     text = _HOOK.sub(lambda found: found["place"] + SECRET, text)
     text = _WANDB.sub(lambda found: found["said"] + SECRET, text)
     text = _USER_INFO.sub(f"{SECRET}@", _TOKEN.sub(SECRET, text))

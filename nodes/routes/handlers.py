@@ -247,14 +247,14 @@ def _clean(record: dict[str, Any]) -> dict[str, Any] | None:
     None for one that is nested too deeply to be looked through.
     """
     try:
-        return record if _is_plain(record) else scrubbed(record)
+        return record if _needs_no_scrubbing(record) else scrubbed(record)
     except RecursionError:
         return None
 
 
-def _is_plain(value: Any) -> bool:
+def _needs_no_scrubbing(value: Any) -> bool:
     if isinstance(value, dict):
-        return all(_is_plain(inner) for inner in value.values())
+        return all(_needs_no_scrubbing(inner) for inner in value.values())
     if isinstance(value, str):
         return "/" not in value and "\\" not in value and len(value) <= _LONGEST_PLAIN
     return isinstance(value, int | float | None)

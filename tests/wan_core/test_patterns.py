@@ -44,6 +44,20 @@ def test_a_pattern_that_would_never_end_is_refused_for_targets_and_for_quantizin
     assert time.monotonic() - began < 20
 
 
+def test_many_slow_patterns_share_one_limit_and_the_one_that_is_too_slow_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each had the limit for itself, and forty of them forty times that."""
+    fine = [rf"(blocks|b{number})(\.\w+)+" for number in range(20)]
+    endless = [rf"(?:\w*\w*)*!{number}" for number in range(20)]
+    monkeypatch.setattr(patterns, "LIMIT_S", 3.0)
+    began = time.monotonic()
+    with pytest.raises(ConfigError, match=r"!0' takes more than 3 s .*, with 20 before it\."):
+        patterns.check_patterns([*fine, *endless], names(), "LoRA target", whole=True)
+    assert time.monotonic() - began < 20
+    assert patterns.check_patterns(fine, names(), "LoRA target", whole=True) is None
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("pattern", ENDLESS)
 def test_every_kind_of_endless_pattern_ends(impatient: None, pattern: str) -> None:

@@ -120,6 +120,16 @@ def test_a_ctrl_c_that_reaches_every_rank_while_the_reader_goes_away_still_saves
     assert saved.step > 0
 
 
+def test_a_long_reason_keeps_its_end_which_says_what_to_do(tmp_path: Path) -> None:
+    write_status(tmp_path, RunStatus(state="running", step=7))
+    long = event(f"The LoRA targets {'x' * 1300} match no layer. Set targets to one of these.", "ConfigError", 5)
+    _exit_code([_Ending(0, 5, LOST), _Ending(1, 5, long)], tmp_path, io.BytesIO())
+    reason = read_status(tmp_path).reason
+    assert reason.startswith("The LoRA targets x")
+    assert reason.endswith("Set targets to one of these.")
+    assert len(reason) < 1100
+
+
 def event(message: str, kind: str, code: int) -> dict[str, Any]:
     return {"event": "failed", "message": message, "kind": kind, "exit_code": code}
 

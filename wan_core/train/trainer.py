@@ -193,7 +193,8 @@ class Trainer:
                     self._emit(Stage(stage="evaluate", done=done, total=total))
         finally:
             self.model.train(True)
-        means = {str(round(t)): total_loss / len(items) for t, total_loss in sums.items()}
+        whole = len({round(t) for t in sums}) == len(sums)  # else two of them would have one name
+        means = {str(round(t) if whole else t): total_loss / len(items) for t, total_loss in sums.items()}
         return Evaluated(
             step=self.step,
             eval_loss=sum(means.values()) / len(means),

@@ -91,6 +91,14 @@ def test_stored_noise_and_timesteps_count_before_the_settings(tmp_path):
     assert other.per_timestep["800"] != one.per_timestep["800"]
 
 
+def test_timesteps_that_round_alike_keep_a_loss_each(tmp_path):
+    """One overwrote the other, and the mean was over half of them."""
+    config = settings(eval_items=4, eval_timesteps=(300.2, 300.4, 600.0))
+    found = evaluated(tmp_path, "trained", config=config)
+    assert set(found.per_timestep) == {"300.2", "300.4", "600.0"}
+    assert found.eval_loss == pytest.approx(sum(found.per_timestep.values()) / 3)
+
+
 def test_an_expert_is_evaluated_on_its_own_part_of_the_noise(tmp_path):
     high = evaluated(tmp_path / "a", "held out", {200.0: 0.5, 900.0: -1.0}, sigma_range=(0.875, 1.0))
     assert set(high.per_timestep) == {"900"}

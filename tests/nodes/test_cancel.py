@@ -16,6 +16,7 @@ from comfy_server import ComfyServer, Recorder
 from graphs import TRAIN, Graph, folder_of, run_of, steps_trained, training_graph
 from world import sampling_graph
 
+from tests.support.preforked import PreforkedEngine
 from wan_core.train import SaveStore
 
 TRAINING = "s/it"
@@ -136,9 +137,10 @@ def test_while_rendering_a_preview(comfy: ComfyServer) -> None:
     assert_nothing_runs(comfy)
 
 
-@pytest.mark.usefixtures("real_engine")
-def test_while_validating(comfy: ComfyServer) -> None:
+def test_while_validating(comfy: ComfyServer, request: pytest.FixtureRequest) -> None:
     graph = training_graph("validated")
+    comfy.run(graph)
+    request.getfixturevalue("real_engine")  # for the worker that validates
     graph["preview"] = preview()
     graph["validate"] = {
         "class_type": "ValidateVideo",
@@ -160,9 +162,9 @@ def test_cancelling_another_queue_entry_leaves_training_alone(comfy: ComfyServer
 
 
 def test_when_comfyui_is_killed_the_worker_saves_and_ends_and_a_server_on_the_same_base_resumes(
-    own_comfy: Callable[..., ComfyServer],
+    own_comfy: Callable[..., ComfyServer], preforked: PreforkedEngine | None, real_engine: Callable[[], None]
 ) -> None:
-    comfy = own_comfy()
+    comfy = own_comfy(env=preforked.environment if preforked else None)
     comfy.run(sampling_graph(prefix="before"))
     endless = training_graph("orphan", steps=100_000, save_every_n_steps=100_000)
     with comfy.events() as seen:
@@ -176,6 +178,7 @@ def test_when_comfyui_is_killed_the_worker_saves_and_ends_and_a_server_on_the_sa
     assert saved is not None
     assert saved.step >= 1
 
+    real_engine()
     comfy.start()
     assert comfy.history("none") is None
     assert list((comfy.output / "before").glob("*.png"))

@@ -20,6 +20,8 @@ from route_server import our_module
 from safetensors import safe_open
 from world import sampling_graph
 
+from tests.support.preforked import PreforkedEngine
+
 pytestmark = [pytest.mark.comfy, pytest.mark.slow]
 
 VALIDATE, APPLY = "validate", "apply"
@@ -34,9 +36,9 @@ def loras(comfy: ComfyServer) -> Path:
 
 
 def test_queueing_again_trains_nothing_even_after_another_graph_and_a_restart(
-    own_comfy: Callable[..., ComfyServer],
+    own_comfy: Callable[..., ComfyServer], preforked: PreforkedEngine | None
 ) -> None:
-    comfy = own_comfy()
+    comfy = own_comfy(env=preforked.environment if preforked else None)
     first = run_of(comfy, comfy.run(training_graph("again")))
     assert (first["status"], first["step"], first["steps"]) == ("done", 4, 4)
     assert first["eval_loss_last"] < first["eval_loss_first"]

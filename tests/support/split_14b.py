@@ -1,6 +1,6 @@
 """One LoRA step of the real 14B shape on two simulated devices; run as a script, prints one JSON line.
 
-Arguments: blocks whose bridge is left out, one at a time, before the whole step; each must be an error.
+Arguments: blocks whose bridge is left out, one at a time, of six blocks of that shape; each must be an error.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import json
 import resource
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -22,10 +23,11 @@ from tests.support.sim_device import register
 from wan_core.lora import LoraConfig, adapter_parameters, inject_lora
 from wan_core.model import Constants, WanShape, WanTransformer
 from wan_core.placement import DeviceCarrier
-from wan_core.placement.plan import split_blocks
+from wan_core.placement.plan import Placement, split_blocks
 from wan_core.precision import PrecisionPolicy
 
 SHAPE = WanShape(dim=5120, ffn_dim=13824, num_heads=40, num_layers=40)
+SIX = replace(SHAPE, num_layers=6)
 
 
 class OneBridgeMissing(DeviceCarrier):
@@ -41,24 +43,38 @@ class OneBridgeMissing(DeviceCarrier):
         return super().to_block(index, tokens, constants)
 
 
+def meta_model(shape: WanShape) -> WanTransformer:
+    """The model with its adapters and no values."""
+    with torch.device("meta"):
+        model = WanTransformer(shape, PrecisionPolicy().numerics(torch.bfloat16)).to(torch.bfloat16)
+    inject_lora(model, LoraConfig(rank=32), seed=0)
+    model.checkpoint_blocks = True
+    return model
+
+
+def put_on(model: WanTransformer, devices: list[torch.device], blocks: int) -> Placement:
+    """Half of the blocks on each device."""
+    placement = split_blocks(devices, blocks, "midpoint")
+    for module_name, module in model.named_modules():
+        for name, p in list(module.named_parameters(recurse=False)):
+            home = placement.device_of(f"{module_name}.{name}")
+            value = torch.empty(p.shape, dtype=p.dtype, device=home)
+            module.register_parameter(name, nn.Parameter(value, requires_grad=p.requires_grad))
+    placement.check(model)
+    return placement
+
+
 def main(forgotten: list[int]) -> None:
     register()
     devices = [torch.device("sim", 0), torch.device("sim", 1)]
-    placement = split_blocks(devices, SHAPE.num_layers, "midpoint")
-    with torch.device("meta"):
-        model = WanTransformer(SHAPE, PrecisionPolicy().numerics(torch.bfloat16)).to(torch.bfloat16)
-    inject_lora(model, LoraConfig(rank=32), seed=0)
-    model.checkpoint_blocks = True
+    short, model = meta_model(SIX), meta_model(SHAPE)
     started = time.monotonic()
     with FakeTensorMode(allow_non_fake_inputs=True):
-        for module_name, module in model.named_modules():
-            for name, p in list(module.named_parameters(recurse=False)):
-                home = placement.device_of(f"{module_name}.{name}")
-                value = torch.empty(p.shape, dtype=p.dtype, device=home)
-                module.register_parameter(name, nn.Parameter(value, requires_grad=p.requires_grad))
-        placement.check(model)
-        errors = {number: error_without(model, placement, number, devices[0]) for number in forgotten}
-        model.carrier = DeviceCarrier(placement)
+        halves = put_on(short, devices, SIX.num_layers)
+        errors = {number: error_without(short, halves, number, devices[0]) for number in forgotten}
+        short.carrier = DeviceCarrier(halves)
+        whole = list(forward(short, devices[0]).shape)
+        model.carrier = DeviceCarrier(put_on(model, devices, SHAPE.num_layers))
         output = forward(model, devices[0])
         torch.nn.functional.mse_loss(output, torch.empty_like(output)).backward()
         parameters = adapter_parameters(model)
@@ -73,6 +89,7 @@ def main(forgotten: list[int]) -> None:
                 "norm_of_all_gradients_on": str(norm.device),
                 "on_second_device": sum(p.device == devices[1] for p in parameters.values()),
                 "errors": errors,
+                "with_every_bridge": whole,
                 "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
                 "seconds": round(time.monotonic() - started, 1),
             }
@@ -86,7 +103,7 @@ def forward(model: WanTransformer, device: torch.device) -> torch.Tensor:
     return model(latent, torch.empty(1, device=device), torch.empty(1, 512, 4096, device=device))
 
 
-def error_without(model: WanTransformer, placement: object, forgotten: int, device: torch.device) -> str:
+def error_without(model: WanTransformer, placement: Placement, forgotten: int, device: torch.device) -> str:
     """What a forward pass says when one block has no bridge; empty if it says nothing."""
     model.carrier = OneBridgeMissing(placement, forgotten)
     try:

@@ -19,13 +19,13 @@ from wan_core.placement.plan import split_blocks
 SCRIPT = Path(__file__).parents[2] / "support" / "split_14b.py"
 TWO = [torch.device("cuda", 0), torch.device("cuda", 1)]
 
-# The first block of the second device, one in its middle, the last.
-FORGOTTEN = ("20", "33", "39")
+# Of six blocks the first of the second device, the one in its middle, the last.
+FORGOTTEN = ("3", "4", "5")
 
 
 @pytest.fixture(scope="module")
 def step_of_14b() -> dict[str, Any]:
-    """One step on two simulated devices, after three forward passes with one bridge left out each."""
+    """One step on two simulated devices, after three forward passes of six blocks with one bridge left out each."""
     if sim_device.compiler() is None:
         pytest.skip("no C++ compiler (g++ or c++) for the simulated devices")
     words = [sys.executable, str(SCRIPT), *FORGOTTEN]
@@ -47,6 +47,7 @@ def test_a_14b_step_runs_on_two_devices_with_checkpointing_in_under_3_gib(step_o
 @pytest.mark.parametrize("forgotten", FORGOTTEN)
 def test_leaving_out_one_bridge_is_an_error(step_of_14b: dict[str, Any], forgotten: str) -> None:
     assert "found at least two devices, sim:1 and sim:0" in step_of_14b["errors"][forgotten]
+    assert step_of_14b["with_every_bridge"] == [1, 16, 13, 60, 104], "with all of them the same pass is none"
 
 
 def test_midpoint_gives_each_device_half_of_the_blocks() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +14,7 @@ from .lora import LoraConfig, inject_lora
 from .model import Numerics, WanTransformer
 from .placement import MemoryEstimate, Placement, estimate_memory, resolve_placement
 from .placement.memory import StepShape
+from .precision import QuantizeConfig
 
 __all__ = ["placements_of", "planned_weights", "predict_memory", "weights_once_loaded"]
 
@@ -78,12 +80,29 @@ def predict_memory(
         placement,
         step,
         storage_bytes=storage_bytes,
-        adapt=lambda block: _adapt(block, lora, numerics.adapter, numerics.compute),
+        adapt=_Adapt(lora, numerics.adapter if numerics.adapter != numerics.compute else None),
         checkpoint_blocks=checkpoint_blocks,
         dequantized_bytes=compute.itemsize + float32_bytes if stays else 0,
-        unpacked=plan.quantize.selects if plan.quantize is not None else None,
+        unpacked=_Unpacked(plan.quantize) if plan.quantize is not None else None,
     )
 
 
-def _adapt(holder: nn.Module, lora: LoraConfig, adapter: torch.dtype | None, compute: torch.dtype) -> None:
-    inject_lora(holder, lora, seed=0, dtype=adapter if adapter != compute else None)
+@dataclass(frozen=True)
+class _Adapt:
+    """Injects the adapters of a run into blocks without values."""
+
+    lora: LoraConfig
+    dtype: torch.dtype | None
+
+    def __call__(self, holder: nn.Module) -> None:
+        inject_lora(holder, self.lora, seed=0, dtype=self.dtype)
+
+
+@dataclass(frozen=True)
+class _Unpacked:
+    """Tells the linears whose weight is unpacked anew in every pass."""
+
+    config: QuantizeConfig
+
+    def __call__(self, name: str) -> bool:
+        return self.config.selects(name)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -103,7 +103,13 @@ def estimate_memory(
     """
     with torch.device("meta"):
         model = WanTransformer(shape, numerics)
-    block = _trace_block(shape, numerics, step, adapt, unpacked, checkpoint_blocks=checkpoint_blocks)
+    traced = (shape, numerics, step, adapt, unpacked, checkpoint_blocks)
+    try:
+        hash(traced)
+    except TypeError:  # a shape made from JSON may hold lists
+        block = _traced_once.__wrapped__(*traced)
+    else:
+        block = _traced_once(*traced)
     tokens = step.batch_size * step.tokens * shape.dim
     passing = tokens * numerics.residual.itemsize
     outputs = step.batch_size * step.tokens * 4 * max(shape.in_channels, shape.out_channels) * 4
@@ -172,6 +178,19 @@ class _StorageMeter(TorchDispatchMode):
 
     def _release(self, size: int) -> None:
         self.live -= size
+
+
+@lru_cache(maxsize=64)
+def _traced_once(
+    shape: WanShape,
+    numerics: Numerics,
+    step: StepShape,
+    adapt: Callable[[nn.Module], None],
+    unpacked: Callable[[str], bool] | None,
+    checkpoint_blocks: bool,
+) -> _BlockTrace:
+    """What `_trace_block` returns. Callables are equal where they are frozen dataclasses, as those of footprint.py."""
+    return _trace_block(shape, numerics, step, adapt, unpacked, checkpoint_blocks=checkpoint_blocks)
 
 
 def _trace_block(

@@ -40,6 +40,8 @@ class _Ending(NamedTuple):
     code: int
     failed: dict[str, Any]
     """the event in which it said why; empty without one"""
+    silent: bool = False
+    """whether it was ended because it went on without a word after another one broke"""
 
 
 def start_ranks(directory: Path, ranks: int, options: argparse.Namespace, out: BinaryIO) -> int:
@@ -108,17 +110,18 @@ class _Crew:
         """Pass rank 0's events on until every rank has ended; once one broke, the rest are not waited for."""
         failed: dict[int, dict[str, Any]] = {}
         endings: list[_Ending] = []
+        silent: list[int] = []
         deadline = 0.0
         while len(endings) < len(self._processes):
             try:
                 rank, line = self._said.get(timeout=0.5)
             except queue.Empty:
                 if deadline and time.monotonic() > deadline:
-                    self.end()
+                    silent += self.end()
                 continue
             if line is None:
                 code = self._processes[rank].returncode
-                endings.append(_Ending(rank, code, failed.get(rank, {})))
+                endings.append(_Ending(rank, code, failed.get(rank, {}), rank in silent))
                 if code not in (ExitCode.DONE, ExitCode.STOPPED):
                     deadline = deadline or time.monotonic() + _LOST_S
             elif event := _failed(line):  # which of them is the cause is known at the end
@@ -155,13 +158,15 @@ class _Crew:
     def _stdin(self) -> Any:
         return self._processes[0].stdin
 
-    def end(self) -> None:
-        """End what still runs; committed saves stand. Ranks leave signals to us, so nothing softer would be heard."""
-        running = [process for process in self._processes if process.poll() is None]
-        for process in running:
-            process.kill()
-        for process in running:
-            process.wait()
+    def end(self) -> list[int]:
+        """End what still runs, and say which ranks did; committed saves stand. Ranks leave signals to us, so nothing
+        softer would be heard."""
+        running = [rank for rank, process in enumerate(self._processes) if process.poll() is None]
+        for rank in running:
+            self._processes[rank].kill()
+        for rank in running:
+            self._processes[rank].wait()
+        return running
 
 
 def _failed(line: bytes) -> dict[str, Any]:
@@ -180,8 +185,14 @@ def _exit_code(endings: list[_Ending], directory: Path, out: BinaryIO) -> int:
     bad = [ending for ending in endings if ending.code not in (ExitCode.DONE, ExitCode.STOPPED)]
     if not bad:
         return next(ending.code for ending in endings if ending.rank == 0)
-    cause = min(bad, key=lambda ending: ending.failed.get("kind") == RankLost.__name__)
-    if cause.failed:
+    cause = min(bad, key=_distance)
+    if cause.silent and not cause.failed:
+        kind, code = RankLost.__name__, int(ExitCode.BUG)
+        message = (
+            f"Rank {cause.rank} of this run went silent: the others gave up waiting for it, and it was ended. Saved "
+            "steps are kept; queue again to resume. If it goes silent again, leave its GPU out in Split Across GPUs."
+        )
+    elif cause.failed:
         message, kind, code = (cause.failed[name] for name in ("message", "kind", "exit_code"))
     else:
         kind, code = RankLost.__name__, int(ExitCode.BUG)
@@ -191,9 +202,17 @@ def _exit_code(endings: list[_Ending], directory: Path, out: BinaryIO) -> int:
         )
     with contextlib.suppress(OSError):
         out.write(to_line(Failed(message=message, kind=kind, exit_code=code)).encode("ascii"))
-    if cause.rank != 0:
+    if cause.rank != 0 or cause.silent:
         _keep_reason(directory, message)
     return int(code)
+
+
+def _distance(ending: _Ending) -> int:
+    """How far from the cause an ending is: those who miss another rank come last, and nobody misses a dead one that
+    had to be ended before its time."""
+    if ending.failed.get("kind") == RankLost.__name__:
+        return 2
+    return int(ending.silent)
 
 
 def _keep_reason(directory: Path, message: str) -> None:

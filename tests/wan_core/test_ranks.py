@@ -14,6 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
+import wan_core.ranks as ranks
 from tests.support.tiny_run import make_run
 from wan_core.load import ModelPlan
 from wan_core.placement import PlacementConfig
@@ -52,7 +53,7 @@ def test_two_ranks_train_without_libuv_and_the_death_of_one_ends_the_run_with_it
     settings = TrainConfig(steps=100_000, save_every_n_steps=1, preview_every_n_steps=0, eval_items=0)
     run = make_run(tmp_path, train=settings, plan=plan)
     command = [sys.executable, "-X", "utf8", str(ROOT / "wan_core" / "launch.py"), "train", str(run.directory)]
-    ranks: list[psutil.Process] = []
+    crew: list[psutil.Process] = []
     lines: list[dict[str, Any]] = []
     with (
         open(tmp_path / "log.txt", "w") as log,
@@ -68,15 +69,15 @@ def test_two_ranks_train_without_libuv_and_the_death_of_one_ends_the_run_with_it
         assert controller.stdout is not None
         for line in controller.stdout:
             lines.append(json.loads(line))
-            if lines[-1]["event"] == "saved" and not ranks:
-                ranks = psutil.Process(controller.pid).children()
-                next(rank for rank in ranks if rank.environ()["RANK"] == "1").kill()
-    assert ranks, (tmp_path / "log.txt").read_text()[-3000:]
+            if lines[-1]["event"] == "saved" and not crew:
+                crew = psutil.Process(controller.pid).children()
+                next(rank for rank in crew if rank.environ()["RANK"] == "1").kill()
+    assert crew, (tmp_path / "log.txt").read_text()[-3000:]
     assert controller.returncode == 1
     assert [line["event"] for line in lines].count("failed") == 1
     assert lines[-1]["event"] == "failed"
     assert lines[-1]["message"].startswith("Rank 1 of this run ended without a word (exit code -9;")
-    assert not [rank for rank in ranks if rank.is_running() and rank.status() != psutil.STATUS_ZOMBIE]
+    assert not [rank for rank in crew if rank.is_running() and rank.status() != psutil.STATUS_ZOMBIE]
     status = read_status(run.directory)
     assert status.state == "failed"
     assert status.reason == lines[-1]["message"]
@@ -107,17 +108,82 @@ def test_a_ctrl_c_that_reaches_every_rank_while_the_reader_goes_away_still_saves
     assert controller.stdin is not None
     assert controller.stdout is not None
     next(line for line in controller.stdout if json.loads(line)["event"] == "step")
-    ranks = psutil.Process(controller.pid).children()
+    crew = psutil.Process(controller.pid).children()
     controller.stdout.close()
     os.killpg(controller.pid, signal.SIGINT)
     controller.stdin.close()
     assert controller.wait(60) == 3, (tmp_path / "log.txt").read_text()[-3000:]
-    assert len(ranks) == 2
-    assert not [rank for rank in ranks if rank.is_running() and rank.status() != psutil.STATUS_ZOMBIE]
+    assert len(crew) == 2
+    assert not [rank for rank in crew if rank.is_running() and rank.status() != psutil.STATUS_ZOMBIE]
     status, saved = read_status(run.directory), SaveStore(run.directory).latest()
     assert saved is not None
     assert (status.state, status.step) == ("stopped", saved.step)
     assert saved.step > 0
+
+
+IMPATIENT = """
+from datetime import timedelta
+import torch.distributed
+
+def hurried(make):
+    def made(*given, timeout, **asked):
+        return make(*given, timeout=timedelta(seconds=20) if timeout == timedelta(hours=2) else timeout, **asked)
+    return made
+
+torch.distributed.new_group = hurried(torch.distributed.new_group)
+torch.distributed.init_process_group = hurried(torch.distributed.init_process_group)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.lasts(31)
+@pytest.mark.skipif(os.name == "nt", reason="Windows cannot hold a process still")
+def test_a_rank_that_hangs_is_named_and_ended_and_the_last_save_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(IMPATIENT)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(ranks, "_LOST_S", 1.0)
+    plan = ModelPlan(
+        base_file="diffusion_models:wan_tiny_t2v.safetensors",
+        placement=PlacementConfig(mode="copy per GPU", devices="cpu,cpu"),
+    )
+    settings = TrainConfig(steps=100_000, save_every_n_steps=1, preview_every_n_steps=0, eval_items=0)
+    run = make_run(tmp_path, train=settings, plan=plan)
+    command = [sys.executable, "-X", "utf8", str(ROOT / "wan_core" / "launch.py"), "train", str(run.directory)]
+    out = Stopping(after=3)
+    crew = ranks._Crew([*command, "--roots", str(run.roots_file)], 2, str(tmp_path), out)  # type: ignore[arg-type]
+    out.process = psutil.Process(crew._processes[1].pid)
+    try:
+        endings = crew.follow()
+    finally:
+        crew.end()
+        for pipe in (pipe for process in crew._processes for pipe in (process.stdin, process.stdout) if pipe):
+            pipe.close()
+    assert sorted((ending.rank, ending.silent) for ending in endings) == [(0, False), (1, True)]
+    assert "has not answered in all the time it had" in next(e for e in endings if e.rank == 0).failed["message"]
+    assert _exit_code(endings, run.directory, out) == 1  # type: ignore[arg-type]
+    assert out.lines[-1]["message"].startswith("Rank 1 of this run went silent: ")
+    status, saved = read_status(run.directory), SaveStore(run.directory).latest()
+    assert (status.state, status.reason) == ("failed", out.lines[-1]["message"])
+    assert saved is not None
+    assert saved.step >= 3
+
+
+class Stopping:
+    """Hears rank 0's events, and holds a process still after so many saves."""
+
+    def __init__(self, after: int) -> None:
+        self.lines: list[dict[str, Any]] = []
+        self.process: psutil.Process | None = None
+        self._after = after
+
+    def write(self, line: bytes) -> None:
+        self.lines.append(json.loads(line))
+        saved = self.lines[-1]["event"] == "saved"
+        self._after -= saved
+        if saved and self._after == 0 and self.process is not None:
+            self.process.suspend()
 
 
 def test_a_long_reason_keeps_its_end_which_says_what_to_do(tmp_path: Path) -> None:
@@ -148,6 +214,9 @@ FULL = event("cuda:1 is out of memory", "OutOfMemory", 4)
         ([_Ending(0, 4, FULL), _Ending(1, 5, LOST)], 4, "cuda:1 is out of memory"),
         ([_Ending(0, 5, LOST), _Ending(1, -11, {})], 1, "Rank 1 of this run ended without a word (exit code -11"),
         ([_Ending(1, 3, {}), _Ending(0, -15, {})], 1, "Rank 0 of this run ended without a word (exit code -15"),
+        ([_Ending(0, 5, LOST), _Ending(1, -9, {}, True)], 1, "Rank 1 of this run went silent: the others gave up"),
+        ([_Ending(1, -11, {}), _Ending(2, -9, {}, True)], 1, "Rank 1 of this run ended without a word (exit code -11"),
+        ([_Ending(1, 4, FULL), _Ending(2, -9, {}, True)], 4, "cuda:1 is out of memory"),
     ],
 )
 def test_the_run_ends_as_the_rank_did_where_the_failure_began(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Iterable, Iterator
 from datetime import timedelta
 from typing import Any
@@ -15,6 +16,7 @@ import torch
 from torch import nn
 
 from ..errors import RankLost
+from ..words import shortened
 
 __all__ = ["MEETING", "Group", "join_group"]
 
@@ -22,11 +24,20 @@ MEETING = "WAN_TRAINER_RANKS"
 """environment variable: the file at which the ranks of our own launcher meet; without it they are torchrun's"""
 
 
+_LEADER_TIMEOUT = timedelta(hours=12)
+"""how long the others wait where only the leader works: it saves, evaluates, previews, or waits for room on the disk"""
+_STEP_TIMEOUT = timedelta(hours=2)
+"""how long ranks wait for each other inside a step, which takes them about the same time, and the leader for the others
+at any time: they have nothing else to do"""
+
+
 class Group:
     """This process among its ranks."""
 
-    def __init__(self, rank: int = 0, world: int = 1) -> None:
+    def __init__(self, rank: int = 0, world: int = 1, in_step: Any = None) -> None:
         self.rank, self.world = rank, world
+        self._in_step = in_step
+        """torch's group of the same ranks, with the patience of a step"""
 
     @property
     def leads(self) -> bool:
@@ -40,7 +51,7 @@ class Group:
         tensors = list(values)
         flat = torch.cat([t.detach().float().reshape(-1).cpu() for t in tensors])
         with _together():
-            torch.distributed.all_reduce(flat)
+            torch.distributed.all_reduce(flat, group=self._in_step)
         flat /= self.world
         offset = 0
         for tensor in tensors:
@@ -56,7 +67,7 @@ class Group:
             return [value]
         found: list[Any] = [None] * self.world
         with _together():
-            torch.distributed.all_gather_object(found, value)
+            torch.distributed.all_gather_object(found, value, group=self._in_step)
         return found
 
     def share(self, value: Any) -> Any:
@@ -76,13 +87,15 @@ class Group:
 
 @contextlib.contextmanager
 def _together() -> Iterator[None]:
-    """What every rank does at once; it breaks where a rank is missing."""
+    """What every rank does at once; it breaks where a rank is missing, or silent for too long."""
     try:
         yield
     except RuntimeError as error:
+        silent = re.search(r"\btimed? ?out", str(error), re.IGNORECASE)
+        what = "has not answered in all the time it had" if silent else "has ended"
         raise RankLost(
-            f"Another rank of this run has ended, so this one ends too ({str(error)[:200]}). Saved steps are kept; "
-            "queue again to resume."
+            f"Another rank of this run {what}, so this one ends too ({shortened(str(error), 200)}). Saved steps are "
+            "kept; queue again to resume."
         ) from error
 
 
@@ -96,7 +109,8 @@ def join_group() -> Group:
     if meeting:
         store = torch.distributed.FileStore(meeting, world)
         place = {"store": store, "rank": int(os.environ["RANK"]), "world_size": world}
-    # A preview or a save on the leader may take long; the other ranks wait for it at the next border.
     with _together():
-        torch.distributed.init_process_group("gloo", timeout=timedelta(hours=12), **place)
-    return Group(torch.distributed.get_rank(), world)
+        patience = _STEP_TIMEOUT if os.environ.get("RANK") == "0" else _LEADER_TIMEOUT
+        torch.distributed.init_process_group("gloo", timeout=patience, **place)
+        in_step = torch.distributed.new_group(backend="gloo", timeout=_STEP_TIMEOUT)
+    return Group(torch.distributed.get_rank(), world, in_step)

@@ -37,6 +37,7 @@ def test_the_page_of_recipes_is_what_its_trials_say() -> None:
     assert page(lines) == (RESULTS.parents[2] / "docs" / "learning_recipes.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.lasts(4)
 def test_a_trial_gives_the_same_line_each_time_but_for_its_seconds(study: Study) -> None:
     trial = Trial(concept="hopping_bar", learning_rate=1e-3, **USUAL)
     first, second = (
@@ -47,6 +48,7 @@ def test_a_trial_gives_the_same_line_each_time_but_for_its_seconds(study: Study)
     assert first["eval_before"] != first["eval_after"]
 
 
+@pytest.mark.lasts(3)
 def test_every_part_of_a_recipe_changes_what_is_learnt(study: Study) -> None:
     concept = load_concept(CONCEPTS / "hopping_bar.json")
     changes = ({}, {"weighting": "x0"}, {"alpha": 1.0}, {"targets": "attention"}, {"shift": 8.0}, {"seed": 1})
@@ -57,6 +59,7 @@ def test_every_part_of_a_recipe_changes_what_is_learnt(study: Study) -> None:
     assert len(set(losses)) == len(changes), losses
 
 
+@pytest.mark.lasts(4)
 def test_the_experts_of_a_pair_are_both_trained_and_sample_in_turn(study: Study) -> None:
     concept = load_concept(CONCEPTS / "hopping_bar.json")
     experts, _ = study.train(Trial(concept="hopping_bar", model="pair", learning_rate=1e-3, **USUAL), concept)

@@ -30,9 +30,9 @@ sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
 from train_step import SHAPES, hardware, write_random_weights
 
+from wan_core.cache import Batches, BatchReader, CacheItem, CacheSet, LatentCache, pack_entries, pad_text
+from wan_core.cache.packs import write_pack
 from wan_core.control import SignalControl
-from wan_core.data import Batches, BatchReader, CacheItem, CacheSet, LatentCache, pack_entries, pad_text
-from wan_core.data.cache.pack_file import write_pack
 from wan_core.files import Roots
 from wan_core.load import ModelPlan, materialize
 from wan_core.lora import LoraConfig
@@ -171,7 +171,7 @@ def measure_opening(count: int, folder: Path, rounds: int) -> dict[str, Any]:
 
 def write_entries(cache: LatentCache, count: int) -> None:
     """Packs of tiny entries, written as packing does but without a loose file each."""
-    from wan_core.data.cache.entry import pack_entry
+    from wan_core.cache.entry import pack_entry
 
     cache.packs.folder.mkdir(parents=True)
     kinds = {"latents": ("latent", torch.zeros(16, 1, 2, 2)), "texts": ("text", torch.zeros(1, 4096))}

@@ -30,15 +30,15 @@ import torch
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from wan_core.data import CacheItem, CacheSet, LatentCache
+from wan_core.cache import CacheItem, CacheSet, LatentCache
 from wan_core.files import Roots
 from wan_core.load import ModelPlan
 from wan_core.lora import LoraConfig, inject_lora
 from wan_core.model import WAN21_LATENTS, WanShape, WanTransformer
 from wan_core.placement import PlacementConfig
-from wan_core.plan import plan_run
 from wan_core.precision import PrecisionPolicy, QuantizeConfig
-from wan_core.run import DataConfig, RunConfig, choose_run, prepare_run
+from wan_core.run.config import DataConfig, RunConfig, choose_run, prepare_run
+from wan_core.run.memory_report import plan_run
 from wan_core.train import FlopCount, StepFlops, TrainConfig
 
 SHAPES = {

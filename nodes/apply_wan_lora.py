@@ -9,10 +9,9 @@ import comfy.sd
 from comfy_api.latest import io
 
 from ..wan_core.errors import ConfigError, ExportError
-from .runs import chosen_steps, saved_step
-from .search import searched_as
-from .types import CATEGORY, RunHandle, WanRun
-from .widgets import number, text
+from .bridge.types import CATEGORY, RunHandle, WanRun
+from .bridge.widgets import number, searched_as, text
+from .runs.facts import chosen_steps, saved_step
 
 
 class ApplyWanLoRA(io.ComfyNode):

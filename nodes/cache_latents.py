@@ -7,18 +7,17 @@ from typing import Any
 from comfy import model_management as mm
 from comfy_api.latest import io
 
-from ..wan_core.data import Dataset, EncodingPlan, encode_missing, plan_encoding
+from ..wan_core.cache import EncodingPlan, encode_missing, plan_encoding
+from ..wan_core.dataset import Dataset
 from ..wan_core.model import WAN21_LATENTS, WAN22_LATENTS, LatentSpace
-from ..wan_core.run import cache_names_in_use
+from ..wan_core.run.config import cache_names_in_use
 from ..wan_core.video import VideoProcess
-from . import folders
-from .codecs import ComfyImageEncoder, ComfyTextEncoder, ComfyVae
-from .encoders import encoder_identity, is_linked
-from .interrupts import stops_become_interrupts
-from .progress import NodeProgress, current_prompt_id, graph_of
-from .search import searched_as
-from .types import CATEGORY, CacheHandle, WanCache, WanDataset
-from .widgets import combo, one_of
+from .bridge import folders
+from .bridge.interrupts import stops_become_interrupts
+from .bridge.progress import NodeProgress, current_prompt_id, graph_of
+from .bridge.sockets import ComfyImageEncoder, ComfyTextEncoder, ComfyVae, encoder_identity, is_linked
+from .bridge.types import CATEGORY, CacheHandle, WanCache, WanDataset
+from .bridge.widgets import combo, one_of, searched_as
 
 MODES = ["auto", "rebuild"]
 

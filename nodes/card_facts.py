@@ -9,8 +9,8 @@ from comfy_api.latest import io
 
 from ..wan_core.files import Roots
 from ..wan_core.footprint import placements_of, planned_weights
-from ..wan_core.plan import total_bytes
-from .types import ModelHandle
+from ..wan_core.run.memory_report import total_bytes
+from .bridge.types import ModelHandle
 
 __all__ = ["asked_of", "model_facts", "split_facts"]
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from comfy_api.latest import ComfyExtension, io
 
 from .apply_wan_lora import ApplyWanLoRA
+from .bridge.door import guarded
+from .bridge.second_ids import TakenIds, loaded_before, second_of
 from .cache_latents import CacheLatents
-from .door import guarded
 from .fp8_quantize import Fp8Quantize
 from .load_wan_model import LoadWanModel
 from .precision_audit import PrecisionAudit
 from .routes import register_routes
-from .second_ids import TakenIds, loaded_before, second_of
 from .split_across_gpus import SplitAcrossGPUs
 from .train_lora import TrainLoRA
 from .validate_video import ValidateVideo

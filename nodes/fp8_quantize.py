@@ -6,13 +6,12 @@ from dataclasses import replace
 
 from comfy_api.latest import io
 
-from ..wan_core.checks import check_quantize
 from ..wan_core.errors import WanTrainerError
 from ..wan_core.precision import SCHEMES, QuantizeConfig, check_torchao, check_torchao_version
+from ..wan_core.run.checks import check_quantize
 from ..wan_core.words import logger
-from .search import searched_as
-from .types import CATEGORY, ModelHandle, WanTrainModel
-from .widgets import combo, flag, one_of, text
+from .bridge.types import CATEGORY, ModelHandle, WanTrainModel
+from .bridge.widgets import combo, flag, one_of, searched_as, text
 
 _log = logger(__name__)
 

@@ -15,11 +15,10 @@ from ..wan_core.load import BASE_PRECISIONS, ModelPlan, WanFile, inspect_model, 
 from ..wan_core.model import ATTENTIONS
 from ..wan_core.placement import PlacementConfig
 from ..wan_core.precision import PRESETS, PrecisionPolicy
-from . import folders
+from .bridge import folders
+from .bridge.types import CATEGORY, ModelHandle, WanTrainModel
+from .bridge.widgets import combo, one_of, searched_as
 from .card_facts import asked_of, model_facts
-from .search import searched_as
-from .types import CATEGORY, ModelHandle, WanTrainModel
-from .widgets import combo, one_of
 
 VARIANTS = ["auto", *AMBIGUOUS_NAMES]
 NONE = "none"

@@ -17,15 +17,14 @@ from ..wan_core.errors import ConfigError, WanTrainerError
 from ..wan_core.events import Event, Stage
 from ..wan_core.files import atomic_write_json
 from ..wan_core.lora import check_peft
-from ..wan_core.run import DataConfig, RunConfig
-from . import folders
-from .engine import run_engine
-from .interrupts import CancelButton, InterruptProcessingException
-from .progress import NodeProgress
-from .runs import output_file
-from .search import searched_as
-from .types import CATEGORY, CacheHandle, ModelHandle, WanCache, WanTrainModel
-from .widgets import flag, whole
+from ..wan_core.run.config import DataConfig, RunConfig
+from .bridge import folders
+from .bridge.interrupts import CancelButton, InterruptProcessingException
+from .bridge.progress import NodeProgress
+from .bridge.types import CATEGORY, CacheHandle, ModelHandle, WanCache, WanTrainModel
+from .bridge.widgets import flag, searched_as, whole
+from .engine.session import run_engine
+from .runs.facts import output_file
 
 PICTURE = "precision_audit.png"
 

@@ -7,11 +7,10 @@ from dataclasses import replace
 from comfy_api.latest import io
 
 from ..wan_core.placement import MODES, PlacementConfig, resolve_placement
-from . import folders
+from .bridge import folders
+from .bridge.types import CATEGORY, ModelHandle, WanTrainModel
+from .bridge.widgets import combo, one_of, searched_as, text
 from .card_facts import asked_of, split_facts
-from .search import searched_as
-from .types import CATEGORY, ModelHandle, WanTrainModel
-from .widgets import combo, one_of, text
 
 AUTO = "auto"
 

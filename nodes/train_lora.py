@@ -11,30 +11,23 @@ from typing import Any
 from comfy.cli_args import args
 from comfy_api.latest import io
 
-from ..wan_core.checks import check_adapters, with_expert, with_model_values
 from ..wan_core.errors import WanTrainerError
 from ..wan_core.events import CheckpointSaved, Event
 from ..wan_core.files import atomic_write_json, file_identity, safe_name
 from ..wan_core.load import inspect_model
 from ..wan_core.lora import LoraConfig, check_peft
 from ..wan_core.metrics import MetricsPages
-from ..wan_core.run import DataConfig, RunConfig, RunDecision, choose_run, prepare_run, read_run
-from ..wan_core.sample import SampleConfig
+from ..wan_core.run.checks import check_adapters, with_expert, with_model_values
+from ..wan_core.run.config import DataConfig, RunConfig, RunDecision, choose_run, prepare_run, read_run
+from ..wan_core.sampler import SampleConfig
 from ..wan_core.train import SavedStep, SaveStore, TrainConfig, earlier_meanings
 from ..wan_core.words import logger
-from . import folders
-from .codecs import ComfyVae
-from .encoders import encoder_identity
-from .engine import PreviewDecoder, run_engine
-from .interrupts import CancelButton, InterruptProcessingException
-from .live_runs import LIVE, LiveRun
-from .progress import NodeProgress, current_prompt_id, graph_of
-from .publish import listed_name, publish
-from .run_report import run_report
-from .runs import RunFacts
-from .search import searched_as
-from .start_images import encode_start_images
-from .types import (
+from .bridge import folders
+from .bridge.interrupts import CancelButton, InterruptProcessingException
+from .bridge.progress import NodeProgress, current_prompt_id, graph_of
+from .bridge.sockets import ComfyVae, encoder_identity
+from .bridge.start_images import encode_start_images
+from .bridge.types import (
     CATEGORY,
     CacheHandle,
     ModelHandle,
@@ -46,8 +39,12 @@ from .types import (
     WanTrainModel,
     WanValidation,
 )
-from .widgets import combo, number, one_of, text, whole
-from .workflow_file import scrubbed
+from .bridge.widgets import combo, number, one_of, searched_as, text, whole
+from .engine.live_runs import LIVE, LiveRun
+from .engine.session import PreviewDecoder, run_engine
+from .runs.facts import RunFacts, run_report
+from .runs.publish import listed_name, publish
+from .runs.scrub import scrubbed
 
 EXPERTS = ["auto", "high", "low"]
 RESUME = ["auto", "new", "require"]

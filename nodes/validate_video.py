@@ -19,21 +19,19 @@ from ..wan_core.errors import ConfigError, TrainingError
 from ..wan_core.events import Event
 from ..wan_core.files import atomic_write_bytes, atomic_write_json, read_json
 from ..wan_core.load import inspect_model
-from ..wan_core.render import SampleJob
-from ..wan_core.run import read_run
-from ..wan_core.sample import SampleConfig
-from . import folders
+from ..wan_core.run.config import read_run
+from ..wan_core.run.sample_job import SampleJob
+from ..wan_core.sampler import SampleConfig
+from .bridge import folders
+from .bridge.interrupts import CancelButton, InterruptProcessingException
+from .bridge.progress import NodeProgress, graph_of
+from .bridge.sockets import ComfyVae, encoder_identity
+from .bridge.start_images import encode_start_images
+from .bridge.types import CATEGORY, RunHandle, WanRun, WanValidation
+from .bridge.widgets import flag, searched_as, text
 from .card_facts import asked_of
-from .codecs import ComfyVae
-from .encoders import encoder_identity
-from .engine import PreviewDecoder, run_engine
-from .interrupts import CancelButton, InterruptProcessingException
-from .progress import NodeProgress, graph_of
-from .runs import chosen_steps, output_file
-from .search import searched_as
-from .start_images import encode_start_images
-from .types import CATEGORY, RunHandle, WanRun, WanValidation
-from .widgets import flag, text
+from .engine.session import PreviewDecoder, run_engine
+from .runs.facts import chosen_steps, output_file
 
 Frames = NDArray[np.uint8]
 

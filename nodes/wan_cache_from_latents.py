@@ -8,15 +8,16 @@ from typing import Any
 from comfy import model_management as mm
 from comfy_api.latest import io
 
-from ..wan_core.data import LatentCache, PromptKeys, condition_kind, store_clips, store_text
-from . import folders
-from .core_tensors import read_clips, text_features
-from .encoders import is_linked
-from .interrupts import stops_become_interrupts
-from .progress import current_prompt_id
-from .prompt_entries import prompt_key, wants_clip
-from .search import searched_as
-from .types import CATEGORY, CacheHandle, ModelHandle, WanCache, WanTrainModel
+from ..wan_core.cache import LatentCache
+from ..wan_core.dataset import condition_kind
+from ..wan_core.importers import PromptKeys, store_clips, store_text
+from .bridge import folders
+from .bridge.core_tensors import read_clips, text_features
+from .bridge.interrupts import stops_become_interrupts
+from .bridge.progress import current_prompt_id
+from .bridge.sockets import is_linked, prompt_key, wants_clip
+from .bridge.types import CATEGORY, CacheHandle, ModelHandle, WanCache, WanTrainModel
+from .bridge.widgets import searched_as
 
 
 class WanCacheFromLatents(io.ComfyNode):

@@ -9,16 +9,16 @@ import folder_paths
 from comfy import model_management as mm
 from comfy_api.latest import io
 
-from ..wan_core.data import PromptKeys, allowed_folder, condition_kind, import_records, list_folders, read_roots
+from ..wan_core.dataset import allowed_folder, condition_kind, list_folders, read_roots
 from ..wan_core.errors import WanTrainerError
 from ..wan_core.files import file_identity
-from . import folders
-from .interrupts import stops_become_interrupts
-from .progress import current_prompt_id
-from .prompt_entries import prompt_key, wants_clip
-from .search import searched_as
-from .types import CATEGORY, CacheHandle, ModelHandle, WanCache, WanTrainModel
-from .widgets import combo, flag
+from ..wan_core.importers import PromptKeys, import_records
+from .bridge import folders
+from .bridge.interrupts import stops_become_interrupts
+from .bridge.progress import current_prompt_id
+from .bridge.sockets import prompt_key, wants_clip
+from .bridge.types import CATEGORY, CacheHandle, ModelHandle, WanCache, WanTrainModel
+from .bridge.widgets import combo, flag, searched_as
 
 
 class WanCacheFromTFRecord(io.ComfyNode):

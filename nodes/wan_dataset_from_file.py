@@ -7,27 +7,23 @@ from pathlib import Path
 from comfy import model_management as mm
 from comfy_api.latest import io
 
-from ..wan_core.data import (
-    Columns,
+from ..wan_core.dataset import (
     Dataset,
     DatasetConfig,
     ScanResult,
     SourceFile,
     allowed_file,
-    list_sources,
     named_roots,
-    open_source,
     read_roots,
     scan_parts,
-    source_fingerprint,
 )
 from ..wan_core.errors import WanTrainerError
+from ..wan_core.importers import Columns, list_sources, open_source, source_fingerprint
 from ..wan_core.video import VideoProcess, require_pyav
-from . import folders
-from .dataset_scan import Show, allowed_places, chosen_elsewhere, dataset_outputs, input_folder, scanned_output
-from .interrupts import stops_become_interrupts
-from .search import searched_as
-from .types import (
+from .bridge import folders
+from .bridge.interrupts import stops_become_interrupts
+from .bridge.scanning import Show, allowed_places, chosen_elsewhere, dataset_outputs, input_folder, scanned_output
+from .bridge.types import (
     CATEGORY,
     DatasetSettingsHandle,
     ModelHandle,
@@ -35,7 +31,7 @@ from .types import (
     WanDatasetSettingsType,
     WanTrainModel,
 )
-from .widgets import combo, flag, number, text, whole
+from .bridge.widgets import combo, flag, number, searched_as, text, whole
 
 ROLES = ("path", "caption", "repeats", "control", "mask")
 

@@ -8,15 +8,15 @@ from comfy import model_management as mm
 from comfy_api.latest import io
 from torch import Tensor
 
-from ..wan_core.data import Dataset, DatasetConfig, condition_kind, match_captions, scan_pixels
+from ..wan_core.dataset import Dataset, DatasetConfig, condition_kind
 from ..wan_core.errors import WanTrainerError
+from ..wan_core.importers import match_captions, scan_pixels
 from ..wan_core.video import VideoProcess, require_pyav
-from . import folders
-from .interrupts import stops_become_interrupts
-from .progress import NodeProgress
-from .search import searched_as
-from .types import CATEGORY, ModelHandle, WanDataset, WanTrainModel
-from .widgets import combo, flag, number, one_of, text, whole
+from .bridge import folders
+from .bridge.interrupts import stops_become_interrupts
+from .bridge.progress import NodeProgress
+from .bridge.types import CATEGORY, ModelHandle, WanDataset, WanTrainModel
+from .bridge.widgets import combo, flag, number, one_of, searched_as, text, whole
 
 BATCH_IS = ["clip", "stills"]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from comfy_api.latest import io
 
-from ..wan_core.data import (
+from ..wan_core.dataset import (
     CROPS,
     FLIPS,
     FRAME_EXTRACTIONS,
@@ -16,9 +16,8 @@ from ..wan_core.data import (
     DatasetConfig,
 )
 from ..wan_core.errors import ConfigError
-from .search import searched_as
-from .types import CATEGORY, DatasetSettingsHandle, WanDatasetSettingsType
-from .widgets import combo, flag, number, one_of, text, whole
+from .bridge.types import CATEGORY, DatasetSettingsHandle, WanDatasetSettingsType
+from .bridge.widgets import combo, flag, number, one_of, searched_as, text, whole
 
 _defaults = DatasetConfig()
 _CHOICES: dict[str, tuple[str, ...]] = {

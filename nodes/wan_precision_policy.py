@@ -7,9 +7,8 @@ from dataclasses import replace
 from comfy_api.latest import io
 
 from ..wan_core.precision import PRESETS, SWITCHES, PrecisionPolicy, dtype_name, switch_values
-from .search import searched_as
-from .types import CATEGORY, ModelHandle, WanTrainModel
-from .widgets import combo, one_of
+from .bridge.types import CATEGORY, ModelHandle, WanTrainModel
+from .bridge.widgets import combo, one_of, searched_as
 
 AS_LOADED, AS_PRESET = "as loaded", "as preset"
 MEANING = {

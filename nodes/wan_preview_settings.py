@@ -7,17 +7,16 @@ from typing import Any
 from comfy_api.latest import io
 from torch import Tensor
 
-from ..wan_core.data import DEFAULT_NEGATIVE_PROMPT, LatentCache, text_key
-from ..wan_core.sample import PRESETS, SampleConfig
-from . import folders
-from .codecs import ComfyImageEncoder, ComfyTextEncoder
-from .encoders import encoder_identity, is_linked
-from .interrupts import raise_if_cancelled, stops_become_interrupts
-from .progress import NodeProgress
-from .search import searched_as
-from .start_images import keep_picture, vision_tokens_key, write_vision_tokens
-from .types import CATEGORY, WanValidation
-from .widgets import combo, number, one_of, text, whole
+from ..wan_core.cache import LatentCache, text_key
+from ..wan_core.dataset import DEFAULT_NEGATIVE_PROMPT
+from ..wan_core.sampler import PRESETS, SampleConfig
+from .bridge import folders
+from .bridge.interrupts import raise_if_cancelled, stops_become_interrupts
+from .bridge.progress import NodeProgress
+from .bridge.sockets import ComfyImageEncoder, ComfyTextEncoder, encoder_identity, is_linked
+from .bridge.start_images import keep_picture, vision_tokens_key, write_vision_tokens
+from .bridge.types import CATEGORY, WanValidation
+from .bridge.widgets import combo, number, one_of, searched_as, text, whole
 
 SAMPLINGS = [*PRESETS, "custom"]
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from comfy_api.latest import io
 
-from ..wan_core.data import EncodingReport, SyntheticConfig, condition_kind, synthetic_note, synthetic_set
-from . import folders
-from .progress import current_prompt_id
-from .search import searched_as
-from .types import CATEGORY, CacheHandle, ModelHandle, WanCache, WanTrainModel
-from .widgets import whole
+from ..wan_core.cache import EncodingReport, SyntheticConfig, synthetic_note, synthetic_set
+from ..wan_core.dataset import condition_kind
+from .bridge import folders
+from .bridge.progress import current_prompt_id
+from .bridge.types import CATEGORY, CacheHandle, ModelHandle, WanCache, WanTrainModel
+from .bridge.widgets import searched_as, whole
 
 
 class WanSyntheticDataset(io.ComfyNode):

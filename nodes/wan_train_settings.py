@@ -6,14 +6,13 @@ from typing import Any
 
 from comfy_api.latest import io
 
-from ..wan_core.data import BUCKET_SAMPLINGS
+from ..wan_core.cache import BUCKET_SAMPLINGS
 from ..wan_core.errors import ConfigError
 from ..wan_core.flow import TIMESTEP_SAMPLINGS
 from ..wan_core.lora import LoraConfig
 from ..wan_core.train import LR_SCHEDULERS, OPTIMIZERS, SAVE_DTYPES, TrainConfig
-from .search import searched_as
-from .types import CATEGORY, SettingsHandle, WanSettings
-from .widgets import combo, flag, number, one_of, text, whole
+from .bridge.types import CATEGORY, SettingsHandle, WanSettings
+from .bridge.widgets import combo, flag, number, one_of, searched_as, text, whole
 
 _train, _lora = TrainConfig(), LoraConfig()
 _EVAL = ", ".join(f"{t:g}" for t in _train.eval_timesteps)

@@ -7,7 +7,7 @@ from pathlib import Path
 from comfy import model_management as mm
 from comfy_api.latest import io
 
-from ..wan_core.data import (
+from ..wan_core.dataset import (
     Dataset,
     DatasetConfig,
     ScanResult,
@@ -19,10 +19,9 @@ from ..wan_core.data import (
 )
 from ..wan_core.errors import WanTrainerError
 from ..wan_core.video import VideoProcess, require_pyav
-from . import folders
-from .dataset_scan import Show, allowed_places, chosen_elsewhere, dataset_outputs, input_folder, scanned_output
-from .search import searched_as
-from .types import (
+from .bridge import folders
+from .bridge.scanning import Show, allowed_places, chosen_elsewhere, dataset_outputs, input_folder, scanned_output
+from .bridge.types import (
     CATEGORY,
     DatasetSettingsHandle,
     ModelHandle,
@@ -30,7 +29,7 @@ from .types import (
     WanDatasetSettingsType,
     WanTrainModel,
 )
-from .widgets import combo, flag, number, text, whole
+from .bridge.widgets import combo, flag, number, searched_as, text, whole
 
 
 class WanVideoDataset(io.ComfyNode):

@@ -24,7 +24,8 @@ from .packages import check_versions, end_under_old_python
 
 end_under_old_python()  # which cannot import what follows
 
-from .cache_command import add_cache_commands  # noqa: E402
+from .cli.cache import add_cache_commands  # noqa: E402
+from .cli.maxdiffusion import add_tfrecord_commands  # noqa: E402
 from .errors import (  # noqa: E402
     CheckpointError,
     ConfigError,
@@ -36,12 +37,11 @@ from .errors import (  # noqa: E402
 )
 from .events import Emit, Event, Failed, to_line  # noqa: E402
 from .files import DISK_FULL, Roots, size_text  # noqa: E402
-from .tfrecord_command import add_tfrecord_commands  # noqa: E402
 from .words import plain  # noqa: E402
 
 if TYPE_CHECKING:
     from .control import Control
-    from .data import DatasetConfig, ScanResult
+    from .dataset import DatasetConfig, ScanResult
     from .video import VideoProcess
 
 __all__ = ["main"]
@@ -186,7 +186,7 @@ def _inspect_lora(file: Path, out: BinaryIO) -> int:
 
 
 def _scan(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
-    from .data import Dataset, DatasetConfig, dataset_review
+    from .dataset import Dataset, DatasetConfig, dataset_review
     from .files import digest_file
     from .model import WAN21_LATENTS
     from .video import VideoProcess
@@ -225,7 +225,8 @@ def _scan(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
 def _scanned(
     options: argparse.Namespace, config: DatasetConfig, video: VideoProcess, scratch: Path
 ) -> tuple[ScanResult, ...]:
-    from .data import Columns, SourceFile, is_source, open_source, scan_folder, scan_parts
+    from .dataset import SourceFile, scan_folder, scan_parts
+    from .importers import Columns, is_source, open_source
 
     path: Path = options.source
     if not is_source(path):
@@ -245,7 +246,7 @@ def _scanned(
 
 
 def _plan(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
-    from .plan import plan_run
+    from .run.memory_report import plan_run
 
     report = plan_run(_directory(options.run_path), _roots(options))
     _print_json(out, report)
@@ -269,7 +270,7 @@ def _return_freed_memory() -> None:
 
 
 def _train(options: argparse.Namespace, emit: Emit, _out: BinaryIO) -> int:
-    from .run import read_run
+    from .run.config import read_run
 
     directory = _directory(options.run_path)
     _return_freed_memory()
@@ -285,10 +286,10 @@ def _train(options: argparse.Namespace, emit: Emit, _out: BinaryIO) -> int:
             'Set model.placement.mode to "copy per GPU", or start it without torchrun.'
         )
     if ranks > 1 and not is_rank:
-        from .ranks import start_ranks
+        from .run.ranks import start_ranks
 
         return start_ranks(directory, ranks, options, _out)
-    from .job import run_job
+    from .run.train_job import run_job
 
     group = join_group()
     steered = options.controlled and group.leads
@@ -319,7 +320,7 @@ def _control(directory: Path, steered: bool, *, signals: bool = True) -> Control
     """
     from .control import PipeControl, SignalControl
     from .load import import_libraries
-    from .run import read_run
+    from .run.config import read_run
 
     if not steered:
         return SignalControl(signals=signals)
@@ -334,7 +335,7 @@ def _silent(_event: Event) -> None:
 
 
 def _sample(options: argparse.Namespace, emit: Emit, _out: BinaryIO) -> int:
-    from .render import sample_job
+    from .run.sample_job import sample_job
 
     directory = _directory(options.run_path)
     control = _control(directory, options.controlled)
@@ -359,8 +360,8 @@ def _audit(options: argparse.Namespace, emit: Emit, _out: BinaryIO) -> int:
 
 
 def _export(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
-    from .job import export_lora
-    from .run import read_run
+    from .run.config import read_run
+    from .run.train_job import export_lora
 
     directory = _directory(options.run_path)
     target = options.to or directory / f"{read_run(directory).run_name}.safetensors"

@@ -10,9 +10,9 @@ import sys
 
 from ...wan_core.errors import WanTrainerError
 from ...wan_core.files import read_json
-from .. import folders
-from ..live_runs import LIVE
-from ..second_ids import TakenIds
+from ..bridge import folders
+from ..bridge.second_ids import TakenIds
+from ..engine.live_runs import LIVE
 from .handlers import RunRoutes
 
 __all__ = ["RunRoutes", "register_routes"]

@@ -17,10 +17,10 @@ from ...wan_core.errors import WanTrainerError
 from ...wan_core.files import confine, read_json
 from ...wan_core.metrics import MetricsPages, Page
 from ...wan_core.words import logger
-from ..live_runs import LiveRuns
-from ..publish import published
-from ..second_ids import PREFIX
-from ..workflow_file import scrubbed
+from ..bridge.second_ids import PREFIX
+from ..engine.live_runs import LiveRuns
+from ..runs.publish import published
+from ..runs.scrub import scrubbed
 from .clip import send_clip
 from .desktop import open_folder
 from .guard import BODY_LIMIT, check_change, check_host, check_local, read_body

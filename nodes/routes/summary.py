@@ -13,11 +13,11 @@ from ...wan_core.checkpoint import read_header
 from ...wan_core.errors import WanTrainerError
 from ...wan_core.files import confine, is_locked
 from ...wan_core.metrics import MetricsTail, eval_losses, finite, read_tail, whole
-from ...wan_core.run import RunConfig, RunStatus, read_run, read_status
+from ...wan_core.run.config import RunConfig, RunStatus, read_run, read_status
 from ...wan_core.train import SaveStore
-from ..live_runs import LiveRun
-from ..publish import listed_names, published
-from ..workflow_file import scrubbed
+from ..engine.live_runs import LiveRun
+from ..runs.publish import listed_names, published
+from ..runs.scrub import scrubbed
 from .samples import list_samples
 
 __all__ = ["detail", "summary"]

@@ -22,7 +22,7 @@ from wan_core.files import atomic_write_json
 from wan_core.load import ModelPlan
 from wan_core.lora import LoraConfig
 from wan_core.metrics import JsonlSink
-from wan_core.run import DataConfig, RunConfig, RunStatus, write_status
+from wan_core.run.config import DataConfig, RunConfig, RunStatus, write_status
 from wan_core.train import SaveStore, TrainConfig
 
 __all__ = [

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.comfy
 
 @pytest.fixture(scope="module")
 def core(pack_nodes: dict[str, Any]) -> Any:
-    """nodes/core_tensors.py, as the pack loads it."""
+    """nodes/bridge/core_tensors.py, as the pack loads it."""
     package = pack_nodes["WanCacheFromLatents"].__module__.rpartition(".")[0]
     return sys.modules[f"{package}.core_tensors"]
 

@@ -10,7 +10,7 @@ import pytest
 from route_server import RouteServer, our_module, step_done, write_run
 
 from wan_core.metrics import JsonlSink
-from wan_core.run import RunStatus, write_status
+from wan_core.run.config import RunStatus, write_status
 
 pytestmark = [pytest.mark.comfy, pytest.mark.lasts(2)]
 

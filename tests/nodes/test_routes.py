@@ -16,7 +16,7 @@ from route_server import CLIP, RouteServer, Worker, loose, our_module, serve, st
 from wan_core.events import Evaluated
 from wan_core.files import atomic_write_json, locked
 from wan_core.metrics import JsonlSink
-from wan_core.run import RunStatus, write_status
+from wan_core.run.config import RunStatus, write_status
 
 pytestmark = pytest.mark.comfy
 

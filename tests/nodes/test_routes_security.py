@@ -18,7 +18,7 @@ from route_server import CHANGE, RouteServer, Worker, assert_safe, loose, our_mo
 from wan_core.events import StepSkipped
 from wan_core.files import atomic_write_json
 from wan_core.metrics import JsonlSink
-from wan_core.run import RunStatus, write_status
+from wan_core.run.config import RunStatus, write_status
 
 pytestmark = pytest.mark.comfy
 posix = pytest.mark.skipif(os.name == "nt", reason="Windows has another way to open a folder")

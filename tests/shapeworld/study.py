@@ -18,14 +18,14 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from wan_core.cache import Batches, CacheItem, CacheSet, LatentCache, pad_text
 from wan_core.control import SignalControl
-from wan_core.data import Batches, CacheItem, CacheSet, LatentCache, pad_text
 from wan_core.files import Roots
 from wan_core.flow import draw_noise, seeded_generator, simple_sigmas, velocity_loss
 from wan_core.load import ModelPlan, inspect_model, materialize
 from wan_core.lora import LoraConfig
 from wan_core.model import WanTransformer
-from wan_core.sample import PRESETS
+from wan_core.sampler import PRESETS
 from wan_core.train import TrainConfig, Trainer
 from wan_core.train.noised import NoisedBatch
 

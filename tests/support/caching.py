@@ -10,9 +10,9 @@ from unittest.mock import patch
 
 import torch
 
-from wan_core.data import CacheItem, CacheSet, LatentCache, encode_missing
-from wan_core.data.bucket import Bucket
-from wan_core.data.encoding.plan import EncodingPlan, LatentTask, TextTask
+from wan_core.cache import CacheItem, CacheSet, LatentCache, encode_missing
+from wan_core.cache.encoding_plan import EncodingPlan, LatentTask, TextTask
+from wan_core.dataset.bucket import Bucket
 from wan_core.model import WAN21_LATENTS
 
 SIDE = 96
@@ -79,7 +79,7 @@ class Text:
 
 def cache_all(root: Path, clips: int, side: int = SIDE, **options: object) -> tuple[list[int], int]:
     """One queue: encode what is missing; which clips were encoded, and how many damaged entries there were."""
-    import wan_core.data.encoding.encode as module
+    import wan_core.cache.encode as module
 
     class Clips:
         def __init__(self, *_: object) -> None: ...

@@ -25,8 +25,7 @@ def serve() -> None:
     import peft  # noqa: F401
 
     import wan_core.__main__ as command_line
-    import wan_core.job
-    import wan_core.render  # noqa: F401
+    import wan_core.run.sample_job  # noqa: F401
 
     torch.optim.AdamW([torch.nn.Parameter(torch.zeros(1))])
     for line in sys.stdin:

@@ -63,8 +63,7 @@ def serve(place: str) -> None:
 
     import wan_core.__main__
     import wan_core.audit
-    import wan_core.job
-    import wan_core.render  # noqa: F401
+    import wan_core.run.sample_job  # noqa: F401
 
     torch.optim.AdamW([torch.nn.Parameter(torch.zeros(1))])
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)

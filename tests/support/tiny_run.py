@@ -8,13 +8,14 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from wan_core.data import CacheItem, CacheSet, ConditionKind, LatentCache, condition_kind
+from wan_core.cache import CacheItem, CacheSet, LatentCache
+from wan_core.dataset import ConditionKind, condition_kind
 from wan_core.files import Roots
 from wan_core.load import ModelPlan
 from wan_core.lora import LoraConfig
 from wan_core.model import WAN21_LATENTS, WAN22_LATENTS, WanShape, WanTransformer
-from wan_core.run import DataConfig, RunConfig, choose_run, prepare_run
-from wan_core.sample import SampleConfig
+from wan_core.run.config import DataConfig, RunConfig, choose_run, prepare_run
+from wan_core.sampler import SampleConfig
 from wan_core.train import TrainConfig
 
 TINY = WanShape(dim=128, ffn_dim=256, num_heads=1, num_layers=2)

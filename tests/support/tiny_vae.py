@@ -39,7 +39,7 @@ def tiny_vae(space: LatentSpace) -> Any:
 
 
 class DiffusersCodec:
-    """What `nodes.codecs.ComfyVae` is to ComfyUI's VAE, for diffusers'."""
+    """What `nodes.bridge.sockets.ComfyVae` is to ComfyUI's VAE, for diffusers'."""
 
     identity = "tiny diffusers vae"
 

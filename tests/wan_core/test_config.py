@@ -16,8 +16,8 @@ from wan_core.load import ModelPlan
 from wan_core.lora import LoraConfig
 from wan_core.placement import PlacementConfig
 from wan_core.precision import PrecisionPolicy, QuantizeConfig
-from wan_core.run import read_run
-from wan_core.sample import SampleConfig
+from wan_core.run.config import read_run
+from wan_core.sampler import SampleConfig
 from wan_core.train import TrainConfig
 
 

@@ -23,8 +23,8 @@ import torch
 
 import wan_core.__main__ as command_line
 import wan_core.files as files
-import wan_core.job as job
 import wan_core.metrics.jsonl as jsonl
+import wan_core.run.train_job as job
 import wan_core.train.saves as saves
 from tests.support.dying import Dying, forked, steps_of
 from tests.support.tiny_run import TinyRun, make_run
@@ -46,9 +46,9 @@ from wan_core.files import (
     safe_name,
     sampled_digest,
 )
-from wan_core.job import run_job
 from wan_core.metrics import read_metrics
-from wan_core.run import choose_run, read_status
+from wan_core.run.config import choose_run, read_status
+from wan_core.run.train_job import run_job
 from wan_core.train import SaveStore, TrainConfig
 
 posix = pytest.mark.skipif(os.name == "nt", reason="needs POSIX files, which Windows does not have")

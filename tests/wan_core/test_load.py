@@ -19,20 +19,20 @@ from tests.support.containers import cast, weights, write_folder, write_gguf, wr
 from tests.support.headers import header, shapes_of
 from tests.support.tiny_run import TINY, make_run, random_weights
 from wan_core.checkpoint import FiniteCheck, count_bad, detect_variant, pair_names
-from wan_core.checks import remarks_on_base
 from wan_core.control import SignalControl
 from wan_core.errors import CheckpointError, ConfigError
 from wan_core.files import Roots
 from wan_core.footprint import predict_memory, weights_once_loaded
-from wan_core.job import run_job
 from wan_core.load import ModelPlan, inspect_model, inspect_pair, materialize, settled
 from wan_core.lora import LoraConfig, adapter_parameters
 from wan_core.model import WanShape
 from wan_core.placement import PlacementConfig
 from wan_core.placement.memory import StepShape
-from wan_core.plan import plan_run
 from wan_core.precision import QuantizeConfig, StoredLinear
-from wan_core.run import read_status
+from wan_core.run.checks import remarks_on_base
+from wan_core.run.config import read_status
+from wan_core.run.memory_report import plan_run
+from wan_core.run.train_job import run_job
 from wan_core.train import TrainConfig
 
 PAIR = ModelPlan(

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from wan_core.secrets import without_secrets
+from wan_core.export.secrets import without_secrets
 
 GONE = "[secret removed]"
 

@@ -165,7 +165,7 @@ test("English needs no list: the sentences in the code are English", () => {
 });
 
 test("the menu's category has a name in every language", () => {
-  const [, category] = readFileSync(new URL("nodes/types.py", ROOT), "utf8").match(
+  const [, category] = readFileSync(new URL("nodes/bridge/types.py", ROOT), "utf8").match(
     /^CATEGORY = "(.+)"/m,
   );
   for (const language of ["en", ...TRANSLATED]) {

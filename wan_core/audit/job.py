@@ -14,11 +14,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from ..cache import Batches, CacheItem, CacheSet, LatentCache
 from ..checkpoint import WanVariant
-from ..checks import check_files, first_frame_share, with_expert
 from ..config import Config
 from ..control import Control
-from ..data import Batches, CacheItem, CacheSet, LatentCache, condition_kind
+from ..dataset import condition_kind
 from ..errors import ConfigError, OutOfMemory, Stopped
 from ..events import Emit, Finished, Note, Stage
 from ..files import Roots, atomic_write_bytes, atomic_write_json, locked, read_json
@@ -28,9 +28,10 @@ from ..load import inspect_model, materialize
 from ..lora import LoraConfig, LoraWeights
 from ..model import Numerics, WanTransformer
 from ..placement.memory import StepShape
-from ..plan import total_bytes
 from ..precision import dtype_name
-from ..run import RunConfig, read_run
+from ..run.checks import check_files, first_frame_share, with_expert
+from ..run.config import RunConfig, read_run
+from ..run.memory_report import total_bytes
 from ..train import NoisedBatch, SaveStore, noise_batch
 from .any_dtype import fill_empty_adapters, let_linears_cast
 from .candidates import REFERENCE, Candidate, candidates

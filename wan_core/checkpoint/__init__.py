@@ -6,8 +6,7 @@ from .dequantise import dequantise
 from .finite import FiniteCheck, count_bad
 from .header import CheckpointHeader, TensorInfo, read_header
 from .keys import canonical_names, to_original
-from .pair import pair_names
-from .variant import WanVariant, detect_variant
+from .variant import WanVariant, detect_variant, pair_names
 from .weights import StoredWeight, StoredWeights, WeightReader, locate_weights
 
 __all__ = [

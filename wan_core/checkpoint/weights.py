@@ -13,11 +13,10 @@ import torch
 from torch import Tensor
 
 from ..errors import CheckpointError
-from .dequantise import dequantise, scale_fits
+from .dequantise import NVFP4_BLOCK, block_scales_in_rows, dequantise, scale_fits, tiled_shape
 from .gguf_file import GgufTensor, gguf_values, open_gguf
 from .header import CheckpointHeader, damaged
 from .keys import canonical_names
-from .nvfp4 import NVFP4_BLOCK, block_scales_in_rows, tiled_shape
 
 __all__ = ["StoredWeight", "StoredWeights", "WeightReader", "locate_weights"]
 

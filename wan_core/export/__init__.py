@@ -1,7 +1,6 @@
 """The LoRA file other programs read (key layout, dtype, metadata), and its place in a folder that runs share."""
 
-from .lora_file import LoraFile, lora_metadata
+from .lora_file import LoraFile, lora_metadata, workflow_metadata
 from .published import publish_file
-from .workflow import workflow_metadata
 
 __all__ = ["LoraFile", "lora_metadata", "publish_file", "workflow_metadata"]

@@ -1,6 +1,8 @@
 """`diffusion_model.<path>.lora_A/.lora_B.weight` plus `.alpha`: read by ComfyUI, diffusers, musubi-tuner and DiffSynth.
 
 Alpha is always written: readers that miss it assume a scale of 1, trainers that omit it are misread by half of them.
+
+[workflow] The graph a run came from, as ComfyUI finds it in a file that is dropped on its canvas.
 """
 
 from __future__ import annotations
@@ -8,17 +10,23 @@ from __future__ import annotations
 import json
 import struct
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from ..checkpoint import WanVariant
-from ..errors import ExportError
+from ..errors import ExportError, WanTrainerError
+from ..files import read_json
 from ..lora import LoraConfig, LoraWeights
 from ..precision import torch_dtype
-from ..secrets import without_secrets
+from .secrets import without_secrets
 
-__all__ = ["LoraFile", "lora_metadata"]
+__all__ = [
+    "LoraFile",
+    "lora_metadata",
+    "workflow_metadata",
+]
 
 
 @dataclass(frozen=True)
@@ -111,3 +119,23 @@ def lora_metadata(
         "wan_trainer.base_digest": base_digest,
         "wan_trainer.version": pack_version,
     }
+
+
+_LIMIT_BYTES = 2 << 20
+"""ComfyUI's page reads the first 4 MiB of a file, and the names of the tensors stand there too"""
+
+
+def workflow_metadata(directory: Path) -> dict[str, str]:
+    """workflow.json of a run as header texts: `workflow` for the canvas form, `prompt` for the API form.
+
+    Empty when the run has none, or one that is no graph or does not fit into what the page reads.
+    """
+    try:
+        graph = read_json(directory / "workflow.json", limit_bytes=_LIMIT_BYTES)
+    except WanTrainerError:
+        return {}
+    if not isinstance(graph, dict) or not graph:
+        return {}
+    text = json.dumps(graph, ensure_ascii=False, separators=(",", ":"))
+    # Half of a character, which a header cannot hold, as JSON spells it.
+    return {"workflow" if "nodes" in graph else "prompt": text.encode("utf-8", "backslashreplace").decode("utf-8")}

@@ -2,8 +2,7 @@
 
 from .curves import Curves, eval_losses, read_curves
 from .jsonl import JsonlSink, read_metrics
-from .numbers import finite, whole
-from .pages import MetricsPages, Page, parse_record
+from .pages import MetricsPages, Page, finite, parse_record, whole
 from .tail import MetricsTail, read_tail
 
 __all__ = [

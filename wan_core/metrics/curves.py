@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 
 from ..events import Evaluated, StepDone
 from ..files import FileError, open_regular
-from .numbers import finite, whole
-from .pages import parse_record
+from .pages import finite, parse_record, whole
 
 __all__ = ["Curves", "eval_losses", "read_curves"]
 

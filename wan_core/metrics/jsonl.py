@@ -20,8 +20,7 @@ from ..events import (
     to_line,
 )
 from ..files import FileError, open_append, open_regular
-from .numbers import whole
-from .pages import parse_record
+from .pages import parse_record, whole
 
 __all__ = ["JsonlSink", "read_metrics"]
 

@@ -2,12 +2,15 @@
 
 Owns one index per file: where every thousandth line begins. It grows with the file and starts anew with another file
 under the same name. The last line counts once its newline is written, so nobody is ever handed a torn one.
+
+[numbers] What a record says, as a number one can reckon with: files outlive programs, and people edit them.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import threading
 from collections.abc import Iterator
@@ -17,7 +20,14 @@ from typing import Any, BinaryIO
 
 from ..files import FileError, open_regular
 
-__all__ = ["MetricsPages", "Page", "parse_record"]
+__all__ = [
+    "MetricsPages",
+    "Page",
+    "finite",
+    "parse_record",
+    "whole",
+]
+
 
 LINES_PER_PAGE = 5000
 _LINES_PER_MARK = 1000
@@ -133,3 +143,19 @@ def _lines(file: BinaryIO) -> Iterator[bytes]:
         while line and not line.endswith(b"\n"):
             line = file.readline(_LONGEST_LINE)
         yield b"\n" if too_long else line
+
+
+def finite(value: object) -> float | None:
+    """The number as a float; None for anything else: texts, truth values, NaN, infinities and what no float holds."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def whole(value: object) -> int | None:
+    """The number of a step, 0 or more and exact in every reader of JSON; None for anything else."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 53 else None

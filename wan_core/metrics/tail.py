@@ -12,8 +12,7 @@ from typing import Any, BinaryIO
 
 from ..events import Evaluated, StepDone
 from ..files import FileError, open_regular
-from .numbers import finite
-from .pages import parse_record
+from .pages import finite, parse_record
 
 __all__ = ["MetricsTail", "read_tail"]
 

@@ -4,8 +4,7 @@ from .block import Constants, VaceBlock, WanBlock
 from .conditioning import Conditioning, sent
 from .kernels import ATTENTIONS, check_attention, check_attention_name, sdpa_choice
 from .latents import WAN21_LATENTS, WAN22_LATENTS, ImageEncoder, LatentCodec, LatentSpace, TextEncoder
-from .numerics import Numerics
-from .shape import WanShape
+from .shape import Numerics, WanShape
 from .transformer import Carrier, WanTransformer
 
 __all__ = [

@@ -8,9 +8,8 @@ from torch import Tensor, nn
 from .kernels import attention_kernel
 from .modulate import rms_norm
 from .names import naming
-from .numerics import Numerics
 from .rope import rotate
-from .shape import WanShape
+from .shape import Numerics, WanShape
 
 __all__ = ["WanAttention", "WanCrossAttention", "WanRMSNorm", "WanSelfAttention"]
 

@@ -9,13 +9,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from .ambient import without_autocast
 from .attention import WanCrossAttention, WanSelfAttention
+from .autocast import without_autocast
 from .modulate import cast_linear, gated_add, layer_norm, shift_and_scale
 from .names import naming
-from .numerics import Numerics
-from .remade import remade
-from .shape import WanShape
+from .recompute import remade
+from .shape import Numerics, WanShape
 
 __all__ = ["PATCH", "Constants", "Recompute", "VaceBlock", "WanBlock", "WanHead"]
 

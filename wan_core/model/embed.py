@@ -11,8 +11,7 @@ from torch.nn import functional
 
 from .block import PATCH
 from .modulate import cast_linear, layer_norm
-from .numerics import Numerics
-from .shape import WanShape
+from .shape import Numerics, WanShape
 
 __all__ = ["CameraAdapter", "ImageEmbedding", "embed_frame", "embed_patches"]
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from .ambient import without_autocast
+from .autocast import without_autocast
 
 __all__ = ["cast_linear", "gated_add", "layer_norm", "plain_weight", "rms_norm", "shift_and_scale"]
 

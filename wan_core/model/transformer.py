@@ -20,16 +20,15 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from .ambient import without_autocast
 from .attention import WanAttention
+from .autocast import without_autocast
 from .block import PATCH, Constants, Recompute, VaceBlock, WanBlock, WanHead
 from .conditioning import Conditioning, check_conditioning
 from .embed import CameraAdapter, ImageEmbedding, embed_frame, embed_patches
 from .kernels import attention_kernel
 from .modulate import cast_linear
-from .numerics import Numerics
 from .rope import rope_table
-from .shape import WanShape
+from .shape import Numerics, WanShape
 
 __all__ = ["TEXT_ROWS", "Carrier", "WanTransformer"]
 

@@ -1,6 +1,6 @@
 """Which block sits on which device, how tensors travel between them, and how much memory all of it takes."""
 
-from .carrier import DeviceCarrier
+from .bridge import DeviceCarrier
 from .memory import MemoryEstimate, estimate_memory
 from .plan import MODES, Placement, PlacementConfig, resolve_placement
 

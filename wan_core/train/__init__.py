@@ -3,7 +3,7 @@
 from .config import LR_SCHEDULERS, OPTIMIZERS, SAVE_DTYPES, TrainConfig, earlier_meanings
 from .flops import FlopCount, StepFlops
 from .group import MEETING, Group, join_group
-from .memory import DeviceMeters, largest_step, predicted_peaks
+from .meters import DeviceMeters, largest_step, predicted_peaks
 from .noised import NoisedBatch, TargetFunction, noise_batch, true_velocity
 from .preview import Previewer
 from .preview_inputs import PreviewInputs, preview_shape, read_preview_inputs

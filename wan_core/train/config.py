@@ -6,8 +6,8 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ..cache import BUCKET_SAMPLINGS
 from ..config import Config, nearest
-from ..data import BUCKET_SAMPLINGS
 from ..errors import ConfigError
 from ..flow import EVALUATION_TIMESTEPS, TIMESTEP_SAMPLINGS
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from ..data import Batch, Batches
+from ..cache import Batch, Batches
 from ..flow import draw_noise, draw_sigma, seeded_generator
 from .config import TrainConfig
 from .group import Group

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..data import Batch
+from ..cache import Batch
 from ..flow import add_noise, velocity_target
 from ..model import Conditioning, sent
 

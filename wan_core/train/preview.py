@@ -14,7 +14,7 @@ from ..events import DecodeWanted, Emit, Note, SampleReady, Stage
 from ..files import FileError, atomic_write_bytes, atomic_write_json, read_json
 from ..model import WanTransformer
 from ..placement.room import release_cached_memory, weights_out_of_the_way
-from ..sample import generate
+from ..sampler import generate
 from ..words import logger
 from .preview_inputs import PreviewInputs
 

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..data import CacheSet, LatentCache, pad_text, stack_conditions
+from ..cache import CacheSet, LatentCache, pad_text
+from ..dataset import stack_conditions
 from ..errors import ConfigError
 from ..model import Conditioning
-from ..sample import SampleConfig
+from ..sampler import SampleConfig
 
 __all__ = ["PreviewInputs", "preview_shape", "read_preview_inputs"]
 

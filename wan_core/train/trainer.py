@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..cache import Batches, BatchReader
 from ..control import Control
-from ..data import Batches, BatchReader
 from ..errors import Stopped, TrainingError
 from ..events import Emit, Evaluated, Note, Stage, StepDone, StepSkipped
 from ..flow import draw_noise, seeded_generator, velocity_loss
@@ -26,7 +26,7 @@ from .draws import Draws, given_first_frames
 from .evaluation import evaluation_timesteps
 from .flops import FlopCount
 from .group import Group
-from .memory import DeviceMeters, MemoryReading, added_up
+from .meters import DeviceMeters, MemoryReading, added_up
 from .noised import NoisedBatch, TargetFunction, noise_batch, true_velocity
 from .optimizer import learning_rate_at, load_optimizer_state, make_optimizer, optimizer_state
 

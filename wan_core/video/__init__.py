@@ -6,9 +6,8 @@ server.
 
 from __future__ import annotations
 
-from .framing import Framing, covered_size
-from .looks import LOOK_SIZE, look_of
-from .messages import ClipInfo
+from .look_hash import LOOK_SIZE, look_of
+from .messages import ClipInfo, Framing, covered_size
 from .process import VideoProcess
 from .pyav import require_pyav
 from .sources import UnreadableError, shown

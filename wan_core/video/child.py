@@ -22,8 +22,7 @@ from typing import Any, BinaryIO
 
 from ..errors import DependencyError, WanTrainerError
 from ..pipes import waiter
-from .framing import Framing
-from .messages import receive, send
+from .messages import Framing, receive, send
 from .pyav import outdated
 from .sources import STILL_SUFFIXES, refuse
 

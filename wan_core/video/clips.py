@@ -19,9 +19,8 @@ from numpy.typing import NDArray
 
 from .colours import bits_of, refuse_colours
 from .frames import timed_frames
-from .framing import CENTRED, Framing
-from .looks import look_of
-from .messages import ClipInfo
+from .look_hash import look_of
+from .messages import CENTRED, ClipInfo, Framing
 from .picture import fit, orientation_of, pixel_ratio, shown_size, small_grey
 from .sources import MAX_FRAMES, decoder_of, open_clip, open_media, refuse
 

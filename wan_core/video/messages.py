@@ -1,6 +1,8 @@
 """What parent and child say to each other: a length, a JSON header, and raw bytes after it.
 
 Standard library only, because both sides import it.
+
+[framing] Which rectangle of a source becomes the picture. Standard library only, because both sides import it.
 """
 
 from __future__ import annotations
@@ -11,7 +13,15 @@ import struct
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO, cast
 
-__all__ = ["ClipInfo", "receive", "send"]
+__all__ = [
+    "CENTRED",
+    "ClipInfo",
+    "Framing",
+    "covered_size",
+    "receive",
+    "send",
+]
+
 
 _LENGTHS = struct.Struct(">IQ")
 _MAX_HEADER_BYTES = 16 << 20
@@ -92,3 +102,31 @@ def _read(stream: BinaryIO, size: int) -> bytearray | None:
             return None
         done += count
     return data
+
+
+@dataclass(frozen=True, kw_only=True)
+class Framing:
+    """How a turned source is brought to a wanted size. The defaults: scaled to cover it, cropped around the centre."""
+
+    offset: tuple[int, int] | None = None
+    """pixels cut off at the left and at the top of the scaled source; None cuts both sides alike"""
+    native: bool = False
+    """True leaves the source unscaled: only its edges are cut off"""
+    flip: bool = False
+    """True mirrors the cropped picture, left to right"""
+
+    def place(self, source: tuple[int, int], wanted: tuple[int, int]) -> tuple[int, int]:
+        """Left and top of the crop (width, height) `wanted` in a scaled source (width, height), always inside it."""
+        room = source[0] - wanted[0], source[1] - wanted[1]
+        if self.offset is None:
+            return room[0] // 2, room[1] // 2
+        return min(max(self.offset[0], 0), room[0]), min(max(self.offset[1], 0), room[1])
+
+
+CENTRED = Framing()
+
+
+def covered_size(source: tuple[int, int], wanted: tuple[int, int]) -> tuple[int, int]:
+    """The smallest (width, height) in the shape of `source` that covers `wanted`, in whole pixels."""
+    scale = max(wanted[0] / source[0], wanted[1] / source[1])
+    return max(wanted[0], round(source[0] * scale)), max(wanted[1], round(source[1] * scale))

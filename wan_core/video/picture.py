@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .colours import opaque, to_rgb
-from .framing import Framing, covered_size
-from .looks import LOOK_SIZE
+from .look_hash import LOOK_SIZE
+from .messages import Framing, covered_size
 from .sources import MAX_PIXELS
 
 if TYPE_CHECKING:

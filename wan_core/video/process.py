@@ -26,8 +26,7 @@ from numpy.typing import NDArray
 from ..errors import DependencyError, Stopped
 from ..files import FileError
 from ..packages import pip_line
-from .framing import CENTRED, Framing
-from .messages import ClipInfo, receive, send
+from .messages import CENTRED, ClipInfo, Framing, receive, send
 from .sources import TooSlowError, UnreadableError, refuse
 
 __all__ = ["VideoProcess"]

@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
 from ..errors import WanTrainerError
-from .framing import CENTRED, Framing, covered_size
-from .looks import LOOK_SIZE, look_of
-from .messages import ClipInfo
+from .look_hash import LOOK_SIZE, look_of
+from .messages import CENTRED, ClipInfo, Framing, covered_size
 from .sources import MAX_PIXELS, open_media, refuse
 
 __all__ = ["probe_still", "read_still"]

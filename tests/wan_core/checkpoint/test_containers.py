@@ -29,8 +29,8 @@ from tests.support.containers import (
     write_scaled_fp8,
 )
 from wan_core.checkpoint import checkpoint_digest, dequantise, read_checkpoint
+from wan_core.checkpoint.dequantise import block_scales_in_rows, tiled_shape
 from wan_core.checkpoint.gguf_file import read_gguf_header
-from wan_core.checkpoint.nvfp4 import block_scales_in_rows, tiled_shape
 from wan_core.errors import CheckpointError, DependencyError
 from wan_core.files import Roots
 from wan_core.load import ModelPlan, inspect_model, materialize

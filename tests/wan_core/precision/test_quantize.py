@@ -17,13 +17,13 @@ from wan_core.errors import CheckpointError, ConfigError
 from wan_core.events import Event, StepDone
 from wan_core.files import Roots
 from wan_core.footprint import planned_weights
-from wan_core.job import run_job
 from wan_core.load import ModelPlan, materialize
 from wan_core.lora import LoraConfig, adapter_parameters, lora_layers
 from wan_core.model import Conditioning, WanTransformer
 from wan_core.packages import version_of
 from wan_core.precision import SCHEMES, QuantizeConfig, quantize_block, quantized_by
-from wan_core.run import DataConfig, RunConfig, read_status
+from wan_core.run.config import DataConfig, RunConfig, read_status
+from wan_core.run.train_job import run_job
 from wan_core.train import SaveStore, TrainConfig
 
 PLAN = ModelPlan(base_file="diffusion_models:wan_tiny_t2v.safetensors")
@@ -251,12 +251,14 @@ def test_a_run_resumed_under_a_torchao_that_makes_other_weights_is_refused_with_
     here = quantized_by(QuantizeConfig(scheme="int8"), torch.float32)
     (saved,) = (step for step in [SaveStore(run.directory).latest()] if step)
     assert saved.progress["quantized_by"] == here.to_dict(), "each saved step notes which torchao made its base"
-    monkeypatch.setattr("wan_core.job.quantized_by", lambda *_: replace(here, torchao="0.99.0", weights="0" * 16))
+    monkeypatch.setattr(
+        "wan_core.run.train_job.quantized_by", lambda *_: replace(here, torchao="0.99.0", weights="0" * 16)
+    )
     with pytest.raises(CheckpointError, match=r"torchao 0\.99\.0, which is installed, makes others") as refused:
         train(run)
     assert f'"torchao=={here.torchao}" and start again; or set resume to new' in str(refused.value)
     assert SaveStore(run.directory).steps() == [3]
-    monkeypatch.setattr("wan_core.job.quantized_by", lambda *_: replace(here, torchao="0.99.0"))
+    monkeypatch.setattr("wan_core.run.train_job.quantized_by", lambda *_: replace(here, torchao="0.99.0"))
     train(run)
     assert read_status(run.directory).state == "done", "another number that makes the same weights is no reason"
 

@@ -18,12 +18,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-import wan_core.job as job
+import wan_core.run.train_job as job
 import wan_core.train.preview as preview
 from tests.support.tiny_run import TinyRun, make_roots, make_run
+from wan_core.cache import Batches, LatentCache, pad_text
 from wan_core.checkpoint import detect_variant, read_header
 from wan_core.control import PipeControl, SignalControl
-from wan_core.data import Batches, LatentCache, pad_text
 from wan_core.errors import ConfigError, OutOfMemory, Stopped, TrainingError
 from wan_core.events import (
     CheckpointSaved,
@@ -36,11 +36,11 @@ from wan_core.events import (
     StepDone,
     StepSkipped,
 )
-from wan_core.job import run_job
 from wan_core.load import ModelPlan, materialize
 from wan_core.lora import LoraConfig
-from wan_core.run import choose_run, prepare_run, read_status
-from wan_core.sample import SampleConfig
+from wan_core.run.config import choose_run, prepare_run, read_status
+from wan_core.run.train_job import run_job
+from wan_core.sampler import SampleConfig
 from wan_core.train import NoisedBatch, SaveStore, TrainConfig, Trainer, true_velocity
 
 pytestmark = pytest.mark.lasts(0.5)

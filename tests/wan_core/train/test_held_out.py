@@ -13,15 +13,15 @@ from safetensors.torch import load_file
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.support.tiny_run import TinyRun, make_roots, make_run
+from wan_core.cache import Batch, Batches, LatentCache, pack_entries, pad_text
 from wan_core.control import SignalControl
-from wan_core.data import Batch, Batches, LatentCache, pack_entries, pad_text
 from wan_core.errors import CacheError
 from wan_core.events import Emit, Evaluated, Note
 from wan_core.flow import EVALUATION_TIMESTEPS as USUAL
-from wan_core.job import run_job
 from wan_core.load import ModelPlan, materialize
 from wan_core.lora import LoraConfig
 from wan_core.model import Conditioning, sent
+from wan_core.run.train_job import run_job
 from wan_core.train import TrainConfig, Trainer
 from wan_core.train.draws import Draw
 from wan_core.train.evaluation import evaluation_timesteps

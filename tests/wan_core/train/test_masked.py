@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from tests.support.tiny_run import TINY, TINY_CONTROL, TINY_VACE, TinyRun, make_run
-from tests.wan_core.data.test_encode import Bench
+from tests.wan_core.cache.test_encode import Bench
 from tests.wan_core.train.test_conditioned import losses, seen_batches, settings, train
-from wan_core.data import Batch, LatentCache
+from wan_core.cache import Batch, LatentCache
 from wan_core.files import atomic_write_json
 from wan_core.flow import velocity_loss
 from wan_core.model import WanShape
-from wan_core.run import DataConfig
+from wan_core.run.config import DataConfig
 from wan_core.train import noise_batch
 from wan_core.video import VideoProcess
 

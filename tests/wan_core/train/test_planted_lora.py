@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from tests.support.tiny_run import make_roots
+from wan_core.cache import Batches, LatentCache, pad_text
 from wan_core.control import SignalControl
-from wan_core.data import Batches, LatentCache, pad_text
 from wan_core.events import Event, StepDone
 from wan_core.load import ModelPlan, materialize
 from wan_core.lora import LoraConfig, LoraWeights, adapter_parameters

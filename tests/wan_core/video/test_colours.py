@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from wan_core.data import DatasetConfig, scan_folder
+from wan_core.dataset import DatasetConfig, scan_folder
 from wan_core.errors import DatasetError
 from wan_core.video import covered_size
 

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from tests.support.pyavs import VideoProcessOn
-from wan_core.data import DatasetConfig, scan_folder
+from wan_core.dataset import DatasetConfig, scan_folder
 from wan_core.errors import DependencyError
 from wan_core.video import require_pyav
 from wan_core.video.pyav import outdated

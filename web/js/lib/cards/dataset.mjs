@@ -6,7 +6,7 @@ import { clock, gib, known } from "../run/format.mjs";
 import { list, records, text } from "./lists.mjs";
 
 /**
- * What a dataset node leaves as `wan_dataset` (wan_core/data/samples/facts.py).
+ * What a dataset node leaves as `wan_dataset` (wan_core/dataset/facts.py).
  * @typedef {{ count?: number, names?: string[] }} Named
  * @typedef {Named & { kind: string }} Finding
  * @typedef {{ frames: number | null, width: number | null, height: number | null, clips: number, stills: number,

@@ -1,0 +1,5 @@
+"""nodes.bridge"""
+
+from __future__ import annotations
+
+__all__ = []

@@ -1,0 +1,186 @@
+"""Core LATENT and CONDITIONING as the engine's clips: raw latents are normalised here, exactly once.
+
+What a sampler would read of a CONDITIONING is read in the same way: image latents are normalised by groups of the
+VAE's channels, masks say 1 where a frame is given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...wan_core.checkpoint import WanVariant
+from ...wan_core.dataset import ConditionKind, condition_kind
+from ...wan_core.errors import DatasetError
+from ...wan_core.importers import TensorClip, checked_text
+
+__all__ = ["read_clips", "text_features"]
+
+_MASK_CHANNELS = 4
+
+
+def read_clips(latents: Sequence[Any], conditioning: Sequence[Any], variant: WanVariant) -> Iterator[TensorClip]:
+    """The clips of a list of LATENTs, each with its text and what else the model of that variant reads.
+
+    One CONDITIONING for each LATENT, which then counts for all clips of its batch, or one for each clip; DatasetError
+    at once when their numbers do not go together. Clips are converted one at a time.
+    """
+    batches = [_samples(latent, number) for number, latent in enumerate(latents, 1)]
+    raw = [clip for batch in batches for clip in batch]
+    if len(conditioning) == len(batches):
+        texts = [
+            (cond, place) for cond, batch in zip(conditioning, batches, strict=True) for place in range(len(batch))
+        ]
+    else:
+        texts = [(cond, 0) for cond in conditioning]
+    if not raw or len(texts) != len(raw):
+        raise DatasetError(
+            f"There are {len(raw)} latents and {len(conditioning)} texts. Give one CONDITIONING for each latent, in "
+            "the same order."
+        )
+    kind = condition_kind(variant.task, variant.shape.image_dim, variant.shape.condition_channels)
+    return (
+        _clip(clip, cond, place, f"latent {number}", kind, variant)
+        for number, (clip, (cond, place)) in enumerate(zip(raw, texts, strict=True), 1)
+    )
+
+
+def text_features(conditioning: Any, name: str) -> Tensor:
+    """The features (L, 4096) float32 of a CONDITIONING, real tokens only; DatasetError unless umT5 can have made it."""
+    tensor, values = _entry(conditioning, name)
+    if values.get("pooled_output") is not None:
+        raise DatasetError(
+            f"The text of {name} comes from another encoder than umT5 (it has a pooled output). Set CLIPLoader type to "
+            "wan and load umt5_xxl."
+        )
+    if tensor.ndim != 3 or len(tensor) != 1:
+        raise DatasetError(f"The text of {name} has shape {list(tensor.shape)}; one prompt is (1, tokens, 4096).")
+    return _plain(checked_text(tensor, name))
+
+
+def _samples(latent: Any, number: int) -> Tensor:
+    samples = latent.get("samples") if isinstance(latent, dict) else None
+    if not isinstance(samples, Tensor) or samples.ndim != 5:
+        shape = list(samples.shape) if isinstance(samples, Tensor) else "none"
+        raise DatasetError(
+            f"LATENT {number} has shape {shape}; a Wan latent is (batch, channels, frames, height, width). Encode "
+            "images with VAEEncode and a Wan VAE."
+        )
+    return samples
+
+
+def _clip(
+    raw: Tensor, conditioning: Any, place: int, name: str, kind: ConditionKind, variant: WanVariant
+) -> TensorClip:
+    space = variant.latents
+    if raw.shape[0] != space.channels:
+        raise DatasetError(
+            f"{name} has {raw.shape[0]} channels, {variant.name} needs {space.channels}. Encode with the VAE that "
+            "belongs to the model."
+        )
+    _, values = _entry(conditioning, name)
+    return TensorClip(
+        latent=_plain(space.normalise(raw.cpu())),
+        text=text_features(conditioning, name),
+        name=name,
+        condition={field: _READ[field](values, place, raw, name, variant) for field in kind.tensors},
+    )
+
+
+def _entry(conditioning: Any, name: str) -> tuple[Tensor, dict[str, Any]]:
+    if len(conditioning) != 1:
+        raise DatasetError(
+            f"The CONDITIONING of {name} holds {len(conditioning)} prompts. Give each clip one, without "
+            "ConditioningCombine."
+        )
+    tensor, values = conditioning[0]
+    return tensor, values
+
+
+def _channels(values: dict[str, Any], place: int, raw: Tensor, name: str, variant: WanVariant) -> Tensor:
+    """What a sampler puts behind the noised latent: the mask where the model has room for one, then the images."""
+    wanted = variant.shape.condition_channels
+    image = values.get("concat_latent_image")
+    if image is None:
+        raise DatasetError(
+            f"The CONDITIONING of {name} has no image latents (concat_latent_image), and {variant.name} reads them. "
+            "Send it through WanImageToVideo or the node of its kind first."
+        )
+    if values.get("concat_mask_index"):
+        raise DatasetError(f"The CONDITIONING of {name} has its mask among the images, which is not supported.")
+    image = _normalised(_one(image, place), variant)
+    if image.shape[0] == wanted:
+        return _plain(image)
+    if image.shape[0] + _MASK_CHANNELS != wanted:
+        raise DatasetError(
+            f"The image latents of {name} have {image.shape[0]} channels, {variant.name} reads {wanted}. Use the "
+            "conditioning node made for this model."
+        )
+    return _plain(torch.cat([_mask(values.get("concat_mask"), place, raw), image]))
+
+
+def _mask(mask: Tensor | None, place: int, raw: Tensor) -> Tensor:
+    """(4, F, h, w): 1 where a frame is given. ComfyUI stores the opposite, often once for all four, and may stop
+    before the last frame."""
+    if mask is None:
+        return torch.zeros(_MASK_CHANNELS, *raw.shape[1:])
+    given = 1.0 - _one(mask, place).float().cpu()
+    if given.shape[0] != _MASK_CHANNELS:
+        given = given.mean(0, keepdim=True).expand(_MASK_CHANNELS, -1, -1, -1)
+    missing = raw.shape[1] - given.shape[1]
+    return torch.nn.functional.pad(given, (0, 0, 0, 0, 0, missing)) if missing > 0 else given
+
+
+def _image_tokens(values: dict[str, Any], place: int, _raw: Tensor, name: str, variant: WanVariant) -> Tensor:
+    output = values.get("clip_vision_output")
+    if output is None:
+        raise DatasetError(
+            f"The CONDITIONING of {name} has no CLIP vision output, and {variant.name} reads it. Connect "
+            "CLIPVisionEncode to the conditioning node."
+        )
+    return _plain(_one(output["penultimate_hidden_states"], place))
+
+
+def _vace(values: dict[str, Any], place: int, _raw: Tensor, name: str, variant: WanVariant) -> Tensor:
+    frames, masks = values.get("vace_frames") or [], values.get("vace_mask") or []
+    if len(frames) != 1 or len(masks) != 1:
+        raise DatasetError(
+            f"The CONDITIONING of {name} holds {len(frames)} VACE inputs; one is trained on. Send it through "
+            "WanVaceToVideo once."
+        )
+    return _plain(torch.cat([_normalised(_one(frames[0], place), variant), _one(masks[0], place).float().cpu()]))
+
+
+def _camera(values: dict[str, Any], place: int, _raw: Tensor, name: str, variant: WanVariant) -> Tensor:
+    rays = values.get("camera_conditions")
+    if rays is None:
+        raise DatasetError(
+            f"The CONDITIONING of {name} has no camera path, and {variant.name} reads one. Send it through "
+            "WanCameraImageToVideo."
+        )
+    return _plain(_one(rays, place))
+
+
+_READ = {"channels": _channels, "image_tokens": _image_tokens, "vace": _vace, "camera": _camera}
+
+
+def _one(batch: Tensor, place: int) -> Tensor:
+    """The member of a batch that goes with the clip at that place; one counts for all."""
+    return batch[place if len(batch) > place else -1]
+
+
+def _normalised(images: Tensor, variant: WanVariant) -> Tensor:
+    """Raw latents of several images, one behind the other along the channels."""
+    step = variant.latents.channels
+    if images.shape[0] % step:
+        raise DatasetError(f"Image latents have {images.shape[0]} channels, not a multiple of {step}.")
+    return torch.cat([variant.latents.normalise(part) for part in images.float().cpu().split(step)])
+
+
+def _plain(tensor: Tensor) -> Tensor:
+    """Nodes run under inference mode; what leaves them must not be an inference tensor."""
+    with torch.inference_mode(False):
+        return tensor.float().cpu().clone()

@@ -1,0 +1,134 @@
+"""Where ComfyUI keeps things, as the roots the engine knows; and which folders a dataset may lie in (rule S2)."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import folder_paths
+
+from ...wan_core.cache import LatentCache, removals_seen
+from ...wan_core.errors import ConfigError
+from ...wan_core.files import Roots
+
+__all__ = [
+    "cache",
+    "cache_state",
+    "diffusion_models",
+    "file_names",
+    "model_reference",
+    "publish_folder",
+    "roots",
+    "roots_file",
+    "runs_folder",
+    "user_hosts_file",
+    "user_roots_file",
+]
+
+
+def runs_folder() -> Path:
+    """Where run directories and the cache lie. Not made here; ConfigError when something else has the name."""
+    folder = Path(folder_paths.get_output_directory()) / "wan_trainer"
+    if folder.exists() and not folder.is_dir():
+        raise ConfigError("output/wan_trainer is a file. Move it away, so that runs can be written there.")
+    return folder
+
+
+def cache() -> LatentCache:
+    """The one latent cache of this ComfyUI."""
+    return LatentCache(runs_folder() / "_cache")
+
+
+def cache_state() -> list[int]:
+    """Changes when somebody deletes the cache or a folder of it, and when entries were evicted: a node that made some
+    then has to look again.
+    """
+    kept = cache()
+    parts = (kept.root / name for name in ("latents", "texts", "conditions", "masks", "evaluations", "sets", "packs"))
+    return [*(part.stat().st_ino if part.is_dir() else 0 for part in parts), removals_seen(kept)]
+
+
+def roots() -> Roots:
+    """Every folder a run file may refer to by name."""
+
+    def folders(kind: str) -> tuple[str, ...]:
+        return tuple(os.path.abspath(folder) for folder in folder_paths.get_folder_paths(kind))
+
+    kinds = ("diffusion_models", "loras", "vae", "text_encoders")
+    return Roots(
+        {
+            **{kind: folders(kind) for kind in kinds},
+            "input": (os.path.abspath(folder_paths.get_input_directory()),),
+            "runs": (os.path.abspath(runs_folder()),),
+            "cache": (os.path.abspath(runs_folder() / "_cache"),),
+        }
+    )
+
+
+def roots_file() -> Path:
+    """The roots, written where a worker can read them; ComfyUI wipes this folder at start and stop."""
+    folder = Path(folder_paths.get_temp_directory()) / "wan_trainer"
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "roots.json"
+    roots().write(path)
+    return path
+
+
+def user_roots_file() -> Path:
+    """The list of further dataset folders. Only a person edits it; the pack only reads it."""
+    return Path(folder_paths.get_user_directory()) / "wan_trainer" / "roots.json"
+
+
+def user_hosts_file() -> Path:
+    """Names under which browsers may reach this server (rule S10). Only a person edits it; the pack only reads it."""
+    return Path(folder_paths.get_user_directory()) / "wan_trainer" / "hosts.json"
+
+
+def file_names(kind: str) -> list[str]:
+    """The files ComfyUI lists for a kind of model, spelled as its own loaders spell them."""
+    return list(folder_paths.get_filename_list(kind))
+
+
+def diffusion_models() -> list[str]:
+    """What LoadWanModel offers: files and GGUFs by their path below the models folder, and folders by theirs.
+
+    A folder is one as diffusers or the official repositories write it; one with its weights under `transformer` goes by
+    its own name. Its files are not listed beside it.
+    """
+    found = set(file_names("diffusion_models"))
+    for root in folder_paths.get_folder_paths("diffusion_models"):
+        for place, _folders, files in os.walk(root, followlinks=True):
+            relative = os.path.relpath(place, root)
+            inside = "" if relative == os.curdir else relative + os.sep
+            found |= {inside + name for name in files if name.lower().endswith(".gguf")}
+            if inside and _is_model_folder(files):
+                found -= {inside + name for name in files}
+                found.add(_folder_name(root, relative))
+    return sorted(found, key=str.lower)
+
+
+def _is_model_folder(files: list[str]) -> bool:
+    return any(name.endswith(".safetensors.index.json") for name in files) or (
+        "diffusion_pytorch_model.safetensors" in files and "config.json" in files
+    )
+
+
+def _folder_name(root: str, relative: str) -> str:
+    """`X` for X/transformer, and for X/transformer_2 where that is the only one; the path itself otherwise."""
+    above, name = os.path.split(relative)
+    if above and (
+        name == "transformer"
+        or (name == "transformer_2" and not os.path.isdir(os.path.join(root, above, "transformer")))
+    ):
+        return above
+    return relative
+
+
+def model_reference(kind: str, name: str) -> str:
+    """`kind:relative` of a listed file, the same on every system."""
+    return f"{kind}:{name.replace(os.sep, '/')}"
+
+
+def publish_folder() -> Path:
+    """Where finished LoRAs go: the first loras folder, below wan_trainer/."""
+    return Path(folder_paths.get_folder_paths("loras")[0]) / "wan_trainer"

@@ -1,0 +1,48 @@
+"""ComfyUI's Cancel button, as presses that can be asked for instead of exceptions that fly."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from comfy import model_management as mm
+
+from ...wan_core.errors import Stopped
+
+__all__ = ["CancelButton", "InterruptProcessingException", "raise_if_cancelled", "stops_become_interrupts"]
+
+InterruptProcessingException = mm.InterruptProcessingException
+raise_if_cancelled = mm.throw_exception_if_processing_interrupted
+
+
+class CancelButton:
+    """Turns ComfyUI's interrupt flag into presses: reading one clears the flag, so that the next press is seen too."""
+
+    def __init__(self) -> None:
+        self._caught = False
+
+    def pressed(self) -> bool:
+        """True once for each press."""
+        if mm.processing_interrupted():
+            mm.interrupt_current_processing(False)
+            return True
+        caught, self._caught = self._caught, False
+        return caught
+
+    @contextlib.contextmanager
+    def listening(self) -> Iterator[None]:
+        """Around calls into ComfyUI that raise when the flag is set: the press is kept, the exception is not."""
+        try:
+            yield
+        except InterruptProcessingException:
+            self._caught = True
+
+
+@contextlib.contextmanager
+def stops_become_interrupts() -> Iterator[None]:
+    """Around engine calls whose should_stop is `mm.processing_interrupted`: Stopped becomes ComfyUI's interrupt."""
+    try:
+        yield
+    except Stopped as stop:
+        mm.interrupt_current_processing(False)
+        raise InterruptProcessingException() from stop

@@ -1,0 +1,191 @@
+"""Engine events to ComfyUI: the progress bar with its preview, and the `wan_trainer.status` messages of the page."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+import comfy.utils
+from PIL import Image
+
+from ...wan_core.events import (
+    CheckpointSaved,
+    Evaluated,
+    Event,
+    Finished,
+    Note,
+    SampleReady,
+    Stage,
+    StepDone,
+    StepSkipped,
+)
+from ...wan_core.words import logger
+from .interrupts import CancelButton
+
+__all__ = ["STATUS_EVENT", "NodeProgress", "current_prompt_id", "graph_of"]
+
+STATUS_EVENT = "wan_trainer.status"
+_MIN_INTERVAL_S = 0.25
+_STAGES = {
+    "load": "loading weights",
+    "train": "training",
+    "evaluate": "measuring the evaluation loss",
+    "sample": "rendering a preview",
+    "save": "saving",
+    "audit": "measuring precision, pass",
+}
+
+_log = logger(__name__)
+
+
+class NodeProgress:
+    """What one node shows while it works. Updates are throttled: ComfyUI sends each of them with all started nodes."""
+
+    def __init__(
+        self,
+        node_id: str,
+        button: CancelButton | None = None,
+        *,
+        graph: str = "",
+        pictures: bool = True,
+        facts: Callable[[], dict[str, Any]] = dict,
+    ) -> None:
+        """With a `button`, a press of Cancel noticed here is kept for it; without one ComfyUI's interrupt is raised.
+
+        `graph` is the id of the workflow the node stands in (`graph_of`): node ids are the same in many graphs.
+        `pictures` sends preview pictures with the bar; a node whose output is the clip itself does without. `facts` is
+        asked whenever a status is sent, and goes with it.
+        """
+        self._node_id = node_id
+        self._pictures = pictures
+        self._facts = facts
+        self._button = button
+        self._bar: Any = None
+        self._total = 0
+        self._last_bar = self._last_status = 0.0
+        self._preview: Image.Image | None = None
+        self._seconds: list[float] = []
+        self._status: dict[str, Any] = {"node": node_id, "graph": graph}
+
+    def bar(self, done: int, total: int) -> None:
+        """Show `done` of `total`."""
+        now = time.monotonic()
+        if total <= 0 or (done < total and now - self._last_bar < _MIN_INTERVAL_S):
+            return
+        if self._bar is None or total != self._total:
+            self._bar, self._total = comfy.utils.ProgressBar(total, node_id=self._node_id), total
+        self._last_bar = now
+        preview = ("JPEG", self._preview, 512) if self._preview is not None else None
+        self._preview = None
+        with self._button.listening() if self._button is not None else contextlib.nullcontext():
+            self._bar.update_absolute(done, total, preview)
+
+    def show(self, picture: Image.Image) -> None:
+        """A preview picture, sent with the next update."""
+        if self._pictures:
+            self._preview, self._last_bar = picture, 0.0
+
+    def say(self, text: str, now: bool = False, about: dict[str, Any] | None = None, **facts: Any) -> None:
+        """The status line of the node. `about` is what `text` says as plain data, from which the page makes its own
+        sentence in the reader's language: `kind` and the values in it. It goes with this text alone, facts stay.
+        """
+        self._status.update(facts, text=text, about=about)
+        moment = time.monotonic()
+        if now or moment - self._last_status >= _MIN_INTERVAL_S:
+            self._last_status = moment
+            server = _server()
+            prompt = {"prompt_id": str(getattr(server, "last_prompt_id", None) or "")}
+            server.send_sync(STATUS_EVENT, {**self._status, **prompt, **self._facts()})
+
+    def on_event(self, event: Event) -> None:
+        """Show an event of the engine."""
+        if isinstance(event, StepDone):
+            self._on_step(event)
+        elif isinstance(event, Stage) and event.stage in _STAGES:
+            self._on_stage(event)
+        elif isinstance(event, Evaluated):
+            about: dict[str, object] = {"kind": "evaluated", "step": event.step, "eval_loss": event.eval_loss}
+            text = f"step {event.step}: evaluation loss {_shown(event.eval_loss)}"
+            if event.held_out is False:
+                about["held_out"], text = False, f"{text} on training clips"
+            self.say(text, about=about, eval_loss=event.eval_loss)
+        elif isinstance(event, CheckpointSaved):
+            about = {"kind": "saved", "step": event.step}
+            self.say(f"saved step {event.step}", now=True, about=about, saved_step=event.step)
+        elif isinstance(event, SampleReady):
+            about = {"kind": "preview", "step": event.step}
+            self.say(f"preview at step {event.step}", now=True, about=about, sample=event.file)
+        elif isinstance(event, StepSkipped):
+            about = {"kind": "skipped", "step": event.step, "reason": event.reason}
+            self.say(f"step {event.step} skipped: {event.reason}", now=True, about=about)
+        elif isinstance(event, Note):
+            _log.log(logging.WARNING if event.level == "warning" else logging.INFO, "%s", event.text[:1000])
+            self.say(event.text, now=True)
+        elif isinstance(event, Finished):
+            about = {"kind": "ended", "state": event.state, "step": event.step}
+            self.say(f"{event.state} at step {event.step}", now=True, about=about, state=event.state)
+
+    @property
+    def seconds_per_step(self) -> float:
+        """Median of the last twenty steps; 0 before the first."""
+        last = sorted(self._seconds[-20:])
+        return last[len(last) // 2] if last else 0.0
+
+    def _on_stage(self, event: Stage) -> None:
+        counted = event.total > 0 and event.stage != "train"
+        about: dict[str, Any] = {"kind": "stage", "stage": event.stage}
+        if counted:
+            about |= {"done": event.done, "total": event.total}
+        text = _STAGES[event.stage] + (f" {event.done}/{event.total}" if counted else "")
+        self.say(text, about=about, stage=event.stage)
+
+    def _on_step(self, event: StepDone) -> None:
+        self._seconds = [*self._seconds[-19:], event.seconds or 0.0]
+        pace = self.seconds_per_step
+        left = pace * (event.steps - event.step)
+        self.bar(event.step, event.steps)
+        numbers: dict[str, Any] = {
+            "step": event.step,
+            "steps": event.steps,
+            "loss": event.loss,
+            "seconds_per_step": pace,
+            "seconds_left": left,
+        }
+        self.say(
+            f"step {event.step}/{event.steps}   loss {_shown(event.loss)}   {pace:.2f} s/it   {_clock(left)} left",
+            now=event.step == event.steps,
+            about={"kind": "step", **numbers},
+            stage="train",
+            **numbers,
+        )
+
+
+def _shown(value: float | None) -> str:
+    """Four digits; what is not finite comes as null, and the page shows it the same."""
+    return "nan" if value is None else f"{value:.4f}"
+
+
+def graph_of(hidden: Any) -> str:
+    """Id of the workflow that was queued, as the canvas names it; empty for a head-less queue."""
+    workflow = (hidden.extra_pnginfo or {}).get("workflow")
+    return str(workflow.get("id") or "")[:100] if isinstance(workflow, dict) else ""
+
+
+def current_prompt_id() -> str:
+    """The queue entry that runs now."""
+    return str(_server().last_prompt_id)
+
+
+def _server() -> Any:
+    from server import PromptServer  # only a running ComfyUI has one
+
+    return PromptServer.instance
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

@@ -1,0 +1,105 @@
+"""What the dataset nodes share: where files may lie, what the model decides, and a scan that is shown on the node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import folder_paths
+import torch
+from comfy import model_management as mm
+from comfy_api.latest import io, ui
+
+from ...wan_core.cache import EncodingSpeed
+from ...wan_core.dataset import (
+    Dataset,
+    DatasetReview,
+    ScanResult,
+    condition_kind,
+    contact_sheet,
+    dataset_facts,
+    dataset_review,
+    read_roots,
+)
+from ...wan_core.video import VideoProcess
+from ..cache_latents import space_of
+from ..card_facts import asked_of
+from . import folders
+from .interrupts import stops_become_interrupts
+from .progress import NodeProgress
+from .types import DatasetSettingsHandle, ModelHandle, WanDataset
+
+__all__ = [
+    "Show",
+    "allowed_places",
+    "chosen_elsewhere",
+    "dataset_outputs",
+    "input_folder",
+    "scanned_output",
+]
+
+Show = Callable[[int, int, str], None]
+
+
+def input_folder() -> Path:
+    return Path(folder_paths.get_input_directory())
+
+
+def allowed_places() -> tuple[Path, ...]:
+    """Where the files of a dataset may lie: ComfyUI's input folder and the roots of the server-side file."""
+    return (input_folder(), *read_roots(folders.user_roots_file()))
+
+
+def chosen_elsewhere(model: ModelHandle, force_rate: float, settings: DatasetSettingsHandle | None) -> dict[str, Any]:
+    """Fields of DatasetConfig that model and WanDatasetSettings decide; `force_rate` 0 is the model's own."""
+    shape = model.variant.shape
+    return {
+        "fps": force_rate or model.variant.fps,
+        "size_multiple": model.variant.size_multiple,
+        "conditioning": condition_kind(model.variant.task, shape.image_dim, shape.condition_channels).name,
+        **dict(settings.values if settings is not None else ()),
+    }
+
+
+def dataset_outputs() -> list[io.Output]:
+    """What every dataset node gives."""
+    return [
+        WanDataset.Output(display_name="dataset", tooltip="For CacheLatents."),
+        io.String.Output(display_name="report", tooltip="What was found, and what was left out and why."),
+        io.Image.Output(display_name="contact_sheet", tooltip="The first frame of up to 48 files."),
+    ]
+
+
+def scanned_output(
+    node: type[io.ComfyNode],
+    append_to: Dataset | None,
+    scan: Callable[[VideoProcess, Show], tuple[ScanResult, ...]],
+) -> io.NodeOutput:
+    """Run `scan`, put its datasets behind those of `append_to`, and show what was found on the node."""
+    progress = NodeProgress(node.hidden.unique_id)
+    with stops_become_interrupts(), VideoProcess(mm.processing_interrupted) as video:
+        scanned = scan(video, lambda done, total, name: progress.bar(done, total))
+        dataset = Dataset((*(append_to.parts if append_to is not None else ()), *scanned))
+        sheet = torch.tensor(contact_sheet(dataset, video)).float()[None] / 255
+        review = _review(dataset, video)
+    report = f"{dataset.report()}\n\n{review.report()}"
+    facts = {**dataset_facts(review), "asked": asked_of(node)}
+    # Not as "images": the page would draw the sheet a second time, small, below the card that shows it.
+    facts["image"] = dict(ui.PreviewImage(sheet, cls=node).values[0])
+    return io.NodeOutput(dataset, report, sheet, ui={"text": [report], "wan_dataset": [facts]})
+
+
+def _review(dataset: Dataset, video: VideoProcess) -> DatasetReview:
+    """Epochs, speed, copies and size; what it hashes is remembered for CacheLatents."""
+    cache, space = folders.cache(), space_of(dataset)
+    try:
+        return dataset_review(
+            dataset,
+            video=video,
+            digest_of=lambda path: cache.digest_of(path, mm.processing_interrupted),
+            space=space,
+            seconds_per_megapixel=EncodingSpeed(cache.root).seconds_per_megapixel(space.name),
+        )
+    finally:
+        cache.save_digests()

@@ -1,0 +1,106 @@
+"""Start and end pictures of image-to-video previews: kept when they come in, encoded where a VAE is at hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from comfy.utils import common_upscale
+from torch import Tensor
+
+from ...wan_core.cache import CacheSet, LatentCache, condition_key, latent_key, read_picture, write_picture
+from ...wan_core.checkpoint import WanVariant
+from ...wan_core.dataset import with_mask
+from ...wan_core.errors import ConfigError
+from ...wan_core.sampler import SampleConfig
+from ...wan_core.train import preview_shape
+from .sockets import ComfyImageEncoder, ComfyVae
+
+__all__ = ["encode_start_images", "keep_picture", "vision_tokens_key", "write_vision_tokens"]
+
+_GREY = 0.5
+
+
+def keep_picture(cache: LatentCache, image: Tensor | None, place: int) -> str:
+    """The name of picture `place` of an IMAGE (F, H, W, C), kept in the cache; "" for none."""
+    return "" if image is None else write_picture(cache.root, image[place, :, :, :3])
+
+
+def vision_tokens_key(pictures: list[str], vision_identity: str) -> str:
+    """Name of the image tokens of kept pictures, in this order."""
+    return condition_key(
+        content_digest="".join(pictures),
+        transform={"kind": "pictures"},
+        encoder_identity="",
+        conditioning="image_tokens",
+        vision_identity=vision_identity,
+    )
+
+
+def write_vision_tokens(cache: LatentCache, key: str, pictures: list[str], encoder: ComfyImageEncoder) -> None:
+    """Encode kept pictures, whole and at their own size, as ComfyUI's CLIPVisionEncode with crop "none" does."""
+    tokens = torch.cat([encoder.encode(read_picture(cache.root, name)) for name in pictures])
+    cache.write_condition(key, {"image_tokens": tokens}, "the start image")
+
+
+def encode_start_images(
+    config: SampleConfig, cache: LatentCache, cache_set: CacheSet, variant: WanVariant, codec: ComfyVae
+) -> SampleConfig:
+    """`config` with the cache keys of its pictures at the size of the preview, each encoded unless it is there."""
+    if not (config.start_image or config.end_image):
+        return config
+    height, width = (n * variant.latents.spatial_stride for n in preview_shape(cache_set, config)[2:])
+    how: dict[str, Any] = {"kind": "preview", "width": width, "height": height}
+    if variant.task == "ti2v":
+        return _first_frame(config, cache, how, codec)
+    if not cache_set.kind.frames or cache_set.kind.reads("control"):
+        raise ConfigError(
+            f"WanPreviewSettings has a start_image, but previews of {variant.name} do not start from one. Disconnect "
+            "it, or choose an image-to-video model."
+        )
+    return _channels(config, cache, cache_set, how, codec)
+
+
+def _first_frame(config: SampleConfig, cache: LatentCache, how: dict[str, Any], codec: ComfyVae) -> SampleConfig:
+    if config.end_image or not config.start_image:
+        raise ConfigError("TI2V-5B starts from one picture. Connect start_image of WanPreviewSettings, not end_image.")
+    key = latent_key(content_digest=config.start_image, transform=how, encoder_identity=codec.identity)
+    if not cache.is_sound("latent", key):
+        cache.write_latent(key, codec.encode(_fitted(cache, config.start_image, how)[None]), "the start image")
+    return replace(config, first_frame_key=key)
+
+
+def _channels(
+    config: SampleConfig, cache: LatentCache, cache_set: CacheSet, how: dict[str, Any], codec: ComfyVae
+) -> SampleConfig:
+    kind, count = cache_set.kind, config.num_frames or cache_set.items[0].num_frames
+    if kind.vision and not config.vision_key:
+        raise ConfigError(
+            "This model also reads CLIP vision tokens of the start image. Connect CLIPVisionLoader with clip_vision_h "
+            "to clip_vision of WanPreviewSettings."
+        )
+    pictures = {0: config.start_image, -1: config.end_image}
+    given = tuple(frame for frame, name in pictures.items() if name)
+    key = condition_key(
+        content_digest="/".join(pictures.values()),
+        transform={**how, "num_frames": count},
+        encoder_identity=codec.identity,
+        conditioning=kind.name,
+        vision_identity=config.vision_key if kind.vision else "",
+    )
+    if not cache.is_sound("condition", key):
+        pixels = torch.full((count, how["height"], how["width"], 3), _GREY)
+        for frame in given:
+            pixels[frame] = _fitted(cache, pictures[frame], how)
+        tensors = {"channels": with_mask(codec.encode(pixels), count, given)}
+        if kind.vision:
+            tensors["image_tokens"] = cache.read_condition(config.vision_key)["image_tokens"]
+        cache.write_condition(key, tensors, "the start image")
+    return replace(config, condition_key=key)
+
+
+def _fitted(cache: LatentCache, name: str, how: dict[str, Any]) -> Tensor:
+    """A kept picture (H, W, 3) at the preview's size, scaled and cropped as ComfyUI's WanImageToVideo does."""
+    picture = read_picture(cache.root, name)[None].movedim(-1, 1)
+    return common_upscale(picture, how["width"], how["height"], "bilinear", "center").movedim(1, -1)[0]

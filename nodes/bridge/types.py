@@ -1,0 +1,114 @@
+"""Wire types, and the small frozen handles that travel on them. No handle holds a tensor or a loaded model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from comfy_api.latest import io
+
+from ...wan_core.cache import CacheSet, EncodingReport
+from ...wan_core.checkpoint import WanVariant
+from ...wan_core.load import ModelPlan
+from ...wan_core.lora import LoraConfig
+
+__all__ = [
+    "CATEGORY",
+    "CacheHandle",
+    "DatasetSettingsHandle",
+    "ModelHandle",
+    "RunHandle",
+    "SettingsHandle",
+    "WanCache",
+    "WanDataset",
+    "WanDatasetSettingsType",
+    "WanRun",
+    "WanSettings",
+    "WanTrainModel",
+    "WanValidation",
+]
+
+CATEGORY = "Wan Trainer"
+
+WanTrainModel = io.Custom("WAN_TRAIN_MODEL")
+WanDataset = io.Custom("WAN_DATASET")
+WanDatasetSettingsType = io.Custom("WAN_DATASET_SETTINGS")
+WanCache = io.Custom("WAN_CACHE")
+WanSettings = io.Custom("WAN_SETTINGS")
+WanValidation = io.Custom("WAN_VALIDATION")
+WanRun = io.Custom("WAN_RUN")
+
+
+@dataclass(frozen=True)
+class ModelHandle:
+    """A WAN_TRAIN_MODEL: the plan, and what the file's header said (of a pair, the high-noise file's)."""
+
+    plan: ModelPlan
+    variant: WanVariant
+    compute_dtype: torch.dtype
+    quantization: str
+    """how the file stores its linears; none when it is not quantized"""
+    asked_precision: str = "as in file"
+    """what base_precision was set to; the plan holds what a new run makes of it"""
+
+    def earlier(self, plan: ModelPlan) -> tuple[ModelPlan, ...]:
+        """`plan`, made from this handle's, as earlier versions understood the same widgets."""
+        asked = replace(plan, base_precision=self.asked_precision)
+        if plan.quantize is None or not plan.quantize.vace_blocks:
+            return (asked,)
+        first_stream = replace(plan.quantize, vace_blocks=False)
+        return asked, plan.with_quantize(first_stream), asked.with_quantize(first_stream)
+
+    def __repr__(self) -> str:
+        scheme = f", {self.plan.quantize.scheme}" if self.plan.quantize else ""
+        pair = " and low noise" if self.plan.low_noise_file else ""
+        return f"<Wan {self.variant.name}{pair}{scheme}, {self.plan.placement.mode}>"
+
+
+@dataclass(frozen=True)
+class CacheHandle:
+    """A WAN_CACHE: a complete cache set on disk."""
+
+    fingerprint: str
+    cache_set: CacheSet
+    report: EncodingReport
+    prompt_id: str
+    """the queue entry that filled it; for a later one everything was reused"""
+
+    def __repr__(self) -> str:
+        return f"<cache of {len(self.cache_set.items)} items, {self.fingerprint[:12]}>"
+
+
+@dataclass(frozen=True)
+class SettingsHandle:
+    """A WAN_SETTINGS: settings of TrainConfig by name, and the LoRA settings TrainLoRA has no widget for."""
+
+    train: tuple[tuple[str, object], ...]
+    lora: LoraConfig
+
+    def __repr__(self) -> str:
+        return f"<training settings, batch_size {dict(self.train).get('batch_size')}>"
+
+
+@dataclass(frozen=True)
+class DatasetSettingsHandle:
+    """A WAN_DATASET_SETTINGS: settings of DatasetConfig by name, those WanVideoDataset has no widget for."""
+
+    values: tuple[tuple[str, Any], ...]
+
+    def __repr__(self) -> str:
+        return f"<dataset settings, {dict(self.values).get('frame_extraction', 'head')}>"
+
+
+@dataclass(frozen=True)
+class RunHandle:
+    """A WAN_RUN: a run directory and its newest saved step."""
+
+    directory: Path
+    step: int
+    fps: float
+
+    def __repr__(self) -> str:
+        return f"<run {self.directory.name}, step {self.step}>"

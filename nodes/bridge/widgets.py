@@ -1,0 +1,73 @@
+"""Inputs as every node of the pack declares them: with a default, a tooltip, and optional in API JSON.
+
+ComfyUI calls a required input without a value "missing" even when it has a default, and 0.3.75 does not check the
+value of a COMBO; so widgets are declared optional, and `one_of` checks them.
+
+[search] Other words people type when they look for a node.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+from comfy_api.latest import io
+
+from ...wan_core.config import nearest
+from ...wan_core.errors import ConfigError
+
+__all__ = [
+    "combo",
+    "flag",
+    "number",
+    "one_of",
+    "searched_as",
+    "text",
+    "whole",
+]
+
+
+def whole(name: str, default: int, low: int, high: int, tooltip: str, step: int = 1, **more: Any) -> io.Input:
+    """An INT widget."""
+    return io.Int.Input(name, optional=True, default=default, min=low, max=high, step=step, tooltip=tooltip, **more)
+
+
+def number(name: str, default: float, low: float, high: float, tooltip: str, step: float = 0.01) -> io.Input:
+    """A FLOAT widget. Values are not rounded to `step`: 1e-4 and 5e-7 stay what they are."""
+    return io.Float.Input(
+        name, optional=True, default=default, min=low, max=high, step=step, round=1e-9, tooltip=tooltip
+    )
+
+
+def text(name: str, default: str, tooltip: str, multiline: bool = False, placeholder: str = "") -> io.Input:
+    """A STRING widget."""
+    return io.String.Input(
+        name, optional=True, default=default, multiline=multiline, tooltip=tooltip, placeholder=placeholder
+    )
+
+
+def flag(name: str, default: bool, tooltip: str) -> io.Input:
+    """A BOOLEAN widget."""
+    return io.Boolean.Input(name, optional=True, default=default, tooltip=tooltip)
+
+
+def combo(name: str, options: list[str], tooltip: str, default: str | None = None) -> io.Input:
+    """A COMBO widget; the default is the first option."""
+    first = default if default is not None else next(iter(options), "")
+    return io.Combo.Input(name, options=options, optional=True, default=first, tooltip=tooltip)
+
+
+def one_of(name: str, value: str, options: list[str] | tuple[str, ...]) -> str:
+    """`value` if it is one of `options`, else ConfigError naming the nearest."""
+    if value not in options:
+        raise ConfigError(f'{name} "{str(value)[:200]}" is not a choice.{nearest(str(value), list(options)[:200])}')
+    return value
+
+
+def searched_as(*words: str) -> dict[str, Any]:
+    """Keywords of `io.Schema` that make a node found by `words`, beside its id and its name.
+
+    Nothing where the running ComfyUI knows no such words (before 0.10): the search of its page reads id and name only.
+    """
+    known = {field.name for field in fields(io.Schema)}
+    return {"search_aliases": list(words)} if "search_aliases" in known else {}

@@ -1,0 +1,5 @@
+"""nodes.engine"""
+
+from __future__ import annotations
+
+__all__ = []

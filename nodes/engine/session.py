@@ -1,0 +1,131 @@
+"""One engine process from start to end, as a node runs it: free the GPU, follow events, decode previews, end."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from comfy import model_management as mm
+from numpy.typing import NDArray
+from PIL import Image
+
+from ...wan_core.errors import ExitCode, OutOfMemory, TrainingError, WanTrainerError
+from ...wan_core.events import DecodeWanted, Event
+from ...wan_core.files import confine
+from ...wan_core.video import VideoProcess
+from ...wan_core.words import logger
+from ..bridge import folders
+from ..bridge.interrupts import CancelButton
+from ..bridge.progress import NodeProgress
+from ..bridge.sockets import ComfyVae
+from .live_runs import LIVE, LiveRun
+from .worker import Ending, Worker, engine_command
+
+__all__ = ["PreviewDecoder", "run_engine"]
+
+_log = logger(__name__)
+
+
+def run_engine(
+    command: str,
+    directory: Path,
+    *options: str,
+    progress: NodeProgress,
+    button: CancelButton,
+    decoder: PreviewDecoder | None,
+    on_event: Callable[[Event], None],
+    live: LiveRun | None = None,
+) -> Ending:
+    """Run `command` on a run directory to its end. Returns for done, stopped, cancelled; else raises one sentence.
+
+    Buttons pressed on `live` steer the worker.
+    """
+    free_comfyui_memory()
+    arguments = [command, str(directory), "--controlled", "--roots", str(folders.roots_file()), *options]
+    with (
+        LIVE.used(directory.name),
+        Worker(engine_command(*arguments), directory, directory / "log.txt") as worker,
+        live.listening(worker) if live is not None else contextlib.nullcontext(),
+    ):
+
+        def handle(event: Event) -> None:
+            progress.on_event(event)
+            on_event(event)
+            if isinstance(event, DecodeWanted):
+                worker.send("decoded", sample_id=event.sample_id, **_answer(event, decoder, progress, button))
+
+        ending = worker.follow(handle, button.pressed)
+    if not ending.cancelled and ending.exit_code not in (ExitCode.DONE, ExitCode.STOPPED):
+        kind = OutOfMemory if ending.exit_code == ExitCode.DOES_NOT_FIT else TrainingError
+        raise kind(ending.sentence())
+    return ending
+
+
+def free_comfyui_memory() -> None:
+    """Give every GPU back before another process needs it. ComfyUI loads its models again when it wants them."""
+    mm.unload_all_models()
+    # That knows only ComfyUI's own device. Others are asked only where a model lies: the question alone would open a
+    # CUDA context of some hundred MiB on a card that ComfyUI does not use, and keep it.
+    for device in {loaded.device for loaded in mm.current_loaded_models if loaded.device.type == "cuda"}:
+        mm.free_memory(1e30, device)
+    gc.collect()
+    mm.soft_empty_cache()
+
+
+class PreviewDecoder:
+    """Turns preview latents into playable files with ComfyUI's VAE; the encoder runs in the video child process."""
+
+    def __init__(
+        self,
+        codec: ComfyVae,
+        directory: Path,
+        fps: float,
+        on_clip: Callable[[str, NDArray[np.uint8]], None] | None = None,
+    ) -> None:
+        """Files in answers are relative to `directory`; `on_clip(sample_id, frames)` sees each decoded clip."""
+        self._codec, self._directory, self._fps, self._on_clip = codec, directory, fps, on_clip
+
+    def answer(self, event: DecodeWanted, show: Callable[[Image.Image], None]) -> dict[str, Any]:
+        """What the command `decoded` says: a file, or needs_room."""
+        latent = self._read(event)
+        if not event.made_room and not self._codec.fits(latent):
+            return {"needs_room": True}
+        frames = (self._codec.decode(latent) * 255).round().to(torch.uint8).numpy()
+        show(Image.fromarray(frames[len(frames) // 2]))
+        if self._on_clip is not None:
+            self._on_clip(event.sample_id, frames)
+        file = event.latent_file.removesuffix(".latent") + ".mp4"
+        with VideoProcess() as video:
+            video.write(confine(self._directory, file, "preview"), frames, self._fps)
+        return {"file": file}
+
+    def _read(self, event: DecodeWanted) -> torch.Tensor:
+        from safetensors.torch import load_file
+
+        return load_file(confine(self._directory, event.latent_file, "preview latent"))["latent"]
+
+
+def _answer(
+    event: DecodeWanted, decoder: PreviewDecoder | None, progress: NodeProgress, button: CancelButton
+) -> dict[str, Any]:
+    """Never raises: a preview that cannot be decoded is skipped, the run goes on."""
+    if decoder is None:
+        return {"error": "no VAE is connected to TrainLoRA"}
+    answer: dict[str, Any] = {"error": "Cancel was pressed"}
+    try:
+        with button.listening():
+            answer = decoder.answer(event, progress.show)
+    except WanTrainerError as error:
+        answer = {"error": str(error)}
+    except Exception as error:
+        _log.exception("preview %s could not be decoded", event.sample_id)
+        answer = {"error": f"{type(error).__name__}: {str(error)[:300]}"}
+    # Here and not where it is decoded: an error on its way still holds what the decoder had made.
+    if "needs_room" not in answer and torch.cuda.is_available():
+        free_comfyui_memory()  # the worker wants the GPU back
+    return answer

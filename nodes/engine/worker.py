@@ -1,0 +1,285 @@
+"""The engine process as its parent sees it: start it, talk to it, and end it by ever firmer means.
+
+Knows processes and lines, not ComfyUI: what an event means is decided by whoever calls `follow`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ...wan_core.events import Event, Failed, Finished, StepDone, parse_event
+from ...wan_core.files import open_append
+
+__all__ = ["Ending", "Patience", "Worker", "engine_command", "worker_environment"]
+
+LAUNCH = Path(__file__).resolve().parent.parent / "wan_core" / "launch.py"
+_LOG_TAIL_BYTES = 4000
+_KILLED = (-9, 137)
+"""Linux kills so what takes the last of the memory; 137 is the same through a shell or torchrun"""
+_NOISE = re.compile(r"^[WI]\d{4} \d\d:\d\d:|Warning: |^\s*warnings\.warn\(")
+"""what libraries write into a log: an ending is not explained by it"""
+
+
+def engine_command(*arguments: str) -> list[str]:
+    """The command line of an engine process, with this ComfyUI's own Python."""
+    return [sys.executable, "-X", "utf8", str(LAUNCH), *arguments]
+
+
+_ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+"""where torch reads the settings of its CUDA allocator; the second name is older and still read by every version"""
+_ASYNC = re.compile(r"(^|,)\s*backend\s*:\s*cudaMallocAsync\s*(?=,|$)")
+
+
+def worker_environment(outside: Mapping[str, str], *, growing_segments: bool) -> dict[str, str]:
+    """`outside` for an engine process: the user's own allocator settings, without the backend that ComfyUI adds to them
+    for itself; it suits sampling, not training.
+
+    Where the user said nothing, `growing_segments` asks for segments that grow: clips of several sizes then leave fewer
+    holes. Only for Linux and CUDA, where torch has them.
+    """
+    found = dict(outside)
+    for name in _ALLOCATOR:
+        kept = _ASYNC.sub("", found.pop(name, "")).strip(" ,")
+        if kept:
+            found[name] = kept
+    if growing_segments and not any(name in found for name in _ALLOCATOR):
+        found[_ALLOCATOR[1]] = "expandable_segments:True"
+    return found
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long each means of stopping is given, in seconds."""
+
+    command_s: float = 30.0
+    """after the command; at least two steps of the run"""
+    terminate_s: float = 5.0
+    """after the signal, before the kill; Windows has no such signal, and kills"""
+    poll_s: float = 0.1
+    """between looks at the Cancel button"""
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a worker ended."""
+
+    exit_code: int
+    cancelled: bool
+    """the user asked for it"""
+    killed: bool
+    """it did not obey, or a second press wanted it gone at once"""
+    finished: Finished | None
+    failed: Failed | None
+    log_tail: str
+
+    def sentence(self) -> str:
+        """Why it did not end well, for the user."""
+        if self.failed is not None:
+            return self.failed.message
+        if self.exit_code in _KILLED:
+            return (
+                "The training process was killed by the system, most likely because the computer's own memory (RAM) "
+                "was full. Close other programs, or train smaller clips or an fp8 model. Saved steps are kept; queue "
+                "again to resume."
+            )
+        lines = [line for line in self.log_tail.splitlines() if not _NOISE.search(line)]
+        last = " ".join(" ".join(lines).split())[-300:]
+        return (
+            f"The training process ended unexpectedly (exit code {self.exit_code}). Saved steps are kept; queue again "
+            f"to resume. Its log ends with: {last or 'nothing'}"
+        )
+
+
+class Worker:
+    """One engine process. stdin carries commands, stdout events, stderr goes straight into the log file."""
+
+    def __init__(self, command: Sequence[str], cwd: Path, log: Path) -> None:
+        growing = sys.platform == "linux" and torch.version.cuda is not None
+        environment = worker_environment(os.environ, growing_segments=growing)
+        self._log = log
+        with open_append(log) as stderr:
+            self._log_start = stderr.tell()
+            # Pipes of Popen are not inherited by other children, so the worker sees its stdin end when we die.
+            self.process: subprocess.Popen[bytes] = subprocess.Popen(
+                list(command),
+                cwd=cwd,
+                env=environment,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                **_own_group(),
+            )
+        self._events: queue.Queue[Event | None] = queue.Queue()
+        self._sending = threading.Lock()
+        self._reader = threading.Thread(target=self._read, daemon=True, name="wan-trainer-events")
+        self._reader.start()
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Whatever happens to the caller, no process stays behind."""
+        if self.process.poll() is None:
+            self.kill()
+        self._reader.join(5)
+        for pipe in (self.process.stdin, self.process.stdout):
+            with contextlib.suppress(OSError, ValueError):
+                if pipe is not None:
+                    pipe.close()
+
+    def send(self, command: str, **values: Any) -> None:
+        """One command; a worker that is gone is not an error."""
+        assert self.process.stdin is not None
+        line = json.dumps({"command": command, **values}, ensure_ascii=True) + "\n"
+        with self._sending, contextlib.suppress(OSError, ValueError):
+            self.process.stdin.write(line.encode("ascii"))
+            self.process.stdin.flush()
+
+    def events(self, wait_s: float) -> Iterator[Event]:
+        """What has come, waiting at most `wait_s` for the first."""
+        with contextlib.suppress(queue.Empty):
+            event = self._events.get(timeout=wait_s)
+            while event is not None:
+                yield event
+                event = self._events.get_nowait()
+
+    def follow(
+        self, on_event: Callable[[Event], None], cancel_pressed: Callable[[], bool], patience: Patience | None = None
+    ) -> Ending:
+        """Hand every event to `on_event` until the process ended. A press of Cancel stops it: command, signal, kill.
+
+        A second press kills at once; committed saves stand.
+        """
+        stop = _Stopping(self, patience or Patience())
+        finished: Finished | None = None
+        failed: Failed | None = None
+        while True:
+            for event in self.events(stop.patience.poll_s):
+                if isinstance(event, Finished):
+                    finished = event
+                elif isinstance(event, Failed):
+                    failed = event
+                elif isinstance(event, StepDone):
+                    stop.step_s = max(stop.step_s, event.seconds or 0.0)
+                on_event(event)
+                if cancel_pressed():
+                    stop.press()
+            if cancel_pressed():
+                stop.press()
+            stop.tick()
+            if self.process.poll() is not None and not self._reader.is_alive() and self._events.empty():
+                break
+            if self.process.poll() is not None and not stop.wait_for_reader():
+                break
+        return Ending(self.process.returncode, stop.pressed, stop.killed, finished, failed, self.log_tail())
+
+    def log_tail(self) -> str:
+        """The last lines this process wrote into the log."""
+        try:
+            with open(self._log, "rb") as file:
+                end = file.seek(0, os.SEEK_END)
+                file.seek(max(self._log_start, end - _LOG_TAIL_BYTES))
+                return file.read().decode("utf-8", "replace")
+        except OSError:
+            return ""
+
+    def terminate(self) -> None:
+        """Ask the process and everything below it to end; on Windows, where nobody would hear, end them."""
+        _signal_tree(self.process, force=False)
+
+    def kill(self) -> None:
+        """End the process and everything below it now."""
+        _signal_tree(self.process, force=True)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(10)
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        with contextlib.suppress(OSError, ValueError):
+            for line in self.process.stdout:
+                event = parse_event(line.decode("utf-8", "replace"))
+                if event is not None:
+                    self._events.put(event)
+        self._events.put(None)
+
+
+class _Stopping:
+    """Where the escalation stands."""
+
+    def __init__(self, worker: Worker, patience: Patience) -> None:
+        self.worker, self.patience = worker, patience
+        self.pressed = self.killed = False
+        self.step_s = 0.0
+        self._deadline = 0.0
+        self._terminated = False
+        self._reader_deadline = 0.0
+
+    def press(self) -> None:
+        if self.pressed:
+            self._kill()
+            return
+        self.pressed = True
+        self._deadline = time.monotonic() + max(self.patience.command_s, 2 * self.step_s)
+        self.worker.send("stop", reason="Cancel was pressed")
+
+    def tick(self) -> None:
+        """Go one means further when its time is over."""
+        if not self.pressed or self.killed or time.monotonic() < self._deadline:
+            return
+        if self._terminated:
+            self._kill()
+            return
+        self._terminated = True
+        self._deadline = time.monotonic() + self.patience.terminate_s
+        self.worker.terminate()
+
+    def wait_for_reader(self) -> bool:
+        """True while the last lines of an ended process may still come; a grandchild can hold the pipe open."""
+        now = time.monotonic()
+        self._reader_deadline = self._reader_deadline or now + 5
+        return now < self._reader_deadline
+
+    def _kill(self) -> None:
+        if not self.killed:
+            self.killed = True
+            self.worker.kill()
+
+
+def _own_group() -> dict[str, Any]:
+    """The worker gets a process group of its own: Ctrl-C in ComfyUI's terminal must not tear a save, and a stop must
+    reach everything below it."""
+    if os.name == "nt":
+        return {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP | subprocess.CREATE_NO_WINDOW}  # type: ignore[attr-defined]
+    return {"start_new_session": True}
+
+
+def _signal_tree(process: subprocess.Popen[bytes], *, force: bool) -> None:
+    if os.name == "nt":
+        # A process without a console window hears no signal there: without /F taskkill would change nothing, and after
+        # the command the next means is the last one.
+        subprocess.run(
+            ["taskkill", "/F", "/T", "/PID", str(process.pid)],
+            capture_output=True,
+            check=False,
+            creationflags=subprocess.CREATE_NO_WINDOW,  # type: ignore[attr-defined]
+        )
+        with contextlib.suppress(OSError):
+            process.kill()
+    else:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL if force else signal.SIGTERM)

@@ -1,0 +1,5 @@
+"""nodes.runs"""
+
+from __future__ import annotations
+
+__all__ = []

@@ -1,0 +1,202 @@
+"""What a run directory says about itself, for outputs and for choosing among saved steps.
+
+[run_report] What TrainLoRA leaves in ComfyUI's history: the whole answer an API client waits for, as plain data.
+
+Everything comes from the run's files, so a queue that had nothing to do answers as the one that trained.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ...wan_core.errors import ConfigError, WanTrainerError
+from ...wan_core.files import read_json
+from ...wan_core.metrics import Curves, eval_losses, read_curves, read_tail, whole
+from ...wan_core.run.config import QUEUE_DONE, RunStatus, read_run, read_status
+from ...wan_core.train import SavedStep, SaveStore
+from .publish import listed_names, published
+from .scrub import scrubbed
+
+__all__ = [
+    "RunFacts",
+    "best_step",
+    "chosen_steps",
+    "output_file",
+    "run_report",
+    "saved_step",
+    "thinned",
+]
+
+
+class LossPoints(Sequence[tuple[int, float]]):
+    """(step, training loss) in order, made one by one: a run may have a million."""
+
+    def __init__(self, curves: Curves) -> None:
+        self._steps, self._losses = curves.steps, curves.losses
+
+    def __len__(self) -> int:
+        return len(self._steps)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[place] for place in range(*index.indices(len(self)))]
+        return int(self._steps[index]), float(self._losses[index])
+
+
+class RunFacts:
+    """metrics.jsonl and the sample index, read once. What is damaged there is left out: the training stands."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._curves = read_curves(directory / "metrics.jsonl")
+
+    @property
+    def losses(self) -> list[float]:
+        """Training loss of every step, in order."""
+        return self._curves.losses.tolist()
+
+    @property
+    def step_losses(self) -> LossPoints:
+        """(step, training loss) in order."""
+        return LossPoints(self._curves)
+
+    @property
+    def eval_losses(self) -> list[tuple[int, float]]:
+        """(step, fixed-noise loss) in order; a step measured twice counts once."""
+        return sorted((step, loss) for step, loss in self._curves.eval_losses.items() if loss is not None)
+
+    @property
+    def eval_held_out(self) -> bool | None:
+        """Whether that loss is one of clips that were never trained; None while nothing was measured or said."""
+        return read_tail(self._directory / "metrics.jsonl").eval_held_out
+
+    @property
+    def seconds_per_step(self) -> float:
+        """Median over the run."""
+        return self._curves.seconds_per_step
+
+    def samples(self) -> list[dict[str, str]]:
+        """Preview clips of training in order of their step, as ComfyUI's page wants files."""
+        previews = (entry for entry in self._index() if _is_preview(entry))
+        files = [self._directory / e["file"] for e in sorted(previews, key=lambda e: (e["step"], e["id"]))]
+        return [output_file(file) for file in files if os.path.isfile(file)]
+
+    def _index(self) -> list[Any]:
+        index = self._directory / "samples" / "index.json"
+        try:
+            entries = read_json(index) if index.is_file() else []
+        except (WanTrainerError, OSError):
+            return []
+        return entries if isinstance(entries, list) else []
+
+
+def _is_preview(entry: Any) -> bool:
+    """Whether it is a clip of training; those of ValidateVideo are in folders of their own."""
+    if not isinstance(entry, dict) or not isinstance(entry.get("file"), str) or not isinstance(entry.get("id"), str):
+        return False
+    folder, _, name = entry["file"].partition("/")
+    return folder == "samples" and "/" not in name and "\\" not in name and whole(entry.get("step")) is not None
+
+
+def output_file(path: Path) -> dict[str, str]:
+    """A file below output/wan_trainer/<run> as /view asks for it."""
+    run = next(parent for parent in path.parents if parent.parent.name == "wan_trainer")
+    subfolder = path.parent.relative_to(run.parent.parent).as_posix()
+    return {"filename": path.name, "subfolder": subfolder, "type": "output"}
+
+
+def best_step(directory: Path) -> int | None:
+    """The intact saved step with the lowest fixed-noise evaluation loss, or None when none was evaluated."""
+    store = SaveStore(directory)
+    saved, losses = set(store.steps()), eval_losses(directory / "metrics.jsonl")
+    known = sorted((loss, step) for step, loss in losses.items() if loss is not None and step in saved)
+    return next((step for _, step in known if not store.is_suspect(step) and store.read(step) is not None), None)
+
+
+def chosen_steps(directory: Path, wanted: str) -> tuple[int, ...]:
+    """The saved steps that `latest`, `best`, `all`, a number or a list of numbers names; ConfigError else."""
+    steps = SaveStore(directory).steps()
+    if not steps:
+        raise ConfigError(f"Run {directory.name} has no saved step yet. Train it first.")
+    word = wanted.strip().lower() or "latest"
+    if word in ("latest", "best"):
+        newest = SaveStore(directory).latest()
+        best = best_step(directory) if word == "best" else None
+        return (best or (newest.step if newest is not None else steps[-1]),)
+    if word == "all":
+        return tuple(steps)
+    try:
+        numbers = tuple(dict.fromkeys(int(part) for part in word.replace(",", " ").split()))
+    except ValueError as error:
+        raise ConfigError(
+            f'saved step "{wanted[:100]}" is not latest, best, all or numbers such as 250, 500.'
+        ) from error
+    for number in numbers:
+        if number not in steps:
+            raise ConfigError(f"Run {directory.name} has no saved step {number}. It has: {', '.join(map(str, steps))}.")
+    return numbers
+
+
+def saved_step(directory: Path, step: int) -> SavedStep:
+    """A saved step, verified."""
+    saved = SaveStore(directory).read(step)
+    if saved is None:
+        raise ConfigError(
+            f"Saved step {step} of {directory.name} is damaged. Choose another saved step, or train again."
+        )
+    return saved
+
+
+LOSSES_KEPT = 500
+"""history stays in the server's memory, and is sent whole; metrics.jsonl has every step"""
+
+
+def run_report(
+    directory: Path, facts: RunFacts, step: int, loras: Path, *, note: str, stop_pressed: bool
+) -> dict[str, Any]:
+    """The entry `wan_run` of the node's output; docs/headless.md explains each key.
+
+    `step` is the newest saved step, `loras` the folder LoRAs are published into.
+    """
+    status, losses, evaluated = read_status(directory), facts.step_losses, facts.eval_losses
+    names = listed_names(directory.name, SaveStore(directory).steps(), loras, published(loras))
+    return {
+        "run": directory.name,
+        "directory": directory.name,
+        "status": status.state,
+        "stopped_by": _stopped_by(status, stop_pressed),
+        "reason": scrubbed(status.reason),
+        "note": note,
+        "step": step,
+        "steps": read_run(directory).train.steps,
+        "loss_first": losses[0][1] if losses else None,
+        "loss_last": losses[-1][1] if losses else None,
+        "losses": thinned(losses),
+        "eval_loss_first": evaluated[0][1] if evaluated else None,
+        "eval_loss_last": evaluated[-1][1] if evaluated else None,
+        "eval_losses": thinned(evaluated),
+        "eval_held_out": facts.eval_held_out,
+        "seconds_per_step": facts.seconds_per_step,
+        "lora_name": names[0] if names and step else "",
+        "lora_names": names,
+        "samples": facts.samples(),
+    }
+
+
+def thinned(points: Sequence[tuple[int, float]], limit: int = LOSSES_KEPT) -> list[tuple[int, float]]:
+    """At most `limit` of (step, value) points, evenly spaced, the first and the last among them."""
+    if len(points) <= limit:
+        return list(points)
+    return [points[round(index * (len(points) - 1) / (limit - 1))] for index in range(limit)]
+
+
+def _stopped_by(status: RunStatus, stop_pressed: bool) -> str:
+    """Why a run that is not done returned: stop_and_keep, steps_this_queue or other; empty for one that is done."""
+    if status.state == "done":
+        return ""
+    if stop_pressed:
+        return "stop_and_keep"
+    return "steps_this_queue" if status.reason.endswith(QUEUE_DONE) else "other"

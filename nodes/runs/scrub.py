@@ -1,0 +1,101 @@
+"""workflow.json of a run: the graph it came from, without paths of this machine and without secrets.
+
+A text is damaged rather than a name told: where a folder's name may hold spaces, all of the line that could belong to
+it goes. Links (http, https) and relative paths, names of models among them, stay as they are.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+from typing import Any
+
+from ...wan_core.export.secrets import SECRET, announces_a_secret, without_secrets
+
+__all__ = ["scrubbed"]
+
+_PATH = "[path removed]"
+
+_RUN = r"""(?:(?!\bhttps?://|\\{1,8}["'])[^\r\n\t"`<>|'\u201d\u00bb]|'(?=\w))*"""
+"""what may belong to a path with spaces: up to the end of the line, a closing quote, a delimiter or a link"""
+_ROOTED = r"|".join([
+    r"(?<!\w)/{1,4}(?:home|Users|mnt|media|Volumes|run/media)/{1,4}(?=\S)",
+    r"(?<!\w)/root(?![\w-])",
+    r"(?<!\w)(?<!\(\?)(?<!\(\?-)[A-Za-z]:[\\/]{1,4}(?=\S)",  # not (?i:\w) of a regular expression
+    r"(?<![\w.)\]+*?\\])\\{2,8}(?:\?\\|\w[\w.$-]+(?=[\\/\s\"'<>|]|$))",  # a share, not \\. or \\d+ of one
+    r"(?<![\w.:/~+\\])//\w[\w.-]*/(?=\S)",
+    r"(?<![A-Za-z0-9])(?!(?:[\w.-]{1,20}\+)?https?:)[A-Za-z][A-Za-z0-9+.-]{1,20}://(?=\S)",  # file, smb, s3
+    r"(?<!\w)~[\\/](?=\S)",
+    r"""(?:^|(?<=["'`]))/(?=[^/\s"'<>|]+/[^/\s])""",
+])  # fmt: skip
+"""how a path begins that may hold spaces: home folders and disks, drives, shares, and what a line or a quote begins"""
+_ABSOLUTE = r"""(?<![\w.~/+%})])/(?:[^/\s"'<>|]+/)+[^/\s"'<>|]*"""
+"""any other absolute path of two parts or more; not the tail of a relative one"""
+_LINK = r"""https?://(?:(?!{home}|[=:](?:/home/|/Users/|/root\b|/mnt/|/media/|file:|[A-Za-z]:[\\/]))[^\s"'<>`|\\,;])*"""
+_SENTENCE = re.compile(r"[ ](?:(?:do|does|is|are|was|has|have|can|could)[ ]not?\b|cannot\b|is[ ]full\b)|[).,;:!?\]}]+$")
+"""what goes on after the last part of a path"""
+_NAMES_OF_NOBODY = frozenset(
+    {"root", "user", "users", "home", "ubuntu", "admin", "administrator", "runner", "comfyui", "workspace"}
+    | {"models", "input", "output", "wan_trainer"}
+)
+
+
+def scrubbed(graph: Any) -> Any:
+    """A copy of JSON data with absolute paths and secrets in its texts replaced, without ComfyUI's own fingerprints.
+
+    Keys are texts too; two that become the same are numbered. What stands under the name of a secret is one.
+    """
+    if isinstance(graph, dict):
+        return _scrubbed_dict(graph)
+    if isinstance(graph, list | tuple):
+        return [scrubbed(value) for value in graph]
+    return _scrubbed_text(graph) if isinstance(graph, str) else graph
+
+
+def _scrubbed_dict(graph: dict[Any, Any]) -> dict[str, Any]:
+    clean: dict[str, Any] = {}
+    for key, value in graph.items():
+        if key == "is_changed":
+            continue
+        is_secret = isinstance(value, str) and value and announces_a_secret(str(key))
+        clean[_unused(_scrubbed_text(str(key)), clean)] = SECRET if is_secret else scrubbed(value)
+    return clean
+
+
+def _unused(key: str, taken: dict[str, Any]) -> str:
+    number, name = 1, key
+    while name in taken:
+        number += 1
+        name = f"{key} ({number})"
+    return name
+
+
+def _scrubbed_text(text: str) -> str:
+    return _paths(os.path.expanduser("~")).sub(_without_path, without_secrets(text))
+
+
+@functools.lru_cache(maxsize=4)
+def _paths(home: str) -> re.Pattern[str]:
+    """Links, which stay, and everything that goes: with the home folder of this user, and its name inside paths."""
+    parts = [part for part in re.split(r"[\\/]+", home) if part]
+    here = r"[\\/]{1,4}".join(map(re.escape, parts))
+    own = rf"(?:(?<!\w)[\\/]{{1,4}})?{here}(?![\w-])" if len(parts) > 1 else r"(?!)"
+    name = parts[-1] if parts and len(parts[-1]) > 2 and parts[-1].lower() not in _NAMES_OF_NOBODY else ""
+    person = rf"(?<=[\\/~]){re.escape(name)}(?![\w-])" if name else r"(?!)"
+    link = _LINK.replace("{home}", rf"[\\/]{here}(?![\w-])" if len(parts) > 1 else r"(?!)")
+    return re.compile(
+        rf"(?P<link>{link})|(?P<rooted>(?:{own}|{_ROOTED}){_RUN})|(?P<absolute>{_ABSOLUTE})|(?P<person>{person})",
+        re.IGNORECASE | re.MULTILINE,
+    )
+
+
+def _without_path(found: re.Match[str]) -> str:
+    if found["link"] is not None:
+        return found["link"]
+    if found["rooted"] is None:
+        return _PATH if found["absolute"] is not None else "[name removed]"
+    path = found["rooted"]
+    last = max(path.rfind("/"), path.rfind("\\")) + 1
+    rest = _SENTENCE.search(path, last)
+    return _PATH + (path[rest.start() :] if rest else "")

@@ -1,0 +1,110 @@
+"""A thousand clips with captions: exactly what changed is encoded again, and nothing else.
+
+The clips are files of a few bytes behind a reader that makes pixels of them, so that only the bookkeeping is real: the
+scan, the keys, the cache on disk. What real clips give is in test_encode.py.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+
+import numpy as np
+import pytest
+import torch
+
+from wan_core.cache import LatentCache, encode_missing, plan_encoding
+from wan_core.dataset import Dataset, DatasetConfig, scan_folder
+from wan_core.model.latents import WAN21_LATENTS
+from wan_core.video import ClipInfo
+
+COUNT = 1000
+
+
+class BytesAsVideo:
+    """Probes and reads any file: one grey level, from its bytes."""
+
+    def probe(self, path):
+        return ClipInfo(kind="still", width=16, height=16)
+
+    def read(self, path, *, num_frames, width, height, **_):
+        level = hashlib.sha256(path.read_bytes()).digest()[0]
+        return np.full((num_frames, height, width, 3), level, np.uint8)
+
+
+class Encoders:
+    """A VAE and a text encoder that count."""
+
+    def __init__(self, vae: str) -> None:
+        self.identity, self.space = vae, WAN21_LATENTS
+        self.latents = 0
+        self.texts: list[str] = []
+
+    def encode(self, what):
+        if isinstance(what, str):
+            self.texts.append(what)
+            return torch.full((1, 4096), float(len(what)))
+        self.latents += 1
+        return what.mean().expand(16, 1, 2, 2)
+
+
+class Text:
+    identity = "text"
+
+    def __init__(self, encoders: Encoders) -> None:
+        self.encode = encoders.encode
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A thousand files of 16 bytes, no two alike, each with a caption of its own."""
+    folder = tmp_path / "clips"
+    folder.mkdir()
+    for number in range(COUNT):
+        (folder / f"{number:04}.png").write_bytes(f"{number:016}".encode())
+        (folder / f"{number:04}.txt").write_text(f"caption {number}")
+    return folder
+
+
+def queue(folder, vae="one"):
+    """One queue of the data side; returns (latents encoded, captions encoded) as the encoders counted them."""
+    encoders, cache, video = Encoders(vae), LatentCache(folder.parent / "cache"), BytesAsVideo()
+    dataset = Dataset((scan_folder(DatasetConfig(width=16, height=16, num_frames=1), folder, video),))
+    plan = plan_encoding(dataset, cache, vae_identity=vae, text_identity="text", space=WAN21_LATENTS)
+    report = encode_missing(plan, cache, codec=encoders, text_encoder=Text(encoders), video=video)
+    assert (report.latents_encoded, report.texts_encoded) == (encoders.latents, len(encoders.texts))
+    assert report.latents_reused == COUNT - encoders.latents
+    return report.fingerprint, encoders.latents, encoders.texts
+
+
+def test_of_a_thousand_exactly_what_changed_is_encoded_again(folder, monkeypatch):
+    monkeypatch.setattr(os, "fsync", lambda _: None)  # three thousand of them; that they happen is tested elsewhere
+    first, latents, texts = queue(folder)
+    assert (latents, len(texts)) == (COUNT, COUNT + 2)  # and the empty and the default negative prompt
+    assert queue(folder) == (first, 0, [])
+
+    (folder / "0500.txt").write_text("another caption")
+    edited, latents, texts = queue(folder)
+    assert (latents, texts) == (0, ["another caption"])
+
+    (folder / "0500.txt").write_text("caption 500")  # back: it costs nothing
+    clip, before = folder / "0123.png", os.stat(folder / "0123.png")
+    original = clip.read_bytes()
+    clip.write_bytes(original[::-1])
+    if os.name == "posix":  # there the time of the last change gives it away even so
+        os.utime(clip, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert clip.stat().st_size == before.st_size
+    replaced, latents, texts = queue(folder)
+    assert (latents, texts) == (1, [])
+    clip.write_bytes(original)
+    assert queue(folder) == (first, 0, [])
+    assert len({first, edited, replaced}) == 3
+
+    for number in reversed(range(COUNT)):  # every name changes, and the order with it
+        for suffix in ("png", "txt"):
+            (folder / f"{number:04}.{suffix}").rename(folder / f"take {COUNT - number}.{suffix}")
+    assert queue(folder) == (first, 0, [])
+
+    other, latents, texts = queue(folder, vae="two")
+    assert (latents, texts) == (COUNT, [])
+    assert other != first

@@ -1,0 +1,82 @@
+"""Reading commands never stands in the way of loading libraries, which on Windows waits for a pending read of stdin."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.tiny_run import TinyRun, make_run
+from wan_core.load import ModelPlan
+from wan_core.precision import QuantizeConfig
+from wan_core.run.config import read_status
+from wan_core.train import TrainConfig
+
+pytestmark = pytest.mark.lasts(1)
+
+ROOT = Path(__file__).parents[2]
+
+# Windows serialises what is done to one pipe: a library whose start-up asks what stdin is waits until a read that is
+# pending there ends. Here each such load is noted and fails the test, so that the order can be seen on any system.
+STAND_IN = """
+import importlib.machinery, sys, threading
+
+load = importlib.machinery.ExtensionFileLoader.create_module
+
+def create_module(self, spec):
+    if any(thread.name == "commands" for thread in threading.enumerate()):
+        sys.stderr.write(f"HANGS {spec.name}\\n")
+    return load(self, spec)
+
+importlib.machinery.ExtensionFileLoader.create_module = create_module
+"""
+
+
+def controlled(run: TinyRun, place: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """A real worker beside the stand-in, steered through a pipe that stays open and silent but for answers."""
+    place.mkdir()
+    (place / "sitecustomize.py").write_text(STAND_IN)
+    verb, *more = words
+    command = [sys.executable, "-X", "utf8", str(ROOT / "wan_core" / "launch.py"), verb, str(run.directory)]
+    log = place / "log.txt"
+    with (
+        log.open("w") as stderr,
+        subprocess.Popen(
+            [*command, "--roots", str(run.roots_file), "--controlled", *more],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            text=True,
+            env=os.environ | {"PYTHONPATH": str(place), "OMP_NUM_THREADS": "1"},
+        ) as worker,
+    ):
+        assert worker.stdin is not None
+        assert worker.stdout is not None
+        for line in worker.stdout:
+            event = json.loads(line)
+            if event["event"] == "decode_wanted":
+                answer = {"command": "decoded", "sample_id": event["sample_id"], "error": "no VAE in this test"}
+                worker.stdin.write(json.dumps(answer) + "\n")
+                worker.stdin.flush()
+    return subprocess.CompletedProcess(command, worker.returncode, "", log.read_text())
+
+
+@pytest.mark.slow
+@pytest.mark.lasts(12)
+def test_train_sample_and_audit_load_every_library_before_a_read_is_pending(tmp_path: Path) -> None:
+    plan = ModelPlan(base_file="diffusion_models:wan_tiny_t2v.safetensors", quantize=QuantizeConfig(scheme="int8"))
+    settings = TrainConfig(steps=2, save_every_n_steps=1, preview_every_n_steps=0, learning_rate=1e-3)
+    run = make_run(tmp_path, plan=plan, train=settings)
+    job = run.directory / "validate" / "job.json"
+    job.parent.mkdir()
+    job.write_text(json.dumps({"preview": {"width": 32, "height": 32, "num_frames": 5, "steps": 1, "cfg": 1.0}}))
+    for number, words in enumerate((["train"], ["audit", "--timesteps", "1"], ["sample", "--job", str(job)])):
+        done = controlled(run, tmp_path / f"stand_in_{number}", *words)
+        hung = [line for line in done.stderr.splitlines() if line.startswith("HANGS")]
+        assert hung == [], f"{words[0]} would wait at {hung[0]} and {len(hung) - 1} more"
+        assert done.returncode == 0, done.stderr[-3000:]
+    assert read_status(run.directory).state == "done"

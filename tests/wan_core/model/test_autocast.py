@@ -1,0 +1,209 @@
+"""Ambient autocast changes nothing in our block, and a foreign block's recompute sees what its first pass saw."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from tests.support.blocks import MIXED, block_inputs, linear_dtypes, new_block
+from wan_core.model import Numerics
+from wan_core.model.autocast import AutocastState, autocast_contexts, replay_autocast
+
+RECOMPUTE = partial(checkpoint, use_reentrant=False)
+bf16, fp16 = torch.bfloat16, torch.float16
+
+
+def cast(dtype: torch.dtype = bf16, **options: bool) -> AbstractContextManager[Any]:
+    return torch.autocast("cpu", dtype=dtype, **options)
+
+
+def nested(*contexts: AbstractContextManager[Any]) -> AbstractContextManager[Any]:
+    stack = ExitStack()
+    for context in contexts:
+        stack.enter_context(context)
+    return stack
+
+
+AMBIENT: dict[str, Callable[[], AbstractContextManager[Any]]] = {
+    "bf16": cast,
+    "fp16": lambda: cast(fp16),
+    "bf16 without cache": lambda: cast(cache_enabled=False),
+    "off inside bf16": lambda: nested(cast(), cast(enabled=False)),
+    "bf16 inside off": lambda: nested(cast(enabled=False), cast()),
+    "fp16 inside bf16": lambda: nested(cast(), cast(fp16)),
+}
+
+
+Step = tuple[Tensor, dict[str, Tensor], list[tuple[str, str]]]
+
+
+def step(numerics: Numerics, ambient: AbstractContextManager[Any], *, recompute: Any = None) -> Step:
+    """Output, gradients by name, and the dtypes of the linears of the pass and of its recompute."""
+    block, inputs = new_block(numerics), block_inputs(numerics)
+    dtypes = linear_dtypes(block)
+    with ambient:
+        output = block(*inputs, recompute=recompute)
+    output.square().mean().backward()
+    gradients = {name: p.grad for name, p in block.named_parameters() if p.grad is not None}
+    assert inputs[0] is not None
+    assert inputs[0].grad is not None
+    return output.detach(), gradients | {"tokens": inputs[0].grad}, dtypes
+
+
+def assert_same_bits(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+    assert found.keys() == expected.keys()
+    for name, gradient in found.items():
+        assert gradient.dtype == expected[name].dtype, name
+        assert torch.equal(gradient, expected[name]), name
+
+
+@pytest.mark.parametrize("recompute", [None, RECOMPUTE], ids=["plain", "recomputed"])
+@pytest.mark.parametrize("numerics", [Numerics(), MIXED], ids=["fp32", "mixed"])
+@pytest.mark.parametrize("ambient", AMBIENT)
+def test_a_block_alone_does_not_see_ambient_autocast(ambient: str, numerics: Numerics, recompute: Any) -> None:
+    expected_output, expected, plain = step(numerics, nullcontext())
+    output, gradients, dtypes = step(numerics, AMBIENT[ambient](), recompute=recompute)
+    assert torch.equal(output, expected_output)
+    assert_same_bits(gradients, expected)
+    assert dtypes == plain * (2 if recompute else 1), "the recompute sees other dtypes than the first pass"
+    assert {kind for dtype in dtypes for kind in dtype} == {str(numerics.compute)}
+
+
+def test_a_linear_of_the_block_called_alone_would_follow_autocast() -> None:
+    """So the tests above could fail: it is the block that shuts autocast out."""
+    block = new_block(Numerics())
+    with cast():
+        assert block.ffn[0](torch.ones(1, 48)).dtype == bf16
+
+
+@pytest.mark.parametrize("ambient", AMBIENT)
+def test_a_backward_inside_autocast_recomputes_in_the_dtypes_of_the_first_pass(ambient: str) -> None:
+    """The gradient's own matrix products are torch's and follow autocast there; checkpointing adds nothing to that."""
+    found = []
+    for recompute in (None, RECOMPUTE):
+        block, inputs = new_block(MIXED), block_inputs(MIXED)
+        dtypes = linear_dtypes(block)
+        with AMBIENT[ambient]():
+            block(*inputs, recompute=recompute).square().mean().backward()
+        assert {kind for dtype in dtypes for kind in dtype} == {str(bf16)}
+        found.append({name: p.grad for name, p in block.named_parameters() if p.grad is not None})
+    assert_same_bits(found[1], found[0])
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="FSDP2 over gloo is tested on Linux")
+@pytest.mark.lasts(6)
+def test_fsdp2_with_mixed_precision_on_two_ranks_recomputes_bit_for_bit(tmp_path: Path) -> None:
+    """Inputs cast by FSDP or not, autocast around or not: recompute changes no bit and no dtype on either rank."""
+    script = Path(__file__).parents[2] / "support" / "fsdp_ranks.py"
+    words = [sys.executable, str(script), str(tmp_path / "store"), "2"]
+    with ThreadPoolExecutor() as pool:
+        ranks = list(
+            pool.map(
+                lambda rank: subprocess.run(
+                    [*words, str(rank)], capture_output=True, text=True, timeout=180, check=False
+                ),
+                range(2),
+            )
+        )
+    for rank in ranks:
+        assert rank.returncode == 0, rank.stderr[-3000:]
+        reports = json.loads(rank.stdout.splitlines()[-1])
+        assert len(reports) == 4
+        for name, report in reports.items():
+            assert report["sharded"], name
+            assert report["same_gradients"], name
+            assert report["same_dtypes"], name
+            assert report["linears"] == 2 * report["linears_without_recompute"] > 0, name
+
+
+# ------------------------------------------------------------------------------------------- blocks that are not ours
+class Foreign(nn.Module):
+    """As other programs write them: linears follow ambient autocast, one part steps out of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.first, self.last = nn.Linear(8, 16), nn.Linear(16, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.first(x)
+        with torch.autocast("cpu", enabled=False):
+            hidden = nn.functional.layer_norm(hidden.float(), (16,)).to(hidden.dtype)
+        return self.last(hidden).float()
+
+
+class ForeignRecompute(torch.autograd.Function):
+    """Gradient checkpointing as other programs write it: it knows nothing of autocast."""
+
+    @staticmethod
+    def forward(ctx: Any, function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+        ctx.function = function
+        ctx.save_for_backward(x)
+        with torch.no_grad():
+            return function(x)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[None, Tensor | None]:
+        (x,) = ctx.saved_tensors
+        x = x.detach().requires_grad_()
+        with torch.enable_grad():
+            output = ctx.function(x)
+        torch.autograd.backward(output, gradients)
+        return None, x.grad
+
+
+def foreign_gradients(ambient: str, run: Callable[[Foreign, Tensor], Tensor]) -> dict[str, Tensor]:
+    block = Foreign()
+    x = torch.randn(4, 8, generator=torch.Generator().manual_seed(4)).requires_grad_()
+    with AMBIENT[ambient]():
+        output = run(block, x)
+    output.square().mean().backward()
+    gradients = {name: p.grad for name, p in block.named_parameters() if p.grad is not None}
+    assert x.grad is not None
+    return gradients | {"x": x.grad}
+
+
+@pytest.mark.parametrize("ambient", ["bf16", "fp16", "bf16 without cache", "bf16 inside off", "fp16 inside bf16"])
+def test_replaying_autocast_mends_a_recompute_that_forgets_it(ambient: str) -> None:
+    plain = foreign_gradients(ambient, lambda block, x: block(x))
+    forgetful = foreign_gradients(ambient, lambda block, x: ForeignRecompute.apply(block, x))
+    mended = foreign_gradients(ambient, lambda block, x: ForeignRecompute.apply(replay_autocast(block), x))
+    assert not torch.equal(forgetful["x"], plain["x"]), "without the wrapper the gradients are those of another dtype"
+    assert_same_bits(mended, plain)
+
+
+@pytest.mark.parametrize("ambient", AMBIENT)
+def test_replaying_autocast_goes_with_torchs_own_checkpoint(ambient: str) -> None:
+    plain = foreign_gradients(ambient, lambda block, x: block(x))
+    for run in (
+        lambda block, x: RECOMPUTE(block, x, context_fn=autocast_contexts),
+        lambda block, x: RECOMPUTE(replay_autocast(block), x),
+    ):
+        assert_same_bits(foreign_gradients(ambient, run), plain)
+
+
+@pytest.mark.parametrize("ambient", AMBIENT)
+def test_the_state_is_recorded_whole_and_left_as_found(ambient: str) -> None:
+    outside = AutocastState.now()
+    with AMBIENT[ambient]():
+        recorded = AutocastState.now()
+    assert AutocastState.now() == outside
+    with cast(fp16, cache_enabled=False):
+        before = AutocastState.now()
+        with recorded.replayed():
+            assert AutocastState.now() == recorded
+        assert AutocastState.now() == before
+    assert dict((kind, enabled) for kind, enabled, _ in recorded.devices)["cpu"] == (ambient != "off inside bf16")
+    assert recorded.cache_enabled == (ambient != "bf16 without cache")

@@ -1,0 +1,77 @@
+"""A full GPU: the sentence names what would help this run, and nothing it does already."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from wan_core.errors import OutOfMemory
+from wan_core.load import ModelPlan
+from wan_core.lora import LoraConfig
+from wan_core.placement import PlacementConfig
+from wan_core.precision import QuantizeConfig
+from wan_core.run.config import DataConfig, RunConfig
+from wan_core.run.full_memory import memory_named
+from wan_core.train import TrainConfig
+
+PLAIN = RunConfig(
+    run_name="r",
+    model=ModelPlan(base_file="diffusion_models:wan.safetensors"),
+    data=DataConfig(fingerprint="0" * 64),
+)
+FULL = "CUDA out of memory. Tried to allocate 2.00 GiB.\nmore lines"
+
+
+def said(config: RunConfig, gpus: int = 1, **about: Any) -> str:
+    with pytest.raises(OutOfMemory) as refused, memory_named(config, gpus=gpus, **about):
+        raise torch.OutOfMemoryError(FULL)
+    return str(refused.value)
+
+
+def test_the_measures_come_in_order_of_what_they_bring() -> None:
+    config = replace(
+        PLAIN, train=TrainConfig(gradient_checkpointing=False, batch_size=4, steps=9), lora=LoraConfig(rank=64)
+    )
+    assert said(config, gpus=2) == (
+        "The GPU ran out of memory. What helps most, in this order: gradient_checkpointing in Wan Train Settings; "
+        "batch_size 1 instead of 4, with more gradient_accumulation_steps; fewer num_frames or a smaller width and "
+        "height of the dataset; Fp8 / Int8 Quantize; split blocks in Split Across GPUs, over the 2 cards here; a rank "
+        "below 64. Saved steps are kept. (CUDA out of memory. Tried to allocate 2.00 GiB.)"
+    )
+
+
+def test_what_is_on_already_is_not_advised() -> None:
+    spread = PlacementConfig(mode="split blocks", devices="cuda:0,cuda:1")
+    plan = PLAIN.model.with_placement(spread).with_quantize(QuantizeConfig(scheme="int8"))
+    text = said(replace(PLAIN, model=plan), gpus=2)
+    for word in ("Quantize", "Split", "gradient_checkpointing", "batch_size", "rank"):
+        assert word not in text
+    assert "fewer num_frames" in text
+
+
+def test_a_file_that_is_8_bit_gains_nothing_by_quantizing() -> None:
+    assert "Quantize" in said(PLAIN)
+    assert "Quantize" not in said(PLAIN, stored_small=lambda: True)
+    unpacked = replace(PLAIN, model=replace(PLAIN.model, base_precision="bf16"))
+    assert "Quantize" in said(unpacked, stored_small=lambda: True)
+
+
+def test_one_card_cannot_be_split_over() -> None:
+    assert "Split" not in said(PLAIN, gpus=1)
+
+
+def test_clips_of_a_finished_run_are_made_smaller_not_trained_otherwise() -> None:
+    text = said(PLAIN, gpus=2, rendering=True)
+    assert "width, height or num_frames in Wan Preview Settings" in text
+    for word in ("dataset", "Quantize", "Split", "rank"):
+        assert word not in text
+
+
+def test_other_errors_pass() -> None:
+    with pytest.raises(RuntimeError, match="something else"), memory_named(PLAIN):
+        raise RuntimeError("something else")
+    with pytest.raises(OutOfMemory, match=r"own memory \(RAM\)"), memory_named(PLAIN):
+        raise MemoryError

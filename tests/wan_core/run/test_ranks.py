@@ -1,0 +1,232 @@
+"""Ranks of one machine: no store of torch that Windows lacks, one dead rank ends all, and the cause is told."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+import wan_core.run.ranks as ranks
+from tests.support.tiny_run import make_run
+from wan_core.load import ModelPlan
+from wan_core.placement import PlacementConfig
+from wan_core.run.config import RunStatus, read_status, write_status
+from wan_core.run.ranks import _Ending, _exit_code  # pyright: ignore[reportPrivateUsage]
+from wan_core.train import SaveStore, TrainConfig
+
+ROOT = Path(__file__).parents[2]
+
+# torch for Windows is built without libuv, and the store that torchrun makes asks for it.
+NO_LIBUV = """
+import sys
+import torch.distributed, torch.distributed.rendezvous
+
+class Store(torch.distributed.TCPStore):
+    def __init__(self, *given, use_libuv=True, **named):
+        if use_libuv:
+            raise RuntimeError("use_libuv was requested but PyTorch was built without libuv support")
+        super().__init__(*given, use_libuv=False, **named)
+
+for module in [m for m in sys.modules.values() if getattr(m, "TCPStore", None) is torch.distributed.TCPStore]:
+    if module is not torch.distributed:
+        module.TCPStore = Store
+torch.distributed.TCPStore = Store
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.lasts(9)
+def test_two_ranks_train_without_libuv_and_the_death_of_one_ends_the_run_with_its_reason(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(NO_LIBUV)
+    plan = ModelPlan(
+        base_file="diffusion_models:wan_tiny_t2v.safetensors",
+        placement=PlacementConfig(mode="copy per GPU", devices="cpu,cpu"),
+    )
+    settings = TrainConfig(steps=100_000, save_every_n_steps=1, preview_every_n_steps=0, eval_items=0)
+    run = make_run(tmp_path, train=settings, plan=plan)
+    command = [sys.executable, "-X", "utf8", str(ROOT / "wan_core" / "launch.py"), "train", str(run.directory)]
+    crew: list[psutil.Process] = []
+    lines: list[dict[str, Any]] = []
+    with (
+        open(tmp_path / "log.txt", "w") as log,
+        subprocess.Popen(
+            [*command, "--roots", str(run.roots_file), "--controlled"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            env=os.environ | {"PYTHONPATH": str(tmp_path), "OMP_NUM_THREADS": "1"},
+        ) as controller,
+    ):
+        assert controller.stdout is not None
+        for line in controller.stdout:
+            lines.append(json.loads(line))
+            if lines[-1]["event"] == "saved" and not crew:
+                crew = psutil.Process(controller.pid).children()
+                next(rank for rank in crew if rank.environ()["RANK"] == "1").kill()
+    assert crew, (tmp_path / "log.txt").read_text()[-3000:]
+    assert controller.returncode == 1
+    assert [line["event"] for line in lines].count("failed") == 1
+    assert lines[-1]["event"] == "failed"
+    assert lines[-1]["message"].startswith("Rank 1 of this run ended without a word (exit code -9;")
+    assert not [rank for rank in crew if rank.is_running() and rank.status() != psutil.STATUS_ZOMBIE]
+    status = read_status(run.directory)
+    assert status.state == "failed"
+    assert status.reason == lines[-1]["message"]
+    assert SaveStore(run.directory).latest() is not None
+
+
+@pytest.mark.slow
+@pytest.mark.lasts(8)
+@pytest.mark.skipif(os.name == "nt", reason="Windows sends Ctrl-C to consoles, and ranks have none")
+def test_a_ctrl_c_that_reaches_every_rank_while_the_reader_goes_away_still_saves_the_last_step(tmp_path: Path) -> None:
+    """Terminals and service managers signal the whole group; a ComfyUI that ends takes both pipes with it."""
+    plan = ModelPlan(
+        base_file="diffusion_models:wan_tiny_t2v.safetensors",
+        placement=PlacementConfig(mode="copy per GPU", devices="cpu,cpu"),
+    )
+    settings = TrainConfig(steps=100_000, save_every_n_steps=100_000, preview_every_n_steps=0, eval_items=0)
+    run = make_run(tmp_path, train=settings, plan=plan)
+    command = [sys.executable, "-X", "utf8", str(ROOT / "wan_core" / "launch.py"), "train", str(run.directory)]
+    with open(tmp_path / "log.txt", "w") as log:
+        controller = subprocess.Popen(
+            [*command, "--roots", str(run.roots_file), "--controlled"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+            start_new_session=True,
+        )
+    assert controller.stdin is not None
+    assert controller.stdout is not None
+    next(line for line in controller.stdout if json.loads(line)["event"] == "step")
+    crew = psutil.Process(controller.pid).children()
+    controller.stdout.close()
+    os.killpg(controller.pid, signal.SIGINT)
+    controller.stdin.close()
+    assert controller.wait(60) == 3, (tmp_path / "log.txt").read_text()[-3000:]
+    assert len(crew) == 2
+    assert not [rank for rank in crew if rank.is_running() and rank.status() != psutil.STATUS_ZOMBIE]
+    status, saved = read_status(run.directory), SaveStore(run.directory).latest()
+    assert saved is not None
+    assert (status.state, status.step) == ("stopped", saved.step)
+    assert saved.step > 0
+
+
+IMPATIENT = """
+from datetime import timedelta
+import torch.distributed
+
+def hurried(make):
+    def made(*given, timeout, **asked):
+        return make(*given, timeout=timedelta(seconds=20) if timeout == timedelta(hours=2) else timeout, **asked)
+    return made
+
+torch.distributed.new_group = hurried(torch.distributed.new_group)
+torch.distributed.init_process_group = hurried(torch.distributed.init_process_group)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.lasts(31)
+@pytest.mark.skipif(os.name == "nt", reason="Windows cannot hold a process still")
+def test_a_rank_that_hangs_is_named_and_ended_and_the_last_save_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(IMPATIENT)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(ranks, "_LOST_S", 1.0)
+    plan = ModelPlan(
+        base_file="diffusion_models:wan_tiny_t2v.safetensors",
+        placement=PlacementConfig(mode="copy per GPU", devices="cpu,cpu"),
+    )
+    settings = TrainConfig(steps=100_000, save_every_n_steps=1, preview_every_n_steps=0, eval_items=0)
+    run = make_run(tmp_path, train=settings, plan=plan)
+    command = [sys.executable, "-X", "utf8", str(ROOT / "wan_core" / "launch.py"), "train", str(run.directory)]
+    out = Stopping(after=3)
+    crew = ranks._Crew([*command, "--roots", str(run.roots_file)], 2, str(tmp_path), out)  # type: ignore[arg-type]
+    out.process = psutil.Process(crew._processes[1].pid)
+    try:
+        endings = crew.follow()
+    finally:
+        crew.end()
+        for pipe in (pipe for process in crew._processes for pipe in (process.stdin, process.stdout) if pipe):
+            pipe.close()
+    assert sorted((ending.rank, ending.silent) for ending in endings) == [(0, False), (1, True)]
+    assert "has not answered in all the time it had" in next(e for e in endings if e.rank == 0).failed["message"]
+    assert _exit_code(endings, run.directory, out) == 1  # type: ignore[arg-type]
+    assert out.lines[-1]["message"].startswith("Rank 1 of this run went silent: ")
+    status, saved = read_status(run.directory), SaveStore(run.directory).latest()
+    assert (status.state, status.reason) == ("failed", out.lines[-1]["message"])
+    assert saved is not None
+    assert saved.step >= 3
+
+
+class Stopping:
+    """Hears rank 0's events, and holds a process still after so many saves."""
+
+    def __init__(self, after: int) -> None:
+        self.lines: list[dict[str, Any]] = []
+        self.process: psutil.Process | None = None
+        self._after = after
+
+    def write(self, line: bytes) -> None:
+        self.lines.append(json.loads(line))
+        saved = self.lines[-1]["event"] == "saved"
+        self._after -= saved
+        if saved and self._after == 0 and self.process is not None:
+            self.process.suspend()
+
+
+def test_a_long_reason_keeps_its_end_which_says_what_to_do(tmp_path: Path) -> None:
+    write_status(tmp_path, RunStatus(state="running", step=7))
+    long = event(f"The LoRA targets {'x' * 1300} match no layer. Set targets to one of these.", "ConfigError", 5)
+    _exit_code([_Ending(0, 5, LOST), _Ending(1, 5, long)], tmp_path, io.BytesIO())
+    reason = read_status(tmp_path).reason
+    assert reason.startswith("The LoRA targets x")
+    assert reason.endswith("Set targets to one of these.")
+    assert len(reason) < 1100
+
+
+def event(message: str, kind: str, code: int) -> dict[str, Any]:
+    return {"event": "failed", "message": message, "kind": kind, "exit_code": code}
+
+
+LOST = event("Another rank of this run has ended", "RankLost", 5)
+FULL = event("cuda:1 is out of memory", "OutOfMemory", 4)
+
+
+@pytest.mark.parametrize(
+    ("endings", "code", "said"),
+    [
+        ([_Ending(1, 3, {}), _Ending(0, 3, {})], 3, ""),
+        ([_Ending(0, 0, {}), _Ending(1, 0, {})], 0, ""),
+        ([_Ending(0, 5, LOST), _Ending(1, 4, FULL)], 4, "cuda:1 is out of memory"),
+        ([_Ending(1, 4, FULL), _Ending(0, 5, LOST)], 4, "cuda:1 is out of memory"),
+        ([_Ending(0, 4, FULL), _Ending(1, 5, LOST)], 4, "cuda:1 is out of memory"),
+        ([_Ending(0, 5, LOST), _Ending(1, -11, {})], 1, "Rank 1 of this run ended without a word (exit code -11"),
+        ([_Ending(1, 3, {}), _Ending(0, -15, {})], 1, "Rank 0 of this run ended without a word (exit code -15"),
+        ([_Ending(0, 5, LOST), _Ending(1, -9, {}, True)], 1, "Rank 1 of this run went silent: the others gave up"),
+        ([_Ending(1, -11, {}), _Ending(2, -9, {}, True)], 1, "Rank 1 of this run ended without a word (exit code -11"),
+        ([_Ending(1, 4, FULL), _Ending(2, -9, {}, True)], 4, "cuda:1 is out of memory"),
+    ],
+)
+def test_the_run_ends_as_the_rank_did_where_the_failure_began(
+    endings: list[_Ending], code: int, said: str, tmp_path: Path
+) -> None:
+    write_status(tmp_path, RunStatus(state="running", step=7))
+    out = io.BytesIO()
+    assert _exit_code(endings, tmp_path, out) == code
+    told = [json.loads(line) for line in out.getvalue().splitlines()]
+    assert [line["exit_code"] for line in told] == ([code] if said else [])
+    assert not said or told[0]["message"].startswith(said)
+    began_elsewhere = bool(said) and not (endings[0].rank == 0 and endings[0].failed == FULL) and "Rank 0" not in said
+    assert read_status(tmp_path).state == ("failed" if began_elsewhere else "running")

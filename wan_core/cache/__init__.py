@@ -1,0 +1,54 @@
+"""wan_core.cache"""
+
+from __future__ import annotations
+
+from .batches import Batch, Batches, BatchReader, pad_text
+from .cache_set import CacheItem, CacheSet
+from .condition import condition_of
+from .encode import EncodingReport, encode_missing
+from .encoding_plan import EncodingPlan, plan_encoding
+from .keys import Stored, condition_key, latent_key, tensor_key, text_key
+from .latent_cache import TEXT_LENGTH, TEXT_WIDTH, LatentCache
+from .memos import EncodingSpeed
+from .order import BUCKET_SAMPLINGS
+from .packing import clean_leftovers, pack_entries
+from .pictures import picture_path, read_picture, write_picture
+from .synthetic import SyntheticConfig, synthetic_mark, synthetic_note, synthetic_set
+from .upkeep import check_entries, removals_seen, stats_of, trim
+
+__all__ = [
+    "BUCKET_SAMPLINGS",
+    "Batch",
+    "BatchReader",
+    "Batches",
+    "CacheItem",
+    "CacheSet",
+    "EncodingPlan",
+    "EncodingReport",
+    "EncodingSpeed",
+    "LatentCache",
+    "Stored",
+    "SyntheticConfig",
+    "TEXT_LENGTH",
+    "TEXT_WIDTH",
+    "check_entries",
+    "clean_leftovers",
+    "condition_key",
+    "condition_of",
+    "encode_missing",
+    "latent_key",
+    "pack_entries",
+    "pad_text",
+    "picture_path",
+    "plan_encoding",
+    "read_picture",
+    "removals_seen",
+    "stats_of",
+    "synthetic_mark",
+    "synthetic_note",
+    "synthetic_set",
+    "tensor_key",
+    "text_key",
+    "trim",
+    "write_picture",
+]

@@ -1,0 +1,318 @@
+"""Which items are trained at which micro-step: a pure function of (seed, micro-step), so that any
+run can resume anywhere.
+
+Reads entries through LatentCache; knows nothing of noise, devices or the model.
+
+[reader] The next batches, or what is made of them, read ahead by a thread while the present one is trained.
+
+What is read is the same function of the micro-step as without it: a request for another micro-step than the next one
+starts anew there, and an error is raised by the step that it belongs to.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Generic, Protocol, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..dataset.conditioning import CONDITION_TENSORS, stack_conditions
+from ..errors import ConfigError
+from ..model import Conditioning
+from .cache_set import CacheItem, CacheSet
+from .latent_cache import TEXT_LENGTH, LatentCache
+from .order import Order
+from .synthetic import item_of_draw
+
+__all__ = [
+    "Batch",
+    "BatchReader",
+    "Batches",
+    "pad_text",
+]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Members of one bucket, on the CPU."""
+
+    latents: Tensor
+    """(B, C, F, h, w) float32, normalised"""
+    texts: Tensor
+    """(B, 512, 4096) float32; rows past the real tokens are zero and are attended to, as in
+    official Wan
+    """
+    names: tuple[str, ...]
+    """file names, for messages"""
+    conditioning: Conditioning | None = None
+    """float32; None for models that read nothing but text"""
+    loss_mask: Tensor | None = None
+    """(B, 1, F, h, w) float32 weights of the loss; None when every value counts alike"""
+
+    def pinned(self) -> Batch:
+        """The same in page-locked memory, for copies to a GPU; needs CUDA."""
+        given = self.conditioning
+        if given is not None:
+            parts = {name: getattr(given, name) for name in CONDITION_TENSORS}
+            pinned = {name: part.pin_memory() for name, part in parts.items() if part is not None}
+            given = replace(given, **pinned)
+        mask = None if self.loss_mask is None else self.loss_mask.pin_memory()
+        return Batch(self.latents.pin_memory(), self.texts.pin_memory(), self.names, given, mask)
+
+
+def pad_text(text: Tensor) -> Tensor:
+    """Features (L, 4096) as (512, 4096) float32 with zero rows at the end (Wan: zero rows take part
+    in attention).
+    """
+    padded = torch.zeros(TEXT_LENGTH, text.shape[1], dtype=torch.float32)
+    padded[: text.shape[0]] = text
+    return padded
+
+
+class Batches:
+    """All batches of a job, by micro-step.
+
+    Each epoch every item appears `repeats` times (with a weight or turns: on average, see
+    appearances.py); batches never mix buckets, and the last short batch of a bucket is kept. The
+    order comes from hashing (seed, epoch, place), so it is the same on every Python and every
+    machine. Rank r of w takes batches r, r + w, r + 2w ... of the endless sequence of epochs.
+    """
+
+    def __init__(
+        self,
+        cache_set: CacheSet,
+        cache: LatentCache,
+        *,
+        seed: int,
+        batch_size: int,
+        rank: int = 0,
+        world: int = 1,
+        memory_bytes: int = 1 << 30,
+        bucket_sampling: str = "proportional",
+    ) -> None:
+        """`memory_bytes` bounds the entries kept in memory between uses; `bucket_sampling` is one of
+        BUCKET_SAMPLINGS.
+        """
+        cache_set.require_items()
+        if batch_size < 1:
+            raise ConfigError(f"batch_size is {batch_size}. Set it to 1 or more.")
+        if not 0 <= rank < world:
+            raise ConfigError(f"Rank {rank} of {world} does not exist. Start the ranks with torchrun.")
+        self._set = cache_set
+        # By key, not by name: a renamed file keeps its place in the order of training.
+        self._items = tuple(sorted(cache_set.items, key=lambda item: (item.latent_key, item.text_key)))
+        self._cache = cache
+        self._rank = rank
+        self._world = world
+        self._memory = _Memory(memory_bytes)
+        self._order = Order(self._items, seed=seed, batch_size=batch_size, bucket_sampling=bucket_sampling)
+
+    @property
+    def batches_per_epoch(self) -> int:
+        """Batches in one pass over the data, over all ranks; of the first pass when there are weights or turns."""
+        return self._order.batches_per_epoch
+
+    def items_at(self, micro_step: int) -> tuple[CacheItem, ...]:
+        """The items this rank trains at `micro_step` (0 = first), without reading them."""
+        number = micro_step * self._world + self._rank
+        return tuple(item_of_draw(self._items[place], number) for place in self._order.batch(number))
+
+    def at(self, micro_step: int) -> Batch:
+        """The batch of this rank at `micro_step`."""
+        return self.load(self.items_at(micro_step))
+
+    def load(self, items: Sequence[CacheItem]) -> Batch:
+        """Any items of one bucket as a batch."""
+        latents = [self._latent(item) for item in items]
+        texts = _padded([self._text(item) for item in items])
+        names = tuple(item.name for item in items)
+        conditioning = stack_conditions([self._condition(item) for item in items])
+        mask = self._loss_mask(items)
+        return Batch(torch.stack(latents).float(), texts, names, conditioning, mask)
+
+    def evaluation_items(self, count: int) -> tuple[CacheItem, ...]:
+        """The first `count` different items for the loss on fixed noise: held-out ones where there are any."""
+        held_out = sorted(self._set.held_out, key=lambda item: (item.latent_key, item.text_key))
+        distinct = {(item.latent_key, item.text_key): item for item in reversed(held_out or self._items)}
+        return tuple(reversed(distinct.values()))[:count]
+
+    @property
+    def evaluates_held_out(self) -> bool:
+        """Whether the evaluation is on clips that are never trained."""
+        return bool(self._set.held_out)
+
+    def evaluation_noise(self, item: CacheItem) -> dict[float, Tensor]:
+        """The stored noise (C, F, h, w) float32 of a held-out item by timestep; empty for a trained one."""
+        key = item.evaluation_key
+        return self._cache.read_evaluation(key, self._set.latent_shape(item)) if key else {}
+
+    def _latent(self, item: CacheItem) -> Tensor:
+        key, shape = item.latent_key, self._set.latent_shape(item)
+        return self._memory.get(f"latent/{key}", lambda: {"": self._cache.read_latent(key, shape)})[""]
+
+    def _text(self, item: CacheItem) -> Tensor:
+        key = item.text_key
+        return self._memory.get(f"text/{key}", lambda: {"": self._cache.read_text(key)})[""]
+
+    def _condition(self, item: CacheItem) -> dict[str, Tensor]:
+        key, shape = item.condition_key, self._set.latent_shape(item)
+        return self._memory.get(f"condition/{key}", lambda: self._cache.read_condition(key, shape)) if key else {}
+
+    def _loss_mask(self, items: Sequence[CacheItem]) -> Tensor | None:
+        if not any(item.mask_key for item in items):
+            return None
+        return torch.stack([self._weights(item) for item in items]).float()
+
+    def _weights(self, item: CacheItem) -> Tensor:
+        key, shape = item.mask_key, self._set.mask_shape(item)
+        if not key:
+            return torch.ones(shape, dtype=torch.bfloat16)
+        return self._memory.get(f"mask/{key}", lambda: {"": self._cache.read_mask(key, shape)})[""]
+
+
+class _Memory:
+    """The entries used last, each a few tensors by name, up to a number of bytes. Two threads may ask: the reader of
+    batches and the one that evaluates.
+    """
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit = limit_bytes
+        self._used = 0
+        self._entries: OrderedDict[str, dict[str, Tensor]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, key: str, read: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
+        with self._lock:
+            if key in self._entries:
+                self._entries.move_to_end(key)
+                return self._entries[key]
+        tensors = read()
+        with self._lock:
+            if key not in self._entries:
+                self._entries[key] = tensors
+                self._used += _size(tensors)
+            while self._used > self._limit and self._entries:
+                self._used -= _size(self._entries.popitem(last=False)[1])
+        return tensors
+
+
+def _size(tensors: dict[str, Tensor]) -> int:
+    return sum(tensor.nbytes for tensor in tensors.values())
+
+
+def _padded(texts: Sequence[Tensor]) -> Tensor:
+    """`pad_text` of several as one batch. Each value is written once, and zeros not at all: they are pages of the
+    system that nobody touched (torch.zeros writes all 8 MB of a text). Aligned as torch does, so sums stay the same.
+    """
+    shape = (len(texts), TEXT_LENGTH, texts[0].shape[1])
+    size = 4 * math.prod(shape)
+    raw = np.zeros(size + 64, np.uint8)
+    start = -raw.ctypes.data % 64
+    batch = torch.from_numpy(raw[start : start + size].view(np.float32)).view(shape)  # pyright: ignore
+    for row, text in zip(batch, texts, strict=True):
+        row[: text.shape[0]] = text
+    return batch
+
+
+class Pinnable(Protocol):
+    """A batch of tensors on the CPU."""
+
+    def pinned(self: T) -> T:
+        """The same in page-locked memory."""
+        ...
+
+
+T = TypeVar("T", bound=Pinnable)
+T_co = TypeVar("T_co", bound=Pinnable, covariant=True)
+
+
+class Source(Protocol[T_co]):
+    """Batches by micro-step, such as `Batches`."""
+
+    def at(self, micro_step: int) -> T_co:
+        """The batch of `micro_step`."""
+        ...
+
+
+class BatchReader(Generic[T]):
+    """`at` of a source, ahead of time between `start` and `stop`. Holds at most `ahead` batches nobody asked for."""
+
+    def __init__(self, batches: Source[T], *, ahead: int = 2, pin: bool = False) -> None:
+        """`pin` puts them into page-locked memory, from which a copy to a GPU does not wait; needs CUDA."""
+        self._batches, self._ahead, self._pin = batches, ahead, pin
+        self._ready: deque[T | BaseException] = deque()
+        self._wanted = 0  # the micro-step of the next answer
+        self._next = 0  # the one the thread takes up next
+        self._generation = 0
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._running = False
+
+    def start(self) -> None:
+        """From now on read ahead; the thread starts with the first request."""
+        self._running = self._ahead > 0
+
+    def stop(self) -> None:
+        """Drop what was read and end the thread after the entry it is reading."""
+        with self._changed:
+            self._running = False
+            self._ready.clear()
+            self._changed.notify_all()
+            thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.join(timeout=5)
+
+    def at(self, micro_step: int) -> T:
+        """The batch of `micro_step`; raises what reading it raised."""
+        if not self._running:
+            return self._read(micro_step)
+        with self._changed:
+            if self._thread is None or micro_step != self._wanted:
+                self._begin(micro_step)
+            while not self._ready:
+                self._changed.wait(1.0)
+            found = self._ready.popleft()
+            self._wanted += 1
+            self._changed.notify_all()
+        if isinstance(found, BaseException):
+            raise found
+        return found
+
+    def _begin(self, micro_step: int) -> None:
+        """Read from `micro_step` on (called with the lock)."""
+        self._ready.clear()
+        self._wanted = self._next = micro_step
+        self._generation += 1
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name="batch reader", daemon=True)
+            self._thread.start()
+        self._changed.notify_all()
+
+    def _work(self) -> None:
+        me = threading.current_thread()
+        while True:
+            with self._changed:
+                while self._thread is me and len(self._ready) >= self._ahead:
+                    self._changed.wait()
+                if self._thread is not me:
+                    return
+                micro_step, generation = self._next, self._generation
+                self._next += 1
+            try:
+                found: T | BaseException = self._read(micro_step)
+            except BaseException as error:  # raised where it is asked for
+                found = error
+            with self._changed:
+                if self._thread is me and generation == self._generation:
+                    self._ready.append(found)
+                    self._changed.notify_all()
+
+    def _read(self, micro_step: int) -> T:
+        batch = self._batches.at(micro_step)
+        return batch.pinned() if self._pin else batch

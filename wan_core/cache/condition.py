@@ -1,0 +1,72 @@
+"""What a sample is conditioned on, from its own frames and from the files beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from ..dataset import Companion, Sample
+from ..dataset.conditioning import (
+    ConditionKind,
+    control_channels,
+    given_frames,
+    inpaint_channels,
+    mask_of,
+    vace_tensor,
+    with_mask,
+)
+from ..model.latents import ImageEncoder, LatentCodec
+
+__all__ = ["PixelsOf", "condition_from_files", "condition_of", "mask_pixels"]
+
+PixelsOf = Callable[[Sample, Companion | None], Tensor]
+"""pixels (F, H, W, 3) in [0, 1] of a sample, or of a file that goes with it, cut alike"""
+
+
+def condition_of(
+    pixels: Tensor, kind: ConditionKind, codec: LatentCodec, image_encoder: ImageEncoder | None
+) -> dict[str, Tensor]:
+    """What a clip (F, H, W, 3) in [0, 1] is conditioned on when some of its own frames are given.
+
+    The frames that are not given are mid grey and go through the VAE with the rest: encoded grey is no zero latent.
+    """
+    latent = codec.encode(given_frames(pixels, kind.frames))
+    tensors = {"channels": with_mask(latent, len(pixels), kind.frames)}
+    return tensors | _image_tokens(pixels, kind, image_encoder)
+
+
+def condition_from_files(
+    sample: Sample, kind: ConditionKind, pixels_of: PixelsOf, codec: LatentCodec, image_encoder: ImageEncoder | None
+) -> dict[str, Tensor]:
+    """What a sample is conditioned on, whatever the kind: its own frames, its control video, its mask."""
+    if not kind.files:
+        return condition_of(pixels_of(sample, None), kind, codec, image_encoder)
+    mask = mask_pixels(sample, pixels_of) if sample.mask is not None and kind.reads("mask") else None
+    pixels = pixels_of(sample, None) if kind.frames else torch.empty(0)
+    if kind.files == ("mask",):
+        assert mask is not None
+        channels = {"channels": inpaint_channels(pixels, mask, codec.encode)}
+    else:
+        assert sample.control is not None
+        control = pixels_of(sample, sample.control)
+        if kind.name == "vace":
+            return {"vace": vace_tensor(control, mask, codec.encode)}
+        start = pixels[:1] if kind.frames else None
+        with_mask = kind.name == "control_mask"
+        channels = {"channels": control_channels(control, start, codec.encode, with_mask=with_mask)}
+    return channels | _image_tokens(pixels, kind, image_encoder)
+
+
+def mask_pixels(sample: Sample, pixels_of: PixelsOf) -> Tensor:
+    """The mask (F, H, W) in [0, 1] beside a sample; a picture stands for all its frames."""
+    mask = mask_of(pixels_of(sample, sample.mask))
+    return mask.expand(sample.bucket.num_frames, -1, -1) if len(mask) == 1 else mask
+
+
+def _image_tokens(pixels: Tensor, kind: ConditionKind, image_encoder: ImageEncoder | None) -> dict[str, Tensor]:
+    if not kind.vision:
+        return {}
+    assert image_encoder is not None
+    return {"image_tokens": torch.cat([image_encoder.encode(pixels[frame]) for frame in kind.frames])}

@@ -1,0 +1,326 @@
+"""What of a dataset is not in the cache yet. Planning needs no encoder, only the names of their weights, so a complete
+cache loads none of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ..dataset import Companion, Dataset, DatasetConfig, Sample, held_out_digests
+from ..dataset.conditioning import DEFAULT_NEGATIVE_PROMPT, ConditionKind
+from ..errors import CacheError, DatasetError, Stopped
+from ..files import FileError, file_identity
+from ..model.latents import LatentSpace
+from ..video import shown
+from .cache_set import CacheItem, CacheSet
+from .evaluation import evaluation_key, require_trained
+from .keys import CLIP_READER, Stored, condition_key, latent_key, mask_key, text_key
+from .latent_cache import LatentCache
+from .unreadable import UnreadableMemo, keys_of, require_enough, without
+
+__all__ = ["ConditionTask", "EncodingPlan", "LatentTask", "MaskTask", "TextTask", "plan_encoding"]
+
+
+_READER = {"reader": CLIP_READER}
+
+
+@dataclass(frozen=True)
+class _ClipTask:
+    """One entry to make from the files of one clip."""
+
+    key: str
+    sample: Sample
+    shape: tuple[int, ...]
+    """of the clip's latent; of a mask, (1, F, h, w)"""
+
+
+class LatentTask(_ClipTask):
+    """Its latent."""
+
+
+class ConditionTask(_ClipTask):
+    """What it is conditioned on: from its own frames, or from a control or mask file beside it."""
+
+
+class MaskTask(_ClipTask):
+    """The weights of its loss, from the mask beside it."""
+
+
+@dataclass(frozen=True)
+class TextTask:
+    """One prompt to encode."""
+
+    key: str
+    text: str
+
+
+@dataclass(frozen=True)
+class EncodingPlan:
+    """What is missing, and the set the job will train on once it is there."""
+
+    missing_latents: tuple[LatentTask, ...]
+    missing_texts: tuple[TextTask, ...]
+    cache_set: CacheSet
+    latents_reused: int
+    texts_reused: int
+    missing_conditions: tuple[ConditionTask, ...] = ()
+    conditions_reused: int = 0
+    missing_masks: tuple[MaskTask, ...] = ()
+    masks_reused: int = 0
+    damaged: int = 0
+    """entries that exist but cannot be used; they are among the missing and will be replaced"""
+    outdated: int = 0
+    """clips that are missing, and of which there is a latent as an older version of the pack read them"""
+    stored: Mapping[str, Stored] = field(default_factory=dict[str, Stored])
+    """how each entry is written, by key; others as ever"""
+    unreadable: Mapping[str, str] = field(default_factory=dict[str, str])
+    """why entries could not be made before, by their names: their clips are not in the set; `rebuild` tries again"""
+    cache_limit_gb: float = 0.0
+    """DatasetConfig.cache_limit_gb, the lowest of all parts; 0 = none"""
+
+    @property
+    def is_complete(self) -> bool:
+        """True when nothing has to be encoded."""
+        return not (self.missing_latents or self.missing_texts or self.missing_conditions or self.missing_masks)
+
+    @property
+    def needs_vae(self) -> bool:
+        """True when clips or what they are conditioned on have to go through the VAE."""
+        return bool(self.missing_latents or self.missing_conditions)
+
+    @property
+    def needs_vision(self) -> bool:
+        """True when given frames have to go through the CLIP vision encoder."""
+        return bool(self.missing_conditions) and self.cache_set.kind.vision
+
+
+def plan_encoding(
+    dataset: Dataset,
+    cache: LatentCache,
+    *,
+    vae_identity: str,
+    text_identity: str,
+    vision_identity: str = "",
+    space: LatentSpace,
+    rebuild: bool = False,
+    should_stop: Callable[[], bool] | None = None,
+) -> EncodingPlan:
+    """Compare a dataset with the cache. Entries are read and checked, so a damaged one counts as
+    missing.
+
+    What each clip is conditioned on follows from the dataset's model. `rebuild` treats every entry as missing.
+    """
+    kind = dataset.kind
+    _require_makeable(kind, vision_identity)
+    dataset.require_captions()
+    items: list[CacheItem] = []
+    held_out: list[CacheItem] = []
+    stored: dict[str, Stored] = {}
+    samples: dict[str, Sample] = {}
+    older: dict[str, str] = {}
+    try:
+        evaluated = held_out_digests(dataset, lambda sample: _digest_of(sample, cache, should_stop))
+        for part in dataset.parts:
+            for sample in part.samples:
+                stop_if(should_stop)
+                digest = _digest_of(sample, cache, should_stop)
+                how = {**_transform(sample, dataset.fps), "space": space.name, **_dtype_of(part.config)}
+                key = latent_key(content_digest=digest, transform=how, encoder_identity=vae_identity)
+                if sample.kind == "clip":
+                    before = {name: value for name, value in how.items() if name not in _READER}
+                    older[key] = latent_key(content_digest=digest, transform=before, encoder_identity=vae_identity)
+                given = mask = ""
+                if kind.tensors:
+                    given = condition_key(
+                        content_digest=digest,
+                        transform=how | _files_given(sample, kind, cache, should_stop),
+                        encoder_identity=vae_identity,
+                        conditioning=kind.name,
+                        vision_identity=vision_identity if kind.vision else "",
+                    )
+                if sample.mask is not None and part.config.masks_loss:
+                    mask = mask_key(content_digest=_digest_of(sample.mask, cache, should_stop), transform=how)
+                for name in filter(None, (key, given, mask)):
+                    samples.setdefault(name, sample)
+                item = _item(sample, key, given, mask, text_identity)
+                stored |= _stored(item, part.config)
+                if digest in evaluated:
+                    held_out.append(replace(item, evaluation_key=evaluation_key(key)))
+                else:
+                    items.append(item)
+    finally:
+        cache.save_digests()
+    require_trained(dataset, len(items), len(held_out))
+    cache_set = CacheSet(
+        items=tuple(items),
+        held_out=tuple(held_out),
+        empty_text_key=text_key("", text_identity),
+        negative_text_key=text_key(DEFAULT_NEGATIVE_PROMPT, text_identity),
+        latent_space=space.name,
+        fps=dataset.fps,
+        vae_identity=vae_identity,
+        text_identity=text_identity,
+        conditioning=kind.name,
+        vision_identity=vision_identity if kind.vision else "",
+    )
+    known = {} if rebuild else UnreadableMemo(cache.root).known()
+    unreadable = {key: known[key] for item in cache_set.all_items for key in keys_of(item) if key in known}
+    lost = [why[0] for item in cache_set.all_items if (why := [known[key] for key in keys_of(item) if key in known])]
+    require_enough(lost, len(cache_set.all_items), finished=True)
+    plan = _compare(without(cache_set, unreadable), samples, cache, rebuild, should_stop)
+    limits = [part.config.cache_limit_gb for part in dataset.parts if part.config.cache_limit_gb]
+    outdated = sum(
+        older[task.key] != task.key and cache.has("latent", older[task.key])
+        for task in plan.missing_latents
+        if task.key in older
+    )
+    limit_gb = min(limits, default=0.0)
+    return replace(plan, stored=stored, unreadable=unreadable, cache_limit_gb=limit_gb, outdated=outdated)
+
+
+def _require_makeable(kind: ConditionKind, vision_identity: str) -> None:
+    if not kind.makeable:
+        raise DatasetError(
+            f"This model is conditioned on {' and '.join(kind.tensors)} tensors ({kind.name}), which no node makes "
+            "yet. Choose another model, or write them with LatentCache.write_condition."
+        )
+    if kind.vision and not vision_identity:
+        raise CacheError(
+            "This model (Wan 2.1 image-to-video) also reads CLIP vision tokens of the given frames. Connect "
+            "CLIPVisionLoader with clip_vision_h to clip_vision of CacheLatents."
+        )
+
+
+def _compare(
+    cache_set: CacheSet,
+    samples: dict[str, Sample],
+    cache: LatentCache,
+    rebuild: bool,
+    should_stop: Callable[[], bool] | None,
+) -> EncodingPlan:
+    shapes = {item.latent_key: cache_set.latent_shape(item) for item in cache_set.all_items}
+    texts = {cache_set.empty_text_key: "", cache_set.negative_text_key: DEFAULT_NEGATIVE_PROMPT}
+    texts.update({item.text_key: item.caption for item in cache_set.all_items})
+    conditions = {item.condition_key: item.latent_key for item in cache_set.all_items if item.condition_key}
+    masks = {item.mask_key: cache_set.mask_shape(item) for item in cache_set.all_items if item.mask_key}
+    damaged = 0
+
+    def is_missing(kind: str, key: str, shape: tuple[int, ...] | None = None) -> bool:
+        nonlocal damaged
+        stop_if(should_stop)
+        if rebuild or not cache.has(kind, key):
+            return True
+        sound = cache.is_sound(kind, key, shape)
+        damaged += not sound
+        return not sound
+
+    latents = [
+        LatentTask(key, samples[key], shape) for key, shape in shapes.items() if is_missing("latent", key, shape)
+    ]
+    given = [
+        ConditionTask(key, samples[key], shapes[clip])
+        for key, clip in conditions.items()
+        if is_missing("condition", key, shapes[clip])
+    ]
+    weights = [MaskTask(key, samples[key], shape) for key, shape in masks.items() if is_missing("mask", key, shape)]
+    prompts = [TextTask(key, text) for key, text in texts.items() if is_missing("text", key)]
+    return EncodingPlan(
+        tuple(latents),
+        tuple(prompts),
+        cache_set,
+        latents_reused=len(shapes) - len(latents),
+        texts_reused=len(texts) - len(prompts),
+        missing_conditions=tuple(given),
+        conditions_reused=len(conditions) - len(given),
+        missing_masks=tuple(weights),
+        masks_reused=len(masks) - len(weights),
+        damaged=damaged,
+    )
+
+
+def _item(sample: Sample, key: str, given: str, mask: str, text_identity: str) -> CacheItem:
+    return CacheItem(
+        latent_key=key,
+        condition_key=given,
+        mask_key=mask,
+        text_key=text_key(sample.caption, text_identity),
+        num_frames=sample.bucket.num_frames,
+        height=sample.bucket.height,
+        width=sample.bucket.width,
+        repeats=sample.repeats,
+        turn=sample.turn,
+        turns=sample.turns,
+        weight=sample.weight,
+        name=sample.name,
+        caption=sample.caption,
+    )
+
+
+def _transform(sample: Sample, fps: float) -> dict[str, Any]:
+    """All that decides which pixels the encoder sees, as JSON data; stills have no frame rate."""
+    bucket = sample.bucket
+    framing = sample.cut.framing
+    size: dict[str, Any] = {
+        "width": bucket.width,
+        "height": bucket.height,
+        "fit": "native" if framing.native else "cover",
+        **({"offset": list(framing.offset)} if framing.offset is not None else {}),
+        **({"flip": True} if framing.flip else {}),
+        **({"pixel_ratio": sample.info.pixel_ratio} if sample.info.pixel_ratio != 1.0 else {}),
+        **({"bits": sample.info.bits} if sample.info.bits > 8 else {}),
+    }
+    if sample.kind == "still":
+        return {"kind": "still", **size}
+    time = {"num_frames": bucket.num_frames, "fps": sample.cut.fps or fps, "start_s": sample.cut.start_s}
+    return {"kind": "clip", **_READER, **size, **time}
+
+
+def _dtype_of(config: DatasetConfig) -> dict[str, str]:
+    """Part of a key only where it is not what it always was."""
+    return {} if config.latent_dtype == "bf16" else {"dtype": config.latent_dtype}
+
+
+def _stored(item: CacheItem, config: DatasetConfig) -> dict[str, Stored]:
+    if (config.latent_dtype, config.cache_compression) == ("bf16", "none"):
+        return {}
+    latent = Stored(dtype=config.latent_dtype, compression=config.cache_compression)
+    text = Stored(compression=config.cache_compression)
+    return {item.latent_key: latent, item.condition_key: latent, item.text_key: text}
+
+
+def _digest_of(file: Sample | Companion, cache: LatentCache, should_stop: Callable[[], bool] | None) -> str:
+    try:
+        require_unchanged(file)
+        return cache.digest_of(file.path, should_stop)
+    except FileError as error:
+        stop_if(should_stop)
+        raise DatasetError(str(error)) from error
+
+
+def _files_given(
+    sample: Sample, kind: ConditionKind, cache: LatentCache, should_stop: Callable[[], bool] | None
+) -> dict[str, str]:
+    """Digests of the control and mask files that are part of what a sample is conditioned on."""
+    companions = {"control": sample.control, "mask": sample.mask}
+    return {
+        name: _digest_of(file, cache, should_stop)
+        for name, file in companions.items()
+        if file is not None and kind.reads(name)
+    }
+
+
+def require_unchanged(file: Sample | Companion) -> None:
+    name = shown(file.path)
+    try:
+        same = file_identity(file.path) == file.identity
+    except OSError as error:
+        raise DatasetError(f"{name} is gone since it was scanned. Queue again.") from error
+    if not same:
+        raise DatasetError(f"{name} changed since it was scanned. Queue again.")
+
+
+def stop_if(should_stop: Callable[[], bool] | None) -> None:
+    if should_stop is not None and should_stop():
+        raise Stopped("Stopped while caching.")

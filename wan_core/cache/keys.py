@@ -1,0 +1,134 @@
+"""Names of cache entries: a digest of everything that decides what an entry holds.
+
+[kinds] The kinds of cache entries: where each lies, which tensors it may hold, and in which dtypes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..dataset.conditioning import CONDITION_TENSORS
+from ..errors import CacheError, ConfigError
+
+__all__ = [
+    "CLIP_READER",
+    "CODE_VERSION",
+    "COMPRESSIONS",
+    "KEY",
+    "KINDS",
+    "Kind",
+    "STORED_DTYPES",
+    "Stored",
+    "condition_key",
+    "latent_key",
+    "mask_key",
+    "require_key",
+    "tensor_key",
+    "text_key",
+]
+
+
+CODE_VERSION = 1
+"""Raise it when decoding, resizing or encoding changes what an entry holds: every old entry is then
+unused.
+"""
+
+CLIP_READER = 2
+"""Part of the transform of clips; raise it when only what is read of clips changes. 1, which no transform names, made
+colours up to three levels of 255 too dark.
+"""
+
+
+def latent_key(*, content_digest: str, transform: dict[str, Any], encoder_identity: str) -> str:
+    """Name of the latent of a media file with that SHA-256, cut and resized as `transform` (JSON
+    data) says.
+    """
+    return _digest({"kind": "latent", "file": content_digest, "how": transform, "encoder": encoder_identity})
+
+
+def text_key(text: str, encoder_identity: str) -> str:
+    """Name of the features of one prompt."""
+    return _digest({"kind": "text", "text": text, "encoder": encoder_identity})
+
+
+def condition_key(
+    *, content_digest: str, transform: dict[str, Any], encoder_identity: str, conditioning: str, vision_identity: str
+) -> str:
+    """Name of the conditioning of a media file: what its latent's key covers, the kind of conditioning
+    (ConditionKind.name) and the CLIP vision encoder ("" where there is none).
+    """
+    made_by = {"encoder": encoder_identity, "vision": vision_identity}
+    return _digest({"kind": "condition", "of": conditioning, "file": content_digest, "how": transform, **made_by})
+
+
+def mask_key(*, content_digest: str, transform: dict[str, Any]) -> str:
+    """Name of the loss weights that a mask file gives a clip cut as `transform` says; no encoder has a part in it."""
+    return _digest({"kind": "mask", "file": content_digest, "how": transform})
+
+
+def tensor_key(kind: str, content_digest: str) -> str:
+    """Name of an entry whose tensors were made elsewhere: nothing but what they hold is known of them."""
+    return _digest({"kind": f"given {kind}", "tensors": content_digest})
+
+
+def _digest(parts: dict[str, Any]) -> str:
+    text = json.dumps({"version": CODE_VERSION, **parts}, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+KEY = re.compile(r"^[0-9a-f]{64}$")
+"""the name of an entry or of a set"""
+
+STORED_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+COMPRESSIONS = ("none", "zstd")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kind:
+    """One kind of entry."""
+
+    folder: str
+    """below the cache folder; packs of this kind begin with it"""
+    tensors: tuple[str, ...]
+    """what an entry may hold"""
+    dtypes: tuple[str, ...]
+    """of STORED_DTYPES; all tensors of an entry have the same"""
+
+
+KINDS = {
+    "latent": Kind(folder="latents", tensors=("latent",), dtypes=("bf16", "fp16")),
+    "text": Kind(folder="texts", tensors=("text",), dtypes=("bf16",)),
+    "condition": Kind(folder="conditions", tensors=CONDITION_TENSORS, dtypes=("bf16", "fp16")),
+    "mask": Kind(folder="masks", tensors=("mask",), dtypes=("bf16",)),
+    "evaluation": Kind(folder="evaluations", tensors=("noise", "timesteps"), dtypes=("fp32",)),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stored:
+    """How an entry is written. Readers need not know: the entry itself says it."""
+
+    dtype: str = "bf16"
+    """of STORED_DTYPES"""
+    compression: str = "none"
+    """of COMPRESSIONS"""
+
+    def __post_init__(self) -> None:
+        if self.dtype not in STORED_DTYPES:
+            raise ConfigError(f'Cache dtype "{self.dtype}" is unknown. Known: {", ".join(STORED_DTYPES)}.')
+        if self.compression not in COMPRESSIONS:
+            raise ConfigError(f'Cache compression "{self.compression}" is unknown. Known: {", ".join(COMPRESSIONS)}.')
+
+
+def require_key(key: str) -> None:
+    """CacheError unless `key` is a SHA-256 in lower hex, so that no path can hide in it."""
+    if not KEY.match(key):
+        raise CacheError(
+            f"{key[:100]!r} is not a cache key. Queue CacheLatents again; it re-encodes only what is missing."
+        )

@@ -1,0 +1,314 @@
+"""Latents, text features and conditioning on disk, under names that say what made them.
+
+A key covers the bytes of the media file, the transform, the encoder's weights and `CODE_VERSION`,
+so an entry is either right or absent: nothing is invalidated, an edited clip simply has another
+key. Written by nodes, read-only to workers. Owns its folder:
+
+    latents/<2 hex>/<key>.safetensors       texts/<2 hex>/<key>.safetensors
+    conditions/<2 hex>/<key>.safetensors    evaluations/<2 hex>/<key>.safetensors
+    masks/<2 hex>/<key>.safetensors
+    packs/<kind>-<number>-<8 hex>.pack      entries that were moved together (packing.py)
+    sets/<fingerprint>.json or .columns     digests.json
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Generator, Iterable, Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ..dataset.conditioning import CONDITION_TENSORS, condition_misfits
+from ..errors import CacheError, ConfigError
+from ..files import FileError, atomic_write_bytes, atomic_write_json, open_regular, read_json
+from .cache_set import COLUMNS_FROM, CacheSet, read_columns, write_columns
+from .entry import MAX_ENTRY_BYTES, pack_entry, unpack_entry
+from .keys import KEY, KINDS, STORED_DTYPES, Stored, require_key
+from .memos import DigestMemo
+from .packs import Packs
+from .synthetic import draw_entry, is_synthetic
+
+__all__ = ["TEXT_LENGTH", "TEXT_WIDTH", "LatentCache"]
+
+TEXT_LENGTH = 512
+"""umT5 tokens Wan was trained with (Wan configs: text_len)."""
+TEXT_WIDTH = 4096
+"""umT5-XXL feature width (Wan configs: text_dim)."""
+
+_AGAIN = "Queue CacheLatents again; it re-encodes only what is missing."
+
+
+class LatentCache:
+    """The cache folder. Creates nothing until the first write."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = Path(root)
+        self.packs = Packs(self.root / "packs")
+        self._digests = DigestMemo(self.root / "digests.json")
+
+    def has(self, kind: str, key: str) -> bool:
+        """True when an entry ("latent", "text" or "condition") exists; its content is checked when it is read (or by
+        `is_sound`).
+        """
+        if is_synthetic(key):
+            return True
+        return os.path.isfile(self.loose_path(kind, key)) or self.packs.find(kind, key) is not None
+
+    def has_latent(self, key: str) -> bool:
+        """`has` of a latent."""
+        return self.has("latent", key)
+
+    def has_text(self, key: str) -> bool:
+        """`has` of a text."""
+        return self.has("text", key)
+
+    def read_latent(self, key: str, shape: tuple[int, ...] | None = None) -> Tensor:
+        """The latent (C, F, h, w) bfloat16; CacheError unless whole, finite and of `shape`."""
+        tensor = self.read_tensors("latent", key)["latent"]
+        if tensor.ndim != 4 or (shape is not None and tuple(tensor.shape) != tuple(shape)):
+            raise self._unusable("latent", key, f"its shape is {list(tensor.shape)}, not {shape}")
+        return tensor
+
+    def read_text(self, key: str) -> Tensor:
+        """The features (L, 4096) bfloat16 of one prompt: real tokens only, 1 <= L <= 512."""
+        tensor = self.read_tensors("text", key)["text"]
+        if not _is_text_shape(tensor):
+            raise self._unusable("text", key, f"its shape is {list(tensor.shape)}")
+        return tensor
+
+    def read_condition(self, key: str, latent_shape: tuple[int, ...] | None = None) -> dict[str, Tensor]:
+        """The tensors a clip is conditioned on, bfloat16, by field of Conditioning and without its batch axis.
+
+        CacheError unless whole, finite and, where `latent_shape` (C, F, h, w) is given, of the clip's size.
+        """
+        tensors = self.read_tensors("condition", key)
+        if misfits := condition_misfits(tensors, latent_shape):
+            raise self._unusable("condition", key, misfits)
+        return tensors
+
+    def read_mask(self, key: str, shape: tuple[int, ...] | None = None) -> Tensor:
+        """The weights (1, F, h, w) bfloat16 of a clip's loss, each in [0, 1]; CacheError unless of `shape`."""
+        tensor = self.read_tensors("mask", key)["mask"]
+        if tensor.ndim != 4 or (shape is not None and tuple(tensor.shape) != tuple(shape)):
+            raise self._unusable("mask", key, f"its shape is {list(tensor.shape)}, not {shape}")
+        return tensor
+
+    def write_mask(self, key: str, tensor: Tensor, name: str = "") -> None:
+        """Store loss weights (1, F, h, w) in [0, 1], in bfloat16."""
+        self.write_tensors("mask", key, {"mask": tensor}, name)
+
+    def read_evaluation(self, key: str, latent_shape: tuple[int, ...] | None = None) -> dict[float, Tensor]:
+        """The noise (C, F, h, w) float32 of a held-out clip by timestep; CacheError unless whole and of its size."""
+        tensors = self.read_tensors("evaluation", key)
+        noise, timesteps = tensors.get("noise"), tensors.get("timesteps")
+        shape = None if noise is None else tuple(noise.shape[1:])
+        if noise is None or timesteps is None or len(noise) != len(timesteps) or latent_shape not in (None, shape):
+            raise self._unusable("evaluation", key, f"it does not fit a latent of shape {latent_shape}")
+        return dict(zip(timesteps.tolist(), noise, strict=True))
+
+    def write_latent(self, key: str, tensor: Tensor, name: str = "", stored: Stored | None = None) -> None:
+        """Store a normalised latent (C, F, h, w), in bfloat16 unless `stored` says so. `name` is for messages."""
+        if tensor.ndim != 4 or tensor.numel() == 0:
+            raise CacheError(
+                f"The VAE returned shape {list(tensor.shape)} for {name or key}; "
+                "(channels, frames, height, width) was expected. "
+                "Choose the VAE that belongs to the model."
+            )
+        self.write_tensors("latent", key, {"latent": tensor}, name, stored)
+
+    def write_text(self, key: str, tensor: Tensor, name: str = "", stored: Stored | None = None) -> None:
+        """Store features (L, 4096) of real tokens only.
+
+        bfloat16 also when the encoder computed in float32: the official encoder is bfloat16, and
+        the transformer casts its text input to its compute dtype, so more bits would never be seen.
+        """
+        if not _is_text_shape(tensor):
+            raise CacheError(
+                f"The text encoder returned shape {list(tensor.shape)} for {name or key!r}; "
+                f"at most {TEXT_LENGTH} rows of {TEXT_WIDTH} were expected. Choose the umt5 "
+                "encoder (CLIPLoader type wan) and shorten the caption."
+            )
+        self.write_tensors("text", key, {"text": tensor}, name, stored)
+
+    def write_condition(
+        self, key: str, tensors: Mapping[str, Tensor], name: str = "", stored: Stored | None = None
+    ) -> None:
+        """Store what a clip is conditioned on: any fields of Conditioning, without the batch axis. In bfloat16 unless
+        `stored` says otherwise.
+
+        Latents among them are normalised. Besides CacheLatents, this is the door for tensors made elsewhere (VACE,
+        control videos, camera paths): write them, name the key in `CacheItem.condition_key`, and they are trained.
+        """
+        unknown = sorted(set(tensors) - set(CONDITION_TENSORS))
+        if unknown or not tensors:
+            raise CacheError(
+                f"A condition of {name or key} holds {unknown or 'nothing'}; it must hold some of: "
+                f"{', '.join(CONDITION_TENSORS)}."
+            )
+        if misfits := condition_misfits(tensors, None):
+            raise CacheError(f"The condition of {name or key} cannot be used: {misfits}.")
+        self.write_tensors("condition", key, tensors, name, stored)
+
+    def is_sound(self, kind: str, key: str, shape: tuple[int, ...] | None = None) -> bool:
+        """True when the entry (kind "latent", "text" or "condition") can be read, after all checks of
+        reading it; `shape` is the latent's.
+        """
+        try:
+            if kind == "latent":
+                self.read_latent(key, shape)
+            elif kind == "condition":
+                self.read_condition(key, shape)
+            elif kind == "mask":
+                self.read_mask(key, shape)
+            elif kind == "evaluation":
+                self.read_evaluation(key, shape)
+            else:
+                self.read_text(key)
+        except CacheError:
+            return False
+        return True
+
+    def verify(self, cache_set: CacheSet, should_stop: Callable[[], bool] | None = None) -> None:
+        """CacheError naming the first bad entries of a set unless all of them can be read."""
+        bad: list[str] = []
+        texts = {cache_set.empty_text_key: "the empty prompt"}
+        texts[cache_set.negative_text_key] = "the default negative prompt"
+        for item in cache_set.all_items:
+            texts.setdefault(item.text_key, f"the caption of {item.name}")
+            shape = cache_set.latent_shape(item)
+            if not self.is_sound("latent", item.latent_key, shape):
+                bad.append(item.name or item.latent_key)
+            if item.condition_key and not self.is_sound("condition", item.condition_key, shape):
+                bad.append(f"the conditioning of {item.name or item.latent_key}")
+            if item.mask_key and not self.is_sound("mask", item.mask_key, cache_set.mask_shape(item)):
+                bad.append(f"the mask of {item.name or item.latent_key}")
+            if item.evaluation_key and not self.is_sound("evaluation", item.evaluation_key, shape):
+                bad.append(f"the stored noise of {item.name or item.latent_key}")
+            if should_stop is not None and should_stop():
+                return
+        bad += [what for key, what in texts.items() if not self.is_sound("text", key)]
+        if bad:
+            raise CacheError(f"{len(bad)} cache entries are missing or damaged, for {_some(bad)}. {_AGAIN}")
+
+    def digest_of(self, path: Path, should_stop: Callable[[], bool] | None = None) -> str:
+        """SHA-256 of a media file; remembered by path, size, times and inode. Call `save_digests`
+        afterwards.
+        """
+        return self._digests.digest_of(path, should_stop)
+
+    def save_digests(self) -> None:
+        """Keep what `digest_of` computed, so that the next scan hashes nothing."""
+        self._digests.save()
+
+    def write_set(self, cache_set: CacheSet) -> str:
+        """Store a set; returns its fingerprint."""
+        fingerprint = cache_set.fingerprint()
+        by_column = len(cache_set.items) >= COLUMNS_FROM
+        with self._writing(self.root / "sets" / f"{fingerprint}.{'columns' if by_column else 'json'}") as path:
+            if by_column:
+                write_columns(path, cache_set, fingerprint)
+            else:
+                atomic_write_json(path, cache_set.to_dict())
+        return fingerprint
+
+    def read_set(self, fingerprint: str) -> CacheSet:
+        """The set with that fingerprint, verified against it."""
+        if not KEY.match(fingerprint):
+            raise CacheError(f"{fingerprint[:100]!r} is not a cache fingerprint. {_AGAIN}")
+        path = self.root / "sets" / f"{fingerprint}.json"
+        columns = path.with_suffix(".columns")
+        if not path.is_file() and not columns.is_file():
+            raise CacheError(f"The cache holds no set {fingerprint[:12]}. {_AGAIN}")
+        try:
+            if columns.is_file():
+                return read_columns(columns, fingerprint)
+            cache_set = CacheSet.from_dict(read_json(path), path.name)
+        except (FileError, ConfigError, CacheError) as error:
+            raise CacheError(f"Cache set {fingerprint[:12]} is damaged: {error} {_AGAIN}") from error
+        if cache_set.fingerprint() != fingerprint:
+            raise CacheError(f"Cache set {fingerprint[:12]} was changed after it was written. {_AGAIN}")
+        return cache_set
+
+    def loose_path(self, kind: str, key: str) -> Path:
+        """Where an entry lies as a file of its own, until it is packed."""
+        require_key(key)
+        return self.root / KINDS[kind].folder / key[:2] / f"{key}.safetensors"
+
+    def read_tensors(self, kind: str, key: str) -> dict[str, Tensor]:
+        """The tensors of any entry by name; CacheError unless whole and finite. Their shapes are the caller's."""
+        if is_synthetic(key):
+            return draw_entry(kind, key)
+        try:
+            data = self._bytes_of(kind, key)
+            return unpack_entry(data, allowed=KINDS[kind].tensors, key=key, dtypes=KINDS[kind].dtypes)
+        except (FileError, OSError, ValueError) as error:
+            raise self._unusable(kind, key, str(error)) from error
+
+    def _bytes_of(self, kind: str, key: str) -> bytearray:
+        path = self.loose_path(kind, key)
+        try:
+            # First the loose file: it is the newer one where there are both.
+            if path.is_file():
+                return _read_whole(path)
+        except FileError:
+            if path.is_file():
+                raise
+            # it was packed this moment
+        data = self.packs.read(kind, key)
+        if data is None:
+            raise CacheError(f"The cache holds no {kind} {key[:12]}. {_AGAIN}")
+        return data
+
+    def write_tensors(
+        self, kind: str, key: str, tensors: Mapping[str, Tensor], name: str = "", stored: Stored | None = None
+    ) -> None:
+        """Store an entry of any kind as `stored` says (bfloat16 by default). `name` is for messages."""
+        stored = stored or Stored(dtype=KINDS[kind].dtypes[0])
+        kept = {part: tensor.detach().to(STORED_DTYPES[stored.dtype]) for part, tensor in tensors.items()}
+        if not all(bool(torch.isfinite(tensor).all()) for tensor in kept.values()):
+            raise CacheError(
+                f"Encoding {name or key} gave NaN or infinity. Load the encoder in a wider dtype "
+                "(for example start ComfyUI with --fp32-vae), then queue again."
+                + (" Or set the cache's dtype to bf16, whose range is wider." if stored.dtype == "fp16" else "")
+            )
+        with self._writing(self.loose_path(kind, key)) as path:
+            atomic_write_bytes(path, pack_entry(kept, key=key, stored=stored))
+
+    @contextlib.contextmanager
+    def _writing(self, path: Path) -> Generator[Path]:
+        """`path` with its folder made; a full disk or a folder that cannot be written becomes one sentence."""
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            yield path
+        except OSError as error:
+            raise CacheError(
+                f"The cache folder {self.root} cannot be written: {error.strerror}. Make room or make it writable, "
+                "then queue again; finished entries are kept."
+            ) from error
+
+    def _unusable(self, kind: str, key: str, why: str) -> CacheError:
+        return CacheError(f"Cached {kind} {key[:12]} cannot be used: {why}. {_AGAIN}")
+
+
+def _read_whole(path: Path) -> bytearray:
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > MAX_ENTRY_BYTES:
+            raise FileError(f"it has {size} bytes")
+        data = bytearray(size)
+        if file.readinto(data) != size:  # type: ignore[attr-defined]
+            raise FileError("it could not be read to its end")
+        return data
+
+
+def _is_text_shape(tensor: Tensor) -> bool:
+    return tensor.ndim == 2 and 1 <= tensor.shape[0] <= TEXT_LENGTH and tensor.shape[1] == TEXT_WIDTH
+
+
+def _some(names: Iterable[str], shown: int = 5) -> str:
+    listed = list(names)
+    rest = len(listed) - shown
+    return ", ".join(listed[:shown]) + (f" and {rest} more" if rest > 0 else "")

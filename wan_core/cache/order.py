@@ -1,0 +1,202 @@
+"""The endless sequence of batches of a job, each a tuple of places in a list of items: a pure function of the seed.
+
+Proportional: an epoch shows every item as often as it appears (appearances.py), bucket by bucket, in an order of its
+own. Balanced: every bucket has epochs of its own, and equally many batches in each round.
+
+[appearances] How often each item of a set is seen in each epoch: turns, weights and repeats in whole numbers, without any state.
+
+An item with turns T has a say only in epochs e with e mod T = turn; its k-th such epoch is k = e // T. Repeats times
+weight is a fraction p / q; the item is seen floor(((k + 1) p + s) / q) - floor((k p + s) / q) times, with s from a
+hash, so that any q of its epochs in a row show it exactly p times, and not all items at once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from bisect import bisect_right
+from collections.abc import Sequence
+from fractions import Fraction
+from functools import lru_cache
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import ConfigError
+from .cache_set import CacheItem
+
+__all__ = [
+    "Appearances",
+    "BUCKET_SAMPLINGS",
+    "Order",
+]
+
+
+_FINEST = 10_000
+"""weights are fractions with no larger denominator"""
+
+
+class Appearances:
+    """The counts of some items."""
+
+    def __init__(self, items: Sequence[CacheItem], seed: int) -> None:
+        count = len(items)
+        self._p = np.fromiter((item.repeats for item in items), np.int64, count)
+        self._turn = np.fromiter((item.turn for item in items), np.int64, count)
+        self._turns = np.fromiter((item.turns for item in items), np.int64, count)
+        self._q, self._s = np.ones(count, np.int64), np.zeros(count, np.int64)
+        for place, item in enumerate(items):
+            if item.weight != 1.0:
+                self._p[place], self._q[place] = _rate(item)
+                self._s[place] = _phase(item, int(self._q[place]), seed)
+        self.constant = bool((self._q == 1).all() and (self._turns == 1).all())
+        """True when every epoch shows the same"""
+
+    def __len__(self) -> int:
+        return len(self._p)
+
+    @property
+    def mean(self) -> float:
+        """Appearances of all items in an average epoch."""
+        return float((self._p / self._q / self._turns).sum())
+
+    def counts(self, first_epoch: int, epochs: int = 1) -> NDArray[np.int64]:
+        """(epochs, items): how often each item is seen in each of `epochs` epochs from `first_epoch` on."""
+        epoch = np.arange(first_epoch, first_epoch + epochs, dtype=np.int64)[:, None]
+        k = epoch // self._turns
+        seen = ((k + 1) * self._p + self._s) // self._q - (k * self._p + self._s) // self._q
+        return np.where(epoch % self._turns == self._turn, seen, 0)
+
+
+def _rate(item: CacheItem) -> tuple[int, int]:
+    rate = item.repeats * Fraction(item.weight).limit_denominator(_FINEST)
+    return max(1, rate.numerator), rate.denominator
+
+
+def _phase(item: CacheItem, q: int, seed: int) -> int:
+    salt = f"{seed}/weight/{item.latent_key}/{item.text_key}".encode()
+    return int.from_bytes(hashlib.blake2b(salt, digest_size=8).digest(), "big") % q
+
+
+T = TypeVar("T")
+
+BUCKET_SAMPLINGS = ("proportional", "balanced")
+_BLOCK = 1 << 16
+"""epochs times items that are counted at once, at most"""
+
+
+class Order:
+    """Which items form the n-th batch."""
+
+    def __init__(self, items: Sequence[CacheItem], *, seed: int, batch_size: int, bucket_sampling: str) -> None:
+        if bucket_sampling not in BUCKET_SAMPLINGS:
+            raise ConfigError(f'bucket_sampling "{bucket_sampling}" is unknown. Known: {", ".join(BUCKET_SAMPLINGS)}.')
+        self._seed = seed
+        self._groups = [
+            _Group(number, places, items, seed, batch_size) for number, places in enumerate(_by_bucket(items))
+        ]
+        streams = [[group] for group in self._groups] if bucket_sampling == "balanced" else [self._groups]
+        self._streams = [_Stream(groups, seed, mixed=len(streams) == 1) for groups in streams]
+        # One round of balanced sampling is about as long as an epoch would be.
+        mean = sum(group.mean_batches for group in self._groups)
+        self._share = max(1, round(mean / len(self._streams)))
+        self._round = lru_cache(maxsize=2)(self._order_of_round)
+
+    @property
+    def batches_per_epoch(self) -> int:
+        """Batches of the first epoch; of every epoch when there are neither weights nor turns."""
+        if len(self._streams) > 1:
+            return self._share * len(self._streams)
+        return self._streams[0].batches_in(0)
+
+    def batch(self, number: int) -> tuple[int, ...]:
+        """Places of the items of the batch with that number, from 0."""
+        if len(self._streams) == 1:
+            return self._streams[0].batch(number)
+        turn, place = divmod(number, self._share * len(self._streams))
+        stream, offset = self._round(turn)[place]
+        return self._streams[stream].batch(turn * self._share + offset)
+
+    def _order_of_round(self, turn: int) -> list[tuple[int, int]]:
+        slots = [(stream, offset) for stream in range(len(self._streams)) for offset in range(self._share)]
+        return _shuffled(slots, f"{self._seed}/{turn}/round")
+
+
+class _Group:
+    """The items of one bucket."""
+
+    def __init__(
+        self, number: int, places: Sequence[int], items: Sequence[CacheItem], seed: int, batch_size: int
+    ) -> None:
+        self._number, self._seed, self._batch_size = number, seed, batch_size
+        self._places = np.array(places, np.int64)
+        self.seen = Appearances([items[place] for place in places], seed)
+        self.mean_batches = self.seen.mean / batch_size
+
+    def batches_in(self, first_epoch: int, epochs: int) -> list[int]:
+        """How many batches each of these epochs has; the last short one is kept."""
+        counts = self.seen.counts(first_epoch, epochs).sum(axis=1)
+        return (-(-counts // self._batch_size)).tolist()
+
+    def batches(self, epoch: int) -> list[tuple[int, ...]]:
+        members: list[int] = np.repeat(self._places, self.seen.counts(epoch)[0]).tolist()
+        mixed = _shuffled(members, f"{self._seed}/{epoch}/{self._number}")
+        size = self._batch_size
+        return [tuple(mixed[i : i + size]) for i in range(0, len(mixed), size)]
+
+
+class _Stream:
+    """Epochs of some groups, one after another without end."""
+
+    def __init__(self, groups: Sequence[_Group], seed: int, *, mixed: bool) -> None:
+        self._groups, self._seed, self._mixed = groups, seed, mixed
+        self._constant = all(group.seen.constant for group in groups)
+        self._ends: list[int] = []  # batches of epochs 0 to n together
+        self._block = max(1, _BLOCK // sum(len(group.seen) for group in groups))
+        self._epoch = lru_cache(maxsize=2)(self._batches)
+
+    def batches_in(self, epoch: int) -> int:
+        return sum(group.batches_in(epoch, 1)[0] for group in self._groups)
+
+    def batch(self, number: int) -> tuple[int, ...]:
+        epoch, place = self._find(number)
+        return self._epoch(epoch)[place]
+
+    def _find(self, number: int) -> tuple[int, int]:
+        """Epoch and place in it. Epochs differ in length when there are weights or turns: then they are counted up."""
+        if self._constant:
+            if not self._ends:
+                self._ends = [self.batches_in(0)]
+            return divmod(number, self._ends[0])
+        while not self._ends or self._ends[-1] <= number:
+            first = len(self._ends)
+            total = self._ends[-1] if self._ends else 0
+            epochs = min(self._block, max(16, first))
+            for counts in zip(*(group.batches_in(first, epochs) for group in self._groups), strict=True):
+                total += sum(counts)
+                self._ends.append(total)
+        epoch = bisect_right(self._ends, number)
+        return epoch, number - (self._ends[epoch - 1] if epoch else 0)
+
+    def _batches(self, epoch: int) -> list[tuple[int, ...]]:
+        batches = [batch for group in self._groups for batch in group.batches(epoch)]
+        return _shuffled(batches, f"{self._seed}/{epoch}/batches") if self._mixed else batches
+
+
+def _by_bucket(items: Sequence[CacheItem]) -> list[list[int]]:
+    """Places of the items per bucket; buckets in order of size."""
+    groups: dict[tuple[int, int, int], list[int]] = {}
+    for place, item in enumerate(items):
+        groups.setdefault((item.num_frames, item.height, item.width), []).append(place)
+    return [groups[bucket] for bucket in sorted(groups)]
+
+
+def _shuffled(members: Sequence[T], salt: str) -> list[T]:
+    """`members` in an order given by hashes of their places; Python's own shuffle promises no
+    stable order.
+    """
+
+    def rank(place: int) -> bytes:
+        return hashlib.blake2b(f"{salt}/{place}".encode(), digest_size=16).digest()
+
+    return [members[place] for place in sorted(range(len(members)), key=rank)]

@@ -1,0 +1,175 @@
+"""Loose entries into packs, and packs into packs. Nothing is deleted before what replaces it can be read.
+
+Encoding writes loose files, so that a kill costs one entry; this moves them together afterwards. One at a time per
+cache folder (a lock); readers and encoders go on meanwhile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import secrets
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
+
+from ..errors import CacheError, Stopped
+from ..files import FileError, clean_partials, fsync_folder, locked
+from .entry import unpack_entry
+from .keys import KINDS
+from .latent_cache import LatentCache
+from .packs import PACK_NAME, read_place, write_pack
+
+__all__ = ["PACK_BYTES", "clean_leftovers", "drop_from_packs", "loose_entries", "pack_entries", "upkeep_lock"]
+
+PACK_BYTES = 1 << 30
+_ENTRY = re.compile(r"^[0-9a-f]{64}\.safetensors$")
+
+
+def pack_entries(
+    cache: LatentCache,
+    *,
+    at_least: int = 1,
+    limit_bytes: int = PACK_BYTES,
+    should_stop: Callable[[], bool] | None = None,
+) -> dict[str, int]:
+    """Move loose entries into packs of about `limit_bytes`; how many of each kind were moved.
+
+    Kinds with fewer than `at_least` loose entries are left, and so are damaged entries. Raises Stopped between entries;
+    packs finished by then stand.
+    """
+    moved: dict[str, int] = {}
+    with upkeep_lock(cache):
+        for kind in KINDS:
+            loose = loose_entries(cache, kind)
+            if len(loose) >= at_least:
+                moved[kind] = sum(
+                    _move(cache, kind, group, should_stop) for group in _groups(sorted(loose.items()), limit_bytes)
+                )
+    return moved
+
+
+def loose_entries(cache: LatentCache, kind: str) -> dict[str, os.stat_result]:
+    """Key and facts of every entry of that kind that is a file of its own."""
+    found: dict[str, os.stat_result] = {}
+    folder = cache.root / KINDS[kind].folder
+    for shelf in sorted(os.listdir(folder)) if folder.is_dir() else []:
+        if not os.path.isdir(folder / shelf):
+            continue
+        with os.scandir(folder / shelf) as files:
+            for file in files:
+                if _ENTRY.match(file.name) and file.name.startswith(shelf) and file.is_file(follow_symlinks=False):
+                    with contextlib.suppress(FileNotFoundError):
+                        found[file.name[:64]] = os.stat(file.path)  # DirEntry's own has no inode on Windows
+    return found
+
+
+def drop_from_packs(cache: LatentCache, kind: str, keys: Collection[str]) -> int:
+    """Write the packs of that kind anew without the entries `keys`; bytes freed. The caller holds `upkeep_lock`."""
+    freed, gone = 0, set(keys)
+    for index in reversed(cache.packs.indexes(kind)):
+        kept = [place for place in index.places() if place[0] not in gone]
+        if len(kept) == index.count:
+            continue
+        before, after = index.size, 0
+        if kept:
+            # The old number: entries of newer packs still count before these.
+            number = index.path.name.split("-")[1]
+            path = _new_name(cache, kind, int(number))
+            after = write_pack(path, ((key, read_place(place)) for key, place in kept)).size
+        # On Windows a reader may hold it for a moment; then it stays until the next time, and nothing is lost.
+        with contextlib.suppress(PermissionError):
+            os.unlink(index.path)
+            freed += before - after
+    if cache.packs.folder.is_dir():
+        fsync_folder(cache.packs.folder)
+    return freed
+
+
+def clean_leftovers(cache: LatentCache, older_than_s: float = 600.0) -> int:
+    """Delete what killed writes left behind, below this cache only and once it is so old that nobody writes it; how
+    many files.
+    """
+    folders = [cache.root, cache.root / "sets", cache.packs.folder]
+    for kind in KINDS.values():
+        shelf = cache.root / kind.folder
+        folders += [shelf / name for name in (os.listdir(shelf) if shelf.is_dir() else ())]
+    return sum(clean_partials(folder, older_than_s) for folder in folders)
+
+
+@contextlib.contextmanager
+def upkeep_lock(cache: LatentCache) -> Iterator[None]:
+    """Only one process at a time moves or deletes entries; CacheError when another one does."""
+    try:
+        cache.packs.folder.mkdir(parents=True, exist_ok=True)
+        with locked(cache.packs.folder / ".lock", "The cache is being packed or trimmed by another process. Wait."):
+            cache.packs.look_again()
+            yield
+            cache.packs.look_again()
+    except FileError as error:
+        raise CacheError(str(error)) from error
+    except OSError as error:
+        raise CacheError(
+            f"The cache folder {cache.root} cannot be written: {error.strerror}. Make room or make it writable; "
+            "finished entries are kept."
+        ) from error
+
+
+def _groups(loose: list[tuple[str, os.stat_result]], limit_bytes: int) -> Iterator[list[tuple[str, os.stat_result]]]:
+    group: list[tuple[str, os.stat_result]] = []
+    size = 0
+    for key, facts in loose:
+        if group and size + facts.st_size > limit_bytes:
+            yield group
+            group, size = [], 0
+        group.append((key, facts))
+        size += facts.st_size
+    if group:
+        yield group
+
+
+def _move(
+    cache: LatentCache, kind: str, group: list[tuple[str, os.stat_result]], should_stop: Callable[[], bool] | None
+) -> int:
+    """One pack of `group`; the loose files go once the pack can be read."""
+    written: list[tuple[str, os.stat_result]] = []
+
+    def sound() -> Iterator[tuple[str, bytearray]]:
+        for key, facts in group:
+            if should_stop is not None and should_stop():
+                raise Stopped("Stopped while packing the cache.")
+            if (data := _sound_bytes(cache, kind, key)) is not None:
+                written.append((key, facts))
+                yield key, data
+
+    index = write_pack(_new_name(cache, kind), sound())
+    if not index.count:  # all were damaged
+        os.unlink(index.path)
+        return 0
+    for key, facts in written:
+        path = cache.loose_path(kind, key)
+        with contextlib.suppress(FileNotFoundError, PermissionError):
+            now = os.stat(path)
+            same = (now.st_size, now.st_mtime_ns, now.st_ino) == (facts.st_size, facts.st_mtime_ns, facts.st_ino)
+            if same:  # else it was encoded again meanwhile, and the newer one counts
+                os.unlink(path)
+    return len(written)
+
+
+def _sound_bytes(cache: LatentCache, kind: str, key: str) -> bytearray | None:
+    """The bytes of a loose entry after every check, or None."""
+    try:
+        data = bytearray(cache.loose_path(kind, key).read_bytes())
+        unpack_entry(data, allowed=KINDS[kind].tensors, key=key, dtypes=KINDS[kind].dtypes)
+    except (OSError, ValueError):
+        return None
+    return data
+
+
+def _new_name(cache: LatentCache, kind: str, number: int | None = None) -> Path:
+    """A free name in the folder of packs."""
+    folder = KINDS[kind].folder
+    if number is None:
+        names = (PACK_NAME.match(name) for name in os.listdir(cache.packs.folder))
+        number = 1 + max((int(m[2]) for m in names if m and m[1] == folder), default=0)
+    return cache.packs.folder / f"{folder}-{number:06d}-{secrets.token_hex(4)}.pack"

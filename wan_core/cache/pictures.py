@@ -1,0 +1,60 @@
+"""Pictures that previews start from, kept losslessly beside the cache entries, named by what they show."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..errors import CacheError
+from ..files import FileError, atomic_write_bytes, open_regular
+
+__all__ = ["picture_path", "read_picture", "write_picture"]
+
+_NAME = re.compile(r"^[0-9a-f]{64}$")
+
+
+def write_picture(cache_root: Path, pixels: Tensor) -> str:
+    """Store (H, W, 3) in [0, 1], rounded to 8 bits; returns its name. Writes nothing when it is there."""
+    from PIL import Image
+
+    bytes_ = (pixels.detach().cpu().clamp(0, 1) * 255).round().to(torch.uint8).contiguous().numpy()
+    name = hashlib.sha256(repr(bytes_.shape).encode() + bytes_.tobytes()).hexdigest()
+    path = picture_path(cache_root, name)
+    if not path.is_file():
+        buffer = BytesIO()
+        Image.fromarray(bytes_).save(buffer, "PNG")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            atomic_write_bytes(path, buffer.getvalue())
+        except OSError as error:
+            raise CacheError(
+                f"The cache folder {cache_root} cannot be written: {error.strerror}. Make room."
+            ) from error
+    return name
+
+
+def read_picture(cache_root: Path, name: str) -> Tensor:
+    """(H, W, 3) float32 in [0, 1]; CacheError unless it is there and whole."""
+    from PIL import Image
+
+    try:
+        with open_regular(picture_path(cache_root, name)) as file, Image.open(BytesIO(file.read())) as picture:
+            bytes_ = np.array(picture.convert("RGB"), np.uint8)
+    except (FileError, OSError, ValueError) as error:
+        raise CacheError("A start picture of the previews is gone. Queue WanPreviewSettings again.") from error
+    if hashlib.sha256(repr(bytes_.shape).encode() + bytes_.tobytes()).hexdigest() != name:
+        raise CacheError("A start picture of the previews was changed. Queue WanPreviewSettings again.")
+    return torch.from_numpy(bytes_).float() / 255  # pyright: ignore[reportUnknownMemberType]
+
+
+def picture_path(cache_root: Path, name: str) -> Path:
+    """Where the picture of that name lies."""
+    if not _NAME.match(name):
+        raise CacheError(f"{name[:100]!r} is not the name of a picture. Queue WanPreviewSettings again.")
+    return cache_root / "pictures" / name[:2] / f"{name}.png"

@@ -1,0 +1,213 @@
+"""Entries that no disk holds: random tensors, drawn when they are read, whose keys say all there is to know of them.
+
+For benchmarks and smoke tests. A key is a fixed mark, whether every batch draws anew, the conditioning, the four sizes
+of the latent (or the two of a text), and a digest that seeds the draw. So a worker, a resume and another machine draw
+the same numbers, and nothing but the list of keys is written.
+
+[synthetic] A set of random tensors in the sizes of a model: measures training without a VAE, a text encoder or a single clip.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from ..config import Config
+from ..dataset import DatasetConfig
+from ..dataset.conditioning import ConditionKind, condition_named, with_mask
+from ..errors import ConfigError
+from ..flow import seeded_generator
+from ..model import LatentSpace
+from .cache_set import CacheItem, CacheSet
+from .latent_cache import TEXT_LENGTH, TEXT_WIDTH
+
+__all__ = [
+    "ENDLESS_ITEMS",
+    "SYNTHETIC",
+    "SyntheticConfig",
+    "draw_entry",
+    "is_synthetic",
+    "item_of_draw",
+    "synthetic_key",
+    "synthetic_mark",
+    "synthetic_note",
+    "synthetic_set",
+]
+
+
+SYNTHETIC = "synthetic"
+"""stands where a set names the encoders of its entries"""
+
+_MARK = b"syntheti".hex()
+_ENDLESS = "1"
+_KINDS = (
+    *("none", "first", "first_vision", "first_last", "first_last_vision", "vace", "control", "camera"),
+    *("inpaint", "inpaint_vision", "control_mask", "control_vision"),
+)
+"""by their digit in a key: new ones go to the end"""
+_DIGEST_START = len(_MARK) + 2 + 16
+_IMAGE_TOKENS, _IMAGE_WIDTH = 257, 1280
+_CAMERA_CHANNELS, _CAMERA_STRIDE = 24, 8
+
+
+def synthetic_key(
+    kind: str, sizes: tuple[int, ...], *draw: int | str, conditioning: str = "none", endless: bool
+) -> str:
+    """Name of an entry ("latent", "text" or "condition") of these sizes; `draw` tells it from others of the same."""
+    padded = (*sizes, 0, 0)[:4]
+    head = f"{_MARK}{int(endless)}{_KINDS.index(conditioning):x}" + "".join(f"{size:04x}" for size in padded)
+    return head + _digest(kind, *draw)
+
+
+def is_synthetic(key: str) -> bool:
+    """True for the keys made here; one in 2^64 others would be taken for one."""
+    return key.startswith(_MARK)
+
+
+def draw_entry(kind: str, key: str) -> dict[str, Tensor]:
+    """The tensors an entry of that key holds, bfloat16: standard normal, as normalised latents are."""
+    sizes = [int(key[place : place + 4], 16) for place in range(len(_MARK) + 2, _DIGEST_START, 4)]
+    if kind == "latent":
+        return {"latent": _normal(key, *sizes)}
+    if kind == "text":
+        return {"text": _normal(key, *sizes[:2])}
+    return _draw_condition(key, condition_named(_KINDS[int(key[len(_MARK) + 1], 16)]), *sizes)
+
+
+def item_of_draw(item: CacheItem, number: int) -> CacheItem:
+    """What stands in the place of `item` in batch `number` of a run: itself, unless it is of an endless set."""
+    if item.latent_key[len(_MARK) :][:1] != _ENDLESS or not is_synthetic(item.latent_key):
+        return item
+    return replace(
+        item,
+        latent_key=_of_draw(item.latent_key, number),
+        text_key=_of_draw(item.text_key, number),
+        condition_key=_of_draw(item.condition_key, number) if item.condition_key else "",
+    )
+
+
+def synthetic_note(cache_set: CacheSet) -> str:
+    """What has to be said wherever such a set is used; "" for sets of real entries."""
+    if cache_set.vae_identity != SYNTHETIC:
+        return ""
+    return "These are random tensors, not data: a LoRA trained on them has learned nothing. For benchmarks and tests."
+
+
+def synthetic_mark(cache_set: CacheSet) -> dict[str, str]:
+    """What the metadata of a LoRA file says of its data."""
+    note = synthetic_note(cache_set)
+    return {"wan_trainer.data": SYNTHETIC, "modelspec.description": note} if note else {}
+
+
+def _draw_condition(
+    key: str, kind: ConditionKind, channels: int, frames: int, height: int, width: int
+) -> dict[str, Tensor]:
+    drawn: dict[str, Tensor] = {}
+    for name in kind.tensors:
+        if name == "channels" and kind.frames and "control" not in kind.files:
+            latent = _normal(f"{key} channels", channels - 4, frames, height, width)
+            drawn[name] = with_mask(latent, 4 * frames - 3, kind.frames)
+        elif name == "image_tokens":
+            drawn[name] = _normal(f"{key} tokens", len(kind.frames) * _IMAGE_TOKENS, _IMAGE_WIDTH)
+        elif name == "camera":
+            rays = (_CAMERA_STRIDE * height, _CAMERA_STRIDE * width)
+            drawn[name] = _normal(f"{key} camera", _CAMERA_CHANNELS, frames, *rays)
+        else:
+            drawn[name] = _normal(f"{key} {name}", channels, frames, height, width)
+    return drawn
+
+
+def _normal(name: str, *sizes: int) -> Tensor:
+    return torch.randn(sizes, generator=seeded_generator(SYNTHETIC, name)).to(torch.bfloat16)
+
+
+def _of_draw(key: str, number: int) -> str:
+    return key[:_DIGEST_START] + _digest(key, number)
+
+
+def _digest(*parts: int | str) -> str:
+    text = "\x1f".join(str(part) for part in parts)
+    return hashlib.sha256(text.encode()).hexdigest()[: 64 - _DIGEST_START]
+
+
+ENDLESS_ITEMS = 64
+"""clips in the list of an endless set, none of which is ever trained on: each batch draws its own in their place"""
+MOST_ITEMS = 50_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class SyntheticConfig(Config):
+    """How many clips, and how large."""
+
+    count: int = 16
+    """clips in an epoch, the same in every epoch; 0 = every batch draws new ones"""
+    width: int = 832
+    """pixels"""
+    height: int = 480
+    """pixels"""
+    num_frames: int = 33
+    """pixel frames, 4n+1; 1 = stills"""
+    text_length: int = 64
+    """tokens of each caption; the model pads them to 512"""
+    seed: int = 0
+    """other seeds draw other clips"""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.count <= MOST_ITEMS:
+            raise ConfigError(f"count is {self.count}. Set it between 1 and {MOST_ITEMS}, or to 0 for endless.")
+        if not 1 <= self.text_length <= TEXT_LENGTH:
+            raise ConfigError(f"text_length is {self.text_length}. Set it between 1 and {TEXT_LENGTH}.")
+
+
+def synthetic_set(
+    config: SyntheticConfig,
+    *,
+    space: LatentSpace,
+    size_multiple: int,
+    kind: ConditionKind,
+    condition_channels: int = 0,
+    fps: float = 16.0,
+) -> CacheSet:
+    """The set of `config` for a model of that latent space and conditioning. Draws and writes nothing.
+
+    `condition_channels`: of Conditioning.channels or Conditioning.vace, where the model reads one of them.
+    """
+    # Sizes are refused in the same words as those of real clips.
+    DatasetConfig(
+        width=config.width, height=config.height, num_frames=config.num_frames, fps=fps, size_multiple=size_multiple
+    )
+    frames = space.latent_frames(config.num_frames)
+    size = (frames, config.height // space.spatial_stride, config.width // space.spatial_stride)
+    endless = config.count == 0
+
+    def item(number: int) -> CacheItem:
+        text = (config.text_length, TEXT_WIDTH)
+        given = synthetic_key(
+            *("condition", (condition_channels, *size), config.seed, number), conditioning=kind.name, endless=endless
+        )
+        return CacheItem(
+            latent_key=synthetic_key("latent", (space.channels, *size), config.seed, number, endless=endless),
+            text_key=synthetic_key("text", text, config.seed, number, endless=endless),
+            condition_key=given if kind.tensors else "",
+            num_frames=config.num_frames,
+            height=config.height,
+            width=config.width,
+            name=f"synthetic {number}",
+        )
+
+    return CacheSet(
+        items=tuple(item(number) for number in range(config.count or ENDLESS_ITEMS)),
+        empty_text_key=synthetic_key("text", (1, TEXT_WIDTH), config.seed, "empty", endless=False),
+        negative_text_key=synthetic_key(
+            "text", (config.text_length, TEXT_WIDTH), config.seed, "negative", endless=False
+        ),
+        latent_space=space.name,
+        fps=fps,
+        vae_identity=SYNTHETIC,
+        text_identity=SYNTHETIC,
+        conditioning=kind.name,
+        vision_identity=SYNTHETIC if kind.vision else "",
+    )

@@ -1,0 +1,101 @@
+"""Clips that a scan takes for whole and that turn out damaged when they are read: each costs itself, never the rest."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+from ..errors import DatasetError
+from ..files import FileError, atomic_write_json, read_json
+from .cache_set import CacheItem, CacheSet
+from .evaluation import nothing_trained
+
+__all__ = ["UnreadableMemo", "keys_of", "left_out_lines", "require_enough", "without"]
+
+_MOST = 10_000
+"""remembered"""
+_NAMED = 20
+_ENOUGH_TO_JUDGE = 10
+"""damaged clips after which encoding does not wait for the last one to say that most are damaged"""
+
+
+class UnreadableMemo:
+    """A JSON file in the cache folder: name of an entry that cannot be made -> why.
+
+    The name covers the bytes of the clip and how it is read, so reading it again would end the same way; without the
+    memo every queue would load the VAE to find that out. Damaged or unwritable, it is forgotten.
+    """
+
+    def __init__(self, cache_root: Path) -> None:
+        self._path = cache_root / "unreadable.json"
+
+    def known(self) -> dict[str, str]:
+        """Reasons by name of the entry."""
+        try:
+            data: Any = read_json(self._path) if self._path.is_file() else {}
+        except (FileError, OSError, ValueError):
+            return {}
+        found = cast("dict[Any, Any]", data) if isinstance(data, dict) else {}
+        return {str(key): str(why)[:300] for key, why in found.items()}
+
+    def remember(self, tried: Collection[str], failed: Mapping[str, str]) -> None:
+        """Keep why each of `failed` cannot be made, and forget what could be made of `tried`."""
+        before = self.known()
+        after = {key: why for key, why in before.items() if key not in tried} | dict(failed)
+        if after != before:
+            with contextlib.suppress(OSError, FileError):
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                atomic_write_json(self._path, dict(list(after.items())[-_MOST:]))
+
+
+def keys_of(item: CacheItem) -> tuple[str, ...]:
+    """The names of the entries that are made from the files of an item."""
+    return tuple(filter(None, (item.latent_key, item.condition_key, item.mask_key)))
+
+
+def without(cache_set: CacheSet, failed: Collection[str]) -> CacheSet:
+    """The set without the items of which an entry is among `failed`."""
+    if not failed:
+        return cache_set
+
+    def kept(items: tuple[CacheItem, ...]) -> tuple[CacheItem, ...]:
+        return tuple(item for item in items if not any(key in failed for key in keys_of(item)))
+
+    items, held_out = kept(cache_set.items), kept(cache_set.held_out)
+    if not items:
+        raise nothing_trained(len(held_out))
+    return replace(cache_set, items=items, held_out=held_out)
+
+
+def require_enough(reasons: Sequence[str], of: int, *, finished: bool) -> None:
+    """DatasetError once more than half of the clips cannot be read: that is no bad luck with single files.
+
+    A reason is a sentence about one clip, `of` is how many were tried; before all of them were (`finished`), ten must
+    have failed.
+    """
+    if 2 * len(reasons) <= of or not (finished or len(reasons) >= _ENOUGH_TO_JUDGE):
+        return
+    different = list(dict.fromkeys(_reason(why) for why in reasons))
+    more = f"; and {len(different) - 3} more" if len(different) > 3 else ""
+    raise DatasetError(
+        f"{len(reasons)} of {of} clips cannot be read: {'; '.join(different[:3])}{more}. Copy them again, or take them "
+        "out of the dataset; what is encoded is kept."
+    )
+
+
+def left_out_lines(sentences: Sequence[str]) -> list[str]:
+    """For the report: how many, and each with its reason."""
+    if not sentences:
+        return []
+    clips = "1 clip that cannot" if len(sentences) == 1 else f"{len(sentences)} clips that cannot"
+    more = [f"  and {len(sentences) - _NAMED} more"] if len(sentences) > _NAMED else []
+    first = f"left out: {clips} be read to the end (mode rebuild tries again); the rest is trained"
+    return [first, *(f"  {_reason(sentence)}" for sentence in sentences[:_NAMED]), *more]
+
+
+def _reason(sentence: str) -> str:
+    """Without the advice to write the clip again, which would freeze the damage."""
+    return sentence.partition(". Write it again")[0].rstrip(".")

@@ -1,0 +1,254 @@
+"""The cache as a whole: what is in it, whether it is sound, and making room by giving up what was used longest ago.
+
+Touches nothing but entries of this cache folder; sets, pictures and digests stay, and so does everything else.
+
+[tidy] What is done for the cache once a dataset is encoded: leftovers go, loose entries are packed, the limit is kept.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import CacheError, Stopped
+from .keys import KINDS
+from .latent_cache import LatentCache
+from .packing import clean_leftovers, drop_from_packs, loose_entries, pack_entries, upkeep_lock
+
+__all__ = [
+    "CacheStats",
+    "CheckReport",
+    "PACK_FROM",
+    "TrimReport",
+    "check_entries",
+    "removals_seen",
+    "stats_of",
+    "tidy",
+    "trim",
+]
+
+
+_YOUNG_S = 3600.0
+"""An entry of no set that is younger may belong to a set that is being encoded."""
+_MARK = ".removed"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CacheStats:
+    """What is in a cache."""
+
+    entries: dict[str, int]
+    """of each kind"""
+    entry_bytes: int
+    loose: int
+    packed: int
+    packs: int
+    unreadable_packs: tuple[str, ...]
+    sets: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckReport:
+    """What `check_entries` found."""
+
+    checked: int
+    damaged: tuple[tuple[str, str, str], ...]
+    """(kind, key, why)"""
+    unreadable_packs: tuple[str, ...]
+    removed: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrimReport:
+    """What `trim` did."""
+
+    evicted: int
+    freed_bytes: int
+    entry_bytes: int
+    """afterwards"""
+    kept_over_limit: bool = False
+    """True when what may not go is more than the limit"""
+
+    def sentence(self) -> str:
+        """For the user; empty when nothing happened."""
+        if not self.evicted and not self.kept_over_limit:
+            return ""
+        text = f"cache: {self.evicted} entries evicted, {self.freed_bytes / 2**30:.2f} GiB freed"
+        text += f", {self.entry_bytes / 2**30:.2f} GiB kept"
+        return text + (" (over the limit: all of it is in use)" if self.kept_over_limit else "")
+
+
+@dataclass
+class _Entry:
+    kind: str
+    key: str
+    size: int
+    used: float
+    young: bool
+    packed: bool
+
+
+def stats_of(cache: LatentCache) -> CacheStats:
+    """Counts and sizes, from names and indexes alone; an entry that is both loose and packed counts once."""
+    entries = list(_entries(cache))
+    sets = cache.root / "sets"
+    return CacheStats(
+        entries={kind: sum(entry.kind == kind for entry in entries) for kind in KINDS},
+        entry_bytes=sum(entry.size for entry in entries),
+        loose=sum(not entry.packed for entry in entries),
+        packed=sum(entry.packed for entry in entries),
+        packs=sum(len(cache.packs.indexes(kind)) for kind in KINDS),
+        unreadable_packs=tuple(cache.packs.unreadable()),
+        sets=len(_set_names(cache)) if sets.is_dir() else 0,
+    )
+
+
+def check_entries(
+    cache: LatentCache, *, remove: bool = False, should_stop: Callable[[], bool] | None = None
+) -> CheckReport:
+    """Read every entry, hash it again and compare; `remove` deletes the damaged ones, which are then encoded again."""
+    damaged: list[tuple[str, str, str]] = []
+    checked = 0
+    for entry in list(_entries(cache)):
+        if should_stop is not None and should_stop():
+            raise Stopped("Stopped while checking the cache.")
+        checked += 1
+        try:
+            cache.read_tensors(entry.kind, entry.key)
+        except CacheError as error:
+            if cache.has(entry.kind, entry.key):  # else it was evicted meanwhile
+                damaged.append((entry.kind, entry.key, str(error)))
+    removed = 0
+    if remove and damaged:
+        with upkeep_lock(cache):
+            for kind in KINDS:
+                removed += _remove(cache, kind, {key for bad, key, _ in damaged if bad == kind})[0]
+    unreadable = tuple(cache.packs.unreadable())
+    return CheckReport(checked=checked, damaged=tuple(damaged), unreadable_packs=unreadable, removed=removed)
+
+
+def trim(cache: LatentCache, limit_bytes: int, *, keep: Collection[str] = ()) -> TrimReport:
+    """Evict entries, the least recently used first, until all together are within `limit_bytes`.
+
+    An entry is used when a set that lists it is written, which every queue of CacheLatents does; one of no set when it
+    was written itself. Entries that `keep` names, or a set that it names, are never evicted.
+    """
+    with upkeep_lock(cache):
+        used, kept = _last_use(cache, keep)
+        entries = list(_entries(cache, used))
+        total = sum(entry.size for entry in entries)
+        doomed: dict[str, set[str]] = {kind: set() for kind in KINDS}
+        for entry in sorted(entries, key=lambda entry: (entry.used, entry.key)):
+            if total <= limit_bytes:
+                break
+            if entry.key not in kept and not entry.young:
+                doomed[entry.kind].add(entry.key)
+                total -= entry.size
+        evicted = freed = 0
+        for kind, keys in doomed.items():
+            if keys:
+                count, size = _remove(cache, kind, keys)
+                evicted, freed = evicted + count, freed + size
+    return TrimReport(evicted=evicted, freed_bytes=freed, entry_bytes=total, kept_over_limit=total > limit_bytes)
+
+
+def removals_seen(cache: LatentCache) -> int:
+    """Changes whenever entries were removed: whoever remembers that a cache was complete looks again then."""
+    try:
+        return (cache.packs.folder / _MARK).stat().st_mtime_ns
+    except OSError:
+        return 0
+
+
+def _remove(cache: LatentCache, kind: str, keys: set[str]) -> tuple[int, int]:
+    """(entries, bytes) gone, loose and packed; the caller holds the lock."""
+    (cache.packs.folder / _MARK).write_text("The time of this file says when entries were last removed.\n")
+    freed = drop_from_packs(cache, kind, keys) if keys else 0
+    for key in keys:
+        path = cache.loose_path(kind, key)
+        # On Windows a reader may hold it for a moment; then it stays until the next time.
+        with contextlib.suppress(FileNotFoundError, PermissionError):
+            size = path.stat().st_size
+            os.unlink(path)
+            freed += size
+    return len(keys), freed
+
+
+def _entries(cache: LatentCache, used: dict[str, float] | None = None) -> Iterator[_Entry]:
+    used = used or {}
+    now = time.time()
+    for kind in KINDS:
+        seen: set[str] = set()
+        for key, facts in loose_entries(cache, kind).items():
+            seen.add(key)
+            young = key not in used and now - facts.st_mtime < _YOUNG_S
+            yield _Entry(kind, key, facts.st_size, used.get(key, facts.st_mtime), young, packed=False)
+        for index in cache.packs.indexes(kind):
+            made = _mtime(index.path)
+            for key, place in index.places():
+                if key not in seen:
+                    seen.add(key)
+                    young = key not in used and now - made < _YOUNG_S
+                    yield _Entry(kind, key, place.length, used.get(key, made), young, packed=True)
+
+
+def _mtime(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _set_names(cache: LatentCache) -> list[str]:
+    folder = cache.root / "sets"
+    return sorted(p.name for p in folder.iterdir() if p.suffix in (".json", ".columns")) if folder.is_dir() else []
+
+
+def _last_use(cache: LatentCache, keep: Collection[str]) -> tuple[dict[str, float], set[str]]:
+    """When each key was last used, and which may not go."""
+    used: dict[str, float] = {}
+    kept = set(keep)
+    for name in _set_names(cache):
+        path = cache.root / "sets" / name
+        fingerprint, when = path.stem, _mtime(path)
+        try:
+            cache_set = cache.read_set(fingerprint)
+        except CacheError:  # of another version, or damaged: it protects nothing and nobody can train on it
+            continue
+        keys = cache_set.entry_keys()
+        for key in keys:
+            used[key] = max(when, used.get(key, 0.0))
+        if fingerprint in kept:
+            kept |= keys
+    return used, kept
+
+
+PACK_FROM = 1_000
+"""loose entries of one kind; fewer open as fast as a pack"""
+
+
+def tidy(
+    cache: LatentCache,
+    fingerprint: str,
+    *,
+    limit_gb: float,
+    in_use: Collection[str],
+    should_stop: Callable[[], bool] | None = None,
+) -> str:
+    """One line for the report, empty when there was nothing to say. The set `fingerprint` and the names `in_use`
+    (sets and entries of unfinished runs) are never evicted.
+    """
+    lines: list[str] = []
+    clean_leftovers(cache)
+    try:
+        if moved := sum(pack_entries(cache, at_least=PACK_FROM, should_stop=should_stop).values()):
+            lines.append(f"cache: {moved} entries packed")
+        if limit_gb:
+            lines.append(trim(cache, int(limit_gb * 2**30), keep={fingerprint, *in_use}).sentence())
+    except CacheError as error:  # encoding is done, and what it made can be trained
+        lines.append(f"cache: {error}")
+    return "\n".join(line for line in lines if line)

@@ -1,0 +1,92 @@
+"""`wan_core cache stats | verify | pack | trim`: what looks after a cache folder."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from ..errors import ConfigError, ExitCode
+from ..events import Emit
+
+if TYPE_CHECKING:
+    from ..cache import LatentCache
+
+__all__ = ["add_cache_commands"]
+
+
+def add_cache_commands(actions: Any) -> None:
+    """Add them to the subcommands of `cache`."""
+    works: dict[str, tuple[Callable[..., int], str]] = {
+        "stats": (_stats, "count entries, packs, sets and bytes"),
+        "verify": (_verify, "hash every entry again"),
+        "pack": (_pack, "move loose entries together, and clean what a crash left"),
+        "trim": (_trim, "evict what was used longest ago, never what an unfinished run needs"),
+    }
+    made: dict[str, argparse.ArgumentParser] = {}
+    for name, (run, text) in works.items():
+        made[name] = actions.add_parser(name, help=text, description=text)
+        made[name].set_defaults(run=run)
+        made[name].add_argument("cache_path", type=Path, metavar="CACHE", help="such as output/wan_trainer/_cache")
+    made["verify"].add_argument("--remove", action="store_true", help="delete damaged entries")
+    made["trim"].add_argument("--limit-gb", type=float, required=True, help="GiB that may stay")
+    made["trim"].add_argument("--runs", type=Path, help="folder of runs whose entries stay; default: CACHE's parent")
+
+
+def _stats(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
+    from ..cache import stats_of
+
+    return _done(out, asdict(stats_of(_opened(options))))
+
+
+def _verify(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
+    from ..cache import check_entries
+
+    report = check_entries(_opened(options), remove=options.remove, should_stop=_stop_question())
+    _done(out, asdict(report))
+    sound = not report.unreadable_packs and len(report.damaged) == report.removed
+    return ExitCode.DONE if sound else ExitCode.BAD_INPUT
+
+
+def _pack(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
+    from ..cache import clean_leftovers, pack_entries
+
+    cache = _opened(options)
+    cleaned = clean_leftovers(cache)
+    return _done(out, {"packed": pack_entries(cache, should_stop=_stop_question()), "leftovers": cleaned})
+
+
+def _trim(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
+    from ..cache import trim
+    from ..run.config import cache_names_in_use
+
+    if not 0 <= options.limit_gb <= 1e6:
+        raise ConfigError(f"--limit-gb is {options.limit_gb:g}. Set it to the GiB that may stay, 0 or more.")
+    if options.runs is not None and not options.runs.is_dir():
+        raise ConfigError(f"{options.runs} is not a folder. Name the folder of runs, such as output/wan_trainer.")
+    cache = _opened(options)
+    in_use = cache_names_in_use(options.runs or cache.root.parent)
+    return _done(out, asdict(trim(cache, int(options.limit_gb * 2**30), keep=in_use)))
+
+
+def _opened(options: argparse.Namespace) -> LatentCache:
+    from ..cache import LatentCache
+
+    if not options.cache_path.is_dir():
+        raise ConfigError(f"{options.cache_path} is not a folder. Name the cache, such as output/wan_trainer/_cache.")
+    return LatentCache(options.cache_path.resolve())
+
+
+def _stop_question() -> Callable[[], bool]:
+    from ..control import SignalControl
+
+    control = SignalControl()
+    return lambda: bool(control.stop_reason())
+
+
+def _done(out: BinaryIO, facts: dict[str, Any]) -> int:
+    out.write((json.dumps({"version": 1, **facts}, ensure_ascii=True, indent=2) + "\n").encode("ascii"))
+    return ExitCode.DONE

@@ -1,0 +1,194 @@
+"""Which folders a dataset may come from: below `input/`, or below a root named in a server-side
+file (rule S2).
+
+Names travel as `root:relative`, so that no graph and no run file holds a path of one machine.
+
+[places] From the path somebody wrote into a list to a file that may be opened (rules S2, S3, S16).
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from ..errors import ConfigError, DatasetError
+from ..files import FileError, lies_under, read_json
+
+__all__ = [
+    "OUTSIDE",
+    "PlaceError",
+    "ROOTS_FILE",
+    "allowed_file",
+    "allowed_folder",
+    "existing_place",
+    "leads_outside",
+    "list_folders",
+    "named_roots",
+    "read_roots",
+    "spelled_place",
+]
+
+
+ROOTS_FILE = "user/wan_trainer/roots.json"
+
+_ABSOLUTE = re.compile(r"^([A-Za-z]:[\\/]|[\\/])")
+
+
+def read_roots(path: Path) -> list[Path]:
+    """The folders of the roots file, a JSON list; empty when there is no such file."""
+    if not path.is_file():
+        return []
+    data: Any = read_json(path)
+    entries = cast("list[Any]", data) if isinstance(data, list) else [data]
+    folders = [entry for entry in entries if isinstance(entry, str) and _can_be_path(entry) and os.path.isabs(entry)]
+    if len(folders) < len(entries):
+        raise ConfigError(f'{path.name} must be a list of full paths, such as ["/data/clips"].')
+    return list(dict.fromkeys(Path(folder) for folder in folders))
+
+
+def allowed_folder(reference: str, *, input_root: Path, extra_roots: list[Path]) -> Path:
+    """The real path of a dataset folder, or DatasetError with what to do.
+
+    `reference` is a folder below `input/` ("clips" or "input:clips"), "<name of a root>:<folder>",
+    or a full path that lies below one of the roots. Where links lead counts, not how the path is
+    spelled.
+    """
+    text = reference.strip().strip("\"'").strip()
+    if not text or not _can_be_path(text):
+        raise DatasetError("No dataset folder is chosen. Put clips into a folder below input/.")
+    wanted = _spelled_out(text, input_root, extra_roots)
+    real = Path(os.path.realpath(wanted))
+    if lies_under(real, (input_root, *extra_roots)):
+        return _existing(real, text)
+    raise DatasetError(
+        f"Folder {_short(text)} is outside the allowed folders. Move it below input/, or write "
+        f"{json.dumps([str(wanted)[:300]], ensure_ascii=False)} to {ROOTS_FILE} on the server."
+    )
+
+
+def allowed_file(reference: str, *, input_root: Path, extra_roots: list[Path]) -> Path:
+    """`allowed_folder` for a file that names a dataset; a folder may be a dataset in itself, so it passes too."""
+    text = reference.strip().strip("\"'").strip()
+    if not text or not _can_be_path(text):
+        raise DatasetError("No file is chosen. Put a list (.jsonl, .csv ...) below input/, or type its path.")
+    wanted = _spelled_out(text, input_root, extra_roots)
+    real = Path(os.path.realpath(wanted))
+    if not lies_under(real, (input_root, *extra_roots)):
+        raise DatasetError(
+            f"{_short(text)} is outside the allowed folders. Move it below input/, or write "
+            f"{json.dumps([str(wanted.parent)[:300]], ensure_ascii=False)} to {ROOTS_FILE} on the server."
+        )
+    if not os.path.exists(real):  # pathlib raises for a name longer than the file system has
+        raise DatasetError(f"File {_short(text)} does not exist. Choose one that does.")
+    return real
+
+
+def list_folders(input_root: Path, extra_roots: list[Path]) -> list[str]:
+    """References for a menu: the folders directly below `input/`, then each root and the folders
+    below it.
+    """
+    found = [name for name in _subfolders(input_root)]
+    for root_name, root in named_roots(extra_roots).items():
+        if root.is_dir():
+            found += [f"{root_name}:", *(f"{root_name}:{name}" for name in _subfolders(root))]
+    return found
+
+
+def named_roots(extra_roots: list[Path]) -> dict[str, Path]:
+    """Each root under a name of its own: the first keeps its folder name, later ones become clips-2, clips-3.
+
+    New roots written below the old ones leave the references of saved graphs as they are.
+    """
+    named: dict[str, Path] = {}
+    for root in extra_roots:
+        plain = root.name.replace(":", "_") or "root"
+        names = itertools.chain([plain], (f"{plain}-{number}" for number in itertools.count(2)))
+        named[next(name for name in names if name not in named and name != "input")] = root
+    return named
+
+
+def _can_be_path(text: str) -> bool:
+    """False for zero bytes and for text that no file system can spell."""
+    try:
+        return b"\0" not in os.fsencode(text)
+    except UnicodeEncodeError:
+        return False
+
+
+def _spelled_out(text: str, input_root: Path, extra_roots: list[Path]) -> Path:
+    if _ABSOLUTE.match(text):
+        return Path(text)
+    name, separator, relative = text.partition(":")
+    if not separator or name == "input":
+        return input_root / (relative if separator else text).lstrip("/\\")
+    if root := named_roots(extra_roots).get(name):
+        return root / relative.lstrip("/\\")
+    raise DatasetError(
+        f"Root {_short(name)} of folder {_short(text)} is unknown. Write its full path to {ROOTS_FILE} on the server."
+    )
+
+
+def _existing(folder: Path, text: str) -> Path:
+    if not os.path.exists(folder):
+        raise DatasetError(f"Folder {_short(text)} does not exist. Choose one that does.")
+    if not os.path.isdir(folder):
+        raise DatasetError(f"{_short(text)} is a file. Choose the folder it is in.")
+    return folder
+
+
+def _subfolders(root: Path) -> list[str]:
+    try:
+        with os.scandir(root) as entries:
+            return sorted(e.name for e in entries if e.is_dir() and not e.name.startswith("."))
+    except (OSError, FileError):
+        return []
+
+
+def _short(text: str) -> str:
+    return repr(text[:200])
+
+
+OUTSIDE = "is outside the allowed folders; move it below input/, or add its folder to user/wan_trainer/roots.json"
+
+_URL = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]+://")
+
+
+class PlaceError(ValueError):
+    """Why a path cannot be used: the rest of a sentence that begins with the path."""
+
+
+def spelled_place(text: str, folder: Path) -> Path:
+    """`text` as a path, relative ones below `folder`; PlaceError for what is no path. Touches no disk."""
+    try:
+        broken = not text or b"\0" in os.fsencode(text)
+    except UnicodeEncodeError:
+        broken = True
+    if broken or len(text) > 4096:
+        raise PlaceError("is not a path")
+    if _URL.match(text):
+        raise PlaceError("is an address; only files on this machine are read")
+    path = folder / text
+    if "\\" in text and os.sep == "/" and not os.path.lexists(path):
+        path = folder / text.replace("\\", "/")
+    return path
+
+
+def existing_place(text: str, folder: Path, allowed: Sequence[Path]) -> Path:
+    """The existing file or folder that `text` names, judged by where links lead; PlaceError says what is wrong."""
+    path = spelled_place(text, folder)
+    # Whether something exists outside is nobody's business: the refusal comes first.
+    if not lies_under(path, allowed):
+        raise PlaceError(OUTSIDE)
+    if not os.path.exists(path):
+        raise PlaceError("does not exist")
+    return path
+
+
+def leads_outside(path: Path, allowed: Sequence[Path]) -> bool:
+    """True for a link that leads neither below its own folder nor below `allowed`. Other files lie where they lie."""
+    return os.path.islink(path) and not lies_under(path, (path.parent, *allowed))

@@ -1,0 +1,289 @@
+"""What a clip is conditioned on: which frames are given, their mask, and the tensors of several clips as one batch.
+
+Pure functions. Encoding is `encode`'s business, keeping the cache's; what the tensors mean to the model stands in
+`model.Conditioning`.
+
+[control_tensors] The tensors that control and mask videos become, as VACE, Fun-Control and Fun-InP read them. Pure functions.
+
+Pixels are (F, H, W, 3) in [0, 1] with F = 4n+1, masks (F, H, W) in [0, 1], latents (C, F', h, w) normalised.
+`encode` is a VAE. Sources: Wan VACE's vace_encode_frames and vace_encode_masks, VideoX-Fun's control and inpaint
+pipelines; the tests compare with ComfyUI's nodes and diffusers.
+
+[prompts] The negative prompt Wan was tuned with: cached with every dataset, used by previews.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from ..errors import CacheError, ConfigError
+from ..model import Conditioning
+
+__all__ = [
+    "CONDITION_TENSORS",
+    "ConditionKind",
+    "DEFAULT_NEGATIVE_PROMPT",
+    "condition_kind",
+    "condition_misfits",
+    "condition_named",
+    "control_channels",
+    "folded_mask",
+    "given_frames",
+    "given_mask",
+    "inpaint_channels",
+    "loss_mask",
+    "mask_of",
+    "masked_kind",
+    "name_of",
+    "stack_conditions",
+    "vace_tensor",
+    "with_mask",
+]
+
+
+CONDITION_TENSORS = tuple(
+    field.name for field in dataclasses.fields(Conditioning) if field.name not in ("vace_strength",)
+)
+"""Names of the tensors a clip can be conditioned on: the fields of Conditioning, without the batch axis."""
+
+MID_GREY = 0.5
+"""zero in the VAE's [-1, 1]; what official Wan puts where no frame is given"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConditionKind:
+    """What one variant is conditioned on."""
+
+    name: str
+    tensors: tuple[str, ...] = ()
+    """fields of Conditioning that every clip must have"""
+    frames: tuple[int, ...] = ()
+    """pixel frames of the clip itself that are given to the model: 0 the first, -1 the last"""
+    files: tuple[str, ...] = ()
+    """what must lie beside every clip: "control" a control video, "mask" a mask"""
+    optional_files: tuple[str, ...] = ()
+    """what is used where it lies beside a clip"""
+
+    @property
+    def vision(self) -> bool:
+        """True when the given frames also go through a CLIP vision encoder."""
+        return "image_tokens" in self.tensors
+
+    @property
+    def from_clip(self) -> bool:
+        """True when the clip itself and encoders are enough."""
+        return not self.files and (bool(self.frames) or not self.tensors)
+
+    @property
+    def vae_passes(self) -> int:
+        """Clips that go through the VAE for what a clip is conditioned on."""
+        return 2 if self.name == "vace" else int(bool(self.tensors))
+
+    def reads(self, file: str) -> bool:
+        """True when a "control" or "mask" beside a clip is part of what the model reads."""
+        return file in (*self.files, *self.optional_files)
+
+    @property
+    def makeable(self) -> bool:
+        """True when the clip, the files beside it and encoders are enough; otherwise the tensors come as data."""
+        return self.from_clip or bool(self.files)
+
+
+_KINDS = {
+    kind.name: kind
+    for kind in (
+        ConditionKind(name="none"),
+        ConditionKind(name="first", tensors=("channels",), frames=(0,)),
+        ConditionKind(name="first_vision", tensors=("channels", "image_tokens"), frames=(0,)),
+        ConditionKind(name="first_last", tensors=("channels",), frames=(0, -1)),
+        ConditionKind(name="first_last_vision", tensors=("channels", "image_tokens"), frames=(0, -1)),
+        ConditionKind(name="inpaint", tensors=("channels",), frames=(0,), files=("mask",)),
+        ConditionKind(name="inpaint_vision", tensors=("channels", "image_tokens"), frames=(0,), files=("mask",)),
+        ConditionKind(name="vace", tensors=("vace",), files=("control",), optional_files=("mask",)),
+        ConditionKind(name="control", tensors=("channels",), files=("control",)),
+        ConditionKind(name="control_mask", tensors=("channels",), files=("control",)),
+        ConditionKind(name="control_vision", tensors=("channels", "image_tokens"), frames=(0,), files=("control",)),
+        ConditionKind(name="camera", tensors=("channels", "camera")),
+    )
+}
+_OF_TASK = {"i2v": "first", "flf2v": "first_last", "vace": "vace", "control": "control", "camera": "camera"}
+
+
+def condition_named(name: str) -> ConditionKind:
+    """The kind called `name`, as cache sets and datasets spell it."""
+    if name not in _KINDS:
+        raise ConfigError(f'Conditioning "{name[:100]}" is unknown. Known: {", ".join(_KINDS)}.')
+    return _KINDS[name]
+
+
+def condition_kind(task: str, image_dim: int, condition_channels: int = 0) -> ConditionKind:
+    """What a variant of that task needs; `image_dim` > 0 when its file reads CLIP vision tokens (Wan 2.1).
+
+    `condition_channels` of a Fun-Control file tell whether a mask stands between its control and its start image (2.2).
+    TI2V-5B needs nothing: its first frame is the clip's own latent.
+    """
+    name = _OF_TASK.get(task, "none")
+    if name == "control" and condition_channels in _WITH_MASK:
+        name = "control_mask"
+    return condition_named(f"{name}_vision" if image_dim and name in ("first", "first_last", "control") else name)
+
+
+_WITH_MASK = (2 * 16 + 4, 2 * 48 + 4)
+"""condition channels of Fun-Control 2.2: control latent, mask, start image latent"""
+
+
+def masked_kind(kind: ConditionKind) -> ConditionKind:
+    """`kind` when the clips' masks say what is given: a first-frame model (Fun-InP) then paints inside them."""
+    return condition_named({"first": "inpaint", "first_vision": "inpaint_vision"}.get(kind.name, kind.name))
+
+
+def given_mask(num_frames: int, frames: Sequence[int]) -> Tensor:
+    """The mask (4, F) float32 of a clip of 4n+1 pixel frames: 1 where a frame is given.
+
+    Official Wan repeats the first pixel frame four times and folds the rest by four, so channel c of latent frame j > 0
+    stands for pixel frame 4 * (j - 1) + 1 + c.
+    """
+    flags = torch.zeros(num_frames)
+    flags[list(frames)] = 1.0
+    return torch.cat([flags[:1].expand(4), flags[1:]]).view(-1, 4).T.contiguous()
+
+
+def given_frames(pixels: Tensor, frames: Sequence[int]) -> Tensor:
+    """A clip (F, H, W, 3) in [0, 1] of which only `frames` are kept; the others are mid grey."""
+    kept = torch.full_like(pixels, MID_GREY)
+    kept[list(frames)] = pixels[list(frames)]
+    return kept
+
+
+def with_mask(latent: Tensor, num_frames: int, frames: Sequence[int]) -> Tensor:
+    """`Conditioning.channels` of one clip: 4 channels of the mask, then the latent (C, F, h, w) of `given_frames`."""
+    mask = given_mask(num_frames, frames).to(latent.dtype)
+    return torch.cat([mask[:, :, None, None].expand(-1, -1, *latent.shape[2:]), latent])
+
+
+def stack_conditions(clips: Sequence[Mapping[str, Tensor]]) -> Conditioning | None:
+    """The tensors of several clips, by name, as one float32 batch; None when there are none."""
+    names = set(clips[0])
+    if any(set(clip) != names for clip in clips):
+        raise CacheError("Clips of one batch are conditioned on different tensors. Queue CacheLatents again.")
+    if not names:
+        return None
+    stacked = {name: torch.stack([clip[name] for clip in clips]).float() for name in names}
+    return dataclasses.replace(Conditioning(), **stacked)
+
+
+def condition_misfits(tensors: Mapping[str, Tensor], latent_shape: Sequence[int] | None) -> str:
+    """What is wrong with the sizes of a clip's tensors, or "". `latent_shape` (C, F, h, w) is the clip's, if known."""
+    for name, tensor in tensors.items():
+        shape = tuple(tensor.shape)
+        if len(shape) != _AXES[name] or 0 in shape:
+            return f"its {name} have shape {list(shape)}, not {_AXES[name]} axes"
+        wanted = _size_of(name, shape, latent_shape) if latent_shape is not None else shape
+        if shape != wanted:
+            return f"its {name} have shape {list(shape)}, the clip needs {list(wanted)}"
+    return ""
+
+
+_AXES = {"channels": 4, "image_tokens": 2, "vace": 4, "reference": 3, "camera": 4}
+assert set(_AXES) == set(CONDITION_TENSORS)
+
+
+def _size_of(name: str, shape: tuple[int, ...], latent_shape: Sequence[int]) -> tuple[int, ...]:
+    _, frames, height, width = latent_shape
+    sizes = {
+        "channels": (shape[0], frames, height, width),
+        "vace": (shape[0], frames, height, width),
+        "reference": (shape[0], height, width),
+        "camera": (shape[0], frames, 8 * height, 8 * width),
+    }
+    return sizes.get(name, shape)
+
+
+Encode = Callable[[Tensor], Tensor]
+
+
+def mask_of(pixels: Tensor) -> Tensor:
+    """The mask (F, H, W) that a video or picture (F, H, W, 3) shows: its mean over the colours."""
+    return pixels.mean(-1)
+
+
+def vace_tensor(control: Tensor, mask: Tensor | None, encode: Encode) -> Tensor:
+    """(2C + 64, F', h, w): inactive latent, reactive latent, mask.
+
+    Where the mask is white the model is free (reactive); without one it is white everywhere. What belongs to the other
+    side is mid grey in either. A mask is black or white, split at one half, as VACE was trained.
+    """
+    white = torch.ones_like(control[..., 0]) if mask is None else (mask > 0.5).float()
+    away_from_grey = control - MID_GREY
+    inactive = encode(away_from_grey * (1 - white[..., None]) + MID_GREY)
+    reactive = encode(away_from_grey * white[..., None] + MID_GREY)
+    stride = control.shape[1] // inactive.shape[2]
+    return torch.cat([inactive, reactive, _squares(white, stride, inactive.shape[1])])
+
+
+def control_channels(control: Tensor, start: Tensor | None, encode: Encode, *, with_mask: bool = False) -> Tensor:
+    """`Conditioning.channels` of Fun-Control: control latent, with 2.2 a mask of four channels, start image latent.
+
+    `start` (1, H, W, 3) is given in latent frame 0 of the last part; the rest of it, all of it without a start image,
+    is zero, and so is the mask. A single frame gets no start image: it would be given whole.
+    """
+    latent = encode(control)
+    given = torch.zeros_like(latent)
+    if start is not None and latent.shape[1] > 1:
+        given[:, :1] = encode(start)
+    mask = latent.new_zeros(4, *latent.shape[1:])
+    return torch.cat([latent, mask, given] if with_mask else [latent, given])
+
+
+def inpaint_channels(pixels: Tensor, mask: Tensor, encode: Encode) -> Tensor:
+    """`Conditioning.channels` of Fun-InP: four channels that are 1 where a pixel is given, then the latent of the clip
+    with the masked (white) pixels grey.
+    """
+    white = (mask > 0.5).float()
+    latent = encode((pixels - MID_GREY) * (1 - white[..., None]) + MID_GREY)
+    return torch.cat([folded_mask(1 - white, latent.shape[2:]), latent])
+
+
+def folded_mask(given: Tensor, size: torch.Size | tuple[int, int]) -> Tensor:
+    """(4, F', h, w) of a mask (F, H, W): the first frame four times, the rest folded by four, as `given_mask`."""
+    four = torch.cat([given[:1].expand(4, -1, -1), given[1:]]).unflatten(0, (-1, 4)).transpose(0, 1)
+    return functional.interpolate(four, size=tuple(size), mode="bilinear", align_corners=False)
+
+
+def loss_mask(mask: Tensor, stride: int) -> Tensor:
+    """(1, F', h, w) weights of the loss from a mask (F, H, W): means over the pixels that a latent value stands for.
+
+    In space those are squares of `stride`; in time frame 0 alone, then four frames each, as the VAE folds them.
+    """
+    small = functional.avg_pool2d(mask[:, None], stride)[:, 0]
+    return torch.cat([small[:1], small[1:].unflatten(0, (-1, 4)).mean(1)])[None]
+
+
+def _squares(mask: Tensor, stride: int, latent_frames: int) -> Tensor:
+    """(stride * stride, F', h, w): each pixel of a square in a channel of its own, of the nearest frames in time."""
+    frames, height, width = mask.shape
+    squares = mask.view(frames, height // stride, stride, width // stride, stride)
+    channels = squares.permute(2, 4, 0, 1, 3).flatten(0, 1)[None]
+    size = (latent_frames, height // stride, width // stride)
+    return functional.interpolate(channels, size=size, mode="nearest-exact")[0]
+
+
+DEFAULT_NEGATIVE_PROMPT = (
+    "色调艳丽，过曝，静态，细节模糊不清，字幕，风格，作品，画作，画面，静止，整体发灰，最差质量，低质量，JPEG压缩残留，"
+    "丑陋的，残缺的，多余的手指，画得不好的手部，画得不好的脸部，畸形的，毁容的，形态畸形的肢体，手指融合，"
+    "静止不动的画面，杂乱的背景，三条腿，背景人很多，倒着走"
+)
+"""Wan configs: sample_neg_prompt; ComfyUI's Wan templates use the same text."""
+
+_NAMES = {"": "the empty prompt", DEFAULT_NEGATIVE_PROMPT: "the negative prompt"}
+
+
+def name_of(prompt: str) -> str:
+    """What progress calls a text: its first words; those every cache has are named instead."""
+    return _NAMES.get(prompt, prompt[:60])

@@ -1,0 +1,266 @@
+"""From one file to the samples cut out of it: its windows, times the parts of its picture, times mirroring.
+
+[crops] Which size a source is trained at, and which part of its picture: centre, random variants, or all of it.
+
+[scenes] Scene cuts of a clip, found once per file: finding them decodes all of it.
+
+[pixels] The pixels of a sample, as its cut says.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..files import file_identity, sampled_digest
+from ..video import ClipInfo, Framing, VideoProcess, covered_size
+from .bucket import Bucket, assign_bucket
+from .config import DatasetConfig
+from .sample import Cut, Sample
+from .windows import Window, draw_different, find_windows
+
+__all__ = [
+    "MAX_PIECES",
+    "Piece",
+    "TooMany",
+    "TooShort",
+    "TooSmall",
+    "cut_file",
+    "find_bucket",
+    "find_framings",
+    "read_sample",
+    "reading_fps",
+    "scene_cuts",
+]
+
+
+def find_bucket(info: ClipInfo, num_frames: int, config: DatasetConfig) -> Bucket | None:
+    """The size a source is trained at; None when it is smaller than the size grid and may not be enlarged."""
+    if config.crop == "none":
+        return _own_size(info, num_frames, config)
+    return assign_bucket(
+        info.width,
+        info.height,
+        num_frames=num_frames,
+        width=config.width,
+        height=config.height,
+        multiple=config.size_multiple,
+        enable_bucket=config.enable_bucket,
+    )
+
+
+def _own_size(info: ClipInfo, num_frames: int, config: DatasetConfig) -> Bucket | None:
+    """The source's own size, scaled down if it has more than width x height pixels, both sides rounded down to the
+    size grid. What is cut off is less than one step of the grid per axis.
+    """
+    scale = min(1.0, math.sqrt(config.width * config.height / (info.width * info.height)))
+    width, height = (
+        int(side * scale + 1e-9) // config.size_multiple * config.size_multiple for side in (info.width, info.height)
+    )
+    return Bucket(num_frames, height, width) if width and height else None
+
+
+def find_framings(info: ClipInfo, bucket: Bucket, config: DatasetConfig, seed: str) -> list[Framing]:
+    """What of the picture is kept: one entry, or with random crops up to `config.variants` that take turns.
+
+    A random crop moves along the axis that is cut off anyway (the source is scaled to cover the bucket first); where
+    nothing is cut off there is one place only.
+    """
+    if config.crop == "none":
+        return [Framing(native=info.width * info.height <= config.width * config.height)]
+    if config.crop == "center":
+        return [Framing()]
+    source, wanted = (info.width, info.height), (bucket.width, bucket.height)
+    covered = covered_size(source, wanted)
+    columns, rows = covered[0] - wanted[0] + 1, covered[1] - wanted[1] + 1
+    centre = Framing().place(covered, wanted)
+    places = [divmod(place, rows) for place in draw_different(seed, "crop", columns * rows, config.variants)]
+    return [Framing(offset=None if place == centre else place) for place in places]
+
+
+MAX_PIECES = 10_000
+"""windows of one file, about; a time stamp that jumps by ten hours would give more"""
+_CUT_GUARD_S = 0.0025
+"""A window ends this long before a cut at the latest: containers round times to their ticks (Matroska: 1 ms)."""
+
+
+class TooSmall(Exception):  # noqa: N818  the scan turns it into a reason
+    """A source smaller than the size grid, which may be neither enlarged nor cropped."""
+
+
+class TooMany(Exception):  # noqa: N818
+    """More samples than one file can sensibly give."""
+
+
+class TooShort(Exception):  # noqa: N818
+    """A source, or each of its scenes, has fewer frames than a window needs; `frames` is the longest."""
+
+    def __init__(self, frames: int) -> None:
+        super().__init__()
+        self.frames = frames
+
+
+@dataclass(frozen=True, kw_only=True)
+class Piece:
+    """One sample of a file."""
+
+    cut: Cut
+    bucket: Bucket
+    turn: int = 0
+    turns: int = 1
+    scenes: int = 1
+    """of the whole file"""
+
+
+@dataclass(frozen=True)
+class _Stretch:
+    """A clip, or one scene of it."""
+
+    start_s: float
+    frames: int
+    """at the dataset's rate"""
+    held: int = 0
+    """of them, those that show the last frame once more"""
+
+
+def cut_file(path: Path, info: ClipInfo, config: DatasetConfig, cuts_s: Sequence[float] = ()) -> list[Piece]:
+    """All samples of a file, in order of time. `cuts_s` rises: when scenes begin, in seconds from the first frame.
+
+    Of samples that take turns, each is one variant: its own random window and its own random crop. Mirroring by turns
+    doubles them, and then neighbouring epochs show both sides of one variant.
+    """
+    seed = sampled_digest(path) if "random" in (config.frame_extraction, config.crop) else ""
+    pieces: list[Piece] = []
+    stretches = _stretches(info, config, cuts_s)
+    for number, stretch in enumerate(stretches):
+        windows = _windows(info, stretch.frames, config, f"{seed}/{number}")
+        if len(pieces) + len(windows) > MAX_PIECES:
+            raise TooMany
+        taking_turns = config.frame_extraction == "random"
+        for group in [windows] if taking_turns and windows else [[window] for window in windows]:
+            pieces += _variants(info, stretch, group, config, f"{seed}/{number}/{group[0].first}")
+    if not pieces:
+        raise TooShort(max(stretch.frames for stretch in stretches))
+    return [replace(piece, scenes=len(stretches)) for piece in pieces]
+
+
+def reading_fps(info: ClipInfo, config: DatasetConfig) -> float:
+    """Frames per second a clip is read at."""
+    if info.kind == "clip" and config.every_frame:
+        return info.fps
+    return config.read_fps or config.fps
+
+
+def _stretches(info: ClipInfo, config: DatasetConfig, cuts_s: Sequence[float]) -> list[_Stretch]:
+    """The whole clip, or its scenes.
+
+    A whole clip that lacks one frame of the shortest window is taken, its last frame held: 4n+1 frames are one more
+    than whole seconds have, and 5.0 s are the commonest length of all.
+    """
+    rate = reading_fps(info, config)
+    if not cuts_s:
+        available = info.frames_at(rate)
+        if info.kind == "clip" and available == config.frame_lengths[0] - 1:
+            return [_Stretch(0.0, available + 1, held=1)]
+        return [_Stretch(0.0, available)]
+    starts, ends = (0.0, *cuts_s), (*cuts_s, None)
+    found: list[_Stretch] = []
+    for start_s, end_s in zip(starts, ends, strict=True):
+        if end_s is None:
+            frames = math.ceil((info.duration_s - start_s) * rate - 1e-3)
+        else:
+            frames = math.ceil((end_s - start_s - _CUT_GUARD_S) * rate)
+        found.append(_Stretch(start_s, max(0, frames)))
+    return found
+
+
+def _windows(info: ClipInfo, frames: int, config: DatasetConfig, seed: str) -> list[Window]:
+    if info.kind == "still":
+        return [Window(0, 1)]
+    return find_windows(
+        config.frame_extraction,
+        frames,
+        config.frame_lengths,
+        stride=config.frame_stride,
+        count=config.frame_sample,
+        variants=config.variants,
+        seed=seed,
+    )
+
+
+def _variants(
+    info: ClipInfo, stretch: _Stretch, windows: Sequence[Window], config: DatasetConfig, seed: str
+) -> list[Piece]:
+    """The samples of windows that take turns (usually one that is alone)."""
+    bucket, rate = find_bucket(info, windows[0].num_frames, config), reading_fps(info, config)
+    if bucket is None:
+        raise TooSmall
+    framings = find_framings(info, bucket, config, seed)
+    count = max(len(windows), len(framings))
+    plain = [(windows[turn % len(windows)], framings[turn % len(framings)]) for turn in range(count)]
+    mirror = [(window, replace(framing, flip=True)) for window, framing in plain]
+    if config.horizontal_flip == "turns":
+        sides = [side for pair in zip(plain, mirror, strict=True) for side in pair]
+        return _take_turns(stretch, sides, bucket, rate, config)
+    pieces = _take_turns(stretch, plain, bucket, rate, config)
+    if config.horizontal_flip == "both":
+        pieces += _take_turns(stretch, mirror, bucket, rate, config)
+    return pieces
+
+
+def _take_turns(
+    stretch: _Stretch, variants: Sequence[tuple[Window, Framing]], bucket: Bucket, rate: float, config: DatasetConfig
+) -> list[Piece]:
+    return [
+        Piece(
+            cut=Cut(
+                start_s=stretch.start_s + window.first / rate,
+                framing=framing,
+                fps=0.0 if rate == config.fps else rate,
+                held=stretch.held,
+            ),
+            bucket=bucket,
+            turn=turn,
+            turns=len(variants),
+        )
+        for turn, (window, framing) in enumerate(variants)
+    ]
+
+
+_REMEMBERED = 10_000
+_found: OrderedDict[tuple[object, ...], tuple[float, ...]] = OrderedDict()
+"""by file identity and threshold; a dataset is scanned anew whenever one of its captions changes"""
+
+
+def scene_cuts(path: Path, info: ClipInfo, config: DatasetConfig, video: VideoProcess) -> tuple[float, ...]:
+    """When each scene but the first begins, in seconds from the first frame; none for a still."""
+    if info.kind == "still":
+        return ()
+    key = (*file_identity(path), config.scene_threshold)
+    if key not in _found:
+        found = video.cuts(path, threshold=config.scene_threshold, duration_s=info.duration_s)
+        _found[key] = tuple(found)
+        if len(_found) > _REMEMBERED:
+            _found.popitem(last=False)
+    return _found[key]
+
+
+def read_sample(video: VideoProcess, sample: Sample, fps: float, path: Path | None = None) -> NDArray[np.uint8]:
+    """(F, H, W, 3) RGB in the sample's bucket. `path` reads another file the same way: a control or mask video."""
+    bucket = sample.bucket
+    return video.read(
+        path or sample.path,
+        fps=sample.cut.fps or fps,
+        num_frames=bucket.num_frames,
+        width=bucket.width,
+        height=bucket.height,
+        start_s=sample.cut.start_s,
+        framing=sample.cut.framing,
+        held=sample.cut.held,
+    )

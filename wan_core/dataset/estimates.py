@@ -1,0 +1,203 @@
+"""How long an epoch is, by bucket: batches never mix buckets, so a small bucket wastes part of its last batch.
+
+[size] How large the cache entries of a dataset will be: by the shapes the encoders answer with, in bfloat16.
+
+[speed] What cutting clips to the model's frame rate does to motion, where rates differ by a fifth or more.
+
+Frames are taken by their times, so a clip keeps the speed at which it plays; only how many of its frames are seen
+changes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..model.latents import LatentSpace
+from .bucket import Bucket
+from .conditioning import ConditionKind
+from .review import count, one_per_file
+from .sample import Sample
+
+__all__ = [
+    "BATCH_SIZES",
+    "BucketRow",
+    "CacheSize",
+    "cache_size",
+    "epoch_lines",
+    "epoch_rows",
+    "is_averaged",
+    "off_speed",
+    "seen_per_epoch",
+    "speed_lines",
+]
+
+
+BATCH_SIZES = (1, 2, 4)
+
+
+def seen_per_epoch(samples: Sequence[Sample]) -> float:
+    """How many samples one epoch trains on: with repeats and weights (then on average), and one of those that take
+    turns.
+    """
+    return math.fsum(sample.repeats * sample.weight for sample in samples if sample.turn == 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BucketRow:
+    """What one bucket gives to an epoch."""
+
+    bucket: Bucket | None
+    """None: all of them together"""
+    clips: int
+    """files; of those cut into several samples, each once"""
+    stills: int
+    samples: int
+    batches: tuple[int, ...]
+    """in an epoch, for each of BATCH_SIZES"""
+
+
+def is_averaged(samples: Sequence[Sample]) -> bool:
+    """True when weights make the batches of an epoch a mean."""
+    return any(sample.weight != 1 for sample in samples)
+
+
+def epoch_rows(samples: Sequence[Sample]) -> list[BucketRow]:
+    """A row per bucket, the largest first, and one for all where there are several."""
+    groups: dict[Bucket, list[Sample]] = {}
+    for sample in samples:
+        groups.setdefault(sample.bucket, []).append(sample)
+    rows: list[BucketRow] = []
+    for bucket, members in sorted(groups.items(), key=lambda group: (-len(group[1]), group[0])):
+        seen = seen_per_epoch(members)
+        rows.append(_row(bucket, members, tuple(math.ceil(seen / size - 1e-9) for size in BATCH_SIZES)))
+    if len(rows) > 1:
+        totals = tuple(sum(numbers) for numbers in zip(*(row.batches for row in rows), strict=True))
+        rows.append(_row(None, samples, totals))
+    return rows
+
+
+def epoch_lines(rows: Sequence[BucketRow], *, averaged: bool) -> list[str]:
+    """`epoch_rows` as text, a line each under a heading."""
+    mean = ", on average" if averaged else ""
+    lines = [f"an epoch{mean}, in batches of {' / '.join(map(str, BATCH_SIZES))}:"]
+    for row in rows:
+        batches = " / ".join(f"{number:,}" for number in row.batches)
+        lines.append(f"  {row.bucket or 'all'}: {_members(row)}, {batches} batches")
+    return lines
+
+
+def _row(bucket: Bucket | None, samples: Sequence[Sample], batches: tuple[int, ...]) -> BucketRow:
+    files = one_per_file(samples)
+    stills = sum(sample.kind == "still" for sample in files)
+    return BucketRow(bucket=bucket, clips=len(files) - stills, stills=stills, samples=len(samples), batches=batches)
+
+
+def _members(row: BucketRow) -> str:
+    kinds = [count(number, noun) for number, noun in ((row.clips, "clip"), (row.stills, "still")) if number]
+    windows = f", {count(row.samples, 'sample')}" if row.samples > row.clips + row.stills else ""
+    return " + ".join(kinds) + windows
+
+
+_BYTES = 2
+_TOKEN_BYTES = 4096 * _BYTES
+_VISION_BYTES = 257 * 1280 * _BYTES
+
+
+@dataclass(frozen=True, kw_only=True)
+class CacheSize:
+    """Payload bytes of everything a dataset needs, headers of the entries (a few hundred bytes each) left out."""
+
+    latents: int
+    conditions: int
+    masks: int
+    captions: int
+    """different captions; a text entry has `token_bytes` for every token, which only the text encoder can count"""
+    megapixels: float
+    """of all frames that go through the VAE"""
+    token_bytes: int = _TOKEN_BYTES
+
+    @property
+    def known(self) -> int:
+        """Bytes of all but the texts."""
+        return self.latents + self.conditions + self.masks
+
+
+def cache_size(samples: Sequence[Sample], space: LatentSpace, kind: ConditionKind, *, loss_masks: bool) -> CacheSize:
+    """The size of the entries of `samples`, each cut of a file once."""
+    cuts = {(s.path, s.cut, s.bucket): s for s in samples}.values()
+    volumes = [_latent_volume(sample, space) for sample in cuts]
+    pixels = sum(s.bucket.num_frames * s.bucket.height * s.bucket.width for s in cuts)
+    tokens = len(kind.frames) * _VISION_BYTES * len(cuts) if kind.vision else 0
+    return CacheSize(
+        latents=sum(volumes) * space.channels * _BYTES,
+        conditions=sum(volumes) * _condition_channels(kind, space) * _BYTES + tokens,
+        masks=sum(_latent_volume(s, space) for s in cuts if s.mask is not None) * _BYTES if loss_masks else 0,
+        captions=len({sample.caption for sample in samples}),
+        megapixels=pixels / 1e6 * (1 + kind.vae_passes),
+    )
+
+
+def _latent_volume(sample: Sample, space: LatentSpace) -> int:
+    """Values of one latent channel."""
+    bucket, stride = sample.bucket, space.spatial_stride
+    return math.prod((space.latent_frames(bucket.num_frames), bucket.height // stride, bucket.width // stride))
+
+
+def _condition_channels(kind: ConditionKind, space: LatentSpace) -> int:
+    """Channels of latent size that `kind` adds to a clip."""
+    latent = space.channels
+    if kind.name == "vace":
+        return 2 * latent + space.spatial_stride**2
+    if kind.name.startswith("control"):
+        return 2 * latent + (4 if kind.name == "control_mask" else 0)
+    return 4 + latent if kind.tensors else 0
+
+
+DIFFERENT = 1.2
+"""ratio of frame rates from which it is said"""
+
+
+def off_speed(samples: Sequence[Sample], fps: float) -> tuple[list[Sample], list[Sample]]:
+    """One sample of each clip that is faster than the model's rate by a fifth or more, and of each that is slower."""
+    clips = [sample for sample in one_per_file(samples) if sample.kind == "clip" and not sample.cut.fps]
+    fast = [sample for sample in clips if sample.info.fps >= fps * DIFFERENT]
+    slow = [sample for sample in clips if 0 < sample.info.fps <= fps / DIFFERENT]
+    return fast, slow
+
+
+def speed_lines(samples: Sequence[Sample], fps: float) -> list[str]:
+    """Sentences for the report; none when every clip is near the model's rate."""
+    fast, slow = ([sample.info.fps for sample in group] for group in off_speed(samples, fps))
+    lines: list[str] = []
+    if other := [sample.cut.fps for sample in one_per_file(samples) if sample.cut.fps]:
+        slowest, fastest = f"{max(other) / fps:.2g}", f"{min(other) / fps:.2g}"
+        times = slowest if slowest == fastest else f"{fastest} to {slowest}"
+        lines.append(
+            f"read at {_tally(other)} frames a second and trained at {fps:g}, as the settings say: motion becomes "
+            f"{times} times as slow."
+        )
+    said = len(lines)
+    if fast:
+        kept = f"{fps / max(fast):.0%} to {fps / min(fast):.0%}" if max(fast) > min(fast) else f"{fps / fast[0]:.0%}"
+        lines.append(
+            f"faster than the model's {fps:g} fps: {_tally(fast)} fps. They play at the same speed; {kept} of their "
+            "frames are used, the others dropped."
+        )
+    if slow:
+        lines.append(
+            f"slower than the model's {fps:g} fps: {_tally(slow)} fps. They play at the same speed; frames are shown "
+            f"up to {fps / min(slow):.1f} times, and the model learns to stutter. Leave them out, or interpolate them."
+        )
+    if len(lines) > said:
+        lines.append(
+            "If one of them plays too slow or too fast in a player, its stated frame rate is wrong: write it again."
+        )
+    return lines
+
+
+def _tally(rates: list[float]) -> str:
+    counts = Counter(f"{rate:.4g}" for rate in rates)
+    return ", ".join(f"{rate} ({number})" for rate, number in counts.most_common(6))

@@ -1,0 +1,126 @@
+"""What a scan and its review found, as plain data: what the card on a dataset node draws, and an API client reads.
+
+Names of files and captions are shortened, and lists are: history stays in ComfyUI's memory. The report has everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from .captions import TOKEN_LIMIT, estimated_tokens
+from .contact_sheet import sheet_layout, sheet_samples
+from .estimates import BATCH_SIZES, BucketRow, off_speed
+from .report import one_per_file
+from .review import DatasetReview
+from .sample import Sample, ScanResult
+
+__all__ = ["dataset_facts"]
+
+_NAMES = 20
+_LONGEST = 300
+"""characters of a text"""
+
+
+def dataset_facts(review: DatasetReview) -> dict[str, Any]:
+    """Everything as numbers, texts, lists and dicts.
+
+    `buckets` are the rows of the epoch (`frames`, `width` and `height` null for the row of all), `findings` what may be
+    wrong, counted in files (in groups for copies), `sheet` which file is where on the contact sheet.
+    """
+    dataset, size = review.dataset, review.size
+    files = [sample for part in dataset.parts for sample in one_per_file(part.samples)]
+    clips = sum(sample.kind == "clip" for sample in files)
+    rejected = [item for part in dataset.parts for item in part.rejected]
+    return {
+        "version": 1,
+        "folders": [_short(part.config.folder) for part in dataset.parts],
+        "clips": clips,
+        "stills": len(files) - clips,
+        "samples": len(dataset.samples),
+        "held_out": _named(review.held_out),
+        "fps": dataset.fps,
+        "batch_sizes": list(BATCH_SIZES),
+        "averaged": review.averaged,
+        "buckets": [_bucket(row) for row in review.epoch],
+        "findings": [finding for finding in _findings(review) if finding["count"]],
+        "left_out": {
+            "count": len(rejected),
+            "files": [{"name": _short(item.name), "reason": _short(item.reason)} for item in rejected[:_NAMES]],
+        },
+        "cache_bytes": size.known,
+        "captions": size.captions,
+        "encoding_s": review.encoding_s,
+        "sheet": {
+            **sheet_layout(dataset),
+            "cells": [_cell(sample) for sample in sheet_samples(dataset)],
+        },
+    }
+
+
+def _findings(review: DatasetReview) -> list[dict[str, Any]]:
+    """Kind, how many files (or groups of copies), and the first names."""
+    parts = review.dataset.parts
+    fast, slow = off_speed(review.dataset.samples, review.dataset.fps)
+    found: dict[str, list[Sample]] = {"faster": fast, "slower": slow}
+    for part in parts:
+        for kind, samples in _of_part(part).items():
+            found.setdefault(kind, []).extend(samples)
+    groups = {"same_bytes": review.same_bytes, "look_alike": review.look_alikes.groups}
+    return [
+        *({"kind": kind, **_named(samples)} for kind, samples in found.items()),
+        *({"kind": kind, **_grouped(found_groups)} for kind, found_groups in groups.items()),
+        {"kind": "not_compared", "count": review.look_alikes.left_out, "names": []},
+    ]
+
+
+def _of_part(part: ScanResult) -> dict[str, list[Sample]]:
+    """What is said of the files of one part, each once."""
+    files = one_per_file(part.samples)
+    return {
+        "enlarged": [sample for sample in files if sample.upscaled],
+        "interlaced": [sample for sample in files if sample.info.interlaced],
+        "variable_rate": [sample for sample in files if sample.info.variable_rate],
+        "held_last": [sample for sample in files if sample.cut.held],
+        "trigger_alone": [sample for sample in files if sample.caption_from == "trigger"],
+        "needs_caption": list(part.captionless),
+        "no_caption": [s for s in files if s.caption_from == "none" and part.config.missing_captions != "refuse"],
+        "long_caption": [sample for sample in files if estimated_tokens(sample.caption) > TOKEN_LIMIT],
+        "no_mask": [sample for sample in files if part.config.masks_loss and sample.mask is None],
+    }
+
+
+def _named(samples: Sequence[Sample]) -> dict[str, Any]:
+    return {"count": len(samples), "names": [_short(sample.name) for sample in samples[:_NAMES]]}
+
+
+def _grouped(groups: Sequence[Iterable[Sample]]) -> dict[str, Any]:
+    return {"count": len(groups), "names": [_short(", ".join(s.name for s in group)) for group in groups[:_NAMES]]}
+
+
+def _bucket(row: BucketRow) -> dict[str, Any]:
+    bucket = row.bucket
+    return {
+        "frames": bucket.num_frames if bucket else None,
+        "width": bucket.width if bucket else None,
+        "height": bucket.height if bucket else None,
+        "clips": row.clips,
+        "stills": row.stills,
+        "samples": row.samples,
+        "batches": list(row.batches),
+    }
+
+
+def _cell(sample: Sample) -> dict[str, Any]:
+    return {
+        "name": _short(sample.name),
+        "kind": sample.kind,
+        "frames": sample.bucket.num_frames,
+        "width": sample.bucket.width,
+        "height": sample.bucket.height,
+        "caption": _short(sample.caption),
+    }
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"

@@ -1,0 +1,313 @@
+"""Which files a dataset consists of, before any of them is opened: a folder's own, or those that a list names.
+
+[tree] A folder with its subfolders: which files, and how often those of `10_walk` are seen.
+
+Hidden folders are left out. A folder that is reached twice, through a link or a loop of links, counts once; what leads
+out of the allowed folders is named and not entered.
+
+[companions] Control and mask videos beside clips: which file goes with which clip.
+
+`clip.mp4` is accompanied by `control/clip.mp4` and `mask/clip.png` (folders `controls` and `masks` too), or by
+`clip_control.mp4` and `clip_mask.png` in its own folder; the suffix may be that of any clip or still. A list may name
+other files, which then count instead.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+
+from ..errors import DatasetError
+from ..files import file_identity, lies_under
+from ..video import shown
+from .captions import LINK_OUTSIDE
+
+__all__ = [
+    "CLIP_SUFFIXES",
+    "COMPANION_FOLDERS",
+    "COMPANION_KINDS",
+    "FolderFiles",
+    "MAX_DEPTH",
+    "MediaFile",
+    "OTHER_SUFFIXES",
+    "Rejected",
+    "STILL_SUFFIXES",
+    "files_of_folder",
+    "fingerprint_of_folder",
+    "folder_files",
+    "folder_fingerprint",
+    "media_names",
+    "repeats_of",
+    "with_companions",
+]
+
+
+CLIP_SUFFIXES = frozenset({".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi", ".gif"})
+STILL_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp"})
+OTHER_SUFFIXES = frozenset(
+    [
+        ".wmv",
+        ".flv",
+        ".ts",
+        ".mts",
+        ".m2ts",
+        ".mpg",
+        ".mpeg",
+        ".3gp",
+        ".ogv",
+        ".vob",
+        ".heic",
+        ".heif",
+        ".avif",
+        ".tif",
+        ".tiff",
+        ".jxl",
+        ".svg",
+        ".m3u8",
+        ".asf",
+        ".f4v",
+        ".mxf",
+        ".y4m",
+        ".jfif",
+    ]
+)
+"""Media that is not read: named in the report instead of ignored."""
+
+
+COMPANION_FOLDERS = {"control": "control", "controls": "control", "mask": "mask", "masks": "mask"}
+"""folders beside clips whose files go with the clips of the same name, and as what"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MediaFile:
+    """One file that a dataset names."""
+
+    path: Path
+    caption: str | None = None
+    """None: it stands in the caption file beside the media file"""
+    repeats: int = 1
+    """how often it is seen in one epoch; multiplies num_repeats"""
+    weight: float = 1.0
+    """multiplies the weight of its dataset"""
+    control: Path | None = None
+    """control video of VACE and Fun-Control models; None: looked for beside the file where one is needed"""
+    mask: Path | None = None
+    """mask video or picture; None: looked for beside the file where masks are used"""
+    name: str = ""
+    """what messages call it; empty: the name of the file"""
+    more_captions: tuple[str, ...] = ()
+    """further captions that take turns with `caption`, one an epoch"""
+
+    @property
+    def shown_name(self) -> str:
+        """The name for messages, short and without control characters (S15)."""
+        return "".join(c if c.isprintable() else "?" for c in self.name)[:120] or shown(self.path)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rejected:
+    """A file, or a row of a list, that is not trained on, and why."""
+
+    name: str
+    reason: str
+    frames: int = 0
+    """frames it would give, where that is the reason"""
+
+
+def folder_fingerprint(folder: Path) -> str:
+    """Changes when a file of the folder (or of its folders of control and mask videos) is added, removed, edited or
+    replaced; reads no content.
+    """
+    digest = hashlib.sha256()
+    beside = (folder / name for name in COMPANION_FOLDERS)
+    for place in (folder, *(place for place in beside if place.is_dir())):
+        for entry in sorted(os.scandir(place), key=lambda e: e.name):
+            if entry.is_file():
+                digest.update(repr(file_identity(Path(entry.path))).encode("utf-8", "surrogatepass"))
+    return digest.hexdigest()
+
+
+def folder_files(folder: Path) -> list[MediaFile]:
+    """The media files directly in `folder`, sorted by name; DatasetError when there are none."""
+    if not folder.is_dir():
+        problem = "is a file, not a folder" if folder.exists() else "does not exist"
+        raise DatasetError(f"Dataset folder {folder.name!r} {problem}. Choose a folder that holds clips.")
+    names = media_names(folder)
+    if not names:
+        kinds = " ".join(sorted(suffix[1:] for suffix in CLIP_SUFFIXES | STILL_SUFFIXES))
+        raise DatasetError(f"Dataset folder {folder.name!r} holds no clips or stills. Put files into it ({kinds}).")
+    return [MediaFile(path=folder / name) for name in (*names, *folders_like_media(folder))]
+
+
+def folders_like_media(folder: Path) -> list[str]:
+    """Folders called like clips, such as "take.mp4": named in the report, not passed over."""
+    known = CLIP_SUFFIXES | STILL_SUFFIXES
+    with os.scandir(folder) as entries:
+        return sorted(
+            entry.name
+            for entry in entries
+            if Path(entry.name).suffix.lower() in known and not entry.name.startswith(".") and os.path.isdir(entry.path)
+        )
+
+
+def media_names(folder: Path) -> list[str]:
+    """Names of the media files directly in `folder`, sorted; hidden ones are left out."""
+    known = CLIP_SUFFIXES | STILL_SUFFIXES | OTHER_SUFFIXES
+    with os.scandir(folder) as entries:
+        return sorted(
+            entry.name
+            for entry in entries
+            if Path(entry.name).suffix.lower() in known
+            and not entry.name.startswith(".")
+            and not os.path.isdir(entry.path)
+        )
+
+
+MAX_DEPTH = 32
+"""subfolders below each other"""
+
+_REPEATS = re.compile(r"([1-9][0-9]{0,3})_\S")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FolderFiles:
+    """What a folder gives."""
+
+    files: tuple[MediaFile, ...]
+    rejected: tuple[Rejected, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def repeats_of(name: str) -> int:
+    """10 for a folder called "10_walk", as in kohya's trainers; 1 for every other name."""
+    found = _REPEATS.match(name)
+    return int(found.group(1)) if found else 1
+
+
+def files_of_folder(
+    folder: Path, *, recursive: bool = False, allowed: Sequence[Path] = (), named_repeats: bool = True
+) -> FolderFiles:
+    """The media files of `folder` by path, with those of its subfolders if asked; DatasetError when there are none.
+
+    `named_repeats` False takes the numbers in front of folder names for nothing but names.
+    """
+    if not recursive or not folder.is_dir():
+        return FolderFiles(files=tuple(folder_files(folder)))
+    files: list[MediaFile] = []
+    rejected: list[Rejected] = []
+    notes: list[str] = []
+    for inside, place in _walk(folder, allowed):
+        if isinstance(place, Rejected):
+            rejected.append(place)
+            continue
+        names = media_names(place)
+        repeats = repeats_of(place.name) if inside and named_repeats else 1
+        files += [_named(folder, MediaFile(path=place / name, repeats=repeats)) for name in names]
+        if names and repeats > 1:
+            notes.append(f"{shown(place)}: {len(names)} files, each seen {repeats} times because of the folder's name")
+    if not files:
+        raise DatasetError(
+            f"Dataset folder {folder.name!r} and its subfolders hold no clips or stills. Put files into them."
+        )
+    return FolderFiles(files=tuple(files), rejected=tuple(rejected), notes=tuple(notes))
+
+
+def fingerprint_of_folder(folder: Path, *, recursive: bool = False, allowed: Sequence[Path] = ()) -> str:
+    """Changes when a file of the folder (and its subfolders, if asked) is added, removed, edited or replaced."""
+    if not recursive:
+        return folder_fingerprint(folder)
+    digest = hashlib.sha256()
+    for inside, place in _walk(folder, allowed):
+        if not isinstance(place, Rejected):
+            digest.update(f"{inside}\0{folder_fingerprint(place)}\0".encode("utf-8", "surrogatepass"))
+    return digest.hexdigest()
+
+
+def _named(folder: Path, file: MediaFile) -> MediaFile:
+    return replace(file, name=file.path.relative_to(folder).as_posix())
+
+
+def _walk(folder: Path, allowed: Sequence[Path]) -> Iterator[tuple[str, Path | Rejected]]:
+    """("a/b", folder) of `folder` ("") and everything below it by name, each real folder once."""
+    seen = {os.path.realpath(folder)}
+    waiting: list[tuple[str, Path, int]] = [("", folder, 0)]
+    while waiting:
+        inside, place, depth = waiting.pop()
+        try:
+            names = _subfolders(place)
+        except OSError as error:
+            yield inside, Rejected(name=shown(place), reason=f"cannot be opened: {error.strerror}")
+            continue
+        yield inside, place
+        below: list[tuple[str, Path, int]] = []
+        for name in names:
+            path, real = place / name, os.path.realpath(place / name)
+            label = f"{inside}/{name}" if inside else name
+            if not lies_under(real, (folder, *allowed)):
+                yield label, Rejected(name=shown(path), reason=LINK_OUTSIDE)
+            elif depth >= MAX_DEPTH:
+                yield label, Rejected(name=shown(path), reason=f"lies more than {MAX_DEPTH} folders deep")
+            elif real not in seen:
+                seen.add(real)
+                below.append((label, path, depth + 1))
+        waiting += reversed(below)
+
+
+def _subfolders(place: Path) -> list[str]:
+    with os.scandir(place) as entries:
+        return sorted(entry.name for entry in entries if not entry.name.startswith(".") and os.path.isdir(entry.path))
+
+
+COMPANION_KINDS = ("control", "mask")
+
+_Listing = Callable[[Path], dict[str, str]]
+
+
+def with_companions(files: Sequence[MediaFile], wanted: Collection[str]) -> list[MediaFile]:
+    """`files` with their `control` and `mask` filled in where those are `wanted` and there is such a file.
+
+    Files that go with another one of the list are no longer items of their own. With nothing wanted, nothing changes.
+    """
+    if not wanted:
+        return list(files)
+    beside = lru_cache(maxsize=None)(_media_by_stem)
+    found: list[MediaFile] = []
+    for file in files:
+        if not _goes_with_another(file.path, wanted, beside):
+            missing = {kind: _companion(file.path, kind, beside) for kind in wanted if getattr(file, kind) is None}
+            found.append(replace(file, **missing))
+    named = {path for file in found for path in (file.control, file.mask) if path is not None}
+    return [file for file in found if file.path not in named]
+
+
+def _companion(path: Path, kind: str, beside: _Listing) -> Path | None:
+    folder = path.parent
+    places = [(folder / name, path.stem) for name, of in COMPANION_FOLDERS.items() if of == kind]
+    for place, stem in (*places, (folder, f"{path.stem}_{kind}")):
+        if stem in beside(place):
+            return place / beside(place)[stem]
+    return None
+
+
+def _goes_with_another(path: Path, wanted: Collection[str], beside: _Listing) -> bool:
+    """True for control/clip.mp4 and clip_control.mp4 where clip.* lies in its place."""
+    folder = path.parent
+    if COMPANION_FOLDERS.get(folder.name) in wanted and path.stem in beside(folder.parent):
+        return True
+    stem, _, kind = path.stem.rpartition("_")
+    return kind in wanted and stem in beside(folder)
+
+
+def _media_by_stem(folder: Path) -> dict[str, str]:
+    """Name without suffix -> file name, of the clips and stills in a folder; of several, the first by name."""
+    try:
+        names = sorted(os.listdir(folder), reverse=True)
+    except OSError:
+        return {}
+    kinds = CLIP_SUFFIXES | STILL_SUFFIXES
+    return {Path(name).stem: name for name in names if Path(name).suffix.lower() in kinds}

@@ -1,0 +1,55 @@
+"""Which files are never trained but evaluated."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from pathlib import Path, PurePath
+
+from .sample import Dataset, Sample, ScanResult
+
+__all__ = ["file_names", "files_below", "held_out_digests"]
+
+
+def held_out_digests(dataset: Dataset, digest_of: Callable[[Sample], str]) -> frozenset[str]:
+    """SHA-256 of every content that a part of the dataset holds out: a copy under another name, or the same file in
+    another part, is then held out with it. Asks for no digest where nothing is held out.
+    """
+    found: set[str] = set()
+    for part in dataset.parts:
+        config = part.config
+        if not (config.held_out or config.held_out_folder or config.held_out_ratio):
+            continue
+        below = files_below(config.held_out_folder, part)
+        for sample in part.samples:
+            digest = digest_of(sample)
+            named = sample.path in below or not file_names(sample).isdisjoint(config.held_out)
+            # A share decided by each file's own content: adding or removing files never moves another one.
+            if named or int(digest[:8], 16) < config.held_out_ratio * 2**32:
+                found.add(digest)
+    return frozenset(found)
+
+
+def file_names(sample: Sample) -> set[str]:
+    """What a file may be called in `held_out`: with and without suffix, and below the folder of its dataset."""
+    return {sample.path.name, sample.path.stem, sample.name}
+
+
+def files_below(folder: str, part: ScanResult) -> set[Path]:
+    """The files of a part that lie in a folder of that name, or in one below it, inside what the part consists of."""
+    paths = {sample.path for sample in part.samples} if folder else set[Path]()
+    if not paths:
+        return paths
+    wanted = PurePath(folder).parts
+    top = _common([path.parent for path in paths])
+    return {path for path in paths if path.parent.name == folder or _holds(path.parent.parts[top:], wanted)}
+
+
+def _common(folders: Sequence[Path]) -> int:
+    """How many names at the beginning of all these paths are the same."""
+    levels = zip(*(folder.parts for folder in folders), strict=False)
+    return sum(1 for _ in itertools.takewhile(lambda names: len(set(names)) == 1, levels))
+
+
+def _holds(parts: tuple[str, ...], wanted: tuple[str, ...]) -> bool:
+    return any(parts[place : place + len(wanted)] == wanted for place in range(len(parts)))

@@ -1,0 +1,305 @@
+"""A scan as text, for the dataset node.
+
+[cut_report] What of the clips is used and what is left over, as lines of the report.
+
+[caption_report] What the report of a scan says about captions: where they come from, what is missing, how long they are.
+
+[companion_report] What a scan says about control and mask files: how many are there, what lacks one, what looks like one unused.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from ..video import covered_size
+from .captions import TOKEN_LIMIT, estimated_tokens, lengths_of
+from .config import DatasetConfig
+from .control_files import wanted_companions
+from .files import COMPANION_FOLDERS, COMPANION_KINDS
+from .sample import Sample, ScanResult
+from .scan import caption_remedies
+from .windows import round_frames
+
+__all__ = [
+    "asked_frames",
+    "caption_lines",
+    "companion_lines",
+    "one_per_file",
+    "scan_report",
+    "unused_s",
+    "window_lines",
+]
+
+
+def one_per_file(samples: Sequence[Sample]) -> list[Sample]:
+    """The first sample of each file; of a file listed with several captions, the first of each."""
+    firsts: dict[tuple[Path, str], Sample] = {}
+    for sample in samples:
+        if sample.turn == 0:
+            firsts.setdefault((sample.path, sample.caption), sample)
+    return list(firsts.values())
+
+
+def asked_frames(config: DatasetConfig) -> str:
+    """The lengths asked for, and what became of those that are not 4n+1: '73 (75 rounded down)'."""
+    asked = sorted(set(config.frame_buckets)) or [config.num_frames]
+    lengths = ", ".join(_rounded(length, config) for length in asked)
+    return f"up to {lengths}" if config.frame_extraction == "full" else lengths
+
+
+def _rounded(length: int, config: DatasetConfig) -> str:
+    used = round_frames(length, config.frame_rounding)
+    if used == length:
+        return str(used)
+    return f"{used} ({length} rounded {'down' if used < length else 'up'})"
+
+
+def window_lines(config: DatasetConfig, samples: Sequence[Sample]) -> list[str]:
+    """Windows per clip and the seconds none of them covers, crops, mirroring, turns; nothing where all is default."""
+    clips = [sample for sample in samples if sample.kind == "clip"]
+    lines: list[str] = []
+    if clips and (config.frame_extraction != "head" or config.split_scenes):
+        lines.append(_windows_line(config, clips))
+    if config.split_scenes and clips:
+        scenes = {sample.path: sample.scenes for sample in clips}
+        lines.append(f"scenes: {sum(scenes.values())} in {_files(len(scenes), 'clip')}; no window crosses a cut")
+    lines += _picture_lines(config, samples)
+    if (turns := max(sample.turns for sample in samples)) > 1:
+        seen = sum(sample.turn == 0 for sample in samples)
+        lines.append(f"turns: {len(samples)} samples cached, {seen} seen in one epoch; up to {turns} take turns")
+    return lines
+
+
+def _windows_line(config: DatasetConfig, clips: Sequence[Sample]) -> str:
+    windows: dict[Path, set[tuple[float, int]]] = {}
+    for sample in clips:
+        windows.setdefault(sample.path, set()).add((sample.cut.start_s, sample.bucket.num_frames))
+    counts = [len(found) for found in windows.values()]
+    each = f"{min(counts)} to {max(counts)}" if min(counts) < max(counts) else str(counts[0])
+    total_s = sum({sample.path: sample.info.duration_s for sample in clips}.values())
+    left_s = sum(unused_s(clips, config.fps).values())
+    of = f"{sum(counts)} of {_files(len(counts), 'clip')}"
+    return f"windows: {config.frame_extraction}, {of} ({each} of each); {left_s:.1f} of {total_s:.1f} s in none of them"
+
+
+def unused_s(clips: Sequence[Sample], fps: float) -> dict[Path, float]:
+    """Of each clip, the seconds that no window covers."""
+    spans: dict[Path, list[tuple[float, float]]] = {}
+    for sample in clips:
+        start_s = sample.cut.start_s
+        rate = sample.cut.fps or fps
+        spans.setdefault(sample.path, []).append((start_s, start_s + sample.bucket.num_frames / rate))
+    durations_s = {sample.path: sample.info.duration_s for sample in clips}
+    return {path: max(0.0, durations_s[path] - _covered_s(found)) for path, found in spans.items()}
+
+
+def _covered_s(spans: Sequence[tuple[float, float]]) -> float:
+    covered, reached = 0.0, 0.0
+    for start_s, end_s in sorted(spans):
+        covered += max(0.0, end_s - max(start_s, reached))
+        reached = max(reached, end_s)
+    return covered
+
+
+def _picture_lines(config: DatasetConfig, samples: Sequence[Sample]) -> list[str]:
+    lines: list[str] = []
+    if config.crop == "none":
+        shrunk = len({sample.path for sample in samples if not sample.cut.framing.native})
+        scaled = f"; {_files(shrunk)} scaled down to {config.width}x{config.height} in area" if shrunk else ""
+        lines.append(f"crop: none, each at its own size{scaled}")
+    if config.crop == "random":
+        still = len({sample.path for sample in samples if not _has_room(sample)})
+        lines.append(
+            "crop: random" + (f"; {_files(still)} of the bucket's own shape: nothing to move" if still else "")
+        )
+    if config.horizontal_flip == "both":
+        lines.append("mirrored: every sample also left to right")
+    if config.horizontal_flip == "turns":
+        lines.append("mirrored: every second epoch")
+    return lines
+
+
+def _has_room(sample: Sample) -> bool:
+    wanted = sample.bucket.width, sample.bucket.height
+    return covered_size((sample.info.width, sample.info.height), wanted) != wanted
+
+
+def _files(number: int, noun: str = "file") -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def caption_lines(config: DatasetConfig, samples: Sequence[Sample]) -> list[str]:
+    """One fact a line."""
+    files = one_per_file(samples)
+    return [*_sources(config, files), *_missing(config, files), *_turns(config, samples, files), *_lengths(samples)]
+
+
+def _sources(config: DatasetConfig, files: Sequence[Sample]) -> list[str]:
+    counts = Counter(sample.caption_from for sample in files)
+    listed = counts["list"] + counts["list+trigger"]
+    from_files = counts["file"] + counts["file+trigger"]
+    places = [f"{listed} of {len(files)} from the list"] if listed else []
+    if from_files or not listed:
+        places.append(f"{from_files} of {len(files)} from {config.caption_extension} files")
+    lines = ["captions: " + ", ".join(places)]
+    if config.caption_prefix.strip():
+        lines.append(f"prefix {config.caption_prefix.strip()!r} put in front of every caption")
+    if added := counts["file+trigger"] + counts["list+trigger"]:
+        noun = "caption" if added == 1 else "captions"
+        lines.append(f"trigger word {config.trigger_word.strip()!r} put in front of {added} {noun}")
+    return lines
+
+
+def _missing(config: DatasetConfig, files: Sequence[Sample]) -> list[str]:
+    alone = [sample.name for sample in files if sample.caption_from == "trigger"]
+    empty = [sample.name for sample in files if sample.caption_from == "none"]
+    lines: list[str] = []
+    if alone:
+        lines.append(f"no caption, trigger word {config.trigger_word.strip()!r} used alone: {_names(alone)}")
+    if empty and config.missing_captions == "refuse":
+        first = next(sample for sample in files if sample.caption_from == "none")
+        lines.append(f"no caption, so nothing is trained yet: {_names(empty)}. {caption_remedies(config, first)}")
+    elif empty:
+        used = "the prefix alone" if config.caption_prefix.strip() else "the empty prompt"
+        lines.append(f"no caption, trained with {used}: {_names(empty)}")
+    return lines
+
+
+def _turns(config: DatasetConfig, samples: Sequence[Sample], files: Sequence[Sample]) -> list[str]:
+    if not config.caption_shuffles:
+        return []
+    texts: dict[tuple[str, float], set[str]] = {}
+    for sample in samples:
+        texts.setdefault((str(sample.path), sample.cut.start_s), set()).add(sample.caption)
+    shuffled = sum(len(found) > 1 for found in texts.values())
+    kept = f", the first {config.keep_tokens} tags in place" if config.keep_tokens else ""
+    return [
+        f"tags: {shuffled} of {len(files)} captions in up to {config.caption_shuffles} orders that take turns, "
+        f"one an epoch{kept}"
+    ]
+
+
+def _lengths(samples: Sequence[Sample]) -> list[str]:
+    known = {(sample.name, sample.caption): estimated_tokens(sample.caption) for sample in samples}
+    lengths = lengths_of((name, count) for (name, _caption), count in known.items())
+    line = (
+        f"caption length: about {lengths.median} tokens in the middle, {lengths.longest} at most, of {TOKEN_LIMIT} "
+        "(estimated from the letters; Cache Latents counts)"
+    )
+    if not lengths.too_long:
+        return [line]
+    return [line, f"probably cut at {TOKEN_LIMIT} tokens: {_names(dict.fromkeys(lengths.too_long))}"]
+
+
+def _names(names: Iterable[str], limit: int = 8) -> str:
+    every = list(names)
+    rest = len(every) - limit
+    return ", ".join(every[:limit]) + (f" and {rest} more" if rest > 0 else "")
+
+
+_HURTS = (
+    "Masked loss is known to make Wan LoRAs worse more often than better (what lies outside is left to drift): compare "
+    "with a run without it."
+)
+
+
+def companion_lines(result: ScanResult) -> list[str]:
+    """Lines for the report; none for a dataset that has no such files."""
+    wanted, samples = wanted_companions(result.config), _one_per_file(result.samples)
+    lines: list[str] = []
+    if "control" in wanted:
+        lines.append(f"control videos: {len(samples)} of {len(samples)}")
+    if "mask" in wanted:
+        bare = [sample.name for sample in samples if sample.mask is None]
+        kind = "loss masks" if result.config.masks_loss else "masks"
+        whole = "trained whole" if result.config.masks_loss else "painted whole"
+        line = f"{kind}: {len(samples) - len(bare)} of {len(samples)}"
+        lines.append(line + (f"; {whole}: {_names(bare)}" if bare else ""))
+    if result.config.masks_loss:
+        lines.append(_HURTS)
+    return lines + _unused_lines(samples)
+
+
+def _unused_lines(samples: list[Sample]) -> list[str]:
+    """Names, or folders, that say control or mask of another file, where such files are not used."""
+    stems = {(sample.path.parent, sample.path.stem) for sample in samples}
+    found = [sample.name for sample in samples if _goes_with(sample.path) in stems]
+    if not found:
+        return []
+    return [f"trained like every other file although the name says control or mask: {_names(found)}"]
+
+
+def _goes_with(path: Path) -> tuple[Path, str]:
+    """Folder and stem of the file that clip_mask.mp4 or mask/clip.mp4 belongs to by its name."""
+    if path.parent.name in COMPANION_FOLDERS:
+        return path.parent.parent, path.stem
+    base, _, kind = path.stem.rpartition("_")
+    return path.parent, base if kind in COMPANION_KINDS else ""
+
+
+def _one_per_file(samples: Iterable[Sample]) -> list[Sample]:
+    return list({sample.path: sample for sample in samples}.values())
+
+
+def _names(names: list[str], limit: int = 8) -> str:
+    rest = len(names) - limit
+    return ", ".join(names[:limit]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def scan_report(result: ScanResult) -> str:
+    """One fact a line; every rejected file with its reason at the end."""
+    config, samples = result.config, one_per_file(result.samples)
+    clips = [s for s in samples if s.kind == "clip"]
+    stills = len(samples) - len(clips)
+    title = config.folder or "dataset"
+    lines = [f"{title}: {_count(len(clips), 'clip')}, {_count(stills, 'still')}"]
+    if clips:
+        lines.append(_frames_line(result, clips))
+    if held := [s.name for s in clips if s.cut.held]:
+        lines.append(f"one frame short of {config.frame_lengths[0]}, so the last frame is held: {_names(held)}")
+    lines += window_lines(config, result.samples)
+    lines.append("buckets: " + _tally(str(s.bucket) for s in result.samples))
+    if any(s.upscaled for s in samples):
+        lines.append("enlarged: " + _names(s.name for s in samples if s.upscaled))
+    if any(s.info.interlaced for s in samples):
+        combed = _names(s.name for s in samples if s.info.interlaced)
+        lines.append(f"interlaced, so combs will be learned (ffmpeg -vf yadif removes them): {combed}")
+    lines += caption_lines(config, result.samples)
+    lines += companion_lines(result)
+    if config.num_repeats > 1:
+        lines.append(f"repeats: each {config.num_repeats} times in an epoch")
+    if config.weight != 1:
+        lines.append(f"weight: {config.weight:g}, how often its files are seen beside those of other datasets")
+    lines += result.notes
+    if result.rejected:
+        lines.append(f"not used: {_count(len(result.rejected), 'file')}")
+        lines += [f"  {r.name}: {r.reason}" for r in result.rejected]
+    return "\n".join(lines)
+
+
+def _frames_line(result: ScanResult, clips: list[Sample]) -> str:
+    config = result.config
+    rates = _tally(f"{s.info.fps:.4g}" for s in clips)
+    at = f"{config.read_fps or config.fps:g} fps"
+    if config.every_frame:
+        at = "their own rate, each frame once"
+    line = f"frames: {asked_frames(config)} of each clip at {at}, from {rates} fps"
+    variable = [s.name for s in clips if s.info.variable_rate]
+    return f"{line}; variable rate: {_names(variable)}" if variable else line
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _tally(words: Iterable[str]) -> str:
+    counts = Counter(words)
+    return ", ".join(f"{word} ({count})" for word, count in counts.most_common())
+
+
+def _names(names: Iterable[str], limit: int = 8) -> str:
+    every = list(names)
+    rest = len(every) - limit
+    return ", ".join(every[:limit]) + (f" and {rest} more" if rest > 0 else "")

@@ -1,0 +1,160 @@
+"""The review as facts and as text: a line per fact, nothing where there is nothing to say.
+
+[files] The files behind samples, each once, and how numbers are said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import DatasetError
+from ..files import FileError
+from ..model.latents import LatentSpace
+from ..video import VideoProcess
+from .estimates import BucketRow, CacheSize, cache_size, epoch_lines, epoch_rows, is_averaged, speed_lines
+from .held_out import held_out_digests
+from .near_copies import DigestOf, NearTwins, byte_twins, near_twins
+from .sample import Dataset, Sample
+
+__all__ = [
+    "DatasetReview",
+    "count",
+    "dataset_review",
+    "names",
+    "one_per_file",
+]
+
+
+def one_per_file(samples: Iterable[Sample]) -> list[Sample]:
+    """The first sample of every file, in order."""
+    return list({sample.path: sample for sample in reversed(list(samples))}.values())[::-1]
+
+
+def count(number: int, noun: str) -> str:
+    """ "1 clip", "2 clips"."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def names(members: Iterable[str], limit: int = 8) -> str:
+    """The first few names, and how many more there are."""
+    every = list(members)
+    rest = len(every) - limit
+    return ", ".join(every[:limit]) + (f" and {rest:,} more" if rest > 0 else "")
+
+
+COMPARING_S = 20.0
+"""how long near copies are looked for at most"""
+_SHOWN = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatasetReview:
+    """What is to be known of a dataset before the GPU works."""
+
+    dataset: Dataset
+    epoch: tuple[BucketRow, ...]
+    """the largest bucket first; nothing when all is held out"""
+    averaged: bool
+    """weights make the batches of an epoch a mean"""
+    held_out: tuple[Sample, ...]
+    """one of each file that is evaluated and never trained"""
+    same_bytes: tuple[tuple[Sample, ...], ...]
+    look_alikes: NearTwins
+    comparing_s: float
+    size: CacheSize
+    encoding_s: float | None
+    """at the speed of the last encoding here; None before there was one"""
+
+    def report(self) -> str:
+        """Plain text for the node."""
+        lines = epoch_lines(self.epoch, averaged=self.averaged) if self.epoch else []
+        if self.held_out:
+            held = names(sample.name for sample in self.held_out)
+            lines.append(f"held out for evaluation: {count(len(self.held_out), 'file')}: {held}")
+        lines += speed_lines(self.dataset.samples, self.dataset.fps)
+        lines += _group_lines("the same bytes", "trained once for each name", self.same_bytes)
+        lines += _group_lines("looks the same", "written again, scaled or cropped", self.look_alikes.groups)
+        if self.look_alikes.left_out:
+            left = count(self.look_alikes.left_out, "file")
+            lines.append(f"copies: {left} not compared, {self.comparing_s:g} s were over")
+        return "\n".join([*lines, *_size_lines(self.size, self.encoding_s)])
+
+
+def dataset_review(
+    dataset: Dataset,
+    *,
+    video: VideoProcess,
+    digest_of: DigestOf,
+    space: LatentSpace,
+    seconds_per_megapixel: float | None = None,
+    comparing_s: float = COMPARING_S,
+) -> DatasetReview:
+    """Look at a dataset without the GPU.
+
+    `digest_of` gives the SHA-256 of a file and remembers it; `seconds_per_megapixel` is what the last encoding took
+    here, if there was one.
+    """
+    trained, evaluated = _split(dataset, digest_of)
+    same = byte_twins(dataset.samples, digest_of)
+    copies = {sample.path for group in same for sample in group[1:]}
+    others = [sample for sample in dataset.samples if sample.path not in copies]
+    size = cache_size(dataset.samples, space, dataset.kind, loss_masks=dataset.masks_loss)
+    return DatasetReview(
+        dataset=dataset,
+        epoch=tuple(epoch_rows(trained)),
+        averaged=is_averaged(trained),
+        held_out=tuple(evaluated),
+        same_bytes=tuple(same),
+        look_alikes=near_twins(others, video, allowed_s=comparing_s),
+        comparing_s=comparing_s,
+        size=size,
+        encoding_s=None if seconds_per_megapixel is None else size.megapixels * seconds_per_megapixel,
+    )
+
+
+def _split(dataset: Dataset, digest_of: DigestOf) -> tuple[list[Sample], list[Sample]]:
+    """The samples that are trained, and one of each file that is held out."""
+    known: dict[Path, str] = {}
+
+    def digest(sample: Sample) -> str:
+        if sample.path not in known:
+            try:
+                known[sample.path] = digest_of(sample.path)
+            except (FileError, DatasetError):  # changed or gone since the scan; encoding names it
+                known[sample.path] = "f" * 64
+        return known[sample.path]
+
+    held = held_out_digests(dataset, digest)
+    if not held:
+        return list(dataset.samples), []
+    evaluated = [sample for sample in dataset.samples if digest(sample) in held]
+    return [sample for sample in dataset.samples if digest(sample) not in held], one_per_file(evaluated)
+
+
+def _group_lines(what: str, how: str, groups: Sequence[tuple[Sample, ...]]) -> list[str]:
+    if not groups:
+        return []
+    lines = [f"{what} ({how}): {count(len(groups), 'group')}"]
+    lines += [f"  {names(sample.name for sample in group)}" for group in groups[:_SHOWN]]
+    return lines + ([f"  and {len(groups) - _SHOWN:,} more groups"] if len(groups) > _SHOWN else [])
+
+
+def _size_lines(size: CacheSize, encoding_s: float | None) -> list[str]:
+    parts = [f"{_bytes(size.latents)} latents"]
+    parts += [f"{_bytes(size.conditions)} conditioning"] if size.conditions else []
+    parts += [f"{_bytes(size.masks)} masks"] if size.masks else []
+    texts = f"texts ({count(size.captions, 'caption')}) {_bytes(size.token_bytes)} for every token"
+    lines = [f"cache, where nothing of it is there yet: {', '.join(parts)}; {texts}"]
+    if encoding_s is not None:
+        said = f"{encoding_s / 60:.0f} min" if encoding_s >= 120 else f"{encoding_s:.0f} s"
+        lines.append(f"encoding all of it: about {said} at the speed of the last encoding here")
+    return lines
+
+
+def _bytes(number: int) -> str:
+    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if number >= size:
+            return f"{number / size:.3g} {unit}"
+    return f"{number} bytes"

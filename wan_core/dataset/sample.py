@@ -1,0 +1,188 @@
+"""One usable file and the part of it that is trained on; what a scan gives.
+
+[dataset] Everything one job is to be trained on: one or more scanned folders. The value on a WAN_DATASET
+wire.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import DatasetError
+from ..video import ClipInfo, Framing
+from .bucket import Bucket
+from .conditioning import ConditionKind
+from .config import DatasetConfig
+from .control_files import kind_of
+from .files import Rejected
+from .scan import caption_remedies
+
+__all__ = [
+    "Companion",
+    "Cut",
+    "Dataset",
+    "Rejected",
+    "Sample",
+    "ScanResult",
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cut:
+    """Which part of a file a sample is. The defaults are what every sample was before there was a choice, and then no
+    trace of them is in the names of cache entries.
+    """
+
+    start_s: float = 0.0
+    """seconds from the first frame of the file"""
+    framing: Framing = Framing()
+    """which part of the picture, and whether it is mirrored"""
+    fps: float = 0.0
+    """frames per second it is read at; 0 = those of the dataset"""
+    held: int = 0
+    """frames at the end that the file lacks: its last one is shown instead. No part of the name of a cache entry: the
+    same window of a longer file has another content digest
+    """
+
+
+@dataclass(frozen=True, kw_only=True)
+class Companion:
+    """A control or mask video that is cut exactly like the sample it goes with."""
+
+    path: Path
+    identity: tuple[str, int, int, int]
+    """path, size, mtime_ns and inode when it was scanned"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """One usable file."""
+
+    path: Path
+    name: str
+    """file name, for messages"""
+    caption: str
+    caption_from: str
+    """"file", "file+trigger", "list", "list+trigger", "trigger" or "none" """
+    info: ClipInfo
+    bucket: Bucket
+    identity: tuple[str, int, int, int]
+    """path, size, mtime_ns and inode when it was scanned"""
+    cut: Cut = Cut()
+    repeats: int = 1
+    """how often it is seen in one epoch"""
+    turn: int = 0
+    """of samples that take turns (random windows or crops of one file), the number of this one"""
+    turns: int = 1
+    """how many take turns: this one is trained in epochs whose number modulo `turns` is `turn`"""
+    scenes: int = 1
+    """how many its file has; more than one only where cuts were looked for"""
+    weight: float = 1.0
+    """scales how often it is seen"""
+    control: Companion | None = None
+    mask: Companion | None = None
+
+    @property
+    def kind(self) -> str:
+        """Clip or still, as in ClipInfo."""
+        return self.info.kind
+
+    @property
+    def upscaled(self) -> bool:
+        """True when the source is smaller than its bucket."""
+        return self.info.width < self.bucket.width or self.info.height < self.bucket.height
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScanResult:
+    """What one folder gives."""
+
+    config: DatasetConfig
+    samples: tuple[Sample, ...]
+    rejected: tuple[Rejected, ...] = ()
+    notes: tuple[str, ...] = ()
+    """sentences about where it came from: repeats of subfolders, what settings of another trainer became"""
+
+    def __repr__(self) -> str:
+        return f"ScanResult({len(self.samples)} of {len(self.samples) + len(self.rejected)} files)"
+
+    @property
+    def captionless(self) -> tuple[Sample, ...]:
+        """The first sample of every file that needs a caption and has none, where the config refuses such files."""
+        if self.config.missing_captions != "refuse":
+            return ()
+        return tuple({s.path: s for s in reversed(self.samples) if s.caption_from == "none"}.values())[::-1]
+
+    def report(self) -> str:
+        """Plain text for the node: counts, frames, buckets, captions, and every rejected file with
+        its reason.
+        """
+        from .report import scan_report
+
+        return scan_report(self)
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Scanned folders that go together: same frame rate, same size grid, same conditioning."""
+
+    parts: tuple[ScanResult, ...]
+
+    def __post_init__(self) -> None:
+        for part in self.parts[1:]:
+            for name in ("fps", "size_multiple", "conditioning"):
+                here, first = getattr(part.config, name), getattr(self.parts[0].config, name)
+                if here != first:
+                    both = f"{self.parts[0].config.folder!r} and {part.config.folder!r}"
+                    raise DatasetError(
+                        f"Datasets {both} differ in {name} ({first} and {here}). "
+                        "Connect the same model to both dataset nodes."
+                    )
+            if kind_of(part.config) != self.kind:
+                raise DatasetError(
+                    f"Datasets {self.parts[0].config.folder!r} and {part.config.folder!r} differ in whether the model "
+                    "reads masks. Set mask_use of both to the same."
+                )
+
+    def __repr__(self) -> str:
+        kinds = [sample.kind for sample in self.samples]
+        return f"Dataset({kinds.count('clip')} clips, {kinds.count('still')} stills)"
+
+    @property
+    def samples(self) -> tuple[Sample, ...]:
+        """The samples of all parts, in order."""
+        return tuple(sample for part in self.parts for sample in part.samples)
+
+    @property
+    def kind(self) -> ConditionKind:
+        """What the model reads beside the latent and the caption of each sample."""
+        return kind_of(self.parts[0].config)
+
+    @property
+    def masks_loss(self) -> bool:
+        """True when masks beside the clips weigh the loss."""
+        return any(part.config.masks_loss for part in self.parts)
+
+    @property
+    def fps(self) -> float:
+        """Frames per second of all clips."""
+        return self.parts[0].config.fps
+
+    def require_captions(self) -> None:
+        """DatasetError, which names every remedy, when files have no caption and the config refuses such files."""
+        for part in self.parts:
+            missing = list(part.captionless)
+            if not missing:
+                continue
+            files = len({sample.path for sample in part.samples})
+            names = ", ".join(sample.name for sample in missing[:5])
+            more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
+            raise DatasetError(
+                f"{len(missing)} of {files} files have no caption: {names}{more}. "
+                f"{caption_remedies(part.config, missing[0])}."
+            )
+
+    def report(self) -> str:
+        """The reports of all parts."""
+        return "\n\n".join(part.report() for part in self.parts)

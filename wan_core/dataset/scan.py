@@ -1,0 +1,320 @@
+"""From files to samples: what each file is, what it says, and the size it will be trained at.
+
+Reads headers, packets and captions, never pixels or weights: everything wrong with a dataset is told before any model
+is loaded. Which files there are is decided in `sources`.
+
+[caption_turns] What a file says, as the captions that take turns: prefix, shuffled tags, trigger word.
+
+[scan_source] From a source file to scanned datasets: its parts with the settings they state, one after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from ..errors import ConfigError, DatasetError, Stopped
+from ..files import FileError, file_identity
+from ..video import ClipInfo, VideoProcess, shown
+from .allowed import leads_outside
+from .bucket import nearest_frames
+from .captions import LINK_OUTSIDE, caption_with_prefix, caption_with_trigger, read_caption, tag_orders
+from .config import DatasetConfig
+from .control_files import accompanied, wanted_companions
+from .cutting import MAX_PIECES, Piece, TooMany, TooShort, TooSmall, cut_file, reading_fps, scene_cuts
+from .files import OTHER_SUFFIXES, MediaFile, Rejected, files_of_folder, with_companions
+from .part import SourcePart
+from .sample import Sample, ScanResult
+
+__all__ = [
+    "NothingUsableError",
+    "Progress",
+    "caption_remedies",
+    "captions_of",
+    "config_of_part",
+    "scan_files",
+    "scan_folder",
+    "scan_parts",
+    "source_of_caption",
+    "with_captions",
+    "without_captionless",
+]
+
+
+def captions_of(written: Sequence[str], config: DatasetConfig) -> tuple[str, ...]:
+    """The captions a file with the captions `written` is trained with; several take turns, one an epoch."""
+    trigger = config.trigger_word.strip()
+    orders = [order for text in written for order in tag_orders(text, config.caption_shuffles, config.keep_tokens)]
+    whole = (caption_with_trigger(caption_with_prefix(order, config.caption_prefix), trigger) for order in orders)
+    return tuple(dict.fromkeys(whole))
+
+
+def source_of_caption(written: str, config: DatasetConfig, place: str = "file") -> str:
+    """Where the text comes from, as in Sample.caption_from; `place` is "file" or "list"."""
+    trigger = config.trigger_word.strip()
+    if not written:
+        return "trigger" if trigger else "none"
+    added = bool(trigger) and trigger not in caption_with_prefix(written, config.caption_prefix)
+    return f"{place}+trigger" if added else place
+
+
+def with_captions(samples: Sequence[Sample], captions: Sequence[str]) -> list[Sample]:
+    """The samples of one file, which may take turns already, with captions that take turns: every pair comes up once.
+
+    The caption changes with every epoch, also where the window or crop changes with every epoch.
+    """
+    if len(captions) == 1:
+        return [replace(sample, caption=captions[0]) for sample in samples]
+    return [
+        replace(
+            sample,
+            caption=captions[(round_ + sample.turn) % len(captions)],
+            turn=round_ * sample.turns + sample.turn,
+            turns=len(captions) * sample.turns,
+        )
+        for round_ in range(len(captions))
+        for sample in samples
+    ]
+
+
+def caption_remedies(config: DatasetConfig, sample: Sample) -> str:
+    """What to do about files without a caption, of which `sample` is one."""
+    example = sample.path.with_suffix(config.caption_extension).name
+    return (
+        f"Write {example} with what is seen, set trigger_word, or say in Wan Dataset Settings what missing_captions "
+        'means: "skip the file" or "empty caption"'
+    )
+
+
+def without_captionless(config: DatasetConfig, samples: Sequence[Sample]) -> tuple[list[Sample], list[Rejected]]:
+    """What is left of `samples` when files without a caption are skipped, and those files."""
+    if config.missing_captions != "skip the file":
+        return list(samples), []
+    missing = dict.fromkeys(sample.name for sample in samples if sample.caption_from == "none")
+    reason = f"has no caption ({config.caption_extension} file missing or empty), and missing_captions is skip the file"
+    kept = [sample for sample in samples if sample.caption_from != "none"]
+    return kept, [Rejected(name=name, reason=reason) for name in missing]
+
+
+MIN_SOURCE_PIXELS = 16
+"""per side"""
+
+Progress = Callable[[int, int, str], None]
+"""called with (done, total, name)"""
+
+
+class NothingUsableError(DatasetError):
+    """No file of a dataset is left; the message names the first ones with their reasons."""
+
+
+def scan_folder(
+    config: DatasetConfig,
+    folder: Path,
+    video: VideoProcess,
+    *,
+    allowed: Sequence[Path] = (),
+    progress: Progress | None = None,
+    should_stop: Callable[[], bool] | None = None,
+) -> ScanResult:
+    """`scan_files` of the files of `folder`, sorted by name; of its subfolders too where the config says recursive."""
+    found = files_of_folder(folder, recursive=config.recursive, allowed=allowed)
+    return scan_files(
+        config,
+        folder.name,
+        found.files,
+        video,
+        allowed=allowed,
+        progress=progress,
+        should_stop=should_stop,
+        rejected=found.rejected,
+        notes=found.notes,
+    )
+
+
+def scan_files(
+    config: DatasetConfig,
+    source: str,
+    files: Sequence[MediaFile],
+    video: VideoProcess,
+    *,
+    allowed: Sequence[Path] = (),
+    progress: Progress | None = None,
+    should_stop: Callable[[], bool] | None = None,
+    rejected: Sequence[Rejected] = (),
+    notes: Sequence[str] = (),
+) -> ScanResult:
+    """Look at each file; `source` is what messages call the dataset, `rejected` and `notes` what it said itself.
+
+    Files that are links must lead below their own folder or below one of `allowed` (rules S2, S16). DatasetError when
+    nothing can be used. Files whose caption is missing are samples, so that all of them can be shown;
+    `Dataset.require_captions` refuses to encode them.
+    """
+    samples: list[Sample] = []
+    rejected = list(rejected)
+    files = with_companions(files, wanted_companions(config))
+    for number, file in enumerate(files):
+        if should_stop is not None and should_stop():
+            raise Stopped(f"Stopped while scanning {source}.")
+        found = accompanied(_look_at(file, config, video, allowed), file, config, video, allowed)
+        if isinstance(found, Rejected):
+            rejected.append(found)
+        else:
+            samples += found
+        if progress is not None:
+            progress(number + 1, len(files), file.shown_name)
+    samples, without_caption = without_captionless(config, samples)
+    rejected += without_caption
+    if not samples:
+        raise NothingUsableError(_nothing_left(source, config, rejected))
+    return ScanResult(config=config, samples=tuple(samples), rejected=tuple(rejected), notes=tuple(notes))
+
+
+def _look_at(
+    file: MediaFile, config: DatasetConfig, video: VideoProcess, allowed: Sequence[Path]
+) -> list[Sample] | Rejected:
+    path, name = file.path, file.shown_name
+    if leads_outside(path, allowed):
+        return Rejected(name=name, reason=LINK_OUTSIDE)
+    if path.is_dir():
+        return Rejected(name=name, reason="is a folder; recursive in Wan Dataset Settings takes what is in it")
+    if path.suffix.lower() in OTHER_SUFFIXES:
+        return Rejected(name=name, reason=f"{path.suffix} files are not read; convert it to mp4 or png")
+    try:
+        info = video.probe(path)
+        identity = file_identity(path)
+    except (DatasetError, OSError) as error:
+        return Rejected(name=name, reason=str(error).removeprefix(f"{shown(path)} ").rstrip("."))
+    pieces = _cut(path, info, config, video)
+    if isinstance(pieces, Rejected):
+        return pieces
+    caption = file.caption
+    try:
+        if caption is None:
+            caption = read_caption(path.with_suffix(config.caption_extension), allowed=allowed)
+    except DatasetError as error:
+        return Rejected(name=name, reason=f"its caption {str(error).rstrip('.')}")
+    samples = [
+        Sample(
+            path=path,
+            name=name,
+            caption="",
+            caption_from=source_of_caption(caption, config, "file" if file.caption is None else "list"),
+            info=info,
+            bucket=piece.bucket,
+            identity=identity,
+            cut=piece.cut,
+            repeats=config.num_repeats * file.repeats,
+            turn=piece.turn,
+            turns=piece.turns,
+            scenes=piece.scenes,
+            weight=config.weight * file.weight,
+        )
+        for piece in pieces
+    ]
+    return with_captions(samples, captions_of((caption, *file.more_captions), config))
+
+
+def _cut(path: Path, info: ClipInfo, config: DatasetConfig, video: VideoProcess) -> list[Piece] | Rejected:
+    if min(info.width, info.height) < MIN_SOURCE_PIXELS:
+        return Rejected(name=shown(path), reason=f"is only {info.width}x{info.height} pixels")
+    cuts_s: Sequence[float] = ()
+    try:
+        if config.split_scenes:
+            cuts_s = scene_cuts(path, info, config, video)
+        return cut_file(path, info, config, cuts_s)
+    except (DatasetError, FileError) as error:
+        return Rejected(name=shown(path), reason=str(error).removeprefix(f"{shown(path)} ").rstrip("."))
+    except TooShort as short:
+        return Rejected(name=path.name, reason=_too_short(info, config, short.frames, cuts_s), frames=short.frames)
+    except TooMany:
+        reason = f"lasts {info.duration_s:.0f} s and would give more than {MAX_PIECES} windows; cut it into clips"
+        return Rejected(name=shown(path), reason=reason)
+    except TooSmall:
+        size, grid = f"{info.width}x{info.height}", config.size_multiple
+        return Rejected(name=shown(path), reason=f"is only {size} pixels, and crop is none: each side needs {grid}")
+
+
+def _too_short(info: ClipInfo, config: DatasetConfig, available: int, cuts_s: Sequence[float]) -> str:
+    whose = f"has {len(cuts_s) + 1} scenes, the longest of" if cuts_s else "has"
+    rate = reading_fps(info, config)
+    at = f" at {rate:.4g} fps"
+    source = "" if abs(info.fps - rate) < 0.01 else f" ({info.num_frames} at {info.fps:.4g} fps)"
+    return f"{whose} {available} frames{at}{source}, fewer than {_shortest(config)}"
+
+
+def _shortest(config: DatasetConfig) -> str:
+    """What a clip must have, as a clause."""
+    shortest = config.frame_lengths[0]
+    if config.frame_buckets:
+        return f"{shortest}, the shortest of frame_buckets"
+    return f"num_frames {shortest}"
+
+
+def _nothing_left(source: str, config: DatasetConfig, rejected: list[Rejected]) -> str:
+    shown = "; ".join(f"{r.name}: {r.reason}" for r in rejected[:5])
+    more = f"; and {len(rejected) - 5} more" if len(rejected) > 5 else ""
+    longest = max(r.frames for r in rejected)
+    fix = "Add clips that can be read."
+    if longest:
+        setting = "frame_buckets" if config.frame_buckets else "num_frames"
+        fix = f"Set {setting} to {nearest_frames(longest)}, or add longer clips."
+    return f"No file of dataset folder {source!r} can be used ({shown}{more}). {fix}"
+
+
+def scan_parts(
+    config: DatasetConfig,
+    parts: Sequence[SourcePart],
+    video: VideoProcess,
+    *,
+    allowed: Sequence[Path] = (),
+    use_settings: bool = True,
+    progress: Progress | None = None,
+    should_stop: Callable[[], bool] | None = None,
+) -> tuple[ScanResult, ...]:
+    """`scan_files` of each part. What a part states of its own counts more than `config`, unless `use_settings` is off.
+
+    A part of which nothing can be used is named in the notes of the first that is; DatasetError when there is none.
+    """
+    found: list[ScanResult] = []
+    empty: list[tuple[SourcePart, NothingUsableError]] = []
+    for part in parts:
+        own, notes = config_of_part(config, part) if use_settings else (config, tuple(part.notes))
+        try:
+            if not part.files:
+                raise NothingUsableError(_nothing_named(part))
+            found.append(
+                scan_files(
+                    own,
+                    part.name,
+                    part.files,
+                    video,
+                    allowed=allowed,
+                    progress=progress,
+                    should_stop=should_stop,
+                    rejected=part.rejected,
+                    notes=notes,
+                )
+            )
+        except NothingUsableError as error:
+            empty.append((part, error))
+    if not found:
+        raise empty[0][1]
+    lines = tuple(f"{part.name}: not used: {error}" for part, error in empty)
+    return (replace(found[0], notes=(*found[0].notes, *lines)), *found[1:])
+
+
+def config_of_part(config: DatasetConfig, part: SourcePart) -> tuple[DatasetConfig, tuple[str, ...]]:
+    """`config` with what the part states, and the part's notes. ConfigError names the part."""
+    titled = {"folder": part.name} if part.settings else {}
+    try:
+        own = DatasetConfig.from_dict({**config.to_dict(), **titled, **part.settings})
+    except ConfigError as error:
+        raise ConfigError(f"{part.name}: {error}") from error
+    return own, tuple(part.notes)
+
+
+def _nothing_named(part: SourcePart) -> str:
+    reasons = "; ".join(f"{r.name}: {r.reason}" for r in part.rejected[:5])
+    more = f"; and {len(part.rejected) - 5} more" if len(part.rejected) > 5 else ""
+    return f"No row of {part.name} can be used ({reasons}{more}). Correct the list."

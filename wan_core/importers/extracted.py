@@ -1,0 +1,117 @@
+"""Media files that come inside other files (a tar, a table), laid down once under the name of their content.
+
+The video child opens files by path, so members get one. Two members with the same bytes are one file; a container that
+did not change is not read again.
+
+[formats] What kind of media file some bytes are, by their first ones. For members of tables, which often have no name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, cast
+
+from ..errors import DatasetError
+from ..files import (
+    FileError,
+    atomic_write,
+    atomic_write_json,
+    clean_partials,
+    file_identity,
+    fsync_folder,
+    new_partial,
+    read_json,
+    replace_patiently,
+)
+
+__all__ = [
+    "ExtractedFiles",
+    "suffix_of_bytes",
+]
+
+
+class ExtractedFiles:
+    """A folder `ab/abcdef....mp4` and what each container put there."""
+
+    def __init__(self, root: Path, containers: Iterable[Path]) -> None:
+        """`containers` are the files whose members are laid down; an edit of one makes all of them anew."""
+        self._root = root
+        parts = [file_identity(path) for path in containers]
+        name = hashlib.sha256(repr(parts).encode("utf-8", "surrogatepass")).hexdigest()
+        self._memo = root / "members" / f"{name}.json"
+        self._known = self._read_memo()
+        self._changed = False
+
+    def find(self, member: str) -> Path | None:
+        """Where a member lies already."""
+        name = self._known.get(member)
+        path = self._root / name[:2] / name if name else None
+        return path if path is not None and path.is_file() else None
+
+    def add(self, member: str, chunks: Iterable[bytes], suffix: str) -> Path:
+        """Lay down a member; `suffix` is one of the known media suffixes."""
+        assert suffix.startswith(".")
+        folder = self._root / "incoming"
+        folder.mkdir(parents=True, exist_ok=True)
+        clean_partials(folder)
+        digest, staged = hashlib.sha256(), new_partial(folder / "member")
+        try:
+            with atomic_write(staged) as file:
+                for chunk in chunks:
+                    digest.update(chunk)
+                    file.write(chunk)
+            name = digest.hexdigest() + suffix
+            target = self._root / name[:2] / name
+            target.parent.mkdir(exist_ok=True)
+            if not target.is_file():
+                replace_patiently(staged, target)
+                fsync_folder(target.parent)
+        except OSError as error:
+            raise DatasetError(
+                f"{member[:120]!r} cannot be unpacked ({error.strerror}). Make room on the disk."
+            ) from error
+        finally:
+            staged.unlink(missing_ok=True)
+        self._known[member] = name
+        self._changed = True
+        return target
+
+    def save(self) -> None:
+        """Remember what was laid down."""
+        if self._changed:
+            self._memo.parent.mkdir(parents=True, exist_ok=True)
+            atomic_write_json(self._memo, self._known)
+
+    def _read_memo(self) -> dict[str, str]:
+        try:
+            data: Any = read_json(self._memo) if self._memo.is_file() else {}
+        except FileError:
+            return {}  # it only saves time
+        entries = cast("dict[Any, Any]", data) if isinstance(data, dict) else {}
+        return {str(key): value for key, value in entries.items() if isinstance(value, str) and _is_name(value)}
+
+
+def _is_name(value: str) -> bool:
+    digest, _, suffix = value.partition(".")
+    return len(digest) == 64 and digest.isalnum() and suffix.isalnum()
+
+
+_AT_START = {
+    b"\x89PNG\r\n\x1a\n": ".png",
+    b"\xff\xd8\xff": ".jpg",
+    b"GIF8": ".gif",
+    b"BM": ".bmp",
+    b"\x1aE\xdf\xa3": ".mkv",
+}
+_RIFF = {b"WEBP": ".webp", b"AVI ": ".avi"}
+
+
+def suffix_of_bytes(head: bytes) -> str | None:
+    """The suffix of a format that is read, or None. 16 bytes are enough; WebM counts as Matroska, which it is."""
+    if head[4:8] == b"ftyp":
+        return ".mp4"
+    if head[:4] == b"RIFF":
+        return _RIFF.get(head[8:12])
+    return next((suffix for magic, suffix in _AT_START.items() if head.startswith(magic)), None)

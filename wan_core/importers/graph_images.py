@@ -1,0 +1,150 @@
+"""Pictures out of the graph as clips and stills of a dataset.
+
+They are written without loss below the cache folder, under names that say what they show and how fast; from there on
+they are files like any other. So the cache, a resume and the worker need no graph, and a second queue writes nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ..cache import picture_path, write_picture
+from ..dataset import MIN_SOURCE_PIXELS, DatasetConfig, MediaFile, Progress, ScanResult, scan_files
+from ..errors import CacheError, DatasetError, Stopped
+from ..video import ClipInfo, VideoProcess
+
+__all__ = ["PixelClip", "match_captions", "scan_pixels"]
+
+
+@dataclass(frozen=True)
+class PixelClip:
+    """One clip, or one still."""
+
+    pixels: Tensor
+    """(F, H, W, C) in [0, 1], RGB first; anything behind it is dropped"""
+    caption: str
+    name: str
+    """for messages: "clip 1" """
+
+
+def match_captions(clips: Sequence[Tensor], captions: Sequence[str], *, stills: bool) -> list[PixelClip]:
+    """Each clip with its caption. DatasetError unless there is exactly one for each, and none is empty.
+
+    With `stills`, every frame of every clip is one. A single text of as many lines as there are clips is a caption a
+    line, as in a text field.
+    """
+    parts = [frame[None] for clip in clips for frame in clip] if stills else list(clips)
+    what = "still" if stills else "clip"
+    if not parts:
+        raise DatasetError(f"No {what}s came in. Connect images, one IMAGE for each clip or any number of stills.")
+    texts = _lines(captions, len(parts))
+    if len(texts) != len(parts):
+        more = "more captions than" if len(texts) > len(parts) else "fewer captions than"
+        raise DatasetError(
+            f"There are {more} {what}s: {len(texts)} for {len(parts)}. Give exactly one caption for each {what}"
+            + (", or set batch_is to stills if each frame is a picture of its own." if not stills else ".")
+        )
+    if empty := [number for number, text in enumerate(texts, 1) if not text]:
+        raise DatasetError(f"Caption {empty[0]} of {len(texts)} is empty. Write what is seen.")
+    return [PixelClip(part, text, f"{what} {n}") for n, (part, text) in enumerate(zip(parts, texts, strict=True), 1)]
+
+
+def scan_pixels(
+    config: DatasetConfig,
+    clips: Sequence[PixelClip],
+    *,
+    stills: bool,
+    fps: float,
+    cache_root: Path,
+    video: VideoProcess,
+    progress: Progress | None = None,
+    should_stop: Callable[[], bool] | None = None,
+) -> ScanResult:
+    """Keep `clips`, shown at `fps`, and scan them as files are; DatasetError names the one that cannot be used.
+
+    Nothing is written before all of them have been looked at.
+    """
+    for clip in clips:
+        _check(clip, config, stills, fps)
+    names: dict[Path, str] = {}
+    files: list[MediaFile] = []
+    for number, clip in enumerate(clips, 1):
+        if should_stop is not None and should_stop():
+            raise Stopped("Stopped while keeping images of the graph.")
+        path = _keep_still(cache_root, clip) if stills else _keep_clip(cache_root, clip, fps, video)
+        names.setdefault(path, clip.name)
+        files.append(MediaFile(path=path, caption=clip.caption))
+        if progress is not None:
+            progress(number, len(clips), clip.name)
+    found = scan_files(config, "the graph", files, video, should_stop=should_stop)
+    return replace(found, samples=tuple(replace(sample, name=names[sample.path]) for sample in found.samples))
+
+
+def _lines(captions: Sequence[str], wanted: int) -> list[str]:
+    if len(captions) == 1 and wanted > 1:
+        lines = [line for line in captions[0].splitlines() if line.strip()]
+        captions = lines or captions
+    return [" ".join(text.split()) for text in captions]
+
+
+def _check(clip: PixelClip, config: DatasetConfig, stills: bool, fps: float) -> None:
+    shape = tuple(clip.pixels.shape)
+    if len(shape) != 4 or shape[3] < 3 or shape[0] < 1:
+        raise DatasetError(f"{clip.name} has shape {list(shape)}; an IMAGE is (frames, height, width, 3). Check it.")
+    height, width = shape[1:3]
+    if min(height, width) < MIN_SOURCE_PIXELS:
+        raise DatasetError(f"{clip.name} is only {width}x{height} pixels. Use images of {MIN_SOURCE_PIXELS} and more.")
+    if not bool(torch.isfinite(clip.pixels).all()):
+        raise DatasetError(f"{clip.name} holds NaN or infinity. Look at what makes it.")
+    if stills:
+        return
+    info = ClipInfo(kind="clip", width=width, height=height, num_frames=shape[0], fps=fps, duration_s=shape[0] / fps)
+    available = info.frames_at(config.fps)
+    if available + 1 < config.num_frames:  # one missing frame is held (samples/cutting.py)
+        rate = "" if abs(fps - config.fps) < 0.01 else f" ({shape[0]} at {fps:.4g} fps)"
+        raise DatasetError(
+            f"{clip.name} has {available} frames at {config.fps:g} fps{rate}, fewer than num_frames "
+            f"{config.num_frames}. Lower num_frames, or make the clip longer."
+        )
+
+
+def _keep_still(cache_root: Path, clip: PixelClip) -> Path:
+    return picture_path(cache_root, write_picture(cache_root, clip.pixels[0, :, :, :3]))
+
+
+def _keep_clip(cache_root: Path, clip: PixelClip, fps: float, video: VideoProcess) -> Path:
+    frames = _bytes_of(clip.pixels)
+    name = hashlib.sha256(f"{frames.shape} {fps!r} ".encode() + frames.tobytes()).hexdigest()
+    path = cache_root / "clips" / name[:2] / f"{name}.mp4"
+    if not _is_whole(path, len(frames), video):
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise CacheError(
+                f"The cache folder {cache_root} cannot be written: {error.strerror}. Make room or make it writable."
+            ) from error
+        video.write(path, frames, fps, lossless=True)
+    return path
+
+
+def _is_whole(path: Path, num_frames: int, video: VideoProcess) -> bool:
+    """False also for a file that was cut or emptied: it is written again."""
+    if not path.is_file():
+        return False
+    try:
+        return video.probe(path).num_frames == num_frames
+    except DatasetError:
+        return False
+
+
+def _bytes_of(pixels: Tensor) -> NDArray[np.uint8]:
+    """(F, H, W, 3) with 256 levels: what a file of 8 bits a channel holds, and what VAEs are fed from files."""
+    return (pixels[:, :, :, :3].detach().cpu().clamp(0, 1) * 255).round().to(torch.uint8).contiguous().numpy()

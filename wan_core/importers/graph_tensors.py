@@ -1,0 +1,234 @@
+"""Latents and text features made elsewhere, as a cache set. Their entries are named by what they hold."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from ..cache import TEXT_LENGTH, TEXT_WIDTH, CacheItem, CacheSet, EncodingReport, LatentCache, tensor_key
+from ..dataset.conditioning import ConditionKind, condition_misfits
+from ..errors import DatasetError, Stopped
+from ..model import WAN21_LATENTS, WAN22_LATENTS, LatentSpace
+
+__all__ = ["PromptKeys", "TensorClip", "checked_latent", "checked_text", "space_of", "store_clips", "store_text"]
+
+GIVEN = "tensors"
+"""stands where a set names the encoders of its entries"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorClip:
+    """One clip or still."""
+
+    latent: Tensor
+    """(C, F, h, w), normalised"""
+    text: Tensor
+    """(L, 4096) umT5 features of real tokens"""
+    name: str
+    """for messages"""
+    caption: str = ""
+    """what `text` says, where that is known"""
+    repeats: int = 1
+    """how often it is seen in one epoch"""
+    turn: int = 0
+    turns: int = 1
+    """trained in epochs whose number modulo `turns` is `turn`"""
+    weight: float = 1.0
+    """scales how often it is seen"""
+    condition: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
+    """fields of Conditioning without the batch axis; latents among them are normalised"""
+
+
+@dataclass(frozen=True)
+class PromptKeys:
+    """The cache entries of the two prompts every set needs."""
+
+    empty: str
+    negative: str
+
+
+def store_clips(
+    clips: Iterable[TensorClip],
+    cache: LatentCache,
+    *,
+    prompts: PromptKeys,
+    space: LatentSpace,
+    kind: ConditionKind,
+    fps: float,
+    should_stop: Callable[[], bool] | None = None,
+) -> tuple[CacheSet, EncodingReport]:
+    """Write what is not there yet, one clip in memory at a time, then the set; returns it and what was done.
+
+    DatasetError names the clip that cannot be trained on. What was written before it stays.
+    """
+    start = time.monotonic()
+    writer = _Writer(cache)
+    items: list[CacheItem] = []
+    for clip in clips:
+        if should_stop is not None and should_stop():
+            raise Stopped("Stopped while storing latents.")
+        items.append(_store(clip, writer, space, kind))
+    if not items:
+        raise DatasetError("No latents came in. Give at least one clip.")
+    cache_set = CacheSet(
+        items=tuple(items),
+        empty_text_key=prompts.empty,
+        negative_text_key=prompts.negative,
+        latent_space=space.name,
+        fps=fps,
+        vae_identity=GIVEN,
+        text_identity=GIVEN,
+        conditioning=kind.name,
+        vision_identity=GIVEN if kind.vision else "",
+    )
+    return cache_set, _report(cache.write_set(cache_set), cache_set, writer, time.monotonic() - start)
+
+
+def store_text(cache: LatentCache, features: Tensor, name: str) -> str:
+    """Write the features of one prompt unless they are there; returns their key."""
+    return _Writer(cache).text(checked_text(features, name), name)
+
+
+def space_of(channels: int, name: str) -> LatentSpace:
+    """The latent space of that many channels; DatasetError when no Wan VAE has them."""
+    for space in (WAN21_LATENTS, WAN22_LATENTS):
+        if channels == space.channels:
+            return space
+    raise DatasetError(f"{name} has {channels} channels; Wan latents have 16, those of TI2V-5B 48. Use a Wan VAE.")
+
+
+def checked_latent(latent: Tensor, space: LatentSpace, name: str) -> Tensor:
+    """`latent` if it is a clip (C, F, h, w) of that space that a model can read; DatasetError names it otherwise."""
+    shape = list(latent.shape)
+    if len(shape) != 4 or 0 in shape:
+        raise DatasetError(f"{name} has shape {shape}; a Wan clip is (channels, frames, height, width). Use a Wan VAE.")
+    if shape[0] != space.channels:
+        raise DatasetError(
+            f"{name} has {shape[0]} channels, the model needs {space.channels} ({space.name}). Use the VAE that "
+            "belongs to the model."
+        )
+    if shape[2] % 2 or shape[3] % 2:
+        stride = 2 * space.spatial_stride
+        raise DatasetError(
+            f"{name} is {shape[3]}x{shape[2]} latents; both must be even. Make clips whose sides are multiples of "
+            f"{stride} pixels."
+        )
+    if not bool(torch.isfinite(latent).all()):
+        raise DatasetError(f"{name} holds NaN or infinity. Encode it again, the VAE in a wider dtype.")
+    return latent
+
+
+def checked_text(features: Tensor, name: str) -> Tensor:
+    """The rows (L, 4096) of real tokens: zero rows at the end are the padding of every Wan text encoder.
+
+    DatasetError when they cannot be umT5 features.
+    """
+    plain = features[0] if features.ndim == 3 and len(features) == 1 else features
+    if plain.ndim != 2 or plain.shape[1] != TEXT_WIDTH:
+        raise DatasetError(
+            f"The text of {name} has shape {list(features.shape)}; umT5 gives {TEXT_WIDTH} values a token. Encode it "
+            "with CLIPLoader, umt5_xxl, type wan."
+        )
+    if not bool(torch.isfinite(plain).all()):
+        raise DatasetError(f"The text of {name} holds NaN or infinity. Encode it again.")
+    real = plain.ne(0).any(1).nonzero()
+    if not len(real):
+        raise DatasetError(
+            f"The text of {name} is all zeros; even the empty prompt has its end token. Use CLIPTextEncode with an "
+            "empty text instead of ConditioningZeroOut."
+        )
+    length = int(real[-1]) + 1
+    if length > TEXT_LENGTH:
+        raise DatasetError(f"The text of {name} has {length} tokens; Wan reads {TEXT_LENGTH}. Shorten the caption.")
+    return plain[:length]
+
+
+class _Writer:
+    """Writes entries under the hash of what they hold, and counts."""
+
+    def __init__(self, cache: LatentCache) -> None:
+        self._cache = cache
+        self.written = {"latent": 0, "text": 0, "condition": 0}
+        self.reused = dict(self.written)
+
+    def latent(self, tensor: Tensor, name: str) -> str:
+        key = _key("latent", {"latent": tensor})
+        self._once("latent", key, lambda: self._cache.write_latent(key, tensor, name))
+        return key
+
+    def text(self, tensor: Tensor, name: str) -> str:
+        key = _key("text", {"text": tensor})
+        self._once("text", key, lambda: self._cache.write_text(key, tensor, name))
+        return key
+
+    def condition(self, tensors: Mapping[str, Tensor], name: str) -> str:
+        key = _key("condition", tensors)
+        self._once("condition", key, lambda: self._cache.write_condition(key, tensors, name))
+        return key
+
+    def _once(self, kind: str, key: str, write: Callable[[], None]) -> None:
+        sound = self._cache.has(kind, key) and self._cache.is_sound(kind, key)
+        (self.reused if sound else self.written)[kind] += 1
+        if not sound:
+            write()
+
+
+def _store(clip: TensorClip, writer: _Writer, space: LatentSpace, kind: ConditionKind) -> CacheItem:
+    latent = checked_latent(clip.latent, space, clip.name)
+    if missing := [name for name in kind.tensors if name not in clip.condition]:
+        raise DatasetError(
+            f"{clip.name} lacks {' and '.join(missing)}, which a model of conditioning {kind.name} reads. Give them "
+            "with it, or choose a text-to-video model."
+        )
+    given = {name: clip.condition[name] for name in kind.tensors}
+    if misfits := condition_misfits(given, tuple(latent.shape)):
+        raise DatasetError(f"The conditioning of {clip.name} does not fit it: {misfits}. Make both at one size.")
+    _, frames, height, width = latent.shape
+    return CacheItem(
+        latent_key=writer.latent(latent, clip.name),
+        text_key=writer.text(checked_text(clip.text, clip.name), clip.name),
+        condition_key=writer.condition(given, clip.name) if given else "",
+        num_frames=(frames - 1) * space.temporal_stride + 1,
+        height=height * space.spatial_stride,
+        width=width * space.spatial_stride,
+        repeats=clip.repeats,
+        turn=clip.turn,
+        turns=clip.turns,
+        weight=clip.weight,
+        name=clip.name,
+        caption=clip.caption,
+    )
+
+
+def _key(kind: str, tensors: Mapping[str, Tensor]) -> str:
+    """Covers names, shapes and values as an entry stores them, in bfloat16."""
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        stored = tensors[name].detach().to("cpu", torch.bfloat16).contiguous()
+        digest.update(f"{name} {tuple(stored.shape)} ".encode())
+        digest.update(stored.view(torch.uint8).numpy().data)
+    return tensor_key(kind, digest.hexdigest())
+
+
+def _report(fingerprint: str, cache_set: CacheSet, writer: _Writer, seconds: float) -> EncodingReport:
+    items = cache_set.items
+    return EncodingReport(
+        fingerprint=fingerprint,
+        latents_encoded=writer.written["latent"],
+        latents_reused=writer.reused["latent"],
+        texts_encoded=writer.written["text"],
+        texts_reused=writer.reused["text"],
+        clips=len(items),
+        frames=sum(item.num_frames for item in items),
+        damaged=0,
+        seconds=seconds,
+        conditioning=cache_set.conditioning,
+        conditions_encoded=writer.written["condition"],
+        conditions_reused=writer.reused["condition"],
+        stills=sum(item.num_frames == 1 for item in items),
+    )

@@ -1,0 +1,205 @@
+"""A list of files with their captions: which row is which file, and which rows cannot be used and why.
+
+No row is dropped in silence: each is a file or is named by its line with the reason.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from ..dataset.allowed import PlaceError, existing_place
+from ..dataset.captions import MAX_CAPTION_BYTES, one_line
+from ..dataset.files import CLIP_SUFFIXES, OTHER_SUFFIXES, STILL_SUFFIXES, MediaFile, Rejected
+from ..dataset.part import SourceFile, SourcePart
+from ..errors import DatasetError
+from ..video import shown
+from .extracted import ExtractedFiles, suffix_of_bytes
+from .rows import Row, column_names, rows_of
+from .source import ROLES, Columns, columns_of
+
+__all__ = ["holds_media", "read_listing", "read_rows"]
+
+_MEDIA = CLIP_SUFFIXES | STILL_SUFFIXES | OTHER_SUFFIXES
+
+
+def read_listing(source: SourceFile) -> SourcePart:
+    """The files that the rows of a jsonl, json, csv, tsv, parquet or arrow file name.
+
+    Relative paths are relative to its folder.
+    """
+    return read_rows([source.path], source, folder=source.path.parent)
+
+
+def read_rows(tables: Sequence[Path], source: SourceFile, *, folder: Path) -> SourcePart:
+    """`read_listing` of several tables with the same columns; relative paths are relative to `folder`."""
+    name, there = source.path.name, column_names(tables[0])
+    roles = columns_of(there, source.columns, name)
+    store = ExtractedFiles(source.unpacked, tables) if source.unpacked is not None else None
+    reader = _RowReader(roles, folder, source.allowed, store)
+    files: list[MediaFile] = []
+    rejected: list[Rejected] = []
+    for place, row in _all_rows(tables):
+        source.stop_if_asked()
+        try:
+            files.append(reader.file(place, row))
+        except PlaceError as error:
+            rejected.append(Rejected(name=reader.label(place, row), reason=str(error)))
+    if store is not None:
+        store.save()
+    if not files and not rejected:
+        raise DatasetError(f"{name} holds no rows. Write one a file.")
+    used = set(roles.values())
+    unused = [column for column in there if column not in used]
+    notes = [f"{name}: columns not used: {', '.join(column[:40] for column in unused[:20])}"] if unused else []
+    return SourcePart(
+        name=name, files=tuple(files), rejected=tuple(rejected), notes=notes, watched=(*tables, *reader.companions)
+    )
+
+
+def holds_media(table: Path, columns: Columns) -> bool:
+    """True when the first row of a table carries the bytes of its media file itself."""
+    path = columns_of(column_names(table), columns, table.name)["path"]
+    rows = (row for _place, row in rows_of(table) if isinstance(row, dict))
+    return any(_bytes_of(row.get(path)) is not None for row in itertools.islice(rows, 1))
+
+
+def _all_rows(tables: Sequence[Path]) -> Iterator[Row]:
+    for table in tables:
+        for place, row in rows_of(table):
+            yield (place if len(tables) == 1 else f"{shown(table)} {place}"), row
+
+
+class _RowReader:
+    """One row after the other to a MediaFile; PlaceError is the reason why a row is none."""
+
+    def __init__(
+        self, roles: Mapping[str, str], folder: Path, allowed: Sequence[Path], store: ExtractedFiles | None
+    ) -> None:
+        self._roles, self._folder, self._store = roles, folder, store
+        self._allowed = tuple(allowed)
+        self.companions: list[Path] = []
+        """control videos and masks"""
+
+    def label(self, place: str, row: dict[str, Any] | str) -> str:
+        path = self._path_text(row.get(self._roles["path"])) if isinstance(row, dict) else None
+        return f"{place} ({shown(path)})" if path else place
+
+    def file(self, place: str, row: dict[str, Any] | str) -> MediaFile:
+        if isinstance(row, str):
+            raise PlaceError(row)
+        cells = {role: row.get(self._roles[role]) for role in ROLES if role in self._roles}
+        if cells["path"] in (None, ""):
+            raise PlaceError(f'has nothing in column "{self._roles["path"]}"')
+        captions = _captions(cells.get("caption"))
+        text = self._path_text(cells["path"])
+        return MediaFile(
+            path=self._media(place, "path", cells["path"]),
+            name=text or place,
+            caption=captions[0] if captions else None,
+            more_captions=tuple(captions[1:]),
+            repeats=_whole(cells.get("repeats")),
+            weight=_weight(cells.get("weight")),
+            control=self._companion(place, "control", cells.get("control")),
+            mask=self._companion(place, "mask", cells.get("mask")),
+        )
+
+    def _companion(self, place: str, role: str, cell: Any) -> Path | None:
+        if cell in (None, ""):
+            return None
+        path = self._media(place, role, cell)
+        self.companions.append(path)
+        return path
+
+    def _media(self, place: str, role: str, cell: Any) -> Path:
+        data = _bytes_of(cell)
+        if data is not None:
+            return self._unpacked(place, role, data)
+        text = self._path_text(cell)
+        what = "" if role == "path" else f"{role} {shown(text)} " if text else f"{role} "
+        if text is None:
+            raise PlaceError(f'{what}has no path in column "{self._roles[role]}"')
+        try:
+            path = existing_place(text, self._folder, self._allowed)
+        except PlaceError as error:
+            raise PlaceError(what + str(error)) from error
+        if path.is_dir():
+            raise PlaceError(what + "is a folder; name a clip or a still")
+        if path.suffix.lower() not in _MEDIA:
+            raise PlaceError(f"{what}is no clip and no still by its suffix {path.suffix[:12]!r}")
+        return path
+
+    def _unpacked(self, place: str, role: str, data: bytes) -> Path:
+        if self._store is None:
+            raise PlaceError("holds the bytes of a media file, which cannot be unpacked here")
+        if found := self._store.find(f"{place}/{role}"):
+            return found
+        suffix = suffix_of_bytes(data[:16])
+        if suffix is None:
+            raise PlaceError("holds bytes that are no clip and no still of a known format")
+        return self._store.add(f"{place}/{role}", _chunks(data), suffix)
+
+    @staticmethod
+    def _path_text(cell: Any) -> str | None:
+        if isinstance(cell, dict):
+            cell = cast("dict[str, Any]", cell).get("path")
+        return cell if isinstance(cell, str) and cell else None
+
+
+def _chunks(data: bytes) -> Iterable[bytes]:
+    return (data[start : start + (1 << 20)] for start in range(0, len(data), 1 << 20))
+
+
+def _bytes_of(cell: Any) -> bytes | None:
+    """The bytes in a cell as `datasets` writes pictures and videos: {"bytes": ..., "path": ...}, or bare bytes."""
+    if isinstance(cell, dict):
+        cell = cast("dict[str, Any]", cell).get("bytes")
+    return cell if isinstance(cell, bytes) and cell else None
+
+
+def _captions(cell: Any) -> list[str]:
+    """The captions in a cell, in one line each; a list of them takes turns. Empty: look beside the media file."""
+    every = cast("list[Any]", cell) if isinstance(cell, list) else [cell]
+    if cell is None or cell == [] or cell == "":
+        return []
+    if not all(isinstance(text, str) for text in every):
+        raise PlaceError("has a caption that is no text")
+    captions = [one_line(text) for text in cast("list[str]", every)]
+    for text in captions:
+        _check_caption(text)
+    return list(dict.fromkeys(text for text in captions if text))
+
+
+def _check_caption(text: str) -> None:
+    try:
+        size = len(text.encode("utf-8"))
+    except UnicodeEncodeError as error:
+        raise PlaceError("has a caption with half of a character (a lone surrogate)") from error
+    if "\0" in text:
+        raise PlaceError("has a caption with a zero character")
+    if size > MAX_CAPTION_BYTES:
+        raise PlaceError("has a caption longer than 64 KiB; a caption is one paragraph")
+
+
+def _number(cell: Any) -> float:
+    try:
+        return float(cell) if isinstance(cell, (int, float, str)) and not isinstance(cell, bool) else math.nan
+    except (ValueError, OverflowError):
+        return math.nan
+
+
+def _whole(cell: Any) -> int:
+    number = 1.0 if cell is None else _number(cell)
+    if not (1 <= number <= 10_000 and number == int(number)):
+        raise PlaceError(f"has repeats {str(cell)[:40]!r}; write a whole number from 1 to 10000")
+    return int(number)
+
+
+def _weight(cell: Any) -> float:
+    number = 1.0 if cell is None else _number(cell)
+    if not 1e-4 <= number <= 1e4:
+        raise PlaceError(f"has weight {str(cell)[:40]!r}; write a number from 0.0001 to 10000")
+    return number

@@ -1,0 +1,219 @@
+"""tf.train.Example and the tensors that tf.io.serialize_tensor puts into one (tensorflow/core/example/example.proto,
+tensorflow/core/framework/tensor.proto).
+
+[wire] The wire format of protocol buffers, as much of it as Example and TensorProto use.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+__all__ = [
+    "Example",
+    "Feature",
+    "LENGTH",
+    "decode_example",
+    "decode_tensor",
+    "encode_example",
+    "encode_tensor",
+    "field",
+    "fields",
+    "signed",
+    "varints",
+    "write_varint",
+]
+
+
+VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5
+_FIXED_BYTES = {FIXED64: 8, FIXED32: 4}
+
+
+def fields(message: memoryview) -> Iterator[tuple[int, int, memoryview | int]]:
+    """(field number, wire type, value) of a message; ValueError when it is not one.
+
+    A value is an int for varints, else the bytes.
+    """
+    place = 0
+    while place < len(message):
+        tag, place = _varint(message, place)
+        number, kind = tag >> 3, tag & 7
+        if kind == VARINT:
+            value, place = _varint(message, place)
+            yield number, kind, value
+            continue
+        if kind == LENGTH:
+            size, place = _varint(message, place)
+        elif kind in _FIXED_BYTES:
+            size = _FIXED_BYTES[kind]
+        else:
+            raise ValueError(f"wire type {kind} is not used by Example")
+        if place + size > len(message):
+            raise ValueError("a field is longer than its message")
+        yield number, kind, message[place : place + size]
+        place += size
+
+
+def varints(packed: memoryview) -> Iterator[int]:
+    """All numbers of a packed field, as signed 64-bit."""
+    place = 0
+    while place < len(packed):
+        value, place = _varint(packed, place)
+        yield signed(value)
+
+
+def signed(value: int) -> int:
+    """Sixty-four bits read as an int64."""
+    return value - (1 << 64) if value >> 63 else value
+
+
+def write_varint(value: int) -> bytes:
+    """A number of 64 bits; negative ones take ten bytes, as protobuf's int64 does."""
+    value &= 0xFFFFFFFFFFFFFFFF
+    out = bytearray()
+    while value > 127:
+        out.append(value & 127 | 128)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def field(number: int, value: int | bytes) -> bytes:
+    """One field: an int as varint, bytes with their length."""
+    if isinstance(value, int):
+        return write_varint(number << 3 | VARINT) + write_varint(value)
+    return write_varint(number << 3 | LENGTH) + write_varint(len(value)) + value
+
+
+def _varint(message: memoryview, place: int) -> tuple[int, int]:
+    """The number at `place`, and the place behind it."""
+    value = 0
+    for shift in range(0, 70, 7):
+        if place >= len(message):
+            raise ValueError("a number is cut off")
+        byte = message[place]
+        place += 1
+        value |= (byte & 127) << shift
+        if byte < 128:
+            return value & 0xFFFFFFFFFFFFFFFF, place
+    raise ValueError("a number is longer than 64 bits")
+
+
+Feature = list[bytes] | list[float] | list[int]
+Example = dict[str, Feature]
+"""feature name -> its values; an empty list for a feature of any kind without values"""
+
+_BYTES, _FLOATS, _INTS = 1, 2, 3
+_DT_FLOAT = 1
+_DTYPES = {_DT_FLOAT: torch.float32, 2: torch.float64, 14: torch.bfloat16, 19: torch.float16}
+"""DataType of tensorflow/core/framework/types.proto"""
+_MOST_FILLED = 1 << 28
+"""values that a tensor of one repeated value may claim"""
+
+
+def decode_example(data: bytes) -> Example:
+    """The features of a serialized Example; ValueError when it is none."""
+    found: Example = {}
+    for features in _messages(memoryview(data), 1):
+        for entry in _messages(features, 1):
+            name, feature = "", memoryview(b"")
+            for number, _kind, value in fields(entry):
+                if number == 1 and isinstance(value, memoryview):
+                    name = bytes(value).decode("utf-8")
+                elif number == 2 and isinstance(value, memoryview):
+                    feature = value
+            found[name] = _values(feature)
+    return found
+
+
+def encode_example(features: Mapping[str, Feature]) -> bytes:
+    """A serialized Example, features in order of their names, so that equal features make equal bytes."""
+    entries = [field(1, name.encode()) + field(2, _feature(features[name])) for name in sorted(features)]
+    return field(1, b"".join(field(1, entry) for entry in entries))
+
+
+def decode_tensor(data: bytes) -> Tensor:
+    """The tensor of a serialized TensorProto (float32, float64, float16 or bfloat16); ValueError when it is none."""
+    dtype, shape, content, floats = 0, (), memoryview(b""), memoryview(b"")
+    for number, _kind, value in fields(memoryview(data)):
+        if number == 1 and isinstance(value, int):
+            dtype = value
+        elif number == 2 and isinstance(value, memoryview):
+            shape = tuple(_size(dim) for dim in _messages(value, 2))
+        elif number == 4 and isinstance(value, memoryview):
+            content = value
+        elif number == 5 and isinstance(value, memoryview):
+            floats = value
+    if dtype not in _DTYPES:
+        raise ValueError(f"its data type {dtype} is not a float type")
+    if not content and floats and dtype == _DT_FLOAT:
+        return _filled(floats, shape)
+    if len(content) != math.prod(shape) * _DTYPES[dtype].itemsize:
+        raise ValueError(f"its {len(content)} bytes do not make shape {list(shape)}")
+    if not content:
+        return torch.empty(shape, dtype=_DTYPES[dtype])
+    return torch.frombuffer(bytearray(content), dtype=_DTYPES[dtype]).view(shape)
+
+
+def encode_tensor(tensor: Tensor) -> bytes:
+    """`tensor` as tf.io.serialize_tensor writes it in float32, the only type MaxDiffusion reads."""
+    plain = tensor.detach().to("cpu", torch.float32).contiguous()
+    shape = b"".join(field(2, field(1, size)) for size in plain.shape)
+    content = plain.numpy().astype("<f4", copy=False).tobytes()
+    return field(1, _DT_FLOAT) + field(2, shape) + field(4, content)
+
+
+def _filled(floats: memoryview, shape: tuple[int, ...]) -> Tensor:
+    """float_val: the last value given stands for all that follow."""
+    values = torch.frombuffer(bytearray(floats), dtype=torch.float32)
+    count = math.prod(shape)
+    if not 0 < len(values) <= count <= _MOST_FILLED:
+        raise ValueError(f"its {len(values)} values do not make shape {list(shape)}")
+    return torch.cat([values, values[-1:].expand(count - len(values))]).view(shape)
+
+
+def _messages(message: memoryview, wanted: int) -> list[memoryview]:
+    found = (value for number, kind, value in fields(message) if number == wanted and kind == LENGTH)
+    return [value for value in found if isinstance(value, memoryview)]
+
+
+def _size(dim: memoryview) -> int:
+    sizes = [value for number, _kind, value in fields(dim) if number == 1 and isinstance(value, int)]
+    size = sizes[-1] if sizes else 0
+    if size >= 1 << 32:
+        raise ValueError(f"a side of {size} is impossible")
+    return size
+
+
+def _values(feature: memoryview) -> Feature:
+    for number, _kind, value in fields(feature):
+        if number == _BYTES and isinstance(value, memoryview):
+            return [bytes(item) for item in _messages(value, 1)]
+        if number == _FLOATS and isinstance(value, memoryview):
+            packed = b"".join(bytes(part) for no, _, part in fields(value) if no == 1 and isinstance(part, memoryview))
+            return [float(number) for number in np.frombuffer(packed, "<f4")]
+        if number == _INTS and isinstance(value, memoryview):
+            return _ints(value)
+    return []
+
+
+def _ints(message: memoryview) -> list[int]:
+    found: list[int] = []
+    for number, _kind, value in fields(message):
+        if number == 1:
+            found += [signed(value)] if isinstance(value, int) else varints(value)
+    return found
+
+
+def _feature(values: Feature) -> bytes:
+    if all(isinstance(value, bytes) for value in values):
+        return field(_BYTES, b"".join(field(1, value) for value in cast("Sequence[bytes]", values)))
+    if all(isinstance(value, int) for value in values):
+        packed = b"".join(write_varint(value) for value in cast("Sequence[int]", values))
+        return field(_INTS, field(1, packed))
+    return field(_FLOATS, field(1, np.asarray(values, "<f4").tobytes()))

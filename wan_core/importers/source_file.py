@@ -1,0 +1,155 @@
+"""A file that names a dataset: a list, a WebDataset tar, a Hugging Face dataset, or settings of another trainer."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable
+from functools import lru_cache
+from pathlib import Path
+
+from ..dataset.files import CLIP_SUFFIXES, COMPANION_KINDS, STILL_SUFFIXES, fingerprint_of_folder, with_companions
+from ..dataset.part import SourceFile, SourcePart
+from ..errors import DatasetError, WanTrainerError
+from ..files import file_identity, read_json
+from .hf_dataset import is_hf_dataset, read_hf_dataset, tables_of
+from .listing import holds_media, read_listing
+from .rows import TABLE_SUFFIXES, TEXT_SUFFIXES
+from .trainers.detect import SETTINGS_SUFFIXES, is_backend_list, read_settings
+from .trainers.ledger import Context
+from .webdataset import read_webdataset
+
+__all__ = ["SOURCE_SUFFIXES", "is_source", "list_sources", "open_source", "source_fingerprint"]
+
+SOURCE_SUFFIXES = TEXT_SUFFIXES | TABLE_SUFFIXES | SETTINGS_SUFFIXES | {".tar"}
+_PACKED_TARS = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
+_MAX_LISTED = 500
+_MENU_DEPTH = 2
+_MEDIA = tuple(CLIP_SUFFIXES | STILL_SUFFIXES)
+
+
+def is_source(path: Path) -> bool:
+    """Whether a path can name a dataset by itself, beside a plain folder of clips."""
+    if path.is_dir():
+        return is_hf_dataset(path)
+    return path.suffix.lower() in SOURCE_SUFFIXES
+
+
+def open_source(source: SourceFile) -> list[SourcePart]:
+    """Its datasets: one, or several for settings of another trainer. No media file is opened."""
+    path, suffix = source.path, source.path.suffix.lower()
+    if path.is_dir():
+        if not is_hf_dataset(path):
+            raise DatasetError(f"Folder {path.name!r} is no Hugging Face dataset. Folders of clips: Wan Video Dataset.")
+        return [read_hf_dataset(source)]
+    if suffix == ".tar":
+        return [read_webdataset(source)]
+    if suffix in TEXT_SUFFIXES | TABLE_SUFFIXES or (suffix == ".json" and _is_plain_list(path)):
+        return [read_listing(source)]
+    if suffix in SETTINGS_SUFFIXES:
+        return read_settings(Context(source))
+    if path.name.lower().endswith(_PACKED_TARS):
+        raise DatasetError(
+            f"{path.name} is a packed tar; only plain .tar files are read, because clips hardly shrink. Unpack it once "
+            "(gzip -d, or the program of its ending) and choose the .tar."
+        )
+    known = " ".join(sorted(SOURCE_SUFFIXES))
+    raise DatasetError(f"{path.name} is no list of files by its suffix. Read are: {known}.")
+
+
+def source_fingerprint(source: SourceFile, caption_extension: str = ".txt") -> str:
+    """Changes when the file is edited, or any file it names is edited, added or removed. Opens no media file."""
+    digest = hashlib.sha256()
+
+    def add(places: Iterable[Path]) -> None:
+        for place in places:
+            digest.update(_identity(place).encode("utf-8", "surrogatepass"))
+
+    add([source.path])
+    if _is_whole(source):
+        return digest.hexdigest()
+    for part in open_source(source):
+        extension = str(part.settings.get("caption_extension", caption_extension))
+        add(part.watched)
+        for file in part.files:
+            add([file.path])
+            if file.caption is None:
+                add([file.path.with_suffix(extension)])
+        for file in with_companions(part.files, COMPANION_KINDS):
+            add(place for place in (file.control, file.mask) if place is not None)
+    return digest.hexdigest()
+
+
+def list_sources(input_root: Path, named_roots: dict[str, Path]) -> list[str]:
+    """References for a menu: sources below `input/`, then below each root, at most two folders deep."""
+    found = [name for name in _sources_below(input_root)]
+    for name, root in named_roots.items():
+        found += [f"{name}:{inside}" for inside in _sources_below(root)]
+    return found[:_MAX_LISTED]
+
+
+def _sources_below(root: Path, depth: int = 0, inside: str = "") -> list[str]:
+    here = root / inside
+    try:
+        known = _worth_showing(str(here), here.stat().st_mtime_ns)
+    except OSError:
+        return []
+    found: list[str] = []
+    for name, folder in known:
+        label = f"{inside}/{name}" if inside else name
+        if not folder or is_hf_dataset(root / label):
+            found.append(label)
+        elif depth < _MENU_DEPTH:
+            found += _sources_below(root, depth + 1, label)
+    return found
+
+
+@lru_cache(maxsize=4096)
+def _worth_showing(folder: str, mtime_ns: int) -> tuple[tuple[str, bool], ...]:
+    """(name, whether a folder) of what a menu shows of a folder, by name.
+
+    Looked at again when the folder changed: the menu is made anew at every load of the page, and an input folder may
+    hold a hundred thousand captions.
+    """
+    with os.scandir(folder) as entries:
+        every = [(entry.name, entry.is_dir()) for entry in entries if not entry.name.startswith(".")]
+    media = {name.rpartition(".")[0] for name, _ in every if name.lower().endswith(_MEDIA)}
+    shown = [
+        (name, is_folder)
+        for name, is_folder in every
+        if is_folder or (name.rpartition(".")[0] not in media and _is_listed(Path(folder, name)))
+    ]
+    return tuple(sorted(shown))
+
+
+def _is_listed(path: Path) -> bool:
+    """A .json is offered only where it begins like a list: most are captions, or metadata of other programs."""
+    if path.suffix.lower() != ".json":
+        return path.suffix.lower() in SOURCE_SUFFIXES
+    try:
+        with open(path, "rb") as file:
+            return file.read(64).lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"[")
+    except OSError:
+        return False
+
+
+def _is_whole(source: SourceFile) -> bool:
+    """True when everything the dataset consists of lies in the file (or folder) itself."""
+    path = source.path
+    tables = tables_of(path) if path.is_dir() else [path] if path.suffix.lower() in TABLE_SUFFIXES else []
+    return path.suffix.lower() == ".tar" or (bool(tables) and holds_media(tables[0], source.columns))
+
+
+def _is_plain_list(path: Path) -> bool:
+    try:
+        data = read_json(path)
+    except WanTrainerError as error:
+        raise DatasetError(str(error)) from error
+    return isinstance(data, list) and not is_backend_list(data)
+
+
+def _identity(place: Path) -> str:
+    try:
+        return fingerprint_of_folder(place, recursive=True) if place.is_dir() else repr(file_identity(place))
+    except OSError:
+        return f"{place} is not there"

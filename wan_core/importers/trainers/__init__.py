@@ -1,0 +1,1 @@
+"""wan_core.importers.trainers"""

@@ -1,0 +1,224 @@
+"""Dataset settings of ai-toolkit: a YAML job whose processes have `datasets` (its config/examples)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+from ...dataset.captions import one_line
+from ...dataset.files import MediaFile, Rejected, files_of_folder
+from ...dataset.part import SourcePart
+from ...errors import DatasetError
+from .ledger import MOST_FRAMES, Context, Ledger, area_of, only_kind, rounded_frames, with_beside
+
+__all__ = ["read_ai_toolkit"]
+
+_CACHE = "latents and texts are always cached"
+_CONTROL = "control_path takes one folder"
+_WITHOUT = {
+    "type": "",
+    "caption_dropout_rate": "caption_dropout of Wan Train Settings",
+    "token_dropout_rate": "",
+    "is_reg": "no regularisation sets",
+    "prior_reg": "no regularisation sets",
+    "network_weight": "",
+    "loss_multiplier": "weight scales how often files are seen instead",
+    "flip_y": "clips upside down teach nothing",
+    "random_scale": "",
+    "augments": "",
+    "augmentations": "",
+    "shuffle_augmentations": "",
+    "controls": "nothing makes control files here",
+    "control_path_1": _CONTROL,
+    "control_path_2": _CONTROL,
+    "control_path_3": _CONTROL,
+    "inpaint_path": "",
+    "alpha_mask": "",
+    "invert_mask": "",
+    "mask_min_value": "",
+    "bucket_tolerance": "the model's own grid is used",
+    "scale": "",
+    "cache_latents": _CACHE,
+    "cache_latents_to_disk": _CACHE,
+    "cache_text_embeddings": _CACHE,
+    "cache_clip_vision_to_disk": _CACHE,
+    "num_workers": "",
+    "prefetch_factor": "",
+    "batch_size": "batch_size of Wan Train Settings",
+    "do_i2v": "the model that is trained decides",
+    "do_audio": "Wan makes no sound",
+    "audio_normalize": "Wan makes no sound",
+    "audio_preserve_pitch": "Wan makes no sound",
+    "debug": "",
+    "random_triggers": "",
+    "random_triggers_max": "",
+    "use_short_captions": "",
+    "standardize_images": "",
+}
+
+
+def read_ai_toolkit(data: Mapping[str, Any], context: Context) -> list[SourcePart]:
+    """One part for each dataset of each process and each of its resolutions."""
+    parts: list[SourcePart] = []
+    for process in processes_of(data):
+        datasets: list[Any] = process.get("datasets") or []
+        for number, section in enumerate(datasets, 1):
+            if not isinstance(section, dict):
+                raise DatasetError(f"{context.path.name}: dataset {number} is no table of settings.")
+            ledger = Ledger(f"{context.path.name}, dataset {number}", cast("dict[str, Any]", section))
+            parts += _parts(ledger, str(process.get("trigger_word") or ""), context)
+        others = sorted(str(key)[:40] for key in process if key not in ("datasets", "trigger_word"))
+        if parts and others:
+            note = f"{context.path.name}: settings of the training, not of the dataset, not read: {', '.join(others)}"
+            parts[-1] = replace(parts[-1], notes=[*parts[-1].notes, note])
+    if not parts:
+        raise DatasetError(f"{context.path.name} names no datasets. They stand under config, process, datasets.")
+    return parts
+
+
+def processes_of(data: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The processes of a job; empty when it is none."""
+    config: Any = data.get("config")
+    entries: Any = cast("dict[str, Any]", config).get("process") if isinstance(config, dict) else None
+    return (
+        [entry for entry in cast("list[Any]", entries) if isinstance(entry, dict)] if isinstance(entries, list) else []
+    )
+
+
+def _parts(ledger: Ledger, trigger_word: str, context: Context) -> list[SourcePart]:
+    frames = ledger.get("num_frames", int, 1)
+    place = context.place(_folder(ledger), ledger)
+    found = files_of_folder(place, recursive=True, allowed=context.allowed, named_repeats=False)
+    automatic = ledger.get("auto_frame_count", bool, False)
+    files = found.files if frames > 1 or automatic else only_kind(found.files, "still", ledger)
+    ledger.take(f"folder_path {place.name}: {len(files)} files, subfolders included")
+    settings = {**_frames(ledger, frames, context), **_picture(ledger), **_captions(ledger, trigger_word)}
+    files = _with_default(files, settings["caption_extension"], ledger)
+    files, rejected, watched = _beside(files, ledger, context)
+    if "mask" in watched:
+        settings["mask_use"] = "loss"
+    repeats = ledger.get("num_repeats", int, 1)
+    settings["num_repeats"] = repeats
+    ledger.take(f"num_repeats {repeats}")
+    sizes = _sizes(ledger, context)
+    ledger.drop_all(_WITHOUT)
+    notes = ledger.sentences()
+    return [
+        SourcePart(
+            name=ledger.where if len(sizes) == 1 else f"{ledger.where}, {size['width']}x{size['height']}",
+            files=files,
+            rejected=(*found.rejected, *rejected) if number == 0 else (),
+            notes=notes if number == 0 else (),
+            settings={**settings, **size},
+            watched=(place, *watched.values()),
+        )
+        for number, size in enumerate(sizes)
+    ]
+
+
+def _folder(ledger: Ledger) -> str:
+    older = ledger.get("dataset_path", str, "")
+    return ledger.get("folder_path", str, older)
+
+
+def _frames(ledger: Ledger, frames: int, context: Context) -> dict[str, Any]:
+    own, shrink = ledger.get("fps", float, 24.0), ledger.get("shrink_video_to_frames", bool, True)
+    stated = f"fps {own:g}" if "fps" in ledger else f"no fps is stated: {own:g}, ai-toolkit's own"
+    reads = {"read_fps": own} if own != context.source.fps else {}
+    automatic = ledger.get("auto_frame_count", bool, False)
+    if frames == 1 and not automatic:
+        ledger.take("num_frames 1")
+        return {"num_frames": 1}
+    if automatic:
+        ledger.drop("num_frames", "auto_frame_count decides, as in ai-toolkit")
+        ledger.drop("shrink_video_to_frames", "auto_frame_count takes each clip from its beginning")
+        if ledger.get("trim_auto_frame_count_tail", bool, True) is False:
+            ledger.change("trim_auto_frame_count_tail false -> true: clips keep their speed, the tail is left")
+        ledger.take(f"auto_frame_count: each clip whole, to 4n+1 and at most {MOST_FRAMES} frames; {stated}")
+        return {"num_frames": MOST_FRAMES, "frame_extraction": "full", **reads}
+    frames = rounded_frames(frames, ledger, "num_frames")
+    ledger.take(f"num_frames {frames}")
+    if shrink:
+        ledger.drop("fps", "with shrink_video_to_frames ai-toolkit does not use it")
+        ledger.change(
+            f"shrink_video_to_frames -> the first {frames} frames at {context.source.fps:g} fps: clips keep their "
+            "speed, they are not squeezed into num_frames"
+        )
+        return {"num_frames": frames}
+    ledger.take(f"{stated}; frames are taken at that rate")
+    ledger.take("shrink_video_to_frames false: a random place of each clip, another every epoch")
+    return {"num_frames": frames, "frame_extraction": "random", **reads}
+
+
+def _picture(ledger: Ledger) -> dict[str, Any]:
+    buckets = ledger.get("buckets", bool, True) and not ledger.get("square_crop", bool, False)
+    settings: dict[str, Any] = {"enable_bucket": buckets}
+    ledger.take("buckets: each file keeps its own shape" if buckets else "everything is cropped to one shape")
+    if ledger.get("random_crop", bool, False):
+        settings["crop"] = "random"
+        ledger.take("random_crop")
+    if ledger.get("flip_x", bool, False):
+        settings["horizontal_flip"] = "turns"
+        ledger.change("flip_x -> horizontal_flip turns: mirrored in every second epoch")
+    return settings
+
+
+def _captions(ledger: Ledger, general_trigger: str) -> dict[str, Any]:
+    extension = ledger.get("caption_type", str, "") or ledger.get("caption_ext", str, ".txt")
+    ledger.get("caption_ext", str, "")
+    settings: dict[str, Any] = {
+        "caption_extension": extension if extension.startswith(".") else f".{extension}",
+        "missing_captions": "empty caption",
+    }
+    ledger.take(f"caption_ext {settings['caption_extension']}; files without a caption get an empty one")
+    if trigger := ledger.get("trigger_word", str, general_trigger):
+        settings["trigger_word"] = trigger
+        ledger.take(f"trigger_word {trigger!r:.60}")
+    if ledger.get("shuffle_tokens", bool, False):
+        settings["caption_shuffles"] = 8
+        settings["keep_tokens"] = ledger.get("keep_tokens", int, 0)
+        ledger.change(
+            f"shuffle_tokens -> 8 orders of the tags that take turns, the first {settings['keep_tokens']} in place"
+        )
+    ledger.get("keep_tokens", int, 0)
+    for words in ledger.texts("replacements")[:20]:
+        ledger.change(f"replacements {words!r:.60} -> captions stay as written")
+    return settings
+
+
+def _with_default(files: tuple[MediaFile, ...], extension: str, ledger: Ledger) -> tuple[MediaFile, ...]:
+    """`default_caption` for the files that have no caption file."""
+    default = one_line(ledger.get("default_caption", str, ""))
+    if not default:
+        return files
+    bare = {file.path for file in files if not os.path.lexists(file.path.with_suffix(extension))}
+    ledger.take(f"default_caption {default!r:.60} for {len(bare)} files without a caption file")
+    return tuple(replace(file, caption=default) if file.path in bare else file for file in files)
+
+
+def _beside(
+    files: tuple[MediaFile, ...], ledger: Ledger, context: Context
+) -> tuple[tuple[MediaFile, ...], tuple[Rejected, ...], dict[str, Path]]:
+    rejected: tuple[Rejected, ...] = ()
+    watched: dict[str, Path] = {}
+    controls = ledger.texts("control_path")
+    for extra in controls[1:]:
+        ledger.change(f"control_path {extra!r:.60} is not used: {_CONTROL}")
+    if controls:
+        watched["control"] = context.place(controls[0], ledger)
+        files, rejected = with_beside(files, watched["control"], "control", required=True, ledger=ledger)
+    if text := ledger.get("mask_path", str, ""):
+        watched["mask"] = context.place(text, ledger)
+        files, _ = with_beside(files, watched["mask"], "mask", required=False, ledger=ledger)
+    return files, rejected, watched
+
+
+def _sizes(ledger: Ledger, context: Context) -> list[dict[str, int]]:
+    value: Any = ledger.get("resolution", object, 512)
+    entries = cast("list[Any]", value) if isinstance(value, list) else [value]
+    if not entries or not all(isinstance(entry, int) and not isinstance(entry, bool) for entry in entries):
+        raise DatasetError(f"{ledger.where}: resolution is {value!r:.60}; it must be a number or a list of numbers.")
+    return [area_of(side, side, context, ledger, "resolution") for side in entries]

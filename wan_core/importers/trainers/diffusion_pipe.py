@@ -1,0 +1,231 @@
+"""Dataset settings of diffusion-pipe: a TOML file with [[directory]] entries (its examples/dataset.toml)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+from ...dataset.captions import one_line
+from ...dataset.files import STILL_SUFFIXES, MediaFile, Rejected, folder_files
+from ...dataset.part import SourcePart
+from ...errors import DatasetError
+from ...files import read_json
+from .ledger import Context, Ledger, area_of, rounded_frames, with_beside
+
+__all__ = ["read_diffusion_pipe"]
+
+_WITHOUT = {
+    "group": "",
+    "default_mask_file": "",
+    "shuffle_metadata": "the order follows from the seed of the run",
+    "online_captions": "",
+    "subsample_ratio": "",
+    "video_clip_mode": "",
+}
+_SHAPES = {
+    key: "each file keeps its own shape in the same number of pixels"
+    for key in ("min_ar", "max_ar", "num_ar_buckets", "ar_buckets")
+}
+
+
+def read_diffusion_pipe(data: Mapping[str, Any], context: Context) -> list[SourcePart]:
+    """One part for each directory and each of its resolutions."""
+    general = {key: value for key, value in data.items() if key != "directory"}
+    directories: list[dict[str, Any]] = data.get("directory") or []
+    parts: list[SourcePart] = []
+    for number, section in enumerate(directories, 1):
+        parts += _parts(Ledger(f"{context.path.name}, directory {number}", section, general), context)
+    return parts
+
+
+def _parts(ledger: Ledger, context: Context) -> list[SourcePart]:
+    place = context.place(ledger.get("path", str, ""), ledger)
+    files = tuple(folder_files(place))
+    ledger.take(f"path {place.name}: {len(files)} files")
+    files = _captioned(files, place, ledger)
+    files, rejected, watched = _beside(files, ledger, context)
+    settings = {**_captions(ledger), **_repeats(ledger)}
+    if watched.get("mask"):
+        settings["mask_use"] = "loss"
+    buckets = _size_buckets(ledger, context)
+    groups = _groups(buckets, ledger) if buckets else _resolutions(ledger, context)
+    ledger.drop_all({**_WITHOUT, **_SHAPES})
+    taken = [tuple(file for file in files if _kind_of(file) in group.kinds) for group in groups]
+    rejected = (*rejected, *_in_no_bucket(files, groups))
+    notes = ledger.sentences()
+    return [
+        SourcePart(
+            name=ledger.where if len(groups) == 1 else f"{ledger.where}, {group.name}",
+            files=own,
+            rejected=rejected if number == 0 else (),
+            notes=notes if number == 0 else (),
+            settings={**settings, **group.settings},
+            watched=(place, *watched.values()),
+        )
+        for number, (group, own) in enumerate(zip(groups, taken, strict=True))
+        if own or number == 0
+    ]
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Files of some kinds that are trained at one size."""
+
+    name: str
+    kinds: tuple[str, ...]
+    """"clip", "still" """
+    settings: dict[str, Any]
+
+
+def _kind_of(file: MediaFile) -> str:
+    return "still" if file.path.suffix.lower() in STILL_SUFFIXES else "clip"
+
+
+def _in_no_bucket(files: tuple[MediaFile, ...], groups: list[_Group]) -> list[Rejected]:
+    """Clips where no length above 1 is stated, stills where only clips have sizes: diffusion-pipe uses neither."""
+    kinds = {kind for group in groups for kind in group.kinds}
+    reasons = {
+        "clip": "is a clip, and no bucket is longer than 1 frame; add one, such as frame_buckets = [1, 33]",
+        "still": "is a still, and size_buckets has no bucket of 1 frame; add one, such as [832, 480, 1]",
+    }
+    return [Rejected(name=f.shown_name, reason=reasons[_kind_of(f)]) for f in files if _kind_of(f) not in kinds]
+
+
+def _resolutions(ledger: Ledger, context: Context) -> list[_Group]:
+    settings = _frames(ledger)
+    kinds = ("clip", "still") if settings["num_frames"] > 1 else ("still",)
+    settings["enable_bucket"] = ledger.get("enable_ar_bucket", bool, False)
+    ledger.take(f"enable_ar_bucket {str(settings['enable_bucket']).lower()}")
+    return [
+        _Group(f"{size['width']}x{size['height']}" if size else "", kinds, {**settings, **size})
+        for size in _sizes(ledger, context)
+    ]
+
+
+def _size_buckets(ledger: Ledger, context: Context) -> list[tuple[int, int, int]]:
+    """(width, height, frames) of each, rounded to what the model needs; empty where none are stated."""
+    entries: list[Any] = ledger.get("size_buckets", list, [])
+    found: list[tuple[int, int, int]] = []
+    for entry in entries:
+        sides = cast("list[Any]", entry) if isinstance(entry, list) else []
+        if len(sides) != 3 or not all(isinstance(side, int) and not isinstance(side, bool) for side in sides):
+            raise DatasetError(f"{ledger.where}: {str(entry)[:60]!r} of size_buckets is no [width, height, frames].")
+        size = area_of(sides[0], sides[1], context, ledger, "size_buckets")
+        found.append((size["width"], size["height"], rounded_frames(sides[2], ledger, "size_buckets")))
+    return found
+
+
+def _groups(buckets: list[tuple[int, int, int]], ledger: Ledger) -> list[_Group]:
+    """The buckets of clips as one group, those of stills as another: each at the largest of its sizes.
+
+    diffusion-pipe puts a file into the bucket nearest to its shape; here shapes are found for each file, in the same
+    number of pixels.
+    """
+    for key in ("resolutions", "frame_buckets", "enable_ar_bucket"):
+        ledger.drop(key, "size_buckets says the sizes")
+    groups: list[_Group] = []
+    for kind in ("clip", "still"):
+        own = [bucket for bucket in buckets if (bucket[2] > 1) == (kind == "clip")]
+        if not own:
+            continue
+        width, height, _ = max(own, key=lambda bucket: bucket[0] * bucket[1])
+        shapes = {bucket[:2] for bucket in own}
+        lengths = tuple(sorted({bucket[2] for bucket in own}))
+        settings: dict[str, Any] = {"width": width, "height": height, "num_frames": lengths[0]}
+        settings["enable_bucket"] = len(shapes) > 1
+        if len(lengths) > 1:
+            settings["frame_buckets"] = lengths
+        stated = ", ".join("x".join(map(str, bucket)) for bucket in own)
+        if len(shapes) == 1:
+            ledger.take(f"size_buckets {stated}: {kind}s are cropped to {width}x{height}")
+        else:
+            ledger.change(
+                f"size_buckets {stated} -> {kind}s keep their shape in the number of pixels of {width}x{height}"
+            )
+        groups.append(_Group(f"{kind}s", (kind,), settings))
+    return groups
+
+
+def _sizes(ledger: Ledger, context: Context) -> list[dict[str, int]]:
+    entries: list[Any] = ledger.get("resolutions", list, [])
+    sizes: list[dict[str, int]] = []
+    for entry in entries:
+        pair = cast("list[Any]", entry) if isinstance(entry, list) else [entry, entry]
+        if len(pair) != 2 or not all(isinstance(side, (int, float)) for side in pair):
+            raise DatasetError(f"{ledger.where}: {str(entry)[:60]!r} of resolutions is no side and no [width, height].")
+        sizes.append(area_of(pair[0], pair[1], context, ledger, "resolutions"))
+    if not sizes:
+        ledger.change("no resolutions are stated: width and height of the node")
+    return sizes or [{}]
+
+
+def _frames(ledger: Ledger) -> dict[str, Any]:
+    """Clips go into the longest bucket they fill; 1 is the bucket of stills."""
+    entries: list[Any] = ledger.get("frame_buckets", list, [1])
+    if not all(isinstance(entry, int) and not isinstance(entry, bool) for entry in entries):
+        raise DatasetError(f"{ledger.where}: frame_buckets is {entries!r:.60}; it must be a list of whole numbers.")
+    lengths = sorted({rounded_frames(entry, ledger, "frame_buckets") for entry in entries})
+    clips = [length for length in lengths if length > 1]
+    ledger.take(f"frame_buckets {', '.join(map(str, lengths))}")
+    if not clips:
+        return {"num_frames": 1}
+    return {"num_frames": clips[0], **({"frame_buckets": tuple(clips)} if len(clips) > 1 else {})}
+
+
+def _repeats(ledger: Ledger) -> dict[str, Any]:
+    repeats = ledger.get("num_repeats", float, 1.0)
+    ledger.take(f"num_repeats {repeats:g}")
+    if repeats == int(repeats):
+        return {"num_repeats": int(repeats)}
+    return {"weight": repeats}
+
+
+def _captions(ledger: Ledger) -> dict[str, Any]:
+    settings: dict[str, Any] = {}
+    skip = ledger.get("skip_empty_caption", bool, True)
+    settings["missing_captions"] = "skip the file" if skip else "empty caption"
+    ledger.take(f"skip_empty_caption {str(skip).lower()}: {settings['missing_captions']}")
+    if prefix := ledger.get("caption_prefix", str, ""):
+        settings["caption_prefix"] = prefix
+        ledger.take(f"caption_prefix {prefix!r:.60}")
+    count = ledger.get("cache_shuffle_num", int, 0)
+    if ledger.get("shuffle_tags", bool, False) and not count:
+        count = 1
+    if count:
+        settings["caption_shuffles"] = min(count, 64)
+        ledger.take(f"cache_shuffle_num {settings['caption_shuffles']}: orders of tags that take turns")
+    if (delimiter := ledger.get("cache_shuffle_delimiter", str, ", ")).strip() != ",":
+        ledger.drop("cache_shuffle_delimiter", f"tags are separated by commas, not by {delimiter!r:.20}")
+    return settings
+
+
+def _beside(
+    files: tuple[MediaFile, ...], ledger: Ledger, context: Context
+) -> tuple[tuple[MediaFile, ...], tuple[Rejected, ...], dict[str, Path]]:
+    rejected: list[Rejected] = []
+    watched: dict[str, Path] = {}
+    for role, required in (("mask", False), ("control", True)):
+        if text := ledger.get(f"{role}_path", str, ""):
+            watched[role] = context.place(text, ledger)
+            files, without = with_beside(files, watched[role], role, required=required, ledger=ledger)
+            rejected += without
+    return files, tuple(rejected), watched
+
+
+def _captioned(files: tuple[MediaFile, ...], folder: Path, ledger: Ledger) -> tuple[MediaFile, ...]:
+    """Captions of captions.json, where the directory has one: name -> a caption or a list of them."""
+    path = folder / "captions.json"
+    if not path.is_file():
+        return files
+    data: Any = read_json(path)
+    known = cast("dict[str, Any]", data) if isinstance(data, dict) else {}
+    captioned: list[MediaFile] = []
+    for file in files:
+        entry: Any = known.get(file.path.name, "")
+        every = cast("list[Any]", entry) if isinstance(entry, list) else [entry]
+        texts = [one_line(text) for text in every if isinstance(text, str)]
+        captioned.append(replace(file, caption=texts[0] if texts else "", more_captions=tuple(texts[1:])))
+    ledger.take(f"captions.json: captions of {sum(bool(file.caption) for file in captioned)} of {len(files)} files")
+    return tuple(captioned)

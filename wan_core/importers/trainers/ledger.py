@@ -1,0 +1,240 @@
+"""An account of one section of another trainer's settings: what was taken over, what was changed, what has no
+counterpart here. A key that nobody asked for is named too, so nothing is ignored in silence.
+
+[context] What the reader of another trainer's settings is handed, and the folders that those settings name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from ...dataset.allowed import PlaceError, existing_place
+from ...dataset.files import CLIP_SUFFIXES, STILL_SUFFIXES, MediaFile, Rejected, media_names
+from ...dataset.part import SourceFile
+from ...errors import DatasetError
+
+__all__ = [
+    "Context",
+    "Ledger",
+    "MOST_FRAMES",
+    "area_of",
+    "only_kind",
+    "rounded_frames",
+    "rounded_side",
+    "with_beside",
+]
+
+
+T = TypeVar("T")
+
+MOST_FRAMES = 1001
+"""of a clip, in DatasetConfig"""
+
+_WORDS: dict[type[Any], str] = {
+    int: "a whole number",
+    float: "a number",
+    str: "text",
+    bool: "true or false",
+    list: "a list",
+    dict: "a table",
+}
+
+
+class Ledger:
+    """Reads keys of a section, with those of a section that holds for all of them behind it."""
+
+    def __init__(self, where: str, section: Mapping[str, Any], general: Mapping[str, Any] | None = None) -> None:
+        """`where` begins every sentence: "musubi.toml, dataset 1"."""
+        self.where = where
+        self._section = section
+        self._values: dict[str, Any] = {**(general or {}), **section}
+        self._asked: set[str] = set()
+        self._taken: list[str] = []
+        self._changed: list[str] = []
+        self._without: list[str] = []
+        self._unknown: list[str] = []
+
+    def __contains__(self, key: str) -> bool:
+        return self._values.get(key) is not None
+
+    def get(self, key: str, kind: type[T], default: T) -> T:
+        """The value of `key`, which somebody now answers for; DatasetError for a value of another kind."""
+        self._asked.add(key)
+        value: Any = self._values.get(key)
+        if value is None:
+            return default
+        if kind is float and isinstance(value, int) and not isinstance(value, bool):
+            value = float(value)
+        if not isinstance(value, kind) or (kind is not bool and isinstance(value, bool)):
+            raise DatasetError(f"{self.where}: {key} is {str(value)[:60]!r}; it must be {_WORDS[kind]}.")
+        return cast("T", value)
+
+    def texts(self, key: str) -> list[str]:
+        """A text, or a list of texts."""
+        self._asked.add(key)
+        value = self._values.get(key)
+        every = cast("list[Any]", value) if isinstance(value, list) else [] if value in (None, "") else [value]
+        if not all(isinstance(text, str) for text in every):
+            raise DatasetError(f"{self.where}: {key} is {str(value)[:60]!r}; it must be text or a list of texts.")
+        return cast("list[str]", every)
+
+    def take(self, sentence: str) -> None:
+        """Something means the same here."""
+        self._taken.append(sentence)
+
+    def change(self, sentence: str) -> None:
+        """Something means something else here; the sentence names the old and the new."""
+        self._changed.append(sentence)
+
+    def drop(self, key: str, why: str = "") -> None:
+        """Name a key that has no counterpart, if it is there."""
+        self._asked.add(key)
+        if key in self:
+            reason = f" ({why})" if why else ""
+            self._without.append(f"{key} {_short(self._values[key])}{reason}")
+
+    def drop_all(self, reasons: Mapping[str, str]) -> None:
+        """`drop` of several."""
+        for key, why in reasons.items():
+            self.drop(key, why)
+
+    def absorb(self, inner: Ledger, name: str) -> None:
+        """Make the account of a table inside this section a part of this one."""
+        for own, others in zip(self._lists(), inner.complete(), strict=True):
+            own += [f"{name}.{sentence}" for sentence in others]
+
+    def complete(self) -> tuple[list[str], ...]:
+        """What was taken, changed, is without counterpart, is unknown; every key that is there is in one of them."""
+        spoken = " ".join(sentence for sentences in self._lists() for sentence in sentences)
+        for key, value in self._values.items():
+            if value is None or re.search(rf"\b{re.escape(key)}\b", spoken):
+                continue
+            told = f"{key[:40]} {_short(value)}"
+            (self._taken if key in self._asked else self._unknown).append(told)
+        return self._lists()
+
+    def sentences(self) -> list[str]:
+        """The account, one line each."""
+        titles = ("taken over", "changed", "no counterpart here", "not known, so not used")
+        found = zip(titles, self.complete(), strict=True)
+        return [f"{self.where}: {title}: {'; '.join(parts)}" for title, parts in found if parts]
+
+    def _lists(self) -> tuple[list[str], ...]:
+        return self._taken, self._changed, self._without, self._unknown
+
+
+def rounded_frames(count: int, ledger: Ledger, key: str) -> int:
+    """The largest 4n+1 that is not above `count`; a change is named."""
+    if not 1 <= count <= 100_000:
+        raise DatasetError(f"{ledger.where}: {key} is {count}. Set it between 1 and 1001.")
+    frames = min((count - 1) // 4 * 4 + 1, MOST_FRAMES)
+    if frames != count:
+        ledger.change(f"{key} {count} -> {frames} frames (Wan needs 4n+1)")
+    return frames
+
+
+def rounded_side(pixels: float, multiple: int) -> int:
+    """The multiple nearest to `pixels`, at least one and at most 4096."""
+    return max(1, min(round(pixels / multiple), 4096 // multiple)) * multiple
+
+
+def _short(value: Any) -> str:
+    text = str(value).replace("\n", " ")
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+_KINDS = {"clip": CLIP_SUFFIXES, "still": STILL_SUFFIXES}
+
+
+@dataclass(frozen=True)
+class Context:
+    """Where the settings lie, and what the model that is trained wants."""
+
+    source: SourceFile
+    """relative folders count from its folder"""
+
+    @property
+    def path(self) -> Path:
+        """Of the settings file."""
+        return self.source.path
+
+    @property
+    def allowed(self) -> Sequence[Path]:
+        """Every folder and file must lie below one of these."""
+        return self.source.allowed
+
+    def place(self, text: str, ledger: Ledger) -> Path:
+        """The folder or file that the settings call `text`.
+
+        Settings often come from another machine: a path that does not exist here is looked for by its last parts
+        beside the settings, and the report says so.
+        """
+        try:
+            return existing_place(text, self.path.parent, self.allowed)
+        except PlaceError as error:
+            found = self._beside(text)
+            if found is None:
+                raise DatasetError(
+                    f"{ledger.where}: {text[:200]!r} {error}. Put it beside {self.path.name}, or correct the path."
+                ) from error
+        ledger.change(f'"{text}" -> "{found.relative_to(self.path.parent).as_posix()}" beside the settings')
+        return found
+
+    def _beside(self, text: str) -> Path | None:
+        parts = [part for part in re.split(r"[\\/]+", text) if part not in ("", ".", "..", "~")]
+        for start in range(len(parts)):
+            try:
+                return existing_place("/".join(parts[start:]), self.path.parent, self.allowed)
+            except PlaceError:
+                continue
+        return None
+
+
+def area_of(width: float, height: float, context: Context, ledger: Ledger, key: str) -> dict[str, int]:
+    """width and height for DatasetConfig, rounded to what the model needs; a change is named."""
+    if not (1 <= width <= 100_000 and 1 <= height <= 100_000):
+        raise DatasetError(f"{ledger.where}: {key} is {width:g}x{height:g}. Set both sides between 16 and 4096.")
+    sides = [rounded_side(side, context.source.size_multiple) for side in (width, height)]
+    if sides == [width, height]:
+        ledger.take(f"{key} {sides[0]}x{sides[1]}")
+    else:
+        ledger.change(
+            f"{key} {width:g}x{height:g} -> {sides[0]}x{sides[1]} "
+            f"(sides are multiples of {context.source.size_multiple})"
+        )
+    return {"width": sides[0], "height": sides[1]}
+
+
+def only_kind(files: Sequence[MediaFile], kind: str, ledger: Ledger) -> tuple[MediaFile, ...]:
+    """The clips or the stills among `files`; DatasetError when there are none."""
+    kept = tuple(file for file in files if file.path.suffix.lower() in _KINDS[kind])
+    if not kept:
+        raise DatasetError(f"{ledger.where}: no {kind}s are there. Put {kind}s into the folder, or remove the dataset.")
+    if len(kept) < len(files):
+        ledger.change(
+            f"{len(files) - len(kept)} files of the folder are no {kind}s and belong to no part of this dataset"
+        )
+    return kept
+
+
+def with_beside(
+    files: Sequence[MediaFile], folder: Path, role: str, *, required: bool, ledger: Ledger
+) -> tuple[tuple[MediaFile, ...], tuple[Rejected, ...]]:
+    """`files` with the control video or mask of the same name in `folder`; those that need one and have none, named."""
+    by_stem = {Path(name).stem: folder / name for name in media_names(folder)}
+    found = {file.path: by_stem.get(file.path.stem) for file in files}
+    without = [file for file in files if found[file.path] is None]
+    ledger.take(f"{role} files of {folder.name}: {len(files) - len(without)} of {len(files)}")
+    if without and not required:
+        ledger.change(f"{len(without)} files without a {role} file are trained without one")
+    kept = [file for file in files if found[file.path] is not None or not required]
+    rejected = [Rejected(name=file.shown_name, reason=f"has no {role} file in {folder.name}") for file in without]
+    set_ = {"control": "control", "mask": "mask"}[role]
+    return (
+        tuple(replace(file, **{set_: found[file.path]}) for file in kept),
+        tuple(rejected) if required else (),
+    )

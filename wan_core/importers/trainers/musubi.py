@@ -1,0 +1,162 @@
+"""Dataset settings of musubi-tuner: a TOML file with [general] and [[datasets]] (its docs/dataset_config.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, cast
+
+from ...dataset.files import MediaFile, Rejected, folder_files
+from ...dataset.part import SourcePart
+from ...errors import DatasetError
+from ..listing import read_listing
+from ..source import Columns
+from .ledger import Context, Ledger, area_of, only_kind, rounded_frames, with_beside
+
+__all__ = ["read_musubi"]
+
+_WITHOUT = {
+    "cache_directory": "there is one cache for everything, by content",
+    "batch_size": "batch_size of Wan Train Settings",
+    "bucket_no_upscale": "smaller files are enlarged, and the report names them",
+    "no_resize_control": "control files get the size of their clip",
+    "control_resolution": "control files get the size of their clip",
+    "multiple_target": "",
+    "fp_latent_window_size": "FramePack only",
+    "fp_1f_clean_indices": "FramePack only",
+    "fp_1f_target_index": "FramePack only",
+    "fp_1f_no_post": "FramePack only",
+}
+_EXTRACTIONS = {"head", "chunk", "slide", "uniform", "full"}
+
+
+def read_musubi(data: Mapping[str, Any], context: Context) -> list[SourcePart]:
+    """One part for each dataset and each of its target_frames."""
+    parts: list[SourcePart] = []
+    general: dict[str, Any] = data.get("general") or {}
+    datasets: list[dict[str, Any]] = data.get("datasets") or []
+    for number, section in enumerate(datasets, 1):
+        ledger = Ledger(f"{context.path.name}, dataset {number}", section, general)
+        parts += _parts(ledger, context)
+    return parts
+
+
+def _parts(ledger: Ledger, context: Context) -> list[SourcePart]:
+    kind, files, rejected, listed = _files(ledger, context)
+    settings = {**_size(ledger, context), **_common(ledger), **_by_kind(ledger, kind, context)}
+    frames = _frames(ledger, kind)
+    ledger.drop_all(_WITHOUT)
+    notes, parts = ledger.sentences(), list[SourcePart]()
+    for number, own in enumerate(frames):
+        label = f"{ledger.where}, {own['num_frames']} frames" if len(frames) > 1 else ledger.where
+        parts.append(
+            SourcePart(
+                name=label,
+                files=files,
+                rejected=rejected if number == 0 else (),
+                notes=notes if number == 0 else (),
+                settings={**settings, **own},
+                watched=listed,
+            )
+        )
+    return parts
+
+
+def _files(
+    ledger: Ledger, context: Context
+) -> tuple[str, tuple[MediaFile, ...], tuple[Rejected, ...], tuple[Any, ...]]:
+    """("clip" or "still", files, what is not used, what else to watch)."""
+    keys = [f"{what}_{form}" for what in ("video", "image") for form in ("directory", "jsonl_file")]
+    named = [key for key in keys if key in ledger]
+    if len(named) != 1:
+        raise DatasetError(f"{ledger.where} must name one of {', '.join(keys)}; it names {len(named)}.")
+    kind = "clip" if named[0].startswith("video") else "still"
+    place = context.place(ledger.get(named[0], str, ""), ledger)
+    if named[0].endswith("jsonl_file"):
+        listing = read_listing(replace(context.source, path=place, columns=Columns()))
+        ledger.take(f"{named[0]}: {len(listing.files)} rows of {place.name}")
+        ledger.drop("control_directory", "the rows of a list name their control files")
+        return kind, listing.files, listing.rejected, (place, *listing.watched)
+    files = only_kind(folder_files(place), kind, ledger)
+    rejected: tuple[Rejected, ...] = ()
+    if control := ledger.get("control_directory", str, ""):
+        folder = context.place(control, ledger)
+        files, rejected = with_beside(files, folder, "control", required=True, ledger=ledger)
+    ledger.take(f"{named[0]} {place.name}: {len(files)} {kind}s")
+    return kind, tuple(replace(file, name="") for file in files), rejected, (place,)
+
+
+def _size(ledger: Ledger, context: Context) -> dict[str, int]:
+    if "resolution" not in ledger:
+        ledger.get("resolution", list, [])
+        ledger.change("no resolution is stated: 960x544, musubi's own")
+        return {"width": 960, "height": 544}
+    stated: Any = ledger.get("resolution", object, [])
+    sides = cast("list[Any]", stated) if isinstance(stated, list) else [stated, stated]
+    if len(sides) != 2 or not all(isinstance(side, int) and not isinstance(side, bool) for side in sides):
+        raise DatasetError(f"{ledger.where}: resolution is {stated!r:.60}; it must be a side or [width, height].")
+    return area_of(sides[0], sides[1], context, ledger, "resolution")
+
+
+def _by_kind(ledger: Ledger, kind: str, context: Context) -> dict[str, Any]:
+    """What musubi does with stills without a caption, and with clips whose frame rate nobody states."""
+    if kind == "still":
+        ledger.drop("source_fps", "stills have no rate")
+        ledger.take("stills without a caption file are skipped")
+        return {"missing_captions": "skip the file"}
+    if "source_fps" in ledger:
+        ledger.drop("source_fps", "not needed: the rate is read from the time stamps of each clip")
+        return {}
+    ledger.change(
+        f"no source_fps is stated: each frame of a clip is used once, as in musubi, whatever its rate, and plays at "
+        f"{context.source.fps:g} fps. With source_fps clips keep their speed"
+    )
+    return {"every_frame": True}
+
+
+def _common(ledger: Ledger) -> dict[str, Any]:
+    settings: dict[str, Any] = {"enable_bucket": ledger.get("enable_bucket", bool, False)}
+    ledger.take(f"enable_bucket {str(settings['enable_bucket']).lower()}")
+    if repeats := ledger.get("num_repeats", int, 1):
+        settings["num_repeats"] = repeats
+        ledger.take(f"num_repeats {repeats}")
+    if extension := ledger.get("caption_extension", str, ""):
+        settings["caption_extension"] = extension
+        ledger.take(f"caption_extension {extension}")
+    return settings
+
+
+def _frames(ledger: Ledger, kind: str) -> list[dict[str, Any]]:
+    """Settings of each part: its frame count, and which frames of a clip."""
+    mode = ledger.get("frame_extraction", str, "head")
+    targets: list[Any] = ledger.get("target_frames", list, [1])
+    stride, count = ledger.get("frame_stride", int, 10), ledger.get("frame_sample", int, 1)
+    most = ledger.get("max_frames", int, 129)
+    if kind == "still":
+        for key in ("frame_extraction", "target_frames", "frame_stride", "frame_sample", "max_frames"):
+            ledger.drop(key, "stills have one frame")
+        return [{"num_frames": 1}]
+    for key, only in (("frame_stride", "slide"), ("frame_sample", "uniform"), ("max_frames", "full")):
+        if mode != only:
+            ledger.drop(key, f"only for {only}")
+    if mode not in _EXTRACTIONS:
+        raise DatasetError(
+            f"{ledger.where}: frame_extraction is {mode[:40]!r}. Known: {', '.join(sorted(_EXTRACTIONS))}."
+        )
+    if not targets or not all(isinstance(target, int) for target in targets):
+        raise DatasetError(f"{ledger.where}: target_frames is {targets!r:.60}; it must be a list of whole numbers.")
+    more: dict[str, Any] = {} if mode == "head" else {"frame_extraction": mode}
+    ledger.take(f"frame_extraction {mode}")
+    if mode == "slide":
+        more["frame_stride"] = stride
+        ledger.take(f"frame_stride {stride}")
+    if mode == "uniform":
+        more["frame_sample"] = count
+        ledger.take(f"frame_sample {count}")
+    if mode == "full":
+        frames = rounded_frames(most, ledger, "max_frames")
+        ledger.take(f"max_frames {frames}")
+        return [{"num_frames": frames, **more}]
+    lengths = dict.fromkeys(rounded_frames(target, ledger, "target_frames") for target in targets)
+    ledger.take(f"target_frames {', '.join(map(str, lengths))}: each a dataset of its own")
+    return [{"num_frames": frames, **more} for frames in lengths]

@@ -1,0 +1,240 @@
+"""Dataset settings of SimpleTuner: multidatabackend.json, a list of backends (its documentation/DATALOADER.md)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+from ...dataset.files import MediaFile, Rejected, files_of_folder
+from ...dataset.part import SourcePart
+from ...errors import DatasetError
+from .ledger import Context, Ledger, area_of, only_kind, rounded_frames, with_beside
+
+__all__ = ["read_simpletuner"]
+
+_EMBEDS = ("text_embeds", "image_embeds", "conditioning_image_embeds")
+_ROLES = {"mask": "mask", "controlnet": "control"}
+_SIZES = "files keep their shape; smaller ones are enlarged and named in the report"
+_CACHE = "there is one cache for everything, by content"
+_ADAPTER = "no counterpart in LoRA training here"
+_NEVER = "nothing is ever deleted"
+_WITHOUT = {
+    "id": "a name only",
+    "type": "",
+    "default": "",
+    "cache_dir": _CACHE,
+    "cache_dir_vae": _CACHE,
+    "cache_dir_conditioning_image_embeds": _CACHE,
+    "text_embeds": _CACHE,
+    "image_embeds": _CACHE,
+    "write_batch_size": _CACHE,
+    "vae_cache_clear_each_epoch": _CACHE,
+    "metadata_backend": "every file is looked at",
+    "metadata_update_interval": "",
+    "skip_file_discovery": "every file is looked at",
+    "minimum_image_size": _SIZES,
+    "maximum_image_size": _SIZES,
+    "target_downsample_size": _SIZES,
+    "minimum_aspect_ratio": _SIZES,
+    "maximum_aspect_ratio": _SIZES,
+    "max_upscale_threshold": _SIZES,
+    "crop_aspect_buckets": _SIZES,
+    "disable_multiline_split": "a caption file is one caption",
+    "max_num_samples": "",
+    "start_epoch": "",
+    "start_step": "",
+    "end_epoch": "",
+    "end_step": "",
+    "is_regularisation_data": _ADAPTER,
+    "is_regularization_data": _ADAPTER,
+    "slider_strength": _ADAPTER,
+    "delete_unwanted_images": _NEVER,
+    "delete_problematic_images": _NEVER,
+    "conditioning": "nothing makes control files here",
+    "hash_filenames": "",
+    "parquet": "choose the parquet file itself",
+}
+
+
+def read_simpletuner(data: Sequence[Any], context: Context) -> list[SourcePart]:
+    """One part for each backend with clips or stills; the notes of the others go with the first."""
+    parts: list[SourcePart] = []
+    aside: list[str] = []
+    sections = [cast("dict[str, Any]", entry) for entry in data if isinstance(entry, dict)]
+    by_id = {str(section.get("id", "")): section for section in sections}
+    for number, section in enumerate(sections, 1):
+        name = str(section.get("id") or number)[:60]
+        ledger = Ledger(f"{context.path.name}, backend {name!r}", section)
+        if why := _not_used(ledger):
+            aside.append(f"{ledger.where}: not used: {why}")
+        else:
+            parts.append(_part(ledger, by_id, context))
+    if not parts:
+        raise DatasetError(
+            f"{context.path.name} names no clips and no stills that can be used: {'; '.join(aside)[:600]}."
+        )
+    return [replace(parts[0], notes=[*parts[0].notes, *aside]), *parts[1:]]
+
+
+def _not_used(ledger: Ledger) -> str:
+    """Why a backend is none of files to train on; empty when it is one."""
+    kind, place = ledger.get("dataset_type", str, "image"), ledger.get("type", str, "local")
+    if ledger.get("disabled", bool, False) or ledger.get("disable", bool, False):
+        return "it is disabled"
+    if kind in _EMBEDS:
+        return f"{kind}: {_CACHE}"
+    if kind == "conditioning":
+        return "it goes with the dataset whose conditioning_data names it"
+    if kind not in ("image", "video"):
+        return f"dataset_type {kind}"
+    return "" if place == "local" else f"type {place}: only files on this machine are read"
+
+
+def _part(ledger: Ledger, by_id: Mapping[str, dict[str, Any]], context: Context) -> SourcePart:
+    kind = "clip" if ledger.get("dataset_type", str, "image") == "video" else "still"
+    place = context.place(ledger.get("instance_data_dir", str, ""), ledger)
+    found = files_of_folder(place, recursive=True, allowed=context.allowed, named_repeats=False)
+    files = only_kind(found.files, kind, ledger)
+    ledger.take(f"instance_data_dir {place.name}: {len(files)} {kind}s, subfolders included")
+    files, rejected, watched = _conditioning(files, ledger, by_id, context)
+    files, caption_settings = _captions(files, ledger)
+    settings = {
+        **_size(ledger, context),
+        **_frames(ledger, kind),
+        **_seen(ledger),
+        **caption_settings,
+        **_shuffle(ledger),
+    }
+    if "mask" in watched:
+        settings["mask_use"] = "loss"
+    ledger.drop_all(_WITHOUT)
+    return SourcePart(
+        name=ledger.where,
+        files=files,
+        rejected=(*found.rejected, *rejected),
+        notes=ledger.sentences(),
+        settings=settings,
+        watched=(place, *watched.values()),
+    )
+
+
+def _size(ledger: Ledger, context: Context) -> dict[str, Any]:
+    value, kind = ledger.get("resolution", float, 1024.0), ledger.get("resolution_type", str, "pixel_area")
+    side = 1000 * math.sqrt(value) if kind == "area" else value
+    if kind not in ("area", "pixel_area", "pixel"):
+        raise DatasetError(f"{ledger.where}: resolution_type is {kind[:40]!r}. Known: area, pixel_area, pixel.")
+    if kind == "pixel":
+        ledger.change(f"resolution {value:g} as the shorter side -> the area of {value:g}x{value:g}")
+    ledger.take(f"resolution_type {kind}")
+    crop = ledger.get("crop", bool, False)
+    square = crop and ledger.get("crop_aspect", str, "square") == "square"
+    ledger.take(f"crop {str(crop).lower()}: {'everything to one shape' if square else 'each file keeps its own shape'}")
+    style = ledger.get("crop_style", str, "center")
+    settings: dict[str, Any] = {"enable_bucket": not square}
+    if crop and style == "random":
+        settings["crop"] = "random"
+        ledger.take("crop_style random")
+    elif style not in ("center", "centre"):
+        ledger.change(f"crop_style {style} -> center")
+    ledger.get("crop_aspect", str, "")
+    return {**settings, **area_of(side, side, context, ledger, "resolution")}
+
+
+def _frames(ledger: Ledger, kind: str) -> dict[str, Any]:
+    video = Ledger(f"{ledger.where}, video", ledger.get("video", dict, {}))
+    if kind == "still":
+        ledger.drop("video", "stills have one frame")
+        return {"num_frames": 1}
+    least, most = video.get("min_frames", int, 0), video.get("max_frames", int, 0)
+    frames = rounded_frames(video.get("num_frames", int, 0) or least or 125, video, "num_frames")
+    if least and (least - 1) // 4 * 4 + 1 < frames:
+        video.change(f"min_frames {least} -> {frames}: shorter clips are left out and named")
+    if most:
+        video.change(f"max_frames {most}: of longer clips the first {frames} frames are used")
+    strategy = video.get("bucket_strategy", str, "aspect_ratio")
+    if strategy != "aspect_ratio":
+        video.change(f"bucket_strategy {strategy} -> one length of {frames} frames")
+    video.drop_all({"frame_interval": "one length", "is_i2v": "the model that is trained decides"})
+    ledger.absorb(video, "video")
+    ledger.change("each frame of a clip is used once, as in SimpleTuner, whatever its rate")
+    return {"num_frames": frames, "every_frame": True}
+
+
+def _seen(ledger: Ledger) -> dict[str, Any]:
+    repeats = ledger.get("repeats", int, 0)
+    settings: dict[str, Any] = {"num_repeats": repeats + 1}
+    ledger.take(f"repeats {repeats}: every file {repeats + 1} times in an epoch (SimpleTuner counts the repetitions)")
+    if "probability" in ledger:
+        settings["weight"] = ledger.get("probability", float, 1.0)
+        ledger.change(f"probability {settings['weight']:g} -> weight, relative to the other datasets")
+    return settings
+
+
+def _captions(files: tuple[MediaFile, ...], ledger: Ledger) -> tuple[tuple[MediaFile, ...], dict[str, Any]]:
+    strategy = ledger.get("caption_strategy", str, "filename")
+    prompt = ledger.get("instance_prompt", str, "")
+    settings: dict[str, Any] = {"missing_captions": "skip the file"}
+    in_front = ledger.get("prepend_instance_prompt", bool, False)
+    if ledger.get("only_instance_prompt", bool, False):
+        strategy = "instanceprompt"
+    if in_front and prompt and strategy != "instanceprompt":
+        settings["caption_prefix"] = prompt
+        ledger.take(f"prepend_instance_prompt: {prompt!r:.60}")
+    ledger.take(f"caption_strategy {strategy}")
+    if strategy == "textfile":
+        ledger.change("lines of a caption file are one caption (in SimpleTuner each line is one)")
+        return files, settings
+    if strategy == "filename":
+        return tuple(replace(file, caption=_spoken(file.path)) for file in files), settings
+    if strategy == "instanceprompt":
+        if not prompt:
+            raise DatasetError(f"{ledger.where}: caption_strategy is instanceprompt, but instance_prompt is empty.")
+        ledger.take(f"instance_prompt {prompt!r:.60}")
+        return tuple(replace(file, caption=prompt) for file in files), settings
+    raise DatasetError(
+        f"{ledger.where}: captions by caption_strategy {strategy[:40]!r} are not read from these settings. Choose the "
+        "parquet or jsonl file itself."
+    )
+
+
+def _spoken(path: Path) -> str:
+    return " ".join(path.stem.replace("_", " ").replace("-", " ").split())
+
+
+def _shuffle(ledger: Ledger) -> dict[str, Any]:
+    shuffle = Ledger(f"{ledger.where}, caption_shuffle", ledger.get("caption_shuffle", dict, {}))
+    enabled = shuffle.get("enable", bool, False)
+    count, kept = shuffle.get("count", int, 1), shuffle.get("position_start", int, 0)
+    separator = shuffle.get("split_on", str, "comma")
+    original = shuffle.get("include_original", bool, True)
+    shuffle.drop("seed", "the orders follow from the caption")
+    settings: dict[str, Any] = {}
+    if enabled and separator == "comma":
+        settings = {"caption_shuffles": min(64, count + original), "keep_tokens": kept}
+        shuffle.take(f"count {count}: {settings['caption_shuffles']} orders that take turns")
+    elif enabled:
+        shuffle.change(f"split_on {separator} -> captions stay as written: tags are separated by commas")
+    ledger.absorb(shuffle, "caption_shuffle")
+    return settings
+
+
+def _conditioning(
+    files: tuple[MediaFile, ...], ledger: Ledger, by_id: Mapping[str, dict[str, Any]], context: Context
+) -> tuple[tuple[MediaFile, ...], tuple[Rejected, ...], dict[str, Path]]:
+    """Control files and masks of the backends that `conditioning_data` names."""
+    rejected: list[Rejected] = []
+    watched: dict[str, Path] = {}
+    for name in ledger.texts("conditioning_data"):
+        other = Ledger(f"{ledger.where}, {name!r:.60}", by_id.get(name, {}))
+        kind = other.get("conditioning_type", str, "")
+        role = _ROLES.get(kind)
+        if role is None or role in watched:
+            ledger.change(f"conditioning_data {name!r:.60} of type {kind or 'unknown'!r} is not used")
+            continue
+        watched[role] = context.place(other.get("instance_data_dir", str, ""), ledger)
+        files, without = with_beside(files, watched[role], role, required=role == "control", ledger=ledger)
+        rejected += without
+    return files, tuple(rejected), watched

@@ -1,0 +1,289 @@
+"""A WebDataset: a tar in which the files of one sample stand together under one name, `0001.mp4`, `0001.txt`.
+
+Clips and stills are laid down in the cache folder by content; captions are read from the tar.
+
+[tar_members] What an uncompressed tar holds: names, places and sizes of its regular files.
+
+A reader of our own because it must be stricter than a general one: no member is ever given a path on this machine,
+headers are bounded, and links, devices and sparse files are named instead of followed. Format: POSIX pax interchange
+format, with GNU's long names and base-256 sizes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+from ..dataset.captions import CAPTION_KEYS, MAX_CAPTION_BYTES, NotUtf8Error, decoded, one_line
+from ..dataset.files import CLIP_SUFFIXES, OTHER_SUFFIXES, STILL_SUFFIXES, MediaFile, Rejected
+from ..dataset.part import SourceFile, SourcePart
+from ..errors import DatasetError
+from ..files import open_regular
+from .extracted import ExtractedFiles
+
+__all__ = [
+    "TarMember",
+    "read_member",
+    "read_webdataset",
+    "tar_members",
+]
+
+
+_BLOCK = 512
+_MAX_NAME_BYTES = 64 << 10
+_MAX_MEMBERS = 2_000_000
+_COMPRESSED = {b"\x1f\x8b": "gzip", b"BZ": "bzip2", b"\xfd7": "xz", b"\x28\xb5": "zstd", b"PK": "zip"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TarMember:
+    """One entry that is a file, or is named because it is not."""
+
+    name: str
+    offset: int
+    """of its first byte in the tar"""
+    size: int
+    """bytes"""
+    refused: str = ""
+    """why it cannot be used, if so"""
+
+
+def tar_members(path: Path) -> list[TarMember]:
+    """Every entry but folders; DatasetError when the file is no uncompressed tar, or is damaged."""
+    with open_regular(path) as file:
+        length = os.fstat(file.fileno()).st_size
+        members = list(_entries(file, length, path.name))
+    return members
+
+
+def read_member(file: BinaryIO, member: TarMember, chunk_bytes: int = 1 << 20) -> Iterator[bytes]:
+    """The bytes of a member, a piece at a time."""
+    file.seek(member.offset)
+    left = member.size
+    while left:
+        chunk = file.read(min(chunk_bytes, left))
+        if not chunk:
+            raise DatasetError(f"The tar ends inside {member.name[:120]!r}. Copy the tar again.")
+        left -= len(chunk)
+        yield chunk
+
+
+def _entries(file: BinaryIO, length: int, name: str) -> Iterator[TarMember]:
+    long_name, pax, count = "", dict[str, str](), 0
+    position = 0
+    while len(header := _header(file, position, name)) == _BLOCK:
+        count += 1
+        if count > _MAX_MEMBERS:
+            raise DatasetError(f"{name} holds more than {_MAX_MEMBERS} entries. Split it into several.")
+        kind = chr(header[156])
+        # A pax header states the size of the entry after it, never its own.
+        size = _number(header[124:136], name) if kind in "xgLK" or "size" not in pax else int(pax["size"])
+        start = position + _BLOCK
+        position = start + -(-size // _BLOCK) * _BLOCK
+        if kind in "xL":
+            text = _small(file, start, size, name)
+            long_name, pax = (text.rstrip("\0"), pax) if kind == "L" else (long_name, _pax(text, name))
+            continue
+        if kind in "gK":
+            continue
+        if kind != "5":
+            own = pax.get("path") or long_name or _name(header)
+            yield TarMember(name=own, offset=start, size=size, refused=_refusal(kind, pax, start + size > length))
+        long_name, pax = "", {}
+
+
+def _refusal(kind: str, pax: dict[str, str], cut_off: bool) -> str:
+    if kind in "12":
+        return "is a link inside the tar; pack the file itself"
+    if kind == "S" or any(key.startswith("GNU.sparse") for key in pax):
+        return "is a sparse file; pack it without --sparse"
+    if kind not in "0\0" + "7":
+        return "is no regular file"
+    return "is cut off: the tar ends before it does; copy the tar again" if cut_off else ""
+
+
+def _header(file: BinaryIO, position: int, name: str) -> bytes:
+    """The next header block; empty at the end of the tar."""
+    file.seek(position)
+    block = file.read(_BLOCK)
+    if position == 0 and (kind := _COMPRESSED.get(block[:2])) is not None and _checksum(block) is None:
+        raise DatasetError(f"{name} is packed with {kind}; only plain .tar files are read. Unpack it first.")
+    if not block.strip(b"\0"):
+        if position == 0:
+            raise DatasetError(f"{name} is empty. Write it again.")
+        return b""
+    if len(block) < _BLOCK or _checksum(block) is None:
+        what = "is no tar file" if position == 0 else f"is damaged at byte {position}"
+        raise DatasetError(f"{name} {what}. Write it again.")
+    return block
+
+
+def _checksum(block: bytes) -> int | None:
+    """The sum of the header's bytes if it is the one that stands in it."""
+    total = sum(block[:148]) + 8 * 0x20 + sum(block[156:_BLOCK])
+    try:
+        stated = int(block[148:156].strip(b"\0 ") or b"0", 8)
+    except ValueError:
+        return None
+    return total if total == stated else None
+
+
+def _number(field: bytes, name: str) -> int:
+    if field[0] & 0x80:
+        return int.from_bytes(bytes([field[0] & 0x7F]) + field[1:], "big")
+    try:
+        return int(field.strip(b"\0 ") or b"0", 8)
+    except ValueError as error:
+        raise DatasetError(f"{name} is damaged: a size in it is no number. Write it again.") from error
+
+
+def _name(header: bytes) -> str:
+    own = header[:100].split(b"\0", 1)[0]
+    prefix = header[345:500].split(b"\0", 1)[0] if header[257:263] == b"ustar\0" else b""
+    return (prefix + b"/" + own if prefix else own).decode("utf-8", "replace")
+
+
+def _small(file: BinaryIO, start: int, size: int, name: str) -> str:
+    if size > _MAX_NAME_BYTES:
+        raise DatasetError(f"{name} is damaged: the name of a member takes {size} bytes. Write it again.")
+    file.seek(start)
+    return file.read(size).decode("utf-8", "replace")
+
+
+def _pax(text: str, name: str) -> dict[str, str]:
+    """The records "<length> <key>=<value>\\n" of a pax header."""
+    found: dict[str, str] = {}
+    rest = text.encode("utf-8")
+    while rest.strip(b"\0"):
+        length, _, _ = rest.partition(b" ")
+        if not length.isdigit() or not len(length) + 3 <= int(length) <= len(rest):
+            raise DatasetError(f"{name} is damaged: a pax header cannot be read. Write it again.")
+        record = rest[len(length) + 1 : int(length)].rstrip(b"\n").decode("utf-8", "replace")
+        key, _, value = record.partition("=")
+        found[key] = value
+        rest = rest[int(length) :]
+    if not found.get("size", "0").isdigit():
+        raise DatasetError(f"{name} is damaged: a size in it is no number. Write it again.")
+    return found
+
+
+_MAX_JSON_BYTES = 1 << 20
+_MAX_MEMBER_BYTES = 16 << 30
+_CAPTIONS = (".txt", ".caption", ".cap", ".json")
+_MEDIA = CLIP_SUFFIXES | STILL_SUFFIXES
+_COMPANIONS = (".control.", ".mask.")
+
+_Group = dict[str, TarMember]
+"""".mp4" -> member; a control video stands under ".control.mp4" """
+
+
+def read_webdataset(source: SourceFile) -> SourcePart:
+    """The samples of a tar. Entries that are no regular files, and samples without media, are named."""
+    path = source.path
+    if source.unpacked is None:
+        raise DatasetError(f"{path.name} has to be unpacked, and no folder is named for that.")
+    members = tar_members(path)
+    rejected = [Rejected(name=member.name[-120:], reason=member.refused) for member in members if member.refused]
+    groups = _groups(member for member in members if not member.refused)
+    store = ExtractedFiles(source.unpacked, [path])
+    files: list[MediaFile] = []
+    with open_regular(path) as tar:
+        for key, group in groups.items():
+            source.stop_if_asked()
+            found = _sample(tar, key, group, store)
+            if isinstance(found, MediaFile):
+                files.append(found)
+            else:
+                rejected.append(found)
+    store.save()
+    if not files and not rejected:
+        raise DatasetError(f"{path.name} holds no files. Pack clips and captions into it: 0001.mp4, 0001.txt.")
+    return SourcePart(name=path.name, files=tuple(files), rejected=tuple(rejected), watched=(path,))
+
+
+def _groups(members: Any) -> dict[str, _Group]:
+    groups: dict[str, _Group] = {}
+    for member in cast("Sequence[TarMember]", members):
+        folder, slash, base = member.name.rpartition("/")
+        stem, dot, suffix = base.partition(".")
+        if stem:  # a hidden file is none of ours
+            groups.setdefault(folder + slash + stem, {})[dot + suffix.lower()] = member
+    return groups
+
+
+def _sample(tar: BinaryIO, key: str, group: _Group, store: ExtractedFiles) -> MediaFile | Rejected:
+    media = next((suffix for suffix in group if suffix in _MEDIA), None)
+    named = [suffix for suffix in group if _last(suffix) in _MEDIA and not suffix.startswith(_COMPANIONS)]
+    if media is None and len(named) > 1:
+        several = ", ".join(sorted(named))[:120]
+        return Rejected(name=key[-120:], reason=f"has several clips or stills ({several}); keep one a sample")
+    media = media or next(iter(named), None)
+    if media is None:
+        if unread := next((suffix for suffix in group if suffix in OTHER_SUFFIXES), None):
+            return Rejected(name=group[unread].name[-120:], reason=f"{unread} files are not read")
+        others = ", ".join(sorted(suffix for suffix in group if suffix))[:120]
+        return Rejected(name=key[-120:], reason="has no clip and no still" + (f", only {others}" if others else ""))
+    if group[media].size > _MAX_MEMBER_BYTES:
+        return Rejected(name=group[media].name[-120:], reason="is larger than 16 GiB")
+    try:
+        caption = _caption(tar, group)
+    except DatasetError as error:
+        return Rejected(name=group[media].name[-120:], reason=str(error))
+    companions = {kind: next((s for s in group if s.startswith(f".{kind}.")), None) for kind in ("control", "mask")}
+    return MediaFile(
+        path=_laid_down(tar, group[media], _last(media), store),
+        name=group[media].name,
+        caption=caption,
+        control=_companion(tar, group, companions["control"], store),
+        mask=_companion(tar, group, companions["mask"], store),
+    )
+
+
+def _companion(tar: BinaryIO, group: _Group, suffix: str | None, store: ExtractedFiles) -> Path | None:
+    last = _last(suffix) if suffix else ""
+    return _laid_down(tar, group[suffix], last, store) if suffix and last in _MEDIA else None
+
+
+def _last(suffix: str) -> str:
+    """ ".mp4" of ".video.mp4" """
+    return f".{suffix.rpartition('.')[2]}"
+
+
+def _laid_down(tar: BinaryIO, member: TarMember, suffix: str, store: ExtractedFiles) -> Path:
+    label = f"{member.name}@{member.offset}"
+    return store.find(label) or store.add(label, read_member(tar, member), suffix)
+
+
+def _caption(tar: BinaryIO, group: _Group) -> str:
+    """The caption of a sample, "" where it has none; DatasetError is a clause about the caption file."""
+    suffix = next((suffix for suffix in _CAPTIONS if suffix in group), None)
+    suffix = suffix or next((own for last in _CAPTIONS for own in sorted(group) if _last(own) == last), None)
+    if suffix is None:
+        return ""
+    member, limit = group[suffix], _MAX_JSON_BYTES if suffix == ".json" else MAX_CAPTION_BYTES
+    if member.size > limit:
+        raise DatasetError(f"its {suffix} is longer than {limit >> 10} KiB")
+    data = b"".join(read_member(tar, member))
+    try:
+        text = decoded(data)
+    except NotUtf8Error as error:
+        raise DatasetError(f"its {suffix} {error}") from error
+    return one_line(_from_json(text)) if suffix == ".json" else one_line(text)
+
+
+def _from_json(text: str) -> str:
+    try:
+        data: Any = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise DatasetError(f"its .json is not valid ({str(error)[:80]})") from error
+    known = cast("dict[str, Any]", data) if isinstance(data, dict) else {}
+    caption = next((known[name] for name in CAPTION_KEYS if isinstance(known.get(name), str)), "")
+    try:
+        caption.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise DatasetError("its .json holds half of a character (a lone surrogate)") from error
+    return caption

@@ -1,0 +1,85 @@
+"""Activations that are cheaper to make again than to keep: normed inputs of linears, and the GELU.
+
+A LoRA linear keeps its input for the backward pass. Where that input is one elementwise step away from a tensor that
+is kept anyway, the step is repeated instead: 7 of the 24 token-stream sizes of a block, for about 2 % of its time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import disable_saved_tensors_hooks, saved_tensors_hooks
+
+from .autocast import without_autocast
+
+__all__ = ["remade"]
+
+
+def remade(made: Tensor, make: Callable[[], Tensor]) -> AbstractContextManager[None]:
+    """What autograd would keep of `made` by the operators inside is `make()` in the backward pass, bit for bit.
+
+    `make` must keep alive only what the graph keeps anyway. Does nothing where someone else decides what is kept:
+    inside activation checkpointing or any other saved-tensor hooks (torch applies the innermost pair only), under
+    torch.compile, and without gradients.
+    """
+    if torch.compiler.is_compiling() or not torch.is_grad_enabled() or _others_decide():
+        return nullcontext()
+    return _hooked(_Recipe(made, make))
+
+
+def _others_decide() -> bool:
+    """Whether saved-tensor hooks are active. torch has no question for that on every version; but it refuses to forbid
+    hooks while there are some, and changes nothing by that."""
+    try:
+        with disable_saved_tensors_hooks("asked"):
+            return False
+    except RuntimeError:
+        return True
+
+
+def _storage(tensor: Tensor) -> int:
+    """Which storage it is, on every device; meta and fake tensors have one too, though no address."""
+    return tensor.untyped_storage()._cdata  # pyright: ignore[reportPrivateUsage]
+
+
+@contextmanager
+def _hooked(recipe: _Recipe) -> Iterator[None]:
+    with saved_tensors_hooks(recipe.pack, _unpack):
+        yield
+
+
+class _Recipe:
+    """How to make one activation again. Its uses in the backward pass (q, k and v) share one result."""
+
+    def __init__(self, made: Tensor, make: Callable[[], Tensor]) -> None:
+        # Not the tensor: it shall be freed. The address is its own for as long as the caller's block runs.
+        self._storage, self._numel = _storage(made), made.numel()
+        self._device, self._make = made.device.type, make
+        self._uses = self._left = 0
+        self._result: Tensor | None = None
+
+    def pack(self, saved: Tensor) -> Tensor | tuple[_Recipe, torch.Size]:
+        whole = saved.numel() == self._numel and saved.is_contiguous()
+        if not whole or _storage(saved) != self._storage:
+            return saved
+        self._uses += 1
+        self._left += 1
+        return self, saved.shape
+
+    def unpack(self, shape: torch.Size) -> Tensor:
+        if self._result is None:
+            # Whatever autocast surrounds the backward pass, the dtypes are those of the first pass.
+            with torch.no_grad():
+                self._result = without_autocast(self._device, self._make)
+        result = self._result.view(shape)
+        self._left -= 1
+        if self._left == 0:  # ready for another backward pass through a retained graph
+            self._result, self._left = None, self._uses
+        return result
+
+
+def _unpack(kept: Tensor | tuple[_Recipe, torch.Size]) -> Tensor:
+    return kept if isinstance(kept, Tensor) else kept[0].unpack(kept[1])

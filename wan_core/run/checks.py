@@ -1,0 +1,152 @@
+"""What a run's settings say about the files and the model at hand before anything is loaded."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, cast
+
+import torch
+
+from ..checkpoint import PAIR_BOUNDARIES, WanVariant
+from ..checkpoint.catalogue import HIGH
+from ..errors import CheckpointError, ConfigError
+from ..files import Roots
+from ..footprint import weights_once_loaded
+from ..load import ModelPlan, WanFile
+from ..lora import LoraConfig, check_start, check_targets, read_lora
+from ..model import WanShape, WanTransformer
+from ..packages import pip_line
+from ..precision import QuantizeConfig, QuantizedBy
+from ..train import SavedStep, TrainConfig
+from .config import RunConfig
+
+__all__ = [
+    "check_adapters",
+    "check_files",
+    "check_quantize",
+    "check_quantized_alike",
+    "first_frame_share",
+    "preview_note",
+    "remarks_on_base",
+    "with_expert",
+    "with_model_values",
+]
+
+
+def check_files(config: RunConfig, roots: Roots, *, with_start: bool) -> None:
+    """The base, and with `with_start` the start LoRA, must be the files the job was made with: others are another job.
+
+    CheckpointError naming the file that was exchanged.
+    """
+    asked = config if with_start else replace(config, lora=replace(config.lora, start_from=""), start_digest="")
+    now = asked.with_digests(roots)
+    for what, known, found in (
+        (asked.model.base_file, asked.base_digest, now.base_digest),
+        (asked.lora.start_from, asked.start_digest, now.start_digest),
+    ):
+        if known and known != found:
+            raise CheckpointError(
+                f"{what} is not the file this run was made with. Put that file back, or start a new run."
+            )
+
+
+def remarks_on_base(plan: ModelPlan, found: WanFile) -> list[str]:
+    """What a user should know about the base of a run before it is loaded: it is larger, or slower, than it looks."""
+    remarks: list[str] = []
+    loaded = f"{weights_once_loaded(plan, found) / 2**30:.3g} GiB"
+    if found.header.container == "gguf":
+        remarks.append(f"{found.header.path.name} is unpacked when it is loaded: its weights take {loaded}.")
+    on_gpu = any(name != "cpu" for name in plan.placement.device_names())
+    if on_gpu and found.compute_dtype == torch.float32 and plan.base_precision == "as in file":
+        remarks.append(
+            f"{found.header.path.name} is fp32, and this run computes it so: its weights take {loaded}, and attention "
+            "has no fast kernel. A new run, with resume set to new, takes bf16."
+        )
+    return remarks
+
+
+def check_adapters(config: LoraConfig, shape: WanShape, roots: Roots) -> int:
+    """The bytes of a saved step: weights and two moments in float32, and the LoRA.
+
+    ConfigError or CheckpointError when a model of that shape cannot be adapted so, or not start from that LoRA: asked
+    before a run has a folder, and long before its weights are read.
+    """
+    with torch.inference_mode(False), torch.device("meta"):
+        model = WanTransformer(shape)
+    linears = check_targets(model, config)
+    if config.start_from:
+        check_start(model, read_lora(roots.resolve(config.start_from)), config)
+    values = sum(config.rank * (linear.in_features + linear.out_features) for linear in linears.values())
+    return 16 * values
+
+
+def check_quantize(config: QuantizeConfig, shape: WanShape) -> None:
+    """ConfigError when its patterns cannot be matched with the names of that model in good time."""
+    with torch.inference_mode(False), torch.device("meta"):
+        config.check_names([name for name, _ in WanTransformer(shape).named_modules()])
+
+
+def check_quantized_alike(saved: SavedStep, here: QuantizedBy | None) -> None:
+    """A saved step goes on upon the 8-bit weights it was trained on; another torchao may make others of the same file.
+
+    CheckpointError with the version to install. Steps saved before this was noted pass.
+    """
+    noted = saved.progress.get("quantized_by")
+    if here is None or not isinstance(noted, dict):
+        return
+    then = QuantizedBy.from_dict(cast("dict[str, Any]", noted), "quantized_by")
+    if then.weights != here.weights:
+        raise CheckpointError(
+            f"Step {saved.step} was trained on 8-bit weights that torchao {then.torchao} made; torchao {here.torchao}, "
+            "which is installed, makes others of the same file. To go on with the same weights run "
+            f"{pip_line(f'torchao=={then.torchao}')} and start again; or set resume to new."
+        )
+
+
+def first_frame_share(config: RunConfig, variant: WanVariant) -> float:
+    """Only TI2V-5B is given the first latent frame of a clip; other image-to-video models read channels."""
+    return config.train.first_frame_conditioning_p if variant.task == "ti2v" else 0.0
+
+
+def preview_note(variant: WanVariant) -> str:
+    """What a preview of one expert of an A14B pair is, for who takes it for the pair's; "" for a model of its own."""
+    if variant.boundary is None:
+        return ""
+    if variant.expert == HIGH:
+        alone, shows = "high-noise", "it shows layout and motion, and ends in blur"
+    else:
+        alone, shows = "low-noise", "it starts from noise this expert was never trained on, so its layout means little"
+    return (
+        f"Previews of this run are made by the {alone} expert alone, over all sampling steps: {shows}. Compare steps "
+        "with each other; what the pair makes of both LoRAs shows a sampler graph with both models."
+    )
+
+
+def with_model_values(train: TrainConfig, variant: WanVariant) -> TrainConfig:
+    """`train` with the values it leaves to the model: those of `variant`."""
+    return train if train.discrete_flow_shift else replace(train, discrete_flow_shift=variant.training_shift)
+
+
+def with_expert(variant: WanVariant, expert: str) -> WanVariant:
+    """Narrow the noise range to one expert of an A14B pair: the one that the settings say, or with auto the file.
+
+    ConfigError when neither says which, or both say something else: trained on the wrong noise, a LoRA is useless.
+    """
+    if expert == "auto":
+        if variant.boundary is not None and variant.expert is None:
+            raise ConfigError(
+                f"The model is {variant.name}, and its file name says neither high nor low noise; each expert is "
+                "trained on its own noise levels. Set expert to high or low, or variant in Load Wan Model."
+            )
+        return variant
+    boundary = variant.boundary or next((b for name, b in PAIR_BOUNDARIES.items() if name in variant.candidates), None)
+    if variant.expert not in (None, f"{expert}_noise"):
+        raise ConfigError(
+            f'expert is "{expert}", and the model is {variant.name}. Set expert to auto, or choose the other file; if '
+            "its name is wrong, set variant in Load Wan Model."
+        )
+    if boundary is None:
+        raise ConfigError(
+            f'expert "{expert}" makes no sense for {variant.name}, which has one model. Set expert to auto.'
+        )
+    return replace(variant, expert=f"{expert}_noise", boundary=boundary)

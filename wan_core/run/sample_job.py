@@ -1,0 +1,89 @@
+"""Renders validation clips of a run: its saved steps at the asked strengths, beside the base model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from ..cache import LatentCache
+from ..config import Config
+from ..control import Control
+from ..errors import CheckpointError, ConfigError, Stopped
+from ..events import Emit, Finished, Note, Stage
+from ..files import Roots, read_json
+from ..load import inspect_model, materialize
+from ..lora import LoraWeights, set_strength
+from ..sampler import SampleConfig
+from ..train import Previewer, SaveStore, read_preview_inputs
+from .checks import check_files, first_frame_share, preview_note, with_expert
+from .config import read_run
+from .full_memory import memory_named
+
+__all__ = ["SampleJob", "sample_job"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampleJob(Config):
+    """Validation clips of a run: which saved steps at which strengths."""
+
+    saved_steps: tuple[int, ...] = ()
+    """empty: the latest"""
+    strengths: tuple[float, ...] = (1.0,)
+    baseline: bool = True
+    """also the base model without LoRA"""
+    preview: SampleConfig = field(default_factory=SampleConfig)
+
+
+def sample_job(directory: Path, job_file: Path, roots: Roots, *, emit: Emit, control: Control) -> Finished:
+    """Render validation clips of a run beside the job file; sample ids are baseline_p0, step-000250_s1.0_p0 ..."""
+    job = SampleJob.from_dict(read_json(job_file), "job")
+    config, store = read_run(directory), SaveStore(directory)
+    newest = store.latest() if not job.saved_steps else None
+    saves = [(step, store.read(step)) for step in job.saved_steps] or ([(newest.step, newest)] if newest else [])
+    for step, saved in saves:
+        if saved is None:
+            raise CheckpointError(f"Run {directory.name} has no intact saved step {step}. It has: {store.steps()}.")
+    if not saves:
+        raise CheckpointError(f"Run {directory.name} has no saved step yet. Train it first.")
+    check_files(config, roots, with_start=False)
+    cache = LatentCache(roots.first("cache"))
+    variant = inspect_model(config.model, roots).variant
+    previews = read_preview_inputs(
+        cache,
+        cache.read_set(config.data.fingerprint),
+        job.preview,
+        starts_from_clip=first_frame_share(config, variant) == 1.0,
+    )
+    if directory not in job_file.parents:
+        raise ConfigError(
+            f"The job file {job_file.name} lies outside the run, and clips are written beside it. "
+            f"Put it into {directory.name}/samples/<a name>/."
+        )
+    folder = job_file.parent.relative_to(directory).as_posix()
+
+    def on_tensor(done: int, total: int) -> None:
+        if done % 50 == 0 or done == total:
+            emit(Stage(stage="load", done=done, total=total))
+        if reason := control.stop_reason():
+            raise Stopped(reason)
+
+    try:
+        with memory_named(config, rendering=True):
+            # The start LoRA is already part of every saved step.
+            model = materialize(config.model, roots, replace(config.lora, start_from=""), on_tensor=on_tensor)
+            if note := preview_note(with_expert(variant, config.train.expert)):
+                emit(Note(text=note))
+            previewer = Previewer(model, previews, directory, emit=emit, control=control)
+            if job.baseline:
+                set_strength(model, 0.0, config.lora)
+                previewer.render(0, "baseline", folder)
+            for step, saved in saves:
+                assert saved is not None
+                adapters = {k[5:]: v for k, v in saved.read_state().items() if k.startswith("lora.")}
+                LoraWeights(adapters).load_into(model, f"saved step {step}")
+                for strength in job.strengths:
+                    set_strength(model, strength, config.lora)
+                    previewer.render(step, f"step-{step:06d}_s{strength}", folder)
+    except Stopped as stop:
+        return Finished(state="stopped", step=0, result={"reason": stop.reason})
+    return Finished(state="done", step=saves[-1][0])

@@ -1,6 +1,0 @@
-"""Denoising for validation clips, without ComfyUI but with ComfyUI's schedule."""
-
-from .config import PRESETS, SampleConfig
-from .euler import generate
-
-__all__ = ["PRESETS", "SampleConfig", "generate"]

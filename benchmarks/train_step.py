@@ -37,8 +37,7 @@ from wan_core.lora import LoraConfig, inject_lora
 from wan_core.model import WAN21_LATENTS, WanShape, WanTransformer
 from wan_core.placement import PlacementConfig
 from wan_core.precision import PrecisionPolicy, QuantizeConfig
-from wan_core.run.config import DataConfig, RunConfig, choose_run, prepare_run
-from wan_core.run.memory_report import plan_run
+from wan_core.run import DataConfig, RunConfig, choose_run, plan_run, prepare_run
 from wan_core.train import FlopCount, StepFlops, TrainConfig
 
 SHAPES = {

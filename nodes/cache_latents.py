@@ -9,12 +9,12 @@ from comfy_api.latest import io
 
 from ..wan_core.cache import EncodingPlan, encode_missing, plan_encoding
 from ..wan_core.dataset import Dataset
-from ..wan_core.model import WAN21_LATENTS, WAN22_LATENTS, LatentSpace
-from ..wan_core.run.config import cache_names_in_use
+from ..wan_core.run import cache_names_in_use
 from ..wan_core.video import VideoProcess
 from .bridge import folders
 from .bridge.interrupts import stops_become_interrupts
 from .bridge.progress import NodeProgress, current_prompt_id, graph_of
+from .bridge.scanning import space_of
 from .bridge.sockets import ComfyImageEncoder, ComfyTextEncoder, ComfyVae, encoder_identity, is_linked
 from .bridge.types import CATEGORY, CacheHandle, WanCache, WanDataset
 from .bridge.widgets import combo, one_of, searched_as
@@ -134,8 +134,3 @@ class CacheLatents(io.ComfyNode):
             rebuild=one_of("mode", mode, MODES) == "rebuild",
             should_stop=mm.processing_interrupted,
         )
-
-
-def space_of(dataset: Dataset) -> LatentSpace:
-    """The latent space of the model the dataset was cut for: only the 48-channel VAE needs multiples of 32."""
-    return WAN22_LATENTS if dataset.parts[0].config.size_multiple == 32 else WAN21_LATENTS

@@ -8,7 +8,7 @@ from comfy_api.latest import io
 
 from ..wan_core.errors import WanTrainerError
 from ..wan_core.precision import SCHEMES, QuantizeConfig, check_torchao, check_torchao_version
-from ..wan_core.run.checks import check_quantize
+from ..wan_core.run import check_quantize
 from ..wan_core.words import logger
 from .bridge.types import CATEGORY, ModelHandle, WanTrainModel
 from .bridge.widgets import combo, flag, one_of, searched_as, text

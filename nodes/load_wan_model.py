@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import prod
+from typing import Any
 
 import torch
 from comfy_api.latest import io
@@ -17,8 +18,7 @@ from ..wan_core.placement import PlacementConfig
 from ..wan_core.precision import PRESETS, PrecisionPolicy
 from .bridge import folders
 from .bridge.types import CATEGORY, ModelHandle, WanTrainModel
-from .bridge.widgets import combo, one_of, searched_as
-from .card_facts import asked_of, model_facts
+from .bridge.widgets import asked_of, combo, one_of, searched_as
 
 VARIANTS = ["auto", *AMBIGUOUS_NAMES]
 NONE = "none"
@@ -204,3 +204,19 @@ def describe(file: WanFile, plan: ModelPlan) -> list[str]:
     if variant.candidates:
         lines.append(f"Its shapes would also fit {', '.join(variant.candidates)}; set variant if auto chose wrong.")
     return lines
+
+
+def model_facts(model: ModelHandle) -> dict[str, Any]:
+    """Which model it is, where its half of the noise levels ends (sigma, null for a model without experts), and what
+    discrete_flow_shift 0 stands for.
+    """
+    variant = model.variant
+    pair = bool(model.plan.low_noise_file)
+    return {
+        "version": 1,
+        "variant": variant.name,
+        "boundary": variant.boundary,
+        "expert": None if pair else variant.expert,
+        "training_shift": variant.training_shift,
+        "pair": pair,
+    }

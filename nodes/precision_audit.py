@@ -17,7 +17,7 @@ from ..wan_core.errors import ConfigError, WanTrainerError
 from ..wan_core.events import Event, Stage
 from ..wan_core.files import atomic_write_json
 from ..wan_core.lora import check_peft
-from ..wan_core.run.config import DataConfig, RunConfig
+from ..wan_core.run import DataConfig, RunConfig
 from .bridge import folders
 from .bridge.interrupts import CancelButton, InterruptProcessingException
 from .bridge.progress import NodeProgress

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
+import torch
 from comfy_api.latest import io
 
+from ..wan_core.files import Roots
+from ..wan_core.footprint import placements_of, planned_weights
 from ..wan_core.placement import MODES, PlacementConfig, resolve_placement
+from ..wan_core.run import total_bytes
 from .bridge import folders
 from .bridge.types import CATEGORY, ModelHandle, WanTrainModel
-from .bridge.widgets import combo, one_of, searched_as, text
-from .card_facts import asked_of, split_facts
+from .bridge.widgets import asked_of, combo, one_of, searched_as, text
 
 AUTO = "auto"
 
@@ -68,3 +72,38 @@ class SplitAcrossGPUs(io.ComfyNode):
         split = replace(model, plan=model.plan.with_placement(placement))
         facts = {**split_facts(split, folders.roots()), "asked": asked_of(cls)}
         return io.NodeOutput(split, ui={"wan_split": [facts]})
+
+
+def split_facts(model: ModelHandle, roots: Roots) -> dict[str, Any]:
+    """Which block lies where, and the bytes the weights will take on each device once they are loaded.
+
+    `copies` holds one list for each model copy that trains: an index into `devices` for every block; embeddings and
+    head lie with the first block. `predicted` is the peak of a training step: null until something predicts it.
+    """
+    shape = model.variant.shape
+    placements = placements_of(model.plan, shape.num_layers)
+    devices = list(dict.fromkeys(device for placement in placements for device in placement.devices))
+    weights = planned_weights(model.plan, roots)
+    return {
+        "version": 1,
+        "model": model.variant.name,
+        "mode": model.plan.placement.mode,
+        "control_blocks": len(shape.vace_layers),
+        "devices": [{"name": str(device), "title": _title(device)} for device in devices],
+        "copies": [[devices.index(device) for device in placement.block_devices] for placement in placements],
+        "memory": {
+            str(device): {"weights": weights[str(device)], "predicted": None, "total": _total(device)}
+            for device in devices
+        },
+    }
+
+
+def _title(device: torch.device) -> str:
+    """What the maker calls it; empty for the CPU."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else ""
+
+
+def _total(device: torch.device) -> int | None:
+    """Bytes the device has; None where nobody knows."""
+    total = total_bytes(device)
+    return total if total < 1 << 60 else None

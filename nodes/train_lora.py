@@ -17,8 +17,17 @@ from ..wan_core.files import atomic_write_json, file_identity, safe_name
 from ..wan_core.load import inspect_model
 from ..wan_core.lora import LoraConfig, check_peft
 from ..wan_core.metrics import MetricsPages
-from ..wan_core.run.checks import check_adapters, with_expert, with_model_values
-from ..wan_core.run.config import DataConfig, RunConfig, RunDecision, choose_run, prepare_run, read_run
+from ..wan_core.run import (
+    DataConfig,
+    RunConfig,
+    RunDecision,
+    check_adapters,
+    choose_run,
+    prepare_run,
+    read_run,
+    with_expert,
+    with_model_values,
+)
 from ..wan_core.sampler import SampleConfig
 from ..wan_core.train import SavedStep, SaveStore, TrainConfig, earlier_meanings
 from ..wan_core.words import logger

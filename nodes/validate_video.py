@@ -19,8 +19,7 @@ from ..wan_core.errors import ConfigError, TrainingError
 from ..wan_core.events import Event
 from ..wan_core.files import atomic_write_bytes, atomic_write_json, read_json
 from ..wan_core.load import inspect_model
-from ..wan_core.run.config import read_run
-from ..wan_core.run.sample_job import SampleJob
+from ..wan_core.run import SampleJob, read_run
 from ..wan_core.sampler import SampleConfig
 from .bridge import folders
 from .bridge.interrupts import CancelButton, InterruptProcessingException
@@ -28,8 +27,7 @@ from .bridge.progress import NodeProgress, graph_of
 from .bridge.sockets import ComfyVae, encoder_identity
 from .bridge.start_images import encode_start_images
 from .bridge.types import CATEGORY, RunHandle, WanRun, WanValidation
-from .bridge.widgets import flag, searched_as, text
-from .card_facts import asked_of
+from .bridge.widgets import asked_of, flag, searched_as, text
 from .engine.session import PreviewDecoder, run_engine
 from .runs.facts import chosen_steps, output_file
 

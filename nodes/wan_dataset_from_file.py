@@ -7,18 +7,9 @@ from pathlib import Path
 from comfy import model_management as mm
 from comfy_api.latest import io
 
-from ..wan_core.dataset import (
-    Dataset,
-    DatasetConfig,
-    ScanResult,
-    SourceFile,
-    allowed_file,
-    named_roots,
-    read_roots,
-    scan_parts,
-)
+from ..wan_core.dataset import Dataset, DatasetConfig, ScanResult, allowed_file, named_roots, read_roots, scan_parts
 from ..wan_core.errors import WanTrainerError
-from ..wan_core.importers import Columns, list_sources, open_source, source_fingerprint
+from ..wan_core.importers import Columns, SourceFile, list_sources, open_source, source_fingerprint
 from ..wan_core.video import VideoProcess, require_pyav
 from .bridge import folders
 from .bridge.interrupts import stops_become_interrupts

@@ -8,7 +8,7 @@ from comfy import model_management as mm
 from comfy_api.latest import io
 from torch import Tensor
 
-from ..wan_core.dataset import Dataset, DatasetConfig, condition_kind
+from ..wan_core.dataset import Dataset, DatasetConfig, condition_kind, dataset_report
 from ..wan_core.errors import WanTrainerError
 from ..wan_core.importers import match_captions, scan_pixels
 from ..wan_core.video import VideoProcess, require_pyav
@@ -124,5 +124,5 @@ class WanDatasetFromImages(io.ComfyNode):
             )
         before = append_to[0]
         dataset = Dataset((*(before.parts if before is not None else ()), scanned))
-        report = dataset.report()
+        report = dataset_report(dataset)
         return io.NodeOutput(dataset, report, ui={"text": [report]})

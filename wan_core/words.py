@@ -7,8 +7,16 @@ with it, a line feed forges a record, ESC steers the terminal, and bidi marks tu
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 
-__all__ = ["is_text", "logger", "plain", "shortened"]
+__all__ = [
+    "counted",
+    "is_text",
+    "listed",
+    "logger",
+    "plain",
+    "shortened",
+]
 
 _KEPT = "\u00a0\u3000\u200c\u200d"
 """no-break and ideographic space, and the joiners that words and emoji are spelled with"""
@@ -37,6 +45,18 @@ def is_text(value: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def counted(number: int, noun: str) -> str:
+    """A number with its noun: "1 clip", "2 clips", "1,000 clips"."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def listed(names: Iterable[str], limit: int = 8) -> str:
+    """The first `limit` of the names, and how many more there are: "a.mp4, b.mp4 and 12 more"."""
+    every = list(names)
+    rest = len(every) - limit
+    return ", ".join(every[:limit]) + (f" and {rest:,} more" if rest > 0 else "")
 
 
 def logger(name: str) -> logging.Logger:

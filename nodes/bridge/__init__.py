@@ -1,5 +1,1 @@
-"""nodes.bridge"""
-
-from __future__ import annotations
-
-__all__ = []
+"""ComfyUI's side: everything that knows ComfyUI's types, sockets, folders, progress and Cancel button."""

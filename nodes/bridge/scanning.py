@@ -19,16 +19,17 @@ from ...wan_core.dataset import (
     condition_kind,
     contact_sheet,
     dataset_facts,
+    dataset_report,
     dataset_review,
     read_roots,
 )
+from ...wan_core.model import WAN21_LATENTS, WAN22_LATENTS, LatentSpace
 from ...wan_core.video import VideoProcess
-from ..cache_latents import space_of
-from ..card_facts import asked_of
 from . import folders
 from .interrupts import stops_become_interrupts
 from .progress import NodeProgress
 from .types import DatasetSettingsHandle, ModelHandle, WanDataset
+from .widgets import asked_of
 
 __all__ = [
     "Show",
@@ -37,6 +38,7 @@ __all__ = [
     "dataset_outputs",
     "input_folder",
     "scanned_output",
+    "space_of",
 ]
 
 Show = Callable[[int, int, str], None]
@@ -83,7 +85,7 @@ def scanned_output(
         dataset = Dataset((*(append_to.parts if append_to is not None else ()), *scanned))
         sheet = torch.tensor(contact_sheet(dataset, video)).float()[None] / 255
         review = _review(dataset, video)
-    report = f"{dataset.report()}\n\n{review.report()}"
+    report = f"{dataset_report(dataset)}\n\n{review.report()}"
     facts = {**dataset_facts(review), "asked": asked_of(node)}
     # Not as "images": the page would draw the sheet a second time, small, below the card that shows it.
     facts["image"] = dict(ui.PreviewImage(sheet, cls=node).values[0])
@@ -103,3 +105,8 @@ def _review(dataset: Dataset, video: VideoProcess) -> DatasetReview:
         )
     finally:
         cache.save_digests()
+
+
+def space_of(dataset: Dataset) -> LatentSpace:
+    """The latent space of the model the dataset was cut for: only the 48-channel VAE needs multiples of 32."""
+    return WAN22_LATENTS if dataset.parts[0].config.size_multiple == 32 else WAN21_LATENTS

@@ -76,7 +76,7 @@ def loaded_before(nodes: list[Node]) -> bool:
     other = _all_nodes().get(PREFIX + _id_of(nodes[0]))
     if other is None:
         return False
-    here = Path(__file__).resolve().parent.parent.name
+    here = Path(__file__).resolve().parents[2].name
     used = str(getattr(other, "RELATIVE_PYTHON_MODULE", "") or other.__module__)
     _log.warning("ComfyUI-WanTrainer is installed twice: %s is used, %s is not. Remove one of them.", used, here)
     return True

@@ -1,11 +1,8 @@
 """ComfyUI's VAE, CLIP and CLIP_VISION sockets as the engine's LatentCodec, TextEncoder and ImageEncoder.
 
 Tensors leave these classes as plain ones: nodes run under torch.inference_mode, and an inference tensor could not be
-written into later.
-
-[encoders] Which weights are behind a VAE, CLIP or CLIP_VISION socket; told from the graph where possible, so none is loaded.
-
-[prompt_entries] The two prompts every cache set needs, where captions come as tensors: encoded by a lazy CLIP socket, once.
+written into later. Which weights are behind a socket is told from the graph where possible, so none is loaded; the two
+prompts that every cache set needs are encoded by a lazy CLIP socket, once.
 """
 
 from __future__ import annotations

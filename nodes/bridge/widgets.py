@@ -2,8 +2,6 @@
 
 ComfyUI calls a required input without a value "missing" even when it has a default, and 0.3.75 does not check the
 value of a COMBO; so widgets are declared optional, and `one_of` checks them.
-
-[search] Other words people type when they look for a node.
 """
 
 from __future__ import annotations
@@ -17,6 +15,7 @@ from ...wan_core.config import nearest
 from ...wan_core.errors import ConfigError
 
 __all__ = [
+    "asked_of",
     "combo",
     "flag",
     "number",
@@ -71,3 +70,15 @@ def searched_as(*words: str) -> dict[str, Any]:
     """
     known = {field.name for field in fields(io.Schema)}
     return {"search_aliases": list(words)} if "search_aliases" in known else {}
+
+
+def asked_of(node: type[io.ComfyNode]) -> dict[str, Any]:
+    """What the widgets of the running node were set to; linked inputs are left out.
+
+    The page compares it with the widgets, and says when a card is older than they are.
+    """
+    hidden = node.hidden
+    if hidden is None or not hidden.prompt:
+        return {}
+    inputs = hidden.prompt.get(str(hidden.unique_id), {}).get("inputs", {})
+    return {name: value for name, value in inputs.items() if isinstance(value, (str, int, float, bool))}

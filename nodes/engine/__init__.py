@@ -1,5 +1,1 @@
-"""nodes.engine"""
-
-from __future__ import annotations
-
-__all__ = []
+"""The engine process as ComfyUI sees it: started, followed and ended."""

@@ -27,7 +27,7 @@ from ...wan_core.files import open_append
 
 __all__ = ["Ending", "Patience", "Worker", "engine_command", "worker_environment"]
 
-LAUNCH = Path(__file__).resolve().parent.parent / "wan_core" / "launch.py"
+LAUNCH = Path(__file__).resolve().parents[2] / "wan_core" / "launch.py"
 _LOG_TAIL_BYTES = 4000
 _KILLED = (-9, 137)
 """Linux kills so what takes the last of the memory; 137 is the same through a shell or torchrun"""

@@ -13,7 +13,7 @@ from ...wan_core.checkpoint import read_header
 from ...wan_core.errors import WanTrainerError
 from ...wan_core.files import confine, is_locked
 from ...wan_core.metrics import MetricsTail, eval_losses, finite, read_tail, whole
-from ...wan_core.run.config import RunConfig, RunStatus, read_run, read_status
+from ...wan_core.run import RunConfig, RunStatus, read_run, read_status
 from ...wan_core.train import SaveStore
 from ..engine.live_runs import LiveRun
 from ..runs.publish import listed_names, published

@@ -1,5 +1,1 @@
-"""nodes.runs"""
-
-from __future__ import annotations
-
-__all__ = []
+"""What a run leaves for others: its facts, its published LoRAs, and its graph without secrets."""

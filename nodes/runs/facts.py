@@ -1,6 +1,4 @@
-"""What a run directory says about itself, for outputs and for choosing among saved steps.
-
-[run_report] What TrainLoRA leaves in ComfyUI's history: the whole answer an API client waits for, as plain data.
+"""What a run directory says about itself: for outputs, for choosing among saved steps, and for ComfyUI's history.
 
 Everything comes from the run's files, so a queue that had nothing to do answers as the one that trained.
 """
@@ -15,7 +13,7 @@ from typing import Any
 from ...wan_core.errors import ConfigError, WanTrainerError
 from ...wan_core.files import read_json
 from ...wan_core.metrics import Curves, eval_losses, read_curves, read_tail, whole
-from ...wan_core.run.config import QUEUE_DONE, RunStatus, read_run, read_status
+from ...wan_core.run import QUEUE_DONE, RunStatus, read_run, read_status
 from ...wan_core.train import SavedStep, SaveStore
 from .publish import listed_names, published
 from .scrub import scrubbed

@@ -31,7 +31,7 @@ def routes(pack_nodes: dict[str, Any], tmp_path: Path) -> Iterator[RouteServer]:
 def worker(routes: RouteServer, pack_nodes: dict[str, Any]) -> Iterator[Worker]:
     """The run cat is live; what its worker hears."""
     worker = Worker()
-    run = our_module(pack_nodes, "live_runs").LiveRun(run="cat", node="1", prompt_id="p")
+    run = our_module(pack_nodes, "engine.live_runs").LiveRun(run="cat", node="1", prompt_id="p")
     with routes.live.entered(run), run.listening(worker):
         yield worker
 

@@ -114,7 +114,7 @@ class Worker:
 @contextlib.contextmanager
 def serve(pack_nodes: dict[str, Any], runs: Path, loras: Path) -> Iterator[RouteServer]:
     """The routes over `runs` until the block ends."""
-    server = RouteServer(runs, loras, our_module(pack_nodes, "live_runs").LiveRuns())
+    server = RouteServer(runs, loras, our_module(pack_nodes, "engine.live_runs").LiveRuns())
     routes = our_module(pack_nodes, "routes").RunRoutes(lambda: runs, lambda: loras, lambda: server.hosts, server.live)
     app = web.Application()
     for method, path, handler in routes.table():

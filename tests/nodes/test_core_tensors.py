@@ -17,7 +17,7 @@ pytestmark = pytest.mark.comfy
 def core(pack_nodes: dict[str, Any]) -> Any:
     """nodes/bridge/core_tensors.py, as the pack loads it."""
     package = pack_nodes["WanCacheFromLatents"].__module__.rpartition(".")[0]
-    return sys.modules[f"{package}.core_tensors"]
+    return sys.modules[f"{package}.bridge.core_tensors"]
 
 
 def variant_of(pack_nodes: dict[str, Any], file: Path) -> Any:

@@ -22,7 +22,7 @@ def test_a_training_that_ended_is_told_from_the_lines_that_are_whole(
     directory = write_run(tmp_path / "output" / "wan_trainer")
     with (directory / "metrics.jsonl").open("a") as file:
         file.write("\n".join(damaged_lines(value)) + "\n")
-    runs = our_module(pack_nodes, "runs")
+    runs = our_module(pack_nodes, "runs.facts")
     facts = runs.RunFacts(directory)
     assert facts.losses[:2] == [1.0, 0.5]
     assert facts.losses[-1] == 0.25
@@ -43,7 +43,7 @@ def test_a_damaged_index_of_samples_costs_only_its_samples(
     outside = '{"id": "a", "step": 1, "file": "../status.json"}, {"id": "b", "step": 1, "file": "samples/..\\\\x"}'
     long = json.dumps({"id": "c", "step": 1, "file": "samples/" + "x" * 5000})
     index.write_text(f"[{json.dumps(good)}, {entry}, {outside}, {long}]")
-    facts = our_module(pack_nodes, "runs").RunFacts(directory)
+    facts = our_module(pack_nodes, "runs.facts").RunFacts(directory)
     assert [sample["filename"] for sample in facts.samples()] in ([Path(good["file"]).name], [])  # []: no JSON at all
     index.write_text(value)
     assert facts.samples() == []

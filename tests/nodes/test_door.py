@@ -14,7 +14,7 @@ HALF = "cat \ud83d"
 
 @pytest.fixture
 def door(pack_nodes: dict[str, Any]) -> Any:
-    return sys.modules[pack_nodes["TrainLoRA"].__module__.rpartition(".")[0] + ".door"]
+    return sys.modules[pack_nodes["TrainLoRA"].__module__.rpartition(".")[0] + ".bridge.door"]
 
 
 @pytest.mark.parametrize("value", [HALF, [HALF], [["a", [HALF]]], {"a": HALF}, {HALF: 1}, [{"a": ("b", [HALF])}]])

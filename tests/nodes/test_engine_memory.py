@@ -17,7 +17,7 @@ CARDS = [torch.device("cuda", index) for index in range(3)]
 
 @pytest.fixture
 def engine(pack_nodes: dict[str, Any]) -> Any:
-    return sys.modules[f"{pack_nodes['TrainLoRA'].__module__.rpartition('.')[0]}.engine"]
+    return sys.modules[f"{pack_nodes['TrainLoRA'].__module__.rpartition('.')[0]}.engine.session"]
 
 
 def test_only_cards_that_hold_a_model_of_comfyui_are_asked_for_memory(

@@ -12,7 +12,8 @@ from graphs import CACHE, TRAIN, Graph, is_no_choice, run_of, training_graph
 from safetensors import safe_open
 from safetensors.torch import load_file
 
-from wan_core.importers import RecordWriter, encode_example, encode_tensor
+from wan_core.importers.maxdiffusion.example import encode_example, encode_tensor
+from wan_core.importers.maxdiffusion.records import RecordWriter
 
 pytestmark = [pytest.mark.comfy, pytest.mark.slow]
 

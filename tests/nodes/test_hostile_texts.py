@@ -57,10 +57,10 @@ def base(pack_nodes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyP
 def queue(pack_nodes: dict[str, Any], base: Path, monkeypatch: pytest.MonkeyPatch) -> Executor:
     """What is on the wires trains nothing and encodes nothing."""
     queue = Executor(pack_nodes, monkeypatch.setitem)
-    monkeypatch.setattr(our_module(pack_nodes, "progress"), "_server", lambda: queue.server)
+    monkeypatch.setattr(our_module(pack_nodes, "bridge.progress"), "_server", lambda: queue.server)
 
     def far_enough(*_: Any) -> Any:
-        raise our_module(pack_nodes, "engine").TrainingError("far enough")
+        raise our_module(pack_nodes, "engine.session").TrainingError("far enough")
 
     def far_enough_after(**_: Any) -> Any:
         return far_enough()
@@ -71,10 +71,10 @@ def queue(pack_nodes: dict[str, Any], base: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(our_module(pack_nodes, "cache_latents"), "encoder_identity", lambda *_: "0" * 64)
     for name in ("inspect_model", "encoder_identity", "ComfyVae", "encode_start_images"):
         monkeypatch.setattr(validate, name, lambda *_: SimpleNamespace(variant=SimpleNamespace(latents=None)))
-    monkeypatch.setattr(our_module(pack_nodes, "folders").LatentCache, "read_set", lambda *_: None)
+    monkeypatch.setattr(our_module(pack_nodes, "bridge.folders").LatentCache, "read_set", lambda *_: None)
     monkeypatch.setattr(validate, "SampleJob", far_enough_after)
     model = pack_nodes["LoadWanModel"].execute(device="cpu", diffusion_model=MODEL).result[0]
-    run = our_module(pack_nodes, "types").RunHandle(write_run(base / "output" / "wan_trainer"), 4, 16.0)
+    run = our_module(pack_nodes, "bridge.types").RunHandle(write_run(base / "output" / "wan_trainer"), 4, 16.0)
     cache = SimpleNamespace(fingerprint="0" * 64, cache_set=SimpleNamespace(items=[1]), prompt_id="", report=None)
     queue.wires |= {
         "model": model,
@@ -188,7 +188,7 @@ def test_a_kernel_that_is_no_text_is_refused_by_a_sentence(
     else:
         assert [said for said in outcome.said if str(value) in said], outcome.said
         assert not any("has no attribute" in said for said in outcome.said)
-    with pytest.raises(our_module(pack_nodes, "engine").WanTrainerError, match=re.escape(str(value))):
+    with pytest.raises(our_module(pack_nodes, "engine.session").WanTrainerError, match=re.escape(str(value))):
         pack_nodes["LoadWanModel"].execute(**given)
 
 

@@ -101,11 +101,11 @@ def ready(pack_nodes: dict[str, Any], monkeypatch: pytest.MonkeyPatch, base: Pat
 
     def no_job(_hidden: Any, _model: Any, _cache: Any, decision: Any) -> Any:
         assert decision.directory.resolve().is_relative_to(base)
-        raise our_module(pack_nodes, "engine").TrainingError("far enough")
+        raise our_module(pack_nodes, "engine.session").TrainingError("far enough")
 
     monkeypatch.setattr(trainer, "_Job", no_job)
     model = pack_nodes["LoadWanModel"].execute(device="cpu", diffusion_model=MODEL).result[0]
-    run = our_module(pack_nodes, "types").RunHandle(write_run(base / "output" / "wan_trainer"), 4, 16.0)
+    run = our_module(pack_nodes, "bridge.types").RunHandle(write_run(base / "output" / "wan_trainer"), 4, 16.0)
     monkeypatch.setattr(our_module(pack_nodes, "validate_video"), "encoder_identity", lambda *_: "0" * 64)
     cache = SimpleNamespace(fingerprint="0" * 64, cache_set=SimpleNamespace(items=[1]), prompt_id="", report=None)
     return {
@@ -142,7 +142,7 @@ def test_no_string_of_a_node_leads_out_of_comfyuis_folders(
 ) -> None:
     given = ready(pack_nodes, monkeypatch, base)
     assert {*given, *NO_PATHS, *NO_STRINGS} == set(pack_nodes), "a new node: say what it is given here"
-    ours = our_module(pack_nodes, "engine").WanTrainerError
+    ours = our_module(pack_nodes, "engine.session").WanTrainerError
     graph = SimpleNamespace(get_node=lambda _node: {"inputs": {}})
     hidden = SimpleNamespace(unique_id="1", prompt={}, dynprompt=graph, extra_pnginfo=None)
     tried = 0

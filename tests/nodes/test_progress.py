@@ -54,14 +54,14 @@ def pressed(monkeypatch: pytest.MonkeyPatch, nodes_package: str) -> Any:
 
 
 def test_a_node_that_works_in_this_process_is_interrupted(pressed: Any, nodes_package: str) -> None:
-    progress = sys.modules[f"{nodes_package}.progress"].NodeProgress("1")
+    progress = sys.modules[f"{nodes_package}.bridge.progress"].NodeProgress("1")
     with pytest.raises(pressed.InterruptProcessingException):
         progress.bar(1, 2)
 
 
 def test_a_node_that_follows_a_worker_gets_a_press(pressed: Any, nodes_package: str) -> None:
-    button = sys.modules[f"{nodes_package}.interrupts"].CancelButton()
-    sys.modules[f"{nodes_package}.progress"].NodeProgress("1", button).bar(1, 2)
+    button = sys.modules[f"{nodes_package}.bridge.interrupts"].CancelButton()
+    sys.modules[f"{nodes_package}.bridge.progress"].NodeProgress("1", button).bar(1, 2)
     assert button.pressed()
     assert not button.pressed(), "one press is one press"
 
@@ -97,14 +97,14 @@ def sent(monkeypatch: pytest.MonkeyPatch, nodes_package: str) -> list[dict[str, 
     messages: list[dict[str, Any]] = []
     instance = SimpleNamespace(send_sync=lambda _event, data: messages.append(data), last_prompt_id="p1")
     monkeypatch.setitem(sys.modules, "server", SimpleNamespace(PromptServer=SimpleNamespace(instance=instance)))
-    module = sys.modules[f"{nodes_package}.progress"]
+    module = sys.modules[f"{nodes_package}.bridge.progress"]
     monkeypatch.setattr(module, "_MIN_INTERVAL_S", 0.0)
     monkeypatch.setattr("comfy.utils.ProgressBar", lambda *_, **__: SimpleNamespace(update_absolute=lambda *_: None))
     return messages
 
 
 def test_every_status_comes_with_the_facts_it_says(sent: list[dict[str, Any]], nodes_package: str) -> None:
-    progress = sys.modules[f"{nodes_package}.progress"].NodeProgress("1")
+    progress = sys.modules[f"{nodes_package}.bridge.progress"].NodeProgress("1")
     events = sys.modules[f"{nodes_package.rpartition('.')[0]}.wan_core.events"]  # ComfyUI's copy: other classes
     for event in EVENTS:
         progress.on_event(events.parse_event(to_line(event)))
@@ -113,7 +113,7 @@ def test_every_status_comes_with_the_facts_it_says(sent: list[dict[str, Any]], n
 
 def test_no_number_of_an_event_needs_to_be_finite(sent: list[dict[str, Any]], nodes_package: str) -> None:
     """On its way out of the worker what is not finite becomes null."""
-    progress = sys.modules[f"{nodes_package}.progress"].NodeProgress("1")
+    progress = sys.modules[f"{nodes_package}.bridge.progress"].NodeProgress("1")
     events = sys.modules[f"{nodes_package.rpartition('.')[0]}.wan_core.events"]
     numbers = dict.fromkeys(("loss", "lr", "grad_norm", "seconds", "timestep_mean", "tflops"), math.nan)
     for event in (
@@ -130,7 +130,7 @@ def test_no_number_of_an_event_needs_to_be_finite(sent: list[dict[str, Any]], no
 def test_a_text_without_facts_does_not_keep_those_of_the_one_before(
     sent: list[dict[str, Any]], nodes_package: str
 ) -> None:
-    progress = sys.modules[f"{nodes_package}.progress"].NodeProgress("1")
+    progress = sys.modules[f"{nodes_package}.bridge.progress"].NodeProgress("1")
     progress.say("saved step 8", about={"kind": "saved", "step": 8}, saved_step=8)
     progress.say("free words")
     assert [(s["about"], s["saved_step"]) for s in sent] == [({"kind": "saved", "step": 8}, 8), (None, 8)]

@@ -34,7 +34,7 @@ def routes(pack_nodes: dict[str, Any], tmp_path: Path) -> Iterator[RouteServer]:
 
 
 def live_run(pack_nodes: dict[str, Any], name: str = "cat", **settings: Any) -> Any:
-    return our_module(pack_nodes, "live_runs").LiveRun(run=name, node="12:3", prompt_id="p1", **settings)
+    return our_module(pack_nodes, "engine.live_runs").LiveRun(run=name, node="12:3", prompt_id="p1", **settings)
 
 
 def test_help_of_a_second_id_is_that_of_the_first(comfy: ComfyServer) -> None:

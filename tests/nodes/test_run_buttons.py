@@ -20,7 +20,7 @@ pytestmark = pytest.mark.comfy
 
 @pytest.fixture
 def live_runs(pack_nodes: dict[str, Any]) -> Any:
-    return our_module(pack_nodes, "live_runs")
+    return our_module(pack_nodes, "engine.live_runs")
 
 
 def test_presses_before_the_worker_started_are_kept_in_order_and_once(live_runs: Any) -> None:
@@ -64,7 +64,7 @@ def test_a_run_used_twice_is_free_after_the_second(live_runs: Any) -> None:
 def test_the_routes_are_added_once_and_only_to_a_server(
     pack_nodes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    taken = our_module(pack_nodes, "second_ids").TakenIds([])
+    taken = our_module(pack_nodes, "bridge.second_ids").TakenIds([])
     register = partial(our_module(pack_nodes, "routes").register_routes, taken)
     monkeypatch.delitem(sys.modules, "server", raising=False)
     assert not register()
@@ -92,7 +92,7 @@ def test_a_status_carries_facts_as_they_are_when_it_is_sent(
     instance = SimpleNamespace(send_sync=lambda _event, data: sent.append(data), last_prompt_id="p1")
     monkeypatch.setitem(sys.modules, "server", SimpleNamespace(PromptServer=SimpleNamespace(instance=instance)))
     counts = iter([0, 7])
-    progress = our_module(pack_nodes, "progress")
+    progress = our_module(pack_nodes, "bridge.progress")
     node = progress.NodeProgress("1", graph="g", facts=lambda: {"metrics_lines": next(counts)})
     node.say("New run", now=True, run="cat")
     node.say("dropped, because it comes too soon")
@@ -103,7 +103,7 @@ def test_a_status_carries_facts_as_they_are_when_it_is_sent(
 
 def test_a_storm_of_steps_is_few_messages(pack_nodes: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """By the clock, not by the step: what a client that does not read lets pile up is bounded."""
-    progress, sent, clock = our_module(pack_nodes, "progress"), [], [0.0]
+    progress, sent, clock = our_module(pack_nodes, "bridge.progress"), [], [0.0]
     bar = SimpleNamespace(update_absolute=lambda *_: sent.append("bar"))
     monkeypatch.setattr("comfy.utils.ProgressBar", lambda *_args, **_more: bar)
     instance = SimpleNamespace(send_sync=lambda *_: sent.append("status"))
@@ -123,13 +123,13 @@ def test_a_storm_of_steps_is_few_messages(pack_nodes: dict[str, Any], monkeypatc
     [({"workflow": {"id": "3011"}}, "3011"), ({"workflow": {}}, ""), ({"workflow": "odd"}, ""), ({}, ""), (None, "")],
 )
 def test_a_graph_is_known_by_the_id_its_canvas_gave_it(pack_nodes: dict[str, Any], queued: Any, graph: str) -> None:
-    assert our_module(pack_nodes, "progress").graph_of(SimpleNamespace(extra_pnginfo=queued)) == graph
+    assert our_module(pack_nodes, "bridge.progress").graph_of(SimpleNamespace(extra_pnginfo=queued)) == graph
 
 
 def report(pack_nodes: dict[str, Any], directory: Path, stop_pressed: bool = False) -> dict[str, Any]:
-    facts = our_module(pack_nodes, "runs").RunFacts(directory)
+    facts = our_module(pack_nodes, "runs.facts").RunFacts(directory)
     loras = directory.parents[1] / "wan_trainer"
-    return our_module(pack_nodes, "run_report").run_report(
+    return our_module(pack_nodes, "runs.facts").run_report(
         directory, facts, 4, loras, note="a note", stop_pressed=stop_pressed
     )
 
@@ -170,7 +170,7 @@ def test_ways_to_end_are_told_apart(
 @pytest.mark.parametrize("count", [0, 1, 499, 500, 501, 100_000])
 def test_a_long_curve_is_thinned_and_keeps_its_ends(pack_nodes: dict[str, Any], count: int) -> None:
     points = [(step, 1 / step) for step in range(1, count + 1)]
-    kept = our_module(pack_nodes, "run_report").thinned(points)
+    kept = our_module(pack_nodes, "runs.facts").thinned(points)
     assert len(kept) == min(count, 500)
     assert kept == sorted(set(kept))
     assert kept[:1] == points[:1]

@@ -48,7 +48,7 @@ def test_a_schema_that_knows_none_is_given_none(
     class Older:
         node_id: str = ""
 
-    search = sys.modules[pack_nodes["TrainLoRA"].__module__.rpartition(".")[0] + ".search"]
+    search = sys.modules[pack_nodes["TrainLoRA"].__module__.rpartition(".")[0] + ".bridge.widgets"]
     monkeypatch.setattr(io, "Schema", Older)
     assert search.searched_as("finetune") == {}
     monkeypatch.setattr(io, "Schema", with_aliases(Older))

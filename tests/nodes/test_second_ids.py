@@ -96,7 +96,7 @@ def test_a_pack_that_loads_after_us_and_a_second_copy_of_ours(
 
 @pytest.fixture
 def ids(pack_nodes: dict[str, Any]) -> Any:
-    return our_module(pack_nodes, "second_ids")
+    return our_module(pack_nodes, "bridge.second_ids")
 
 
 def test_every_node_has_a_second_id_with_the_same_inputs(pack_nodes: dict[str, Any], ids: Any) -> None:

@@ -59,7 +59,7 @@ open(sys.argv[2], "w").write("stdin ended")
 
 @pytest.fixture
 def worker_module(pack_nodes: dict[str, Any]) -> Any:
-    name = pack_nodes["TrainLoRA"].__module__.rpartition(".")[0] + ".worker"
+    name = pack_nodes["TrainLoRA"].__module__.rpartition(".")[0] + ".engine.worker"
     return sys.modules[name]
 
 
@@ -188,7 +188,7 @@ def test_a_log_that_leads_elsewhere_is_refused(
         os.mkfifo(tmp_path / "log.txt")
     else:
         (tmp_path / "log.txt").symlink_to(tmp_path / "other")
-    files = sys.modules[f"{worker_module.__name__.rpartition('.')[0].rpartition('.')[0]}.wan_core.files"]
+    files = sys.modules[f"{worker_module.__name__.rpartition('.nodes.')[0]}.wan_core.files"]
     with pytest.raises(files.FileError, match=r"log\.txt is a link or no regular file"):
         start("noise")
     assert (tmp_path / "other").read_text() == "mine"
@@ -227,7 +227,7 @@ GROWING = {OLD: "expandable_segments:True"}
 def test_only_the_backend_of_comfyui_is_taken_out_of_the_users_allocator_settings(
     pack_nodes: dict[str, Any], outside: dict[str, str], inside: dict[str, str]
 ) -> None:
-    module = sys.modules[f"{pack_nodes['TrainLoRA'].__module__.rpartition('.')[0]}.worker"]
+    module = sys.modules[f"{pack_nodes['TrainLoRA'].__module__.rpartition('.')[0]}.engine.worker"]
     given = {"LANG": "C.UTF-8", **outside}
     assert module.worker_environment(given, growing_segments=True) == {"LANG": "C.UTF-8", **inside}
     without = {} if inside == GROWING else inside

@@ -110,7 +110,7 @@ ORDINARY = (
 
 def in_files(pack_nodes: dict[str, Any], directory: Path, graph: dict[str, Any]) -> dict[str, Any]:
     """The graph as workflow.json and the header of a LoRA hold it."""
-    scrubbed = our_module(pack_nodes, "workflow_file").scrubbed
+    scrubbed = our_module(pack_nodes, "runs.scrub").scrubbed
     atomic_write_json(directory / "workflow.json", scrubbed(graph))
     kept = json.loads((directory / "workflow.json").read_text(encoding="utf-8"))
     assert json.loads(workflow_metadata(directory)["workflow"]) == kept
@@ -153,7 +153,7 @@ def test_the_home_folder_of_this_user_goes_wherever_it_stands(
 
 def test_long_texts_take_no_longer_than_their_length(pack_nodes: dict[str, Any]) -> None:
     """A pattern that looks at the rest of the text from every character would take minutes."""
-    scrubbed = our_module(pack_nodes, "workflow_file").scrubbed
+    scrubbed = our_module(pack_nodes, "runs.scrub").scrubbed
     before = time.process_time()
     for piece in (
         *("x", "a/", "\\", "/", "secret_", "token ", "://", "A:", " is", "~/", "https://", "?token", "/home/", "sig="),

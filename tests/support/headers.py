@@ -6,7 +6,8 @@ import json
 import re
 from pathlib import Path
 
-from wan_core.checkpoint import CheckpointHeader, TensorInfo
+from wan_core.checkpoint import CheckpointHeader
+from wan_core.checkpoint.header import TensorInfo
 
 TEMPLATES = {
     name: variant

@@ -14,7 +14,8 @@ from wan_core.files import Roots
 from wan_core.load import ModelPlan
 from wan_core.lora import LoraConfig
 from wan_core.model import WAN21_LATENTS, WAN22_LATENTS, WanShape, WanTransformer
-from wan_core.run.config import DataConfig, RunConfig, choose_run, prepare_run
+from wan_core.run.choose import choose_run, prepare_run
+from wan_core.run.config import DataConfig, RunConfig
 from wan_core.sampler import SampleConfig
 from wan_core.train import TrainConfig
 

@@ -21,13 +21,13 @@ from typing import Any
 import pytest
 import torch
 
-import wan_core.__main__ as command_line
 import wan_core.files as files
 import wan_core.metrics.jsonl as jsonl
 import wan_core.run.train_job as job
 import wan_core.train.saves as saves
 from tests.support.dying import Dying, forked, steps_of
 from tests.support.tiny_run import TinyRun, make_run
+from wan_core.cli.output import disk_sentence
 from wan_core.control import SignalControl
 from wan_core.errors import CheckpointError, ConfigError
 from wan_core.events import CheckpointSaved, Event, Note
@@ -46,8 +46,9 @@ from wan_core.files import (
     safe_name,
     sampled_digest,
 )
-from wan_core.metrics import read_metrics
-from wan_core.run.config import choose_run, read_status
+from wan_core.metrics.jsonl import read_metrics
+from wan_core.run.choose import choose_run
+from wan_core.run.config import read_status
 from wan_core.run.train_job import run_job
 from wan_core.train import SaveStore, TrainConfig
 
@@ -851,7 +852,7 @@ def test_a_file_that_finds_no_room_is_named_with_its_folder_and_what_is_free(
     monkeypatch.setattr(files.os, "fsync", full)
     with pytest.raises(OSError, match="No space left on device") as refusal:
         atomic_write_bytes(tmp_path / "status.json", b"new")
-    said = command_line._of_the_disk(refusal.value)
+    said = disk_sentence(refusal.value)
     assert re.fullmatch(
         rf"The disk of {tmp_path.name} has no room for status\.json: [\d.]+ .iB free\. Make room .*", said
     )

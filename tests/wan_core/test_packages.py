@@ -141,7 +141,7 @@ def test_an_old_python_is_refused_in_one_sentence(monkeypatch: pytest.MonkeyPatc
 def test_an_old_python_ends_with_5_before_it_meets_what_it_cannot_import(monkeypatch: pytest.MonkeyPatch) -> None:
     with open(ROOT / "wan_core" / "__main__.py", encoding="utf-8") as file:
         text = file.read()
-    assert text.index("\nend_under_old_python()") < text.index("\nfrom .events import")
+    assert text.index("\nend_under_old_python()") < text.index("\nfrom .cli")
     monkeypatch.setattr(sys, "version_info", (3, 9, 18, "final", 0))
     with pytest.raises(SystemExit) as ended:
         end_under_old_python()

@@ -83,7 +83,7 @@ def test_log_records_are_one_line_and_tracebacks_lines_of_their_own() -> None:
 def test_the_command_line_says_a_bug_in_one_line(tmp_path: Path) -> None:
     """The log of a worker, and the terminal of whoever runs it by hand."""
     code = (
-        "import wan_core.__main__ as door\n"
+        "import wan_core.cli.commands as door\n"
         "class Loud(Exception):\n"
         "    def __str__(self): return 'bad \\n\\x1b[2J\\ud83d'\n"
         "def parser(): raise Loud()\n"

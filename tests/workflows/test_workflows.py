@@ -157,7 +157,7 @@ def test_missing_packs_and_models_can_be_offered(path: Path) -> None:
 
 @pytest.mark.comfy
 def test_no_file_names_a_place_of_one_machine(pack_nodes: dict[str, Any]) -> None:
-    scrubbed = our_module(pack_nodes, "workflow_file").scrubbed
+    scrubbed = our_module(pack_nodes, "runs.scrub").scrubbed
     assert scrubbed("see /data/me/clips") == "see [path removed]"
     for path in [*CANVAS, *API]:
         assert scrubbed(read(path)) == read(path), path.name

@@ -29,9 +29,7 @@ from ..lora import LoraConfig, LoraWeights
 from ..model import Numerics, WanTransformer
 from ..placement.memory import StepShape
 from ..precision import dtype_name
-from ..run.checks import check_files, first_frame_share, with_expert
-from ..run.config import RunConfig, read_run
-from ..run.memory_report import total_bytes
+from ..run import RunConfig, check_files, first_frame_share, read_run, total_bytes, with_expert
 from ..train import NoisedBatch, SaveStore, noise_batch
 from .any_dtype import fill_empty_adapters, let_linears_cast
 from .candidates import REFERENCE, Candidate, candidates

@@ -1,14 +1,16 @@
-"""wan_core.cache"""
+"""Samples become cached batches: what is encoded, where it lies, and the order it is trained in.
+
+An entry is named by everything it depends on, so an edited caption is never trained with its old encoding.
+"""
 
 from __future__ import annotations
 
 from .batches import Batch, Batches, BatchReader, pad_text
 from .cache_set import CacheItem, CacheSet
-from .condition import condition_of
 from .encode import EncodingReport, encode_missing
 from .encoding_plan import EncodingPlan, plan_encoding
-from .keys import Stored, condition_key, latent_key, tensor_key, text_key
-from .latent_cache import TEXT_LENGTH, TEXT_WIDTH, LatentCache
+from .keys import TEXT_LENGTH, TEXT_WIDTH, condition_key, latent_key, tensor_key, text_key
+from .latent_cache import LatentCache
 from .memos import EncodingSpeed
 from .order import BUCKET_SAMPLINGS
 from .packing import clean_leftovers, pack_entries
@@ -18,6 +20,8 @@ from .upkeep import check_entries, removals_seen, stats_of, trim
 
 __all__ = [
     "BUCKET_SAMPLINGS",
+    "TEXT_LENGTH",
+    "TEXT_WIDTH",
     "Batch",
     "BatchReader",
     "Batches",
@@ -27,14 +31,10 @@ __all__ = [
     "EncodingReport",
     "EncodingSpeed",
     "LatentCache",
-    "Stored",
     "SyntheticConfig",
-    "TEXT_LENGTH",
-    "TEXT_WIDTH",
     "check_entries",
     "clean_leftovers",
     "condition_key",
-    "condition_of",
     "encode_missing",
     "latent_key",
     "pack_entries",

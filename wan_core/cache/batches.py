@@ -1,12 +1,8 @@
-"""Which items are trained at which micro-step: a pure function of (seed, micro-step), so that any
-run can resume anywhere.
+"""The items trained at each micro-step: a pure function of (seed, micro-step), so that any run can resume anywhere.
 
-Reads entries through LatentCache; knows nothing of noise, devices or the model.
-
-[reader] The next batches, or what is made of them, read ahead by a thread while the present one is trained.
-
-What is read is the same function of the micro-step as without it: a request for another micro-step than the next one
-starts anew there, and an error is raised by the step that it belongs to.
+Reads entries through LatentCache; knows nothing of noise, devices or the model. A thread reads the next batches ahead
+while the present one is trained. A request for another micro-step than the next one starts anew there, and an error is
+raised by the step that it belongs to.
 """
 
 from __future__ import annotations
@@ -26,7 +22,8 @@ from ..dataset.conditioning import CONDITION_TENSORS, stack_conditions
 from ..errors import ConfigError
 from ..model import Conditioning
 from .cache_set import CacheItem, CacheSet
-from .latent_cache import TEXT_LENGTH, LatentCache
+from .keys import TEXT_LENGTH
+from .latent_cache import LatentCache
 from .order import Order
 from .synthetic import item_of_draw
 

@@ -1,13 +1,11 @@
 """What one training job trains on: the list of cache entries, as a file with a verified name.
 
-The set is the hand-over from the encoding nodes to the worker. Its fingerprint is the data part of
-the job's identity.
+The set is the hand-over from the encoding nodes to the worker. Its fingerprint is the data part of the job's identity.
 
-[columns] Large cache sets as columns: 100,000 items are read in half a second instead of ten.
-
-A file of two lines: the SHA-256 of the second, and JSON with the set's own fields, its fingerprint and a list of values
-per field of its items (one value where all items agree). What the semantic fingerprint would prove item by item, the
-checksum proves of the bytes.
+A large set is written as columns, so that 100,000 items are read in half a second instead of ten. The file has two
+lines: the SHA-256 of the second, and JSON with the set's own fields, its fingerprint and a list of values per field of
+its items (one value where all items agree). What the fingerprint would prove item by item, the checksum proves of the
+bytes.
 """
 
 from __future__ import annotations
@@ -29,9 +27,9 @@ from ..model.latents import WAN21_LATENTS, WAN22_LATENTS, LatentSpace
 
 __all__ = [
     "COLUMNS_FROM",
+    "SET_VERSION",
     "CacheItem",
     "CacheSet",
-    "SET_VERSION",
     "latent_space",
     "read_columns",
     "write_columns",

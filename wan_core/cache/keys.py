@@ -1,6 +1,6 @@
-"""Names of cache entries: a digest of everything that decides what an entry holds.
+"""Names and kinds of cache entries: a name is a digest of everything that decides what an entry holds.
 
-[kinds] The kinds of cache entries: where each lies, which tensors it may hold, and in which dtypes.
+A kind says where its entries lie, which tensors they may hold, and in which dtypes.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ __all__ = [
     "COMPRESSIONS",
     "KEY",
     "KINDS",
-    "Kind",
     "STORED_DTYPES",
+    "TEXT_LENGTH",
+    "TEXT_WIDTH",
+    "Kind",
     "Stored",
     "condition_key",
     "latent_key",
@@ -32,6 +34,11 @@ __all__ = [
     "tensor_key",
     "text_key",
 ]
+
+TEXT_LENGTH = 512
+"""umT5 tokens Wan was trained with (Wan configs: text_len)."""
+TEXT_WIDTH = 4096
+"""umT5-XXL feature width (Wan configs: text_dim)."""
 
 
 CODE_VERSION = 1

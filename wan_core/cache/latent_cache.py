@@ -26,17 +26,13 @@ from ..errors import CacheError, ConfigError
 from ..files import FileError, atomic_write_bytes, atomic_write_json, open_regular, read_json
 from .cache_set import COLUMNS_FROM, CacheSet, read_columns, write_columns
 from .entry import MAX_ENTRY_BYTES, pack_entry, unpack_entry
-from .keys import KEY, KINDS, STORED_DTYPES, Stored, require_key
+from .keys import KEY, KINDS, STORED_DTYPES, TEXT_LENGTH, TEXT_WIDTH, Stored, require_key
 from .memos import DigestMemo
 from .packs import Packs
 from .synthetic import draw_entry, is_synthetic
 
-__all__ = ["TEXT_LENGTH", "TEXT_WIDTH", "LatentCache"]
+__all__ = ["LatentCache"]
 
-TEXT_LENGTH = 512
-"""umT5 tokens Wan was trained with (Wan configs: text_len)."""
-TEXT_WIDTH = 4096
-"""umT5-XXL feature width (Wan configs: text_dim)."""
 
 _AGAIN = "Queue CacheLatents again; it re-encodes only what is missing."
 

@@ -1,10 +1,8 @@
-"""SHA-256 of media files, remembered: a second scan of the same folder hashes nothing.
+"""What the cache folder remembers between scans: SHA-256 of media files, and how fast this machine encoded last.
 
-The memo trusts path, size, modification time, inode and, where the system keeps one, the time of
-the last change of the inode: restoring the modification time after an edit does not fool it on
-POSIX.
-
-[speed] How fast this machine encoded last, so that the next report can say how long it will take.
+A second scan of the same folder hashes nothing. The memo of a digest trusts path, size, modification time, inode and,
+where the system keeps one, the time of the last change of the inode: restoring the modification time after an edit
+does not fool it on POSIX.
 """
 
 from __future__ import annotations

@@ -1,13 +1,12 @@
 """The endless sequence of batches of a job, each a tuple of places in a list of items: a pure function of the seed.
 
-Proportional: an epoch shows every item as often as it appears (appearances.py), bucket by bucket, in an order of its
-own. Balanced: every bucket has epochs of its own, and equally many batches in each round.
+Proportional order shows every item in an epoch as often as it appears there, bucket by bucket, in an order of that
+epoch's own. Balanced order gives every bucket epochs of its own, and equally many batches in each round.
 
-[appearances] How often each item of a set is seen in each epoch: turns, weights and repeats in whole numbers, without any state.
-
-An item with turns T has a say only in epochs e with e mod T = turn; its k-th such epoch is k = e // T. Repeats times
-weight is a fraction p / q; the item is seen floor(((k + 1) p + s) / q) - floor((k p + s) / q) times, with s from a
-hash, so that any q of its epochs in a row show it exactly p times, and not all items at once.
+Turns, weights and repeats become whole numbers without any state. An item with turns T has a say only in epochs e with
+e mod T = turn; its k-th such epoch is k = e // T. Repeats times weight is a fraction p / q; the item is seen
+floor(((k + 1) p + s) / q) - floor((k p + s) / q) times, with s from a hash, so that any q of its epochs in a row show
+it exactly p times, and not all items at once.
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ from ..errors import ConfigError
 from .cache_set import CacheItem
 
 __all__ = [
-    "Appearances",
     "BUCKET_SAMPLINGS",
+    "Appearances",
     "Order",
 ]
 

@@ -1,15 +1,13 @@
-"""The packs of a cache folder, as readers see them: while others add packs, move entries or take packs away.
-
-A reader that misses an entry looks at the folder again, so an entry that moves from a loose file into a pack, or from
-one pack to another, is always found in one of them: the new place is published before the old one goes.
-
-[pack_file] One pack: many entries of one kind in one immutable file, with a sorted index at its end.
+"""The packs of a cache folder: many entries of one kind in one immutable file, with a sorted index at its end.
 
     magic(8) | entries, each as its loose file was, from multiples of 64 | index | footer(64)
     index   count x (key 32 bytes, offset u64, length u64), sorted by key
     footer  index offset u64, count u64, SHA-256 of the index, zeros(8), magic(8)
 
-One file, so one rename publishes entries and index together. Reading the index costs 4.8 MB per 100,000 entries, once.
+One rename publishes entries and index together. Reading the index costs 4.8 MB per 100,000 entries, once.
+
+Others may add packs, move entries or take packs away meanwhile. A reader that misses an entry looks at the folder
+again, and the new place of an entry is published before the old one goes, so it is always found in one of them.
 """
 
 from __future__ import annotations

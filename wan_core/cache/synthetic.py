@@ -1,10 +1,8 @@
-"""Entries that no disk holds: random tensors, drawn when they are read, whose keys say all there is to know of them.
+"""Sets of random tensors in the sizes of a model, which no disk holds: they measure training without a VAE or a clip.
 
-For benchmarks and smoke tests. A key is a fixed mark, whether every batch draws anew, the conditioning, the four sizes
-of the latent (or the two of a text), and a digest that seeds the draw. So a worker, a resume and another machine draw
-the same numbers, and nothing but the list of keys is written.
-
-[synthetic] A set of random tensors in the sizes of a model: measures training without a VAE, a text encoder or a single clip.
+A key says all there is to know of its entry: a fixed mark, whether every batch draws anew, the conditioning, the four
+sizes of the latent (or the two of a text), and a digest that seeds the draw. So a worker, a resume and another machine
+draw the same numbers, and nothing but the list of keys is written.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ from ..errors import ConfigError
 from ..flow import seeded_generator
 from ..model import LatentSpace
 from .cache_set import CacheItem, CacheSet
-from .latent_cache import TEXT_LENGTH, TEXT_WIDTH
+from .keys import TEXT_LENGTH, TEXT_WIDTH
 
 __all__ = [
     "ENDLESS_ITEMS",

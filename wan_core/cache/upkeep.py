@@ -1,8 +1,6 @@
-"""The cache as a whole: what is in it, whether it is sound, and making room by giving up what was used longest ago.
+"""The upkeep of a cache: counts it, checks it, packs loose entries, and makes room by what was used longest ago.
 
 Touches nothing but entries of this cache folder; sets, pictures and digests stay, and so does everything else.
-
-[tidy] What is done for the cache once a dataset is encoded: leftovers go, loose entries are packed, the limit is kept.
 """
 
 from __future__ import annotations
@@ -20,9 +18,9 @@ from .latent_cache import LatentCache
 from .packing import clean_leftovers, drop_from_packs, loose_entries, pack_entries, upkeep_lock
 
 __all__ = [
+    "PACK_FROM",
     "CacheStats",
     "CheckReport",
-    "PACK_FROM",
     "TrimReport",
     "check_entries",
     "removals_seen",

@@ -1,13 +1,15 @@
 """Model files as people have them: containers, headers, names, variants, and how their weights are stored."""
 
+from __future__ import annotations
+
 from .catalogue import AMBIGUOUS_NAMES, PAIR_BOUNDARIES
-from .container import checkpoint_digest, checkpoint_files, read_checkpoint, weights_folder
+from .container import checkpoint_digest, checkpoint_files, read_checkpoint
 from .dequantise import dequantise
 from .finite import FiniteCheck, count_bad
-from .header import CheckpointHeader, TensorInfo, read_header
-from .keys import canonical_names, to_original
+from .header import CheckpointHeader, read_header
+from .keys import to_original
 from .variant import WanVariant, detect_variant, pair_names
-from .weights import StoredWeight, StoredWeights, WeightReader, locate_weights
+from .weights import StoredWeight, WeightReader, locate_weights
 
 __all__ = [
     "AMBIGUOUS_NAMES",
@@ -15,11 +17,8 @@ __all__ = [
     "CheckpointHeader",
     "FiniteCheck",
     "StoredWeight",
-    "StoredWeights",
-    "TensorInfo",
     "WanVariant",
     "WeightReader",
-    "canonical_names",
     "checkpoint_digest",
     "checkpoint_files",
     "count_bad",
@@ -30,5 +29,4 @@ __all__ = [
     "read_checkpoint",
     "read_header",
     "to_original",
-    "weights_folder",
 ]

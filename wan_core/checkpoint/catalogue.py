@@ -1,8 +1,7 @@
 """The published Wan models: which sizes each has, and the words its file names carry where sizes cannot tell.
 
-Sources: Wan2.1 and Wan2.2 configs; the PAI Fun models' configs as ComfyUI's and DiffSynth's detection spell them.
-
-[hints] What the name of a file and of its folder say, where keys and shapes cannot: high or low noise, 480P or 720P, 2.2.
+Names say what keys and shapes cannot: high or low noise, 480P or 720P, 2.2. Sources: Wan2.1 and Wan2.2 configs; the
+PAI Fun models' configs as ComfyUI's and DiffSynth's detection spell them.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ __all__ = [
     "HIGH",
     "LOW",
     "PAIR_BOUNDARIES",
-    "Published",
     "TRAINING_SHIFTS",
+    "Published",
     "expert_said",
     "file_words",
     "guess",

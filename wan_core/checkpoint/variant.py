@@ -1,6 +1,6 @@
-"""What a Wan file is, from its header alone: task and sizes from keys and shapes, the rest from its name.
+"""Tells what a Wan file is, from its header alone: task and sizes from keys and shapes, the rest from its name.
 
-[pair] The two experts of a Wan 2.2 A14B model as one choice: files that do not belong together are refused.
+The two experts of a Wan 2.2 A14B model are one choice: files that do not belong together are refused.
 """
 
 from __future__ import annotations

@@ -1,5 +1,1 @@
-"""wan_core.cli"""
-
-from __future__ import annotations
-
-__all__ = []
+"""The commands of `python -m wan_core`, one file for each kind of thing they work on."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from ..errors import ConfigError, ExitCode
 from ..events import Emit
+from .output import done
 
 if TYPE_CHECKING:
     from ..cache import LatentCache
@@ -39,14 +39,14 @@ def add_cache_commands(actions: Any) -> None:
 def _stats(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
     from ..cache import stats_of
 
-    return _done(out, asdict(stats_of(_opened(options))))
+    return done(out, asdict(stats_of(_opened(options))))
 
 
 def _verify(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
     from ..cache import check_entries
 
     report = check_entries(_opened(options), remove=options.remove, should_stop=_stop_question())
-    _done(out, asdict(report))
+    done(out, asdict(report))
     sound = not report.unreadable_packs and len(report.damaged) == report.removed
     return ExitCode.DONE if sound else ExitCode.BAD_INPUT
 
@@ -56,12 +56,12 @@ def _pack(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
 
     cache = _opened(options)
     cleaned = clean_leftovers(cache)
-    return _done(out, {"packed": pack_entries(cache, should_stop=_stop_question()), "leftovers": cleaned})
+    return done(out, {"packed": pack_entries(cache, should_stop=_stop_question()), "leftovers": cleaned})
 
 
 def _trim(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
     from ..cache import trim
-    from ..run.config import cache_names_in_use
+    from ..run import cache_names_in_use
 
     if not 0 <= options.limit_gb <= 1e6:
         raise ConfigError(f"--limit-gb is {options.limit_gb:g}. Set it to the GiB that may stay, 0 or more.")
@@ -69,7 +69,7 @@ def _trim(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
         raise ConfigError(f"{options.runs} is not a folder. Name the folder of runs, such as output/wan_trainer.")
     cache = _opened(options)
     in_use = cache_names_in_use(options.runs or cache.root.parent)
-    return _done(out, asdict(trim(cache, int(options.limit_gb * 2**30), keep=in_use)))
+    return done(out, asdict(trim(cache, int(options.limit_gb * 2**30), keep=in_use)))
 
 
 def _opened(options: argparse.Namespace) -> LatentCache:
@@ -85,8 +85,3 @@ def _stop_question() -> Callable[[], bool]:
 
     control = SignalControl()
     return lambda: bool(control.stop_reason())
-
-
-def _done(out: BinaryIO, facts: dict[str, Any]) -> int:
-    out.write((json.dumps({"version": 1, **facts}, ensure_ascii=True, indent=2) + "\n").encode("ascii"))
-    return ExitCode.DONE

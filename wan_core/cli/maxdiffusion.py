@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from ..errors import ConfigError, ExitCode
+from ..errors import ConfigError
 from ..events import Emit
+from .output import done
 
 if TYPE_CHECKING:
     from ..cache import LatentCache
@@ -51,7 +51,7 @@ def _export(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
         eval_timesteps=_timesteps(options.eval_timesteps),
     )
     facts = {"folders": list(report.folders), "files": report.files, "records": report.records}
-    return _done(out, {**facts, "size_bytes": report.size_bytes})
+    return done(out, {**facts, "size_bytes": report.size_bytes})
 
 
 def _import(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
@@ -67,7 +67,7 @@ def _import(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
         raw=options.raw,
     )
     made = report.encoding
-    return _done(
+    return done(
         out,
         {
             "fingerprint": report.fingerprint,
@@ -80,11 +80,6 @@ def _import(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
             "evaluation_timesteps_ignored": report.timesteps,
         },
     )
-
-
-def _done(out: BinaryIO, facts: dict[str, Any]) -> int:
-    out.write((json.dumps({"version": 1, **facts}, ensure_ascii=True, indent=2) + "\n").encode("ascii"))
-    return ExitCode.DONE
 
 
 def _prompts_of(cache: LatentCache, start: str) -> PromptKeys:

@@ -1,9 +1,7 @@
-"""Which folders a dataset may come from: below `input/`, or below a root named in a server-side
-file (rule S2).
+"""Which folders and files a dataset may come from: below `input/`, or below a root named in a server-side file.
 
-Names travel as `root:relative`, so that no graph and no run file holds a path of one machine.
-
-[places] From the path somebody wrote into a list to a file that may be opened (rules S2, S3, S16).
+Names travel as `root:relative`, so that no graph and no run file holds a path of one machine. A path that somebody
+wrote into a list becomes a file that may be opened only here (rules S2, S3, S16).
 """
 
 from __future__ import annotations
@@ -21,8 +19,8 @@ from ..files import FileError, lies_under, read_json
 
 __all__ = [
     "OUTSIDE",
-    "PlaceError",
     "ROOTS_FILE",
+    "PlaceError",
     "allowed_file",
     "allowed_folder",
     "existing_place",

@@ -1,18 +1,12 @@
 """Captions beside media files: UTF-8 text, or JSON that holds one; never guessed.
 
-White space is collapsed, as Wan's own prompt cleaning does, so line endings do not change what is
-trained.
+White space is collapsed, as Wan's own prompt cleaning does, so line endings do not change what is trained.
 
-[utf8] Bytes as text, or where they are none: nothing is guessed.
+Captions that are lists of tags come in several orders, which follow from the caption alone: the same text gives the
+same orders on every machine, so their encodings are found in the cache again, and asking for more keeps the first ones.
 
-[tags] Captions that are lists of tags, in several orders.
-
-The orders follow from the caption alone: the same text gives the same orders on every machine, so their encodings are
-found in the cache again, and asking for more orders keeps the first ones.
-
-[text_length] How long captions are beside the 512 tokens that Wan's text encoder reads.
-
-The tokenizer belongs to the CLIP, which a scan does not load: here the length is estimated, and CacheLatents counts.
+Wan's text encoder reads 512 tokens. Its tokenizer belongs to the CLIP, which a scan does not load: here the length is
+estimated, and CacheLatents counts.
 """
 
 from __future__ import annotations
@@ -38,8 +32,8 @@ __all__ = [
     "CAPTION_KEYS",
     "LINK_OUTSIDE",
     "MAX_CAPTION_BYTES",
-    "NotUtf8Error",
     "TOKEN_LIMIT",
+    "NotUtf8Error",
     "TextLengths",
     "caption_with_prefix",
     "caption_with_trigger",

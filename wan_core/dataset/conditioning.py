@@ -1,15 +1,11 @@
-"""What a clip is conditioned on: which frames are given, their mask, and the tensors of several clips as one batch.
+"""What a clip is conditioned on: given frames and their mask, control tensors, and several clips as one batch.
 
-Pure functions. Encoding is `encode`'s business, keeping the cache's; what the tensors mean to the model stands in
+Pure functions. Encoding is the cache room's business; what the tensors mean to the model stands in
 `model.Conditioning`.
-
-[control_tensors] The tensors that control and mask videos become, as VACE, Fun-Control and Fun-InP read them. Pure functions.
 
 Pixels are (F, H, W, 3) in [0, 1] with F = 4n+1, masks (F, H, W) in [0, 1], latents (C, F', h, w) normalised.
 `encode` is a VAE. Sources: Wan VACE's vace_encode_frames and vace_encode_masks, VideoX-Fun's control and inpaint
-pipelines; the tests compare with ComfyUI's nodes and diffusers.
-
-[prompts] The negative prompt Wan was tuned with: cached with every dataset, used by previews.
+pipelines; the tests compare with ComfyUI's nodes and diffusers. The negative prompt is the one Wan was tuned with.
 """
 
 from __future__ import annotations
@@ -27,8 +23,8 @@ from ..model import Conditioning
 
 __all__ = [
     "CONDITION_TENSORS",
-    "ConditionKind",
     "DEFAULT_NEGATIVE_PROMPT",
+    "ConditionKind",
     "condition_kind",
     "condition_misfits",
     "condition_named",

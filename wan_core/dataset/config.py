@@ -8,10 +8,18 @@ from dataclasses import dataclass
 from ..config import Config
 from ..errors import ConfigError
 from .bucket import frames_sentence, is_frame_count
-from .conditioning import condition_named
+from .conditioning import ConditionKind, condition_named, masked_kind
 from .windows import FRAME_EXTRACTIONS, FRAME_ROUNDINGS, round_frames
 
-__all__ = ["CROPS", "FLIPS", "MASK_USES", "MISSING_CAPTIONS", "DatasetConfig"]
+__all__ = [
+    "CROPS",
+    "FLIPS",
+    "MASK_USES",
+    "MISSING_CAPTIONS",
+    "DatasetConfig",
+    "kind_of",
+    "wanted_companions",
+]
 
 MISSING_CAPTIONS = ("refuse", "skip the file", "empty caption")
 CROPS = ("center", "random", "none")
@@ -199,3 +207,16 @@ class DatasetConfig(Config):
                 f"{name} is {value}; the model needs multiples of {multiple}. "
                 f"Set {name} to {below} or {below + multiple}."
             )
+
+
+def kind_of(config: DatasetConfig) -> ConditionKind:
+    """What the model reads of a dataset with these settings."""
+    kind = condition_named(config.conditioning)
+    return masked_kind(kind) if config.masks_condition else kind
+
+
+def wanted_companions(config: DatasetConfig) -> tuple[str, ...]:
+    """Which files beside the clips are used: "control" and "mask"."""
+    kind = kind_of(config)
+    masks = config.masks_loss or (config.masks_condition and kind.reads("mask"))
+    return tuple(name for name, used in (("control", "control" in kind.files), ("mask", masks)) if used)

@@ -10,12 +10,13 @@ from ..errors import DatasetError
 from ..files import file_identity, lies_under
 from ..video import ClipInfo, VideoProcess, shown
 from .captions import LINK_OUTSIDE
-from .conditioning import ConditionKind, condition_named, masked_kind
-from .config import DatasetConfig
+from .config import DatasetConfig, kind_of, wanted_companions
 from .files import MediaFile, Rejected
 from .sample import Companion, Sample
 
-__all__ = ["accompanied", "kind_of", "wanted_companions"]
+__all__ = [
+    "accompanied",
+]
 
 SHAPE_TOLERANCE = 0.02
 """relative difference of aspect ratios that rounding to even sizes explains (a 16:9 control of 426x240: 0.2 %)"""
@@ -25,19 +26,6 @@ _SAID = {"control": "control video", "mask": "mask"}
 
 class _UnfitError(Exception):
     """Why a file cannot go with its clip."""
-
-
-def kind_of(config: DatasetConfig) -> ConditionKind:
-    """What the model reads of a dataset with these settings."""
-    kind = condition_named(config.conditioning)
-    return masked_kind(kind) if config.masks_condition else kind
-
-
-def wanted_companions(config: DatasetConfig) -> tuple[str, ...]:
-    """Which files beside the clips are used: "control" and "mask"."""
-    kind = kind_of(config)
-    masks = config.masks_loss or (config.masks_condition and kind.reads("mask"))
-    return tuple(name for name, used in (("control", "control" in kind.files), ("mask", masks)) if used)
 
 
 def accompanied(

@@ -1,10 +1,7 @@
 """From one file to the samples cut out of it: its windows, times the parts of its picture, times mirroring.
 
-[crops] Which size a source is trained at, and which part of its picture: centre, random variants, or all of it.
-
-[scenes] Scene cuts of a clip, found once per file: finding them decodes all of it.
-
-[pixels] The pixels of a sample, as its cut says.
+The part of the picture is its centre, random variants, or all of it. Scene cuts are found once per file, because
+finding them decodes all of it.
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
-"""How long an epoch is, by bucket: batches never mix buckets, so a small bucket wastes part of its last batch.
+"""What a dataset will cost: the batches of an epoch by bucket, the size of its cache entries, and changes of speed.
 
-[size] How large the cache entries of a dataset will be: by the shapes the encoders answer with, in bfloat16.
-
-[speed] What cutting clips to the model's frame rate does to motion, where rates differ by a fifth or more.
-
-Frames are taken by their times, so a clip keeps the speed at which it plays; only how many of its frames are seen
-changes.
+Batches never mix buckets, so a small bucket wastes part of its last batch. Sizes follow from the shapes the encoders
+answer with, in bfloat16. Frames are taken by their times, so a clip keeps the speed at which it plays; where its rate
+differs from the model's by a fifth or more, only how many of its frames are seen changes.
 """
 
 from __future__ import annotations
@@ -16,10 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..model.latents import LatentSpace
+from ..words import counted
 from .bucket import Bucket
 from .conditioning import ConditionKind
-from .review import count, one_per_file
-from .sample import Sample
+from .sample import Sample, one_per_file
 
 __all__ = [
     "BATCH_SIZES",
@@ -96,8 +93,8 @@ def _row(bucket: Bucket | None, samples: Sequence[Sample], batches: tuple[int, .
 
 
 def _members(row: BucketRow) -> str:
-    kinds = [count(number, noun) for number, noun in ((row.clips, "clip"), (row.stills, "still")) if number]
-    windows = f", {count(row.samples, 'sample')}" if row.samples > row.clips + row.stills else ""
+    kinds = [counted(number, noun) for number, noun in ((row.clips, "clip"), (row.stills, "still")) if number]
+    windows = f", {counted(row.samples, 'sample')}" if row.samples > row.clips + row.stills else ""
     return " + ".join(kinds) + windows
 
 

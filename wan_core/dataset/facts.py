@@ -11,9 +11,8 @@ from typing import Any
 from .captions import TOKEN_LIMIT, estimated_tokens
 from .contact_sheet import sheet_layout, sheet_samples
 from .estimates import BATCH_SIZES, BucketRow, off_speed
-from .report import one_per_file
 from .review import DatasetReview
-from .sample import Sample, ScanResult
+from .sample import Sample, ScanResult, one_per_file
 
 __all__ = ["dataset_facts"]
 

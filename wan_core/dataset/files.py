@@ -1,11 +1,8 @@
 """Which files a dataset consists of, before any of them is opened: a folder's own, or those that a list names.
 
-[tree] A folder with its subfolders: which files, and how often those of `10_walk` are seen.
-
-Hidden folders are left out. A folder that is reached twice, through a link or a loop of links, counts once; what leads
-out of the allowed folders is named and not entered.
-
-[companions] Control and mask videos beside clips: which file goes with which clip.
+In a folder with its subfolders, those of `10_walk` are seen ten times as often. Hidden folders are left out. A folder
+that is reached twice, through a link or a loop of links, counts once; what leads out of the allowed folders is named
+and not entered.
 
 `clip.mp4` is accompanied by `control/clip.mp4` and `mask/clip.png` (folders `controls` and `masks` too), or by
 `clip_control.mp4` and `clip_mask.png` in its own folder; the suffix may be that of any clip or still. A list may name
@@ -17,10 +14,11 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from ..errors import DatasetError
 from ..files import file_identity, lies_under
@@ -31,12 +29,13 @@ __all__ = [
     "CLIP_SUFFIXES",
     "COMPANION_FOLDERS",
     "COMPANION_KINDS",
-    "FolderFiles",
     "MAX_DEPTH",
-    "MediaFile",
     "OTHER_SUFFIXES",
-    "Rejected",
     "STILL_SUFFIXES",
+    "FolderFiles",
+    "MediaFile",
+    "Rejected",
+    "SourcePart",
     "files_of_folder",
     "fingerprint_of_folder",
     "folder_files",
@@ -311,3 +310,20 @@ def _media_by_stem(folder: Path) -> dict[str, str]:
         return {}
     kinds = CLIP_SUFFIXES | STILL_SUFFIXES
     return {Path(name).stem: name for name in names if Path(name).suffix.lower() in kinds}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourcePart:
+    """One dataset of a source file: a list is one, settings of another trainer may be several."""
+
+    name: str
+    """what messages call it"""
+    files: tuple[MediaFile, ...]
+    rejected: tuple[Rejected, ...] = ()
+    """rows and files that cannot be used, found before any media file was opened"""
+    notes: Sequence[str] = ()
+    """sentences for the report"""
+    settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """fields of DatasetConfig that the source states"""
+    watched: tuple[Path, ...] = ()
+    """files and folders whose change is a change of the dataset, beside `files` themselves"""

@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 from ..errors import DatasetError
 from ..files import FileError
 from ..video import LOOK_SIZE, VideoProcess, look_of
-from .review import one_per_file
-from .sample import Sample
+from .sample import Sample, one_per_file
 
 __all__ = ["NEAR_BITS", "NEAR_CORRELATION", "NearTwins", "byte_twins", "near_twins"]
 

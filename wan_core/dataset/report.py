@@ -1,11 +1,4 @@
-"""A scan as text, for the dataset node.
-
-[cut_report] What of the clips is used and what is left over, as lines of the report.
-
-[caption_report] What the report of a scan says about captions: where they come from, what is missing, how long they are.
-
-[companion_report] What a scan says about control and mask files: how many are there, what lacks one, what looks like one unused.
-"""
+"""A scan as text, for the dataset node: what is used and what is left over, captions, control and mask files."""
 
 from __future__ import annotations
 
@@ -14,32 +7,14 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from ..video import covered_size
+from ..words import counted, listed
 from .captions import TOKEN_LIMIT, estimated_tokens, lengths_of
-from .config import DatasetConfig
-from .control_files import wanted_companions
+from .config import DatasetConfig, wanted_companions
 from .files import COMPANION_FOLDERS, COMPANION_KINDS
-from .sample import Sample, ScanResult
-from .scan import caption_remedies
+from .sample import Dataset, Sample, ScanResult, caption_remedies, one_per_file
 from .windows import round_frames
 
-__all__ = [
-    "asked_frames",
-    "caption_lines",
-    "companion_lines",
-    "one_per_file",
-    "scan_report",
-    "unused_s",
-    "window_lines",
-]
-
-
-def one_per_file(samples: Sequence[Sample]) -> list[Sample]:
-    """The first sample of each file; of a file listed with several captions, the first of each."""
-    firsts: dict[tuple[Path, str], Sample] = {}
-    for sample in samples:
-        if sample.turn == 0:
-            firsts.setdefault((sample.path, sample.caption), sample)
-    return list(firsts.values())
+__all__ = ["caption_lines", "companion_lines", "dataset_report", "scan_report", "window_lines"]
 
 
 def asked_frames(config: DatasetConfig) -> str:
@@ -64,7 +39,7 @@ def window_lines(config: DatasetConfig, samples: Sequence[Sample]) -> list[str]:
         lines.append(_windows_line(config, clips))
     if config.split_scenes and clips:
         scenes = {sample.path: sample.scenes for sample in clips}
-        lines.append(f"scenes: {sum(scenes.values())} in {_files(len(scenes), 'clip')}; no window crosses a cut")
+        lines.append(f"scenes: {sum(scenes.values())} in {counted(len(scenes), 'clip')}; no window crosses a cut")
     lines += _picture_lines(config, samples)
     if (turns := max(sample.turns for sample in samples)) > 1:
         seen = sum(sample.turn == 0 for sample in samples)
@@ -80,7 +55,7 @@ def _windows_line(config: DatasetConfig, clips: Sequence[Sample]) -> str:
     each = f"{min(counts)} to {max(counts)}" if min(counts) < max(counts) else str(counts[0])
     total_s = sum({sample.path: sample.info.duration_s for sample in clips}.values())
     left_s = sum(unused_s(clips, config.fps).values())
-    of = f"{sum(counts)} of {_files(len(counts), 'clip')}"
+    of = f"{sum(counts)} of {counted(len(counts), 'clip')}"
     return f"windows: {config.frame_extraction}, {of} ({each} of each); {left_s:.1f} of {total_s:.1f} s in none of them"
 
 
@@ -107,12 +82,12 @@ def _picture_lines(config: DatasetConfig, samples: Sequence[Sample]) -> list[str
     lines: list[str] = []
     if config.crop == "none":
         shrunk = len({sample.path for sample in samples if not sample.cut.framing.native})
-        scaled = f"; {_files(shrunk)} scaled down to {config.width}x{config.height} in area" if shrunk else ""
+        scaled = f"; {counted(shrunk, 'file')} scaled down to {config.width}x{config.height} in area" if shrunk else ""
         lines.append(f"crop: none, each at its own size{scaled}")
     if config.crop == "random":
         still = len({sample.path for sample in samples if not _has_room(sample)})
         lines.append(
-            "crop: random" + (f"; {_files(still)} of the bucket's own shape: nothing to move" if still else "")
+            "crop: random" + (f"; {counted(still, 'file')} of the bucket's own shape: nothing to move" if still else "")
         )
     if config.horizontal_flip == "both":
         lines.append("mirrored: every sample also left to right")
@@ -124,10 +99,6 @@ def _picture_lines(config: DatasetConfig, samples: Sequence[Sample]) -> list[str
 def _has_room(sample: Sample) -> bool:
     wanted = sample.bucket.width, sample.bucket.height
     return covered_size((sample.info.width, sample.info.height), wanted) != wanted
-
-
-def _files(number: int, noun: str = "file") -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def caption_lines(config: DatasetConfig, samples: Sequence[Sample]) -> list[str]:
@@ -157,13 +128,13 @@ def _missing(config: DatasetConfig, files: Sequence[Sample]) -> list[str]:
     empty = [sample.name for sample in files if sample.caption_from == "none"]
     lines: list[str] = []
     if alone:
-        lines.append(f"no caption, trigger word {config.trigger_word.strip()!r} used alone: {_names(alone)}")
+        lines.append(f"no caption, trigger word {config.trigger_word.strip()!r} used alone: {listed(alone)}")
     if empty and config.missing_captions == "refuse":
         first = next(sample for sample in files if sample.caption_from == "none")
-        lines.append(f"no caption, so nothing is trained yet: {_names(empty)}. {caption_remedies(config, first)}")
+        lines.append(f"no caption, so nothing is trained yet: {listed(empty)}. {caption_remedies(config, first)}")
     elif empty:
         used = "the prefix alone" if config.caption_prefix.strip() else "the empty prompt"
-        lines.append(f"no caption, trained with {used}: {_names(empty)}")
+        lines.append(f"no caption, trained with {used}: {listed(empty)}")
     return lines
 
 
@@ -190,13 +161,7 @@ def _lengths(samples: Sequence[Sample]) -> list[str]:
     )
     if not lengths.too_long:
         return [line]
-    return [line, f"probably cut at {TOKEN_LIMIT} tokens: {_names(dict.fromkeys(lengths.too_long))}"]
-
-
-def _names(names: Iterable[str], limit: int = 8) -> str:
-    every = list(names)
-    rest = len(every) - limit
-    return ", ".join(every[:limit]) + (f" and {rest} more" if rest > 0 else "")
+    return [line, f"probably cut at {TOKEN_LIMIT} tokens: {listed(dict.fromkeys(lengths.too_long))}"]
 
 
 _HURTS = (
@@ -207,7 +172,7 @@ _HURTS = (
 
 def companion_lines(result: ScanResult) -> list[str]:
     """Lines for the report; none for a dataset that has no such files."""
-    wanted, samples = wanted_companions(result.config), _one_per_file(result.samples)
+    wanted, samples = wanted_companions(result.config), one_per_file(result.samples)
     lines: list[str] = []
     if "control" in wanted:
         lines.append(f"control videos: {len(samples)} of {len(samples)}")
@@ -216,7 +181,7 @@ def companion_lines(result: ScanResult) -> list[str]:
         kind = "loss masks" if result.config.masks_loss else "masks"
         whole = "trained whole" if result.config.masks_loss else "painted whole"
         line = f"{kind}: {len(samples) - len(bare)} of {len(samples)}"
-        lines.append(line + (f"; {whole}: {_names(bare)}" if bare else ""))
+        lines.append(line + (f"; {whole}: {listed(bare)}" if bare else ""))
     if result.config.masks_loss:
         lines.append(_HURTS)
     return lines + _unused_lines(samples)
@@ -228,7 +193,7 @@ def _unused_lines(samples: list[Sample]) -> list[str]:
     found = [sample.name for sample in samples if _goes_with(sample.path) in stems]
     if not found:
         return []
-    return [f"trained like every other file although the name says control or mask: {_names(found)}"]
+    return [f"trained like every other file although the name says control or mask: {listed(found)}"]
 
 
 def _goes_with(path: Path) -> tuple[Path, str]:
@@ -239,32 +204,23 @@ def _goes_with(path: Path) -> tuple[Path, str]:
     return path.parent, base if kind in COMPANION_KINDS else ""
 
 
-def _one_per_file(samples: Iterable[Sample]) -> list[Sample]:
-    return list({sample.path: sample for sample in samples}.values())
-
-
-def _names(names: list[str], limit: int = 8) -> str:
-    rest = len(names) - limit
-    return ", ".join(names[:limit]) + (f" and {rest} more" if rest > 0 else "")
-
-
 def scan_report(result: ScanResult) -> str:
     """One fact a line; every rejected file with its reason at the end."""
     config, samples = result.config, one_per_file(result.samples)
     clips = [s for s in samples if s.kind == "clip"]
     stills = len(samples) - len(clips)
     title = config.folder or "dataset"
-    lines = [f"{title}: {_count(len(clips), 'clip')}, {_count(stills, 'still')}"]
+    lines = [f"{title}: {counted(len(clips), 'clip')}, {counted(stills, 'still')}"]
     if clips:
         lines.append(_frames_line(result, clips))
     if held := [s.name for s in clips if s.cut.held]:
-        lines.append(f"one frame short of {config.frame_lengths[0]}, so the last frame is held: {_names(held)}")
+        lines.append(f"one frame short of {config.frame_lengths[0]}, so the last frame is held: {listed(held)}")
     lines += window_lines(config, result.samples)
     lines.append("buckets: " + _tally(str(s.bucket) for s in result.samples))
     if any(s.upscaled for s in samples):
-        lines.append("enlarged: " + _names(s.name for s in samples if s.upscaled))
+        lines.append("enlarged: " + listed(s.name for s in samples if s.upscaled))
     if any(s.info.interlaced for s in samples):
-        combed = _names(s.name for s in samples if s.info.interlaced)
+        combed = listed(s.name for s in samples if s.info.interlaced)
         lines.append(f"interlaced, so combs will be learned (ffmpeg -vf yadif removes them): {combed}")
     lines += caption_lines(config, result.samples)
     lines += companion_lines(result)
@@ -274,7 +230,7 @@ def scan_report(result: ScanResult) -> str:
         lines.append(f"weight: {config.weight:g}, how often its files are seen beside those of other datasets")
     lines += result.notes
     if result.rejected:
-        lines.append(f"not used: {_count(len(result.rejected), 'file')}")
+        lines.append(f"not used: {counted(len(result.rejected), 'file')}")
         lines += [f"  {r.name}: {r.reason}" for r in result.rejected]
     return "\n".join(lines)
 
@@ -287,11 +243,7 @@ def _frames_line(result: ScanResult, clips: list[Sample]) -> str:
         at = "their own rate, each frame once"
     line = f"frames: {asked_frames(config)} of each clip at {at}, from {rates} fps"
     variable = [s.name for s in clips if s.info.variable_rate]
-    return f"{line}; variable rate: {_names(variable)}" if variable else line
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+    return f"{line}; variable rate: {listed(variable)}" if variable else line
 
 
 def _tally(words: Iterable[str]) -> str:
@@ -299,7 +251,6 @@ def _tally(words: Iterable[str]) -> str:
     return ", ".join(f"{word} ({count})" for word, count in counts.most_common())
 
 
-def _names(names: Iterable[str], limit: int = 8) -> str:
-    every = list(names)
-    rest = len(every) - limit
-    return ", ".join(every[:limit]) + (f" and {rest} more" if rest > 0 else "")
+def dataset_report(dataset: Dataset) -> str:
+    """The reports of all parts, one below the other."""
+    return "\n\n".join(scan_report(part) for part in dataset.parts)

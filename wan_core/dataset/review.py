@@ -1,11 +1,8 @@
-"""The review as facts and as text: a line per fact, nothing where there is nothing to say.
-
-[files] The files behind samples, each once, and how numbers are said.
-"""
+"""The review of a dataset before the GPU works, as facts and as text: a line per fact, nothing where all is well."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,35 +10,16 @@ from ..errors import DatasetError
 from ..files import FileError
 from ..model.latents import LatentSpace
 from ..video import VideoProcess
+from ..words import counted, listed
 from .estimates import BucketRow, CacheSize, cache_size, epoch_lines, epoch_rows, is_averaged, speed_lines
 from .held_out import held_out_digests
 from .near_copies import DigestOf, NearTwins, byte_twins, near_twins
-from .sample import Dataset, Sample
+from .sample import Dataset, Sample, one_per_file
 
 __all__ = [
     "DatasetReview",
-    "count",
     "dataset_review",
-    "names",
-    "one_per_file",
 ]
-
-
-def one_per_file(samples: Iterable[Sample]) -> list[Sample]:
-    """The first sample of every file, in order."""
-    return list({sample.path: sample for sample in reversed(list(samples))}.values())[::-1]
-
-
-def count(number: int, noun: str) -> str:
-    """ "1 clip", "2 clips"."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
-
-
-def names(members: Iterable[str], limit: int = 8) -> str:
-    """The first few names, and how many more there are."""
-    every = list(members)
-    rest = len(every) - limit
-    return ", ".join(every[:limit]) + (f" and {rest:,} more" if rest > 0 else "")
 
 
 COMPARING_S = 20.0
@@ -71,13 +49,13 @@ class DatasetReview:
         """Plain text for the node."""
         lines = epoch_lines(self.epoch, averaged=self.averaged) if self.epoch else []
         if self.held_out:
-            held = names(sample.name for sample in self.held_out)
-            lines.append(f"held out for evaluation: {count(len(self.held_out), 'file')}: {held}")
+            held = listed(sample.name for sample in self.held_out)
+            lines.append(f"held out for evaluation: {counted(len(self.held_out), 'file')}: {held}")
         lines += speed_lines(self.dataset.samples, self.dataset.fps)
         lines += _group_lines("the same bytes", "trained once for each name", self.same_bytes)
         lines += _group_lines("looks the same", "written again, scaled or cropped", self.look_alikes.groups)
         if self.look_alikes.left_out:
-            left = count(self.look_alikes.left_out, "file")
+            left = counted(self.look_alikes.left_out, "file")
             lines.append(f"copies: {left} not compared, {self.comparing_s:g} s were over")
         return "\n".join([*lines, *_size_lines(self.size, self.encoding_s)])
 
@@ -136,8 +114,8 @@ def _split(dataset: Dataset, digest_of: DigestOf) -> tuple[list[Sample], list[Sa
 def _group_lines(what: str, how: str, groups: Sequence[tuple[Sample, ...]]) -> list[str]:
     if not groups:
         return []
-    lines = [f"{what} ({how}): {count(len(groups), 'group')}"]
-    lines += [f"  {names(sample.name for sample in group)}" for group in groups[:_SHOWN]]
+    lines = [f"{what} ({how}): {counted(len(groups), 'group')}"]
+    lines += [f"  {listed(sample.name for sample in group)}" for group in groups[:_SHOWN]]
     return lines + ([f"  and {len(groups) - _SHOWN:,} more groups"] if len(groups) > _SHOWN else [])
 
 
@@ -145,7 +123,7 @@ def _size_lines(size: CacheSize, encoding_s: float | None) -> list[str]:
     parts = [f"{_bytes(size.latents)} latents"]
     parts += [f"{_bytes(size.conditions)} conditioning"] if size.conditions else []
     parts += [f"{_bytes(size.masks)} masks"] if size.masks else []
-    texts = f"texts ({count(size.captions, 'caption')}) {_bytes(size.token_bytes)} for every token"
+    texts = f"texts ({counted(size.captions, 'caption')}) {_bytes(size.token_bytes)} for every token"
     lines = [f"cache, where nothing of it is there yet: {', '.join(parts)}; {texts}"]
     if encoding_s is not None:
         said = f"{encoding_s / 60:.0f} min" if encoding_s >= 120 else f"{encoding_s:.0f} s"

@@ -1,11 +1,11 @@
-"""One usable file and the part of it that is trained on; what a scan gives.
+"""One usable file and the part of it that is trained on; what a scan gives; and the datasets of one job together.
 
-[dataset] Everything one job is to be trained on: one or more scanned folders. The value on a WAN_DATASET
-wire.
+A Dataset is the value on a WAN_DATASET wire.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,10 +13,8 @@ from ..errors import DatasetError
 from ..video import ClipInfo, Framing
 from .bucket import Bucket
 from .conditioning import ConditionKind
-from .config import DatasetConfig
-from .control_files import kind_of
+from .config import DatasetConfig, kind_of
 from .files import Rejected
-from .scan import caption_remedies
 
 __all__ = [
     "Companion",
@@ -25,6 +23,8 @@ __all__ = [
     "Rejected",
     "Sample",
     "ScanResult",
+    "caption_remedies",
+    "one_per_file",
 ]
 
 
@@ -94,6 +94,20 @@ class Sample:
         return self.info.width < self.bucket.width or self.info.height < self.bucket.height
 
 
+def one_per_file(samples: Iterable[Sample]) -> list[Sample]:
+    """The first sample of every file, in order."""
+    return list({sample.path: sample for sample in reversed(list(samples))}.values())[::-1]
+
+
+def caption_remedies(config: DatasetConfig, sample: Sample) -> str:
+    """What to do about files without a caption, of which `sample` is one."""
+    example = sample.path.with_suffix(config.caption_extension).name
+    return (
+        f"Write {example} with what is seen, set trigger_word, or say in Wan Dataset Settings what missing_captions "
+        'means: "skip the file" or "empty caption"'
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class ScanResult:
     """What one folder gives."""
@@ -113,14 +127,6 @@ class ScanResult:
         if self.config.missing_captions != "refuse":
             return ()
         return tuple({s.path: s for s in reversed(self.samples) if s.caption_from == "none"}.values())[::-1]
-
-    def report(self) -> str:
-        """Plain text for the node: counts, frames, buckets, captions, and every rejected file with
-        its reason.
-        """
-        from .report import scan_report
-
-        return scan_report(self)
 
 
 @dataclass(frozen=True)
@@ -182,7 +188,3 @@ class Dataset:
                 f"{len(missing)} of {files} files have no caption: {names}{more}. "
                 f"{caption_remedies(part.config, missing[0])}."
             )
-
-    def report(self) -> str:
-        """The reports of all parts."""
-        return "\n\n".join(part.report() for part in self.parts)

@@ -1,11 +1,7 @@
 """From files to samples: what each file is, what it says, and the size it will be trained at.
 
 Reads headers, packets and captions, never pixels or weights: everything wrong with a dataset is told before any model
-is loaded. Which files there are is decided in `sources`.
-
-[caption_turns] What a file says, as the captions that take turns: prefix, shuffled tags, trigger word.
-
-[scan_source] From a source file to scanned datasets: its parts with the settings they state, one after the other.
+is loaded. Which files there are is decided in files.py, or by an importer, whose parts state settings of their own.
 """
 
 from __future__ import annotations
@@ -20,17 +16,15 @@ from ..video import ClipInfo, VideoProcess, shown
 from .allowed import leads_outside
 from .bucket import nearest_frames
 from .captions import LINK_OUTSIDE, caption_with_prefix, caption_with_trigger, read_caption, tag_orders
-from .config import DatasetConfig
-from .control_files import accompanied, wanted_companions
+from .config import DatasetConfig, wanted_companions
+from .control_files import accompanied
 from .cutting import MAX_PIECES, Piece, TooMany, TooShort, TooSmall, cut_file, reading_fps, scene_cuts
-from .files import OTHER_SUFFIXES, MediaFile, Rejected, files_of_folder, with_companions
-from .part import SourcePart
+from .files import OTHER_SUFFIXES, MediaFile, Rejected, SourcePart, files_of_folder, with_companions
 from .sample import Sample, ScanResult
 
 __all__ = [
     "NothingUsableError",
     "Progress",
-    "caption_remedies",
     "captions_of",
     "config_of_part",
     "scan_files",
@@ -76,15 +70,6 @@ def with_captions(samples: Sequence[Sample], captions: Sequence[str]) -> list[Sa
         for round_ in range(len(captions))
         for sample in samples
     ]
-
-
-def caption_remedies(config: DatasetConfig, sample: Sample) -> str:
-    """What to do about files without a caption, of which `sample` is one."""
-    example = sample.path.with_suffix(config.caption_extension).name
-    return (
-        f"Write {example} with what is seen, set trigger_word, or say in Wan Dataset Settings what missing_captions "
-        'means: "skip the file" or "empty caption"'
-    )
 
 
 def without_captionless(config: DatasetConfig, samples: Sequence[Sample]) -> tuple[list[Sample], list[Rejected]]:

@@ -3,8 +3,8 @@
 A stretch here is a whole clip, or one scene of it. Its frame k is what a player shows k / fps seconds after it begins,
 so a window of n frames that begins at frame k lasts from k / fps to (k + n) / fps, whatever the file's own rate.
 
-[draws] Numbers that look random and never change: drawn from hashes of a file's content, so renaming a file, or adding
-others, moves no window and no crop, and no cache entry is made again.
+Random windows are drawn from hashes of a file's content, so renaming a file, or adding others, moves no window and no
+crop, and no cache entry is made again.
 """
 
 from __future__ import annotations

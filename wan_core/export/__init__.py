@@ -1,6 +1,13 @@
 """The LoRA file other programs read (key layout, dtype, metadata), and its place in a folder that runs share."""
 
+from __future__ import annotations
+
 from .lora_file import LoraFile, lora_metadata, workflow_metadata
 from .published import publish_file
 
-__all__ = ["LoraFile", "lora_metadata", "publish_file", "workflow_metadata"]
+__all__ = [
+    "LoraFile",
+    "lora_metadata",
+    "publish_file",
+    "workflow_metadata",
+]

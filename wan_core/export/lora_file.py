@@ -1,8 +1,8 @@
-"""`diffusion_model.<path>.lora_A/.lora_B.weight` plus `.alpha`: read by ComfyUI, diffusers, musubi-tuner and DiffSynth.
+"""The LoRA file: `diffusion_model.<path>.lora_A/.lora_B.weight` plus `.alpha`, as ComfyUI and other programs read it.
 
-Alpha is always written: readers that miss it assume a scale of 1, trainers that omit it are misread by half of them.
-
-[workflow] The graph a run came from, as ComfyUI finds it in a file that is dropped on its canvas.
+diffusers, musubi-tuner and DiffSynth read it too. Alpha is always written: readers that miss it assume a scale of 1,
+and trainers that omit it are misread by half of them. The graph a run came from can stand in the metadata, where
+ComfyUI finds it in a file that is dropped on its canvas.
 """
 
 from __future__ import annotations

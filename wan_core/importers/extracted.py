@@ -1,9 +1,7 @@
 """Media files that come inside other files (a tar, a table), laid down once under the name of their content.
 
-The video child opens files by path, so members get one. Two members with the same bytes are one file; a container that
-did not change is not read again.
-
-[formats] What kind of media file some bytes are, by their first ones. For members of tables, which often have no name.
+The video child opens files by path, so members get one; where a member of a table has no name, its first bytes say
+what it is. Two members with the same bytes are one file; a container that did not change is not read again.
 """
 
 from __future__ import annotations

@@ -9,11 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
-from ..dataset.files import media_names
-from ..dataset.part import SourceFile, SourcePart
+from ..dataset.files import SourcePart, media_names
 from ..errors import DatasetError
 from ..files import confine, read_json
 from .listing import read_rows
+from .source import SourceFile
 
 __all__ = ["is_hf_dataset", "read_hf_dataset", "tables_of"]
 

@@ -13,13 +13,12 @@ from typing import Any, cast
 
 from ..dataset.allowed import PlaceError, existing_place
 from ..dataset.captions import MAX_CAPTION_BYTES, one_line
-from ..dataset.files import CLIP_SUFFIXES, OTHER_SUFFIXES, STILL_SUFFIXES, MediaFile, Rejected
-from ..dataset.part import SourceFile, SourcePart
+from ..dataset.files import CLIP_SUFFIXES, OTHER_SUFFIXES, STILL_SUFFIXES, MediaFile, Rejected, SourcePart
 from ..errors import DatasetError
 from ..video import shown
 from .extracted import ExtractedFiles, suffix_of_bytes
 from .rows import Row, column_names, rows_of
-from .source import ROLES, Columns, columns_of
+from .source import ROLES, Columns, SourceFile, columns_of
 
 __all__ = ["holds_media", "read_listing", "read_rows"]
 

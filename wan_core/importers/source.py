@@ -1,15 +1,25 @@
-"""Which column of a list is what: by name where the user says so, otherwise by the names that are in use."""
+"""A source file as it is asked for: where it lies, and which of its columns is what.
+
+Columns go by name where the user says so, otherwise by the names that are in use.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, fields
+from pathlib import Path
 
 from ..config import Config
 from ..dataset.captions import CAPTION_KEYS
-from ..errors import DatasetError
+from ..errors import DatasetError, Stopped
 
-__all__ = ["ROLES", "Columns", "columns_of"]
+__all__ = [
+    "ROLES",
+    "Columns",
+    "SourceFile",
+    "Stop",
+    "columns_of",
+]
 
 _USUAL: dict[str, tuple[str, ...]] = {
     "path": (
@@ -66,3 +76,28 @@ def columns_of(there: Collection[str], asked: Columns, name: str) -> dict[str, s
 def _listed(names: Collection[str]) -> str:
     shown = [repr(name[:40]) for name in list(names)[:12]]
     return ", ".join(shown) + (" ..." if len(names) > 12 else "") or "nothing"
+
+
+Stop = Callable[[], bool]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceFile:
+    """What is read, and how."""
+
+    path: Path
+    columns: Columns = Columns()
+    allowed: Sequence[Path] = ()
+    """every file must lie below one of these"""
+    unpacked: Path | None = None
+    """where media files are laid down that lie inside a tar or a table"""
+    size_multiple: int = 16
+    """both sides of what is trained are multiples of this"""
+    fps: float = 16.0
+    """frames per second clips are resampled to"""
+    should_stop: Stop | None = None
+
+    def stop_if_asked(self) -> None:
+        """Stopped when somebody asked for it."""
+        if self.should_stop is not None and self.should_stop():
+            raise Stopped(f"Stopped while reading {self.path.name}.")

@@ -8,13 +8,20 @@ from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
 
-from ..dataset.files import CLIP_SUFFIXES, COMPANION_KINDS, STILL_SUFFIXES, fingerprint_of_folder, with_companions
-from ..dataset.part import SourceFile, SourcePart
+from ..dataset.files import (
+    CLIP_SUFFIXES,
+    COMPANION_KINDS,
+    STILL_SUFFIXES,
+    SourcePart,
+    fingerprint_of_folder,
+    with_companions,
+)
 from ..errors import DatasetError, WanTrainerError
 from ..files import file_identity, read_json
 from .hf_dataset import is_hf_dataset, read_hf_dataset, tables_of
 from .listing import holds_media, read_listing
 from .rows import TABLE_SUFFIXES, TEXT_SUFFIXES
+from .source import SourceFile
 from .trainers.detect import SETTINGS_SUFFIXES, is_backend_list, read_settings
 from .trainers.ledger import Context
 from .webdataset import read_webdataset

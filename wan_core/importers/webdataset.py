@@ -2,11 +2,9 @@
 
 Clips and stills are laid down in the cache folder by content; captions are read from the tar.
 
-[tar_members] What an uncompressed tar holds: names, places and sizes of its regular files.
-
-A reader of our own because it must be stricter than a general one: no member is ever given a path on this machine,
-headers are bounded, and links, devices and sparse files are named instead of followed. Format: POSIX pax interchange
-format, with GNU's long names and base-256 sizes.
+The tar is read by code of our own because it must be stricter than a general reader: no member is ever given a path on
+this machine, headers are bounded, and links, devices and sparse files are named instead of followed. Format: POSIX pax
+interchange format, with GNU's long names and base-256 sizes.
 """
 
 from __future__ import annotations
@@ -19,11 +17,11 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from ..dataset.captions import CAPTION_KEYS, MAX_CAPTION_BYTES, NotUtf8Error, decoded, one_line
-from ..dataset.files import CLIP_SUFFIXES, OTHER_SUFFIXES, STILL_SUFFIXES, MediaFile, Rejected
-from ..dataset.part import SourceFile, SourcePart
+from ..dataset.files import CLIP_SUFFIXES, OTHER_SUFFIXES, STILL_SUFFIXES, MediaFile, Rejected, SourcePart
 from ..errors import DatasetError
 from ..files import open_regular
 from .extracted import ExtractedFiles
+from .source import SourceFile
 
 __all__ = [
     "TarMember",

@@ -1,24 +1,16 @@
 """Choosing targets, injecting adapters with PEFT, the adapter weights as plain tensors, LoRA files of every trainer."""
 
-from .config import DEFAULT_TARGETS, LoraConfig
+from __future__ import annotations
+
+from .config import LoraConfig
 from .describe import describe_lora, is_lora
-from .inject import (
-    adapter_parameters,
-    check_peft,
-    check_targets,
-    inject_lora,
-    lora_layers,
-    set_adapter_dtype,
-    set_strength,
-)
-from .source import LoraSource, read_lora
+from .inject import adapter_parameters, check_peft, check_targets, inject_lora, set_adapter_dtype, set_strength
+from .source import read_lora
 from .start import check_start, start_from
 from .weights import LoraWeights
 
 __all__ = [
-    "DEFAULT_TARGETS",
     "LoraConfig",
-    "LoraSource",
     "LoraWeights",
     "adapter_parameters",
     "check_peft",
@@ -27,7 +19,6 @@ __all__ = [
     "describe_lora",
     "inject_lora",
     "is_lora",
-    "lora_layers",
     "read_lora",
     "set_adapter_dtype",
     "set_strength",

@@ -1,8 +1,10 @@
 """Events to metrics.jsonl, and reading it back: whole, its curves, by line number, or only where it stands."""
 
+from __future__ import annotations
+
 from .curves import Curves, eval_losses, read_curves
-from .jsonl import JsonlSink, read_metrics
-from .pages import MetricsPages, Page, finite, parse_record, whole
+from .jsonl import JsonlSink
+from .pages import MetricsPages, Page, finite, whole
 from .tail import MetricsTail, read_tail
 
 __all__ = [
@@ -13,9 +15,7 @@ __all__ = [
     "Page",
     "eval_losses",
     "finite",
-    "parse_record",
     "read_curves",
-    "read_metrics",
     "read_tail",
     "whole",
 ]

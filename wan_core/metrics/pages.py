@@ -1,9 +1,8 @@
 """metrics.jsonl by line number, for a reader that asks again and again: what is new since line N, and no more.
 
 Owns one index per file: where every thousandth line begins. It grows with the file and starts anew with another file
-under the same name. The last line counts once its newline is written, so nobody is ever handed a torn one.
-
-[numbers] What a record says, as a number one can reckon with: files outlive programs, and people edit them.
+under the same name. The last line counts once its newline is written, so nobody is ever handed a torn one. Numbers are
+taken with care, because files outlive programs and people edit them.
 """
 
 from __future__ import annotations

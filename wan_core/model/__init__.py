@@ -1,25 +1,22 @@
 """The Wan transformer, its sizes and dtypes, latent spaces, and the protocols for encoders."""
 
-from .block import Constants, VaceBlock, WanBlock
+from __future__ import annotations
+
+from .block import Constants, WanBlock
 from .conditioning import Conditioning, sent
 from .kernels import ATTENTIONS, check_attention, check_attention_name, sdpa_choice
-from .latents import WAN21_LATENTS, WAN22_LATENTS, ImageEncoder, LatentCodec, LatentSpace, TextEncoder
+from .latents import WAN21_LATENTS, WAN22_LATENTS, LatentSpace
 from .shape import Numerics, WanShape
-from .transformer import Carrier, WanTransformer
+from .transformer import WanTransformer
 
 __all__ = [
     "ATTENTIONS",
     "WAN21_LATENTS",
     "WAN22_LATENTS",
-    "Carrier",
     "Conditioning",
     "Constants",
-    "ImageEncoder",
-    "LatentCodec",
     "LatentSpace",
     "Numerics",
-    "TextEncoder",
-    "VaceBlock",
     "WanBlock",
     "WanShape",
     "WanTransformer",

@@ -1,6 +1,6 @@
-"""The sizes of a Wan transformer: everything its modules need to be built, and nothing else.
+"""The sizes of a Wan transformer, and the dtype each of its parts computes in: everything its modules are built from.
 
-[numerics] Which dtype each part of the transformer computes in. Data only; presets and reasons live in the precision room.
+Data only; the presets of dtypes and their reasons live in the precision room.
 """
 
 from __future__ import annotations

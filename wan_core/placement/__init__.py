@@ -1,5 +1,7 @@
 """Which block sits on which device, how tensors travel between them, and how much memory all of it takes."""
 
+from __future__ import annotations
+
 from .bridge import DeviceCarrier
 from .memory import MemoryEstimate, estimate_memory
 from .plan import MODES, Placement, PlacementConfig, resolve_placement

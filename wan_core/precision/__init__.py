@@ -1,5 +1,7 @@
 """Which parts compute and rest in which dtype, and weight-only quantization of the frozen base."""
 
+from __future__ import annotations
+
 from .policy import PRESETS, SWITCHES, PrecisionPolicy, dtype_name, switch_values, torch_dtype
 from .quantize import (
     SCHEMES,

@@ -1,5 +1,35 @@
-"""wan_core.run"""
+"""A run: the settings of a job in one directory, which directory a job belongs to, and the jobs that are done there.
+
+The jobs themselves (train_job, sample_job, ranks) are imported by their files: they load every library.
+"""
 
 from __future__ import annotations
 
-__all__ = []
+from .checks import check_adapters, check_files, check_quantize, first_frame_share, with_expert, with_model_values
+from .choose import RunDecision, choose_run, prepare_run
+from .config import QUEUE_DONE, DataConfig, RunConfig, RunStatus, cache_names_in_use, read_run, read_status
+from .memory_report import plan_run, total_bytes
+from .sample_job import SampleJob, sample_job
+
+__all__ = [
+    "QUEUE_DONE",
+    "DataConfig",
+    "RunConfig",
+    "RunDecision",
+    "RunStatus",
+    "SampleJob",
+    "cache_names_in_use",
+    "check_adapters",
+    "check_files",
+    "check_quantize",
+    "choose_run",
+    "first_frame_share",
+    "plan_run",
+    "prepare_run",
+    "read_run",
+    "read_status",
+    "sample_job",
+    "total_bytes",
+    "with_expert",
+    "with_model_values",
+]

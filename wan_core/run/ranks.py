@@ -46,7 +46,7 @@ class _Ending(NamedTuple):
 
 def start_ranks(directory: Path, ranks: int, options: argparse.Namespace, out: BinaryIO) -> int:
     """Train with `ranks` processes; returns the exit code a single worker would return."""
-    command = [sys.executable, "-X", "utf8", str(Path(__file__).resolve().with_name("launch.py"))]
+    command = [sys.executable, "-X", "utf8", str(Path(__file__).resolve().parent.with_name("launch.py"))]
     command += [options.command, str(directory), "--controlled"]
     if options.roots:
         command += ["--roots", str(options.roots.resolve())]

@@ -1,4 +1,4 @@
-"""wan_core.sampler"""
+"""Denoising for validation clips, without ComfyUI but with ComfyUI's schedule."""
 
 from __future__ import annotations
 

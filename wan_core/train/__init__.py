@@ -1,5 +1,7 @@
 """The training loop and everything it owns: optimizer, schedule, saved steps, resume, previews."""
 
+from __future__ import annotations
+
 from .config import LR_SCHEDULERS, OPTIMIZERS, SAVE_DTYPES, TrainConfig, earlier_meanings
 from .flops import FlopCount, StepFlops
 from .group import MEETING, Group, join_group

@@ -1,8 +1,7 @@
 """What parent and child say to each other: a length, a JSON header, and raw bytes after it.
 
-Standard library only, because both sides import it.
-
-[framing] Which rectangle of a source becomes the picture. Standard library only, because both sides import it.
+Also which rectangle of a source becomes the picture, because both sides work it out. Standard library only, because
+both sides import it.
 """
 
 from __future__ import annotations

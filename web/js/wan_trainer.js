@@ -30,10 +30,10 @@ import { addWidget } from "./lib/page/widget.mjs";
 import { loadWords, t } from "./lib/page/words.mjs";
 import { TrainerNodes } from "./lib/panel/trainer_nodes.mjs";
 import { lineOf } from "./lib/run/line.mjs";
+import { told } from "./lib/run/server_sentences.mjs";
 import { outputText, SaveWatch } from "./lib/run/status.mjs";
-import { told } from "./lib/run/told.mjs";
 import { RunsTab } from "./lib/tab/runs_tab.mjs";
-import { keepByName } from "./lib/values/keep.mjs";
+import { keepByName } from "./lib/values/by_name.mjs";
 
 const NAME = "WanTrainer";
 const STATUS_EVENT = "wan_trainer.status";

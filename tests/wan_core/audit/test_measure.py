@@ -11,8 +11,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tests.support.tiny_run import TinyRun, make_run
-from wan_core.audit import REFERENCE, measure
 from wan_core.audit.any_dtype import compute_in, fill_empty_adapters, let_linears_cast
+from wan_core.audit.candidates import REFERENCE
+from wan_core.audit.measure import measure
 from wan_core.flow import add_noise
 from wan_core.load import ModelPlan, materialize
 from wan_core.lora import LoraConfig, adapter_parameters

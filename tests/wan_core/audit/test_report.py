@@ -14,7 +14,9 @@ from PIL import Image
 from tests.support.audits import BF16_PLAN as PLAN
 from tests.support.audits import audit
 from tests.support.tiny_run import TINY, TinyRun, make_run
-from wan_core.audit import REPORT_FILE, AuditConfig, AuditReport, candidates, draw_chart, read_report
+from wan_core.audit import REPORT_FILE, AuditConfig, AuditReport, read_report
+from wan_core.audit.candidates import candidates
+from wan_core.audit.chart import draw_chart
 from wan_core.model import Numerics, WanShape
 from wan_core.precision import SWITCHES, PrecisionPolicy
 

@@ -15,6 +15,7 @@ from wan_core.cache import encoding_plan as plan_module
 from wan_core.cache import memos as digests_module
 from wan_core.cache.unreadable import require_enough
 from wan_core.dataset import DEFAULT_NEGATIVE_PROMPT, Dataset, DatasetConfig, scan_folder
+from wan_core.dataset.report import dataset_report
 from wan_core.errors import CacheError, ConfigError, DatasetError, Stopped
 from wan_core.flow import EVALUATION_TIMESTEPS, draw_noise, seeded_generator
 from wan_core.model.latents import WAN21_LATENTS, LatentSpace
@@ -732,6 +733,6 @@ def test_a_damaged_clip_that_is_held_out_is_dropped_there(damaged):
 def test_files_without_captions_are_shown_by_the_scan_and_refused_before_encoding(bench):
     (bench.folder / "b.txt").unlink()
     dataset = Dataset((scan_folder(DatasetConfig(**bench.settings), bench.folder, bench.video),))
-    assert "no caption, so nothing is trained yet: b.mp4. Write b.txt with what is seen" in dataset.report()
+    assert "no caption, so nothing is trained yet: b.mp4. Write b.txt with what is seen" in dataset_report(dataset)
     with pytest.raises(DatasetError, match=r"1 of 3 files have no caption: b\.mp4\. Write b\.txt"):
         bench.plan(dataset, LatentCache(bench.cache_root))

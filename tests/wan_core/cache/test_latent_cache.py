@@ -13,8 +13,9 @@ import pytest
 import torch
 from safetensors.torch import save
 
-from wan_core.cache import CacheItem, CacheSet, LatentCache, Stored, condition_key, latent_key, text_key
+from wan_core.cache import CacheItem, CacheSet, LatentCache, condition_key, latent_key, text_key
 from wan_core.cache import memos as digests_module
+from wan_core.cache.keys import Stored
 from wan_core.errors import CacheError, ConfigError, DependencyError
 
 KEY = latent_key(content_digest="ab" * 32, transform={"width": 32}, encoder_identity="vae")

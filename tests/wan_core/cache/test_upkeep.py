@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from wan_core.__main__ import _parser
 from wan_core.cache import CacheItem, CacheSet, LatentCache, check_entries, pack_entries, removals_seen, stats_of, trim
+from wan_core.cli.commands import _parser
 from wan_core.errors import ConfigError
 from wan_core.run.config import RunStatus, cache_names_in_use, write_status
 

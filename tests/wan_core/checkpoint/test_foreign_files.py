@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from wan_core.checkpoint import CheckpointHeader, TensorInfo, detect_variant
+from wan_core.checkpoint import CheckpointHeader, detect_variant
+from wan_core.checkpoint.header import TensorInfo
 from wan_core.errors import CheckpointError
 
 # Names of tensors as these files have them: what the file is called in the refusal, and a few of its tensors.

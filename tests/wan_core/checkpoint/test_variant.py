@@ -10,8 +10,9 @@ from safetensors.torch import save_file
 
 from tests.support.headers import TEMPLATES, Shapes, dancer, derived, header, humo, shapes_of
 from tests.support.tiny_run import random_weights
-from wan_core.checkpoint import CheckpointHeader, TensorInfo, detect_variant, read_header
+from wan_core.checkpoint import CheckpointHeader, detect_variant, read_header
 from wan_core.checkpoint.catalogue import AMBIGUOUS_NAMES
+from wan_core.checkpoint.header import TensorInfo
 from wan_core.errors import CheckpointError
 from wan_core.model import WanShape, WanTransformer
 

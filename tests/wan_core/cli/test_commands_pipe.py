@@ -18,7 +18,7 @@ from wan_core.train import TrainConfig
 
 pytestmark = pytest.mark.lasts(1)
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 # Windows serialises what is done to one pipe: a library whose start-up asks what stdin is waits until a read that is
 # pending there ends. Here each such load is noted and fails the test, so that the order can be seen on any system.

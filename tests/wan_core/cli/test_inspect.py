@@ -17,7 +17,7 @@ from wan_core.errors import CheckpointError
 from wan_core.files import Roots
 from wan_core.load import ModelPlan, inspect_model
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def inspect(path: Path) -> dict:

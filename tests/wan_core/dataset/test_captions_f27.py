@@ -6,6 +6,7 @@ import pytest
 from PIL import Image
 
 from wan_core.dataset import Dataset, DatasetConfig, scan_folder
+from wan_core.dataset.report import scan_report
 from wan_core.errors import DatasetError
 from wan_core.video import VideoProcess
 
@@ -82,7 +83,7 @@ def test_a_file_without_a_caption_may_be_skipped_by_name(folder, video, kind):
     result = scan(folder, video, MISSING[kind], missing_captions="skip the file")
     assert [s.name for s in result.samples] == ["b.png"]
     assert [r.name for r in result.rejected] == ["a.png"]
-    assert "  a.png: has no caption (.txt file missing or empty)" in result.report()
+    assert "  a.png: has no caption (.txt file missing or empty)" in scan_report(result)
     (folder / "b.txt").unlink()
     with pytest.raises(DatasetError, match=r"No file .* can be used \(a\.png: has no caption"):
         scan(folder, video, MISSING[kind], missing_captions="skip the file")
@@ -92,4 +93,4 @@ def test_a_file_without_a_caption_may_be_skipped_by_name(folder, video, kind):
 def test_a_file_without_a_caption_may_be_trained_with_the_empty_prompt(folder, video, kind):
     result = scan(folder, video, MISSING[kind], missing_captions="empty caption")
     assert [s.caption for s in result.samples] == [""]
-    assert "no caption, trained with the empty prompt: a.png" in result.report()
+    assert "no caption, trained with the empty prompt: a.png" in scan_report(result)

@@ -7,15 +7,8 @@ import json
 import pytest
 import torch
 
-from wan_core.dataset import (
-    condition_kind,
-    condition_named,
-    given_frames,
-    given_mask,
-    masked_kind,
-    stack_conditions,
-    with_mask,
-)
+from wan_core.dataset import condition_kind, stack_conditions, with_mask
+from wan_core.dataset.conditioning import condition_named, given_frames, given_mask, masked_kind
 from wan_core.errors import CacheError, ConfigError
 from wan_core.model import Conditioning
 

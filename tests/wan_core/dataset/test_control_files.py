@@ -9,16 +9,10 @@ from PIL import Image
 
 from tests.wan_core.cache.test_encode import Bench, CountingText, PoolingCodec, counts, given_counts
 from wan_core.cache import Batches, LatentCache, encode_missing
-from wan_core.dataset import (
-    Dataset,
-    DatasetConfig,
-    MediaFile,
-    folder_fingerprint,
-    scan_files,
-    scan_folder,
-    with_companions,
-)
+from wan_core.dataset import Dataset, DatasetConfig, MediaFile, scan_files, scan_folder
 from wan_core.dataset.conditioning import control_channels, loss_mask, vace_tensor
+from wan_core.dataset.files import folder_fingerprint, with_companions
+from wan_core.dataset.report import scan_report
 from wan_core.errors import ConfigError, DatasetError
 from wan_core.video import VideoProcess
 
@@ -88,7 +82,7 @@ def test_clips_without_a_fitting_control_video_are_rejected_by_name(bench, make_
     assert found["e.mp4"] == "its control video e.mp4 is 48x48, another shape than 64x48"
     assert found["f.mp4"].startswith("its control video f.mp4 cannot be used: cannot be read as a video")
     assert found["g.mp4"] == "its control video g.png is a still, the file itself a clip"
-    assert "  c.mp4: has no control video" in scanned(bench, conditioning="vace", trigger_word="x").report()
+    assert "  c.mp4: has no control video" in scan_report(scanned(bench, conditioning="vace", trigger_word="x"))
 
 
 def test_a_control_video_outside_the_allowed_folders_is_never_opened(bench, make_clip):
@@ -222,17 +216,17 @@ def test_loss_masks_reach_the_batch_and_clips_without_one_count_whole(masked, ma
     plain, *_ = masked.run(trigger_word="x")
     assert counts(plain)[:2] == (1, 4)  # b_mask.png is a still like any other then, and the report says so
     assert plain.fingerprint != report.fingerprint
-    text = scanned(masked, trigger_word="x").report()
+    text = scan_report(scanned(masked, trigger_word="x"))
     assert "although the name says control or mask: b_control.mp4, b_mask.png" in text
-    deep = scanned(masked, trigger_word="x", recursive=True).report()
+    deep = scan_report(scanned(masked, trigger_word="x", recursive=True))
     assert "although the name says control or mask: b_control.mp4, b_mask.png, control/a.mkv, mask/a.mkv" in deep
 
 
 def test_the_report_counts_masks_and_warns(masked):
-    text = scanned(masked, trigger_word="x", mask_use="loss").report()
+    text = scan_report(scanned(masked, trigger_word="x", mask_use="loss"))
     assert "loss masks: 2 of 3; trained whole: b_control.mp4" in text
     assert "known to make Wan LoRAs worse" in text
-    text = scanned(masked, conditioning="vace", mask_use="condition").report()
+    text = scan_report(scanned(masked, conditioning="vace", mask_use="condition"))
     assert "control videos: 2 of 2\nmasks: 2 of 2" in text
     assert "worse" not in text
 

@@ -18,8 +18,8 @@ from safetensors.torch import load_file, save_file
 
 from tests.support.tiny_run import TINY_CONTROL, TINY_I2V, TINY_VACE, random_weights
 from tests.support.tiny_vae import DiffusersCodec, tiny_vae
-from wan_core.dataset import given_frames, with_mask
-from wan_core.dataset.conditioning import control_channels, inpaint_channels, vace_tensor
+from wan_core.dataset import with_mask
+from wan_core.dataset.conditioning import control_channels, given_frames, inpaint_channels, vace_tensor
 from wan_core.model import WAN21_LATENTS
 
 SCRIPT = Path(__file__).parents[2] / "tiny" / "comfy_control.py"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from wan_core.dataset import Bucket, DatasetConfig
+from wan_core.dataset import DatasetConfig
+from wan_core.dataset.bucket import Bucket
 from wan_core.dataset.cutting import find_bucket, find_framings
 from wan_core.video import ClipInfo, Framing, covered_size
 

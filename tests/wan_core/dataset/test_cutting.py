@@ -8,6 +8,7 @@ from PIL import Image
 
 from wan_core.cache.encoding_plan import _transform
 from wan_core.dataset import Dataset, DatasetConfig, dataset_facts, dataset_review, read_sample, scan_folder
+from wan_core.dataset.report import scan_report
 from wan_core.errors import ConfigError, DatasetError, DependencyError
 from wan_core.files import digest_file
 from wan_core.model import WAN21_LATENTS
@@ -158,7 +159,7 @@ def test_the_report_counts_windows_and_what_is_left_over(video, make_clip, folde
         folder, video, frame_extraction="chunk", num_frames=11, frame_rounding="down", horizontal_flip="turns"
     )
     # a: 27 of 30 frames, b: 9 of 12; six frames at 16 fps are 0.375 s
-    assert result.report().splitlines() == [
+    assert scan_report(result).splitlines() == [
         "clips: 2 clips, 0 stills",
         "frames: 9 (11 rounded down) of each clip at 16 fps, from 16 (2) fps",
         "windows: chunk, 4 of 2 clips (1 to 3 of each); 0.4 of 2.6 s in none of them",
@@ -177,10 +178,10 @@ def test_the_report_counts_windows_and_what_is_left_over(video, make_clip, folde
 def test_the_report_says_what_crops_do(video, make_clip, folder):
     make_clip("clips/a.mp4", num_frames=9, width=160, height=120)
     make_clip("clips/b.mp4", num_frames=9, width=40, height=40)
-    own = scan(folder, video, crop="none").report()
+    own = scan_report(scan(folder, video, crop="none"))
     assert "crop: none, each at its own size; 1 file scaled down to 64x48 in area" in own
     assert "buckets: 64x48x9 (1), 32x32x9 (1)" in own
-    moved = scan(folder, video, crop="random", enable_bucket=False).report()
+    moved = scan_report(scan(folder, video, crop="random", enable_bucket=False))
     assert "crop: random; 1 file of the bucket's own shape: nothing to move" in moved
 
 
@@ -275,8 +276,8 @@ def test_the_report_counts_scenes_and_names_those_too_short(video, make_clip, fo
     two_scenes(make_clip, "clips/b.mp4", cut=7, count=14)
     result = scan(folder, video, split_scenes=True)
     assert [(s.name, s.cut.start_s) for s in result.samples] == [("a.mp4", 0.0), ("a.mp4", 13 / 16)]
-    assert "windows: head, 2 of 1 clip (2 of each); 0.8 of 1.9 s in none of them" in result.report()
-    assert "scenes: 2 in 1 clip; no window crosses a cut" in result.report()
+    assert "windows: head, 2 of 1 clip (2 of each); 0.8 of 1.9 s in none of them" in scan_report(result)
+    assert "scenes: 2 in 1 clip; no window crosses a cut" in scan_report(result)
     assert result.rejected[0].reason == "has 2 scenes, the longest of 7 frames at 16 fps, fewer than num_frames 9"
 
 
@@ -306,7 +307,7 @@ def test_a_clip_of_exactly_five_seconds_gives_81_and_121_frames(video, make_clip
     assert len(frames) == num_frames
     if source_fps <= fps:
         np.testing.assert_array_equal(frames[-1], frames[-2])
-    assert f"one frame short of {num_frames}, so the last frame is held: a.mp4" in result.report()
+    assert f"one frame short of {num_frames}, so the last frame is held: a.mp4" in scan_report(result)
     found = dataset_facts(dataset_review(Dataset((result,)), video=video, digest_of=digest_file, space=WAN21_LATENTS))
     assert {"kind": "held_last", "count": 1, "names": ["a.mp4"]} in found["findings"]
 

@@ -10,7 +10,8 @@ import torch
 from PIL import Image
 
 from tests.support.tiny_vae import DiffusersCodec, tiny_vae
-from wan_core.cache import Batch, condition_of
+from wan_core.cache import Batch
+from wan_core.cache.condition import condition_of
 from wan_core.dataset import condition_kind
 from wan_core.model import WAN21_LATENTS, WAN22_LATENTS, LatentSpace
 from wan_core.train import noise_batch

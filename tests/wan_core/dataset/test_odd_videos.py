@@ -38,6 +38,7 @@ from support.odd_videos import (
 )
 
 from wan_core.dataset import DatasetConfig, ScanResult, read_sample, scan_folder
+from wan_core.dataset.report import scan_report
 from wan_core.errors import DatasetError
 from wan_core.video import VideoProcess
 
@@ -242,7 +243,7 @@ def test_no_file_takes_long_or_much_memory(scan):
 
 
 def test_the_report_names_every_file_that_is_not_used(scan):
-    report = scan.result.report()
+    report = scan_report(scan.result)
     for rejected in scan.result.rejected:
         assert f"  {rejected.name}: {rejected.reason}" in report
     assert "interlaced, so combs will be learned (ffmpeg -vf yadif removes them): interlaced.mp4" in report

@@ -19,19 +19,12 @@ from tests.shapeworld.draw import render
 from tests.shapeworld.scenes import all_words, captioned_scene
 from tests.wan_core.cache.test_encode import Bench
 from wan_core.cache import EncodingSpeed, LatentCache
-from wan_core.dataset import (
-    Bucket,
-    Cut,
-    Dataset,
-    DatasetConfig,
-    Sample,
-    ScanResult,
-    condition_named,
-    dataset_review,
-    scan_folder,
-)
+from wan_core.dataset import Dataset, DatasetConfig, Sample, ScanResult, dataset_review, scan_folder
+from wan_core.dataset.bucket import Bucket
+from wan_core.dataset.conditioning import condition_named
 from wan_core.dataset.estimates import cache_size, epoch_lines, epoch_rows, is_averaged, speed_lines
 from wan_core.dataset.near_copies import byte_twins, near_twins
+from wan_core.dataset.sample import Cut
 from wan_core.files import digest_file
 from wan_core.model import WAN21_LATENTS
 from wan_core.video import LOOK_SIZE, ClipInfo, VideoProcess, look_of

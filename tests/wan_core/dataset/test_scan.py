@@ -10,7 +10,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from wan_core.dataset import Bucket, Dataset, DatasetConfig, contact_sheet, folder_fingerprint, scan_folder
+from wan_core.dataset import Dataset, DatasetConfig, contact_sheet, scan_folder
+from wan_core.dataset.bucket import Bucket
+from wan_core.dataset.files import folder_fingerprint
+from wan_core.dataset.report import scan_report
 from wan_core.errors import ConfigError, DatasetError, Stopped
 from wan_core.video import VideoProcess
 
@@ -46,7 +49,7 @@ def test_clips_and_stills_become_samples_sorted_by_name(video, make_clip, folder
         ("b.mp4", "a clip", Bucket(9, 48, 64)),
     ]
     assert result.rejected == ()
-    assert result.report().splitlines() == [
+    assert scan_report(result).splitlines() == [
         "input:clips: 1 clip, 1 still",
         "frames: 9 of each clip at 16 fps, from 24 (1) fps",
         "buckets: 48x64x1 (1), 64x48x9 (1)",
@@ -70,8 +73,8 @@ def test_short_and_broken_files_are_rejected_by_name_with_numbers(video, make_cl
     assert reasons["old.wmv"].startswith(".wmv files are not read")
     assert reasons["speck.mkv"] == "is only 8x8 pixels"
     assert [s.name for s in result.samples] == ["good.mp4"]
-    assert "not used: 4 files" in result.report()
-    assert f"  short.mp4: {reasons['short.mp4']}" in result.report()
+    assert "not used: 4 files" in scan_report(result)
+    assert f"  short.mp4: {reasons['short.mp4']}" in scan_report(result)
 
 
 def test_when_nothing_is_left_the_reasons_and_the_fix_are_said(video, make_clip, folder):
@@ -95,13 +98,13 @@ def test_missing_captions_are_named_with_the_file_to_write(video, make_clip, fol
         "Write b.txt with what is seen, set trigger_word, or say in Wan Dataset Settings what missing_captions means: "
         '"skip the file" or "empty caption"'
     )
-    assert f"no caption, so nothing is trained yet: b.mp4, c.mp4. {remedies}" in found.report().splitlines()
+    assert f"no caption, so nothing is trained yet: b.mp4, c.mp4. {remedies}" in scan_report(found).splitlines()
     with pytest.raises(DatasetError) as caught:
         Dataset((found,)).require_captions()
     assert str(caught.value) == f"2 of 3 files have no caption: b.mp4, c.mp4. {remedies}."
     result = scan_folder(config(trigger_word="ohwx"), folder, video)
     assert [s.caption for s in result.samples] == ["ohwx, a car", "ohwx", "ohwx"]
-    assert result.report().splitlines()[-4:-1] == [
+    assert scan_report(result).splitlines()[-4:-1] == [
         "captions: 1 of 3 from .txt files",
         "trigger word 'ohwx' put in front of 1 caption",
         "no caption, trigger word 'ohwx' used alone: b.mp4, c.mp4",

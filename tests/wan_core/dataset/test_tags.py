@@ -8,7 +8,9 @@ from itertools import permutations
 import pytest
 from PIL import Image
 
-from wan_core.dataset import DatasetConfig, estimated_tokens, lengths_of, scan_folder, tag_orders
+from wan_core.dataset import DatasetConfig, lengths_of, scan_folder
+from wan_core.dataset.captions import estimated_tokens, tag_orders
+from wan_core.dataset.report import scan_report
 from wan_core.dataset.scan import with_captions
 from wan_core.errors import ConfigError
 from wan_core.video import VideoProcess
@@ -53,7 +55,7 @@ def test_a_scan_gives_one_sample_an_order_with_prefix_and_trigger_word_in_front(
     assert [(s.turn, s.turns) for s in result.samples] == [(0, 3), (1, 3), (2, 3)]
     assert all(s.caption.startswith("ohwx, a photo of one, ") for s in result.samples)
     assert len({s.caption for s in result.samples}) == 3
-    lines = result.report().splitlines()
+    lines = scan_report(result).splitlines()
     assert lines[0] == "dataset: 0 clips, 1 still"
     assert "captions: 1 of 1 from .txt files" in lines
     assert "prefix 'a photo of' put in front of every caption" in lines
@@ -95,5 +97,5 @@ def test_lengths_are_told_against_the_512_tokens_of_the_text_encoder(tmp_path):
     found = lengths_of([("a", 3), ("b", estimated_tokens(long)), ("c", 10)])
     assert (found.longest, found.median, found.too_long) == (601, 10, ("b",))
     result = scan(tmp_path)
-    assert "caption length: about 8 tokens in the middle, 8 at most, of 512" in result.report()
-    assert "probably cut at 512 tokens: a.png" in scan(tmp_path, caption=long).report()
+    assert "caption length: about 8 tokens in the middle, 8 at most, of 512" in scan_report(result)
+    assert "probably cut at 512 tokens: a.png" in scan_report(scan(tmp_path, caption=long))

@@ -7,8 +7,9 @@ import os
 import pytest
 from PIL import Image
 
-from wan_core.dataset import DatasetConfig, files_of_folder, fingerprint_of_folder, scan_folder
-from wan_core.dataset.files import MAX_DEPTH, repeats_of
+from wan_core.dataset import DatasetConfig, fingerprint_of_folder, scan_folder
+from wan_core.dataset.files import MAX_DEPTH, files_of_folder, repeats_of
+from wan_core.dataset.report import scan_report
 from wan_core.errors import DatasetError
 from wan_core.video import VideoProcess
 
@@ -72,8 +73,10 @@ def test_a_scan_multiplies_the_repeats_and_reports_them(tmp_path):
         ("c.png", "caption c", 2, 0.5),
         ("5_walk/b.png", "caption b", 10, 0.5),
     ]
-    assert "5_walk: 1 files, each seen 5 times because of the folder's name" in result.report().splitlines()
-    assert "weight: 0.5, how often its files are seen beside those of other datasets" in result.report().splitlines()
+    assert "5_walk: 1 files, each seen 5 times because of the folder's name" in scan_report(result).splitlines()
+    assert (
+        "weight: 0.5, how often its files are seen beside those of other datasets" in scan_report(result).splitlines()
+    )
 
 
 @pytest.mark.skipif(os.name != "posix", reason="needs links")

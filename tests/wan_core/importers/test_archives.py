@@ -10,11 +10,13 @@ import tarfile
 import pytest
 from PIL import Image
 
-from wan_core.dataset import DatasetConfig, SourceFile, scan_parts
+from wan_core.dataset import DatasetConfig, scan_parts
+from wan_core.dataset.report import scan_report
 from wan_core.errors import DatasetError
 from wan_core.importers import Columns, open_source
 from wan_core.importers import extracted as extracted_module
 from wan_core.importers.extracted import suffix_of_bytes
+from wan_core.importers.source import SourceFile
 from wan_core.importers.webdataset import read_member, tar_members
 from wan_core.video import VideoProcess
 
@@ -133,7 +135,7 @@ def test_members_are_scanned_like_files_and_named_as_in_the_tar(tmp_path):
         (result,) = scan_parts(DatasetConfig(width=64, height=48, num_frames=1), [part], video)
     assert [(s.name, s.caption) for s in result.samples] == [("one/a.png", "a red one")]
     assert [r.name for r in result.rejected] == ["b.png"]
-    assert "captions: 1 of 1 from the list" in result.report()
+    assert "captions: 1 of 1 from the list" in scan_report(result)
 
 
 def test_a_second_look_lays_nothing_down_and_the_same_bytes_lie_there_once(tmp_path, monkeypatch):

@@ -7,10 +7,10 @@ import json
 
 import pytest
 
-from wan_core.dataset import SourceFile
 from wan_core.dataset.allowed import OUTSIDE
 from wan_core.errors import DatasetError
 from wan_core.importers import Columns, open_source
+from wan_core.importers.source import SourceFile
 
 
 @pytest.fixture

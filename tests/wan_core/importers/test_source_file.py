@@ -11,10 +11,11 @@ import tarfile
 import pytest
 from PIL import Image
 
-from wan_core.dataset import SourceFile, allowed_file
+from wan_core.dataset import allowed_file
 from wan_core.errors import DatasetError
 from wan_core.importers import is_source, list_sources, source_fingerprint
 from wan_core.importers import source_file as source_module
+from wan_core.importers.source import SourceFile
 
 
 @pytest.fixture

@@ -12,16 +12,8 @@ import pytest
 import torch
 
 from wan_core.errors import DatasetError
-from wan_core.importers import (
-    RecordWriter,
-    decode_example,
-    decode_tensor,
-    encode_example,
-    encode_tensor,
-    read_records,
-    record_bytes,
-)
-from wan_core.importers.maxdiffusion import records as crc32c
+from wan_core.importers.maxdiffusion.example import decode_example, decode_tensor, encode_example, encode_tensor
+from wan_core.importers.maxdiffusion.records import RecordWriter, crc32c, read_records, record_bytes
 
 FROM_TENSORFLOW = zlib.decompress(
     base64.b64decode(

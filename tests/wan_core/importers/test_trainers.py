@@ -13,9 +13,11 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from wan_core.dataset import DatasetConfig, SourceFile, read_sample, scan_parts
+from wan_core.dataset import DatasetConfig, read_sample, scan_parts
+from wan_core.dataset.report import scan_report
 from wan_core.errors import DatasetError
 from wan_core.importers import open_source
+from wan_core.importers.source import SourceFile
 from wan_core.importers.trainers.detect import _toml, _yaml
 from wan_core.video import VideoProcess
 
@@ -220,7 +222,7 @@ def test_the_files_of_the_settings_are_scanned_with_them(mira, name, kinds, capt
     whole = {(number, path): kind for (number, path, _bucket), kind in files.items()}
     assert {kind: list(whole.values()).count(kind) for kind in kinds} == kinds
     assert captions <= {s.caption for r in results for s in r.samples}
-    assert results[0].report().count(f"{name}, ") >= 3
+    assert scan_report(results[0]).count(f"{name}, ") >= 3
 
 
 def settings_file(mira, name, text):
@@ -312,7 +314,7 @@ def test_a_part_of_which_nothing_can_be_used_is_named_and_the_others_are_trained
     with VideoProcess() as video:
         results = scan_parts(DatasetConfig(), parts_of(mira, "musubi.toml"), video, allowed=[mira])
     assert len(results) == 3
-    assert "musubi.toml, dataset 2, 101 frames: not used: No file of dataset folder" in results[0].report()
+    assert "musubi.toml, dataset 2, 101 frames: not used: No file of dataset folder" in scan_report(results[0])
 
 
 def test_the_widgets_decide_when_the_settings_are_not_wanted(mira):

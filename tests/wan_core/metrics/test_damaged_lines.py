@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.damaged import BAD_NUMBERS, damaged_lines
-from wan_core.metrics import eval_losses, finite, read_metrics, read_tail, whole
+from wan_core.metrics import eval_losses, finite, read_tail, whole
+from wan_core.metrics.jsonl import read_metrics
 
 GOOD = [
     {"event": "step", "step": 1, "loss": 0.75, "seconds": 2.0},

@@ -18,7 +18,8 @@ from wan_core.events import Event, StepDone
 from wan_core.files import Roots
 from wan_core.footprint import planned_weights
 from wan_core.load import ModelPlan, materialize
-from wan_core.lora import LoraConfig, adapter_parameters, lora_layers
+from wan_core.lora import LoraConfig, adapter_parameters
+from wan_core.lora.inject import lora_layers
 from wan_core.model import Conditioning, WanTransformer
 from wan_core.packages import version_of
 from wan_core.precision import SCHEMES, QuantizeConfig, quantize_block, quantized_by

@@ -17,7 +17,8 @@ from wan_core.errors import WanTrainerError
 from wan_core.events import CheckpointSaved
 from wan_core.export import publish_file
 from wan_core.metrics import eval_losses, read_curves, read_tail
-from wan_core.run.config import choose_run, prepare_run, read_status
+from wan_core.run.choose import choose_run, prepare_run
+from wan_core.run.config import read_status
 from wan_core.run.train_job import run_job
 from wan_core.train import SaveStore, TrainConfig
 

@@ -22,7 +22,7 @@ from wan_core.run.config import RunStatus, read_status, write_status
 from wan_core.run.ranks import _Ending, _exit_code  # pyright: ignore[reportPrivateUsage]
 from wan_core.train import SaveStore, TrainConfig
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 # torch for Windows is built without libuv, and the store that torchrun makes asks for it.
 NO_LIBUV = """

@@ -22,12 +22,13 @@ from tests.support.forked import ForkServer, Worker
 from tests.support.tiny_run import TinyRun, make_run
 from wan_core.load import ModelPlan
 from wan_core.placement import PlacementConfig
-from wan_core.run.config import choose_run, prepare_run, read_status
+from wan_core.run.choose import choose_run, prepare_run
+from wan_core.run.config import read_status
 from wan_core.train import SaveStore, TrainConfig
 
 pytestmark = pytest.mark.lasts(1)
 
-LAUNCH = Path(__file__).parents[2] / "wan_core" / "launch.py"
+LAUNCH = Path(__file__).parents[3] / "wan_core" / "launch.py"
 STEPS = 18
 
 

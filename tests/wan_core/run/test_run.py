@@ -23,16 +23,8 @@ from wan_core.load import ModelPlan
 from wan_core.lora import LoraConfig
 from wan_core.placement import PlacementConfig
 from wan_core.precision import PrecisionPolicy, QuantizeConfig
-from wan_core.run.config import (
-    DataConfig,
-    RunConfig,
-    RunStatus,
-    choose_run,
-    prepare_run,
-    read_run,
-    read_status,
-    write_status,
-)
+from wan_core.run.choose import choose_run, prepare_run
+from wan_core.run.config import DataConfig, RunConfig, RunStatus, read_run, read_status, write_status
 from wan_core.run.train_job import run_job
 from wan_core.sampler import SampleConfig
 from wan_core.train import SaveStore, TrainConfig

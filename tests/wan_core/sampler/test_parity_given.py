@@ -15,7 +15,8 @@ from safetensors.torch import load_file, save_file
 
 from tests.support.tiny_run import TINY_FLF2V, TINY_I2V, TINY_I2V_21, TINY_TI2V, random_weights
 from wan_core.cache import pad_text
-from wan_core.dataset import given_frames, stack_conditions, with_mask
+from wan_core.dataset import stack_conditions, with_mask
+from wan_core.dataset.conditioning import given_frames
 from wan_core.files import Roots
 from wan_core.load import ModelPlan, materialize
 from wan_core.model import WAN21_LATENTS, WAN22_LATENTS, Conditioning

@@ -38,7 +38,8 @@ from wan_core.events import (
 )
 from wan_core.load import ModelPlan, materialize
 from wan_core.lora import LoraConfig
-from wan_core.run.config import choose_run, prepare_run, read_status
+from wan_core.run.choose import choose_run, prepare_run
+from wan_core.run.config import read_status
 from wan_core.run.train_job import run_job
 from wan_core.sampler import SampleConfig
 from wan_core.train import NoisedBatch, SaveStore, TrainConfig, Trainer, true_velocity

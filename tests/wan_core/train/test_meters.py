@@ -17,7 +17,7 @@ from wan_core.control import SignalControl
 from wan_core.events import Event
 from wan_core.footprint import predict_memory
 from wan_core.load import ModelPlan
-from wan_core.metrics import read_metrics
+from wan_core.metrics.jsonl import read_metrics
 from wan_core.placement import PlacementConfig
 from wan_core.run.config import read_status
 from wan_core.run.train_job import run_job

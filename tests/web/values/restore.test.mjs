@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { readdirSync, readFileSync } from "node:fs";
 import { test } from "node:test";
 
-import { keepByName } from "../../../web/js/lib/values/keep.mjs";
+import { keepByName } from "../../../web/js/lib/values/by_name.mjs";
 import { ORDERS } from "../../../web/js/lib/values/orders.mjs";
 import { inOrder, namedValues, valuesByName } from "../../../web/js/lib/values/restore.mjs";
 

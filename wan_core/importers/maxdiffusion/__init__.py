@@ -1,1 +1,1 @@
-"""wan_core.importers.maxdiffusion"""
+"""MaxDiffusion's training sets: TFRecords of latents and text features, read and written."""

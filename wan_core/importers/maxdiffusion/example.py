@@ -1,7 +1,7 @@
-"""tf.train.Example and the tensors that tf.io.serialize_tensor puts into one (tensorflow/core/example/example.proto,
-tensorflow/core/framework/tensor.proto).
+"""tf.train.Example and the tensors that tf.io.serialize_tensor puts into one, on the wire format of protocol buffers.
 
-[wire] The wire format of protocol buffers, as much of it as Example and TensorProto use.
+Sources: tensorflow/core/example/example.proto, tensorflow/core/framework/tensor.proto. As much of the wire format is
+here as these two use.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 __all__ = [
+    "LENGTH",
     "Example",
     "Feature",
-    "LENGTH",
     "decode_example",
     "decode_tensor",
     "encode_example",

@@ -1,1 +1,1 @@
-"""wan_core.importers.trainers"""
+"""The settings of other trainers, read as datasets; what of them has no counterpart here is said."""

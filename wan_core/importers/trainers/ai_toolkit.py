@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from ...dataset.captions import one_line
-from ...dataset.files import MediaFile, Rejected, files_of_folder
-from ...dataset.part import SourcePart
+from ...dataset.files import MediaFile, Rejected, SourcePart, files_of_folder
 from ...errors import DatasetError
 from .ledger import MOST_FRAMES, Context, Ledger, area_of, only_kind, rounded_frames, with_beside
 

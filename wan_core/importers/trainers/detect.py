@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from ...dataset.captions import read_utf8
-from ...dataset.part import SourcePart
+from ...dataset.files import SourcePart
 from ...errors import DatasetError, DependencyError
 from ...files import read_json
 from ...packages import pip_line

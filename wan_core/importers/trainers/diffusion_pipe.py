@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from ...dataset.captions import one_line
-from ...dataset.files import STILL_SUFFIXES, MediaFile, Rejected, folder_files
-from ...dataset.part import SourcePart
+from ...dataset.files import STILL_SUFFIXES, MediaFile, Rejected, SourcePart, folder_files
 from ...errors import DatasetError
 from ...files import read_json
 from .ledger import Context, Ledger, area_of, rounded_frames, with_beside

@@ -1,7 +1,6 @@
-"""An account of one section of another trainer's settings: what was taken over, what was changed, what has no
-counterpart here. A key that nobody asked for is named too, so nothing is ignored in silence.
+"""An account of one section of another trainer's settings: what was taken over, changed, or has no counterpart here.
 
-[context] What the reader of another trainer's settings is handed, and the folders that those settings name.
+A key that nobody asked for is named too, so nothing is ignored in silence.
 """
 
 from __future__ import annotations
@@ -14,13 +13,13 @@ from typing import Any, TypeVar, cast
 
 from ...dataset.allowed import PlaceError, existing_place
 from ...dataset.files import CLIP_SUFFIXES, STILL_SUFFIXES, MediaFile, Rejected, media_names
-from ...dataset.part import SourceFile
 from ...errors import DatasetError
+from ..source import SourceFile
 
 __all__ = [
+    "MOST_FRAMES",
     "Context",
     "Ledger",
-    "MOST_FRAMES",
     "area_of",
     "only_kind",
     "rounded_frames",

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, cast
 
-from ...dataset.files import MediaFile, Rejected, folder_files
-from ...dataset.part import SourcePart
+from ...dataset.files import MediaFile, Rejected, SourcePart, folder_files
 from ...errors import DatasetError
 from ..listing import read_listing
 from ..source import Columns

@@ -8,8 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
-from ...dataset.files import MediaFile, Rejected, files_of_folder
-from ...dataset.part import SourcePart
+from ...dataset.files import MediaFile, Rejected, SourcePart, files_of_folder
 from ...errors import DatasetError
 from .ledger import Context, Ledger, area_of, only_kind, rounded_frames, with_beside
 

@@ -35,7 +35,7 @@ export class Card {
 
   /**
    * Facts of a node that has run; null for one that has not.
-   * @param {import("./asked.mjs").Facts | null} _facts
+   * @param {import("./card_facts.mjs").Facts | null} _facts
    */
   show(_facts) {}
 

@@ -12,18 +12,18 @@ import {
   watchWidgets,
   zoomThrough,
 } from "../page/widget.mjs";
-import { changedSince, factsIn, factsInHistory, fits, nameOf } from "./asked.mjs";
+import { changedSince, factsIn, factsInHistory, fits, nameOf } from "./card_facts.mjs";
 import { ClipsCard } from "./clips_card.mjs";
 import { DatasetCard } from "./dataset_card.mjs";
 import { DensityCard } from "./density_card.mjs";
-import { Kept } from "./kept.mjs";
 import { SplitCard } from "./split_card.mjs";
+import { Kept } from "./tab_memory.mjs";
 import { LOADER, TRAINER, trainersOf } from "./trainers.mjs";
 
 /**
  * @typedef {import("../page/graph.mjs").Graph} Graph
  * @typedef {import("../page/graph.mjs").GraphNode} GraphNode
- * @typedef {import("./asked.mjs").Facts} Facts
+ * @typedef {import("./card_facts.mjs").Facts} Facts
  */
 
 const SHEET = "wan_dataset";
@@ -171,7 +171,7 @@ export class CardNodes {
     }
   }
 
-  /** @param {string} id @param {GraphNode} node @returns {import("./asked.mjs").Place} */
+  /** @param {string} id @param {GraphNode} node @returns {import("./card_facts.mjs").Place} */
   place(id, node) {
     const kind = kindOf(node);
     const workflow = nameOf(this.root().id);
@@ -189,7 +189,7 @@ export class CardNodes {
   }
 }
 
-/** @param {import("./asked.mjs").Place} place */
+/** @param {import("./card_facts.mjs").Place} place */
 function nameOfPlace({ workflow, id, kind }) {
   return JSON.stringify([workflow, id, kind]);
 }

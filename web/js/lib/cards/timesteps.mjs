@@ -3,7 +3,7 @@
 
 import { t } from "../page/words.mjs";
 import { known } from "../run/format.mjs";
-import { changedSince } from "./asked.mjs";
+import { changedSince } from "./card_facts.mjs";
 import { ALMOST_NOTHING, kept, quantile, SAMPLINGS, share } from "./density.mjs";
 
 /**
@@ -42,8 +42,8 @@ export function shiftOf(variant) {
 
 /**
  * What is known of a model before anything ran, or after it ran as it is set now.
- * @param {import("./asked.mjs").Widgets} widgets of Load Wan Model
- * @param {import("./asked.mjs").Facts | null} facts it left when it ran
+ * @param {import("./card_facts.mjs").Widgets} widgets of Load Wan Model
+ * @param {import("./card_facts.mjs").Facts | null} facts it left when it ran
  * @returns {Model | null}
  */
 export function modelOf(widgets, facts) {
@@ -93,7 +93,7 @@ function expertOf({ expert, model }) {
 
 /**
  * The draw of a settings node; null while a number makes no sense.
- * @param {import("./asked.mjs").Widgets} widgets
+ * @param {import("./card_facts.mjs").Widgets} widgets
  * @param {Range} range
  * @returns {Draw | null}
  */

@@ -4,7 +4,7 @@
 import { t } from "../page/words.mjs";
 import { clock, gib, known, secondsLeft, short } from "./format.mjs";
 import { expertName, stateName } from "./names.mjs";
-import { told } from "./told.mjs";
+import { told } from "./server_sentences.mjs";
 
 /**
  * @typedef {import("../page/routes.mjs").Summary} Summary

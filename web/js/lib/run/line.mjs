@@ -8,7 +8,7 @@ import { t } from "../page/words.mjs";
 import { stateText } from "./facts.mjs";
 import { clock, known } from "./format.mjs";
 import { stateName } from "./names.mjs";
-import { told } from "./told.mjs";
+import { told } from "./server_sentences.mjs";
 
 /**
  * What the text of a message says, as facts; `kind` decides which there are.

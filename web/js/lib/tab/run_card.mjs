@@ -5,7 +5,7 @@ import { button, element, enable, fill, mark, write } from "../page/dom.mjs";
 import { t } from "../page/words.mjs";
 import { ago, clock, short } from "../run/format.mjs";
 import { expertName, stateName } from "../run/names.mjs";
-import { told } from "../run/told.mjs";
+import { told } from "../run/server_sentences.mjs";
 
 /**
  * @typedef {import("../page/routes.mjs").Summary} Summary

@@ -8,7 +8,7 @@ import { Follower } from "../page/pacing.mjs";
 import { t } from "../page/words.mjs";
 import { comparedLines } from "../run/curves.mjs";
 import { RunHistory } from "../run/history.mjs";
-import { told } from "../run/told.mjs";
+import { told } from "../run/server_sentences.mjs";
 import { RunCard } from "./run_card.mjs";
 
 /**

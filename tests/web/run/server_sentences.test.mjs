@@ -4,7 +4,7 @@ import { test } from "node:test";
 
 import { learn } from "../../../web/js/lib/page/words.mjs";
 import { stateText } from "../../../web/js/lib/run/facts.mjs";
-import { SENTENCES, told } from "../../../web/js/lib/run/told.mjs";
+import { SENTENCES, told } from "../../../web/js/lib/run/server_sentences.mjs";
 
 const ROOT = new URL("../../../", import.meta.url);
 

@@ -13,12 +13,12 @@ export class Kept {
     this.storage = storage;
   }
 
-  /** @param {string} place @returns {import("./asked.mjs").Facts | null} */
+  /** @param {string} place @returns {import("./card_facts.mjs").Facts | null} */
   get(place) {
     return this.all().find(([name]) => name === place)?.[1] ?? null;
   }
 
-  /** @param {string} place @param {import("./asked.mjs").Facts} facts */
+  /** @param {string} place @param {import("./card_facts.mjs").Facts} facts */
   put(place, facts) {
     const others = this.all().filter(([name]) => name !== place);
     try {
@@ -28,7 +28,7 @@ export class Kept {
     }
   }
 
-  /** @returns {[string, import("./asked.mjs").Facts][]} oldest first */
+  /** @returns {[string, import("./card_facts.mjs").Facts][]} oldest first */
   all() {
     try {
       const known = JSON.parse(this.storage.getItem(KEY) ?? "[]");

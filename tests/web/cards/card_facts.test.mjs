@@ -1,8 +1,13 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { changedSince, factsIn, factsInHistory, nameOf } from "../../../web/js/lib/cards/asked.mjs";
-import { Kept } from "../../../web/js/lib/cards/kept.mjs";
+import {
+  changedSince,
+  factsIn,
+  factsInHistory,
+  nameOf,
+} from "../../../web/js/lib/cards/card_facts.mjs";
+import { Kept } from "../../../web/js/lib/cards/tab_memory.mjs";
 
 const widgets = [
   { name: "devices", value: "cpu" },

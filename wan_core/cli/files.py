@@ -1,0 +1,155 @@
+"""`wan_core inspect | scan`: what a file is, and what a dataset gives, before anything is trained."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+from ..errors import CheckpointError, ExitCode
+from ..events import Emit
+from .output import print_json
+
+if TYPE_CHECKING:
+    from ..dataset import DatasetConfig, ScanResult
+    from ..video import VideoProcess
+
+__all__ = ["add_file_commands"]
+
+
+def add_file_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
+    """Add them to the commands; `command` makes one of a name, a function and a sentence."""
+    inspect = command("inspect", _inspect, "say what a model or LoRA file is, from its header")
+    inspect.add_argument("file", type=Path, help="a .safetensors or .gguf file, or a folder")
+    scan = command(
+        "scan", _scan, "list the clips of a folder or list, their buckets and captions, and what is wrong with the rest"
+    )
+    scan.add_argument(
+        "source", type=Path, help="a folder, or a file that names a dataset: .jsonl, .csv, .tar, .toml ..."
+    )
+    scan.add_argument("--num-frames", type=int, default=33)
+    scan.add_argument("--width", type=int, default=832)
+    scan.add_argument("--height", type=int, default=480)
+    scan.add_argument("--fps", type=float, default=16.0)
+    scan.add_argument("--trigger-word", default="")
+    scan.add_argument("--recursive", action="store_true", help="subfolders too; 10_walk is seen ten times as often")
+    scan.add_argument("--missing-captions", default="refuse", help="refuse, skip the file, or empty caption")
+    scan.add_argument("--allow", type=Path, action="append", default=[], help="a folder that a file may name files of")
+    scan.add_argument(
+        "--column", action="append", default=[], metavar="ROLE=NAME", help="path, caption, repeats, control or mask"
+    )
+
+
+def _inspect(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
+    from math import prod
+
+    from ..checkpoint import detect_variant, locate_weights, read_checkpoint
+    from ..lora import is_lora
+
+    header = read_checkpoint(options.file)
+    if is_lora(header):
+        return _inspect_lora(options.file, out)
+    variant = detect_variant(header)
+    try:
+        stored, refused = locate_weights(header), ""
+    except CheckpointError as error:  # what the file is can be told all the same
+        stored, refused = None, str(error)
+        print(refused, file=sys.stderr)
+    print_json(
+        out,
+        {
+            "version": 1,
+            "file": options.file.name,
+            "variant": variant.name,
+            "task": variant.task,
+            "trainable": variant.trainable and stored is not None,
+            "refused": refused,
+            "candidates": list(variant.candidates),
+            "expert": variant.expert,
+            "boundary": variant.boundary,
+            "shape": variant.shape.to_dict(),
+            "latent_space": variant.latents.name,
+            "fps": variant.fps,
+            "container": header.container,
+            "files": len(set(header.files.values())) or 1,
+            "dtypes": sorted({weight.dtype for weight in (stored.weights if stored else header.tensors).values()}),
+            "quantization": stored.quantization if stored else "unknown",
+            "parameters": sum(prod(weight.shape) for weight in stored.weights.values()) if stored else None,
+            "tensors": len(header.tensors),
+            "size_bytes": header.size_bytes,
+        },
+    )
+    return ExitCode.DONE
+
+
+def _inspect_lora(file: Path, out: BinaryIO) -> int:
+    from ..lora import describe_lora, read_lora
+
+    source = read_lora(file)
+    dtypes = sorted({info.dtype for info in source.header.tensors.values()})
+    size = {"dtypes": dtypes, "tensors": len(source.header.tensors), "size_bytes": source.header.size_bytes}
+    print_json(out, {"version": 1, "file": file.name, "lora": describe_lora(source), **size})
+    return ExitCode.DONE
+
+
+def _scan(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
+    from ..dataset import Dataset, DatasetConfig, dataset_review, scan_report
+    from ..files import digest_file
+    from ..model import WAN21_LATENTS
+    from ..video import VideoProcess
+
+    config = DatasetConfig(
+        folder=f"folder:{options.source.name}",
+        trigger_word=options.trigger_word,
+        width=options.width,
+        height=options.height,
+        num_frames=options.num_frames,
+        fps=options.fps,
+        recursive=options.recursive,
+        missing_captions=options.missing_captions,
+    )
+    with VideoProcess() as video, tempfile.TemporaryDirectory(prefix="wan_scan") as scratch:
+        results = _scanned(options, config, video, Path(scratch))
+        dataset = Dataset(tuple(results))
+        review = dataset_review(dataset, video=video, digest_of=digest_file, space=WAN21_LATENTS)
+    samples = [
+        {
+            "name": s.name,
+            "kind": s.kind,
+            "bucket": [s.bucket.num_frames, s.bucket.height, s.bucket.width],
+            "caption": s.caption,
+        }
+        for result in results
+        for s in result.samples
+    ]
+    rejected = [{"name": r.name, "reason": r.reason} for result in results for r in result.rejected]
+    report = "\n\n".join([*(scan_report(result) for result in results), review.report()])
+    print_json(out, {"version": 1, "samples": samples, "rejected": rejected, "report": report})
+    dataset.require_captions()
+    return ExitCode.DONE
+
+
+def _scanned(
+    options: argparse.Namespace, config: DatasetConfig, video: VideoProcess, scratch: Path
+) -> tuple[ScanResult, ...]:
+    from ..dataset import scan_folder, scan_parts
+    from ..importers import Columns, SourceFile, is_source, open_source
+
+    path: Path = options.source
+    if not is_source(path):
+        return (scan_folder(config, path, video, allowed=options.allow),)
+    # The person at the command line may read what lies beside the file; the rest is named with --allow.
+    allowed = [path.resolve() if path.is_dir() else path.resolve().parent, *options.allow, scratch]
+    columns = Columns.from_dict(dict(pair.partition("=")[::2] for pair in options.column), "--column")
+    source = SourceFile(
+        path=path,
+        columns=columns,
+        allowed=allowed,
+        unpacked=scratch,
+        size_multiple=config.size_multiple,
+        fps=config.fps,
+    )
+    return scan_parts(config, open_source(source), video, allowed=allowed)

@@ -1,0 +1,100 @@
+"""What every command says and how: JSON on stdout, sentences on stderr, one line for whatever went wrong."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import logging
+import os
+import shutil
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from ..errors import ExitCode
+from ..events import Emit, Event, Failed, to_line
+from ..files import DISK_FULL, Roots, size_text
+from ..words import plain
+
+__all__ = [
+    "Command",
+    "disk_sentence",
+    "done",
+    "emitter",
+    "failed",
+    "print_json",
+    "private_stdout",
+    "quieten_libraries",
+    "roots_of",
+    "run_directory",
+]
+
+Command = Callable[[argparse.Namespace, Emit, BinaryIO], int]
+"""one command: its options, where events go, and where its JSON goes; gives the exit code"""
+
+
+def private_stdout() -> BinaryIO:
+    """A copy of fd 1 for our lines alone; fd 1 itself goes to stderr, so no library can print into it."""
+    sys.stdout.flush()
+    private = os.fdopen(os.dup(1), "wb", buffering=0)
+    os.dup2(2, 1)
+    return private
+
+
+def emitter(out: BinaryIO) -> Emit:
+    def emit(event: Event) -> None:
+        with contextlib.suppress(OSError):  # the reader is gone; the end of stdin tells the worker to stop
+            out.write(to_line(event).encode("ascii"))
+
+    return emit
+
+
+def print_json(out: BinaryIO, data: Any) -> None:
+    out.write((json.dumps(data, ensure_ascii=True, indent=2) + "\n").encode("ascii"))
+
+
+def done(out: BinaryIO, facts: dict[str, Any]) -> int:
+    """Print the facts of a command that ended well; returns its exit code."""
+    print_json(out, {"version": 1, **facts})
+    return ExitCode.DONE
+
+
+def failed(emit: Emit, message: str, kind: str, code: ExitCode) -> int:
+    print(plain(message), file=sys.stderr)
+    emit(Failed(message=message, kind=kind, exit_code=int(code)))
+    return int(code)
+
+
+def disk_sentence(error: OSError) -> str:
+    """An error of the file system in one sentence, without the path of this machine above the folder."""
+    path = str(error.filename or "")
+    name = f" ({os.path.basename(path)})" if path else ""
+    if error.errno in DISK_FULL and path:
+        folder = os.path.dirname(path)
+        with contextlib.suppress(OSError):
+            free = size_text(shutil.disk_usage(folder).free)
+            return (
+                f"The disk of {os.path.basename(folder)} has no room for {os.path.basename(path)}: {free} free. Make "
+                "room and start again; saved steps are kept."
+            )
+    return f"{error.strerror or error}{name}. Check the disk and folder."
+
+
+def quieten_libraries() -> None:
+    """What every run would write into its log, and nobody can do anything about."""
+    logging.getLogger("torchao").setLevel(logging.ERROR)  # it warns about CUDA libraries on every CPU
+    # torch sets levels anew when it is imported; a filter stays. It is torchao that is told here.
+    logging.getLogger("torch.utils._pytree").addFilter(lambda record: "register_constant" not in record.getMessage())
+    warnings.filterwarnings("ignore", message="TorchaoLoraLinear was instantiated without")  # we never merge
+
+
+def roots_of(options: argparse.Namespace) -> Roots:
+    return Roots.read(options.roots) if options.roots else Roots({})
+
+
+def run_directory(path: Path) -> Path:
+    path = path.resolve()
+    return path.parent if path.name == "run.json" else path

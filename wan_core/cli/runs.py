@@ -1,0 +1,171 @@
+"""`wan_core plan | train | resume | sample | audit | export`: everything that is done with a run directory."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+from ..errors import ConfigError, ExitCode
+from ..events import Emit, Event
+from .output import print_json, roots_of, run_directory
+
+if TYPE_CHECKING:
+    from ..control import Control
+
+__all__ = ["add_run_commands"]
+
+
+def add_run_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
+    """Add them to the commands; `command` makes one of a name, a function and a sentence."""
+    plan = command("plan", _plan, "predict memory and disk of a run before anything is loaded")
+    train = command("train", _train, "train a run, or go on with it")
+    resume = command("resume", _train, "go on with a run that has a saved step")
+    sample = command("sample", _sample, "render validation clips of a run")
+    audit = command("audit", _audit, "measure what each precision switch costs on the model and clips of a run")
+    export = command("export", _export, "copy the LoRA of a saved step to a file")
+    for sub in (plan, train, resume, sample, audit, export):
+        sub.add_argument("run_path", type=Path, metavar="RUN")
+    for sub in (train, resume, sample, audit):
+        sub.add_argument("--controlled", action="store_true", help="obey JSON commands on stdin; its end means stop")
+    for sub in (train, resume):
+        sub.add_argument("--max-steps", type=int, default=0, help="stop after so many steps of this session; 0 = all")
+        sub.add_argument(
+            "--embed-workflow", action="store_true", help="write the run's workflow.json into its LoRAs, for ComfyUI"
+        )
+        text = "time that encoding took before this session, to be kept with the run's other times"
+        sub.add_argument("--cache-seconds", type=float, default=0.0, metavar="SECONDS", help=text)
+    sample.add_argument("--job", type=Path, required=True, help="JSON file: saved_steps, strengths, baseline, preview")
+    audit.add_argument("--clips", type=int, default=1, help="cached clips to measure on")
+    audit.add_argument("--timesteps", type=int, default=3, help="noise levels per clip")
+    audit.add_argument("--alone", action="store_true", help="also float32 with each part lowered alone")
+    export.add_argument("--step", type=int, help="saved step; default: the latest")
+    export.add_argument("--to", type=Path, help="target file; default: <run_name>.safetensors in the run directory")
+
+
+def _plan(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
+    from ..run import plan_run
+
+    report = plan_run(run_directory(options.run_path), roots_of(options))
+    print_json(out, report)
+    return ExitCode.DONE if report["fits"] else ExitCode.DOES_NOT_FIT
+
+
+def _train(options: argparse.Namespace, emit: Emit, _out: BinaryIO) -> int:
+    from ..run import read_run
+
+    directory = run_directory(options.run_path)
+    _return_freed_memory()
+    from ..train import MEETING, join_group
+
+    is_rank = "LOCAL_RANK" in os.environ
+    under_torchrun = is_rank and MEETING not in os.environ
+    placement = read_run(directory).model.placement
+    ranks = placement.ranks
+    if under_torchrun and ranks == 1 and int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise ConfigError(
+            f'torchrun started {os.environ["WORLD_SIZE"]} ranks, but run.json says "{placement.mode}". '
+            'Set model.placement.mode to "copy per GPU", or start it without torchrun.'
+        )
+    if ranks > 1 and not is_rank:
+        from ..run.ranks import start_ranks
+
+        return start_ranks(directory, ranks, options, _out)
+    from ..run.train_job import run_job
+
+    group = join_group()
+    steered = options.controlled and group.leads
+    try:
+        control = _control(directory, steered, signals=not is_rank or under_torchrun)
+        finished = run_job(
+            directory,
+            roots_of(options),
+            emit=emit if group.leads else _silent,
+            control=control,
+            group=group,
+            max_steps=options.max_steps,
+            cache_seconds=options.cache_seconds,
+            require_state=options.command == "resume",
+            embed_workflow=options.embed_workflow,
+        )
+    finally:
+        group.leave()
+    # torchrun takes any code but 0 for a crash and kills the other ranks.
+    stopped = finished.state == "stopped" and not under_torchrun
+    return ExitCode.STOPPED if stopped else ExitCode.DONE
+
+
+def _sample(options: argparse.Namespace, emit: Emit, _out: BinaryIO) -> int:
+    from ..run import sample_job
+
+    directory = run_directory(options.run_path)
+    control = _control(directory, options.controlled)
+    finished = sample_job(directory, options.job.resolve(), roots_of(options), emit=emit, control=control)
+    emit(finished)
+    return ExitCode.STOPPED if finished.state == "stopped" else ExitCode.DONE
+
+
+def _audit(options: argparse.Namespace, emit: Emit, _out: BinaryIO) -> int:
+    from ..audit import AuditConfig, audit_job, read_report
+
+    config = AuditConfig(clips=options.clips, timesteps=options.timesteps, alone=options.alone)
+    directory = run_directory(options.run_path)
+    _return_freed_memory()
+    control = _control(directory, options.controlled)
+    finished = audit_job(directory, roots_of(options), config, emit=emit, control=control)
+    emit(finished)
+    if finished.state == "stopped":
+        return ExitCode.STOPPED
+    print(read_report(directory).table(), file=sys.stderr)
+    return ExitCode.DONE
+
+
+def _export(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
+    from ..run import read_run
+    from ..run.train_job import export_lora
+
+    directory = run_directory(options.run_path)
+    target = options.to or directory / f"{read_run(directory).run_name}.safetensors"
+    saved = export_lora(directory, options.step, target)
+    print_json(out, {"version": 1, "step": saved.step, "file": target.name, "size_bytes": target.stat().st_size})
+    return ExitCode.DONE
+
+
+def _control(directory: Path, steered: bool, *, signals: bool = True) -> Control:
+    """Whoever stops this process: signals alone, or the pipe on stdin too, once every library the run needs is loaded.
+
+    Not before: on Windows loading one waits for a read that is pending there (pipes.py). A command waits meanwhile.
+    """
+    from ..control import PipeControl, SignalControl
+    from ..load import import_libraries
+    from ..run import read_run
+
+    if not steered:
+        return SignalControl(signals=signals)
+    control = PipeControl(os.dup(0), signals=signals)
+    import_libraries(read_run(directory).model)
+    control.listen()
+    return control
+
+
+def _silent(_event: Event) -> None:
+    """Only the leading rank talks."""
+
+
+def _return_freed_memory() -> None:
+    """Tell glibc to hand freed blocks of 1 MiB and more back to the system.
+
+    Its default keeps them: a CPU step was measured at 2.6 times the memory in use, which no plan could predict. Costs
+    page faults (a CPU step of 1,280 tokens took 1.4 times as long), nothing on a GPU.
+    """
+    if sys.platform != "linux":
+        return
+    import ctypes
+
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:  # musl has none
+        mallopt(-3, 1 << 20)  # M_MMAP_THRESHOLD
+        mallopt(-1, 1 << 20)  # M_TRIM_THRESHOLD

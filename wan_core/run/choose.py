@@ -1,0 +1,159 @@
+"""Which directory a job belongs to: found by what the job is, never by its name, and made ready to train in."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ..errors import ConfigError
+from ..files import atomic_write_json, replace_patiently
+from ..train import SavedStep, SaveStore
+from ..words import plain
+from .config import ForeignRun, NewerRun, RunConfig, RunStatus, read_run, write_status
+
+__all__ = ["RunDecision", "choose_run", "prepare_run"]
+
+UNREAD = "run.unread.json"
+"""what is kept of a run.json that could not be read, when the run is known by what it saved"""
+_LONGEST_NAME = 95
+"""leaves room for a suffix such as _002 and a step such as _000250 in published names"""
+
+
+@dataclass(frozen=True)
+class RunDecision:
+    """Which directory a job runs in, and what is left to do there."""
+
+    directory: Path
+    action: str
+    """start, resume or done"""
+    note: str
+    """one sentence for the user"""
+    job: RunConfig
+    """what it trains: the job asked for, as an earlier version began it where that is so"""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "note", plain(self.note))
+
+
+def choose_run(
+    runs: Path, config: RunConfig, *, resume: str = "auto", earlier: Sequence[RunConfig] = ()
+) -> RunDecision:
+    """Find the run of this job below `runs`, or the next free name. Creates nothing.
+
+    `earlier`: the same choices as earlier versions understood them. A run begun so goes on with the numbers it had.
+
+    The job of a directory is its identity, never its name: a finished one is `done`, an unfinished one or one with
+    fewer steps is resumed, and another job under the same name gets the suffix _002, _003 ... Nothing is overwritten.
+    `resume`: auto; new (always a new directory); require (ConfigError with the differences when there is none).
+    """
+    if resume not in ("auto", "new", "require"):
+        raise ConfigError(f'resume "{resume}" is unknown. Use auto, new or require.')
+    if runs.exists() and not runs.is_dir():
+        raise ConfigError(f"The output folder {runs.name} is a file. Move it away, so that runs can be written there.")
+    if len(config.run_name) > _LONGEST_NAME:
+        raise ConfigError(f"run_name has {len(config.run_name)} characters. Use at most {_LONGEST_NAME}.")
+    different: list[str] = []
+    free: Path | None = None
+    wanted = {job.job_id: job for job in (*earlier, config)}
+    same: list[tuple[Path, RunConfig, RunConfig]] = []
+    unread: dict[Path, str] = {}
+    for number in range(1, 1000):
+        name = config.run_name if number == 1 else f"{config.run_name}_{number:03d}"
+        directory = runs / name
+        if not os.path.lexists(directory):
+            free = directory
+            break
+        if not (directory / "run.json").is_file():
+            different.append(f"{name} is not a run of this pack")
+            continue
+        rescued = wanted.get(SaveStore(directory).stated_job())  # what is saved says it too, and with a checksum
+        try:
+            known = read_run(directory)
+        except ConfigError as error:
+            if rescued is None and not isinstance(error, ForeignRun):
+                raise
+            if rescued is None or isinstance(error, NewerRun):
+                different.append(str(error).rstrip("."))
+                continue
+            known, unread[directory] = rescued, str(error)
+        job = wanted.get(known.job_id, rescued)
+        if job is None:
+            different.append(f"{name} differs in {'; '.join(_changes(config, known))}")
+        elif resume != "new":
+            same.append((directory, known, job))
+    for directory, known, job in reversed(same):  # the newest directory of this job
+        store = SaveStore(directory)
+        saved = store.latest(job.job_id)
+        if saved is not None or store.latest() is None:
+            found = _decide(directory, known, job, saved)
+            if directory in unread:
+                note = (
+                    f"{found.note} What it saved says which job it is; its run.json does not: {unread[directory]} "
+                    f"When it trains, run.json is written anew and the old one kept as {UNREAD}."
+                )
+                return replace(found, note=note)
+            return found
+        different.append(f"{directory.name} holds saved steps of another job")
+    if free is None:
+        raise ConfigError(f"There are 999 runs called {config.run_name}. Choose another run_name.")
+    if resume == "require":
+        why = ". ".join(different) or f"there is no run called {config.run_name}"
+        raise ConfigError(f"resume is set to require, but {why}. Set resume to auto to start a new run.")
+    note = f"New run {free.name}: {different[-1]}." if different else f"New run {free.name}."
+    return RunDecision(free, "start", note, config)
+
+
+def prepare_run(decision: RunDecision, config: RunConfig) -> RunConfig:
+    """Make the directory and write run.json: a new one, or the old job with new step total, cadence, previews."""
+    directory = decision.directory
+    if decision.action == "start":
+        directory.mkdir(parents=True)
+    elif _unreadable(directory):
+        replace_patiently(directory / "run.json", directory / UNREAD)
+    config = replace(config, run_name=directory.name)
+    atomic_write_json(directory / "run.json", config.to_dict())
+    if decision.action == "start":
+        write_status(directory, RunStatus(state="new", steps=config.train.steps, job_id=config.job_id))
+    return config
+
+
+def _unreadable(directory: Path) -> bool:
+    try:
+        read_run(directory)
+    except ConfigError:
+        return True
+    return False
+
+
+def _decide(directory: Path, known: RunConfig, wanted: RunConfig, saved: SavedStep | None) -> RunDecision:
+    """By what is saved and verifies; status.json is only its summary."""
+    name, total = directory.name, wanted.train.steps
+    if saved is None:
+        return RunDecision(directory, "resume", f"{name} starts over: it has no intact saved step.", wanted)
+    if saved.step >= total:
+        note = f"{name} is finished at step {saved.step}; nothing to train."
+        return RunDecision(directory, "done", note, wanted)
+    note = f"{name} continues after step {saved.step} of {total}."
+    if total != known.train.steps and wanted.train.lr_scheduler != "constant":
+        note += (
+            f" Its {wanted.train.lr_scheduler} learning rate now ends at step {total}, so it rises once at this point."
+        )
+    return RunDecision(directory, "resume", note, wanted)
+
+
+def _changes(config: RunConfig, known: RunConfig) -> list[str]:
+    new, old = config.identity(), known.identity()
+
+    def walk(a: Any, b: Any, where: str) -> list[str]:
+        if isinstance(a, dict) and isinstance(b, dict):
+            return [s for k in dict.fromkeys([*a, *b]) for s in walk(a.get(k), b.get(k), f"{where}.{k}".strip("."))]
+        if a == b:
+            return []
+        if "digest" in where or "fingerprint" in where:
+            return [{"data.fingerprint": "the data"}.get(where, where.replace("_digest", " file"))]
+        return [f"{where} ({b} there, {a} here)"]
+
+    return walk(new, old, "")

@@ -1,0 +1,113 @@
+"""README, guides and help pages name only what is there: files, folders, tests, commands, links and their headings.
+
+Decisions (docs/adr), the changelog and results of benchmarks tell their day: only their links are held to it.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+TOP = ("nodes", "wan_core", "web", "tests", "scripts", "benchmarks", "docs", "workflows", "locales")
+HISTORY = ("docs/adr/", "CHANGELOG.md", "benchmarks/results/")
+
+
+def pages() -> list[Path]:
+    listed = subprocess.run(["git", "ls-files", "-z", "*.md"], cwd=ROOT, capture_output=True, text=True, check=False)
+    if listed.returncode:
+        pytest.skip("not a git checkout")
+    return [ROOT / name for name in listed.stdout.split("\0") if name and (ROOT / name).is_file()]
+
+
+def current_pages() -> list[Path]:
+    return [page for page in pages() if not page.relative_to(ROOT).as_posix().startswith(HISTORY)]
+
+
+def code(text: str) -> Iterator[str]:
+    """Everything between backticks, on a line or in a fenced block line by line."""
+    for block in re.findall(r"^```[^\n]*\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+        yield from (line for line in block.split("\n") if line.strip())
+    yield from re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL))
+
+
+def paths_of_ours(text: str) -> Iterator[str]:
+    """Words in code that begin with a folder of this repository."""
+    for piece in code(text):
+        yield from re.findall(rf"(?<![\w./<>{{}}\\-])(?:{'|'.join(TOP)})/[\w./-]*[\w/](?![\w*<{{-])", piece)
+
+
+def anchors(page: Path) -> set[str]:
+    """The names a Markdown page gives its headings."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_paths_in_pages_are_there() -> None:
+    found = [(page, word) for page in current_pages() for word in paths_of_ours(page.read_text(encoding="utf-8"))]
+    assert len(found) > 60, "the paths were not read"
+    missing = [f"{page.relative_to(ROOT)}: {word}" for page, word in found if not (ROOT / word).exists()]
+    assert not missing, "\n".join(["", *missing])
+
+
+def test_links_in_pages_lead_somewhere() -> None:
+    missing: list[str] = []
+    for page in pages():
+        for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
+            if re.match(r"[a-z]+:", link):
+                continue
+            name, _, anchor = link.partition("#")
+            target = page.parent / name if name else page
+            if not target.exists() or (anchor and anchor not in anchors(target)):
+                missing.append(f"{page.relative_to(ROOT)}: {link}")
+    assert not missing, "\n".join(["", *missing])
+
+
+def test_tests_that_pages_choose_by_name_are_there() -> None:
+    """`pytest FILE -k WORD` finds at least one test of that name below FILE."""
+    missing: list[str] = []
+    for page in current_pages():
+        for piece in code(page.read_text(encoding="utf-8")):
+            if "pytest" not in piece or " -k " not in piece:
+                continue
+            words = shlex.split(piece)
+            wanted = words[words.index("-k") + 1]
+            files: list[Path] = []
+            for word in words:
+                target = ROOT / word
+                if word.startswith("tests/"):
+                    files += sorted(target.rglob("test_*.py")) if target.is_dir() else [target]
+            files = [file for file in files if file.is_file()]
+            names = [name for file in files for name in re.findall(r"def (test_\w+)", file.read_text(encoding="utf-8"))]
+            if not any(wanted in name for name in [*names, *(file.name for file in files)]):
+                missing.append(f"{page.relative_to(ROOT)}: {piece}")
+    assert not missing, "\n".join(["", *missing])
+
+
+def test_commands_in_pages_are_commands_of_the_engine() -> None:
+    sources = [file.read_text(encoding="utf-8") for file in (ROOT / "wan_core" / "cli").glob("*.py")]
+    known = set(re.findall(r'(?:command|add_parser)\(\s*"([a-z-]+)"', "".join(sources)))
+    used = {
+        word
+        for page in current_pages()
+        for piece in code(page.read_text(encoding="utf-8"))
+        for word in re.findall(r"-m wan_core ([a-z-]+)", piece)
+    }
+    assert used
+    assert used - known == set()
+
+
+def test_figures_of_the_readme_are_those_of_measured() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    rows = text.partition("| measured on")[2].partition("\n\n")[0].split("\n")[2:]
+    measured = (ROOT / "docs" / "measured.md").read_text(encoding="utf-8")
+    assert len(rows) == 6
+    assert [row for row in rows if f"\n{row}" not in measured] == []
+    counted = re.search(r"\[all (\d+) rows\]", text)
+    assert counted
+    assert int(counted[1]) == len(re.findall(r"^\| (?!what \||---)", measured, re.MULTILINE))

@@ -5,6 +5,7 @@ Decisions (docs/adr), the changelog and results of benchmarks tell their day: on
 
 from __future__ import annotations
 
+import ast
 import re
 import shlex
 import subprocess
@@ -111,3 +112,29 @@ def test_figures_of_the_readme_are_those_of_measured() -> None:
     counted = re.search(r"\[all (\d+) rows\]", text)
     assert counted
     assert int(counted[1]) == len(re.findall(r"^\| (?!what \||---)", measured, re.MULTILINE))
+
+
+def test_architecture_names_every_room_in_the_order_of_imports() -> None:
+    tree = ast.parse((ROOT / "tests" / "test_layers.py").read_text(encoding="utf-8"))
+    rooms = next(
+        ast.literal_eval(node.value)
+        for node in tree.body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "ROOMS"
+    )
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    table = text.partition("## Rooms of wan_core")[2].partition("## Rooms of nodes")[0]
+    first_cells = "".join(re.findall(r"^\| (`[^|]*)\|", table, re.MULTILINE))
+    assert tuple(re.findall(r"`(\w+)/?`", first_cells)) == tuple(rooms)
+
+
+def test_architecture_names_the_file_of_every_config() -> None:
+    text = (
+        (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8").partition("## Configs")[2].partition("\n## ")[0]
+    )
+    configs = {
+        name: file.relative_to(ROOT).as_posix()
+        for file in (ROOT / "wan_core").rglob("*.py")
+        for name in re.findall(r"^class ([A-Z]\w+)\(Config\)", file.read_text(encoding="utf-8"), re.MULTILINE)
+    }
+    assert len(configs) > 15
+    assert {name: file for name, file in configs.items() if f"`{name}`" not in text or f"`{file}`" not in text} == {}

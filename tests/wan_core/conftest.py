@@ -39,7 +39,9 @@ def make_clip(tmp_path) -> MakeClip:
         path.parent.mkdir(parents=True, exist_ok=True)
         count = len(times_ms) if times_ms is not None else num_frames
         pictures = frames or [np.full((height, width, 3), 8 * k % 256, np.uint8) for k in range(count)]
-        with av.open(str(path), "w", options=container_options or {}) as container:
+        # Matroska draws a number for every file, and crops are drawn from its bytes: without it they stay the same.
+        same_bytes = {"fflags": "+bitexact", **(container_options or {})}
+        with av.open(str(path), "w", options=same_bytes) as container:
             stream = container.add_stream(codec, rate=Fraction(fps).limit_denominator(1001))
             stream.height, stream.width = pictures[0].shape[:2]
             stream.pix_fmt = pix_fmt

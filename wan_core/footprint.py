@@ -61,9 +61,13 @@ def predict_memory(
     *,
     checkpoint_blocks: bool,
     numerics: Numerics | None = None,
+    found: WanFile | None = None,
 ) -> MemoryEstimate:
-    """Peak memory of a training step of this plan, from the header alone; `numerics` instead of the plan's own."""
-    found = inspect_model(plan, roots)
+    """Returns the peak memory of a training step of this plan, from the header alone.
+
+    `numerics`: instead of the plan's own. `found`: what `inspect_model` found, where it was asked already.
+    """
+    found = found or inspect_model(plan, roots)
     compute, numerics = found.compute_dtype, numerics or plan.precision.numerics(found.compute_dtype)
     placement = resolve_placement(plan.placement, found.variant.shape.num_layers)
     check_plan_attention(plan, found.variant.shape, numerics, placement)

@@ -227,12 +227,14 @@ def materialize(
     seed: int = 0,
     rank: int = 0,
     on_tensor: Callable[[int, int], None] | None = None,
+    found: WanFile | None = None,
 ) -> WanTransformer:
     """Build the model of a plan: frozen base, LoRA trainable, on its devices.
 
-    `on_tensor(done, total)` is called after each weight and may raise to stop the load.
+    `on_tensor(done, total)` is called after each weight and may raise to stop the load. `found`: what `inspect_model`
+    found, where it was asked already.
     """
-    found = inspect_model(plan, roots)
+    found = found or inspect_model(plan, roots)
     compute, shape = found.compute_dtype, found.variant.shape
     numerics = plan.precision.numerics(compute)
     placement = resolve_placement(plan.placement, shape.num_layers, rank)

@@ -22,11 +22,12 @@ def bad_at_times(batch: object) -> torch.Tensor:
 
 def install(full_for: int) -> None:
     """In the child only: the streaks, and no room for the first `full_for` writes of a save."""
+    import wan_core.run.saving as saving
     import wan_core.run.train_job as job
     import wan_core.train.saves as saves
 
     job.run_job = functools.partial(job.run_job, target=bad_at_times)
-    job._RETRY_SAVE_S = 0.01  # type: ignore[misc]
+    saving._RETRY_SAVE_S = 0.01  # type: ignore[misc]
     real, left = saves._write, [full_for]
 
     def write(path: Path, data: bytes) -> str:

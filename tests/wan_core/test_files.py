@@ -23,7 +23,7 @@ import torch
 
 import wan_core.files as files
 import wan_core.metrics.jsonl as jsonl
-import wan_core.run.train_job as job
+import wan_core.run.saving as saving
 import wan_core.train.saves as saves
 from tests.support.dying import Dying, forked, steps_of
 from tests.support.tiny_run import TinyRun, make_run
@@ -769,7 +769,7 @@ class FullDisk:
             return real(path, data)
 
         monkeypatch.setattr(saves, "_write", write)
-        monkeypatch.setattr(job, "_RETRY_SAVE_S", 0.001)
+        monkeypatch.setattr(saving, "_RETRY_SAVE_S", 0.001)
 
 
 @pytest.mark.parametrize("times", [1, 2, 3, 7])
@@ -816,7 +816,7 @@ def test_a_disk_that_will_be_too_small_is_named_before_the_first_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = make_run(tmp_path, train=SETTINGS)
-    monkeypatch.setattr(job.shutil, "disk_usage", lambda _folder: shutil._ntuple_diskusage(1000, 990, 10))
+    monkeypatch.setattr(saving.shutil, "disk_usage", lambda _folder: shutil._ntuple_diskusage(1000, 990, 10))
     events = train(run)
     texts = [e.text if isinstance(e, Note) else e.name for e in events]
     (warning,) = [text for text in texts if text.startswith("Only 0.0 GiB are free; two saved steps need about")]
@@ -832,8 +832,8 @@ def test_a_disk_that_is_full_at_the_start_says_how_much_a_saved_step_takes(
     def full(_directory: Path, _status: Any) -> None:
         raise OSError(full_by, os.strerror(full_by))
 
-    monkeypatch.setattr(job, "write_status", full)
-    monkeypatch.setattr(job.shutil, "disk_usage", lambda _folder: shutil._ntuple_diskusage(1000, 990, 10))
+    monkeypatch.setattr(saving, "write_status", full)
+    monkeypatch.setattr(saving.shutil, "disk_usage", lambda _folder: shutil._ntuple_diskusage(1000, 990, 10))
     # Rank 4, two blocks: eight linears of 128 x 128 and two of 128 x 256 each, 16 bytes for every value.
     takes = 16 * 4 * 2 * (8 * 256 + 2 * 384) / 2**20
     with pytest.raises(
@@ -932,7 +932,7 @@ def test_a_status_file_that_cannot_be_written_while_the_disk_is_full_is_waited_f
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = make_run(tmp_path, train=SETTINGS)
-    real, left = job.write_status, [3]
+    real, left = saving.write_status, [3]
 
     def full(directory: Path, status: Any) -> None:
         if status.step and left[0]:
@@ -940,8 +940,8 @@ def test_a_status_file_that_cannot_be_written_while_the_disk_is_full_is_waited_f
             raise OSError(errno.ENOSPC, "No space left on device")
         real(directory, status)
 
-    monkeypatch.setattr(job, "write_status", full)
-    monkeypatch.setattr(job, "_RETRY_SAVE_S", 0.001)
+    monkeypatch.setattr(saving, "write_status", full)
+    monkeypatch.setattr(saving, "_RETRY_SAVE_S", 0.001)
     events = train(run)
     assert [e.step for e in events if isinstance(e, CheckpointSaved)] == [2, 4]
     assert read_status(run.directory).state == "done"

@@ -29,9 +29,9 @@ from wan_core.model import WanShape
 from wan_core.placement import PlacementConfig
 from wan_core.placement.memory import StepShape
 from wan_core.precision import QuantizeConfig, StoredLinear
-from wan_core.run.checks import remarks_on_base
 from wan_core.run.config import read_status
 from wan_core.run.memory_report import plan_run
+from wan_core.run.remarks import remarks_on_base
 from wan_core.run.train_job import run_job
 from wan_core.train import TrainConfig
 

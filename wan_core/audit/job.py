@@ -14,22 +14,22 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ..cache import Batches, CacheItem, CacheSet, LatentCache
+from ..cache import Batches, CacheItem
 from ..checkpoint import WanVariant
 from ..config import Config
 from ..control import Control
-from ..dataset import condition_kind
 from ..errors import ConfigError, OutOfMemory, Stopped
 from ..events import Emit, Finished, Note, Stage
 from ..files import Roots, atomic_write_bytes, atomic_write_json, locked, read_json
 from ..flow import draw_noise, seeded_generator
 from ..footprint import predict_memory
-from ..load import inspect_model, materialize
+from ..load import materialize
 from ..lora import LoraConfig, LoraWeights
 from ..model import Numerics, WanTransformer
+from ..placement import MemoryEstimate
 from ..placement.memory import StepShape
 from ..precision import dtype_name
-from ..run import RunConfig, check_files, first_frame_share, read_run, total_bytes, with_expert
+from ..run import OpenRun, open_run, total_bytes
 from ..train import NoisedBatch, SaveStore, noise_batch
 from .any_dtype import fill_empty_adapters, let_linears_cast
 from .candidates import REFERENCE, Candidate, candidates
@@ -80,7 +80,7 @@ def audit_job(directory: Path, roots: Roots, config: AuditConfig, *, emit: Emit,
     busy = f"{directory.name} is being audited by another process. Wait for it, or stop it."
     with locked(directory / ".audit.lock", busy):
         try:
-            report = _Audit(directory, read_run(directory), roots, config, emit, control).run()
+            report = _Audit(open_run(directory, roots), config, emit, control).run()
         except Stopped as stop:
             return Finished(state="stopped", step=0, result={"reason": stop.reason})
         except torch.OutOfMemoryError as error:
@@ -95,26 +95,16 @@ def audit_job(directory: Path, roots: Roots, config: AuditConfig, *, emit: Emit,
 class _Audit:
     """One audit: what it was asked, and what it reads."""
 
-    def __init__(
-        self, directory: Path, run: RunConfig, roots: Roots, config: AuditConfig, emit: Emit, control: Control
-    ) -> None:
-        self._run, self._roots, self._config = run, roots, config
+    def __init__(self, run: OpenRun, config: AuditConfig, emit: Emit, control: Control) -> None:
+        self._run, self._plan, self._seed = run, run.config.model, run.config.train.seed
         self._emit, self._control = emit, control
-        file = inspect_model(run.model, roots)
-        self._compute = file.compute_dtype
-        self._variant: WanVariant = with_expert(file.variant, run.train.expert)
-        self._cache = LatentCache(roots.first("cache"))
-        self._set: CacheSet = self._cache.read_set(run.data.fingerprint)
-        kind = condition_kind(self._variant.task, self._variant.shape.image_dim, self._variant.shape.condition_channels)
-        self._set.require_fit(self._variant.name, self._variant.latents, kind)
-        self._batches = Batches(self._set, self._cache, seed=run.train.seed, batch_size=1)
+        self._saved = SaveStore(run.directory).latest()
+        run.check(with_start=self._saved is None)
+        self._batches = Batches(run.cache_set, run.cache, seed=self._seed, batch_size=1)
         self._items = self._batches.evaluation_items(config.clips)
-        self._timesteps = _timesteps(self._variant, config.timesteps)
-        self._saved = SaveStore(directory).latest()
-        check_files(run, roots, with_start=self._saved is None)
-        start = "" if self._saved is not None else run.lora.start_from
-        self._lora: LoraConfig = replace(run.lora, start_from=start, dropout=0.0)
-        self._rows = candidates(run.model.precision, self._compute, alone=config.alone)
+        self._timesteps = _timesteps(run.variant, config.timesteps)
+        self._lora: LoraConfig = replace(run.adapters(with_start=self._saved is None), dropout=0.0)
+        self._rows = candidates(self._plan.precision, run.file.compute_dtype, alone=config.alone)
 
     def run(self) -> AuditReport:
         trained = dict.fromkeys(row.numerics for row in self._rows if row.kind not in _NEVER_TRAINED)
@@ -147,13 +137,15 @@ class _Audit:
             if reason := self._control.stop_reason():
                 raise Stopped(reason)
 
-        model = materialize(self._run.model, self._roots, self._lora, seed=self._run.train.seed, on_tensor=on_tensor)
+        model = materialize(
+            self._plan, self._run.roots, self._lora, seed=self._seed, on_tensor=on_tensor, found=self._run.file
+        )
         adapters = f"LoRA of rank {self._lora.rank}"
         if self._saved is not None:
             state = {k[5:]: v for k, v in self._saved.read_state().items() if k.startswith("lora.")}
             LoraWeights(state).load_into(model, f"saved step {self._saved.step}")
             adapters += f", saved step {self._saved.step}"
-        if fill_empty_adapters(model, self._run.train.seed):
+        if fill_empty_adapters(model, self._seed):
             adapters += ", small random weights"
         let_linears_cast(model)
         return model, adapters
@@ -169,25 +161,28 @@ class _Audit:
 
     def _given(self, latents: Tensor) -> Tensor | None:
         """TI2V-5B is measured as it is trained with images: the first latent frame given."""
-        share = first_frame_share(self._run, self._variant)
+        share = self._run.first_frame_share
         return torch.ones(len(latents), dtype=torch.bool) if share and latents.shape[2] > 1 else None
 
     def _predicted(self, numerics: Numerics) -> int:
-        """Peak of a training step in these dtypes on the fullest device."""
-        estimate = predict_memory(
-            self._run.model, self._roots, self._lora, self._largest(), checkpoint_blocks=True, numerics=numerics
+        """Returns the peak of a training step in these dtypes on the fullest device."""
+        return max(memory.peak for memory in self._estimate(numerics).devices.values())
+
+    def _estimate(self, numerics: Numerics | None) -> MemoryEstimate:
+        return predict_memory(
+            self._plan,
+            self._run.roots,
+            self._lora,
+            self._largest(),
+            checkpoint_blocks=True,
+            numerics=numerics,
+            found=self._run.file,
         )
-        return max(memory.peak for memory in estimate.devices.values())
 
     def _refuse_what_cannot_fit(self) -> None:
-        """The float32 pass needs the plan's weights, float32 activations, and one block's weights cast."""
-        wide, resting = (
-            predict_memory(
-                self._run.model, self._roots, self._lora, self._largest(), checkpoint_blocks=True, numerics=numerics
-            ).devices
-            for numerics in (REFERENCE, None)
-        )
-        shape = self._variant.shape
+        """Refuse before loading: the float32 pass takes the plan's weights, float32 activations, one block cast."""
+        wide, resting = (self._estimate(numerics).devices for numerics in (REFERENCE, None))
+        shape = self._run.variant.shape
         block = 4 * (8 * shape.dim**2 + 2 * shape.dim * shape.ffn_dim)
         for name, memory in wide.items():
             need = memory.peak - memory.weights + resting[name].weights + block
@@ -203,7 +198,7 @@ class _Audit:
         return StepShape(batch_size=1, latent_frames=frames, latent_height=height, latent_width=width)
 
     def _shape(self, item: CacheItem) -> tuple[int, int, int, int]:
-        return self._set.latent_shape(item)
+        return self._run.cache_set.latent_shape(item)
 
     def _report(
         self,
@@ -217,12 +212,12 @@ class _Audit:
             trained = candidate.kind not in _NEVER_TRAINED
             return AuditRow.of(candidate, found[candidate.numerics], predicted[candidate.numerics] if trained else None)
 
-        plan = self._run.model
+        plan = self._plan
         report = AuditReport(
             model=plan.base_file,
-            variant=self._variant.name,
+            variant=self._run.variant.name,
             policy=plan.precision.describe(),
-            compute=dtype_name(self._compute),
+            compute=dtype_name(self._run.file.compute_dtype),
             quantized=plan.quantize.scheme if plan.quantize is not None else "",
             adapters=adapters,
             clips=tuple(item.name for item in self._items),

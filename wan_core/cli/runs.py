@@ -125,7 +125,7 @@ def _audit(options: argparse.Namespace, emit: Emit, _out: BinaryIO) -> int:
 
 def _export(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
     from ..run import read_run
-    from ..run.train_job import export_lora
+    from ..run.saving import export_lora
 
     directory = run_directory(options.run_path)
     target = options.to or directory / f"{read_run(directory).run_name}.safetensors"

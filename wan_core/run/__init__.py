@@ -5,25 +5,26 @@ The jobs themselves (train_job, sample_job, ranks) are imported by their files: 
 
 from __future__ import annotations
 
-from .checks import check_adapters, check_files, check_quantize, first_frame_share, with_expert, with_model_values
+from .checks import check_adapters, check_quantize, with_expert, with_model_values
 from .choose import RunDecision, choose_run, prepare_run
 from .config import QUEUE_DONE, DataConfig, RunConfig, RunStatus, cache_names_in_use, read_run, read_status
 from .memory_report import plan_run, total_bytes
+from .open import OpenRun, open_run
 from .sample_job import SampleJob, sample_job
 
 __all__ = [
     "QUEUE_DONE",
     "DataConfig",
+    "OpenRun",
     "RunConfig",
     "RunDecision",
     "RunStatus",
     "SampleJob",
     "cache_names_in_use",
     "check_adapters",
-    "check_files",
     "check_quantize",
     "choose_run",
-    "first_frame_share",
+    "open_run",
     "plan_run",
     "prepare_run",
     "read_run",

@@ -8,11 +8,8 @@ from typing import Any, cast
 import torch
 
 from ..checkpoint import PAIR_BOUNDARIES, WanVariant
-from ..checkpoint.catalogue import HIGH
 from ..errors import CheckpointError, ConfigError
 from ..files import Roots
-from ..footprint import weights_once_loaded
-from ..load import ModelPlan, WanFile
 from ..lora import LoraConfig, check_start, check_targets, read_lora
 from ..model import WanShape, WanTransformer
 from ..packages import pip_line
@@ -25,9 +22,6 @@ __all__ = [
     "check_files",
     "check_quantize",
     "check_quantized_alike",
-    "first_frame_share",
-    "preview_note",
-    "remarks_on_base",
     "with_expert",
     "with_model_values",
 ]
@@ -48,21 +42,6 @@ def check_files(config: RunConfig, roots: Roots, *, with_start: bool) -> None:
             raise CheckpointError(
                 f"{what} is not the file this run was made with. Put that file back, or start a new run."
             )
-
-
-def remarks_on_base(plan: ModelPlan, found: WanFile) -> list[str]:
-    """What a user should know about the base of a run before it is loaded: it is larger, or slower, than it looks."""
-    remarks: list[str] = []
-    loaded = f"{weights_once_loaded(plan, found) / 2**30:.3g} GiB"
-    if found.header.container == "gguf":
-        remarks.append(f"{found.header.path.name} is unpacked when it is loaded: its weights take {loaded}.")
-    on_gpu = any(name != "cpu" for name in plan.placement.device_names())
-    if on_gpu and found.compute_dtype == torch.float32 and plan.base_precision == "as in file":
-        remarks.append(
-            f"{found.header.path.name} is fp32, and this run computes it so: its weights take {loaded}, and attention "
-            "has no fast kernel. A new run, with resume set to new, takes bf16."
-        )
-    return remarks
 
 
 def check_adapters(config: LoraConfig, shape: WanShape, roots: Roots) -> int:
@@ -101,25 +80,6 @@ def check_quantized_alike(saved: SavedStep, here: QuantizedBy | None) -> None:
             "which is installed, makes others of the same file. To go on with the same weights run "
             f"{pip_line(f'torchao=={then.torchao}')} and start again; or set resume to new."
         )
-
-
-def first_frame_share(config: RunConfig, variant: WanVariant) -> float:
-    """Only TI2V-5B is given the first latent frame of a clip; other image-to-video models read channels."""
-    return config.train.first_frame_conditioning_p if variant.task == "ti2v" else 0.0
-
-
-def preview_note(variant: WanVariant) -> str:
-    """What a preview of one expert of an A14B pair is, for who takes it for the pair's; "" for a model of its own."""
-    if variant.boundary is None:
-        return ""
-    if variant.expert == HIGH:
-        alone, shows = "high-noise", "it shows layout and motion, and ends in blur"
-    else:
-        alone, shows = "low-noise", "it starts from noise this expert was never trained on, so its layout means little"
-    return (
-        f"Previews of this run are made by the {alone} expert alone, over all sampling steps: {shows}. Compare steps "
-        "with each other; what the pair makes of both LoRAs shows a sampler graph with both models."
-    )
 
 
 def with_model_values(train: TrainConfig, variant: WanVariant) -> TrainConfig:

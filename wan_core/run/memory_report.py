@@ -8,24 +8,26 @@ from typing import Any
 
 import torch
 
-from ..cache import LatentCache
 from ..files import Roots
 from ..footprint import predict_memory
-from ..load import inspect_model
 from ..train import largest_step
-from .config import read_run
+from .open import open_run
 
 __all__ = ["plan_run", "total_bytes"]
 
 
 def plan_run(directory: Path, roots: Roots) -> dict[str, Any]:
     """The report of `wan_core plan`: variant, largest micro-batch, predicted peak and total per device, verdict."""
-    config = read_run(directory)
-    found = inspect_model(config.model, roots)
-    cache_set = LatentCache(roots.first("cache")).read_set(config.data.fingerprint)
-    step = largest_step(cache_set, config.train.batch_size)
+    run = open_run(directory, roots)
+    config = run.config
+    step = largest_step(run.cache_set, config.train.batch_size)
     estimate = predict_memory(
-        config.model, roots, config.lora, step, checkpoint_blocks=config.train.gradient_checkpointing
+        config.model,
+        roots,
+        config.lora,
+        step,
+        checkpoint_blocks=config.train.gradient_checkpointing,
+        found=run.file,
     )
     devices = estimate.to_dict()
     for name, needs in devices.items():
@@ -38,8 +40,8 @@ def plan_run(directory: Path, roots: Roots) -> dict[str, Any]:
     return {
         "version": 1,
         "run_name": config.run_name,
-        "variant": found.variant.name,
-        "compute_dtype": str(found.compute_dtype).removeprefix("torch."),
+        "variant": run.file.variant.name,
+        "compute_dtype": str(run.file.compute_dtype).removeprefix("torch."),
         "tokens": step.tokens,
         "devices": devices,
         "disk": {"save_bytes": save_bytes, "all_saves_bytes": saves * save_bytes, "free_bytes": free},

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..cache import LatentCache
 from ..config import Config
 from ..control import Control
 from ..errors import CheckpointError, ConfigError, Stopped
 from ..events import Emit, Finished, Note, Stage
 from ..files import Roots, read_json
-from ..load import inspect_model, materialize
+from ..load import materialize
 from ..lora import LoraWeights, set_strength
 from ..sampler import SampleConfig
 from ..train import Previewer, SaveStore, read_preview_inputs
-from .checks import check_files, first_frame_share, preview_note, with_expert
+from .checks import check_files
 from .config import read_run
 from .full_memory import memory_named
+from .open import open_run
+from .remarks import preview_note
 
 __all__ = ["SampleJob", "sample_job"]
 
@@ -46,14 +47,8 @@ def sample_job(directory: Path, job_file: Path, roots: Roots, *, emit: Emit, con
     if not saves:
         raise CheckpointError(f"Run {directory.name} has no saved step yet. Train it first.")
     check_files(config, roots, with_start=False)
-    cache = LatentCache(roots.first("cache"))
-    variant = inspect_model(config.model, roots).variant
-    previews = read_preview_inputs(
-        cache,
-        cache.read_set(config.data.fingerprint),
-        job.preview,
-        starts_from_clip=first_frame_share(config, variant) == 1.0,
-    )
+    run = open_run(directory, roots, config)
+    previews = read_preview_inputs(run.cache, run.cache_set, job.preview, starts_from_clip=run.first_frame_share == 1.0)
     if directory not in job_file.parents:
         raise ConfigError(
             f"The job file {job_file.name} lies outside the run, and clips are written beside it. "
@@ -70,8 +65,9 @@ def sample_job(directory: Path, job_file: Path, roots: Roots, *, emit: Emit, con
     try:
         with memory_named(config, rendering=True):
             # The start LoRA is already part of every saved step.
-            model = materialize(config.model, roots, replace(config.lora, start_from=""), on_tensor=on_tensor)
-            if note := preview_note(with_expert(variant, config.train.expert)):
+            adapters = run.adapters(with_start=False)
+            model = materialize(config.model, roots, adapters, on_tensor=on_tensor, found=run.file)
+            if note := preview_note(run.variant):
                 emit(Note(text=note))
             previewer = Previewer(model, previews, directory, emit=emit, control=control)
             if job.baseline:
@@ -79,8 +75,8 @@ def sample_job(directory: Path, job_file: Path, roots: Roots, *, emit: Emit, con
                 previewer.render(0, "baseline", folder)
             for step, saved in saves:
                 assert saved is not None
-                adapters = {k[5:]: v for k, v in saved.read_state().items() if k.startswith("lora.")}
-                LoraWeights(adapters).load_into(model, f"saved step {step}")
+                weights = {k[5:]: v for k, v in saved.read_state().items() if k.startswith("lora.")}
+                LoraWeights(weights).load_into(model, f"saved step {step}")
                 for strength in job.strengths:
                     set_strength(model, strength, config.lora)
                     previewer.render(step, f"step-{step:06d}_s{strength}", folder)

@@ -9,7 +9,7 @@ import torch
 from ..cache import CacheSet
 from ..files import Roots
 from ..footprint import predict_memory
-from ..load import ModelPlan
+from ..load import ModelPlan, WanFile
 from ..lora import LoraConfig
 from ..model import WanTransformer
 from ..placement.memory import StepShape
@@ -88,20 +88,30 @@ def largest_step(cache_set: CacheSet, batch_size: int) -> StepShape:
 
 
 def predicted_peaks(
-    model: WanTransformer, plan: ModelPlan, roots: Roots, lora: LoraConfig, step: StepShape, *, checkpoint_blocks: bool
+    model: WanTransformer,
+    plan: ModelPlan,
+    roots: Roots,
+    lora: LoraConfig,
+    step: StepShape,
+    *,
+    checkpoint_blocks: bool,
+    found: WanFile | None = None,
 ) -> dict[str, int]:
-    """Bytes at the peak of a step by device name, for the CUDA devices of a loaded model: what the CPU holds is not
-    what the prediction counts. Empty where there is none."""
+    """Returns the bytes at the peak of a step by device name, for the CUDA devices of a loaded model.
+
+    Empty where there is none: what the CPU holds is not what the prediction counts. `found`: what `inspect_model` found
+    in the plan's file, where it was asked already.
+    """
     devices = list(dict.fromkeys(p.device for p in model.parameters()))
     if devices[0].type != "cuda":
         return {}
     try:
-        found = predict_memory(plan, roots, lora, step, checkpoint_blocks=checkpoint_blocks)
+        needs = predict_memory(plan, roots, lora, step, checkpoint_blocks=checkpoint_blocks, found=found)
     except Exception:  # only a mark on a bar; the run is worth more
         _log.exception("the memory of a step could not be predicted")
         return {}
     # A copy per GPU needs on each of them what it needs on the first.
-    return {str(device): memory.peak for device, memory in zip(devices, found.devices.values(), strict=False)}
+    return {str(device): memory.peak for device, memory in zip(devices, needs.devices.values(), strict=False)}
 
 
 def _present(device: torch.device) -> dict[str, int | None]:

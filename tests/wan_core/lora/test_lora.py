@@ -24,7 +24,8 @@ from wan_core.load import ModelPlan, materialize
 from wan_core.lora import LoraConfig, LoraWeights, adapter_parameters, inject_lora, set_strength
 from wan_core.model import WanShape, WanTransformer
 from wan_core.packages import pip_line, torchao_for
-from wan_core.run.train_job import export_lora, run_job
+from wan_core.run.saving import export_lora
+from wan_core.run.train_job import run_job
 from wan_core.train import TrainConfig
 
 pytestmark = pytest.mark.lasts(0.6)

@@ -253,13 +253,13 @@ def test_a_run_resumed_under_a_torchao_that_makes_other_weights_is_refused_with_
     (saved,) = (step for step in [SaveStore(run.directory).latest()] if step)
     assert saved.progress["quantized_by"] == here.to_dict(), "each saved step notes which torchao made its base"
     monkeypatch.setattr(
-        "wan_core.run.train_job.quantized_by", lambda *_: replace(here, torchao="0.99.0", weights="0" * 16)
+        "wan_core.run.loading.quantized_by", lambda *_: replace(here, torchao="0.99.0", weights="0" * 16)
     )
     with pytest.raises(CheckpointError, match=r"torchao 0\.99\.0, which is installed, makes others") as refused:
         train(run)
     assert f'"torchao=={here.torchao}" and start again; or set resume to new' in str(refused.value)
     assert SaveStore(run.directory).steps() == [3]
-    monkeypatch.setattr("wan_core.run.train_job.quantized_by", lambda *_: replace(here, torchao="0.99.0"))
+    monkeypatch.setattr("wan_core.run.loading.quantized_by", lambda *_: replace(here, torchao="0.99.0"))
     train(run)
     assert read_status(run.directory).state == "done", "another number that makes the same weights is no reason"
 

@@ -15,8 +15,9 @@ from wan_core.control import SignalControl
 from wan_core.events import Event, Note, StepDone
 from wan_core.load import inspect_model
 from wan_core.lora import LoraConfig
-from wan_core.run.checks import preview_note, with_expert, with_model_values
+from wan_core.run.checks import with_expert, with_model_values
 from wan_core.run.choose import choose_run, prepare_run
+from wan_core.run.remarks import preview_note
 from wan_core.run.train_job import run_job
 from wan_core.sampler import SampleConfig
 from wan_core.train import TrainConfig

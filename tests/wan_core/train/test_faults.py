@@ -18,7 +18,6 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-import wan_core.run.train_job as job
 import wan_core.train.preview as preview
 from tests.support.tiny_run import TinyRun, make_roots, make_run
 from wan_core.cache import Batches, LatentCache, pad_text
@@ -38,6 +37,7 @@ from wan_core.events import (
 )
 from wan_core.load import ModelPlan, materialize
 from wan_core.lora import LoraConfig
+from wan_core.run.checks import with_expert
 from wan_core.run.choose import choose_run, prepare_run
 from wan_core.run.config import read_status
 from wan_core.run.train_job import run_job
@@ -572,7 +572,7 @@ def test_running_out_of_gpu_memory_names_what_helps_and_keeps_saved_steps(
         raise full
 
     if where == "load":
-        monkeypatch.setattr(job, "materialize", fail)
+        monkeypatch.setattr("wan_core.run.loading.materialize", fail)
     elif where == "optimizer":
         monkeypatch.setattr(torch.optim.AdamW, "step", fail)
     elif where == "backward":
@@ -599,7 +599,7 @@ def test_running_out_of_the_computers_own_memory_is_no_bug_and_keeps_saved_steps
         return torch.empty(1 << 60, dtype=torch.uint8)
 
     if where == "load":
-        monkeypatch.setattr(job, "materialize", fail)
+        monkeypatch.setattr("wan_core.run.loading.materialize", fail)
     elif where == "backward":
         monkeypatch.setattr(torch.Tensor, "backward", fail)
     with pytest.raises(OutOfMemory, match=r"own memory \(RAM\) ran out\. Close other .*Saved steps are kept\.$"):
@@ -643,7 +643,7 @@ def test_an_expert_that_neither_file_nor_settings_name_is_asked_for(tmp_path: Pa
     tiny = detect_variant(read_header(roots.resolve(PLAN.base_file)))
     unsaid = dataclasses.replace(tiny, name="2.2 T2V-A14B", boundary=0.875, expert=None)
     with pytest.raises(ConfigError, match=r"The model is 2\.2 T2V-A14B.*Set expert to high or low, or variant"):
-        job.with_expert(unsaid, "auto")
+        with_expert(unsaid, "auto")
 
 
 @pytest.mark.parametrize(("expert", "low", "high"), [("high", 0.875, 1.0), ("low", 0.0, 0.875)])
@@ -653,7 +653,7 @@ def test_an_expert_trains_and_is_evaluated_in_its_noise_range_only(
     roots, _ = make_roots(tmp_path)
     tiny = detect_variant(read_header(roots.resolve(PLAN.base_file)))
     pair = dataclasses.replace(tiny, candidates=("2.2 T2V-A14B high noise", "2.2 T2V-A14B low noise"))
-    sigma_range = job.with_expert(pair, expert).sigma_range()
+    sigma_range = with_expert(pair, expert).sigma_range()
     assert sigma_range == (low, high)
     seen: list[float] = []
 

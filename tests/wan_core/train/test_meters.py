@@ -137,7 +137,7 @@ def test_which_attention_runs_is_logged_and_the_plain_one_on_a_gpu_is_said(
     device: str,
     warned: int,
 ) -> None:
-    monkeypatch.setattr("wan_core.run.train_job.attention_kernels", lambda *_: {device: kernel})
+    monkeypatch.setattr("wan_core.run.remarks.attention_kernels", lambda *_: {device: kernel})
     events: list[Event] = []
     with caplog.at_level("INFO"):
         trained(small_run(tmp_path, steps=1, preview_every_n_steps=0, eval_items=0), emit=events.append)

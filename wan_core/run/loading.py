@@ -1,0 +1,155 @@
+"""A run from its open files to a trainer: the model with its adapters, the batches, the previewer, the saved state.
+
+Reads only. What is worth a word on the way is emitted as a note, in the order in which it is found.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..cache import Batches, pad_text, synthetic_note
+from ..control import Control
+from ..errors import Stopped
+from ..events import Emit, Note, Stage
+from ..load import materialize
+from ..model import WanTransformer
+from ..precision import QuantizedBy, quantized_by
+from ..sampler import SampleConfig
+from ..train import (
+    Group,
+    Previewer,
+    PreviewInputs,
+    SavedStep,
+    SaveStore,
+    TargetFunction,
+    Trainer,
+    largest_step,
+    predicted_peaks,
+    read_preview_inputs,
+)
+from .checks import check_quantized_alike
+from .open import OpenRun
+from .remarks import disk_remark, preview_note, remarks_on_attention, remarks_on_base, set_aside_note
+
+__all__ = ["LoadedRun", "load_run"]
+
+
+@dataclass(frozen=True)
+class LoadedRun:
+    """A run that is ready to train."""
+
+    run: OpenRun
+    model: WanTransformer
+    trainer: Trainer
+    previewer: Previewer | None
+    quantized_by: QuantizedBy | None
+    """which torchao made the 8-bit weights of the base; None where they are not made here"""
+
+
+def load_run(
+    run: OpenRun,
+    store: SaveStore,
+    saved: SavedStep | None,
+    *,
+    emit: Emit,
+    control: Control,
+    group: Group,
+    target: TargetFunction,
+) -> LoadedRun:
+    """Load what `run` trains, and go on after `saved` where there is such a step.
+
+    Raises what `OpenRun.check` refuses, CheckpointError for 8-bit weights that another torchao made, and Stopped when a
+    stop is asked for while the weights are read.
+    """
+    config, file = run.config, run.file
+    run.check(with_start=saved is None)
+    if note := synthetic_note(run.cache_set):
+        emit(Note(text=note, level="warning"))
+    quantize = config.model.quantize
+    made_by = None if quantize is None else quantized_by(quantize, file.compute_dtype)
+    if saved is not None:
+        check_quantized_alike(saved, made_by)
+    for remark in [*remarks_on_attention(config.model, file), *remarks_on_base(config.model, file)]:
+        emit(Note(text=remark, level="warning"))
+    previews = _preview_inputs(run) if group.leads else None
+    model = _materialize(run, emit, control, group, with_start=saved is None)
+    trainer = _trainer(run, model, emit, control, group, target)
+    if saved is not None:
+        trainer.load_state(saved.read_state(), saved.progress)
+        emit(Note(text=f"Continues after saved step {saved.step} of {config.train.steps}."))
+    if group.leads and (note := set_aside_note(store)):
+        emit(Note(text=note))
+    previewer = None
+    if previews is not None:
+        previewer = Previewer(model, previews, run.directory, emit=emit, control=control)
+        if note := preview_note(run.variant):
+            emit(Note(text=note))
+    if remark := disk_remark(run.directory, trainer):
+        emit(Note(text=remark, level="warning"))
+    return LoadedRun(run, model, trainer, previewer, made_by)
+
+
+def _preview_inputs(run: OpenRun) -> PreviewInputs | None:
+    """What previews are made of; None for a run without."""
+    if not run.config.train.preview_every_n_steps:
+        return None
+    return read_preview_inputs(
+        run.cache,
+        run.cache_set,
+        run.config.preview or SampleConfig(),
+        starts_from_clip=run.first_frame_share == 1.0,
+    )
+
+
+def _materialize(run: OpenRun, emit: Emit, control: Control, group: Group, *, with_start: bool) -> WanTransformer:
+    def on_tensor(done: int, total: int) -> None:
+        if done % 50 == 0 or done == total:
+            emit(Stage(stage="load", done=done, total=total))
+        if (reason := control.stop_reason()) and group.world == 1:
+            raise Stopped(reason)
+
+    return materialize(
+        run.config.model,
+        run.roots,
+        run.adapters(with_start=with_start),
+        seed=run.config.train.seed,
+        rank=group.rank,
+        on_tensor=on_tensor,
+        found=run.file,
+    )
+
+
+def _trainer(
+    run: OpenRun, model: WanTransformer, emit: Emit, control: Control, group: Group, target: TargetFunction
+) -> Trainer:
+    config, cache, cache_set = run.config, run.cache, run.cache_set
+    batches = Batches(
+        cache_set,
+        cache,
+        seed=config.train.seed,
+        batch_size=config.train.batch_size,
+        rank=group.rank,
+        world=group.world,
+        bucket_sampling=config.train.bucket_sampling,
+    )
+    return Trainer(
+        model,
+        batches,
+        pad_text(cache.read_text(cache_set.empty_text_key)),
+        run.settings,
+        sigma_range=run.variant.sigma_range(),
+        first_frame_share=run.first_frame_share,
+        emit=emit,
+        control=control,
+        group=group,
+        predicted_memory=predicted_peaks(
+            model,
+            config.model,
+            run.roots,
+            config.lora,
+            largest_step(cache_set, config.train.batch_size),
+            checkpoint_blocks=config.train.gradient_checkpointing,
+            found=run.file,
+        ),
+        target=target,
+    )

@@ -1,0 +1,91 @@
+"""A run with everything opened that its run.json names: the base file's header, the cache and the set it trains on.
+
+The one place that reads them for a job. A job reads the header of its base file once, here, and hands what was found
+(`OpenRun.file`) to whatever loads or predicts. No weight is read and nothing is written.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+from ..cache import CacheSet, LatentCache
+from ..checkpoint import WanVariant
+from ..dataset import ConditionKind, condition_kind
+from ..files import Roots
+from ..load import WanFile, inspect_model
+from ..lora import LoraConfig
+from ..train import TrainConfig
+from .checks import check_files, with_expert, with_model_values
+from .config import RunConfig, read_run
+
+__all__ = ["OpenRun", "open_run"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenRun:
+    """A run's settings beside the files they mean.
+
+    What is worked out of both is worked out when it is first asked for: a report of memory says what it can about a run
+    that could not be trained.
+    """
+
+    directory: Path
+    config: RunConfig
+    roots: Roots
+    file: WanFile
+    """the base file, judged by its header"""
+    cache: LatentCache
+    cache_set: CacheSet
+
+    @cached_property
+    def variant(self) -> WanVariant:
+        """The file's variant, narrowed to the expert that is trained; ConfigError when nothing says which that is."""
+        return with_expert(self.file.variant, self.config.train.expert)
+
+    @property
+    def settings(self) -> TrainConfig:
+        """The train settings, with the model's own value where they leave one to the model."""
+        return with_model_values(self.config.train, self.variant)
+
+    @property
+    def condition_kind(self) -> ConditionKind:
+        """What the model is told besides text, which every cached clip must hold."""
+        shape = self.variant.shape
+        return condition_kind(self.variant.task, shape.image_dim, shape.condition_channels)
+
+    @property
+    def first_frame_share(self) -> float:
+        """The share of clips that are given their first latent frame: only TI2V-5B is, other models read channels."""
+        return self.config.train.first_frame_conditioning_p if self.variant.task == "ti2v" else 0.0
+
+    def adapters(self, *, with_start: bool) -> LoraConfig:
+        """The run's adapters; without `with_start` those of a run that holds its start LoRA already, in what it saved.
+
+        That file may be gone by then.
+        """
+        return self.config.lora if with_start else replace(self.config.lora, start_from="")
+
+    def check(self, *, with_start: bool) -> None:
+        """Refuse a run whose base, start LoRA (with `with_start`) or cached clips are not the ones it was made with.
+
+        Raises ConfigError for an expert left open, CheckpointError for an exchanged file, CacheError for a set that was
+        cached for another model.
+        """
+        variant = self.variant
+        check_files(self.config, self.roots, with_start=with_start)
+        self.cache_set.require_fit(variant.name, variant.latents, self.condition_kind)
+
+
+def open_run(directory: Path, roots: Roots, config: RunConfig | None = None) -> OpenRun:
+    """Open the run in `directory`; `config` where its run.json was read already, as before a lock was taken.
+
+    Raises ConfigError for a directory that is no run, CheckpointError for a base file that cannot be trained, and
+    CacheError for a set that is gone.
+    """
+    config = config or read_run(directory)
+    file = inspect_model(config.model, roots)
+    cache = LatentCache(roots.first("cache"))
+    cache_set = cache.read_set(config.data.fingerprint)
+    return OpenRun(directory=directory, config=config, roots=roots, file=file, cache=cache, cache_set=cache_set)

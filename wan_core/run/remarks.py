@@ -1,0 +1,131 @@
+"""What is said about a run beside its numbers: things that a user should know and may change.
+
+Each is a sentence or two; whoever knows when one is due emits it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from pathlib import Path
+
+import torch
+
+from ..checkpoint import WanVariant
+from ..checkpoint.catalogue import HIGH
+from ..events import Evaluated
+from ..files import size_text
+from ..footprint import weights_once_loaded
+from ..load import ModelPlan, WanFile, attention_kernels
+from ..metrics import eval_losses
+from ..train import SaveStore, Trainer
+from ..words import logger
+
+__all__ = [
+    "LossWatch",
+    "bytes_of_a_save",
+    "disk_remark",
+    "preview_note",
+    "remarks_on_attention",
+    "remarks_on_base",
+    "set_aside_note",
+]
+
+_log = logger(__name__)
+_DIVERGED = 1.5
+"""times the evaluation loss before training"""
+
+
+def remarks_on_base(plan: ModelPlan, found: WanFile) -> list[str]:
+    """What a user should know about the base of a run before it is loaded: it is larger, or slower, than it looks."""
+    remarks: list[str] = []
+    loaded = f"{weights_once_loaded(plan, found) / 2**30:.3g} GiB"
+    if found.header.container == "gguf":
+        remarks.append(f"{found.header.path.name} is unpacked when it is loaded: its weights take {loaded}.")
+    on_gpu = any(name != "cpu" for name in plan.placement.device_names())
+    if on_gpu and found.compute_dtype == torch.float32 and plan.base_precision == "as in file":
+        remarks.append(
+            f"{found.header.path.name} is fp32, and this run computes it so: its weights take {loaded}, and attention "
+            "has no fast kernel. A new run, with resume set to new, takes bf16."
+        )
+    return remarks
+
+
+def remarks_on_attention(plan: ModelPlan, found: WanFile) -> list[str]:
+    """Log which kernel computes attention; the plain one on a GPU is worth a warning."""
+    remarks: list[str] = []
+    for device, kernel in attention_kernels(plan, found).items():
+        _log.info("attention on %s: %s", device, kernel or "chosen by torch")
+        if kernel == "math" and device != "cpu":
+            remarks.append(
+                f"torch has no fast attention for this model on {device} and computes it the plain way, several "
+                "times slower. Set base_precision to bf16, or install a torch built for this GPU."
+            )
+    return remarks
+
+
+def preview_note(variant: WanVariant) -> str:
+    """What a preview of one expert of an A14B pair is, for who takes it for the pair's; "" for a model of its own."""
+    if variant.boundary is None:
+        return ""
+    if variant.expert == HIGH:
+        alone, shows = "high-noise", "it shows layout and motion, and ends in blur"
+    else:
+        alone, shows = "low-noise", "it starts from noise this expert was never trained on, so its layout means little"
+    return (
+        f"Previews of this run are made by the {alone} expert alone, over all sampling steps: {shows}. Compare steps "
+        "with each other; what the pair makes of both LoRAs shows a sampler graph with both models."
+    )
+
+
+class LossWatch:
+    """Notices a run that gets worse: one remark when the loss that should fall has risen by half."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._base: float | None = None
+        self._said = False
+
+    def remark(self, evaluated: Evaluated) -> str:
+        """The remark on an evaluation; "" while there is nothing to say, or it was said before."""
+        if self._base is None:
+            self._base = eval_losses(self._directory / "metrics.jsonl").get(0) or 0.0
+        now = evaluated.eval_loss
+        if self._base and now is not None and now > _DIVERGED * self._base and not self._said:
+            self._said = True
+            return (
+                f"The evaluation loss rose from {self._base:.4f} before training to {now:.4f} at step "
+                f"{evaluated.step}: the run gets worse, not better. Stop it, lower learning_rate or alpha, and start "
+                "again."
+            )
+        return ""
+
+
+def set_aside_note(store: SaveStore) -> str:
+    """Where damaged saved steps lie and what they take, since nobody deletes them; "" without one."""
+    folders, size = store.set_aside(), 0
+    for file in (file for folder in folders if not folder.is_symlink() for file in folder.glob("*")):
+        with contextlib.suppress(OSError):
+            size += file.lstat().st_size
+    if not folders:
+        return ""
+    names = ", ".join(folder.name for folder in folders[:3]) + (" and more" if len(folders) > 3 else "")
+    steps, was = ("saved step", "was") if len(folders) == 1 else ("saved steps", "were")
+    return (
+        f"{len(folders)} damaged {steps} of {store.folder.parent.name} ({size_text(size)}) {was} moved aside in its "
+        f"folder saves ({names}). Nothing reads them; delete them if you need the room."
+    )
+
+
+def disk_remark(directory: Path, trainer: Trainer) -> str:
+    """What to say of a disk without room for two saved steps; "" where there is room."""
+    need = 2 * bytes_of_a_save(trainer)
+    free = shutil.disk_usage(directory).free
+    if free >= need:
+        return ""
+    return f"Only {free / 2**30:.1f} GiB are free; two saved steps need about {need / 2**30:.1f} GiB."
+
+
+def bytes_of_a_save(trainer: Trainer) -> int:
+    """Returns what a saved step of that training takes on disk: weights, two moments and the LoRA file."""
+    return 4 * sum(p.nbytes for p in trainer.parameters.values())

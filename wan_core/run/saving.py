@@ -1,0 +1,181 @@
+"""What a training session writes to disk: its saved steps, and status.json, which says where the run stands.
+
+A full or missing disk pauses a run, it does not end it. `export_lora` is the way out again: the LoRA of a saved step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+from ..cache import synthetic_mark
+from ..control import Control
+from ..errors import CheckpointError, Stopped
+from ..events import Emit, Note
+from ..export import LoraFile, lora_metadata, workflow_metadata
+from ..files import DISK_FULL, FileError, Roots, atomic_write, clean_partials, own_folder, size_text
+from ..load import inspect_model
+from ..lora import LoraWeights
+from ..train import SavedStep, SaveStore
+from .checks import check_adapters
+from .config import RunConfig, RunStatus, write_status
+from .loading import LoadedRun
+from .remarks import bytes_of_a_save
+
+__all__ = ["Saver", "export_lora"]
+
+_MENDABLE = tuple(
+    getattr(errno, name)
+    for name in ("ENOSPC", "EDQUOT", "EROFS", "ENOENT", "EACCES", "EPERM", "EBUSY")
+    if hasattr(errno, name)
+)
+"""errors of a save that pass, or that a user can mend: no room, no rights, a file held open (Windows)"""
+_RETRY_SAVE_S = 5.0
+_LEFTOVER_S = 600.0
+
+
+class Saver:
+    """Saves one run. Of several ranks only the leading one writes."""
+
+    def __init__(
+        self,
+        directory: Path,
+        config: RunConfig,
+        *,
+        emit: Emit,
+        control: Control,
+        leads: bool,
+        embed_workflow: bool,
+    ) -> None:
+        self.directory, self.config = directory, config
+        self.store = SaveStore(directory)
+        self.saved: SavedStep | None = None
+        """the newest saved step of this job"""
+        self._emit, self._control = emit, control
+        self._leads, self._embed_workflow = leads, embed_workflow
+
+    @property
+    def saved_step(self) -> int:
+        return self.saved.step if self.saved is not None else 0
+
+    def clean(self) -> None:
+        """Refuse what a stranger's folder could write elsewhere, and remove what killed writes left."""
+        for name in ("saves", "samples"):
+            if os.path.lexists(self.directory / name):
+                clean_partials(own_folder(self.directory, name), _LEFTOVER_S)
+        clean_partials(self.directory, _LEFTOVER_S)
+        self.store.clean()
+
+    def find_saved(self) -> None:
+        """Take up the newest saved step; CheckpointError when what is saved belongs to another job."""
+        self.saved = self.store.latest(self.config.job_id)
+        if self.saved is None and (other := self.store.latest()) is not None:
+            raise CheckpointError(
+                f"The saved step {other.step} of {self.directory.name} belongs to another job. "
+                "Queue TrainLoRA again: it will start a new folder."
+            )
+
+    def begin(self, roots: Roots) -> None:
+        """Say that it runs: the first write, so the one that finds a full disk before minutes of loading."""
+        try:
+            self.write_status("running")
+        except OSError as error:
+            if error.errno not in DISK_FULL:
+                raise
+            need = check_adapters(self.config.lora, inspect_model(self.config.model, roots).variant.shape, roots)
+            free = shutil.disk_usage(self.directory).free
+            raise FileError(
+                f"There is no room for run {self.directory.name} ({error.strerror}): its disk has {size_text(free)} "
+                f"free, and a saved step takes {size_text(need)}. Make room, then start again; saved steps are kept."
+            ) from error
+
+    def write_status(self, state: str, reason: str = "") -> None:
+        if self._leads:
+            status = RunStatus(
+                state=state,
+                step=self.saved_step,
+                steps=self.config.train.steps,
+                reason=reason,
+                job_id=self.config.job_id,
+            )
+            write_status(self.directory, status)
+
+    def commit(self, step: int, loaded: LoadedRun) -> SavedStep:
+        """Commit a step. A full or missing disk pauses the run until there is room; Stopped when a stop is asked for
+        meanwhile."""
+        while True:
+            try:
+                self.saved = self._commit(step, loaded)  # a second call keeps what the first one finished
+                self.write_status("running")
+                return self.saved
+            except OSError as error:
+                if error.errno not in _MENDABLE:
+                    raise
+                why = f"{error.strerror}{self._room(loaded) if error.errno in DISK_FULL else ''}"
+                if reason := self._control.stop_reason():
+                    raise Stopped(f"{reason}; step {step} could not be saved ({why})") from error
+                text = (
+                    f"Step {step} cannot be saved ({why}). Make room, or make the run's folder writable; the run waits "
+                    "and loses nothing."
+                )
+                self._emit(Note(text=text, level="warning"))
+                _wait(_RETRY_SAVE_S, self._control)
+
+    def _room(self, loaded: LoadedRun) -> str:
+        with contextlib.suppress(OSError):
+            free, need = shutil.disk_usage(self.directory).free, bytes_of_a_save(loaded.trainer)
+            return f": {self.directory.name} has {size_text(free)} free, a saved step takes {size_text(need)}"
+        return ""
+
+    def _commit(self, step: int, loaded: LoadedRun) -> SavedStep:
+        config, run = self.config, loaded.run
+        file = LoraFile(
+            weights=LoraWeights.of(loaded.model),
+            alpha=config.lora.effective_alpha,
+            dtype=config.train.save_dtype,
+            metadata=lora_metadata(
+                run_name=config.run_name,
+                job_id=config.job_id,
+                step=step,
+                lora=config.lora,
+                settings=run.settings.to_dict(),
+                variant=run.variant,
+                data_fingerprint=config.data.fingerprint,
+                base_digest=config.base_digest,
+                pack_version=config.pack_version,
+            )
+            | synthetic_mark(run.cache_set)
+            | (workflow_metadata(self.directory) if self._embed_workflow else {}),
+        )
+        trainer = loaded.trainer
+        return self.store.commit(step, config.job_id, file.to_bytes(), trainer.state(), _progress(loaded))
+
+
+def _progress(loaded: LoadedRun) -> dict[str, Any]:
+    noted = {} if loaded.quantized_by is None else {"quantized_by": loaded.quantized_by.to_dict()}
+    return loaded.trainer.progress() | noted
+
+
+def export_lora(directory: Path, step: int | None, target: Path) -> SavedStep:
+    """Copy the LoRA of a saved step (None: the latest) to `target`, whole or not at all."""
+    store = SaveStore(directory)
+    saved = store.latest() if step is None else store.read(step)
+    if saved is None:
+        asked = "" if step is None else f" {step}"
+        intact = [str(other) for other in store.steps() if step is not None and store.read(other)]
+        fix = f"Choose one of: {', '.join(intact)}." if intact else "Train it first, at least to its first saved step."
+        raise CheckpointError(f"Run {directory.name} has no intact saved step{asked}. {fix}")
+    with atomic_write(target) as out, open(saved.lora_file, "rb") as source:
+        shutil.copyfileobj(source, out, 4 << 20)
+    return saved
+
+
+def _wait(seconds: float, control: Control) -> None:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline and not control.stop_reason():
+        time.sleep(0.1)

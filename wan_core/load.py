@@ -29,7 +29,16 @@ from .config import Config
 from .errors import CheckpointError, ConfigError
 from .files import Roots
 from .lora import LoraConfig, check_peft, check_start, check_targets, inject_lora, read_lora, start_from
-from .model import Numerics, WanShape, WanTransformer, check_attention, check_attention_name, sdpa_choice
+from .model import (
+    BLOCK_LISTS,
+    Numerics,
+    WanShape,
+    WanTransformer,
+    block_of,
+    check_attention,
+    check_attention_name,
+    sdpa_choice,
+)
 from .placement import DeviceCarrier, Placement, PlacementConfig, resolve_placement
 from .precision import (
     PrecisionPolicy,
@@ -195,7 +204,7 @@ def _check_shapes(variant: WanVariant, sources: Mapping[str, StoredWeight], file
     left_over = sorted(
         name
         for name in sources.keys() - wanted.keys()
-        if name.startswith(("blocks.", "vace_blocks.")) or name.endswith((".weight", ".bias"))
+        if name.partition(".")[0] in BLOCK_LISTS or name.endswith((".weight", ".bias"))
     )
     if left_over:
         raise CheckpointError(
@@ -310,15 +319,12 @@ def _not_finite(reader: WeightReader, name: str, source: StoredWeight, rests: to
     )
 
 
-_BLOCK_LISTS = ("blocks", "vace_blocks")
-
-
 def _parts(model: WanTransformer) -> Iterator[tuple[str, nn.Module]]:
     """The model in the pieces that are loaded and quantized as one: what is no block, then each block."""
     for name, child in model.named_children():
-        if name not in _BLOCK_LISTS:
+        if name not in BLOCK_LISTS:
             yield name, child
-    for name in _BLOCK_LISTS:
+    for name in BLOCK_LISTS:
         for index, block in enumerate(getattr(model, name, ())):
             yield f"{name}.{index}", block
 
@@ -329,7 +335,7 @@ def stays_stored(plan: ModelPlan, name: str, source: StoredWeight) -> bool:
     Outside the blocks linears are few, and the model computes them in other dtypes: those are dequantised once.
     """
     linear = name.removesuffix(".weight")
-    if not source.can_stay or len(source.shape) != 2 or linear == name or name.split(".")[0] not in _BLOCK_LISTS:
+    if not source.can_stay or len(source.shape) != 2 or linear == name or block_of(linear) is None:
         return False
     return plan.base_precision == "as in file" and not (plan.quantize is not None and plan.quantize.selects(linear))
 

@@ -10,10 +10,16 @@ import torch
 from safetensors.torch import save_file
 
 from tests.support.tiny_run import TINY, TINY_VACE, random_weights
+from wan_core.errors import ConfigError
 from wan_core.files import Roots
 from wan_core.footprint import placements_of, planned_weights
-from wan_core.load import ModelPlan, materialize
-from wan_core.placement import PlacementConfig
+from wan_core.load import ModelPlan, inspect_model, materialize, stays_stored
+from wan_core.lora import LoraConfig, check_targets
+from wan_core.lora.source import is_wan_linear
+from wan_core.model import WanTransformer
+from wan_core.placement import PlacementConfig, resolve_placement
+from wan_core.precision import QuantizeConfig
+from wan_core.train import FlopCount
 
 TWO_GPUS = {"devices": "cuda:0,cuda:1"}
 
@@ -74,3 +80,32 @@ def test_of_a_pair_the_larger_expert_counts(roots: Roots) -> None:
     assert high < low
     pair = replace(plan("wan_high_noise", devices="cpu"), low_noise_file="diffusion_models:wan_low_noise.safetensors")
     assert planned_weights(pair, roots) == {"cpu": low}
+
+
+def test_both_streams_of_a_vace_model_are_blocks_to_whoever_asks(roots: Roots, two_gpus: None) -> None:
+    """Loading, quantization, adapters, starting from a LoRA, the count of arithmetic; placement keeps them together."""
+    asked = plan("vace", devices="cpu")
+    quantize = QuantizeConfig(vace_blocks=True)
+    found = inspect_model(asked, roots)
+    with torch.device("meta"):
+        model = WanTransformer(found.variant.shape)
+    linears = [name for name, module in model.named_modules() if isinstance(module, torch.nn.Linear)]
+    of_blocks = {name for name in linears if name.startswith(("blocks.", "vace_blocks."))}
+    assert {name.split(".")[0] for name in of_blocks} == {"blocks", "vace_blocks"}
+    in_8_bits = replace(found.weights["blocks.0.ffn.0.weight"], dtype="F8_E4M3")
+    assert in_8_bits.can_stay
+    assert {name for name in linears if stays_stored(asked, f"{name}.weight", in_8_bits)} == of_blocks
+    assert {name for name in linears if quantize.selects(name)} == of_blocks
+    adapted = check_targets(model, LoraConfig(targets=(r"(vace_)?blocks\..*",)))
+    assert set(adapted) == of_blocks
+    with pytest.raises(ConfigError, match="lies outside the blocks"):
+        check_targets(model, LoraConfig(targets=(r"head\.head",)))
+    assert {name for name in linears if is_wan_linear(name)} == {n for n in of_blocks if not n.endswith("_proj")}
+    homes = resolve_placement(plan("vace", mode="split blocks", **TWO_GPUS).placement, found.variant.shape.num_layers)
+    assert {str(homes.device_of(name)) for name in of_blocks if name.startswith("vace")} == {"cuda:0"}
+    assert {str(homes.device_of(name)) for name in of_blocks if name.startswith("blocks")} == {"cuda:0", "cuda:1"}
+    for part in (model.blocks, model.vace_blocks):
+        model.requires_grad_(False)
+        part.requires_grad_(True)
+        tokens = FlopCount(model).of(torch.Size((1, 16, 2, 4, 4)), time_rows=1, image_rows=0)
+        assert 0 < tokens.backward < 2 * tokens.forward

@@ -5,13 +5,12 @@ The two experts of a Wan 2.2 A14B model are one choice: files that do not belong
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..errors import CheckpointError
-from ..model import WAN21_LATENTS, WAN22_LATENTS, LatentSpace, WanShape
+from ..model import WAN21_LATENTS, WAN22_LATENTS, LatentSpace, WanShape, block_of
 from .catalogue import HIGH, LOW, Published, expert_said, file_words, guess, published, usual_shift
 from .foreign_files import recognise
 from .header import CheckpointHeader, TensorInfo, damaged
@@ -188,7 +187,7 @@ def _vace_layers(layers: int, hints: int) -> tuple[int, ...]:
 
 
 def _count_blocks(tensors: Mapping[str, TensorInfo], part: str, file_name: str) -> int:
-    numbers = {int(m[1]) for name in tensors if (m := re.match(rf"{part}\.(\d{{1,4}})\.", name))}
+    numbers = {found.number for name in tensors if (found := block_of(name)) and found.stream == part and found.inside}
     if numbers != set(range(len(numbers))):
         raise CheckpointError(f"{file_name} lacks transformer blocks ({len(numbers)} found). Download it again.")
     return len(numbers)

@@ -10,7 +10,7 @@ from typing import Any
 from ..checkpoint import CheckpointHeader
 from ..errors import CheckpointError
 from .names import written_by
-from .source import WAN_LINEAR, LoraSource
+from .source import LoraSource, is_wan_linear
 
 __all__ = ["describe_lora", "is_lora"]
 
@@ -33,7 +33,7 @@ def describe_lora(source: LoraSource) -> dict[str, object]:
         "key_format": f"{first.wrapping}<module>{first.spelling}",
         "written_by": written_by(first.wrapping, first.spelling, _program(source.header.metadata)),
         "modules": len(source.modules),
-        "blocks": len({module.split(".")[1] for module in source.modules if WAN_LINEAR.fullmatch(module)}),
+        "blocks": len({module.split(".")[1] for module in source.modules if is_wan_linear(module)}),
         "adapts": sorted({re.sub(r"blocks\.\d+\.", "blocks.*.", module) for module in source.modules}),
         "ranks": sorted({source.rank(module) for module in known}),
         "alphas": sorted({alpha for module in known if (alpha := source.alpha(module)) is not None}),

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from ..errors import ConfigError, DependencyError
 from ..flow import seeded_generator
+from ..model import block_of
 from ..packages import PEFT, causes_of, version_of, why_not_imported
 from ..patterns import check_patterns
 from .config import LoraConfig
@@ -30,7 +31,6 @@ __all__ = [
 ]
 
 _ADAPTER = "default"
-_BLOCKS = ("blocks.", "vace_blocks.")
 
 
 def inject_lora(model: nn.Module, config: LoraConfig, *, seed: int, dtype: torch.dtype | None = None) -> list[str]:
@@ -62,7 +62,7 @@ def check_targets(model: nn.Module, config: LoraConfig) -> dict[str, nn.Linear]:
     check_patterns(config.targets, [name for name, _ in model.named_modules()], "LoRA target", whole=True)
     linears = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
     found = {name: module for name, module in linears.items() if re.fullmatch(config.pattern, name)}
-    if outside := [name for name in found if not name.startswith(_BLOCKS)]:
+    if outside := [name for name in found if block_of(name) is None]:
         raise ConfigError(
             f"The LoRA targets match {outside[0]}, which lies outside the blocks and cannot be adapted. "
             r"Begin each target with blocks\.\d+\."

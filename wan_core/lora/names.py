@@ -10,6 +10,7 @@ import re
 from typing import NamedTuple
 
 from ..checkpoint import to_original
+from ..model import BLOCK_LISTS
 
 __all__ = ["LoraKey", "parse_key", "written_by"]
 
@@ -45,7 +46,7 @@ _DOTTED = re.compile(
     re.ASCII,
 )
 _FLAT = re.compile(r"^(?P<wrapping>lora_unet_{1,2}|lora_transformer_|lycoris_)(?P<module>[a-z]\w*)\Z", re.ASCII)
-_FLAT_BLOCK = re.compile(r"^((?:vace_)?blocks)_(\d+)_(\w+)\Z", re.ASCII)
+_FLAT_BLOCK = re.compile(rf"^({'|'.join(BLOCK_LISTS)})_(\d+)_(\w+)\Z", re.ASCII)
 _COMPILED = re.compile(r"(^|\.)_orig_mod(?=\.)")
 
 # Underscores hide where a module name had dots (k_img, ffn.0): whole names, both families, are looked up.

@@ -17,13 +17,14 @@ from torch import Tensor
 from ..checkpoint import CheckpointHeader, read_header
 from ..checkpoint.header import damaged
 from ..errors import CheckpointError
+from ..model import block_of
 from .adapters import Adapter, Hadamard, Kronecker, LowRank
 from .names import LoraKey, parse_key
 from .peft_settings import declared_scale
 
-__all__ = ["WAN_LINEAR", "LoraSource", "read_lora"]
+__all__ = ["LoraSource", "is_wan_linear", "read_lora"]
 
-WAN_LINEAR = re.compile(r"(vace_)?blocks\.\d{1,4}\.(self_attn|cross_attn|ffn)\.\w+")
+_LINEAR = re.compile(r"(self_attn|cross_attn|ffn)\.\w+")
 _WIDEST = 1 << 17
 """no Wan linear is wider; a file that claims more would only ask for memory"""
 _NUMBERS = {"F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2"}
@@ -163,6 +164,12 @@ class LoraSource:
         return value
 
 
+def is_wan_linear(module: str) -> bool:
+    """Whether a module is called as a linear of a Wan block is."""
+    found = block_of(module)
+    return found is not None and _LINEAR.fullmatch(found.inside) is not None
+
+
 def _is_whole(parts: set[str]) -> bool:
     lokr = [{f"lokr_w{n}"} <= parts or {f"lokr_w{n}_a", f"lokr_w{n}_b"} <= parts for n in (1, 2)]
     return parts in ({"down", "up"}, set(_LOHA)) or (
@@ -206,6 +213,6 @@ def read_lora(path: Path) -> LoraSource:
             f"{path.name} mixes keys of several programs ({', '.join(repr(w) for w in wrappings)}). "
             "Use a file with one LoRA in it."
         )
-    if not any(WAN_LINEAR.fullmatch(module) for module in modules):
+    if not any(map(is_wan_linear, modules)):
         raise CheckpointError(f"{path.name} holds no LoRA for a Wan model. Choose one trained for Wan 2.1 or 2.2.")
     return LoraSource(header, tuple(keys), modules)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import CheckpointError, ConfigError
+from ..model import block_of
 from ..words import logger
 from .config import LoraConfig
 from .source import LoraSource
@@ -98,7 +99,7 @@ def _linears(model: nn.Module) -> dict[str, nn.Linear]:
 
 
 def _way_out(left: list[str], config: LoraConfig) -> str:
-    if outside := [module for module in left if "blocks." not in module]:
+    if outside := [module for module in left if block_of(module) is None]:
         return f"Linears outside the blocks ({outside[0]}) cannot be adapted here; start from none."
     more = {re.sub(r"(?<=\\\.)\d+(?=\\\.)", r"\\d+", re.escape(module), count=1) for module in left}
     return f"Set lora_targets to these lines: {'  '.join([*config.targets, *sorted(more)])}"

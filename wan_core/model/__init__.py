@@ -6,11 +6,12 @@ from .block import Constants, WanBlock
 from .conditioning import Conditioning, sent
 from .kernels import ATTENTIONS, check_attention, check_attention_name, sdpa_choice
 from .latents import WAN21_LATENTS, WAN22_LATENTS, LatentSpace
-from .shape import Numerics, WanShape
+from .shape import BLOCK_LISTS, Numerics, WanShape, block_of
 from .transformer import WanTransformer
 
 __all__ = [
     "ATTENTIONS",
+    "BLOCK_LISTS",
     "WAN21_LATENTS",
     "WAN22_LATENTS",
     "Conditioning",
@@ -20,6 +21,7 @@ __all__ = [
     "WanBlock",
     "WanShape",
     "WanTransformer",
+    "block_of",
     "check_attention",
     "check_attention_name",
     "sdpa_choice",

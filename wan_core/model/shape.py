@@ -1,11 +1,13 @@
-"""The sizes of a Wan transformer, and the dtype each of its parts computes in: everything its modules are built from.
+"""The sizes of a Wan transformer, the dtype each of its parts computes in, and which of its names lie in a block.
 
-Data only; the presets of dtypes and their reasons live in the precision room.
+Data and names only; the presets of dtypes and their reasons live in the precision room.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
@@ -13,9 +15,36 @@ from ..config import Config
 from ..errors import ConfigError
 
 __all__ = [
+    "BLOCK_LISTS",
+    "InBlock",
     "Numerics",
     "WanShape",
+    "block_of",
 ]
+
+BLOCK_LISTS = ("blocks", "vace_blocks")
+"""the lists of blocks of a transformer: its main stream, and VACE's second one"""
+_BLOCK = re.compile(rf"({'|'.join(BLOCK_LISTS)})\.(\d{{1,4}})(?:\.(.+))?", re.ASCII)
+
+
+class InBlock(NamedTuple):
+    """The place of a weight or module that is a block, or lies in one."""
+
+    stream: str
+    """its list: one of BLOCK_LISTS"""
+    number: int
+    """of the block in that list"""
+    inside: str
+    """its name within the block, for example self_attn.q.weight; "" for the block itself"""
+
+
+def block_of(name: str) -> InBlock | None:
+    """Returns where the weight or module `name` (original Wan name) lies; None outside the blocks.
+
+    The one place that says what a block is: loading, quantization, adapters, placement and the count of arithmetic ask.
+    """
+    found = _BLOCK.fullmatch(name)
+    return None if found is None else InBlock(found[1], int(found[2]), found[3] or "")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,6 +10,7 @@ from torch import nn
 
 from ..config import Config, nearest
 from ..errors import ConfigError, PlacementError
+from ..model import block_of
 
 __all__ = ["MODES", "Placement", "PlacementConfig", "resolve_placement"]
 
@@ -76,10 +77,9 @@ class Placement:
 
     def device_of(self, name: str) -> torch.device:
         """Where the weight or module `name` (original Wan name) lives."""
-        parts = name.split(".")
-        if parts[0] == "blocks" and len(parts) > 1:
-            return self.block_devices[int(parts[1])]
-        return self.first
+        found = block_of(name)
+        # VACE's second stream stays with what is no block: only its hints travel.
+        return self.block_devices[found.number] if found is not None and found.stream == "blocks" else self.first
 
     def check(self, model: nn.Module) -> None:
         """PlacementError when a parameter or buffer lies elsewhere than planned, or has no memory yet."""

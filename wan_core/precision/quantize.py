@@ -17,6 +17,7 @@ from torch import nn
 
 from ..config import Config, nearest
 from ..errors import ConfigError, DependencyError
+from ..model import block_of
 from ..model.modulate import plain_weight
 from ..packages import causes_of, torchao_for, torchao_problem, version_of, why_not_imported
 from ..patterns import check_patterns
@@ -65,8 +66,8 @@ class QuantizeConfig(Config):
         """Whether the linear `name` (original Wan name, without .weight) becomes 8-bit."""
         if "lora_" in name:
             return False
-        streams = ("blocks.", "vace_blocks.") if self.vace_blocks else ("blocks.",)
-        if self.keep_high_precision and not name.startswith(streams):
+        found = block_of(name)
+        if self.keep_high_precision and (found is None or (found.stream == "vace_blocks" and not self.vace_blocks)):
             return False
         if self.include and not re.search(self.include, name):
             return False

@@ -12,13 +12,12 @@ says how much the former is), nor are norms, activations, the optimizer, a refer
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 import torch
 from torch import nn
 
-from ..model import WanTransformer
+from ..model import WanTransformer, block_of
 
 __all__ = ["FlopCount", "StepFlops"]
 
@@ -29,7 +28,6 @@ _STAGES = (
 )
 """linears of a layer in the order in which the token stream meets them"""
 _STAGE = {name: number for number, names in enumerate(_STAGES) for name in names.split()}
-_IN_LAYER = re.compile(r"(?P<stream>(?:vace_)?blocks)\.(?P<layer>\d+)\.(?P<linear>\w+(?:\.\w+)?)(?P<part>.*)")
 _LAST_STAGE = len(_STAGES)
 
 Place = tuple[int, int]
@@ -145,19 +143,24 @@ class FlopCount:
 
 
 def _place(name: str) -> tuple[str, Place] | None:
-    found = _IN_LAYER.match(name)
-    if found is None:
-        return None
-    linear = found["linear"] if found["linear"] in _STAGE else found["linear"].partition(".")[0]
-    return found["stream"], (int(found["layer"]), _STAGE[linear])
+    """The list of blocks that a linear lies in, and where its token stream meets it; None outside the blocks."""
+    found = block_of(name)
+    return None if found is None else (found.stream, (found.number, _STAGE[_linear_in(found.inside)]))
+
+
+def _linear_in(inside: str) -> str:
+    """The linear of a block that `inside` names, whatever of PEFT's stands behind it: `self_attn.q`, `before_proj`."""
+    linear = ".".join(inside.split(".")[:2])
+    return linear if linear in _STAGE else linear.partition(".")[0]
 
 
 def _rows_of(name: str) -> str:
     """Which rows run through a linear or convolution: tokens of the video, text, timesteps, CLIP tokens."""
-    if found := _IN_LAYER.match(name):
-        if found["linear"] in ("cross_attn.k_img", "cross_attn.v_img"):
+    if found := block_of(name):
+        linear = _linear_in(found.inside)
+        if linear in ("cross_attn.k_img", "cross_attn.v_img"):
             return "image"
-        return "text" if found["linear"] in ("cross_attn.k", "cross_attn.v") else "tokens"
+        return "text" if linear in ("cross_attn.k", "cross_attn.v") else "tokens"
     prefixes = {"text_embedding": "text", "time_": "time", "img_emb": "image"}
     return next((rows for prefix, rows in prefixes.items() if name.startswith(prefix)), "tokens")
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from wan_core.errors import ConfigError
-from wan_core.model import WanShape, WanTransformer
+from wan_core.model import WanShape, WanTransformer, block_of
 
 TABLE = json.loads((Path(__file__).parents[2] / "fixtures" / "wan_variant_keys.json").read_text(encoding="utf-8"))
 
@@ -66,3 +66,20 @@ def test_a_shape_survives_json() -> None:
 def test_vace_layers_that_no_block_has_are_refused(layers: tuple[int, ...]) -> None:
     with pytest.raises(ConfigError, match="rising block numbers below 40"):
         large(vace_layers=layers)
+
+
+@pytest.mark.parametrize(
+    ("name", "place"),
+    [
+        ("blocks.7.self_attn.q.weight", ("blocks", 7, "self_attn.q.weight")),
+        ("vace_blocks.0.before_proj.bias", ("vace_blocks", 0, "before_proj.bias")),
+        ("blocks.39", ("blocks", 39, "")),
+        ("blocks", None),
+        ("blocks.first.ffn.0", None),
+        ("head.head.weight", None),
+        ("text_blocks.0.weight", None),
+        ("blocks.12345.ffn.0", None),
+    ],
+)
+def test_a_name_tells_the_block_it_lies_in(name: str, place: tuple[str, int, str] | None) -> None:
+    assert block_of(name) == place

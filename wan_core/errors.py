@@ -1,4 +1,27 @@
-"""What can go wrong, as types. Every message says what was wrong, with which value and where, and what to do next."""
+"""The errors of the engine, as types. A message says what was wrong, with which value and where, and what to do next.
+
+    WanTrainerError          a refusal that a user can mend; exit code 5
+    |-- ConfigError          a setting, or settings that do not go together (also a ValueError)
+    |   `-- ForeignRun       run/config.py: a directory that this pack cannot read as a run
+    |       `-- NewerRun     the same, because another version of the pack wrote it
+    |-- DatasetError         clips, stills or captions (also a ValueError)
+    |   |-- NothingUsableError   dataset/scan.py: a folder without one usable clip
+    |   `-- UnreadableError      video/sources.py: a file that is no video
+    |       `-- TooSlowError     the same, because it took too long to find out
+    |-- CheckpointError      a model file, a saved step, a resume state
+    |-- CacheError           an entry or a set of the cache
+    |-- DependencyError      an optional package
+    |-- PlacementError       blocks and devices
+    |-- ExportError          a LoRA file that is written or read
+    |-- FileError            files: a file or folder that is refused, missing or damaged
+    |-- TrainingError        a run that cannot go on
+    |   |-- NotFinite        train/trainer.py: steps that are not finite
+    |   `-- RankLost         another rank of the run ended
+    `-- OutOfMemory          a device or the computer is full; exit code 4
+    Stopped                  no error: somebody asked for it; exit code 3
+
+An OSError that reaches the command line is bad input too; any other exception is a bug: exit code 1.
+"""
 
 from __future__ import annotations
 

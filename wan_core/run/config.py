@@ -44,6 +44,12 @@ _TRAIN_FROM_THE_START = (
     *("discrete_flow_shift", "sigmoid_scale", "caption_dropout", "expert", "seed"),
 )
 """settings that are in every job's identity; later ones only where they differ from their default"""
+_TRAIN_WITHOUT_EFFECT = (
+    *("steps", "save_every_n_steps", "preview_every_n_steps", "eval_items", "eval_timesteps", "save_dtype"),
+    *("max_bad_steps", "prefetch_batches"),
+    "gradient_checkpointing",  # the same gradients to the last bit
+)
+"""settings that are in no job's identity: the weights after a step do not depend on them"""
 QUEUE_DONE = "steps of this queue are done"
 """how the reason ends when a run stopped because it was asked for so many steps and no more"""
 
@@ -85,31 +91,28 @@ class RunConfig(Config):
         return replace(self, base_digest=checkpoint_digest(roots.resolve(self.model.base_file)), start_digest=start)
 
     def identity(self) -> dict[str, Any]:
-        """What makes two jobs the same: everything that decides the weights, but neither the step total nor how often
-        is saved or previewed, nor where the blocks lie (a split gives the same numbers)."""
+        """Returns what makes two jobs the same: two runs with equal identities go on from each other's saved steps.
+
+        The rule: everything counts that decides the weights after a step, and nothing else. So of run.json
+        - the run's name, its versions and its previews do not count, nor do the step total, how often is saved or
+          evaluated, and what only memory and speed depend on;
+        - a file counts by its digest and not by its name, a dataset by the fingerprint of its set;
+        - where blocks lie does not count, but the number of copies does: several ranks make a larger batch;
+        - an alpha of the rank is no alpha: both scale by 1;
+        - a setting that came after the first release counts only where it differs from its default, since a job from
+          before it trains as that default does.
+        """
         data = self.to_dict()
         for key in ("version", "run_name", "preview", "pack_version"):
             data.pop(key)
-        for key in (
-            "steps",
-            "save_every_n_steps",
-            "preview_every_n_steps",
-            "eval_items",
-            "eval_timesteps",
-            "save_dtype",
-            "gradient_checkpointing",  # the same gradients to the last bit
-            "max_bad_steps",
-            "prefetch_batches",
-        ):
+        for key in _TRAIN_WITHOUT_EFFECT:
             data["train"].pop(key)
-        # Jobs from before there was a setting stay themselves while it is as it was without it.
         usual = TrainConfig().to_dict()
         data["train"] = {k: v for k, v in data["train"].items() if k in _TRAIN_FROM_THE_START or v != usual[k]}
         data["model"].pop("base_file")
         data["model"].pop("low_noise_file")  # a run trains one model
         if self.model.quantize is not None and not self.model.quantize.vace_blocks:
             data["model"]["quantize"].pop("vace_blocks")
-        # Several ranks make a larger batch; a split of blocks changes nothing.
         placement = self.model.placement
         listed = placement.devices.count(",") + 1 if "," in placement.devices else placement.devices
         data["model"]["placement"] = {"copies": listed if placement.mode == "copy per GPU" else 1}

@@ -9,7 +9,17 @@ from typing import Any
 from comfy_server import ComfyServer
 from world import CLIP, MODEL, VAE
 
-__all__ = ["CACHE", "TRAIN", "Graph", "folder_of", "is_no_choice", "run_of", "steps_trained", "training_graph"]
+__all__ = [
+    "CACHE",
+    "TRAIN",
+    "Graph",
+    "content",
+    "folder_of",
+    "is_no_choice",
+    "run_of",
+    "steps_trained",
+    "training_graph",
+]
 
 Graph = dict[str, dict[str, Any]]
 TRAIN, CACHE = "train", "cache"
@@ -51,6 +61,11 @@ def run_of(comfy: ComfyServer, entry: dict[str, Any]) -> dict[str, Any]:
 def folder_of(comfy: ComfyServer, name: str) -> Path:
     """The run directory."""
     return comfy.output / "wan_trainer" / name
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    """Every file of a folder by its relative path."""
+    return {str(f.relative_to(folder)): f.read_bytes() for f in sorted(folder.rglob("*")) if f.is_file()}
 
 
 def steps_trained(comfy: ComfyServer, name: str) -> int:

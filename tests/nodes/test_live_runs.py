@@ -18,6 +18,7 @@ from graphs import TRAIN, Graph, folder_of, run_of, training_graph
 from route_server import serve
 from steering import PATIENCE_S, endless, live_run, press, records, until
 
+from tests.support.preforked import PreforkedEngine
 from tests.support.tiny_run import make_run
 from wan_core.train import SaveStore, TrainConfig
 
@@ -115,10 +116,14 @@ def test_the_client_of_the_docs_queues_follows_and_reads_the_result(
     assert "Traceback" not in nothing.stderr
 
 
-def test_a_run_of_another_process_is_running_but_not_live(pack_nodes: dict[str, Any], tmp_path: Path) -> None:
+def test_a_run_of_another_process_is_running_but_not_live(
+    pack_nodes: dict[str, Any], preforked: PreforkedEngine | None, tmp_path: Path
+) -> None:
     tiny = make_run(tmp_path, train=TrainConfig(steps=100_000, save_every_n_steps=100_000, preview_every_n_steps=0))
-    command = [sys.executable, "-m", "wan_core", "train", str(tiny.directory), "--roots", str(tiny.roots_file)]
+    python = str(preforked.python) if preforked else sys.executable
     root = Path(__file__).resolve().parents[2]
+    program = [python, "-X", "utf8", str(root / "wan_core" / "launch.py")]
+    command = [*program, "train", str(tiny.directory), "--roots", str(tiny.roots_file)]
     with (
         serve(pack_nodes, tiny.directory.parent, tmp_path) as server,
         subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as worker,

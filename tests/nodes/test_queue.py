@@ -6,7 +6,6 @@ import io
 import json
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,60 +13,19 @@ import av
 import pytest
 from clips import place_clips
 from comfy_server import ComfyServer
-from graphs import TRAIN, Graph, folder_of, run_of, steps_trained, training_graph
+from graphs import TRAIN, Graph, content, folder_of, run_of, steps_trained, training_graph
 from PIL import Image
 from route_server import our_module
 from safetensors import safe_open
 from world import sampling_graph
-
-from tests.support.preforked import PreforkedEngine
 
 pytestmark = [pytest.mark.comfy, pytest.mark.slow]
 
 VALIDATE, APPLY = "validate", "apply"
 
 
-def content(folder: Path) -> dict[str, bytes]:
-    return {str(f.relative_to(folder)): f.read_bytes() for f in sorted(folder.rglob("*")) if f.is_file()}
-
-
 def loras(comfy: ComfyServer) -> Path:
     return comfy.base / "models" / "loras"
-
-
-def test_queueing_again_trains_nothing_even_after_another_graph_and_a_restart(
-    own_comfy: Callable[..., ComfyServer], preforked: PreforkedEngine | None
-) -> None:
-    comfy = own_comfy(env=preforked.environment if preforked else None)
-    first = run_of(comfy, comfy.run(training_graph("again")))
-    assert (first["status"], first["step"], first["steps"]) == ("done", 4, 4)
-    assert first["eval_loss_last"] < first["eval_loss_first"]
-    assert first["eval_held_out"] is False
-    stored = json.loads((folder_of(comfy, "again") / "run.json").read_text(encoding="utf-8"))
-    assert stored["train"]["discrete_flow_shift"] == 3.0, "what the model stands for, as a number"
-    assert first["cache"]["latents_encoded"] == 3
-    lines = (folder_of(comfy, "again") / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    ended = [record for record in map(json.loads, lines) if record["event"] == "stage_ended"]
-    assert [record["stage"] for record in ended[:2]] == ["cache", "load"]
-    assert ended[0]["seconds"] > 0
-    before = content(folder_of(comfy, "again"))
-
-    at_once = run_of(comfy, comfy.run(training_graph("again")))
-    comfy.run(sampling_graph())
-    after_another = run_of(comfy, comfy.run(training_graph("again")))
-    paths = ("", "/again", "/again/metrics", "/again/workflow")
-    told = [comfy.get(f"/wan_trainer/runs{path}") for path in paths]
-    comfy.restart()
-    assert [comfy.get(f"/wan_trainer/runs{path}") for path in paths] == told
-    after_restart = run_of(comfy, comfy.run(training_graph("again")))
-
-    assert steps_trained(comfy, "again") == 4
-    assert content(folder_of(comfy, "again")) == before
-    for later in (at_once, after_another, after_restart):
-        same = ("run", "status", "step", "lora_name", "eval_loss_first", "eval_loss_last")
-        assert {k: later[k] for k in same} == {k: first[k] for k in same}
-        assert later["cache"]["latents_encoded"] == later["cache"]["texts_encoded"] == 0
-        assert later["cache"]["latents_reused"] == 3
 
 
 def test_a_complete_cache_loads_no_encoder(comfy: ComfyServer) -> None:

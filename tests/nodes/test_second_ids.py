@@ -1,97 +1,13 @@
-"""Another pack has one of our ids, before us or after us: theirs stays theirs, ours answers to its second id."""
+"""Every node answers to a second id too. test_crowded_server.py has a server where other packs have the first ones."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
-from comfy_server import ROOT, ComfyServer, link_folder
-from graphs import Graph, training_graph
 from route_server import our_module
-from world import CLIP
 
 pytestmark = pytest.mark.comfy
-
-OTHER = """
-class LoadsSomethingElse:
-    RETURN_TYPES = ("FunModels",)
-    FUNCTION = "load"
-    CATEGORY = "other"
-
-    @classmethod
-    def INPUT_TYPES(cls):
-        return {"required": {"model": (["a"],)}}
-
-    def load(self, model):
-        return (model,)
-
-NODE_CLASS_MAPPINGS = {"LoadWanModel": LoadsSomethingElse}
-"""
-
-
-def server(own_comfy: Callable[..., ComfyServer], elsewhere: Path, first: bool) -> ComfyServer:
-    """A server with the packs of `elsewhere` loaded before ours, or after."""
-    pack = elsewhere / "VideoX-Fun"
-    pack.mkdir(parents=True)
-    (pack / "__init__.py").write_text(OTHER, encoding="utf-8")
-    paths = elsewhere.parent / "paths.yaml"
-    default = "  is_default: true\n" if first else ""
-    paths.write_text(f"more:\n{default}  custom_nodes: {elsewhere.as_posix()}\n", encoding="utf-8")
-    return own_comfy(flags=["--extra-model-paths-config", str(paths)])
-
-
-def prefixed(graph: Graph) -> Graph:
-    """With second ids for every node of ours, as docs/headless.md has them."""
-    others = {"VAELoader", CLIP}
-    return {
-        node: body if (kind := body["class_type"]) in others else {**body, "class_type": f"WanTrainer_{kind}"}
-        for node, body in graph.items()
-    }
-
-
-def assert_both_work(comfy: ComfyServer) -> None:
-    info = comfy.object_info()
-    theirs, ours = info["LoadWanModel"], info["WanTrainer_LoadWanModel"]
-    assert theirs["output"] == ["FunModels"]
-    assert ours["output"] == ["WAN_TRAIN_MODEL", "STRING"]
-    assert ours["display_name"] == "Load Wan Model (Training)"
-    assert not ours["deprecated"], "the only one of ours: menus must show it"
-    assert info["WanTrainer_TrainLoRA"]["deprecated"], "menus show TrainLoRA already"
-    assert not info["TrainLoRA"]["deprecated"]
-    assert comfy.get("/wan_trainer/ids") == {
-        "version": 1,
-        "prefix": "WanTrainer_",
-        "taken": {"LoadWanModel": "custom_nodes.VideoX-Fun"},
-    }
-    said = [line for line in comfy.log_text().splitlines() if "is no node of ComfyUI-WanTrainer" in line]
-    assert len(said) == 1
-    assert said[0].endswith(  # newer ComfyUI puts the level before it
-        "LoadWanModel of custom_nodes.VideoX-Fun is no node of ComfyUI-WanTrainer. Workflows that are opened here use "
-        "WanTrainer_LoadWanModel instead; in API graphs write that yourself."
-    )
-    graph = prefixed(training_graph("second"))
-    scanned = comfy.run({node: graph[node] for node in ("model", "data")}, timeout=120)
-    assert "clips: 3 clips" in comfy.outputs(scanned, "data")["text"][0]
-
-
-@pytest.mark.slow
-def test_a_pack_that_loads_before_us_keeps_its_node(own_comfy: Callable[..., ComfyServer], tmp_path: Path) -> None:
-    assert_both_work(server(own_comfy, tmp_path / "more", first=True))
-
-
-@pytest.mark.slow
-def test_a_pack_that_loads_after_us_and_a_second_copy_of_ours(
-    own_comfy: Callable[..., ComfyServer], tmp_path: Path
-) -> None:
-    link_folder(ROOT, tmp_path / "more" / "ComfyUI-WanTrainer-main")
-    comfy = server(own_comfy, tmp_path / "more", first=False)
-    assert_both_work(comfy)
-    said = [line for line in comfy.log_text().splitlines() if "installed twice" in line]
-    assert len(said) == 1
-    assert "ComfyUI-WanTrainer is installed twice: custom_nodes.ComfyUI-WanTrainer is used, " in said[0]
-    assert said[0].endswith("Remove one of them.")
 
 
 @pytest.fixture

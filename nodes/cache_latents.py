@@ -58,7 +58,7 @@ class CacheLatents(io.ComfyNode):
 
     @classmethod
     def fingerprint_inputs(cls, **_: object) -> object:
-        """Changes when somebody deletes the cache or entries were evicted, so that the node looks again."""
+        """Returns a mark that changes when the cache is deleted or entries are evicted, so the node looks again."""
         return folders.cache_state()
 
     @classmethod
@@ -115,7 +115,7 @@ class CacheLatents(io.ComfyNode):
 
     @classmethod
     def _identities(cls, dataset: Dataset, sockets: dict[str, Any]) -> dict[str, str | None]:
-        """Of the encoders this dataset needs; None where only the loaded object could tell and is not there."""
+        """Returns the identities of the encoders this dataset needs; None where only the loaded object could tell."""
         prompt, node, cache = cls.hidden.dynprompt, cls.hidden.unique_id, folders.cache()
         found = {name: encoder_identity(prompt, node, name, sockets[name], cache) for name in ("vae", "clip")}
         if dataset.kind.vision and is_linked(prompt, node, "clip_vision"):

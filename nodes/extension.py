@@ -51,7 +51,7 @@ NODES: list[type[io.ComfyNode]] = [
 
 
 class WanTrainerExtension(ComfyExtension):
-    """What ComfyUI asks for the nodes of this pack."""
+    """The object that ComfyUI asks for the nodes of this pack."""
 
     async def get_node_list(self) -> list[type[io.ComfyNode]]:
         nodes = [guarded(node) for node in NODES]

@@ -166,7 +166,7 @@ def _low_noise(low_noise_model: str, diffusion_model: str) -> str:
 
 
 def size_once_loaded(file: WanFile, plan: ModelPlan) -> str:
-    """What the weights take in memory; of a GGUF also that its file says something else."""
+    """Says what the weights take in memory; of a GGUF also that its file says something else."""
     loaded = weights_once_loaded(plan, file)
     if file.header.container != "gguf":
         return f"weights take {loaded / 2**30:.3g} GiB once loaded"
@@ -207,8 +207,8 @@ def describe(file: WanFile, plan: ModelPlan) -> list[str]:
 
 
 def model_facts(model: ModelHandle) -> dict[str, Any]:
-    """Which model it is, where its half of the noise levels ends (sigma, null for a model without experts), and what
-    discrete_flow_shift 0 stands for.
+    """Returns which model it is, where its half of the noise levels ends (sigma, null for a model without experts), and
+    what discrete_flow_shift 0 stands for.
     """
     variant = model.variant
     pair = bool(model.plan.low_noise_file)

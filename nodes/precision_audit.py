@@ -127,7 +127,7 @@ def _measure(
 
 
 def _picture(path: Path) -> torch.Tensor:
-    """(1, H, W, 3) in [0, 1]."""
+    """Returns the chart as (1, H, W, 3) in [0, 1]."""
     with Image.open(path) as picture:
         pixels = np.asarray(picture.convert("RGB"), np.float32)
     return torch.from_numpy(pixels / 255)[None]

@@ -75,7 +75,7 @@ class SplitAcrossGPUs(io.ComfyNode):
 
 
 def split_facts(model: ModelHandle, roots: Roots) -> dict[str, Any]:
-    """Which block lies where, and the bytes the weights will take on each device once they are loaded.
+    """Returns which block lies where, and the bytes the weights will take on each device once loaded.
 
     `copies` holds one list for each model copy that trains: an index into `devices` for every block; embeddings and
     head lie with the first block. `predicted` is the peak of a training step: null until something predicts it.
@@ -99,7 +99,7 @@ def split_facts(model: ModelHandle, roots: Roots) -> dict[str, Any]:
 
 
 def _title(device: torch.device) -> str:
-    """What the maker calls it; empty for the CPU."""
+    """Returns what its maker calls the device; empty for the CPU."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else ""
 
 

@@ -178,7 +178,7 @@ class TrainLoRA(io.ComfyNode):
 
     @classmethod
     def fingerprint_inputs(cls, run_name: str | None = "my_lora", **_: object) -> object:
-        """Changes with the runs of that name, so that a deleted or unfinished run is looked at again."""
+        """Returns a mark that changes with the runs of that name, so that a deleted or unfinished one is read again."""
         runs = folders.runs_folder()
         found = sorted(runs.glob(f"{safe_name(run_name or 'my_lora', 'run_name')}*/*.json")) if runs.is_dir() else []
         return [file_identity(path)[1:] for path in found if path.name in ("run.json", "status.json")]
@@ -310,7 +310,7 @@ class _Job:
             raise
 
     def _encoding_seconds(self) -> float:
-        """What encoding took in this queue entry; a cache from before belongs to the run that waited for it."""
+        """Returns the seconds encoding took in this queue entry; an older cache belongs to an earlier run."""
         return self._cache.report.seconds if self._cache.prompt_id == current_prompt_id() else 0.0
 
     def _live(self, can_preview: bool) -> LiveRun:
@@ -323,7 +323,7 @@ class _Job:
         )
 
     def outputs(self) -> io.NodeOutput:
-        """Everything from disk: the same after training, after a restart, and when there was nothing to do."""
+        """Reads everything from disk: the same after training, after a restart, and when there was nothing to do."""
         saved = self._publish_latest()
         facts = RunFacts(self.directory)
         step = saved.step if saved is not None else 0
@@ -341,7 +341,7 @@ class _Job:
         return {"wan_run": [{**report, "cache": self._cache_counts()}], "images": samples[-1:], "animated": [True]}
 
     def _cache_counts(self) -> dict[str, int]:
-        """What CacheLatents did for this queue; ComfyUI keeps outputs, so an older answer means all was reused."""
+        """Returns what CacheLatents did for this queue; an older answer, which ComfyUI keeps, means all was reused."""
         counts = {k: v for k, v in asdict(self._cache.report).items() if isinstance(v, int)}
         if self._cache.prompt_id != current_prompt_id():
             for kind in ("latents", "texts", "conditions"):
@@ -367,7 +367,7 @@ class _Job:
         atomic_write_json(self.directory / "workflow.json", scrubbed(graph))
 
     def _is_linked(self, output: int) -> bool:
-        """Whether anything in the queue takes this output."""
+        """Returns whether anything in the queue takes this output."""
         prompt, link = self._hidden.dynprompt, [self._hidden.unique_id, output]
         nodes = (prompt.get_node(node_id) for node_id in prompt.all_node_ids())
         return any(value == link for node in nodes for value in node["inputs"].values())
@@ -376,7 +376,7 @@ class _Job:
 def _earlier(
     config: RunConfig, model: ModelHandle, asked: TrainConfig, settings: SettingsHandle | None
 ) -> list[RunConfig]:
-    """What the same graph meant to earlier versions: their runs go on as they began."""
+    """Returns what the same graph meant to earlier versions: their runs go on as they began."""
     left_out = ["discrete_flow_shift"] if asked.discrete_flow_shift == 0 else []
     left_out += ["lr_scheduler"] if settings is None else []
     trains = earlier_meanings(config.train, left_out)

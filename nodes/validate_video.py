@@ -126,11 +126,11 @@ class _Rendering:
         return max(1, len(self.job.preview.prompt_keys))
 
     def files(self) -> list[Path]:
-        """Every clip: all variants of the first prompt, then of the second ..."""
+        """Lists every clip: all variants of the first prompt, then of the second ..."""
         return [self.folder / f"{name}_p{i}.mp4" for i in range(self.prompts) for name in self.variants]
 
     def shown(self) -> list[Path]:
-        """The same, the base model's last: the node shows the first one large."""
+        """Lists the same clips, the base model's last: the node shows the first one large."""
         return sorted(self.files(), key=lambda file: file.name.startswith("baseline"))
 
     def facts(self) -> dict[str, Any]:
@@ -197,7 +197,7 @@ class _Rendering:
         return json.dumps(read_json(self.folder / "metrics.json"), indent=2)
 
     def grid(self) -> torch.Tensor:
-        """(1, H, W, 3): middle frames, a row per prompt."""
+        """Returns (1, H, W, 3): middle frames, a row per prompt."""
         rows = [
             np.concatenate([_picture(self.folder / f"{name}_p{i}.png") for name in self.variants], axis=1)
             for i in range(self.prompts)
@@ -235,7 +235,7 @@ class _Measured:
 
 
 def drift(frames: Frames, base: Frames) -> tuple[float, float | None]:
-    """(mean absolute difference, PSNR in dB) of two clips in [0, 255], on a scale of 0 to 1; no PSNR when equal."""
+    """Returns (mean absolute difference on a scale of 0 to 1, PSNR in dB or None when equal) of clips in [0, 255]."""
     count, absolute, squared = 0, 0.0, 0.0
     for one, other in zip(frames, base, strict=True):
         difference = (one.astype(np.float32) - other.astype(np.float32)) / 255

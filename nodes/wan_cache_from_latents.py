@@ -68,7 +68,7 @@ class WanCacheFromLatents(io.ComfyNode):
 
     @classmethod
     def fingerprint_inputs(cls, **_: object) -> object:
-        """Changes when somebody deletes the cache or entries were evicted, so that they are written again."""
+        """Returns a mark that changes when the cache is deleted or entries are evicted, so that it is made again."""
         return folders.cache_state()
 
     @classmethod

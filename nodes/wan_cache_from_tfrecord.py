@@ -66,7 +66,7 @@ class WanCacheFromTFRecord(io.ComfyNode):
 
     @classmethod
     def validate_inputs(cls, folder: str | None = None) -> bool | str:
-        """Naming folder here also lets one in that was made a moment ago."""
+        """Names `folder` here, which also lets one in that was made a moment ago."""
         try:
             return folder is None or bool(_folder(folder))
         except WanTrainerError as error:
@@ -74,7 +74,7 @@ class WanCacheFromTFRecord(io.ComfyNode):
 
     @classmethod
     def fingerprint_inputs(cls, folder: str | None = None, **_: object) -> object:
-        """Changes with the files, and when somebody deletes the cache or entries were evicted."""
+        """Returns a mark that changes with the files, and when somebody deletes the cache or entries were evicted."""
         files = sorted(path for path in _folder(folder).rglob("*") if path.is_file())
         return [[file_identity(path)[1:] for path in files], folders.cache_state()]
 

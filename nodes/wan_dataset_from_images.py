@@ -68,7 +68,7 @@ class WanDatasetFromImages(io.ComfyNode):
 
     @classmethod
     def fingerprint_inputs(cls, **_: object) -> object:
-        """Changes when somebody deletes what was kept, so that it is written again."""
+        """Returns a mark that changes when somebody deletes what was kept, so that it is written again."""
         parts = (folders.cache().root / name for name in ("clips", "pictures"))
         return [part.stat().st_ino if part.is_dir() else 0 for part in parts]
 

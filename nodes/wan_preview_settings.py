@@ -88,7 +88,7 @@ class WanPreviewSettings(io.ComfyNode):
 
     @classmethod
     def fingerprint_inputs(cls, **_: object) -> object:
-        """Changes when somebody deletes the cache that prompts and pictures were encoded into."""
+        """Returns a mark that changes when somebody deletes the cache that prompts and pictures were encoded into."""
         parts = (folders.cache().root / name for name in ("texts", "pictures", "conditions"))
         return [part.stat().st_ino if part.is_dir() else 0 for part in parts]
 
@@ -207,6 +207,6 @@ def _is_default(negative_prompt: str) -> bool:
 
 
 def _texts(prompts: str, negative_prompt: str) -> list[str]:
-    """Every text that needs an encoding of its own; the default negative prompt is in every cache."""
+    """Lists every text that needs an encoding of its own; the default negative prompt is in every cache."""
     found = list(dict.fromkeys(_lines(prompts)))
     return found if _is_default(negative_prompt) else [*found, negative_prompt]

@@ -50,7 +50,7 @@ class WanSyntheticDataset(io.ComfyNode):
 
     @classmethod
     def fingerprint_inputs(cls, **_: object) -> object:
-        """Changes when somebody deletes the cache, so that the list is written again."""
+        """Returns a mark that changes when somebody deletes the cache, so that the list is written again."""
         sets = folders.cache().root / "sets"
         return sets.stat().st_ino if sets.is_dir() else 0
 

@@ -101,7 +101,7 @@ def _entry(conditioning: Any, name: str) -> tuple[Tensor, dict[str, Any]]:
 
 
 def _channels(values: dict[str, Any], place: int, raw: Tensor, name: str, variant: WanVariant) -> Tensor:
-    """What a sampler puts behind the noised latent: the mask where the model has room for one, then the images."""
+    """Returns what a sampler puts behind the noised latent: the mask where the model has room for one, then images."""
     wanted = variant.shape.condition_channels
     image = values.get("concat_latent_image")
     if image is None:
@@ -123,8 +123,8 @@ def _channels(values: dict[str, Any], place: int, raw: Tensor, name: str, varian
 
 
 def _mask(mask: Tensor | None, place: int, raw: Tensor) -> Tensor:
-    """(4, F, h, w): 1 where a frame is given. ComfyUI stores the opposite, often once for all four, and may stop
-    before the last frame."""
+    """Returns (4, F, h, w), 1 where a frame is given. ComfyUI stores the opposite, often once for all four, and may
+    stop before the last frame."""
     if mask is None:
         return torch.zeros(_MASK_CHANNELS, *raw.shape[1:])
     given = 1.0 - _one(mask, place).float().cpu()
@@ -173,7 +173,7 @@ def _one(batch: Tensor, place: int) -> Tensor:
 
 
 def _normalised(images: Tensor, variant: WanVariant) -> Tensor:
-    """Raw latents of several images, one behind the other along the channels."""
+    """Normalises raw latents of several images that stand one behind the other along the channels."""
     step = variant.latents.channels
     if images.shape[0] % step:
         raise DatasetError(f"Image latents have {images.shape[0]} channels, not a multiple of {step}.")

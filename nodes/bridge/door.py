@@ -23,7 +23,7 @@ _CALLED = ("fingerprint_inputs", "check_lazy_status", "execute")
 
 
 def guarded(node: type[io.ComfyNode]) -> type[io.ComfyNode]:
-    """The class itself, with the door in front of its methods."""
+    """Puts the door in front of the methods of a node class, and returns the class itself."""
     for name in _CALLED:
         method = node.__dict__.get(name)
         if isinstance(method, classmethod) and not hasattr(method.__func__, "__wrapped__"):
@@ -57,7 +57,7 @@ def _check_texts(inputs: dict[str, Any]) -> None:
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """Every text in `value`, however deep in lists and dicts; keys too. What holds itself is looked through once."""
+    """Yields every text in `value`, however deep in lists and dicts; keys too. A loop is looked through once."""
     waiting, seen = [value], set[int]()
     while waiting:
         item = waiting.pop()
@@ -99,7 +99,7 @@ def _can_be_printed(error: BaseException) -> bool:
 
 
 def _alone(error: Exception) -> WanTrainerError:
-    """`error` without those behind it, whose words are not ours; one of somebody else as a sentence of ours."""
+    """Returns `error` without those behind it, whose words are not ours; a foreign one as a sentence of ours."""
     if isinstance(error, WanTrainerError):
         return error
     return TrainingError(f"{type(error).__name__}: {error}").with_traceback(error.__traceback__)

@@ -1,4 +1,4 @@
-"""Where ComfyUI keeps things, as the roots the engine knows; and which folders a dataset may lie in (rule S2)."""
+"""ComfyUI's folders as the roots the engine knows, and the folders a dataset may lie in (rule S2)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = [
 
 
 def runs_folder() -> Path:
-    """Where run directories and the cache lie. Not made here; ConfigError when something else has the name."""
+    """Returns the folder of runs and cache, which it does not make. Raises ConfigError when a file has its name."""
     folder = Path(folder_paths.get_output_directory()) / "wan_trainer"
     if folder.exists() and not folder.is_dir():
         raise ConfigError("output/wan_trainer is a file. Move it away, so that runs can be written there.")
@@ -40,8 +40,8 @@ def cache() -> LatentCache:
 
 
 def cache_state() -> list[int]:
-    """Changes when somebody deletes the cache or a folder of it, and when entries were evicted: a node that made some
-    then has to look again.
+    """Returns a mark that changes when the cache or a folder of it is deleted, and when entries are evicted: a node
+    that made some then has to look again.
     """
     kept = cache()
     parts = (kept.root / name for name in ("latents", "texts", "conditions", "masks", "evaluations", "sets", "packs"))
@@ -49,7 +49,7 @@ def cache_state() -> list[int]:
 
 
 def roots() -> Roots:
-    """Every folder a run file may refer to by name."""
+    """Returns every folder a run file may refer to, by name."""
 
     def folders(kind: str) -> tuple[str, ...]:
         return tuple(os.path.abspath(folder) for folder in folder_paths.get_folder_paths(kind))
@@ -90,7 +90,7 @@ def file_names(kind: str) -> list[str]:
 
 
 def diffusion_models() -> list[str]:
-    """What LoadWanModel offers: files and GGUFs by their path below the models folder, and folders by theirs.
+    """Lists what LoadWanModel offers: files, GGUFs and folders by their path below the models folder.
 
     A folder is one as diffusers or the official repositories write it; one with its weights under `transformer` goes by
     its own name. Its files are not listed beside it.
@@ -114,7 +114,7 @@ def _is_model_folder(files: list[str]) -> bool:
 
 
 def _folder_name(root: str, relative: str) -> str:
-    """`X` for X/transformer, and for X/transformer_2 where that is the only one; the path itself otherwise."""
+    """Returns `X` for X/transformer, and for X/transformer_2 where that is the only one; otherwise the path itself."""
     above, name = os.path.split(relative)
     if above and (
         name == "transformer"
@@ -125,10 +125,10 @@ def _folder_name(root: str, relative: str) -> str:
 
 
 def model_reference(kind: str, name: str) -> str:
-    """`kind:relative` of a listed file, the same on every system."""
+    """Returns `kind:relative` of a listed file, the same on every system."""
     return f"{kind}:{name.replace(os.sep, '/')}"
 
 
 def publish_folder() -> Path:
-    """Where finished LoRAs go: the first loras folder, below wan_trainer/."""
+    """Returns the folder finished LoRAs go to: wan_trainer/ below the first loras folder."""
     return Path(folder_paths.get_folder_paths("loras")[0]) / "wan_trainer"

@@ -22,7 +22,7 @@ class CancelButton:
         self._caught = False
 
     def pressed(self) -> bool:
-        """True once for each press."""
+        """Returns True once for each press."""
         if mm.processing_interrupted():
             mm.interrupt_current_processing(False)
             return True
@@ -31,7 +31,7 @@ class CancelButton:
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
-        """Around calls into ComfyUI that raise when the flag is set: the press is kept, the exception is not."""
+        """Keeps the press and drops the exception, around calls into ComfyUI that raise when the flag is set."""
         try:
             yield
         except InterruptProcessingException:
@@ -40,7 +40,7 @@ class CancelButton:
 
 @contextlib.contextmanager
 def stops_become_interrupts() -> Iterator[None]:
-    """Around engine calls whose should_stop is `mm.processing_interrupted`: Stopped becomes ComfyUI's interrupt."""
+    """Turns Stopped into ComfyUI's interrupt, around engine calls whose should_stop is `mm.processing_interrupted`."""
     try:
         yield
     except Stopped as stop:

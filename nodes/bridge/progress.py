@@ -42,7 +42,7 @@ _log = logger(__name__)
 
 
 class NodeProgress:
-    """What one node shows while it works. Updates are throttled: ComfyUI sends each of them with all started nodes."""
+    """The face of one node while it works. Updates are throttled: ComfyUI sends each of them with all started nodes."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""What the dataset nodes share: where files may lie, what the model decides, and a scan that is shown on the node."""
+"""The common part of the dataset nodes: allowed places, fields the model decides, and a scan shown on the node."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def input_folder() -> Path:
 
 
 def allowed_places() -> tuple[Path, ...]:
-    """Where the files of a dataset may lie: ComfyUI's input folder and the roots of the server-side file."""
+    """Returns the places a dataset may lie in: ComfyUI's input folder and the roots of the server-side file."""
     return (input_folder(), *read_roots(folders.user_roots_file()))
 
 
@@ -65,7 +65,7 @@ def chosen_elsewhere(model: ModelHandle, force_rate: float, settings: DatasetSet
 
 
 def dataset_outputs() -> list[io.Output]:
-    """What every dataset node gives."""
+    """Returns the outputs every dataset node declares."""
     return [
         WanDataset.Output(display_name="dataset", tooltip="For CacheLatents."),
         io.String.Output(display_name="report", tooltip="What was found, and what was left out and why."),

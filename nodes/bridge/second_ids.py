@@ -25,7 +25,7 @@ Node = type[io.ComfyNode]
 
 
 class TakenIds:
-    """Which of our short ids other packs have. Asks ComfyUI's list each time: packs load before and after ours."""
+    """Our short ids that other packs have. Asks ComfyUI's list each time: packs load before and after ours."""
 
     def __init__(self, nodes: list[Node]) -> None:
         self._nodes = {_id_of(node): node for node in nodes}
@@ -72,7 +72,7 @@ def second_of(node: Node) -> Node:
 
 
 def loaded_before(nodes: list[Node]) -> bool:
-    """Whether another copy of this pack is loaded; then one line in the log says which one is used."""
+    """Returns whether another copy of this pack is loaded; if so, a line in the log says which one is used."""
     other = _all_nodes().get(PREFIX + _id_of(nodes[0]))
     if other is None:
         return False

@@ -64,7 +64,7 @@ class ComfyVae:
         return _plain(pixels.reshape(-1, *pixels.shape[-3:]).float().cpu().clamp(0, 1))
 
     def fits(self, latent: Tensor) -> bool:
-        """Whether decoding `latent` fits beside what is on the VAE's device now, with a tenth to spare."""
+        """Returns whether decoding `latent` fits beside what is on the VAE's device now, with a tenth to spare."""
         device = self._vae.device
         if mm.is_device_cpu(device):
             return True
@@ -90,7 +90,7 @@ class ComfyTextEncoder:
         return _plain(features[0, :length].float().cpu())
 
     def count_tokens(self, text: str) -> int:
-        """How many tokens `text` has before it is cut, its end token included."""
+        """Counts the tokens of `text` before it is cut, its end token included."""
         return len(self._row(text))
 
     def _tokens(self, text: str) -> dict[str, Any]:
@@ -176,7 +176,7 @@ def socket_identity(encoder: Any) -> str:
 
 
 def is_linked(dynprompt: Any, node_id: str, socket: str) -> bool:
-    """Whether something is wired to an optional socket."""
+    """Returns whether something is wired to an optional socket."""
     return isinstance(dynprompt.get_node(node_id)["inputs"].get(socket), list)
 
 
@@ -224,7 +224,7 @@ _PROMPTS = {"empty": "", "negative": DEFAULT_NEGATIVE_PROMPT}
 
 
 def wants_clip(hidden: Any, clip: Any, names: list[str], cache: LatentCache) -> bool:
-    """Whether the encoder wired to `clip` has to be loaded for the prompts of those names ("empty", "negative")."""
+    """Returns whether the encoder wired to `clip` must be loaded for the prompts of those names (empty, negative)."""
     if clip is not None or not names or not _is_wired(hidden):
         return False
     identity = _identity(hidden, None, cache)
@@ -246,7 +246,7 @@ def prompt_key(hidden: Any, clip: Any, name: str, cache: LatentCache) -> str:
 
 
 def _identity(hidden: Any, clip: Any, cache: LatentCache) -> str | None:
-    """None where nothing is wired, or only the loaded object could tell."""
+    """Returns the identity, or None where nothing is wired or only the loaded object could tell."""
     if not _is_wired(hidden):
         return None
     return encoder_identity(hidden.dynprompt, hidden.unique_id, "clip", clip, cache)

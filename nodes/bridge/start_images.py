@@ -47,7 +47,7 @@ def write_vision_tokens(cache: LatentCache, key: str, pictures: list[str], encod
 def encode_start_images(
     config: SampleConfig, cache: LatentCache, cache_set: CacheSet, variant: WanVariant, codec: ComfyVae
 ) -> SampleConfig:
-    """`config` with the cache keys of its pictures at the size of the preview, each encoded unless it is there."""
+    """Returns `config` with the cache keys of its pictures at the preview's size, each encoded unless it is there."""
     if not (config.start_image or config.end_image):
         return config
     height, width = (n * variant.latents.spatial_stride for n in preview_shape(cache_set, config)[2:])

@@ -54,7 +54,7 @@ class ModelHandle:
     """what base_precision was set to; the plan holds what a new run makes of it"""
 
     def earlier(self, plan: ModelPlan) -> tuple[ModelPlan, ...]:
-        """`plan`, made from this handle's, as earlier versions understood the same widgets."""
+        """Returns `plan`, made from this handle's, as earlier versions understood the same widgets."""
         asked = replace(plan, base_precision=self.asked_precision)
         if plan.quantize is None or not plan.quantize.vace_blocks:
             return (asked,)

@@ -53,7 +53,7 @@ class LiveRun:
 
     @contextlib.contextmanager
     def listening(self, worker: Listener) -> Iterator[None]:
-        """While `worker` runs, presses go to it."""
+        """Hands presses to `worker` while it runs."""
         with self._lock:
             self._worker, waiting = worker, self._waiting
             self._waiting = []
@@ -76,7 +76,7 @@ class LiveRuns:
 
     @contextlib.contextmanager
     def entered(self, run: LiveRun) -> Iterator[LiveRun]:
-        """`run` is live inside."""
+        """Keeps `run` live inside."""
         with self._lock:
             self._runs[run.run] = run
         try:
@@ -87,7 +87,7 @@ class LiveRuns:
 
     @contextlib.contextmanager
     def used(self, run_id: str) -> Iterator[None]:
-        """A worker reads or writes the run inside, so nobody may delete it."""
+        """Marks a run that a worker reads or writes inside, so that nobody deletes it."""
         with self._lock:
             self._used.append(run_id)
         try:
@@ -97,7 +97,7 @@ class LiveRuns:
                 self._used.remove(run_id)
 
     def is_used(self, run_id: str) -> bool:
-        """Whether the run trains here, or has clips rendered."""
+        """Returns whether the run trains here, or has clips rendered."""
         with self._lock:
             return run_id in self._runs or run_id in self._used
 

@@ -91,7 +91,7 @@ class PreviewDecoder:
         self._codec, self._directory, self._fps, self._on_clip = codec, directory, fps, on_clip
 
     def answer(self, event: DecodeWanted, show: Callable[[Image.Image], None]) -> dict[str, Any]:
-        """What the command `decoded` says: a file, or needs_room."""
+        """Returns what the command `decoded` says: a file, or needs_room."""
         latent = self._read(event)
         if not event.made_room and not self._codec.fits(latent):
             return {"needs_room": True}
@@ -113,7 +113,7 @@ class PreviewDecoder:
 def _answer(
     event: DecodeWanted, decoder: PreviewDecoder | None, progress: NodeProgress, button: CancelButton
 ) -> dict[str, Any]:
-    """Never raises: a preview that cannot be decoded is skipped, the run goes on."""
+    """Answers and never raises: a preview that cannot be decoded is skipped, the run goes on."""
     if decoder is None:
         return {"error": "no VAE is connected to TrainLoRA"}
     answer: dict[str, Any] = {"error": "Cancel was pressed"}

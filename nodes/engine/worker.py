@@ -46,8 +46,8 @@ _ASYNC = re.compile(r"(^|,)\s*backend\s*:\s*cudaMallocAsync\s*(?=,|$)")
 
 
 def worker_environment(outside: Mapping[str, str], *, growing_segments: bool) -> dict[str, str]:
-    """`outside` for an engine process: the user's own allocator settings, without the backend that ComfyUI adds to them
-    for itself; it suits sampling, not training.
+    """Returns `outside` for an engine process: with the user's own allocator settings, without the backend that ComfyUI
+    adds to them for itself; it suits sampling, not training.
 
     Where the user said nothing, `growing_segments` asks for segments that grow: clips of several sizes then leave fewer
     holes. Only for Linux and CUDA, where torch has them.
@@ -64,7 +64,7 @@ def worker_environment(outside: Mapping[str, str], *, growing_segments: bool) ->
 
 @dataclass(frozen=True)
 class Patience:
-    """How long each means of stopping is given, in seconds."""
+    """The seconds each means of stopping is given."""
 
     command_s: float = 30.0
     """after the command; at least two steps of the run"""
@@ -76,7 +76,7 @@ class Patience:
 
 @dataclass(frozen=True)
 class Ending:
-    """How a worker ended."""
+    """The end of a worker."""
 
     exit_code: int
     cancelled: bool
@@ -88,7 +88,7 @@ class Ending:
     log_tail: str
 
     def sentence(self) -> str:
-        """Why it did not end well, for the user."""
+        """Returns the reason it did not end well, for the user."""
         if self.failed is not None:
             return self.failed.message
         if self.exit_code in _KILLED:
@@ -133,7 +133,7 @@ class Worker:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Whatever happens to the caller, no process stays behind."""
+        """Leaves no process behind, whatever happened to the caller."""
         if self.process.poll() is None:
             self.kill()
         self._reader.join(5)
@@ -151,7 +151,7 @@ class Worker:
             self.process.stdin.flush()
 
     def events(self, wait_s: float) -> Iterator[Event]:
-        """What has come, waiting at most `wait_s` for the first."""
+        """Returns the events that have come, waiting at most `wait_s` for the first."""
         with contextlib.suppress(queue.Empty):
             event = self._events.get(timeout=wait_s)
             while event is not None:
@@ -219,7 +219,7 @@ class Worker:
 
 
 class _Stopping:
-    """Where the escalation stands."""
+    """The state of the escalation."""
 
     def __init__(self, worker: Worker, patience: Patience) -> None:
         self.worker, self.patience = worker, patience

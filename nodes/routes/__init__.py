@@ -1,4 +1,4 @@
-"""What the page and API clients ask about runs, and how they steer them: HTTP under /wan_trainer/.
+"""HTTP under /wan_trainer/: the page and API clients ask about runs here, and steer them.
 
 The run's folder is the only memory; a restarted server, a second client and a reloaded page see the same.
 """

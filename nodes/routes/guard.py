@@ -1,4 +1,6 @@
-"""Which requests are answered, and which may change something (rule S10). Pure: headers in, a refusal or nothing out.
+"""The guard of the routes: it decides which requests are answered, and which may change something (rule S10).
+
+Pure: headers in, a refusal or nothing out.
 
 A web page of a stranger can make a browser send requests to this server. It can neither read an answer nor send JSON or
 a header of its own without asking first, and ComfyUI does not allow it; what remains is a page that reaches us under a
@@ -26,7 +28,7 @@ _PROXY_HEADERS = ("Forwarded", "X-Forwarded-For", "X-Real-IP", "Via")
 
 
 class Headers(Protocol):
-    """What aiohttp's case-insensitive multi-dictionary offers."""
+    """The part of aiohttp's case-insensitive multi-dictionary that is used here."""
 
     def getall(self, key: str, default: list[str]) -> list[str]: ...
 
@@ -70,7 +72,7 @@ def _is_this_computer(remote: str) -> bool:
 
 
 def _one(headers: Headers, name: str) -> str:
-    """The value of a header; two of a kind are a trick, and count as none."""
+    """Returns the value of a header; two of a kind are a trick, and count as none."""
     values = headers.getall(name, [])
     return values[0] if len(values) == 1 else ""
 
@@ -116,7 +118,7 @@ def _check_origin(headers: Headers, host: str) -> None:
 
 
 def _place(netloc: str, default_port: int) -> tuple[str, int]:
-    """(name, port) of `host[:port]`; ('', -1) for what is none."""
+    """Returns (name, port) of `host[:port]`; ('', -1) for what is none."""
     try:
         parts = urlsplit(f"//{netloc}")
         whole = not (parts.path or parts.query or parts.fragment or parts.username is not None)

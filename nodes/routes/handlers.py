@@ -74,7 +74,7 @@ class RunRoutes:
     _pages: OrderedDict[Path, MetricsPages] = field(default_factory=OrderedDict[Path, MetricsPages])
 
     def table(self) -> list[tuple[str, str, Handler]]:
-        """(method, path, handler) of every route."""
+        """Returns (method, path, handler) of every route."""
         run = "/wan_trainer/runs/{run}"
         reads: dict[str, Handler] = {
             "/wan_trainer/ids": self.ids,
@@ -171,7 +171,7 @@ class RunRoutes:
         return _json({"opened": True}, status=202)
 
     def _to_ourselves(self, handler: Handler) -> Handler:
-        """`handler`, for requests that mean this server by a name it has."""
+        """Wraps `handler` so that it answers only requests that name this server as it is called."""
 
         async def read(request: web.Request) -> web.StreamResponse:
             try:
@@ -205,7 +205,7 @@ class RunRoutes:
 
 
 async def _reading(directory: Path, read: Callable[[], Any]) -> Any:
-    """What `read` finds in the files of a run; Refused(409) when they are damaged."""
+    """Returns what `read` finds in the files of a run. Raises Refused(409) when they are damaged."""
     try:
         return await asyncio.to_thread(read)
     except WanTrainerError:
@@ -216,7 +216,7 @@ async def _reading(directory: Path, read: Callable[[], Any]) -> Any:
 
 
 def _answering(handler: Handler) -> Handler:
-    """`handler`, whose refusals become JSON answers."""
+    """Wraps `handler` so that its refusals become JSON answers."""
 
     async def answer(request: web.Request) -> web.StreamResponse:
         try:
@@ -242,7 +242,7 @@ def _page_text(page: Page) -> str:
 
 
 def _clean(record: dict[str, Any]) -> dict[str, Any] | None:
-    """Without paths; nearly all records are steps, which hold numbers and a few words, and are left as they are.
+    """Returns the record without paths; nearly all are steps, which hold numbers and few words, and stay as they are.
 
     None for one that is nested too deeply to be looked through.
     """

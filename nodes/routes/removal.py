@@ -44,7 +44,7 @@ def delete_run(directory: Path) -> dict[str, object]:
 
 
 def listed_files(directory: Path) -> list[Parts]:
-    """Every file that belongs to the run as its manifests say, as path parts below it; run.json and .lock apart."""
+    """Lists every file of the run that its manifests name, as path parts below it; run.json and .lock apart."""
     return [*((name,) for name in _OF_THE_RUN), *_of_saves(directory), *_of_samples(directory)]
 
 

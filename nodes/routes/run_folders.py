@@ -32,7 +32,7 @@ def find_run(runs: Path, run_id: str) -> Path:
 
 
 def list_runs(runs: Path) -> list[tuple[str, Path]]:
-    """(id, folder) of every run, in no order; the same ones that `find_run` finds, at a fraction of its cost."""
+    """Lists (id, folder) of every run, in no order: those that `find_run` finds, at a fraction of its cost."""
     if not runs.is_dir():
         return []
     base = Path(os.path.realpath(runs))
@@ -67,12 +67,12 @@ def line_number(text: str) -> int:
 
 
 def _is_run(directory: Path) -> bool:
-    """Whether the folder has a run.json of its own; what it says of itself is never read through a link."""
+    """Returns whether the folder has a run.json of its own; what it says of itself is never read through a link."""
     return stat.S_ISREG(_mode(directory / "run.json")) and not stat.S_ISLNK(_mode(directory / "status.json"))
 
 
 def _mode(path: Path) -> int:
-    """What the name itself is; 0 where there is nothing, or nothing that can be looked at."""
+    """Returns the mode of the name itself; 0 where there is nothing, or nothing that can be looked at."""
     try:
         return os.lstat(path).st_mode
     except (OSError, ValueError):

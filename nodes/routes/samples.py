@@ -58,12 +58,12 @@ class Sample:
 
     @property
     def parts(self) -> Parts:
-        """`file`, name by name."""
+        """Splits `file` into its names."""
         return tuple(self.file.split("/"))
 
     @property
     def label(self) -> str:
-        """What it shows, in words."""
+        """Says in words what it shows."""
         if self.rendering:
             model = "base model" if self.strength is None else f"step {self.step}, strength {self.strength:g}"
             return f"validation: {model}, prompt {self.prompt + 1}"
@@ -71,7 +71,7 @@ class Sample:
         return f"step {self.step}{before}, prompt {self.prompt + 1}"
 
     def to_dict(self, run_id: str) -> dict[str, Any]:
-        """As routes and the page know it."""
+        """Returns the sample as routes and the page know it."""
         return {
             "id": self.id,
             "step": self.step,

@@ -1,4 +1,4 @@
-"""What the page and API clients are told about a run: everything from its files, plus what only this process knows."""
+"""A run as the page and API clients are told of it: everything from its files, plus what only this process knows."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _LONGEST_DEVICE = 40
 
 @dataclass(frozen=True)
 class _OnDisk:
-    """What the files of a run say, read once and again when one of them has changed."""
+    """The files of a run as they were read, once and again when one of them has changed."""
 
     config: RunConfig
     status: RunStatus
@@ -89,7 +89,7 @@ def detail(directory: Path, live: LiveRun | None, loras: Path) -> Data:
 
 
 def _state(directory: Path, status: RunStatus, live: LiveRun | None) -> tuple[str, str]:
-    """(state, reason). What says `running` and is held by no process died."""
+    """Returns (state, reason). A run that says `running` and is held by no process died."""
     if live is not None:
         return "running", ""
     if status.state in ("done", "failed", "stopped"):
@@ -106,7 +106,7 @@ _TOLD = ("run.json", "status.json", "metrics.jsonl", "saves")
 
 
 def _mark(directory: Path, name: str) -> tuple[int, int, int] | None:
-    """Changes with the file: each of ours is replaced or grows. None where there is none."""
+    """Returns a mark that changes with the file: each of ours is replaced or grows. None where there is none."""
     try:
         facts = os.stat(directory / name)
     except OSError:
@@ -137,7 +137,7 @@ def _variant(config: RunConfig, live: LiveRun | None) -> str:
 
 
 def _variant_of_saves(directory: Path, steps: list[int]) -> str:
-    """As the newest saved LoRA says."""
+    """Returns the variant that the newest saved LoRA names."""
     for step in reversed(steps):
         try:
             lora = confine(directory, f"saves/step-{step:06d}/lora.safetensors", "LoRA")
@@ -174,7 +174,7 @@ def _bytes(value: object) -> int | None:
 
 
 def _first_device(config: RunConfig) -> str:
-    """Where `memory_bytes` was measured, by the name torch gives it."""
+    """Names the device on which `memory_bytes` was measured, as torch does."""
     try:
         return config.model.placement.device_names()[0]
     except WanTrainerError:  # trained on another machine

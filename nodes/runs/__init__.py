@@ -1,1 +1,1 @@
-"""What a run leaves for others: its facts, its published LoRAs, and its graph without secrets."""
+"""The things a run leaves for others: its facts, its published LoRAs, and its graph without secrets."""

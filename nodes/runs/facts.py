@@ -1,4 +1,4 @@
-"""What a run directory says about itself: for outputs, for choosing among saved steps, and for ComfyUI's history.
+"""The facts of a run, from its directory: for outputs, for choosing among saved steps, and for ComfyUI's history.
 
 Everything comes from the run's files, so a queue that had nothing to do answers as the one that trained.
 """
@@ -68,7 +68,7 @@ class RunFacts:
 
     @property
     def eval_held_out(self) -> bool | None:
-        """Whether that loss is one of clips that were never trained; None while nothing was measured or said."""
+        """Returns whether that loss is one of clips never trained; None while nothing was measured or said."""
         return read_tail(self._directory / "metrics.jsonl").eval_held_out
 
     @property
@@ -92,7 +92,7 @@ class RunFacts:
 
 
 def _is_preview(entry: Any) -> bool:
-    """Whether it is a clip of training; those of ValidateVideo are in folders of their own."""
+    """Returns whether it is a clip of training; those of ValidateVideo are in folders of their own."""
     if not isinstance(entry, dict) or not isinstance(entry.get("file"), str) or not isinstance(entry.get("id"), str):
         return False
     folder, _, name = entry["file"].partition("/")
@@ -192,7 +192,7 @@ def thinned(points: Sequence[tuple[int, float]], limit: int = LOSSES_KEPT) -> li
 
 
 def _stopped_by(status: RunStatus, stop_pressed: bool) -> str:
-    """Why a run that is not done returned: stop_and_keep, steps_this_queue or other; empty for one that is done."""
+    """Names why a run that is not done returned: stop_and_keep, steps_this_queue or other; empty for a done one."""
     if status.state == "done":
         return ""
     if stop_pressed:

@@ -7,11 +7,11 @@ from dataclasses import replace
 from comfy_api.latest import io
 
 from ..wan_core.errors import WanTrainerError
-from ..wan_core.precision import SCHEMES, QuantizeConfig, check_torchao, check_torchao_version
+from ..wan_core.precision import QuantizeConfig, check_torchao, check_torchao_version
 from ..wan_core.run import check_quantize
 from ..wan_core.words import logger
 from .bridge.types import CATEGORY, ModelHandle, WanTrainModel
-from .bridge.widgets import combo, flag, one_of, searched_as, text
+from .bridge.widgets import check_menus, searched_as, widget
 
 _log = logger(__name__)
 
@@ -31,32 +31,19 @@ class Fp8Quantize(io.ComfyNode):
             "is.",
             inputs=[
                 WanTrainModel.Input("model", tooltip="From LoadWanModel or SplitAcrossGPUs."),
-                combo(
-                    "scheme",
-                    list(SCHEMES),
-                    "fp8_e4m3fn: 8-bit float. int8: 8-bit integer, more exact, same size. One scale per output row.",
-                ),
-                flag(
-                    "keep_high_precision",
-                    True,
-                    "Leave embeddings, time path, head and norms as they are. They are small and sensitive.",
-                ),
-                text("include", "", "Regular expression: only linears whose name matches become 8-bit. Empty: all."),
-                text(
-                    "exclude",
-                    "",
-                    'Regular expression: linears to leave alone, for example "blocks\\.0\\.". Empty: none.',
-                ),
+                *(widget(QuantizeConfig, name) for name in ("scheme", "keep_high_precision", "include", "exclude")),
             ],
             outputs=[WanTrainModel.Output(display_name="model", tooltip="The plan with quantization added.")],
         )
 
     @classmethod
-    def validate_inputs(cls, scheme: str | None = SCHEMES[0]) -> bool | str:
+    def validate_inputs(cls, scheme: str | None = QuantizeConfig.scheme) -> bool | str:
         """Refuses before clips are encoded for an hour what could not be quantized afterwards."""
         try:
             check_torchao_version()
-            return scheme is None or bool(one_of("scheme", scheme, SCHEMES))
+            if scheme is not None:  # linked: known only when it runs
+                check_menus(QuantizeConfig, {"scheme": scheme})
+            return True
         except WanTrainerError as error:
             return str(error)
 
@@ -64,14 +51,15 @@ class Fp8Quantize(io.ComfyNode):
     def execute(
         cls,
         model: ModelHandle,
-        scheme: str = SCHEMES[0],
-        keep_high_precision: bool = True,
-        include: str = "",
-        exclude: str = "",
+        scheme: str = QuantizeConfig.scheme,
+        keep_high_precision: bool = QuantizeConfig.keep_high_precision,
+        include: str = QuantizeConfig.include,
+        exclude: str = QuantizeConfig.exclude,
     ) -> io.NodeOutput:
         check_torchao()
+        check_menus(QuantizeConfig, {"scheme": scheme})
         quantize = QuantizeConfig(
-            scheme=one_of("scheme", scheme, SCHEMES),
+            scheme=scheme,
             keep_high_precision=keep_high_precision,
             include=include,
             exclude=exclude,

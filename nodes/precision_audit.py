@@ -22,7 +22,7 @@ from .bridge import folders
 from .bridge.interrupts import CancelButton, InterruptProcessingException
 from .bridge.progress import NodeProgress
 from .bridge.types import CATEGORY, CacheHandle, ModelHandle, WanCache, WanTrainModel
-from .bridge.widgets import flag, searched_as, whole
+from .bridge.widgets import searched_as, widget
 from .engine.session import run_engine
 from .runs.facts import output_file
 
@@ -48,13 +48,7 @@ class PrecisionAudit(io.ComfyNode):
                 WanCache.Input(
                     "cache", tooltip="From CacheLatents, or another node that gives a cache. A short clip is enough."
                 ),
-                whole("clips", 1, 1, 100, "How many cached clips to measure on."),
-                whole("timesteps", 3, 1, 100, "Noise levels per clip, spread over the range of the model."),
-                flag(
-                    "alone",
-                    False,
-                    "Also float32 with each part lowered alone: tells small effects apart, takes twice as long.",
-                ),
+                *(widget(AuditConfig, name) for name in ("clips", "timesteps", "alone")),
             ],
             outputs=[
                 io.String.Output(display_name="report", tooltip="The ranking as a table. Also in the output folder."),
@@ -73,7 +67,12 @@ class PrecisionAudit(io.ComfyNode):
 
     @classmethod
     def execute(
-        cls, model: ModelHandle, cache: CacheHandle, clips: int = 1, timesteps: int = 3, alone: bool = False
+        cls,
+        model: ModelHandle,
+        cache: CacheHandle,
+        clips: int = AuditConfig.clips,
+        timesteps: int = AuditConfig.timesteps,
+        alone: bool = AuditConfig.alone,
     ) -> io.NodeOutput:
         check_peft()
         if model.plan.low_noise_file:

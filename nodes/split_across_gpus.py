@@ -8,13 +8,14 @@ from typing import Any
 import torch
 from comfy_api.latest import io
 
+from ..wan_core.config import settings_of
 from ..wan_core.files import Roots
 from ..wan_core.footprint import placements_of, planned_weights
 from ..wan_core.placement import MODES, PlacementConfig, resolve_placement
 from ..wan_core.run import total_bytes
 from .bridge import folders
 from .bridge.types import CATEGORY, ModelHandle, WanTrainModel
-from .bridge.widgets import asked_of, combo, one_of, searched_as, text
+from .bridge.widgets import asked_of, one_of, searched_as, widget
 
 AUTO = "auto"
 
@@ -38,29 +39,23 @@ class SplitAcrossGPUs(io.ComfyNode):
             hidden=[io.Hidden.unique_id, io.Hidden.prompt],
             inputs=[
                 WanTrainModel.Input("model", tooltip="From LoadWanModel or Fp8Quantize."),
-                combo(
+                widget(
+                    PlacementConfig,
                     "mode",
-                    [AUTO, *(mode for mode in MODES if mode != "one device")],
-                    "auto: split blocks. split blocks: a part of the model on each GPU. copy per GPU: "
-                    "a full model on each GPU, gradients averaged.",
+                    default=AUTO,
+                    options=[AUTO, *(mode for mode in MODES if mode != PlacementConfig.mode)],
+                    tooltip=f"auto: split blocks. {settings_of(PlacementConfig)['mode'].sentence}",
                 ),
-                text(
-                    "devices",
-                    "all",
-                    'all, or a list such as "cuda:0,cuda:1". The first also holds embeddings and head.',
-                ),
-                text(
-                    "split_at",
-                    AUTO,
-                    'For split blocks: auto, or the number of the first block of each later GPU, such as "20" or '
-                    '"14,28".',
-                ),
+                widget(PlacementConfig, "devices", default="all"),
+                widget(PlacementConfig, "split_at"),
             ],
             outputs=[WanTrainModel.Output(display_name="model", tooltip="The plan with the split added.")],
         )
 
     @classmethod
-    def execute(cls, model: ModelHandle, mode: str = AUTO, devices: str = "all", split_at: str = AUTO) -> io.NodeOutput:
+    def execute(
+        cls, model: ModelHandle, mode: str = AUTO, devices: str = "all", split_at: str = PlacementConfig.split_at
+    ) -> io.NodeOutput:
         one_of("mode", mode, (AUTO, *MODES))
         placement = PlacementConfig(
             mode="split blocks" if mode == AUTO else mode, devices=devices.strip(), split_at=split_at.strip()

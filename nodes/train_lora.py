@@ -48,14 +48,13 @@ from .bridge.types import (
     WanTrainModel,
     WanValidation,
 )
-from .bridge.widgets import combo, number, one_of, searched_as, text, whole
+from .bridge.widgets import check_menus, combo, one_of, searched_as, text, whole, widget
 from .engine.live_runs import LIVE, LiveRun
 from .engine.session import PreviewDecoder, run_engine
 from .runs.facts import RunFacts, run_report
 from .runs.publish import listed_name, publish
 from .runs.scrub import scrubbed
 
-EXPERTS = ["auto", "high", "low"]
 RESUME = ["auto", "new", "require"]
 NONE = "none"
 LORA_OUTPUT = 1
@@ -95,38 +94,11 @@ class TrainLoRA(io.ComfyNode):
                     tooltip="From WanPreviewSettings. Without it the first cached caption is previewed.",
                 ),
                 text("run_name", "my_lora", "Folder below output/wan_trainer, and name of the LoRA."),
-                whole("steps", 1500, 1, 10_000_000, "Optimizer steps of the whole run. Raise it later to train on."),
-                number(
-                    "learning_rate",
-                    1e-4,
-                    0.0,
-                    1.0,
-                    "How far one optimizer step moves the LoRA. 1e-4 is usual; sensible from 5e-5 to 3e-4.",
-                    step=1e-6,
-                ),
-                whole(
-                    "rank",
-                    16,
-                    1,
-                    1024,
-                    "Size of the LoRA (network_dim). 16 or 32 is usual; more can learn more, and makes a larger file.",
-                ),
-                number(
-                    "alpha",
-                    0.0,
-                    0.0,
-                    1024.0,
-                    "The LoRA counts with alpha / rank (network_alpha). 0 = the same as rank, a scale of 1.",
-                    step=1.0,
-                ),
-                combo(
-                    "expert",
-                    EXPERTS,
-                    "Wan 2.2 A14B: which of the two models is trained. With both files loaded, high or low, one run "
-                    "each. auto: the one loaded, as its name says.",
-                ),
-                whole("save_every_n_steps", 250, 1, 10_000_000, "Optimizer steps from one saved step to the next."),
-                whole("preview_every_n_steps", 250, 0, 10_000_000, "Optimizer steps between preview clips. 0 = none."),
+                widget(TrainConfig, "steps"),
+                widget(TrainConfig, "learning_rate"),
+                widget(LoraConfig, "rank"),
+                widget(LoraConfig, "alpha"),
+                *(widget(TrainConfig, name) for name in ("expert", "save_every_n_steps", "preview_every_n_steps")),
                 combo(
                     "resume",
                     RESUME,
@@ -139,14 +111,7 @@ class TrainLoRA(io.ComfyNode):
                     "A LoRA whose weights the training starts from, at step 0. none: from nothing. To go on with a run "
                     "use resume.",
                 ),
-                whole(
-                    "seed",
-                    0,
-                    0,
-                    2**63 - 1,
-                    "Seed of the start weights, the noise and the order of clips. Never changes by itself.",
-                    control_after_generate=False,
-                ),
+                widget(TrainConfig, "seed", control_after_generate=False),
                 whole(
                     "steps_this_queue",
                     0,
@@ -192,27 +157,28 @@ class TrainLoRA(io.ComfyNode):
         settings: SettingsHandle | None = None,
         validation: SampleConfig | None = None,
         run_name: str = "my_lora",
-        steps: int = 1500,
-        learning_rate: float = 1e-4,
-        rank: int = 16,
-        alpha: float = 0.0,
-        expert: str = "auto",
-        save_every_n_steps: int = 250,
-        preview_every_n_steps: int = 250,
+        steps: int = TrainConfig.steps,
+        learning_rate: float = TrainConfig.learning_rate,
+        rank: int = LoraConfig.rank,
+        alpha: float = LoraConfig.alpha,
+        expert: str = TrainConfig.expert,
+        save_every_n_steps: int = TrainConfig.save_every_n_steps,
+        preview_every_n_steps: int = TrainConfig.preview_every_n_steps,
         resume: str = "auto",
         start_from_lora: str = NONE,
-        seed: int = 0,
+        seed: int = TrainConfig.seed,
         steps_this_queue: int = 0,
     ) -> io.NodeOutput:
         check_peft()
         base = settings.lora if settings is not None else LoraConfig()
         plan = model.plan.of_expert(expert, folders.roots())
+        check_menus(TrainConfig, {"expert": expert})
         train = TrainConfig.from_dict(
             {
                 **(dict(settings.train) if settings is not None else {}),
                 "steps": steps,
                 "learning_rate": learning_rate,
-                "expert": one_of("expert", expert, EXPERTS),
+                "expert": expert,
                 "save_every_n_steps": save_every_n_steps,
                 "preview_every_n_steps": preview_every_n_steps if vae is not None else 0,
                 "seed": seed,

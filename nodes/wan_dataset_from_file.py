@@ -22,7 +22,7 @@ from .bridge.types import (
     WanDatasetSettingsType,
     WanTrainModel,
 )
-from .bridge.widgets import combo, flag, number, searched_as, text, whole
+from .bridge.widgets import combo, flag, number, searched_as, text, widget
 
 ROLES = ("path", "caption", "repeats", "control", "mask")
 
@@ -61,40 +61,30 @@ class WanDatasetFromFile(io.ComfyNode):
                 text("repeats_column", "", f"Column with how often a clip is seen in one epoch. {usual}"),
                 text("control_column", "", f"Column with the control video of each clip. {usual}"),
                 text("mask_column", "", f"Column with the mask of each clip (white = inside). {usual}"),
-                text("trigger_word", "", "Put in front of every caption that lacks it. Empty: none."),
-                text(
+                widget(
+                    DatasetConfig,
+                    "trigger_word",
+                    tooltip="Put in front of every caption that lacks it. Empty: none.",
+                ),
+                widget(
+                    DatasetConfig,
                     "caption_extension",
-                    ".txt",
-                    "Ending of the caption file beside clips that the list has no caption for: clip.mp4 has clip.txt.",
+                    tooltip="Ending of the caption file beside clips that the list has no caption for: clip.mp4 has "
+                    "clip.txt.",
                 ),
-                whole(
-                    "width",
-                    832,
-                    16,
-                    4096,
-                    "Width in pixels. Clips of other shapes keep their shape in the same area.",
-                    step=16,
-                ),
-                whole("height", 480, 16, 4096, "Height in pixels.", step=16),
-                whole("num_frames", 33, 1, 1001, "Frames taken of each clip: 4n+1. 1 trains on stills.", step=4),
+                widget(DatasetConfig, "width"),
+                widget(DatasetConfig, "height"),
+                widget(DatasetConfig, "num_frames", tooltip="Frames taken of each clip: 4n+1. 1 trains on stills."),
                 number(
                     "force_rate", 0.0, 0.0, 120.0, "Frames per second clips are resampled to. 0 = the model's own rate."
                 ),
-                whole(
+                widget(
+                    DatasetConfig,
                     "num_repeats",
-                    1,
-                    1,
-                    10_000,
-                    "How often each clip is seen in one epoch, times what the list says for it.",
+                    tooltip="How often each clip is seen in one epoch, times what the list says for it.",
                 ),
-                number(
-                    "weight",
-                    1.0,
-                    0.0001,
-                    10_000.0,
-                    "How often the clips of this dataset are seen beside those of others; 0.5 is every second epoch.",
-                ),
-                flag("enable_bucket", True, "Keep each clip's shape. Off: crop everything to width x height."),
+                widget(DatasetConfig, "weight"),
+                widget(DatasetConfig, "enable_bucket"),
                 flag(
                     "use_file_settings",
                     True,
@@ -120,7 +110,11 @@ class WanDatasetFromFile(io.ComfyNode):
 
     @classmethod
     def fingerprint_inputs(
-        cls, file: str | None = None, other_file: str = "", caption_extension: str = ".txt", **columns: object
+        cls,
+        file: str | None = None,
+        other_file: str = "",
+        caption_extension: str = DatasetConfig.caption_extension,
+        **columns: object,
     ) -> str:
         source = SourceFile(path=_file(file, other_file), columns=_columns(columns), allowed=allowed_places())
         return source_fingerprint(source, caption_extension)
@@ -136,15 +130,15 @@ class WanDatasetFromFile(io.ComfyNode):
         repeats_column: str = "",
         control_column: str = "",
         mask_column: str = "",
-        trigger_word: str = "",
-        caption_extension: str = ".txt",
-        width: int = 832,
-        height: int = 480,
-        num_frames: int = 33,
+        trigger_word: str = DatasetConfig.trigger_word,
+        caption_extension: str = DatasetConfig.caption_extension,
+        width: int = DatasetConfig.width,
+        height: int = DatasetConfig.height,
+        num_frames: int = DatasetConfig.num_frames,
         force_rate: float = 0.0,
-        num_repeats: int = 1,
-        weight: float = 1.0,
-        enable_bucket: bool = True,
+        num_repeats: int = DatasetConfig.num_repeats,
+        weight: float = DatasetConfig.weight,
+        enable_bucket: bool = DatasetConfig.enable_bucket,
         use_file_settings: bool = True,
         append_to: Dataset | None = None,
         settings: DatasetSettingsHandle | None = None,

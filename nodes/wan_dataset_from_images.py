@@ -16,7 +16,7 @@ from .bridge import folders
 from .bridge.interrupts import stops_become_interrupts
 from .bridge.progress import NodeProgress
 from .bridge.types import CATEGORY, ModelHandle, WanDataset, WanTrainModel
-from .bridge.widgets import combo, flag, number, one_of, searched_as, text, whole
+from .bridge.widgets import combo, number, one_of, searched_as, text, widget
 
 BATCH_IS = ["clip", "stills"]
 
@@ -46,18 +46,11 @@ class WanDatasetFromImages(io.ComfyNode):
                 ),
                 combo("batch_is", BATCH_IS, "clip: each IMAGE is one clip. stills: each frame is a picture."),
                 number("fps", 0.0, 0.0, 120.0, "Frames per second the clips were made for. 0 = the model's own rate."),
-                whole(
-                    "width",
-                    832,
-                    16,
-                    4096,
-                    "Width in pixels. Clips of other shapes keep their shape in the same area.",
-                    step=16,
-                ),
-                whole("height", 480, 16, 4096, "Height in pixels.", step=16),
-                whole("num_frames", 33, 1, 1001, "Frames from the start of each clip: 4n+1.", step=4),
-                whole("num_repeats", 1, 1, 10_000, "How often each clip is seen in one epoch."),
-                flag("enable_bucket", True, "Keep each clip's shape. Off: crop everything to width x height."),
+                widget(DatasetConfig, "width"),
+                widget(DatasetConfig, "height"),
+                widget(DatasetConfig, "num_frames", tooltip="Frames from the start of each clip: 4n+1."),
+                widget(DatasetConfig, "num_repeats", tooltip="How often each clip is seen in one epoch."),
+                widget(DatasetConfig, "enable_bucket"),
                 WanDataset.Input("append_to", optional=True, tooltip="Another dataset, to train on both."),
             ],
             outputs=[
@@ -89,11 +82,11 @@ class WanDatasetFromImages(io.ComfyNode):
         captions: Sequence[str] = ("",),
         batch_is: Sequence[str] = ("clip",),
         fps: Sequence[float] = (0.0,),
-        width: Sequence[int] = (832,),
-        height: Sequence[int] = (480,),
-        num_frames: Sequence[int] = (33,),
-        num_repeats: Sequence[int] = (1,),
-        enable_bucket: Sequence[bool] = (True,),
+        width: Sequence[int] = (DatasetConfig.width,),
+        height: Sequence[int] = (DatasetConfig.height,),
+        num_frames: Sequence[int] = (DatasetConfig.num_frames,),
+        num_repeats: Sequence[int] = (DatasetConfig.num_repeats,),
+        enable_bucket: Sequence[bool] = (DatasetConfig.enable_bucket,),
         append_to: Sequence[Dataset | None] = (None,),
     ) -> io.NodeOutput:
         variant = model[0].variant

@@ -6,24 +6,12 @@ from dataclasses import replace
 
 from comfy_api.latest import io
 
+from ..wan_core.config import settings_of
 from ..wan_core.precision import PRESETS, SWITCHES, PrecisionPolicy, dtype_name, switch_values
 from .bridge.types import CATEGORY, ModelHandle, WanTrainModel
-from .bridge.widgets import combo, one_of, searched_as
+from .bridge.widgets import one_of, searched_as, widget
 
 AS_LOADED, AS_PRESET = "as loaded", "as preset"
-MEANING = {
-    "residual": "The token stream between blocks. In bf16 the largest loss of precision by far.",
-    "norm": "Layer norms of blocks and head, with their scale and shift.",
-    "qk_norm": "RMS norm of queries and keys.",
-    "time": "Time embedding and its projection.",
-    "modulation": "Modulation tables and gates.",
-    "head": "The output projection.",
-    "rope_table": "Angles of the rotary position embedding, with their cosine and sine. bf16 is too coarse for them.",
-    "rope": "The rotation of queries and keys by that table.",
-    "attention": "The attention product. fp32 has no flash kernel, is slow and takes much memory.",
-    "adapter": "The matmuls of the LoRA. Its weights are always fp32.",
-}
-assert tuple(MEANING) == SWITCHES
 
 
 class WanPrecisionPolicy(io.ComfyNode):
@@ -31,6 +19,7 @@ class WanPrecisionPolicy(io.ComfyNode):
 
     @classmethod
     def define_schema(cls) -> io.Schema:
+        known = settings_of(PrecisionPolicy)
         return io.Schema(
             node_id="WanPrecisionPolicy",
             display_name="Precision Policy (Wan)",
@@ -40,14 +29,21 @@ class WanPrecisionPolicy(io.ComfyNode):
             "LoadWanModel; PrecisionAudit measures what a switch costs on your model.",
             inputs=[
                 WanTrainModel.Input("model", tooltip="From LoadWanModel, Fp8Quantize or SplitAcrossGPUs."),
-                combo(
+                widget(
+                    PrecisionPolicy,
                     "preset",
-                    [AS_LOADED, *PRESETS],
-                    "The preset the switches below start from. as loaded: that of the model.",
-                    AS_LOADED,
+                    default=AS_LOADED,
+                    options=[AS_LOADED, *PRESETS],
+                    tooltip=f"{known['preset'].sentence} as loaded: that of the model.",
                 ),
                 *(
-                    combo(part, [AS_PRESET, *switch_values(part)], f"{MEANING[part]} compute: as the linears.")
+                    widget(
+                        PrecisionPolicy,
+                        part,
+                        default=AS_PRESET,
+                        options=[AS_PRESET, *switch_values(part)],
+                        tooltip=f"{known[part].sentence} compute: as the linears.",
+                    )
                     for part in SWITCHES
                 ),
             ],

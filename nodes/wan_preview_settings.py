@@ -9,16 +9,14 @@ from torch import Tensor
 
 from ..wan_core.cache import LatentCache, text_key
 from ..wan_core.dataset import DEFAULT_NEGATIVE_PROMPT
-from ..wan_core.sampler import PRESETS, SampleConfig
+from ..wan_core.sampler import SampleConfig
 from .bridge import folders
 from .bridge.interrupts import raise_if_cancelled, stops_become_interrupts
 from .bridge.progress import NodeProgress
 from .bridge.sockets import ComfyImageEncoder, ComfyTextEncoder, encoder_identity, is_linked
 from .bridge.start_images import keep_picture, vision_tokens_key, write_vision_tokens
 from .bridge.types import CATEGORY, WanValidation
-from .bridge.widgets import combo, number, one_of, searched_as, text, whole
-
-SAMPLINGS = [*PRESETS, "custom"]
+from .bridge.widgets import check_menus, searched_as, widget
 
 
 class WanPreviewSettings(io.ComfyNode):
@@ -53,35 +51,13 @@ class WanPreviewSettings(io.ComfyNode):
                 io.Image.Input(
                     "end_image", optional=True, tooltip="Last frame, for models that are given the first and the last."
                 ),
-                text(
-                    "prompts", "", "One prompt a line, one clip each. Empty: the first cached caption.", multiline=True
+                widget(SampleConfig, "prompts", multiline=True),
+                widget(SampleConfig, "negative_prompt", default=DEFAULT_NEGATIVE_PROMPT, multiline=True),
+                *(
+                    widget(SampleConfig, name)
+                    for name in ("sampling", "width", "height", "num_frames", "steps", "cfg", "shift")
                 ),
-                text(
-                    "negative_prompt",
-                    DEFAULT_NEGATIVE_PROMPT,
-                    "What the clips should not show. By default Wan's own text.",
-                    multiline=True,
-                ),
-                combo(
-                    "sampling",
-                    SAMPLINGS,
-                    "ComfyUI template: 20 steps, cfg 6, shift 8. official: 50 steps, cfg 5, shift 5. custom: the "
-                    "numbers below.",
-                ),
-                whole("width", 0, 0, 4096, "Width in pixels. 0 = as the first training clip.", step=16),
-                whole("height", 0, 0, 4096, "Height in pixels. 0 = as the first training clip.", step=16),
-                whole("num_frames", 0, 0, 1001, "Frames of each preview clip: 4n+1. 0 = as the first training clip."),
-                whole("steps", 0, 0, 1000, "Sampling steps. 0 = as sampling says."),
-                number("cfg", 0.0, 0.0, 100.0, "Guidance scale. 0 = as sampling says. 1 = no guidance.", step=0.1),
-                number("shift", 0.0, 0.0, 100.0, "Sampling shift. 0 = as sampling says.", step=0.1),
-                whole(
-                    "seed",
-                    42,
-                    0,
-                    2**63 - 1,
-                    "Seed of the preview noise. The same at every saved step, so that clips can be compared.",
-                    control_after_generate=False,
-                ),
+                widget(SampleConfig, "seed", control_after_generate=False),
             ],
             outputs=[WanValidation.Output(display_name="validation", tooltip="For TrainLoRA and ValidateVideo.")],
         )
@@ -128,29 +104,16 @@ class WanPreviewSettings(io.ComfyNode):
         end_image: Tensor | None = None,
         prompts: str = "",
         negative_prompt: str = DEFAULT_NEGATIVE_PROMPT,
-        sampling: str = SAMPLINGS[0],
-        width: int = 0,
-        height: int = 0,
-        num_frames: int = 0,
-        steps: int = 0,
-        cfg: float = 0.0,
-        shift: float = 0.0,
-        seed: int = 42,
+        **values: Any,
     ) -> io.NodeOutput:
+        check_menus(SampleConfig, values)
         cache = folders.cache()
         config = SampleConfig(
+            **values,
             prompts=_lines(prompts),
             negative_prompt=None if _is_default(negative_prompt) else negative_prompt,
             start_image=keep_picture(cache, start_image, 0),
             end_image=keep_picture(cache, end_image, -1),
-            sampling=one_of("sampling", sampling, SAMPLINGS),
-            width=width,
-            height=height,
-            num_frames=num_frames,
-            steps=steps,
-            cfg=cfg,
-            shift=shift,
-            seed=seed,
         )
         keys = cls._encode(clip, _texts(prompts, negative_prompt))
         data = config.to_dict()

@@ -9,7 +9,7 @@ from ..wan_core.dataset import condition_kind
 from .bridge import folders
 from .bridge.progress import current_prompt_id
 from .bridge.types import CATEGORY, CacheHandle, ModelHandle, WanCache, WanTrainModel
-from .bridge.widgets import searched_as, whole
+from .bridge.widgets import searched_as, widget
 
 
 class WanSyntheticDataset(io.ComfyNode):
@@ -28,19 +28,8 @@ class WanSyntheticDataset(io.ComfyNode):
                 WanTrainModel.Input(
                     "model", tooltip="Tells the channels, the size grid and the conditioning. From LoadWanModel."
                 ),
-                whole("count", 16, 0, 50_000, "Clips in an epoch. 0 = endless: no clip comes twice."),
-                whole("width", 832, 16, 4096, "Width in pixels. TI2V-5B needs multiples of 32.", step=16),
-                whole("height", 480, 16, 4096, "Height in pixels.", step=16),
-                whole("num_frames", 33, 1, 1001, "Frames of each clip, 4n+1. 1 makes stills.", step=4),
-                whole("text_length", 64, 1, 512, "Tokens of each caption; the model pads them to 512."),
-                whole(
-                    "seed",
-                    0,
-                    0,
-                    2**63 - 1,
-                    "Other seeds draw other clips. Never changes by itself.",
-                    control_after_generate=False,
-                ),
+                *(widget(SyntheticConfig, name) for name in ("count", "width", "height", "num_frames", "text_length")),
+                widget(SyntheticConfig, "seed", control_after_generate=False),
             ],
             outputs=[
                 WanCache.Output(display_name="cache", tooltip="For TrainLoRA, in place of CacheLatents."),
@@ -58,12 +47,12 @@ class WanSyntheticDataset(io.ComfyNode):
     def execute(
         cls,
         model: ModelHandle,
-        count: int = 16,
-        width: int = 832,
-        height: int = 480,
-        num_frames: int = 33,
-        text_length: int = 64,
-        seed: int = 0,
+        count: int = SyntheticConfig.count,
+        width: int = SyntheticConfig.width,
+        height: int = SyntheticConfig.height,
+        num_frames: int = SyntheticConfig.num_frames,
+        text_length: int = SyntheticConfig.text_length,
+        seed: int = SyntheticConfig.seed,
     ) -> io.NodeOutput:
         config = SyntheticConfig(
             count=count, width=width, height=height, num_frames=num_frames, text_length=text_length, seed=seed

@@ -29,7 +29,7 @@ from .bridge.types import (
     WanDatasetSettingsType,
     WanTrainModel,
 )
-from .bridge.widgets import combo, flag, number, searched_as, text, whole
+from .bridge.widgets import combo, number, searched_as, widget
 
 
 class WanVideoDataset(io.ComfyNode):
@@ -53,31 +53,15 @@ class WanVideoDataset(io.ComfyNode):
                     dataset_folders(),
                     "A folder in ComfyUI's input folder, or in a root listed in user/wan_trainer/roots.json.",
                 ),
-                text(
-                    "trigger_word",
-                    "",
-                    "Put in front of every caption that lacks it; the whole caption of files without one. Empty: none.",
-                ),
-                text(
-                    "caption_extension", ".txt", "Ending of the caption file beside each clip: clip.mp4 has clip.txt."
-                ),
-                whole(
-                    "width",
-                    832,
-                    16,
-                    4096,
-                    "Width in pixels. Clips of other shapes keep their shape in the same area.",
-                    step=16,
-                ),
-                whole("height", 480, 16, 4096, "Height in pixels.", step=16),
-                whole(
-                    "num_frames", 33, 1, 1001, "Frames from the start of each clip: 4n+1. 1 trains on stills.", step=4
+                *(
+                    widget(DatasetConfig, name)
+                    for name in ("trigger_word", "caption_extension", "width", "height", "num_frames")
                 ),
                 number(
                     "force_rate", 0.0, 0.0, 120.0, "Frames per second clips are resampled to. 0 = the model's own rate."
                 ),
-                whole("num_repeats", 1, 1, 10_000, "How often each file is seen in one epoch."),
-                flag("enable_bucket", True, "Keep each clip's shape. Off: crop everything to width x height."),
+                widget(DatasetConfig, "num_repeats"),
+                widget(DatasetConfig, "enable_bucket"),
                 WanDataset.Input("append_to", optional=True, tooltip="Another dataset, to train on both."),
                 WanDatasetSettingsType.Input("settings", optional=True, tooltip="From WanDatasetSettings."),
             ],
@@ -105,14 +89,14 @@ class WanVideoDataset(io.ComfyNode):
         cls,
         model: ModelHandle,
         folder: str | None = None,
-        trigger_word: str = "",
-        caption_extension: str = ".txt",
-        width: int = 832,
-        height: int = 480,
-        num_frames: int = 33,
+        trigger_word: str = DatasetConfig.trigger_word,
+        caption_extension: str = DatasetConfig.caption_extension,
+        width: int = DatasetConfig.width,
+        height: int = DatasetConfig.height,
+        num_frames: int = DatasetConfig.num_frames,
         force_rate: float = 0.0,
-        num_repeats: int = 1,
-        enable_bucket: bool = True,
+        num_repeats: int = DatasetConfig.num_repeats,
+        enable_bucket: bool = DatasetConfig.enable_bucket,
         append_to: Dataset | None = None,
         settings: DatasetSettingsHandle | None = None,
     ) -> io.NodeOutput:

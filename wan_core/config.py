@@ -1,4 +1,8 @@
-"""Frozen configs to and from plain JSON data. Every widget, run file and test enters the engine through `from_dict`."""
+"""Frozen configs to and from plain JSON data, and what is known of each setting, written once at its field.
+
+Every widget, run file and test enters the engine through `from_dict`. A field made by `setting` carries the sentence,
+the bounds and the choices of its setting: `Config` checks values against them, and the nodes make widgets of them.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +12,14 @@ import functools
 import sys
 import types
 import typing
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, TypeVar, Union, get_args, get_origin
 
 from .errors import ConfigError
 from .words import is_text
 
-__all__ = ["Config", "nearest"]
+__all__ = ["Config", "Setting", "nearest", "setting", "settings_of"]
 
 C = TypeVar("C", bound="Config")
 
@@ -26,11 +32,93 @@ def nearest(word: str, known: list[str]) -> str:
     return " Known: " + ", ".join(sorted(known)) + "."
 
 
+Number = int | float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """Describes one setting for whoever checks, shows or explains it; its name and type are those of the field."""
+
+    default: Any
+    sentence: str
+    """what it does, for people: the tooltip of its widget"""
+    low: Number | None = None
+    """the smallest value that is read; None leaves it to the config to refuse"""
+    high: Number | None = None
+    offered: tuple[Number, Number] | None = None
+    """the range of the widget where that is narrower: a run.json written by hand may hold more, and is still read"""
+    step: Number | None = None
+    """what one click on the widget's arrow adds"""
+    choices: tuple[str, ...] = ()
+    """what a menu offers; empty where any text will do"""
+    also: tuple[Any, ...] = ()
+    """values that are read though they are outside of the bounds, or in no menu"""
+    refusal: str = ""
+    """the sentence about a value that is refused, where that of the config (`Config._refusals`) does not do"""
+
+    def accepts(self, value: Any) -> bool:
+        """Returns whether `value` is within the bounds and among the choices."""
+        if value in self.also:
+            return True
+        if self.choices:
+            return value in self.choices
+        # A chain of comparisons, because NaN is neither below nor above a bound.
+        return (self.low is None or self.low <= value) and (self.high is None or value <= self.high)
+
+    @property
+    def bounds(self) -> tuple[Number, Number]:
+        """Returns the range of the widget. Raises ConfigError where neither bounds nor an offered range were given."""
+        low, high = self.offered or (self.low, self.high)
+        if low is None or high is None:
+            raise ConfigError("A setting that is shown as a number needs low and high, or offered.")
+        return low, high
+
+
+def setting(default: Any, sentence: str, **known: Any) -> Any:
+    """Returns the field of a config whose `Setting` has that default and sentence; `known` are its other fields."""
+    made = Setting(default=default, sentence=sentence, **known)
+    return dataclasses.field(default=default, metadata={"setting": made})
+
+
+@functools.cache
+def settings_of(config: type[Config]) -> Mapping[str, Setting]:
+    """Returns what `setting` wrote at the fields of a config: name -> Setting, in order."""
+    fields = dataclasses.fields(config)  # type: ignore[arg-type]
+    return types.MappingProxyType({f.name: f.metadata["setting"] for f in fields if "setting" in f.metadata})
+
+
 class Config:
     """Base of the frozen dataclasses that describe a job.
 
     Values are JSON scalars, other Configs, tuples of either, or None; so `to_dict` round-trips through JSON exactly.
+    A config with a `__post_init__` of its own calls this one first.
     """
+
+    _refusals = ("{name} {value} is out of range. Use {low} to {high}.", '{name} "{value}" is unknown.{nearest}')
+    """how a config says that a number, or a choice, is refused; `refused` fills in the braces"""
+
+    def __post_init__(self) -> None:
+        for name, known in settings_of(type(self)).items():
+            if not known.accepts(getattr(self, name)):
+                raise self.refused(name)
+
+    def refused(self, name: str) -> ConfigError:
+        """Returns the error that says what is wrong with the value of the setting `name`, and what may stand there."""
+        known, value = settings_of(type(self))[name], getattr(self, name)
+        sentence = known.refusal or self._refusals[bool(known.choices)]
+        return ConfigError(
+            sentence.format(
+                name=name,
+                value=value,
+                short=f"{value:g}" if isinstance(value, float) else value,
+                quoted=repr(str(value)[:40]),
+                low=known.low,
+                high=known.high,
+                known=", ".join(known.choices),
+                nearest=nearest(str(value), list(known.choices)) if known.choices else "",
+                config=self,
+            )
+        )
 
     @classmethod
     def from_dict(cls: type[C], data: Any, where: str = "") -> C:

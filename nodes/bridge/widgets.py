@@ -1,29 +1,72 @@
 """Inputs as every node of the pack declares them: with a default, a tooltip, and optional in API JSON.
 
 ComfyUI calls a required input without a value "missing" even when it has a default, and 0.3.75 does not check the
-value of a COMBO; so widgets are declared optional, and `one_of` checks them.
+value of a COMBO; so widgets are declared optional, and `one_of` and `check_menus` check them.
+
+What is a setting of a config is shown by `widget`, which reads default, bounds, choices and tooltip at the field; the
+other makers are for what belongs to a node alone.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
 from comfy_api.latest import io
 
-from ...wan_core.config import nearest
+from ...wan_core.config import Config, nearest, settings_of
 from ...wan_core.errors import ConfigError
 
 __all__ = [
     "asked_of",
+    "check_menus",
     "combo",
     "flag",
+    "listed",
     "number",
     "one_of",
     "searched_as",
     "text",
     "whole",
+    "widget",
 ]
+
+
+def widget(config: type[Config], name: str, called: str = "", **own: Any) -> io.Input:
+    """Returns the widget of the setting `name` of `config`; `called` is its id on the node where that is another.
+
+    `own` is what this node says otherwise (default, tooltip, options of a menu) and further keywords of the input. A
+    setting of several values is shown as text, which `listed` writes.
+    """
+    known = settings_of(config)[name]
+    name, default = called or name, own.pop("default", known.default)
+    tooltip = own.pop("tooltip", known.sentence)
+    if isinstance(default, bool):
+        return flag(name, default, tooltip, **own)
+    if known.choices:
+        return combo(name, own.pop("options", list(known.choices)), tooltip, default, **own)
+    if isinstance(default, int):
+        low, high = known.bounds
+        return whole(name, default, int(low), int(high), tooltip, int(known.step or 1), **own)
+    if isinstance(default, float):
+        low, high = known.bounds
+        return number(name, default, float(low), float(high), tooltip, float(known.step or 0.01), **own)
+    return text(name, default if isinstance(default, str) else listed(default), tooltip, **own)
+
+
+def listed(values: Sequence[object]) -> str:
+    """Returns several values as the text of a widget: numbers with commas, texts a line each."""
+    if all(isinstance(value, int | float) for value in values):
+        return ", ".join(f"{value:g}" for value in values)
+    return "\n".join(map(str, values))
+
+
+def check_menus(config: type[Config], values: Mapping[str, Any]) -> None:
+    """Raises ConfigError for the first of `values` that the menu of its setting does not offer."""
+    for name, known in settings_of(config).items():
+        if known.choices and name in values:
+            one_of(name, values[name], known.choices)
 
 
 def whole(name: str, default: int, low: int, high: int, tooltip: str, step: int = 1, **more: Any) -> io.Input:

@@ -16,9 +16,9 @@ from torch import Tensor
 
 from ..cache import Batches, CacheItem
 from ..checkpoint import WanVariant
-from ..config import Config
+from ..config import Config, setting
 from ..control import Control
-from ..errors import ConfigError, OutOfMemory, Stopped
+from ..errors import OutOfMemory, Stopped
 from ..events import Emit, Finished, Note, Stage
 from ..files import Roots, atomic_write_bytes, atomic_write_json, locked, read_json
 from ..flow import draw_noise, seeded_generator
@@ -53,17 +53,13 @@ _SHORTER = (
 class AuditConfig(Config):
     """How much is measured."""
 
-    clips: int = 1
-    """cached clips, one at a time"""
-    timesteps: int = 3
-    """noise levels per clip, in the middle of equal parts of the model's range"""
-    alone: bool = False
-    """also float32 with each part lowered alone: tells small effects apart, takes as long again"""
-
-    def __post_init__(self) -> None:
-        for name in ("clips", "timesteps"):
-            if not 1 <= getattr(self, name) <= 100:
-                raise ConfigError(f"{name} {getattr(self, name)} is out of range. Use 1 to 100.")
+    clips: int = setting(1, "How many cached clips to measure on.", low=1, high=100)
+    """one at a time"""
+    timesteps: int = setting(3, "Noise levels per clip, spread over the range of the model.", low=1, high=100)
+    """in the middle of equal parts of that range"""
+    alone: bool = setting(
+        False, "Also float32 with each part lowered alone: tells small effects apart, takes twice as long."
+    )
 
 
 def read_report(directory: Path) -> AuditReport:

@@ -13,10 +13,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from ..config import Config
+from ..config import Config, setting
 from ..dataset import DatasetConfig
 from ..dataset.conditioning import ConditionKind, condition_named, with_mask
-from ..errors import ConfigError
 from ..flow import seeded_generator
 from ..model import LatentSpace
 from .cache_set import CacheItem, CacheSet
@@ -133,31 +132,30 @@ def _digest(*parts: int | str) -> str:
 
 ENDLESS_ITEMS = 64
 """clips in the list of an endless set, none of which is ever trained on: each batch draws its own in their place"""
-MOST_ITEMS = 50_000
 
 
 @dataclass(frozen=True, kw_only=True)
 class SyntheticConfig(Config):
     """How many clips, and how large."""
 
-    count: int = 16
-    """clips in an epoch, the same in every epoch; 0 = every batch draws new ones"""
-    width: int = 832
-    """pixels"""
-    height: int = 480
-    """pixels"""
-    num_frames: int = 33
-    """pixel frames, 4n+1; 1 = stills"""
-    text_length: int = 64
-    """tokens of each caption; the model pads them to 512"""
-    seed: int = 0
-    """other seeds draw other clips"""
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.count <= MOST_ITEMS:
-            raise ConfigError(f"count is {self.count}. Set it between 1 and {MOST_ITEMS}, or to 0 for endless.")
-        if not 1 <= self.text_length <= TEXT_LENGTH:
-            raise ConfigError(f"text_length is {self.text_length}. Set it between 1 and {TEXT_LENGTH}.")
+    count: int = setting(
+        16,
+        "Clips in an epoch. 0 = endless: no clip comes twice.",
+        low=0,
+        high=50_000,
+        refusal="{name} is {value}. Set it between 1 and {high}, or to 0 for endless.",
+    )
+    width: int = setting(832, "Width in pixels. TI2V-5B needs multiples of 32.", offered=(16, 4096), step=16)
+    height: int = setting(480, "Height in pixels.", offered=(16, 4096), step=16)
+    num_frames: int = setting(33, "Frames of each clip, 4n+1. 1 makes stills.", offered=(1, 1001), step=4)
+    text_length: int = setting(
+        64,
+        "Tokens of each caption; the model pads them to 512.",
+        low=1,
+        high=TEXT_LENGTH,
+        refusal="{name} is {value}. Set it between {low} and {high}.",
+    )
+    seed: int = setting(0, "Other seeds draw other clips. Never changes by itself.", offered=(0, 2**63 - 1))
 
 
 def synthetic_set(

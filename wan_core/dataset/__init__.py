@@ -8,7 +8,7 @@ from __future__ import annotations
 from .allowed import allowed_file, allowed_folder, list_folders, named_roots, read_roots
 from .captions import TOKEN_LIMIT, TextLengths, lengths_of
 from .conditioning import DEFAULT_NEGATIVE_PROMPT, ConditionKind, condition_kind, stack_conditions, with_mask
-from .config import CROPS, FLIPS, MASK_USES, MISSING_CAPTIONS, DatasetConfig
+from .config import DatasetConfig
 from .contact_sheet import contact_sheet
 from .cutting import read_sample
 from .facts import dataset_facts
@@ -18,17 +18,10 @@ from .report import dataset_report, scan_report
 from .review import DatasetReview, dataset_review
 from .sample import Companion, Dataset, Sample, ScanResult
 from .scan import MIN_SOURCE_PIXELS, Progress, scan_files, scan_folder, scan_parts
-from .windows import FRAME_EXTRACTIONS, FRAME_ROUNDINGS
 
 __all__ = [
-    "CROPS",
     "DEFAULT_NEGATIVE_PROMPT",
-    "FLIPS",
-    "FRAME_EXTRACTIONS",
-    "FRAME_ROUNDINGS",
-    "MASK_USES",
     "MIN_SOURCE_PIXELS",
-    "MISSING_CAPTIONS",
     "TOKEN_LIMIT",
     "Companion",
     "ConditionKind",

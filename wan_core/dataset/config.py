@@ -5,32 +5,23 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from ..config import Config
+from ..config import Config, setting
 from ..errors import ConfigError
 from .bucket import frames_sentence, is_frame_count
 from .conditioning import ConditionKind, condition_named, masked_kind
 from .windows import FRAME_EXTRACTIONS, FRAME_ROUNDINGS, round_frames
 
 __all__ = [
-    "CROPS",
-    "FLIPS",
-    "MASK_USES",
-    "MISSING_CAPTIONS",
     "DatasetConfig",
     "kind_of",
     "wanted_companions",
 ]
 
-MISSING_CAPTIONS = ("refuse", "skip the file", "empty caption")
-CROPS = ("center", "random", "none")
-FLIPS = ("off", "both", "turns")
-_FRAME_CHOICES = {
-    "frame_extraction": FRAME_EXTRACTIONS,
-    "frame_rounding": FRAME_ROUNDINGS,
-    "crop": CROPS,
-    "horizontal_flip": FLIPS,
-}
-MASK_USES = ("off", "loss", "condition", "both")
+_MISSING_CAPTIONS = ("refuse", "skip the file", "empty caption")
+MOST_FRAMES = 1001
+_BETWEEN = "{name} is {short}. Set it between {low} and {high}"
+_SIDE = "{name} is {value}. Set it between {config.size_multiple} and {high}."
+"""how a width or height is refused: the smallest is what the model works in multiples of"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,26 +30,44 @@ class DatasetConfig(Config):
 
     folder: str = ""
     """root:relative, such as "input:clips" """
-    trigger_word: str = ""
-    """put in front of captions that lack it; the whole caption of files that have none"""
-    caption_extension: str = ".txt"
-    """of the caption file beside clip.mp4: clip.txt"""
-    width: int = 832
-    """pixels"""
-    height: int = 480
-    """pixels"""
-    num_frames: int = 33
-    """frames of each window, 4n+1; stills are always 1"""
-    fps: float = 16.0
-    """frames per second clips are resampled to: 16, or 24 for TI2V-5B"""
-    num_repeats: int = 1
-    """how often each file is seen in one epoch"""
-    enable_bucket: bool = True
-    """keep each clip's shape in the same number of pixels; otherwise everything is cropped to width
-    x height
-    """
-    read_fps: float = 0.0
-    """frames per second clips are read at where that is not `fps`, so that motion plays at another speed; 0 = `fps`"""
+    trigger_word: str = setting(
+        "", "Put in front of every caption that lacks it; the whole caption of files without one. Empty: none."
+    )
+    caption_extension: str = setting(".txt", "Ending of the caption file beside each clip: clip.mp4 has clip.txt.")
+    width: int = setting(
+        832,
+        "Width in pixels. Clips of other shapes keep their shape in the same area.",
+        high=4096,
+        offered=(16, 4096),
+        step=16,
+        refusal=_SIDE,
+    )
+    height: int = setting(480, "Height in pixels.", high=4096, offered=(16, 4096), step=16, refusal=_SIDE)
+    num_frames: int = setting(
+        33,
+        "Frames from the start of each clip: 4n+1. 1 trains on stills.",
+        offered=(1, MOST_FRAMES),
+        step=4,
+    )
+    """of each window; stills are always 1"""
+    fps: float = setting(
+        16.0,
+        "Frames per second clips are resampled to.",
+        low=1,
+        high=120,
+        refusal=_BETWEEN + "; Wan was trained at 16, TI2V-5B at 24.",
+    )
+    num_repeats: int = setting(1, "How often each file is seen in one epoch.", low=1, high=10_000)
+    enable_bucket: bool = setting(True, "Keep each clip's shape. Off: crop everything to width x height.")
+    """keeps it in the same number of pixels"""
+    read_fps: float = setting(
+        0.0,
+        "Frames per second clips are read at where that is not fps, so that motion plays at another speed. 0 = fps.",
+        low=1,
+        high=120,
+        also=(0,),
+        refusal=_BETWEEN + ", or to 0 for fps.",
+    )
     every_frame: bool = False
     """True reads each frame of a clip once, whatever its times, as some trainers do"""
     size_multiple: int = 16
@@ -66,89 +75,143 @@ class DatasetConfig(Config):
     conditioning: str = "none"
     """what the model reads beside latent and caption: ConditionKind.name"""
     # Sources and captions.
-    recursive: bool = False
-    """also take the subfolders; one named like "10_walk" is seen ten times as often"""
-    weight: float = 1.0
-    """scales how often the samples of this dataset are seen beside those of others"""
-    caption_prefix: str = ""
-    """put in front of every caption, before the trigger word is looked for"""
-    caption_shuffles: int = 0
-    """orders of the comma-separated tags that take turns, one an epoch; 0 = as written"""
-    keep_tokens: int = 0
-    """tags at the start of a caption that are not shuffled"""
-    missing_captions: str = "refuse"
-    """what happens to files without a caption and without a trigger word: one of MISSING_CAPTIONS"""
+    recursive: bool = setting(False, "Subfolders too. One named like 10_walk is seen ten times as often.")
+    weight: float = setting(
+        1.0,
+        "How often the clips of this dataset are seen beside those of others; 0.5 is every second epoch.",
+        low=0.0001,
+        high=10_000,
+        refusal=_BETWEEN + "; 1 is every file once.",
+    )
+    caption_prefix: str = setting(
+        "", "Put in front of every caption, before the trigger word is looked for. Empty: none."
+    )
+    caption_shuffles: int = setting(
+        0,
+        "Orders of comma-separated tags that are cached and take turns, one per epoch. 0 = as written.",
+        low=0,
+        high=64,
+        refusal="{name} is {value}. Set it between {low} (as written) and {high}.",
+    )
+    keep_tokens: int = setting(0, "For caption_shuffles: tags at the start that stay there.", low=0, high=1000)
+    missing_captions: str = setting(
+        "refuse",
+        "What happens to files without a caption, when there is no trigger word either. refuse: the scan "
+        "names them, nothing is encoded.",
+        choices=_MISSING_CAPTIONS,
+        refusal="{name} is {quoted}. Choose one of " + ", ".join(f'"{choice}"' for choice in _MISSING_CAPTIONS) + ".",
+    )
 
     # frames: which stretches of a clip, and which part of its picture
-    frame_extraction: str = "head"
-    """which stretches of a clip are taken, one of FRAME_EXTRACTIONS; windows.py says what each means"""
-    frame_stride: int = 16
-    """frames from the beginning of one window to that of the next, for "slide" """
-    frame_sample: int = 4
-    """windows per clip (or scene), for "uniform" """
-    variants: int = 4
-    """of random windows and random crops, how many per file are cached; they take turns, one per epoch"""
-    frame_buckets: tuple[int, ...] = ()
-    """lengths in frames, 4n+1 each, in place of num_frames: every window gets the longest it fills"""
-    frame_rounding: str = "refuse"
-    """what happens to a num_frames or frame bucket that is not 4n+1: "refuse", "down" or "nearest" """
-    crop: str = "center"
-    """which part of a picture that has another shape than its bucket: "center", "random", or "none": its own size"""
-    horizontal_flip: str = "off"
-    """ "off", "both" (each sample also mirrored: twice as many) or "turns" (mirrored in every second epoch)"""
-    split_scenes: bool = False
-    """True finds the cuts in each clip, with PySceneDetect, and lets no window cross one"""
-    scene_threshold: float = 27.0
-    """how different two frames must be to be a cut, as in PySceneDetect's ContentDetector"""
+    frame_extraction: str = setting(
+        "head",
+        "Which windows of num_frames are taken. head: the first. chunk: one after the other. slide: one "
+        "every frame_stride frames. uniform: frame_sample, evenly spread. full: the whole clip, up to "
+        "num_frames. random: another place each epoch, of as many as variants says.",
+        choices=FRAME_EXTRACTIONS,
+    )
+    frame_stride: int = setting(
+        16,
+        "For slide: frames from the beginning of one window to that of the next, at the model's frame rate.",
+        low=1,
+        high=10_000,
+    )
+    frame_sample: int = setting(4, "For uniform: windows per clip.", low=1, high=1000)
+    """per scene, where clips are split"""
+    variants: int = setting(
+        4, "Random windows and crops cached per clip; they take turns, one per epoch.", low=1, high=1000
+    )
+    frame_buckets: tuple[int, ...] = setting(
+        (),
+        "Lengths in place of num_frames, such as 17, 33, 81: each window gets the longest it fills. Empty: num_frames.",
+    )
+    """4n+1 each"""
+    frame_rounding: str = setting(
+        "refuse",
+        "What happens to a frame count that is not 4n+1, such as 75. refuse: stop. down: 73. nearest: the nearer one.",
+        choices=FRAME_ROUNDINGS,
+    )
+    crop: str = setting(
+        "center",
+        "Which part stays of pictures that have another shape than the training size. center: the middle. "
+        "random: another place each epoch, of as many as variants says. none: each clip keeps its own size "
+        "(never above width x height in area).",
+        choices=("center", "random", "none"),
+    )
+    horizontal_flip: str = setting(
+        "off",
+        "off: never. both: every clip also mirrored. turns: mirrored in every second epoch.",
+        choices=("off", "both", "turns"),
+    )
+    split_scenes: bool = setting(
+        False, "Find the cuts in each clip, so that no window crosses one. Needs the package scenedetect."
+    )
+    scene_threshold: float = setting(
+        27.0,
+        "How different two frames must be to count as a cut (1 to 255). Lower finds more cuts.",
+        low=1,
+        high=255,
+        step=0.5,
+        refusal=_BETWEEN + "; 27 is usual.",
+    )
+    """as in PySceneDetect's ContentDetector"""
 
     # ---- given: masks beside the clips
-    mask_use: str = "off"
-    """off; loss: only what is white in clip_mask.* or mask/clip.* is trained; condition: VACE and Fun-InP read it as
-    what they are to paint; both
-    """
+    mask_use: str = setting(
+        "off",
+        "What is done with mask/clip.* or clip_mask.* (white = inside). off: nothing. loss: only white is "
+        "trained; known to make Wan worse. condition: VACE and Fun-InP paint inside it.",
+        choices=("off", "loss", "condition", "both"),
+        refusal="{name} is {quoted}. Use one of: {known}.",
+    )
     # cache
-    latent_dtype: str = "bf16"
-    """bf16 or fp16: how latents and conditioning are stored; fp16 keeps three more bits and is another entry"""
-    cache_compression: str = "none"
-    """none or zstd: how new entries are stored; loses nothing, saves about a third, needs zstandard"""
-    cache_limit_gb: float = 0.0
-    """GiB the whole cache may take: what was used longest ago is evicted, never what this set or an unfinished run
-    needs; 0 = no limit"""
-    held_out: tuple[str, ...] = ()
-    """names of files that are evaluated instead of trained"""
-    held_out_ratio: float = 0.0
-    """share of files that is held out by a hash of their content"""
+    latent_dtype: str = setting(
+        "bf16",
+        "Number format of cached latents. fp16 keeps three more bits of each value.",
+        choices=("bf16", "fp16"),
+        refusal='{name} "{value}" is unknown. Use bf16 or fp16.',
+    )
+    """of conditioning too; another format is another entry"""
+    cache_compression: str = setting(
+        "none",
+        "none: as they are. zstd: new cache entries are about a third smaller; nothing is lost. Needs the "
+        "package zstandard.",
+        choices=("none", "zstd"),
+        refusal='{name} "{value}" is unknown. Use none or zstd.',
+    )
+    cache_limit_gb: float = setting(
+        0.0,
+        "GiB the whole cache may take: what was used longest ago goes, never what an unfinished run needs. "
+        "0 = no limit.",
+        low=0,
+        high=1_000_000,
+        step=1.0,
+        refusal="{name} is {short}. Set it to 0 (no limit) or the GiB to keep.",
+    )
+    held_out: tuple[str, ...] = setting(
+        (),
+        "Names of files to evaluate instead of training on, one per line; or a folder below the dataset, ending in /.",
+    )
+    held_out_ratio: float = setting(
+        0.0,
+        "Share of files (0 to 0.9) that is not trained but evaluated, chosen by content: adding clips moves no other.",
+        low=0,
+        high=0.9,
+        refusal=_BETWEEN + "; 0.1 is usual.",
+    )
     held_out_folder: str = ""
     """name of a subfolder whose files are held out"""
 
+    _refusals = (_BETWEEN + ".", '{name} "{value:.40}" is not a choice. Known: {known}.')
+
     def __post_init__(self) -> None:
+        super().__post_init__()
         condition_named(self.conditioning)
         self._check_frames()
-        if self.mask_use not in MASK_USES:
-            raise ConfigError(f"mask_use is {self.mask_use[:40]!r}. Use one of: {', '.join(MASK_USES)}.")
         for name in ("width", "height"):
             self._check_side(name, getattr(self, name))
-        if not 1 <= self.fps <= 120:
-            raise ConfigError(f"fps is {self.fps:g}. Set it between 1 and 120; Wan was trained at 16, TI2V-5B at 24.")
-        if self.read_fps and not 1 <= self.read_fps <= 120:
-            raise ConfigError(f"read_fps is {self.read_fps:g}. Set it between 1 and 120, or to 0 for fps.")
-        if not 1 <= self.num_repeats <= 10_000:
-            raise ConfigError(f"num_repeats is {self.num_repeats}. Set it between 1 and 10000.")
-        self._check_cache()
         if not re.fullmatch(r"\.[A-Za-z0-9_.-]{1,20}", self.caption_extension):
             raise ConfigError(f'caption_extension is {self.caption_extension[:40]!r}. Use one such as ".txt".')
-        self._check_captions()
-        if not 1e-4 <= self.weight <= 1e4:
-            raise ConfigError(f"weight is {self.weight:g}. Set it between 0.0001 and 10000; 1 is every file once.")
-
-    def _check_captions(self) -> None:
-        if self.missing_captions not in MISSING_CAPTIONS:
-            known = ", ".join(f'"{choice}"' for choice in MISSING_CAPTIONS)
-            raise ConfigError(f"missing_captions is {self.missing_captions[:40]!r}. Choose one of {known}.")
-        if not 0 <= self.caption_shuffles <= 64:
-            raise ConfigError(f"caption_shuffles is {self.caption_shuffles}. Set it between 0 (as written) and 64.")
-        if not 0 <= self.keep_tokens <= 1000:
-            raise ConfigError(f"keep_tokens is {self.keep_tokens}. Set it between 0 and 1000.")
 
     @property
     def frame_lengths(self) -> tuple[int, ...]:
@@ -159,9 +222,6 @@ class DatasetConfig(Config):
         return tuple(sorted({round_frames(length, self.frame_rounding) for length in asked}))
 
     def _check_frames(self) -> None:
-        for name, known in _FRAME_CHOICES.items():
-            if getattr(self, name) not in known:
-                raise ConfigError(f'{name} "{getattr(self, name)[:40]}" is not a choice. Known: {", ".join(known)}.')
         if self.frame_buckets and self.frame_extraction == "full":
             raise ConfigError(
                 'frame_buckets and frame_extraction "full" exclude each other: full makes a bucket of every length up '
@@ -170,13 +230,8 @@ class DatasetConfig(Config):
         for name, length in (("num_frames", self.num_frames), *(("frame_buckets", n) for n in self.frame_buckets)):
             if length < 1 or not is_frame_count(round_frames(length, self.frame_rounding)):
                 raise ConfigError(f"{name} is {length}; Wan needs 4n+1. {frames_sentence(length, name)}")
-            if length > 1001:
-                raise ConfigError(f"{name} is {length}; the most is 1001. Set {name} to 81 or less.")
-        for name, most in (("frame_stride", 10_000), ("frame_sample", 1000), ("variants", 1000)):
-            if not 1 <= getattr(self, name) <= most:
-                raise ConfigError(f"{name} is {getattr(self, name)}. Set it between 1 and {most}.")
-        if not 1 <= self.scene_threshold <= 255:
-            raise ConfigError(f"scene_threshold is {self.scene_threshold:g}. Set it between 1 and 255; 27 is usual.")
+            if length > MOST_FRAMES:
+                raise ConfigError(f"{name} is {length}; the most is {MOST_FRAMES}. Set {name} to 81 or less.")
 
     @property
     def masks_loss(self) -> bool:
@@ -188,19 +243,10 @@ class DatasetConfig(Config):
         """True when masks are part of what the model reads."""
         return self.mask_use in ("condition", "both")
 
-    def _check_cache(self) -> None:
-        for name, known in (("latent_dtype", ("bf16", "fp16")), ("cache_compression", ("none", "zstd"))):
-            if getattr(self, name) not in known:
-                raise ConfigError(f'{name} "{getattr(self, name)}" is unknown. Use {" or ".join(known)}.')
-        if not 0 <= self.cache_limit_gb <= 1e6:
-            raise ConfigError(f"cache_limit_gb is {self.cache_limit_gb:g}. Set it to 0 (no limit) or the GiB to keep.")
-        if not 0 <= self.held_out_ratio <= 0.9:
-            raise ConfigError(f"held_out_ratio is {self.held_out_ratio:g}. Set it between 0 and 0.9; 0.1 is usual.")
-
     def _check_side(self, name: str, value: int) -> None:
         multiple = self.size_multiple
-        if not multiple <= value <= 4096:
-            raise ConfigError(f"{name} is {value}. Set it between {multiple} and 4096.")
+        if value < multiple:
+            raise self.refused(name)
         if value % multiple:
             below = value // multiple * multiple
             raise ConfigError(

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
-from ..config import Config
-from ..errors import ConfigError
+from ..config import Config, setting
 from ..patterns import check_patterns
 
 __all__ = ["DEFAULT_TARGETS", "LoraConfig"]
@@ -25,23 +25,41 @@ VACE's second stream (vace_blocks) is left alone: such a LoRA also fits the text
 class LoraConfig(Config):
     """A LoRA: W + (alpha / rank) * B @ A on every linear whose whole name matches one of `targets`."""
 
-    rank: int = 16
-    alpha: float = 0.0
-    """0 means alpha = rank, a scale of 1"""
-    dropout: float = 0.0
-    """share of the adapter's inputs dropped in training"""
-    targets: tuple[str, ...] = DEFAULT_TARGETS
-    """regular expressions for module names, original Wan names"""
+    rank: int = setting(
+        16,
+        "Size of the LoRA (network_dim). 16 or 32 is usual; more can learn more, and makes a larger file.",
+        low=1,
+        high=1024,
+        refusal="{name} {value} is out of range. Use {low} to {high}; 16 or 32 is usual.",
+    )
+    alpha: float = setting(
+        0.0,
+        "The LoRA counts with alpha / rank (network_alpha). 0 = the same as rank, a scale of 1.",
+        low=0,
+        offered=(0.0, 1024.0),
+        step=1.0,
+        refusal="{name} {value} is negative. Use 0 for alpha = rank.",
+    )
+    dropout: float = setting(
+        0.0,
+        "Share of the LoRA's inputs (0 to 1) set to 0 in training. 0 = none.",
+        low=0,
+        high=math.nextafter(1, 0),
+        offered=(0.0, 0.99),
+        refusal="lora {name} {value} is out of range. Use 0 up to 0.9.",
+    )
+    """of 1, nothing would be left to train"""
+    targets: tuple[str, ...] = setting(
+        DEFAULT_TARGETS,
+        "Regular expressions for the names of the layers that get a LoRA, one a line. Empty: attention and "
+        "feed-forward.",
+    )
+    """original Wan names"""
     start_from: str = ""
     """a LoRA file (root:relative) whose weights are the starting point"""
 
     def __post_init__(self) -> None:
-        if not 1 <= self.rank <= 1024:
-            raise ConfigError(f"rank {self.rank} is out of range. Use 1 to 1024; 16 or 32 is usual.")
-        if self.alpha < 0:
-            raise ConfigError(f"alpha {self.alpha} is negative. Use 0 for alpha = rank.")
-        if not 0 <= self.dropout < 1:
-            raise ConfigError(f"lora dropout {self.dropout} is out of range. Use 0 up to 0.9.")
+        super().__post_init__()
         check_patterns([*self.targets, self.pattern], (), "LoRA target", whole=True)
 
     @property

@@ -8,7 +8,7 @@ from itertools import pairwise
 import torch
 from torch import nn
 
-from ..config import Config, nearest
+from ..config import Config, setting
 from ..errors import ConfigError, PlacementError
 from ..model import block_of
 
@@ -23,15 +23,23 @@ each, gradients averaged over gloo (works without NCCL, so on Windows too)."""
 class PlacementConfig(Config):
     """What SplitAcrossGPUs and LoadWanModel ask for; devices are resolved where the job runs."""
 
-    mode: str = "one device"
-    devices: str = "default"
-    """default, all, or a comma-separated list such as "0,1" or "cuda:0,cuda:1" """
-    split_at: str = "auto"
-    """auto, midpoint, or first block of each later device such as "20" or "14,28" """
+    mode: str = setting(
+        "one device",
+        "split blocks: a part of the model on each GPU. copy per GPU: a full model on each GPU, gradients averaged.",
+        choices=MODES,
+        refusal='Split mode "{value}" is unknown.{nearest}',
+    )
+    devices: str = setting(
+        "default", 'all, or a list such as "cuda:0,cuda:1". The first also holds embeddings and head.'
+    )
+    """default takes the first GPU, or the CPU; "0,1" means "cuda:0,cuda:1" """
+    split_at: str = setting(
+        "auto", 'For split blocks: auto, or the number of the first block of each later GPU, such as "20" or "14,28".'
+    )
+    """midpoint too"""
 
     def __post_init__(self) -> None:
-        if self.mode not in MODES:
-            raise ConfigError(f'Split mode "{self.mode}" is unknown.{nearest(self.mode, list(MODES))}')
+        super().__post_init__()
         if self.split_at not in ("auto", "midpoint"):
             _numbers(self.split_at)
 

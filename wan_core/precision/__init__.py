@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from .policy import PRESETS, SWITCHES, PrecisionPolicy, dtype_name, switch_values, torch_dtype
 from .quantize import (
-    SCHEMES,
     QuantizeConfig,
     QuantizedBy,
     check_torchao,
@@ -17,7 +16,6 @@ from .stored import StoredLinear
 
 __all__ = [
     "PRESETS",
-    "SCHEMES",
     "SWITCHES",
     "PrecisionPolicy",
     "QuantizeConfig",

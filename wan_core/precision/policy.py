@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
-from ..config import Config, nearest
+from ..config import Config, nearest, setting
 from ..errors import ConfigError
 from ..model import Numerics
 
@@ -54,41 +55,46 @@ def dtype_name(dtype: torch.dtype) -> str:
     return next(name for name, known in _DTYPES.items() if known == dtype)
 
 
+def _switch(part: str, sentence: str) -> Any:
+    """Returns the field of one switch: empty, or one of `switch_values`."""
+    return setting(
+        "",
+        sentence,
+        choices=switch_values(part),
+        also=("",),
+        refusal='precision of {name} "{value}" is not a choice. Use one of: {known}; or leave it empty for what '
+        '"{config.preset}" says.',
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class PrecisionPolicy(Config):
     """One preset; a switch left empty follows it. Values: fp32, bf16, fp16, compute (the dtype of the linears), and
     fp64 for the rotary embedding."""
 
-    preset: str = "balanced"
-    residual: str = ""
-    """the token stream between blocks"""
-    norm: str = ""
-    """the norms of blocks and head, with their scale and shift"""
-    qk_norm: str = ""
-    time: str = ""
-    """time embedding and its projection"""
-    modulation: str = ""
-    """modulation tables and gates"""
-    head: str = ""
-    rope_table: str = ""
-    """angles of the rotary embedding"""
-    rope: str = ""
-    """its product with queries and keys"""
-    attention: str = ""
-    """softmax(Q K) V; fp32 has no flash kernel: slow, and much memory"""
-    adapter: str = ""
-    """the matmuls of the LoRA; its weights are always fp32"""
-
-    def __post_init__(self) -> None:
-        if self.preset not in PRESETS:
-            raise ConfigError(f'precision_policy "{self.preset}" is unknown.{nearest(self.preset, list(PRESETS))}')
-        for part in SWITCHES:
-            value = getattr(self, part)
-            if value and value not in switch_values(part):
-                raise ConfigError(
-                    f'precision of {part} "{value}" is not a choice. Use one of: {", ".join(switch_values(part))}; '
-                    f'or leave it empty for what "{self.preset}" says.'
-                )
+    preset: str = setting(
+        "balanced",
+        "The preset the switches below start from.",
+        choices=tuple(PRESETS),
+        refusal='precision_policy "{value}" is unknown.{nearest}',
+    )
+    residual: str = _switch(
+        "residual", "The token stream between blocks. In bf16 the largest loss of precision by far."
+    )
+    norm: str = _switch("norm", "Layer norms of blocks and head, with their scale and shift.")
+    qk_norm: str = _switch("qk_norm", "RMS norm of queries and keys.")
+    time: str = _switch("time", "Time embedding and its projection.")
+    modulation: str = _switch("modulation", "Modulation tables and gates.")
+    head: str = _switch("head", "The output projection.")
+    rope_table: str = _switch(
+        "rope_table",
+        "Angles of the rotary position embedding, with their cosine and sine. bf16 is too coarse for them.",
+    )
+    rope: str = _switch("rope", "The rotation of queries and keys by that table.")
+    attention: str = _switch(
+        "attention", "The attention product. fp32 has no flash kernel, is slow and takes much memory."
+    )
+    adapter: str = _switch("adapter", "The matmuls of the LoRA. Its weights are always fp32.")
 
     def resolved(self) -> dict[str, str]:
         """Every part's value, the preset's where the switch is empty."""

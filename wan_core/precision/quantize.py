@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..config import Config, nearest
-from ..errors import ConfigError, DependencyError
+from ..config import Config, setting
+from ..errors import DependencyError
 from ..model import block_of
 from ..model.modulate import plain_weight
 from ..packages import causes_of, torchao_for, torchao_problem, version_of, why_not_imported
@@ -34,26 +34,29 @@ __all__ = [
 ]
 
 SCHEMES = ("fp8_e4m3fn", "int8")
-"""fp8_e4m3fn and int8: 8-bit float or integer, one scale per output row; int8 is more exact at the same size."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class QuantizeConfig(Config):
     """What Fp8Quantize asks for."""
 
-    scheme: str = "fp8_e4m3fn"
-    keep_high_precision: bool = True
-    """leave everything outside the blocks' linears (embeddings, time path, head, norms, modulation) as it is"""
-    include: str = ""
-    """regex a linear's name must match to be quantized; empty takes all"""
-    exclude: str = ""
-    """regex of linears to leave alone; empty leaves none"""
+    scheme: str = setting(
+        SCHEMES[0],
+        "fp8_e4m3fn: 8-bit float. int8: 8-bit integer, more exact, same size. One scale per output row.",
+        choices=SCHEMES,
+        refusal='Quantization scheme "{value}" is unknown.{nearest}',
+    )
+    keep_high_precision: bool = setting(
+        True, "Leave embeddings, time path, head and norms as they are. They are small and sensitive."
+    )
+    """modulation too: everything outside the blocks' linears"""
+    include: str = setting("", "Regular expression: only linears whose name matches become 8-bit. Empty: all.")
+    exclude: str = setting("", 'Regular expression: linears to leave alone, for example "blocks\\.0\\.". Empty: none.')
     vace_blocks: bool = False
     """the layers of VACE's second stream too; runs begun before there was a choice left them alone"""
 
     def __post_init__(self) -> None:
-        if self.scheme not in SCHEMES:
-            raise ConfigError(f'Quantization scheme "{self.scheme}" is unknown.{nearest(self.scheme, list(SCHEMES))}')
+        super().__post_init__()
         for name in ("include", "exclude"):
             check_patterns([getattr(self, name)], (), name, whole=False)
 

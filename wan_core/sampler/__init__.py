@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from .config import PRESETS, SampleConfig
+from .config import SampleConfig
 from .euler import generate
 
 __all__ = [
-    "PRESETS",
     "SampleConfig",
     "generate",
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..config import Config, nearest
+from ..config import Config, setting
 from ..errors import ConfigError
 
 __all__ = ["PRESETS", "SampleConfig", "SamplingPreset"]
@@ -33,8 +33,8 @@ _RETIRED = {"4-step LoRA": SamplingPreset(4, 1.0, 5.0)}
 class SampleConfig(Config):
     """One preview request. Prompts are texts already in the cache; an empty list previews the first caption."""
 
-    prompts: tuple[str, ...] = ()
-    negative_prompt: str | None = None
+    prompts: tuple[str, ...] = setting((), "One prompt a line, one clip each. Empty: the first cached caption.")
+    negative_prompt: str | None = setting(None, "What the clips should not show. By default Wan's own text.")
     """None: the default negative prompt of Wan"""
     prompt_keys: tuple[str, ...] = ()
     """cache keys of the prompts' encodings, one per prompt; the worker reads these and never encodes text"""
@@ -49,35 +49,36 @@ class SampleConfig(Config):
     end_image: str = ""
     vision_key: str = ""
     """cache key of the image tokens of these pictures"""
-    sampling: str = "ComfyUI template"
-    """ComfyUI template, official or custom"""
-    width: int = 0
-    """pixels; 0 takes the size of the first training clip"""
-    height: int = 0
-    num_frames: int = 0
-    """4n+1; 0 takes the length of the first training clip"""
-    steps: int = 0
-    """sampling steps; 0 = preset"""
-    cfg: float = 0.0
-    """guidance scale; 0 = preset, 1 = off"""
-    shift: float = 0.0
-    """sampling shift; 0 = preset"""
-    seed: int = 42
+    sampling: str = setting(
+        "ComfyUI template",
+        "ComfyUI template: 20 steps, cfg 6, shift 8. official: 50 steps, cfg 5, shift 5. custom: the numbers below.",
+        choices=(*PRESETS, "custom"),
+        also=tuple(_RETIRED),
+    )
+    width: int = setting(
+        0, "Width in pixels. 0 = as the first training clip.", low=0, high=16384, offered=(0, 4096), step=16
+    )
+    height: int = setting(
+        0, "Height in pixels. 0 = as the first training clip.", low=0, high=16384, offered=(0, 4096), step=16
+    )
+    num_frames: int = setting(
+        0, "Frames of each preview clip: 4n+1. 0 = as the first training clip.", low=0, high=10_001, offered=(0, 1001)
+    )
+    steps: int = setting(0, "Sampling steps. 0 = as sampling says.", low=0, high=1000)
+    cfg: float = setting(0.0, "Guidance scale. 0 = as sampling says. 1 = no guidance.", low=0, high=100.0, step=0.1)
+    shift: float = setting(
+        0.0, "Sampling shift. 0 = as sampling says.", low=0, high=1000.0, offered=(0.0, 100.0), step=0.1
+    )
+    seed: int = setting(
+        42,
+        "Seed of the preview noise. The same at every saved step, so that clips can be compared.",
+        low=0,
+        high=2**64 - 1,
+        offered=(0, 2**63 - 1),
+    )
 
     def __post_init__(self) -> None:
-        if self.sampling != "custom" and self.sampling not in PRESETS | _RETIRED:
-            raise ConfigError(f'sampling "{self.sampling}" is unknown.{nearest(self.sampling, [*PRESETS, "custom"])}')
-        for name, value, high in (
-            ("width", self.width, 16384),
-            ("height", self.height, 16384),
-            ("num_frames", self.num_frames, 10_001),
-            ("steps", self.steps, 1000),
-            ("cfg", self.cfg, 100.0),
-            ("shift", self.shift, 1000.0),
-            ("seed", self.seed, 2**64 - 1),
-        ):
-            if not 0 <= value <= high:
-                raise ConfigError(f"{name} {value} is out of range. Use 0 to {high}.")
+        super().__post_init__()
         if self.num_frames and self.num_frames % 4 != 1:
             low = self.num_frames - (self.num_frames - 1) % 4
             raise ConfigError(f"num_frames {self.num_frames} is not 4n+1. Set it to {low} or {low + 4}.")

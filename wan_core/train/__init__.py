@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .config import LR_SCHEDULERS, OPTIMIZERS, SAVE_DTYPES, TrainConfig, earlier_meanings
+from .config import TrainConfig, earlier_meanings
 from .flops import FlopCount, StepFlops
 from .group import MEETING, Group, join_group
 from .meters import DeviceMeters, largest_step, predicted_peaks
@@ -13,10 +13,7 @@ from .saves import SavedStep, SaveStore
 from .trainer import NotFinite, Trainer
 
 __all__ = [
-    "LR_SCHEDULERS",
     "MEETING",
-    "OPTIMIZERS",
-    "SAVE_DTYPES",
     "DeviceMeters",
     "FlopCount",
     "Group",

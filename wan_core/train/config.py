@@ -7,15 +7,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..cache import BUCKET_SAMPLINGS
-from ..config import Config, nearest
+from ..config import Config, setting
 from ..errors import ConfigError
 from ..flow import EVALUATION_TIMESTEPS, TIMESTEP_SAMPLINGS
 
-__all__ = ["LR_SCHEDULERS", "OPTIMIZERS", "SAVE_DTYPES", "TrainConfig", "earlier_meanings"]
+__all__ = ["TrainConfig", "earlier_meanings"]
 
-OPTIMIZERS = ("adamw",)
-LR_SCHEDULERS = ("constant", "linear", "cosine")
-SAVE_DTYPES = ("bf16", "fp16", "fp32")
 _FORMER_DEFAULTS: dict[str, Any] = {"discrete_flow_shift": 3.0, "lr_scheduler": "constant"}
 """what a run got that left these to us, before the model decided about the shift, and before a falling rate was found
 to learn better"""
@@ -25,86 +22,153 @@ to learn better"""
 class TrainConfig(Config):
     """Everything the loop needs besides model, LoRA and data."""
 
-    steps: int = 1500
-    """optimizer steps of the whole run"""
-    learning_rate: float = 1e-4
-    batch_size: int = 1
-    """clips per micro-step; all of one bucket"""
-    gradient_accumulation_steps: int = 1
-    """micro-steps per optimizer step"""
-    optimizer: str = "adamw"
-    weight_decay: float = 0.01
-    adam_beta1: float = 0.9
-    adam_beta2: float = 0.999
-    adam_epsilon: float = 1e-8
-    max_grad_norm: float = 1.0
-    """gradients are scaled down to this norm; 0 = off"""
-    lr_scheduler: str = "cosine"
-    """course of the learning rate after warm-up; falling to 0 learnt best by far (docs/learning_recipes.md)"""
-    lr_warmup_steps: int = 0
-    """optimizer steps from 0 to the full learning rate"""
-    timestep_sampling: str = "shift"
-    discrete_flow_shift: float = 0.0
-    """training shift; sampling has its own. 0 = the model's: `WanVariant.training_shift`"""
-    sigmoid_scale: float = 1.0
-    caption_dropout: float = 0.0
-    """share of captions replaced by the empty prompt"""
-    gradient_checkpointing: bool = True
-    """recompute blocks in the backward pass: a third more compute, a fraction of the memory"""
-    expert: str = "auto"
-    """auto, high or low: noise range of one expert of an A14B pair"""
-    seed: int = 0
-    save_every_n_steps: int = 250
-    preview_every_n_steps: int = 250
-    """0 = no previews"""
-    eval_items: int = 4
-    """cached clips in the fixed-noise evaluation; 0 = none"""
-    eval_timesteps: tuple[float, ...] = EVALUATION_TIMESTEPS
-    """noise levels of that evaluation; the usual four are spread over the range of an expert"""
-    save_dtype: str = "bf16"
-    """dtype of the LoRA file; the resume state is always float32"""
-    max_bad_steps: int = 10
-    """non-finite steps in a row after which the run stops"""
-    first_frame_conditioning_p: float = 0.5
-    """TI2V-5B only: share of clips trained as image-to-video (first latent frame given clean, loss on the rest), the
-    others as text-to-video. Half and half, because people use that model both ways; 0 = text-to-video, 1 = always"""
+    steps: int = setting(1500, "Optimizer steps of the whole run. Raise it later to train on.", low=1, high=10_000_000)
+    learning_rate: float = setting(
+        1e-4,
+        "How far one optimizer step moves the LoRA. 1e-4 is usual; sensible from 5e-5 to 3e-4.",
+        low=0.0,
+        high=10.0,
+        offered=(0.0, 1.0),
+        step=1e-6,
+    )
+    batch_size: int = setting(1, "Clips per forward pass, all of one size. More takes more memory.", low=1, high=1024)
+    gradient_accumulation_steps: int = setting(
+        1,
+        "Forward and backward passes per optimizer step: as a larger batch, without its memory.",
+        low=1,
+        high=4096,
+    )
+    optimizer: str = setting("adamw", "adamw: PyTorch's AdamW on float32 adapters.", choices=("adamw",))
+    weight_decay: float = setting(
+        0.01,
+        "Pull of the LoRA weights towards zero at every optimizer step, times the learning rate. 0 = none.",
+        low=0.0,
+        high=10.0,
+        step=0.001,
+    )
+    adam_beta1: float = setting(
+        0.9,
+        "Memory of Adam's mean gradient: 0.9 is about the last 10 optimizer steps.",
+        low=0.0,
+        high=0.9999999,
+        offered=(0.0, 0.9999),
+        step=0.001,
+    )
+    adam_beta2: float = setting(
+        0.999,
+        "Memory of Adam's mean squared gradient: 0.999 is about the last 1000 optimizer steps.",
+        low=0.0,
+        high=0.9999999,
+        offered=(0.0, 0.99999),
+        step=0.001,
+    )
+    adam_epsilon: float = setting(
+        1e-8,
+        "Added to the denominator of Adam, so that it is never 0.",
+        low=0.0,
+        high=1.0,
+        offered=(1e-9, 1.0),
+        step=1e-9,
+    )
+    max_grad_norm: float = setting(1.0, "Longer gradients are scaled down to this norm. 0 = off.", low=0.0, high=1e9)
+    lr_scheduler: str = setting(
+        "cosine",
+        "Course of the learning rate after warm-up. cosine: down to 0 along a cosine, which learns best. "
+        "linear: straight down to 0. constant: it stays, for runs that will be made longer later.",
+        choices=("constant", "linear", "cosine"),
+    )
+    """falling to 0 learnt best by far (docs/learning_recipes.md)"""
+    lr_warmup_steps: int = setting(
+        0,
+        "Optimizer steps in which the learning rate rises from 0 to its full value. 0 = no warm-up.",
+        low=0,
+        high=10_000_000,
+    )
+    timestep_sampling: str = setting(
+        "shift",
+        "Which noise levels are trained. shift: logistic-normal, then the training shift. sigmoid: without "
+        "the shift. uniform: all alike.",
+        choices=TIMESTEP_SAMPLINGS,
+    )
+    discrete_flow_shift: float = setting(
+        0.0,
+        "Training shift: higher trains more on high noise. 0 = the model's: 12 for 2.2 T2V-A14B, 5 for 2.2 "
+        "I2V-A14B and 2.2 TI2V-5B, 3 for the others. The sampling shift is another number.",
+        low=0.0,
+        high=1000.0,
+    )
+    """the model's own is `WanVariant.training_shift`"""
+    sigmoid_scale: float = setting(
+        1.0,
+        "Width of the logistic-normal draw of shift and sigmoid. Above 1.0: more of very low and very high noise.",
+        low=0.01,
+        high=100.0,
+    )
+    caption_dropout: float = setting(
+        0.0,
+        "Share of captions (0 to 1) replaced by the empty prompt, so that guidance without a prompt is trained too.",
+        low=0.0,
+        high=1.0,
+    )
+    gradient_checkpointing: bool = setting(
+        True, "Recompute blocks in the backward pass: a third more compute, a fraction of the memory."
+    )
+    expert: str = setting(
+        "auto",
+        "Wan 2.2 A14B: which of the two models is trained. With both files loaded, high or low, one run "
+        "each. auto: the one loaded, as its name says.",
+        choices=("auto", "high", "low"),
+    )
+    """decides the range of noise levels"""
+    seed: int = setting(
+        0,
+        "Seed of the start weights, the noise and the order of clips. Never changes by itself.",
+        offered=(0, 2**63 - 1),
+    )
+    save_every_n_steps: int = setting(250, "Optimizer steps from one saved step to the next.", low=1, high=10_000_000)
+    preview_every_n_steps: int = setting(
+        250, "Optimizer steps between preview clips. 0 = none.", low=0, high=10_000_000
+    )
+    eval_items: int = setting(
+        4, "Clips whose loss is measured at every save, always with the same noise. 0 = none.", low=0, high=1000
+    )
+    eval_timesteps: tuple[float, ...] = setting(
+        EVALUATION_TIMESTEPS,
+        "Noise levels (0 to 1000) at which that loss is measured. For an expert the usual four are spread "
+        "over its own range.",
+    )
+    save_dtype: str = setting(
+        "bf16",
+        "Number format of the LoRA file. The state to resume from is always float32.",
+        choices=("bf16", "fp16", "fp32"),
+    )
+    max_bad_steps: int = setting(
+        10,
+        "So many optimizer steps in a row without a finite loss and gradient end the run.",
+        low=1,
+        high=1_000_000,
+    )
+    first_frame_conditioning_p: float = setting(
+        0.5,
+        "TI2V-5B only: share of clips trained as image-to-video, the others as text-to-video. 0.5 serves "
+        "both, 0 is text-to-video alone, 1 image-to-video alone.",
+        low=0.0,
+        high=1.0,
+    )
+    """image-to-video: the first latent frame is given clean, and the loss is on the rest"""
     # batches
-    bucket_sampling: str = "proportional"
-    """proportional: every clip as often as it repeats; balanced: equally many batches from every bucket"""
-    prefetch_batches: int = 2
-    """micro-batches read ahead while one is trained; 0 = none. Changes nothing but the time"""
+    bucket_sampling: str = setting(
+        "proportional",
+        "proportional: every clip equally often. balanced: every size equally often, so clips of rare "
+        "sizes come up more.",
+        choices=BUCKET_SAMPLINGS,
+    )
+    prefetch_batches: int = setting(
+        2, "Micro-batches read ahead while one is trained; 0 = none. Changes nothing but the time.", low=0, high=64
+    )
 
     def __post_init__(self) -> None:
-        _choice("optimizer", self.optimizer, OPTIMIZERS)
-        _choice("lr_scheduler", self.lr_scheduler, LR_SCHEDULERS)
-        _choice("timestep_sampling", self.timestep_sampling, TIMESTEP_SAMPLINGS)
-        _choice("save_dtype", self.save_dtype, SAVE_DTYPES)
-        _choice("expert", self.expert, ("auto", "high", "low"))
-        _choice("bucket_sampling", self.bucket_sampling, BUCKET_SAMPLINGS)
-        for name, low, high in (
-            ("steps", 1, 10_000_000),
-            ("batch_size", 1, 1024),
-            ("gradient_accumulation_steps", 1, 4096),
-            ("lr_warmup_steps", 0, 10_000_000),
-            ("save_every_n_steps", 1, 10_000_000),
-            ("preview_every_n_steps", 0, 10_000_000),
-            ("eval_items", 0, 1000),
-            ("learning_rate", 0.0, 10.0),
-            ("weight_decay", 0.0, 10.0),
-            ("adam_beta1", 0.0, 0.9999999),
-            ("adam_beta2", 0.0, 0.9999999),
-            ("adam_epsilon", 0.0, 1.0),
-            ("max_grad_norm", 0.0, 1e9),
-            ("sigmoid_scale", 0.01, 100.0),
-            ("caption_dropout", 0.0, 1.0),
-            ("max_bad_steps", 1, 1_000_000),
-            ("discrete_flow_shift", 0.0, 1000.0),
-            ("first_frame_conditioning_p", 0.0, 1.0),
-            ("prefetch_batches", 0, 64),
-        ):
-            value = getattr(self, name)
-            if not low <= value <= high:
-                raise ConfigError(f"{name} {value} is out of range. Use {low} to {high}.")
+        super().__post_init__()
         if 0 < self.discrete_flow_shift < 0.01:
             raise ConfigError(f"discrete_flow_shift {self.discrete_flow_shift} is too small. Use 0 or 0.01 to 1000.")
         for timestep in self.eval_timesteps:
@@ -125,8 +189,3 @@ def earlier_meanings(train: TrainConfig, left_out: Collection[str]) -> list[Trai
         if name in left_out:
             meanings += [replace(meaning, **{name: former}) for meaning in meanings]
     return meanings
-
-
-def _choice(name: str, value: str, known: tuple[str, ...]) -> None:
-    if value not in known:
-        raise ConfigError(f'{name} "{value}" is unknown.{nearest(value, list(known))}')

@@ -16,7 +16,8 @@ from tests.support.tiny_run import make_roots
 from wan_core.load import ModelPlan, materialize
 from wan_core.lora import LoraConfig
 from wan_core.placement.room import weights_out_of_the_way
-from wan_core.precision import SCHEMES, QuantizeConfig
+from wan_core.precision import QuantizeConfig
+from wan_core.precision.quantize import SCHEMES
 
 SCRIPT = Path(__file__).parents[2] / "support" / "room_on_sim.py"
 STORED = ("fp8_e4m3fn", "int8", "stored", "none")

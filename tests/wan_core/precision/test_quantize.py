@@ -22,7 +22,8 @@ from wan_core.lora import LoraConfig, adapter_parameters
 from wan_core.lora.inject import lora_layers
 from wan_core.model import Conditioning, WanTransformer
 from wan_core.packages import version_of
-from wan_core.precision import SCHEMES, QuantizeConfig, quantize_block, quantized_by
+from wan_core.precision import QuantizeConfig, quantize_block, quantized_by
+from wan_core.precision.quantize import SCHEMES
 from wan_core.run.config import DataConfig, RunConfig, read_status
 from wan_core.run.train_job import run_job
 from wan_core.train import SaveStore, TrainConfig

@@ -21,7 +21,8 @@ from wan_core.export import LoraFile
 from wan_core.load import ModelPlan, materialize
 from wan_core.lora import LoraConfig, LoraWeights, adapter_parameters, set_strength
 from wan_core.model import WanTransformer
-from wan_core.sampler import PRESETS, SampleConfig, generate
+from wan_core.sampler import SampleConfig, generate
+from wan_core.sampler.config import PRESETS
 
 SCRIPT = Path(__file__).parents[2] / "tiny" / "comfy_sample.py"
 PLAN = ModelPlan(base_file="diffusion_models:wan_tiny_t2v.safetensors")

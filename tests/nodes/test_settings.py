@@ -1,0 +1,132 @@
+"""A widget of a setting shows what the field of its config says, so that a setting is added in one place."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from route_server import our_module
+from schemas import FIRST_FILE
+
+from wan_core.audit import AuditConfig
+from wan_core.cache import SyntheticConfig
+from wan_core.config import Config, setting, settings_of
+from wan_core.dataset import DEFAULT_NEGATIVE_PROMPT, DatasetConfig
+from wan_core.lora import LoraConfig
+from wan_core.placement import MODES, PlacementConfig
+from wan_core.precision import PRESETS, PrecisionPolicy, QuantizeConfig
+from wan_core.sampler import SampleConfig
+from wan_core.train import TrainConfig
+
+pytestmark = pytest.mark.comfy
+
+SHOWN: dict[str, tuple[type[Config], ...]] = {
+    "Fp8Quantize": (QuantizeConfig,),
+    "PrecisionAudit": (AuditConfig,),
+    "SplitAcrossGPUs": (PlacementConfig,),
+    "TrainLoRA": (TrainConfig, LoraConfig),
+    "WanDatasetFromFile": (DatasetConfig,),
+    "WanDatasetFromImages": (DatasetConfig,),
+    "WanDatasetSettings": (DatasetConfig,),
+    "WanPrecisionPolicy": (PrecisionPolicy,),
+    "WanPreviewSettings": (SampleConfig,),
+    "WanSyntheticDataset": (SyntheticConfig,),
+    "WanTrainSettings": (TrainConfig, LoraConfig),
+    "WanVideoDataset": (DatasetConfig,),
+}
+"""node -> the configs its widgets are settings of"""
+RENAMED = {"lora_dropout": "dropout", "lora_targets": "targets"}
+OWN: dict[str, dict[str, Any]] = {
+    "SplitAcrossGPUs.mode": {"default": "auto", "options": ["auto", *MODES[1:]]},
+    "SplitAcrossGPUs.devices": {"default": "all"},
+    "WanPrecisionPolicy.preset": {"default": "as loaded", "options": ["as loaded", *PRESETS]},
+    "WanPreviewSettings.negative_prompt": {"default": DEFAULT_NEGATIVE_PROMPT},
+    "WanTrainSettings.lora_targets": {"default": ""},
+    "WanDatasetFromImages.fps": {"default": 0.0, "min": 0.0},
+}
+"""what a node says itself, because there it means something else"""
+OWN_TOOLTIPS = {
+    "WanDatasetFromFile": {"trigger_word", "caption_extension", "num_frames", "num_repeats"},
+    "WanDatasetFromImages": {"fps", "num_frames", "num_repeats"},
+}
+
+
+def widgets_of(node: Any) -> dict[str, tuple[str, dict[str, Any]]]:
+    """Name -> type and options of every input that has a default."""
+    inputs = {
+        k: v for kind in ("required", "optional") for k, v in node.GET_NODE_INFO_V1()["input"].get(kind, {}).items()
+    }
+    return {name: (type_name, options) for name, (type_name, options) in inputs.items() if "default" in options}
+
+
+def said_by(config: type[Config], name: str) -> dict[str, Any]:
+    """What the options of a widget are to be, as the field says."""
+    known = settings_of(config)[name]
+    if known.choices:
+        return {"default": known.default, "options": list(known.choices)}
+    if isinstance(known.default, bool | str):
+        return {"default": known.default}
+    if isinstance(known.default, int | float):
+        low, high = known.bounds
+        return {"default": known.default, "min": low, "max": high}
+    return {"default": {"eval_timesteps": "125, 375, 625, 875"}.get(name, "")}
+
+
+def test_every_widget_of_a_setting_says_what_its_field_says(pack_nodes: dict[str, Any]) -> None:
+    seen: set[tuple[type[Config], str]] = set()
+    for node_id, configs in SHOWN.items():
+        for name, (_, options) in widgets_of(pack_nodes[node_id]).items():
+            setting_name = RENAMED.get(name, name)
+            config = next((config for config in configs if setting_name in settings_of(config)), None)
+            if config is None:
+                continue
+            seen.add((config, setting_name))
+            place, switch = f"{node_id}.{name}", config is PrecisionPolicy and name != "preset"
+            said = said_by(config, setting_name) | OWN.get(place, {})
+            if switch:  # an empty switch follows the preset
+                said = {"default": "as preset", "options": ["as preset", *said["options"]]}
+            assert {key: options[key] for key in said} == said, place
+            if name not in OWN_TOOLTIPS.get(node_id, ()):
+                assert settings_of(config)[setting_name].sentence in options["tooltip"], place
+    assert len(seen) > 80, "hardly a widget was found"
+
+
+def test_a_setting_that_is_left_out_of_a_queue_is_what_its_widget_shows(pack_nodes: dict[str, Any]) -> None:
+    compared = 0
+    for node_id, node in pack_nodes.items():
+        shown = widgets_of(node)
+        for name, parameter in inspect.signature(node.execute).parameters.items():
+            if name not in shown or name in FIRST_FILE or parameter.default is None:
+                continue
+            default = parameter.default[0] if isinstance(parameter.default, tuple) else parameter.default
+            assert default == shown[name][1]["default"], f"{node_id}.{name}"
+            compared += 1
+    assert compared > 60
+
+
+@dataclass(frozen=True, kw_only=True)
+class Novelty(Config):
+    """Settings that no node has."""
+
+    share: float = setting(0.5, "How much of it.", low=0, high=1, offered=(0.1, 0.9), step=0.1)
+    times: int = setting(3, "How often.", low=1, high=9)
+    kind: str = setting("b", "Which one.", choices=("a", "b"))
+    on: bool = setting(True, "Whether at all.")
+    rates: tuple[float, ...] = setting((1.0, 2.5), "How fast.")
+
+
+def test_one_field_is_enough_for_a_widget(pack_nodes: dict[str, Any]) -> None:
+    widget = our_module(pack_nodes, "bridge.widgets").widget
+    shown = {name: widget(Novelty, name).as_dict() for name in settings_of(Novelty)}
+    tooltips = {name: options.pop("tooltip") for name, options in shown.items()}
+    assert tooltips == {name: known.sentence for name, known in settings_of(Novelty).items()}
+    wanted = {
+        "share": {"default": 0.5, "min": 0.1, "max": 0.9, "step": 0.1},
+        "times": {"default": 3, "min": 1, "max": 9, "step": 1},
+        "kind": {"default": "b", "options": ["a", "b"]},
+        "on": {"default": True},
+        "rates": {"default": "1, 2.5"},
+    }
+    assert {name: {key: shown[name][key] for key in options} for name, options in wanted.items()} == wanted

@@ -1,4 +1,4 @@
-"""What the engine tells the world, and what the world may tell a running worker. Plain data, one JSON line each.
+"""The events the engine tells, and the commands a running worker is told. Plain data, one JSON line each.
 
 Events are the only way out of the training loop; a command is the only way in.
 """
@@ -205,13 +205,16 @@ _EVENTS: dict[str, type[Event]] = {
 
 
 def to_line(event: Event) -> str:
-    """One JSON line, ASCII, newline at the end; non-finite numbers become null so that every reader parses it."""
+    """Returns one JSON line, ASCII, newline at the end.
+
+    Non-finite numbers become null so that every reader parses it.
+    """
     data = {"event": event.name, **_finite(dataclasses.asdict(event))}
     return json.dumps(data, ensure_ascii=True, allow_nan=False) + "\n"
 
 
 def parse_event(line: str) -> Event | None:
-    """The event of a line, or None for anything else (a torn line, an event of a newer version)."""
+    """Returns the event of a line, or None for anything else (a torn line, an event of a newer version)."""
     try:
         data = json.loads(line)
         kind = _EVENTS[data.pop("event")]

@@ -20,18 +20,18 @@ __all__ = ["placements_of", "planned_weights", "predict_memory", "weights_once_l
 
 
 def placements_of(plan: ModelPlan, num_blocks: int) -> tuple[Placement, ...]:
-    """Where the blocks go: one placement for each process that trains."""
+    """Returns where the blocks go: one placement for each process that trains."""
     return tuple(resolve_placement(plan.placement, num_blocks, rank) for rank in range(plan.placement.ranks))
 
 
 def weights_once_loaded(plan: ModelPlan, found: WanFile) -> int:
-    """Bytes one copy of the base weights takes in memory, on all its devices together."""
+    """Returns the bytes one copy of the base weights takes in memory, on all its devices together."""
     numerics = plan.precision.numerics(found.compute_dtype)
     return sum(resting_bytes(plan, found, numerics, name, p) for name, p in _parameters(found, numerics).items())
 
 
 def planned_weights(plan: ModelPlan, roots: Roots) -> dict[str, int]:
-    """Bytes the base weights of all copies take on each device once loaded, from the headers alone.
+    """Returns the bytes the base weights of all copies take on each device once loaded, from the headers alone.
 
     Of a pair the larger expert counts: a run trains one of them.
     """

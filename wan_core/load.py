@@ -94,9 +94,9 @@ class ModelPlan(Config):
             )
 
     def of_expert(self, expert: str, roots: Roots) -> ModelPlan:
-        """The plan of the one model a run trains: of a pair, the expert named (high or low).
+        """Returns the plan of the one model a run trains: of a pair, the expert named (high or low).
 
-        ConfigError when a pair's expert is left open, CheckpointError when the files are no pair.
+        Raises ConfigError when a pair's expert is left open, CheckpointError when the files are no pair.
         """
         if not self.low_noise_file:
             return self
@@ -134,9 +134,9 @@ class WanFile:
 
 
 def inspect_model(plan: ModelPlan, roots: Roots) -> WanFile:
-    """What the plan's file is, and whether it can be trained on; reads headers only.
+    """Returns what the plan's file is, where it can be trained on; reads headers only.
 
-    CheckpointError for anything that cannot be trained, in one sentence, before any weight is loaded.
+    Raises CheckpointError for anything that cannot be trained, in one sentence, before any weight is loaded.
     """
     if plan.low_noise_file:
         raise ConfigError("The plan names both experts of a pair. Set expert to high or low: a run trains one of them.")
@@ -154,7 +154,7 @@ def inspect_model(plan: ModelPlan, roots: Roots) -> WanFile:
 
 
 def inspect_pair(plan: ModelPlan, roots: Roots) -> tuple[WanFile, WanFile]:
-    """The high- and the low-noise expert of a plan with two files; CheckpointError unless they are a pair.
+    """Returns the high- and the low-noise expert of a plan with two files; CheckpointError unless they are a pair.
 
     Where the plan states the variant of one half, the other half follows from it.
     """
@@ -176,7 +176,9 @@ def inspect_pair(plan: ModelPlan, roots: Roots) -> tuple[WanFile, WanFile]:
 
 
 def settled(plan: ModelPlan, files: Sequence[WanFile]) -> ModelPlan:
-    """The plan as a new run takes it: float32 files compute in bf16 on a GPU, unless a base precision was asked for.
+    """Returns the plan as a new run takes it.
+
+    Float32 files compute in bf16 on a GPU, unless a base precision was asked for.
 
     In float32 the weights take twice the memory and attention has no fast kernel; on a CPU neither matters much. Runs
     that say "as in file" themselves keep the numbers they began with.
@@ -306,7 +308,10 @@ def _fill(
 
 
 def _not_finite(reader: WeightReader, name: str, source: StoredWeight, rests: torch.dtype) -> Exception:
-    """What to say of a weight that does not hold finite numbers: the file is damaged, or `rests` is too narrow."""
+    """Returns what to say of a weight that does not hold finite numbers.
+
+    Either the file is damaged, or `rests` is too narrow.
+    """
     values = reader.read(source, torch.float32)
     if bad := count_bad(values):
         return CheckpointError(
@@ -320,7 +325,7 @@ def _not_finite(reader: WeightReader, name: str, source: StoredWeight, rests: to
 
 
 def _parts(model: WanTransformer) -> Iterator[tuple[str, nn.Module]]:
-    """The model in the pieces that are loaded and quantized as one: what is no block, then each block."""
+    """Yields the model in the pieces that are loaded and quantized as one: what is no block, then each block."""
     for name, child in model.named_children():
         if name not in BLOCK_LISTS:
             yield name, child
@@ -343,7 +348,10 @@ def stays_stored(plan: ModelPlan, name: str, source: StoredWeight) -> bool:
 def _keep_stored(
     part: nn.Module, name: str, reader: WeightReader, source: StoredWeight, device: torch.device
 ) -> list[Tensor]:
-    """Put a `StoredLinear` in the place of the linear whose weight is called `name` within `part`; its tensors."""
+    """Put a `StoredLinear` in the place of the linear whose weight is called `name` within `part`.
+
+    Returns its tensors.
+    """
     path = name.removesuffix(".weight")
     found = (reader.scale(source), reader.whole_scale(source))
     scale, whole_scale = (None if value is None else value.to(device) for value in found)
@@ -368,7 +376,7 @@ def check_plan_attention(plan: ModelPlan, shape: WanShape, numerics: Numerics, p
 
 
 def attention_kernels(plan: ModelPlan, found: WanFile) -> dict[str, str]:
-    """Which program computes attention on each device of the first process, by device name."""
+    """Returns which program computes attention on each device of the first process, by device name."""
     numerics, shape = plan.precision.numerics(found.compute_dtype), found.variant.shape
     dtype, head_dim = numerics.attention or numerics.compute, shape.dim // shape.num_heads
     devices = resolve_placement(plan.placement, shape.num_layers).devices
@@ -378,7 +386,7 @@ def attention_kernels(plan: ModelPlan, found: WanFile) -> dict[str, str]:
 
 
 def storage_dtype(name: str, numerics: Numerics, stored: str) -> torch.dtype:
-    """What a base weight rests in; `stored` is the file's own dtype (F32, F16, BF16).
+    """Returns what a base weight rests in; `stored` is the file's own dtype (F32, F16, BF16).
 
     Norms and modulation tables (tiny, sensitive) rest in float32. The time path and the head rest as in the file where
     the policy computes them wider than the linears: exact, and no larger. Everything else rests in the compute dtype.
@@ -395,7 +403,10 @@ def storage_dtype(name: str, numerics: Numerics, stored: str) -> torch.dtype:
 
 
 def resting_bytes(plan: ModelPlan, found: WanFile, numerics: Numerics, name: str, parameter: Tensor) -> int:
-    """What the base weight `name` takes in memory once it is loaded; `parameter` has its shape and may be meta."""
+    """Returns what the base weight `name` takes in memory once it is loaded.
+
+    `parameter` has its shape and may be meta.
+    """
     if stays_stored(plan, name, found.weights[name]):
         return found.weights[name].stored_bytes
     if plan.quantize is not None and parameter.ndim == 2 and plan.quantize.selects(name.removesuffix(".weight")):

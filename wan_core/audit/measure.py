@@ -42,7 +42,7 @@ class Distance:
 
 @dataclass(frozen=True)
 class Pass:
-    """What one forward and backward pass gave."""
+    """The results of one forward and backward pass."""
 
     velocity: Tensor
     gradients: dict[str, Tensor]
@@ -123,7 +123,7 @@ class _Runner:
         self._forget_gradients()
 
     def run(self, point: NoisedBatch, numerics: Numerics) -> Pass:
-        """The pass of a training step in these dtypes."""
+        """Runs the pass of a training step in these dtypes."""
         compute_in(self._model, numerics)
         self._forget_gradients()
         device = point.noised.device
@@ -152,7 +152,7 @@ class _Runner:
 
 
 def _distance(pairs: Sequence[tuple[Tensor, Tensor]]) -> Distance:
-    """Of (found, exact) tensors, all taken as one vector."""
+    """Returns the distance of (found, exact) tensors of equal shapes, all taken as one vector."""
     difference = exact_square = found_square = product = largest = 0.0
     count = 0
     for found, exact in pairs:
@@ -176,7 +176,7 @@ def _distance(pairs: Sequence[tuple[Tensor, Tensor]]) -> Distance:
 
 
 def _now(device: torch.device) -> float:
-    """Seconds, once everything asked of a GPU so far is done."""
+    """Returns the time in seconds, once everything asked of a GPU so far is done."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter()

@@ -61,7 +61,7 @@ class AuditRow(Config):
 
     @classmethod
     def of(cls, candidate: Candidate, measured: Measurement, predicted_bytes: int | None) -> AuditRow:
-        """The averages of what was measured."""
+        """Returns the averages of what was measured."""
         return cls(
             kind=candidate.kind,
             part=candidate.part,
@@ -108,7 +108,7 @@ class AuditReport(Config):
     rows: tuple[AuditRow, ...]
 
     def ranked(self, kind: str) -> tuple[AuditRow, ...]:
-        """The rows of a kind: changes and single parts by output error, largest first (overflow before all)."""
+        """Returns the rows of a kind: changes and single parts by output error, largest first (overflow before all)."""
         rows = tuple(row for row in self.rows if row.kind == kind)
         if kind not in ("change", "alone"):
             return rows
@@ -119,7 +119,7 @@ class AuditReport(Config):
         return next(row for row in self.rows if row.kind == "plan")
 
     def table(self) -> str:
-        """The ranking as text, for a monospaced font."""
+        """Returns the ranking as text, for a monospaced font."""
         lines = [
             f"Precision of {self.model.rpartition(':')[2]} (Wan {self.variant}) against float32, on {self.device}",
             f"policy {self.policy}, linears in {self.compute}"
@@ -187,7 +187,7 @@ def _finite(value: float) -> float | None:
 
 
 def _together(values: Iterable[float]) -> float | None:
-    """Root mean square: every point counts the same."""
+    """Returns the root mean square: every point counts the same."""
     squares = [value * value for value in values]
     return _finite(math.sqrt(sum(squares) / len(squares)))
 

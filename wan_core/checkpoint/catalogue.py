@@ -45,7 +45,7 @@ def file_words(path: Path) -> str:
 
 
 def expert_said(path: Path) -> str | None:
-    """high_noise, low_noise, or None when the name says neither.
+    """Returns high_noise, low_noise, or None when the name says neither.
 
     In a diffusers pipeline `transformer` holds the high-noise expert and `transformer_2` the low-noise one; a folder
     `transformer` alone says nothing.
@@ -87,7 +87,7 @@ class Published:
     fps: float = 16.0
 
     def names(self) -> dict[str, str | None]:
-        """What a file of it can be, and which expert that is."""
+        """Returns the variant names a file of it can have, each with its expert."""
         if self.boundary is None:
             return {self.name: None}
         return {f"{self.name} high noise": HIGH, f"{self.name} low noise": LOW}
@@ -135,7 +135,9 @@ def published(*, task: str, dim: int, in_channels: int, clip: bool, reference: b
 
 
 def guess(look_alikes: tuple[Published, ...], words: str, expert: str | None) -> Published:
-    """The one whose own words the file name carries and whose words it does not lack; the first when none stands out.
+    """Returns the one whose own words the file name carries and whose words it does not lack.
+
+    Returns the first when none stands out.
 
     `words` is the file name in lower case; `expert` what it says about high or low noise.
     """
@@ -148,7 +150,7 @@ def guess(look_alikes: tuple[Published, ...], words: str, expert: str | None) ->
 
 
 def usual_shift(task: str, boundary: float | None, latent_channels: int) -> float:
-    """The training shift of a model, single (`boundary` None) or one of a pair.
+    """Returns the training shift of a model, single (`boundary` None) or one of a pair.
 
     Experts are trained where they are sampled, with the shift of Wan's own configs: 12 for text-to-video, 5 for
     image-to-video. With 3 the high-noise expert of T2V-A14B would see noise levels above 0.97, where layout and motion

@@ -1,4 +1,4 @@
-"""What a model comes in: one file, a folder as diffusers and the official repositories write it, shards, GGUF."""
+"""The containers of a model: one file, a folder as diffusers and the official repositories write it, shards, GGUF."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _INSIDE = ("transformer", "transformer_2")
 
 
 def read_checkpoint(path: Path) -> CheckpointHeader:
-    """Headers of the model at `path`: a .safetensors or .gguf file, or a folder. Reads no weight.
+    """Returns the headers of the model at `path`: a .safetensors or .gguf file, or a folder. Reads no weight.
 
     CheckpointError names what is missing or damaged, and what to do.
     """
@@ -38,7 +38,7 @@ def read_checkpoint(path: Path) -> CheckpointHeader:
 
 
 def weights_folder(path: Path) -> Path | None:
-    """The folder at or just below `path` that holds the weights of one denoiser; None when there is none."""
+    """Returns the folder at or just below `path` that holds the weights of one denoiser; None when there is none."""
     for folder in (path, *(path / name for name in _INSIDE)):
         if folder.is_dir() and (_index_of(folder) or _plain_files(folder)):
             return folder
@@ -46,7 +46,7 @@ def weights_folder(path: Path) -> Path | None:
 
 
 def checkpoint_files(path: Path) -> tuple[Path, ...]:
-    """Every file the model at `path` consists of, in a fixed order."""
+    """Returns every file the model at `path` consists of, in a fixed order."""
     if not path.is_dir():
         return (path,)
     folder = _chosen_folder(path)

@@ -38,7 +38,7 @@ def unpack_e2m1(packed: Tensor) -> Tensor:
 
 @functools.lru_cache(maxsize=16)
 def _pairs(device: torch.device) -> Tensor:
-    """(256, 2) float32: what each byte stands for."""
+    """Returns (256, 2) float32: the two values each byte stands for."""
     values = torch.tensor([*_E2M1, *(-value for value in _E2M1)], device=device)
     byte = torch.arange(256, device=device)
     return torch.stack([values[byte >> 4], values[byte & 15]], dim=1)
@@ -59,7 +59,7 @@ def block_scales_in_rows(tiled: Tensor, rows: int, blocks: int) -> Tensor:
 
 
 def dequantise(weight: Tensor, scale: Tensor | None, dtype: torch.dtype, whole_scale: Tensor | None = None) -> Tensor:
-    """`weight` in `dtype`: (out, in) of any float dtype, or nvfp4, (out, in / 2) uint8.
+    """Returns `weight` in `dtype`: (out, in) of any float dtype, or nvfp4, (out, in / 2) uint8.
 
     `scale` float: one value; one per row, (out,) or (out, 1); or one per block of a row, (out, blocks) or
     (out, blocks, 1). None: the weight as it is. `whole_scale`: one more value for the whole tensor, which each scale is

@@ -21,12 +21,12 @@ class FiniteCheck:
         self._seen: list[tuple[str, Tensor]] = []
 
     def see(self, name: str, value: Tensor) -> None:
-        """Look at a weight of that name."""
+        """Look at the weight `name`, of any shape and dtype."""
         if value.numel() and value.is_floating_point():
             self._seen.append((name, _finite(value)))
 
     def first_bad(self) -> str:
-        """The first name that held something else than finite numbers, or ''; forgets what was seen."""
+        """Returns the first name that held something else than finite numbers, or ''; forgets what was seen."""
         seen, self._seen = self._seen, []
         for device in {mark.device for _, mark in seen}:
             if not bool(torch.stack([mark for _, mark in seen if mark.device == device]).all()):
@@ -35,7 +35,7 @@ class FiniteCheck:
 
 
 def count_bad(value: Tensor) -> int:
-    """How many values are not finite."""
+    """Returns how many values of a tensor of any shape are not finite."""
     top = _top(value)
     if top is not None:
         return int(((value.view(torch.uint8) & 0x7F) >= top).sum())

@@ -43,7 +43,7 @@ _KINDS = (
 
 
 def recognise(names: Iterable[str]) -> tuple[str, str]:
-    """(what it is, what to do) for the names of a file's tensors, prefix stripped."""
+    """Returns (what it is, what to do) for the names of a file's tensors, prefix stripped."""
     names = list(names)
     for pattern, what, advice in _KINDS:
         if any(re.search(pattern, name) for name in names):

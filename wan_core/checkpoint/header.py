@@ -1,4 +1,4 @@
-"""What a safetensors file says about itself, without reading one weight.
+"""The header of a safetensors file: what it says about itself, without reading one weight.
 
 Owns the checks that decide 'this is a whole, honest safetensors file' (rules S5, S6). Folders and GGUF are the business
 of container.py, what the tensors mean is that of variant.py.
@@ -93,12 +93,12 @@ def read_header(path: Path) -> CheckpointHeader:
 
 
 def damaged(file_name: str) -> CheckpointError:
-    """The one sentence for every header that cannot be right."""
+    """Returns the one sentence for every header that cannot be right."""
     return CheckpointError(f"{file_name} has a damaged safetensors header. Download it again.")
 
 
 def _place(info: dict[str, Any]) -> tuple[int, int]:
-    """Begin and end of a tensor in the data section; ValueError when the entry cannot be one."""
+    """Returns begin and end of a tensor in the data section; ValueError when the entry cannot be one."""
     shape, offsets = _whole_numbers(info["shape"]), _whole_numbers(info["data_offsets"])
     if not isinstance(info["dtype"], str) or len(shape) > _MAX_DIMENSIONS or len(offsets) != 2:
         raise ValueError("not a tensor")
@@ -106,7 +106,10 @@ def _place(info: dict[str, Any]) -> tuple[int, int]:
 
 
 def _whole_numbers(value: object) -> list[int]:
-    """`value` as what JSON must hold there: a list of numbers 0 to 2**63 - 1, no bool, no float, no Infinity."""
+    """Returns `value` as what JSON must hold there.
+
+    It is a list of numbers 0 to 2**63 - 1, no bool, no float, no Infinity.
+    """
     if not isinstance(value, list):
         raise TypeError("not a list")
     numbers = cast("list[object]", value)
@@ -116,7 +119,7 @@ def _whole_numbers(value: object) -> list[int]:
 
 
 def _end_of_data(places: Iterable[tuple[int, int]]) -> int:
-    """Where the last tensor ends; ValueError unless the tensors tile the data with no hole and no overlap."""
+    """Returns where the last tensor ends; ValueError unless the tensors tile the data with no hole and no overlap."""
     end = 0
     for begin, until in sorted(places):
         if begin != end or until < begin:

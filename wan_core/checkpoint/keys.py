@@ -65,7 +65,7 @@ _LEAF = re.compile(rf"^(.+?)(\.(?:{_LEAVES}))?$")
 
 
 def to_original(name: str) -> str:
-    """The original name of one diffusers name; names without a translation come back unchanged."""
+    """Returns the original name of one diffusers name; names without a translation come back unchanged."""
     if match := _BLOCK.match(name):
         block, inner, leaf = match.groups()
         return f"{block}.{_IN_BLOCK.get(inner, inner)}{leaf or ''}"

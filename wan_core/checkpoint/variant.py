@@ -53,7 +53,7 @@ class WanVariant:
 
     @property
     def training_shift(self) -> float:
-        """What discrete_flow_shift 0 stands for."""
+        """The shift that discrete_flow_shift 0 stands for."""
         return usual_shift(self.task, self.boundary, self.latents.channels)
 
     def sigma_range(self) -> tuple[float, float]:
@@ -80,7 +80,9 @@ _PAIR_BOUNDARIES = {"t2v": 0.875, "vace": 0.875, "i2v": 0.9, "control": 0.9, "ca
 
 
 def detect_variant(header: CheckpointHeader, *, override: str = "auto") -> WanVariant:
-    """The variant of a file from keys and shapes; where they cannot tell, the file name hints and `override` decides.
+    """Returns the variant of a file from keys and shapes.
+
+    Where they cannot tell, the file name hints and `override` decides.
 
     Raises CheckpointError naming what the file is instead when it is not a Wan diffusion model.
     """
@@ -115,7 +117,7 @@ def detect_variant(header: CheckpointHeader, *, override: str = "auto") -> WanVa
 
 
 def _one_of(found: WanVariant, same: tuple[Published, ...], path: Path, override: str) -> WanVariant:
-    """`found` as one of the models with `same` keys and shapes."""
+    """Returns `found` as one of the models with `same` keys and shapes."""
     choices = {name: (model, expert) for model in same for name, expert in model.names().items()}
     expert = expert_said(path)
     model = guess(same, file_words(path), expert)
@@ -152,7 +154,7 @@ def _shape_of(tensors: Mapping[str, TensorInfo], file_name: str) -> WanShape:
         return sizes[index]
 
     def part(name: str, ndim: int, index: int) -> int:
-        """0 where the variant lacks the part."""
+        """Returns 0 where the variant lacks the part."""
         return side(name, ndim, index) if name in tensors else 0
 
     try:
@@ -211,7 +213,10 @@ def _unpublished_name(task: str, shape: WanShape, clip: bool) -> str:
 
 
 def pair_names(high: WanVariant, low: WanVariant, high_file: str, low_file: str) -> tuple[str, str]:
-    """Variant names of the high- and the low-noise file; CheckpointError when they are swapped, mixed or no pair."""
+    """Returns the variant names of the high- and the low-noise file.
+
+    Raises CheckpointError when they are swapped, mixed or no pair.
+    """
     if high.task != low.task or high.shape != low.shape or (high.expert and low.expert and _kin(high) != _kin(low)):
         raise CheckpointError(
             f"{high_file} is {high.name}, {low_file} is {low.name}: not the two experts of one model. "
@@ -227,7 +232,7 @@ def pair_names(high: WanVariant, low: WanVariant, high_file: str, low_file: str)
 
 
 def _kin(variant: WanVariant) -> str:
-    """What both experts of one model are called."""
+    """Returns the name that both experts of one model share."""
     return variant.name.replace(" high noise", "").replace(" low noise", "")
 
 

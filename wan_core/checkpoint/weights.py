@@ -61,7 +61,7 @@ class StoredWeight:
 
     @property
     def stored_bytes(self) -> int:
-        """Of the weight itself as it can stay, without a float8 file's scales, which are few."""
+        """The bytes of the weight itself as it can stay, without a float8 file's scales, which are few."""
         values = prod(self.shape)
         return values // 2 + values // NVFP4_BLOCK + 4 if self.packed else values
 
@@ -194,11 +194,14 @@ class WeightReader:
         self._gguf.clear()
 
     def raw(self, source: StoredWeight) -> Tensor:
-        """What is stored, as it is stored; a copy, or a CPU run would keep its weights in the page cache."""
+        """Returns what is stored, as it is stored (out, in).
+
+        It is a copy: a CPU run would keep its weights in the page cache otherwise.
+        """
         return self._mapped(source.file, source.key).clone()
 
     def scale(self, source: StoredWeight) -> Tensor | None:
-        """What `raw` is multiplied by: float32; of nvfp4, float8 (out, blocks)."""
+        """Returns what `raw` is multiplied by: float32; of nvfp4, float8 (out, blocks)."""
         if not source.scale_key:
             return None
         stored = self._mapped(source.file, source.scale_key)
@@ -207,13 +210,16 @@ class WeightReader:
         return stored.to(torch.float32, copy=True)
 
     def whole_scale(self, source: StoredWeight) -> Tensor | None:
-        """Of nvfp4: the float32 value, (), that every scale is multiplied by."""
+        """Returns, of nvfp4, the float32 value (), that every scale is multiplied by."""
         if not source.whole_scale_key:
             return None
         return self._mapped(source.file, source.whole_scale_key).to(torch.float32, copy=True).reshape(())
 
     def read(self, source: StoredWeight, dtype: torch.dtype) -> Tensor:
-        """The weight in `dtype`, dequantised if it must be; never more than one copy and 64 MiB at a time."""
+        """Returns the weight (out, in) in `dtype`, dequantised if it must be.
+
+        Takes never more than one copy and 64 MiB at a time.
+        """
         if source.gguf:
             return self._unpacked(source, dtype)
         stored = self._mapped(source.file, source.key)

@@ -90,7 +90,10 @@ def _prompts_of(cache: LatentCache, start: str) -> PromptKeys:
 
 
 def _whole_fingerprint(cache: Path, start: str) -> str:
-    """The one set of the cache whose fingerprint starts so; what is no start of one is left for the cache to refuse."""
+    """Returns the one set of the cache whose fingerprint starts so.
+
+    What is no start of one is left for the cache to refuse.
+    """
     known = {path.stem for path in (cache / "sets").glob("*") if path.stem.startswith(start)}
     if len(known) > 1:
         raise ConfigError(f"{len(known)} sets start with {start[:64]!r}. Write more of the fingerprint.")

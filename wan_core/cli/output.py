@@ -1,4 +1,4 @@
-"""What every command says and how: JSON on stdout, sentences on stderr, one line for whatever went wrong."""
+"""The voice of every command: JSON on stdout, sentences on stderr, one line for whatever went wrong."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Command = Callable[[argparse.Namespace, Emit, BinaryIO], int]
 
 
 def private_stdout() -> BinaryIO:
-    """A copy of fd 1 for our lines alone; fd 1 itself goes to stderr, so no library can print into it."""
+    """Returns a copy of fd 1 for our lines alone; fd 1 itself goes to stderr, so no library can print into it."""
     sys.stdout.flush()
     private = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)
@@ -69,7 +69,7 @@ def failed(emit: Emit, message: str, kind: str, code: ExitCode) -> int:
 
 
 def disk_sentence(error: OSError) -> str:
-    """An error of the file system in one sentence, without the path of this machine above the folder."""
+    """Returns an error of the file system in one sentence, without the path of this machine above the folder."""
     path = str(error.filename or "")
     name = f" ({os.path.basename(path)})" if path else ""
     if error.errno in DISK_FULL and path:
@@ -84,7 +84,7 @@ def disk_sentence(error: OSError) -> str:
 
 
 def quieten_libraries() -> None:
-    """What every run would write into its log, and nobody can do anything about."""
+    """Silence what every run would write into its log, and nobody can do anything about."""
     logging.getLogger("torchao").setLevel(logging.ERROR)  # it warns about CUDA libraries on every CPU
     # torch sets levels anew when it is imported; a filter stays. It is torchao that is told here.
     logging.getLogger("torch.utils._pytree").addFilter(lambda record: "register_constant" not in record.getMessage())

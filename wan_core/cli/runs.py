@@ -135,7 +135,9 @@ def _export(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
 
 
 def _control(directory: Path, steered: bool, *, signals: bool = True) -> Control:
-    """Whoever stops this process: signals alone, or the pipe on stdin too, once every library the run needs is loaded.
+    """Returns whoever stops this process.
+
+    These are signals alone, or the pipe on stdin too, once every library the run needs is loaded.
 
     Not before: on Windows loading one waits for a read that is pending there (pipes.py). A command waits meanwhile.
     """
@@ -152,7 +154,7 @@ def _control(directory: Path, steered: bool, *, signals: bool = True) -> Control
 
 
 def _silent(_event: Event) -> None:
-    """Only the leading rank talks."""
+    """Drops an event: only the leading rank talks."""
 
 
 def _return_freed_memory() -> None:

@@ -40,7 +40,10 @@ class LoraFile:
     metadata: dict[str, str]
 
     def tensors(self) -> dict[str, Tensor]:
-        """Tensors by the names of the file. ExportError when a value is not finite: such a file never gets a name."""
+        """Returns the tensors by the names of the file: A (rank, in), B (out, rank), alpha ().
+
+        Raises ExportError when a value is not finite: such a file never gets a name.
+        """
         dtype = torch_dtype(self.dtype)
         found: dict[str, Tensor] = {}
         for name, value in self.weights.tensors.items():
@@ -57,14 +60,17 @@ class LoraFile:
         return found
 
     def to_bytes(self) -> bytes:
-        """The safetensors file."""
+        """Returns the bytes of the safetensors file."""
         from safetensors.torch import save
 
         return _ordered(save(self.tensors(), self.metadata))
 
 
 def _ordered(data: bytes) -> bytes:
-    """The same file with its metadata sorted: safetensors writes it in random order; equal jobs make equal bytes."""
+    """Returns the same file with its metadata sorted: safetensors writes it in random order.
+
+    Equal jobs make equal bytes.
+    """
     length = struct.unpack("<Q", data[:8])[0]
     header = json.loads(data[8 : 8 + length])
     header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
@@ -85,7 +91,10 @@ def lora_metadata(
     base_digest: str,
     pack_version: str,
 ) -> dict[str, str]:
-    """Header texts under the names other tools look for (`ss_*`, `modelspec.*`); no path, no captions, no secrets."""
+    """Returns header texts under the names other tools look for (`ss_*`, `modelspec.*`).
+
+    They hold no path, no captions and no secrets.
+    """
     low, high = (round(1000 * sigma) for sigma in variant.sigma_range())
     return {
         "format": "pt",
@@ -126,7 +135,7 @@ _LIMIT_BYTES = 2 << 20
 
 
 def workflow_metadata(directory: Path) -> dict[str, str]:
-    """workflow.json of a run as header texts: `workflow` for the canvas form, `prompt` for the API form.
+    """Returns workflow.json of a run as header texts: `workflow` for the canvas form, `prompt` for the API form.
 
     Empty when the run has none, or one that is no graph or does not fit into what the page reads.
     """

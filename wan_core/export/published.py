@@ -36,7 +36,7 @@ def _same_bytes(one: Path, other: Path) -> bool:
 
 
 def _job_of(path: Path) -> str:
-    """The job that a published file says it is of; empty for a file of somebody else."""
+    """Returns the job that a published file says it is of; empty for a file of somebody else."""
     try:
         return read_header(path).metadata.get("wan_trainer.job_id", "")
     except CheckpointError:

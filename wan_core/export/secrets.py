@@ -1,4 +1,4 @@
-"""What looks like a secret in a text, and the text without it (rule S13).
+"""Secrets in texts: how one is told, and the text without it (rule S13).
 
 A text is damaged rather than a secret told. Tokens are known by how their makers begin them, hooks by their address,
 and everything else by the word that announces it.
@@ -62,13 +62,13 @@ _MOST_DECODED = 3
 
 
 def without_secrets(text: str) -> str:
-    """`text` with every secret replaced, those in links written with %XX too; twice is as once."""
+    """Returns `text` with every secret replaced, those in links written with %XX too; twice is as once."""
     text = _BASIC.sub(_without_login, _as_written(text))
     return _WORD.sub(lambda found: _without_escaped(found[0]), text) if _ESCAPED.search(text) else text
 
 
 def _without_login(found: re.Match[str]) -> str:
-    """What `Basic` announces is a login when it is a name, a colon and a password in base64."""
+    """Takes out what `Basic` announces where it is a login: a name, a colon and a password in base64."""
     given = found["given"].rstrip("=").translate(str.maketrans("-_", "+/"))
     try:
         login = base64.b64decode(given + "=" * (-len(given) % 4)).decode()
@@ -78,7 +78,7 @@ def _without_login(found: re.Match[str]) -> str:
 
 
 def _without_escaped(word: str) -> str:
-    """A word without those parts of its link that hold a secret once they are decoded."""
+    """Returns a word without those parts of its link that hold a secret once they are decoded."""
     if not _ESCAPED.search(word):
         return word
     return "".join(_part_without_secret(part) for part in re.split(r"([?&#;])", word))

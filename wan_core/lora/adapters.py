@@ -43,7 +43,7 @@ class LowRank:
         return self.scale * (self.up @ self.down)
 
     def factors(self, rank: int) -> Factors:
-        """The pair as it is: nothing is lost. `rank` must not be below its own."""
+        """Returns the pair as it is: nothing is lost. `rank` must not be below its own."""
         assert self.down.shape[0] <= rank
         return Factors(self.down, self.up * self.scale, 0.0, 0.0)
 
@@ -107,12 +107,18 @@ Adapter = LowRank | Kronecker | Hadamard
 
 
 def _worth_keeping(values: Tensor, rank: int) -> int:
-    """How many of the falling singular values to keep: a direction that is zero on both sides would never learn."""
+    """Returns how many of the falling singular values (n,) to keep.
+
+    A direction that is zero on both sides would never learn.
+    """
     return min(rank, int((values > values[0] * _NOTHING).sum()))
 
 
 def _balanced(up: Tensor, values: Tensor, down: Tensor, keep: int) -> Factors:
-    """Both sides get the root of the singular values, as if they had been trained together."""
+    """Returns up (out, n), values (n,) and down (n, in) as a pair.
+
+    Both sides get the root of the singular values, as if they had been trained together.
+    """
     roots = values[:keep].sqrt()
     squares = values.double() ** 2
     return Factors(down * roots[:, None], up * roots, float(squares.sum()), float(squares[keep:].sum()))

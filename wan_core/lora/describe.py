@@ -24,7 +24,10 @@ def is_lora(header: CheckpointHeader) -> bool:
 
 
 def describe_lora(source: LoraSource) -> dict[str, object]:
-    """Plain data for JSON. A file that cannot start a run is described as far as its names go, with the reason."""
+    """Returns plain data for JSON.
+
+    A file that cannot start a run is described as far as its names go, with the reason.
+    """
     problem = _problem(source)
     known = [] if problem else list(source.modules)
     first = next((key for key in source.keys if key.part != "alpha"), source.keys[0])
@@ -53,7 +56,7 @@ def _problem(source: LoraSource) -> str:
 
 
 def _program(metadata: Mapping[str, str]) -> str:
-    """The trainer, where the file names it."""
+    """Returns the trainer, where the file names it."""
     if metadata.get("modelspec.implementation") == "wan-trainer":
         return "Wan Trainer"
     if metadata.get("ss_network_module", "").startswith("networks."):

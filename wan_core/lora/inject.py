@@ -55,7 +55,7 @@ def inject_lora(model: nn.Module, config: LoraConfig, *, seed: int, dtype: torch
 
 
 def check_targets(model: nn.Module, config: LoraConfig) -> dict[str, nn.Linear]:
-    """The linears a LoRA adapts, by name; also of a model on the meta device, before any weight is read.
+    """Returns the linears a LoRA adapts, by name; also of a model on the meta device, before any weight is read.
 
     ConfigError for targets that match none or one that cannot be adapted, or that cannot be matched in good time.
     """
@@ -75,7 +75,10 @@ def check_targets(model: nn.Module, config: LoraConfig) -> dict[str, nn.Linear]:
 
 
 def _start(weight: Tensor, seed: int, name: str) -> Tensor:
-    """Kaiming-uniform with a = sqrt(5), as PEFT and the LoRA paper's code start A: U(-1/sqrt(in), 1/sqrt(in))."""
+    """Returns A (rank, in), Kaiming-uniform with a = sqrt(5), as PEFT and the LoRA paper's code start A.
+
+    That is U(-1/sqrt(in), 1/sqrt(in)).
+    """
     if weight.device.type == "meta":  # only sizes are asked for
         return torch.empty_like(weight, dtype=torch.float32)
     bound = 1 / math.sqrt(weight.shape[1])
@@ -110,13 +113,13 @@ def set_adapter_dtype(model: nn.Module, dtype: torch.dtype | None) -> None:
 
 
 def _pair(layer: LoraLayer) -> tuple[nn.Parameter, nn.Parameter]:
-    """The weights A (rank, in) and B (out, rank)."""
+    """Returns the weights A (rank, in) and B (out, rank)."""
     down, up = layer.lora_A[_ADAPTER], layer.lora_B[_ADAPTER]
     return cast(nn.Parameter, down.weight), cast(nn.Parameter, up.weight)
 
 
 def lora_layers(model: nn.Module) -> Iterator[tuple[str, LoraLayer]]:
-    """(module name, layer) of every adapted linear, in model order."""
+    """Yields (module name, layer) of every adapted linear, in model order."""
     from peft.tuners.lora import LoraLayer
 
     for name, module in model.named_modules():
@@ -125,7 +128,7 @@ def lora_layers(model: nn.Module) -> Iterator[tuple[str, LoraLayer]]:
 
 
 def adapter_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
-    """Trainable parameters by `<module>.lora_A.weight` / `<module>.lora_B.weight`."""
+    """Returns the trainable parameters: `<module>.lora_A.weight` (rank, in), `<module>.lora_B.weight` (out, rank)."""
     found: dict[str, nn.Parameter] = {}
     for name, layer in lora_layers(model):
         found[f"{name}.lora_A.weight"], found[f"{name}.lora_B.weight"] = _pair(layer)
@@ -139,7 +142,7 @@ def set_strength(model: nn.Module, strength: float, config: LoraConfig) -> None:
 
 
 def check_peft() -> None:
-    """DependencyError with the package to blame and its pip line when adapters could not be injected here."""
+    """Raises DependencyError with the package to blame and its pip line when adapters could not be injected here."""
     _peft(LoraConfig())
 
 

@@ -79,7 +79,7 @@ _WRITERS = {
 
 
 def parse_key(key: str) -> LoraKey | None:
-    """The key taken apart; None when it is not a key of any LoRA format, or hides a name no Wan has."""
+    """Returns the key taken apart; None when it is not a key of any LoRA format, or hides a name no Wan has."""
     found = _SPELLINGS.match(_COMPILED.sub("", key).lstrip("."))
     if found is None:
         return None
@@ -102,7 +102,7 @@ def _unflatten(flat: str) -> str | None:
 
 
 def written_by(wrapping: str, spelling: str, metadata_program: str = "") -> str:
-    """The programs that write such keys; a name in the file's own metadata wins."""
+    """Returns the programs that write such keys; a name in the file's own metadata wins."""
     if metadata_program:
         return metadata_program
     if wrapping == "diffusion_model." and "lora_down" in spelling:

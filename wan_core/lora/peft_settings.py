@@ -20,7 +20,7 @@ _LARGEST_CONFIG = 1 << 20
 
 
 def declared_scale(header: CheckpointHeader, wrapping: str, rank: int) -> float:
-    """lora_alpha / rank (/ sqrt(rank) under rsLoRA) where it is stated, else 1."""
+    """Returns lora_alpha / rank (/ sqrt(rank) under rsLoRA) where it is stated, else 1."""
     if wrapping.startswith("transformer"):
         settings = _from_metadata(header, wrapping)
     elif wrapping.startswith("base_model."):

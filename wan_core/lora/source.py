@@ -59,7 +59,7 @@ class LoraSource:
         return self.header.path.name
 
     def kind(self, module: str) -> str:
-        """LoRA, LoKr or LoHa; CheckpointError naming what else it is when that cannot start a run."""
+        """Returns LoRA, LoKr or LoHa; CheckpointError names what else it is when that cannot start a run."""
         parts = self.modules[module].keys() - {"alpha"}
         for part in sorted(parts):
             if what := next((what for mark, what in _REFUSED.items() if part.startswith(mark)), None):
@@ -76,7 +76,7 @@ class LoraSource:
         return kinds.pop()
 
     def shape(self, module: str) -> tuple[int, int]:
-        """(out, in) of the linear, from the header; CheckpointError when the parts do not fit together."""
+        """Returns (out, in) of the linear, from the header; CheckpointError when the parts do not fit together."""
         kind, sizes = self.kind(module), {part: self._sizes(module, part) for part in self.modules[module]}
         if kind == "LoRA":
             (inner, wide), (tall, other) = sizes["down"], sizes["up"]
@@ -98,7 +98,8 @@ class LoraSource:
         return tall, wide
 
     def rank(self, module: str) -> int:
-        """The rank of a pair, the inner size of a LoHa or decomposed LoKr, 0 for a LoKr of two whole matrices."""
+        """Returns the rank of a pair, the inner size of a LoHa or decomposed LoKr, 0 for a LoKr of two whole
+        matrices."""
         self.shape(module)
         for part in ("down", "hada_w1_b", "lokr_w2_b", "lokr_w1_b"):
             if part in self.modules[module]:
@@ -106,7 +107,7 @@ class LoraSource:
         return 0
 
     def alpha(self, module: str) -> float | None:
-        """The number of the file's alpha tensor; None where it has none."""
+        """Returns the number of the file's alpha tensor; None where it has none."""
         key = self.modules[module].get("alpha")
         if key is None:
             return None
@@ -116,14 +117,17 @@ class LoraSource:
         return float(value)
 
     def scale(self, module: str) -> float:
-        """What its trainer multiplies the adapter with: alpha / rank, or 1 without an alpha (as ComfyUI reads it)."""
+        """Returns what its trainer multiplies the adapter with.
+
+        That is alpha / rank, or 1 without an alpha (as ComfyUI reads it).
+        """
         rank, alpha = self.rank(module), self.alpha(module)
         if alpha is None:
             return declared_scale(self.header, self.keys[0].wrapping, rank)
         return alpha / rank if rank else 1.0
 
     def adapter(self, module: str) -> Adapter:
-        """The adapter of one linear, float32, copied out of the file."""
+        """Returns the adapter of one linear, float32, copied out of the file."""
         self.shape(module)
         parts = {part: self._read(key) for part, key in self.modules[module].items() if part != "alpha"}
         kind, scale = self.kind(module), self.scale(module)
@@ -178,7 +182,7 @@ def _is_whole(parts: set[str]) -> bool:
 
 
 def _product(sizes: Mapping[str, tuple[int, ...]], name: str) -> tuple[int, int] | None:
-    """Sizes of a LoKr factor, whole or decomposed; None when the two halves do not meet."""
+    """Returns the sizes of a LoKr factor, whole or decomposed; None when the two halves do not meet."""
     if name in sizes:
         return cast("tuple[int, int]", sizes[name])
     (tall, inner), (other, wide) = sizes[f"{name}_a"], sizes[f"{name}_b"]

@@ -57,7 +57,7 @@ def _finite(up: Tensor, source: LoraSource, module: str) -> Tensor:
 
 
 def check_start(model: nn.Module, source: LoraSource, config: LoraConfig) -> None:
-    """Names, sizes and ranks of `source` against a model, on the meta device too, before any weight is read.
+    """Checks names, sizes and ranks of `source` against a model, on the meta device too, before any weight is read.
 
     CheckpointError or ConfigError with the setting to change when the file has other modules or sizes than the model,
     modules that the run does not adapt, or a higher rank.
@@ -90,7 +90,7 @@ def _check_size(module: str, linear: nn.Linear | None, source: LoraSource) -> No
 
 
 def _linears(model: nn.Module) -> dict[str, nn.Linear]:
-    """Every linear by its own name, whether PEFT has wrapped it or not."""
+    """Returns every linear by its own name, whether PEFT has wrapped it or not."""
     return {
         name.removesuffix(".base_layer"): module
         for name, module in model.named_modules()

@@ -21,7 +21,7 @@ class LoraWeights:
 
     @classmethod
     def of(cls, model: nn.Module) -> LoraWeights:
-        """Copies of a model's adapters on the CPU, float32."""
+        """Returns copies of a model's adapters on the CPU, float32."""
         return cls({name: p.detach().to("cpu", copy=True) for name, p in adapter_parameters(model).items()})
 
     def load_into(self, model: nn.Module, source: str) -> None:

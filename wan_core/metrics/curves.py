@@ -35,7 +35,7 @@ _NOTHING = float("nan")
 
 @dataclass(frozen=True)
 class Curves:
-    """What was measured, in order of its step; of a step trained or measured twice the last line counts."""
+    """The measurements of a run, in order of their step; of a step trained or measured twice the last line counts."""
 
     steps: NDArray[np.int64]
     losses: NDArray[np.float64]
@@ -53,7 +53,7 @@ class Curves:
 
 
 def read_curves(path: Path) -> Curves:
-    """The curves of a metrics.jsonl; empty when there is none. Never raises for what a line holds."""
+    """Returns the curves of a metrics.jsonl; empty when there is none. Never raises for what a line holds."""
     steps, losses, seconds = array("q"), array("d"), array("d")
     evaluated: dict[int, float | None] = {}
     with contextlib.suppress(FileError, OSError), open_regular(path, follow_links=False) as file:
@@ -69,7 +69,7 @@ def read_curves(path: Path) -> Curves:
 
 
 def eval_losses(path: Path) -> dict[int, float | None]:
-    """Step -> fixed-noise loss; of a step measured twice the last one counts."""
+    """Returns step -> fixed-noise loss; of a step measured twice the last one counts."""
     found: dict[int, float | None] = {}
     with contextlib.suppress(FileError, OSError), open_regular(path, follow_links=False) as file:
         for block in _whole_lines(file):
@@ -94,7 +94,7 @@ def _slowly(
     seconds: array[float],
     evaluated: dict[int, float | None],
 ) -> None:
-    """A line that is no step as `to_line` writes it."""
+    """Reads a line that is no step as `to_line` writes it."""
     if b"evaluated" in line:
         _evaluated(line, evaluated)
     elif b"step" in line and (record := parse_record(line)) and record.get("event") == StepDone.name:
@@ -107,12 +107,12 @@ def _slowly(
 
 
 def _again(step: bytes, loss: bytes, spent: bytes) -> bytes:
-    """The numbers of a step whose spelling only JSON can judge."""
+    """Returns the numbers of a step whose spelling only JSON can judge."""
     return b'{"event": "step", "step": %s, "loss": %s, "seconds": %s}' % (step, loss, spent)
 
 
 def _numbers(loss: bytes, spent: bytes) -> tuple[float, float] | None:
-    """Both as floats; None where they are no plain numbers."""
+    """Returns both as floats; None where they are no plain numbers."""
     try:
         return float(loss), float(spent)
     except ValueError:
@@ -120,7 +120,10 @@ def _numbers(loss: bytes, spent: bytes) -> tuple[float, float] | None:
 
 
 def _whole_lines(file: BinaryIO) -> Iterator[bytes]:
-    """Blocks that end with a newline; a torn last line, and one that is far longer than any of ours, is left out."""
+    """Yields blocks that end with a newline.
+
+    A torn last line, and one that is far longer than any of ours, is left out.
+    """
     rest, skipping = b"", False
     while block := file.read(_BLOCK_BYTES):
         end = block.rfind(b"\n") + 1

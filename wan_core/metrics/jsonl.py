@@ -66,7 +66,7 @@ def _ends_torn(path: Path) -> bool:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """All whole lines in order of their step; for step lines only the newest of each step.
+    """Returns all whole lines in order of their step; for step lines only the newest of each step.
 
     Never raises for what a line holds: one that is no record, or whose step is no whole number, is left out. A number
     JSON does not know (NaN) is None; what else a record says is the reader's to check.
@@ -86,7 +86,10 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 
 def _step_of(record: dict[str, Any]) -> int | None:
-    """Its step, 0 for an event that has none (the end of a stage); None for a step that is no number."""
+    """Returns the step of a record, 0 for an event that has none (the end of a stage).
+
+    Returns None for a step that is no number.
+    """
     if "step" not in record and record.get("event") not in (StepDone.name, Evaluated.name):
         return 0
     return whole(record.get("step"))

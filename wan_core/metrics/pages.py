@@ -58,14 +58,17 @@ class MetricsPages:
         self._forget()
 
     def count(self) -> int:
-        """Whole lines so far; 0 while there is no file. Reads only what was appended since the last call."""
+        """Returns the number of whole lines so far; 0 while there is no file.
+
+        Reads only what was appended since the last call.
+        """
         with self._lock, contextlib.suppress(FileError, OSError), open_regular(self._path, follow_links=False) as file:
             self._refresh(file)
             return self._lines
         return 0
 
     def since(self, line: int, limit: int = LINES_PER_PAGE) -> Page:
-        """The records from line number `line` (0 is the first) on, at most `limit` lines and 4 MiB."""
+        """Returns the records from line number `line` (0 is the first) on, at most `limit` lines and 4 MiB."""
         with self._lock, contextlib.suppress(FileError, OSError), open_regular(self._path, follow_links=False) as file:
             self._refresh(file)
             if line <= self._lines:
@@ -96,7 +99,7 @@ class MetricsPages:
         self._tail = file.read(min(self._end, _TAIL_BYTES))
 
     def _is_same(self, file: BinaryIO) -> bool:
-        """False for another file that got the number of a deleted one."""
+        """Returns False for another file that got the number of a deleted one."""
         file.seek(self._end - len(self._tail))
         return file.read(len(self._tail)) == self._tail
 
@@ -127,7 +130,7 @@ class MetricsPages:
 
 
 def parse_record(line: bytes) -> dict[str, Any] | None:
-    """The record of a line; None for anything that is none. Numbers JSON does not know (NaN) become null."""
+    """Returns the record of a line; None for anything that is none. Numbers JSON does not know (NaN) become null."""
     try:
         record = json.loads(line, parse_constant=lambda _: None)
     except (ValueError, RecursionError):
@@ -136,7 +139,10 @@ def parse_record(line: bytes) -> dict[str, Any] | None:
 
 
 def _lines(file: BinaryIO) -> Iterator[bytes]:
-    """Line after line; of one that is longer than any of ours only the newline, so that it counts and says nothing."""
+    """Yields line after line.
+
+    Of a line that is longer than any of ours it yields only the newline, so that it counts and says nothing.
+    """
     while line := file.readline(_LONGEST_LINE):
         too_long = not line.endswith(b"\n")
         while line and not line.endswith(b"\n"):
@@ -145,7 +151,10 @@ def _lines(file: BinaryIO) -> Iterator[bytes]:
 
 
 def finite(value: object) -> float | None:
-    """The number as a float; None for anything else: texts, truth values, NaN, infinities and what no float holds."""
+    """Returns the number as a float.
+
+    Returns None for anything else: texts, truth values, NaN, infinities and what no float holds.
+    """
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
@@ -156,5 +165,5 @@ def finite(value: object) -> float | None:
 
 
 def whole(value: object) -> int | None:
-    """The number of a step, 0 or more and exact in every reader of JSON; None for anything else."""
+    """Returns the number of a step, 0 or more and exact in every reader of JSON; None for anything else."""
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 53 else None

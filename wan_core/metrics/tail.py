@@ -1,4 +1,7 @@
-"""Where a run stands, from the end of its metrics.jsonl: read backwards, a long run costs what a short one does."""
+"""The newest facts of a run, from the end of its metrics.jsonl.
+
+Read backwards, a long run costs what a short one does.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,7 @@ class MetricsTail:
 
 
 def read_tail(path: Path) -> MetricsTail:
-    """The newest facts of a metrics.jsonl; empty when there is none."""
+    """Returns the newest facts of a metrics.jsonl; empty when there is none."""
     steps: list[dict[str, Any]] = []
     evaluated: dict[str, Any] | None = None
     with contextlib.suppress(FileError, OSError), open_regular(path, follow_links=False) as file:
@@ -59,13 +62,13 @@ def read_tail(path: Path) -> MetricsTail:
 
 
 def _kind(line: bytes) -> str:
-    """Which event a line is, without parsing it: `to_line` writes the name first."""
+    """Returns which event a line is, without parsing it: `to_line` writes the name first."""
     head = line[:40]
     return next((name for mark, name in _HEADS.items() if mark in head), "")
 
 
 def _backwards(file: BinaryIO) -> Iterator[bytes]:
-    """Whole lines, the last one first; a torn last line is not among them."""
+    """Yields whole lines, the last one first; a torn last line is not among them."""
     place = file.seek(0, os.SEEK_END)
     stop = max(0, place - _SEARCH_BYTES)
     rest, torn, block = b"", True, _FIRST_BLOCK_BYTES

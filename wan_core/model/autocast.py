@@ -19,7 +19,9 @@ _WITH_AUTOCAST = frozenset(kind for kind in ("cpu", "cuda") if torch.amp.is_auto
 
 
 def without_autocast(device_type: str, function: Callable[..., R], *inputs: Any) -> R:
-    """`function(*inputs)` with autocast of this device type switched off; nothing is entered where it is off already.
+    """Calls `function(*inputs)` with autocast of this device type switched off.
+
+    Nothing is entered where it is off already.
 
     A function and not a context manager, so that torch.compile sees one plain branch on the ambient state.
     """
@@ -51,7 +53,7 @@ class AutocastState:
 
     @contextmanager
     def replayed(self) -> Iterator[None]:
-        """The same state again, whatever surrounds it."""
+        """Enter the same state again, whatever surrounds it."""
         with ExitStack() as stack:
             for kind, enabled, dtype in self.devices:
                 again = torch.autocast(kind, dtype=dtype, enabled=enabled, cache_enabled=self.cache_enabled)

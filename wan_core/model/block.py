@@ -36,14 +36,17 @@ class Constants(NamedTuple):
     """(B, M, D) compute dtype; None for variants without image tokens"""
 
     def declared(self, numerics: Numerics) -> Constants:
-        """In the dtypes written above. They are so already, unless a sharding wrapper has cast them on their way."""
+        """Returns them in the dtypes written above.
+
+        They are so already, unless a sharding wrapper has cast them on their way.
+        """
         time_rows, text, rope_cos, rope_sin, image = self
         image = None if image is None else image.to(numerics.compute)
         modulation, compute, rope = numerics.modulation, numerics.compute, numerics.rope
         return Constants(time_rows.to(modulation), text.to(compute), rope_cos.to(rope), rope_sin.to(rope), image)
 
     def moved(self, move: Callable[[Tensor], Tensor]) -> Constants:
-        """All of them through `move`."""
+        """Returns them with every tensor passed through `move`."""
         time_rows, text, rope_cos, rope_sin, image = self
         return Constants(
             move(time_rows), move(text), move(rope_cos), move(rope_sin), None if image is None else move(image)
@@ -73,7 +76,7 @@ class _Layer(nn.Module):
         self.modulation = nn.Parameter(torch.empty(1, 6, shape.dim))
 
     def run(self, tokens: Tensor, constants: Constants) -> Tensor:
-        """tokens (B, N, D) in the residual dtype -> the same."""
+        """Runs the layer: tokens (B, N, D) in the residual dtype -> the same."""
         numerics = self.numerics
         tokens, constants = tokens.to(numerics.residual), constants.declared(numerics)
         rows = self.modulation.to(numerics.modulation).unsqueeze(1) + constants.time_rows
@@ -160,7 +163,10 @@ class VaceBlock(_Layer):
         return without_autocast(control.device.type, run, control, tokens, constants)
 
     def give_hint(self, control: Tensor, tokens: Tensor, constants: Constants) -> tuple[Tensor, Tensor]:
-        """`forward` without its doors."""
+        """The layer itself, with autocast off: shapes and dtypes are those of `forward`.
+
+        Recompute calls it again in the backward pass.
+        """
         compute, residual = self.numerics.compute, self.numerics.residual
         if self.first:
             control = self.before_proj(control.to(compute)).to(residual) + tokens.to(residual)

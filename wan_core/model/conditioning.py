@@ -14,8 +14,11 @@ __all__ = ["Conditioning", "check_conditioning", "sent"]
 
 
 def sent(tensor: Tensor, device: torch.device) -> Tensor:
-    """`tensor` on `device`, without waiting where nobody can notice: towards an accelerator the copy stands in the same
-    queue as the work behind it; towards the CPU the values would be read before they are there."""
+    """Returns `tensor` (any shape) on `device`, without waiting where nobody can notice.
+
+    Towards an accelerator the copy stands in the same queue as the work behind it; towards the CPU the values would be
+    read before they are there.
+    """
     return tensor.to(device, non_blocking=device.type != "cpu")
 
 
@@ -40,13 +43,13 @@ class Conditioning:
     """(B, 24, F, 8 H, 8 W) Pluecker rays at pixel size, four frames folded into channels (Fun-Control-Camera)"""
 
     def to(self, device: torch.device) -> Conditioning:
-        """The same on `device`."""
+        """Returns the same tensors on `device`."""
         values = ((field.name, getattr(self, field.name)) for field in fields(self))
         return replace(self, **{name: sent(value, device) for name, value in values if isinstance(value, Tensor)})
 
 
 def check_conditioning(shape: WanShape, latent: Tensor, timestep: Tensor, text: Tensor, given: Conditioning) -> None:
-    """ConfigError in one sentence when the model's inputs are missing, superfluous or of the wrong size.
+    """Raises ConfigError, in one sentence, when the model's inputs are missing, superfluous or of the wrong size.
 
     CLIP tokens for an image-to-video model without `img_emb` (2.2 I2V) are the one exception: it ignores them, as
     official Wan does, so that one data set serves 2.1 and 2.2. Looks at shapes only, never at values.
@@ -84,7 +87,7 @@ _WHAT = {
 
 
 def _expect(name: str, given: Tensor | None, wanted: tuple[int, ...]) -> None:
-    """`given` exists exactly when the model has channels for it (`wanted[1]`), in exactly this size."""
+    """Refuses unless `given` exists exactly when the model has channels for it (`wanted[1]`), in exactly this size."""
     if wanted[1] == 0:
         if given is not None:
             raise ConfigError(f"The data has {_WHAT[name]}, which this model does not read. Leave {name} out.")

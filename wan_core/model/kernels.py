@@ -45,7 +45,7 @@ _PROBE_TOKENS = 64
 
 
 def check_attention_name(name: str) -> None:
-    """ConfigError for anything that is not one of ATTENTIONS; looks at no package and no device."""
+    """Raises ConfigError for anything that is not one of ATTENTIONS; looks at no package and no device."""
     if name.startswith("sage"):
         raise ConfigError(
             f'attention "{name}" cannot train: SageAttention quantizes queries and keys and has no backward pass, '
@@ -56,7 +56,10 @@ def check_attention_name(name: str) -> None:
 
 
 def attention_kernel(name: str) -> Attention:
-    """The kernel of one of ATTENTIONS; ConfigError for another name, DependencyError when its package is missing."""
+    """Returns the kernel of one of ATTENTIONS.
+
+    Raises ConfigError for another name, DependencyError when its package is missing.
+    """
     check_attention_name(name)
     if name == "sdpa":
         return _sdpa
@@ -92,8 +95,10 @@ def check_attention(name: str, *, device: torch.device, dtype: torch.dtype, head
 
 
 def sdpa_choice(*, device: torch.device, dtype: torch.dtype, head_dim: int) -> str:
-    """Which kernel `sdpa` stands for here: flash_attention, efficient_attention, cudnn_attention or math; empty where
-    torch does not say. It decides a large part of a step's time."""
+    """Returns the kernel `sdpa` stands for here: flash_attention, efficient_attention, cudnn_attention or math.
+
+    It is empty where torch does not say. It decides a large part of a step's time.
+    """
     with torch.inference_mode(False), torch.enable_grad():
         probe = torch.zeros(1, 1, _PROBE_TOKENS, head_dim, device=device, dtype=dtype, requires_grad=True)
         try:

@@ -22,8 +22,10 @@ def cast_linear(layer: nn.Module, x: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def plain_weight(layer: nn.Linear) -> Tensor:
-    """The weight as a plain tensor: torchao's are unpacked. Told by their origin, since the names of their parts change
-    between versions of torchao."""
+    """Returns the weight (out, in) as a plain tensor: torchao's are unpacked.
+
+    They are told by their origin, since the names of their parts change between versions of torchao.
+    """
     stored = layer.weight
     return stored.dequantize() if type(stored).__module__.startswith("torchao.") else stored
 

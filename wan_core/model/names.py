@@ -31,7 +31,7 @@ Policy = Callable[[str | None, Any], "CheckpointPolicy"]
 
 
 class _Listening(threading.local):
-    """Per thread: the backward pass of a GPU runs in a thread of its own."""
+    """Whether a policy listens, per thread: the backward pass of a GPU runs in a thread of its own."""
 
     on: bool = False
     name: str | None = None
@@ -42,7 +42,7 @@ _NOTHING = nullcontext()
 
 
 def naming(name: str) -> AbstractContextManager[None]:
-    """What runs inside makes the activation `name`."""
+    """Inside, operators count as those that make the activation `name`."""
     # A compiled block is one operator to a policy; tracing this would only add guards.
     if torch.compiler.is_compiling() or not _listening.on:
         return _NOTHING

@@ -19,7 +19,7 @@ __all__ = ["remade"]
 
 
 def remade(made: Tensor, make: Callable[[], Tensor]) -> AbstractContextManager[None]:
-    """What autograd would keep of `made` by the operators inside is `make()` in the backward pass, bit for bit.
+    """Inside, autograd keeps nothing of `made` (any shape): the backward pass calls `make()`, bit for bit the same.
 
     `make` must keep alive only what the graph keeps anyway. Does nothing where someone else decides what is kept:
     inside activation checkpointing or any other saved-tensor hooks (torch applies the innermost pair only), under
@@ -41,7 +41,10 @@ def _others_decide() -> bool:
 
 
 def _storage(tensor: Tensor) -> int:
-    """Which storage it is, on every device; meta and fake tensors have one too, though no address."""
+    """Returns a number that tells storages apart, on every device.
+
+    Meta and fake tensors have one too, though no address.
+    """
     return tensor.untyped_storage()._cdata  # pyright: ignore[reportPrivateUsage]
 
 

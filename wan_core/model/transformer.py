@@ -156,13 +156,13 @@ class WanTransformer(nn.Module):
         return tokens
 
     def _recompute(self) -> Recompute | None:
-        """How blocks recompute in the backward pass; None where they keep their activations."""
+        """Returns how blocks recompute in the backward pass; None where they keep their activations."""
         if not (self.checkpoint_blocks and torch.is_grad_enabled()):
             return None
         return partial(checkpoint, use_reentrant=False, preserve_rng_state=self.checkpoint_keeps_rng)
 
     def _embed_video(self, latent: Tensor, given: Conditioning) -> Tensor:
-        """(B, N, D) in the residual dtype."""
+        """Returns the video tokens (B, N, D) in the residual dtype."""
         video = latent if given.channels is None else torch.cat([latent, given.channels.to(latent.dtype)], dim=1)
         patches = embed_patches(self.patch_embedding, video, self.numerics.compute)
         if given.camera is not None:
@@ -170,7 +170,7 @@ class WanTransformer(nn.Module):
         return patches.flatten(2).transpose(1, 2).to(self.numerics.residual).contiguous()
 
     def _embed_time(self, timestep: Tensor) -> tuple[Tensor, Tensor]:
-        """time (B, T, D) and time_rows (B, T, 6, D); the sinusoid is float64 (Wan: sinusoidal_embedding_1d)."""
+        """Returns time (B, T, D) and time_rows (B, T, 6, D); the sinusoid is float64 (Wan: sinusoidal_embedding_1d)."""
         per_row = timestep.unsqueeze(1) if timestep.ndim == 1 else timestep
         half = self.shape.freq_dim // 2
         powers = torch.arange(half, dtype=torch.float64, device=timestep.device) / half
@@ -187,7 +187,7 @@ class WanTransformer(nn.Module):
         return cast_linear(last, gelu(cast_linear(first, text, dtype)), dtype)
 
     def _unpatchify(self, patches: Tensor, grid: tuple[int, int, int]) -> Tensor:
-        """(B, N, 4 * C), channel fastest, to (B, C, F, H, W), float32 at least."""
+        """Returns tokens (B, N, 4 * C), channel fastest, as (B, C, F, H, W), float32 at least."""
         wide = patches.to(torch.promote_types(patches.dtype, torch.float32))
         rows = wide.view(patches.shape[0], *grid, *PATCH, self.shape.out_channels)
         frames, height, width = (n * p for n, p in zip(grid, PATCH, strict=True))

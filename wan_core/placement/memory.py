@@ -189,7 +189,10 @@ def _traced_once(
     unpacked: Callable[[str], bool] | None,
     checkpoint_blocks: bool,
 ) -> _BlockTrace:
-    """What `_trace_block` returns. Callables are equal where they are frozen dataclasses, as those of footprint.py."""
+    """Keeps what `_trace_block` returns.
+
+    Callables are equal where they are frozen dataclasses, as those of footprint.py.
+    """
     return _trace_block(shape, numerics, step, adapt, unpacked, checkpoint_blocks=checkpoint_blocks)
 
 
@@ -250,7 +253,7 @@ def _unpacking_forward(layer: nn.Linear, input: Tensor) -> Tensor:
 
 
 def _image_rows(shape: WanShape) -> int:
-    """CLIP tokens of one clip: 257 of the first frame, or as many as the model has positions for."""
+    """Returns the CLIP tokens of one clip: 257 of the first frame, or as many as the model has positions for."""
     return shape.image_positions or 257
 
 

@@ -44,7 +44,7 @@ class PlacementConfig(Config):
             _numbers(self.split_at)
 
     def device_names(self) -> tuple[str, ...]:
-        """The devices of this machine the job may use, at least one; PlacementError when one does not exist."""
+        """Returns the devices of this machine the job may use, at least one; PlacementError when one does not exist."""
         gpus = tuple(f"cuda:{i}" for i in range(torch.cuda.device_count()))
         if self.devices == "default":
             return gpus[:1] or ("cpu",)
@@ -64,7 +64,7 @@ class PlacementConfig(Config):
 
     @property
     def ranks(self) -> int:
-        """How many processes train together."""
+        """The number of processes that train together."""
         return len(self.device_names()) if self.mode == "copy per GPU" else 1
 
 
@@ -84,13 +84,13 @@ class Placement:
         return tuple(dict.fromkeys(self.block_devices))
 
     def device_of(self, name: str) -> torch.device:
-        """Where the weight or module `name` (original Wan name) lives."""
+        """Returns where the weight or module `name` (original Wan name) lives."""
         found = block_of(name)
         # VACE's second stream stays with what is no block: only its hints travel.
         return self.block_devices[found.number] if found is not None and found.stream == "blocks" else self.first
 
     def check(self, model: nn.Module) -> None:
-        """PlacementError when a parameter or buffer lies elsewhere than planned, or has no memory yet."""
+        """Raises PlacementError when a parameter or buffer lies elsewhere than planned, or has no memory yet."""
         for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
             planned = self.device_of(name)
             if tensor.device != planned:
@@ -100,7 +100,7 @@ class Placement:
 
 
 def resolve_placement(config: PlacementConfig, num_blocks: int, rank: int = 0) -> Placement:
-    """The device of each of `num_blocks` blocks for this process."""
+    """Returns the device of each of `num_blocks` blocks for this process."""
     names = config.device_names()
     devices = [_device(n) for n in names]
     if config.mode == "copy per GPU":
@@ -111,8 +111,11 @@ def resolve_placement(config: PlacementConfig, num_blocks: int, rank: int = 0) -
 
 
 def split_blocks(devices: list[torch.device], num_blocks: int, split_at: str) -> Placement:
-    """Consecutive runs of blocks over `devices`. "midpoint" and "auto" give every device the same number of blocks,
-    the first devices one fewer where it does not divide (they also hold embeddings and head)."""
+    """Returns consecutive runs of blocks over `devices`.
+
+    "midpoint" and "auto" give every device the same number of blocks, the first devices one fewer where it does not
+    divide (they also hold embeddings and head).
+    """
     if split_at in ("auto", "midpoint"):
         edges = [num_blocks * i // len(devices) for i in range(len(devices) + 1)]
     else:

@@ -38,7 +38,7 @@ _WITH_FLOAT64 = ("rope_table", "rope")
 
 
 def switch_values(part: str) -> tuple[str, ...]:
-    """What the switch of one part may say; float64 only where official Wan has it."""
+    """Returns what the switch of one part may say; float64 only where official Wan has it."""
     values = ("fp32", "bf16", "fp16", "compute")
     return ("fp64", *values) if part in _WITH_FLOAT64 else values
 
@@ -97,16 +97,16 @@ class PrecisionPolicy(Config):
     adapter: str = _switch("adapter", "The matmuls of the LoRA. Its weights are always fp32.")
 
     def resolved(self) -> dict[str, str]:
-        """Every part's value, the preset's where the switch is empty."""
+        """Returns every part's value, the preset's where the switch is empty."""
         return {part: getattr(self, part) or PRESETS[self.preset][part] for part in SWITCHES}
 
     def numerics(self, compute: torch.dtype) -> Numerics:
-        """The dtypes of a forward pass whose linears run in `compute`."""
+        """Returns the dtypes of a forward pass whose linears run in `compute`."""
         parts = {part: compute if name == "compute" else torch_dtype(name) for part, name in self.resolved().items()}
         return Numerics(compute=compute, **parts)
 
     def describe(self) -> str:
-        """The preset, and what differs from it: "balanced, but residual compute"."""
+        """Returns the preset, and what differs from it: "balanced, but residual compute"."""
         preset, parts = PRESETS[self.preset], self.resolved()
         changed = [f"{part} {value}" for part, value in parts.items() if value != preset[part]]
         return self.preset + (f", but {', '.join(changed)}" if changed else "")

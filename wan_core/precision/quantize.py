@@ -61,7 +61,7 @@ class QuantizeConfig(Config):
             check_patterns([getattr(self, name)], (), name, whole=False)
 
     def check_names(self, names: Sequence[str]) -> None:
-        """ConfigError when the patterns cannot be matched with the names of a model's linears in good time."""
+        """Raises ConfigError when the patterns cannot be matched with the names of a model's linears in good time."""
         for name in ("include", "exclude"):
             check_patterns([getattr(self, name)], names, name, whole=False)
 
@@ -103,7 +103,7 @@ class QuantizedBy(Config):
 
 
 def quantized_by(config: QuantizeConfig, dtype: torch.dtype) -> QuantizedBy:
-    """The mark of this installation for a base that is quantized from `dtype`.
+    """Returns the mark of this installation for a base that is quantized from `dtype`.
 
     int8 from bfloat16 differs between torchao 0.17 and 0.18; fp8, and int8 from float32, are the same from 0.16 on.
     """
@@ -117,12 +117,15 @@ def quantized_by(config: QuantizeConfig, dtype: torch.dtype) -> QuantizedBy:
 
 
 def check_torchao() -> None:
-    """DependencyError with the pip line when weights could not be quantized here."""
+    """Raises DependencyError with the pip line when weights could not be quantized here."""
     _torchao(SCHEMES[0])
 
 
 def check_torchao_version() -> None:
-    """The same from the versions alone: nothing is imported, so a server may ask before a graph is queued."""
+    """Raises what `check_torchao` raises, from the versions alone.
+
+    Nothing is imported, so a server may ask before a graph is queued.
+    """
     if problem := torchao_problem(torch.__version__):
         raise DependencyError(problem)
 

@@ -1,4 +1,4 @@
-"""What a run's settings say about the files and the model at hand before anything is loaded."""
+"""Checks of a run's settings against the files and the model at hand, before anything is loaded."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ __all__ = [
 
 
 def check_files(config: RunConfig, roots: Roots, *, with_start: bool) -> None:
-    """The base, and with `with_start` the start LoRA, must be the files the job was made with: others are another job.
+    """Refuse another base, or with `with_start` another start LoRA, than the job was made with: it is another job.
 
-    CheckpointError naming the file that was exchanged.
+    Raises CheckpointError naming the file that was exchanged.
     """
     asked = config if with_start else replace(config, lora=replace(config.lora, start_from=""), start_digest="")
     now = asked.with_digests(roots)
@@ -45,10 +45,10 @@ def check_files(config: RunConfig, roots: Roots, *, with_start: bool) -> None:
 
 
 def check_adapters(config: LoraConfig, shape: WanShape, roots: Roots) -> int:
-    """The bytes of a saved step: weights and two moments in float32, and the LoRA.
+    """Returns the bytes of a saved step: weights and two moments in float32, and the LoRA.
 
-    ConfigError or CheckpointError when a model of that shape cannot be adapted so, or not start from that LoRA: asked
-    before a run has a folder, and long before its weights are read.
+    Raises ConfigError or CheckpointError when a model of that shape cannot be adapted so, or not start from that LoRA:
+    asked before a run has a folder, and long before its weights are read.
     """
     with torch.inference_mode(False), torch.device("meta"):
         model = WanTransformer(shape)
@@ -60,15 +60,15 @@ def check_adapters(config: LoraConfig, shape: WanShape, roots: Roots) -> int:
 
 
 def check_quantize(config: QuantizeConfig, shape: WanShape) -> None:
-    """ConfigError when its patterns cannot be matched with the names of that model in good time."""
+    """Raises ConfigError when its patterns cannot be matched with the names of that model in good time."""
     with torch.inference_mode(False), torch.device("meta"):
         config.check_names([name for name, _ in WanTransformer(shape).named_modules()])
 
 
 def check_quantized_alike(saved: SavedStep, here: QuantizedBy | None) -> None:
-    """A saved step goes on upon the 8-bit weights it was trained on; another torchao may make others of the same file.
+    """Refuse to go on upon other 8-bit weights than a step was trained on: another torchao may make others of one file.
 
-    CheckpointError with the version to install. Steps saved before this was noted pass.
+    Raises CheckpointError with the version to install. Steps saved before this was noted pass.
     """
     noted = saved.progress.get("quantized_by")
     if here is None or not isinstance(noted, dict):
@@ -83,7 +83,7 @@ def check_quantized_alike(saved: SavedStep, here: QuantizedBy | None) -> None:
 
 
 def with_model_values(train: TrainConfig, variant: WanVariant) -> TrainConfig:
-    """`train` with the values it leaves to the model: those of `variant`."""
+    """Returns `train` with the values it leaves to the model: those of `variant`."""
     return train if train.discrete_flow_shift else replace(train, discrete_flow_shift=variant.training_shift)
 
 

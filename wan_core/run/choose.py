@@ -1,4 +1,4 @@
-"""Which directory a job belongs to: found by what the job is, never by its name, and made ready to train in."""
+"""The directory a job belongs to: found by what the job is, never by its name, and made ready to train in."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LONGEST_NAME = 95
 
 @dataclass(frozen=True)
 class RunDecision:
-    """Which directory a job runs in, and what is left to do there."""
+    """The directory a job runs in, and what is left to do there."""
 
     directory: Path
     action: str
@@ -129,7 +129,7 @@ def _unreadable(directory: Path) -> bool:
 
 
 def _decide(directory: Path, known: RunConfig, wanted: RunConfig, saved: SavedStep | None) -> RunDecision:
-    """By what is saved and verifies; status.json is only its summary."""
+    """Decides by what is saved and verifies; status.json is only its summary."""
     name, total = directory.name, wanted.train.steps
     if saved is None:
         return RunDecision(directory, "resume", f"{name} starts over: it has no intact saved step.", wanted)

@@ -86,7 +86,7 @@ class RunConfig(Config):
         safe_name(self.run_name, "run_name")
 
     def with_digests(self, roots: Roots) -> RunConfig:
-        """With the identity of the files it names filled in."""
+        """Returns the config with the digests of the files it names filled in."""
         start = sampled_digest(roots.resolve(self.lora.start_from)) if self.lora.start_from else ""
         return replace(self, base_digest=checkpoint_digest(roots.resolve(self.model.base_file)), start_digest=start)
 
@@ -147,11 +147,14 @@ class ForeignRun(ConfigError):  # noqa: N818  a kind of directory, told by an ex
 
 
 class NewerRun(ForeignRun):
-    """Written by another version of the pack, which may know more than this one."""
+    """A run that another version of the pack wrote, which may know more than this one."""
 
 
 def read_run(directory: Path) -> RunConfig:
-    """run.json of a run directory (or that file itself). What it leaves out means what it meant when its run began."""
+    """Returns run.json of a run directory (or that file itself).
+
+    What it leaves out means what it meant when its run began.
+    """
     path = directory if directory.name == "run.json" else directory / "run.json"
     try:
         data = read_json(path)
@@ -172,7 +175,10 @@ def read_run(directory: Path) -> RunConfig:
 
 
 def _as_begun(directory: Path, config: RunConfig, left_out: list[str]) -> RunConfig:
-    """`config` as the version understood it that saved the steps of `directory`; as it is where nothing tells."""
+    """Returns `config` as the version understood it that saved the steps of `directory`.
+
+    It comes back as it is where nothing tells.
+    """
     meanings = {job.job_id: job for job in (replace(config, train=t) for t in earlier_meanings(config.train, left_out))}
     if len(meanings) == 1:
         return config
@@ -185,7 +191,7 @@ def _as_begun(directory: Path, config: RunConfig, left_out: list[str]) -> RunCon
 
 
 def read_status(directory: Path) -> RunStatus:
-    """status.json, or a fresh status when there is none yet."""
+    """Returns status.json, or a fresh status when there is none yet."""
     path = directory / "status.json"
     try:
         return RunStatus.from_dict(read_json(path)) if path.exists() else RunStatus()
@@ -198,8 +204,9 @@ def write_status(directory: Path, status: RunStatus) -> None:
 
 
 def cache_names_in_use(runs: Path) -> dict[str, str]:
-    """Every cache name that the unfinished runs below `runs` mention (their set, their preview prompts), with the name
-    of a run that does. What cannot be read counts as unfinished.
+    """Returns the cache names that the unfinished runs below `runs` mention, each with the name of a run that does.
+
+    They name its set and its preview prompts. What cannot be read counts as unfinished.
     """
     found: dict[str, str] = {}
     for file in sorted(runs.glob("*/run.json")):

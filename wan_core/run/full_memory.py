@@ -1,4 +1,4 @@
-"""Memory that ran out, as a sentence: what helps this very run, the most helpful first."""
+"""The sentence for memory that ran out: what helps this very run, the most helpful first."""
 
 from __future__ import annotations
 

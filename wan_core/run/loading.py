@@ -1,4 +1,6 @@
-"""A run from its open files to a trainer: the model with its adapters, the batches, the previewer, the saved state.
+"""The way from a run's open files to a trainer.
+
+It makes the model with its adapters, the batches and the previewer, and takes up the saved state.
 
 Reads only. What is worth a word on the way is emitted as a note, in the order in which it is found.
 """
@@ -90,7 +92,7 @@ def load_run(
 
 
 def _preview_inputs(run: OpenRun) -> PreviewInputs | None:
-    """What previews are made of; None for a run without."""
+    """Returns the inputs of previews; None for a run without."""
     if not run.config.train.preview_every_n_steps:
         return None
     return read_preview_inputs(

@@ -1,4 +1,4 @@
-"""What a run will need, before anything is loaded: memory per device, disk, and whether it fits."""
+"""The needs of a run, before anything is loaded: memory per device, disk, and whether it fits."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ __all__ = ["plan_run", "total_bytes"]
 
 
 def plan_run(directory: Path, roots: Roots) -> dict[str, Any]:
-    """The report of `wan_core plan`: variant, largest micro-batch, predicted peak and total per device, verdict."""
+    """Returns the report of `wan_core plan`.
+
+    It holds the variant, largest micro-batch, predicted peak and total per device, verdict.
+    """
     run = open_run(directory, roots)
     config = run.config
     step = largest_step(run.cache_set, config.train.batch_size)
@@ -50,7 +53,7 @@ def plan_run(directory: Path, roots: Roots) -> dict[str, Any]:
 
 
 def total_bytes(device: torch.device) -> int:
-    """Memory of a device; of the host for the CPU, and without limit where psutil is missing."""
+    """Returns the memory of a device; of the host for the CPU, and without limit where psutil is missing."""
     if device.type == "cuda":
         return torch.cuda.get_device_properties(device).total_memory
     try:

@@ -132,7 +132,7 @@ class _Crew:
         return endings
 
     def forward(self, file: int) -> None:
-        """Commands from our stdin to rank 0; the end of ours is the end of theirs."""
+        """Pass commands from our stdin to rank 0; the end of ours is the end of theirs."""
         for chunk in chunks(file):
             with self._sending, contextlib.suppress(OSError, ValueError):
                 self._stdin.write(chunk)
@@ -170,7 +170,7 @@ class _Crew:
 
 
 def _failed(line: bytes) -> dict[str, Any]:
-    """The event of `line` when it says that its rank failed, else nothing."""
+    """Returns the event of `line` when it says that its rank failed, else nothing."""
     if b'"failed"' not in line:
         return {}
     try:
@@ -181,7 +181,7 @@ def _failed(line: bytes) -> dict[str, Any]:
 
 
 def _exit_code(endings: list[_Ending], directory: Path, out: BinaryIO) -> int:
-    """Rank 0's own code; after a failure that of the rank where it began, whose reason is told and kept."""
+    """Returns rank 0's own code; after a failure that of the rank where it began, whose reason is told and kept."""
     bad = [ending for ending in endings if ending.code not in (ExitCode.DONE, ExitCode.STOPPED)]
     if not bad:
         return next(ending.code for ending in endings if ending.rank == 0)
@@ -208,14 +208,16 @@ def _exit_code(endings: list[_Ending], directory: Path, out: BinaryIO) -> int:
 
 
 def _distance(ending: _Ending) -> int:
-    """How far from the cause an ending is: those who miss another rank come last, and nobody misses a dead one that
-    had to be ended before its time."""
+    """Returns how far from the cause an ending is.
+
+    Those who miss another rank come last, and nobody misses a dead one that had to be ended before its time.
+    """
     if ending.failed.get("kind") == RankLost.__name__:
         return 2
     return int(ending.silent)
 
 
 def _keep_reason(directory: Path, message: str) -> None:
-    """Rank 0 wrote what it saw, that another one was gone; the run's status names the cause."""
+    """Write the cause into the run's status: rank 0 wrote what it saw, that another one was gone."""
     with contextlib.suppress(OSError):
         write_status(directory, replace(read_status(directory), state="failed", reason=shortened(message, 1000)))

@@ -1,4 +1,4 @@
-"""What is said about a run beside its numbers: things that a user should know and may change.
+"""Remarks on a run beside its numbers: things that a user should know and may change.
 
 Each is a sentence or two; whoever knows when one is due emits it.
 """
@@ -37,7 +37,10 @@ _DIVERGED = 1.5
 
 
 def remarks_on_base(plan: ModelPlan, found: WanFile) -> list[str]:
-    """What a user should know about the base of a run before it is loaded: it is larger, or slower, than it looks."""
+    """Returns what a user should know about the base of a run before it is loaded.
+
+    It is larger, or slower, than it looks.
+    """
     remarks: list[str] = []
     loaded = f"{weights_once_loaded(plan, found) / 2**30:.3g} GiB"
     if found.header.container == "gguf":
@@ -52,7 +55,7 @@ def remarks_on_base(plan: ModelPlan, found: WanFile) -> list[str]:
 
 
 def remarks_on_attention(plan: ModelPlan, found: WanFile) -> list[str]:
-    """Log which kernel computes attention; the plain one on a GPU is worth a warning."""
+    """Log which kernel computes attention, and return a warning for each GPU on which it is the plain one."""
     remarks: list[str] = []
     for device, kernel in attention_kernels(plan, found).items():
         _log.info("attention on %s: %s", device, kernel or "chosen by torch")
@@ -65,7 +68,10 @@ def remarks_on_attention(plan: ModelPlan, found: WanFile) -> list[str]:
 
 
 def preview_note(variant: WanVariant) -> str:
-    """What a preview of one expert of an A14B pair is, for who takes it for the pair's; "" for a model of its own."""
+    """Returns what a preview of one expert of an A14B pair shows, since it looks like the pair's.
+
+    Returns "" for a single model.
+    """
     if variant.boundary is None:
         return ""
     if variant.expert == HIGH:
@@ -87,7 +93,7 @@ class LossWatch:
         self._said = False
 
     def remark(self, evaluated: Evaluated) -> str:
-        """The remark on an evaluation; "" while there is nothing to say, or it was said before."""
+        """Returns the remark on an evaluation; "" while there is nothing to say, or it was said before."""
         if self._base is None:
             self._base = eval_losses(self._directory / "metrics.jsonl").get(0) or 0.0
         now = evaluated.eval_loss
@@ -102,7 +108,7 @@ class LossWatch:
 
 
 def set_aside_note(store: SaveStore) -> str:
-    """Where damaged saved steps lie and what they take, since nobody deletes them; "" without one."""
+    """Returns where damaged saved steps lie and what they take, since nobody deletes them; "" without one."""
     folders, size = store.set_aside(), 0
     for file in (file for folder in folders if not folder.is_symlink() for file in folder.glob("*")):
         with contextlib.suppress(OSError):
@@ -118,7 +124,7 @@ def set_aside_note(store: SaveStore) -> str:
 
 
 def disk_remark(directory: Path, trainer: Trainer) -> str:
-    """What to say of a disk without room for two saved steps; "" where there is room."""
+    """Returns what to say of a disk without room for two saved steps; "" where there is room."""
     need = 2 * bytes_of_a_save(trainer)
     free = shutil.disk_usage(directory).free
     if free >= need:

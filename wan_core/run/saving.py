@@ -1,4 +1,4 @@
-"""What a training session writes to disk: its saved steps, and status.json, which says where the run stands.
+"""The writing of a training session: its saved steps, and status.json, which says where the run stands.
 
 A full or missing disk pauses a run, it does not end it. `export_lora` is the way out again: the LoRA of a saved step.
 """

@@ -107,7 +107,7 @@ class _Session:
         self._emit_out(event)
 
     def memory_named(self) -> contextlib.AbstractContextManager[None]:
-        """Inside, memory that runs out is said with what helps this run."""
+        """Inside, memory that runs out becomes a sentence with what helps this run."""
         return memory_named(self.config, stored_small=self._is_stored_small)
 
     def _is_stored_small(self) -> bool:
@@ -219,8 +219,10 @@ class _Session:
             self.emit(Stage(stage="train", done=step, total=train.steps))
 
     def _stops_at_the_border(self) -> contextlib.AbstractContextManager[object]:
-        """A leader of several ranks must not leave the others waiting: it gives up what it does, and all stop together
-        before the next step, where the reason is shared."""
+        """Around what a leader of several ranks does while the others wait.
+
+        Told to stop, it gives up what it does, and all stop together before the next step, where the reason is shared.
+        """
         return contextlib.nullcontext() if self.group.world == 1 else contextlib.suppress(Stopped)
 
     def _evaluate(self) -> None:
@@ -243,7 +245,10 @@ class _Session:
         self.emit(CheckpointSaved(step=step, folder=f"saves/{folder}"))
 
     def _save_before_stopping(self, reason: str) -> str:
-        """Why the run stops; where the disk has no room for what it did since the last save, the reason says so."""
+        """Returns why the run stops.
+
+        Where the disk has no room for what it did since the last save, the reason says so.
+        """
         try:
             self._save()
         except Stopped as unsaved:
@@ -251,7 +256,10 @@ class _Session:
         return reason
 
     def _what_stands(self, error: NotFinite) -> TrainingError:
-        """Why the run ended, and what of it is good: a saved step counts as good once a step after it was finite."""
+        """Returns why the run ended, and what of it is good.
+
+        A saved step counts as good once a step after it was finite.
+        """
         if self.group.leads:
             self.saver.store.suspect(self.trainer.good_step)
         good = self.saver.store.latest(self.config.job_id)

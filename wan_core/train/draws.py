@@ -33,11 +33,11 @@ class Draw:
 
     @property
     def timestep(self) -> float:
-        """The mean over the batch, 0..1000."""
+        """The mean timestep of the batch, 0..1000."""
         return float(self.sigma.mean()) * 1000
 
     def pinned(self) -> Draw:
-        """The same in page-locked memory, for copies to a GPU; needs CUDA."""
+        """Returns the same in page-locked memory, for copies to a GPU; needs CUDA."""
         given = None if self.given is None else self.given.pin_memory()
         return Draw(self.batch.pinned(), self.noise.pin_memory(), self.sigma.pin_memory(), given)
 
@@ -63,7 +63,7 @@ class Draws:
         return micro_step * self._group.world + self._group.rank
 
     def at(self, micro_step: int) -> Draw:
-        """What this rank trains at `micro_step` (0 = first)."""
+        """Returns what this rank trains at `micro_step` (0 = first)."""
         config, place = self._config, self.place(micro_step)
         batch = self._batches.at(micro_step)
         size = len(batch.latents)
@@ -88,7 +88,7 @@ class Draws:
 
 
 def given_first_frames(latents: Tensor, share: float, *draw: int | str) -> Tensor | None:
-    """Which samples (B,) of the draw named so are given their first latent frame. A still has no other one."""
+    """Returns which samples (B,) of the draw named so are given their first latent frame. A still has no other one."""
     if not share or latents.shape[2] == 1:
         return None
     return torch.rand(len(latents), generator=seeded_generator("first frame", *draw)) < share

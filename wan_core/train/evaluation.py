@@ -1,4 +1,4 @@
-"""At which noise levels a run is evaluated: those asked for, as far as this model is trained and sampled on them."""
+"""The noise levels that a run is evaluated at: those asked for, as far as this model is trained and sampled on them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ __all__ = ["evaluation_timesteps"]
 def evaluation_timesteps(
     asked: Sequence[float], stored: Sequence[float], sigma_range: tuple[float, float]
 ) -> tuple[list[float], str]:
-    """Timesteps inside `sigma_range`, and a sentence for the user where they are not the ones asked for ("" otherwise).
+    """Returns the timesteps inside `sigma_range`, and a sentence for the user where they are not the ones asked for
+    ("" otherwise).
 
     `asked` counts as it is, but for the usual four: those give way to what a held-out clip has `stored`, and an expert,
     which none or one of them may suit, is evaluated in the middles of four equal parts of its own range.
@@ -39,6 +40,6 @@ def evaluation_timesteps(
 
 
 def _spread(count: int, sigma_range: tuple[float, float]) -> list[float]:
-    """The middles of `count` equal parts of the range."""
+    """Returns the middles of `count` equal parts of the range."""
     low, high = (1000 * sigma for sigma in sigma_range)
     return [low + (high - low) * (part + 0.5) / count for part in range(count)]

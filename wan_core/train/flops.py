@@ -1,4 +1,4 @@
-"""How much arithmetic a LoRA step needs, by formula: the one place that knows it.
+"""The arithmetic a LoRA step needs, by formula: the one place that knows it.
 
 Counted are the matrix products of linears, convolutions and attention, two operations per multiply-add. A linear of R
 rows and P weights takes 2RP forward, 2RP for the gradient of its input where something before it is trained, and 2RP
@@ -79,7 +79,10 @@ class FlopCount:
                 self._add_attention(f"{stream}.{layer}", model.shape.dim, bool(model.shape.image_dim))
 
     def of(self, latent: torch.Size, *, time_rows: int, image_rows: int, text_rows: int = 512) -> StepFlops:
-        """Of a micro-batch: latent (B, C, F, H, W); per clip rows of timesteps, CLIP tokens and text."""
+        """Returns the operations of a micro-batch: latent (B, C, F, H, W).
+
+        The rows of timesteps, CLIP tokens and text are those of one clip.
+        """
         clips, _, frames, height, width = latent
         tokens = frames * (height // 2) * (width // 2)
         rows = {"tokens": tokens, "text": text_rows, "time": time_rows, "image": image_rows}
@@ -111,7 +114,7 @@ class FlopCount:
             term.backward += 2.0 * dim * (query + key + value + (query or key))
 
     def _first_trained(self) -> dict[str, Place]:
-        """Where each stream first meets something trained; what stands behind it has a gradient."""
+        """Returns where each stream first meets something trained; what stands behind it has a gradient."""
         first: dict[str, Place] = {"blocks": _NEVER, "vace_blocks": _NEVER}
         for name in self._trained:
             if (found := _place(name)) is not None:
@@ -143,19 +146,25 @@ class FlopCount:
 
 
 def _place(name: str) -> tuple[str, Place] | None:
-    """The list of blocks that a linear lies in, and where its token stream meets it; None outside the blocks."""
+    """Returns the list of blocks that a linear lies in, and where its token stream meets it.
+
+    Returns None outside the blocks.
+    """
     found = block_of(name)
     return None if found is None else (found.stream, (found.number, _STAGE[_linear_in(found.inside)]))
 
 
 def _linear_in(inside: str) -> str:
-    """The linear of a block that `inside` names, whatever of PEFT's stands behind it: `self_attn.q`, `before_proj`."""
+    """Returns the linear of a block that `inside` names, whatever of PEFT's stands behind it.
+
+    For example `self_attn.q` or `before_proj`.
+    """
     linear = ".".join(inside.split(".")[:2])
     return linear if linear in _STAGE else linear.partition(".")[0]
 
 
 def _rows_of(name: str) -> str:
-    """Which rows run through a linear or convolution: tokens of the video, text, timesteps, CLIP tokens."""
+    """Returns which rows run through a linear or convolution: tokens of the video, text, timesteps, CLIP tokens."""
     if found := block_of(name):
         linear = _linear_in(found.inside)
         if linear in ("cross_attn.k_img", "cross_attn.v_img"):

@@ -45,7 +45,7 @@ class Group:
         return self.rank == 0
 
     def average(self, values: Iterable[torch.Tensor]) -> None:
-        """Replace each tensor by its mean over all ranks, in place."""
+        """Replace each tensor (any shape) by its mean over all ranks, in place."""
         if self.world == 1:
             return
         tensors = list(values)
@@ -62,7 +62,7 @@ class Group:
         self.average([p.grad for p in parameters if p.grad is not None])
 
     def gather(self, value: Any) -> list[Any]:
-        """The `value` of every rank in order of their numbers, on every rank."""
+        """Returns the `value` of every rank in order of their numbers, on every rank."""
         if self.world == 1:
             return [value]
         found: list[Any] = [None] * self.world
@@ -71,7 +71,7 @@ class Group:
         return found
 
     def share(self, value: Any) -> Any:
-        """The leader's `value`, on every rank; also the border at which the ranks meet."""
+        """Returns the leader's `value`, on every rank; also the border at which the ranks meet."""
         if self.world == 1:
             return value
         box = [value]
@@ -87,7 +87,7 @@ class Group:
 
 @contextlib.contextmanager
 def _together() -> Iterator[None]:
-    """What every rank does at once; it breaks where a rank is missing, or silent for too long."""
+    """Around what every rank does at once: it breaks where a rank is missing, or silent for too long."""
     try:
         yield
     except RuntimeError as error:
@@ -100,7 +100,7 @@ def _together() -> Iterator[None]:
 
 
 def join_group() -> Group:
-    """The group our launcher or torchrun made, or a group of one."""
+    """Returns the group our launcher or torchrun made, or a group of one."""
     world = int(os.environ.get("WORLD_SIZE", "1"))
     if world == 1:
         return Group()

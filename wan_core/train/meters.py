@@ -1,4 +1,4 @@
-"""What each device of a run holds now and held at most, beside what was predicted for it."""
+"""The memory that each device of a run holds now and held at most, beside what was predicted for it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class DeviceMeters:
         self._highest: dict[str, dict[str, int | None]] = {}
 
     def read(self) -> MemoryReading:
-        """Of the training steps so far, first device first.
+        """Returns the memory of the training steps so far, first device first.
 
         Of CUDA devices what torch has allocated, and at most reserved; of the CPU what the process has resident, torch
         and Python included, which no prediction counts, and its highest ever: no phase can be told apart there.
@@ -51,7 +51,7 @@ class DeviceMeters:
         return found
 
     def end_phase(self) -> MemoryReading:
-        """What the phase that ends here holds and held at most; another one begins."""
+        """Returns what the phase that ends here holds and held at most; another one begins."""
         found = self._present()
         for device in self._devices:
             if device.type == "cuda":
@@ -67,8 +67,10 @@ def _larger(one: int | None, other: int | None) -> int | None:
 
 
 def added_up(readings: Iterable[MemoryReading]) -> MemoryReading:
-    """The readings of several processes as one. What they hold on one device adds up, so its peak is at most the sum of
-    theirs."""
+    """Returns the readings of several processes as one.
+
+    What they hold on one device adds up, so its peak is at most the sum of theirs.
+    """
     total: MemoryReading = {}
     for reading in readings:
         for device, values in reading.items():
@@ -80,7 +82,7 @@ def added_up(readings: Iterable[MemoryReading]) -> MemoryReading:
 
 
 def largest_step(cache_set: CacheSet, batch_size: int) -> StepShape:
-    """The largest micro-batch that a job on these clips can meet."""
+    """Returns the largest micro-batch that a job on these clips can meet."""
     _, frames, height, width = max(
         (cache_set.latent_shape(item) for item in cache_set.items), key=lambda s: s[1] * s[2] * s[3]
     )
@@ -115,7 +117,7 @@ def predicted_peaks(
 
 
 def _present(device: torch.device) -> dict[str, int | None]:
-    """Bytes now, and at most since the last reset."""
+    """Returns the bytes now, and at most since the last reset."""
     if device.type == "cuda":
         return {
             "now": torch.cuda.memory_allocated(device),
@@ -127,7 +129,10 @@ def _present(device: torch.device) -> dict[str, int | None]:
 
 
 def _resident() -> dict[str, int]:
-    """Bytes of host memory this process has now (VmRSS) and had at most (VmHWM); empty where no file says so."""
+    """Returns the bytes of host memory this process has now (VmRSS) and had at most (VmHWM).
+
+    They are empty where no file says so.
+    """
     try:
         with open("/proc/self/status", encoding="ascii", errors="replace") as file:
             lines = (line.split() for line in file if line.startswith(("VmRSS:", "VmHWM:")))

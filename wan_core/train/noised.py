@@ -1,4 +1,4 @@
-"""A batch with noise on it: what the model is given, and which of its answers count."""
+"""A batch with noise on it: the inputs of the model, and which of its answers count."""
 
 from __future__ import annotations
 

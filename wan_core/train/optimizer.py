@@ -15,7 +15,7 @@ __all__ = ["learning_rate_at", "load_optimizer_state", "make_optimizer", "optimi
 
 
 def make_optimizer(parameters: dict[str, nn.Parameter], config: TrainConfig) -> torch.optim.Optimizer:
-    """AdamW over float32 adapter weights."""
+    """Returns AdamW over float32 adapter weights."""
     return torch.optim.AdamW(
         list(parameters.values()),
         lr=config.learning_rate,
@@ -26,7 +26,10 @@ def make_optimizer(parameters: dict[str, nn.Parameter], config: TrainConfig) -> 
 
 
 def learning_rate_at(step: int, config: TrainConfig) -> float:
-    """Learning rate of optimizer step `step` (1-based): linear warm-up, then constant, linear to 0 or cosine to 0."""
+    """Returns the learning rate of optimizer step `step` (1-based).
+
+    It warms up linearly, then stays constant or falls to 0, in a line or as a cosine.
+    """
     if step <= config.lr_warmup_steps:
         return config.learning_rate * step / config.lr_warmup_steps
     if config.lr_scheduler == "constant":

@@ -37,8 +37,11 @@ class Previewer:
         self._emit, self._control = emit, control
 
     def render(self, step: int, name: str, folder: str = "samples") -> None:
-        """One clip per prompt under `<folder>/<name>_p<i>`. A failure is a note. Raised are a stop, and OutOfMemory
-        when the weights made room and do not fit back: nothing can go on without them."""
+        """Render one clip per prompt under `<folder>/<name>_p<i>`. A failure is a note.
+
+        Raised are a stop, and OutOfMemory when the weights made room and do not fit back: nothing can go on without
+        them.
+        """
         was_training = self._model.training
         self._model.train(False)
         try:
@@ -103,7 +106,10 @@ class Previewer:
 
 
 def _indexed(directory: Path) -> list[dict[str, Any]]:
-    """Entries of samples/index.json below `directory`; where it is damaged, made anew from the names of the clips."""
+    """Returns the entries of samples/index.json below `directory`.
+
+    Where it is damaged, they are made anew from the names of the clips.
+    """
     path = directory / "samples" / "index.json"
     if not path.exists():
         return []

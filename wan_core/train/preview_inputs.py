@@ -1,4 +1,4 @@
-"""What preview clips are made from, read from the cache before any weight is loaded."""
+"""The inputs of preview clips, read from the cache before any weight is loaded."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["PreviewInputs", "preview_shape", "read_preview_inputs"]
 
 @dataclass(frozen=True)
 class PreviewInputs:
-    """The same for every preview of a run, so that clips of different steps compare."""
+    """The inputs that every preview of a run has, so that clips of different steps compare."""
 
     config: SampleConfig
     texts: tuple[Tensor, ...]
@@ -31,7 +31,7 @@ class PreviewInputs:
     """(1, C, 1, h, w)"""
 
     def noise(self) -> Tensor:
-        """ComfyUI's prepare_noise: one CPU generator, standard normal, float32."""
+        """Returns noise as ComfyUI's prepare_noise makes it: one CPU generator, standard normal, float32."""
         return torch.randn(self.shape, generator=torch.Generator("cpu").manual_seed(self.config.seed))
 
 
@@ -57,7 +57,7 @@ def read_preview_inputs(
 
 
 def preview_shape(cache_set: CacheSet, config: SampleConfig) -> tuple[int, int, int, int]:
-    """The latent shape (C, F, h, w) of a preview: what the settings say, else the first clip's."""
+    """Returns the latent shape (C, F, h, w) of a preview: what the settings say, else the first clip's."""
     space, first = cache_set.space, cache_set.items[0]
     frames = config.num_frames or first.num_frames
     height, width = config.height or first.height, config.width or first.width

@@ -42,7 +42,7 @@ class _Manifest(Config):
     """of everything else in here; empty in those of earlier versions"""
 
     def checksum(self) -> str:
-        """What `manifest_sha256` must be."""
+        """Returns what `manifest_sha256` must be."""
         rest = {name: value for name, value in self.to_dict().items() if name != "manifest_sha256"}
         return hashlib.sha256(json.dumps(rest, sort_keys=True, ensure_ascii=True).encode()).hexdigest()
 
@@ -61,7 +61,7 @@ class SavedStep:
         return self.folder / LORA
 
     def read_state(self) -> dict[str, Tensor]:
-        """The resume state: adapters and optimizer, float32."""
+        """Returns the resume state: adapters and optimizer, float32."""
         from safetensors.torch import load_file
 
         return load_file(self.folder / STATE)
@@ -74,7 +74,7 @@ class SaveStore:
         self.folder = run_directory / "saves"
 
     def steps(self) -> list[int]:
-        """Steps that have a folder, newest last; not verified."""
+        """Returns the steps that have a folder, newest last; not verified."""
         if not self.folder.is_dir():
             return []
         names = (_NAME.match(entry) for entry in os.listdir(self.folder))
@@ -82,7 +82,7 @@ class SaveStore:
         return sorted(step for m in names if m and _folder_name(step := int(m[1])) == m[0])
 
     def read(self, step: int) -> SavedStep | None:
-        """The saved step, or None when it does not verify (missing, unreadable, wrong checksum)."""
+        """Returns the saved step, or None when it does not verify (missing, unreadable, wrong checksum)."""
         folder = self.folder / _folder_name(step)
         try:
             manifest = _Manifest.from_dict(read_json(folder / MANIFEST))
@@ -99,12 +99,12 @@ class SaveStore:
         return SavedStep(step, folder, manifest.job_id, progress) if whole else None
 
     def latest(self, job_id: str = "") -> SavedStep | None:
-        """The newest saved step that verifies, is not suspect, and is of job `job_id` when one is named."""
+        """Returns the newest saved step that verifies, is not suspect, and is of job `job_id` when one is named."""
         saves = (self.read(step) for step in reversed(self.steps()) if not self.is_suspect(step))
         return next((saved for saved in saves if saved and job_id in ("", saved.job_id)), None)
 
     def stated_job(self) -> str:
-        """The job the newest manifest with an intact checksum belongs to; '' when there is none."""
+        """Returns the job the newest manifest with an intact checksum belongs to; '' when there is none."""
         for step in reversed(self.steps()):
             with contextlib.suppress(FileError, OSError, ValueError, RecursionError):
                 manifest = _Manifest.from_dict(read_json(self.folder / _folder_name(step) / MANIFEST))
@@ -113,7 +113,7 @@ class SaveStore:
         return ""
 
     def is_suspect(self, step: int) -> bool:
-        """Whether no step after this one was finite: `suspect`."""
+        """Whether the step was marked by `suspect`: no step after it was finite."""
         return os.path.lexists(self.folder / _folder_name(step) / SUSPECT)
 
     def suspect(self, step: int) -> list[int]:
@@ -133,8 +133,9 @@ class SaveStore:
                 _remove_staged(self.folder / name)
 
     def set_aside(self) -> list[Path]:
-        """The damaged steps that were moved away when their step was saved again. Nothing reads them, and none is
-        deleted: what is left of one may be all that somebody has.
+        """Returns the damaged steps that were moved away when their step was saved again.
+
+        Nothing reads them, and none is deleted: what is left of one may be all that somebody has.
         """
         names = os.listdir(self.folder) if self.folder.is_dir() else []
         return [self.folder / name for name in sorted(names) if _ASIDE.fullmatch(name)]
@@ -178,7 +179,7 @@ class SaveStore:
         return SavedStep(step, final, job_id, progress)
 
     def _aside(self, name: str) -> Path:
-        """A free name for a damaged step: it is moved away, never deleted."""
+        """Returns a free name for a damaged step: it is moved away, never deleted."""
         places = (self.folder / f".{name}.damaged.{number}" for number in itertools.count(1))
         return next(place for place in places if not os.path.lexists(place))
 
@@ -188,7 +189,7 @@ def _folder_name(step: int) -> str:
 
 
 def _counters(manifest: _Manifest) -> dict[str, Any]:
-    """The trainer's counters; ValueError when they cannot be those of this step."""
+    """Returns the trainer's counters; ValueError when they cannot be those of this step."""
     found = json.loads(manifest.progress)
     counts = [found.get(name, 0) for name in ("step", "bad_in_a_row")] if isinstance(found, dict) else [None]
     step = manifest.step
@@ -211,7 +212,7 @@ def _agrees(progress: dict[str, Any], state: Path) -> bool:
 
 
 def _remove_staged(folder: Path) -> None:
-    """A staged save, file by file; anything else in there, and a link of that name, stays."""
+    """Remove a staged save, file by file; anything else in there, and a link of that name, stays."""
     if folder.is_symlink():
         return
     for name in (LORA, STATE, MANIFEST):

@@ -88,7 +88,7 @@ class Trainer:
         model.checkpoint_blocks = config.gradient_checkpointing
 
     def state(self) -> dict[str, Tensor]:
-        """Adapters and optimizer as CPU tensors, float32."""
+        """Returns adapters and optimizer as CPU tensors, float32."""
         adapters = {f"lora.{name}": value for name, value in LoraWeights.of(self.model).tensors.items()}
         return adapters | optimizer_state(self._optimizer, self.parameters)
 
@@ -98,7 +98,10 @@ class Trainer:
         return self.step - self.bad_in_a_row
 
     def progress(self) -> dict[str, Any]:
-        """The counters that belong to `state`: those of the last good step, so that a resume tries the others again."""
+        """Returns the counters that belong to `state`.
+
+        They are those of the last good step, so that a resume tries the others again.
+        """
         return {"step": self.good_step, "bad_in_a_row": 0}
 
     def load_state(self, state: dict[str, Tensor], progress: dict[str, Any]) -> None:
@@ -134,7 +137,7 @@ class Trainer:
             between_steps(self.step)
 
     def _attempt(self, step: int) -> tuple[Tensor, float]:
-        """The gradients of one step, unless a stop is asked for."""
+        """Returns the gradients of one step, unless a stop is asked for."""
         reason = self._group.share(self._control.stop_reason() if self._group.leads else "")
         if reason:
             raise Stopped(reason)
@@ -145,7 +148,7 @@ class Trainer:
             raise
 
     def _outlast_streak(self) -> None:
-        """Where the last steps were not finite, what would come next is tried, and trains nothing: one finite loss says
+        """Where the last steps were not finite, try what would come next, and train nothing: one finite loss says
         that the weights are good and the run is done, if anything was trained; else the streak ends it as anywhere."""
         tries = 0
         while self.bad_in_a_row:
@@ -164,8 +167,9 @@ class Trainer:
         return bool(self.config.eval_timesteps and self.batches.evaluation_items(self.config.eval_items))
 
     def evaluate(self) -> Evaluated | None:
-        """Loss on fixed clips, noise and timesteps; the same numbers for every run on these clips. Held-out clips keep
-        their noise in the cache; training clips stand in where none are held out.
+        """Returns the loss on fixed clips, noise and timesteps; the same numbers for every run on these clips.
+
+        Held-out clips keep their noise in the cache; training clips stand in where none are held out.
         """
         if not self.evaluates:
             return None
@@ -203,7 +207,7 @@ class Trainer:
         )
 
     def _evaluation_timesteps(self, stored: list[float]) -> list[float]:
-        """Says once where they are not those of the settings."""
+        """Returns them, and says once where they are not those of the settings."""
         timesteps, note = evaluation_timesteps(self.config.eval_timesteps, stored, self._sigma_range)
         if note and not self._told:
             self._told = True
@@ -227,7 +231,7 @@ class Trainer:
         return loss_sum, timestep_sum / count
 
     def _draw(self, micro_step: int) -> tuple[NoisedBatch, float]:
-        """The micro-batch of this rank and its mean timestep."""
+        """Returns the micro-batch of this rank and its mean timestep."""
         draw = self._reader.at(micro_step)
         if self.model.checkpoint_keeps_rng:
             place = self._draws.place(micro_step)

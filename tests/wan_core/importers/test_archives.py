@@ -218,6 +218,49 @@ def test_a_tar_that_ends_early_names_the_member(tmp_path):
     assert part.rejected[0].reason.startswith("is cut off: the tar ends before it does")
 
 
+def header_of(size: bytes, kind: bytes = b"0") -> bytes:
+    """A header with a sound checksum, whatever it says of the size."""
+    raw = bytearray(tarfile.TarInfo("a.mp4").tobuf(tarfile.GNU_FORMAT))
+    raw[124:136], raw[156:157], raw[148:156] = size, kind, b" " * 8
+    raw[148:156] = b"%06o\0 " % sum(raw[:512])
+    return bytes(raw)
+
+
+def test_a_damaged_header_in_the_middle_is_told_and_not_taken_for_the_end(tmp_path):
+    path = pack(tmp_path / "x.tar", [(f"{n}.png", b"x" * 100) for n in range(6)], tarfile.GNU_FORMAT)
+    raw = bytearray(path.read_bytes())
+    raw[3 * 1024 + 20] ^= 1
+    path.write_bytes(raw)
+    with pytest.raises(DatasetError, match=r"x\.tar is damaged at byte 3072"):
+        tar_members(path)
+
+
+@pytest.mark.parametrize("size", [b"-1000\0      ", b"\xff" * 12, b"\x80" + b"\xff" * 11, b"twelve bytes"])
+@pytest.mark.parametrize("kind", [b"0", b"x", b"g"])
+def test_a_size_that_is_none_is_one_sentence(tmp_path, size, kind):
+    path = tmp_path / "x.tar"
+    path.write_bytes(header_of(size, kind) + bytes(1024))
+    with pytest.raises(DatasetError, match="a size in it is no number"):
+        tar_members(path)
+
+
+@pytest.mark.parametrize("stated", ["9" * 5000, "\u00b2", "-1", "1e3"])
+def test_a_pax_size_that_is_none_is_one_sentence(tmp_path, stated):
+    record = f" size={stated}\n".encode()
+    record = f"{len(record) + len(str(len(record) + 4))}".encode() + record
+    path = tmp_path / "x.tar"
+    path.write_bytes(header_of(b"%011o\0" % len(record), b"x") + record.ljust(-(-len(record) // 512) * 512, b"\0"))
+    with pytest.raises(DatasetError, match=r"x\.tar is damaged"):
+        tar_members(path)
+
+
+def test_a_pax_header_without_bounds_is_refused_before_it_is_read(tmp_path):
+    path = tmp_path / "x.tar"
+    path.write_bytes(header_of(b"%011o\0" % (1 << 30), b"x"))
+    with pytest.raises(DatasetError, match="the name of a member takes 1073741824 bytes"):
+        tar_members(path)
+
+
 def test_three_hundred_damaged_tars_never_crash_the_reader(tmp_path):
     members = [("a" * 150 + ".png", b"x" * 100), ("b.txt", b"y" * 700), ("日.png", b"")]
     raw = pack(tmp_path / "x.tar", members).read_bytes()

@@ -157,7 +157,7 @@ class Study:
 
     def _item(self, name: str, scene: Scene, caption: str, repeats: int) -> CacheItem:
         key = seeded_generator("study", name).initial_seed().to_bytes(8, "little").hex() * 4
-        if not self._cache.has_latent(key):
+        if not self._cache.has("latent", key):
             self._cache.write_latent(key, self._latent(scene))
         return CacheItem(
             latent_key=key,
@@ -172,7 +172,7 @@ class Study:
 
     def _text_key(self, caption: str) -> str:
         key = seeded_generator("study text", caption).initial_seed().to_bytes(8, "little").hex() * 4
-        if not self._cache.has_text(key):
+        if not self._cache.has("text", key):
             self._cache.write_text(key, self.text(caption).to(torch.bfloat16))
         return key
 

@@ -89,7 +89,7 @@ def cache_all(root: Path, clips: int, side: int = SIDE, **options: object) -> tu
 
     cache, cache_set, codec = LatentCache(root), set_of(clips, side), Codec(side)
     missing = [n for n in range(clips) if not cache.is_sound("latent", key(n), shape_of(side))]
-    damaged = sum(cache.has_latent(key(n)) for n in missing)
+    damaged = sum(cache.has("latent", key(n)) for n in missing)
     texts = {item.text_key: item.caption for item in cache_set.items} | {key(20_000): "", key(20_001): "no"}
     plan = EncodingPlan(
         tuple(LatentTask(key(n), _Clip(n), shape_of(side)) for n in missing),  # type: ignore[arg-type]

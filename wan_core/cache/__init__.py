@@ -5,10 +5,12 @@ An entry is named by everything it depends on, so an edited caption is never tra
 
 from __future__ import annotations
 
-from .batches import Batch, Batches, BatchReader, pad_text
+from .batch_reader import BatchReader
+from .batches import Batch, Batches, pad_text
 from .cache_set import CacheItem, CacheSet
-from .encode import EncodingReport, encode_missing
+from .encode import encode_missing
 from .encoding_plan import EncodingPlan, plan_encoding
+from .encoding_report import EncodingReport
 from .keys import TEXT_LENGTH, TEXT_WIDTH, condition_key, latent_key, tensor_key, text_key
 from .latent_cache import LatentCache
 from .memos import EncodingSpeed

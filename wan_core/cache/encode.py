@@ -5,100 +5,27 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
-from ..dataset import Companion, Progress, Sample, TextLengths, read_sample
+from ..dataset import Companion, Progress, Sample, TextLengths, lengths_of, read_sample
 from ..dataset.conditioning import loss_mask, name_of
 from ..errors import CacheError
 from ..model.latents import ImageEncoder, LatentCodec, TextEncoder
 from ..video import UnreadableError, VideoProcess
-from .cache_set import CacheSet
 from .condition import condition_from_files, mask_pixels
 from .encoding_plan import ConditionTask, EncodingPlan, LatentTask, MaskTask, TextTask, require_unchanged, stop_if
+from .encoding_report import EncodingReport, report_of
 from .evaluation import write_evaluations
 from .keys import Stored
 from .latent_cache import LatentCache
 from .memos import EncodingSpeed
-from .text_lengths import TextCounter, length_sentences
-from .unreadable import UnreadableMemo, left_out_lines, require_enough, without
+from .unreadable import UnreadableMemo, require_enough, without
 from .upkeep import tidy
 
-__all__ = ["EncodingReport", "encode_missing"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class EncodingReport:
-    """What was done."""
-
-    fingerprint: str
-    """names the stored set"""
-    latents_encoded: int
-    latents_reused: int
-    texts_encoded: int
-    texts_reused: int
-    clips: int
-    """items of the set: clips and stills"""
-    frames: int
-    """pixel frames of all items"""
-    damaged: int
-    seconds: float
-    outdated: int = 0
-    """clips that were in the cache as an older version of the pack read them, and were encoded again"""
-    conditioning: str = "none"
-    """ConditionKind.name of the set"""
-    conditions_encoded: int = 0
-    conditions_reused: int = 0
-    stills: int = 0
-    """items of one frame"""
-    text_lengths: TextLengths | None = None
-    """of the captions encoded this time; None when none was, or the encoder cannot count"""
-    masks_encoded: int = 0
-    masks_reused: int = 0
-    black_masks: tuple[str, ...] = ()
-    """names of clips encoded now whose mask leaves nothing to train"""
-    held_out: int = 0
-    """further clips that are not trained but evaluated"""
-    upkeep: str = ""
-    """what was done for the cache itself"""
-    left_out: tuple[str, ...] = ()
-    """a sentence about each clip that cannot be read to its end; the set is without them"""
-
-    def sentences(self) -> str:
-        """Plain text for the node."""
-        lines = [
-            f"{self.clips} items, {self.frames} frames",
-            *left_out_lines(self.left_out),
-            f"latents: {self.latents_encoded} encoded, {self.latents_reused} reused",
-            f"texts: {self.texts_encoded} encoded, {self.texts_reused} reused "
-            "(captions, the empty prompt and the default negative prompt)",
-        ]
-        if self.conditioning != "none":
-            counts = f"{self.conditions_encoded} encoded, {self.conditions_reused} reused"
-            what = "given frames" if self.conditioning.startswith("first") else "control and mask files"
-            lines.append(f"{what} ({self.conditioning}): {counts}")
-            if self.stills and self.conditioning.startswith("first"):
-                lines.append(f"stills: {self.stills}, each given whole as its own first frame")
-        lines += length_sentences(self.text_lengths)
-        if self.masks_encoded or self.masks_reused:
-            lines.append(f"loss masks: {self.masks_encoded} encoded, {self.masks_reused} reused")
-        if self.black_masks:
-            lines.append(f"masks without any white, nothing is trained there: {', '.join(self.black_masks[:8])}")
-        if self.held_out:
-            lines.append(f"held out for evaluation: {self.held_out}")
-        lines.append(f"{self.seconds:.1f} s")
-        if self.damaged:
-            lines.append(f"{self.damaged} damaged cache entries were replaced")
-        if self.outdated:
-            lines.append(
-                f"encoded again: {self.outdated}, cached by an older version that read clips up to 3 of 255 levels too "
-                "dark. What was trained on the old latents keeps them: such a run continues from its own folder, here "
-                "a new one begins"
-            )
-        if self.upkeep:
-            lines.append(self.upkeep)
-        return "\n".join(lines)
+__all__ = ["encode_missing"]
 
 
 def encode_missing(
@@ -142,7 +69,7 @@ def encode_missing(
     kept = without(plan.cache_set, doing.failed)
     write_evaluations(cache, kept)
     fingerprint = cache.write_set(kept)
-    report = _report(plan, kept, fingerprint, time.monotonic() - start)
+    report = report_of(plan, kept, fingerprint, time.monotonic() - start)
     report = replace(report, latents_encoded=report.latents_encoded - doing.failed_latents)
     upkeep = tidy(cache, fingerprint, limit_gb=plan.cache_limit_gb, in_use=in_use, should_stop=should_stop)
     reasons = (*plan.unreadable.values(), *(str(error) for error in doing.failed.values()))
@@ -313,24 +240,26 @@ def _check_encoders(
             raise CacheError("The CLIP vision encoder is not the one the cache was planned for. Queue again.")
 
 
-def _report(plan: EncodingPlan, kept: CacheSet, fingerprint: str, seconds: float) -> EncodingReport:
-    items = kept.items
-    return EncodingReport(
-        fingerprint=fingerprint,
-        latents_encoded=len(plan.missing_latents),
-        latents_reused=plan.latents_reused,
-        texts_encoded=len(plan.missing_texts),
-        texts_reused=plan.texts_reused,
-        clips=len(items),
-        frames=sum(item.num_frames for item in items),
-        damaged=plan.damaged,
-        outdated=plan.outdated,
-        seconds=seconds,
-        conditioning=plan.cache_set.conditioning,
-        conditions_encoded=len(plan.missing_conditions),
-        conditions_reused=plan.conditions_reused,
-        masks_encoded=len(plan.missing_masks),
-        masks_reused=plan.masks_reused,
-        stills=sum(item.num_frames == 1 for item in items),
-        held_out=len(kept.held_out),
-    )
+@runtime_checkable
+class CountsTokens(Protocol):
+    """A text encoder that can say how many tokens a prompt has before it is cut."""
+
+    def count_tokens(self, text: str) -> int: ...
+
+
+class TextCounter:
+    """Counts the captions of a plan as they are encoded; the empty and the negative prompt are none."""
+
+    def __init__(self, plan: EncodingPlan, encoder: TextEncoder | None) -> None:
+        self._encoder = encoder if isinstance(encoder, CountsTokens) else None
+        self._names = {item.text_key: item.name for item in reversed(plan.cache_set.all_items) if item.caption}
+        self._counts: list[tuple[str, int]] = []
+
+    def add(self, task: TextTask) -> None:
+        """Count one prompt, if it is a caption."""
+        if self._encoder is not None and task.key in self._names:
+            self._counts.append((self._names[task.key], self._encoder.count_tokens(task.text)))
+
+    def lengths(self) -> TextLengths | None:
+        """What was counted; None when nothing was."""
+        return lengths_of(self._counts) if self._counts else None

@@ -53,14 +53,6 @@ class LatentCache:
             return True
         return os.path.isfile(self.loose_path(kind, key)) or self.packs.find(kind, key) is not None
 
-    def has_latent(self, key: str) -> bool:
-        """`has` of a latent."""
-        return self.has("latent", key)
-
-    def has_text(self, key: str) -> bool:
-        """`has` of a text."""
-        return self.has("text", key)
-
     def read_latent(self, key: str, shape: tuple[int, ...] | None = None) -> Tensor:
         """The latent (C, F, h, w) bfloat16; CacheError unless whole, finite and of `shape`."""
         tensor = self.read_tensors("latent", key)["latent"]
@@ -153,16 +145,11 @@ class LatentCache:
         reading it; `shape` is the latent's.
         """
         try:
-            if kind == "latent":
-                self.read_latent(key, shape)
-            elif kind == "condition":
-                self.read_condition(key, shape)
-            elif kind == "mask":
-                self.read_mask(key, shape)
-            elif kind == "evaluation":
-                self.read_evaluation(key, shape)
-            else:
+            if kind == "text":
                 self.read_text(key)
+            else:
+                read = {"latent": self.read_latent, "condition": self.read_condition, "mask": self.read_mask}
+                read.get(kind, self.read_evaluation)(key, shape)
         except CacheError:
             return False
         return True

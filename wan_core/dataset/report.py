@@ -10,7 +10,8 @@ from ..video import covered_size
 from ..words import counted, listed
 from .captions import TOKEN_LIMIT, estimated_tokens, lengths_of
 from .config import DatasetConfig, wanted_companions
-from .files import COMPANION_FOLDERS, COMPANION_KINDS
+from .control_files import COMPANION_KINDS
+from .files import COMPANION_FOLDERS
 from .sample import Dataset, Sample, ScanResult, caption_remedies, one_per_file
 from .windows import round_frames
 

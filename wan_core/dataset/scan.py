@@ -17,9 +17,9 @@ from .allowed import leads_outside
 from .bucket import nearest_frames
 from .captions import LINK_OUTSIDE, caption_with_prefix, caption_with_trigger, read_caption, tag_orders
 from .config import DatasetConfig, wanted_companions
-from .control_files import accompanied
+from .control_files import accompanied, with_companions
 from .cutting import MAX_PIECES, Piece, TooMany, TooShort, TooSmall, cut_file, reading_fps, scene_cuts
-from .files import OTHER_SUFFIXES, MediaFile, Rejected, SourcePart, files_of_folder, with_companions
+from .files import OTHER_SUFFIXES, MediaFile, Rejected, SourcePart, files_of_folder
 from .sample import Sample, ScanResult
 
 __all__ = [

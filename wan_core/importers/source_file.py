@@ -8,14 +8,8 @@ from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
 
-from ..dataset.files import (
-    CLIP_SUFFIXES,
-    COMPANION_KINDS,
-    STILL_SUFFIXES,
-    SourcePart,
-    fingerprint_of_folder,
-    with_companions,
-)
+from ..dataset.control_files import COMPANION_KINDS, with_companions
+from ..dataset.files import CLIP_SUFFIXES, STILL_SUFFIXES, SourcePart, fingerprint_of_folder
 from ..errors import DatasetError, WanTrainerError
 from ..files import file_identity, read_json
 from .hf_dataset import is_hf_dataset, read_hf_dataset, tables_of

@@ -3,8 +3,8 @@
 Clips and stills are laid down in the cache folder by content; captions are read from the tar.
 
 The tar is read by code of our own, because the standard library's `tarfile` keeps two promises less: it takes a damaged
-header in the middle for the end of the tar and says nothing, and it reads a pax header of any size into memory. (It also
-takes four times as long for 10,000 members.) No member is ever given a path on this machine; links, devices and sparse
+header in the middle for the end of the tar and says nothing, and it reads a pax header of any size into memory. It also
+takes four times as long for 10,000 members. No member is ever given a path on this machine; links, devices and sparse
 files are named instead of followed. Format: POSIX pax interchange format, with GNU's long names and base-256 sizes.
 """
 

@@ -51,7 +51,7 @@ def kill_and_check(tmp_path: Path, kills: int) -> None:
         root = tmp_path / str(number)
         hit += killed_after(chance.uniform(0.1, 1.0) * longest, root)
         cache = LatentCache(root)
-        present = [n for n in range(CLIPS) if cache.has_latent(key(n))]
+        present = [n for n in range(CLIPS) if cache.has("latent", key(n))]
         packing += bool(list(root.glob("packs/*.pack")))
         assert check_entries(cache).damaged == (), f"kill {number}"
         for n in present:

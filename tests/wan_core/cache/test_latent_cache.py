@@ -36,7 +36,7 @@ def entry(cache):
 def test_an_entry_comes_back_as_bfloat16(cache):
     latent = torch.randn(16, 3, 4, 6)
     cache.write_latent(KEY, latent)
-    assert cache.has_latent(KEY)
+    assert cache.has("latent", KEY)
     torch.testing.assert_close(cache.read_latent(KEY), latent.bfloat16(), rtol=0, atol=0)
 
 
@@ -118,7 +118,7 @@ def test_text_of_another_encoder_is_refused(cache, shape):
 def test_keys_with_a_path_inside_are_refused(cache):
     for key in ("../../etc/passwd", "A" * 64, "", "0" * 63):
         with pytest.raises(CacheError, match="not a cache key"):
-            cache.has_latent(key)
+            cache.has("latent", key)
         with pytest.raises(CacheError, match="not a cache fingerprint"):
             cache.read_set(key)
 

@@ -48,7 +48,7 @@ def packs(cache: LatentCache) -> list[str]:
 
 def all_there(cache: LatentCache, count: int = 8) -> bool:
     return all(
-        cache.has_latent(key(number)) and torch.equal(cache.read_latent(key(number)).float(), latent(number))
+        cache.has("latent", key(number)) and torch.equal(cache.read_latent(key(number)).float(), latent(number))
         for number in range(count)
     )
 
@@ -63,8 +63,8 @@ def test_packed_entries_are_read_as_loose_ones_were(tmp_path):
     for other in (cache, LatentCache(tmp_path)):
         assert all_there(other)
         assert all(torch.equal(other.read_text(key(number)), text) for number, text in enumerate(texts))
-        assert not other.has_latent(key(99))
-        assert not other.has_text(key(5))
+        assert not other.has("latent", key(99))
+        assert not other.has("text", key(5))
         with pytest.raises(CacheError, match="holds no latent"):
             other.read_latent(key(99))
     [index] = cache.packs.indexes("latent")
@@ -96,7 +96,7 @@ def test_a_newer_loose_entry_counts_before_a_packed_one_and_a_newer_pack_before_
             assert float(reader.read_latent(key(3)).flatten()[0]) == value
     with upkeep_lock(cache):
         drop_from_packs(cache, "latent", {key(3)})
-    assert not LatentCache(tmp_path).has_latent(key(3))
+    assert not LatentCache(tmp_path).has("latent", key(3))
     assert all_there(cache, 3)
 
 
@@ -123,10 +123,10 @@ def test_a_flipped_bit_of_a_pack_is_refused_wherever_it_is(tmp_path, place):
     other = LatentCache(tmp_path)
     if other.packs.indexes("latent") and place != -12:
         assert place == 70
-        assert other.has_latent(key(0))
+        assert other.has("latent", key(0))
     elif place != -12:  # padding of the footer is read by nobody
         assert other.packs.unreadable() == [path.name]
-        assert not other.has_latent(key(0))
+        assert not other.has("latent", key(0))
         assert not other.is_sound("latent", key(0))
     assert other.is_sound("latent", key(0)) == (place == -12)
     cache.write_latent(key(0), latent(0))
@@ -140,7 +140,7 @@ def test_a_truncated_pack_is_as_good_as_absent(tmp_path, kept):
     path = cache.packs.indexes("latent")[0].path
     path.write_bytes(path.read_bytes()[:kept])
     other = LatentCache(tmp_path)
-    assert not other.has_latent(key(0))
+    assert not other.has("latent", key(0))
     with pytest.raises(ValueError, match="pack"):
         PackIndex(path)
 

@@ -57,7 +57,7 @@ def cache_entry_bytes(cache: LatentCache) -> int:
 
 
 def left(cache: LatentCache) -> list[int]:
-    return [number for number in range(10) if LatentCache(cache.root).has_latent(key(number))]
+    return [number for number in range(10) if LatentCache(cache.root).has("latent", key(number))]
 
 
 @pytest.mark.parametrize("packed", [False, True])
@@ -79,7 +79,7 @@ def test_what_was_used_longest_ago_goes_first(cache, packed):
     assert left(cache) == [2, 3, 4, 5]
     for number in left(cache):
         assert float(cache.read_latent(key(number)).flatten()[0]) == number
-    assert cache.has_text(EMPTY)
+    assert cache.has("text", EMPTY)
     assert len(list((cache.root / "sets").iterdir())) == 2
 
 

@@ -11,7 +11,8 @@ from tests.wan_core.cache.test_encode import Bench, CountingText, PoolingCodec, 
 from wan_core.cache import Batches, LatentCache, encode_missing
 from wan_core.dataset import Dataset, DatasetConfig, MediaFile, scan_files, scan_folder
 from wan_core.dataset.conditioning import control_channels, loss_mask, vace_tensor
-from wan_core.dataset.files import folder_fingerprint, with_companions
+from wan_core.dataset.control_files import with_companions
+from wan_core.dataset.files import folder_fingerprint
 from wan_core.dataset.report import scan_report
 from wan_core.errors import ConfigError, DatasetError
 from wan_core.video import VideoProcess

@@ -143,7 +143,13 @@ def test_no_two_cuts_of_a_clip_share_a_cache_entry(video, make_clip, folder):
         {"frame_extraction": "chunk"},
         {"frame_extraction": "chunk", "crop": "none"},
         # In a size of its own: a random window and place may be the very ones that another setting takes.
-        {"frame_extraction": "random", "crop": "random", "enable_bucket": False, "horizontal_flip": "both", "width": 48},
+        {
+            "frame_extraction": "random",
+            "crop": "random",
+            "enable_bucket": False,
+            "horizontal_flip": "both",
+            "width": 48,
+        },
         {"num_frames": 13},
     ):
         transforms = [_transform(s, 16.0) for s in scan(folder, video, **changes).samples]

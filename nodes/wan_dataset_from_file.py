@@ -7,13 +7,13 @@ from pathlib import Path
 from comfy import model_management as mm
 from comfy_api.latest import io
 
-from ..wan_core.dataset import Dataset, DatasetConfig, ScanResult, allowed_file, named_roots, read_roots, scan_parts
+from ..wan_core.dataset import Dataset, DatasetConfig, allowed_file, named_roots, read_roots, scan_parts
 from ..wan_core.errors import WanTrainerError
 from ..wan_core.importers import Columns, SourceFile, list_sources, open_source, source_fingerprint
-from ..wan_core.video import VideoProcess, require_pyav
+from ..wan_core.video import require_pyav
 from .bridge import folders
 from .bridge.interrupts import stops_become_interrupts
-from .bridge.scanning import Show, allowed_places, chosen_elsewhere, dataset_outputs, input_folder, scanned_output
+from .bridge.scanning import allowed_places, chosen_elsewhere, dataset_outputs, input_folder, scanned_output
 from .bridge.types import (
     CATEGORY,
     DatasetSettingsHandle,
@@ -173,18 +173,9 @@ class WanDatasetFromFile(io.ComfyNode):
                 )
             )
 
-        def scan(video: VideoProcess, show: Show) -> tuple[ScanResult, ...]:
-            return scan_parts(
-                config,
-                parts,
-                video,
-                allowed=allowed_places(),
-                use_settings=use_file_settings,
-                progress=show,
-                should_stop=mm.processing_interrupted,
-            )
-
-        return scanned_output(cls, append_to, scan)
+        return scanned_output(
+            cls, append_to, lambda context: scan_parts(config, parts, context, use_settings=use_file_settings)
+        )
 
 
 def source_files() -> list[str]:

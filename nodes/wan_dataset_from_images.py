@@ -14,7 +14,7 @@ from ..wan_core.importers import match_captions, scan_pixels
 from ..wan_core.video import VideoProcess, require_pyav
 from .bridge import folders
 from .bridge.interrupts import stops_become_interrupts
-from .bridge.progress import NodeProgress
+from .bridge.scanning import scan_context
 from .bridge.types import CATEGORY, ModelHandle, WanDataset, WanTrainModel
 from .bridge.widgets import combo, number, one_of, searched_as, text, widget
 
@@ -103,17 +103,14 @@ class WanDatasetFromImages(io.ComfyNode):
             conditioning=condition_kind(variant.task, variant.shape.image_dim, variant.shape.condition_channels).name,
         )
         clips = match_captions(images, captions, stills=stills)
-        progress = NodeProgress(cls.hidden.unique_id)
         with stops_become_interrupts(), VideoProcess(mm.processing_interrupted) as video:
             scanned = scan_pixels(
                 config,
                 clips,
+                scan_context(cls, video),
                 stills=stills,
                 fps=fps[0] or variant.fps,
                 cache_root=folders.cache().root,
-                video=video,
-                progress=lambda done, total, name: progress.bar(done, total),
-                should_stop=mm.processing_interrupted,
             )
         before = append_to[0]
         dataset = Dataset((*(before.parts if before is not None else ()), scanned))

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from comfy import model_management as mm
 from comfy_api.latest import io
 
 from ..wan_core.dataset import (
     Dataset,
     DatasetConfig,
-    ScanResult,
     allowed_folder,
     fingerprint_of_folder,
     list_folders,
@@ -18,9 +16,9 @@ from ..wan_core.dataset import (
     scan_folder,
 )
 from ..wan_core.errors import WanTrainerError
-from ..wan_core.video import VideoProcess, require_pyav
+from ..wan_core.video import require_pyav
 from .bridge import folders
-from .bridge.scanning import Show, allowed_places, chosen_elsewhere, dataset_outputs, input_folder, scanned_output
+from .bridge.scanning import allowed_places, chosen_elsewhere, dataset_outputs, input_folder, scanned_output
 from .bridge.types import (
     CATEGORY,
     DatasetSettingsHandle,
@@ -112,18 +110,7 @@ class WanVideoDataset(io.ComfyNode):
             **chosen_elsewhere(model, force_rate, settings),
         )
 
-        def scan(video: VideoProcess, show: Show) -> tuple[ScanResult, ...]:
-            found = scan_folder(
-                config,
-                _folder(folder),
-                video,
-                allowed=allowed_places(),
-                progress=show,
-                should_stop=mm.processing_interrupted,
-            )
-            return (found,)
-
-        return scanned_output(cls, append_to, scan)
+        return scanned_output(cls, append_to, lambda context: (scan_folder(config, _folder(folder), context),))
 
 
 def dataset_folders() -> list[str]:

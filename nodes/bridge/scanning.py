@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from ...wan_core.cache import EncodingSpeed
 from ...wan_core.dataset import (
     Dataset,
     DatasetReview,
+    ScanContext,
     ScanResult,
     condition_kind,
     contact_sheet,
@@ -32,16 +33,14 @@ from .types import DatasetSettingsHandle, ModelHandle, WanDataset
 from .widgets import asked_of
 
 __all__ = [
-    "Show",
     "allowed_places",
     "chosen_elsewhere",
     "dataset_outputs",
     "input_folder",
+    "scan_context",
     "scanned_output",
     "space_of",
 ]
-
-Show = Callable[[int, int, str], None]
 
 
 def input_folder() -> Path:
@@ -76,12 +75,11 @@ def dataset_outputs() -> list[io.Output]:
 def scanned_output(
     node: type[io.ComfyNode],
     append_to: Dataset | None,
-    scan: Callable[[VideoProcess, Show], tuple[ScanResult, ...]],
+    scan: Callable[[ScanContext], tuple[ScanResult, ...]],
 ) -> io.NodeOutput:
     """Run `scan`, put its datasets behind those of `append_to`, and show what was found on the node."""
-    progress = NodeProgress(node.hidden.unique_id)
     with stops_become_interrupts(), VideoProcess(mm.processing_interrupted) as video:
-        scanned = scan(video, lambda done, total, name: progress.bar(done, total))
+        scanned = scan(scan_context(node, video, allowed_places()))
         dataset = Dataset((*(append_to.parts if append_to is not None else ()), *scanned))
         sheet = torch.tensor(contact_sheet(dataset, video)).float()[None] / 255
         review = _review(dataset, video)
@@ -90,6 +88,17 @@ def scanned_output(
     # Not as "images": the page would draw the sheet a second time, small, below the card that shows it.
     facts["image"] = dict(ui.PreviewImage(sheet, cls=node).values[0])
     return io.NodeOutput(dataset, report, sheet, ui={"text": [report], "wan_dataset": [facts]})
+
+
+def scan_context(node: type[io.ComfyNode], video: VideoProcess, allowed: Sequence[Path] = ()) -> ScanContext:
+    """A scan that fills the bar of the node and ends with the queue's button to stop."""
+    progress = NodeProgress(node.hidden.unique_id)
+    return ScanContext(
+        video,
+        allowed=allowed,
+        progress=lambda done, total, name: progress.bar(done, total),
+        should_stop=mm.processing_interrupted,
+    )
 
 
 def _review(dataset: Dataset, video: VideoProcess) -> DatasetReview:

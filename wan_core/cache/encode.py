@@ -16,8 +16,9 @@ from ..errors import CacheError
 from ..model.latents import ImageEncoder, LatentCodec, TextEncoder
 from ..video import UnreadableError, VideoProcess
 from .condition import condition_from_files, mask_pixels
-from .encoding_plan import ConditionTask, EncodingPlan, LatentTask, MaskTask, TextTask, require_unchanged, stop_if
+from .encoding_plan import ConditionTask, EncodingPlan, LatentTask, MaskTask, TextTask
 from .encoding_report import EncodingReport, report_of
+from .entry_names import require_unchanged, stop_if
 from .evaluation import write_evaluations
 from .keys import Stored
 from .latent_cache import LatentCache

@@ -1,29 +1,25 @@
-"""What of a dataset is not in the cache yet. Planning needs no encoder, only the names of their weights, so a complete
-cache loads none of them.
+"""The plan of an encoding: the entries a dataset needs, compared with those the cache holds.
+
+Planning needs no encoder, only the names of their weights, so a complete cache loads none of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
-from ..dataset import Companion, Dataset, DatasetConfig, Sample, held_out_digests
+from ..dataset import Dataset, Sample, held_out_digests
 from ..dataset.conditioning import DEFAULT_NEGATIVE_PROMPT, ConditionKind
-from ..errors import CacheError, DatasetError, Stopped
-from ..files import FileError, file_identity
+from ..errors import CacheError, DatasetError
 from ..model.latents import LatentSpace
-from ..video import shown
 from .cache_set import CacheItem, CacheSet
+from .entry_names import EntryNames, stop_if, stored_of
 from .evaluation import evaluation_key, require_trained
-from .keys import CLIP_READER, Stored, condition_key, latent_key, mask_key, text_key
+from .keys import Stored, text_key
 from .latent_cache import LatentCache
 from .unreadable import UnreadableMemo, keys_of, require_enough, without
 
 __all__ = ["ConditionTask", "EncodingPlan", "LatentTask", "MaskTask", "TextTask", "plan_encoding"]
-
-
-_READER = {"reader": CLIP_READER}
 
 
 @dataclass(frozen=True)
@@ -115,39 +111,35 @@ def plan_encoding(
     kind = dataset.kind
     _require_makeable(kind, vision_identity)
     dataset.require_captions()
+    names = EntryNames(
+        cache=cache,
+        kind=kind,
+        fps=dataset.fps,
+        space=space,
+        vae_identity=vae_identity,
+        text_identity=text_identity,
+        vision_identity=vision_identity if kind.vision else "",
+        should_stop=should_stop,
+    )
     items: list[CacheItem] = []
     held_out: list[CacheItem] = []
     stored: dict[str, Stored] = {}
     samples: dict[str, Sample] = {}
     older: dict[str, str] = {}
     try:
-        evaluated = held_out_digests(dataset, lambda sample: _digest_of(sample, cache, should_stop))
+        evaluated = held_out_digests(dataset, names.digest_of)
         for part in dataset.parts:
             for sample in part.samples:
                 stop_if(should_stop)
-                digest = _digest_of(sample, cache, should_stop)
-                how = {**_transform(sample, dataset.fps), "space": space.name, **_dtype_of(part.config)}
-                key = latent_key(content_digest=digest, transform=how, encoder_identity=vae_identity)
+                digest = names.digest_of(sample)
+                item = names.item_of(sample, part.config, digest)
                 if sample.kind == "clip":
-                    before = {name: value for name, value in how.items() if name not in _READER}
-                    older[key] = latent_key(content_digest=digest, transform=before, encoder_identity=vae_identity)
-                given = mask = ""
-                if kind.tensors:
-                    given = condition_key(
-                        content_digest=digest,
-                        transform=how | _files_given(sample, kind, cache, should_stop),
-                        encoder_identity=vae_identity,
-                        conditioning=kind.name,
-                        vision_identity=vision_identity if kind.vision else "",
-                    )
-                if sample.mask is not None and part.config.masks_loss:
-                    mask = mask_key(content_digest=_digest_of(sample.mask, cache, should_stop), transform=how)
-                for name in filter(None, (key, given, mask)):
+                    older[item.latent_key] = names.older_latent_key(sample, part.config, digest)
+                for name in keys_of(item):
                     samples.setdefault(name, sample)
-                item = _item(sample, key, given, mask, text_identity)
-                stored |= _stored(item, part.config)
+                stored |= stored_of(item, part.config)
                 if digest in evaluated:
-                    held_out.append(replace(item, evaluation_key=evaluation_key(key)))
+                    held_out.append(replace(item, evaluation_key=evaluation_key(item.latent_key)))
                 else:
                     items.append(item)
     finally:
@@ -163,7 +155,7 @@ def plan_encoding(
         vae_identity=vae_identity,
         text_identity=text_identity,
         conditioning=kind.name,
-        vision_identity=vision_identity if kind.vision else "",
+        vision_identity=names.vision_identity,
     )
     known = {} if rebuild else UnreadableMemo(cache.root).known()
     unreadable = {key: known[key] for item in cache_set.all_items for key in keys_of(item) if key in known}
@@ -238,89 +230,3 @@ def _compare(
         masks_reused=len(masks) - len(weights),
         damaged=damaged,
     )
-
-
-def _item(sample: Sample, key: str, given: str, mask: str, text_identity: str) -> CacheItem:
-    return CacheItem(
-        latent_key=key,
-        condition_key=given,
-        mask_key=mask,
-        text_key=text_key(sample.caption, text_identity),
-        num_frames=sample.bucket.num_frames,
-        height=sample.bucket.height,
-        width=sample.bucket.width,
-        repeats=sample.repeats,
-        turn=sample.turn,
-        turns=sample.turns,
-        weight=sample.weight,
-        name=sample.name,
-        caption=sample.caption,
-    )
-
-
-def _transform(sample: Sample, fps: float) -> dict[str, Any]:
-    """All that decides which pixels the encoder sees, as JSON data; stills have no frame rate."""
-    bucket = sample.bucket
-    framing = sample.cut.framing
-    size: dict[str, Any] = {
-        "width": bucket.width,
-        "height": bucket.height,
-        "fit": "native" if framing.native else "cover",
-        **({"offset": list(framing.offset)} if framing.offset is not None else {}),
-        **({"flip": True} if framing.flip else {}),
-        **({"pixel_ratio": sample.info.pixel_ratio} if sample.info.pixel_ratio != 1.0 else {}),
-        **({"bits": sample.info.bits} if sample.info.bits > 8 else {}),
-    }
-    if sample.kind == "still":
-        return {"kind": "still", **size}
-    time = {"num_frames": bucket.num_frames, "fps": sample.cut.fps or fps, "start_s": sample.cut.start_s}
-    return {"kind": "clip", **_READER, **size, **time}
-
-
-def _dtype_of(config: DatasetConfig) -> dict[str, str]:
-    """Part of a key only where it is not what it always was."""
-    return {} if config.latent_dtype == "bf16" else {"dtype": config.latent_dtype}
-
-
-def _stored(item: CacheItem, config: DatasetConfig) -> dict[str, Stored]:
-    if (config.latent_dtype, config.cache_compression) == ("bf16", "none"):
-        return {}
-    latent = Stored(dtype=config.latent_dtype, compression=config.cache_compression)
-    text = Stored(compression=config.cache_compression)
-    return {item.latent_key: latent, item.condition_key: latent, item.text_key: text}
-
-
-def _digest_of(file: Sample | Companion, cache: LatentCache, should_stop: Callable[[], bool] | None) -> str:
-    try:
-        require_unchanged(file)
-        return cache.digest_of(file.path, should_stop)
-    except FileError as error:
-        stop_if(should_stop)
-        raise DatasetError(str(error)) from error
-
-
-def _files_given(
-    sample: Sample, kind: ConditionKind, cache: LatentCache, should_stop: Callable[[], bool] | None
-) -> dict[str, str]:
-    """Digests of the control and mask files that are part of what a sample is conditioned on."""
-    companions = {"control": sample.control, "mask": sample.mask}
-    return {
-        name: _digest_of(file, cache, should_stop)
-        for name, file in companions.items()
-        if file is not None and kind.reads(name)
-    }
-
-
-def require_unchanged(file: Sample | Companion) -> None:
-    name = shown(file.path)
-    try:
-        same = file_identity(file.path) == file.identity
-    except OSError as error:
-        raise DatasetError(f"{name} is gone since it was scanned. Queue again.") from error
-    if not same:
-        raise DatasetError(f"{name} changed since it was scanned. Queue again.")
-
-
-def stop_if(should_stop: Callable[[], bool] | None) -> None:
-    if should_stop is not None and should_stop():
-        raise Stopped("Stopped while caching.")

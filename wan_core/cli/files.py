@@ -135,12 +135,12 @@ def _scan(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
 def _scanned(
     options: argparse.Namespace, config: DatasetConfig, video: VideoProcess, scratch: Path
 ) -> tuple[ScanResult, ...]:
-    from ..dataset import scan_folder, scan_parts
+    from ..dataset import ScanContext, scan_folder, scan_parts
     from ..importers import Columns, SourceFile, is_source, open_source
 
     path: Path = options.source
     if not is_source(path):
-        return (scan_folder(config, path, video, allowed=options.allow),)
+        return (scan_folder(config, path, ScanContext(video, allowed=options.allow)),)
     # The person at the command line may read what lies beside the file; the rest is named with --allow.
     allowed = [path.resolve() if path.is_dir() else path.resolve().parent, *options.allow, scratch]
     columns = Columns.from_dict(dict(pair.partition("=")[::2] for pair in options.column), "--column")
@@ -152,4 +152,4 @@ def _scanned(
         size_multiple=config.size_multiple,
         fps=config.fps,
     )
-    return scan_parts(config, open_source(source), video, allowed=allowed)
+    return scan_parts(config, open_source(source), ScanContext(video, allowed=allowed))

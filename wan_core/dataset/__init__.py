@@ -17,7 +17,8 @@ from .held_out import file_names, files_below, held_out_digests
 from .report import dataset_report, scan_report
 from .review import DatasetReview, dataset_review
 from .sample import Companion, Dataset, Sample, ScanResult
-from .scan import MIN_SOURCE_PIXELS, Progress, scan_files, scan_folder, scan_parts
+from .scan import MIN_SOURCE_PIXELS, scan_files, scan_folder, scan_parts
+from .scan_context import Progress, ScanContext
 
 __all__ = [
     "DEFAULT_NEGATIVE_PROMPT",
@@ -31,6 +32,7 @@ __all__ = [
     "MediaFile",
     "Progress",
     "Sample",
+    "ScanContext",
     "ScanResult",
     "TextLengths",
     "allowed_file",

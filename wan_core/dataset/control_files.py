@@ -21,6 +21,7 @@ from .captions import LINK_OUTSIDE
 from .config import DatasetConfig, kind_of, wanted_companions
 from .files import CLIP_SUFFIXES, COMPANION_FOLDERS, STILL_SUFFIXES, MediaFile, Rejected
 from .sample import Companion, Sample
+from .scan_context import ScanContext
 
 __all__ = ["COMPANION_KINDS", "accompanied", "with_companions"]
 
@@ -85,11 +86,7 @@ class _UnfitError(Exception):
 
 
 def accompanied(
-    found: list[Sample] | Rejected,
-    file: MediaFile,
-    config: DatasetConfig,
-    video: VideoProcess,
-    allowed: Sequence[Path],
+    found: list[Sample] | Rejected, file: MediaFile, config: DatasetConfig, context: ScanContext
 ) -> list[Sample] | Rejected:
     """`found` with the files that go with it, or why the file cannot be used without one of them."""
     if isinstance(found, Rejected):
@@ -102,19 +99,17 @@ def accompanied(
                 if name in needed:
                     raise _UnfitError(f"has no {_SAID[name]}; put it there as {_places(file, name)}")
                 continue
-            companion = _look_at(name, path, found, config, video, (file.path.parent, *allowed))
+            if not lies_under(path, (file.path.parent, *context.allowed)):
+                raise _UnfitError(f"its {_SAID[name]} {shown(path)} {LINK_OUTSIDE}")
+            companion = _look_at(name, path, found, config, context.video)
             found = [replace(sample, **{name: companion}) for sample in found]
     except _UnfitError as unfit:
         return Rejected(name=shown(file.path), reason=str(unfit))
     return found
 
 
-def _look_at(
-    name: str, path: Path, samples: list[Sample], config: DatasetConfig, video: VideoProcess, allowed: Sequence[Path]
-) -> Companion:
+def _look_at(name: str, path: Path, samples: list[Sample], config: DatasetConfig, video: VideoProcess) -> Companion:
     said = f"its {_SAID[name]} {shown(path)}"
-    if not lies_under(path, allowed):
-        raise _UnfitError(f"{said} {LINK_OUTSIDE}")
     try:
         info, identity = video.probe(path), file_identity(path)
     except (DatasetError, OSError) as error:

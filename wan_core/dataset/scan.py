@@ -6,11 +6,11 @@ is loaded. Which files there are is decided in files.py, or by an importer, whos
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ..errors import ConfigError, DatasetError, Stopped
+from ..errors import ConfigError, DatasetError
 from ..files import FileError, file_identity
 from ..video import ClipInfo, VideoProcess, shown
 from .allowed import leads_outside
@@ -21,10 +21,10 @@ from .control_files import accompanied, with_companions
 from .cutting import MAX_PIECES, Piece, TooMany, TooShort, TooSmall, cut_file, reading_fps, scene_cuts
 from .files import OTHER_SUFFIXES, MediaFile, Rejected, SourcePart, files_of_folder
 from .sample import Sample, ScanResult
+from .scan_context import ScanContext
 
 __all__ = [
     "NothingUsableError",
-    "Progress",
     "captions_of",
     "config_of_part",
     "scan_files",
@@ -85,69 +85,42 @@ def without_captionless(config: DatasetConfig, samples: Sequence[Sample]) -> tup
 MIN_SOURCE_PIXELS = 16
 """per side"""
 
-Progress = Callable[[int, int, str], None]
-"""called with (done, total, name)"""
-
 
 class NothingUsableError(DatasetError):
     """No file of a dataset is left; the message names the first ones with their reasons."""
 
 
-def scan_folder(
-    config: DatasetConfig,
-    folder: Path,
-    video: VideoProcess,
-    *,
-    allowed: Sequence[Path] = (),
-    progress: Progress | None = None,
-    should_stop: Callable[[], bool] | None = None,
-) -> ScanResult:
+def scan_folder(config: DatasetConfig, folder: Path, context: ScanContext) -> ScanResult:
     """`scan_files` of the files of `folder`, sorted by name; of its subfolders too where the config says recursive."""
-    found = files_of_folder(folder, recursive=config.recursive, allowed=allowed)
-    return scan_files(
-        config,
-        folder.name,
-        found.files,
-        video,
-        allowed=allowed,
-        progress=progress,
-        should_stop=should_stop,
-        rejected=found.rejected,
-        notes=found.notes,
-    )
+    found = files_of_folder(folder, recursive=config.recursive, allowed=context.allowed)
+    return scan_files(config, folder.name, found.files, context, rejected=found.rejected, notes=found.notes)
 
 
 def scan_files(
     config: DatasetConfig,
     source: str,
     files: Sequence[MediaFile],
-    video: VideoProcess,
+    context: ScanContext,
     *,
-    allowed: Sequence[Path] = (),
-    progress: Progress | None = None,
-    should_stop: Callable[[], bool] | None = None,
     rejected: Sequence[Rejected] = (),
     notes: Sequence[str] = (),
 ) -> ScanResult:
     """Look at each file; `source` is what messages call the dataset, `rejected` and `notes` what it said itself.
 
-    Files that are links must lead below their own folder or below one of `allowed` (rules S2, S16). DatasetError when
-    nothing can be used. Files whose caption is missing are samples, so that all of them can be shown;
+    DatasetError when nothing can be used. Files whose caption is missing are samples, so that all of them can be shown;
     `Dataset.require_captions` refuses to encode them.
     """
     samples: list[Sample] = []
     rejected = list(rejected)
     files = with_companions(files, wanted_companions(config))
     for number, file in enumerate(files):
-        if should_stop is not None and should_stop():
-            raise Stopped(f"Stopped while scanning {source}.")
-        found = accompanied(_look_at(file, config, video, allowed), file, config, video, allowed)
+        context.stop_if_asked(f"scanning {source}")
+        found = accompanied(_look_at(file, config, context), file, config, context)
         if isinstance(found, Rejected):
             rejected.append(found)
         else:
             samples += found
-        if progress is not None:
-            progress(number + 1, len(files), file.shown_name)
+        context.tell(number + 1, len(files), file.shown_name)
     samples, without_caption = without_captionless(config, samples)
     rejected += without_caption
     if not samples:
@@ -155,28 +128,26 @@ def scan_files(
     return ScanResult(config=config, samples=tuple(samples), rejected=tuple(rejected), notes=tuple(notes))
 
 
-def _look_at(
-    file: MediaFile, config: DatasetConfig, video: VideoProcess, allowed: Sequence[Path]
-) -> list[Sample] | Rejected:
+def _look_at(file: MediaFile, config: DatasetConfig, context: ScanContext) -> list[Sample] | Rejected:
     path, name = file.path, file.shown_name
-    if leads_outside(path, allowed):
+    if leads_outside(path, context.allowed):
         return Rejected(name=name, reason=LINK_OUTSIDE)
     if path.is_dir():
         return Rejected(name=name, reason="is a folder; recursive in Wan Dataset Settings takes what is in it")
     if path.suffix.lower() in OTHER_SUFFIXES:
         return Rejected(name=name, reason=f"{path.suffix} files are not read; convert it to mp4 or png")
     try:
-        info = video.probe(path)
+        info = context.video.probe(path)
         identity = file_identity(path)
     except (DatasetError, OSError) as error:
         return Rejected(name=name, reason=str(error).removeprefix(f"{shown(path)} ").rstrip("."))
-    pieces = _cut(path, info, config, video)
+    pieces = _cut(path, info, config, context.video)
     if isinstance(pieces, Rejected):
         return pieces
     caption = file.caption
     try:
         if caption is None:
-            caption = read_caption(path.with_suffix(config.caption_extension), allowed=allowed)
+            caption = read_caption(path.with_suffix(config.caption_extension), allowed=context.allowed)
     except DatasetError as error:
         return Rejected(name=name, reason=f"its caption {str(error).rstrip('.')}")
     samples = [
@@ -248,14 +219,7 @@ def _nothing_left(source: str, config: DatasetConfig, rejected: list[Rejected]) 
 
 
 def scan_parts(
-    config: DatasetConfig,
-    parts: Sequence[SourcePart],
-    video: VideoProcess,
-    *,
-    allowed: Sequence[Path] = (),
-    use_settings: bool = True,
-    progress: Progress | None = None,
-    should_stop: Callable[[], bool] | None = None,
+    config: DatasetConfig, parts: Sequence[SourcePart], context: ScanContext, *, use_settings: bool = True
 ) -> tuple[ScanResult, ...]:
     """`scan_files` of each part. What a part states of its own counts more than `config`, unless `use_settings` is off.
 
@@ -268,19 +232,7 @@ def scan_parts(
         try:
             if not part.files:
                 raise NothingUsableError(_nothing_named(part))
-            found.append(
-                scan_files(
-                    own,
-                    part.name,
-                    part.files,
-                    video,
-                    allowed=allowed,
-                    progress=progress,
-                    should_stop=should_stop,
-                    rejected=part.rejected,
-                    notes=notes,
-                )
-            )
+            found.append(scan_files(own, part.name, part.files, context, rejected=part.rejected, notes=notes))
         except NothingUsableError as error:
             empty.append((part, error))
     if not found:

@@ -7,7 +7,7 @@ they are files like any other. So the cache, a resume and the worker need no gra
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..cache import picture_path, write_picture
-from ..dataset import MIN_SOURCE_PIXELS, DatasetConfig, MediaFile, Progress, ScanResult, scan_files
-from ..errors import CacheError, DatasetError, Stopped
+from ..dataset import MIN_SOURCE_PIXELS, DatasetConfig, MediaFile, ScanContext, ScanResult, scan_files
+from ..errors import CacheError, DatasetError
 from ..video import ClipInfo, VideoProcess
 
 __all__ = ["PixelClip", "match_captions", "scan_pixels"]
@@ -60,13 +60,11 @@ def match_captions(clips: Sequence[Tensor], captions: Sequence[str], *, stills: 
 def scan_pixels(
     config: DatasetConfig,
     clips: Sequence[PixelClip],
+    context: ScanContext,
     *,
     stills: bool,
     fps: float,
     cache_root: Path,
-    video: VideoProcess,
-    progress: Progress | None = None,
-    should_stop: Callable[[], bool] | None = None,
 ) -> ScanResult:
     """Keep `clips`, shown at `fps`, and scan them as files are; DatasetError names the one that cannot be used.
 
@@ -77,14 +75,13 @@ def scan_pixels(
     names: dict[Path, str] = {}
     files: list[MediaFile] = []
     for number, clip in enumerate(clips, 1):
-        if should_stop is not None and should_stop():
-            raise Stopped("Stopped while keeping images of the graph.")
-        path = _keep_still(cache_root, clip) if stills else _keep_clip(cache_root, clip, fps, video)
+        context.stop_if_asked("keeping images of the graph")
+        path = _keep_still(cache_root, clip) if stills else _keep_clip(cache_root, clip, fps, context.video)
         names.setdefault(path, clip.name)
         files.append(MediaFile(path=path, caption=clip.caption))
-        if progress is not None:
-            progress(number, len(clips), clip.name)
-    found = scan_files(config, "the graph", files, video, should_stop=should_stop)
+        context.tell(number, len(clips), clip.name)
+    # The files are the cache's own, so no other place has to be allowed; what is told is how far keeping them is.
+    found = scan_files(config, "the graph", files, replace(context, allowed=(), progress=None))
     return replace(found, samples=tuple(replace(sample, name=names[sample.path]) for sample in found.samples))
 
 
@@ -108,7 +105,7 @@ def _check(clip: PixelClip, config: DatasetConfig, stills: bool, fps: float) -> 
         return
     info = ClipInfo(kind="clip", width=width, height=height, num_frames=shape[0], fps=fps, duration_s=shape[0] / fps)
     available = info.frames_at(config.fps)
-    if available + 1 < config.num_frames:  # one missing frame is held (samples/cutting.py)
+    if available + 1 < config.num_frames:  # one missing frame is held (dataset/cutting.py)
         rate = "" if abs(fps - config.fps) < 0.01 else f" ({shape[0]} at {fps:.4g} fps)"
         raise DatasetError(
             f"{clip.name} has {available} frames at {config.fps:g} fps{rate}, fewer than num_frames "

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from wan_core.cache import LatentCache, encode_missing, plan_encoding
-from wan_core.dataset import Dataset, DatasetConfig, scan_folder
+from wan_core.dataset import Dataset, DatasetConfig, ScanContext, scan_folder
 from wan_core.model.latents import WAN21_LATENTS, LatentSpace
 from wan_core.video import VideoProcess
 
@@ -42,7 +42,7 @@ def test_more_windows_crops_and_sides_encode_only_what_is_new(video, make_clip, 
 
     def cached(**choices) -> tuple[int, int]:
         values = {"width": 64, "height": 48, "num_frames": 9, "trigger_word": "x", "enable_bucket": False}
-        scanned = scan_folder(DatasetConfig(**{**values, **choices}), tmp_path / "clips", video)
+        scanned = scan_folder(DatasetConfig(**{**values, **choices}), tmp_path / "clips", ScanContext(video))
         cache = LatentCache(tmp_path / "cache")
         identities = {"vae_identity": "recorder", "text_identity": "recorder"}
         plan = plan_encoding(Dataset((scanned,)), cache, space=WAN21_LATENTS, **identities)

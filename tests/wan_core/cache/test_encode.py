@@ -14,7 +14,7 @@ from wan_core.cache import Batches, LatentCache, encode_missing, plan_encoding
 from wan_core.cache import encoding_plan as plan_module
 from wan_core.cache import memos as digests_module
 from wan_core.cache.unreadable import require_enough
-from wan_core.dataset import DEFAULT_NEGATIVE_PROMPT, Dataset, DatasetConfig, scan_folder
+from wan_core.dataset import DEFAULT_NEGATIVE_PROMPT, Dataset, DatasetConfig, ScanContext, scan_folder
 from wan_core.dataset.report import dataset_report
 from wan_core.errors import CacheError, ConfigError, DatasetError, Stopped
 from wan_core.flow import EVALUATION_TIMESTEPS, draw_noise, seeded_generator
@@ -81,7 +81,7 @@ class Bench:
         cache = LatentCache(self.cache_root)
         codec, text, self.vision = PoolingCodec(), CountingText(), MeanVision()
         config = DatasetConfig(**{**self.settings, **changes})
-        dataset = Dataset((scan_folder(config, self.folder, self.video),))
+        dataset = Dataset((scan_folder(config, self.folder, ScanContext(self.video)),))
         plan = self.plan(dataset, cache)
         self.told = []
         report = encode_missing(
@@ -255,7 +255,7 @@ def test_stopping_keeps_what_is_finished(bench):
 def test_rebuild_encodes_everything_again(bench):
     bench.run()
     cache = LatentCache(bench.cache_root)
-    dataset = Dataset((scan_folder(DatasetConfig(**bench.settings), bench.folder, bench.video),))
+    dataset = Dataset((scan_folder(DatasetConfig(**bench.settings), bench.folder, ScanContext(bench.video)),))
     plan = bench.plan(dataset, cache, rebuild=True)
     assert (len(plan.missing_latents), len(plan.missing_texts)) == (3, 5)
     assert bench.plan(dataset, cache).is_complete
@@ -263,7 +263,7 @@ def test_rebuild_encodes_everything_again(bench):
 
 def test_a_file_that_changes_between_scan_and_encoding_is_named(bench):
     cache = LatentCache(bench.cache_root)
-    dataset = Dataset((scan_folder(DatasetConfig(**bench.settings), bench.folder, bench.video),))
+    dataset = Dataset((scan_folder(DatasetConfig(**bench.settings), bench.folder, ScanContext(bench.video)),))
     plan = bench.plan(dataset, cache)
     (bench.folder / "c.mp4").write_bytes(b"other")
     with pytest.raises(DatasetError, match=r"c\.mp4 changed since it was scanned"):
@@ -273,7 +273,7 @@ def test_a_file_that_changes_between_scan_and_encoding_is_named(bench):
 
 
 def test_a_complete_cache_needs_no_encoder_and_an_incomplete_one_says_which(bench):
-    dataset = Dataset((scan_folder(DatasetConfig(**bench.settings), bench.folder, bench.video),))
+    dataset = Dataset((scan_folder(DatasetConfig(**bench.settings), bench.folder, ScanContext(bench.video)),))
     cache = LatentCache(bench.cache_root)
     plan = bench.plan(dataset, cache)
     assert not plan.is_complete
@@ -291,7 +291,7 @@ def test_a_vae_of_another_model_is_refused(bench):
         def encode(self, pixels: torch.Tensor) -> torch.Tensor:
             return super().encode(pixels)[:, :, :3, :4]
 
-    dataset = Dataset((scan_folder(DatasetConfig(**bench.settings), bench.folder, bench.video),))
+    dataset = Dataset((scan_folder(DatasetConfig(**bench.settings), bench.folder, ScanContext(bench.video)),))
     cache = LatentCache(bench.cache_root)
     plan = bench.plan(dataset, cache)
     with pytest.raises(CacheError, match=r"returned shape \[16, 3, 3, 4\] for a.mp4"):
@@ -309,7 +309,7 @@ def test_captions_are_counted_by_the_encoder_and_what_is_cut_is_named(bench):
         def count_tokens(self, text: str) -> int:
             return len(text.split()) + 1
 
-    dataset = Dataset((scan_folder(DatasetConfig(**bench.settings), bench.folder, bench.video),))
+    dataset = Dataset((scan_folder(DatasetConfig(**bench.settings), bench.folder, ScanContext(bench.video)),))
     cache = LatentCache(bench.cache_root)
     report = encode_missing(
         bench.plan(dataset, cache), cache, codec=PoolingCodec(), text_encoder=Words(), video=bench.video
@@ -410,7 +410,7 @@ def test_a_still_is_given_whole(bench, tmp_path):
 
 def test_a_model_with_image_tokens_needs_an_encoder_for_them(bench):
     config = DatasetConfig(**bench.settings, conditioning="first_vision")
-    dataset = Dataset((scan_folder(config, bench.folder, bench.video),))
+    dataset = Dataset((scan_folder(config, bench.folder, ScanContext(bench.video)),))
     cache = LatentCache(bench.cache_root)
     with pytest.raises(CacheError, match="Connect CLIPVisionLoader with clip_vision_h to clip_vision of CacheLatents"):
         bench.plan(dataset, cache, vision_identity="")
@@ -422,14 +422,14 @@ def test_a_model_with_image_tokens_needs_an_encoder_for_them(bench):
 
 def test_camera_rays_are_not_made_from_clips(bench):
     config = DatasetConfig(**bench.settings, conditioning="camera")
-    dataset = Dataset((scan_folder(config, bench.folder, bench.video),))
+    dataset = Dataset((scan_folder(config, bench.folder, ScanContext(bench.video)),))
     with pytest.raises(DatasetError, match="conditioned on channels and camera tensors"):
         bench.plan(dataset, LatentCache(bench.cache_root))
 
 
 def test_datasets_of_different_models_do_not_mix(bench):
     parts = tuple(
-        scan_folder(DatasetConfig(**bench.settings, conditioning=kind), bench.folder, bench.video)
+        scan_folder(DatasetConfig(**bench.settings, conditioning=kind), bench.folder, ScanContext(bench.video))
         for kind in ("none", "first")
     )
     with pytest.raises(DatasetError, match=r"differ in conditioning \(none and first\)"):
@@ -517,7 +517,9 @@ def test_what_is_held_out_is_held_out_under_every_name_and_in_every_part(bench, 
     (bench.folder / "copy.mp4").write_bytes((bench.folder / "b.mp4").read_bytes())
     (bench.folder / "copy.txt").write_text("another caption")
     held, plain = ({**bench.settings, **more} for more in ({"held_out": ("b",)}, {"width": 48}))
-    parts = tuple(scan_folder(DatasetConfig(**settings), bench.folder, bench.video) for settings in (plain, held))
+    parts = tuple(
+        scan_folder(DatasetConfig(**settings), bench.folder, ScanContext(bench.video)) for settings in (plain, held)
+    )
     cache_set = bench.plan(Dataset(parts), LatentCache(bench.cache_root)).cache_set
     assert sorted(item.name for item in cache_set.held_out) == ["b.mp4", "b.mp4", "copy.mp4", "copy.mp4"]
     assert sorted(item.name for item in cache_set.items) == ["a.mp4", "a.mp4", "c.mp4", "c.mp4"]
@@ -544,10 +546,10 @@ def test_names_to_hold_out_may_lie_in_any_part_with_the_same_settings(bench, mak
     make_clip("more/d.mp4", num_frames=20).with_suffix(".txt").write_text("d")
     config = DatasetConfig(**bench.settings, held_out=("a", "d"))
     folders = (bench.folder, bench.folder.parent / "more")
-    parts = tuple(scan_folder(config, folder, bench.video) for folder in folders)
+    parts = tuple(scan_folder(config, folder, ScanContext(bench.video)) for folder in folders)
     cache_set = bench.plan(Dataset(parts), LatentCache(bench.cache_root)).cache_set
     assert sorted(item.name for item in cache_set.held_out) == ["a.mp4", "d.mp4"]
-    elsewhere = scan_folder(DatasetConfig(**bench.settings), folders[1], bench.video)
+    elsewhere = scan_folder(DatasetConfig(**bench.settings), folders[1], ScanContext(bench.video))
     with pytest.raises(DatasetError, match="held_out names 'd'"):
         bench.plan(Dataset((parts[0], elsewhere)), LatentCache(bench.cache_root))
 
@@ -559,7 +561,9 @@ def test_captions_of_held_out_clips_are_measured_too(bench):
         def count_tokens(self, text: str) -> int:
             return len(text.split())
 
-    dataset = Dataset((scan_folder(DatasetConfig(**bench.settings, held_out=("b",)), bench.folder, bench.video),))
+    dataset = Dataset(
+        (scan_folder(DatasetConfig(**bench.settings, held_out=("b",)), bench.folder, ScanContext(bench.video)),)
+    )
     cache = LatentCache(bench.cache_root)
     report = encode_missing(
         bench.plan(dataset, cache), cache, codec=PoolingCodec(), text_encoder=Words(), video=bench.video
@@ -677,7 +681,7 @@ def test_a_damaged_clip_costs_itself_and_is_named(damaged):
 def test_a_damaged_clip_is_not_tried_again_until_asked_and_the_job_stays_the_same(damaged, make_clip):
     first, *_ = damaged.run()
     cache = LatentCache(damaged.cache_root)
-    dataset = Dataset((scan_folder(DatasetConfig(**damaged.settings), damaged.folder, damaged.video),))
+    dataset = Dataset((scan_folder(DatasetConfig(**damaged.settings), damaged.folder, ScanContext(damaged.video)),))
     assert damaged.plan(dataset, cache).is_complete, "no encoder is loaded for it"
     again, *_ = damaged.run()
     assert (again.fingerprint, again.left_out) == (first.fingerprint, first.left_out)
@@ -712,7 +716,7 @@ def test_most_clips_damaged_is_one_sentence_and_the_next_queue_says_it_without_r
         DatasetError, match=r"^3 of 4 clips cannot be read: a\.mp4 [^;]*; b\.mp4 [^;]*; d\.mp4 [^;.]*\. Copy"
     ):
         damaged.run()
-    dataset = Dataset((scan_folder(DatasetConfig(**damaged.settings), damaged.folder, damaged.video),))
+    dataset = Dataset((scan_folder(DatasetConfig(**damaged.settings), damaged.folder, ScanContext(damaged.video)),))
     with pytest.raises(DatasetError, match=r"^3 of 4 clips cannot be read"):
         damaged.plan(dataset, LatentCache(damaged.cache_root))
 
@@ -732,7 +736,7 @@ def test_a_damaged_clip_that_is_held_out_is_dropped_there(damaged):
 
 def test_files_without_captions_are_shown_by_the_scan_and_refused_before_encoding(bench):
     (bench.folder / "b.txt").unlink()
-    dataset = Dataset((scan_folder(DatasetConfig(**bench.settings), bench.folder, bench.video),))
+    dataset = Dataset((scan_folder(DatasetConfig(**bench.settings), bench.folder, ScanContext(bench.video)),))
     assert "no caption, so nothing is trained yet: b.mp4. Write b.txt with what is seen" in dataset_report(dataset)
     with pytest.raises(DatasetError, match=r"1 of 3 files have no caption: b\.mp4\. Write b\.txt"):
         bench.plan(dataset, LatentCache(bench.cache_root))

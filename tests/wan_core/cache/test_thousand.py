@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from wan_core.cache import LatentCache, encode_missing, plan_encoding
-from wan_core.dataset import Dataset, DatasetConfig, scan_folder
+from wan_core.dataset import Dataset, DatasetConfig, ScanContext, scan_folder
 from wan_core.model.latents import WAN21_LATENTS
 from wan_core.video import ClipInfo
 
@@ -69,7 +69,7 @@ def folder(tmp_path):
 def queue(folder, vae="one"):
     """One queue of the data side; returns (latents encoded, captions encoded) as the encoders counted them."""
     encoders, cache, video = Encoders(vae), LatentCache(folder.parent / "cache"), BytesAsVideo()
-    dataset = Dataset((scan_folder(DatasetConfig(width=16, height=16, num_frames=1), folder, video),))
+    dataset = Dataset((scan_folder(DatasetConfig(width=16, height=16, num_frames=1), folder, ScanContext(video)),))
     plan = plan_encoding(dataset, cache, vae_identity=vae, text_identity="text", space=WAN21_LATENTS)
     report = encode_missing(plan, cache, codec=encoders, text_encoder=Text(encoders), video=video)
     assert (report.latents_encoded, report.texts_encoded) == (encoders.latents, len(encoders.texts))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from PIL import Image
 
-from wan_core.dataset import Dataset, DatasetConfig, scan_folder
+from wan_core.dataset import Dataset, DatasetConfig, ScanContext, scan_folder
 from wan_core.dataset.report import scan_report
 from wan_core.errors import DatasetError
 from wan_core.video import VideoProcess
@@ -44,7 +44,7 @@ def folder(tmp_path):
 def scan(folder, video, content, **changes):
     if content is not None:
         (folder / "a.txt").write_bytes(content)
-    return scan_folder(DatasetConfig(width=64, height=48, num_frames=1, **changes), folder, video)
+    return scan_folder(DatasetConfig(width=64, height=48, num_frames=1, **changes), folder, ScanContext(video))
 
 
 def test_there_are_twelve_kinds():

@@ -9,7 +9,7 @@ from PIL import Image
 
 from tests.wan_core.cache.test_encode import Bench, CountingText, PoolingCodec, counts, given_counts
 from wan_core.cache import Batches, LatentCache, encode_missing
-from wan_core.dataset import Dataset, DatasetConfig, MediaFile, scan_files, scan_folder
+from wan_core.dataset import Dataset, DatasetConfig, MediaFile, ScanContext, scan_files, scan_folder
 from wan_core.dataset.conditioning import control_channels, loss_mask, vace_tensor
 from wan_core.dataset.control_files import with_companions
 from wan_core.dataset.files import folder_fingerprint
@@ -40,7 +40,7 @@ def levels(count: int, first: int) -> list[np.ndarray]:
 
 
 def scanned(bench: Bench, **changes):
-    return scan_folder(DatasetConfig(**{**bench.settings, **changes}), bench.folder, bench.video)
+    return scan_folder(DatasetConfig(**{**bench.settings, **changes}), bench.folder, ScanContext(bench.video))
 
 
 def test_control_videos_go_with_their_clips_and_are_no_clips_of_their_own(bench):
@@ -91,8 +91,8 @@ def test_a_control_video_outside_the_allowed_folders_is_never_opened(bench, make
     files = [MediaFile(path=bench.folder / "a.mp4", control=secret)]
     config = DatasetConfig(**bench.settings, conditioning="vace")
     with pytest.raises(DatasetError, match=r"its control video secret\.mp4 is a link that leads outside"):
-        scan_files(config, "list", files, bench.video)
-    allowed = scan_files(config, "list", files, bench.video, allowed=[secret.parent])
+        scan_files(config, "list", files, ScanContext(bench.video))
+    allowed = scan_files(config, "list", files, ScanContext(bench.video, allowed=[secret.parent]))
     assert allowed.samples[0].control is not None
 
 

@@ -6,8 +6,16 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from wan_core.cache.encoding_plan import _transform
-from wan_core.dataset import Dataset, DatasetConfig, dataset_facts, dataset_review, read_sample, scan_folder
+from wan_core.cache.entry_names import transform_of
+from wan_core.dataset import (
+    Dataset,
+    DatasetConfig,
+    ScanContext,
+    dataset_facts,
+    dataset_review,
+    read_sample,
+    scan_folder,
+)
 from wan_core.dataset.report import scan_report
 from wan_core.errors import ConfigError, DatasetError, DependencyError
 from wan_core.files import digest_file
@@ -29,7 +37,7 @@ def folder(tmp_path):
 
 def scan(folder, video, **changes):
     values = {"folder": "clips", "width": 64, "height": 48, "num_frames": 9, "trigger_word": "x"}
-    return scan_folder(DatasetConfig(**{**values, **changes}), folder, video)
+    return scan_folder(DatasetConfig(**{**values, **changes}), folder, ScanContext(video))
 
 
 def levels(frames: np.ndarray) -> list[int]:
@@ -128,11 +136,11 @@ def test_a_default_sample_leaves_the_name_of_its_cache_entry_alone(video, make_c
     make_clip("clips/a.mp4", num_frames=9)
     plain = {"kind": "clip", "reader": 2, "width": 64, "height": 48, "fit": "cover"}
     plain |= {"num_frames": 9, "fps": 16.0, "start_s": 0.0}
-    assert _transform(scan(folder, video).samples[0], 16.0) == plain
+    assert transform_of(scan(folder, video).samples[0], 16.0) == plain
     flipped = scan(folder, video, horizontal_flip="both").samples
-    assert [_transform(s, 16.0) for s in flipped] == [plain, {**plain, "flip": True}]
+    assert [transform_of(s, 16.0) for s in flipped] == [plain, {**plain, "flip": True}]
     native = scan(folder, video, crop="none").samples[0]
-    assert _transform(native, 16.0) == {**plain, "fit": "native"}
+    assert transform_of(native, 16.0) == {**plain, "fit": "native"}
 
 
 def test_no_two_cuts_of_a_clip_share_a_cache_entry(video, make_clip, folder):
@@ -152,7 +160,7 @@ def test_no_two_cuts_of_a_clip_share_a_cache_entry(video, make_clip, folder):
         },
         {"num_frames": 13},
     ):
-        transforms = [_transform(s, 16.0) for s in scan(folder, video, **changes).samples]
+        transforms = [transform_of(s, 16.0) for s in scan(folder, video, **changes).samples]
         count += len(transforms)
         seen |= {repr(sorted(transform.items())) for transform in transforms}
     assert len(seen) == count == 3 + 3 + 8 + 1

@@ -12,7 +12,15 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from wan_core.dataset import Dataset, DatasetConfig, contact_sheet, dataset_facts, dataset_review, scan_folder
+from wan_core.dataset import (
+    Dataset,
+    DatasetConfig,
+    ScanContext,
+    contact_sheet,
+    dataset_facts,
+    dataset_review,
+    scan_folder,
+)
 from wan_core.files import digest_file
 from wan_core.model import WAN21_LATENTS
 from wan_core.video import VideoProcess
@@ -51,7 +59,7 @@ def facts_of(dataset: Dataset, video: VideoProcess) -> dict[str, Any]:
 
 def test_the_facts_say_what_the_report_says(folder: Path, video: VideoProcess) -> None:
     config = DatasetConfig(**SHAPE, held_out=("held",), folder="clips")
-    facts = facts_of(Dataset((scan_folder(config, folder, video),)), video)
+    facts = facts_of(Dataset((scan_folder(config, folder, ScanContext(video)),)), video)
     counts = {name: facts[name] for name in ("folders", "clips", "stills", "samples", "fps", "captions")}
     assert counts == {"folders": ["clips"], "clips": 4, "stills": 1, "samples": 5, "fps": 16.0, "captions": 2}
     assert facts["held_out"] == {"count": 1, "names": ["held.mp4"]}
@@ -67,7 +75,7 @@ def test_the_facts_say_what_the_report_says(folder: Path, video: VideoProcess) -
 
 def test_the_bucket_table_has_a_row_for_each_size_and_one_for_all(folder: Path, video: VideoProcess) -> None:
     config = DatasetConfig(**SHAPE, held_out=("held",), num_repeats=3)
-    facts = facts_of(Dataset((scan_folder(config, folder, video),)), video)
+    facts = facts_of(Dataset((scan_folder(config, folder, ScanContext(video)),)), video)
     assert facts["batch_sizes"] == [1, 2, 4]
     assert [list(row.values()) for row in facts["buckets"]] == [
         [9, 64, 48, 3, 0, 3, [9, 5, 3]],
@@ -78,7 +86,9 @@ def test_the_bucket_table_has_a_row_for_each_size_and_one_for_all(folder: Path, 
 
 def test_the_cells_are_where_the_contact_sheet_has_them(folder: Path, video: VideoProcess) -> None:
     config = DatasetConfig(**SHAPE)
-    dataset = Dataset((scan_folder(config, folder, video), scan_folder(config, folder, video)))
+    dataset = Dataset(
+        (scan_folder(config, folder, ScanContext(video)), scan_folder(config, folder, ScanContext(video)))
+    )
     sheet, facts = contact_sheet(dataset, video), facts_of(dataset, video)["sheet"]
     high = facts["cell_height"] + facts["name_height"]
     assert sheet.shape == (facts["rows"] * high, facts["columns"] * facts["cell_width"], 3)
@@ -99,7 +109,7 @@ def test_the_cells_are_where_the_contact_sheet_has_them(folder: Path, video: Vid
 
 def test_history_stays_small_whatever_the_dataset_is(folder: Path, video: VideoProcess) -> None:
     """One clip two hundred times under long names, with a long caption."""
-    scanned = scan_folder(DatasetConfig(**SHAPE), folder, video)
+    scanned = scan_folder(DatasetConfig(**SHAPE), folder, ScanContext(video))
     first = replace(scanned.samples[0], caption="word " * 600)
     many = tuple(replace(first, name=f"{'n' * 600}{k}.mp4", path=Path(f"{k}.mp4")) for k in range(200))
     rejected = tuple(replace(scanned.rejected[0], reason="r" * 5000) for _ in range(200))

@@ -37,7 +37,7 @@ from support.odd_videos import (
     write_clip,
 )
 
-from wan_core.dataset import DatasetConfig, ScanResult, read_sample, scan_folder
+from wan_core.dataset import DatasetConfig, ScanContext, ScanResult, read_sample, scan_folder
 from wan_core.dataset.report import scan_report
 from wan_core.errors import DatasetError
 from wan_core.video import VideoProcess
@@ -196,7 +196,7 @@ def scan(video, tmp_path_factory) -> Scan:
         seconds[name], last = time.monotonic() - last, time.monotonic()
 
     config = DatasetConfig(folder="input:clips", width=64, height=48, num_frames=5, trigger_word="x")
-    result = scan_folder(config, folder, video, progress=note)
+    result = scan_folder(config, folder, ScanContext(video, progress=note))
     assert video.pid == child  # it survived every one of them
     return Scan(folder, result, seconds, peak_bytes(child) - before, peak_bytes("self") - own)
 
@@ -256,7 +256,7 @@ def test_a_file_that_may_not_be_read_is_named(video, tmp_path):
     write_clip(tmp_path / "locked.mp4")
     (tmp_path / "locked.mp4").chmod(0)
     config = DatasetConfig(width=64, height=48, num_frames=5, trigger_word="x")
-    rejected = scan_folder(config, tmp_path, video).rejected
+    rejected = scan_folder(config, tmp_path, ScanContext(video)).rejected
     assert [(r.name, "cannot be opened: Permission denied" in r.reason) for r in rejected] == [("locked.mp4", True)]
 
 
@@ -266,9 +266,9 @@ def test_a_jump_in_time_does_not_become_a_million_windows(video, tmp_path):
     jump = [62 * k for k in range(10)] + [36_000_000 + 62 * k for k in range(10)]
     write_clip(tmp_path / "jump.mkv", times_ms=jump)
     settings = {"width": 64, "height": 48, "num_frames": 5, "trigger_word": "x"}
-    chunks = scan_folder(DatasetConfig(frame_extraction="chunk", **settings), tmp_path, video)
+    chunks = scan_folder(DatasetConfig(frame_extraction="chunk", **settings), tmp_path, ScanContext(video))
     assert [r.reason for r in chunks.rejected] == [
         "lasts 36001 s and would give more than 10000 windows; cut it into clips"
     ]
-    first = scan_folder(DatasetConfig(**settings), tmp_path, video)
+    first = scan_folder(DatasetConfig(**settings), tmp_path, ScanContext(video))
     assert [s.name for s in first.samples] == ["a.mp4", "jump.mkv"]

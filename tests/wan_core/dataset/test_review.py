@@ -19,7 +19,7 @@ from tests.shapeworld.draw import render
 from tests.shapeworld.scenes import all_words, captioned_scene
 from tests.wan_core.cache.test_encode import Bench
 from wan_core.cache import EncodingSpeed, LatentCache
-from wan_core.dataset import Dataset, DatasetConfig, Sample, ScanResult, dataset_review, scan_folder
+from wan_core.dataset import Dataset, DatasetConfig, Sample, ScanContext, ScanResult, dataset_review, scan_folder
 from wan_core.dataset.bucket import Bucket
 from wan_core.dataset.conditioning import condition_named
 from wan_core.dataset.estimates import cache_size, epoch_lines, epoch_rows, is_averaged, speed_lines
@@ -81,8 +81,8 @@ def test_held_out_files_are_named_and_no_part_of_an_epoch(tmp_path, make_clip, v
     shape = {"width": 64, "height": 48, "num_frames": 9, "trigger_word": "x"}
     config = DatasetConfig(**shape, held_out=("b",), horizontal_flip="both")
     parts = (
-        scan_folder(config, tmp_path / "clips", video),
-        scan_folder(DatasetConfig(**shape), tmp_path / "clips", video),
+        scan_folder(config, tmp_path / "clips", ScanContext(video)),
+        scan_folder(DatasetConfig(**shape), tmp_path / "clips", ScanContext(video)),
     )
     lines = (
         dataset_review(Dataset(parts), video=video, digest_of=digest_file, space=WAN21_LATENTS).report().splitlines()
@@ -206,7 +206,9 @@ def test_copies_are_found_when_written_again_scaled_or_cropped(video, make_clip)
         if number == 2:
             make_clip(f"{name}_cropped.mp4", frames=[resized(f[5:-5, 5:-5], 128) for f in big])
     result = scan_folder(
-        DatasetConfig(width=64, height=64, num_frames=9, trigger_word="x"), make_clip("clips/z.mp4").parent, video
+        DatasetConfig(width=64, height=64, num_frames=9, trigger_word="x"),
+        make_clip("clips/z.mp4").parent,
+        ScanContext(video),
     )
     found = near_twins(result.samples, video, allowed_s=60)
     assert sorted(sorted(s.name for s in group) for group in found.groups) == [
@@ -229,7 +231,7 @@ def test_stills_are_compared_too(video, tmp_path):
         Image.fromarray((127 + 120 * values).astype(np.uint8)).convert("RGB").save(folder / f"{number}.png")
     with Image.open(folder / "1.png") as picture:
         picture.resize((120, 90)).save(folder / "copy.jpg", quality=60)
-    result = scan_folder(DatasetConfig(width=64, height=48, trigger_word="x"), folder, video)
+    result = scan_folder(DatasetConfig(width=64, height=48, trigger_word="x"), folder, ScanContext(video))
     found = near_twins(result.samples, video, allowed_s=60)
     assert [sorted(s.name for s in group) for group in found.groups] == [["1.png", "copy.jpg"]]
 
@@ -293,7 +295,7 @@ def test_the_size_told_is_the_size_written(tmp_path, make_clip, video, condition
         Image.new("L", (64, 48), 10 * count).save(tmp_path / "clips" / f"{name}_mask.png")
     bench = Bench(tmp_path / "clips", tmp_path / "cache", video, trigger_word="x", mask_use="loss")
     bench.run(conditioning=conditioning)
-    result = scan_folder(DatasetConfig(**bench.settings, conditioning=conditioning), bench.folder, video)
+    result = scan_folder(DatasetConfig(**bench.settings, conditioning=conditioning), bench.folder, ScanContext(video))
     told = cache_size(result.samples, WAN21_LATENTS, condition_named(conditioning), loss_masks=True)
     for folder, size in (("latents", told.latents), ("conditions", told.conditions), ("masks", told.masks)):
         files = list(bench.cache_root.glob(f"{folder}/*/*.safetensors"))
@@ -336,7 +338,7 @@ def test_the_whole_review_reads_as_lines_and_deletes_nothing(tmp_path, make_clip
     folder = make_clip("clips/a.mp4", num_frames=40, fps=32).parent
     (folder / "b.mp4").write_bytes((folder / "a.mp4").read_bytes())
     before = sorted(path.name for path in folder.iterdir())
-    result = scan_folder(DatasetConfig(width=64, height=48, num_frames=9, trigger_word="x"), folder, video)
+    result = scan_folder(DatasetConfig(width=64, height=48, num_frames=9, trigger_word="x"), folder, ScanContext(video))
     cache = LatentCache(tmp_path / "cache")
     text = dataset_review(Dataset((result,)), video=video, digest_of=cache.digest_of, space=WAN21_LATENTS).report()
     assert text.splitlines() == [

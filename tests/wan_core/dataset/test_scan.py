@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from wan_core.dataset import Dataset, DatasetConfig, contact_sheet, scan_folder
+from wan_core.dataset import Dataset, DatasetConfig, ScanContext, contact_sheet, scan_folder
 from wan_core.dataset.bucket import Bucket
 from wan_core.dataset.files import folder_fingerprint
 from wan_core.dataset.report import scan_report
@@ -43,7 +43,7 @@ def test_clips_and_stills_become_samples_sorted_by_name(video, make_clip, folder
     (folder / "a.txt").write_text("a still")
     (folder / "notes.json").write_text("{}")
     (folder / ".hidden.mp4").write_bytes(b"x")
-    result = scan_folder(config(), folder, video)
+    result = scan_folder(config(), folder, ScanContext(video))
     assert [(s.name, s.caption, s.bucket) for s in result.samples] == [
         ("a.png", "a still", Bucket(1, 64, 48)),
         ("b.mp4", "a clip", Bucket(9, 48, 64)),
@@ -65,7 +65,7 @@ def test_short_and_broken_files_are_rejected_by_name_with_numbers(video, make_cl
     (folder / "broken.mp4").write_bytes(b"not a video")
     (folder / "old.wmv").write_bytes(b"x")
     make_clip("clips/speck.mkv", codec="ffv1", width=8, height=8)
-    result = scan_folder(config(trigger_word="ohwx"), folder, video)
+    result = scan_folder(config(trigger_word="ohwx"), folder, ScanContext(video))
     reasons = {r.name: r.reason for r in result.rejected}
     # 10 frames at 24 fps last 0.417 s: 7 frames at 16 fps
     assert reasons["short.mp4"] == ("has 7 frames at 16 fps (10 at 24 fps), fewer than num_frames 9")
@@ -81,7 +81,7 @@ def test_when_nothing_is_left_the_reasons_and_the_fix_are_said(video, make_clip,
     make_clip("clips/a.mp4", num_frames=7)
     make_clip("clips/b.mp4", num_frames=6)
     with pytest.raises(DatasetError) as caught:
-        scan_folder(config(), folder, video)
+        scan_folder(config(), folder, ScanContext(video))
     message = str(caught.value)
     assert "a.mp4: has 7 frames at 16 fps, fewer than num_frames 9" in message
     assert message.endswith("Set num_frames to 5, or add longer clips.")
@@ -92,7 +92,7 @@ def test_missing_captions_are_named_with_the_file_to_write(video, make_clip, fol
         make_clip(f"clips/{name}.mp4")
     (folder / "a.txt").write_text("a car")
     (folder / "c.txt").write_text("  \n")
-    found = scan_folder(config(), folder, video)
+    found = scan_folder(config(), folder, ScanContext(video))
     assert [s.name for s in found.captionless] == ["b.mp4", "c.mp4"]
     remedies = (
         "Write b.txt with what is seen, set trigger_word, or say in Wan Dataset Settings what missing_captions means: "
@@ -102,7 +102,7 @@ def test_missing_captions_are_named_with_the_file_to_write(video, make_clip, fol
     with pytest.raises(DatasetError) as caught:
         Dataset((found,)).require_captions()
     assert str(caught.value) == f"2 of 3 files have no caption: b.mp4, c.mp4. {remedies}."
-    result = scan_folder(config(trigger_word="ohwx"), folder, video)
+    result = scan_folder(config(trigger_word="ohwx"), folder, ScanContext(video))
     assert [s.caption for s in result.samples] == ["ohwx, a car", "ohwx", "ohwx"]
     assert scan_report(result).splitlines()[-4:-1] == [
         "captions: 1 of 3 from .txt files",
@@ -115,7 +115,7 @@ def test_captions_that_are_not_text_cost_their_clips_and_all_are_named(video, ma
     for name in "abc":
         make_clip(f"clips/{name}.mp4")
         (folder / f"{name}.txt").write_bytes(b"stra\xdfe" if name != "b" else b"a road")
-    result = scan_folder(config(trigger_word="ohwx"), folder, video)
+    result = scan_folder(config(trigger_word="ohwx"), folder, ScanContext(video))
     assert [s.name for s in result.samples] == ["b.mp4"]
     assert [(r.name, r.reason) for r in result.rejected] == [
         (f"{n}.mp4", f"its caption {n}.txt is not UTF-8: byte 0xdf at offset 4. Save it again as UTF-8") for n in "ac"
@@ -124,12 +124,12 @@ def test_captions_that_are_not_text_cost_their_clips_and_all_are_named(video, ma
 
 def test_empty_missing_and_false_folders_are_refused(video, folder):
     with pytest.raises(DatasetError, match="holds no clips or stills"):
-        scan_folder(config(), folder, video)
+        scan_folder(config(), folder, ScanContext(video))
     with pytest.raises(DatasetError, match="does not exist"):
-        scan_folder(config(), folder / "nothing", video)
+        scan_folder(config(), folder / "nothing", ScanContext(video))
     (folder / "file").write_text("x")
     with pytest.raises(DatasetError, match="is a file"):
-        scan_folder(config(), folder / "file", video)
+        scan_folder(config(), folder / "file", ScanContext(video))
 
 
 @pytest.mark.skipif(os.name != "posix", reason="needs links and odd file names")
@@ -139,7 +139,7 @@ def test_loops_pipes_and_odd_names_do_not_stop_the_scan(video, make_clip, folder
     os.mkfifo(folder / "pipe.mp4")
     os.rename(make_clip("clips/plain.mp4"), os.fsencode(folder) + b"/odd\xff\x1b.mp4")
     (folder / "dir.mp4").mkdir()
-    result = scan_folder(config(trigger_word="x"), folder, video)
+    result = scan_folder(config(trigger_word="x"), folder, ScanContext(video))
     assert [s.name for s in result.samples] == ["good.mp4", "odd??.mp4"]
     assert [r.name for r in result.rejected] == ["loop.mp4", "pipe.mp4", "dir.mp4"]
 
@@ -152,13 +152,13 @@ def test_a_clip_that_links_outside_the_allowed_folders_is_rejected_by_name(video
     (folder / "inside.mp4").symlink_to("sub/inside.mp4")
     (folder / "outside.mp4").symlink_to(tmp_path / "elsewhere" / "secret.mp4")
     (folder / "round.mp4").symlink_to("../elsewhere/../elsewhere/secret.mp4")
-    result = scan_folder(config(trigger_word="x"), folder, video)
+    result = scan_folder(config(trigger_word="x"), folder, ScanContext(video))
     assert [s.name for s in result.samples] == ["good.mp4", "inside.mp4"]
     assert {r.name: r.reason for r in result.rejected} == dict.fromkeys(
         ("outside.mp4", "round.mp4"),
         "is a link that leads outside the allowed folders; put the file itself into the dataset folder",
     )
-    both = scan_folder(config(trigger_word="x"), folder, video, allowed=[tmp_path / "elsewhere"])
+    both = scan_folder(config(trigger_word="x"), folder, ScanContext(video, allowed=[tmp_path / "elsewhere"]))
     assert len(both.samples) == 4
 
 
@@ -171,9 +171,9 @@ def test_a_caption_that_links_outside_the_allowed_folders_is_refused_unread(vide
     with pytest.raises(
         DatasetError, match=r"its caption a\.txt is a link that leads outside.*put the file itself"
     ) as refusal:
-        scan_folder(config(trigger_word="x"), folder, video)
+        scan_folder(config(trigger_word="x"), folder, ScanContext(video))
     assert "canary" not in str(refusal.value)
-    allowed = scan_folder(config(), folder, video, allowed=[tmp_path / "elsewhere"])
+    allowed = scan_folder(config(), folder, ScanContext(video, allowed=[tmp_path / "elsewhere"]))
     assert [s.caption for s in allowed.samples] == ["canary"]
 
 
@@ -184,23 +184,21 @@ def test_a_folder_that_is_itself_a_link_may_be_scanned(video, make_clip, folder,
         (tmp_path / "link").symlink_to(folder)
     except OSError:
         pytest.skip("this account may not make links")
-    assert [s.caption for s in scan_folder(config(), tmp_path / "link", video).samples] == ["a car"]
+    assert [s.caption for s in scan_folder(config(), tmp_path / "link", ScanContext(video)).samples] == ["a car"]
 
 
 def test_progress_is_told_and_stop_is_obeyed(video, make_clip, folder):
     for number in range(3):
         make_clip(f"clips/{number}.mp4")
     told: list[tuple[int, int, str]] = []
-    scan_folder(config(trigger_word="x"), folder, video, progress=lambda *p: told.append(p))
+    scan_folder(config(trigger_word="x"), folder, ScanContext(video, progress=lambda *p: told.append(p)))
     assert told == [(1, 3, "0.mp4"), (2, 3, "1.mp4"), (3, 3, "2.mp4")]
     told.clear()
     with pytest.raises(Stopped):
         scan_folder(
             config(trigger_word="x"),
             folder,
-            video,
-            progress=lambda *p: told.append(p),
-            should_stop=lambda: len(told) == 2,
+            ScanContext(video, progress=lambda *p: told.append(p), should_stop=lambda: len(told) == 2),
         )
     assert len(told) == 2
 
@@ -214,7 +212,7 @@ def test_a_scan_asks_the_reader_once_per_clip(video, make_clip, folder, monkeypa
     monkeypatch.setattr(
         VideoProcess, "_ask", lambda self, do, *rest, **more: asked.append(do) or ask(self, do, *rest, **more)
     )
-    assert len(scan_folder(config(trigger_word="x"), folder, video).samples) == 50
+    assert len(scan_folder(config(trigger_word="x"), folder, ScanContext(video)).samples) == 50
     assert asked == ["probe"] * 50
 
 
@@ -263,7 +261,7 @@ def test_the_folder_fingerprint_sees_every_edit(folder):
 def test_the_contact_sheet_shows_every_file(video, make_clip, folder):
     for number in range(7):
         make_clip(f"clips/{number}.mp4", frames=[np.full((48, 64, 3), 200, np.uint8)] * 9)
-    result = scan_folder(config(trigger_word="x"), folder, video)
+    result = scan_folder(config(trigger_word="x"), folder, ScanContext(video))
     (folder / "6.mp4").write_bytes(b"broken since")
     sheet = contact_sheet(Dataset((result,)), video)
     assert sheet.dtype == np.uint8
@@ -275,8 +273,8 @@ def test_the_contact_sheet_shows_every_file(video, make_clip, folder):
 
 def test_datasets_that_do_not_go_together_are_refused(video, make_clip, folder):
     make_clip("clips/a.mp4")
-    one = scan_folder(config(trigger_word="x"), folder, video)
-    two = scan_folder(config(trigger_word="x", fps=24.0, num_frames=5), folder, video)
+    one = scan_folder(config(trigger_word="x"), folder, ScanContext(video))
+    two = scan_folder(config(trigger_word="x", fps=24.0, num_frames=5), folder, ScanContext(video))
     assert repr(Dataset((one, one))) == "Dataset(2 clips, 0 stills)"
     with pytest.raises(DatasetError, match="differ in fps"):
         Dataset((one, two))
@@ -286,17 +284,17 @@ def test_playlists_and_folders_called_like_clips_are_named(video, make_clip, fol
     make_clip("clips/a.mp4")
     make_clip("clips/take.mp4/b.mp4")
     (folder / "list.m3u8").write_text("#EXTM3U\na.mp4\n")
-    result = scan_folder(config(trigger_word="x"), folder, video)
+    result = scan_folder(config(trigger_word="x"), folder, ScanContext(video))
     assert [s.name for s in result.samples] == ["a.mp4"]
     assert {r.name: r.reason for r in result.rejected} == {
         "list.m3u8": ".m3u8 files are not read; convert it to mp4 or png",
         "take.mp4": "is a folder; recursive in Wan Dataset Settings takes what is in it",
     }
-    whole = scan_folder(config(trigger_word="x", recursive=True), folder, video)
+    whole = scan_folder(config(trigger_word="x", recursive=True), folder, ScanContext(video))
     assert [s.name for s in whole.samples] == ["a.mp4", "take.mp4/b.mp4"]
 
 
 def test_a_container_format_that_is_not_read_is_named_as_that(video, make_clip, folder):
     make_clip("clips/a.ts").rename(folder / "a.mp4")
     with pytest.raises(DatasetError, match=r"a\.mp4: is of a container format that is not read \(mp4, mov, mkv"):
-        scan_folder(config(trigger_word="x"), folder, video)
+        scan_folder(config(trigger_word="x"), folder, ScanContext(video))

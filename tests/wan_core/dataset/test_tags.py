@@ -8,7 +8,7 @@ from itertools import permutations
 import pytest
 from PIL import Image
 
-from wan_core.dataset import DatasetConfig, lengths_of, scan_folder
+from wan_core.dataset import DatasetConfig, ScanContext, lengths_of, scan_folder
 from wan_core.dataset.captions import estimated_tokens, tag_orders
 from wan_core.dataset.report import scan_report
 from wan_core.dataset.scan import with_captions
@@ -47,7 +47,7 @@ def scan(tmp_path, caption="one, two, three, four", **changes):
     (folder / "a.txt").write_text(caption)
     config = DatasetConfig(width=64, height=48, num_frames=1, **changes)
     with VideoProcess() as video:
-        return scan_folder(config, folder, video)
+        return scan_folder(config, folder, ScanContext(video))
 
 
 def test_a_scan_gives_one_sample_an_order_with_prefix_and_trigger_word_in_front(tmp_path):

@@ -7,7 +7,7 @@ import os
 import pytest
 from PIL import Image
 
-from wan_core.dataset import DatasetConfig, fingerprint_of_folder, scan_folder
+from wan_core.dataset import DatasetConfig, ScanContext, fingerprint_of_folder, scan_folder
 from wan_core.dataset.files import MAX_DEPTH, files_of_folder, repeats_of
 from wan_core.dataset.report import scan_report
 from wan_core.errors import DatasetError
@@ -68,7 +68,7 @@ def test_a_scan_multiplies_the_repeats_and_reports_them(tmp_path):
     place(tmp_path, "5_walk/b.png", "c.png")
     config = DatasetConfig(width=64, height=48, num_frames=1, recursive=True, num_repeats=2, weight=0.5)
     with VideoProcess() as video:
-        result = scan_folder(config, tmp_path, video)
+        result = scan_folder(config, tmp_path, ScanContext(video))
     assert [(s.name, s.caption, s.repeats, s.weight) for s in result.samples] == [
         ("c.png", "caption c", 2, 0.5),
         ("5_walk/b.png", "caption b", 10, 0.5),

@@ -10,7 +10,7 @@ import tarfile
 import pytest
 from PIL import Image
 
-from wan_core.dataset import DatasetConfig, scan_parts
+from wan_core.dataset import DatasetConfig, ScanContext, scan_parts
 from wan_core.dataset.report import scan_report
 from wan_core.errors import DatasetError
 from wan_core.importers import Columns, open_source
@@ -132,7 +132,7 @@ def test_members_are_scanned_like_files_and_named_as_in_the_tar(tmp_path):
     members = [("one/a.png", png("red")), ("one/a.txt", b"a red one"), ("b.png", b"not a picture"), ("b.txt", b"b")]
     part = read(pack(tmp_path / "set.tar", members), tmp_path)
     with VideoProcess() as video:
-        (result,) = scan_parts(DatasetConfig(width=64, height=48, num_frames=1), [part], video)
+        (result,) = scan_parts(DatasetConfig(width=64, height=48, num_frames=1), [part], ScanContext(video))
     assert [(s.name, s.caption) for s in result.samples] == [("one/a.png", "a red one")]
     assert [r.name for r in result.rejected] == ["b.png"]
     assert "captions: 1 of 1 from the list" in scan_report(result)

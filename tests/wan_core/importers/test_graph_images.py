@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from wan_core.dataset import DatasetConfig
+from wan_core.dataset import DatasetConfig, ScanContext
 from wan_core.errors import DatasetError
 from wan_core.importers import match_captions, scan_pixels
 from wan_core.video import VideoProcess
@@ -29,7 +29,7 @@ def settings(**changes) -> DatasetConfig:
 
 def scan(tmp_path, video, clips, captions, *, stills=False, fps=16.0, **changes):
     matched = match_captions(clips, captions, stills=stills)
-    return scan_pixels(settings(**changes), matched, stills=stills, fps=fps, cache_root=tmp_path, video=video)
+    return scan_pixels(settings(**changes), matched, ScanContext(video), stills=stills, fps=fps, cache_root=tmp_path)
 
 
 def read(video, sample, fps=16.0):
@@ -49,7 +49,7 @@ def test_every_byte_of_a_clip_comes_back(tmp_path, video, size, fps):
     clip = clip.repeat_interleave(15, 1).repeat_interleave(16, 2) if height == 720 else clip
     matched = match_captions([clip], ["noise"], stills=False)
     config = settings(width=width, height=height, fps=fps)
-    (sample,) = scan_pixels(config, matched, stills=False, fps=fps, cache_root=tmp_path, video=video).samples
+    (sample,) = scan_pixels(config, matched, ScanContext(video), stills=False, fps=fps, cache_root=tmp_path).samples
     assert sample.info.num_frames == 5
     assert sample.info.fps == pytest.approx(fps)
     assert np.array_equal(read(video, sample, fps), as_bytes(clip))

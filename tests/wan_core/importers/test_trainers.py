@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from wan_core.dataset import DatasetConfig, read_sample, scan_parts
+from wan_core.dataset import DatasetConfig, ScanContext, read_sample, scan_parts
 from wan_core.dataset.report import scan_report
 from wan_core.errors import DatasetError
 from wan_core.importers import open_source
@@ -217,7 +217,7 @@ def test_the_files_of_the_settings_are_scanned_with_them(mira, name, kinds, capt
     (mira / "portraits" / "p1.txt").write_text("mira laughs") if name == "musubi.toml" else None
     base = DatasetConfig(width=64, height=48, num_frames=9)
     with VideoProcess() as video:
-        results = scan_parts(base, parts_of(mira, name), video, allowed=[mira])
+        results = scan_parts(base, parts_of(mira, name), ScanContext(video, allowed=[mira]))
     files = {(number, s.path, s.bucket): s.kind for number, r in enumerate(results) for s in r.samples}
     whole = {(number, path): kind for (number, path, _bucket), kind in files.items()}
     assert {kind: list(whole.values()).count(kind) for kind in kinds} == kinds
@@ -232,7 +232,7 @@ def settings_file(mira, name, text):
 
 def scanned(mira, parts, **base):
     with VideoProcess() as video:
-        return scan_parts(DatasetConfig(**{"trigger_word": "mira", **base}), parts, video, allowed=[mira])
+        return scan_parts(DatasetConfig(**{"trigger_word": "mira", **base}), parts, ScanContext(video, allowed=[mira]))
 
 
 JOB = "config:\n  process:\n    - datasets:\n        - folder_path: walking\n          resolution: [64]\n"
@@ -312,7 +312,7 @@ def test_a_part_of_which_nothing_can_be_used_is_named_and_the_others_are_trained
     (mira / "musubi.toml").write_text(text)
     (mira / "portraits" / "p1.txt").write_text("mira laughs")
     with VideoProcess() as video:
-        results = scan_parts(DatasetConfig(), parts_of(mira, "musubi.toml"), video, allowed=[mira])
+        results = scan_parts(DatasetConfig(), parts_of(mira, "musubi.toml"), ScanContext(video, allowed=[mira]))
     assert len(results) == 3
     assert "musubi.toml, dataset 2, 101 frames: not used: No file of dataset folder" in scan_report(results[0])
 
@@ -320,7 +320,9 @@ def test_a_part_of_which_nothing_can_be_used_is_named_and_the_others_are_trained
 def test_the_widgets_decide_when_the_settings_are_not_wanted(mira):
     config = DatasetConfig(width=64, height=48, num_frames=9, trigger_word="x")
     with VideoProcess() as video:
-        results = scan_parts(config, parts_of(mira, "musubi.toml"), video, allowed=[mira], use_settings=False)
+        results = scan_parts(
+            config, parts_of(mira, "musubi.toml"), ScanContext(video, allowed=[mira]), use_settings=False
+        )
     assert {s.bucket.num_frames for r in results for s in r.samples if s.kind == "clip"} == {9}
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from wan_core.dataset import DatasetConfig, scan_folder
+from wan_core.dataset import DatasetConfig, ScanContext, scan_folder
 from wan_core.errors import DatasetError
 from wan_core.video import covered_size
 
@@ -194,4 +194,4 @@ def test_hdr_is_refused_by_name_with_the_line_to_run(video, tmp_path, transfer, 
 def test_deep_colour_with_ordinary_brightness_is_used(video, tmp_path, transfer):
     write_flat(tmp_path / "a.mkv", SPOTS[1], bits=10, matrix=9, transfer=transfer)
     config = DatasetConfig(width=64, height=48, num_frames=1, trigger_word="x")
-    assert len(scan_folder(config, tmp_path, video).samples) == 1
+    assert len(scan_folder(config, tmp_path, ScanContext(video)).samples) == 1

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from tests.support.pyavs import VideoProcessOn
-from wan_core.dataset import DatasetConfig, scan_folder
+from wan_core.dataset import DatasetConfig, ScanContext, scan_folder
 from wan_core.errors import DependencyError
 from wan_core.video import require_pyav
 from wan_core.video.pyav import outdated
@@ -38,7 +38,7 @@ def test_an_old_one_ends_the_scan_and_blames_no_clip(tmp_path, make_clip):
     old_pyav(packages)
     make_clip("clips/a.mp4")
     with VideoProcessOn(sys.executable, packages) as video, pytest.raises(DependencyError) as refusal:
-        scan_folder(DatasetConfig(trigger_word="x"), tmp_path / "clips", video)
+        scan_folder(DatasetConfig(trigger_word="x"), tmp_path / "clips", ScanContext(video))
     assert str(refusal.value) == UPDATE
 
 

@@ -5,7 +5,7 @@ Names of files and captions are shortened, and lists are: history stays in Comfy
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from .captions import TOKEN_LIMIT, estimated_tokens
@@ -74,19 +74,20 @@ def _findings(review: DatasetReview) -> list[dict[str, Any]]:
 
 
 def _of_part(part: ScanResult) -> dict[str, list[Sample]]:
-    """What is said of the files of one part, each once."""
-    files = one_per_file(part.samples)
-    return {
-        "enlarged": [sample for sample in files if sample.upscaled],
-        "interlaced": [sample for sample in files if sample.info.interlaced],
-        "variable_rate": [sample for sample in files if sample.info.variable_rate],
-        "held_last": [sample for sample in files if sample.cut.held],
-        "trigger_alone": [sample for sample in files if sample.caption_from == "trigger"],
-        "needs_caption": list(part.captionless),
-        "no_caption": [s for s in files if s.caption_from == "none" and part.config.missing_captions != "refuse"],
-        "long_caption": [sample for sample in files if estimated_tokens(sample.caption) > TOKEN_LIMIT],
-        "no_mask": [sample for sample in files if part.config.masks_loss and sample.mask is None],
+    """What is said of the files of one part, each once, however many samples it gives."""
+    config = part.config
+    holds: dict[str, Callable[[Sample], bool]] = {
+        "enlarged": lambda sample: sample.upscaled,
+        "interlaced": lambda sample: sample.info.interlaced,
+        "variable_rate": lambda sample: sample.info.variable_rate,
+        "held_last": lambda sample: bool(sample.cut.held),
+        "trigger_alone": lambda sample: sample.caption_from == "trigger",
+        "needs_caption": lambda sample: sample.caption_from == "none" and config.missing_captions == "refuse",
+        "no_caption": lambda sample: sample.caption_from == "none" and config.missing_captions != "refuse",
+        "long_caption": lambda sample: estimated_tokens(sample.caption) > TOKEN_LIMIT,
+        "no_mask": lambda sample: config.masks_loss and sample.mask is None,
     }
+    return {kind: one_per_file(filter(is_so, part.samples)) for kind, is_so in holds.items()}
 
 
 def _named(samples: Sequence[Sample]) -> dict[str, Any]:

@@ -103,9 +103,18 @@ def _has_room(sample: Sample) -> bool:
 
 
 def caption_lines(config: DatasetConfig, samples: Sequence[Sample]) -> list[str]:
-    """One fact a line."""
-    files = one_per_file(samples)
+    """One fact a line, counted in files."""
+    # A file with several captions counts as one that lacks them where one of them is missing.
+    lacks = dict[Path, int]()
+    for sample in samples:
+        lacks[sample.path] = max(lacks.get(sample.path, 0), _lacks_caption(sample))
+    files = one_per_file(sample for sample in samples if _lacks_caption(sample) == lacks[sample.path])
     return [*_sources(config, files), *_missing(config, files), *_turns(config, samples, files), *_lengths(samples)]
+
+
+def _lacks_caption(sample: Sample) -> int:
+    """2 without any caption, 1 with the trigger word alone, 0 otherwise."""
+    return {"none": 2, "trigger": 1}.get(sample.caption_from, 0)
 
 
 def _sources(config: DatasetConfig, files: Sequence[Sample]) -> list[str]:
@@ -142,10 +151,12 @@ def _missing(config: DatasetConfig, files: Sequence[Sample]) -> list[str]:
 def _turns(config: DatasetConfig, samples: Sequence[Sample], files: Sequence[Sample]) -> list[str]:
     if not config.caption_shuffles:
         return []
-    texts: dict[tuple[str, float], set[str]] = {}
+    # Orders of one caption have the same words; another caption of the same file has others.
+    orders: dict[tuple[Path, tuple[str, ...]], set[str]] = {}
     for sample in samples:
-        texts.setdefault((str(sample.path), sample.cut.start_s), set()).add(sample.caption)
-    shuffled = sum(len(found) > 1 for found in texts.values())
+        words = tuple(sorted(sample.caption.replace(",", " ").split()))
+        orders.setdefault((sample.path, words), set()).add(sample.caption)
+    shuffled = len({path for (path, _words), found in orders.items() if len(found) > 1})
     kept = f", the first {config.keep_tokens} tags in place" if config.keep_tokens else ""
     return [
         f"tags: {shuffled} of {len(files)} captions in up to {config.caption_shuffles} orders that take turns, "
@@ -174,11 +185,11 @@ _HURTS = (
 def companion_lines(result: ScanResult) -> list[str]:
     """Lines for the report; none for a dataset that has no such files."""
     wanted, samples = wanted_companions(result.config), one_per_file(result.samples)
+    bare = [sample.name for sample in one_per_file(s for s in result.samples if s.mask is None)]
     lines: list[str] = []
     if "control" in wanted:
         lines.append(f"control videos: {len(samples)} of {len(samples)}")
     if "mask" in wanted:
-        bare = [sample.name for sample in samples if sample.mask is None]
         kind = "loss masks" if result.config.masks_loss else "masks"
         whole = "trained whole" if result.config.masks_loss else "painted whole"
         line = f"{kind}: {len(samples) - len(bare)} of {len(samples)}"
@@ -214,7 +225,7 @@ def scan_report(result: ScanResult) -> str:
     lines = [f"{title}: {counted(len(clips), 'clip')}, {counted(stills, 'still')}"]
     if clips:
         lines.append(_frames_line(result, clips))
-    if held := [s.name for s in clips if s.cut.held]:
+    if held := [s.name for s in one_per_file(s for s in result.samples if s.cut.held)]:
         lines.append(f"one frame short of {config.frame_lengths[0]}, so the last frame is held: {listed(held)}")
     lines += window_lines(config, result.samples)
     lines.append("buckets: " + _tally(str(s.bucket) for s in result.samples))

@@ -95,8 +95,15 @@ class Sample:
 
 
 def one_per_file(samples: Iterable[Sample]) -> list[Sample]:
-    """The first sample of every file, in order."""
-    return list({sample.path: sample for sample in reversed(list(samples))}.values())[::-1]
+    """Returns the first sample of every file, in order.
+
+    A file may give many samples: windows, crops, turns, and rows of a list with other captions or masks. Whatever is
+    said of files counts each of them once, and holds of a file when it holds of one of its samples: filter first.
+    """
+    found: dict[Path, Sample] = {}
+    for sample in samples:
+        found.setdefault(sample.path, sample)
+    return list(found.values())
 
 
 def caption_remedies(config: DatasetConfig, sample: Sample) -> str:
@@ -126,7 +133,7 @@ class ScanResult:
         """The first sample of every file that needs a caption and has none, where the config refuses such files."""
         if self.config.missing_captions != "refuse":
             return ()
-        return tuple({s.path: s for s in reversed(self.samples) if s.caption_from == "none"}.values())[::-1]
+        return tuple(one_per_file(sample for sample in self.samples if sample.caption_from == "none"))
 
 
 @dataclass(frozen=True)
@@ -181,7 +188,7 @@ class Dataset:
             missing = list(part.captionless)
             if not missing:
                 continue
-            files = len({sample.path for sample in part.samples})
+            files = len(one_per_file(part.samples))
             names = ", ".join(sample.name for sample in missing[:5])
             more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
             raise DatasetError(

@@ -10,8 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
-from wan_core.cache import Batches, LatentCache, encode_missing, plan_encoding
-from wan_core.cache import encoding_plan as plan_module
+from wan_core.cache import Batches, LatentCache, encode_missing, entry_names, plan_encoding
 from wan_core.cache import memos as digests_module
 from wan_core.cache.unreadable import require_enough
 from wan_core.dataset import DEFAULT_NEGATIVE_PROMPT, Dataset, DatasetConfig, ScanContext, scan_folder
@@ -632,7 +631,7 @@ def test_clips_cached_by_an_older_reader_are_named_and_encoded_again_and_stills_
     Image.new("RGB", (64, 48), (90, 90, 90)).save(bench.folder / "d.png")
     (bench.folder / "d.txt").write_text("caption d")
     with monkeypatch.context() as before:
-        before.setattr(plan_module, "_READER", {})
+        before.setattr(entry_names, "_READER", {})
         old, *_ = bench.run()
     assert "encoded again" not in old.sentences()
     new, *_ = bench.run()

@@ -15,12 +15,16 @@ from PIL import Image
 from wan_core.dataset import (
     Dataset,
     DatasetConfig,
+    MediaFile,
     ScanContext,
     contact_sheet,
     dataset_facts,
     dataset_review,
+    scan_files,
     scan_folder,
+    scan_report,
 )
+from wan_core.errors import DatasetError
 from wan_core.files import digest_file
 from wan_core.model import WAN21_LATENTS
 from wan_core.video import VideoProcess
@@ -124,3 +128,64 @@ def test_history_stays_small_whatever_the_dataset_is(folder: Path, video: VideoP
     assert facts["left_out"]["count"] == 200
     assert {finding["kind"]: finding["count"] for finding in facts["findings"]}["long_caption"] == 200
     assert len(json.dumps(facts)) < 100_000
+
+
+@pytest.mark.parametrize(
+    ("captions", "settings", "said", "findings"),
+    [
+        (("a red, blue car", "a green, long bus"), {}, ["captions: 1 of 1 from the list"], {}),
+        (
+            ("a red, blue car", "a green, long bus"),
+            {"frame_extraction": "chunk", "caption_shuffles": 2},
+            ["windows: chunk, 2 of 1 clip (2 of each)", "captions: 1 of 1 from the list", "tags: 1 of 1 captions"],
+            {},
+        ),
+        (("a car", "a bus"), {"caption_shuffles": 2}, ["tags: 0 of 1 captions"], {}),
+        (
+            ("a car", ""),
+            {},
+            ["captions: 0 of 1", "no caption, so nothing is trained yet: a.mp4."],
+            {"needs_caption": 1},
+        ),
+        (
+            ("a car", ""),
+            {"missing_captions": "empty caption"},
+            ["captions: 0 of 1", "no caption, trained with the empty prompt: a.mp4"],
+            {"no_caption": 1},
+        ),
+        (
+            ("a car", ""),
+            {"trigger_word": "x"},
+            ["captions: 0 of 1", "no caption, trigger word 'x' used alone: a.mp4"],
+            {"trigger_alone": 1},
+        ),
+        (("a car", "a bus " * 600), {}, ["probably cut at 512 tokens: a.mp4"], {"long_caption": 1}),
+    ],
+)
+def test_a_clip_listed_under_two_captions_is_one_file_in_every_line(
+    captions: tuple[str, ...],
+    settings: dict[str, Any],
+    said: list[str],
+    findings: dict[str, int],
+    make_clip: Callable[..., Path],
+    video: VideoProcess,
+) -> None:
+    config = DatasetConfig(**{**SHAPE, "trigger_word": "", **settings})
+    files = [MediaFile(path=make_clip("clips/a.mp4", num_frames=20), caption=caption) for caption in captions]
+    result = scan_files(config, "list", files, ScanContext(video))
+    dataset = Dataset((result,))
+    lines = scan_report(result).splitlines()
+    assert lines[0] == "dataset: 1 clip, 0 stills"
+    for beginning in said:
+        assert any(line.startswith(beginning) for line in lines), lines
+    facts = facts_of(dataset, video)
+    assert (facts["clips"], facts["stills"], facts["samples"]) == (1, 0, len(result.samples))
+    assert [(row["clips"], row["samples"]) for row in facts["buckets"]] == [(1, len(result.samples))]
+    assert {finding["kind"]: finding["count"] for finding in facts["findings"]} == findings
+    review = dataset_review(dataset, video=video, digest_of=digest_file, space=WAN21_LATENTS).report()
+    assert f"9: 1 clip, {len(result.samples)} samples" in review
+    if "needs_caption" in findings:
+        with pytest.raises(DatasetError, match=r"^1 of 1 files have no caption: a\.mp4"):
+            dataset.require_captions()
+    else:
+        dataset.require_captions()

@@ -1,29 +1,27 @@
 """One cache entry as bytes: a safetensors file of a few tensors of one dtype and the SHA-256 of their bytes.
 
-Owns the format and every check made before a byte of it is trusted. The reader is ours because it
-must be stricter than a general one: only tensors of the expected names, offsets without a
-hole, a known key, finite values. A compressed entry is a safetensors file too: its one tensor holds the zstd frame, its
-metadata the header it would have had.
+Owns the format and every check made before a byte of it is trusted. The header is read as that of a model file is; an
+entry must also have a known key, tensors of the expected names and of one dtype, the right checksum and finite values.
 
-[zstd] zstd for payloads of one dtype: bytes of equal significance side by side, then compressed.
-
-The exponents of latents repeat, their mantissas are noise: so sorted, a bfloat16 latent takes 0.69 of its size, 0.78
-when compressed as it lies (level 1; higher levels gain nothing).
+A compressed entry is a safetensors file too: its one tensor holds a zstd frame, its metadata the header it would have
+had. In the frame bytes of equal significance lie side by side: the exponents of latents repeat, their mantissas are
+noise, and so sorted a bfloat16 latent takes 0.69 of its size, 0.78 when compressed as it lies (level 1; higher levels
+gain nothing).
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import sys
 from collections.abc import Collection, Mapping
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ..checkpoint.header import StatedHeader, TensorPlace, parse_header
 from ..errors import DependencyError
 from ..packages import pip_line
 from .keys import STORED_DTYPES, Stored
@@ -129,111 +127,81 @@ def unpack_entry(
     `dtypes` are names of STORED_DTYPES. DependencyError when it is compressed and the package is missing.
     """
     header, payload_start = _header(data)
-    metadata = _object(header.pop("__metadata__", None))
-    if metadata.get("key") != key and set(header) <= {*allowed, _FRAME}:
+    metadata, names = header.metadata, set(header.tensors)
+    if metadata.get("key") != key and names <= {*allowed, _FRAME}:
         raise _DamagedError("it belongs to another key")
-    if set(header) == {_FRAME}:
-        header, data = _decompressed(header, metadata, data, payload_start, dtypes)
-        payload_start = 0
-    if not header or not set(header) <= set(allowed):
-        names = ", ".join(allowed)
+    if names == {_FRAME}:
+        header, data = _decompressed(header, memoryview(data)[payload_start:], dtypes)
+        names, payload_start = set(header.tensors), 0
+    if not names or not names <= set(allowed):
+        known = ", ".join(allowed)
         raise _DamagedError(
-            f'it must hold exactly one tensor named "{names}"'
+            f'it must hold exactly one tensor named "{known}"'
             if len(allowed) == 1
-            else f"it must hold some of the tensors {names} and no others"
+            else f"it must hold some of the tensors {known} and no others"
         )
     dtype = _dtype_of(header, dtypes)
-    places = _places(header, len(data) - payload_start, dtype)
     payload = memoryview(data)[payload_start:]
     if hashlib.sha256(payload).hexdigest() != metadata.get("sha256"):
         raise _DamagedError("its checksum does not match")
     tensors = {
-        name: torch.frombuffer(data, dtype=dtype, count=count, offset=payload_start + start).view(shape)
-        for name, start, count, shape in places
+        name: torch.frombuffer(
+            data, dtype=dtype, count=math.prod(place.shape), offset=payload_start + place.begin
+        ).view(place.shape)
+        for name, place in header.tensors.items()
     }
     if not all(bool(torch.isfinite(tensor).all()) for tensor in tensors.values()):
         raise _DamagedError("it holds NaN or infinity")
     return tensors
 
 
-def _decompressed(
-    header: dict[str, Any], metadata: dict[str, Any], data: bytearray, payload_start: int, dtypes: Collection[str]
-) -> tuple[dict[str, Any], bytearray]:
-    """The header and the payload that a compressed entry stands for."""
-    _places(header, len(data) - payload_start, torch.uint8, "U8")
-    try:
-        inner = _object(json.loads(metadata.get("tensors", "")))
-    except (ValueError, TypeError, RecursionError) as error:
-        raise _DamagedError("its inner header is not valid JSON") from error
-    dtype = _dtype_of(inner, dtypes)
-    size = max((start + count * dtype.itemsize for _, start, count, _ in _found(inner, dtype)), default=0)
-    if size > MAX_ENTRY_BYTES:
-        raise _DamagedError(f"it has {size} bytes")
-    return inner, decompress(memoryview(data)[payload_start:], size, dtype.itemsize)
-
-
-def _header(data: bytearray) -> tuple[dict[str, Any], int]:
+def _header(data: bytearray) -> tuple[StatedHeader, int]:
+    """Returns the header of a whole file, and where its payload begins."""
     length = int.from_bytes(data[:8], "little")
     if len(data) < 8 or not 2 <= length <= min(_MAX_HEADER_BYTES, len(data) - 8):
         raise _DamagedError("it is not a complete safetensors file")
+    header = _stated(bytes(data[8 : 8 + length]))
+    if header.data_bytes != len(data) - 8 - length:
+        raise _DamagedError("its shapes do not match its length")
+    return header, 8 + length
+
+
+def _stated(raw: bytes) -> StatedHeader:
     try:
-        header = json.loads(bytes(data[8 : 8 + length]))
-    except (ValueError, RecursionError) as error:
-        raise _DamagedError("its header is not valid JSON") from error
-    return _object(header), 8 + length
+        return parse_header(raw)
+    except ValueError as error:
+        raise _DamagedError("its header is damaged") from error
 
 
-def _object(value: Any) -> dict[str, Any]:
-    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+def _decompressed(outer: StatedHeader, frame: memoryview, dtypes: Collection[str]) -> tuple[StatedHeader, bytearray]:
+    """Returns the header and the payload that a compressed entry stands for."""
+    place = outer.tensors[_FRAME]
+    if place.dtype != "U8":
+        raise _DamagedError("its tensor is not U8")
+    _require_filled(place, 1)
+    inner = _stated(outer.metadata.get("tensors", "").encode())
+    dtype = _dtype_of(inner, dtypes)
+    if inner.data_bytes > MAX_ENTRY_BYTES:
+        raise _DamagedError(f"it has {inner.data_bytes} bytes")
+    return inner, decompress(frame, inner.data_bytes, dtype.itemsize)
 
 
-def _dtype_of(header: dict[str, Any], dtypes: Collection[str]) -> torch.dtype:
-    """The one dtype of all tensors."""
-    found = {str(_object(entry).get("dtype")) for entry in header.values()}
+def _dtype_of(header: StatedHeader, dtypes: Collection[str]) -> torch.dtype:
+    """Returns the one dtype of all tensors, none of which is empty."""
+    found = {place.dtype for place in header.tensors.values()}
     name = next((name for name in dtypes if found == {_NAMES[name]}), None)
     if name is None:
         raise _DamagedError(f"its tensors are {', '.join(sorted(found))}, not {' or '.join(dtypes)}")
-    return STORED_DTYPES[name]
+    dtype = STORED_DTYPES[name]
+    for place in header.tensors.values():
+        _require_filled(place, dtype.itemsize)
+    return dtype
 
 
-def _found(
-    header: dict[str, Any], dtype: torch.dtype, dtype_name: str = ""
-) -> list[tuple[str, int, int, tuple[int, ...]]]:
-    """(name, first byte, values, shape) of every tensor, each sound by itself."""
-    name_of = dtype_name or next(_NAMES[name] for name, known in STORED_DTYPES.items() if known is dtype)
-    return [(name, *_place(entry, name_of, dtype.itemsize)) for name, entry in header.items()]
-
-
-def _places(
-    header: dict[str, Any], payload_bytes: int, dtype: torch.dtype, dtype_name: str = ""
-) -> list[tuple[str, int, int, tuple[int, ...]]]:
-    """`_found`, once it is sure that the tensors tile exactly the payload."""
-    found = _found(header, dtype, dtype_name)
-    end = 0
-    for _name, start, count, _shape in sorted(found, key=lambda place: place[1]):
-        if start != end:
-            raise _DamagedError("its shapes do not match its length")
-        end = start + dtype.itemsize * count
-    if end != payload_bytes:
-        raise _DamagedError("its shapes do not match its length")
-    return found
-
-
-def _place(entry: Any, dtype_name: str, itemsize: int) -> tuple[int, int, tuple[int, ...]]:
-    known = _object(entry)
-    if known.get("dtype") != dtype_name:
-        raise _DamagedError(f"its tensor is not {dtype_name}")
-    shape: list[int] = known.get("shape", [])
-    largest = MAX_ENTRY_BYTES if dtype_name == "U8" else (1 << 24) - 1
-    if type(shape) is not list or not all(type(n) is int and 0 < n <= largest for n in shape):
-        raise _DamagedError("its shape is not a list of positive sizes")
-    count, offsets = math.prod(shape), known.get("data_offsets")
-    if type(offsets) is not list or not all(type(n) is int and n >= 0 for n in cast("list[Any]", offsets)):
-        raise _DamagedError("its offsets are not a list of sizes")
-    start = cast("list[int]", offsets)[0] if offsets else -1
-    if offsets != [start, start + itemsize * count]:
+def _require_filled(place: TensorPlace, itemsize: int) -> None:
+    """ValueError unless a tensor has as many bytes as its shape needs, and at least one."""
+    if place.end == place.begin or place.end - place.begin != math.prod(place.shape) * itemsize:
         raise _DamagedError("its shape does not match its length")
-    return start, count, tuple(shape)
 
 
 def _bytes_of(tensor: Tensor) -> memoryview:

@@ -18,7 +18,16 @@ from typing import Any, cast
 from ..errors import CheckpointError
 from ..files import FileError, open_regular
 
-__all__ = ["DTYPE_BYTES", "CheckpointHeader", "TensorInfo", "damaged", "read_header"]
+__all__ = [
+    "DTYPE_BYTES",
+    "CheckpointHeader",
+    "StatedHeader",
+    "TensorInfo",
+    "TensorPlace",
+    "damaged",
+    "parse_header",
+    "read_header",
+]
 
 DTYPE_BYTES = {
     "F64": 8, "F32": 4, "F16": 2, "BF16": 2, "F8_E4M3": 1, "F8_E5M2": 1,
@@ -80,16 +89,43 @@ def read_header(path: Path) -> CheckpointHeader:
     if len(raw) < length:
         raise _truncated(path, size, 8 + length)
     try:
+        stated = parse_header(raw)
+    except ValueError as error:
+        raise damaged(path.name) from error
+    if size != 8 + length + stated.data_bytes:
+        raise _truncated(path, size, 8 + length + stated.data_bytes)
+    tensors = {name: _tensor(name, place, path) for name, place in stated.tensors.items()}
+    return CheckpointHeader(path, tensors, stated.metadata, size)
+
+
+@dataclass(frozen=True)
+class TensorPlace:
+    """One tensor as a header states it; `begin` and `end` are bytes of the data section."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    begin: int
+    end: int
+
+
+@dataclass(frozen=True)
+class StatedHeader:
+    """The JSON of a header, read; its tensors tile `data_bytes` bytes with no hole and no overlap."""
+
+    tensors: Mapping[str, TensorPlace]
+    metadata: Mapping[str, str]
+    data_bytes: int
+
+
+def parse_header(raw: bytes) -> StatedHeader:
+    """Reads the JSON of a safetensors header; ValueError when it cannot be one. Cache entries are read with it too."""
+    try:
         entries = json.loads(raw)
         metadata = {str(k): str(v) for k, v in entries.pop("__metadata__", {}).items()}
         places = {name: _place(info) for name, info in entries.items()}
-        end = _end_of_data(places.values())
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise damaged(path.name) from error
-    if size != 8 + length + end:
-        raise _truncated(path, size, 8 + length + end)
-    tensors = {name: _tensor(name, info, places[name], path) for name, info in entries.items()}
-    return CheckpointHeader(path, tensors, metadata, size)
+    except (KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError("not a header") from error
+    return StatedHeader(places, metadata, _end_of_data((place.begin, place.end) for place in places.values()))
 
 
 def damaged(file_name: str) -> CheckpointError:
@@ -97,12 +133,12 @@ def damaged(file_name: str) -> CheckpointError:
     return CheckpointError(f"{file_name} has a damaged safetensors header. Download it again.")
 
 
-def _place(info: dict[str, Any]) -> tuple[int, int]:
-    """Returns begin and end of a tensor in the data section; ValueError when the entry cannot be one."""
+def _place(info: dict[str, Any]) -> TensorPlace:
+    """Returns a tensor's place; ValueError or TypeError when the entry cannot be one."""
     shape, offsets = _whole_numbers(info["shape"]), _whole_numbers(info["data_offsets"])
     if not isinstance(info["dtype"], str) or len(shape) > _MAX_DIMENSIONS or len(offsets) != 2:
         raise ValueError("not a tensor")
-    return offsets[0], offsets[1]
+    return TensorPlace(info["dtype"], tuple(shape), offsets[0], offsets[1])
 
 
 def _whole_numbers(value: object) -> list[int]:
@@ -128,8 +164,8 @@ def _end_of_data(places: Iterable[tuple[int, int]]) -> int:
     return end
 
 
-def _tensor(name: str, info: dict[str, Any], place: tuple[int, int], path: Path) -> TensorInfo:
-    dtype, sizes, span = str(info["dtype"]), tuple(info["shape"]), place[1] - place[0]
+def _tensor(name: str, place: TensorPlace, path: Path) -> TensorInfo:
+    dtype, sizes, span = place.dtype, place.shape, place.end - place.begin
     if dtype in DTYPE_BYTES and span != prod(sizes) * DTYPE_BYTES[dtype]:
         raise CheckpointError(
             f"{path.name}: tensor {name[:80]} has {span} bytes for shape {sizes}. Download the file again."

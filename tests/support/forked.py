@@ -1,56 +1,92 @@
 """Workers forked from a process that has already imported torch and peft: real processes, ten times as fast.
 
-Run as a script it is the server; tests use `ForkServer`. POSIX only.
+Run as a script it is the server; tests use the fixture `server`. POSIX only. The ranks that a forked controller starts
+are forked from it in turn (forked_ranks.py).
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import runpy
+import socket
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 ROOT = Path(__file__).parents[2]
 
 
-def serve() -> None:
-    sys.path.insert(0, str(ROOT))
+def serve(link: socket.socket) -> None:
+    """Answer requests, one at a time, until the other end is closed."""
+    sys.path[0] = str(ROOT)
     import torch
 
     torch.set_num_threads(1)
     import peft  # noqa: F401
 
-    import wan_core.__main__ as command_line
+    import wan_core.__main__
+    import wan_core.audit
     import wan_core.run.sample_job  # noqa: F401
 
     torch.optim.AdamW([torch.nn.Parameter(torch.zeros(1))])
-    for line in sys.stdin:
+    while True:
+        line, pipes, _, _ = socket.recv_fds(link, 1 << 20, 3)
+        if not line:
+            return
         request = json.loads(line)
         if "wait" in request:
             _, status = os.waitpid(request["wait"], 0)
-            print(json.dumps({"code": os.waitstatus_to_exitcode(status)}), flush=True)  # noqa: T201
-            continue
-        pid = os.fork()
-        if pid == 0:
-            out = os.open(request["out"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-            err = os.open(request["out"] + ".err", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-            os.dup2(out, 1)
-            os.dup2(err, 2)
-            code = 1
-            try:
-                if "troubles" in request:
-                    from tests.support.troubles import install
+            answer = {"code": os.waitstatus_to_exitcode(status)}
+        else:
+            pid = os.fork()
+            if pid == 0:
+                link.close()
+                work(request, pipes)
+            for pipe in pipes:
+                os.close(pipe)
+            answer = {"pid": pid}
+        link.sendall(json.dumps(answer).encode())
 
-                    install(request["troubles"])
-                code = int(command_line.main(request["words"]))
-            finally:
-                os._exit(code)
-        print(json.dumps({"pid": pid}), flush=True)  # noqa: T201
+
+def work(request: dict[str, Any], pipes: list[int]) -> NoReturn:
+    """Be the process that was asked for."""
+    for number, pipe in enumerate(pipes):
+        os.dup2(pipe, number)
+        os.close(pipe)
+    os.environ.update(request["environment"])
+    code = 1
+    try:
+        if request["own_group"]:
+            os.setsid()
+        from tests.support.forked_ranks import fork_ranks
+        from wan_core.__main__ import main
+
+        fork_ranks()
+        exec(request["first"], {})  # noqa: S102
+        if request["script"]:
+            sys.argv = [request["script"], *request["words"]]
+            sys.path[0] = str(Path(request["script"]).parent)
+            runpy.run_path(request["script"], run_name="__main__")
+            code = 0
+        else:
+            code = int(main(request["words"]))
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:
+        import traceback
+
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
 
 
 @dataclass
@@ -60,10 +96,16 @@ class Worker:
     server: ForkServer
     pid: int
     out: Path
+    stdin: int | None = None
+    """our end of its standard input, when it has one that can be written to"""
 
     def events(self) -> list[dict[str, Any]]:
         """What it has said so far; a torn last line is left out."""
         return [json.loads(line) for line in self.out.read_text().split("\n")[:-1]] if self.out.exists() else []
+
+    def log(self) -> str:
+        """What it has written to stderr."""
+        return Path(f"{self.out}.err").read_text()
 
     def wait_for(self, name: str, step: int, timeout_s: float = 30) -> None:
         """Until it has reported event `name` of `step` or later."""
@@ -72,37 +114,82 @@ class Worker:
             assert time.monotonic() < deadline, f"no {name} of step {step}: {self.events()[-3:]}"
             time.sleep(0.002)
 
+    def send(self, command: dict[str, Any]) -> None:
+        assert self.stdin is not None
+        os.write(self.stdin, json.dumps(command).encode() + b"\n")
+
+    def close_stdin(self) -> None:
+        if self.stdin is not None:
+            os.close(self.stdin)
+            self.stdin = None
+
     def kill(self) -> int:
         os.kill(self.pid, 9)
         return self.wait()
 
     def wait(self) -> int:
         """Exit code; negative for a signal."""
-        return self.server.ask({"wait": self.pid})["code"]
+        code = self.server.ask({"wait": self.pid})["code"]
+        self.close_stdin()
+        return code
 
 
 class ForkServer:
     def __init__(self) -> None:
-        environment = os.environ | {"OMP_NUM_THREADS": "1"}
-        self._process = subprocess.Popen(
-            [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
-        )
+        self._link, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, __file__, str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                env=os.environ | {"OMP_NUM_THREADS": "1"},
+            )
 
-    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps(request) + "\n")
-        self._process.stdin.flush()
-        return json.loads(self._process.stdout.readline())
+    def ask(self, request: dict[str, Any], pipes: list[int] | None = None) -> dict[str, Any]:
+        socket.send_fds(self._link, [json.dumps(request).encode()], pipes or [])
+        return json.loads(self._link.recv(1 << 16))
 
-    def start(self, words: list[str], out: Path, troubles: int | None = None) -> Worker:
-        """`troubles`: with steps that are not finite, and so many writes of a save that find no room."""
-        more = {} if troubles is None else {"troubles": troubles}
-        return Worker(self, self.ask({"words": words, "out": str(out), **more})["pid"], out)
+    def start(
+        self,
+        words: list[str],
+        out: Path,
+        *,
+        first: str = "",
+        script: str = "",
+        stdin: bool = False,
+        stdout: int | None = None,
+        own_group: bool = False,
+        environment: Mapping[str, str] | None = None,
+    ) -> Worker:
+        """Start a command; it writes to `out` and `<out>.err`.
+
+        `first` is code that the process runs before the command, `script` a file to run in place of `wan_core`.
+        `stdout` is a file descriptor to take the place of `out`. With `stdin` the worker can be written to, else there
+        is nothing to read. `own_group` makes it the leader of a process group, as a terminal does.
+        """
+        request = {"words": words, "first": first, "script": script, "own_group": own_group}
+        request["environment"] = dict(environment or {})
+        with contextlib.ExitStack() as open_here:
+            reading, writing = os.pipe() if stdin else (os.open(os.devnull, os.O_RDONLY), None)
+            open_here.callback(os.close, reading)
+            pipes = [reading]
+            for path in (out, f"{out}.err"):
+                pipes.append(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644))
+                open_here.callback(os.close, pipes[-1])
+            if stdout is not None:
+                pipes[1] = stdout
+            pid = self.ask(request, pipes)["pid"]
+        return Worker(self, pid, out, writing)
+
+    def run(self, script: Path, *words: str) -> tuple[int, str, str]:
+        """Exit code, output and errors of a script that ran to its end."""
+        with tempfile.TemporaryDirectory() as folder:
+            worker = self.start(list(words), Path(folder) / "out", script=str(script))
+            return worker.wait(), worker.out.read_text(), worker.log()
 
     def close(self) -> None:
-        self._process.communicate(timeout=30)
+        self._link.close()
+        self._process.wait(timeout=30)
 
 
 if __name__ == "__main__":
-    serve()
+    serve(socket.socket(fileno=int(sys.argv[1])))

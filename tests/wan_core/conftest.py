@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
@@ -9,6 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
+from tests.support.forked import ForkServer
 
 MakeClip = Callable[..., Path]
 
@@ -79,3 +82,13 @@ def one_thread() -> None:
     import torch
 
     torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[ForkServer]:
+    """What forks workers, their imports done."""
+    if not hasattr(os, "fork"):
+        pytest.skip("needs fork, which Windows does not have")
+    server = ForkServer()
+    yield server
+    server.close()

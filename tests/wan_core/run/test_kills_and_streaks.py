@@ -30,7 +30,8 @@ SETTINGS = TrainConfig(
 def start(server: ForkServer, run: TinyRun, full_for: int) -> Worker:
     out = run.directory / "out.jsonl"
     out.unlink(missing_ok=True)
-    return server.start(["train", str(run.directory), "--roots", str(run.roots_file)], out, troubles=full_for)
+    first = f"from tests.support.troubles import install; install({full_for})"
+    return server.start(["train", str(run.directory), "--roots", str(run.roots_file)], out, first=first)
 
 
 def final_files(run: TinyRun) -> tuple[bytes, bytes]:
@@ -39,9 +40,10 @@ def final_files(run: TinyRun) -> tuple[bytes, bytes]:
 
 
 @pytest.mark.parametrize("kills", [1, pytest.param(100, marks=pytest.mark.soak)])
-def test_kills_streaks_and_full_disks_lose_change_and_stop_nothing(tmp_path: Path, kills: int) -> None:
+def test_kills_streaks_and_full_disks_lose_change_and_stop_nothing(
+    server: ForkServer, tmp_path: Path, kills: int
+) -> None:
     chance = random.Random(kills)
-    server = ForkServer()
     straight = make_run(tmp_path / "straight", train=SETTINGS)
     began = time.monotonic()
     worker = start(server, straight, 0)
@@ -70,5 +72,4 @@ def test_kills_streaks_and_full_disks_lose_change_and_stop_nothing(tmp_path: Pat
         assert final_files(run) == final_files(straight), f"round {rounds}"
         assert read_status(run.directory).state == "done"
         assert [name for name in os.listdir(run.directory / "saves") if name.startswith(".")] == []
-    server.close()
     print(f"{hit} kills in {sessions} sessions of {rounds} runs")  # noqa: T201

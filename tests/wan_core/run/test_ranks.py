@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
-import wan_core.run.ranks as ranks
+from tests.support.forked import ForkServer
 from tests.support.tiny_run import make_run
 from wan_core.load import ModelPlan
 from wan_core.placement import PlacementConfig
@@ -23,6 +23,10 @@ from wan_core.run.ranks import _Ending, _exit_code  # pyright: ignore[reportPriv
 from wan_core.train import SaveStore, TrainConfig
 
 ROOT = Path(__file__).parents[3]
+TWO_RANKS = ModelPlan(
+    base_file="diffusion_models:wan_tiny_t2v.safetensors",
+    placement=PlacementConfig(mode="copy per GPU", devices="cpu,cpu"),
+)
 
 # torch for Windows is built without libuv, and the store that torchrun makes asks for it.
 NO_LIBUV = """
@@ -46,12 +50,8 @@ torch.distributed.TCPStore = Store
 @pytest.mark.lasts(9)
 def test_two_ranks_train_without_libuv_and_the_death_of_one_ends_the_run_with_its_reason(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(NO_LIBUV)
-    plan = ModelPlan(
-        base_file="diffusion_models:wan_tiny_t2v.safetensors",
-        placement=PlacementConfig(mode="copy per GPU", devices="cpu,cpu"),
-    )
     settings = TrainConfig(steps=100_000, save_every_n_steps=1, preview_every_n_steps=0, eval_items=0)
-    run = make_run(tmp_path, train=settings, plan=plan)
+    run = make_run(tmp_path, train=settings, plan=TWO_RANKS)
     command = [sys.executable, "-X", "utf8", str(ROOT / "wan_core" / "launch.py"), "train", str(run.directory)]
     crew: list[psutil.Process] = []
     lines: list[dict[str, Any]] = []
@@ -84,35 +84,23 @@ def test_two_ranks_train_without_libuv_and_the_death_of_one_ends_the_run_with_it
     assert SaveStore(run.directory).latest() is not None
 
 
-@pytest.mark.slow
-@pytest.mark.lasts(8)
-@pytest.mark.skipif(os.name == "nt", reason="Windows sends Ctrl-C to consoles, and ranks have none")
-def test_a_ctrl_c_that_reaches_every_rank_while_the_reader_goes_away_still_saves_the_last_step(tmp_path: Path) -> None:
+@pytest.mark.lasts(1)
+def test_a_ctrl_c_that_reaches_every_rank_while_the_reader_goes_away_still_saves_the_last_step(
+    server: ForkServer, tmp_path: Path
+) -> None:
     """Terminals and service managers signal the whole group; a ComfyUI that ends takes both pipes with it."""
-    plan = ModelPlan(
-        base_file="diffusion_models:wan_tiny_t2v.safetensors",
-        placement=PlacementConfig(mode="copy per GPU", devices="cpu,cpu"),
-    )
     settings = TrainConfig(steps=100_000, save_every_n_steps=100_000, preview_every_n_steps=0, eval_items=0)
-    run = make_run(tmp_path, train=settings, plan=plan)
-    command = [sys.executable, "-X", "utf8", str(ROOT / "wan_core" / "launch.py"), "train", str(run.directory)]
-    with open(tmp_path / "log.txt", "w") as log:
-        controller = subprocess.Popen(
-            [*command, "--roots", str(run.roots_file), "--controlled"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            env=os.environ | {"OMP_NUM_THREADS": "1"},
-            start_new_session=True,
-        )
-    assert controller.stdin is not None
-    assert controller.stdout is not None
-    next(line for line in controller.stdout if json.loads(line)["event"] == "step")
-    crew = psutil.Process(controller.pid).children()
-    controller.stdout.close()
+    run = make_run(tmp_path, train=settings, plan=TWO_RANKS)
+    ours, theirs = os.pipe()
+    words = ["train", str(run.directory), "--roots", str(run.roots_file), "--controlled"]
+    controller = server.start(words, tmp_path / "out.jsonl", stdin=True, stdout=theirs, own_group=True)
+    os.close(theirs)
+    with os.fdopen(ours) as reader:
+        next(line for line in reader if json.loads(line)["event"] == "step")
+        crew = psutil.Process(controller.pid).children()
     os.killpg(controller.pid, signal.SIGINT)
-    controller.stdin.close()
-    assert controller.wait(60) == 3, (tmp_path / "log.txt").read_text()[-3000:]
+    controller.close_stdin()
+    assert controller.wait() == 3, controller.log()[-3000:]
     assert len(crew) == 2
     assert not [rank for rank in crew if rank.is_running() and rank.status() != psutil.STATUS_ZOMBIE]
     status, saved = read_status(run.directory), SaveStore(run.directory).latest()
@@ -123,67 +111,48 @@ def test_a_ctrl_c_that_reaches_every_rank_while_the_reader_goes_away_still_saves
 
 IMPATIENT = """
 from datetime import timedelta
+import json
 import torch.distributed
+import wan_core.run.ranks as ranks
 
 def hurried(make):
     def made(*given, timeout, **asked):
-        return make(*given, timeout=timedelta(seconds=20) if timeout == timedelta(hours=2) else timeout, **asked)
+        return make(*given, timeout=timedelta(seconds=8) if timeout == timedelta(hours=2) else timeout, **asked)
     return made
 
 torch.distributed.new_group = hurried(torch.distributed.new_group)
 torch.distributed.init_process_group = hurried(torch.distributed.init_process_group)
+ranks._LOST_S = 1.0
+judge = ranks._exit_code
+
+def noted(endings, directory, out):
+    (directory / "endings.json").write_text(json.dumps([ending._asdict() for ending in endings]))
+    return judge(endings, directory, out)
+
+ranks._exit_code = noted
 """
 
 
-@pytest.mark.slow
-@pytest.mark.lasts(31)
-@pytest.mark.skipif(os.name == "nt", reason="Windows cannot hold a process still")
-def test_a_rank_that_hangs_is_named_and_ended_and_the_last_save_stands(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "sitecustomize.py").write_text(IMPATIENT)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    monkeypatch.setattr(ranks, "_LOST_S", 1.0)
-    plan = ModelPlan(
-        base_file="diffusion_models:wan_tiny_t2v.safetensors",
-        placement=PlacementConfig(mode="copy per GPU", devices="cpu,cpu"),
-    )
+@pytest.mark.lasts(10)
+def test_a_rank_that_hangs_is_named_and_ended_and_the_last_save_stands(server: ForkServer, tmp_path: Path) -> None:
     settings = TrainConfig(steps=100_000, save_every_n_steps=1, preview_every_n_steps=0, eval_items=0)
-    run = make_run(tmp_path, train=settings, plan=plan)
-    command = [sys.executable, "-X", "utf8", str(ROOT / "wan_core" / "launch.py"), "train", str(run.directory)]
-    out = Stopping(after=3)
-    crew = ranks._Crew([*command, "--roots", str(run.roots_file)], 2, str(tmp_path), out)  # type: ignore[arg-type]
-    out.process = psutil.Process(crew._processes[1].pid)
-    try:
-        endings = crew.follow()
-    finally:
-        crew.end()
-        for pipe in (pipe for process in crew._processes for pipe in (process.stdin, process.stdout) if pipe):
-            pipe.close()
-    assert sorted((ending.rank, ending.silent) for ending in endings) == [(0, False), (1, True)]
-    assert "has not answered in all the time it had" in next(e for e in endings if e.rank == 0).failed["message"]
-    assert _exit_code(endings, run.directory, out) == 1  # type: ignore[arg-type]
-    assert out.lines[-1]["message"].startswith("Rank 1 of this run went silent: ")
+    run = make_run(tmp_path, train=settings, plan=TWO_RANKS)
+    words = ["train", str(run.directory), "--roots", str(run.roots_file)]
+    controller = server.start(words, tmp_path / "out.jsonl", first=IMPATIENT)
+    controller.wait_for("saved", 3)
+    first, second = psutil.Process(controller.pid).children()
+    max(first, second, key=lambda rank: rank.pid).suspend()  # started last
+    assert controller.wait() == 1, controller.log()[-3000:]
+    endings = json.loads((run.directory / "endings.json").read_text())
+    assert sorted((ending["rank"], ending["silent"]) for ending in endings) == [(0, False), (1, True)]
+    said = next(ending["failed"]["message"] for ending in endings if ending["rank"] == 0)
+    assert "has not answered in all the time it had" in said
+    last = controller.events()[-1]
+    assert last["message"].startswith("Rank 1 of this run went silent: ")
     status, saved = read_status(run.directory), SaveStore(run.directory).latest()
-    assert (status.state, status.reason) == ("failed", out.lines[-1]["message"])
+    assert (status.state, status.reason) == ("failed", last["message"])
     assert saved is not None
     assert saved.step >= 3
-
-
-class Stopping:
-    """Hears rank 0's events, and holds a process still after so many saves."""
-
-    def __init__(self, after: int) -> None:
-        self.lines: list[dict[str, Any]] = []
-        self.process: psutil.Process | None = None
-        self._after = after
-
-    def write(self, line: bytes) -> None:
-        self.lines.append(json.loads(line))
-        saved = self.lines[-1]["event"] == "saved"
-        self._after -= saved
-        if saved and self._after == 0 and self.process is not None:
-            self.process.suspend()
 
 
 def test_a_long_reason_keeps_its_end_which_says_what_to_do(tmp_path: Path) -> None:

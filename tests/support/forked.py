@@ -15,12 +15,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
 ROOT = Path(__file__).parents[2]
+RunScript = Callable[..., "subprocess.CompletedProcess[str]"]
+"""the fixture `run_script`: a file and its words"""
 
 
 def serve(link: socket.socket) -> None:
@@ -180,11 +182,12 @@ class ForkServer:
             pid = self.ask(request, pipes)["pid"]
         return Worker(self, pid, out, writing)
 
-    def run(self, script: Path, *words: str) -> tuple[int, str, str]:
-        """Exit code, output and errors of a script that ran to its end."""
+    def run(self, script: Path, *words: str) -> subprocess.CompletedProcess[str]:
+        """Run a script to its end."""
         with tempfile.TemporaryDirectory() as folder:
             worker = self.start(list(words), Path(folder) / "out", script=str(script))
-            return worker.wait(), worker.out.read_text(), worker.log()
+            code = worker.wait()
+            return subprocess.CompletedProcess([str(script), *words], code, worker.out.read_text(), worker.log())
 
     def close(self) -> None:
         self._link.close()

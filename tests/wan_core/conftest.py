@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
 from pathlib import Path
@@ -11,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.support.forked import ForkServer
+from tests.support.forked import ForkServer, RunScript
 
 MakeClip = Callable[..., Path]
 
@@ -92,3 +94,17 @@ def server() -> Iterator[ForkServer]:
     server = ForkServer()
     yield server
     server.close()
+
+
+@pytest.fixture(scope="session")
+def run_script(request: pytest.FixtureRequest) -> RunScript:
+    """Runs a script with its words in a process of its own, in which torch is imported already where that can be."""
+    if hasattr(os, "fork"):
+        return request.getfixturevalue("server").run
+
+    def run(script: Path, *words: str) -> subprocess.CompletedProcess[str]:
+        environment = os.environ | {"OMP_NUM_THREADS": "1"}
+        command = [sys.executable, str(script), *words]
+        return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+
+    return run

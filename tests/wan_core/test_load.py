@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import re
-import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,6 +15,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tests.support.containers import cast, weights, write_folder, write_gguf, write_nvfp4, write_scaled_fp8
+from tests.support.forked import RunScript
 from tests.support.headers import header, shapes_of
 from tests.support.tiny_run import TINY, make_run, random_weights
 from wan_core.checkpoint import FiniteCheck, count_bad, detect_variant, pair_names
@@ -276,13 +276,12 @@ LOADS = [
 
 
 @pytest.fixture(scope="module")
-def measured(big_models: Path) -> dict[tuple[str, str], dict[str, int]]:
+def measured(run_script: RunScript, big_models: Path) -> dict[tuple[str, str], dict[str, int]]:
     """Bytes of each load: what stays, its largest tensor, the peak above what was there before."""
     script = Path(__file__).parents[1] / "support" / "measure_load.py"
     words = [word for load in LOADS for word in load]
-    done = subprocess.run(
-        [sys.executable, str(script), str(big_models), *words], capture_output=True, text=True, check=True
-    )
+    done = run_script(script, str(big_models), *words)
+    assert done.returncode == 0, done.stderr[-2000:]
     lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     return {(line.pop("name"), line.pop("precision")): line for line in lines}
 

@@ -140,9 +140,13 @@ def theirs(trial: Trial, request: pytest.FixtureRequest) -> Theirs:
             if not tree and importlib.util.find_spec("diffusers") is None:
                 pytest.skip("no diffusers: pip install diffusers, or run python3 scripts/test.py, which does")
             out = trial.file.with_name(f"{program}.safetensors")
-            words = [sys.executable, str(SCRIPT), program, str(trial.file), str(trial.folder), str(out), *tree]
-            environment = os.environ | {"OMP_NUM_THREADS": "1"}
-            done = subprocess.run(words, capture_output=True, text=True, check=False, env=environment)
+            words = [program, str(trial.file), str(trial.folder), str(out), *tree]
+            if tree:  # ComfyUI expects to come first in its process
+                environment = os.environ | {"OMP_NUM_THREADS": "1"}
+                command = [sys.executable, str(SCRIPT), *words]
+                done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+            else:
+                done = request.getfixturevalue("run_script")(SCRIPT, *words)
             assert done.returncode == 0, done.stderr[-3000:]
             answers[program] = load_file(out), json.loads(done.stdout.splitlines()[-1])
         return answers[program]

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
 from pathlib import Path
@@ -18,6 +16,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from tests.support.blocks import MIXED, block_inputs, linear_dtypes, new_block
+from tests.support.forked import ForkServer
 from wan_core.model import Numerics
 from wan_core.model.autocast import AutocastState, autocast_contexts, replay_autocast
 
@@ -104,22 +103,14 @@ def test_a_backward_inside_autocast_recomputes_in_the_dtypes_of_the_first_pass(a
 
 @pytest.mark.skipif(sys.platform == "win32", reason="FSDP2 over gloo is tested on Linux")
 @pytest.mark.lasts(6)
-def test_fsdp2_with_mixed_precision_on_two_ranks_recomputes_bit_for_bit(tmp_path: Path) -> None:
+def test_fsdp2_with_mixed_precision_on_two_ranks_recomputes_bit_for_bit(server: ForkServer, tmp_path: Path) -> None:
     """Inputs cast by FSDP or not, autocast around or not: recompute changes no bit and no dtype on either rank."""
     script = Path(__file__).parents[2] / "support" / "fsdp_ranks.py"
-    words = [sys.executable, str(script), str(tmp_path / "store"), "2"]
-    with ThreadPoolExecutor() as pool:
-        ranks = list(
-            pool.map(
-                lambda rank: subprocess.run(
-                    [*words, str(rank)], capture_output=True, text=True, timeout=180, check=False
-                ),
-                range(2),
-            )
-        )
-    for rank in ranks:
-        assert rank.returncode == 0, rank.stderr[-3000:]
-        reports = json.loads(rank.stdout.splitlines()[-1])
+    words = [str(tmp_path / "store"), "2"]
+    workers = [server.start([*words, str(rank)], tmp_path / str(rank), script=str(script)) for rank in range(2)]
+    for worker in workers:
+        assert worker.wait() == 0, worker.log()[-3000:]
+        reports = json.loads(worker.out.read_text().splitlines()[-1])
         assert len(reports) == 4
         for name, report in reports.items():
             assert report["sharded"], name

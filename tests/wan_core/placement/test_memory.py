@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.support.forked import RunScript
 from wan_core.lora import LoraConfig, inject_lora
 from wan_core.model import Numerics, WanShape
 from wan_core.placement import MemoryEstimate, estimate_memory, memory
@@ -28,12 +28,10 @@ MODES = ("checkpointed", "plain")
 
 
 @pytest.fixture(scope="module")
-def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def measured(run_script: RunScript, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder for each mode, with the result in it."""
     folder = tmp_path_factory.mktemp("measured")
-    done = subprocess.run(
-        [sys.executable, str(SCRIPT), str(folder), *MODES], capture_output=True, text=True, check=False
-    )
+    done = run_script(SCRIPT, str(folder), *MODES)
     assert done.returncode == 0, done.stderr[-2000:]
     return folder
 

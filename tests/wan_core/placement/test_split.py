@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +10,7 @@ import pytest
 import torch
 
 from tests.support import sim_device
+from tests.support.forked import RunScript
 from wan_core.errors import ConfigError, PlacementError
 from wan_core.placement import PlacementConfig
 from wan_core.placement.plan import split_blocks
@@ -24,12 +23,11 @@ FORGOTTEN = ("3", "4", "5")
 
 
 @pytest.fixture(scope="module")
-def step_of_14b() -> dict[str, Any]:
+def step_of_14b(run_script: RunScript) -> dict[str, Any]:
     """One step on two simulated devices, after three forward passes of six blocks with one bridge left out each."""
     if sim_device.compiler() is None:
         pytest.skip("no C++ compiler (g++ or c++) for the simulated devices")
-    words = [sys.executable, str(SCRIPT), *FORGOTTEN]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    done = run_script(SCRIPT, *FORGOTTEN)
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads(done.stdout)
 

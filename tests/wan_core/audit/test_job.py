@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,6 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from tests.support.audits import BF16_PLAN as PLAN
 from tests.support.audits import audit
+from tests.support.forked import ForkServer
 from tests.support.tiny_run import make_run
 from wan_core.audit import REPORT_FILE, AuditConfig, read_report
 from wan_core.control import SignalControl
@@ -24,8 +23,6 @@ from wan_core.run.config import read_run
 from wan_core.run.sample_job import sample_job
 from wan_core.run.train_job import run_job
 from wan_core.train import TrainConfig
-
-LAUNCH = Path(__file__).parents[3] / "wan_core" / "launch.py"
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore"),  # torchao warns about CUDA on every CPU
@@ -184,14 +181,12 @@ def test_counts_out_of_range_are_refused(field: str, value: int) -> None:
         AuditConfig(**{field: value})
 
 
-def test_the_command_line_audits_a_run(tmp_path: Path) -> None:
+def test_the_command_line_audits_a_run(server: ForkServer, tmp_path: Path) -> None:
     own = make_run(tmp_path, plan=PLAN, size=(1, 4, 4))
-    command = [sys.executable, str(LAUNCH), "audit", str(own.directory), "--roots", str(own.roots_file)]
-    done = subprocess.run(
-        [*command, "--timesteps", "1"], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    last = json.loads(done.stdout.splitlines()[-1])
+    words = ["audit", str(own.directory), "--roots", str(own.roots_file), "--timesteps", "1"]
+    worker = server.start(words, tmp_path / "out.jsonl")
+    assert worker.wait() == 0, worker.log()
+    last = worker.events()[-1]
     assert last == {"event": "finished", "state": "done", "step": 0, "result": {"report": REPORT_FILE}}
-    assert "residual fp32 -> bf16" in done.stderr
+    assert "residual fp32 -> bf16" in worker.log()
     assert read_report(own.directory).timesteps == (500.0,)

@@ -30,7 +30,6 @@ from wan_core.train import TrainConfig
 
 pytestmark = pytest.mark.lasts(0.6)
 
-ROOT = Path(__file__).parents[3]
 PLAN = ModelPlan(base_file="diffusion_models:wan_tiny_t2v.safetensors")
 
 
@@ -241,80 +240,75 @@ def test_weights_of_another_shape_are_refused_and_nothing_is_half_loaded(tmp_pat
 
 # ---- packages that do not go together -----------------------------------------------------------
 
-CHECK = """
-import sys
-from wan_core.errors import DependencyError
-from wan_core.lora import check_peft
-try:
-    check_peft()
-except DependencyError as error:
-    print(error)
-else:
-    print("fine")
-"""
+SCRIPT = Path(__file__).parents[2] / "support" / "peft_checks.py"
+OTHERS = {
+    "another torchvision": ("torchvision", "0.99.0", "raise RuntimeError('operator torchvision::nms does not exist')"),
+    "an old torchao": ("torchao", "0.5.0", ""),
+    "a new torchao": ("torchao", "9.9.0", "from torch.nn.functional import a_name_to_come"),
+    "a broken peft": ("peft", "0.1.0", "from transformers import a_name_that_is_gone"),
+}
+"""package, version, what it runs when imported"""
 
 
-def check_with(folder: Path) -> str:
-    """What `check_peft` says in a fresh Python that finds the packages of `folder` first."""
-    environment = os.environ | {"PYTHONPATH": f"{folder}{os.pathsep}{ROOT}", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, "-c", CHECK], capture_output=True, text=True, check=False, env=environment)
+@pytest.fixture(scope="module")
+def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+    """The sentences of `check_peft` beside each package of OTHERS; and beside no torchao, those of both checks."""
+    if not hasattr(os, "fork"):
+        pytest.skip("needs fork, which Windows does not have")
+    top = tmp_path_factory.mktemp("packages")
+    for case, (name, version, code) in OTHERS.items():
+        (top / case / name).mkdir(parents=True)
+        (top / case / name / "__init__.py").write_text(code + "\n")
+        info = top / case / f"{name}-{version}.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    words = [sys.executable, str(SCRIPT), *(str(top / case) for case in OTHERS), "-"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(words, capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 0, done.stderr[-2000:]
-    return done.stdout.splitlines()[-1]
+    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")]
+    return dict(zip([*OTHERS, "no torchao"], lines, strict=True))
 
 
-def place(folder: Path, name: str, version: str, code: str) -> None:
-    (folder / name).mkdir()
-    (folder / name / "__init__.py").write_text(code)
-    info = folder / f"{name}-{version}.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
-
-
-def test_a_torchvision_for_another_torch_is_named_with_its_pip_line(tmp_path: Path) -> None:
-    place(tmp_path, "torchvision", "0.99.0", "raise RuntimeError('operator torchvision::nms does not exist')\n")
-    said = check_with(tmp_path)
-    if said == "fine":
+def test_a_torchvision_for_another_torch_is_named_with_its_pip_line(said: dict[str, list[str]]) -> None:
+    (sentence,) = said["another torchvision"]
+    if sentence == "fine":
         pytest.skip("this peft and transformers never import torchvision, so a broken one does no harm")
-    assert "operator torchvision::nms does not exist" in said
-    assert f"stumbles over a torchvision that is not for torch {torch.__version__.partition('+')[0]}" in said
-    assert said.endswith(
+    assert "operator torchvision::nms does not exist" in sentence
+    assert f"stumbles over a torchvision that is not for torch {torch.__version__.partition('+')[0]}" in sentence
+    assert sentence.endswith(
         "Run this, with the index torch came from, and start again: " + pip_line("torchvision", upgrade=True)
     )
 
 
-def test_a_torchao_too_old_for_peft_is_named_with_its_pip_line(tmp_path: Path) -> None:
-    place(tmp_path, "torchao", "0.5.0", "")
-    said = check_with(tmp_path)
-    assert said.startswith("Training a LoRA needs peft, which stumbles over torchao 0.5.0: that does not go with torch")
-    assert said.endswith(pip_line(torchao_for(torch.__version__)))
-
-
-def test_a_torchao_too_new_for_torch_is_named_though_the_error_speaks_of_torch_alone(tmp_path: Path) -> None:
-    place(tmp_path, "torchao", "9.9.0", "from torch.nn.functional import a_name_to_come\n")
-    said = check_with(tmp_path)
-    if said == "fine":
-        pytest.skip("this peft and transformers never import torchao, so a broken one does no harm")
-    assert "which stumbles over torchao 9.9.0" in said
-    assert "(ImportError: cannot import name 'a_name_to_come'" in said
-    assert said.endswith(pip_line(torchao_for(torch.__version__)))
-
-
-def test_a_peft_that_cannot_be_imported_is_named_with_its_pip_line(tmp_path: Path) -> None:
-    place(tmp_path, "peft", "0.1.0", "from transformers import a_name_that_is_gone\n")
-    said = check_with(tmp_path)
-    assert said.startswith("Training a LoRA needs peft>=0.20, and peft 0.1.0 cannot be used (ImportError:")
-    assert said.endswith(pip_line("peft>=0.20", upgrade=True))
-
-
-def test_without_torchao_a_lora_trains_all_the_same_and_only_quantizing_is_refused(tmp_path: Path) -> None:
-    code = (
-        "import sys; sys.modules['torchao'] = None\n"
-        + CHECK
-        + "from wan_core.precision import check_torchao\n"
-        + "try: check_torchao()\nexcept DependencyError as error: print(error)\n"
+def test_a_torchao_too_old_for_peft_is_named_with_its_pip_line(said: dict[str, list[str]]) -> None:
+    (sentence,) = said["an old torchao"]
+    assert sentence.startswith(
+        "Training a LoRA needs peft, which stumbles over torchao 0.5.0: that does not go with torch"
     )
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=environment)
-    said = done.stdout.splitlines()
-    assert said[0] == "fine", done.stderr[-2000:]
-    assert said[1].startswith("Fp8Quantize needs torchao")
+    assert sentence.endswith(pip_line(torchao_for(torch.__version__)))
+
+
+def test_a_torchao_too_new_for_torch_is_named_though_the_error_speaks_of_torch_alone(
+    said: dict[str, list[str]],
+) -> None:
+    (sentence,) = said["a new torchao"]
+    if sentence == "fine":
+        pytest.skip("this peft and transformers never import torchao, so a broken one does no harm")
+    assert "which stumbles over torchao 9.9.0" in sentence
+    assert "(ImportError: cannot import name 'a_name_to_come'" in sentence
+    assert sentence.endswith(pip_line(torchao_for(torch.__version__)))
+
+
+def test_a_peft_that_cannot_be_imported_is_named_with_its_pip_line(said: dict[str, list[str]]) -> None:
+    (sentence,) = said["a broken peft"]
+    assert sentence.startswith("Training a LoRA needs peft>=0.20, and peft 0.1.0 cannot be used (ImportError:")
+    assert sentence.endswith(pip_line("peft>=0.20", upgrade=True))
+
+
+def test_without_torchao_a_lora_trains_all_the_same_and_only_quantizing_is_refused(
+    said: dict[str, list[str]],
+) -> None:
+    training, quantizing = said["no torchao"]
+    assert training == "fine"
+    assert quantizing.startswith("Fp8Quantize needs torchao")

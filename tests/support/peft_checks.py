@@ -1,0 +1,51 @@
+"""What `check_peft` and `check_torchao` say beside other packages: the folder of each comes first on sys.path.
+
+Arguments: folders; "-" is a Python without torchao. Prints a line of JSON for each: its sentences. Every one has a
+process of its own, forked when torch is imported and none of the packages that are in question.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from wan_core.errors import DependencyError
+from wan_core.lora import check_peft
+from wan_core.precision import check_torchao
+
+
+def sentence(check: Callable[[], object]) -> str:
+    try:
+        check()
+    except DependencyError as error:
+        return str(error)
+    return "fine"
+
+
+def main(folder: str) -> None:
+    if folder == "-":
+        sys.modules["torchao"] = None  # type: ignore[assignment]
+    else:
+        sys.path.insert(0, folder)
+    said = [sentence(check_peft), *([sentence(check_torchao)] if folder == "-" else [])]
+    print(json.dumps(said), flush=True)  # noqa: T201
+
+
+if __name__ == "__main__":
+    import requests  # noqa: F401  transformers and torchao take seconds to import these two
+    import torch._dynamo  # noqa: F401
+
+    packages = {"peft", "transformers", "torchao", "torchvision"}
+    assert not packages & set(sys.modules), "what is in question would be found, not imported"
+    for name in sys.argv[1:]:
+        child = os.fork()
+        if child == 0:
+            main(name)
+            os._exit(0)
+        if os.waitpid(child, 0)[1]:
+            sys.exit(f"{name} was not checked.")

@@ -531,9 +531,9 @@ class DyingSave(Dying):
 
 
 @posix
-@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize("moment", ["before", pytest.param("after", marks=pytest.mark.soak)])
 @pytest.mark.parametrize("earlier", ["nothing", "an older step", "a damaged step", "a killed save"])
-@pytest.mark.lasts(6)
+@pytest.mark.lasts(1)
 def test_a_crash_at_any_io_call_of_a_save_leaves_the_old_state_or_the_new(
     tmp_path: Path, earlier: str, moment: str
 ) -> None:

@@ -68,7 +68,7 @@ class Batches:
     """All batches of a job, by micro-step.
 
     Each epoch every item appears `repeats` times (with a weight or turns: on average, see
-    appearances.py); batches never mix buckets, and the last short batch of a bucket is kept. The
+    order.py); batches never mix buckets, and the last short batch of a bucket is kept. The
     order comes from hashing (seed, epoch, place), so it is the same on every Python and every
     machine. Rank r of w takes batches r, r + w, r + 2w ... of the endless sequence of epochs.
     """
@@ -133,7 +133,7 @@ class Batches:
 
     @property
     def evaluates_held_out(self) -> bool:
-        """Whether the evaluation is on clips that are never trained."""
+        """True when the evaluation is on clips that are never trained."""
         return bool(self._set.held_out)
 
     def evaluation_noise(self, item: CacheItem) -> dict[float, Tensor]:

@@ -1,4 +1,4 @@
-"""What one training job trains on: the list of cache entries, as a file with a verified name.
+"""The set that one training job trains on: a list of cache entries, as a file with a verified name.
 
 The set is the hand-over from the encoding nodes to the worker. Its fingerprint is the data part of the job's identity.
 
@@ -152,7 +152,7 @@ class CacheSet(Config):
 
     @property
     def kind(self) -> ConditionKind:
-        """What every item is conditioned on."""
+        """The conditioning that every item has."""
         return condition_named(self.conditioning)
 
     @property

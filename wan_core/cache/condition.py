@@ -1,4 +1,4 @@
-"""What a sample is conditioned on, from its own frames and from the files beside it."""
+"""The conditioning of a sample, made from its own frames and from the files beside it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PixelsOf = Callable[[Sample, Companion | None], Tensor]
 def condition_of(
     pixels: Tensor, kind: ConditionKind, codec: LatentCodec, image_encoder: ImageEncoder | None
 ) -> dict[str, Tensor]:
-    """What a clip (F, H, W, 3) in [0, 1] is conditioned on when some of its own frames are given.
+    """Returns what a clip (F, H, W, 3) in [0, 1] is conditioned on when some of its own frames are given.
 
     The frames that are not given are mid grey and go through the VAE with the rest: encoded grey is no zero latent.
     """
@@ -40,7 +40,7 @@ def condition_of(
 def condition_from_files(
     sample: Sample, kind: ConditionKind, pixels_of: PixelsOf, codec: LatentCodec, image_encoder: ImageEncoder | None
 ) -> dict[str, Tensor]:
-    """What a sample is conditioned on, whatever the kind: its own frames, its control video, its mask."""
+    """Returns what a sample is conditioned on, whatever the kind: its own frames, its control video, its mask."""
     if not kind.files:
         return condition_of(pixels_of(sample, None), kind, codec, image_encoder)
     mask = mask_pixels(sample, pixels_of) if sample.mask is not None and kind.reads("mask") else None

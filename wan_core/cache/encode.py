@@ -262,5 +262,5 @@ class TextCounter:
             self._counts.append((self._names[task.key], self._encoder.count_tokens(task.text)))
 
     def lengths(self) -> TextLengths | None:
-        """What was counted; None when nothing was."""
+        """Returns what was counted; None when nothing was."""
         return lengths_of(self._counts) if self._counts else None

@@ -37,7 +37,7 @@ class LatentTask(_ClipTask):
 
 
 class ConditionTask(_ClipTask):
-    """What it is conditioned on: from its own frames, or from a control or mask file beside it."""
+    """Its conditioning: from its own frames, or from a control or mask file beside it."""
 
 
 class MaskTask(_ClipTask):
@@ -54,7 +54,7 @@ class TextTask:
 
 @dataclass(frozen=True)
 class EncodingPlan:
-    """What is missing, and the set the job will train on once it is there."""
+    """The missing entries, and the set the job will train on once they are there."""
 
     missing_latents: tuple[LatentTask, ...]
     missing_texts: tuple[TextTask, ...]

@@ -1,4 +1,4 @@
-"""What an encoding did, as facts and as the text of the node: counts, lengths of captions, clips that were left out."""
+"""The report of an encoding, as facts and as text for the node: counts, caption lengths, clips that were left out."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["EncodingReport", "report_of"]
 
 @dataclass(frozen=True, kw_only=True)
 class EncodingReport:
-    """What was done."""
+    """The counts of an encoding, and the names that go with them."""
 
     fingerprint: str
     """names the stored set"""

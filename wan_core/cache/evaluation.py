@@ -1,6 +1,4 @@
-"""Clips that are never trained but evaluated: something must be left to train, and the noise and timesteps they are
-always evaluated with.
-"""
+"""Held-out clips: the noise and timesteps they are always evaluated with. Something must be left to train."""
 
 from __future__ import annotations
 
@@ -42,7 +40,7 @@ def require_trained(dataset: Dataset, trained: int, held_out: int) -> None:
 
 
 def nothing_trained(held_out: int) -> DatasetError:
-    """What is said when every usable file is held out."""
+    """Returns the error for a dataset whose usable files are all held out."""
     return DatasetError(
         f"All {held_out} files are held out for evaluation, so nothing would be trained. Lower held_out_ratio, or "
         "name fewer files."

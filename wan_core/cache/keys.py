@@ -119,7 +119,7 @@ KINDS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Stored:
-    """How an entry is written. Readers need not know: the entry itself says it."""
+    """The way an entry is written. Readers need not know: the entry itself says it."""
 
     dtype: str = "bf16"
     """of STORED_DTYPES"""

@@ -216,7 +216,7 @@ class LatentCache:
         return cache_set
 
     def loose_path(self, kind: str, key: str) -> Path:
-        """Where an entry lies as a file of its own, until it is packed."""
+        """Returns the path an entry has as a file of its own, until it is packed."""
         require_key(key)
         return self.root / KINDS[kind].folder / key[:2] / f"{key}.safetensors"
 

@@ -1,4 +1,4 @@
-"""What the cache folder remembers between scans: SHA-256 of media files, and how fast this machine encoded last.
+"""The memos of the cache folder between scans: SHA-256 of media files, and how fast this machine encoded last.
 
 A second scan of the same folder hashes nothing. The memo of a digest trusts path, size, modification time, inode and,
 where the system keeps one, the time of the last change of the inode: restoring the modification time after an edit

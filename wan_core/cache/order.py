@@ -85,7 +85,7 @@ _BLOCK = 1 << 16
 
 
 class Order:
-    """Which items form the n-th batch."""
+    """Tells which items form the n-th batch."""
 
     def __init__(self, items: Sequence[CacheItem], *, seed: int, batch_size: int, bucket_sampling: str) -> None:
         if bucket_sampling not in BUCKET_SAMPLINGS:
@@ -133,7 +133,7 @@ class _Group:
         self.mean_batches = self.seen.mean / batch_size
 
     def batches_in(self, first_epoch: int, epochs: int) -> list[int]:
-        """How many batches each of these epochs has; the last short one is kept."""
+        """Returns how many batches each of these epochs has; the last short one is kept."""
         counts = self.seen.counts(first_epoch, epochs).sum(axis=1)
         return (-(-counts // self._batch_size)).tolist()
 

@@ -1,4 +1,4 @@
-"""Loose entries into packs, and packs into packs. Nothing is deleted before what replaces it can be read.
+"""Packing: loose entries into packs, and packs into packs. Nothing is deleted before what replaces it can be read.
 
 Encoding writes loose files, so that a kill costs one entry; this moves them together afterwards. One at a time per
 cache folder (a lock); readers and encoders go on meanwhile.
@@ -33,7 +33,7 @@ def pack_entries(
     limit_bytes: int = PACK_BYTES,
     should_stop: Callable[[], bool] | None = None,
 ) -> dict[str, int]:
-    """Move loose entries into packs of about `limit_bytes`; how many of each kind were moved.
+    """Moves loose entries into packs of about `limit_bytes`; returns how many of each kind were moved.
 
     Kinds with fewer than `at_least` loose entries are left, and so are damaged entries. Raises Stopped between entries;
     packs finished by then stand.
@@ -65,7 +65,10 @@ def loose_entries(cache: LatentCache, kind: str) -> dict[str, os.stat_result]:
 
 
 def drop_from_packs(cache: LatentCache, kind: str, keys: Collection[str]) -> int:
-    """Write the packs of that kind anew without the entries `keys`; bytes freed. The caller holds `upkeep_lock`."""
+    """Writes the packs of that kind anew without the entries `keys`; returns the bytes freed.
+
+    The caller holds `upkeep_lock`.
+    """
     freed, gone = 0, set(keys)
     for index in reversed(cache.packs.indexes(kind)):
         kept = [place for place in index.places() if place[0] not in gone]

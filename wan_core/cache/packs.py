@@ -46,7 +46,7 @@ _RECORD = struct.Struct("<32sQQ")
 
 @dataclass(frozen=True)
 class Place:
-    """Where an entry lies."""
+    """The place of an entry in a pack."""
 
     path: Path
     offset: int
@@ -72,7 +72,7 @@ class PackIndex:
             raise ValueError("the checksum of its index does not match")
 
     def find(self, key: bytes) -> Place | None:
-        """Where the entry of that 32-byte key lies, by binary search."""
+        """Returns where the entry of that 32-byte key lies, by binary search."""
         records, size = self._records, _RECORD.size
         at = bisect_left(range(self.count), key, key=lambda i: records[i * size : i * size + 32])
         if at == self.count:
@@ -152,7 +152,7 @@ class Packs:
         self._lock = threading.Lock()
 
     def find(self, kind: str, key: str) -> Place | None:
-        """Where an entry lies, or None when no pack holds it."""
+        """Returns where an entry lies, or None when no pack holds it."""
         digest = bytes.fromhex(key)
         place = self._look(kind, digest)
         if place is None and self._refresh():
@@ -193,7 +193,7 @@ class Packs:
         return None
 
     def _refresh(self) -> bool:
-        """Look at the folder unless it is sure that nothing changed; whether it was looked at."""
+        """Looks at the folder unless it is sure that nothing changed; returns whether it looked."""
         with self._lock:
             try:
                 changed = self.folder.stat().st_mtime_ns

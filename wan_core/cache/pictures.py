@@ -54,7 +54,7 @@ def read_picture(cache_root: Path, name: str) -> Tensor:
 
 
 def picture_path(cache_root: Path, name: str) -> Path:
-    """Where the picture of that name lies."""
+    """Returns the path of the picture of that name."""
     if not _NAME.match(name):
         raise CacheError(f"{name[:100]!r} is not the name of a picture. Queue WanPreviewSettings again.")
     return cache_root / "pictures" / name[:2] / f"{name}.png"

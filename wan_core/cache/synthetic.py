@@ -1,4 +1,4 @@
-"""Sets of random tensors in the sizes of a model, which no disk holds: they measure training without a VAE or a clip.
+"""Synthetic sets: random tensors in the sizes of a model, drawn when they are read, to measure training without clips.
 
 A key says all there is to know of its entry: a fixed mark, whether every batch draws anew, the conditioning, the four
 sizes of the latent (or the two of a text), and a digest that seeds the draw. So a worker, a resume and another machine
@@ -75,7 +75,7 @@ def draw_entry(kind: str, key: str) -> dict[str, Tensor]:
 
 
 def item_of_draw(item: CacheItem, number: int) -> CacheItem:
-    """What stands in the place of `item` in batch `number` of a run: itself, unless it is of an endless set."""
+    """Returns what stands in the place of `item` in batch `number` of a run: itself, unless it is of an endless set."""
     if item.latent_key[len(_MARK) :][:1] != _ENDLESS or not is_synthetic(item.latent_key):
         return item
     return replace(
@@ -87,14 +87,14 @@ def item_of_draw(item: CacheItem, number: int) -> CacheItem:
 
 
 def synthetic_note(cache_set: CacheSet) -> str:
-    """What has to be said wherever such a set is used; "" for sets of real entries."""
+    """Returns what has to be said wherever such a set is used; "" for sets of real entries."""
     if cache_set.vae_identity != SYNTHETIC:
         return ""
     return "These are random tensors, not data: a LoRA trained on them has learned nothing. For benchmarks and tests."
 
 
 def synthetic_mark(cache_set: CacheSet) -> dict[str, str]:
-    """What the metadata of a LoRA file says of its data."""
+    """Returns what the metadata of a LoRA file says of its data."""
     note = synthetic_note(cache_set)
     return {"wan_trainer.data": SYNTHETIC, "modelspec.description": note} if note else {}
 
@@ -136,7 +136,7 @@ ENDLESS_ITEMS = 64
 
 @dataclass(frozen=True, kw_only=True)
 class SyntheticConfig(Config):
-    """How many clips, and how large."""
+    """The number of clips in a synthetic set, and their size."""
 
     count: int = setting(
         16,

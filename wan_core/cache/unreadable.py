@@ -1,4 +1,4 @@
-"""Clips that a scan takes for whole and that turn out damaged when they are read: each costs itself, never the rest."""
+"""Clips that a scan takes for whole are sometimes damaged further on: each costs itself, never the rest."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ _MARK = ".removed"
 
 @dataclass(frozen=True, kw_only=True)
 class CacheStats:
-    """What is in a cache."""
+    """The contents of a cache, counted."""
 
     entries: dict[str, int]
     """of each kind"""
@@ -51,7 +51,7 @@ class CacheStats:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckReport:
-    """What `check_entries` found."""
+    """The findings of `check_entries`."""
 
     checked: int
     damaged: tuple[tuple[str, str, str], ...]
@@ -62,7 +62,7 @@ class CheckReport:
 
 @dataclass(frozen=True, kw_only=True)
 class TrimReport:
-    """What `trim` did."""
+    """The doings of `trim`."""
 
     evicted: int
     freed_bytes: int
@@ -155,7 +155,10 @@ def trim(cache: LatentCache, limit_bytes: int, *, keep: Collection[str] = ()) ->
 
 
 def removals_seen(cache: LatentCache) -> int:
-    """Changes whenever entries were removed: whoever remembers that a cache was complete looks again then."""
+    """Returns a number that changes whenever entries were removed.
+
+    Whoever remembers that a cache was complete looks again then.
+    """
     try:
         return (cache.packs.folder / _MARK).stat().st_mtime_ns
     except OSError:
@@ -207,7 +210,7 @@ def _set_names(cache: LatentCache) -> list[str]:
 
 
 def _last_use(cache: LatentCache, keep: Collection[str]) -> tuple[dict[str, float], set[str]]:
-    """When each key was last used, and which may not go."""
+    """Returns when each key was last used, and which may not go."""
     used: dict[str, float] = {}
     kept = set(keep)
     for name in _set_names(cache):

@@ -1,4 +1,4 @@
-"""Which folders and files a dataset may come from: below `input/`, or below a root named in a server-side file.
+"""The folders and files a dataset may come from: below `input/`, or below a root named in a server-side file.
 
 Names travel as `root:relative`, so that no graph and no run file holds a path of one machine. A path that somebody
 wrote into a list becomes a file that may be opened only here (rules S2, S3, S16).
@@ -157,7 +157,7 @@ _URL = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]+://")
 
 
 class PlaceError(ValueError):
-    """Why a path cannot be used: the rest of a sentence that begins with the path."""
+    """A path cannot be used; the message is the rest of a sentence that begins with the path."""
 
 
 def spelled_place(text: str, folder: Path) -> Path:

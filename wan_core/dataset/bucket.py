@@ -1,4 +1,4 @@
-"""Which size a clip is trained at: the (frames, height, width) that all members of a batch share.
+"""The size a clip is trained at: the (frames, height, width) that all members of a batch share.
 
 Pure arithmetic; decoding and cropping to that size belong to the video room.
 """
@@ -43,7 +43,7 @@ def nearest_frames(num_frames: int) -> int:
 
 
 def frames_sentence(num_frames: int, name: str = "num_frames") -> str:
-    """What to set instead of a count that is not 4n+1: 'Set num_frames to 29 or 33.'"""
+    """Returns what to set instead of a count that is not 4n+1: 'Set num_frames to 29 or 33.'"""
     below = nearest_frames(num_frames)
     return f"Set {name} to {below} or {below + 4}."
 

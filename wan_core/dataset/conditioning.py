@@ -1,4 +1,4 @@
-"""What a clip is conditioned on: given frames and their mask, control tensors, and several clips as one batch.
+"""The conditioning of clips: given frames and their mask, control tensors, and several clips as one batch.
 
 Pure functions. Encoding is the cache room's business; what the tensors mean to the model stands in
 `model.Conditioning`.
@@ -54,7 +54,7 @@ MID_GREY = 0.5
 
 @dataclass(frozen=True, kw_only=True)
 class ConditionKind:
-    """What one variant is conditioned on."""
+    """The conditioning of one variant of the model."""
 
     name: str
     tensors: tuple[str, ...] = ()
@@ -119,7 +119,7 @@ def condition_named(name: str) -> ConditionKind:
 
 
 def condition_kind(task: str, image_dim: int, condition_channels: int = 0) -> ConditionKind:
-    """What a variant of that task needs; `image_dim` > 0 when its file reads CLIP vision tokens (Wan 2.1).
+    """Returns what a variant of that task needs; `image_dim` > 0 when its file reads CLIP vision tokens (Wan 2.1).
 
     `condition_channels` of a Fun-Control file tell whether a mask stands between its control and its start image (2.2).
     TI2V-5B needs nothing: its first frame is the clip's own latent.
@@ -175,7 +175,10 @@ def stack_conditions(clips: Sequence[Mapping[str, Tensor]]) -> Conditioning | No
 
 
 def condition_misfits(tensors: Mapping[str, Tensor], latent_shape: Sequence[int] | None) -> str:
-    """What is wrong with the sizes of a clip's tensors, or "". `latent_shape` (C, F, h, w) is the clip's, if known."""
+    """Returns what is wrong with the sizes of a clip's tensors, or "".
+
+    `latent_shape` (C, F, h, w) is the clip's, if known.
+    """
     for name, tensor in tensors.items():
         shape = tuple(tensor.shape)
         if len(shape) != _AXES[name] or 0 in shape:
@@ -281,5 +284,5 @@ _NAMES = {"": "the empty prompt", DEFAULT_NEGATIVE_PROMPT: "the negative prompt"
 
 
 def name_of(prompt: str) -> str:
-    """What progress calls a text: its first words; those every cache has are named instead."""
+    """Returns what progress calls a text: its first words; those every cache has are named instead."""
     return _NAMES.get(prompt, prompt[:60])

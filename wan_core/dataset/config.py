@@ -1,4 +1,4 @@
-"""What of a folder is trained on, and at which size: the settings of one dataset."""
+"""The settings of one dataset: what is trained on, and at which size."""
 
 from __future__ import annotations
 
@@ -256,13 +256,13 @@ class DatasetConfig(Config):
 
 
 def kind_of(config: DatasetConfig) -> ConditionKind:
-    """What the model reads of a dataset with these settings."""
+    """Returns what the model reads of a dataset with these settings."""
     kind = condition_named(config.conditioning)
     return masked_kind(kind) if config.masks_condition else kind
 
 
 def wanted_companions(config: DatasetConfig) -> tuple[str, ...]:
-    """Which files beside the clips are used: "control" and "mask"."""
+    """Returns which files beside the clips are used, of "control" and "mask"."""
     kind = kind_of(config)
     masks = config.masks_loss or (config.masks_condition and kind.reads("mask"))
     return tuple(name for name, used in (("control", "control" in kind.files), ("mask", masks)) if used)

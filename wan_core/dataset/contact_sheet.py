@@ -19,7 +19,7 @@ _MAX_CELLS = 48
 
 
 def sheet_samples(dataset: Dataset) -> list[Sample]:
-    """What the cells show, row by row."""
+    """Returns the samples that the cells show, row by row."""
     return [sample for sample in dataset.samples if sample.turn == 0][:_MAX_CELLS]
 
 

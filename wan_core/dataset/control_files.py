@@ -82,7 +82,7 @@ _SAID = {"control": "control video", "mask": "mask"}
 
 
 class _UnfitError(Exception):
-    """Why a file cannot go with its clip."""
+    """A file cannot go with its clip; the message says why."""
 
 
 def accompanied(

@@ -64,7 +64,7 @@ def _own_size(info: ClipInfo, num_frames: int, config: DatasetConfig) -> Bucket 
 
 
 def find_framings(info: ClipInfo, bucket: Bucket, config: DatasetConfig, seed: str) -> list[Framing]:
-    """What of the picture is kept: one entry, or with random crops up to `config.variants` that take turns.
+    """Returns what of the picture is kept: one entry, or with random crops up to `config.variants` that take turns.
 
     A random crop moves along the axis that is cut off anyway (the source is scaled to cover the bucket first); where
     nothing is cut off there is one place only.
@@ -236,7 +236,7 @@ _found: OrderedDict[tuple[object, ...], tuple[float, ...]] = OrderedDict()
 
 
 def scene_cuts(path: Path, info: ClipInfo, config: DatasetConfig, video: VideoProcess) -> tuple[float, ...]:
-    """When each scene but the first begins, in seconds from the first frame; none for a still."""
+    """Returns when each scene but the first begins, in seconds from the first frame; none for a still."""
     if info.kind == "still":
         return ()
     key = (*file_identity(path), config.scene_threshold)

@@ -1,4 +1,4 @@
-"""What a dataset will cost: the batches of an epoch by bucket, the size of its cache entries, and changes of speed.
+"""The cost of a dataset: the batches of an epoch by bucket, the size of its cache entries, and changes of speed.
 
 Batches never mix buckets, so a small bucket wastes part of its last batch. Sizes follow from the shapes the encoders
 answer with, in bfloat16. Frames are taken by their times, so a clip keeps the speed at which it plays; where its rate
@@ -36,15 +36,16 @@ BATCH_SIZES = (1, 2, 4)
 
 
 def seen_per_epoch(samples: Sequence[Sample]) -> float:
-    """How many samples one epoch trains on: with repeats and weights (then on average), and one of those that take
-    turns.
+    """Returns how many samples one epoch trains on.
+
+    Repeats and weights count (weights on average); of samples that take turns one is seen.
     """
     return math.fsum(sample.repeats * sample.weight for sample in samples if sample.turn == 0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class BucketRow:
-    """What one bucket gives to an epoch."""
+    """The share of one bucket in an epoch."""
 
     bucket: Bucket | None
     """None: all of them together"""

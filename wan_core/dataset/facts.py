@@ -1,4 +1,4 @@
-"""What a scan and its review found, as plain data: what the card on a dataset node draws, and an API client reads.
+"""A scan and its review as plain data, for the card on a dataset node and for API clients.
 
 Names of files and captions are shortened, and lists are: history stays in ComfyUI's memory. The report has everything.
 """
@@ -74,7 +74,7 @@ def _findings(review: DatasetReview) -> list[dict[str, Any]]:
 
 
 def _of_part(part: ScanResult) -> dict[str, list[Sample]]:
-    """What is said of the files of one part, each once, however many samples it gives."""
+    """Returns the files of one part by finding, each once, however many samples it gives."""
     config = part.config
     holds: dict[str, Callable[[Sample], bool]] = {
         "enlarged": lambda sample: sample.upscaled,

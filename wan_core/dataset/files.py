@@ -1,4 +1,4 @@
-"""Which files a dataset consists of, before any of them is opened: a folder's own, or those that a list names.
+"""The files of a dataset, before any of them is opened: a folder's own, or those that a list names.
 
 In a folder with its subfolders, those of `10_walk` are seen ten times as often. Hidden folders are left out. A folder
 that is reached twice, through a link or a loop of links, counts once; what leads out of the allowed folders is named
@@ -145,7 +145,7 @@ _REPEATS = re.compile(r"([1-9][0-9]{0,3})_\S")
 
 @dataclass(frozen=True, kw_only=True)
 class FolderFiles:
-    """What a folder gives."""
+    """The media files of a folder, and the places in it that cannot be entered."""
 
     files: tuple[MediaFile, ...]
     rejected: tuple[Rejected, ...] = ()

@@ -1,4 +1,4 @@
-"""Which files are never trained but evaluated."""
+"""The files that are held out: never trained, but evaluated."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def held_out_digests(dataset: Dataset, digest_of: Callable[[Sample], str]) -> fr
 
 
 def file_names(sample: Sample) -> set[str]:
-    """What a file may be called in `held_out`: with and without suffix, and below the folder of its dataset."""
+    """Returns the names a file may have in `held_out`: with and without suffix, and below the folder of its dataset."""
     return {sample.path.name, sample.path.stem, sample.name}
 
 
@@ -46,7 +46,7 @@ def files_below(folder: str, part: ScanResult) -> set[Path]:
 
 
 def _common(folders: Sequence[Path]) -> int:
-    """How many names at the beginning of all these paths are the same."""
+    """Returns how many names at the beginning of all these paths are the same."""
     levels = zip(*(folder.parts for folder in folders), strict=False)
     return sum(1 for _ in itertools.takewhile(lambda names: len(set(names)) == 1, levels))
 

@@ -1,7 +1,7 @@
 """Files that are the same, and files that look the same. Both are only told: which one goes is the user's choice.
 
 Same bytes: only files of equal size are hashed, by a function that remembers digests, so the cache does not hash them
-again. Same look: 64 bits of the first frame (`video.looks`, known since the scan) name candidates, and a small picture
+again. Same look: 64 bits of the first frame (`look_of`, known since the scan) name candidates, and a small picture
 of the first and of the middle frame decides, compared at several crops.
 """
 
@@ -90,7 +90,7 @@ def _near(looks: NDArray[np.uint64], start: int) -> Iterable[tuple[int, int]]:
 
 
 def _ones(numbers: NDArray[np.uint64]) -> NDArray[np.uint8]:
-    """How many bits of each number are set."""
+    """Returns how many bits of each number (any shape, uint64) are set, as uint8 of the same shape."""
     if hasattr(np, "bitwise_count"):  # numpy 2
         return np.bitwise_count(numbers)
     return np.unpackbits(numbers[..., None].view(np.uint8), axis=-1).sum(-1, dtype=np.uint8)
@@ -115,7 +115,7 @@ class _Pictures:
         return time.monotonic() > self._deadline
 
     def look(self, sample: Sample) -> str:
-        """What the scan found; of stills it does not decode, what there is time for."""
+        """Returns the look that the scan found; for stills, which it does not decode, makes it where there is time."""
         if sample.info.look or sample.kind == "clip":
             return sample.info.look
         height = min(max(1, round(_SIDE * sample.info.height / sample.info.width)), 16 * _SIDE)
@@ -151,7 +151,7 @@ class _Pictures:
 
 
 def _grey(picture: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """The whole picture squeezed to what `look_of` wants, as the video child does it."""
+    """Returns a picture (H, W, 3) as the (LOOK_SIZE, LOOK_SIZE) greys that `look_of` takes, as the video child does."""
     from PIL import Image
 
     small = Image.fromarray(picture).convert("L").resize((LOOK_SIZE, LOOK_SIZE), Image.Resampling.BOX)

@@ -29,7 +29,7 @@ _SHOWN = 10
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetReview:
-    """What is to be known of a dataset before the GPU works."""
+    """The findings on a dataset before the GPU works."""
 
     dataset: Dataset
     epoch: tuple[BucketRow, ...]

@@ -30,8 +30,9 @@ __all__ = [
 
 @dataclass(frozen=True, kw_only=True)
 class Cut:
-    """Which part of a file a sample is. The defaults are what every sample was before there was a choice, and then no
-    trace of them is in the names of cache entries.
+    """The part of a file that a sample is.
+
+    The defaults are what every sample was before there was a choice; they leave no trace in the names of cache entries.
     """
 
     start_s: float = 0.0
@@ -107,7 +108,7 @@ def one_per_file(samples: Iterable[Sample]) -> list[Sample]:
 
 
 def caption_remedies(config: DatasetConfig, sample: Sample) -> str:
-    """What to do about files without a caption, of which `sample` is one."""
+    """Returns what to do about files without a caption, of which `sample` is one."""
     example = sample.path.with_suffix(config.caption_extension).name
     return (
         f"Write {example} with what is seen, set trigger_word, or say in Wan Dataset Settings what missing_captions "
@@ -117,7 +118,7 @@ def caption_remedies(config: DatasetConfig, sample: Sample) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class ScanResult:
-    """What one folder gives."""
+    """The samples of one folder, and the files that are none."""
 
     config: DatasetConfig
     samples: tuple[Sample, ...]
@@ -169,7 +170,7 @@ class Dataset:
 
     @property
     def kind(self) -> ConditionKind:
-        """What the model reads beside the latent and the caption of each sample."""
+        """The condition that the model reads beside the latent and the caption of each sample."""
         return kind_of(self.parts[0].config)
 
     @property

@@ -45,7 +45,7 @@ def captions_of(written: Sequence[str], config: DatasetConfig) -> tuple[str, ...
 
 
 def source_of_caption(written: str, config: DatasetConfig, place: str = "file") -> str:
-    """Where the text comes from, as in Sample.caption_from; `place` is "file" or "list"."""
+    """Returns where the text comes from, as in Sample.caption_from; `place` is "file" or "list"."""
     trigger = config.trigger_word.strip()
     if not written:
         return "trigger" if trigger else "none"
@@ -73,7 +73,7 @@ def with_captions(samples: Sequence[Sample], captions: Sequence[str]) -> list[Sa
 
 
 def without_captionless(config: DatasetConfig, samples: Sequence[Sample]) -> tuple[list[Sample], list[Rejected]]:
-    """What is left of `samples` when files without a caption are skipped, and those files."""
+    """Returns what is left of `samples` when files without a caption are skipped, and those files."""
     if config.missing_captions != "skip the file":
         return list(samples), []
     missing = dict.fromkeys(sample.name for sample in samples if sample.caption_from == "none")
@@ -200,7 +200,7 @@ def _too_short(info: ClipInfo, config: DatasetConfig, available: int, cuts_s: Se
 
 
 def _shortest(config: DatasetConfig) -> str:
-    """What a clip must have, as a clause."""
+    """Returns how many frames a clip must have, as a clause."""
     shortest = config.frame_lengths[0]
     if config.frame_buckets:
         return f"{shortest}, the shortest of frame_buckets"

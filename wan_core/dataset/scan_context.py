@@ -1,4 +1,4 @@
-"""What a scan carries to every file: who reads media, where files may lie, whom it tells, and who may stop it."""
+"""The surroundings of a scan: who reads media, where files may lie, whom it tells, and who may stop it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Progress = Callable[[int, int, str], None]
 
 @dataclass(frozen=True)
 class ScanContext:
-    """The surroundings of a scan; nothing of a dataset depends on them but which links are followed."""
+    """Goes with a scan to every file; of a dataset only the links that are followed depend on it."""
 
     video: VideoProcess
     _: KW_ONLY

@@ -1,4 +1,4 @@
-"""Which stretches of a clip are trained on: pure arithmetic on frame numbers at the dataset's rate.
+"""The stretches of a clip that are trained on: pure arithmetic on frame numbers at the dataset's rate.
 
 A stretch here is a whole clip, or one scene of it. Its frame k is what a player shows k / fps seconds after it begins,
 so a window of n frames that begins at frame k lasts from k / fps to (k + n) / fps, whatever the file's own rate.

@@ -43,7 +43,7 @@ class ExtractedFiles:
         self._changed = False
 
     def find(self, member: str) -> Path | None:
-        """Where a member lies already."""
+        """Returns the path of a member that was laid down before, or None."""
         name = self._known.get(member)
         path = self._root / name[:2] / name if name else None
         return path if path is not None and path.is_file() else None

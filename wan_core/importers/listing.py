@@ -1,4 +1,4 @@
-"""A list of files with their captions: which row is which file, and which rows cannot be used and why.
+"""A list of files with their captions: each row is a file, or is named with the reason why it is none.
 
 No row is dropped in silence: each is a file or is named by its line with the reason.
 """

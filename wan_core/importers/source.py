@@ -83,7 +83,7 @@ Stop = Callable[[], bool]
 
 @dataclass(frozen=True, kw_only=True)
 class SourceFile:
-    """What is read, and how."""
+    """A source file, and how it is read."""
 
     path: Path
     columns: Columns = Columns()

@@ -30,14 +30,14 @@ _MEDIA = tuple(CLIP_SUFFIXES | STILL_SUFFIXES)
 
 
 def is_source(path: Path) -> bool:
-    """Whether a path can name a dataset by itself, beside a plain folder of clips."""
+    """Returns whether a path names a dataset by itself, beside a plain folder of clips."""
     if path.is_dir():
         return is_hf_dataset(path)
     return path.suffix.lower() in SOURCE_SUFFIXES
 
 
 def open_source(source: SourceFile) -> list[SourcePart]:
-    """Its datasets: one, or several for settings of another trainer. No media file is opened."""
+    """Returns its datasets: one, or several for settings of another trainer. No media file is opened."""
     path, suffix = source.path, source.path.suffix.lower()
     if path.is_dir():
         if not is_hf_dataset(path):

@@ -150,7 +150,7 @@ def _scan_packets(
 
 
 def _last_gap(times: list[float], packet_s: float, stream: VideoStream) -> float:
-    """How long the last frame is shown, in seconds."""
+    """Returns how long the last frame is shown, in seconds."""
     if packet_s > 0:
         return packet_s
     if len(times) > 1:

@@ -1,4 +1,4 @@
-"""How a frame's numbers become colours: the matrix, the arithmetic, and the brightness curves that are refused."""
+"""The colours of a frame from its numbers: the matrix, the arithmetic, and the brightness curves that are refused."""
 
 from __future__ import annotations
 
@@ -131,7 +131,10 @@ def opaque(frame: VideoFrame) -> VideoFrame:
 
 
 def source_matrix(frame: VideoFrame) -> int | None:
-    """What players assume when the file does not say: BT.709 from 720 lines on (the converter would take BT.601)."""
+    """Returns the matrix that players assume when the file does not say: BT.709 from 720 lines on.
+
+    The converter would take BT.601.
+    """
     from av.video.reformatter import Colorspace
 
     if frame.format.is_rgb or frame.colorspace not in (_UNSPECIFIED, _RESERVED):

@@ -1,4 +1,4 @@
-"""How a picture looks in 64 bits: near copies (written again, scaled, cropped a little) differ in few of them.
+"""The look of a picture in 64 bits: near copies (written again, scaled, cropped a little) differ in few of them.
 
 Each bit says whether one of the lowest frequencies of the picture in grey, its mean left out, stands out above nought;
 neither brightness nor contrast nor size counts.

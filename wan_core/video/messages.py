@@ -1,4 +1,4 @@
-"""What parent and child say to each other: a length, a JSON header, and raw bytes after it.
+"""The messages between parent and child: a length, a JSON header, and raw bytes after it.
 
 Also which rectangle of a source becomes the picture, because both sides work it out. Standard library only, because
 both sides import it.
@@ -29,7 +29,7 @@ _MAX_PAYLOAD_BYTES = 8 << 30
 
 @dataclass(frozen=True, kw_only=True)
 class ClipInfo:
-    """What a media file holds, as a viewer sees it: turned, and with square pixels."""
+    """The facts of a media file, as a viewer sees it: turned, and with square pixels."""
 
     kind: str
     """"clip" or "still" """
@@ -60,7 +60,7 @@ class ClipInfo:
     """`looks.look_of` the first frame; "" where it was not decoded or is of one colour"""
 
     def frames_at(self, fps: float) -> int:
-        """How many frames the file gives at `fps`: every k whose time k / fps falls inside it."""
+        """Returns how many frames the file gives at `fps`: every k whose time k / fps falls inside it."""
         if self.kind == "still":
             return 1
         return max(1, math.ceil(self.duration_s * fps - 1e-3))
@@ -105,7 +105,7 @@ def _read(stream: BinaryIO, size: int) -> bytearray | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Framing:
-    """How a turned source is brought to a wanted size. The defaults: scaled to cover it, cropped around the centre."""
+    """The way a turned source is brought to a size: by default scaled to cover it and cropped around the centre."""
 
     offset: tuple[int, int] | None = None
     """pixels cut off at the left and at the top of the scaled source; None cuts both sides alike"""

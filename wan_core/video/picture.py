@@ -28,7 +28,7 @@ that would resample every frame of a clip that is ready. Crops below 5 % are for
 
 @dataclass(frozen=True)
 class Orientation:
-    """How a stored picture is shown: turned counter-clockwise by quarters, then mirrored left to right."""
+    """The way a stored picture is shown: turned counter-clockwise by quarters, then mirrored left to right."""
 
     quarters: int = 0
     mirrored: bool = False
@@ -40,7 +40,10 @@ class Orientation:
 
 
 def orientation_of(frame: VideoFrame) -> Orientation:
-    """What the frame's display matrix says, to the nearest quarter: an angle alone would not tell a mirrored one."""
+    """Returns what the frame's display matrix says, to the nearest quarter.
+
+    An angle alone would not tell a mirrored one.
+    """
     from av.sidedata.sidedata import Type
 
     found = cast("Any", frame.side_data).get(Type.DISPLAYMATRIX)
@@ -57,7 +60,7 @@ def orientation_of(frame: VideoFrame) -> Orientation:
 
 
 def pixel_ratio(stream: VideoStream) -> float:
-    """How much wider than high the file says a pixel is; 1 where it says nothing one can believe, or nearly that."""
+    """Returns how much wider than high the file says a pixel is; 1 where that is nearly so, or not to be believed."""
     ratio = float(stream.sample_aspect_ratio or 1)
     return ratio if 0.1 < ratio < 10 and abs(ratio - 1) >= _SQUARE else 1.0
 

@@ -84,7 +84,7 @@ class VideoProcess:
             self._child = None
 
     def probe(self, path: Path) -> ClipInfo:
-        """What a clip or still holds; DatasetError names the file when it cannot be used."""
+        """Returns what a clip or still holds; DatasetError names the file when it cannot be used."""
         header, _ = self._ask("probe", path, {})
         return ClipInfo(**header)
 
@@ -122,7 +122,7 @@ class VideoProcess:
         return np.frombuffer(payload, np.uint8).reshape(-1, height, width, 3)
 
     def cuts(self, path: Path, *, threshold: float, duration_s: float) -> list[float]:
-        """When each scene of a clip but the first begins, in seconds from its first frame, rising.
+        """Returns when each scene of a clip but the first begins, in seconds from its first frame, rising.
 
         Decodes the whole clip, which may take four times as long as it plays. DependencyError without PySceneDetect.
         """

@@ -1,4 +1,4 @@
-"""Which PyAV reads media exactly, and what to say where another is installed. Imports nothing heavy."""
+"""The versions of PyAV that read media exactly, and the sentence for others. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def require_pyav() -> None:
 
 
 def outdated(version: str) -> str:
-    """What is wrong with a PyAV of that version; empty when nothing is."""
+    """Returns what is wrong with a PyAV of that version; empty when nothing is."""
     found = tuple(int(number) for number in re.findall(r"\d+", version)[:2])
     if found >= OLDEST_PYAV:
         return ""

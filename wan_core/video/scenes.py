@@ -1,4 +1,4 @@
-"""Where a clip cuts from one scene to the next, by PySceneDetect's content detector (an optional package).
+"""The cuts of a clip from one scene to the next, by PySceneDetect's content detector (an optional package).
 
 Frames come from here, through PyAV; the package never sees the file.
 """
@@ -27,7 +27,7 @@ _SIDE = 256
 
 
 def find_cuts(path: Path, threshold: float) -> list[float]:
-    """When each scene but the first begins: the times of its first frame, in seconds from the file's first frame.
+    """Returns when each scene but the first begins, in seconds from the first frame of the file to that of the scene.
 
     A frame begins a scene when its mean difference in hue, saturation and brightness from the one before is at least
     `threshold` (0 to 255). Scenes may be as short as one frame. DependencyError when the package is missing.

@@ -1,4 +1,4 @@
-"""Which media files may be opened, and how far: formats, codecs and limits, checked before anything
+"""The media files that may be opened, and how far: formats, codecs and limits, checked before anything
 is decoded.
 
 Only regular files, as file objects: a path never reaches FFmpeg, so `http:`, `concat:` or a named
@@ -132,7 +132,10 @@ def open_clip(path: Path) -> Generator[tuple[InputContainer, VideoStream]]:
 
 
 def decoder_of(stream: VideoStream) -> VideoCodecContext:
-    """What decodes a stream; VP8 and VP9 keep transparency in a second picture, which FFmpeg's own decoders drop."""
+    """Returns the decoder of a stream.
+
+    VP8 and VP9 keep transparency in a second picture, which FFmpeg's own decoders drop.
+    """
     context = stream.codec_context
     tags = {name.lower(): value for name, value in stream.metadata.items()}
     if context.name not in _SEES_THROUGH or tags.get("alpha_mode") != "1":

@@ -41,7 +41,7 @@ _MOST_RECORDS = 100_000
 
 @dataclass(frozen=True)
 class ExportReport:
-    """What was written."""
+    """The outcome of an export."""
 
     folders: tuple[str, ...]
     """below the folder asked for, one for each size; "." when there is only one"""
@@ -52,7 +52,7 @@ class ExportReport:
 
 @dataclass(frozen=True)
 class ImportReport:
-    """What was read."""
+    """The outcome of an import."""
 
     fingerprint: str
     cache_set: CacheSet
@@ -215,7 +215,7 @@ def _features(cache: LatentCache, cache_set: CacheSet, item: CacheItem) -> Examp
 
 
 def _set_features(cache: LatentCache, cache_set: CacheSet) -> Example:
-    """What only the first record of a folder carries."""
+    """Returns what only the first record of a folder carries."""
     return {
         _EMPTY: [encode_tensor(cache.read_text(cache_set.empty_text_key))],
         _NEGATIVE: [encode_tensor(cache.read_text(cache_set.negative_text_key))],

@@ -45,7 +45,7 @@ def crc32c(data: bytes | bytearray | memoryview) -> int:
 
 
 def _make_tables() -> list[_Words]:
-    """What a byte makes of an empty register, followed by 0, 1, 2 or 3 zero bytes."""
+    """Returns what a byte makes of an empty register, followed by 0, 1, 2 or 3 zero bytes."""
     table = np.arange(256, dtype=np.uint32)
     for _ in range(8):
         table = np.where(table & 1, table >> 1 ^ _POLYNOMIAL, table >> 1).astype(np.uint32)

@@ -1,4 +1,4 @@
-"""Which trainer a settings file belongs to, by its content."""
+"""The trainer a settings file belongs to, found by its content."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ class Ledger:
             own += [f"{name}.{sentence}" for sentence in others]
 
     def complete(self) -> tuple[list[str], ...]:
-        """What was taken, changed, is without counterpart, is unknown; every key that is there is in one of them."""
+        """Returns what was taken, was changed, has no counterpart or is unknown; every key is in one of them."""
         spoken = " ".join(sentence for sentences in self._lists() for sentence in sentences)
         for key, value in self._values.items():
             if value is None or re.search(rf"\b{re.escape(key)}\b", spoken):
@@ -151,7 +151,7 @@ _KINDS = {"clip": CLIP_SUFFIXES, "still": STILL_SUFFIXES}
 
 @dataclass(frozen=True)
 class Context:
-    """Where the settings lie, and what the model that is trained wants."""
+    """The place of the settings, and what the model that is trained wants."""
 
     source: SourceFile
     """relative folders count from its folder"""

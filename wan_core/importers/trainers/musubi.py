@@ -98,7 +98,7 @@ def _size(ledger: Ledger, context: Context) -> dict[str, int]:
 
 
 def _by_kind(ledger: Ledger, kind: str, context: Context) -> dict[str, Any]:
-    """What musubi does with stills without a caption, and with clips whose frame rate nobody states."""
+    """Returns what musubi does with stills without a caption, and with clips whose frame rate nobody states."""
     if kind == "still":
         ledger.drop("source_fps", "stills have no rate")
         ledger.take("stills without a caption file are skipped")

@@ -79,7 +79,7 @@ def read_simpletuner(data: Sequence[Any], context: Context) -> list[SourcePart]:
 
 
 def _not_used(ledger: Ledger) -> str:
-    """Why a backend is none of files to train on; empty when it is one."""
+    """Returns why a backend holds no files to train on; empty when it does."""
     kind, place = ledger.get("dataset_type", str, "image"), ledger.get("type", str, "local")
     if ledger.get("disabled", bool, False) or ledger.get("disable", bool, False):
         return "it is disabled"

@@ -181,6 +181,8 @@ def show_run(canvas: Any, smoke: dict[str, Any], palette: str, vue: bool) -> Non
     canvas.page.wait_for_timeout(2000)
     for stage, text, seconds in WATCHED:
         detail = {"node": "7", "run": "smoke_test", "stage": stage, "text": text, "metrics_lines": 9999}
+        if stage == "train":  # a step, whose numbers stand below: the panel says them once
+            detail["about"] = {"kind": "step"}
         canvas.script("d => window.app.api.dispatchEvent(new CustomEvent('wan_trainer.status', {detail: d}))", detail)
         canvas.page.wait_for_timeout(seconds * 1000)
 

@@ -103,9 +103,7 @@ def test_while_encoding(comfy: ComfyServer) -> None:
     assert not folder_of(comfy, "never").exists()
 
 
-def test_while_training_saves_the_present_step_and_the_next_queue_resumes(
-    comfy: ComfyServer, real_engine: Callable[[], None]
-) -> None:
+def test_while_training_saves_the_present_step_and_the_next_queue_resumes(comfy: ComfyServer) -> None:
     endless = training_graph("stopped", steps=100_000, save_every_n_steps=100_000)
     entry, seconds = cancel_when(comfy, endless, TRAINING)
     assert comfy.error(entry) == "interrupted"
@@ -117,7 +115,6 @@ def test_while_training_saves_the_present_step_and_the_next_queue_resumes(
     assert saved.step == steps_trained(comfy, "stopped")
     assert (comfy.base / "models" / "loras" / "wan_trainer" / "stopped.safetensors").is_file()
 
-    real_engine()
     wanted = saved.step + 2
     resumed = run_of(comfy, comfy.run(training_graph("stopped", steps=wanted, save_every_n_steps=100_000)))
     assert (resumed["run"], resumed["step"], resumed["status"]) == ("stopped", wanted, "done")

@@ -86,15 +86,28 @@ class Canvas:
     def clear(self) -> None:
         self.script("() => window.app.graph.clear()")
 
+    def drawn(self, most_ms: int = 300) -> None:
+        """Wait until the page has drawn itself a few times over; one that nobody sees draws nothing, and has
+        `most_ms`."""
+        self.script(
+            """most => new Promise(done => {
+              setTimeout(done, most);
+              let left = 4;
+              const frame = () => { left -= 1; left ? requestAnimationFrame(frame) : done(); };
+              requestAnimationFrame(frame);
+            })""",
+            most_ms,
+        )
+
     def load(self, workflow: dict[str, Any]) -> None:
         """Load a canvas (UI format) workflow."""
         self.script("async w => { await window.app.loadGraphData(w) }", workflow)
-        self.page.wait_for_timeout(300)
+        self.drawn()
 
     def load_api(self, graph: dict[str, Any], name: str = "graph") -> None:
         """Load an API-format graph."""
         self.script("([g, n]) => window.app.loadApiJson(g, n)", [graph, name])
-        self.page.wait_for_timeout(300)
+        self.drawn()
 
     def templates(self) -> list[str]:
         """Names of the templates this pack offers to the browser dialog."""
@@ -151,7 +164,7 @@ class Canvas:
               view.setDirty(true, true);
             }"""
         )
-        self.page.wait_for_timeout(700)
+        self.drawn(700)
 
     def focus(self, node_type: str) -> None:
         """Bring the lower end of the first node of a type into view, at full size."""
@@ -165,7 +178,7 @@ class Canvas:
             }""",
             node_type,
         )
-        self.page.wait_for_timeout(400)
+        self.drawn(400)
 
     def show(self, selector: str) -> None:
         """Bring an element inside a node to the middle of the view, whatever its node measures."""
@@ -179,7 +192,7 @@ class Canvas:
             }""",
             selector,
         )
-        self.page.wait_for_timeout(300)
+        self.drawn()
 
     def to_prompt(self) -> dict[str, Any]:
         """The canvas as the queue would get it (API format)."""

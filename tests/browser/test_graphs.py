@@ -77,6 +77,28 @@ def defaults(kind: str) -> dict[str, Any]:
     return {entry["name"]: entry["default"] for entry in SCHEMAS[kind]["inputs"] if "default" in entry}
 
 
+# ---- the page itself -----------------------------------------------------------------------------
+
+API_GRAPH = {"1": {"class_type": "EmptyLatentImage", "inputs": {"width": 64, "height": 64, "batch_size": 1}}}
+
+
+def test_the_app_is_ready_with_our_extension_and_draws_a_graph_in_both_ways(
+    page: Canvas, request: pytest.FixtureRequest
+) -> None:
+    served = page.server.get("/extensions")
+    assert [path for path in served if path.endswith("/wan_trainer.js")], served
+    assert [name for name in page.extensions() if "wan" in name.lower()]
+    vue = "vue" in request.node.callspec.id
+    page.load_api(API_GRAPH)
+    assert page.missing_nodes() == []
+    assert page.to_prompt()["1"]["inputs"]["width"] == 64
+    if vue:
+        page.page.locator("[data-node-id]").first.wait_for()
+    drawn = page.page.locator("[data-node-id]").count()
+    assert bool(drawn) is vue, f"{drawn} nodes are drawn as page elements with Vue nodes {vue}"
+    assert page.screenshot(f"vue-{vue}").stat().st_size > 5_000
+
+
 # ---- shipped graphs ------------------------------------------------------------------------------
 
 
@@ -383,3 +405,9 @@ def test_a_large_lora_is_opened_from_its_first_bytes(plain: Canvas, smoke: dict[
     ranges = plain.script("() => window.ranges")
     assert ranges
     assert all(end - begin <= 4 << 20 for begin, end in ranges)
+
+
+def test_a_node_that_nobody_has_is_missing(plain: Canvas) -> None:
+    """`missing_nodes` itself sees something. Last: the page keeps a dialog open."""
+    plain.load_api({"1": {"class_type": "NoSuchNodeAnywhere", "inputs": {}}})
+    assert plain.missing_nodes()

@@ -19,7 +19,10 @@ from tests.browser.test_panel import TAB
 
 pytestmark = pytest.mark.browser
 
-STEPS = 150
+STEPS = 900
+"""more than are made before a button is pressed"""
+MORE = 12
+"""what the last queue trains after what was kept"""
 PANEL = 'window.app.graph._nodes.find(n => n.type === "TrainLoRA").wanTrainerPanel'
 POINTS = f"() => {PANEL}.history.points"
 LISTED = """name => window.app.graph._nodes.find(n => n.type === "TrainLoRA").widgets
@@ -27,6 +30,10 @@ LISTED = """name => window.app.graph._nodes.find(n => n.type === "TrainLoRA").wi
 TIMES_ARE = f"""times =>
   [...{PANEL}.element.querySelectorAll(".wan-time")].map(time => time.textContent).join(" ") === times"""
 RENDERED = f"""() => [...{PANEL}.player.choice.options].some(one => one.text.startsWith("validation 1"))"""
+TURN = """values => {
+  for (const widget of window.app.graph._nodes.find(n => n.type === "TrainLoRA").widgets)
+    if (widget.name in values) widget.value = values[widget.name];
+}"""
 NEWEST = f"""() => {{ const {{ slider }} = {PANEL}.player; return slider.value === slider.max; }}"""
 BOTH_PLAY = f"""() => [...{PANEL}.element.querySelectorAll("video")]
   .filter(v => !v.error && v.videoWidth > 0 && v.currentTime > 0 && !v.paused).length === 2"""
@@ -133,13 +140,15 @@ def test_a_run_is_stopped_reloaded_resumed_and_watched_by_a_page_of_each_kind(
     assert vue.page.locator("[data-node-id] .wan-panel").count() == 1, "this page does not draw nodes with Vue"
     assert canvas.page.locator("[data-node-id] .wan-panel").count() == 0
 
+    whole = reached + MORE
+    canvas.script(TURN, dict.fromkeys(("steps", "save_every_n_steps", "preview_every_n_steps"), whole))
     canvas.watch()
     canvas.press_run()
-    assert canvas.lines()[-1].startswith(f"done: step {STEPS} of {STEPS}")
+    assert canvas.lines()[-1].startswith(f"done: step {whole} of {whole}")
     assert next(d["state"] for d in canvas.seen("wan_trainer.status") if "state" in d) == "resume"
     for page in pages:
-        wait_for_points(page, STEPS)
-        assert page.script(POINTS) == steps_on_disk(page.server, "panel") == STEPS
+        wait_for_points(page, whole)
+        assert page.script(POINTS) == steps_on_disk(page.server, "panel") == whole
         page.focus("TrainLoRA")
         page.page.bring_to_front()
         page.page.wait_for_function(BOTH_PLAY)
@@ -152,7 +161,7 @@ def test_a_run_is_stopped_reloaded_resumed_and_watched_by_a_page_of_each_kind(
         page.page.locator(TAB).first.click()
     a_step_more(canvas.server, "panel")
     for page in pages:
-        wait_for_points(page, STEPS + 1)
+        wait_for_points(page, whole + 1)
         page.page.locator(".wan-run").filter(has_text="panel").first.wait_for()
 
 

@@ -13,7 +13,7 @@ from graphs import CACHE, TRAIN, Graph, folder_of, run_of, training_graph
 from safetensors.torch import load_file
 from world import CLIP, VAE, add_kinds
 
-pytestmark = [pytest.mark.comfy, pytest.mark.slow]
+pytestmark = [pytest.mark.comfy, pytest.mark.slow, pytest.mark.lasts(6)]
 
 QUICK = {"sampling": "custom", "steps": 2, "cfg": 1.0}
 

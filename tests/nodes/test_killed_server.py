@@ -18,7 +18,7 @@ from world import sampling_graph
 from tests.support.preforked import PreforkedEngine
 from wan_core.train import SaveStore
 
-pytestmark = [pytest.mark.comfy, pytest.mark.lasts(30)]
+pytestmark = [pytest.mark.comfy, pytest.mark.slow, pytest.mark.lasts(30)]
 
 ENDLESS = {"steps": 100_000, "save_every_n_steps": 100_000}
 ROUTES = [f"/wan_trainer/runs{path}" for path in ("/again", "/again/metrics", "/again/workflow")]

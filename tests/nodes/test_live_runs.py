@@ -22,7 +22,7 @@ from tests.support.preforked import PreforkedEngine
 from tests.support.tiny_run import make_run
 from wan_core.train import SaveStore, TrainConfig
 
-pytestmark = [pytest.mark.comfy, pytest.mark.slow]
+pytestmark = [pytest.mark.comfy, pytest.mark.slow, pytest.mark.lasts(5)]
 
 
 def test_save_preview_stop_and_keep_resume_delete(comfy: ComfyServer) -> None:

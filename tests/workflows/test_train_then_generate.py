@@ -12,7 +12,7 @@ import pytest
 from comfy_server import ComfyServer
 from world import DATASET, VAE, ensure_models, tiny_graph
 
-pytestmark = [pytest.mark.comfy, pytest.mark.slow]
+pytestmark = [pytest.mark.comfy, pytest.mark.slow, pytest.mark.lasts(6)]
 
 ROOT = Path(__file__).resolve().parents[2]
 GRAPH = ROOT / "workflows" / "api" / "07_wan22_t2v_A14B_train_then_generate.json"

@@ -102,7 +102,7 @@ def test_a_backward_inside_autocast_recomputes_in_the_dtypes_of_the_first_pass(a
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="FSDP2 over gloo is tested on Linux")
-@pytest.mark.lasts(6)
+@pytest.mark.lasts(1)
 def test_fsdp2_with_mixed_precision_on_two_ranks_recomputes_bit_for_bit(server: ForkServer, tmp_path: Path) -> None:
     """Inputs cast by FSDP or not, autocast around or not: recompute changes no bit and no dtype on either rank."""
     script = Path(__file__).parents[2] / "support" / "fsdp_ranks.py"

@@ -1,0 +1,28 @@
+"""The model plan, what its file is, and the one road from a plan to a real model."""
+
+from __future__ import annotations
+
+from .build import (
+    attention_kernels,
+    check_plan_attention,
+    import_libraries,
+    materialize,
+    resting_bytes,
+    stays_stored,
+)
+from .plan import BASE_PRECISIONS, ModelPlan, WanFile, inspect_model, inspect_pair, settled
+
+__all__ = [
+    "BASE_PRECISIONS",
+    "ModelPlan",
+    "WanFile",
+    "attention_kernels",
+    "check_plan_attention",
+    "import_libraries",
+    "inspect_model",
+    "inspect_pair",
+    "materialize",
+    "resting_bytes",
+    "settled",
+    "stays_stored",
+]

@@ -1,0 +1,181 @@
+"""The model plan: what a run trains on, and what its file is, from headers alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from ..checkpoint import (
+    CheckpointHeader,
+    StoredWeight,
+    WanVariant,
+    detect_variant,
+    locate_weights,
+    pair_names,
+    read_checkpoint,
+)
+from ..config import Config
+from ..errors import CheckpointError, ConfigError
+from ..files import Roots
+from ..model import BLOCK_LISTS, WanTransformer, check_attention_name
+from ..placement import PlacementConfig
+from ..precision import PrecisionPolicy, QuantizeConfig, torch_dtype
+
+__all__ = ["BASE_PRECISIONS", "ModelPlan", "WanFile", "inspect_model", "inspect_pair", "settled"]
+
+BASE_PRECISIONS = ("as in file", "bf16", "fp16", "fp32")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelPlan(Config):
+    """Everything that decides how the base model is built. Nodes return new ones; weights exist only in the engine."""
+
+    base_file: str
+    """root:relative, for example diffusion_models:wan/wan2.1_t2v_1.3B_bf16.safetensors; a file or a folder"""
+    low_noise_file: str = ""
+    """the low-noise expert of an A14B pair, where base_file is the high-noise one; empty when there is one model"""
+    variant: str = "auto"
+    """auto, or the name of the variant where shapes cannot tell"""
+    base_precision: str = "as in file"
+    """as in file, bf16, fp16, fp32: what the linears rest and compute in; `settled` says what a new run makes of it"""
+    precision: PrecisionPolicy = PrecisionPolicy()
+    quantize: QuantizeConfig | None = None
+    placement: PlacementConfig = PlacementConfig()
+    attention: str = "sdpa"
+    """which program computes attention (model.ATTENTIONS); one that cannot train here is refused, never replaced"""
+
+    def __post_init__(self) -> None:
+        check_attention_name(self.attention)
+        if self.base_precision not in BASE_PRECISIONS:
+            raise ConfigError(
+                f'base_precision "{self.base_precision}" is unknown. Use one of: {", ".join(BASE_PRECISIONS)}.'
+            )
+
+    def of_expert(self, expert: str, roots: Roots) -> ModelPlan:
+        """Returns the plan of the one model a run trains: of a pair, the expert named (high or low).
+
+        Raises ConfigError when a pair's expert is left open, CheckpointError when the files are no pair.
+        """
+        if not self.low_noise_file:
+            return self
+        if expert not in ("high", "low"):
+            raise ConfigError(
+                f'expert is "{expert}", and the model is a pair of files; each expert is trained in a run of its own. '
+                "Set expert to high and queue, then to low and queue again."
+            )
+        high, low = inspect_pair(self, roots)
+        chosen = (self.base_file, high) if expert == "high" else (self.low_noise_file, low)
+        return replace(self, base_file=chosen[0], low_noise_file="", variant=chosen[1].variant.name)
+
+    def with_quantize(self, quantize: QuantizeConfig | None) -> ModelPlan:
+        return replace(self, quantize=quantize)
+
+    def with_precision(self, precision: PrecisionPolicy) -> ModelPlan:
+        return replace(self, precision=precision)
+
+    def with_placement(self, placement: PlacementConfig) -> ModelPlan:
+        return replace(self, placement=placement)
+
+
+@dataclass(frozen=True)
+class WanFile:
+    """A model file or folder that can be trained on, judged by its header."""
+
+    header: CheckpointHeader
+    variant: WanVariant
+    compute_dtype: torch.dtype
+    """what its linears compute in under the plan"""
+    weights: Mapping[str, StoredWeight]
+    """by original Wan name"""
+    quantization: str
+    """how the file stores its linears: none, fp8, scaled_fp8, _quantization_metadata, comfy_quant, gguf"""
+
+
+def inspect_model(plan: ModelPlan, roots: Roots) -> WanFile:
+    """Returns what the plan's file is, where it can be trained on; reads headers only.
+
+    Raises CheckpointError for anything that cannot be trained, in one sentence, before any weight is loaded.
+    """
+    if plan.low_noise_file:
+        raise ConfigError("The plan names both experts of a pair. Set expert to high or low: a run trains one of them.")
+    header = read_checkpoint(roots.resolve(plan.base_file))
+    variant = detect_variant(header, override=plan.variant)
+    if not variant.trainable:
+        raise CheckpointError(
+            f"{header.path.name} is {variant.name}; training it is not supported yet. Choose a model made for text, "
+            "images, first and last frames, VACE, Fun control or camera (Wan 2.1 or 2.2)."
+        )
+    stored = locate_weights(header)
+    _check_shapes(variant, stored.weights, header.path.name)
+    linear = stored.weights["blocks.0.ffn.0.weight"]
+    return WanFile(header, variant, _compute_dtype(plan, linear), stored.weights, stored.quantization)
+
+
+def inspect_pair(plan: ModelPlan, roots: Roots) -> tuple[WanFile, WanFile]:
+    """Returns the high- and the low-noise expert of a plan with two files; CheckpointError unless they are a pair.
+
+    Where the plan states the variant of one half, the other half follows from it.
+    """
+    variants = [plan.variant.replace("low noise", "high noise"), plan.variant.replace("high noise", "low noise")]
+    if plan.variant != "auto" and not plan.variant.endswith(" noise"):
+        raise ConfigError(f'variant "{plan.variant}" is no pair. Set low_noise_model to none, or variant to auto.')
+    one = replace(plan, low_noise_file="")
+    halves = [
+        inspect_model(replace(one, base_file=file, variant=variant), roots)
+        for file, variant in zip((plan.base_file, plan.low_noise_file), variants, strict=True)
+    ]
+    high, low = halves
+    names = pair_names(high.variant, low.variant, high.header.path.name, low.header.path.name)
+    found = [
+        replace(half, variant=detect_variant(half.header, override=name))
+        for half, name in zip(halves, names, strict=True)
+    ]
+    return found[0], found[1]
+
+
+def settled(plan: ModelPlan, files: Sequence[WanFile]) -> ModelPlan:
+    """Returns the plan as a new run takes it.
+
+    Float32 files compute in bf16 on a GPU, unless a base precision was asked for.
+
+    In float32 the weights take twice the memory and attention has no fast kernel; on a CPU neither matters much. Runs
+    that say "as in file" themselves keep the numbers they began with.
+    """
+    open_to_us = plan.base_precision == "as in file" and all(f.compute_dtype == torch.float32 for f in files)
+    on_gpu = any(name != "cpu" for name in plan.placement.device_names())
+    return replace(plan, base_precision="bf16") if open_to_us and on_gpu else plan
+
+
+def _compute_dtype(plan: ModelPlan, linear: StoredWeight) -> torch.dtype:
+    if plan.base_precision != "as in file":
+        return torch_dtype(plan.base_precision)
+    # float16 overflows in gradients without loss scaling; its files train in bfloat16 (3 mantissa bits fewer), and so
+    # do quantized ones.
+    return {"F32": torch.float32, "F64": torch.float32}.get(linear.dtype, torch.bfloat16)
+
+
+def _check_shapes(variant: WanVariant, sources: Mapping[str, StoredWeight], file_name: str) -> None:
+    with torch.device("meta"):
+        wanted = {name: tuple(p.shape) for name, p in WanTransformer(variant.shape).named_parameters()}
+    missing = sorted(wanted.keys() - sources.keys())
+    if missing:
+        raise CheckpointError(f"{file_name} lacks {len(missing)} weights, for example {missing[0]}. Download it again.")
+    # A model built on Wan has weights that ours lacks; without them it would be trained as something it is not.
+    left_over = sorted(
+        name
+        for name in sources.keys() - wanted.keys()
+        if name.partition(".")[0] in BLOCK_LISTS or name.endswith((".weight", ".bias"))
+    )
+    if left_over:
+        raise CheckpointError(
+            f"{file_name} has {len(left_over)} weights that no {variant.name} has, for example {left_over[0]}: a model "
+            "made from Wan, not Wan. Choose the Wan model it was made from."
+        )
+    for name, shape in wanted.items():
+        if sources[name].shape != shape:
+            raise CheckpointError(
+                f"{file_name}: {name} has shape {sources[name].shape}, a {variant.name} needs {shape}. "
+                "Choose an unmodified Wan file."
+            )

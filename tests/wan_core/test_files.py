@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 import torch
 
-import wan_core.files as files
+import wan_core.files.writing as files
 import wan_core.metrics.jsonl as jsonl
 import wan_core.run.saving as saving
 import wan_core.train.saves as saves
@@ -698,7 +698,7 @@ def test_a_save_the_disk_cannot_read_never_hides_the_one_before(
             raise OSError(errno.EIO, "Input/output error")
         return real(path, **options)
 
-    monkeypatch.setattr(files, "open_regular", broken)
+    monkeypatch.setattr("wan_core.files.reading.open_regular", broken)
     latest = store.latest()
     assert latest is not None
     assert latest.step == 1

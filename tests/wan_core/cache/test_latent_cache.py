@@ -213,7 +213,7 @@ def test_a_full_disk_is_one_sentence_and_leaves_nothing_behind(cache, entry, mon
     def full(descriptor: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("wan_core.files.os.fsync", full)
+    monkeypatch.setattr("wan_core.files.writing.os.fsync", full)
     with pytest.raises(CacheError, match="cannot be written: No space left on device"):
         cache.write_latent("6" * 64, torch.zeros(16, 1, 4, 4))
     monkeypatch.undo()

@@ -1,0 +1,173 @@
+"""Names that cannot escape, confined paths, regular files only; and what is read of them: JSON, digests, identity."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import stat
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from ..errors import ConfigError, WanTrainerError
+
+__all__ = [
+    "FileError",
+    "confine",
+    "digest_file",
+    "file_identity",
+    "lies_under",
+    "open_regular",
+    "open_to_write",
+    "own_folder",
+    "read_json",
+    "safe_name",
+    "sampled_digest",
+    "size_text",
+]
+
+_WHOLE_BYTES = 64 << 20
+_DEVICE_NAMES = re.compile(r"(con|prn|aux|nul|com\d|lpt\d) *(\.|$)", re.IGNORECASE)  # Windows: "NUL .txt" too
+_OPENING_FIXES: tuple[tuple[type[OSError], str], ...] = (
+    (FileNotFoundError, "Put it there, or choose another."),
+    (PermissionError, "Give the account that runs this the right to read it."),
+)
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._ -]{0,99}")
+
+
+class FileError(WanTrainerError):
+    """A path that may not be used, or a file that is not what it must be."""
+
+
+def safe_name(name: str, what: str) -> str:
+    """`name` if it can be a file name on every system, else ConfigError. `what` names the setting in the message.
+
+    Letters, digits, dot, underscore, dash and space; 1-100 characters; no leading dot, no trailing dot or space,
+    no Windows device name (rule S1).
+    """
+    if not _NAME.fullmatch(name) or name[-1] in ". " or ".." in name or _DEVICE_NAMES.match(name):
+        raise ConfigError(
+            f"{what} {name[:120]!r} cannot be a file name. Use 1-100 letters, digits, dots, dashes, underscores "
+            "or spaces, starting with a letter or digit and not ending with a dot or space."
+        )
+    return name
+
+
+def confine(root: Path, relative: str, what: str) -> Path:
+    """The real path of `relative` under `root`; FileError when links or '..' would lead outside (rules S1, S2)."""
+    base = Path(os.path.realpath(root))
+    path = Path(os.path.realpath(base / relative))
+    if path != base and base not in path.parents:
+        raise FileError(
+            f"{what} {relative[:200]!r} leads outside its folder. Use a name inside it, without '..' or links."
+        )
+    return path
+
+
+def lies_under(path: Path | str, roots: Iterable[Path | str]) -> bool:
+    """Whether `path` is one of `roots` or below one, judged by where links lead (rules S2, S16)."""
+    real = Path(os.path.realpath(path))
+    bases = [Path(os.path.realpath(root)) for root in roots]
+    return any(real == base or base in real.parents for base in bases)
+
+
+def open_regular(path: Path | str, *, follow_links: bool = True) -> BinaryIO:
+    """Open for reading only if it is a regular file: no pipe, device or folder, and never a URL (rules S3, S16)."""
+    flags = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
+    if not follow_links:
+        flags |= getattr(os, "O_NOFOLLOW", 0)
+    try:
+        descriptor = os.open(path, flags)
+    except OSError as error:
+        fix = next((fix for kind, fix in _OPENING_FIXES if isinstance(error, kind)), "Put a readable file there.")
+        raise FileError(f"{os.path.basename(path)} cannot be opened: {error.strerror}. {fix}") from error
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise FileError(f"{os.path.basename(path)} is not a regular file. Put the file itself there.")
+    return os.fdopen(descriptor, "rb")
+
+
+def open_to_write(path: Path | str, flags: int = os.O_APPEND) -> int:
+    """Returns the descriptor of a regular file, made if needed.
+
+    Raises FileError for anything else, without waiting for a pipe.
+    """
+    flags |= os.O_WRONLY | os.O_CREAT
+    for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_BINARY"):
+        flags |= getattr(os, name, 0)
+    refusal = FileError(f"{os.path.basename(path)} is a link or no regular file. Move it away, then try again.")
+    if os.path.lexists(path) and not stat.S_ISREG(os.lstat(path).st_mode):  # Windows has no O_NOFOLLOW
+        raise refusal
+    descriptor = os.open(path, flags, 0o666)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise refusal
+    return descriptor
+
+
+def own_folder(parent: Path, name: str) -> Path:
+    """The folder `name` of `parent`, made if needed; FileError when a link or another file has that name (rule S16)."""
+    folder = parent / name
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(parents=True)
+    if not folder.is_dir() or Path(os.path.realpath(folder)) != Path(os.path.realpath(parent), name):
+        raise FileError(
+            f"{parent.name}/{name} is a link or no folder. Move it away: what is saved would not lie in {parent.name}."
+        )
+    return folder
+
+
+def read_json(path: Path, *, limit_bytes: int = 64 << 20) -> Any:
+    """Returns the parsed JSON of a regular file; FileError when it is missing, too large or not JSON."""
+    with open_regular(path) as file:
+        data = file.read(limit_bytes + 1)
+    if len(data) > limit_bytes:
+        raise FileError(f"{path.name} is larger than {limit_bytes >> 20} MiB; it is not a file of ours.")
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise FileError(f"{path.name} is not valid JSON ({error}). Restore it or delete it.") from error
+
+
+def digest_file(path: Path, should_stop: Callable[[], bool] | None = None) -> str:
+    """Returns the SHA-256 of all bytes, hex, read 4 MiB at a time; FileError when `should_stop` answers True."""
+    digest = hashlib.sha256()
+    with open_regular(path) as file:
+        while chunk := file.read(4 << 20):
+            digest.update(chunk)
+            if should_stop is not None and should_stop():
+                raise FileError(f"Reading {path.name} was stopped.")
+    return digest.hexdigest()
+
+
+def sampled_digest(path: Path, *, windows: int = 64, window_bytes: int = 64 << 10) -> str:
+    """SHA-256 over size, the first MiB and `windows` evenly spaced windows: names a 28 GB file in milliseconds.
+
+    Up to 64 MiB the whole file counts. Above, two files that differ only between the windows are taken for the same; a
+    fine-tune changes all of them.
+    """
+    digest = hashlib.sha256()
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size <= _WHOLE_BYTES:
+            return digest_file(path)
+        digest.update(str(size).encode())
+        digest.update(file.read(1 << 20))
+        for index in range(windows):  # the last one ends where the file ends
+            file.seek(max(size - window_bytes, 0) * index // max(windows - 1, 1))
+            digest.update(file.read(window_bytes))
+    return digest.hexdigest()
+
+
+def size_text(size: int) -> str:
+    """Returns bytes as people read them: 1.5 GiB, 0.4 MiB."""
+    return f"{size / 2**30:.1f} GiB" if size >= 1 << 30 else f"{size / 2**20:.1f} MiB"
+
+
+def file_identity(path: Path) -> tuple[str, int, int, int]:
+    """Returns (path, size, mtime_ns, inode), which changes whenever the file is edited or replaced."""
+    info = os.stat(path)
+    return (str(path), info.st_size, info.st_mtime_ns, info.st_ino)

@@ -1,0 +1,59 @@
+"""Named folders: how run files say where a file is without a path of this machine."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import ConfigError
+from .reading import FileError, read_json
+from .writing import atomic_write_json
+
+__all__ = ["Roots"]
+
+
+@dataclass(frozen=True)
+class Roots:
+    """Named folders, so that run files say `diffusion_models:wan/x.safetensors` and hold no path of one machine."""
+
+    folders: dict[str, tuple[str, ...]]
+    """root name -> absolute folders, searched in order"""
+
+    @classmethod
+    def read(cls, path: Path) -> Roots:
+        """Returns the roots of a roots file: a JSON object of lists of folders."""
+        data = read_json(path)
+        if not isinstance(data, dict) or not all(isinstance(v, list) for v in data.values()):
+            raise ConfigError(f'{path.name} must look like {{"diffusion_models": ["/models/diffusion_models"], ...}}.')
+        return cls({name: tuple(str(f) for f in folders) for name, folders in data.items()})
+
+    def write(self, path: Path) -> None:
+        atomic_write_json(path, {name: list(folders) for name, folders in self.folders.items()})
+
+    def first(self, name: str) -> Path:
+        """Returns the first folder of a root, where new files go."""
+        folders = self.folders.get(name)
+        if not folders:
+            raise ConfigError(f'No folder is known for root "{name}". Add it to the file given with --roots.')
+        return Path(folders[0])
+
+    def resolve(self, reference: str) -> Path:
+        """Returns the existing file or folder that `root:relative` names, confined to its root."""
+        name, separator, relative = reference.partition(":")
+        if not separator:
+            raise ConfigError(
+                f'{reference!r} is not of the form root:path, for example "diffusion_models:wan.safetensors".'
+            )
+        if name not in self.folders:
+            raise ConfigError(f'Root "{name}" of {reference!r} is unknown. Add it to the file given with --roots.')
+        # Links inside a model folder are the user's own (shared drives); only '..' and absolute parts are refused.
+        if os.path.isabs(relative) or ".." in Path(relative).parts:
+            raise FileError(f"{reference!r} leads outside its folder. Use a name inside it.")
+        for folder in self.folders[name]:
+            path = Path(folder) / relative
+            if path.exists():
+                return path
+        raise FileError(
+            f"{reference!r} was not found in: {', '.join(self.folders[name])}. Put the file there, or choose another."
+        )

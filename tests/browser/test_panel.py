@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from environment import CACHE
 
-from tests.browser.conftest import PATIENCE_MS, shows
+from tests.browser.conftest import PATIENCE_MS, Canvas, shows
 from tests.browser.runs_on_page import Runs, whole_run
 
 pytestmark = pytest.mark.browser
@@ -51,14 +51,37 @@ STORM = f"""async lines => {{
 }}"""
 
 
-@pytest.fixture
-def runs(canvas: Any) -> Runs:
+def made_up_runs(canvas: Canvas) -> Runs:
     """The routes of the page, answered by the test; one run trains in node 7, others have ended."""
     runs = Runs(CACHE / "clips" / "carphone.mp4")
     runs.add("other", whole_run(90, 90, 30), state="done")
     runs.add("smoke_test", whole_run(64, 150, 10), live=True, state="running", node="7")
     runs.serve(canvas.page)
     return runs
+
+
+@pytest.fixture
+def runs(canvas: Canvas) -> Runs:
+    """Made-up runs on a fresh page."""
+    return made_up_runs(canvas)
+
+
+@pytest.fixture(scope="module")
+def shared(canvas_context: Any, canvas_server: Any, frontend: str) -> Iterator[Canvas]:
+    """A page for tests that ask nothing of what the page did before."""
+    canvas_server.setting("Comfy.VueNodes.Enabled", False)
+    page = Canvas(canvas_context.new_page(), canvas_server, CACHE / "screenshots" / frontend)
+    yield page.open()
+    page.page.close()
+
+
+@pytest.fixture
+def shared_runs(shared: Canvas) -> Iterator[Runs]:
+    """Made-up runs on the shared page."""
+    shared.page.bring_to_front()  # a page that nobody sees draws nothing
+    yield made_up_runs(shared)
+    shared.clear()
+    shared.page.unroute_all(behavior="wait")
 
 
 def shown(canvas: Any, points: int) -> None:
@@ -170,38 +193,44 @@ def test_the_page_speaks_its_language_and_follows_its_settings(canvas: Any, smok
     assert canvas.our_problems == []
 
 
-def test_a_storm_of_events_is_one_draw_a_frame(canvas: Any, smoke: dict[str, Any], runs: Runs) -> None:
-    canvas.load(smoke)
-    shown(canvas, 64)
-    runs.add("smoke_test_002", whole_run(10_000, 10_000, 500), live=True, state="running", node="7")
-    runs.asked.clear()
-    draws, frames, points, newest = canvas.script(STORM, len(runs.lines["smoke_test_002"]))
+def test_a_storm_of_events_is_one_draw_a_frame(shared: Canvas, smoke: dict[str, Any], shared_runs: Runs) -> None:
+    shared.load(smoke)
+    shown(shared, 64)
+    shared_runs.add("smoke_test_002", whole_run(10_000, 10_000, 500), live=True, state="running", node="7")
+    shared_runs.asked.clear()
+    draws, frames, points, newest = shared.script(STORM, len(shared_runs.lines["smoke_test_002"]))
     assert newest == 10_000
     assert 0 < draws <= frames
     assert 500 < points <= 2000
-    asked = [place for place in runs.asked if place == "smoke_test_002/metrics"]
+    asked = [place for place in shared_runs.asked if place == "smoke_test_002/metrics"]
     assert len(asked) <= 40, f"{len(asked)} requests"
 
 
-def test_texts_of_strangers_stay_texts(canvas: Any, smoke: dict[str, Any], runs: Runs) -> None:
+def test_texts_of_strangers_stay_texts(shared: Canvas, smoke: dict[str, Any], shared_runs: Runs) -> None:
     """Every string of every answer and message is markup; nothing runs and no element of its own appears."""
     texts = itertools.cycle(HOSTILE)
     for name in HOSTILE:
-        runs.add(name, whole_run(4, 9, 2), reason=next(texts), variant=next(texts), lora_names=[next(texts)])
-        for line in runs.lines[name]:
+        shared_runs.add(name, whole_run(4, 9, 2), reason=next(texts), variant=next(texts), lora_names=[next(texts)])
+        for line in shared_runs.lines[name]:
             line |= {key: next(texts) for key in ("expert", "sample_id", "label", "folder", "reason") if key in line}
-        runs.summaries[name] |= {"state": next(texts), "expert": next(texts), "memory": {next(texts): {"peak": 9}}}
-    canvas.load(smoke)
-    canvas.page.locator(TAB).first.click()
-    listed = canvas.page.locator(".wan-run")
-    canvas.page.wait_for_function("n => document.querySelectorAll('.wan-run').length === n", arg=len(runs.summaries))
+        shared_runs.summaries[name] |= {
+            "state": next(texts),
+            "expert": next(texts),
+            "memory": {next(texts): {"peak": 9}},
+        }
+    shared.load(smoke)
+    shared.page.locator(TAB).first.click()
+    listed = shared.page.locator(".wan-run")
+    shared.page.wait_for_function(
+        "n => document.querySelectorAll('.wan-run').length === n", arg=len(shared_runs.summaries)
+    )
     for box in listed.get_by_role("checkbox").all()[:5]:
         box.check()
-    runs.deny = HOSTILE[0]
+    shared_runs.deny = HOSTILE[0]
     listed.nth(0).get_by_role("button", name="Delete …").click()
     listed.nth(0).get_by_role("button", name="Delete", exact=True).last.click()
     for name in HOSTILE:
-        canvas.script(
+        shared.script(
             """([run, text]) => {
               const node = window.app.graph._nodes.find(n => n.type === "TrainLoRA");
               node.widgets.find(w => w.name === "run_name").value = run;
@@ -212,12 +241,12 @@ def test_texts_of_strangers_stay_texts(canvas: Any, smoke: dict[str, Any], runs:
             }""",
             [name, name],
         )
-        canvas.page.wait_for_function(f"n => {PANEL}.run === n && {PANEL}.history.points > 0", arg=name)
-        canvas.page.wait_for_timeout(150)
-    canvas.page.get_by_role("button", name="Open folder").focus()
-    canvas.page.keyboard.press("Enter")
-    canvas.page.wait_for_function(f"text => {PANEL}.status.textContent === text", arg=HOSTILE[0])
-    strange = canvas.script(
+        shared.page.wait_for_function(f"n => {PANEL}.run === n && {PANEL}.history.points > 0", arg=name)
+        shared.page.wait_for_timeout(150)
+    shared.page.get_by_role("button", name="Open folder").focus()
+    shared.page.keyboard.press("Enter")
+    shared.page.wait_for_function(f"text => {PANEL}.status.textContent === text", arg=HOSTILE[0])
+    strange = shared.script(
         """() => {
           const own = [...document.querySelectorAll(".wan-panel, .wan-runs")];
           const all = own.flatMap(one => [...one.querySelectorAll("*")]);
@@ -229,7 +258,7 @@ def test_texts_of_strangers_stay_texts(canvas: Any, smoke: dict[str, Any], runs:
         }"""
     )
     assert strange == [2, 0, "nothing ran"]
-    shows(canvas.page.locator(".wan-runs"), HOSTILE[0])
+    shows(shared.page.locator(".wan-runs"), HOSTILE[0])
 
 
 def test_the_tab_compares_opens_copies_resumes_and_asks_before_it_deletes(

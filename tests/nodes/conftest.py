@@ -33,7 +33,7 @@ def routes(pack_nodes: dict[str, Any], tmp_path: Path) -> Iterator[RouteServer]:
 def shapes_built_once(pack_nodes: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Checks of a model's weights and names build it without weights each time; here once per shape is enough."""
     package = pack_nodes["TrainLoRA"].__module__.rpartition(".nodes.")[0]
-    modules = [sys.modules[f"{package}.wan_core.{name}"] for name in ("load", "run.checks")]
+    modules = [sys.modules[f"{package}.wan_core.{name}"] for name in ("load.plan", "run.checks")]
     built = functools.cache(modules[0].WanTransformer)
     for module in modules:
         monkeypatch.setattr(module, "WanTransformer", built)

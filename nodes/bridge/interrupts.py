@@ -40,7 +40,10 @@ class CancelButton:
 
 @contextlib.contextmanager
 def stops_become_interrupts() -> Iterator[None]:
-    """Turns Stopped into ComfyUI's interrupt, around engine calls whose should_stop is `mm.processing_interrupted`."""
+    """Turns Stopped into ComfyUI's interrupt, where no worker is: around scans and encodings in this process.
+
+    Their should_stop is `mm.processing_interrupted`. With a worker it is `CancelButton` that counts.
+    """
     try:
         yield
     except Stopped as stop:

@@ -46,8 +46,9 @@ _ASYNC = re.compile(r"(^|,)\s*backend\s*:\s*cudaMallocAsync\s*(?=,|$)")
 
 
 def worker_environment(outside: Mapping[str, str], *, growing_segments: bool) -> dict[str, str]:
-    """Returns `outside` for an engine process: with the user's own allocator settings, without the backend that ComfyUI
-    adds to them for itself; it suits sampling, not training.
+    """Returns `outside` for an engine process: with the user's own allocator settings, without ComfyUI's.
+
+    ComfyUI adds `backend:cudaMallocAsync` for itself, which suits sampling and not training.
 
     Where the user said nothing, `growing_segments` asks for segments that grow: clips of several sizes then leave fewer
     holes. Only for Linux and CUDA, where torch has them.

@@ -68,7 +68,7 @@ class EncodingPlan:
     damaged: int = 0
     """entries that exist but cannot be used; they are among the missing and will be replaced"""
     outdated: int = 0
-    """clips that are missing, and of which there is a latent as an older version of the pack read them"""
+    """missing clips whose latent an older version of the pack made; only counted, to say why they are encoded"""
     stored: Mapping[str, Stored] = field(default_factory=dict[str, Stored])
     """how each entry is written, by key; others as ever"""
     unreadable: Mapping[str, str] = field(default_factory=dict[str, str])

@@ -47,8 +47,8 @@ unused.
 """
 
 CLIP_READER = 2
-"""Part of the transform of clips; raise it when only what is read of clips changes. 1, which no transform names, made
-colours up to three levels of 255 too dark.
+"""Part of the transform of clips; raise it when only what is read of clips changes. Version 1, whose keys
+name no version, made colours up to three levels of 255 too dark.
 """
 
 

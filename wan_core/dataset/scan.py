@@ -54,7 +54,7 @@ def source_of_caption(written: str, config: DatasetConfig, place: str = "file") 
 
 
 def with_captions(samples: Sequence[Sample], captions: Sequence[str]) -> list[Sample]:
-    """The samples of one file, which may take turns already, with captions that take turns: every pair comes up once.
+    """Returns the samples of one file once for each of its captions; each pair of sample and caption has a turn.
 
     The caption changes with every epoch, also where the window or crop changes with every epoch.
     """
@@ -107,8 +107,8 @@ def scan_files(
 ) -> ScanResult:
     """Look at each file; `source` is what messages call the dataset, `rejected` and `notes` what it said itself.
 
-    DatasetError when nothing can be used. Files whose caption is missing are samples, so that all of them can be shown;
-    `Dataset.require_captions` refuses to encode them.
+    DatasetError when nothing can be used. Files whose caption is missing are samples, so that all of them can be shown,
+    unless the config says to skip them; `Dataset.require_captions` refuses to encode them.
     """
     samples: list[Sample] = []
     rejected = list(rejected)

@@ -14,8 +14,8 @@ from ..flow import EVALUATION_TIMESTEPS, TIMESTEP_SAMPLINGS
 __all__ = ["TrainConfig", "earlier_meanings"]
 
 _FORMER_DEFAULTS: dict[str, Any] = {"discrete_flow_shift": 3.0, "lr_scheduler": "constant"}
-"""what a run got that left these to us, before the model decided about the shift, and before a falling rate was found
-to learn better"""
+"""The defaults of earlier versions. A run begun with one keeps it; since then the model decides about the shift, and
+the learning rate falls."""
 
 
 @dataclass(frozen=True, kw_only=True)

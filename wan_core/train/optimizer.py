@@ -8,14 +8,20 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..errors import CheckpointError
+from ..errors import CheckpointError, ConfigError
 from .config import TrainConfig
 
 __all__ = ["learning_rate_at", "load_optimizer_state", "make_optimizer", "optimizer_state"]
 
 
 def make_optimizer(parameters: dict[str, nn.Parameter], config: TrainConfig) -> torch.optim.Optimizer:
-    """Returns AdamW over float32 adapter weights."""
+    """Returns the optimizer that `config.optimizer` names, over float32 adapter weights.
+
+    AdamW is also what these know: `load_optimizer_state` (its step counter), `Trainer._outlast_streak` (a state exists
+    once a step was made), `saves._agrees` (it counts its updates) and placement/memory.py (16 bytes a value).
+    """
+    if config.optimizer != "adamw":
+        raise ConfigError(f'optimizer "{config.optimizer}" is offered, but nothing makes it. Set it to adamw.')
     return torch.optim.AdamW(
         list(parameters.values()),
         lr=config.learning_rate,

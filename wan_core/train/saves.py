@@ -170,7 +170,7 @@ class SaveStore:
             fsync_folder(staged)
             if os.path.lexists(final):
                 replace_patiently(final, self._aside(final.name))
-            replace_patiently(staged, final)
+            replace_patiently(staged, final)  # the commit: from here on the saved step exists
             fsync_folder(folder)
             fsync_folder(folder.parent)  # `saves` itself, when this is the first one
         except BaseException:
@@ -199,8 +199,10 @@ def _counters(manifest: _Manifest) -> dict[str, Any]:
 
 
 def _agrees(progress: dict[str, Any], state: Path) -> bool:
-    """Whether the counters can belong to the optimizer's own count of its updates. Only for a manifest without a
-    checksum: it may say that steps before the save were not finite, and those made no update.
+    """Returns whether the counters can belong to the optimizer's own count of its updates.
+
+    Asked only of a manifest without a checksum, whose digits prove nothing. A step that was not finite counts in the
+    manifest and made no update, so the optimizer may have counted fewer.
     """
     from safetensors import safe_open
 

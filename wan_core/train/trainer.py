@@ -137,7 +137,7 @@ class Trainer:
             between_steps(self.step)
 
     def _attempt(self, step: int) -> tuple[Tensor, float]:
-        """Returns the gradients of one step, unless a stop is asked for."""
+        """Returns what `_gradients` does, which leaves them in `.grad`. Raises Stopped where a stop is asked for."""
         reason = self._group.share(self._control.stop_reason() if self._group.leads else "")
         if reason:
             raise Stopped(reason)
@@ -148,8 +148,11 @@ class Trainer:
             raise
 
     def _outlast_streak(self) -> None:
-        """Where the last steps were not finite, try what would come next, and train nothing: one finite loss says
-        that the weights are good and the run is done, if anything was trained; else the streak ends it as anywhere."""
+        """Tries the steps that would come next, without training, where the last ones were not finite.
+
+        One finite loss and gradient says that the weights are good: the run is done, if anything was trained. A streak
+        that reaches `max_bad_steps` here ends the run as it does between steps.
+        """
         tries = 0
         while self.bad_in_a_row:
             tries += 1

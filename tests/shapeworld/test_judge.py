@@ -95,6 +95,7 @@ def one(outline: Outline = SHAPES["circle"], colour: str = "red", direction: str
     return drawn(scene_of(outline, COLOURS[colour], DIRECTIONS[direction], random.Random(seed)))
 
 
+@pytest.mark.lasts(2)
 @pytest.mark.parametrize(("spoil", "least"), [(plain, 1.0), (soft, 0.95), (shaken, 0.95)])
 def test_every_caption_is_read_back_from_its_clip(
     world: list[tuple[Words, Clip]], spoil: Callable[[Clip], Clip], least: float
@@ -105,6 +106,7 @@ def test_every_caption_is_read_back_from_its_clip(
     assert np.mean([match.all for match in right]) >= least
 
 
+@pytest.mark.lasts(2)
 @pytest.mark.parametrize(("spoil", "least"), [(plain, 1.0), (soft, 0.95), (shaken, 0.95)])
 def test_concepts_are_recognised(
     of_concepts: list[tuple[Concept, Clip]], spoil: Callable[[Clip], Clip], least: float
@@ -114,6 +116,7 @@ def test_concepts_are_recognised(
         assert np.mean([matches_concept(judgement, concept).all for judgement in found]) >= least, concept.name
 
 
+@pytest.mark.lasts(1)
 @pytest.mark.parametrize(("spoil", "least"), [(plain, 1.0), (soft, 0.95), (shaken, 0.95)])
 def test_the_world_is_never_taken_for_a_concept(
     world: list[tuple[Words, Clip]], spoil: Callable[[Clip], Clip], least: float

@@ -278,6 +278,7 @@ for number in range(150):
 """
 
 
+@pytest.mark.lasts(1)
 def test_two_containers_that_share_a_folder_never_mix_their_files(tmp_path: Path) -> None:
     """In each of them the writer is process 1."""
     root = Path(__file__).parents[2]
@@ -772,6 +773,7 @@ class FullDisk:
         monkeypatch.setattr(saving, "_RETRY_SAVE_S", 0.001)
 
 
+@pytest.mark.lasts(1)
 @pytest.mark.parametrize("times", [1, 2, 3, 7])
 def test_a_full_disk_pauses_the_run_which_goes_on_when_there_is_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int

@@ -56,6 +56,7 @@ def test_the_package_to_blame_is_named_with_the_line_that_mends_it(recorded: dic
     assert f"{sys.executable} -m pip install" in said
 
 
+@pytest.mark.lasts(2)
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no limit that resource could set")
 def test_too_few_open_files_are_no_fault_of_a_package() -> None:
     """With one file handle left, the import of peft ends in an OSError, and pip could not mend it."""

@@ -28,6 +28,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # minutes for a name of 16 characters, or hours; the last one without a single repeat
+@pytest.mark.lasts(1)
 @pytest.mark.parametrize("pattern", [r"(?:.*.*)*!", r"(?:\w*\w*)*!", "(?:.|[^!]|..)" * 20 + "!"])
 def test_a_pattern_that_would_never_end_is_refused_for_targets_and_for_quantizing(
     impatient: None, pattern: str
@@ -44,6 +45,7 @@ def test_a_pattern_that_would_never_end_is_refused_for_targets_and_for_quantizin
     assert time.monotonic() - began < 20
 
 
+@pytest.mark.lasts(3)
 def test_many_slow_patterns_share_one_limit_and_the_one_that_is_too_slow_is_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

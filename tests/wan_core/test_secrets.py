@@ -45,6 +45,7 @@ def test_what_holds_no_secret_stays_as_it_was_written(text: str) -> None:
     assert without_secrets(text) == text
 
 
+@pytest.mark.lasts(1)
 def test_a_long_text_is_read_in_a_moment() -> None:
     began = time.process_time()
     for text in ("%41" * 100_000, "https://h/?" + "a=%41&" * 50_000, "%25" * 100_000, "basic " + "A" * 300_000):

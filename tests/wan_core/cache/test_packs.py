@@ -177,6 +177,7 @@ def test_leftovers_of_killed_writes_go_once_they_are_old(tmp_path):
     assert all_there(cache)
 
 
+@pytest.mark.lasts(1)
 def test_readers_never_miss_an_entry_while_it_moves(tmp_path):
     """Two readers, one of them with what it knows of long ago, while entries go back and forth."""
     cache = filled(tmp_path)
@@ -223,6 +224,7 @@ class DyingPacking(Dying):
             setattr(os, name, self.wrap(getattr(os, name)))
 
 
+@pytest.mark.lasts(1)
 @posix
 @pytest.mark.parametrize("moment", ["before", "after"])
 def test_a_crash_at_any_step_of_packing_loses_nothing(tmp_path, moment):

@@ -28,6 +28,7 @@ def inspect(path: Path) -> dict:
     return json.loads(done.stdout)
 
 
+@pytest.mark.lasts(1)
 def test_an_fp8_file_is_told_with_its_layout(tmp_path: Path) -> None:
     whole = weights()
     found = inspect(write_scaled_fp8(tmp_path / "wan_low_noise.safetensors", whole))
@@ -39,6 +40,7 @@ def test_an_fp8_file_is_told_with_its_layout(tmp_path: Path) -> None:
     assert found["trainable"] is True
 
 
+@pytest.mark.lasts(1)
 def test_a_sharded_folder_is_told_as_one_model(tmp_path: Path) -> None:
     found = inspect(write_folder(tmp_path / "Wan", cast(weights(), torch.bfloat16), shards=3))
     assert (found["container"], found["files"], found["quantization"]) == ("sharded folder", 3, "none")
@@ -64,6 +66,7 @@ def test_what_is_not_trained_yet_is_refused_by_name(tmp_path: Path, mark: str, t
         )
 
 
+@pytest.mark.lasts(1)
 def test_inspect_names_what_is_not_trained_yet(tmp_path: Path) -> None:
     save_file(
         random_weights() | {"face_adapter.fuser_blocks.0.k_norm.weight": torch.ones(4)}, tmp_path / "a.safetensors"

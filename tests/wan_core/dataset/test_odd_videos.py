@@ -201,6 +201,7 @@ def scan(video, tmp_path_factory) -> Scan:
     return Scan(folder, result, seconds, peak_bytes(child) - before, peak_bytes("self") - own)
 
 
+@pytest.mark.lasts(2)
 @pytest.mark.parametrize("name", KINDS)
 def test_each_kind_is_used_exactly_or_named_with_its_reason(scan, video, name):
     expected = KINDS[name][1]

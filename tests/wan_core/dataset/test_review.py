@@ -252,6 +252,7 @@ def test_when_the_time_is_over_the_report_says_what_was_not_compared():
     assert (found.groups, found.left_out, shown.reads) == ((), 20, 0)
 
 
+@pytest.mark.lasts(1)
 def test_ten_thousand_files_are_reviewed_in_seconds():
     rng = np.random.default_rng(1)
     samples = [
@@ -266,6 +267,7 @@ def test_ten_thousand_files_are_reviewed_in_seconds():
     assert time.monotonic() - start < 20
 
 
+@pytest.mark.lasts(1)
 def test_thousands_that_begin_alike_cost_no_more_than_the_time_allowed():
     """A title frame before every clip: eight million pairs."""
     shown = Shown({})
@@ -354,6 +356,7 @@ def test_the_whole_review_reads_as_lines_and_deletes_nothing(tmp_path, make_clip
     assert sorted(path.name for path in folder.iterdir()) == before
 
 
+@pytest.mark.lasts(2)
 def test_the_command_line_tells_the_same(tmp_path, make_clip):
     folder = make_clip("clips/a.mp4", num_frames=12).parent
     command = [sys.executable, "-m", "wan_core", "scan", str(folder), "--trigger-word", "x", "--num-frames", "9"]

@@ -132,6 +132,7 @@ def test_other_files_are_refused_with_what_to_do(folder, tmp_path, reference, me
         allowed_file(reference, input_root=tmp_path / "input", extra_roots=[])
 
 
+@pytest.mark.lasts(2)
 def test_the_command_line_scans_a_tar_as_it_does_a_folder(folder):
     with tarfile.open(folder / "set.tar", mode="w") as tar:
         tar.add(folder / "pictures" / "b.png", "x/1.png")

@@ -282,6 +282,7 @@ def test_diffusion_pipe_size_buckets_are_sizes_of_clips_and_of_stills(mira):
         settings_file(mira, "d.toml", f"size_buckets = [[64, 64]]\n{directory}")
 
 
+@pytest.mark.lasts(1)
 def test_musubi_takes_a_single_side_and_every_frame_where_no_rate_is_stated(mira, make_clip):
     clip = make_clip("clip20.mp4", num_frames=80, fps=20)
     (mira / "walking" / "w0.mp4").write_bytes(clip.read_bytes())

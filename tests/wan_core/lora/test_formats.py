@@ -142,6 +142,7 @@ def test_inspect_names_the_format_the_sizes_and_the_trainer(tmp_path: Path, name
     assert json.loads(json.dumps(said)) == said
 
 
+@pytest.mark.lasts(2)
 def test_the_command_line_describes_a_lora_file(tmp_path: Path) -> None:
     path = write_format("c: lora_unet_", tmp_path / "musubi.safetensors")
     words = [sys.executable, "-m", "wan_core", "inspect", str(path)]

@@ -115,6 +115,7 @@ def test_a_line_far_longer_than_any_of_ours_is_passed_over(tmp_path: Path, monke
     assert read_curves(path).steps.tolist() == [1, 2]
 
 
+@pytest.mark.lasts(1)
 @pytest.mark.parametrize("count", [30_000, pytest.param(1_000_000, marks=pytest.mark.soak)])
 def test_a_long_run_is_read_in_a_second_and_little_memory(tmp_path: Path, count: int) -> None:
     """A million lines took 80 s and 3.2 GB; now 1.1 s and 65 MB."""

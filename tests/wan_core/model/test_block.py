@@ -89,6 +89,7 @@ def test_a_kept_attention_is_not_computed_again_and_changes_no_bit() -> None:
         assert torch.equal(gradient, found[name]), name
 
 
+@pytest.mark.lasts(2)
 @pytest.mark.parametrize(
     ("shape", "frames", "backend"), [(SHAPE, 1, "eager"), (IMAGES, 2, "aot_eager")], ids=["text", "images"]
 )

@@ -67,6 +67,7 @@ def test_14b_weights_and_adapters_are_counted_exactly() -> None:
     assert found.kept > 40 * 20_280 * 5120 * 4
 
 
+@pytest.mark.lasts(1)
 def test_a_split_halves_what_belongs_to_blocks() -> None:
     one = estimate(1, checkpointed=True).devices["cuda:0"]
     first, second = estimate(2, checkpointed=True).devices.values()
@@ -82,6 +83,7 @@ def test_checkpointing_saves_more_than_half_of_the_activations() -> None:
     assert kept.kept + kept.working < 0.5 * (plain.kept + plain.working)
 
 
+@pytest.mark.lasts(1)
 def test_image_tokens_and_vace_layers_are_counted() -> None:
     """Per image-to-video block k_img, v_img and what they keep; VACE's eight layers lie on the first device."""
 

@@ -212,6 +212,7 @@ def train(run: TinyRun, max_steps: int = 0) -> list[Event]:
     return events
 
 
+@pytest.mark.lasts(2)
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_a_lora_trains_on_an_eight_bit_base_and_resumes_to_the_last_bit(tmp_path: Path, scheme: str) -> None:
     straight = make(tmp_path / "straight", scheme)
@@ -245,6 +246,7 @@ def test_the_mark_of_a_torchao_is_what_it_makes_and_not_its_number() -> None:
     assert found == {**MARKS, ("int8", torch.bfloat16): INT8_OF_BF16[older]}
 
 
+@pytest.mark.lasts(1)
 def test_a_run_resumed_under_a_torchao_that_makes_other_weights_is_refused_with_the_version_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -149,6 +149,7 @@ def train(run: TinyRun, **options) -> dict[str, torch.Tensor]:
     return load_file(run.directory / "saves" / "step-000004" / "state.safetensors")
 
 
+@pytest.mark.lasts(1)
 def test_reading_ahead_trains_the_same_to_the_last_bit_also_when_resumed(tmp_path):
     def state(name: str, ahead: int, *sessions: int) -> dict[str, torch.Tensor]:
         options = settings(prefetch_batches=ahead, gradient_accumulation_steps=2, caption_dropout=0.5, batch_size=2)
@@ -238,6 +239,7 @@ def test_an_entry_that_goes_bad_stops_the_run_at_its_step_and_keeps_what_was_sav
     assert not [thread for thread in threading.enumerate() if thread.name == "batch reader"]
 
 
+@pytest.mark.lasts(1)
 def test_a_run_trains_from_a_cache_alone_packed_and_with_no_encoder_file_anywhere(tmp_path):
     """The only model file is the transformer: VAE, text encoder and CLIP vision exist nowhere."""
     loose = make_run(tmp_path / "loose", train=settings(), lora=LoraConfig(rank=4))

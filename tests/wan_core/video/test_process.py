@@ -90,6 +90,7 @@ def test_stop_is_obeyed_while_waiting(make_clip):
         assert not is_running(pid)
 
 
+@pytest.mark.lasts(1)
 @posix
 @pytest.mark.parametrize("busy", [False, True])
 def test_the_child_dies_with_its_parent(make_clip, tmp_path, busy):
@@ -119,6 +120,7 @@ def test_the_child_dies_with_its_parent(make_clip, tmp_path, busy):
     assert wait_until(lambda: not is_running(pid))
 
 
+@pytest.mark.lasts(2)
 def test_ten_children_in_a_row_leave_no_threads(make_clip):
     path = make_clip("a.mp4")
     before = threading.active_count()
@@ -148,6 +150,7 @@ def test_a_write_that_cannot_succeed_names_the_file(tmp_path):
             video.write(tmp_path / "missing" / "x.mp4", np.zeros((2, 16, 16, 3), np.uint8), 16)
 
 
+@pytest.mark.lasts(1)
 def test_hundreds_of_probes_take_about_a_second(make_clip):
     path = make_clip("a.mp4", num_frames=50)
     with VideoProcess() as video:

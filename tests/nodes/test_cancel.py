@@ -76,10 +76,10 @@ def test_while_scanning(comfy: ComfyServer) -> None:
             assert comfy.history(prompt) is None
             time.sleep(0.01)
         comfy.interrupt()
-        pressed = time.monotonic()
         entry = comfy.wait(prompt, timeout=60, check=False)
+        looked_at = max(data["value"] for data in seen.of("progress") if data["node"] == "data")
     assert comfy.error(entry) == "interrupted"
-    assert time.monotonic() - pressed < 2
+    assert looked_at < 600, "the scan went on to its end"
     assert_nothing_runs(comfy)
     shutil.rmtree(folder)
 

@@ -129,9 +129,14 @@ def studied(name: str) -> Concept:
 class Study:
     """The tiny models with their encoded clips and texts, kept in a folder between trials."""
 
-    def __init__(self, work: Path, comfyui: Path, texts: dict[str, Tensor] | None = None) -> None:
-        """`work` holds the cache; `comfyui` is the tree whose text encoder reads captions nobody has read before."""
-        self._work, self._comfyui = work, comfyui
+    def __init__(
+        self, work: Path, comfyui: Path, texts: dict[str, Tensor] | None = None, sampling: Sampling = SAMPLING
+    ) -> None:
+        """`work` holds the cache; `comfyui` is the tree whose text encoder reads captions nobody has read before.
+
+        Clips are sampled as `sampling` says, in the size of the demo.
+        """
+        self._work, self._comfyui, self._sampling = work, comfyui, sampling
         self._cache = LatentCache(work / "cache")
         self._roots = Roots({"diffusion_models": (str(models_folder()),), "cache": (str(work / "cache"),)})
         self._vae = TrainableVae(16).requires_grad_(False)
@@ -227,7 +232,7 @@ class Study:
         """What judges see in clips sampled as the demo does, and `at_shift_8` with the shift of the templates."""
         found: dict[str, Any] = {**self.judged(concept, self.sample(experts, concept, clips))}
         if templates:
-            shifted = replace(SAMPLING, shift=TEMPLATE_SHIFT)
+            shifted = replace(self._sampling, shift=TEMPLATE_SHIFT)
             found[f"at_shift_{TEMPLATE_SHIFT:g}"] = self.judged(concept, self.sample(experts, concept, clips, shifted))
         return found
 
@@ -273,9 +278,10 @@ class Study:
 
     @torch.no_grad()
     def sample(
-        self, experts: Sequence[WanTransformer], concept: Concept, clips: int, sampling: Sampling = SAMPLING
+        self, experts: Sequence[WanTransformer], concept: Concept, clips: int, sampling: Sampling | None = None
     ) -> list[Frames]:
         """Clips of the concept from fixed noise, (T, H, W, 3) uint8 each. A pair changes hands at its boundary."""
+        sampling = sampling or self._sampling
         shape = (16, (SAMPLING.frames - 1) // 4 + 1, SAMPLING.size // 8, SAMPLING.size // 8)
         latent = torch.stack([draw_noise(shape, seeded_generator("clip", number)) for number in range(clips)])
         text, nothing = (pad_text(self.text(said)).expand(clips, -1, -1) for said in (concept.caption, ""))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from learning_recipes import RESULTS
 
-from shapeworld.comfy_graphs import MODELS
+from shapeworld.comfy_graphs import MODELS, SAMPLING
 from shapeworld.concept import load_concept
 from shapeworld.learning import CONCEPTS, missing_models
 from shapeworld.study import Study, Trial, studied
@@ -25,7 +26,7 @@ def study(tmp_path: Path) -> Study:
         pytest.skip(absent)
     generator = torch.Generator().manual_seed(0)
     texts = {said: torch.randn(rows, 4096, generator=generator) for said, rows in (("", 1), ("a pink bar hopping", 5))}
-    return Study(tmp_path, tmp_path, texts)
+    return Study(tmp_path, tmp_path, texts, replace(SAMPLING, steps=4))
 
 
 def test_the_page_of_recipes_is_what_its_trials_say() -> None:

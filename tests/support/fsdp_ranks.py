@@ -1,6 +1,8 @@
-"""One rank of a block under FSDP2 mixed precision; run as a script, prints one JSON line.
+"""A block under FSDP2 mixed precision on several ranks; run as a script, each rank prints one JSON line.
 
-    python tests/support/fsdp_ranks.py STORE WORLD_SIZE RANK
+    python tests/support/fsdp_ranks.py STORE WORLD_SIZE
+
+The ranks are forked once everything is imported. POSIX only.
 
 Per combination of FSDP casting inputs and ambient autocast: gradients with and without recompute, and the dtypes that
 the linears saw.
@@ -9,6 +11,7 @@ the linears saw.
 from __future__ import annotations
 
 import json
+import os
 import sys
 from contextlib import nullcontext
 from functools import partial
@@ -62,8 +65,15 @@ def main(store: str, world_size: int, rank: int) -> None:
             }
     dist.barrier()
     dist.destroy_process_group()
-    print(json.dumps(reports))  # noqa: T201
+    print(json.dumps(reports), flush=True)  # noqa: T201
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
+    ranks = []
+    for rank in range(int(sys.argv[2])):
+        if (child := os.fork()) == 0:
+            main(sys.argv[1], int(sys.argv[2]), rank)
+            os._exit(0)
+        ranks.append(child)
+    if any([os.waitpid(child, 0)[1] for child in ranks]):
+        sys.exit("A rank ended with an error.")

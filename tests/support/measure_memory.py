@@ -23,7 +23,7 @@ from wan_core.model import WanShape
 from wan_core.run.memory_report import plan_run
 from wan_core.train import TrainConfig
 
-SHAPE = WanShape(dim=512, ffn_dim=2048, num_heads=4, num_layers=6)
+SHAPE = WanShape(dim=512, ffn_dim=2048, num_heads=4, num_layers=3)
 
 
 def resident() -> int:
@@ -49,7 +49,7 @@ def main(folder: Path, checkpointed: bool) -> None:
     )
     warm = make_run(folder / "warm", train=settings)
     command_line(["train", str(warm.directory), "--roots", str(warm.roots_file)])
-    run = make_run(folder / "run", train=settings, shape=SHAPE, lora=LoraConfig(rank=16), clips=2, size=(5, 32, 32))
+    run = make_run(folder / "run", train=settings, shape=SHAPE, lora=LoraConfig(rank=16), clips=2, size=(4, 32, 32))
     predicted = plan_run(run.directory, run.roots)["devices"]["cpu"]["peak_bytes"]
     _give_back()
     before = resident()

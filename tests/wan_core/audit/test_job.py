@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tests.support.audits import BF16_PLAN as PLAN
-from tests.support.audits import audit
+from tests.support.audits import audit, audit_of
 from tests.support.forked import ForkServer
 from tests.support.tiny_run import make_run
 from wan_core.audit import REPORT_FILE, AuditConfig, read_report
@@ -42,7 +42,7 @@ def test_an_overflow_is_reported_and_not_averaged_away(tmp_path: Path) -> None:
     save_file({k: v.clone() for k, v in weights.items()}, path)
     anew = read_run(own.directory).with_digests(own.roots)  # this file is the run's base from now on
     (own.directory / "run.json").write_text(json.dumps(anew.to_dict()), encoding="utf-8")
-    audit(own)
+    audit_of(own, [("preset", "fast")])
     row = next(r for r in read_report(own.directory).rows if r.kind == "preset" and r.part == "fast")
     assert row.output_error is None
     assert "overflow" in read_report(own.directory).table()
@@ -69,10 +69,10 @@ def test_another_base_file_is_neither_measured_nor_sampled_under_the_runs_name(t
 def test_the_lora_of_a_trained_run_is_the_one_measured(tmp_path: Path) -> None:
     settings = TrainConfig(steps=2, save_every_n_steps=2, preview_every_n_steps=0, learning_rate=1e-2, eval_items=0)
     own = make_run(tmp_path, plan=PLAN, train=settings, size=(1, 4, 4))
-    audit(own)
+    audit_of(own, [])
     fresh = read_report(own.directory)
     run_job(own.directory, own.roots, emit=lambda _e: None, control=SignalControl())
-    audit(own)
+    audit_of(own, [])
     trained = read_report(own.directory)
     assert fresh.adapters == "LoRA of rank 4, small random weights"
     assert trained.adapters == "LoRA of rank 4, saved step 2"
@@ -83,7 +83,7 @@ def test_the_lora_of_a_trained_run_is_the_one_measured(tmp_path: Path) -> None:
 def test_eight_bit_weights_are_on_both_sides(tmp_path: Path, scheme: str) -> None:
     """The error is that of the arithmetic, far below the 3 % that the 8-bit weights themselves cost gradients."""
     own = make_run(tmp_path, plan=replace(PLAN, quantize=QuantizeConfig(scheme=scheme)), size=(1, 4, 4))
-    audit(own)
+    audit_of(own, [])
     report = read_report(own.directory)
     assert report.quantized == scheme
     assert 0 < (report.plan.gradient_error or 0) < 0.02

@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 
 from tests.support.audits import BF16_PLAN as PLAN
-from tests.support.audits import audit
+from tests.support.audits import audit, audit_of
 from tests.support.tiny_run import TINY, TinyRun, make_run
 from wan_core.audit import REPORT_FILE, AuditConfig, AuditReport, read_report
 from wan_core.audit.candidates import candidates
@@ -107,7 +107,7 @@ def test_a_head_in_bf16_leaves_the_blocks_alone(report: AuditReport) -> None:
 
 def test_a_narrow_residual_hurts_more_with_every_block(tmp_path: Path) -> None:
     deep = make_run(tmp_path, plan=PLAN, shape=DEEPER, size=(1, 8, 8))
-    audit(deep, AuditConfig(timesteps=1, alone=True))
+    audit_of(deep, [("alone", "residual")], AuditConfig(timesteps=1, alone=True))
     row = next(r for r in read_report(deep.directory).rows if r.kind == "alone" and r.part == "residual")
     blocks = [error or 0.0 for error in row.block_output_errors]
     assert blocks[-1] > 1.3 * blocks[0] > 0

@@ -121,6 +121,27 @@ def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
     return one.keys() == other.keys() and all(torch.equal(one[k], other[k]) for k in one)
 
 
+class Straight:
+    """The last state of runs nothing happened to, each trained once."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._found = folder, dict[str, dict[str, torch.Tensor]]()
+
+    def __call__(self, config: TrainConfig, **options: Any) -> dict[str, torch.Tensor]:
+        key = repr((config, options))
+        if key not in self._found:
+            run = make_run(self._folder / str(len(self._found)), train=config, **options)
+            evaluated = of(train(run), Evaluated)
+            assert bool(evaluated) == bool(config.eval_items)
+            self._found[key] = state(run, config.steps)
+        return self._found[key]
+
+
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory: pytest.TempPathFactory) -> Straight:
+    return Straight(tmp_path_factory.mktemp("straight"))
+
+
 def make_trainer(root: Path, config: TrainConfig, emit: Any = None, **options: Any) -> Trainer:
     lora = options.pop("lora", LoraConfig(rank=4))
     roots, fingerprint = make_roots(root)
@@ -191,9 +212,9 @@ def saves_and_marks(run: TinyRun) -> tuple[list[int], list[int]]:
     return store.steps(), [step for step in store.steps() if store.is_suspect(step)]
 
 
-def test_a_streak_ends_the_run_saves_nothing_and_names_the_last_good_step(tmp_path: Path) -> None:
+def test_a_streak_ends_the_run_saves_nothing_and_names_the_last_good_step(tmp_path: Path, straight: Straight) -> None:
     """Step 5 ruins the weights: nothing after it is finite. Saves are due at 2, 4, 6, 8."""
-    run = make_run(tmp_path, train=settings(steps=20, max_bad_steps=4))
+    run = make_run(tmp_path, train=settings(steps=12, max_bad_steps=4))
     events: list[Event] = []
     expected = (
         "4 steps in a row had non-finite loss, the last one step 9. Saved step 4 is the last good one. Lower "
@@ -214,9 +235,7 @@ def test_a_streak_ends_the_run_saves_nothing_and_names_the_last_good_step(tmp_pa
     for file in run.directory.rglob("*.safetensors"):
         assert all(torch.isfinite(t).all() for t in load_file(file).values()), file.name
     train(run)  # what was wrong outside is mended: the rest is trained, and what is left equals a run that never failed
-    straight = make_run(tmp_path / "straight", train=settings(steps=20))
-    train(straight)
-    assert same(state(run, 20), state(straight, 20))
+    assert same(state(run, 12), straight(settings(steps=12)))
 
 
 def test_a_save_after_which_nothing_was_finite_is_passed_over_until_something_is(tmp_path: Path) -> None:
@@ -253,7 +272,9 @@ def test_a_run_none_of_whose_steps_counted_is_not_done(tmp_path: Path, max_bad_s
 
 
 @pytest.mark.parametrize("also", [0, 2])
-def test_a_last_step_that_was_not_finite_is_done_once_the_weights_prove_good(tmp_path: Path, also: int) -> None:
+def test_a_last_step_that_was_not_finite_is_done_once_the_weights_prove_good(
+    tmp_path: Path, straight: Straight, also: int
+) -> None:
     """What would come next is tried: the seventh draw is finite, or the ninth, and trains nothing."""
     run = make_run(tmp_path, train=settings())
     target = NanFrom(*range(6, 7 + also))
@@ -262,9 +283,7 @@ def test_a_last_step_that_was_not_finite_is_done_once_the_weights_prove_good(tmp
     assert target.calls == 7 + also
     assert [e.step for e in of(events, CheckpointSaved)] == [2, 4, 6]
     assert [e.step for e in of(events, StepSkipped)] == [6]
-    straight = make_run(tmp_path / "five", train=settings(steps=5))
-    train(straight)
-    assert same(state(run, 6), state(straight, 5))
+    assert same(state(run, 6), straight(settings(steps=5)))
 
 
 def test_a_stop_in_a_streak_keeps_the_steps_before_it_and_a_resume_tries_the_streak_again(tmp_path: Path) -> None:
@@ -289,7 +308,9 @@ def test_a_queue_of_few_steps_does_not_end_in_a_streak_so_it_always_gets_on(tmp_
     assert saves_and_marks(run) == ([4], [])
 
 
-def test_saves_that_an_earlier_version_made_in_a_streak_are_resumed_before_it(tmp_path: Path) -> None:
+def test_saves_that_an_earlier_version_made_in_a_streak_are_resumed_before_it(
+    tmp_path: Path, straight: Straight
+) -> None:
     run = make_run(tmp_path, train=settings(steps=3))
     train(run)
     store = SaveStore(run.directory)
@@ -300,9 +321,7 @@ def test_saves_that_an_earlier_version_made_in_a_streak_are_resumed_before_it(tm
     longer = dataclasses.replace(run.config, train=settings(steps=6))
     prepare_run(choose_run(run.directory.parent, longer), longer)
     assert [e.step for e in of(train(run), StepDone)] == [4, 5, 6]
-    straight = make_run(tmp_path / "straight", train=settings(steps=6))
-    train(straight)
-    assert same(state(run, 6), state(straight, 6))
+    assert same(state(run, 6), straight(settings(steps=6)))
 
 
 def test_bad_steps_that_are_not_in_a_row_do_not_add_up(tmp_path: Path) -> None:
@@ -367,12 +386,10 @@ def test_evaluation_is_the_same_again_for_any_seed_and_after_anything_else(tmp_p
     assert before.eval_loss == pytest.approx(sum(before.per_timestep.values()) / 4, rel=1e-12)
 
 
-def test_evaluating_does_not_change_what_is_trained(tmp_path: Path) -> None:
+def test_evaluating_does_not_change_what_is_trained(tmp_path: Path, straight: Straight) -> None:
     with_it = make_run(tmp_path / "a", train=settings(eval_items=3), lora=LoraConfig(rank=4, dropout=0.2))
-    without = make_run(tmp_path / "b", train=settings(), lora=LoraConfig(rank=4, dropout=0.2))
     assert len(of(train(with_it), Evaluated)) == 4  # the base, and every save
-    assert of(train(without), Evaluated) == []
-    assert same(state(with_it, 6), state(without, 6))
+    assert same(state(with_it, 6), straight(settings(), lora=LoraConfig(rank=4, dropout=0.2)))
 
 
 # ---- previews -----------------------------------------------------------------------------------
@@ -384,10 +401,9 @@ PREVIEW = SampleConfig(steps=2, prompts=("a", "b"))
     "error", [RuntimeError("the decoder broke"), torch.OutOfMemoryError("CUDA out of memory"), OSError(28, "disk full")]
 )
 def test_a_preview_that_fails_is_a_note_and_changes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, straight: Straight, error: Exception
 ) -> None:
-    plain = make_run(tmp_path / "plain", train=settings())
-    train(plain)
+    undisturbed = straight(settings())
 
     def fail(*_: Any, **__: Any) -> torch.Tensor:
         raise error
@@ -398,16 +414,14 @@ def test_a_preview_that_fails_is_a_note_and_changes_nothing(
     notes = [e.text for e in of(events, Note) if e.level == "warning"]
     assert [n.split(" was")[0] for n in notes] == [f"Preview at step {step}" for step in (0, 3, 6)]
     assert read_status(run.directory).state == "done"
-    assert same(state(run, 6), state(plain, 6))
+    assert same(state(run, 6), undisturbed)
 
 
-def test_previews_change_nothing_of_what_is_trained(tmp_path: Path) -> None:
+def test_previews_change_nothing_of_what_is_trained(tmp_path: Path, straight: Straight) -> None:
     lora = LoraConfig(rank=4, dropout=0.2)
-    plain = make_run(tmp_path / "plain", train=settings(), lora=lora)
-    train(plain)
     run = make_run(tmp_path / "run", train=settings(preview_every_n_steps=1), preview=PREVIEW, lora=lora)
     train(run)
-    assert same(state(run, 6), state(plain, 6))
+    assert same(state(run, 6), straight(settings(), lora=lora))
 
 
 def test_a_stop_while_denoising_ends_after_one_more_step_of_it(tmp_path: Path) -> None:
@@ -679,9 +693,9 @@ def test_an_expert_of_a_single_model_is_refused(tmp_path: Path) -> None:
         train(run)
 
 
-@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
-def test_caption_dropout_puts_the_empty_prompt_in_place_of_that_share(tmp_path: Path, share: float) -> None:
-    run = make_run(tmp_path, train=settings(steps=30, save_every_n_steps=100, caption_dropout=share))
+@pytest.mark.parametrize(("share", "steps"), [(0.0, 8), (0.5, 30), (1.0, 8)])
+def test_caption_dropout_puts_the_empty_prompt_in_place_of_that_share(tmp_path: Path, share: float, steps: int) -> None:
+    run = make_run(tmp_path, train=settings(steps=steps, save_every_n_steps=100, caption_dropout=share))
     cache = LatentCache(run.roots.first("cache"))
     empty = pad_text(cache.read_text(cache.read_set(run.config.data.fingerprint).empty_text_key))
     dropped: list[bool] = []
@@ -691,9 +705,9 @@ def test_caption_dropout_puts_the_empty_prompt_in_place_of_that_share(tmp_path: 
         return true_velocity(batch)
 
     train(run, target=spy)
-    assert len(dropped) == 30
+    assert len(dropped) == steps
     # Of 30 draws at a half, fewer than 5 or more than 25 happen once in 30,000 seeds; the seed is fixed.
-    assert sum(dropped) in {0.0: range(1), 0.5: range(5, 26), 1.0: range(30, 31)}[share]
+    assert sum(dropped) in {0.0: range(1), 0.5: range(5, 26), 1.0: range(steps, steps + 1)}[share]
 
 
 # ---- gradients ----------------------------------------------------------------------------------

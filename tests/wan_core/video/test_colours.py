@@ -96,8 +96,19 @@ SIZES = [(160, 90), (80, 44), (80, 48), (104, 58), (320, 180), (322, 181)]
 """of a 160 x 90 clip: as it is, half, through the odd width 85, little smaller, twice, little more"""
 
 
-@pytest.mark.parametrize("pix_fmt", ["yuv420p", "yuv422p", "yuv420p10le", "yuv444p12le"])
-@pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize(
+    ("pix_fmt", "full"),
+    [
+        ("yuv420p", False),
+        ("yuv422p", True),
+        ("yuv420p10le", True),
+        ("yuv444p12le", False),
+        pytest.param("yuv420p", True, marks=pytest.mark.soak),
+        pytest.param("yuv422p", False, marks=pytest.mark.soak),
+        pytest.param("yuv420p10le", False, marks=pytest.mark.soak),
+        pytest.param("yuv444p12le", True, marks=pytest.mark.soak),
+    ],
+)
 def test_no_size_is_darker_or_tinted_on_average(video, tmp_path, pix_fmt, full):
     bits = 12 if "12" in pix_fmt else 10 if "10" in pix_fmt else 8
     step, draw = 2 ** (bits - 8), np.random.default_rng(0)

@@ -35,7 +35,7 @@ Frames = NDArray[np.uint8]
 
 
 class ValidateVideo(io.ComfyNode):
-    """The clips stay beside the run, so asking for the same ones again renders nothing."""
+    """Renders clips of a run beside its files; those that are there already are not rendered again."""
 
     @classmethod
     def define_schema(cls) -> io.Schema:

@@ -13,7 +13,7 @@ from .bridge.widgets import check_menus, searched_as, widget
 
 
 class WanDatasetSettings(io.ComfyNode):
-    """Checked here, used in WanVideoDataset."""
+    """Checks the settings and hands them on; WanVideoDataset uses them."""
 
     @classmethod
     def define_schema(cls) -> io.Schema:

@@ -16,7 +16,7 @@ _EVAL = listed(TrainConfig.eval_timesteps)
 
 
 class WanTrainSettings(io.ComfyNode):
-    """Checked here, used in TrainLoRA."""
+    """Checks the settings and hands them on; TrainLoRA uses them."""
 
     @classmethod
     def define_schema(cls) -> io.Schema:

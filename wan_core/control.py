@@ -15,7 +15,12 @@ from .errors import Stopped
 from .events import COMMANDS
 from .pipes import lines
 
-__all__ = ["Control", "PipeControl", "SignalControl", "ignore_signals", "stop_on_signals"]
+__all__ = [
+    "Control",
+    "PipeControl",
+    "SignalControl",
+    "stop_on_signals",
+]
 
 _LONGEST_LINE = 1 << 16
 

@@ -139,7 +139,7 @@ class OutOfMemory(WanTrainerError):  # noqa: N818  the name users and the field 
 
     @classmethod
     def of_host(cls) -> OutOfMemory:
-        """When `host_memory_ran_out`."""
+        """Returns the error to raise where `host_memory_ran_out` says so."""
         return cls(
             "The computer's own memory (RAM) ran out. Close other programs, or enlarge the swap or page file; smaller "
             "model files (fp8), num_frames, width and height need less of it. Saved steps are kept."

@@ -1,6 +1,6 @@
 """The door through which every child process enters: `python -X utf8 <pack>/wan_core/launch.py COMMAND ...`.
 
-The only file of the pack that edits sys.path: its own folder goes out (so that `config`, `data` or `sample` of ours
+The only file of the pack that edits sys.path: its own folder goes out (so that `config`, `cache` or `events` of ours
 never shadow a library) and the pack root comes in (so that `import wan_core` works under isolated Pythons, where
 PYTHONPATH is ignored). Runs nothing at import.
 """

@@ -11,7 +11,10 @@ from ..config import Config
 from .candidates import Candidate
 from .measure import Distance, Measurement
 
-__all__ = ["REPORT_VERSION", "AuditReport", "AuditRow"]
+__all__ = [
+    "AuditReport",
+    "AuditRow",
+]
 
 REPORT_VERSION = 1
 _HEADINGS = {
@@ -137,15 +140,6 @@ class AuditReport(Config):
             lines.append("overflow: values past the range of the dtype; training would skip such steps.")
         return "\n".join(lines)
 
-    def markdown(self) -> str:
-        """The same table for a document."""
-        lines = ["| | velocity error | gradient error | predicted step, GiB |", "| --- | --- | --- | --- |"]
-        for kind in _HEADINGS:
-            for row in self.ranked(kind):
-                errors = " | ".join(_error(value) for value in (row.output_error, row.gradient_error))
-                lines.append(f"| {_TITLES[kind]}{row.label} | {errors} | {_gib(row.predicted_bytes)} |")
-        return "\n".join(lines)
-
     def _line(self, row: AuditRow) -> str:
         plan = self.plan
         return (
@@ -153,9 +147,6 @@ class AuditReport(Config):
             f"{_error(row.gradient_error):>11}{_times(row.gradient_error, plan.gradient_error):>8}"
             f"{_gib(row.predicted_bytes):>10}{row.seconds:>9.2f}"
         )
-
-
-_TITLES = {"plan": "plan: ", "preset": "preset ", "change": "", "alone": "alone: ", "floor": ""}
 
 
 def _error(value: float | None) -> str:

@@ -27,7 +27,6 @@ from ..model.latents import WAN21_LATENTS, WAN22_LATENTS, LatentSpace
 
 __all__ = [
     "COLUMNS_FROM",
-    "SET_VERSION",
     "CacheItem",
     "CacheSet",
     "latent_space",

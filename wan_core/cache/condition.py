@@ -19,7 +19,11 @@ from ..dataset.conditioning import (
 )
 from ..model.latents import ImageEncoder, LatentCodec
 
-__all__ = ["PixelsOf", "condition_from_files", "condition_of", "mask_pixels"]
+__all__ = [
+    "condition_from_files",
+    "condition_of",
+    "mask_pixels",
+]
 
 PixelsOf = Callable[[Sample, Companion | None], Tensor]
 """pixels (F, H, W, 3) in [0, 1] of a sample, or of a file that goes with it, cut alike"""

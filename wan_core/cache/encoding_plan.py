@@ -33,7 +33,7 @@ class _ClipTask:
 
 
 class LatentTask(_ClipTask):
-    """Its latent."""
+    """The task that makes the latent of a sample."""
 
 
 class ConditionTask(_ClipTask):

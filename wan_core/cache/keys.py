@@ -19,7 +19,6 @@ from ..errors import CacheError, ConfigError
 __all__ = [
     "CLIP_READER",
     "CODE_VERSION",
-    "COMPRESSIONS",
     "KEY",
     "KINDS",
     "STORED_DTYPES",

@@ -26,7 +26,6 @@ from .cache_set import CacheItem
 
 __all__ = [
     "BUCKET_SAMPLINGS",
-    "Appearances",
     "Order",
 ]
 

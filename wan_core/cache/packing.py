@@ -20,7 +20,13 @@ from .keys import KINDS
 from .latent_cache import LatentCache
 from .packs import PACK_NAME, read_place, write_pack
 
-__all__ = ["PACK_BYTES", "clean_leftovers", "drop_from_packs", "loose_entries", "pack_entries", "upkeep_lock"]
+__all__ = [
+    "clean_leftovers",
+    "drop_from_packs",
+    "loose_entries",
+    "pack_entries",
+    "upkeep_lock",
+]
 
 PACK_BYTES = 1 << 30
 _ENTRY = re.compile(r"^[0-9a-f]{64}\.safetensors$")

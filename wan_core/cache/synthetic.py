@@ -22,13 +22,10 @@ from .cache_set import CacheItem, CacheSet
 from .keys import TEXT_LENGTH, TEXT_WIDTH
 
 __all__ = [
-    "ENDLESS_ITEMS",
-    "SYNTHETIC",
     "SyntheticConfig",
     "draw_entry",
     "is_synthetic",
     "item_of_draw",
-    "synthetic_key",
     "synthetic_mark",
     "synthetic_note",
     "synthetic_set",

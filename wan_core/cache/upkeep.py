@@ -19,9 +19,6 @@ from .packing import clean_leftovers, drop_from_packs, loose_entries, pack_entri
 
 __all__ = [
     "PACK_FROM",
-    "CacheStats",
-    "CheckReport",
-    "TrimReport",
     "check_entries",
     "removals_seen",
     "stats_of",

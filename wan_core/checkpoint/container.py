@@ -13,7 +13,11 @@ from ..files import FileError, read_json, sampled_digest
 from .gguf_file import read_gguf_header
 from .header import CheckpointHeader, read_header
 
-__all__ = ["checkpoint_digest", "checkpoint_files", "read_checkpoint", "weights_folder"]
+__all__ = [
+    "checkpoint_digest",
+    "checkpoint_files",
+    "read_checkpoint",
+]
 
 _INDEX = ".safetensors.index.json"
 _SHARD = re.compile(r"-(\d{5})-of-(\d{5})\.safetensors$")

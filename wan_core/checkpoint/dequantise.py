@@ -20,7 +20,6 @@ __all__ = [
     "dequantise",
     "scale_fits",
     "tiled_shape",
-    "unpack_e2m1",
 ]
 
 

@@ -19,7 +19,6 @@ from ..errors import CheckpointError
 from ..files import FileError, open_regular
 
 __all__ = [
-    "DTYPE_BYTES",
     "CheckpointHeader",
     "StatedHeader",
     "TensorInfo",

@@ -17,7 +17,6 @@ from .header import CheckpointHeader, TensorInfo, damaged
 from .keys import canonical_names
 
 __all__ = [
-    "TRAINABLE",
     "WanVariant",
     "detect_variant",
     "pair_names",

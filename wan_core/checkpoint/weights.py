@@ -18,7 +18,11 @@ from .gguf_file import GgufTensor, gguf_values, open_gguf
 from .header import CheckpointHeader, damaged
 from .keys import canonical_names
 
-__all__ = ["StoredWeight", "StoredWeights", "WeightReader", "locate_weights"]
+__all__ = [
+    "StoredWeight",
+    "WeightReader",
+    "locate_weights",
+]
 
 _PLAIN = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 _EIGHT_BIT = {"F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2"}

@@ -19,7 +19,6 @@ from ..files import FileError, lies_under, read_json
 
 __all__ = [
     "OUTSIDE",
-    "ROOTS_FILE",
     "PlaceError",
     "allowed_file",
     "allowed_folder",
@@ -28,7 +27,6 @@ __all__ = [
     "list_folders",
     "named_roots",
     "read_roots",
-    "spelled_place",
 ]
 
 

@@ -29,7 +29,6 @@ __all__ = [
     "condition_misfits",
     "condition_named",
     "control_channels",
-    "folded_mask",
     "given_frames",
     "given_mask",
     "inpaint_channels",

@@ -27,7 +27,6 @@ __all__ = [
     "epoch_rows",
     "is_averaged",
     "off_speed",
-    "seen_per_epoch",
     "speed_lines",
 ]
 

@@ -26,7 +26,6 @@ __all__ = [
     "MAX_DEPTH",
     "OTHER_SUFFIXES",
     "STILL_SUFFIXES",
-    "FolderFiles",
     "MediaFile",
     "Rejected",
     "SourcePart",

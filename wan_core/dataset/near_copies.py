@@ -20,7 +20,11 @@ from ..files import FileError
 from ..video import LOOK_SIZE, VideoProcess, look_of
 from .sample import Sample, one_per_file
 
-__all__ = ["NEAR_BITS", "NEAR_CORRELATION", "NearTwins", "byte_twins", "near_twins"]
+__all__ = [
+    "NearTwins",
+    "byte_twins",
+    "near_twins",
+]
 
 NEAR_BITS = 12
 """of 64: candidates. Of 200 shapeworld clips all copies written again, scaled or cropped by 3 % of each side are found

@@ -15,7 +15,10 @@ from .files import COMPANION_FOLDERS
 from .sample import Dataset, Sample, ScanResult, caption_remedies, one_per_file
 from .windows import round_frames
 
-__all__ = ["caption_lines", "companion_lines", "dataset_report", "scan_report", "window_lines"]
+__all__ = [
+    "dataset_report",
+    "scan_report",
+]
 
 
 def asked_frames(config: DatasetConfig) -> str:

@@ -25,14 +25,10 @@ from .scan_context import ScanContext
 
 __all__ = [
     "NothingUsableError",
-    "captions_of",
-    "config_of_part",
     "scan_files",
     "scan_folder",
     "scan_parts",
-    "source_of_caption",
     "with_captions",
-    "without_captionless",
 ]
 
 

@@ -21,7 +21,10 @@ from ..dataset import MIN_SOURCE_PIXELS, DatasetConfig, MediaFile, ScanContext, 
 from ..errors import CacheError, DatasetError
 from ..video import ClipInfo, VideoProcess
 
-__all__ = ["PixelClip", "match_captions", "scan_pixels"]
+__all__ = [
+    "match_captions",
+    "scan_pixels",
+]
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,14 @@ from ..dataset.conditioning import ConditionKind, condition_misfits
 from ..errors import DatasetError, Stopped
 from ..model import WAN21_LATENTS, WAN22_LATENTS, LatentSpace
 
-__all__ = ["PromptKeys", "TensorClip", "checked_latent", "checked_text", "space_of", "store_clips", "store_text"]
+__all__ = [
+    "PromptKeys",
+    "TensorClip",
+    "checked_text",
+    "space_of",
+    "store_clips",
+    "store_text",
+]
 
 GIVEN = "tensors"
 """stands where a set names the encoders of its entries"""

@@ -20,7 +20,12 @@ from .trainers.detect import SETTINGS_SUFFIXES, is_backend_list, read_settings
 from .trainers.ledger import Context
 from .webdataset import read_webdataset
 
-__all__ = ["SOURCE_SUFFIXES", "is_source", "list_sources", "open_source", "source_fingerprint"]
+__all__ = [
+    "is_source",
+    "list_sources",
+    "open_source",
+    "source_fingerprint",
+]
 
 SOURCE_SUFFIXES = TEXT_SUFFIXES | TABLE_SUFFIXES | SETTINGS_SUFFIXES | {".tar"}
 _PACKED_TARS = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")

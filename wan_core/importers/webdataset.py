@@ -26,7 +26,6 @@ from .extracted import ExtractedFiles
 from .source import SourceFile
 
 __all__ = [
-    "TarMember",
     "read_member",
     "read_webdataset",
     "tar_members",

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from ..config import Config, setting
 from ..patterns import check_patterns
 
-__all__ = ["DEFAULT_TARGETS", "LoraConfig"]
+__all__ = [
+    "LoraConfig",
+]
 
 DEFAULT_TARGETS = (
     r"blocks\.\d+\.(self_attn|cross_attn)\.(q|k|v|o)",

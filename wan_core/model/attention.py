@@ -11,7 +11,11 @@ from .names import naming
 from .rope import rotate
 from .shape import Numerics, WanShape
 
-__all__ = ["WanAttention", "WanCrossAttention", "WanRMSNorm", "WanSelfAttention"]
+__all__ = [
+    "WanAttention",
+    "WanCrossAttention",
+    "WanSelfAttention",
+]
 
 
 class WanRMSNorm(nn.Module):

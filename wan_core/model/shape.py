@@ -16,7 +16,6 @@ from ..errors import ConfigError
 
 __all__ = [
     "BLOCK_LISTS",
-    "InBlock",
     "Numerics",
     "WanShape",
     "block_of",

@@ -23,7 +23,11 @@ from torch.utils.checkpoint import checkpoint
 from ..model import Numerics, WanBlock, WanShape, WanTransformer
 from .plan import Placement
 
-__all__ = ["DeviceMemory", "MemoryEstimate", "StepShape", "estimate_memory"]
+__all__ = [
+    "MemoryEstimate",
+    "StepShape",
+    "estimate_memory",
+]
 
 _OPTIMIZER_BYTES = 16
 """per adapter value: float32 weight, gradient and AdamW's two moments"""

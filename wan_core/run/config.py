@@ -25,7 +25,6 @@ from ..train import SaveStore, TrainConfig, earlier_meanings
 
 __all__ = [
     "QUEUE_DONE",
-    "RUN_VERSION",
     "DataConfig",
     "ForeignRun",
     "NewerRun",

@@ -15,7 +15,13 @@ if TYPE_CHECKING:
     from av.video.frame import VideoFrame
     from av.video.reformatter import VideoReformatter
 
-__all__ = ["EXACT", "bits_of", "opaque", "refuse_colours", "source_matrix", "to_rgb"]
+__all__ = [
+    "bits_of",
+    "opaque",
+    "refuse_colours",
+    "source_matrix",
+    "to_rgb",
+]
 
 EXACT = 0x40000 | 0x2000
 """swscale's ACCURATE_RND and FULL_CHR_H_INT. Without them it truncates, and all colours are one to three levels too low

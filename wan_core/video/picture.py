@@ -18,7 +18,13 @@ if TYPE_CHECKING:
     from av.video.frame import VideoFrame
     from av.video.stream import VideoStream
 
-__all__ = ["Orientation", "fit", "orientation_of", "pixel_ratio", "shown_size", "small_grey"]
+__all__ = [
+    "fit",
+    "orientation_of",
+    "pixel_ratio",
+    "shown_size",
+    "small_grey",
+]
 
 _SQUARE = 0.03
 """Pixels that differ less from squares are taken as squares: scaling 16:9 to 832x480 leaves 40:39 behind, and to undo

@@ -7,7 +7,10 @@ import re
 from ..errors import DependencyError
 from ..packages import pip_line, version_of
 
-__all__ = ["OLDEST_PYAV", "outdated", "require_pyav"]
+__all__ = [
+    "outdated",
+    "require_pyav",
+]
 
 OLDEST_PYAV = (17, 1)
 """Measured on 14.2 to 19.0: older ones lack the length of frames or the marks of HDR, or are up to 4 levels off."""

@@ -27,7 +27,10 @@ from ..graph_tensors import PromptKeys, TensorClip, space_of, store_clips, store
 from .example import Example, decode_example, decode_tensor, encode_example, encode_tensor
 from .records import RecordWriter, read_records
 
-__all__ = ["ExportReport", "ImportReport", "export_records", "import_records"]
+__all__ = [
+    "export_records",
+    "import_records",
+]
 
 LATENTS, TEXT, TIMESTEPS = "latents", "encoder_hidden_states", "timesteps"
 _OURS = "wan_trainer/"
@@ -233,7 +236,7 @@ def _record_files(folder: Path) -> list[Path]:
 
 
 def _by_number(name: str) -> list[tuple[int, str]]:
-    """file_9 before file_10."""
+    """Returns the key that sorts names by their numbers: file_9 before file_10."""
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]
 
 

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 __all__ = [
-    "LENGTH",
     "Example",
     "Feature",
     "decode_example",
@@ -25,8 +24,6 @@ __all__ = [
     "field",
     "fields",
     "signed",
-    "varints",
-    "write_varint",
 ]
 
 

@@ -22,7 +22,6 @@ from ...errors import DatasetError
 from ...files import FileError, atomic_write, open_regular
 
 __all__ = [
-    "MAX_RECORD_BYTES",
     "RecordWriter",
     "crc32c",
     "read_records",

@@ -23,7 +23,6 @@ __all__ = [
     "area_of",
     "only_kind",
     "rounded_frames",
-    "rounded_side",
     "with_beside",
 ]
 

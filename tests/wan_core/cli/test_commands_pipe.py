@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import subprocess
@@ -71,7 +72,7 @@ def controlled(run: TinyRun, place: Path, *words: str) -> subprocess.CompletedPr
     "verbs", [("train",), pytest.param(("train", "audit", "sample"), marks=pytest.mark.soak)], ids=" ".join
 )
 def test_commands_load_every_library_before_a_read_is_pending(tmp_path: Path, verbs: tuple[str, ...]) -> None:
-    """All of them ask for their commands in one place; train is the one whose run needs most."""
+    """Train is the one whose run needs most; the order of the others is read below, and run as soak."""
     plan = ModelPlan(base_file="diffusion_models:wan_tiny_t2v.safetensors", quantize=QuantizeConfig(scheme="int8"))
     settings = TrainConfig(steps=2, save_every_n_steps=1, preview_every_n_steps=0, learning_rate=1e-3)
     run = make_run(tmp_path, plan=plan, train=settings)
@@ -85,3 +86,16 @@ def test_commands_load_every_library_before_a_read_is_pending(tmp_path: Path, ve
         assert hung == [], f"{verb} would wait at {hung[0]} and {len(hung) - 1} more"
         assert done.returncode == 0, done.stderr[-3000:]
     assert read_status(run.directory).state == "done"
+
+
+def test_every_command_has_imported_its_rooms_before_it_asks_who_controls_it() -> None:
+    tree = ast.parse((ROOT / "wan_core" / "cli" / "runs.py").read_text(encoding="utf-8"))
+    asking: list[str] = []
+    for function in (node for node in tree.body if isinstance(node, ast.FunctionDef)):
+        inside = list(ast.walk(function))
+        asked = [n.lineno for n in inside if isinstance(n, ast.Call) and ast.unparse(n.func) == "_control"]
+        if asked:
+            asking.append(function.name)
+            imported = [n.lineno for n in inside if isinstance(n, (ast.Import, ast.ImportFrom))]
+            assert max(imported) < min(asked), function.name
+    assert asking == ["_train", "_sample", "_audit"]

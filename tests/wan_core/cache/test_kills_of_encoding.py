@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import random
 import signal
 import time
 import warnings
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -19,37 +22,71 @@ pytestmark = pytest.mark.skipif(os.name == "nt", reason="needs fork and SIGKILL"
 CLIPS = 14
 
 
-def killed_after(seconds: float, root: Path) -> bool:
-    """Fork a process that caches and packs, kill it after so long; whether it was still at it."""
+def _told(real: Callable[..., Any], before: Callable[[], None], *given: Any, **more: Any) -> Any:
+    before()
+    return real(*given, **more)
+
+
+def work(root: Path, before_each_write: Callable[[], None]) -> None:
+    """Cache every clip and pack the entries, with a call before everything that reaches the disk for good."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("fsync", "replace", "rename", "link", "unlink"):
+            patch.setattr(os, name, functools.partial(_told, getattr(os, name), before_each_write))
+        cache_all(root, CLIPS)
+        pack_entries(LatentCache(root), limit_bytes=30_000)
+
+
+def writes_of_a_whole_run(root: Path) -> int:
+    writes = 0
+
+    def count() -> None:
+        nonlocal writes
+        writes += 1
+
+    work(root, count)
+    return writes
+
+
+def killed_at(write: int, patience_s: float, root: Path) -> bool:
+    """Fork a process that does the work and kill it about `patience_s` after it began that write; whether it was still
+    at it. The child waits for an answer before each write, so a slow machine kills at the same place as a fast one."""
+    asks, heard = os.pipe()
+    told, answers = os.pipe()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # fork beside threads: the child is a worker of its own
         pid = os.fork()
     if pid == 0:
         try:
             torch.set_num_threads(1)
-            cache_all(root, CLIPS)
-            pack_entries(LatentCache(root), limit_bytes=30_000)
+
+            def ask() -> None:
+                os.write(heard, b".")
+                os.read(told, 1)
+
+            work(root, ask)
         finally:
             os._exit(0)
-    time.sleep(seconds)
+    os.close(heard)
+    for number in range(write):
+        os.read(asks, 1)
+        if number + 1 < write or patience_s:
+            os.write(answers, b".")
+    time.sleep(patience_s)
     os.kill(pid, signal.SIGKILL)
+    for end in (asks, told, answers):
+        os.close(end)
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
-
-
-def whole_run_s(root: Path) -> float:
-    started = time.monotonic()
-    cache_all(root, CLIPS)
-    pack_entries(LatentCache(root), limit_bytes=30_000)
-    return time.monotonic() - started
 
 
 def kill_and_check(tmp_path: Path, kills: int) -> None:
     chance = random.Random(5)
-    longest = min(whole_run_s(tmp_path / f"clock{n}") for n in range(2))
+    writes = writes_of_a_whole_run(tmp_path / "whole")
+    assert writes > CLIPS
     hit = packing = 0
     for number in range(kills):
         root = tmp_path / str(number)
-        hit += killed_after(chance.uniform(0.1, 1.0) * longest, root)
+        # Before a write, or while it and what follows it are done, up to the next one.
+        hit += killed_at(chance.randrange(1, writes), chance.choice((0.0, 0.001)), root)
         cache = LatentCache(root)
         present = [n for n in range(CLIPS) if cache.has("latent", key(n))]
         packing += bool(list(root.glob("packs/*.pack")))
@@ -67,7 +104,7 @@ def kill_and_check(tmp_path: Path, kills: int) -> None:
         expected = torch.stack([latent(int(name)) for name in batch.names]).bfloat16().float()
         assert torch.equal(batch.latents, expected)
     print(f"{hit} of {kills} were killed at work, {packing} of them had begun to pack")  # noqa: T201
-    assert hit >= kills // 5
+    assert hit == kills
 
 
 def test_five_kills_while_caching_or_packing_lose_nothing(tmp_path):

@@ -186,6 +186,12 @@ def link_tree_for_pyright(comfyui: Path) -> None:
 # ---- pytest ----------------------------------------------------------------------------------
 
 
+def processes(layer: str) -> int:
+    """How many processes share the tests: two, but one where two browsers would draw in turns on a single core."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 2
+    return 1 if layer == "browser" and cores == 1 else 2
+
+
 def run_pytest(layer: str, rest: list[str], ready: Environment, totals: Totals) -> str:
     """One pytest run of one layer; its output goes to the terminal as it comes, its totals come back in a file."""
     say(f"\n== {layer}")
@@ -203,7 +209,7 @@ def run_pytest(layer: str, rest: list[str], ready: Environment, totals: Totals) 
         MARKS[layer],
         *(("--quick",) if layer == "fast" else ()),
         # Most of the time goes into starting processes that use one core. On the canvas, a process per frontend.
-        *(() if rest else ("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")),
+        *(() if rest else ("-n", str(processes(layer)), "--dist", "loadfile", "--no-loadscope-reorder")),
         *(("-p", "frontend_plugin") if layer == "browser" and not rest else ()),
         *rest,
     ]

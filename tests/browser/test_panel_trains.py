@@ -8,13 +8,14 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.browser.conftest import Canvas, tiny_canvas
+from tests.browser.conftest import PATIENCE_MS, Canvas, tiny_canvas
 from tests.browser.test_panel import TAB
 
 pytestmark = pytest.mark.browser
@@ -87,10 +88,11 @@ def press(canvas: Any, name: str) -> None:
 
     canvas.page.bring_to_front()
     button = canvas.page.locator(".wan-panel").get_by_role("button", name=name)
-    for _ in range(10):
+    deadline = time.monotonic() + PATIENCE_MS / 1000
+    while time.monotonic() < deadline:
         canvas.show(".wan-panel .wan-buttons")
         with contextlib.suppress(TooLate):
-            button.click(timeout=3000)
+            button.click(timeout=10_000)  # two frames at rest, which take a while on one core
             return
     pytest.fail(f"{name} could not be pressed")
 

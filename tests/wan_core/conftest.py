@@ -14,8 +14,16 @@ import numpy as np
 import pytest
 
 from tests.support.forked import ForkServer, RunScript
+from wan_core.video import VideoProcess
 
 MakeClip = Callable[..., Path]
+
+
+@pytest.fixture(scope="module")
+def video() -> Iterator[VideoProcess]:
+    """A running video child, one for all tests of a file."""
+    with VideoProcess() as process:
+        yield process
 
 
 @pytest.fixture

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 import torch
 
 from wan_core.cache import LatentCache, encode_missing, plan_encoding
 from wan_core.dataset import Dataset, DatasetConfig, ScanContext, scan_folder
 from wan_core.model.latents import WAN21_LATENTS, LatentSpace
-from wan_core.video import VideoProcess
 
 
 class Recorder:
@@ -27,12 +25,6 @@ class Recorder:
         self.seen.append(given)
         frames, height, width, _ = given.shape
         return torch.zeros(16, (frames + 3) // 4, height // 8, width // 8)
-
-
-@pytest.fixture(scope="module")
-def video():
-    with VideoProcess() as process:
-        yield process
 
 
 def test_more_windows_crops_and_sides_encode_only_what_is_new(video, make_clip, tmp_path):

@@ -106,12 +106,6 @@ class Bench:
         )
 
 
-@pytest.fixture(scope="module")
-def video():
-    with VideoProcess() as process:
-        yield process
-
-
 @pytest.fixture
 def bench(tmp_path, make_clip, video):
     """Three different clips with captions."""

@@ -8,7 +8,6 @@ from PIL import Image
 from wan_core.dataset import Dataset, DatasetConfig, ScanContext, scan_folder
 from wan_core.dataset.report import scan_report
 from wan_core.errors import DatasetError
-from wan_core.video import VideoProcess
 
 USED = {
     "BOM": (b"\xef\xbb\xbfa red car", "a red car"),
@@ -24,12 +23,6 @@ REFUSED = {
     "lone surrogate": (b"car \xed\xa0\x80", "byte 0xed at offset 4"),
     "2 MB": (b"word " * 420_000, "longer than 64 KiB"),
 }
-
-
-@pytest.fixture(scope="module")
-def video():
-    with VideoProcess() as process:
-        yield process
 
 
 @pytest.fixture

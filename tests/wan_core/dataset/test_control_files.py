@@ -15,13 +15,6 @@ from wan_core.dataset.control_files import with_companions
 from wan_core.dataset.files import folder_fingerprint
 from wan_core.dataset.report import scan_report
 from wan_core.errors import ConfigError, DatasetError
-from wan_core.video import VideoProcess
-
-
-@pytest.fixture(scope="module")
-def video():
-    with VideoProcess() as process:
-        yield process
 
 
 @pytest.fixture

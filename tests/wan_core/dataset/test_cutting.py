@@ -23,12 +23,6 @@ from wan_core.model import WAN21_LATENTS
 from wan_core.video import VideoProcess
 
 
-@pytest.fixture(scope="module")
-def video():
-    with VideoProcess() as process:
-        yield process
-
-
 @pytest.fixture
 def folder(tmp_path):
     (tmp_path / "clips").mkdir()

@@ -32,12 +32,6 @@ from wan_core.video import VideoProcess
 SHAPE = {"width": 64, "height": 48, "num_frames": 9, "trigger_word": "x"}
 
 
-@pytest.fixture(scope="module")
-def video() -> Any:
-    with VideoProcess() as process:
-        yield process
-
-
 @pytest.fixture
 def folder(tmp_path: Path, make_clip: Callable[..., Path]) -> Path:
     """Two clips of which one is fast, a copy of it, a tall still, a clip that is too short, one that is held out."""

@@ -40,7 +40,6 @@ from support.odd_videos import (
 from wan_core.dataset import DatasetConfig, ScanContext, ScanResult, read_sample, scan_folder
 from wan_core.dataset.report import scan_report
 from wan_core.errors import DatasetError
-from wan_core.video import VideoProcess
 
 POSIX = os.name == "posix"
 HEAD = struct.pack(">I4s4sI4s", 20, b"ftyp", b"isom", 512, b"isom")
@@ -169,12 +168,6 @@ def peak_bytes(pid: int | str) -> int:
         return 0
     status = Path(f"/proc/{pid}/status").read_text()
     return int(status.split("VmHWM:")[1].split()[0]) * 1024
-
-
-@pytest.fixture(scope="module")
-def video():
-    with VideoProcess() as process:
-        yield process
 
 
 @pytest.fixture(scope="module")

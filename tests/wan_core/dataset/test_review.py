@@ -27,14 +27,7 @@ from wan_core.dataset.near_copies import byte_twins, near_twins
 from wan_core.dataset.sample import Cut
 from wan_core.files import digest_file
 from wan_core.model import WAN21_LATENTS
-from wan_core.video import LOOK_SIZE, ClipInfo, VideoProcess, look_of
-
-
-@pytest.fixture(scope="module")
-def video():
-    with VideoProcess() as process:
-        yield process
-
+from wan_core.video import LOOK_SIZE, ClipInfo, look_of
 
 WIDE = Bucket(33, 480, 832)
 

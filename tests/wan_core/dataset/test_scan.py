@@ -18,12 +18,6 @@ from wan_core.errors import ConfigError, DatasetError, Stopped
 from wan_core.video import VideoProcess
 
 
-@pytest.fixture(scope="module")
-def video():
-    with VideoProcess() as process:
-        yield process
-
-
 @pytest.fixture
 def folder(tmp_path):
     path = tmp_path / "clips"

@@ -9,13 +9,6 @@ import torch
 from wan_core.dataset import DatasetConfig, ScanContext
 from wan_core.errors import DatasetError
 from wan_core.importers import match_captions, scan_pixels
-from wan_core.video import VideoProcess
-
-
-@pytest.fixture(scope="module")
-def video():
-    with VideoProcess() as process:
-        yield process
 
 
 def pictures(frames: int, height: int = 48, width: int = 64, seed: int = 0) -> torch.Tensor:

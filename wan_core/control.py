@@ -1,4 +1,4 @@
-"""How a running worker is steered. Commands come as JSON lines on stdin; their end means the parent died."""
+"""A running worker is steered from here: commands come as JSON lines on stdin, and their end means the parent died."""
 
 from __future__ import annotations
 

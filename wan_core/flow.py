@@ -87,7 +87,10 @@ def draw_sigma(
 
 
 def is_in_range(sigma: Tensor, sigma_range: tuple[float, float]) -> Tensor:
-    """Which noise levels belong to a range: the border of two experts to the one above it (Wan: t >= boundary)."""
+    """Returns which of `sigma` (B,) lie in the range, as (B,) bool.
+
+    The border of two experts belongs to the one above it (Wan: t >= boundary).
+    """
     low, high = sigma_range
     return (sigma >= low) & ((sigma < high) if high < 1 else (sigma <= high))
 
@@ -98,13 +101,13 @@ def draw_noise(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
 
 
 def add_noise(latent: Tensor, noise: Tensor, sigma: Tensor) -> Tensor:
-    """Noised latent for (B, C, F, H, W) latent and noise and sigma (B,)."""
+    """Returns the noised latent (B, C, F, H, W), for latent and noise of that shape and sigma (B,)."""
     level = sigma.view(-1, *([1] * (latent.ndim - 1)))
     return (1 - level) * latent + level * noise
 
 
 def velocity_target(latent: Tensor, noise: Tensor) -> Tensor:
-    """What the model must predict: the velocity noise - latent, same shape."""
+    """Returns what the model must predict: the velocity noise - latent, of their shape."""
     return noise - latent
 
 

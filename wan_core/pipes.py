@@ -21,7 +21,7 @@ _FILE_TYPE_PIPE = 3
 
 
 def lines(file: int, longest: int) -> Iterator[bytes]:
-    """The lines that come through the pipe `file` until its other end is closed; longer ones come in pieces."""
+    """Yields the lines that come through the pipe `file` until its other end is closed; longer ones come in pieces."""
     rest = b""
     for chunk in chunks(file):
         *whole, rest = (rest + chunk).split(b"\n")
@@ -35,7 +35,7 @@ def lines(file: int, longest: int) -> Iterator[bytes]:
 
 
 def chunks(file: int, waiting: Callable[[], int | None] | None = None) -> Iterator[bytes]:
-    """What comes through the pipe `file`, as it comes, until its other end is closed."""
+    """Yields the bytes that come through the pipe `file`, as they come, until its other end is closed."""
     wait = waiter(file, waiting)
     while True:
         wait()
@@ -69,7 +69,7 @@ def _pieces(line: bytes, longest: int) -> Iterator[bytes]:
 
 
 def _waiting_on_windows(file: int) -> Callable[[], int | None] | None:
-    """How many bytes stand in the pipe `file`; None when it is no pipe (a console, a file), which is read as it is."""
+    """Returns the question `peeking` puts for the pipe `file`; None for a console or a file, which is read as it is."""
     import ctypes
     import msvcrt  # pyright: ignore
 
@@ -78,7 +78,10 @@ def _waiting_on_windows(file: int) -> Callable[[], int | None] | None:
 
 
 def peeking(kernel: Any, handle: Any) -> Callable[[], int | None] | None:
-    """The question put to PeekNamedPipe of Windows' `kernel`."""
+    """Returns a function that asks Windows' `kernel` how many bytes stand in the pipe `handle`; None where it is no pipe.
+
+    Source: PeekNamedPipe and GetFileType of the Windows API.
+    """
     import ctypes
 
     if kernel.GetFileType(handle) != _FILE_TYPE_PIPE:

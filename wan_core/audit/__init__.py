@@ -1,4 +1,4 @@
-"""What each precision switch costs, measured on the user's own model and clips against float32."""
+"""The audit measures what each precision switch costs, on the user's own model and clips, against float32."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which sets of dtypes are compared: the plan's own, the presets, and the plan with one switch changed at a time."""
+"""Lists the sets of dtypes an audit compares: the plan's own, each preset, and the plan with one switch changed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a file is that is no Wan diffusion model, and where it belongs: told from the names of its tensors."""
+"""Names a file that is no Wan diffusion model by the names of its tensors, and says where such a file belongs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where each weight of a Wan file lies and how it is stored: plain, 8- or 4-bit in ComfyUI's layouts, or GGUF."""
+"""Finds each weight of a Wan file and reads it as it is stored: plain, 8- or 4-bit in ComfyUI's layouts, or GGUF."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a LoRA file can hold for one linear, as exact changes of its weight, and their best form at a rank.
+"""Turns what a LoRA file holds for one linear into the exact change of its weight, and a change into a pair.
 
 Shapes: (out, in) of the linear; r the rank of a pair. Everything is float32; `scale` is the factor its trainer applies.
 """

@@ -1,4 +1,4 @@
-"""What is adapted, and how much."""
+"""The settings of a LoRA say which linears get an adapter, how large it is, and how strongly it acts."""
 
 from __future__ import annotations
 

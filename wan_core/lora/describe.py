@@ -1,4 +1,4 @@
-"""What a LoRA file is, in words and numbers for people: the answer of `inspect`."""
+"""Describes a LoRA file to people, in words and numbers: `wan_core inspect` answers with it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a variant reads besides the noised latent, the timestep and the text, and refusing what does not fit."""
+"""Names each variant's inputs beside noised latent, timestep and text, and refuses those that do not fit."""
 
 from __future__ import annotations
 

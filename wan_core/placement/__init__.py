@@ -1,4 +1,4 @@
-"""Which block sits on which device, how tensors travel between them, and how much memory all of it takes."""
+"""Placement decides which block sits on which device, carries tensors between them, and predicts the memory."""
 
 from __future__ import annotations
 

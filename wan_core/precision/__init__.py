@@ -1,4 +1,4 @@
-"""Which parts compute and rest in which dtype, and weight-only quantization of the frozen base."""
+"""Precision decides the dtype each part computes and rests in, and quantizes the weights of the frozen base."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How validation clips are sampled."""
+"""The settings of validation clips say what they show, how large they are, and how they are sampled."""
 
 from __future__ import annotations
 

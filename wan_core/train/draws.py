@@ -1,6 +1,6 @@
-"""What a micro-step draws: clips, captions, noise and noise levels, all of them a function of its number.
+"""Draws the clips, captions, noise and noise levels of a micro-step: all of them a function of its number.
 
-On the CPU and without the model, so that the thread that reads ahead draws too, and the step waits for neither.
+It needs the CPU alone and no model, so that the thread that reads ahead draws too, and the step waits for neither.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ def _waiting_on_windows(file: int) -> Callable[[], int | None] | None:
 
 
 def peeking(kernel: Any, handle: Any) -> Callable[[], int | None] | None:
-    """Returns a function that asks Windows' `kernel` how many bytes stand in the pipe `handle`; None where it is no pipe.
+    """Returns a function that asks Windows' `kernel` for the bytes that stand in the pipe `handle`; None if it is none.
 
     Source: PeekNamedPipe and GetFileType of the Windows API.
     """

@@ -26,6 +26,7 @@ import wan_core.metrics.jsonl as jsonl
 import wan_core.run.saving as saving
 import wan_core.train.saves as saves
 from tests.support.dying import Dying, forked, steps_of
+from tests.support.metrics_file import read_metrics
 from tests.support.tiny_run import TinyRun, make_run
 from wan_core.cli.output import disk_sentence
 from wan_core.control import SignalControl
@@ -46,7 +47,6 @@ from wan_core.files import (
     safe_name,
     sampled_digest,
 )
-from wan_core.metrics.jsonl import read_metrics
 from wan_core.run.choose import choose_run
 from wan_core.run.config import read_status
 from wan_core.run.train_job import run_job

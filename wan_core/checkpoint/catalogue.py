@@ -15,7 +15,6 @@ __all__ = [
     "HIGH",
     "LOW",
     "PAIR_BOUNDARIES",
-    "TRAINING_SHIFTS",
     "Published",
     "expert_said",
     "file_words",
@@ -94,7 +93,6 @@ class Published:
 
 
 _CHANNELS_OF_5B = 48
-_WIDTH_OF_5B = 3072
 _FUN = (r"fun|inp(_|$)",)
 _PUBLISHED = (
     Published(name="2.1 T2V-1.3B", task="t2v", dim=1536),
@@ -182,10 +180,3 @@ AMBIGUOUS_NAMES = _ambiguous()
 
 PAIR_BOUNDARIES = {name: model.boundary for model in _PUBLISHED if model.boundary for name in model.names()}
 """Name of every expert -> the sigma where its half of the noise range ends."""
-
-TRAINING_SHIFTS = {
-    name: usual_shift(model.task, model.boundary, _CHANNELS_OF_5B if model.dim == _WIDTH_OF_5B else 16)
-    for model in _PUBLISHED
-    for name in model.names()
-}
-"""Name of every model and expert -> its training shift"""

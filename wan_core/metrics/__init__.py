@@ -1,4 +1,4 @@
-"""Events to metrics.jsonl, and reading it back: whole, its curves, by line number, or only where it stands."""
+"""Events to metrics.jsonl, and reading it back: its curves, by line number, or only where it stands."""
 
 from __future__ import annotations
 

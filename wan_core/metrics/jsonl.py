@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
-from typing import Any
 
 from ..events import (
     CheckpointSaved,
@@ -20,9 +19,8 @@ from ..events import (
     to_line,
 )
 from ..files import FileError, open_append, open_regular
-from .pages import parse_record, whole
 
-__all__ = ["JsonlSink", "read_metrics"]
+__all__ = ["JsonlSink"]
 
 _KEPT = (StepDone, StepSkipped, Evaluated, CheckpointSaved, SampleReady, StageEnded)
 
@@ -63,33 +61,3 @@ def _ends_torn(path: Path) -> bool:
             file.seek(-1, 2)
             return file.read(1) != b"\n"
     return False
-
-
-def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Returns all whole lines in order of their step; for step lines only the newest of each step.
-
-    Never raises for what a line holds: one that is no record, or whose step is no whole number, is left out. A number
-    JSON does not know (NaN) is None; what else a record says is the reader's to check.
-    """
-    steps: dict[int, dict[str, Any]] = {}
-    others: list[dict[str, Any]] = []
-    with contextlib.suppress(FileError, OSError), open_regular(path, follow_links=False) as file:
-        for line in file:
-            record = parse_record(line)
-            if record is None or (step := _step_of(record)) is None:
-                continue
-            if record.get("event") == StepDone.name:
-                steps[step] = record
-            else:
-                others.append(record)
-    return sorted([*steps.values(), *others], key=lambda r: r.get("step", 0))
-
-
-def _step_of(record: dict[str, Any]) -> int | None:
-    """Returns the step of a record, 0 for an event that has none (the end of a stage).
-
-    Returns None for a step that is no number.
-    """
-    if "step" not in record and record.get("event") not in (StepDone.name, Evaluated.name):
-        return 0
-    return whole(record.get("step"))

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.damaged import BAD_NUMBERS, damaged_lines
+from tests.support.metrics_file import read_metrics
 from wan_core.events import Evaluated, Event, SampleReady, StepDone, StepSkipped, to_line
 from wan_core.metrics import eval_losses, finite, read_curves
-from wan_core.metrics.jsonl import read_metrics
 
 pytestmark = pytest.mark.lasts(0.2)
 

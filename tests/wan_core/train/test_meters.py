@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 import torch
 
+from tests.support.metrics_file import read_metrics
 from tests.support.tiny_run import TINY, TinyRun, make_run
 from wan_core.cache import LatentCache
 from wan_core.control import SignalControl
 from wan_core.events import Event
 from wan_core.footprint import predict_memory
 from wan_core.load import ModelPlan
-from wan_core.metrics.jsonl import read_metrics
 from wan_core.placement import PlacementConfig
 from wan_core.run.config import read_status
 from wan_core.run.train_job import run_job

@@ -21,7 +21,6 @@ __all__ = [
     "draw_sigma",
     "is_in_range",
     "seeded_generator",
-    "shift_sigma",
     "simple_sigmas",
     "velocity_loss",
     "velocity_target",

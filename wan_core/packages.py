@@ -16,8 +16,6 @@ from .errors import DependencyError
 
 __all__ = [
     "PEFT",
-    "PYTHON_FLOOR",
-    "TORCH_FLOOR",
     "Cause",
     "causes_of",
     "check_versions",

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-__all__ = ["chunks", "lines", "peeking", "waiter"]
+__all__ = ["chunks", "lines", "waiter"]
 
 _CHUNK = 1 << 16
 _POLL_S = 0.02

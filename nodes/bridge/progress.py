@@ -25,7 +25,7 @@ from ...wan_core.events import (
 from ...wan_core.words import logger
 from .interrupts import CancelButton
 
-__all__ = ["STATUS_EVENT", "NodeProgress", "current_prompt_id", "graph_of"]
+__all__ = ["NodeProgress", "current_prompt_id", "graph_of"]
 
 STATUS_EVENT = "wan_trainer.status"
 _MIN_INTERVAL_S = 0.25

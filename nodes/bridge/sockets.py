@@ -29,7 +29,6 @@ __all__ = [
     "encoder_identity",
     "is_linked",
     "prompt_key",
-    "socket_identity",
     "wants_clip",
 ]
 

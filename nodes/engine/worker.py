@@ -25,7 +25,7 @@ import torch
 from ...wan_core.events import Event, Failed, Finished, StepDone, parse_event
 from ...wan_core.files import open_append
 
-__all__ = ["Ending", "Patience", "Worker", "engine_command", "worker_environment"]
+__all__ = ["Ending", "Patience", "Worker", "engine_command"]
 
 LAUNCH = Path(__file__).resolve().parents[2] / "wan_core" / "launch.py"
 _LOG_TAIL_BYTES = 4000

@@ -15,7 +15,7 @@ from ..bridge.second_ids import TakenIds
 from ..engine.live_runs import LIVE
 from .handlers import RunRoutes
 
-__all__ = ["RunRoutes", "register_routes"]
+__all__ = ["register_routes"]
 
 _MARK = "wan_trainer_routes"
 

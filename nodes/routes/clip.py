@@ -13,7 +13,7 @@ from .inside import open_file
 from .refusal import Refused
 from .samples import NO_SAMPLE, Sample
 
-__all__ = ["part_of", "send_clip"]
+__all__ = ["send_clip"]
 
 _BLOCK_BYTES = 1 << 18
 

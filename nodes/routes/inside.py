@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-__all__ = ["Parts", "open_file", "opened_folder", "remove_empty", "remove_file"]
+__all__ = ["Parts", "open_file", "remove_empty", "remove_file"]
 
 Parts = tuple[str, ...]
 """names below a root, none of them empty, a dot or more than one"""

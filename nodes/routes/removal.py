@@ -16,7 +16,7 @@ from ...wan_core.files import confine, locked, read_json
 from .inside import Parts, remove_empty, remove_file
 from .samples import read_index
 
-__all__ = ["delete_run", "listed_files"]
+__all__ = ["delete_run"]
 
 _LAST = ("run.json", ".lock")
 """while run.json is there a half deleted run is still listed, and can be deleted again"""

@@ -15,7 +15,7 @@ from ...wan_core.files import confine, read_json
 from .inside import Parts
 from .refusal import Refused
 
-__all__ = ["CLIP_TYPES", "NO_SAMPLE", "Sample", "find_sample", "list_samples", "read_index"]
+__all__ = ["NO_SAMPLE", "Sample", "find_sample", "list_samples", "read_index"]
 
 CLIP_TYPES = {".mp4": "video/mp4", ".webm": "video/webm", ".png": "image/png", ".webp": "image/webp"}
 """what the route sends, and as what; a file of another kind is no sample"""

@@ -20,12 +20,10 @@ from .scrub import scrubbed
 
 __all__ = [
     "RunFacts",
-    "best_step",
     "chosen_steps",
     "output_file",
     "run_report",
     "saved_step",
-    "thinned",
 ]
 
 

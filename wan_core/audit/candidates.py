@@ -10,7 +10,7 @@ import torch
 from ..model import Numerics
 from ..precision import PRESETS, SWITCHES, PrecisionPolicy, dtype_name
 
-__all__ = ["PARTS", "REFERENCE", "Candidate", "candidates"]
+__all__ = ["REFERENCE", "Candidate", "candidates"]
 
 REFERENCE = Numerics(compute=torch.float32, rope=torch.float64, attention=torch.float32, adapter=torch.float32)
 """What everything is compared with: float32 throughout, the rotary embedding in float64."""

@@ -21,7 +21,6 @@ from ..model.latents import ImageEncoder, LatentCodec
 
 __all__ = [
     "condition_from_files",
-    "condition_of",
     "mask_pixels",
 ]
 

@@ -28,8 +28,6 @@ from .keys import STORED_DTYPES, Stored
 
 __all__ = [
     "MAX_ENTRY_BYTES",
-    "compress",
-    "decompress",
     "pack_entry",
     "unpack_entry",
 ]

@@ -18,7 +18,6 @@ from ..errors import CacheError, ConfigError
 
 __all__ = [
     "CLIP_READER",
-    "CODE_VERSION",
     "KEY",
     "KINDS",
     "STORED_DTYPES",

@@ -18,7 +18,6 @@ from .latent_cache import LatentCache
 from .packing import clean_leftovers, drop_from_packs, loose_entries, pack_entries, upkeep_lock
 
 __all__ = [
-    "PACK_FROM",
     "check_entries",
     "removals_seen",
     "stats_of",

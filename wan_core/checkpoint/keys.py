@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-__all__ = ["PREFIXES", "canonical_names", "to_original"]
+__all__ = ["canonical_names", "to_original"]
 
 PREFIXES = (
     "model.diffusion_model.",

@@ -18,7 +18,6 @@ from ..errors import ConfigError, DatasetError
 from ..files import FileError, lies_under, read_json
 
 __all__ = [
-    "OUTSIDE",
     "PlaceError",
     "allowed_file",
     "allowed_folder",

@@ -30,7 +30,6 @@ __all__ = [
     "condition_named",
     "control_channels",
     "given_frames",
-    "given_mask",
     "inpaint_channels",
     "loss_mask",
     "mask_of",

@@ -29,8 +29,6 @@ __all__ = [
     "TooShort",
     "TooSmall",
     "cut_file",
-    "find_bucket",
-    "find_framings",
     "read_sample",
     "reading_fps",
     "scene_cuts",

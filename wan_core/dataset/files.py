@@ -23,7 +23,6 @@ from .captions import LINK_OUTSIDE
 __all__ = [
     "CLIP_SUFFIXES",
     "COMPANION_FOLDERS",
-    "MAX_DEPTH",
     "OTHER_SUFFIXES",
     "STILL_SUFFIXES",
     "MediaFile",
@@ -32,9 +31,7 @@ __all__ = [
     "files_of_folder",
     "fingerprint_of_folder",
     "folder_files",
-    "folder_fingerprint",
     "media_names",
-    "repeats_of",
 ]
 
 

@@ -28,7 +28,6 @@ __all__ = [
     "scan_files",
     "scan_folder",
     "scan_parts",
-    "with_captions",
 ]
 
 

@@ -26,9 +26,7 @@ from .extracted import ExtractedFiles
 from .source import SourceFile
 
 __all__ = [
-    "read_member",
     "read_webdataset",
-    "tar_members",
 ]
 
 

@@ -25,7 +25,6 @@ __all__ = [
     "check_peft",
     "check_targets",
     "inject_lora",
-    "lora_layers",
     "set_adapter_dtype",
     "set_strength",
 ]

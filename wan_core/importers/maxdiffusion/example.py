@@ -23,7 +23,6 @@ __all__ = [
     "encode_tensor",
     "field",
     "fields",
-    "signed",
 ]
 
 

@@ -23,9 +23,7 @@ from ...files import FileError, atomic_write, open_regular
 
 __all__ = [
     "RecordWriter",
-    "crc32c",
     "read_records",
-    "record_bytes",
 ]
 
 

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..checkpoint.header import StatedHeader, TensorPlace, parse_header
+from ..checkpoint.header import StatedHeader, TensorPlace, header_end, parse_header
 from ..errors import DependencyError
 from ..packages import pip_line
 from .keys import STORED_DTYPES, Stored
@@ -111,7 +111,7 @@ def pack_entry(tensors: Mapping[str, Tensor], *, key: str, stored: Stored | None
     if stored.compression == "none":
         return save(kept, metadata=metadata)
     plain = save(kept)
-    payload_start = 8 + int.from_bytes(plain[:8], "little")
+    payload_start = header_end(plain)
     metadata["tensors"] = plain[8:payload_start].decode().strip()
     frame = compress(memoryview(plain)[payload_start:], dtype.itemsize)
     return save({_FRAME: torch.frombuffer(bytearray(frame), dtype=torch.uint8)}, metadata=metadata)
@@ -155,13 +155,13 @@ def unpack_entry(
 
 def _header(data: bytearray) -> tuple[StatedHeader, int]:
     """Returns the header of a whole file, and where its payload begins."""
-    length = int.from_bytes(data[:8], "little")
-    if len(data) < 8 or not 2 <= length <= min(_MAX_HEADER_BYTES, len(data) - 8):
+    end = header_end(data)
+    if not 8 + 2 <= end <= min(8 + _MAX_HEADER_BYTES, len(data)):
         raise _DamagedError("it is not a complete safetensors file")
-    header = _stated(bytes(data[8 : 8 + length]))
-    if header.data_bytes != len(data) - 8 - length:
+    header = _stated(bytes(data[8:end]))
+    if header.data_bytes != len(data) - end:
         raise _DamagedError("its shapes do not match its length")
-    return header, 8 + length
+    return header, end
 
 
 def _stated(raw: bytes) -> StatedHeader:

@@ -24,6 +24,8 @@ __all__ = [
     "TensorInfo",
     "TensorPlace",
     "damaged",
+    "framed_header",
+    "header_end",
     "parse_header",
     "read_header",
 ]
@@ -32,6 +34,8 @@ DTYPE_BYTES = {
     "F64": 8, "F32": 4, "F16": 2, "BF16": 2, "F8_E4M3": 1, "F8_E5M2": 1,
     "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1,
 }  # fmt: skip
+_LENGTH = struct.Struct("<Q")
+"""what a file begins with: how long the JSON of its header is"""
 _HEADER_LIMIT = 100_000_000
 _MAX_DIMENSIONS = 32
 _NOT_SAFETENSORS = (
@@ -77,22 +81,22 @@ def read_header(path: Path) -> CheckpointHeader:
             size = os.fstat(file.fileno()).st_size
             start = file.read(32)
             raw = b""
-            length = struct.unpack("<Q", start[:8])[0] if len(start) >= 8 else 0
-            if start[8:9] == b"{" and 0 < length <= _HEADER_LIMIT:
-                file.seek(8)
-                raw = file.read(length)
+            end = header_end(start)
+            if start[_LENGTH.size : _LENGTH.size + 1] == b"{" and end <= _LENGTH.size + _HEADER_LIMIT:
+                file.seek(_LENGTH.size)
+                raw = file.read(end - _LENGTH.size)
     except FileError as error:
         raise CheckpointError(str(error)) from error
     if not raw:
         raise CheckpointError(f"{path.name} is {_what_it_is(start, size)}. Choose a .safetensors Wan diffusion model.")
-    if len(raw) < length:
-        raise _truncated(path, size, 8 + length)
+    if _LENGTH.size + len(raw) < end:
+        raise _truncated(path, size, end)
     try:
         stated = parse_header(raw)
     except ValueError as error:
         raise damaged(path.name) from error
-    if size != 8 + length + stated.data_bytes:
-        raise _truncated(path, size, 8 + length + stated.data_bytes)
+    if size != end + stated.data_bytes:
+        raise _truncated(path, size, end + stated.data_bytes)
     tensors = {name: _tensor(name, place, path) for name, place in stated.tensors.items()}
     return CheckpointHeader(path, tensors, stated.metadata, size)
 
@@ -114,6 +118,17 @@ class StatedHeader:
     tensors: Mapping[str, TensorPlace]
     metadata: Mapping[str, str]
     data_bytes: int
+
+
+def header_end(start: bytes | bytearray) -> int:
+    """Returns where the header of a file ends and its data begins, as its first 8 bytes state it; 8 where they lack."""
+    return _LENGTH.size + (_LENGTH.unpack_from(start)[0] if len(start) >= _LENGTH.size else 0)
+
+
+def framed_header(text: bytes) -> bytes:
+    """Returns the JSON of a header as the start of a file: its length before it, spaces after it to a multiple of 8."""
+    text += b" " * (-len(text) % 8)
+    return _LENGTH.pack(len(text)) + text
 
 
 def parse_header(raw: bytes) -> StatedHeader:

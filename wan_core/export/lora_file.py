@@ -8,7 +8,6 @@ ComfyUI finds it in a file that is dropped on its canvas.
 from __future__ import annotations
 
 import json
-import struct
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +15,7 @@ import torch
 from torch import Tensor
 
 from ..checkpoint import WanVariant
+from ..checkpoint.header import framed_header, header_end
 from ..errors import ExportError, WanTrainerError
 from ..files import read_json
 from ..lora import LoraConfig, LoraWeights
@@ -71,12 +71,11 @@ def _ordered(data: bytes) -> bytes:
 
     Equal jobs make equal bytes.
     """
-    length = struct.unpack("<Q", data[:8])[0]
-    header = json.loads(data[8 : 8 + length])
+    end = header_end(data)
+    header = json.loads(data[8:end])
     header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode("utf-8")
-    text += b" " * (-len(text) % 8)
-    return struct.pack("<Q", len(text)) + text + data[8 + length :]
+    return framed_header(text) + data[end:]
 
 
 def lora_metadata(

@@ -7,7 +7,7 @@ from dataclasses import replace
 from comfy_api.latest import io
 
 from ..wan_core.errors import WanTrainerError
-from ..wan_core.precision import QuantizeConfig, check_torchao, check_torchao_version
+from ..wan_core.precision import QuantizeConfig
 from ..wan_core.run import check_quantize
 from ..wan_core.words import logger
 from .bridge.types import CATEGORY, ModelHandle, WanTrainModel
@@ -38,9 +38,8 @@ class Fp8Quantize(io.ComfyNode):
 
     @classmethod
     def validate_inputs(cls, scheme: str | None = QuantizeConfig.scheme) -> bool | str:
-        """Refuses before clips are encoded for an hour what could not be quantized afterwards."""
+        """Refuses when the graph is queued, beside what else is wrong, what this node would refuse when it runs."""
         try:
-            check_torchao_version()
             if scheme is not None:  # linked: known only when it runs
                 check_menus(QuantizeConfig, {"scheme": scheme})
             return True
@@ -56,7 +55,6 @@ class Fp8Quantize(io.ComfyNode):
         include: str = QuantizeConfig.include,
         exclude: str = QuantizeConfig.exclude,
     ) -> io.NodeOutput:
-        check_torchao()
         check_menus(QuantizeConfig, {"scheme": scheme})
         quantize = QuantizeConfig(
             scheme=scheme,

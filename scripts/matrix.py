@@ -39,13 +39,12 @@ STACKS = {
         (
             "torch==2.6.0",
             "torchvision==0.21.0",
-            "torchao==0.16.0",
             "peft==0.20.0",
             "av==17.1.0",
         ),
         constrained=True,
     ),
-    "newest": Stack("3.13", ("torch", "torchvision", "torchao", "peft", "av"), constrained=False),
+    "newest": Stack("3.13", ("torch", "torchvision", "peft", "av"), constrained=False),
 }
 PACKAGES = (
     "transformers", "diffusers", "gguf", "comfy-kitchen", "scenedetect-headless", "pyarrow", "zstandard", "pytest",
@@ -149,7 +148,7 @@ def run_stage(python: Path, stage: str, more: list[str]) -> str:
 
 
 def versions(python: Path) -> str:
-    names = ("torch", "torchao", "peft", "transformers", "diffusers", "av", "numpy")
+    names = ("torch", "peft", "transformers", "diffusers", "av", "numpy")
     code = (
         "import sys\nfrom importlib.metadata import version\n"
         f"print('Python %d.%d.%d' % sys.version_info[:3], *(n + ' ' + version(n) for n in {names!r}), sep=', ')"

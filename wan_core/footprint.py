@@ -4,17 +4,27 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from math import prod
 
 import torch
 from torch import Tensor, nn
 
+from .checkpoint import unpacking_bytes
 from .files import Roots
-from .load import ModelPlan, WanFile, check_plan_attention, inspect_model, inspect_pair, resting_bytes, stays_stored
+from .load import (
+    ModelPlan,
+    WanFile,
+    check_plan_attention,
+    inspect_model,
+    inspect_pair,
+    quantized_anew,
+    resting_bytes,
+    stays_stored,
+)
 from .lora import LoraConfig, inject_lora
 from .model import Numerics, WanTransformer
 from .placement import MemoryEstimate, Placement, estimate_memory, resolve_placement
 from .placement.memory import StepShape
-from .precision import QuantizeConfig
 
 __all__ = ["placements_of", "planned_weights", "predict_memory", "weights_once_loaded"]
 
@@ -68,16 +78,13 @@ def predict_memory(
     `numerics`: instead of the plan's own. `found`: what `inspect_model` found, where it was asked already.
     """
     found = found or inspect_model(plan, roots)
-    compute, numerics = found.compute_dtype, numerics or plan.precision.numerics(found.compute_dtype)
+    numerics = numerics or plan.precision.numerics(found.compute_dtype)
     placement = resolve_placement(plan.placement, found.variant.shape.num_layers)
     check_plan_attention(plan, found.variant.shape, numerics, placement)
 
     def storage_bytes(name: str, parameter: Tensor) -> int:
         return resting_bytes(plan, found, numerics, name, parameter)
 
-    stays = [weight for name, weight in found.weights.items() if stays_stored(plan, name, weight)]
-    # nvfp4 is looked up by int32, one for two values
-    float32_bytes = (6 if any(weight.packed for weight in stays) else 4) if stays else 0
     return estimate_memory(
         found.variant.shape,
         numerics,
@@ -86,8 +93,7 @@ def predict_memory(
         storage_bytes=storage_bytes,
         adapt=_Adapt(lora, numerics.adapter if numerics.adapter != numerics.compute else None),
         checkpoint_blocks=checkpoint_blocks,
-        dequantized_bytes=compute.itemsize + float32_bytes if stays else 0,
-        unpacked=_Unpacked(plan.quantize) if plan.quantize is not None else None,
+        unpacking_bytes=_widest_unpacking(plan, found),
     )
 
 
@@ -102,11 +108,13 @@ class _Adapt:
         inject_lora(holder, self.lora, seed=0, dtype=self.dtype)
 
 
-@dataclass(frozen=True)
-class _Unpacked:
-    """Tells the linears whose weight is unpacked anew in every pass."""
-
-    config: QuantizeConfig
-
-    def __call__(self, name: str) -> bool:
-        return self.config.selects(name)
+def _widest_unpacking(plan: ModelPlan, found: WanFile) -> int:
+    """Returns the most memory a linear takes beside its packed weight while it runs; 0 where none is packed."""
+    return max(
+        (
+            unpacking_bytes(prod(weight.shape), found.compute_dtype, packed=weight.packed and not anew)
+            for name, weight in found.weights.items()
+            if (anew := quantized_anew(plan, name, weight)) or stays_stored(plan, name, weight)
+        ),
+        default=0,
+    )

@@ -21,8 +21,6 @@ __all__ = [
     "check_versions",
     "end_under_old_python",
     "pip_line",
-    "torchao_for",
-    "torchao_problem",
     "version_of",
     "why_not_imported",
 ]
@@ -31,8 +29,9 @@ PYTHON_FLOOR = (3, 10)
 TORCH_FLOOR = (2, 6)
 PEFT = "peft>=0.20"
 
-# torchao states no torch in its metadata: pip takes the newest beside any, and a wrong one breaks the import of peft,
-# of transformers' models and of diffusers. Each cell was tried: docs/versions.md.
+# Nothing here needs torchao; other packs may. It states no torch in its metadata: pip takes the newest beside any,
+# and a wrong one breaks the import of peft, of transformers' models and of diffusers. Each cell was tried:
+# docs/versions.md.
 _TORCHAO = (((2, 10), ">=0.16"), ((2, 7), ">=0.16,<0.18"), (TORCH_FLOOR, "==0.16.*"))
 
 _TOO_MANY_FILES = (f"[Errno {errno.EMFILE}]", f"[Errno {errno.ENFILE}]")
@@ -97,16 +96,6 @@ def torchao_for(torch: str) -> str:
     """The requirement of torchao that works with torch version `torch`."""
     numbers = _numbers(torch)
     return "torchao" + next((wanted for floor, wanted in _TORCHAO if numbers >= floor), _TORCHAO[-1][1])
-
-
-def torchao_problem(torch: str) -> str:
-    """Why the installed torchao cannot quantize beside `torch`, as a sentence; '' when it can. Imports nothing."""
-    found, wanted = version_of("torchao"), torchao_for(torch)
-    if not found:
-        return f"Fp8Quantize needs torchao, which is not installed. {_run(wanted)}"
-    if not _satisfies(found, wanted):
-        return f"Fp8Quantize needs another torchao: {found} does not go with torch {torch}. {_run(wanted)}"
-    return ""
 
 
 class Cause(NamedTuple):
@@ -197,17 +186,6 @@ def _culprit(causes: Sequence[Cause]) -> str:
 
 def _run(requirement: str, *, upgrade: bool = False) -> str:
     return f"Run this and start again: {pip_line(requirement, upgrade=upgrade)}"
-
-
-def _satisfies(version: str, requirement: str) -> bool:
-    """Whether `version` meets a requirement made of >=, < and ==X.*, compared by its first two numbers."""
-    numbers = _numbers(version)
-    for sign, wanted in re.findall(r"(>=|<|==)([\d.]+)", requirement):
-        floor = _numbers(wanted)
-        met = numbers >= floor if sign == ">=" else numbers < floor if sign == "<" else numbers == floor
-        if not met:
-            return False
-    return True
 
 
 def _numbers(version: str) -> tuple[int, ...]:

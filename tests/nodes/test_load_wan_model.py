@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -162,21 +161,6 @@ def test_the_attention_kernel_is_the_one_named_or_refused_with_the_reason(
         load(pack_nodes, diffusion_model="single.safetensors", attention="sageattn")
     with pytest.raises(ValueError, match=r'attention "sdpa_maths" is unknown\. Did you mean'):
         load(pack_nodes, diffusion_model="single.safetensors", attention="sdpa_maths")
-
-
-@pytest.mark.parametrize(
-    ("installed", "said"), [("", "which is not installed"), ("0.15.0", "0.15.0 does not go with torch")]
-)
-def test_quantizing_without_the_torchao_it_needs_is_refused_before_the_graph_is_queued(
-    pack_nodes: dict[str, Any], installed: str, said: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    node = pack_nodes["Fp8Quantize"]
-    assert node.validate_inputs(scheme="int8") is True
-    packages = sys.modules[node.__module__.rpartition(".nodes.")[0] + ".wan_core.packages"]
-    monkeypatch.setattr(packages, "version_of", lambda name: installed)
-    refusal = node.validate_inputs(scheme="int8")
-    assert said in refusal
-    assert f'{sys.executable} -m pip install "torchao' in refusal
 
 
 def test_a_misspelt_scheme_is_answered_with_the_nearest_before_the_graph_is_queued(pack_nodes: dict[str, Any]) -> None:

@@ -1,6 +1,6 @@
-"""What `check_peft` and `check_torchao` say beside other packages: the folder of each comes first on sys.path.
+"""What `check_peft` says beside other packages: the folder of each comes first on sys.path.
 
-Arguments: folders; "-" is a Python without torchao. Prints a line of JSON for each: its sentences. Every one has a
+Arguments: folders; "-" is a Python without torchao. Prints a line of JSON for each: its sentence. Every one has a
 process of its own, forked when torch is imported and none of the packages that are in question.
 """
 
@@ -9,19 +9,17 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from wan_core.errors import DependencyError
 from wan_core.lora import check_peft
-from wan_core.precision import check_torchao
 
 
-def sentence(check: Callable[[], object]) -> str:
+def sentence() -> str:
     try:
-        check()
+        check_peft()
     except DependencyError as error:
         return str(error)
     return "fine"
@@ -32,8 +30,7 @@ def main(folder: str) -> None:
         sys.modules["torchao"] = None  # type: ignore[assignment]
     else:
         sys.path.insert(0, folder)
-    said = [sentence(check_peft), *([sentence(check_torchao)] if folder == "-" else [])]
-    print(json.dumps(said), flush=True)  # noqa: T201
+    print(json.dumps(sentence()), flush=True)  # noqa: T201
 
 
 if __name__ == "__main__":

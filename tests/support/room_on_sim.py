@@ -20,7 +20,7 @@ from wan_core.lora import LoraConfig, adapter_parameters, inject_lora
 from wan_core.model import WanShape, WanTransformer
 from wan_core.placement import DeviceCarrier, room
 from wan_core.placement.plan import split_blocks
-from wan_core.precision import PrecisionPolicy, QuantizeConfig, StoredLinear, quantize_block
+from wan_core.precision import PrecisionPolicy, QuantizeConfig, QuantizedLinear, quantize_block
 
 SHAPE = WanShape(dim=128, ffn_dim=256, num_heads=1, num_layers=4)
 HOMES = [torch.device("cuda", 0), torch.device("cuda", 1)]
@@ -109,10 +109,10 @@ def built(scheme: str, model: WanTransformer) -> WanTransformer:
     return model
 
 
-def stored(layer: nn.Linear) -> StoredLinear:
+def stored(layer: nn.Linear) -> QuantizedLinear:
     home = layer.weight.device
     values = torch.empty(layer.weight.shape, dtype=torch.float8_e4m3fn, device=home)
-    made = StoredLinear(values, torch.empty(1, device=home), bias=True)
+    made = QuantizedLinear(values, torch.empty(1, device=home), bias=True)
     made.bias = layer.bias
     return made
 

@@ -23,7 +23,6 @@ from wan_core.packages import (
     end_under_old_python,
     pip_line,
     torchao_for,
-    torchao_problem,
     why_not_imported,
 )
 
@@ -88,30 +87,6 @@ def test_every_recorded_failure_says_how_it_is_mended() -> None:
 )
 def test_each_torch_is_given_a_torchao_that_was_tried_beside_it(torch: str, wanted: str) -> None:
     assert torchao_for(torch) == wanted
-
-
-@pytest.mark.parametrize(
-    ("torch", "torchao", "goes"),
-    [
-        ("2.6.0", "0.16.0", True),
-        ("2.6.0", "0.17.0", False),
-        ("2.7.1", "0.17.0", True),
-        ("2.9.1", "0.18.0", False),
-        ("2.10.0", "0.18.0", True),
-        ("2.15.0", "0.15.0", False),
-        ("2.15.0", "0.19.0.dev3+git", True),
-        ("2.15.0", "", False),
-    ],
-)
-def test_a_torchao_that_does_not_go_with_torch_is_refused_without_an_import(
-    torch: str, torchao: str, goes: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(packages, "version_of", lambda name: {"torchao": torchao}[name])
-    problem = torchao_problem(torch)
-    assert (problem == "") is goes
-    if not goes:
-        assert problem.endswith(pip_line(torchao_for(torch)))
-        assert ("is not installed" if not torchao else f"{torchao} does not go with torch {torch}") in problem
 
 
 def test_the_pip_line_names_this_very_python_also_below_a_folder_with_a_space(monkeypatch: pytest.MonkeyPatch) -> None:

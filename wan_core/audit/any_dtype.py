@@ -15,7 +15,6 @@ from torch.nn import functional
 from ..flow import seeded_generator
 from ..lora import adapter_parameters, set_adapter_dtype
 from ..model import Numerics, WanTransformer
-from ..model.modulate import plain_weight
 
 __all__ = ["compute_in", "fill_empty_adapters", "let_linears_cast"]
 
@@ -37,9 +36,9 @@ def let_linears_cast(model: WanTransformer) -> None:
 def _let_cast(layer: nn.Linear, native: torch.dtype) -> None:
     def forward(x: Tensor) -> Tensor:
         if x.dtype == native:
-            return nn.Linear.forward(layer, x)  # exactly what training does, quantized weights included
+            return nn.Linear.forward(layer, x)  # exactly what training does
         bias = None if cast(Any, layer.bias) is None else layer.bias.to(x.dtype)
-        return functional.linear(x, plain_weight(layer).to(x.dtype), bias)
+        return functional.linear(x, layer.weight.to(x.dtype), bias)
 
     cast(Any, layer).forward = forward
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .catalogue import AMBIGUOUS_NAMES, PAIR_BOUNDARIES
 from .container import checkpoint_digest, checkpoint_files, read_checkpoint
-from .dequantise import dequantise
+from .dequantise import dequantise, unpacking_bytes
 from .finite import FiniteCheck, count_bad
 from .header import CheckpointHeader, read_header
 from .keys import to_original
@@ -29,4 +29,5 @@ __all__ = [
     "read_checkpoint",
     "read_header",
     "to_original",
+    "unpacking_bytes",
 ]

@@ -20,11 +20,14 @@ __all__ = [
     "dequantise",
     "scale_fits",
     "tiled_shape",
+    "unpacking_bytes",
 ]
 
 
 NVFP4_BLOCK = 16
 """values that share a scale"""
+_VALUES_AT_ONCE = 1 << 24
+"""values that are float32 at one time while a tensor is unpacked: 64 MiB"""
 _E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 _TILE_ROWS, _TILE_BLOCKS, _ROWS_APART = 128, 4, 32
 
@@ -66,15 +69,37 @@ def dequantise(weight: Tensor, scale: Tensor | None, dtype: torch.dtype, whole_s
     """
     if scale is None:
         return weight.to(dtype)
-    values = unpack_e2m1(weight) if weight.dtype == torch.uint8 else weight.to(torch.float32, copy=True)
     scale = scale.to(torch.float32)
     if whole_scale is not None:
         scale = scale * whole_scale.to(torch.float32)
+    values_per_item = 2 if weight.dtype == torch.uint8 else 1
+    rows = max(1, _VALUES_AT_ONCE // max(1, values_per_item * weight[0].numel())) if len(weight) else 1
+    if rows >= len(weight):
+        return _scaled(weight, scale).to(dtype)
+    shape = (*weight.shape[:-1], values_per_item * weight.shape[-1])
+    whole = torch.empty(shape, dtype=dtype, device=weight.device)
+    for start in range(0, len(weight), rows):
+        part = slice(start, start + rows)
+        whole[part] = _scaled(weight[part], scale if scale.numel() == 1 else scale[part])
+    return whole
+
+
+def _scaled(weight: Tensor, scale: Tensor) -> Tensor:
+    """Some rows of a weight in float32, with the scales of these rows, or the one of all."""
+    values = unpack_e2m1(weight) if weight.dtype == torch.uint8 else weight.to(torch.float32, copy=True)
     if scale.numel() == 1:
-        return values.mul_(scale.reshape(())).to(dtype)
+        return values.mul_(scale.reshape(()))
     rows = scale.reshape(weight.shape[0], -1, 1)
     values.view(weight.shape[0], rows.shape[1], -1).mul_(rows)
-    return values.to(dtype)
+    return values
+
+
+def unpacking_bytes(values: int, dtype: torch.dtype, *, packed: bool = False) -> int:
+    """The most memory `dequantise` takes beside a weight of so many values: its copy in `dtype`, and what is float32.
+
+    `packed`: nvfp4, which is looked up by an int32 for two values.
+    """
+    return values * dtype.itemsize + min(values, _VALUES_AT_ONCE) * (6 if packed else 4)
 
 
 def scale_fits(weight: tuple[int, ...], scale: tuple[int, ...]) -> bool:

@@ -231,13 +231,7 @@ class WeightReader:
             return stored.clone() if stored.dtype == dtype else stored.to(dtype)
         scale, whole_scale = self.scale(source), self.whole_scale(source)
         assert scale is not None
-        whole = torch.empty(source.shape, dtype=dtype)
-        rows = max(1, _VALUES_AT_ONCE // max(1, whole.numel() // max(1, len(stored))))
-        for start in range(0, len(stored), rows):
-            part = slice(start, start + rows)
-            scales = scale if scale.numel() == 1 else scale[part]
-            whole[part] = dequantise(stored[part], scales, dtype, whole_scale)
-        return whole
+        return dequantise(stored, scale, dtype, whole_scale)
 
     def _unpacked(self, source: StoredWeight, dtype: torch.dtype) -> Tensor:
         tensors = self._gguf.get(source.file)

@@ -9,7 +9,6 @@ import logging
 import os
 import shutil
 import sys
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -88,7 +87,6 @@ def quieten_libraries() -> None:
     logging.getLogger("torchao").setLevel(logging.ERROR)  # it warns about CUDA libraries on every CPU
     # torch sets levels anew when it is imported; a filter stays. It is torchao that is told here.
     logging.getLogger("torch.utils._pytree").addFilter(lambda record: "register_constant" not in record.getMessage())
-    warnings.filterwarnings("ignore", message="TorchaoLoraLinear was instantiated without")  # we never merge
 
 
 def roots_of(options: argparse.Namespace) -> Roots:

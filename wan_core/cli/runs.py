@@ -143,12 +143,11 @@ def _control(directory: Path, steered: bool, *, signals: bool = True) -> Control
     """
     from ..control import PipeControl, SignalControl
     from ..load import import_libraries
-    from ..run import read_run
 
     if not steered:
         return SignalControl(signals=signals)
     control = PipeControl(os.dup(0), signals=signals)
-    import_libraries(read_run(directory).model)
+    import_libraries()
     control.listen()
     return control
 

@@ -7,6 +7,7 @@ from .build import (
     check_plan_attention,
     import_libraries,
     materialize,
+    quantized_anew,
     resting_bytes,
     stays_stored,
 )
@@ -22,6 +23,7 @@ __all__ = [
     "inspect_model",
     "inspect_pair",
     "materialize",
+    "quantized_anew",
     "resting_bytes",
     "settled",
     "stays_stored",

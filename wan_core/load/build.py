@@ -18,7 +18,7 @@ from ..files import Roots
 from ..lora import LoraConfig, check_peft, check_start, check_targets, inject_lora, read_lora, start_from
 from ..model import BLOCK_LISTS, Numerics, WanShape, WanTransformer, block_of, check_attention, sdpa_choice
 from ..placement import DeviceCarrier, Placement, resolve_placement
-from ..precision import StoredLinear, check_torchao, check_trainable_untouched, quantize_block
+from ..precision import QuantizedLinear, check_trainable_untouched, quantize_block
 from .plan import ModelPlan, WanFile, inspect_model
 
 __all__ = [
@@ -26,18 +26,17 @@ __all__ = [
     "check_plan_attention",
     "import_libraries",
     "materialize",
+    "quantized_anew",
     "resting_bytes",
     "stays_stored",
 ]
 
 
-def import_libraries(plan: ModelPlan) -> None:
-    """Import every library of compiled code that building and saving the model of `plan` takes."""
+def import_libraries() -> None:
+    """Import every library of compiled code that building and saving a model takes."""
     import safetensors.torch  # noqa: F401  # pyright: ignore[reportUnusedImport]
 
     check_peft()
-    if plan.quantize is not None:
-        check_torchao()
 
 
 def materialize(
@@ -149,16 +148,21 @@ def stays_stored(plan: ModelPlan, name: str, source: StoredWeight) -> bool:
 
     Outside the blocks linears are few, and the model computes them in other dtypes: those are dequantised once.
     """
-    linear = name.removesuffix(".weight")
-    if not source.can_stay or len(source.shape) != 2 or linear == name or block_of(linear) is None:
+    if not source.can_stay or len(source.shape) != 2 or not name.endswith(".weight") or block_of(name) is None:
         return False
-    return plan.base_precision == "as in file" and not (plan.quantize is not None and plan.quantize.selects(linear))
+    return plan.base_precision == "as in file" and not quantized_anew(plan, name, source)
+
+
+def quantized_anew(plan: ModelPlan, name: str, source: StoredWeight) -> bool:
+    """Whether the weight `name` is one that the plan's Fp8Quantize makes packed."""
+    linear = name.removesuffix(".weight")
+    return linear != name and len(source.shape) == 2 and plan.quantize is not None and plan.quantize.selects(linear)
 
 
 def _keep_stored(
     part: nn.Module, name: str, reader: WeightReader, source: StoredWeight, device: torch.device
 ) -> list[Tensor]:
-    """Put a `StoredLinear` in the place of the linear whose weight is called `name` within `part`.
+    """Put a `QuantizedLinear` in the place of the linear whose weight is called `name` within `part`.
 
     Returns its tensors.
     """
@@ -167,7 +171,7 @@ def _keep_stored(
     scale, whole_scale = (None if value is None else value.to(device) for value in found)
     bias = getattr(part.get_submodule(path), "bias", None) is not None
     values = reader.raw(source).to(device)
-    layer = StoredLinear(values, scale, bias=bias, whole_scale=whole_scale)
+    layer = QuantizedLinear(values, scale, bias=bias, whole_scale=whole_scale)
     owner, _, leaf = path.rpartition(".")
     setattr(part.get_submodule(owner), leaf, layer)
     return [tensor for tensor in (values, scale, whole_scale) if tensor is not None]
@@ -219,6 +223,6 @@ def resting_bytes(plan: ModelPlan, found: WanFile, numerics: Numerics, name: str
     """
     if stays_stored(plan, name, found.weights[name]):
         return found.weights[name].stored_bytes
-    if plan.quantize is not None and parameter.ndim == 2 and plan.quantize.selects(name.removesuffix(".weight")):
+    if quantized_anew(plan, name, found.weights[name]):
         return parameter.numel() + 4 * parameter.shape[0]
     return parameter.numel() * storage_dtype(name, numerics, found.weights[name].dtype).itemsize

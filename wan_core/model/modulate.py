@@ -11,23 +11,15 @@ from torch.nn import functional
 
 from .autocast import without_autocast
 
-__all__ = ["cast_linear", "gated_add", "layer_norm", "plain_weight", "rms_norm", "shift_and_scale"]
+__all__ = ["cast_linear", "gated_add", "layer_norm", "rms_norm", "shift_and_scale"]
 
 
 def cast_linear(layer: nn.Module, x: Tensor, dtype: torch.dtype) -> Tensor:
     """A frozen linear computed in `dtype`, whatever its weight is stored in."""
     assert isinstance(layer, nn.Linear)
-    # torchao's tensors keep their own dtype under `.to`; outside the blocks they are rare and small, so unpack them.
-    return functional.linear(x.to(dtype), plain_weight(layer).to(dtype), layer.bias.to(dtype))
-
-
-def plain_weight(layer: nn.Linear) -> Tensor:
-    """Returns the weight (out, in) as a plain tensor: torchao's are unpacked.
-
-    They are told by their origin, since the names of their parts change between versions of torchao.
-    """
-    stored = layer.weight
-    return stored.dequantize() if type(stored).__module__.startswith("torchao.") else stored
+    if type(layer) is not nn.Linear:  # one that unpacks its weight does it in the dtype of its input
+        return layer(x.to(dtype))
+    return functional.linear(x.to(dtype), layer.weight.to(dtype), layer.bias.to(dtype))
 
 
 def layer_norm(x: Tensor, norm: nn.LayerNorm, dtype: torch.dtype) -> Tensor:

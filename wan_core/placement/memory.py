@@ -15,7 +15,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
@@ -95,19 +94,17 @@ def estimate_memory(
     storage_bytes: Callable[[str, Tensor], int],
     adapt: Callable[[nn.Module], None],
     checkpoint_blocks: bool,
-    dequantized_bytes: int = 0,
-    unpacked: Callable[[str], bool] | None = None,
+    unpacking_bytes: int = 0,
 ) -> MemoryEstimate:
     """Predict a step of `step` on `placement`.
 
     `storage_bytes(name, meta_parameter)` says what a base weight takes at rest; `adapt(block)` injects the adapters a
-    block will train. `dequantized_bytes` is what a value of an 8-bit weight takes while its linear runs, 0 without such
-    weights; the widest linear counts. `unpacked(name)` tells the linears of a block whose weight is unpacked anew in
-    every pass, where autograd sees it and keeps the copy.
+    block will train. `unpacking_bytes` is what the widest packed weight takes while its linear runs; nothing of it is
+    kept.
     """
     with torch.device("meta"):
         model = WanTransformer(shape, numerics)
-    traced = (shape, numerics, step, adapt, unpacked, checkpoint_blocks)
+    traced = (shape, numerics, step, adapt, checkpoint_blocks)
     try:
         hash(traced)
     except TypeError:  # a shape made from JSON may hold lists
@@ -118,7 +115,6 @@ def estimate_memory(
     passing = tokens * numerics.residual.itemsize
     outputs = step.batch_size * step.tokens * 4 * max(shape.in_channels, shape.out_channels) * 4
     constants = _constants_bytes(shape, numerics, step)
-    widest = shape.dim * shape.ffn_dim * dequantized_bytes
     devices: dict[str, DeviceMemory] = {}
     for device in placement.devices:
         mine = sum(d == device for d in placement.block_devices)
@@ -130,7 +126,7 @@ def estimate_memory(
         kept = constants + (passing * mine if checkpoint_blocks else block.saved * mine + passing)
         # Latent, noise, noised input, target, prediction and their gradients live on the first device.
         kept += 6 * outputs if device == placement.first else 0
-        working = (block.peak if checkpoint_blocks else block.backward) + widest
+        working = (block.peak if checkpoint_blocks else block.backward) + unpacking_bytes
         head = 3 * tokens * numerics.head.itemsize if device == placement.first else 0
         adapters = block.adapter_values * mine
         optimizer_peak = adapters * _STEP_BYTES
@@ -190,14 +186,13 @@ def _traced_once(
     numerics: Numerics,
     step: StepShape,
     adapt: Callable[[nn.Module], None],
-    unpacked: Callable[[str], bool] | None,
     checkpoint_blocks: bool,
 ) -> _BlockTrace:
     """Keeps what `_trace_block` returns.
 
     Callables are equal where they are frozen dataclasses, as those of footprint.py.
     """
-    return _trace_block(shape, numerics, step, adapt, unpacked, checkpoint_blocks=checkpoint_blocks)
+    return _trace_block(shape, numerics, step, adapt, checkpoint_blocks=checkpoint_blocks)
 
 
 def _trace_block(
@@ -205,7 +200,6 @@ def _trace_block(
     numerics: Numerics,
     step: StepShape,
     adapt: Callable[[nn.Module], None],
-    unpacked: Callable[[str], bool] | None = None,
     *,
     checkpoint_blocks: bool,
 ) -> _BlockTrace:
@@ -220,8 +214,6 @@ def _trace_block(
                 fake = torch.empty(p.shape, dtype=p.dtype)
                 module.register_parameter(name, nn.Parameter(fake, requires_grad=p.requires_grad))
         block = holder.blocks[0]
-        if unpacked is not None:
-            _unpack_in_each_pass(holder, unpacked)
         trained = [p for p in block.parameters() if p.requires_grad]
         head_dim = shape.dim // shape.num_heads
         tokens = torch.empty(step.batch_size, step.tokens, shape.dim, dtype=numerics.residual, requires_grad=True)
@@ -242,18 +234,6 @@ def _trace_block(
             output.backward(torch.empty_like(output))
             peak = max(forward_peak, meter.peak)
             return _BlockTrace(saved, peak, meter.peak - saved, sum(p.numel() for p in trained))
-
-
-def _unpack_in_each_pass(holder: nn.Module, unpacked: Callable[[str], bool]) -> None:
-    """Give linears a weight of one byte a value and the pass of torchao's: unpacked above autograd, which keeps it."""
-    for name, layer in holder.named_modules():
-        if isinstance(layer, nn.Linear) and unpacked(name.replace(".base_layer", "")):
-            layer.weight = nn.Parameter(torch.empty(layer.weight.shape, dtype=torch.int8), requires_grad=False)
-            layer.forward = partial(_unpacking_forward, layer)
-
-
-def _unpacking_forward(layer: nn.Linear, input: Tensor) -> Tensor:
-    return functional.linear(input, layer.weight.to(input.dtype), layer.bias)
 
 
 def _image_rows(shape: WanShape) -> int:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
+from .linear import QuantizedLinear
 from .policy import PRESETS, SWITCHES, PrecisionPolicy, dtype_name, switch_values, torch_dtype
 from .quantize import (
     QuantizeConfig,
     QuantizedBy,
-    check_torchao,
-    check_torchao_version,
     check_trainable_untouched,
     quantize_block,
     quantized_by,
 )
-from .stored import StoredLinear
 
 __all__ = [
     "PRESETS",
@@ -20,9 +18,7 @@ __all__ = [
     "PrecisionPolicy",
     "QuantizeConfig",
     "QuantizedBy",
-    "StoredLinear",
-    "check_torchao",
-    "check_torchao_version",
+    "QuantizedLinear",
     "check_trainable_untouched",
     "dtype_name",
     "quantize_block",

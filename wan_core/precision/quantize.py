@@ -1,4 +1,4 @@
-"""Weight-only quantization of the frozen base through torchao.
+"""Weight-only quantization of the frozen base: 8-bit values, and a float32 scale for those that share one.
 
 Weight-only on purpose: dynamic activation quantization rounds activations without a straight-through gradient, and
 LoRA gradients come out wrong by tens of percent without any error message (measured: int8 dynamic 95 %).
@@ -8,26 +8,22 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from ..checkpoint import dequantise
 from ..config import Config, setting
-from ..errors import DependencyError
 from ..model import block_of
-from ..model.modulate import plain_weight
-from ..packages import causes_of, torchao_for, torchao_problem, version_of, why_not_imported
 from ..patterns import check_patterns
+from .linear import QuantizedLinear
 
 __all__ = [
     "SCHEMES",
     "QuantizeConfig",
     "QuantizedBy",
-    "check_torchao",
-    "check_torchao_version",
     "check_trainable_untouched",
     "quantize_block",
     "quantized_by",
@@ -78,73 +74,62 @@ class QuantizeConfig(Config):
 
 
 def quantize_block(module: nn.Module, prefix: str, config: QuantizeConfig) -> int:
-    """Quantize the selected linears below `module` in place; `prefix` is its name in the model. Returns how many.
+    """Put a `QuantizedLinear` in the place of each selected linear below `module`, where its weights lie.
 
-    Call it before LoRA is injected: a filter-less torchao call after injection would freeze and zero the adapters.
+    `prefix` is the name of `module` in the model. Returns how many. Call it before LoRA is injected.
     """
-    quantize, scheme = _torchao(config.scheme)
-    chosen = {
-        id(layer)
+    chosen = [
+        name
         for name, layer in module.named_modules()
-        if isinstance(layer, nn.Linear) and config.selects(f"{prefix}.{name}".strip("."))
-    }
-    if chosen:
-        quantize(module, scheme, filter_fn=lambda layer, _name: id(layer) in chosen)
+        if name and type(layer) is nn.Linear and config.selects(f"{prefix}.{name}".strip("."))
+    ]
+    for name in chosen:
+        owner, _, leaf = name.rpartition(".")
+        parent = module.get_submodule(owner)
+        setattr(parent, leaf, _quantized_linear(getattr(parent, leaf), config.scheme))
     return len(chosen)
+
+
+def _quantized_linear(layer: nn.Linear, scheme: str) -> QuantizedLinear:
+    made = QuantizedLinear(*quantized(layer.weight.detach(), scheme), bias=False)
+    made.bias = layer.bias
+    return made
+
+
+def quantized(weight: Tensor, scheme: str) -> tuple[Tensor, Tensor]:
+    """Returns a weight (out, in) of any float dtype as `dequantise` takes it: values of 8 bits, and their scales.
+
+    Scales are float32: of shape (out,), one per row. They are found in the weight's own dtype and all else is float32,
+    as torchao 0.18 does it: to the last bit its weights, but for rows whose scale is zero there: NaN in its fp8.
+    """
+    low, high = weight.aminmax(dim=1)
+    largest = torch.maximum(-low, high)
+    if scheme == "int8":
+        scale = (largest / 127.5).clamp(min=torch.finfo(torch.float32).eps).to(torch.float32)
+        values = weight.to(torch.float32) * (1 / scale).unsqueeze(1)
+        return values.round_().clamp_(-128, 127).to(torch.int8), scale
+    top = torch.finfo(torch.float8_e4m3fn).max
+    scale, exact = (largest / top).to(torch.float32), largest.to(torch.float32) / top
+    scale = torch.where(scale > 0, scale, torch.where(exact > 0, exact, 1.0))
+    values = weight.to(torch.float32) / scale.unsqueeze(1)
+    return values.clamp_(-top, top).to(torch.float8_e4m3fn), scale
 
 
 @dataclass(frozen=True, kw_only=True)
 class QuantizedBy(Config):
-    """Which torchao made the weights of a run, and what it makes of a known weight: two versions may make the same."""
+    """What the 8-bit weights of a run are made like: another version may make others of the same file."""
 
-    torchao: str
     weights: str
-    """digest of the known weight, quantized and unpacked"""
+    """digest of a known weight, quantized and unpacked"""
+    torchao: str = ""
+    """the version that made them, of runs begun when torchao did"""
 
 
 def quantized_by(config: QuantizeConfig, dtype: torch.dtype) -> QuantizedBy:
-    """Returns the mark of this installation for a base that is quantized from `dtype`.
-
-    int8 from bfloat16 differs between torchao 0.17 and 0.18; fp8, and int8 from float32, are the same from 0.16 on.
-    """
-    quantize, scheme = _torchao(config.scheme)
+    """Returns the mark of a base that is quantized from `dtype` here."""
     known = torch.randn(64, 128, generator=torch.Generator().manual_seed(1)).to(dtype)
-    layer = nn.Linear(128, 64, bias=False, device="meta").requires_grad_(False)
-    layer.weight = nn.Parameter(known, requires_grad=False)
-    quantize(nn.ModuleList([layer]), scheme)
-    values = plain_weight(layer).float().contiguous().numpy().tobytes()
-    return QuantizedBy(torchao=version_of("torchao"), weights=hashlib.sha256(values).hexdigest()[:16])
-
-
-def check_torchao() -> None:
-    """Raises DependencyError with the pip line when weights could not be quantized here."""
-    _torchao(SCHEMES[0])
-
-
-def check_torchao_version() -> None:
-    """Raises what `check_torchao` raises, from the versions alone.
-
-    Nothing is imported, so a server may ask before a graph is queued.
-    """
-    if problem := torchao_problem(torch.__version__):
-        raise DependencyError(problem)
-
-
-def _torchao(scheme: str) -> tuple[Callable[..., Any], Any]:
-    check_torchao_version()
-    try:
-        from torchao.quantization import (
-            Float8WeightOnlyConfig,
-            Int8WeightOnlyConfig,
-            quantize_,
-        )
-    except Exception as error:  # a broken torchao fails in many ways at import, all mean the same to a user
-        versions = {name: version_of(name) for name in ("torch", "torchao")}
-        found = causes_of(error)
-        raise DependencyError(
-            why_not_imported("Fp8Quantize", torchao_for(torch.__version__), found, versions)
-        ) from error
-    return quantize_, Float8WeightOnlyConfig() if scheme == "fp8_e4m3fn" else Int8WeightOnlyConfig()
+    values = dequantise(*quantized(known, config.scheme), dtype).float().contiguous().numpy().tobytes()
+    return QuantizedBy(weights=hashlib.sha256(values).hexdigest()[:16])
 
 
 def check_trainable_untouched(model: nn.Module) -> None:

@@ -12,7 +12,6 @@ from ..errors import CheckpointError, ConfigError
 from ..files import Roots
 from ..lora import LoraConfig, check_start, check_targets, read_lora
 from ..model import WanShape, WanTransformer
-from ..packages import pip_line
 from ..precision import QuantizeConfig, QuantizedBy
 from ..train import SavedStep, TrainConfig
 from .config import RunConfig
@@ -66,19 +65,19 @@ def check_quantize(config: QuantizeConfig, shape: WanShape) -> None:
 
 
 def check_quantized_alike(saved: SavedStep, here: QuantizedBy | None) -> None:
-    """Refuse to go on upon other 8-bit weights than a step was trained on: another torchao may make others of one file.
+    """Refuse to go on upon other 8-bit weights than a step was trained on: they may be made otherwise of one file.
 
-    Raises CheckpointError with the version to install. Steps saved before this was noted pass.
+    Raises CheckpointError. Steps saved before this was noted pass.
     """
     noted = saved.progress.get("quantized_by")
     if here is None or not isinstance(noted, dict):
         return
     then = QuantizedBy.from_dict(cast("dict[str, Any]", noted), "quantized_by")
     if then.weights != here.weights:
+        by = f"torchao {then.torchao}" if then.torchao else "another version of Wan Trainer"
         raise CheckpointError(
-            f"Step {saved.step} was trained on 8-bit weights that torchao {then.torchao} made; torchao {here.torchao}, "
-            "which is installed, makes others of the same file. To go on with the same weights run "
-            f"{pip_line(f'torchao=={then.torchao}')} and start again; or set resume to new."
+            f"Step {saved.step} was trained on 8-bit weights that {by} made; this one makes others of the same file. "
+            "Set resume to new; with start_from_lora the new run begins with the LoRA of that step."
         )
 
 

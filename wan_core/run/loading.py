@@ -45,7 +45,7 @@ class LoadedRun:
     trainer: Trainer
     previewer: Previewer | None
     quantized_by: QuantizedBy | None
-    """which torchao made the 8-bit weights of the base; None where they are not made here"""
+    """the mark of the 8-bit weights of the base; None where they are not made here"""
 
 
 def load_run(
@@ -60,8 +60,8 @@ def load_run(
 ) -> LoadedRun:
     """Load what `run` trains, and go on after `saved` where there is such a step.
 
-    Raises what `OpenRun.check` refuses, CheckpointError for 8-bit weights that another torchao made, and Stopped when a
-    stop is asked for while the weights are read.
+    Raises what `OpenRun.check` refuses, CheckpointError for 8-bit weights that are not those a step was trained on, and
+    Stopped when a stop is asked for while the weights are read.
     """
     config, file = run.config, run.file
     run.check(with_start=saved is None)

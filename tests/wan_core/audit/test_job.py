@@ -24,10 +24,7 @@ from wan_core.run.sample_job import sample_job
 from wan_core.run.train_job import run_job
 from wan_core.train import TrainConfig
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore"),  # torchao warns about CUDA on every CPU
-    pytest.mark.lasts(2),
-]
+pytestmark = pytest.mark.lasts(2)
 
 
 def test_an_overflow_is_reported_and_not_averaged_away(tmp_path: Path) -> None:

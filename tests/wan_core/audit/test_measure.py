@@ -23,8 +23,6 @@ from wan_core.train import NoisedBatch
 PLAN = ModelPlan(base_file="diffusion_models:wan_tiny_t2v.safetensors", base_precision="bf16")
 BF16, FP32 = torch.bfloat16, torch.float32
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # torchao warns about CUDA on every CPU
-
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> TinyRun:

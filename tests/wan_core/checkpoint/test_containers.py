@@ -35,7 +35,7 @@ from wan_core.errors import CheckpointError, DependencyError
 from wan_core.files import Roots
 from wan_core.load import ModelPlan, inspect_model, materialize
 from wan_core.model import WanTransformer
-from wan_core.precision import StoredLinear
+from wan_core.precision import QuantizedLinear
 
 WHOLE = weights()
 LINEARS = block_linears(WHOLE)
@@ -166,7 +166,7 @@ def test_scaled_weights_unpack_to_the_bits_of_the_reference(tmp_path: Path, layo
     target = torch.bfloat16 if precision == "bf16" else torch.float32
     model = load(path, precision)
     assert_loaded(model, {n: expected[n] for n in LINEARS}, target)
-    assert not [m for m in model.modules() if isinstance(m, StoredLinear)]
+    assert not [m for m in model.modules() if isinstance(m, QuantizedLinear)]
 
 
 @pytest.mark.comfy
@@ -207,7 +207,7 @@ def test_eight_bit_linears_of_the_blocks_stay_as_they_are_stored(tmp_path: Path,
     write, dtype = WRITERS.get(layout, (write_plain_fp8, torch.float8_e4m3fn))
     path = write(tmp_path / "wan.safetensors", WHOLE)
     model = load(path)
-    kept = {name: module for name, module in model.named_modules() if isinstance(module, StoredLinear)}
+    kept = {name: module for name, module in model.named_modules() if isinstance(module, QuantizedLinear)}
     assert {f"{name}.weight" for name in kept} == set(LINEARS)
     stored, scales = quantized(WHOLE, dtype, lambda w: w.amax())
     for name, module in kept.items():
@@ -255,7 +255,7 @@ def test_a_kept_linear_gives_output_and_gradient_of_the_dequantised_one(scaled: 
     generator = torch.Generator().manual_seed(9)
     stored = torch.randn(48, 32, generator=generator).to(torch.float8_e4m3fn)
     scale = torch.tensor(0.037) if scaled else None
-    kept = StoredLinear(stored, scale, bias=True)
+    kept = QuantizedLinear(stored, scale, bias=True)
     kept.bias = nn.Parameter(torch.randn(48, generator=generator), requires_grad=False)
     plain = nn.Linear(32, 48)
     plain.weight = nn.Parameter(stored.float() * (1 if scale is None else scale), requires_grad=False)
@@ -271,7 +271,7 @@ def test_a_kept_linear_gives_output_and_gradient_of_the_dequantised_one(scaled: 
 
 
 def test_a_kept_linear_saves_its_eight_bits_for_backward_and_nothing_wider() -> None:
-    kept = StoredLinear(torch.ones(64, 64).to(torch.float8_e4m3fn), torch.tensor(1.0), bias=False)
+    kept = QuantizedLinear(torch.ones(64, 64).to(torch.float8_e4m3fn), torch.tensor(1.0), bias=False)
     saved: list[Tensor] = []
 
     def pack(tensor: Tensor) -> Tensor:
@@ -291,7 +291,7 @@ def test_nvfp4_unpacks_to_the_bits_of_comfyuis_kernel_library(tmp_path: Path, pr
     expected = write_nvfp4(tmp_path / "wan.safetensors", WHOLE)
     model = load(tmp_path / "wan.safetensors", precision)
     assert_loaded(model, expected, torch.bfloat16 if precision == "bf16" else torch.float32)
-    assert not [m for m in model.modules() if isinstance(m, StoredLinear)]
+    assert not [m for m in model.modules() if isinstance(m, QuantizedLinear)]
 
 
 @pytest.mark.parametrize("shape", [(128, 64), (144, 112), (384, 1536)], ids=str)
@@ -312,7 +312,7 @@ def test_nvfp4_linears_of_the_blocks_stay_in_four_bits_and_give_the_gradients_of
     tmp_path: Path,
 ) -> None:
     expected = write_nvfp4(tmp_path / "wan.safetensors", WHOLE)
-    kept = {n: m for n, m in load(tmp_path / "wan.safetensors").named_modules() if isinstance(m, StoredLinear)}
+    kept = {n: m for n, m in load(tmp_path / "wan.safetensors").named_modules() if isinstance(m, QuantizedLinear)}
     assert {f"{name}.weight" for name in kept} == set(LINEARS)
     for name, layer in kept.items():
         whole = expected[f"{name}.weight"]

@@ -21,7 +21,7 @@ from wan_core.precision.quantize import SCHEMES
 
 SCRIPT = Path(__file__).parents[2] / "support" / "room_on_sim.py"
 STORED = ("fp8_e4m3fn", "int8", "stored", "none")
-"""how the base rests: torchao's two schemes, a linear as its file has it, bfloat16"""
+"""how the base rests: 8 bits made here, in two schemes, a linear as its file has it, bfloat16"""
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +74,6 @@ def test_a_host_without_room_leaves_everything_where_it_was(told: dict[str, Any]
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs one CUDA GPU; this machine has none")
-@pytest.mark.filterwarnings("ignore")  # torchao warns
 @pytest.mark.parametrize("scheme", [*SCHEMES, ""])
 def test_on_a_gpu_the_memory_is_free_meanwhile_and_no_value_changes(tmp_path: Path, scheme: str) -> None:
     quantize = QuantizeConfig(scheme=scheme) if scheme else None

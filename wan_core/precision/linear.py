@@ -1,22 +1,25 @@
-"""Frozen linears that keep the 8- or 4-bit weights of their file: dequantised inside, in forward and again in backward.
+"""The one linear of every quantized base: fp8, nvfp4 and GGUF files as they are, and what Fp8Quantize makes.
 
-Autograd would keep every dequantised weight until the backward pass; here only the stored one is kept.
+Its weight stays packed, in plain tensors, and is unpacked in forward and again in backward. Autograd would keep every
+unpacked weight until the backward pass; here it keeps the packed one, which is there anyway.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from ..checkpoint import dequantise
+from ..model.autocast import without_autocast
 
-__all__ = ["StoredLinear"]
+__all__ = ["QuantizedLinear"]
 
 
-class StoredLinear(nn.Linear):
+class QuantizedLinear(nn.Linear):
     """y = x @ (weight * scale).T + bias with a frozen weight as `dequantise` takes it; computes in x's dtype.
 
     Gradient flows to x only. An `nn.Linear`, so that adapters and placement treat it as one.
@@ -35,7 +38,7 @@ class StoredLinear(nn.Linear):
 
     def forward(self, input: Tensor) -> Tensor:
         """input (..., in) -> (..., out)."""
-        return _Linear.apply(input, self.weight, self.scale, self.whole_scale, self.bias)
+        return cast(Tensor, _Linear.apply(input, self.weight, self.scale, self.whole_scale, self.bias))
 
 
 class _Linear(torch.autograd.Function):
@@ -48,9 +51,15 @@ class _Linear(torch.autograd.Function):
         return functional.linear(x, values, None if bias is None else bias.to(x.dtype))
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, None, None, None, None]:
-        weight, scale, whole_scale = ctx.saved_tensors
-        (gradient,) = gradients
+    @once_differentiable
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, *gradients: Tensor
+    ) -> tuple[Tensor | None, None, None, None, None]:
         if not ctx.needs_input_grad[0]:
             return None, None, None, None, None
-        return gradient @ dequantise(weight, scale, gradient.dtype, whole_scale), None, None, None, None
+        return without_autocast(gradients[0].device.type, _input_gradient, ctx, gradients[0]), None, None, None, None
+
+
+def _input_gradient(ctx: Any, gradient: Tensor) -> Tensor:
+    weight, scale, whole_scale = ctx.saved_tensors
+    return gradient @ dequantise(weight, scale, gradient.dtype, whole_scale)

@@ -105,9 +105,10 @@ class CacheLatents(io.ComfyNode):
                 should_stop=mm.processing_interrupted,
                 in_use=cache_names_in_use(folders.runs_folder()) if plan.cache_limit_gb else (),
             )
-        counts = {"encoded": report.latents_encoded, "reused": report.latents_reused, "left_out": len(report.left_out)}
+        lost = sum(clip.lost for clip in report.left_out)
+        counts = {"encoded": report.latents_encoded, "reused": report.latents_reused, "left_out": lost}
         text = f"{report.latents_encoded} encoded, {report.latents_reused} reused"
-        text += f", {len(report.left_out)} left out" if report.left_out else ""
+        text += f", {lost} left out" if lost else ""
         progress.say(text, now=True, about={"kind": "encoded", **counts}, stage=None)
         cache_set = cache.read_set(report.fingerprint) if report.left_out else plan.cache_set
         handle = CacheHandle(report.fingerprint, cache_set, report, current_prompt_id())

@@ -23,7 +23,7 @@ from .evaluation import write_evaluations
 from .keys import Stored
 from .latent_cache import LatentCache
 from .memos import EncodingSpeed
-from .unreadable import UnreadableMemo, require_enough, without
+from .unreadable import UnreadableMemo, left_out_of, require_enough, without
 from .upkeep import tidy
 
 __all__ = ["encode_missing"]
@@ -73,13 +73,13 @@ def encode_missing(
     report = report_of(plan, kept, fingerprint, time.monotonic() - start)
     report = replace(report, latents_encoded=report.latents_encoded - doing.failed_latents)
     upkeep = tidy(cache, fingerprint, limit_gb=plan.cache_limit_gb, in_use=in_use, should_stop=should_stop)
-    reasons = (*plan.unreadable.values(), *(str(error) for error in doing.failed.values()))
+    failed = {**plan.unreadable, **{key: str(error) for key, error in doing.failed.items()}}
     return replace(
         report,
         upkeep=upkeep,
         black_masks=tuple(doing.black),
         text_lengths=counter.lengths(),
-        left_out=tuple(dict.fromkeys(reasons)),
+        left_out=left_out_of(failed, plan.samples),
     )
 
 

@@ -73,6 +73,8 @@ class EncodingPlan:
     """how each entry is written, by key; others as ever"""
     unreadable: Mapping[str, str] = field(default_factory=dict[str, str])
     """why entries could not be made before, by their names: their clips are not in the set; `rebuild` tries again"""
+    samples: Mapping[str, Sample] = field(default_factory=dict[str, Sample])
+    """every sample that was asked for, by the names of its entries, the unreadable ones too"""
     cache_limit_gb: float = 0.0
     """DatasetConfig.cache_limit_gb, the lowest of all parts; 0 = none"""
 
@@ -169,7 +171,9 @@ def plan_encoding(
         if task.key in older
     )
     limit_gb = min(limits, default=0.0)
-    return replace(plan, stored=stored, unreadable=unreadable, cache_limit_gb=limit_gb, outdated=outdated)
+    return replace(
+        plan, stored=stored, unreadable=unreadable, samples=samples, cache_limit_gb=limit_gb, outdated=outdated
+    )
 
 
 def _require_makeable(kind: ConditionKind, vision_identity: str) -> None:

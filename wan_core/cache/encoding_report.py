@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ..dataset import TOKEN_LIMIT, TextLengths
 from .cache_set import CacheSet
 from .encoding_plan import EncodingPlan
-from .unreadable import left_out_lines
+from .unreadable import LeftOut, left_out_lines
 
 __all__ = ["EncodingReport", "report_of"]
 
@@ -46,8 +46,8 @@ class EncodingReport:
     """further clips that are not trained but evaluated"""
     upkeep: str = ""
     """what was done for the cache itself"""
-    left_out: tuple[str, ...] = ()
-    """a sentence about each clip that cannot be read to its end; the set is without them"""
+    left_out: tuple[LeftOut, ...] = ()
+    """the clips that cannot be read to their end, with what the set lacks of each"""
 
     def sentences(self) -> str:
         """Plain text for the node."""

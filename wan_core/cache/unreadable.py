@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
+from ..dataset import Sample
 from ..errors import DatasetError
 from ..files import FileError, atomic_write_json, read_json
+from ..words import counted
 from .cache_set import CacheItem, CacheSet
 from .evaluation import nothing_trained
 
-__all__ = ["UnreadableMemo", "keys_of", "left_out_lines", "require_enough", "without"]
+__all__ = ["LeftOut", "UnreadableMemo", "keys_of", "left_out_lines", "left_out_of", "require_enough", "without"]
 
 _MOST = 10_000
 """remembered"""
@@ -86,14 +88,56 @@ def require_enough(reasons: Sequence[str], of: int, *, finished: bool) -> None:
     )
 
 
-def left_out_lines(sentences: Sequence[str]) -> list[str]:
-    """For the report: how many, and each with its reason."""
-    if not sentences:
+@dataclass(frozen=True)
+class LeftOut:
+    """A clip of which a set lacks something, because it cannot be read to its end."""
+
+    why: str
+    """a sentence that names the clip"""
+    lost: int
+    """samples of it (windows, crops) that are not in the set"""
+    of: int
+    """samples that were cut from it"""
+
+    @property
+    def whole(self) -> bool:
+        """True when nothing of the clip is in the set."""
+        return self.lost == self.of
+
+
+def left_out_of(failed: Mapping[str, str], samples: Mapping[str, Sample]) -> tuple[LeftOut, ...]:
+    """Returns what a set lacks, a value for each clip.
+
+    `failed` says why an entry cannot be made, by its name; `samples` are all that were asked for, by the names of
+    their entries.
+    """
+    cut: dict[Path, set[tuple[Any, ...]]] = {}
+    lost: dict[Path, set[tuple[Any, ...]]] = {}
+    why: dict[Path, str] = {}
+    for key, sample in samples.items():
+        part = sample.cut, sample.bucket
+        cut.setdefault(sample.path, set()).add(part)
+        if key in failed:
+            lost.setdefault(sample.path, set()).add(part)
+            why.setdefault(sample.path, failed[key])
+    return tuple(LeftOut(why[path], len(parts), len(cut[path])) for path, parts in lost.items())
+
+
+def left_out_lines(clips: Sequence[LeftOut]) -> list[str]:
+    """For the report: how many, and each with its reason and with how much of it is lost."""
+    if not clips:
         return []
-    clips = "1 clip that cannot" if len(sentences) == 1 else f"{len(sentences)} clips that cannot"
-    more = [f"  and {len(sentences) - _NAMED} more"] if len(sentences) > _NAMED else []
-    first = f"left out: {clips} be read to the end (mode rebuild tries again); the rest is trained"
-    return [first, *(f"  {_reason(sentence)}" for sentence in sentences[:_NAMED]), *more]
+    whole = sum(clip.whole for clip in clips)
+    parts = len(clips) - whole
+    what = counted(whole, "clip") if whole else f"parts of {counted(parts, 'clip')}"
+    also = f", and parts of {parts} more" if whole and parts else ""
+    first = f"left out: {what} that cannot be read to the end{also} (mode rebuild tries again); the rest is trained"
+    more = [f"  and {len(clips) - _NAMED} more"] if len(clips) > _NAMED else []
+    return [first, *(f"  {_reason(clip.why)}{_share(clip)}" for clip in clips[:_NAMED]), *more]
+
+
+def _share(clip: LeftOut) -> str:
+    return "" if clip.whole else f": {clip.lost} of the {clip.of} samples cut from it"
 
 
 def _reason(sentence: str) -> str:

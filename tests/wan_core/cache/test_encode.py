@@ -12,14 +12,14 @@ from PIL import Image
 
 from wan_core.cache import Batches, LatentCache, encode_missing, entry_names, plan_encoding
 from wan_core.cache import memos as digests_module
-from wan_core.cache.unreadable import require_enough
+from wan_core.cache.unreadable import LeftOut, left_out_lines, require_enough
 from wan_core.dataset import DEFAULT_NEGATIVE_PROMPT, Dataset, DatasetConfig, ScanContext, scan_folder
 from wan_core.dataset.report import dataset_report
 from wan_core.errors import CacheError, ConfigError, DatasetError, Stopped
 from wan_core.flow import EVALUATION_TIMESTEPS, draw_noise, seeded_generator
 from wan_core.model.latents import WAN21_LATENTS, LatentSpace
 from wan_core.video import VideoProcess
-from wan_core.video.sources import TooSlowError
+from wan_core.video.sources import TooSlowError, UnreadableError
 
 
 class PoolingCodec:
@@ -684,6 +684,37 @@ def test_a_damaged_clip_is_not_tried_again_until_asked_and_the_job_stays_the_sam
     assert (mended.clips, len(codec.seen), mended.left_out) == (4, 1, ())
 
 
+def test_of_a_clip_damaged_further_on_only_the_windows_there_are_left_out_and_counted(bench, make_clip, monkeypatch):
+    make_clip("clips/d.mp4", num_frames=48)
+    real = VideoProcess.read
+
+    def torn(self, path, **options):
+        if path.name == "d.mp4" and options["start_s"] > 1.3:
+            raise UnreadableError("d.mp4 is damaged at frame 27. Write it again.")
+        return real(self, path, **options)
+
+    monkeypatch.setattr(VideoProcess, "read", torn)
+    report, codec, _ = bench.run(frame_extraction="chunk", missing_captions="empty caption")
+    assert (report.clips, len(codec.seen)) == (len(codec.seen), report.latents_encoded)
+    (left,) = report.left_out
+    assert (left.lost, left.of, left.whole) == (2, 5, False)
+    told = "left out: parts of 1 clip that cannot be read to the end (mode rebuild tries again); the rest is trained\n"
+    assert told + "  d.mp4 is damaged at frame 27: 2 of the 5 samples cut from it\n" in report.sentences()
+    again, codec, _ = bench.run(frame_extraction="chunk", missing_captions="empty caption")
+    assert (codec.seen, again.left_out) == ([], report.left_out)
+
+
+def test_clips_left_out_whole_and_in_part_are_told_apart():
+    whole, part = LeftOut("a.mp4 is torn. Write it again.", 2, 2), LeftOut("b.mp4 is torn. Write it again.", 1, 3)
+    assert left_out_lines([whole, part]) == [
+        "left out: 1 clip that cannot be read to the end, and parts of 1 more (mode rebuild tries again); the rest is "
+        "trained",
+        "  a.mp4 is torn",
+        "  b.mp4 is torn: 1 of the 3 samples cut from it",
+    ]
+    assert left_out_lines([]) == []
+
+
 def test_a_clip_that_took_too_long_is_tried_again(bench, monkeypatch):
     real = VideoProcess.read
 
@@ -695,7 +726,7 @@ def test_a_clip_that_took_too_long_is_tried_again(bench, monkeypatch):
     with monkeypatch.context() as busy:
         busy.setattr(VideoProcess, "read", slow)
         report, *_ = bench.run()
-    assert report.left_out == ("b.mp4 took more than 60 s to read.",)
+    assert [clip.why for clip in report.left_out] == ["b.mp4 took more than 60 s to read."]
     report, codec, _ = bench.run()
     assert (report.clips, len(codec.seen), report.left_out) == (3, 1, ())
 

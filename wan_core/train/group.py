@@ -8,7 +8,8 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -30,14 +31,20 @@ _STEP_TIMEOUT = timedelta(hours=2)
 """how long ranks wait for each other inside a step, which takes them about the same time, and the leader for the others
 at any time: they have nothing else to do"""
 
+_GIVING_UP_S = 30.0
+"""how long ranks that came to one meeting may differ in giving it up"""
+
 
 class Group:
     """This process among its ranks."""
 
-    def __init__(self, rank: int = 0, world: int = 1, in_step: Any = None) -> None:
+    def __init__(self, rank: int = 0, world: int = 1, in_step: Any = None, roll: Any = None) -> None:
         self.rank, self.world = rank, world
         self._in_step = in_step
         """torch's group of the same ranks, with the patience of a step"""
+        self._roll = roll
+        """torch's store, in which each rank notes how many meetings it came to; None where a launcher watches them"""
+        self._met = 0
 
     @property
     def leads(self) -> bool:
@@ -50,7 +57,7 @@ class Group:
             return
         tensors = list(values)
         flat = torch.cat([t.detach().float().reshape(-1).cpu() for t in tensors])
-        with _together():
+        with self._meeting():
             torch.distributed.all_reduce(flat, group=self._in_step)
         flat /= self.world
         offset = 0
@@ -66,7 +73,7 @@ class Group:
         if self.world == 1:
             return [value]
         found: list[Any] = [None] * self.world
-        with _together():
+        with self._meeting():
             torch.distributed.all_gather_object(found, value, group=self._in_step)
         return found
 
@@ -75,9 +82,42 @@ class Group:
         if self.world == 1:
             return value
         box = [value]
-        with _together():
+        with self._meeting():
             torch.distributed.broadcast_object_list(box, src=0)
         return box[0]
+
+    @contextlib.contextmanager
+    def _meeting(self) -> Iterator[None]:
+        """Around what all ranks do at once, with a note that this one came."""
+        self._met += 1
+        if self._roll is not None:
+            with contextlib.suppress(RuntimeError):  # the store has ended; the meeting will say more
+                self._roll.set(str(self.rank), str(self._met))
+        with _together(self._absent):
+            yield
+
+    def _absent(self) -> list[int]:
+        """Returns the ranks that kept this one waiting, as far as the roll tells.
+
+        These are the ones that did not come to the meeting. Where all came, one of them stopped in its midst: the one
+        that, unlike the others, does not give up.
+        """
+        if self._roll is None:
+            return []
+        others = [rank for rank in range(self.world) if rank != self.rank]
+        try:
+            self._roll.set(f"gave up {self.rank}", "")
+            came = {rank: int(self._roll.get(str(rank))) for rank in others if self._roll.check([str(rank)])}
+            if late := [rank for rank in others if came.get(rank, 0) < self._met]:
+                return late
+            deadline = time.monotonic() + _GIVING_UP_S
+            while waiting := [rank for rank in others if not self._roll.check([f"gave up {rank}"])]:
+                if time.monotonic() > deadline:
+                    return waiting if len(waiting) == 1 else []
+                time.sleep(0.2)
+        except RuntimeError:  # the store ended with the rank or machine that kept it
+            pass
+        return []
 
     def leave(self) -> None:
         """End the group; safe to call once."""
@@ -86,15 +126,21 @@ class Group:
 
 
 @contextlib.contextmanager
-def _together() -> Iterator[None]:
-    """Around what every rank does at once: it breaks where a rank is missing, or silent for too long."""
+def _together(absent: Callable[[], list[int]]) -> Iterator[None]:
+    """Around what every rank does at once: it breaks where a rank is missing, or silent for too long.
+
+    `absent` names the ranks that did not come. It is asked about silence alone: after a death those who are late may
+    well be alive.
+    """
     try:
         yield
     except RuntimeError as error:
         silent = re.search(r"\btimed? ?out", str(error), re.IGNORECASE)
-        what = "has not answered in all the time it had" if silent else "has ended"
+        missing = absent() if silent else []
+        who = f"Rank {' and rank '.join(map(str, missing))}" if missing else "Another rank"
+        what = f"{'have' if len(missing) > 1 else 'has'} not answered in all the time it had" if silent else "has ended"
         raise RankLost(
-            f"Another rank of this run {what}, so this one ends too ({shortened(str(error), 200)}). Saved steps are "
+            f"{who} of this run {what}, so this one ends too ({shortened(str(error), 200)}). Saved steps are "
             "kept; queue again to resume."
         ) from error
 
@@ -105,12 +151,14 @@ def join_group() -> Group:
     if world == 1:
         return Group()
     meeting = os.environ.get(MEETING)
-    place: dict[str, Any] = {}  # torchrun's environment says where
-    if meeting:
-        store = torch.distributed.FileStore(meeting, world)
-        place = {"store": store, "rank": int(os.environ["RANK"]), "world_size": world}
-    with _together():
-        patience = _STEP_TIMEOUT if os.environ.get("RANK") == "0" else _LEADER_TIMEOUT
-        torch.distributed.init_process_group("gloo", timeout=patience, **place)
+    rank = int(os.environ["RANK"])
+    patience = _STEP_TIMEOUT if rank == 0 else _LEADER_TIMEOUT
+    with _together(list):
+        if meeting:
+            store, roll = torch.distributed.FileStore(meeting, world), None
+        else:  # torchrun's environment says where
+            store, *_ = next(torch.distributed.rendezvous("env://", timeout=patience))
+            roll = torch.distributed.PrefixStore("meetings", store)
+        torch.distributed.init_process_group("gloo", timeout=patience, store=store, rank=rank, world_size=world)
         in_step = torch.distributed.new_group(backend="gloo", timeout=_STEP_TIMEOUT)
-    return Group(torch.distributed.get_rank(), world, in_step)
+    return Group(rank, world, in_step, roll)

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -13,14 +14,17 @@ from typing import Any
 
 import psutil
 import pytest
+import torch
 
 from tests.support.forked import ForkServer
 from tests.support.tiny_run import make_run
+from wan_core.errors import RankLost
 from wan_core.load import ModelPlan
 from wan_core.placement import PlacementConfig
 from wan_core.run.config import RunStatus, read_status, write_status
 from wan_core.run.ranks import _Ending, _exit_code  # pyright: ignore[reportPrivateUsage]
-from wan_core.train import SaveStore, TrainConfig
+from wan_core.train import Group, SaveStore, TrainConfig
+from wan_core.train import group as group_module
 
 ROOT = Path(__file__).parents[3]
 TWO_RANKS = ModelPlan(
@@ -114,6 +118,7 @@ from datetime import timedelta
 import json
 import torch.distributed
 import wan_core.run.ranks as ranks
+import wan_core.train.group as group
 
 def hurried(make):
     def made(*given, timeout, **asked):
@@ -122,7 +127,7 @@ def hurried(make):
 
 torch.distributed.new_group = hurried(torch.distributed.new_group)
 torch.distributed.init_process_group = hurried(torch.distributed.init_process_group)
-ranks._LOST_S = 1.0
+ranks._LOST_S = group._GIVING_UP_S = 1.0
 judge = ranks._exit_code
 
 def noted(endings, directory, out):
@@ -153,6 +158,64 @@ def test_a_rank_that_hangs_is_named_and_ended_and_the_last_save_stands(server: F
     assert (status.state, status.reason) == ("failed", last["message"])
     assert saved is not None
     assert saved.step >= 3
+
+
+@pytest.mark.lasts(10)
+def test_a_rank_of_torchrun_that_hangs_is_named_by_the_one_that_waited(server: ForkServer, tmp_path: Path) -> None:
+    """Nobody of ours watches the ranks there: they note in torchrun's store which meeting each came to."""
+    settings = TrainConfig(steps=100_000, save_every_n_steps=1, preview_every_n_steps=0, eval_items=0)
+    run = make_run(tmp_path, train=settings, plan=TWO_RANKS)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1]), "WORLD_SIZE": "2"}
+    words = ["train", str(run.directory), "--roots", str(run.roots_file)]
+    ranks = [
+        server.start(
+            words,
+            tmp_path / f"out{rank}.jsonl",
+            first=IMPATIENT,
+            environment={"RANK": rank, "LOCAL_RANK": rank, **place},
+        )
+        for rank in "01"
+    ]
+    ranks[0].wait_for("saved", 3)
+    psutil.Process(ranks[1].pid).suspend()
+    assert ranks[0].wait() != 0
+    ranks[1].kill()
+    last = ranks[0].events()[-1]
+    assert last["message"].startswith(
+        "Rank 1 of this run has not answered in all the time it had, so this one ends too"
+    )
+    assert read_status(run.directory).reason == last["message"]
+
+
+@pytest.mark.parametrize(
+    ("came", "gave_up", "missing"),
+    [
+        ({"1": "7", "2": "6"}, (), "Rank 2 of this run has"),
+        ({"1": "6"}, (), "Rank 1 and rank 2 of this run have"),
+        ({"1": "7", "2": "7"}, ("1",), "Rank 2 of this run has"),
+        ({"1": "7", "2": "7"}, (), "Another rank of this run has"),
+        ({"1": "7", "2": "7"}, ("1", "2"), "Another rank of this run has"),
+    ],
+)
+def test_whom_a_rank_waited_for_is_read_from_the_roll(
+    came: dict[str, str], gave_up: tuple[str, ...], missing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def timed_out(*_given: Any, **_named: Any) -> None:
+        raise RuntimeError("Timed out waiting 1000ms for recv operation to complete")
+
+    monkeypatch.setattr(group_module, "_GIVING_UP_S", 0.0)
+    monkeypatch.setattr(torch.distributed, "broadcast_object_list", timed_out)
+    roll = torch.distributed.HashStore()
+    for rank, meeting in came.items():
+        roll.set(rank, meeting)
+    for rank in gave_up:
+        roll.set(f"gave up {rank}", "")
+    group = Group(0, 3, roll=roll)
+    group._met = 6
+    with pytest.raises(RankLost, match=f"^{missing} not answered in all the time it had"):
+        group.share(None)
 
 
 def test_a_long_reason_keeps_its_end_which_says_what_to_do(tmp_path: Path) -> None:

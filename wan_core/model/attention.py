@@ -83,13 +83,23 @@ class WanCrossAttention(WanAttention):
             self.k_img, self.v_img = nn.Linear(shape.dim, shape.dim), nn.Linear(shape.dim, shape.dim)
             self.norm_k_img = WanRMSNorm(shape.dim, shape.eps)
 
-    def forward(self, x: Tensor, text: Tensor, image: Tensor | None = None) -> Tensor:
-        """x (B, N, D), text (B, 512, D), image (B, M, D), all in the compute dtype -> (B, N, D)."""
+    def context(self, text: Tensor, image: Tensor | None = None) -> tuple[Tensor, ...]:
+        """Returns the keys and values of text (B, 512, D), and of image (B, M, D) where the variant has it.
+
+        Each is (B, rows, heads, head_dim), in the compute dtype as the inputs are.
+        """
         dtype = self.numerics.qk_norm
-        query = self._heads(self.norm_q(self.q(x), dtype))
-        attended = self._attend(query, self._heads(self.norm_k(self.k(text), dtype)), self._heads(self.v(text)))
+        found = self._heads(self.norm_k(self.k(text), dtype)), self._heads(self.v(text))
+        if not self.reads_images:
+            return found
+        assert image is not None
+        return *found, self._heads(self.norm_k_img(self.k_img(image), dtype)), self._heads(self.v_img(image))
+
+    def forward(self, x: Tensor, context: tuple[Tensor, ...]) -> Tensor:
+        """x (B, N, D) in the compute dtype -> (B, N, D); context as `context` makes it."""
+        query = self._heads(self.norm_q(self.q(x), self.numerics.qk_norm))
+        key, value, *image = context
+        attended = self._attend(query, key, value)
         if self.reads_images:
-            assert image is not None
-            key = self._heads(self.norm_k_img(self.k_img(image), dtype))
-            attended = attended + self._attend(query, key, self._heads(self.v_img(image)))
+            attended = attended + self._attend(query, *image)
         return self.o(attended)

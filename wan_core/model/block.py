@@ -15,6 +15,7 @@ from .modulate import cast_linear, gated_add, layer_norm, shift_and_scale
 from .names import naming
 from .recompute import remade
 from .shape import Numerics, WanShape
+from .stages import CHUNK_TOKENS, Shared, Stages
 
 __all__ = ["PATCH", "Constants", "Recompute", "VaceBlock", "WanBlock", "WanHead"]
 
@@ -58,11 +59,14 @@ Recompute = Callable[..., Any]
 
 
 class _Layer(nn.Module):
-    """Modulated self-attention, plain cross-attention, modulated feed-forward.
+    """Modulated self-attention; then, token by token, plain cross-attention and modulated feed-forward.
 
     The recompute happens inside `forward`, below the module's hooks: a sharding wrapper (FSDP2) that casts inputs in
     its hooks casts once, and the second pass sees what the first one saw. Ambient autocast ends at the same place.
     """
+
+    chunk_tokens = CHUNK_TOKENS
+    """Tokens that run through the second stage together, at most; 0 is all"""
 
     def __init__(self, shape: WanShape, numerics: Numerics) -> None:
         super().__init__()
@@ -75,26 +79,33 @@ class _Layer(nn.Module):
         )
         self.modulation = nn.Parameter(torch.empty(1, 6, shape.dim))
 
-    def run(self, tokens: Tensor, constants: Constants) -> Tensor:
-        """Runs the layer: tokens (B, N, D) in the residual dtype -> the same."""
+    def mix(self, tokens: Tensor, constants: Constants) -> Tensor:
+        """Runs the modulated self-attention: tokens (B, N, D) -> the same, in the residual dtype."""
         numerics = self.numerics
         tokens, constants = tokens.to(numerics.residual), constants.declared(numerics)
-        rows = self.modulation.to(numerics.modulation).unsqueeze(1) + constants.time_rows
-        shift1, scale1, gate1, shift2, scale2, gate2 = rows.unbind(2)
-
-        make = partial(self._modulated, tokens, shift1, scale1)
+        shift, scale, gate, *_ = self._rows(constants)
+        make = partial(self._modulated, tokens, shift, scale)
         x = make()
         with remade(x, make):
             attended = self.self_attn(x, constants.rope_cos, constants.rope_sin)
-        tokens = gated_add(tokens, attended, gate1)
+        return gated_add(tokens, attended, gate)
 
+    def share(self, constants: Constants) -> Shared:
+        """Returns the keys and values that the cross-attention of every token reads."""
+        constants = constants.declared(self.numerics)
+        return self.cross_attn.context(constants.text, constants.image)
+
+    def rest(self, tokens: Tensor, constants: Constants, shared: Shared) -> Tensor:
+        """Runs cross-attention and feed-forward of some tokens (B, n, D) in the residual dtype -> the same."""
+        constants = constants.declared(self.numerics)
+        *_, shift, scale, gate = self._rows(constants)
         make = partial(self._normed, tokens)
         x = make()
         with naming("cross_attn"), remade(x, make):
-            attended = self.cross_attn(x, constants.text, constants.image)
+            attended = self.cross_attn(x, shared)
         tokens = tokens + attended.to(tokens.dtype)
 
-        make = partial(self._modulated, tokens, shift2, scale2)
+        make = partial(self._modulated, tokens, shift, scale)
         x = make()
         first, gelu, last = self.ffn
         with naming("ffn_activation"):
@@ -105,7 +116,11 @@ class _Layer(nn.Module):
         with naming("hidden_states"):
             with remade(x, make):
                 x = last(x)
-            return gated_add(tokens, x, gate2)
+            return gated_add(tokens, x, gate)
+
+    def _rows(self, constants: Constants) -> tuple[Tensor, ...]:
+        """Returns shift, scale and gate of both stages, (B, T, D) each."""
+        return (self.modulation.to(self.numerics.modulation).unsqueeze(1) + constants.time_rows).unbind(2)
 
     def _modulated(self, tokens: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
         numerics = self.numerics
@@ -129,7 +144,8 @@ class WanBlock(_Layer):
         recompute: Recompute | None = None,
     ) -> Tensor:
         """tokens (B, N, D) in the residual dtype -> the same; the rest are the fields of Constants."""
-        run = self.run if recompute is None else partial(recompute, self.run)
+        stages = Stages(self, self.mix, self.share, self.rest, self.chunk_tokens)
+        run = stages if recompute is None else partial(recompute, stages)
         return without_autocast(tokens.device.type, run, tokens, Constants(time_rows, text, rope_cos, rope_sin, image))
 
 
@@ -159,19 +175,23 @@ class VaceBlock(_Layer):
         tokens (B, N, D): the main stream before its first block; only the first layer reads them.
         """
         constants = Constants(time_rows, text, rope_cos, rope_sin, image)
-        run = self.give_hint if recompute is None else partial(recompute, self.give_hint)
-        return without_autocast(control.device.type, run, control, tokens, constants)
+        stages = Stages(self, self.mix_control, self.share, self.give_hint, self.chunk_tokens)
+        run = stages if recompute is None else partial(recompute, stages)
+        streams = (control, tokens) if self.first else (control,)
+        return without_autocast(control.device.type, run, *streams, constants)
 
-    def give_hint(self, control: Tensor, tokens: Tensor, constants: Constants) -> tuple[Tensor, Tensor]:
-        """The layer itself, with autocast off: shapes and dtypes are those of `forward`.
-
-        Recompute calls it again in the backward pass.
-        """
-        compute, residual = self.numerics.compute, self.numerics.residual
+    def mix_control(self, control: Tensor, *rest: Any) -> Tensor:
+        """Runs the first stage on control (B, N, D), for the first layer on the main stream (B, N, D) too."""
+        *tokens, constants = rest
         if self.first:
-            control = self.before_proj(control.to(compute)).to(residual) + tokens.to(residual)
-        control = self.run(control, constants)
-        return control, self.after_proj(control.to(compute))
+            compute, residual = self.numerics.compute, self.numerics.residual
+            control = self.before_proj(control.to(compute)).to(residual) + tokens[0].to(residual)
+        return self.mix(control, constants)
+
+    def give_hint(self, tokens: Tensor, constants: Constants, shared: Shared) -> tuple[Tensor, Tensor]:
+        """Runs the second stage, and makes the hint of its result: dtypes are those of `forward`."""
+        control = self.rest(tokens, constants, shared)
+        return control, self.after_proj(control.to(self.numerics.compute))
 
 
 class WanHead(nn.Module):

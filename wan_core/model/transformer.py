@@ -12,21 +12,21 @@ No autocast here, ever: each cast is written down, so that gradient recompute se
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.utils.checkpoint import checkpoint
 
 from .attention import WanAttention
 from .autocast import without_autocast
 from .block import PATCH, Constants, Recompute, VaceBlock, WanBlock, WanHead
+from .checkpointing import Checkpointing
 from .conditioning import Conditioning, check_conditioning
 from .embed import CameraAdapter, ImageEmbedding, embed_frame, embed_patches
 from .kernels import attention_kernel
 from .modulate import cast_linear
+from .offload import NoOffload, Offload
 from .rope import rope_table
 from .shape import Numerics, WanShape
 
@@ -61,6 +61,7 @@ class WanTransformer(nn.Module):
         super().__init__()
         self.shape, self.numerics = shape, numerics or Numerics()
         self.carrier: Carrier = _StayHere()
+        self.offload: Offload = NoOffload()
         self.checkpoint_blocks = False
         """recompute each block in the backward pass instead of keeping its activations"""
         self.checkpoint_keeps_rng = False
@@ -140,26 +141,27 @@ class WanTransformer(nn.Module):
         return self._unpatchify(self.head(tokens, time), grid)
 
     def _run_blocks(self, tokens: Tensor, constants: Constants, given: Conditioning) -> Tensor:
-        start, control, recompute = tokens, None, self._recompute()
+        start, control = tokens, None
         if given.vace is not None:
             patches = embed_patches(self.vace_patch_embedding, given.vace, self.numerics.compute)
             control = patches.flatten(2).transpose(1, 2).to(self.numerics.residual)
         for index, block in enumerate(self.blocks):
             tokens, here = self.carrier.to_block(index, tokens, constants)
-            tokens = block(tokens, *here, recompute=recompute)
+            tokens = block(tokens, *here, recompute=self._run(f"blocks.{index}"))
             if control is not None and index in self.shape.vace_layers:
                 # The second stream stays on the first device, its layers' home; only its hints travel.
-                layer = self.vace_blocks[self.shape.vace_layers.index(index)]
-                control, hint = layer(control, start, *constants, recompute=recompute)
+                number = self.shape.vace_layers.index(index)
+                recompute = self._run(f"vace_blocks.{number}")
+                control, hint = self.vace_blocks[number](control, start, *constants, recompute=recompute)
                 hint, _ = self.carrier.to_block(index, hint, constants)
                 tokens = torch.add(tokens, hint.to(tokens.dtype), alpha=given.vace_strength)
         return tokens
 
-    def _recompute(self) -> Recompute | None:
-        """Returns how blocks recompute in the backward pass; None where they keep their activations."""
-        if not (self.checkpoint_blocks and torch.is_grad_enabled()):
-            return None
-        return partial(checkpoint, use_reentrant=False, preserve_rng_state=self.checkpoint_keeps_rng)
+    def _run(self, block: str) -> Recompute:
+        """Returns how `block` runs: from where its weights are, and with what it keeps for the backward pass."""
+        return Checkpointing(
+            block, recomputes=self.checkpoint_blocks, offload=self.offload, keeps_rng=self.checkpoint_keeps_rng
+        )
 
     def _embed_video(self, latent: Tensor, given: Conditioning) -> Tensor:
         """Returns the video tokens (B, N, D) in the residual dtype."""

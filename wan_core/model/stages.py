@@ -1,0 +1,96 @@
+"""A layer in two stages: one that mixes tokens, and one that treats each token alone and so may run by chunks.
+
+The second stage (cross-attention, feed-forward) makes the widest tensors of a layer. By chunks they exist for a few
+thousand tokens at a time. N tokens, T time rows: one for all tokens, or one for each of T runs of N / T tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+__all__ = ["CHUNK_TOKENS", "Stages", "as_tuple", "chunks", "in_chunks"]
+
+CHUNK_TOKENS = 4096
+"""Tokens of a chunk at most, over the whole batch. A matrix product of so many rows still fills a GPU."""
+
+Shared = tuple[Tensor, ...]
+"""what every chunk reads and none changes"""
+
+
+class Stages(NamedTuple):
+    """What a layer computes; called, it runs both stages: `stages(*streams, constants)`."""
+
+    layer: nn.Module
+    mix: Callable[..., Tensor]
+    """(*streams, constants) -> (B, N, D), a tensor that nobody else holds"""
+    share: Callable[[Any], Shared]
+    """constants -> what the second stage reads besides tokens and constants, made once for all chunks"""
+    rest: Callable[[Tensor, Any, Shared], Tensor | tuple[Tensor, ...]]
+    """(some tokens (B, n, D), their constants, what is shared) -> one or more tensors (B, n, ...); the first replaces
+    the tokens"""
+    chunk_tokens: int = CHUNK_TOKENS
+    """0: always whole"""
+
+    def __call__(self, *inputs: Any) -> Tensor | tuple[Tensor, ...]:
+        *streams, constants = inputs
+        # A gradient of the constants is summed within the layer first, whether the layer is checkpointed or not.
+        constants = constants.moved(lambda value: value.view_as(value) if value.requires_grad else value)
+        return in_chunks(self, self.mix(*streams, constants), constants)
+
+
+def chunks(stages: Stages, tokens: Tensor, constants: Any) -> list[tuple[slice, Any]]:
+    """Returns which tokens of (B, N, D) run together, with their constants; one pair where all do.
+
+    Where there are several time rows, a chunk holds whole ones, or lies within one.
+    """
+    count, rows = tokens.shape[1], constants.time_rows.shape[1]
+    most = max(1, stages.chunk_tokens // tokens.shape[0])
+    if not stages.chunk_tokens or count <= most:
+        return [(slice(0, count), constants)]
+    if rows == 1:
+        return [(part, constants) for part in _even(0, count, most)]
+    per_row = count // rows
+    together = max(1, most // per_row)
+    found = []
+    for first in range(0, rows, together):
+        last = min(first + together, rows)
+        own = constants._replace(time_rows=constants.time_rows[:, first:last])
+        found += [(part, own) for part in _even(first * per_row, last * per_row, most)]
+    return found
+
+
+def _even(start: int, stop: int, most: int) -> list[slice]:
+    """Returns the fewest slices of at most `most` tokens, as equal as they can be."""
+    number = -(-(stop - start) // most)
+    edges = [start + (stop - start) * i // number for i in range(number + 1)]
+    return [slice(a, b) for a, b in pairwise(edges)]
+
+
+def in_chunks(stages: Stages, tokens: Tensor, constants: Any) -> Tensor | tuple[Tensor, ...]:
+    """Runs the second stage over `tokens` (B, N, D), which it may overwrite where no gradient is wanted."""
+    parts, shared = chunks(stages, tokens, constants), stages.share(constants)
+    if len(parts) == 1:
+        return stages.rest(tokens, constants, shared)
+    if torch.is_grad_enabled():
+        sizes = [part.stop - part.start for part, _ in parts]
+        pieces = tokens.split(sizes, dim=1)
+        found = [as_tuple(stages.rest(piece, own, shared)) for piece, (_, own) in zip(pieces, parts, strict=True)]
+        outputs = tuple(torch.cat(same, dim=1) for same in zip(*found, strict=True))
+        return outputs if len(outputs) > 1 else outputs[0]
+    others: list[Tensor] = []
+    for part, own in parts:
+        first, *more = as_tuple(stages.rest(tokens[:, part], own, shared))
+        others = others or [one.new_empty(one.shape[0], tokens.shape[1], *one.shape[2:]) for one in more]
+        for whole, piece in zip((tokens, *others), (first, *more), strict=True):
+            whole[:, part] = piece
+    return (tokens, *others) if others else tokens
+
+
+def as_tuple(outputs: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Returns one or more outputs as several."""
+    return outputs if isinstance(outputs, tuple) else (outputs,)

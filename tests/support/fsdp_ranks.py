@@ -14,7 +14,6 @@ import json
 import os
 import sys
 from contextlib import nullcontext
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +21,11 @@ import torch
 import torch.distributed as dist
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
-from torch.utils.checkpoint import checkpoint
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.support.blocks import MIXED, block_inputs, linear_dtypes, new_block
+from wan_core.model import Checkpointing
 
 
 def step(*, cast_inputs: bool, autocast: bool, recompute: bool) -> tuple[dict[str, torch.Tensor], Any, bool]:
@@ -38,7 +37,7 @@ def step(*, cast_inputs: bool, autocast: bool, recompute: bool) -> tuple[dict[st
     ambient = torch.autocast("cpu", dtype=torch.bfloat16) if autocast else nullcontext()
     dtypes = linear_dtypes(block)
     with ambient:
-        output = block(*inputs, recompute=partial(checkpoint, use_reentrant=False) if recompute else None)
+        output = block(*inputs, recompute=Checkpointing(recomputes=recompute))
     output.float().square().mean().backward()
     local = {n: p.grad.to_local() for n, p in block.named_parameters() if isinstance(p.grad, DTensor)}
     assert inputs[0] is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .block import Constants, WanBlock
+from .checkpointing import Checkpointing
 from .conditioning import Conditioning, sent
 from .kernels import ATTENTIONS, check_attention, check_attention_name, sdpa_choice
 from .latents import WAN21_LATENTS, WAN22_LATENTS, LatentSpace
@@ -14,6 +15,7 @@ __all__ = [
     "BLOCK_LISTS",
     "WAN21_LATENTS",
     "WAN22_LATENTS",
+    "Checkpointing",
     "Conditioning",
     "Constants",
     "LatentSpace",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -146,7 +146,8 @@ class WanBlock(_Layer):
         """tokens (B, N, D) in the residual dtype -> the same; the rest are the fields of Constants."""
         stages = Stages(self, self.mix, self.share, self.rest, self.chunk_tokens)
         run = stages if recompute is None else partial(recompute, stages)
-        return without_autocast(tokens.device.type, run, tokens, Constants(time_rows, text, rope_cos, rope_sin, image))
+        constants = Constants(time_rows, text, rope_cos, rope_sin, image)
+        return cast(Tensor, without_autocast(tokens.device.type, run, tokens, constants))
 
 
 class VaceBlock(_Layer):
@@ -178,7 +179,7 @@ class VaceBlock(_Layer):
         stages = Stages(self, self.mix_control, self.share, self.give_hint, self.chunk_tokens)
         run = stages if recompute is None else partial(recompute, stages)
         streams = (control, tokens) if self.first else (control,)
-        return without_autocast(control.device.type, run, *streams, constants)
+        return cast("tuple[Tensor, Tensor]", without_autocast(control.device.type, run, *streams, constants))
 
     def mix_control(self, control: Tensor, *rest: Any) -> Tensor:
         """Runs the first stage on control (B, N, D), for the first layer on the main stream (B, N, D) too."""

@@ -8,10 +8,10 @@ The gradients are those of a pass that keeps everything, bit for bit on a CPU.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import KW_ONLY, dataclass
-from typing import Any
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -41,14 +41,16 @@ class Checkpointing:
     def __call__(self, stages: Stages, *inputs: Any) -> Tensor | tuple[Tensor, ...]:
         """Returns `stages(*inputs)`: the inputs are token streams (B, N, D) and, last, the constants."""
         *streams, constants = inputs
-        # A trained parameter among the inputs makes the output want a gradient where the tokens do not.
-        anchor = next((p for p in stages.layer.parameters() if p.requires_grad), None)
-        tensors = [anchor, *streams, *constants]
-        trains = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
-        if not (self.recomputes and trains):
+        trained = next((p for p in stages.layer.parameters() if p.requires_grad), None)
+        wanted = trained is not None or any(t is not None and t.requires_grad for t in (*streams, *constants))
+        if not (self.recomputes and wanted and torch.is_grad_enabled()):
             with self.offload.weights(self.block, again=False):
                 return stages(*inputs)
-        return _Checkpointed.apply(_Pass(self, stages, len(streams), type(constants)._make), *tensors)
+        # Parameters are no inputs of the pass. Where only they are trained, this makes its output want a gradient.
+        anchor = None if trained is None else trained.new_empty(0).requires_grad_()
+        return _Checkpointed.apply(
+            _Pass(self, stages, len(streams), type(constants)._make), anchor, *streams, *constants
+        )
 
 
 @dataclass
@@ -62,10 +64,26 @@ class _Pass:
     constants: Callable[[Sequence[Tensor | None]], Any]
     taken: Callable[[], Tensor] | None = None
     """gives back the layer's own input, where it was offloaded"""
-    rng: tuple[Tensor, list[int], list[Tensor]] | None = None
+    drawn: list[_RandomState] = field(default_factory=list)
+    """the generators before the first stage, before what is shared, and before each chunk"""
 
     def run(self, inputs: Sequence[Tensor | None]) -> Tensor | tuple[Tensor, ...]:
-        return self.stages(*inputs[: self.streams], self.constants(inputs[self.streams :]))
+        stages = self.stages
+        if self.how.keeps_rng:
+            mix, share, rest = (self._noting(stage, inputs[0]) for stage in (stages.mix, stages.share, stages.rest))
+            stages = stages._replace(mix=mix, share=share, rest=rest)
+        return stages(*inputs[: self.streams], self.constants(inputs[self.streams :]))
+
+    def _noting(self, stage: Callable[..., Any], near: Tensor | None) -> Callable[..., Any]:
+        def run(*inputs: Any) -> Any:
+            self.drawn.append(_RandomState.now(near))
+            return stage(*inputs)
+
+        return run
+
+    def _draw_as(self, number: int) -> None:
+        if self.drawn:
+            self.drawn[number].restore()
 
     def weights(self, *, again: bool) -> AbstractContextManager[None]:
         return self.how.offload.weights(self.how.block, again=again)
@@ -73,34 +91,38 @@ class _Pass:
     def walk_back(self, inputs: Sequence[Tensor | None], gradients: Sequence[Tensor | None]) -> None:
         """Runs the layer again and adds to `.grad` of `inputs` and of its parameters; call it with gradients on."""
         stages, constants = self.stages, self.constants(inputs[self.streams :])
+        self._draw_as(0)
         tokens = stages.mix(*inputs[: self.streams], constants)
+        self._draw_as(1)
         shared = stages.share(constants)
         apart = [value.detach().requires_grad_(value.requires_grad) for value in shared]
-        values, gradient = tokens.detach(), None
+        values, reached = tokens.detach(), False
         # From the last chunk to the first: the order in which autograd would walk them.
-        for part, own in reversed(chunks(stages, tokens, constants)):
-            piece = values[:, part].requires_grad_(tokens.requires_grad)
+        for number, (part, own) in reversed(list(enumerate(chunks(stages, tokens, constants)))):
+            self._draw_as(2 + number)
+            piece = values[:, part].detach().requires_grad_(tokens.requires_grad)
             pairs = zip(as_tuple(stages.rest(piece, own, tuple(apart))), gradients, strict=True)
             found = [(output, given[:, part]) for output, given in pairs if given is not None and output.requires_grad]
-            if found:
-                torch.autograd.backward(*zip(*found, strict=True))
-            if piece.grad is not None:
-                gradient = torch.zeros_like(values) if gradient is None else gradient
-                gradient[:, part] = piece.grad
-        del values
-        if ends := [(value, leaf.grad) for value, leaf in zip(shared, apart, strict=True) if leaf.grad is not None]:
-            torch.autograd.backward(*zip(*ends, strict=True))
-        if gradient is not None:
-            tokens.backward(gradient)
+            _backward(found)
+            if piece.grad is not None:  # these tokens are done with: their gradient takes their place
+                reached = True
+                with torch.no_grad():
+                    values[:, part] = piece.grad
+        _backward([(value, leaf.grad) for value, leaf in zip(shared, apart, strict=True) if leaf.grad is not None])
+        if reached:
+            tokens.backward(values)
+
+
+def _backward(ends: list[tuple[Tensor, Tensor]]) -> None:
+    if ends:
+        torch.autograd.backward([value for value, _ in ends], [gradient for _, gradient in ends])
 
 
 class _Checkpointed(torch.autograd.Function):
-    """Inputs after the pass: a trained parameter or None, the token streams, the constants."""
+    """Inputs after the pass: an anchor (empty, or None), the token streams, the constants."""
 
     @staticmethod
     def forward(ctx: Any, layer: _Pass, _anchor: Tensor | None, *inputs: Tensor | None) -> Any:
-        if layer.how.keeps_rng:
-            layer.rng = torch.get_rng_state(), *get_device_states(*inputs)
         with layer.weights(again=False):
             outputs = layer.run(inputs)
         ctx.set_materialize_grads(False)
@@ -123,21 +145,27 @@ class _Checkpointed(torch.autograd.Function):
             None if value is None else value.detach().requires_grad_(wants)
             for value, wants in zip((first, *others), wanted, strict=True)
         ]
-        device = first.device.type
+        before, device = (_RandomState.now(first) if layer.drawn else None), first.device.type
         del first, others
-        with layer.weights(again=True), _same_random_numbers(layer), torch.enable_grad():
+        with layer.weights(again=True), torch.enable_grad():
             without_autocast(device, layer.walk_back, inputs, gradients)
+        if before is not None:
+            before.restore()
         return None, None, *(None if value is None else value.grad for value in inputs)
 
 
-@contextmanager
-def _same_random_numbers(layer: _Pass) -> Iterator[None]:
-    """Inside, the layer draws what it drew in the first pass; afterwards the generators are as they were."""
-    if layer.rng is None:
-        yield
-        return
-    of_cpu, devices, states = layer.rng
-    with torch.random.fork_rng(devices=devices):
-        torch.set_rng_state(of_cpu)
-        set_device_states(devices, states)
-        yield
+class _RandomState(NamedTuple):
+    """The generators of the CPU and of one device at one moment."""
+
+    of_cpu: Tensor
+    devices: list[int]
+    of_devices: list[Tensor]
+
+    @classmethod
+    def now(cls, near: Tensor | None) -> _RandomState:
+        """Returns them for the device that `near` lies on."""
+        return cls(torch.get_rng_state(), *get_device_states(near))
+
+    def restore(self) -> None:
+        torch.set_rng_state(self.of_cpu)
+        set_device_states(self.devices, self.of_devices)

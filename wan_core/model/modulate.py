@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -10,6 +11,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from .autocast import without_autocast
+from .recompute import remade
 
 __all__ = ["cast_linear", "gated_add", "layer_norm", "rms_norm", "shift_and_scale"]
 
@@ -54,12 +56,14 @@ _HAS_FUSED_RMS_NORM = hasattr(torch, "_fused_rms_norm")
 def rms_norm(x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
     """x / sqrt(mean(x^2) + eps) * weight over the last axis, computed in `dtype`, returned in x's; weight (D,)."""
     if (x.is_cuda and _HAS_FUSED_RMS_NORM) or torch.compiler.is_compiling():  # one kernel there
-        return functional.rms_norm(x.to(dtype), weight.shape, weight.to(dtype), eps).to(x.dtype)
+        wide = x.to(dtype)
+        with remade(wide, partial(x.to, dtype)):
+            return functional.rms_norm(wide, weight.shape, weight.to(dtype), eps).to(x.dtype)
     return cast(Tensor, _RMSNorm.apply(x, weight, eps, dtype))
 
 
 class _RMSNorm(torch.autograd.Function):
-    """The norm where torch has only a composite, in a third of its passes; it keeps what CUDA's kernel keeps."""
+    """The norm where torch has only a composite, in a third of its passes; it keeps its input and one number a row."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
@@ -69,8 +73,8 @@ class _RMSNorm(torch.autograd.Function):
         exact = torch.promote_types(dtype, torch.float32)
         length = torch.linalg.vector_norm(wide, dim=-1, keepdim=True, dtype=exact)
         inverse = (length.square() / x.shape[-1] + eps).rsqrt()
-        ctx.save_for_backward(wide, weight, inverse)
-        ctx.dtype = x.dtype
+        ctx.save_for_backward(x, weight, inverse)
+        ctx.dtype = dtype
         return (wide * inverse * weight.to(inverse.dtype)).to(dtype).to(x.dtype)
 
     @staticmethod
@@ -82,8 +86,8 @@ class _RMSNorm(torch.autograd.Function):
 
 
 def _rms_norm_backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None, None, None]:
-    wide, weight, inverse = ctx.saved_tensors
-    wide = wide.to(inverse.dtype)
+    x, weight, inverse = ctx.saved_tensors
+    wide = x.to(ctx.dtype).to(inverse.dtype)
     gradient = gradient.to(wide.dtype)
     of_weight = None
     if ctx.needs_input_grad[1]:
@@ -91,4 +95,4 @@ def _rms_norm_backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | Non
     scaled = gradient * weight.to(wide.dtype)
     along = (scaled.unsqueeze(-2) @ wide.unsqueeze(-1)).squeeze(-1)
     scaled.mul_(inverse).addcmul_(wide, along * inverse**3, value=-1 / wide.shape[-1])
-    return scaled.to(ctx.dtype), of_weight, None, None
+    return scaled.to(x.dtype), of_weight, None, None

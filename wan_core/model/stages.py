@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-__all__ = ["CHUNK_TOKENS", "Stages", "as_tuple", "chunks", "in_chunks"]
+__all__ = ["CHUNK_TOKENS", "Stages", "as_tuple", "chunks"]
 
 CHUNK_TOKENS = 4096
 """Tokens of a chunk at most, over the whole batch. A matrix product of so many rows still fills a GPU."""
@@ -40,7 +40,7 @@ class Stages(NamedTuple):
         *streams, constants = inputs
         # A gradient of the constants is summed within the layer first, whether the layer is checkpointed or not.
         constants = constants.moved(lambda value: value.view_as(value) if value.requires_grad else value)
-        return in_chunks(self, self.mix(*streams, constants), constants)
+        return _in_chunks(self, self.mix(*streams, constants), constants)
 
 
 def chunks(stages: Stages, tokens: Tensor, constants: Any) -> list[tuple[slice, Any]]:
@@ -71,7 +71,7 @@ def _even(start: int, stop: int, most: int) -> list[slice]:
     return [slice(a, b) for a, b in pairwise(edges)]
 
 
-def in_chunks(stages: Stages, tokens: Tensor, constants: Any) -> Tensor | tuple[Tensor, ...]:
+def _in_chunks(stages: Stages, tokens: Tensor, constants: Any) -> Tensor | tuple[Tensor, ...]:
     """Runs the second stage over `tokens` (B, N, D), which it may overwrite where no gradient is wanted."""
     parts, shared = chunks(stages, tokens, constants), stages.share(constants)
     if len(parts) == 1:
@@ -80,8 +80,8 @@ def in_chunks(stages: Stages, tokens: Tensor, constants: Any) -> Tensor | tuple[
         sizes = [part.stop - part.start for part, _ in parts]
         pieces = tokens.split(sizes, dim=1)
         found = [as_tuple(stages.rest(piece, own, shared)) for piece, (_, own) in zip(pieces, parts, strict=True)]
-        outputs = tuple(torch.cat(same, dim=1) for same in zip(*found, strict=True))
-        return outputs if len(outputs) > 1 else outputs[0]
+        first, *more = (torch.cat(same, dim=1) for same in zip(*found, strict=True))
+        return (first, *more) if more else first
     others: list[Tensor] = []
     for part, own in parts:
         first, *more = as_tuple(stages.rest(tokens[:, part], own, shared))

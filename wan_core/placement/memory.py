@@ -9,7 +9,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -17,9 +17,8 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from torch.utils.checkpoint import checkpoint
 
-from ..model import Numerics, WanBlock, WanShape, WanTransformer
+from ..model import Checkpointing, Numerics, WanBlock, WanShape, WanTransformer
 from .plan import Placement
 
 __all__ = [
@@ -226,9 +225,7 @@ def _trace_block(
         if shape.image_dim:
             rest += (torch.empty(step.batch_size, _image_rows(shape), shape.dim, dtype=numerics.compute),)
         with _StorageMeter([*block.parameters(), tokens, *rest]) as meter:
-            # Under the very recompute of a run: it switches off what saves memory without it.
-            recompute = partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
-            output = block(tokens, *rest, recompute=recompute if checkpoint_blocks else None)
+            output = block(tokens, *rest, recompute=Checkpointing(recomputes=checkpoint_blocks))
             saved, forward_peak = meter.live, meter.peak
             meter.peak = meter.live
             output.backward(torch.empty_like(output))

@@ -373,6 +373,7 @@ class Recorder:
             raise ComfyError(f"The websocket did not open: {self._problem or 'no answer'}")
 
     def close(self) -> None:
+        """Ends the recording after what the server has sent so far: its answer to a ping comes behind all of that."""
         if self._closing:
             loop, stop = self._closing
             with contextlib.suppress(RuntimeError):
@@ -410,30 +411,33 @@ class Recorder:
         stop = asyncio.Event()
         async with (
             aiohttp.ClientSession() as session,
-            session.ws_connect(self._address, max_msg_size=0) as socket_,
+            session.ws_connect(self._address, max_msg_size=0, autoping=False) as socket_,
         ):
             await socket_.send_json({"type": "feature_flags", "data": {"supports_preview_metadata": True}})
+
+            async def ask_for_the_end() -> None:
+                await stop.wait()
+                with contextlib.suppress(ConnectionError):
+                    await socket_.ping()
+
             self._closing = (asyncio.get_running_loop(), stop)
             self._ready.set()
-            stopped = asyncio.create_task(stop.wait())
-            while not stopped.done():
-                message = asyncio.create_task(socket_.receive())
-                await asyncio.wait({message, stopped}, return_when=asyncio.FIRST_COMPLETED)
-                if not message.done():
-                    message.cancel()
-                    break
-                if message.result().type == aiohttp.WSMsgType.TEXT:
-                    data = json.loads(message.result().data)
+            ending = asyncio.create_task(ask_for_the_end())
+            async for message in socket_:
+                if message.type == aiohttp.WSMsgType.TEXT:
+                    data = json.loads(message.data)
                     with self._change:
                         self.messages.append((data.get("type", ""), data.get("data", {})))
                         self._change.notify_all()
-                elif message.result().type == aiohttp.WSMsgType.BINARY:
+                elif message.type == aiohttp.WSMsgType.BINARY:
                     with self._change:
-                        self.binary.append(message.result().data)
+                        self.binary.append(message.data)
                         self._change.notify_all()
-                else:
+                elif message.type == aiohttp.WSMsgType.PING:
+                    await socket_.pong(message.data)
+                else:  # the answer to our ping, or an error
                     break
-            stopped.cancel()
+            ending.cancel()
 
 
 def _reasons(answer: dict[str, Any]) -> str:

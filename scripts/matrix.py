@@ -1,9 +1,10 @@
-"""The engine and the nodes on other versions: `python3 scripts/matrix.py oldest | newest [--python EXE]`.
+"""The engine and the nodes on other versions: `python3 scripts/matrix.py STACK [--python EXE]`.
 
 Each stack gets a virtual environment of its own below .cache/matrix (6 GB: torch with its CUDA libraries, as users have
-it), made once. Four stages run on it: what other packs import, the engine's tests, the nodes' in a real ComfyUI, and a
-graph that trains and generates. docs/versions.md keeps what came out. The stack that people usually have is that of
-`scripts/test.py`. Run that one first: it fetches ComfyUI and the clips.
+it), made once: ComfyUI's packages, then `pip install -r requirements.txt` as a user does it. On `oldest` and `newest`
+run what other packs import, the engine's tests, the nodes' in a real ComfyUI, and a graph that trains and generates; on
+`torch-2.6`, `torch-2.7` and `torch-2.9` what other packs import, no more. docs/versions.md keeps what came out.
+The stack that people usually have is that of `scripts/test.py`. Run that one first: it fetches ComfyUI and the clips.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ class Stack:
     pins: tuple[str, ...]
     constrained: bool
     """what `pins` leaves open follows tests/constraints.txt"""
+    stages: tuple[str, ...] = ("engine", "nodes", "smoke")
 
 
 STACKS = {
@@ -41,15 +43,18 @@ STACKS = {
             "torchvision==0.21.0",
             "peft==0.20.0",
             "av==17.1.0",
+            "comfy-kitchen==0.2.8",  # the tests' reference for nvfp4; later ones cannot be imported beside torch 2.6
         ),
         constrained=True,
     ),
     "newest": Stack("3.13", ("torch", "torchvision", "peft", "av"), constrained=False),
+    "torch-2.6": Stack("3.12", ("torch==2.6.0", "torchvision==0.21.0"), constrained=False, stages=()),
+    "torch-2.7": Stack("3.12", ("torch==2.7.1", "torchvision==0.22.1"), constrained=False, stages=()),
+    "torch-2.9": Stack("3.12", ("torch==2.9.1", "torchvision==0.24.1"), constrained=False, stages=()),
 }
-PACKAGES = (
-    "transformers", "diffusers", "gguf", "comfy-kitchen", "scenedetect-headless", "pyarrow", "zstandard", "pytest",
-    "pytest-xdist",
-)  # fmt: skip
+OURS = ROOT / "requirements.txt"
+OF_OTHER_PACKS = ("transformers", "diffusers")
+OF_TESTS = ("gguf", "comfy-kitchen", "scenedetect-headless", "pyarrow", "zstandard", "pytest", "pytest-xdist")
 HARDWARE = "not gpu and not multi_gpu and not soak and not browser"
 STAGES = {
     "engine": ["tests/wan_core", "tests/test_packaging.py", "-m", f"not comfy and {HARDWARE}"],
@@ -62,14 +67,14 @@ OTHER_PACKS = "from transformers import T5EncoderModel; from diffusers import Wa
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("stack", choices=STACKS)
-    parser.add_argument("--python", help="an interpreter of the stack's version; default: python3.10 or python3.13")
+    parser.add_argument("--python", help="an interpreter of the stack's version; default: python3.10 to python3.13")
     parser.add_argument("--folder", type=Path, default=CACHE / "matrix", help="where the environments are kept")
     parser.add_argument("--only", choices=STAGES, action="append", help="these stages instead of all")
     asked, more = parser.parse_known_args()
     stack = STACKS[asked.stack]
     python = prepare(asked.stack, stack, interpreter(stack, asked.python), asked.folder)
     results = {"other packs": other_packs(python)}
-    for stage in asked.only or STAGES:
+    for stage in asked.only or stack.stages:
         results[stage] = run_stage(python, stage, more)
     say("")
     say(f"| {asked.stack} | {versions(python)} | " + " | ".join(results.values()) + " |")
@@ -93,10 +98,11 @@ def prepare(name: str, stack: Stack, base: str, folder: Path) -> Path:
     venv, stamp = folder / name, folder / f"{name}.json"
     tree = comfyui()
     needed, _ = environment.requirements(tree)
-    ours = (ROOT / "requirements.txt").read_text(encoding="utf-8").split()
-    wanted = [*stack.pins, *PACKAGES, *(line for line in needed if "frontend" not in line), *ours]
+    wanted = [*stack.pins, *OF_OTHER_PACKS, *(line for line in needed if "frontend" not in line)]
+    wanted += OF_TESTS if stack.stages else ()
     wanted += [line for line in CONSTRAINTS.read_text(encoding="utf-8").split() if "frontend" in line]
-    key = json.dumps([base, wanted, stack.constrained and CONSTRAINTS.read_text(encoding="utf-8")])
+    floors = OURS.read_text(encoding="utf-8")
+    key = json.dumps([base, wanted, floors, stack.constrained and CONSTRAINTS.read_text(encoding="utf-8")])
     python = environment.python_in_venv(venv)
     if python.exists() and stamp.exists() and stamp.read_text(encoding="utf-8") == key:
         return python
@@ -104,14 +110,14 @@ def prepare(name: str, stack: Stack, base: str, folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
     subprocess.run([base, "-m", "venv", str(venv)], check=True)
-    command = [str(python), "-m", "pip", "install", "-q", "--disable-pip-version-check", *wanted]
+    install = [str(python), "-m", "pip", "install", "-q", "--disable-pip-version-check"]
     if stack.constrained:
         pinned = {re.split(r"[=<>]", pin)[0] for pin in stack.pins}
         lines = CONSTRAINTS.read_text(encoding="utf-8").splitlines()
         file = folder / f"{name}-constraints.txt"
         file.write_text("\n".join(line for line in lines if line.split("==")[0] not in pinned) + "\n", encoding="utf-8")
-        command += ["-c", str(file)]
-    if subprocess.call(command):
+        install += ["-c", str(file)]
+    if subprocess.call([*install, *wanted]) or subprocess.call([*install, "-r", str(OURS)]):
         raise SystemExit(f"The packages of {name} could not be installed; see above.")
     stamp.write_text(key, encoding="utf-8")
     say(f"made {name} in {time.monotonic() - began:.0f} s")

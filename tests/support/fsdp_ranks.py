@@ -64,7 +64,8 @@ def main(store: str, world_size: int, rank: int) -> None:
             }
     dist.barrier()
     dist.destroy_process_group()
-    print(json.dumps(reports), flush=True)  # noqa: T201
+    sys.stdout.write(json.dumps(reports) + "\n")  # print would write the end of the line apart, after another rank's
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -19,9 +19,13 @@ import torch
 SOURCE = Path(__file__).with_suffix(".cpp")
 
 
-def compiler() -> str | None:
-    """The C++ compiler, or None: then simulated devices are not to be had."""
-    return shutil.which("g++") or shutil.which("c++")
+def missing() -> str:
+    """Says what this machine lacks for simulated devices; '' when they are to be had."""
+    if not _compiler():
+        return "no C++ compiler (g++ or c++) for the simulated devices"
+    if not hasattr(torch._C, "_acc"):
+        return f"torch {torch.__version__} takes no device that is written in Python (torch._C._acc)"
+    return ""
 
 
 def register() -> None:
@@ -65,14 +69,18 @@ def register_cuda() -> None:
     ctypes.CDLL(str(_build("CUDA")))
 
 
+def _compiler() -> str | None:
+    return shutil.which("g++") or shutil.which("c++")
+
+
 def _build(device_type: str) -> Path:
     include = Path(torch.__file__).parent / "include"
     library = Path(torch.__file__).parent / "lib"
     target = Path(tempfile.mkdtemp()) / "sim_device.so"
     subprocess.run(
         [
-            str(compiler()), "-std=c++20", "-shared", "-fPIC", f"-DSIM_TYPE={device_type}", f"-I{include}", str(SOURCE),
-            f"-L{library}", "-lc10", f"-Wl,-rpath,{library}", "-o", str(target),
+            str(_compiler()), "-std=c++20", "-shared", "-fPIC", f"-DSIM_TYPE={device_type}", f"-I{include}",
+            str(SOURCE), f"-L{library}", "-lc10", f"-Wl,-rpath,{library}", "-o", str(target),
         ],
         check=True,
     )  # fmt: skip

@@ -102,6 +102,10 @@ def test_a_backward_inside_autocast_recomputes_in_the_dtypes_of_the_first_pass(a
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="FSDP2 over gloo is tested on Linux")
+@pytest.mark.skipif(
+    not hasattr(torch.cpu.Stream, "record_event"),
+    reason=f"torch {torch.__version__} has no torch.cpu.Stream.record_event, without which FSDP2 needs a GPU",
+)
 @pytest.mark.lasts(1)
 def test_fsdp2_with_mixed_precision_on_two_ranks_recomputes_bit_for_bit(server: ForkServer, tmp_path: Path) -> None:
     """Inputs cast by FSDP or not, autocast around or not: recompute changes no bit and no dtype on either rank."""

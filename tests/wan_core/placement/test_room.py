@@ -27,8 +27,8 @@ STORED = ("fp8_e4m3fn", "int8", "stored", "none")
 @pytest.fixture(scope="module")
 def told() -> dict[str, Any]:
     """Bytes by device of a model split over two simulated CUDA devices, counted inside quantized weights."""
-    if sim_device.compiler() is None:
-        pytest.skip("no C++ compiler (g++ or c++) for the simulated devices")
+    if lacking := sim_device.missing():
+        pytest.skip(lacking)
     if torch.version.cuda is not None:
         pytest.skip("this torch has CUDA devices of its own; the test marked gpu says the same with them")
     done = subprocess.run([sys.executable, str(SCRIPT)], capture_output=True, text=True, check=False)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import functools
+import math
 import sys
 import types
 import typing
@@ -87,6 +88,14 @@ def settings_of(config: type[Config]) -> Mapping[str, Setting]:
     return types.MappingProxyType({f.name: f.metadata["setting"] for f in fields if "setting" in f.metadata})
 
 
+def _usable(known: Setting) -> str:
+    """Returns the numbers a person may well give a setting, as ' Use 0 to 1.'; '' where nothing bounds them."""
+    low, high = known.offered or (known.low, known.high)
+    if low is None:
+        return ""
+    return f" Use {low:g} or more." if high is None else f" Use {low:g} to {high:g}."
+
+
 class Config:
     """Base of the frozen dataclasses that describe a job.
 
@@ -99,7 +108,10 @@ class Config:
 
     def __post_init__(self) -> None:
         for name, known in settings_of(type(self)).items():
-            if not known.accepts(getattr(self, name)):
+            value = getattr(self, name)
+            if isinstance(value, float) and not math.isfinite(value):  # neither is above or below anything
+                raise ConfigError(f"{name} {value} is no finite number.{_usable(known)}")
+            if not known.accepts(value):
                 raise self.refused(name)
 
     def refused(self, name: str) -> ConfigError:

@@ -44,7 +44,9 @@ class Tea(Config):
     [
         ({"minutes": 9.5}, "minutes 9.5 is out of range. Use 1 to 9."),
         ({"minutes": 0.5}, "minutes 0.5 is out of range. Use 1 to 9."),
-        ({"minutes": float("nan")}, "minutes nan is out of range. Use 1 to 9."),
+        ({"minutes": float("nan")}, "minutes nan is no finite number. Use 2 to 5."),
+        ({"minutes": float("-inf")}, "minutes -inf is no finite number. Use 2 to 5."),
+        ({"cups": float("inf")}, "cups inf is no finite number. Use 1 or more."),
         ({"kind": "blak"}, 'kind "blak" is unknown. Did you mean "black"?'),
         ({"cups": 0}, "cups is 0, which is no cup. Use 1 or more."),
     ],
@@ -53,6 +55,16 @@ def test_one_field_is_enough_for_a_setting_to_be_checked(values: dict[str, Any],
     with pytest.raises(ConfigError) as refusal:
         Tea(**values)
     assert str(refusal.value) == sentence
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("config", [LoraConfig, DatasetConfig, TrainConfig, SampleConfig])
+def test_every_setting_that_is_a_number_says_when_it_is_given_none(config: type[Config], number: float) -> None:
+    names = [name for name, known in settings_of(config).items() if type(known.default) is float]
+    assert names
+    for name in names:
+        with pytest.raises(ConfigError, match=rf"^{name} {number} is no finite number\. Use [-.e\d]+ to [-+.e\d]+\.$"):
+            config(**{name: number})
 
 
 @pytest.mark.parametrize(

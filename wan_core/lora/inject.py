@@ -40,7 +40,8 @@ def inject_lora(model: nn.Module, config: LoraConfig, *, seed: int, dtype: torch
     adapter's matmuls run in; None follows the input, which spares a float32 copy of every activation.
     """
     peft_config, inject = _peft(config)
-    check_targets(model, config)
+    # The linears by name, because an expression may also match a module PEFT cannot wrap, such as the GELU ffn.1.
+    peft_config.target_modules = "|".join(map(re.escape, check_targets(model, config)))
     model.requires_grad_(False)
     inject(peft_config, model)
     names = []

@@ -7,6 +7,7 @@ included) under fake tensors, which costs under a second for 14B and follows the
 from __future__ import annotations
 
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -18,7 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from ..model import Checkpointing, Numerics, WanBlock, WanShape, WanTransformer
+from ..model import Checkpointing, Numerics, WanBlock, WanShape, WanTransformer, block_of
 from .plan import Placement
 
 __all__ = [
@@ -103,13 +104,13 @@ def estimate_memory(
     """
     with torch.device("meta"):
         model = WanTransformer(shape, numerics)
-    traced = (shape, numerics, step, adapt, checkpoint_blocks)
+    adapters_of, trace = _adapters_once, _traced_once
     try:
-        hash(traced)
+        hash((shape, numerics, adapt))
     except TypeError:  # a shape made from JSON may hold lists
-        block = _traced_once.__wrapped__(*traced)
-    else:
-        block = _traced_once(*traced)
+        adapters_of, trace = adapters_of.__wrapped__, trace.__wrapped__
+    trained = adapters_of(shape, numerics, adapt)
+    block = trace(shape, numerics, step, adapt, checkpoint_blocks, _most_adapted(trained))
     tokens = step.batch_size * step.tokens * shape.dim
     passing = tokens * numerics.residual.itemsize
     outputs = step.batch_size * step.tokens * 4 * max(shape.in_channels, shape.out_channels) * 4
@@ -127,7 +128,7 @@ def estimate_memory(
         kept += 6 * outputs if device == placement.first else 0
         working = (block.peak if checkpoint_blocks else block.backward) + unpacking_bytes
         head = 3 * tokens * numerics.head.itemsize if device == placement.first else 0
-        adapters = block.adapter_values * mine
+        adapters = sum(values for name, values in trained if placement.device_of(name) == device)
         optimizer_peak = adapters * _STEP_BYTES
         devices[str(device)] = DeviceMemory(
             weights=weights,
@@ -146,7 +147,6 @@ class _BlockTrace:
     """forward and backward in one go, as under checkpointing"""
     backward: int
     """what backward needs above what forward kept"""
-    adapter_values: int
 
 
 class _StorageMeter(TorchDispatchMode):
@@ -180,18 +180,40 @@ class _StorageMeter(TorchDispatchMode):
 
 
 @lru_cache(maxsize=64)
+def _adapters_once(
+    shape: WanShape, numerics: Numerics, adapt: Callable[[nn.Module], None]
+) -> tuple[tuple[str, int], ...]:
+    """Returns name and size of every adapter weight of the whole model: targets may name single blocks or streams."""
+    with torch.device("meta"):
+        model = WanTransformer(shape, numerics)
+    adapt(model)
+    return tuple((name, p.numel()) for name, p in model.named_parameters() if p.requires_grad)
+
+
+@lru_cache(maxsize=64)
 def _traced_once(
     shape: WanShape,
     numerics: Numerics,
     step: StepShape,
     adapt: Callable[[nn.Module], None],
     checkpoint_blocks: bool,
+    number: int | None,
 ) -> _BlockTrace:
     """Keeps what `_trace_block` returns.
 
     Callables are equal where they are frozen dataclasses, as those of footprint.py.
     """
-    return _trace_block(shape, numerics, step, adapt, checkpoint_blocks=checkpoint_blocks)
+    return _trace_block(shape, numerics, step, adapt, checkpoint_blocks=checkpoint_blocks, number=number)
+
+
+def _most_adapted(trained: Iterable[tuple[str, int]]) -> int | None:
+    """Returns the number of the block with the most adapter values; None where only VACE's stream has any."""
+    values: Counter[int] = Counter()
+    for name, size in trained:
+        place = block_of(name)
+        if place is not None and place.stream == "blocks":
+            values[place.number] += size
+    return max(values, key=lambda number: values[number], default=None)
 
 
 def _trace_block(
@@ -201,19 +223,22 @@ def _trace_block(
     adapt: Callable[[nn.Module], None],
     *,
     checkpoint_blocks: bool,
+    number: int | None = 0,
 ) -> _BlockTrace:
-    # One block as the loader builds it: frozen, compute dtype, adapters on top; without memory, then faked.
+    # One block as the loader builds it: frozen, compute dtype, adapters on top; without memory, then faked. Its number
+    # decides which adapters it gets; without one it gets none.
     holder = nn.Module()
     with torch.device("meta"):
-        holder.blocks = nn.ModuleList([WanBlock(shape, numerics).to(numerics.compute)])
-    adapt(holder)
+        block = WanBlock(shape, numerics).to(numerics.compute)
+    holder.blocks = nn.ModuleDict({str(number): block})
+    block.requires_grad_(False)
+    if number is not None:
+        adapt(holder)
     with FakeTensorMode(allow_non_fake_inputs=True), torch.inference_mode(False), torch.enable_grad():
         for module in holder.modules():
             for name, p in module.named_parameters(recurse=False):
                 fake = torch.empty(p.shape, dtype=p.dtype)
                 module.register_parameter(name, nn.Parameter(fake, requires_grad=p.requires_grad))
-        block = holder.blocks[0]
-        trained = [p for p in block.parameters() if p.requires_grad]
         head_dim = shape.dim // shape.num_heads
         tokens = torch.empty(step.batch_size, step.tokens, shape.dim, dtype=numerics.residual, requires_grad=True)
         rest = (
@@ -230,7 +255,7 @@ def _trace_block(
             meter.peak = meter.live
             output.backward(torch.empty_like(output))
             peak = max(forward_peak, meter.peak)
-            return _BlockTrace(saved, peak, meter.peak - saved, sum(p.numel() for p in trained))
+            return _BlockTrace(saved, peak, meter.peak - saved)
 
 
 def _image_rows(shape: WanShape) -> int:

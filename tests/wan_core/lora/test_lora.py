@@ -98,6 +98,16 @@ def test_targets_match_whole_names_and_none_is_refused(roots: Roots) -> None:
         build(roots, LoraConfig(targets=("ffn",)))
 
 
+def test_targets_that_also_match_what_is_no_linear_adapt_the_linears() -> None:
+    """blocks.0.ffn.1 is a GELU, which PEFT does not wrap."""
+    with torch.device("meta"):
+        model = WanTransformer(WanShape(dim=56, ffn_dim=64, num_heads=2, num_layers=2, text_dim=32))
+    assert inject_lora(model, LoraConfig(targets=(r"blocks\.1\.ffn.*",)), seed=0) == [
+        "blocks.1.ffn.0",
+        "blocks.1.ffn.2",
+    ]
+
+
 def test_image_keys_and_values_are_adapted_where_the_model_has_them_and_vace_layers_when_asked() -> None:
     size = {"dim": 56, "ffn_dim": 64, "num_heads": 2, "num_layers": 2, "text_dim": 32}
     with torch.device("meta"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,8 @@ from torch import nn
 
 from tests.support.forked import RunScript
 from wan_core.checkpoint import unpacking_bytes
-from wan_core.lora import LoraConfig, inject_lora
-from wan_core.model import Checkpointing, Numerics, WanBlock, WanShape
+from wan_core.lora import LoraConfig, adapter_parameters, inject_lora
+from wan_core.model import Checkpointing, Numerics, WanBlock, WanShape, WanTransformer
 from wan_core.placement import MemoryEstimate, estimate_memory
 from wan_core.placement.memory import StepShape, _BlockTrace, _StorageMeter, _trace_block
 from wan_core.placement.plan import split_blocks
@@ -100,8 +101,42 @@ def test_image_tokens_and_vace_layers_are_counted() -> None:
     assert images.devices[second].weights - plain.devices[second].weights == 20 * per_block
     assert images.devices[second].working > plain.devices[second].working
     assert vace.devices[second] == plain.devices[second]
-    assert vace.devices[first].adapters == plain.devices[first].adapters * 28 // 20
+    assert vace.devices[first].adapters == plain.devices[first].adapters, "the default targets leave its stream alone"
     assert vace.devices[first].kept > plain.devices[first].kept
+
+
+@pytest.mark.parametrize(
+    "targets",
+    [
+        LoraConfig().targets,
+        (r"(vace_)?blocks\.\d+\.(self_attn|cross_attn)\.(q|k|v|o)", r"vace_blocks\.\d+\.(before|after)_proj"),
+        (r"vace_blocks\.\d+\.ffn\.\d",),
+        (r"blocks\.(2|3)\.ffn\.0",),
+    ],
+    ids=["default", "both streams", "the second stream", "two blocks"],
+)
+def test_the_adapters_of_a_vace_model_are_counted_one_by_one(targets: tuple[str, ...]) -> None:
+    shape = WanShape(dim=256, ffn_dim=512, num_heads=2, num_layers=4, vace_layers=(0, 2))
+    lora, numerics = LoraConfig(rank=4, targets=targets), Numerics()
+    with torch.device("meta"):
+        model = WanTransformer(shape, numerics)
+    inject_lora(model, lora, seed=0)
+    places = split_blocks([torch.device("cuda", 0), torch.device("cuda", 1)], 4, "midpoint")
+    trained: Counter[str] = Counter()
+    for name, parameter in adapter_parameters(model).items():
+        trained[str(places.device_of(name))] += parameter.numel()
+    found = estimate_memory(
+        shape,
+        numerics,
+        places,
+        StepShape(batch_size=1, latent_frames=2, latent_height=8, latent_width=8),
+        storage_bytes=lambda _name, parameter: parameter.numel(),
+        adapt=lambda part: inject_lora(part, lora, seed=0) and None,
+        checkpoint_blocks=True,
+    )
+    assert {name: device.adapters for name, device in found.devices.items()} == {
+        name: 16 * trained[name] for name in ("cuda:0", "cuda:1")
+    }
 
 
 SMALL = WanShape(dim=256, ffn_dim=512, num_heads=2, num_layers=1)

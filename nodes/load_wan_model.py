@@ -12,13 +12,12 @@ from ..wan_core.checkpoint import AMBIGUOUS_NAMES, checkpoint_files
 from ..wan_core.errors import ConfigError, WanTrainerError
 from ..wan_core.files import Roots, file_identity
 from ..wan_core.footprint import weights_once_loaded
-from ..wan_core.load import BASE_PRECISIONS, ModelPlan, WanFile, inspect_model, inspect_pair, settled
-from ..wan_core.model import ATTENTIONS
+from ..wan_core.load import ModelPlan, WanFile, inspect_model, inspect_pair, settled
 from ..wan_core.placement import PlacementConfig
 from ..wan_core.precision import PRESETS, PrecisionPolicy
 from .bridge import folders
 from .bridge.types import CATEGORY, ModelHandle, WanTrainModel
-from .bridge.widgets import asked_of, combo, one_of, searched_as
+from .bridge.widgets import asked_of, check_menus, combo, one_of, searched_as, widget
 
 VARIANTS = ["auto", *AMBIGUOUS_NAMES]
 NONE = "none"
@@ -66,13 +65,7 @@ class LoadWanModel(io.ComfyNode):
                     "Which Wan model the file is. auto: by shapes, and by the file name where shapes cannot tell. "
                     "Choose when the guess in info is wrong.",
                 ),
-                combo(
-                    "base_precision",
-                    list(BASE_PRECISIONS),
-                    "Number format the base weights are kept and computed in. as in file: runs fp16 files in bf16, "
-                    "fp32 files too where there is a GPU, keeps fp8 and nvfp4 linears as they are and unpacks GGUF to "
-                    "bf16.",
-                ),
+                widget(ModelPlan, "base_precision"),
                 combo(
                     "precision_policy",
                     POLICIES,
@@ -80,13 +73,7 @@ class LoadWanModel(io.ComfyNode):
                     + " ".join(f"{name}: {MEANING[name]}." for name in POLICIES),
                 ),
                 combo("device", devices(), "Where to train. default: the first GPU, or the CPU when there is none."),
-                combo(
-                    "attention",
-                    list(ATTENTIONS),
-                    "The program that computes attention. sdpa: torch's own choice. Another one is used exactly as "
-                    "named, or refused: it is never switched. flash_attn, flash_attn_3 and xformers need their "
-                    "package.",
-                ),
+                widget(ModelPlan, "attention"),
             ],
             outputs=[
                 WanTrainModel.Output(
@@ -122,14 +109,15 @@ class LoadWanModel(io.ComfyNode):
         base_precision: str = "as in file",
         precision_policy: str = "balanced",
         device: str = "default",
-        attention: str = ATTENTIONS[0],
+        attention: str = "sdpa",
     ) -> io.NodeOutput:
         chosen = _chosen(diffusion_model)
+        check_menus(ModelPlan, {"base_precision": base_precision})
         plan = ModelPlan(
             base_file=folders.model_reference("diffusion_models", chosen),
             low_noise_file=_low_noise(low_noise_model, chosen),
             variant=one_of("variant", variant, VARIANTS),
-            base_precision=one_of("base_precision", base_precision, BASE_PRECISIONS),
+            base_precision=base_precision,
             precision=PrecisionPolicy(preset=one_of("precision_policy", precision_policy, POLICIES)),
             placement=PlacementConfig(devices=one_of("device", device, devices())),
             attention=str(attention),  # the plan says why a kernel without backward pass is refused

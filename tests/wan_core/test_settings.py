@@ -12,6 +12,7 @@ from wan_core.cache import SyntheticConfig
 from wan_core.config import Config, Setting, setting, settings_of
 from wan_core.dataset import DatasetConfig
 from wan_core.errors import ConfigError
+from wan_core.load import ModelPlan
 from wan_core.lora import LoraConfig
 from wan_core.placement import PlacementConfig
 from wan_core.precision import PrecisionPolicy, QuantizeConfig
@@ -19,9 +20,10 @@ from wan_core.sampler import SampleConfig
 from wan_core.train import TrainConfig
 
 CONFIGS: tuple[type[Config], ...] = (
-    *(AuditConfig, DatasetConfig, LoraConfig, PlacementConfig, PrecisionPolicy, QuantizeConfig),
+    *(AuditConfig, DatasetConfig, LoraConfig, ModelPlan, PlacementConfig, PrecisionPolicy, QuantizeConfig),
     *(SampleConfig, SyntheticConfig, TrainConfig),
 )
+REQUIRED: dict[type[Config], dict[str, Any]] = {ModelPlan: {"base_file": "models:wan.safetensors"}}
 SETTINGS = [
     pytest.param(config, name, known, id=f"{config.__name__}.{name}")
     for config in CONFIGS
@@ -82,7 +84,7 @@ def test_every_config_refuses_what_its_settings_do_not_allow(config: type[Config
     wrong += ["?"] if known.choices else []
     for value in (value for value in wrong if value not in known.also):
         with pytest.raises(ConfigError) as refusal:
-            config(**{name: value})
+            config(**REQUIRED.get(config, {}), **{name: value})
         assert SAID_OTHERWISE.get(name, name) in str(refusal.value)
 
 
@@ -95,4 +97,4 @@ def test_what_a_widget_offers_is_what_its_config_reads(config: type[Config], nam
     if isinstance(known.default, int | float) and not isinstance(known.default, bool):
         low, high = known.bounds
         assert low <= high
-    assert getattr(config(), name) == known.default
+    assert getattr(config(**REQUIRED.get(config, {})), name) == known.default

@@ -11,10 +11,9 @@ from .build import (
     resting_bytes,
     stays_stored,
 )
-from .plan import BASE_PRECISIONS, ModelPlan, WanFile, inspect_model, inspect_pair, settled
+from .plan import ModelPlan, WanFile, inspect_model, inspect_pair, settled
 
 __all__ = [
-    "BASE_PRECISIONS",
     "ModelPlan",
     "WanFile",
     "attention_kernels",

@@ -16,14 +16,14 @@ from ..checkpoint import (
     pair_names,
     read_checkpoint,
 )
-from ..config import Config
+from ..config import Config, setting
 from ..errors import CheckpointError, ConfigError
 from ..files import Roots
-from ..model import BLOCK_LISTS, WanTransformer, check_attention_name
+from ..model import ATTENTIONS, BLOCK_LISTS, WanTransformer, check_attention_name
 from ..placement import PlacementConfig
 from ..precision import PrecisionPolicy, QuantizeConfig, torch_dtype
 
-__all__ = ["BASE_PRECISIONS", "ModelPlan", "WanFile", "inspect_model", "inspect_pair", "settled"]
+__all__ = ["ModelPlan", "WanFile", "inspect_model", "inspect_pair", "settled"]
 
 BASE_PRECISIONS = ("as in file", "bf16", "fp16", "fp32")
 
@@ -38,20 +38,27 @@ class ModelPlan(Config):
     """the low-noise expert of an A14B pair, where base_file is the high-noise one; empty when there is one model"""
     variant: str = "auto"
     """auto, or the name of the variant where shapes cannot tell"""
-    base_precision: str = "as in file"
-    """as in file, bf16, fp16, fp32: what the linears rest and compute in; `settled` says what a new run makes of it"""
+    base_precision: str = setting(
+        BASE_PRECISIONS[0],
+        "Number format the base weights are kept and computed in. as in file: runs fp16 files in bf16, fp32 files too "
+        "where there is a GPU, keeps fp8 and nvfp4 linears as they are and unpacks GGUF to bf16.",
+        choices=BASE_PRECISIONS,
+        refusal='{name} "{value}" is unknown. Use one of: {known}.',
+    )
+    """of the linears; `settled` says what a new run makes of it"""
     precision: PrecisionPolicy = PrecisionPolicy()
     quantize: QuantizeConfig | None = None
     placement: PlacementConfig = PlacementConfig()
-    attention: str = "sdpa"
-    """which program computes attention (model.ATTENTIONS); one that cannot train here is refused, never replaced"""
+    attention: str = setting(
+        ATTENTIONS[0],
+        "The program that computes attention. sdpa: torch's own choice. Another one is used exactly as named, or "
+        "refused: it is never switched. flash_attn, flash_attn_3 and xformers need their package.",
+        choices=ATTENTIONS,
+    )
 
     def __post_init__(self) -> None:
-        check_attention_name(self.attention)
-        if self.base_precision not in BASE_PRECISIONS:
-            raise ConfigError(
-                f'base_precision "{self.base_precision}" is unknown. Use one of: {", ".join(BASE_PRECISIONS)}.'
-            )
+        check_attention_name(self.attention)  # says why a kernel without backward pass is no choice
+        super().__post_init__()
 
     def of_expert(self, expert: str, roots: Roots) -> ModelPlan:
         """Returns the plan of the one model a run trains: of a pair, the expert named (high or low).

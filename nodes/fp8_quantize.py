@@ -27,8 +27,8 @@ class Fp8Quantize(io.ComfyNode):
             category=CATEGORY,
             **searched_as("8 bit", "quantization", "low vram", "save memory"),
             description="Trains on an 8-bit copy of the base model: about half the memory of bf16. Weights only; the "
-            "LoRA is not quantized. May stand before or after SplitAcrossGPUs. A file that is fp8 already stays as it "
-            "is.",
+            "LoRA is not quantized. May stand before or after SplitAcrossGPUs. A file that is quantized already "
+            "(fp8, GGUF) stays as it is.",
             inputs=[
                 WanTrainModel.Input("model", tooltip="From LoadWanModel or SplitAcrossGPUs."),
                 *(widget(QuantizeConfig, name) for name in ("scheme", "keep_high_precision", "include", "exclude")),
@@ -64,7 +64,7 @@ class Fp8Quantize(io.ComfyNode):
             vace_blocks=bool(model.variant.shape.vace_layers),
         )
         check_quantize(quantize, model.variant.shape)
-        if model.quantization not in ("none", "gguf") and model.plan.base_precision == "as in file":
+        if model.quantization != "none" and model.plan.base_precision == "as in file":
             note = (
                 f"The model is stored quantized already ({model.quantization}); Fp8Quantize leaves it so. "
                 "To quantize it anew, set base_precision of LoadWanModel to bf16."

@@ -12,7 +12,7 @@ from ..wan_core.checkpoint import AMBIGUOUS_NAMES, checkpoint_files
 from ..wan_core.errors import ConfigError, WanTrainerError
 from ..wan_core.files import Roots, file_identity
 from ..wan_core.footprint import weights_once_loaded
-from ..wan_core.load import ModelPlan, WanFile, inspect_model, inspect_pair, settled
+from ..wan_core.load import ModelPlan, WanFile, inspect_model, inspect_pair, settled, unpacked_kinds
 from ..wan_core.placement import PlacementConfig
 from ..wan_core.precision import PRESETS, PrecisionPolicy
 from .bridge import folders
@@ -31,6 +31,11 @@ FLOAT32 = (
     "The file is fp32 and is computed in bf16: on a GPU fp32 takes twice the memory and has no fast attention. Set "
     "base_precision to fp32 to have it so."
 )
+UNPACKED = {
+    True: "Fp8 / Int8 Quantize halves that; a GGUF of Q8_0, Q6_K, Q5_K or Q4_K stays as small as it is.",
+    False: "Set base_precision to as in file to keep it packed.",
+}
+"""by whether base_precision is "as in file\""""
 assert set(POLICIES) == set(MEANING) == set(PRESETS)
 
 
@@ -154,14 +159,15 @@ def _low_noise(low_noise_model: str, diffusion_model: str) -> str:
 
 
 def size_once_loaded(file: WanFile, plan: ModelPlan) -> str:
-    """Says what the weights take in memory; of a GGUF also that its file says something else."""
+    """Says what the weights take in memory; of a GGUF that is unpacked also that its file says something else."""
     loaded = weights_once_loaded(plan, file)
-    if file.header.container != "gguf":
+    unpacked = ", ".join(unpacked_kinds(plan, file))
+    if not unpacked:
         return f"weights take {loaded / 2**30:.3g} GiB once loaded"
     stored = file.header.path.stat().st_size
     return (
-        f"GGUF is unpacked: weights take {loaded / 2**30:.3g} GiB once loaded, the file has {stored / 2**30:.3g} GiB. "
-        "Fp8 / Int8 Quantize halves that."
+        f"{unpacked} is unpacked: weights take {loaded / 2**30:.3g} GiB once loaded, the file has "
+        f"{stored / 2**30:.3g} GiB. {UNPACKED[plan.base_precision == 'as in file']}"
     )
 
 

@@ -112,7 +112,7 @@ def _widest_unpacking(plan: ModelPlan, found: WanFile) -> int:
     """Returns the most memory a linear takes beside its packed weight while it runs; 0 where none is packed."""
     return max(
         (
-            unpacking_bytes(prod(weight.shape), found.compute_dtype, packed=weight.packed and not anew)
+            unpacking_bytes(prod(weight.shape), found.compute_dtype, "" if anew else weight.layout)
             for name, weight in found.weights.items()
             if (anew := quantized_anew(plan, name, weight)) or stays_stored(plan, name, weight)
         ),

@@ -94,9 +94,13 @@ def test_the_info_says_what_the_weights_take_once_loaded(pack_nodes: dict[str, A
     assert said is not None
     assert 2 * values < float(said[1]) * 2**30 < 2.2 * values, "bfloat16, norms and modulation in float32"
     write_gguf(models / "wan.gguf", weights(), "Q4_0")
+    packed = load(pack_nodes, diffusion_model="wan.gguf")[1]
+    said = re.search(r"weights take (\S+) GiB once loaded", packed)
+    assert said is not None
     file = f"{(models / 'wan.gguf').stat().st_size / 2**30:.3g}"
-    info = load(pack_nodes, diffusion_model="wan.gguf")[1]
-    said = re.search(rf"GGUF is unpacked: weights take (\S+) GiB once loaded, the file has {file} GiB", info)
+    assert float(said[1]) <= 1.1 * float(file), "as small as the file"
+    info = load(pack_nodes, diffusion_model="wan.gguf", base_precision="bf16")[1]
+    said = re.search(rf"Q4_0 is unpacked: weights take (\S+) GiB once loaded, the file has {file} GiB", info)
     assert said is not None
     assert 2 * values < float(said[1]) * 2**30 < 3 * values, (
         "that file keeps a few linears outside the blocks in float32"

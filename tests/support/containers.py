@@ -163,6 +163,16 @@ def write_gguf(path: Path, whole: Weights, kind: str, prefix: str = "") -> dict[
     return expected
 
 
+_SCALE_BYTES = {
+    "Q2_K": (80, 82),
+    "Q3_K": (108,),
+    "Q4_K": (0, 2),
+    "Q5_K": (0, 2),
+    "Q6_K": (208,),
+    "IQ4_NL": (0,),
+}
+
+
 def _packed(data: Any, kind: Any, numbers: Any) -> Any:
     import gguf
     import numpy
@@ -173,7 +183,7 @@ def _packed(data: Any, kind: Any, numbers: Any) -> Any:
         block, size = gguf.GGML_QUANT_SIZES[kind]
         packed = numbers.integers(0, 256, (data.shape[0], data.shape[1] // block, size), dtype=numpy.uint8)
         # Half-precision scales lie in these two-byte fields; random bytes there could be infinite.
-        for at in {"Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,)}[kind.name]:
+        for at in _SCALE_BYTES[kind.name]:
             scale = numbers.uniform(0.001, 0.01, packed.shape[:2]).astype(numpy.float16)
             packed[..., at : at + 2] = scale[..., None].view(numpy.uint8)
         return packed.reshape(data.shape[0], -1)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from .catalogue import AMBIGUOUS_NAMES, PAIR_BOUNDARIES
 from .container import checkpoint_digest, checkpoint_files, read_checkpoint
-from .dequantise import dequantise, unpacking_bytes
+from .dequantise import dequantise, row_values, unpacking_bytes
 from .finite import FiniteCheck, count_bad
+from .ggml import block_scales
 from .header import CheckpointHeader, read_header
 from .keys import to_original
 from .variant import WanVariant, detect_variant, pair_names
@@ -19,6 +20,7 @@ __all__ = [
     "StoredWeight",
     "WanVariant",
     "WeightReader",
+    "block_scales",
     "checkpoint_digest",
     "checkpoint_files",
     "count_bad",
@@ -28,6 +30,7 @@ __all__ = [
     "pair_names",
     "read_checkpoint",
     "read_header",
+    "row_values",
     "to_original",
     "unpacking_bytes",
 ]

@@ -1,6 +1,6 @@
 """The arithmetic of quantized weights: value = stored * scale, multiplied in float32, rounded once.
 
-[nvfp4] The layout of nvfp4: two 4-bit floats (E2M1) to a byte, a float8 scale per 16 of them, one float32 scale in all.
+The layout of nvfp4: two 4-bit floats (E2M1) to a byte, a float8 scale per 16 of them, one float32 scale in all.
 
 ComfyUI keeps the scales of blocks as cuBLAS reads them: tiles of 128 rows by 4 blocks, each with its rows in the order
 0, 32, 64, 96, 1, 33 ... (cuBLAS documentation, "1D Block Scaling Factors Layout"). Here they become a plain matrix
@@ -10,24 +10,31 @@ once, when a file is read; the weights themselves stay as they are.
 from __future__ import annotations
 
 import functools
+from math import prod
 
 import torch
 from torch import Tensor
 
+from .ggml import BLOCKS, unpack_blocks
+
 __all__ = [
+    "NVFP4",
     "NVFP4_BLOCK",
     "block_scales_in_rows",
     "dequantise",
+    "row_values",
     "scale_fits",
     "tiled_shape",
     "unpacking_bytes",
 ]
 
 
-NVFP4_BLOCK = 16
-"""values that share a scale"""
+NVFP4, NVFP4_BLOCK = "NVFP4", 16
+"""its name here, and the values that share a scale"""
 _VALUES_AT_ONCE = 1 << 24
 """values that are float32 at one time while a tensor is unpacked: 64 MiB"""
+_BESIDE_BLOCKS = 7
+"""bytes for each of those, of GGUF blocks: float32, and three pieces of one byte"""
 _E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 _TILE_ROWS, _TILE_BLOCKS, _ROWS_APART = 128, 4, 32
 
@@ -60,46 +67,59 @@ def block_scales_in_rows(tiled: Tensor, rows: int, blocks: int) -> Tensor:
     return tiles.permute(0, 3, 2, 1, 4).reshape(high, wide)[:rows, :blocks].contiguous()
 
 
-def dequantise(weight: Tensor, scale: Tensor | None, dtype: torch.dtype, whole_scale: Tensor | None = None) -> Tensor:
-    """Returns `weight` in `dtype`: (out, in) of any float dtype, or nvfp4, (out, in / 2) uint8.
+def row_values(items: int, layout: str) -> int:
+    """Returns how many values a row of so many items stands for; `layout` as in `dequantise`."""
+    if layout in BLOCKS:
+        return items // BLOCKS[layout].size_bytes * BLOCKS[layout].values
+    return 2 * items if layout == NVFP4 else items
 
-    `scale` float: one value; one per row, (out,) or (out, 1); or one per block of a row, (out, blocks) or
-    (out, blocks, 1). None: the weight as it is. `whole_scale`: one more value for the whole tensor, which each scale is
-    multiplied by first, as ComfyUI does it.
+
+def dequantise(
+    weight: Tensor, scale: Tensor | None, dtype: torch.dtype, whole_scale: Tensor | None = None, *, layout: str = ""
+) -> Tensor:
+    """Returns `weight` in `dtype`: (out, in) of any float dtype or int8; or uint8 (out, bytes) of a `layout`.
+
+    `layout`: NVFP4, or a kind of `BLOCKS`, which holds its scales itself. `scale` float: one value; one per row, (out,)
+    or (out, 1); or one per block of a row, (out, blocks) or (out, blocks, 1). None: the weight as it is. `whole_scale`:
+    one more value for the whole tensor, which each scale is multiplied by first, as ComfyUI does it.
     """
-    if scale is None:
+    if scale is None and not layout:
         return weight.to(dtype)
-    scale = scale.to(torch.float32)
-    if whole_scale is not None:
-        scale = scale * whole_scale.to(torch.float32)
-    values_per_item = 2 if weight.dtype == torch.uint8 else 1
-    rows = max(1, _VALUES_AT_ONCE // max(1, values_per_item * weight[0].numel())) if len(weight) else 1
+    if scale is not None:
+        scale = scale.to(torch.float32)
+        if whole_scale is not None:
+            scale = scale * whole_scale.to(torch.float32)
+    shape = (*weight.shape[:-1], row_values(weight.shape[-1], layout)) if layout else weight.shape
+    rows = max(1, _VALUES_AT_ONCE * len(weight) // max(1, prod(shape)))
     if rows >= len(weight):
-        return _scaled(weight, scale).to(dtype)
-    shape = (*weight.shape[:-1], values_per_item * weight.shape[-1])
+        return _unpacked(weight, scale, layout).to(dtype)
     whole = torch.empty(shape, dtype=dtype, device=weight.device)
     for start in range(0, len(weight), rows):
         part = slice(start, start + rows)
-        whole[part] = _scaled(weight[part], scale if scale.numel() == 1 else scale[part])
+        scales = scale if scale is None or scale.numel() == 1 else scale[part]
+        whole[part] = _unpacked(weight[part], scales, layout)
     return whole
 
 
-def _scaled(weight: Tensor, scale: Tensor) -> Tensor:
+def _unpacked(weight: Tensor, scale: Tensor | None, layout: str) -> Tensor:
     """Some rows of a weight in float32, with the scales of these rows, or the one of all."""
-    values = unpack_e2m1(weight) if weight.dtype == torch.uint8 else weight.to(torch.float32, copy=True)
-    if scale.numel() == 1:
-        return values.mul_(scale.reshape(()))
+    if layout in BLOCKS:
+        return unpack_blocks(weight, layout)
+    values = unpack_e2m1(weight) if layout == NVFP4 else weight.to(torch.float32, copy=True)
+    if scale is None or scale.numel() == 1:
+        return values if scale is None else values.mul_(scale.reshape(()))
     rows = scale.reshape(weight.shape[0], -1, 1)
     values.view(weight.shape[0], rows.shape[1], -1).mul_(rows)
     return values
 
 
-def unpacking_bytes(values: int, dtype: torch.dtype, *, packed: bool = False) -> int:
+def unpacking_bytes(values: int, dtype: torch.dtype, layout: str = "") -> int:
     """The most memory `dequantise` takes beside a weight of so many values: its copy in `dtype`, and what is float32.
 
-    `packed`: nvfp4, which is looked up by an int32 for two values.
+    nvfp4 is looked up by an int32 for two values.
     """
-    return values * dtype.itemsize + min(values, _VALUES_AT_ONCE) * (6 if packed else 4)
+    beside = {"": 4, NVFP4: 6}.get(layout, _BESIDE_BLOCKS)
+    return values * dtype.itemsize + min(values, _VALUES_AT_ONCE) * beside
 
 
 def scale_fits(weight: tuple[int, ...], scale: tuple[int, ...]) -> bool:

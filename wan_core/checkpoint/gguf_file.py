@@ -22,7 +22,7 @@ from ..files import FileError, open_regular
 from ..packages import pip_line
 from .header import CheckpointHeader, TensorInfo
 
-__all__ = ["GgufTensor", "gguf_values", "open_gguf", "read_gguf_header"]
+__all__ = ["GgufTensor", "gguf_blocks", "gguf_values", "open_gguf", "read_gguf_header"]
 
 _ORIGINAL_SHAPE = "comfy.gguf.orig_shape."
 _MOST_ENTRIES = 100_000
@@ -84,6 +84,13 @@ def gguf_values(path: Path, name: str, tensor: GgufTensor, values_at_once: int) 
                 "Use a Q8_0, Q6_K, Q5_K or Q4_K file."
             ) from error
         yield torch.from_numpy(numpy.require(values, requirements="W")).flatten()
+
+
+def gguf_blocks(tensor: GgufTensor) -> Tensor:
+    """Returns a copy of the tensor's bytes, uint8, in the order of its rows."""
+    import numpy
+
+    return torch.from_numpy(numpy.array(tensor.data, copy=True)).view(torch.uint8).flatten()
 
 
 def _tensor(reader: Any, tensor: Any) -> GgufTensor:

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from ..errors import CheckpointError
-from .dequantise import NVFP4_BLOCK, block_scales_in_rows, dequantise, scale_fits, tiled_shape
-from .gguf_file import GgufTensor, gguf_values, open_gguf
+from .dequantise import NVFP4, NVFP4_BLOCK, block_scales_in_rows, dequantise, scale_fits, tiled_shape
+from .ggml import BLOCKS
+from .gguf_file import GgufTensor, gguf_blocks, gguf_values, open_gguf
 from .header import CheckpointHeader, damaged
 from .keys import canonical_names
 
@@ -26,7 +27,6 @@ __all__ = [
 
 _PLAIN = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 _EIGHT_BIT = {"F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2"}
-_NVFP4 = "NVFP4"
 _WHOLE_SCALE = ".weight_scale_2"
 _SCALES = (".scale_weight", ".weight_scale")
 _BESIDE = (".scale_input", ".input_scale", ".comfy_quant", _WHOLE_SCALE, *_SCALES)
@@ -55,19 +55,29 @@ class StoredWeight:
 
     @property
     def can_stay(self) -> bool:
-        """Whether it can stay as stored in memory: a float8 tensor, with or without a scale, or nvfp4."""
-        return self.dtype in _EIGHT_BIT or self.packed
+        """Whether it can stay as stored in memory: a float8 tensor, with or without a scale, nvfp4, or GGUF blocks."""
+        return self.dtype in _EIGHT_BIT or self.layout != ""
 
     @property
-    def packed(self) -> bool:
-        """Whether two values share a byte."""
-        return self.dtype == _NVFP4
+    def is_plain(self) -> bool:
+        """Whether each value is a float of 16 bits or more."""
+        return self.dtype in _PLAIN
+
+    @property
+    def layout(self) -> str:
+        """How several values share bytes, by the name `dequantise` knows it by; empty where each has its own."""
+        if self.dtype == NVFP4:
+            return NVFP4
+        known = self.gguf and self.dtype in BLOCKS and len(self.shape) == 2
+        return self.dtype if known and self.shape[1] % BLOCKS[self.dtype].values == 0 else ""
 
     @property
     def stored_bytes(self) -> int:
         """The bytes of the weight itself as it can stay, without a float8 file's scales, which are few."""
-        values = prod(self.shape)
-        return values // 2 + values // NVFP4_BLOCK + 4 if self.packed else values
+        values, layout = prod(self.shape), self.layout
+        if layout in BLOCKS:
+            return values // BLOCKS[layout].values * BLOCKS[layout].size_bytes
+        return values // 2 + values // NVFP4_BLOCK + 4 if layout else values
 
 
 @dataclass(frozen=True)
@@ -76,7 +86,7 @@ class StoredWeights:
 
     weights: Mapping[str, StoredWeight]
     quantization: str
-    """none, fp8, scaled_fp8, _quantization_metadata, comfy_quant, gguf: how the linears are stored"""
+    """none, fp8, scaled_fp8, _quantization_metadata, comfy_quant, gguf: how linears are stored that can stay so"""
 
 
 def locate_weights(header: CheckpointHeader) -> StoredWeights:
@@ -95,7 +105,7 @@ def locate_weights(header: CheckpointHeader) -> StoredWeights:
         suffix = next((s for s in _SCALES if name.endswith(s)), "")
         if suffix:
             _add_scale(header, weights, f"{name.removesuffix(suffix)}.weight", key)
-    if bare := next((weight for weight in weights.values() if weight.packed and not weight.scale_key), None):
+    if bare := next((weight for weight in weights.values() if weight.dtype == NVFP4 and not weight.scale_key), None):
         raise _misfit(header, bare.whole_scale_key)
     return StoredWeights(weights, _quantization(header, names, weights))
 
@@ -108,14 +118,14 @@ def _find_nvfp4(header: CheckpointHeader, names: Mapping[str, str], weights: dic
             if header.tensors[key].dtype != "F32" or prod(header.tensors[key].shape) != 1:
                 raise _misfit(header, key)
             shape = (weight.shape[0], 2 * weight.shape[1])
-            weights[name.removesuffix("_scale_2")] = replace(weight, dtype=_NVFP4, shape=shape, whole_scale_key=key)
+            weights[name.removesuffix("_scale_2")] = replace(weight, dtype=NVFP4, shape=shape, whole_scale_key=key)
 
 
 def _add_scale(header: CheckpointHeader, weights: dict[str, StoredWeight], name: str, key: str) -> None:
     scale, weight = header.tensors[key], weights.get(name)
     if weight is None:
         fits = False
-    elif weight.packed:
+    elif weight.dtype == NVFP4:
         tiled = tiled_shape(weight.shape[0], weight.shape[1] // NVFP4_BLOCK)
         fits = scale.dtype == "F8_E4M3" and scale.shape == tiled and weight.shape[1] % NVFP4_BLOCK == 0
     else:
@@ -135,7 +145,7 @@ def _misfit(header: CheckpointHeader, key: str) -> CheckpointError:
 
 def _refuse_unknown(header: CheckpointHeader, names: Mapping[str, str], weights: Mapping[str, StoredWeight]) -> None:
     for module, said in _said_formats(header, names).items():
-        packed = f"{module}.weight" in weights and weights[f"{module}.weight"].packed
+        packed = f"{module}.weight" in weights and weights[f"{module}.weight"].dtype == NVFP4
         if said not in _EIGHT_BIT.values() and not (said == "nvfp4" and packed):
             raise CheckpointError(
                 f"{header.path.name} stores {module[:80]} as {said}; training on that is not supported. "
@@ -144,7 +154,7 @@ def _refuse_unknown(header: CheckpointHeader, names: Mapping[str, str], weights:
     for name, weight in weights.items():
         if (
             not weight.gguf
-            and weight.dtype not in (*_PLAIN, *_EIGHT_BIT, _NVFP4)
+            and weight.dtype not in (*_PLAIN, *_EIGHT_BIT, NVFP4)
             and name.endswith((".weight", ".bias"))
         ):
             raise CheckpointError(
@@ -173,7 +183,7 @@ def _said_formats(header: CheckpointHeader, names: Mapping[str, str]) -> dict[st
 
 def _quantization(header: CheckpointHeader, names: Iterable[str], weights: Mapping[str, StoredWeight]) -> str:
     if header.container == "gguf":
-        return "gguf"
+        return "gguf" if any(weight.layout for weight in weights.values()) else "none"
     if any(name.endswith(".comfy_quant") for name in names):
         return "comfy_quant"
     if "_quantization_metadata" in header.metadata:
@@ -202,6 +212,8 @@ class WeightReader:
 
         It is a copy: a CPU run would keep its weights in the page cache otherwise.
         """
+        if source.gguf:
+            return gguf_blocks(self._gguf_tensor(source)).view(source.shape[0], -1)
         return self._mapped(source.file, source.key).clone()
 
     def scale(self, source: StoredWeight) -> Tensor | None:
@@ -209,7 +221,7 @@ class WeightReader:
         if not source.scale_key:
             return None
         stored = self._mapped(source.file, source.scale_key)
-        if source.packed:
+        if source.dtype == NVFP4:
             return block_scales_in_rows(stored, source.shape[0], source.shape[1] // NVFP4_BLOCK)
         return stored.to(torch.float32, copy=True)
 
@@ -231,18 +243,21 @@ class WeightReader:
             return stored.clone() if stored.dtype == dtype else stored.to(dtype)
         scale, whole_scale = self.scale(source), self.whole_scale(source)
         assert scale is not None
-        return dequantise(stored, scale, dtype, whole_scale)
+        return dequantise(stored, scale, dtype, whole_scale, layout=source.layout)
 
     def _unpacked(self, source: StoredWeight, dtype: torch.dtype) -> Tensor:
-        tensors = self._gguf.get(source.file)
-        if tensors is None:
-            tensors = self._gguf[source.file] = open_gguf(source.file)
         whole = torch.empty(source.shape, dtype=dtype)
         flat, start = whole.view(-1), 0
-        for values in gguf_values(source.file, source.key, tensors[source.key], _VALUES_AT_ONCE):
+        for values in gguf_values(source.file, source.key, self._gguf_tensor(source), _VALUES_AT_ONCE):
             flat[start : start + len(values)] = values
             start += len(values)
         return whole
+
+    def _gguf_tensor(self, source: StoredWeight) -> GgufTensor:
+        tensors = self._gguf.get(source.file)
+        if tensors is None:
+            tensors = self._gguf[source.file] = open_gguf(source.file)
+        return tensors[source.key]
 
     def _mapped(self, file: Path, key: str) -> Tensor:
         from safetensors import SafetensorError, safe_open

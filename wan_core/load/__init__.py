@@ -10,6 +10,7 @@ from .build import (
     quantized_anew,
     resting_bytes,
     stays_stored,
+    unpacked_kinds,
 )
 from .plan import ModelPlan, WanFile, inspect_model, inspect_pair, settled
 
@@ -26,4 +27,5 @@ __all__ = [
     "resting_bytes",
     "settled",
     "stays_stored",
+    "unpacked_kinds",
 ]

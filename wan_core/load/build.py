@@ -1,8 +1,8 @@
 """The one road from a plan to a real model: read, place, quantize, inject LoRA, in this order.
 
 Weights stream tensor by tensor from the file to their final device and dtype; each block is quantized as soon as it is
-complete, so neither host nor device ever holds a second full copy. Linears that a file stores in 8 or 4 bits stay so,
-unless the plan asks for another base precision or quantizes anew.
+complete, so neither host nor device ever holds a second full copy. Linears that a file stores packed stay so, unless
+the plan asks for another base precision or quantizes anew.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 import torch
 from torch import Tensor, nn
 
-from ..checkpoint import FiniteCheck, StoredWeight, WeightReader, count_bad
+from ..checkpoint import FiniteCheck, StoredWeight, WeightReader, block_scales, count_bad
 from ..errors import CheckpointError, ConfigError
 from ..files import Roots
 from ..lora import LoraConfig, check_peft, check_start, check_targets, inject_lora, read_lora, start_from
@@ -29,6 +29,7 @@ __all__ = [
     "quantized_anew",
     "resting_bytes",
     "stays_stored",
+    "unpacked_kinds",
 ]
 
 
@@ -144,7 +145,7 @@ def _parts(model: WanTransformer) -> Iterator[tuple[str, nn.Module]]:
 
 
 def stays_stored(plan: ModelPlan, name: str, source: StoredWeight) -> bool:
-    """Whether the weight `name` rests in memory as its file has it: a linear of a block in float8 or nvfp4.
+    """Whether the weight `name` rests in memory as its file has it: a linear of a block in float8, nvfp4 or GGUF.
 
     Outside the blocks linears are few, and the model computes them in other dtypes: those are dequantised once.
     """
@@ -164,16 +165,18 @@ def _keep_stored(
 ) -> list[Tensor]:
     """Put a `QuantizedLinear` in the place of the linear whose weight is called `name` within `part`.
 
-    Returns its tensors.
+    Returns the tensors that tell whether every value is a finite number.
     """
     path = name.removesuffix(".weight")
     found = (reader.scale(source), reader.whole_scale(source))
     scale, whole_scale = (None if value is None else value.to(device) for value in found)
     bias = getattr(part.get_submodule(path), "bias", None) is not None
     values = reader.raw(source).to(device)
-    layer = QuantizedLinear(values, scale, bias=bias, whole_scale=whole_scale)
+    layer = QuantizedLinear(values, scale, bias=bias, whole_scale=whole_scale, layout=source.layout)
     owner, _, leaf = path.rpartition(".")
     setattr(part.get_submodule(owner), leaf, layer)
+    if source.gguf:
+        return [block_scales(values, source.layout)]
     return [tensor for tensor in (values, scale, whole_scale) if tensor is not None]
 
 
@@ -216,6 +219,18 @@ def storage_dtype(name: str, numerics: Numerics, stored: str) -> torch.dtype:
     )
 
 
+def unpacked_kinds(plan: ModelPlan, found: WanFile) -> list[str]:
+    """Returns how a GGUF stores those linears of the blocks that are unpacked when it is loaded; [] for any other."""
+    return sorted(
+        {
+            weight.dtype
+            for name, weight in found.weights.items()
+            if weight.gguf and len(weight.shape) == 2 and block_of(name) is not None and not weight.is_plain
+            if not stays_stored(plan, name, weight) and not quantized_anew(plan, name, weight)
+        }
+    )
+
+
 def resting_bytes(plan: ModelPlan, found: WanFile, numerics: Numerics, name: str, parameter: Tensor) -> int:
     """Returns what the base weight `name` takes in memory once it is loaded.
 
@@ -223,6 +238,6 @@ def resting_bytes(plan: ModelPlan, found: WanFile, numerics: Numerics, name: str
     """
     if stays_stored(plan, name, found.weights[name]):
         return found.weights[name].stored_bytes
-    if quantized_anew(plan, name, found.weights[name]):
-        return parameter.numel() + 4 * parameter.shape[0]
+    if plan.quantize is not None and quantized_anew(plan, name, found.weights[name]):
+        return plan.quantize.bytes_of(parameter.shape)
     return parameter.numel() * storage_dtype(name, numerics, found.weights[name].dtype).itemsize

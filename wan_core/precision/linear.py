@@ -13,14 +13,14 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from ..checkpoint import dequantise
+from ..checkpoint import dequantise, row_values
 from ..model.autocast import without_autocast
 
 __all__ = ["QuantizedLinear"]
 
 
 class QuantizedLinear(nn.Linear):
-    """y = x @ (weight * scale).T + bias with a frozen weight as `dequantise` takes it; computes in x's dtype.
+    """y = x @ weight.T + bias with a frozen weight as `dequantise` takes it; computes in x's dtype.
 
     Gradient flows to x only. An `nn.Linear`, so that adapters and placement treat it as one.
     """
@@ -28,38 +28,51 @@ class QuantizedLinear(nn.Linear):
     scale: Tensor | None
     whole_scale: Tensor | None
 
-    def __init__(self, weight: Tensor, scale: Tensor | None, *, bias: bool, whole_scale: Tensor | None = None) -> None:
-        values_per_item = 2 if weight.dtype == torch.uint8 else 1
-        super().__init__(weight.shape[1] * values_per_item, weight.shape[0], bias=bias, device="meta")
+    def __init__(
+        self,
+        weight: Tensor,
+        scale: Tensor | None,
+        *,
+        bias: bool,
+        whole_scale: Tensor | None = None,
+        layout: str = "",
+    ) -> None:
+        super().__init__(row_values(weight.shape[1], layout), weight.shape[0], bias=bias, device="meta")
         self.weight = nn.Parameter(weight, requires_grad=False)
         self.register_buffer("scale", scale)
         self.register_buffer("whole_scale", whole_scale)
+        self.layout = layout
         self.requires_grad_(False)
 
     def forward(self, input: Tensor) -> Tensor:
         """input (..., in) -> (..., out)."""
-        return cast(Tensor, _Linear.apply(input, self.weight, self.scale, self.whole_scale, self.bias))
+        return cast(Tensor, _Linear.apply(input, self.weight, self.scale, self.whole_scale, self.layout, self.bias))
 
 
 class _Linear(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, scale: Tensor | None, whole_scale: Tensor | None, bias: Tensor | None
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        scale: Tensor | None,
+        whole_scale: Tensor | None,
+        layout: str,
+        bias: Tensor | None,
     ) -> Tensor:
         ctx.save_for_backward(weight, scale, whole_scale)
-        values = dequantise(weight, scale, x.dtype, whole_scale)
+        ctx.layout = layout
+        values = dequantise(weight, scale, x.dtype, whole_scale, layout=layout)
         return functional.linear(x, values, None if bias is None else bias.to(x.dtype))
 
     @staticmethod
     @once_differentiable
-    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
-        ctx: Any, *gradients: Tensor
-    ) -> tuple[Tensor | None, None, None, None, None]:
-        if not ctx.needs_input_grad[0]:
-            return None, None, None, None, None
-        return without_autocast(gradients[0].device.type, _input_gradient, ctx, gradients[0]), None, None, None, None
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        (gradient,) = gradients
+        of_x = without_autocast(gradient.device.type, _of_x, ctx, gradient) if ctx.needs_input_grad[0] else None
+        return of_x, None, None, None, None, None
 
 
-def _input_gradient(ctx: Any, gradient: Tensor) -> Tensor:
+def _of_x(ctx: Any, gradient: Tensor) -> Tensor:
     weight, scale, whole_scale = ctx.saved_tensors
-    return gradient @ dequantise(weight, scale, gradient.dtype, whole_scale)
+    return gradient @ dequantise(weight, scale, gradient.dtype, whole_scale, layout=ctx.layout)

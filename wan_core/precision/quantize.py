@@ -7,6 +7,7 @@ LoRA gradients come out wrong by tens of percent without any error message (meas
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,7 +30,9 @@ __all__ = [
     "quantized_by",
 ]
 
-SCHEMES = ("fp8_e4m3fn", "int8")
+SCHEMES = ("fp8_e4m3fn", "int8", "fp8_e4m3fn_tensor", "fp8_e4m3fn_block128")
+_BLOCK = 128
+"""values of a row that share a scale in the last of them"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +41,8 @@ class QuantizeConfig(Config):
 
     scheme: str = setting(
         SCHEMES[0],
-        "fp8_e4m3fn: 8-bit float. int8: 8-bit integer, more exact, same size. One scale per output row.",
+        "fp8_e4m3fn: 8-bit float. int8: 8-bit integer, more exact, same size. One scale per output row. "
+        "fp8_e4m3fn_tensor has one per weight, fp8_e4m3fn_block128 one per 128 values.",
         choices=SCHEMES,
         refusal='Quantization scheme "{value}" is unknown.{nearest}',
     )
@@ -55,6 +59,10 @@ class QuantizeConfig(Config):
         super().__post_init__()
         for name in ("include", "exclude"):
             check_patterns([getattr(self, name)], (), name, whole=False)
+
+    def bytes_of(self, shape: Sequence[int]) -> int:
+        """Returns what a weight (out, in) takes once it is quantized, its scales too."""
+        return shape[0] * shape[1] + 4 * math.prod(_groups(shape, self.scheme)[:-1])
 
     def check_names(self, names: Sequence[str]) -> None:
         """Raises ConfigError when the patterns cannot be matched with the names of a model's linears in good time."""
@@ -99,20 +107,33 @@ def _quantized_linear(layer: nn.Linear, scheme: str) -> QuantizedLinear:
 def quantized(weight: Tensor, scheme: str) -> tuple[Tensor, Tensor]:
     """Returns a weight (out, in) of any float dtype as `dequantise` takes it: values of 8 bits, and their scales.
 
-    Scales are float32: of shape (out,), one per row. They are found in the weight's own dtype and all else is float32,
-    as torchao 0.18 does it: to the last bit its weights, but for rows whose scale is zero there: NaN in its fp8.
+    Scales are float32: (out,), one per row; (), one in all; or (out, blocks). They are found in the weight's own dtype
+    and all else is float32, as torchao 0.18 does it: to the last bit its weights, but for rows whose scale is zero
+    there: NaN in its fp8.
     """
-    low, high = weight.aminmax(dim=1)
+    grouped = weight.reshape(_groups(weight.shape, scheme))
+    low, high = grouped.aminmax(dim=-1, keepdim=True)
     largest = torch.maximum(-low, high)
     if scheme == "int8":
         scale = (largest / 127.5).clamp(min=torch.finfo(torch.float32).eps).to(torch.float32)
-        values = weight.to(torch.float32) * (1 / scale).unsqueeze(1)
-        return values.round_().clamp_(-128, 127).to(torch.int8), scale
-    top = torch.finfo(torch.float8_e4m3fn).max
-    scale, exact = (largest / top).to(torch.float32), largest.to(torch.float32) / top
-    scale = torch.where(scale > 0, scale, torch.where(exact > 0, exact, 1.0))
-    values = weight.to(torch.float32) / scale.unsqueeze(1)
-    return values.clamp_(-top, top).to(torch.float8_e4m3fn), scale
+        values = (grouped.to(torch.float32) * (1 / scale)).round_().clamp_(-128, 127).to(torch.int8)
+    else:
+        top = torch.finfo(torch.float8_e4m3fn).max
+        scale, exact = (largest / top).to(torch.float32), largest.to(torch.float32) / top
+        scale = torch.where(scale > 0, scale, torch.where(exact > 0, exact, 1.0))
+        values = (grouped.to(torch.float32) / scale).clamp_(-top, top).to(torch.float8_e4m3fn)
+    return values.view(weight.shape), scale.view(grouped.shape[:-1])
+
+
+def _groups(shape: Sequence[int], scheme: str) -> tuple[int, ...]:
+    """Returns the shape of a weight (out, in) in which the last dimension shares a scale."""
+    rows, columns = shape
+    if scheme == "fp8_e4m3fn_tensor":
+        return (rows * columns,)
+    if scheme == "fp8_e4m3fn_block128":
+        size = math.gcd(columns, _BLOCK)
+        return rows, columns // size, size
+    return rows, columns
 
 
 @dataclass(frozen=True, kw_only=True)

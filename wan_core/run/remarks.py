@@ -16,7 +16,7 @@ from ..checkpoint.catalogue import HIGH
 from ..events import Evaluated
 from ..files import size_text
 from ..footprint import weights_once_loaded
-from ..load import ModelPlan, WanFile, attention_kernels
+from ..load import ModelPlan, WanFile, attention_kernels, unpacked_kinds
 from ..metrics import eval_losses
 from ..train import SaveStore, Trainer
 from ..words import logger
@@ -43,8 +43,8 @@ def remarks_on_base(plan: ModelPlan, found: WanFile) -> list[str]:
     """
     remarks: list[str] = []
     loaded = f"{weights_once_loaded(plan, found) / 2**30:.3g} GiB"
-    if found.header.container == "gguf":
-        remarks.append(f"{found.header.path.name} is unpacked when it is loaded: its weights take {loaded}.")
+    if kinds := ", ".join(unpacked_kinds(plan, found)):
+        remarks.append(f"{found.header.path.name} ({kinds}) is unpacked when it is loaded: its weights take {loaded}.")
     on_gpu = any(name != "cpu" for name in plan.placement.device_names())
     if on_gpu and found.compute_dtype == torch.float32 and plan.base_precision == "as in file":
         remarks.append(

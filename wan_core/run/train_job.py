@@ -111,7 +111,7 @@ class _Session:
         return memory_named(self.config, stored_small=self._is_stored_small)
 
     def _is_stored_small(self) -> bool:
-        return self._open is not None and self._open.file.quantization not in ("none", "gguf")
+        return self._open is not None and self._open.file.quantization != "none"
 
     @contextlib.contextmanager
     def _timed(self, stage: str, step: int) -> Iterator[None]:

@@ -28,9 +28,10 @@ from tests.support.containers import (
     write_plain_fp8,
     write_scaled_fp8,
 )
-from wan_core.checkpoint import checkpoint_digest, dequantise, read_checkpoint
+from wan_core.checkpoint import checkpoint_digest, dequantise, read_checkpoint, row_values
 from wan_core.checkpoint.dequantise import block_scales_in_rows, tiled_shape
-from wan_core.checkpoint.gguf_file import read_gguf_header
+from wan_core.checkpoint.ggml import BLOCKS
+from wan_core.checkpoint.gguf_file import open_gguf, read_gguf_header
 from wan_core.errors import CheckpointError, DependencyError
 from wan_core.files import Roots
 from wan_core.load import ModelPlan, inspect_model, materialize
@@ -38,6 +39,7 @@ from wan_core.model import WanTransformer
 from wan_core.precision import QuantizedLinear
 
 WHOLE = weights()
+PLAN = ModelPlan(base_file="diffusion_models:wan.gguf")
 LINEARS = block_linears(WHOLE)
 
 
@@ -305,7 +307,7 @@ def test_scales_of_blocks_leave_their_tiles_in_order(shape: tuple[int, int]) -> 
     assert tuple(tiled.shape) == tiled_shape(shape[0], shape[1] // 16)
     scales = block_scales_in_rows(tiled, shape[0], shape[1] // 16)
     expected = dequantize_nvfp4(packed, per_tensor, tiled, torch.float32)
-    assert torch.equal(dequantise(packed, scales, torch.float32, per_tensor), expected)
+    assert torch.equal(dequantise(packed, scales, torch.float32, per_tensor, layout="NVFP4"), expected)
 
 
 def test_nvfp4_linears_of_the_blocks_stay_in_four_bits_and_give_the_gradients_of_the_unpacked_ones(
@@ -377,19 +379,80 @@ def test_a_quantization_nobody_can_undo_is_named(tmp_path: Path, change: dict, w
 
 # ---- GGUF ---------------------------------------------------------------------------------------
 
-KINDS = ["F16", "BF16", "Q8_0", "Q5_1", "Q4_0", "Q4_K", "Q5_K", "Q6_K"]
+PACKED = ["Q8_0", "Q5_1", "Q5_0", "Q4_1", "Q4_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K"]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["F16", "BF16", "IQ4_NL", "Q8_0", "Q4_K"])
 def test_gguf_unpacks_to_the_bits_of_the_package(tmp_path: Path, kind: str) -> None:
     pytest.importorskip("gguf", reason="gguf is an extra")
     expected = write_gguf(tmp_path / "wan.gguf", WHOLE, kind)
     assert_loaded(load(tmp_path / "wan.gguf", "fp32"), expected, torch.float32)
-    assert_loaded(load(tmp_path / "wan.gguf"), expected, torch.bfloat16)
+    assert_loaded(load(tmp_path / "wan.gguf", "bf16"), expected, torch.bfloat16)
     found = inspect_model(ModelPlan(base_file="diffusion_models:wan.gguf"), roots(tmp_path))
-    assert (found.header.container, found.quantization) == ("gguf", "gguf")
+    assert (found.header.container, found.quantization) == ("gguf", "gguf" if kind in PACKED else "none")
     assert found.weights["blocks.0.ffn.0.weight"].dtype == kind
     assert found.variant.shape == SHAPE
+    if kind not in PACKED:
+        assert_loaded(load(tmp_path / "wan.gguf"), expected, torch.bfloat16)
+
+
+@pytest.mark.parametrize("kind", PACKED)
+def test_blocks_of_gguf_unpack_to_the_bits_of_the_package(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Random bytes, so that every bit of a block counts; whole, and a few rows at a time."""
+    gguf = pytest.importorskip("gguf", reason="gguf is an extra")
+    import numpy
+
+    numbers, known = numpy.random.default_rng(7), gguf.GGMLQuantizationType[kind]
+    block, size = gguf.GGML_QUANT_SIZES[known]
+    packed = numbers.integers(0, 256, (24, 3, size), dtype=numpy.uint8)
+    for at in BLOCKS[kind].scales:
+        scale = numbers.uniform(-0.01, 0.01, packed.shape[:2]).astype(numpy.float16)
+        packed[..., at : at + 2] = scale[..., None].view(numpy.uint8)
+    rows = packed.reshape(24, -1)
+    expected = torch.from_numpy(gguf.quants.dequantize(rows, known))
+    assert expected.shape == (24, 3 * block)
+    assert row_values(rows.shape[1], kind) == 3 * block
+    for at_once in (1 << 24, 5 * 3 * block):
+        monkeypatch.setattr(sys.modules["wan_core.checkpoint.dequantise"], "_VALUES_AT_ONCE", at_once)
+        for dtype in (torch.float32, torch.bfloat16):
+            found = dequantise(torch.from_numpy(rows), None, dtype, layout=kind)
+            assert torch.equal(found, expected.to(dtype))
+
+
+@pytest.mark.parametrize("kind", PACKED)
+def test_gguf_linears_of_the_blocks_stay_packed_and_compute_as_the_unpacked_ones(tmp_path: Path, kind: str) -> None:
+    pytest.importorskip("gguf", reason="gguf is an extra")
+    write_gguf(tmp_path / "wan.gguf", WHOLE, kind)
+    model, plain = load(tmp_path / "wan.gguf"), load(tmp_path / "wan.gguf", "bf16")
+    kept = {name: m for name, m in model.named_modules() if isinstance(m, QuantizedLinear)}
+    assert {f"{name}.weight" for name in kept} == set(LINEARS)
+    assert model.get_parameter("head.head.weight").dtype != torch.uint8
+    found = inspect_model(ModelPlan(base_file="diffusion_models:wan.gguf"), roots(tmp_path))
+    for name, layer in kept.items():
+        source = found.weights[f"{name}.weight"]
+        assert layer.weight.nbytes == source.stored_bytes < 1.1 * WHOLE[f"{name}.weight"].numel()
+        assert layer.scale is None
+        x, y = (torch.randn(2, 3, layer.in_features, generator=torch.Generator().manual_seed(1)) for _ in "xy")
+        inputs = [value.bfloat16().requires_grad_() for value in (x, y)]
+        outputs = [module(value) for module, value in zip((layer, plain.get_submodule(name)), inputs, strict=True)]
+        assert torch.equal(*outputs)
+        for output in outputs:
+            output.square().sum().backward()
+        assert torch.equal(inputs[0].grad, inputs[1].grad)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", ["Q8_0", "Q6_K", "IQ4_NL"])
+def test_a_gguf_scale_that_is_no_number_is_found_while_loading(tmp_path: Path, kind: str) -> None:
+    pytest.importorskip("gguf", reason="gguf is an extra")
+    write_gguf(tmp_path / "wan.gguf", WHOLE, kind)
+    (source,) = (w for n, w in inspect_model(PLAN, roots(tmp_path)).weights.items() if n == "blocks.1.ffn.2.weight")
+    tensor = open_gguf(tmp_path / "wan.gguf")[source.key]
+    data = (tmp_path / "wan.gguf").read_bytes()
+    start = data.index(tensor.data.tobytes())
+    at = start + {"Q8_0": 0, "Q6_K": 208, "IQ4_NL": 0}[kind]
+    (tmp_path / "wan.gguf").write_bytes(data[:at] + struct.pack("<H", 0x7C00) + data[at + 2 :])
+    with pytest.raises(CheckpointError, match=r"values of blocks\.1\.ffn\.2\.weight are not finite"):
+        load(tmp_path / "wan.gguf")
 
 
 def test_gguf_names_may_carry_a_prefix(tmp_path: Path) -> None:

@@ -12,7 +12,8 @@ import torch
 from torch import nn
 
 from tests.support.forked import RunScript
-from wan_core.checkpoint import unpacking_bytes
+from wan_core.checkpoint import dequantise, row_values, unpacking_bytes
+from wan_core.checkpoint.ggml import BLOCKS
 from wan_core.lora import LoraConfig, adapter_parameters, inject_lora
 from wan_core.model import Checkpointing, Numerics, WanBlock, WanShape, WanTransformer
 from wan_core.placement import MemoryEstimate, estimate_memory
@@ -194,3 +195,17 @@ def test_one_block_of_14b_is_walked_back_in_few_gibibytes(frames: int, most: flo
     )
     assert found.saved == frames * 1560 * 5120 * 4
     assert found.peak - found.saved <= most * GIB
+
+
+@pytest.mark.parametrize("at_once", [1 << 24, 1 << 14], ids=["whole", "some rows at a time"])
+@pytest.mark.parametrize("layout", ["", "NVFP4", *BLOCKS])
+def test_unpacking_a_weight_takes_what_is_predicted(layout: str, at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules["wan_core.checkpoint.dequantise"], "_VALUES_AT_ONCE", at_once)
+    rows, columns = 64, 2048
+    row_bytes = next(size for size in range(1, columns + 1000) if row_values(size, layout) == columns)
+    weight = torch.zeros(rows, row_bytes, dtype=torch.uint8 if layout else torch.float8_e4m3fn)
+    scale = None if layout in BLOCKS else torch.ones(rows, columns // 16 if layout else 1)
+    with _StorageMeter([weight] if scale is None else [weight, scale]) as meter:
+        values = dequantise(weight, scale, torch.bfloat16, layout=layout)
+    predicted = unpacking_bytes(values.numel(), torch.bfloat16, layout)
+    assert 0.6 * predicted < meter.peak <= predicted + 2**13, "and a table, and one scale a block"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -99,6 +100,14 @@ class _Doing:
     failed: dict[str, UnreadableError] = field(default_factory=dict[str, UnreadableError])
     """by the name of the entry that could not be made"""
     _tried: dict[str, Sample] = field(default_factory=dict[str, Sample])
+    _reused: frozenset[Path] = frozenset()
+    """files of which a sample needs nothing"""
+
+    def __post_init__(self) -> None:
+        plan = self.plan
+        tasks = (*plan.missing_latents, *plan.missing_conditions, *plan.missing_masks)
+        begun = {id(task.sample) for task in tasks} | {id(plan.samples[key]) for key in plan.unreadable}
+        self._reused = frozenset(sample.path for sample in plan.samples.values() if id(sample) not in begun)
 
     def text(self, task: TextTask) -> str:
         """Encode one prompt; returns what progress calls it."""
@@ -122,9 +131,12 @@ class _Doing:
         return task.sample.name
 
     def require_enough(self, *, finished: bool) -> None:
-        """DatasetError when most clips cannot be read."""
-        tried = len({id(sample) for sample in self._tried.values()}) + self.plan.latents_reused
-        require_enough([str(error) for error in self.failed.values()], tried, finished=finished)
+        """DatasetError when most clips cannot be read; one of which a sample could is not among them."""
+        failed = {id(self._tried[key]) for key in self.failed}
+        read = {sample.path for sample in self._tried.values() if id(sample) not in failed} | self._reused
+        why = {self._tried[key].path: str(error) for key, error in self.failed.items()}
+        lost = [sentence for path, sentence in why.items() if path not in read]
+        require_enough(lost, len(read | why.keys()), finished=finished)
 
     @property
     def failed_latents(self) -> int:

@@ -17,7 +17,7 @@ from .entry_names import EntryNames, stop_if, stored_of
 from .evaluation import evaluation_key, require_trained
 from .keys import Stored, text_key
 from .latent_cache import LatentCache
-from .unreadable import UnreadableMemo, keys_of, require_enough, without
+from .unreadable import UnreadableMemo, keys_of, left_out_of, require_enough, without
 
 __all__ = ["ConditionTask", "EncodingPlan", "LatentTask", "MaskTask", "TextTask", "plan_encoding"]
 
@@ -161,8 +161,8 @@ def plan_encoding(
     )
     known = {} if rebuild else UnreadableMemo(cache.root).known()
     unreadable = {key: known[key] for item in cache_set.all_items for key in keys_of(item) if key in known}
-    lost = [why[0] for item in cache_set.all_items if (why := [known[key] for key in keys_of(item) if key in known])]
-    require_enough(lost, len(cache_set.all_items), finished=True)
+    lost = [clip.why for clip in left_out_of(unreadable, samples) if clip.whole]
+    require_enough(lost, len({sample.path for sample in samples.values()}), finished=True)
     plan = _compare(without(cache_set, unreadable), samples, cache, rebuild, should_stop)
     limits = [part.config.cache_limit_gb for part in dataset.parts if part.config.cache_limit_gb]
     outdated = sum(

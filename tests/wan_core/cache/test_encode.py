@@ -704,6 +704,24 @@ def test_of_a_clip_damaged_further_on_only_the_windows_there_are_left_out_and_co
     assert (codec.seen, again.left_out) == ([], report.left_out)
 
 
+def test_a_damaged_clip_of_many_windows_costs_itself_not_the_dataset(bench, make_clip, monkeypatch):
+    """Most windows of the dataset are lost, and of one clip of four a part."""
+    make_clip("clips/d.mp4", num_frames=96)
+    real = VideoProcess.read
+
+    def torn(self, path, **options):
+        if path.name == "d.mp4" and options["start_s"] > 1:
+            raise UnreadableError("d.mp4 is damaged at frame 18. Write it again.")
+        return real(self, path, **options)
+
+    monkeypatch.setattr(VideoProcess, "read", torn)
+    for _ in range(2):  # the second time the plan judges by what it remembers
+        report, *_ = bench.run(frame_extraction="chunk", missing_captions="empty caption")
+        (left,) = report.left_out
+        assert (left.lost, left.of) == (8, 10)
+        assert 2 * left.lost > report.clips + left.lost
+
+
 def test_clips_left_out_whole_and_in_part_are_told_apart():
     whole, part = LeftOut("a.mp4 is torn. Write it again.", 2, 2), LeftOut("b.mp4 is torn. Write it again.", 1, 3)
     assert left_out_lines([whole, part]) == [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import warnings
 from collections.abc import Callable, Iterator
@@ -14,6 +15,14 @@ from comfy_server import ComfyServer, make_base
 from tests.support.preforked import PreforkedEngine
 
 ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish() -> None:
+    """Collects once and keeps the rest from being looked at again: pytest collects ten times before it ends, and every
+    process of a run would spend seconds on libraries that it is about to drop."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

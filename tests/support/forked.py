@@ -7,6 +7,7 @@ are forked from it in turn (forked_ranks.py).
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import os
 import runpy
@@ -23,6 +24,8 @@ from typing import Any, NoReturn
 ROOT = Path(__file__).parents[2]
 RunScript = Callable[..., "subprocess.CompletedProcess[str]"]
 """the fixture `run_script`: a file and its words"""
+RunCommand = Callable[..., "subprocess.CompletedProcess[str]"]
+"""the fixture `wan_core_command`: what is said after `python -m wan_core`"""
 
 
 def serve(link: socket.socket) -> None:
@@ -38,6 +41,7 @@ def serve(link: socket.socket) -> None:
     import wan_core.run.sample_job  # noqa: F401
 
     torch.optim.AdamW([torch.nn.Parameter(torch.zeros(1))])
+    gc.freeze()  # else the first full collection of every fork copies each page of these libraries: 0.3 s
     while True:
         line, pipes, _, _ = socket.recv_fds(link, 1 << 20, 3)
         if not line:
@@ -184,10 +188,17 @@ class ForkServer:
 
     def run(self, script: Path, *words: str) -> subprocess.CompletedProcess[str]:
         """Run a script to its end."""
+        return self._to_its_end([str(script), *words], script=str(script))
+
+    def command(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """Run a `wan_core` command to its end."""
+        return self._to_its_end(["wan_core", *words])
+
+    def _to_its_end(self, line: list[str], *, script: str = "") -> subprocess.CompletedProcess[str]:
         with tempfile.TemporaryDirectory() as folder:
-            worker = self.start(list(words), Path(folder) / "out", script=str(script))
+            worker = self.start(line[1:], Path(folder) / "out", script=script)
             code = worker.wait()
-            return subprocess.CompletedProcess([str(script), *words], code, worker.out.read_text(), worker.log())
+            return subprocess.CompletedProcess(line, code, worker.out.read_text(), worker.log())
 
     def close(self) -> None:
         self._link.close()

@@ -13,10 +13,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.support.forked import ForkServer, RunScript
+from tests.support.forked import ForkServer, RunCommand, RunScript
 from wan_core.video import VideoProcess
 
 MakeClip = Callable[..., Path]
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -110,9 +111,18 @@ def run_script(request: pytest.FixtureRequest) -> RunScript:
     if hasattr(os, "fork"):
         return request.getfixturevalue("server").run
 
-    def run(script: Path, *words: str) -> subprocess.CompletedProcess[str]:
-        environment = os.environ | {"OMP_NUM_THREADS": "1"}
-        command = [sys.executable, str(script), *words]
-        return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    return lambda script, *words: _process(str(script), *words)
 
-    return run
+
+@pytest.fixture(scope="session")
+def wan_core_command(request: pytest.FixtureRequest) -> RunCommand:
+    """Runs `python -m wan_core` with its words, likewise."""
+    if hasattr(os, "fork"):
+        return request.getfixturevalue("server").command
+    return lambda *words: _process("-m", "wan_core", *words)
+
+
+def _process(*words: str) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    line = [sys.executable, *words]
+    return subprocess.run(line, capture_output=True, text=True, check=False, env=environment, cwd=ROOT)

@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tests.support.containers import cast, weights, write_comfy_quant, write_folder, write_scaled_fp8
+from tests.support.forked import RunCommand
 from tests.support.tiny_run import random_weights
 from wan_core.errors import CheckpointError
 from wan_core.files import Roots
@@ -20,10 +21,7 @@ from wan_core.load import ModelPlan, inspect_model
 ROOT = Path(__file__).parents[3]
 
 
-def inspect(path: Path) -> dict:
-    done = subprocess.run(
-        [sys.executable, "-m", "wan_core", "inspect", str(path)], cwd=ROOT, capture_output=True, text=True, check=False
-    )
+def told(done: subprocess.CompletedProcess[str]) -> dict:
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads(done.stdout)
 
@@ -31,7 +29,9 @@ def inspect(path: Path) -> dict:
 @pytest.mark.lasts(1)
 def test_an_fp8_file_is_told_with_its_layout(tmp_path: Path) -> None:
     whole = weights()
-    found = inspect(write_scaled_fp8(tmp_path / "wan_low_noise.safetensors", whole))
+    path = write_scaled_fp8(tmp_path / "wan_low_noise.safetensors", whole)
+    command = [sys.executable, "-m", "wan_core", "inspect", str(path)]
+    found = told(subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False))
     assert found["container"] == "safetensors"
     assert found["quantization"] == "scaled_fp8"
     assert found["dtypes"] == ["BF16", "F8_E4M3"]
@@ -40,9 +40,10 @@ def test_an_fp8_file_is_told_with_its_layout(tmp_path: Path) -> None:
     assert found["trainable"] is True
 
 
-@pytest.mark.lasts(1)
-def test_a_sharded_folder_is_told_as_one_model(tmp_path: Path) -> None:
-    found = inspect(write_folder(tmp_path / "Wan", cast(weights(), torch.bfloat16), shards=3))
+def test_a_sharded_folder_is_told_as_one_model(wan_core_command: RunCommand, tmp_path: Path) -> None:
+    found = told(
+        wan_core_command("inspect", str(write_folder(tmp_path / "Wan", cast(weights(), torch.bfloat16), shards=3)))
+    )
     assert (found["container"], found["files"], found["quantization"]) == ("sharded folder", 3, "none")
     assert found["tensors"] == len(weights())
 
@@ -66,20 +67,21 @@ def test_what_is_not_trained_yet_is_refused_by_name(tmp_path: Path, mark: str, t
         )
 
 
-@pytest.mark.lasts(1)
-def test_inspect_names_what_is_not_trained_yet(tmp_path: Path) -> None:
+def test_inspect_names_what_is_not_trained_yet(wan_core_command: RunCommand, tmp_path: Path) -> None:
     save_file(
         random_weights() | {"face_adapter.fuser_blocks.0.k_norm.weight": torch.ones(4)}, tmp_path / "a.safetensors"
     )
-    found = inspect(tmp_path / "a.safetensors")
+    found = told(wan_core_command("inspect", str(tmp_path / "a.safetensors")))
     assert (found["task"], found["trainable"]) == ("animate", False)
 
 
-def test_a_file_whose_quantization_is_unknown_is_still_said_to_be_what_it_is(tmp_path: Path) -> None:
+def test_a_file_whose_quantization_is_unknown_is_still_said_to_be_what_it_is(
+    wan_core_command: RunCommand, tmp_path: Path
+) -> None:
     path = write_comfy_quant(tmp_path / "wan.safetensors", weights())
     stored = load_file(path)
     said = torch.tensor(list(b'{"format": "mxfp8"}'), dtype=torch.uint8)
     save_file({name: said.clone() if name.endswith("comfy_quant") else v for name, v in stored.items()}, path)
-    found = inspect(path)
+    found = told(wan_core_command("inspect", str(path)))
     assert (found["task"], found["trainable"], found["quantization"]) == ("t2v", False, "unknown")
     assert "as mxfp8; training on that is not supported" in found["refused"]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -350,11 +348,11 @@ def test_the_whole_review_reads_as_lines_and_deletes_nothing(tmp_path, make_clip
 
 
 @pytest.mark.lasts(2)
-def test_the_command_line_tells_the_same(tmp_path, make_clip):
+def test_the_command_line_tells_the_same(wan_core_command, make_clip):
     folder = make_clip("clips/a.mp4", num_frames=12).parent
-    command = [sys.executable, "-m", "wan_core", "scan", str(folder), "--trigger-word", "x", "--num-frames", "9"]
-    sized = [*command, "--width", "64", "--height", "48"]
-    done = subprocess.run(sized, cwd=Path(__file__).parents[3], capture_output=True, text=True, check=True)
+    sized = ("--num-frames", "9", "--width", "64", "--height", "48")
+    done = wan_core_command("scan", str(folder), "--trigger-word", "x", *sized)
+    assert done.returncode == 0, done.stderr[-2000:]
     report = json.loads(done.stdout)["report"]
     assert "clips: 1 clip, 0 stills" in report
     assert "  64x48x9: 1 clip, 1 / 1 / 1 batches" in report

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import tarfile
 
 import pytest
@@ -133,15 +131,13 @@ def test_other_files_are_refused_with_what_to_do(folder, tmp_path, reference, me
 
 
 @pytest.mark.lasts(2)
-def test_the_command_line_scans_a_tar_as_it_does_a_folder(folder):
+def test_the_command_line_scans_a_tar_as_it_does_a_folder(folder, wan_core_command):
     with tarfile.open(folder / "set.tar", mode="w") as tar:
         tar.add(folder / "pictures" / "b.png", "x/1.png")
         tar.add(folder / "pictures" / "b.txt", "x/1.txt")
         tar.add(folder / "pictures" / "a.png", "x/2.png")
-    command = [sys.executable, "-m", "wan_core", "scan", str(folder / "set.tar"), "--width", "64", "--height", "48"]
-    ended = subprocess.run(
-        [*command, "--missing-captions", "skip the file"], capture_output=True, text=True, check=False
-    )
+    words = ("--width", "64", "--height", "48", "--missing-captions", "skip the file")
+    ended = wan_core_command("scan", str(folder / "set.tar"), *words)
     found = json.loads(ended.stdout)
     assert (ended.returncode, [(s["name"], s["caption"]) for s in found["samples"]]) == (0, [("x/1.png", "b")])
     assert [r["name"] for r in found["rejected"]] == ["x/2.png"]

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from tests.support.forked import RunCommand
 from tests.support.lora_formats import (
     ALPHA,
     FORMATS,
@@ -143,10 +142,9 @@ def test_inspect_names_the_format_the_sizes_and_the_trainer(tmp_path: Path, name
 
 
 @pytest.mark.lasts(2)
-def test_the_command_line_describes_a_lora_file(tmp_path: Path) -> None:
+def test_the_command_line_describes_a_lora_file(wan_core_command: RunCommand, tmp_path: Path) -> None:
     path = write_format("c: lora_unet_", tmp_path / "musubi.safetensors")
-    words = [sys.executable, "-m", "wan_core", "inspect", str(path)]
-    done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[3])
+    done = wan_core_command("inspect", str(path))
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout)
     assert (said["file"], said["tensors"], said["dtypes"]) == ("musubi.safetensors", 60, ["F32"])

@@ -44,7 +44,7 @@ from wan_core.run.train_job import run_job
 from wan_core.sampler import SampleConfig
 from wan_core.train import NoisedBatch, SaveStore, TrainConfig, Trainer, true_velocity
 
-pytestmark = pytest.mark.lasts(0.5)
+pytestmark = [pytest.mark.lasts(0.3), pytest.mark.usefixtures("short_texts")]
 
 PLAN = ModelPlan(base_file="diffusion_models:wan_tiny_t2v.safetensors")
 

@@ -6,6 +6,9 @@ process of its own, forked when torch is imported and none of the packages that 
 
 from __future__ import annotations
 
+import contextlib
+import gc
+import importlib
 import json
 import os
 import sys
@@ -34,11 +37,13 @@ def main(folder: str) -> None:
 
 
 if __name__ == "__main__":
-    import requests  # noqa: F401  transformers and torchao take seconds to import these two
-    import torch._dynamo  # noqa: F401
+    for name in ("requests", "scipy.optimize", "torch._dynamo", "torch._inductor.decomposition"):
+        with contextlib.suppress(ImportError):  # what peft, transformers and torchao take seconds to import, once
+            importlib.import_module(name)
 
     packages = {"peft", "transformers", "torchao", "torchvision"}
     assert not packages & set(sys.modules), "what is in question would be found, not imported"
+    gc.freeze()  # else every fork copies the pages of these libraries to look for garbage
     for name in sys.argv[1:]:
         child = os.fork()
         if child == 0:

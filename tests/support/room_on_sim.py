@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch._subclasses import FakeTensorMode
-from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
+from torch.utils._python_dispatch import TorchDispatchMode
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 from tests.support.sim_device import register_cuda
@@ -23,6 +23,7 @@ from wan_core.placement.plan import split_blocks
 from wan_core.precision import PrecisionPolicy, QuantizeConfig, QuantizedLinear, quantize_block
 
 SHAPE = WanShape(dim=128, ffn_dim=256, num_heads=1, num_layers=4)
+STORED = ("fp8", "NVFP4", "Q8_0")
 HOMES = [torch.device("cuda", 0), torch.device("cuda", 1)]
 
 
@@ -45,8 +46,8 @@ def main() -> None:
     register_cuda()
     room.RETURN_WAITS_S = (0.0, 0.0, 0.0)
     torch.cuda.empty_cache = lambda: RELEASED.append(1)
-    schemes = ("fp8_e4m3fn", "int8", "stored", "none")
-    skeletons = [skeleton() for _ in range(6)]
+    schemes = ("fp8_e4m3fn", "int8", *STORED, "none")
+    skeletons = [skeleton() for _ in range(len(schemes) + 2)]
     with FakeTensorMode(allow_non_fake_inputs=True), Full() as full:
         report = {scheme: there_and_back(built(scheme, skeletons.pop()), full) for scheme in schemes}
         fp8, int8 = (built(scheme, skeletons.pop()) for scheme in schemes[:2])
@@ -100,8 +101,8 @@ def built(scheme: str, model: WanTransformer) -> WanTransformer:
             value = torch.empty(p.shape, dtype=torch.float32 if p.requires_grad else torch.bfloat16, device=home)
             module.register_parameter(name, nn.Parameter(value, requires_grad=p.requires_grad))
     for index, block in enumerate(model.blocks):
-        if scheme == "stored":
-            block.ffn[0].base_layer = stored(block.ffn[0].base_layer)
+        if scheme in STORED:
+            block.ffn[0].base_layer = stored(block.ffn[0].base_layer, scheme)
         elif scheme != "none":
             assert quantize_block(block, f"blocks.{index}", QuantizeConfig(scheme=scheme)) == 10
     model.carrier = DeviceCarrier(placement)
@@ -109,28 +110,29 @@ def built(scheme: str, model: WanTransformer) -> WanTransformer:
     return model
 
 
-def stored(layer: nn.Linear) -> QuantizedLinear:
-    home = layer.weight.device
-    values = torch.empty(layer.weight.shape, dtype=torch.float8_e4m3fn, device=home)
-    made = QuantizedLinear(values, torch.empty(1, device=home), bias=True)
+def stored(layer: nn.Linear, layout: str) -> QuantizedLinear:
+    """The linear as a file may have it: plain fp8 with a scale, nvfp4, or blocks of GGUF."""
+    home, (rows, columns) = layer.weight.device, layer.weight.shape
+    if layout == "fp8":
+        values = torch.empty(rows, columns, dtype=torch.float8_e4m3fn, device=home)
+        made = QuantizedLinear(values, torch.empty(1, device=home), bias=True)
+    elif layout == "NVFP4":
+        values = torch.empty(rows, columns // 2, dtype=torch.uint8, device=home)
+        scale = torch.empty(rows, columns // 16, dtype=torch.float8_e4m3fn, device=home)
+        made = QuantizedLinear(values, scale, bias=True, whole_scale=torch.empty((), device=home), layout=layout)
+    else:
+        values = torch.empty(rows, columns // 32 * 34, dtype=torch.uint8, device=home)
+        made = QuantizedLinear(values, None, bias=True, layout=layout)
     made.bias = layer.bias
     return made
 
 
 def held(model: nn.Module) -> dict[str, int]:
-    """Bytes on each device, those inside quantized weights too."""
+    """Bytes on each device."""
     bytes_on: Counter[str] = Counter()
     for tensor in [*model.parameters(), *model.buffers()]:
-        for part in parts(tensor):
-            bytes_on[str(part.device)] += part.numel() * part.element_size()
+        bytes_on[str(tensor.device)] += tensor.numel() * tensor.element_size()
     return dict(sorted(bytes_on.items()))
-
-
-def parts(tensor: Tensor) -> list[Tensor]:
-    if not is_traceable_wrapper_subclass(tensor):
-        return [tensor]
-    names, _ = tensor.__tensor_flatten__()
-    return [part for name in names for part in parts(getattr(tensor, name))]
 
 
 def sample(model: WanTransformer) -> None:

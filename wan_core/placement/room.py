@@ -43,10 +43,7 @@ def release_cached_memory() -> None:
 
 @dataclass(frozen=True)
 class _Place:
-    """One frozen parameter or buffer, found through its module.
-
-    It is replaced whole: `.data =` would exchange the shell of a quantized weight and leave its values where they are.
-    """
+    """One frozen parameter or buffer, found through its module."""
 
     module: nn.Module
     name: str

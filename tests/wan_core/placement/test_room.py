@@ -20,8 +20,8 @@ from wan_core.precision import QuantizeConfig
 from wan_core.precision.quantize import SCHEMES
 
 SCRIPT = Path(__file__).parents[2] / "support" / "room_on_sim.py"
-STORED = ("fp8_e4m3fn", "int8", "stored", "none")
-"""how the base rests: 8 bits made here, in two schemes, a linear as its file has it, bfloat16"""
+STORED = ("fp8_e4m3fn", "int8", "fp8", "NVFP4", "Q8_0", "none")
+"""how the base rests: 8 bits made here, in two schemes; a linear as its file has it, in three; bfloat16"""
 
 
 @pytest.fixture(scope="module")

@@ -5,14 +5,18 @@ from __future__ import annotations
 from .block import Constants, WanBlock
 from .checkpointing import Checkpointing
 from .conditioning import Conditioning, sent
+from .keeping import POLICIES, Policy
 from .kernels import ATTENTIONS, check_attention, check_attention_name, sdpa_choice
 from .latents import WAN21_LATENTS, WAN22_LATENTS, LatentSpace
+from .names import ACTIVATIONS
 from .shape import BLOCK_LISTS, Numerics, WanShape, block_of
 from .transformer import WanTransformer
 
 __all__ = [
+    "ACTIVATIONS",
     "ATTENTIONS",
     "BLOCK_LISTS",
+    "POLICIES",
     "WAN21_LATENTS",
     "WAN22_LATENTS",
     "Checkpointing",
@@ -20,6 +24,7 @@ __all__ = [
     "Constants",
     "LatentSpace",
     "Numerics",
+    "Policy",
     "WanBlock",
     "WanShape",
     "WanTransformer",

@@ -8,8 +8,9 @@ The gradients are those of a pass that keeps everything, bit for bit on a CPU.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, NamedTuple
 
@@ -19,6 +20,7 @@ from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import get_device_states, set_device_states
 
 from .autocast import without_autocast
+from .keeping import Kept, Policy
 from .offload import NoOffload, Offload
 from .stages import Stages, as_tuple, chunks
 
@@ -35,6 +37,8 @@ class Checkpointing:
     recomputes: bool = True
     """False: it keeps its activations as any module does; its weights must then stay where they are"""
     offload: Offload = NoOffload()
+    policy: Policy = Policy()
+    """what else is kept, so that it need not be computed again"""
     keeps_rng: bool = False
     """needed only when the layer draws random numbers (LoRA dropout)"""
 
@@ -64,26 +68,36 @@ class _Pass:
     constants: Callable[[Sequence[Tensor | None]], Any]
     taken: Callable[[], Tensor] | None = None
     """gives back the layer's own input, where it was offloaded"""
+    kept: Kept | None = None
+    """what the policy keeps"""
     drawn: list[_RandomState] = field(default_factory=list)
     """the generators before the first stage, before what is shared, and before each chunk"""
 
     def run(self, inputs: Sequence[Tensor | None]) -> Tensor | tuple[Tensor, ...]:
-        stages = self.stages
-        if self.how.keeps_rng:
-            mix, share, rest = (self._noting(stage, inputs[0]) for stage in (stages.mix, stages.share, stages.rest))
-            stages = stages._replace(mix=mix, share=share, rest=rest)
+        """Runs the layer for the first time."""
+        stages, parts, near = self.stages, itertools.count(), inputs[0]
+        if self.how.policy:
+            self.kept = Kept(self.how.policy, self.how.offload)
+
+        def noted(stage: Callable[..., Any]) -> Callable[..., Any]:
+            def run(*inputs: Any) -> Any:
+                part = next(parts)
+                if self.how.keeps_rng:
+                    self.drawn.append(_RandomState.now(near))
+                with self.kept.first(part) if self.kept is not None else nullcontext():
+                    return stage(*inputs)
+
+            return run
+
+        if self.kept is not None or self.how.keeps_rng:
+            stages = stages._replace(mix=noted(stages.mix), share=noted(stages.share), rest=noted(stages.rest))
         return stages(*inputs[: self.streams], self.constants(inputs[self.streams :]))
 
-    def _noting(self, stage: Callable[..., Any], near: Tensor | None) -> Callable[..., Any]:
-        def run(*inputs: Any) -> Any:
-            self.drawn.append(_RandomState.now(near))
-            return stage(*inputs)
-
-        return run
-
-    def _draw_as(self, number: int) -> None:
+    def _again(self, part: int) -> AbstractContextManager[None]:
+        """Inside, part `part` of the layer (its first stage, what is shared, then chunks) runs as it did before."""
         if self.drawn:
-            self.drawn[number].restore()
+            self.drawn[part].restore()
+        return self.kept.again(part) if self.kept is not None else nullcontext()
 
     def weights(self, *, again: bool) -> AbstractContextManager[None]:
         return self.how.offload.weights(self.how.block, again=again)
@@ -91,19 +105,20 @@ class _Pass:
     def walk_back(self, inputs: Sequence[Tensor | None], gradients: Sequence[Tensor | None]) -> None:
         """Runs the layer again and adds to `.grad` of `inputs` and of its parameters; call it with gradients on."""
         stages, constants = self.stages, self.constants(inputs[self.streams :])
-        self._draw_as(0)
-        tokens = stages.mix(*inputs[: self.streams], constants)
-        self._draw_as(1)
-        shared = stages.share(constants)
+        with self._again(0):
+            tokens = stages.mix(*inputs[: self.streams], constants)
+        with self._again(1):
+            shared = stages.share(constants)
         apart = [value.detach().requires_grad_(value.requires_grad) for value in shared]
         values, reached = tokens.detach(), False
         # From the last chunk to the first: the order in which autograd would walk them.
         for number, (part, own) in reversed(list(enumerate(chunks(stages, tokens, constants)))):
-            self._draw_as(2 + number)
             piece = values[:, part].detach().requires_grad_(tokens.requires_grad)
-            pairs = zip(as_tuple(stages.rest(piece, own, tuple(apart))), gradients, strict=True)
-            found = [(output, given[:, part]) for output, given in pairs if given is not None and output.requires_grad]
-            _backward(found)
+            with self._again(2 + number):
+                outputs = as_tuple(stages.rest(piece, own, tuple(apart)))
+            pairs = zip(outputs, gradients, strict=True)
+            _backward([(output, g[:, part]) for output, g in pairs if g is not None and output.requires_grad])
+            del outputs, pairs
             if piece.grad is not None:  # these tokens are done with: their gradient takes their place
                 reached = True
                 with torch.no_grad():
@@ -140,6 +155,8 @@ class _Checkpointed(torch.autograd.Function):
         first, *others = ctx.saved_tensors
         if layer.taken is not None:
             first, layer.taken = layer.taken(), None
+        if layer.kept is not None:
+            layer.kept.fetch()
         wanted = ctx.needs_input_grad[2:]
         inputs = [
             None if value is None else value.detach().requires_grad_(wants)

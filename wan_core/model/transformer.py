@@ -24,6 +24,7 @@ from .block import PATCH, Constants, Recompute, VaceBlock, WanBlock, WanHead
 from .checkpointing import Checkpointing
 from .conditioning import Conditioning, check_conditioning
 from .embed import CameraAdapter, ImageEmbedding, embed_frame, embed_patches
+from .keeping import Policy
 from .kernels import attention_kernel
 from .modulate import cast_linear
 from .offload import NoOffload, Offload
@@ -64,6 +65,10 @@ class WanTransformer(nn.Module):
         self.offload: Offload = NoOffload()
         self.checkpoint_blocks = False
         """recompute each block in the backward pass instead of keeping its activations"""
+        self.checkpoint_policy = Policy()
+        """what such a block keeps besides its input"""
+        self.unchecked_blocks = 0
+        """so many of the last blocks keep their activations all the same; their weights must stay where they are"""
         self.checkpoint_keeps_rng = False
         """needed only when blocks draw random numbers (LoRA dropout)"""
         dim = shape.dim
@@ -147,20 +152,25 @@ class WanTransformer(nn.Module):
             control = patches.flatten(2).transpose(1, 2).to(self.numerics.residual)
         for index, block in enumerate(self.blocks):
             tokens, here = self.carrier.to_block(index, tokens, constants)
-            tokens = block(tokens, *here, recompute=self._run(f"blocks.{index}"))
+            tokens = block(tokens, *here, recompute=self._run("blocks", index))
             if control is not None and index in self.shape.vace_layers:
                 # The second stream stays on the first device, its layers' home; only its hints travel.
                 number = self.shape.vace_layers.index(index)
-                recompute = self._run(f"vace_blocks.{number}")
-                control, hint = self.vace_blocks[number](control, start, *constants, recompute=recompute)
+                run = self._run("vace_blocks", number)
+                control, hint = self.vace_blocks[number](control, start, *constants, recompute=run)
                 hint, _ = self.carrier.to_block(index, hint, constants)
                 tokens = torch.add(tokens, hint.to(tokens.dtype), alpha=given.vace_strength)
         return tokens
 
-    def _run(self, block: str) -> Recompute:
-        """Returns how `block` runs: from where its weights are, and with what it keeps for the backward pass."""
+    def _run(self, stream: str, number: int) -> Recompute:
+        """Returns how a block runs: from where its weights are, and with what it keeps for the backward pass."""
+        unchecked = stream == "blocks" and number >= self.shape.num_layers - self.unchecked_blocks
         return Checkpointing(
-            block, recomputes=self.checkpoint_blocks, offload=self.offload, keeps_rng=self.checkpoint_keeps_rng
+            f"{stream}.{number}",
+            recomputes=self.checkpoint_blocks and not unchecked,
+            offload=self.offload,
+            policy=self.checkpoint_policy,
+            keeps_rng=self.checkpoint_keeps_rng,
         )
 
     def _embed_video(self, latent: Tensor, given: Conditioning) -> Tensor:

@@ -46,7 +46,9 @@ _TRAIN_FROM_THE_START = (
 _TRAIN_WITHOUT_EFFECT = (
     *("steps", "save_every_n_steps", "preview_every_n_steps", "eval_items", "eval_timesteps", "save_dtype"),
     *("max_bad_steps", "prefetch_batches"),
-    "gradient_checkpointing",  # the same gradients to the last bit
+    # the same gradients to the last bit
+    *("gradient_checkpointing", "checkpoint_policy", "checkpoint_names_saved", "checkpoint_names_offloaded"),
+    "unchecked_blocks",
 )
 """settings that are in no job's identity: the weights after a step do not depend on them"""
 QUEUE_DONE = "steps of this queue are done"

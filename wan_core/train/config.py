@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..cache import BUCKET_SAMPLINGS
-from ..config import Config, setting
+from ..config import Config, nearest, setting
 from ..errors import ConfigError
 from ..flow import EVALUATION_TIMESTEPS, TIMESTEP_SAMPLINGS
+from ..model import ACTIVATIONS, POLICIES, Policy
 
 __all__ = ["TrainConfig", "earlier_meanings"]
 
@@ -166,6 +167,30 @@ class TrainConfig(Config):
     prefetch_batches: int = setting(
         2, "Micro-batches read ahead while one is trained; 0 = none. Changes nothing but the time.", low=0, high=64
     )
+    # memory against time; none of it changes a number
+    checkpoint_policy: str = setting(
+        "full",
+        "What gradient checkpointing keeps of a block besides its input. full: nothing. attn_output: what attention "
+        "returns, so that it is computed once. matmul_without_batch: the result of every linear; with offload_ in "
+        "host memory. custom: what the two lists below name.",
+        choices=(*POLICIES, "custom"),
+    )
+    checkpoint_names_saved: tuple[str, ...] = setting(
+        (),
+        "custom: activations kept on the GPU, such as attn_output, query_proj, key_proj, value_proj, "
+        "xq_out, xk_out, self_attn, cross_attn, ffn_activation, hidden_states.",
+    )
+    checkpoint_names_offloaded: tuple[str, ...] = setting(
+        (), "custom: activations kept in host memory, by the same names."
+    )
+    unchecked_blocks: int = setting(
+        0,
+        "So many of the last blocks keep all of their activations, where memory is left; 0 = none. Each saves the time "
+        "of its own recomputation.",
+        low=0,
+        high=1000,
+        offered=(0, 64),
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -174,11 +199,27 @@ class TrainConfig(Config):
         for timestep in self.eval_timesteps:
             if not 0 <= timestep <= 1000:
                 raise ConfigError(f"eval_timesteps {timestep} is out of range. Use 0 to 1000.")
+        for name in ("checkpoint_names_saved", "checkpoint_names_offloaded"):
+            for activation in getattr(self, name):
+                if activation not in ACTIVATIONS:
+                    raise ConfigError(f'{name} has "{activation}".{nearest(activation, list(ACTIVATIONS))}')
+            if getattr(self, name) and self.checkpoint_policy != "custom":
+                raise ConfigError(
+                    f'{name} is read only where checkpoint_policy is custom, and it is "{self.checkpoint_policy}". '
+                    "Set checkpoint_policy to custom, or empty the list."
+                )
         if self.lr_warmup_steps >= self.steps:
             raise ConfigError(
                 f"lr_warmup_steps {self.lr_warmup_steps} is not below steps {self.steps}, so the learning rate would "
                 "never be reached. Set it to a tenth of steps, or 0."
             )
+
+    @property
+    def keeps(self) -> Policy:
+        """What checkpointing keeps of a block besides its input."""
+        if self.checkpoint_policy != "custom":
+            return POLICIES[self.checkpoint_policy]
+        return Policy(frozenset(self.checkpoint_names_saved), frozenset(self.checkpoint_names_offloaded))
 
 
 def earlier_meanings(train: TrainConfig, left_out: Collection[str]) -> list[TrainConfig]:

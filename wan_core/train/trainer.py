@@ -85,7 +85,8 @@ class Trainer:
             batches, empty_text, config, self._group, sigma_range=sigma_range, first_frame_share=first_frame_share
         )
         self._reader = BatchReader(self._draws, ahead=config.prefetch_batches, pin=self._device.type == "cuda")
-        model.checkpoint_blocks = config.gradient_checkpointing
+        model.checkpoint_blocks, model.checkpoint_policy = config.gradient_checkpointing, config.keeps
+        model.unchecked_blocks = config.unchecked_blocks
 
     def state(self) -> dict[str, Tensor]:
         """Returns adapters and optimizer as CPU tensors, float32."""

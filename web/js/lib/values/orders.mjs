@@ -57,6 +57,7 @@ export const ORDERS = {
     "count,width,height,num_frames,text_length,seed",
   ],
   WanTrainSettings: [
+    "batch_size,gradient_accumulation_steps,optimizer,lr_scheduler,lr_warmup_steps,timestep_sampling,discrete_flow_shift,sigmoid_scale,weight_decay,max_grad_norm,adam_beta1,adam_beta2,adam_epsilon,caption_dropout,lora_dropout,lora_targets,gradient_checkpointing,eval_items,eval_timesteps,save_dtype,max_bad_steps,first_frame_conditioning_p,bucket_sampling,checkpoint_policy,checkpoint_names_saved,checkpoint_names_offloaded,unchecked_blocks",
     "batch_size,gradient_accumulation_steps,optimizer,lr_scheduler,lr_warmup_steps,timestep_sampling,discrete_flow_shift,sigmoid_scale,weight_decay,max_grad_norm,adam_beta1,adam_beta2,adam_epsilon,caption_dropout,lora_dropout,lora_targets,gradient_checkpointing,eval_items,eval_timesteps,save_dtype,max_bad_steps,first_frame_conditioning_p,bucket_sampling",
     "batch_size,gradient_accumulation_steps,optimizer,lr_scheduler,lr_warmup_steps,timestep_sampling,discrete_flow_shift,sigmoid_scale,weight_decay,max_grad_norm,adam_beta1,adam_beta2,adam_epsilon,caption_dropout,lora_dropout,lora_targets,gradient_checkpointing,eval_items,eval_timesteps,save_dtype,max_bad_steps,first_frame_conditioning_p",
     "batch_size,gradient_accumulation_steps,optimizer,lr_scheduler,lr_warmup_steps,timestep_sampling,discrete_flow_shift,sigmoid_scale,weight_decay,max_grad_norm,adam_beta1,adam_beta2,adam_epsilon,caption_dropout,lora_dropout,lora_targets,gradient_checkpointing,eval_items,eval_timesteps,save_dtype,max_bad_steps",

@@ -1,15 +1,17 @@
-"""The memory a plan takes, from headers alone: weights at rest, and the peak of a training step."""
+"""The memory a plan takes, from headers alone: weights at rest, and the peaks of a job."""
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from math import prod
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from .checkpoint import unpacking_bytes
+from .errors import ConfigError
 from .files import Roots
 from .load import (
     ModelPlan,
@@ -21,10 +23,17 @@ from .load import (
     resting_bytes,
     stays_stored,
 )
-from .lora import LoraConfig, inject_lora
+from .lora import LoraConfig, check_targets, inject_lora
 from .model import Numerics, WanTransformer
-from .placement import MemoryEstimate, Placement, estimate_memory, resolve_placement
-from .placement.memory import StepShape
+from .placement import (
+    JobShape,
+    MemoryEstimate,
+    MemoryMeasures,
+    Placement,
+    StepShape,
+    estimate_memory,
+    resolve_placement,
+)
 
 __all__ = ["placements_of", "planned_weights", "predict_memory", "weights_once_loaded"]
 
@@ -72,26 +81,48 @@ def predict_memory(
     checkpoint_blocks: bool,
     numerics: Numerics | None = None,
     found: WanFile | None = None,
+    measures: MemoryMeasures | None = None,
+    preview: StepShape | None = None,
 ) -> MemoryEstimate:
-    """Returns the peak memory of a training step of this plan, from the header alone.
+    """Returns the memory that a job of this plan takes, from the header alone.
 
-    `numerics`: instead of the plan's own. `found`: what `inspect_model` found, where it was asked already.
+    `numerics`: instead of the plan's own. `found`: what `inspect_model` found, where it was asked already. The rest is
+    as `estimate_memory` takes it.
+    """
+    job = job_shape(plan, roots, lora, checkpoint_blocks=checkpoint_blocks, numerics=numerics, found=found)
+    return estimate_memory(job, step, measures=measures, preview=preview)
+
+
+def job_shape(
+    plan: ModelPlan,
+    roots: Roots,
+    lora: LoraConfig,
+    *,
+    checkpoint_blocks: bool,
+    numerics: Numerics | None = None,
+    found: WanFile | None = None,
+    placement: Placement | None = None,
+) -> JobShape:
+    """Returns what `estimate_memory` needs to know of a plan, from the header alone.
+
+    `placement`: instead of the plan's own, for devices that this machine need not have.
     """
     found = found or inspect_model(plan, roots)
-    numerics = numerics or plan.precision.numerics(found.compute_dtype)
-    placement = resolve_placement(plan.placement, found.variant.shape.num_layers)
-    check_plan_attention(plan, found.variant.shape, numerics, placement)
-
-    def storage_bytes(name: str, parameter: Tensor) -> int:
-        return resting_bytes(plan, found, numerics, name, parameter)
-
-    return estimate_memory(
-        found.variant.shape,
-        numerics,
-        placement,
-        step,
-        storage_bytes=storage_bytes,
+    shape, numerics = found.variant.shape, numerics or plan.precision.numerics(found.compute_dtype)
+    if placement is None:
+        placement = resolve_placement(plan.placement, shape.num_layers)
+        check_plan_attention(plan, shape, numerics, placement)
+    with torch.inference_mode(False), torch.device("meta"):
+        linears = check_targets(WanTransformer(shape, numerics), lora)
+    return JobShape(
+        shape=shape,
+        numerics=numerics,
+        placement=placement,
+        storage_bytes=partial(resting_bytes, plan, found, numerics),
         adapt=_Adapt(lora, numerics.adapter if numerics.adapter != numerics.compute else None),
+        adapter_values={
+            name: lora.rank * (linear.in_features + linear.out_features) for name, linear in linears.items()
+        },
         checkpoint_blocks=checkpoint_blocks,
         unpacking_bytes=_widest_unpacking(plan, found),
     )
@@ -99,13 +130,17 @@ def predict_memory(
 
 @dataclass(frozen=True)
 class _Adapt:
-    """Injects the adapters of a run into blocks without values."""
+    """Injects the adapters of a run into a model without values."""
 
     lora: LoraConfig
     dtype: torch.dtype | None
 
-    def __call__(self, holder: nn.Module) -> None:
-        inject_lora(holder, self.lora, seed=0, dtype=self.dtype)
+    def __call__(self, model: nn.Module) -> None:
+        try:
+            inject_lora(model, self.lora, seed=0, dtype=self.dtype)
+        except ConfigError:  # targets in later blocks only: the first ones then stand for them, all of their linears
+            usual = replace(self.lora, targets=LoraConfig.targets)
+            inject_lora(model, usual, seed=0, dtype=self.dtype)
 
 
 def _widest_unpacking(plan: ModelPlan, found: WanFile) -> int:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from wan_core.model import Numerics, WanBlock, WanShape
+from wan_core.model import Numerics, WanShape
+from wan_core.model.block import WanBlock
 from wan_core.model.rope import rope_table
 
 __all__ = ["GRID", "MIXED", "SHAPE", "block_inputs", "linear_dtypes", "new_block"]

@@ -25,7 +25,7 @@ from torch.distributed.tensor import DTensor
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.support.blocks import MIXED, block_inputs, linear_dtypes, new_block
-from wan_core.model import Checkpointing
+from wan_core.model.checkpointing import Checkpointing
 
 
 def step(*, cast_inputs: bool, autocast: bool, recompute: bool) -> tuple[dict[str, torch.Tensor], Any, bool]:

@@ -13,7 +13,7 @@ from wan_core.load import ModelPlan, materialize
 from wan_core.lora import LoraConfig
 from wan_core.model.attention import WanAttention
 from wan_core.model.kernels import attention_kernel
-from wan_core.placement.memory import StepShape
+from wan_core.placement import StepShape
 
 BASE = "diffusion_models:wan_tiny_t2v.safetensors"
 

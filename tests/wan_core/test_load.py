@@ -26,8 +26,7 @@ from wan_core.footprint import predict_memory, weights_once_loaded
 from wan_core.load import ModelPlan, inspect_model, inspect_pair, materialize, settled
 from wan_core.lora import LoraConfig, adapter_parameters
 from wan_core.model import WanShape
-from wan_core.placement import PlacementConfig
-from wan_core.placement.memory import StepShape
+from wan_core.placement import PlacementConfig, StepShape
 from wan_core.precision import QuantizeConfig, QuantizedLinear
 from wan_core.run.config import read_status
 from wan_core.run.memory_report import plan_run

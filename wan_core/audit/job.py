@@ -26,8 +26,7 @@ from ..footprint import predict_memory
 from ..load import materialize
 from ..lora import LoraConfig, LoraWeights
 from ..model import Numerics, WanTransformer
-from ..placement import MemoryEstimate
-from ..placement.memory import StepShape
+from ..placement import MemoryEstimate, StepShape
 from ..precision import dtype_name
 from ..run import OpenRun, open_run, total_bytes
 from ..train import NoisedBatch, SaveStore, noise_batch

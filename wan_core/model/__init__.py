@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from .block import Constants, WanBlock
-from .checkpointing import Checkpointing
+from .block import Constants
 from .conditioning import Conditioning, sent
 from .keeping import POLICIES, Policy
 from .kernels import ATTENTIONS, check_attention, check_attention_name, sdpa_choice
@@ -19,13 +18,11 @@ __all__ = [
     "POLICIES",
     "WAN21_LATENTS",
     "WAN22_LATENTS",
-    "Checkpointing",
     "Conditioning",
     "Constants",
     "LatentSpace",
     "Numerics",
     "Policy",
-    "WanBlock",
     "WanShape",
     "WanTransformer",
     "block_of",

@@ -1,78 +1,96 @@
-"""Predicts the peak memory of a training step per device, before any weight is loaded.
+"""Predicts what a job holds on each device and in host memory, phase by phase, before any weight is loaded.
 
-Weights and optimizer are counted; activations come from tracing one real block (forward and backward, adapters
-included) under fake tensors, which costs under a second for 14B and follows the code as it changes.
+Weights, adapters and optimizer are counted; what a step makes besides is traced (`trace.py`), under the checkpointing
+and the measures that the job uses, which costs a few seconds for 14B and follows the code as it changes.
 """
 
 from __future__ import annotations
 
-import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from functools import lru_cache
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
-from ..model import Checkpointing, Numerics, WanBlock, WanShape, WanTransformer, block_of
+from ..model import Numerics, WanShape, WanTransformer, block_of
+from .measures import MemoryMeasures, running_order, swapped_blocks
 from .plan import Placement
+from .trace import StepShape, StepTrace, traced_step, traced_watching
 
-__all__ = [
-    "MemoryEstimate",
-    "StepShape",
-    "estimate_memory",
-]
+__all__ = ["DeviceMemory", "JobShape", "MemoryEstimate", "estimate_memory"]
 
 _OPTIMIZER_BYTES = 16
 """per adapter value: float32 weight, gradient and AdamW's two moments"""
 _STEP_BYTES = 8
 """per adapter value while AdamW runs: its temporary lists"""
+_SAVED_BYTES = 12
+"""per adapter value in host memory while a step is saved: weight and moments"""
+RING_BUFFERS = 2
+"""blocks of swapped weights that lie on a device at one time: the one that runs, and the one that comes"""
 
 
 @dataclass(frozen=True, kw_only=True)
-class StepShape:
-    """The largest micro-batch of a job."""
+class JobShape:
+    """The base model of a job, where it lies, and how it is trained."""
 
-    batch_size: int
-    latent_frames: int
-    latent_height: int
-    latent_width: int
-    text_rows: int = 512
-
-    @property
-    def tokens(self) -> int:
-        return self.latent_frames * (self.latent_height // 2) * (self.latent_width // 2)
+    shape: WanShape
+    numerics: Numerics
+    placement: Placement
+    storage_bytes: Callable[[str, Tensor], int]
+    """(name, meta parameter) -> what a base weight takes at rest"""
+    adapt: Callable[[nn.Module], None]
+    """injects the adapters into a model without values, of this shape but for fewer layers"""
+    adapter_values: Mapping[str, int]
+    """values of the adapters of each linear that has some, by original Wan name"""
+    checkpoint_blocks: bool
+    unpacking_bytes: int = 0
+    """what the widest packed weight takes while its linear runs; nothing of it is kept"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceMemory:
-    """Bytes on one device at the peak of a step."""
+    """Bytes on one device."""
 
     weights: int
+    """base weights that stay there, and the buffers that swapped ones travel into"""
     adapters: int
     """LoRA weights, gradients and optimizer moments"""
     kept: int
-    """what the forward pass keeps for the backward pass"""
-    working: int
-    """the largest temporary set on top"""
+    """what the forward pass keeps for the backward pass, and the batch"""
+    phases: dict[str, int]
+    """the peak of each phase: load, evaluate, step, preview (where there is one), save"""
+
+    @property
+    def step(self) -> int:
+        return self.phases["step"]
 
     @property
     def peak(self) -> int:
-        return self.weights + self.adapters + self.kept + self.working
+        return max(self.phases.values())
+
+    @property
+    def working(self) -> int:
+        """The largest temporary set of a step, on top of all that."""
+        return self.step - self.weights - self.adapters - self.kept
 
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryEstimate:
-    """Predicted peak per device name."""
+    """What a job is predicted to take under `measures`."""
 
+    measures: MemoryMeasures
     devices: dict[str, DeviceMemory]
+    pinned: int = 0
+    """host memory that is locked, because copies run from and to it beside the work"""
+    host: int = 0
+    """host memory of weights, kept inputs and a save, the pinned part of it too; programs and libraries come on top"""
+    streamed: dict[str, int] = field(default_factory=dict)
+    """bytes of frozen weights that travel to each device in one pass through the model"""
 
-    def to_dict(self) -> dict[str, dict[str, int]]:
+    def to_dict(self) -> dict[str, dict[str, Any]]:
+        """Returns the devices as JSON data."""
         return {
             name: {
                 "weights_bytes": m.weights,
@@ -80,193 +98,127 @@ class MemoryEstimate:
                 "kept_bytes": m.kept,
                 "working_bytes": m.working,
                 "peak_bytes": m.peak,
+                "phases": {f"{phase}_bytes": value for phase, value in m.phases.items()},
             }
             for name, m in self.devices.items()
         }
 
 
 def estimate_memory(
-    shape: WanShape,
-    numerics: Numerics,
-    placement: Placement,
-    step: StepShape,
-    *,
-    storage_bytes: Callable[[str, Tensor], int],
-    adapt: Callable[[nn.Module], None],
-    checkpoint_blocks: bool,
-    unpacking_bytes: int = 0,
+    job: JobShape, step: StepShape, *, measures: MemoryMeasures | None = None, preview: StepShape | None = None
 ) -> MemoryEstimate:
-    """Predict a step of `step` on `placement`.
-
-    `storage_bytes(name, meta_parameter)` says what a base weight takes at rest; `adapt(block)` injects the adapters a
-    block will train. `unpacking_bytes` is what the widest packed weight takes while its linear runs; nothing of it is
-    kept.
-    """
-    with torch.device("meta"):
-        model = WanTransformer(shape, numerics)
-    adapters_of, trace = _adapters_once, _traced_once
-    try:
-        hash((shape, numerics, adapt))
-    except TypeError:  # a shape made from JSON may hold lists
-        adapters_of, trace = adapters_of.__wrapped__, trace.__wrapped__
-    trained = adapters_of(shape, numerics, adapt)
-    block = trace(shape, numerics, step, adapt, checkpoint_blocks, _most_adapted(trained))
-    tokens = step.batch_size * step.tokens * shape.dim
-    passing = tokens * numerics.residual.itemsize
-    outputs = step.batch_size * step.tokens * 4 * max(shape.in_channels, shape.out_channels) * 4
-    constants = _constants_bytes(shape, numerics, step)
+    """Predict a job whose largest micro-batch is `step`, and whose previews, where it makes some, are as `preview`."""
+    measures = measures or MemoryMeasures()
+    weights = _Weights.of(job, measures)
+    adapters = Counter[str]()
+    for linear, values in job.adapter_values.items():
+        adapters[str(job.placement.device_of(linear))] += values
+    offloaded = measures.offload_inputs and job.checkpoint_blocks
     devices: dict[str, DeviceMemory] = {}
-    for device in placement.devices:
-        mine = sum(d == device for d in placement.block_devices)
-        # VACE's second stream lives on the first device; a layer of it works and keeps as a block does.
-        mine += len(shape.vace_layers) if device == placement.first else 0
-        weights = sum(
-            storage_bytes(name, p) for name, p in model.named_parameters() if placement.device_of(name) == device
+    kept_in_host = 0
+    for device in job.placement.devices:
+        name, mine = str(device), sum(d == device for d in job.placement.block_devices)
+        # VACE's second stream stays on the first device.
+        shape = job.shape if device == job.placement.first else replace(job.shape, vace_layers=())
+        trace = traced_step(
+            shape,
+            job.numerics,
+            step,
+            job.adapt,
+            layers=mine,
+            checkpointed=job.checkpoint_blocks,
+            offloaded=offloaded,
         )
-        kept = constants + (passing * mine if checkpoint_blocks else block.saved * mine + passing)
-        # Latent, noise, noised input, target, prediction and their gradients live on the first device.
-        kept += 6 * outputs if device == placement.first else 0
-        working = (block.peak if checkpoint_blocks else block.backward) + unpacking_bytes
-        head = 3 * tokens * numerics.head.itemsize if device == placement.first else 0
-        adapters = sum(values for name, values in trained if placement.device_of(name) == device)
-        optimizer_peak = adapters * _STEP_BYTES
-        devices[str(device)] = DeviceMemory(
-            weights=weights,
-            adapters=adapters * _OPTIMIZER_BYTES,
-            kept=kept,
-            working=max(working, head, optimizer_peak - kept),
+        watched = {"evaluate": step, **({} if preview is None else {"preview": preview})}
+        watching = {kind: traced_watching(job.shape, job.numerics, shape) for kind, shape in watched.items()}
+        if device != job.placement.first:
+            trace, watching = _without_ends(job, step, trace), {}
+        rests = weights.on_device[name] + adapters[name] * _OPTIMIZER_BYTES
+        step_bytes = max(trace.step + job.unpacking_bytes, adapters[name] * _STEP_BYTES + trace.before)
+        devices[name] = DeviceMemory(
+            weights=weights.on_device[name],
+            adapters=adapters[name] * _OPTIMIZER_BYTES,
+            kept=trace.kept,
+            phases={
+                "load": weights.on_device[name] + adapters[name] * 4,
+                "step": rests + step_bytes,
+                **{kind: rests + value + job.unpacking_bytes for kind, value in watching.items()},
+                "save": rests,
+            },
         )
-    return MemoryEstimate(devices=devices)
+        kept_in_host += (mine + len(shape.vace_layers)) * _passing(job, step) if offloaded else 0
+    pinned = sum(weights.swapped.values()) + kept_in_host
+    return MemoryEstimate(
+        measures=measures,
+        devices=devices,
+        pinned=pinned,
+        host=pinned + weights.on_host + _SAVED_BYTES * sum(adapters.values()),
+        streamed=dict(weights.swapped),
+    )
+
+
+def _passing(job: JobShape, step: StepShape) -> int:
+    """Returns the bytes of the token stream between two blocks."""
+    return step.batch_size * step.tokens * job.shape.dim * job.numerics.residual.itemsize
+
+
+def _without_ends(job: JobShape, step: StepShape, trace: StepTrace) -> StepTrace:
+    """Returns what of `trace` is on a later device of a split: its blocks, the constants and the tokens that come."""
+    here = _passing(job, step) + _constants_bytes(job, step)
+    less = trace.before - here
+    return StepTrace(
+        before=here,
+        kept=trace.kept - less,
+        embed=here,
+        forward=trace.forward - less,
+        head=here,
+        backward=trace.backward - less,
+    )
+
+
+def _constants_bytes(job: JobShape, step: StepShape) -> int:
+    """Returns the bytes of what every block reads besides the tokens (`model.Constants`)."""
+    shape, numerics = job.shape, job.numerics
+    rows = step.text_rows + ((shape.image_positions or 257) if shape.image_dim else 0)
+    rope = step.tokens * (shape.dim // shape.num_heads) * numerics.rope.itemsize
+    text = step.batch_size * rows * shape.dim * numerics.compute.itemsize
+    return rope + text + step.batch_size * 6 * shape.dim * numerics.modulation.itemsize
 
 
 @dataclass(frozen=True)
-class _BlockTrace:
-    saved: int
-    """kept between forward and backward, its input not counted"""
-    peak: int
-    """forward and backward in one go, as under checkpointing"""
-    backward: int
-    """what backward needs above what forward kept"""
+class _Weights:
+    """Where the bytes of the base weights rest."""
+
+    on_device: Counter[str]
+    on_host: int
+    """where the device is the host itself, they are counted there; this is what loading holds at most beside them"""
+    swapped: Counter[str]
+    """pinned host memory, by the device that runs them"""
+
+    @classmethod
+    def of(cls, job: JobShape, measures: MemoryMeasures) -> _Weights:
+        with torch.device("meta"):
+            model = WanTransformer(job.shape, job.numerics)
+        order = running_order(job.shape.num_layers, job.shape.vace_layers)
+        away = set(swapped_blocks(order, measures.blocks_to_swap))
+        on_device: Counter[str] = Counter()
+        blocks: Counter[tuple[str, str]] = Counter()
+        largest = 0
+        for name, parameter in model.named_parameters():
+            device, size = str(job.placement.device_of(name)), job.storage_bytes(name, parameter)
+            largest = max(largest, parameter.numel() * 4)
+            if (block := _block_name(name)) in away:
+                blocks[device, block] += size
+            else:
+                on_device[device] += size
+        swapped: Counter[str] = Counter()
+        for device in {device for device, _ in blocks}:
+            sizes = sorted((size for (where, _), size in blocks.items() if where == device), reverse=True)
+            swapped[device] = sum(sizes)
+            on_device[device] += sizes[0] * min(RING_BUFFERS, len(sizes))
+        return cls(on_device, largest, swapped)
 
 
-class _StorageMeter(TorchDispatchMode):
-    """Counts bytes of live storages made under it; `peak` is the highest sum seen. Views of `known` are not new."""
-
-    def __init__(self, known: Iterable[Tensor]) -> None:
-        super().__init__()
-        self.live = self.peak = 0
-        self._seen: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
-        for tensor in known:
-            self._seen[tensor.untyped_storage()] = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        for leaf in tree_leaves(result):
-            if isinstance(leaf, Tensor):
-                self._count(leaf.untyped_storage())
-        return result
-
-    def _count(self, storage: torch.UntypedStorage) -> None:
-        if storage in self._seen:
-            return
-        size = -(-storage.nbytes() // 512) * 512
-        self._seen[storage] = size
-        self.live += size
-        self.peak = max(self.peak, self.live)
-        weakref.finalize(storage, self._release, size)
-
-    def _release(self, size: int) -> None:
-        self.live -= size
-
-
-@lru_cache(maxsize=64)
-def _adapters_once(
-    shape: WanShape, numerics: Numerics, adapt: Callable[[nn.Module], None]
-) -> tuple[tuple[str, int], ...]:
-    """Returns name and size of every adapter weight of the whole model: targets may name single blocks or streams."""
-    with torch.device("meta"):
-        model = WanTransformer(shape, numerics)
-    adapt(model)
-    return tuple((name, p.numel()) for name, p in model.named_parameters() if p.requires_grad)
-
-
-@lru_cache(maxsize=64)
-def _traced_once(
-    shape: WanShape,
-    numerics: Numerics,
-    step: StepShape,
-    adapt: Callable[[nn.Module], None],
-    checkpoint_blocks: bool,
-    number: int | None,
-) -> _BlockTrace:
-    """Keeps what `_trace_block` returns.
-
-    Callables are equal where they are frozen dataclasses, as those of footprint.py.
-    """
-    return _trace_block(shape, numerics, step, adapt, checkpoint_blocks=checkpoint_blocks, number=number)
-
-
-def _most_adapted(trained: Iterable[tuple[str, int]]) -> int | None:
-    """Returns the number of the block with the most adapter values; None where only VACE's stream has any."""
-    values: Counter[int] = Counter()
-    for name, size in trained:
-        place = block_of(name)
-        if place is not None and place.stream == "blocks":
-            values[place.number] += size
-    return max(values, key=lambda number: values[number], default=None)
-
-
-def _trace_block(
-    shape: WanShape,
-    numerics: Numerics,
-    step: StepShape,
-    adapt: Callable[[nn.Module], None],
-    *,
-    checkpoint_blocks: bool,
-    number: int | None = 0,
-) -> _BlockTrace:
-    # One block as the loader builds it: frozen, compute dtype, adapters on top; without memory, then faked. Its number
-    # decides which adapters it gets; without one it gets none.
-    holder = nn.Module()
-    with torch.device("meta"):
-        block = WanBlock(shape, numerics).to(numerics.compute)
-    holder.blocks = nn.ModuleDict({str(number): block})
-    block.requires_grad_(False)
-    if number is not None:
-        adapt(holder)
-    with FakeTensorMode(allow_non_fake_inputs=True), torch.inference_mode(False), torch.enable_grad():
-        for module in holder.modules():
-            for name, p in module.named_parameters(recurse=False):
-                fake = torch.empty(p.shape, dtype=p.dtype)
-                module.register_parameter(name, nn.Parameter(fake, requires_grad=p.requires_grad))
-        head_dim = shape.dim // shape.num_heads
-        tokens = torch.empty(step.batch_size, step.tokens, shape.dim, dtype=numerics.residual, requires_grad=True)
-        rest = (
-            torch.empty(step.batch_size, 1, 6, shape.dim, dtype=numerics.modulation),
-            torch.empty(step.batch_size, step.text_rows, shape.dim, dtype=numerics.compute),
-            torch.empty(step.tokens, 1, head_dim // 2, dtype=numerics.rope),
-            torch.empty(step.tokens, 1, head_dim // 2, dtype=numerics.rope),
-        )
-        if shape.image_dim:
-            rest += (torch.empty(step.batch_size, _image_rows(shape), shape.dim, dtype=numerics.compute),)
-        with _StorageMeter([*block.parameters(), tokens, *rest]) as meter:
-            output = block(tokens, *rest, recompute=Checkpointing(recomputes=checkpoint_blocks))
-            saved, forward_peak = meter.live, meter.peak
-            meter.peak = meter.live
-            output.backward(torch.empty_like(output))
-            peak = max(forward_peak, meter.peak)
-            return _BlockTrace(saved, peak, meter.peak - saved)
-
-
-def _image_rows(shape: WanShape) -> int:
-    """Returns the CLIP tokens of one clip: 257 of the first frame, or as many as the model has positions for."""
-    return shape.image_positions or 257
-
-
-def _constants_bytes(shape: WanShape, numerics: Numerics, step: StepShape) -> int:
-    head_dim = shape.dim // shape.num_heads
-    rope = 2 * step.tokens * (head_dim // 2) * numerics.rope.itemsize
-    rows = step.batch_size * step.text_rows * (shape.dim * numerics.compute.itemsize + shape.text_dim * 4)
-    if shape.image_dim:
-        rows += step.batch_size * _image_rows(shape) * (shape.dim * numerics.compute.itemsize + shape.image_dim * 4)
-    return rope + rows + step.batch_size * 6 * shape.dim * numerics.modulation.itemsize
+def _block_name(name: str) -> str:
+    found = block_of(name)
+    return "" if found is None else f"{found.stream}.{found.number}"

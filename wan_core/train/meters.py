@@ -12,7 +12,7 @@ from ..footprint import predict_memory
 from ..load import ModelPlan, WanFile
 from ..lora import LoraConfig
 from ..model import WanTransformer
-from ..placement.memory import StepShape
+from ..placement import StepShape
 from ..words import logger
 
 __all__ = ["DeviceMeters", "MemoryReading", "added_up", "largest_step", "predicted_peaks"]
@@ -113,7 +113,7 @@ def predicted_peaks(
         _log.exception("the memory of a step could not be predicted")
         return {}
     # A copy per GPU needs on each of them what it needs on the first.
-    return {str(device): memory.peak for device, memory in zip(devices, needs.devices.values(), strict=False)}
+    return {str(device): memory.step for device, memory in zip(devices, needs.devices.values(), strict=False)}
 
 
 def _present(device: torch.device) -> dict[str, int | None]:

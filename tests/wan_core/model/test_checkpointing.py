@@ -13,8 +13,9 @@ from torch import Tensor, nn
 
 from tests.support.blocks import GRID, MIXED, SHAPE, block_inputs, new_block
 from wan_core.lora import LoraConfig, adapter_parameters, inject_lora
-from wan_core.model import Checkpointing, Conditioning, Numerics, WanShape, WanTransformer
+from wan_core.model import Conditioning, Numerics, WanShape, WanTransformer
 from wan_core.model.block import Constants
+from wan_core.model.checkpointing import Checkpointing
 from wan_core.model.stages import Stages, chunks
 
 TOKENS = GRID[0] * GRID[1] * GRID[2]

@@ -14,7 +14,8 @@ from torch.utils.checkpoint import checkpoint
 
 from tests.support.blocks import MIXED, SHAPE, block_inputs, new_block
 from wan_core.lora import LoraConfig, adapter_parameters, inject_lora
-from wan_core.model import Numerics, WanBlock, modulate
+from wan_core.model import Numerics, modulate
+from wan_core.model.block import WanBlock
 from wan_core.model.modulate import rms_norm
 from wan_core.model.recompute import remade
 

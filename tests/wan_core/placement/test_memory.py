@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,11 +16,13 @@ from torch import nn
 from tests.support.forked import RunScript
 from wan_core.checkpoint import dequantise, row_values, unpacking_bytes
 from wan_core.checkpoint.ggml import BLOCKS
-from wan_core.lora import LoraConfig, adapter_parameters, inject_lora
-from wan_core.model import Checkpointing, Numerics, WanBlock, WanShape, WanTransformer
-from wan_core.placement import MemoryEstimate, estimate_memory
-from wan_core.placement.memory import StepShape, _BlockTrace, _StorageMeter, _trace_block
+from wan_core.lora import LoraConfig, adapter_parameters, check_targets, inject_lora
+from wan_core.model import Numerics, WanShape, WanTransformer, block_of
+from wan_core.model.block import WanBlock
+from wan_core.model.checkpointing import Checkpointing
+from wan_core.placement import JobShape, MemoryEstimate, MemoryMeasures, StepShape, estimate_memory
 from wan_core.placement.plan import split_blocks
+from wan_core.placement.trace import StorageMeter, _trace, traced_step
 from wan_core.precision import PrecisionPolicy, QuantizeConfig, quantize_block
 from wan_core.precision.quantize import SCHEMES
 
@@ -41,17 +45,39 @@ def test_the_predicted_peak_is_within_25_percent_of_the_measured_one(
     assert 0.75 <= result["ratio"] <= 1.25
 
 
-def estimate(devices: int, checkpointed: bool) -> MemoryEstimate:
+@dataclass(frozen=True)
+class Adapt:
+    """Adapters on every linear; equal ones share what was traced."""
+
+    rank: int
+
+    def __call__(self, model: nn.Module) -> None:
+        inject_lora(model, LoraConfig(rank=self.rank), seed=0)
+
+
+def job(devices: int = 1, *, checkpointed: bool = True, rank: int = 32, **changes: Any) -> JobShape:
+    shape = replace(WAN_14B, **changes)
     places = [torch.device("cuda", i) for i in range(devices)]
-    return estimate_memory(
-        WAN_14B,
-        Numerics(compute=torch.bfloat16),
-        split_blocks(places, 40, "midpoint"),
-        StepShape(batch_size=1, latent_frames=13, latent_height=60, latent_width=104),
+    with torch.device("meta"):
+        linears = check_targets(WanTransformer(shape), LoraConfig(rank=rank))
+    return JobShape(
+        shape=shape,
+        numerics=PrecisionPolicy().numerics(torch.bfloat16),
+        placement=split_blocks(places, 40, "midpoint"),
         storage_bytes=lambda _name, p: p.numel() * 2,
-        adapt=lambda block: inject_lora(block, LoraConfig(rank=32), seed=0) and None,
+        adapt=Adapt(rank),
+        adapter_values={name: rank * (one.in_features + one.out_features) for name, one in linears.items()},
         checkpoint_blocks=checkpointed,
     )
+
+
+def clips(frames: int) -> StepShape:
+    """832x480."""
+    return StepShape(batch_size=1, latent_frames=frames, latent_height=60, latent_width=104)
+
+
+def estimate(devices: int, checkpointed: bool, **measures: Any) -> MemoryEstimate:
+    return estimate_memory(job(devices, checkpointed=checkpointed), clips(13), measures=MemoryMeasures(**measures))
 
 
 def test_14b_weights_and_adapters_are_counted_exactly() -> None:
@@ -78,32 +104,68 @@ def test_checkpointing_saves_more_than_half_of_the_activations() -> None:
     assert kept.kept + kept.working < 0.5 * (plain.kept + plain.working)
 
 
+@pytest.mark.lasts(2)
+def test_inputs_in_host_memory_are_two_of_forty_on_the_device() -> None:
+    """15.5 GiB of them at 49 frames."""
+    plain, away = (estimate(1, checkpointed=True, offload_inputs=offload) for offload in (False, True))
+    passing = 20_280 * 5120 * 4
+    assert away.pinned == 40 * passing
+    assert plain.pinned == 0
+    here, there = plain.devices["cuda:0"], away.devices["cuda:0"]
+    # One remains until its copy is made, and one more is on its way back while a block is walked back.
+    assert here.kept - there.kept == 39 * passing
+    assert here.step - there.step == 38 * passing
+    assert there.phases["evaluate"] == here.phases["evaluate"]
+
+
+def test_swapped_blocks_are_two_buffers_on_the_device_and_the_rest_of_their_bytes_in_host_memory() -> None:
+    block = (14_288_491_584 - outside_blocks()) // 40 * 2
+    whole, swapped = (estimate(1, checkpointed=True, blocks_to_swap=count) for count in (0, 30))
+    assert swapped.pinned == swapped.streamed["cuda:0"] == 30 * block
+    assert whole.devices["cuda:0"].weights - swapped.devices["cuda:0"].weights == 28 * block
+    assert whole.devices["cuda:0"].step - swapped.devices["cuda:0"].step == 28 * block
+    halves = estimate(2, checkpointed=True, blocks_to_swap=30)
+    assert halves.streamed == {"cuda:0": 15 * block, "cuda:1": 15 * block}
+
+
+def outside_blocks() -> int:
+    with torch.device("meta"):
+        return sum(p.numel() for name, p in WanTransformer(WAN_14B).named_parameters() if block_of(name) is None)
+
+
 @pytest.mark.lasts(1)
 def test_image_tokens_and_vace_layers_are_counted() -> None:
     """Per image-to-video block k_img, v_img and what they keep; VACE's eight layers lie on the first device."""
-
-    def predicted(**changes: object) -> MemoryEstimate:
-        shape = WanShape(**WAN_14B.to_dict() | changes)  # type: ignore[arg-type]
-        return estimate_memory(
-            shape,
-            Numerics(compute=torch.bfloat16),
-            split_blocks([torch.device("cuda", 0), torch.device("cuda", 1)], 40, "midpoint"),
-            StepShape(batch_size=1, latent_frames=5, latent_height=30, latent_width=52),
-            storage_bytes=lambda _name, parameter: 2 * parameter.numel(),
-            adapt=lambda block: inject_lora(block, LoraConfig(rank=4), seed=0),
-            checkpoint_blocks=True,
-        )
-
-    plain, images, vace = (
-        predicted(), predicted(in_channels=36, image_dim=1280), predicted(vace_layers=tuple(range(0, 40, 5)))
-    )  # fmt: skip
+    step = StepShape(batch_size=1, latent_frames=5, latent_height=30, latent_width=52)
+    kinds: tuple[dict[str, Any], ...] = (
+        {},
+        {"in_channels": 36, "image_dim": 1280},
+        {"vace_layers": tuple(range(0, 40, 5))},
+    )
+    plain, images, vace = (estimate_memory(job(2, rank=4, **changes), step) for changes in kinds)
     first, second = "cuda:0", "cuda:1"
     per_block = 2 * (2 * 5120 * 5120 + 3 * 5120)  # bytes: two linears with bias, one norm
     assert images.devices[second].weights - plain.devices[second].weights == 20 * per_block
     assert images.devices[second].working > plain.devices[second].working
     assert vace.devices[second] == plain.devices[second]
-    assert vace.devices[first].adapters == plain.devices[first].adapters, "the default targets leave its stream alone"
+    assert vace.devices[first].adapters == plain.devices[first].adapters  # the usual targets leave it alone
     assert vace.devices[first].kept > plain.devices[first].kept
+
+
+@pytest.mark.lasts(2)
+@pytest.mark.parametrize(
+    ("checkpointed", "offloaded", "vace_layers"),
+    [(False, False, ()), (True, False, ()), (True, True, (0, 2, 3))],
+    ids=["plain", "checkpointed", "inputs offloaded, two streams"],
+)
+def test_a_model_of_any_depth_is_a_straight_line_through_two_short_ones(
+    checkpointed: bool, offloaded: bool, vace_layers: tuple[int, ...]
+) -> None:
+    """Drawn from two or three layers, against the same engine run with all of them: every phase, to the byte."""
+    shape = replace(SMALL, num_layers=5, vace_layers=vace_layers)
+    numerics, step = PrecisionPolicy().numerics(torch.bfloat16), SMALL_STEP
+    drawn = traced_step(shape, numerics, step, Adapt(4), layers=5, checkpointed=checkpointed, offloaded=offloaded)
+    assert drawn == _trace(shape, numerics, step, Adapt(4), checkpointed, offloaded)
 
 
 @pytest.mark.parametrize(
@@ -126,14 +188,19 @@ def test_the_adapters_of_a_vace_model_are_counted_one_by_one(targets: tuple[str,
     trained: Counter[str] = Counter()
     for name, parameter in adapter_parameters(model).items():
         trained[str(places.device_of(name))] += parameter.numel()
+    with torch.device("meta"):
+        linears = check_targets(WanTransformer(shape), lora)
     found = estimate_memory(
-        shape,
-        numerics,
-        places,
+        JobShape(
+            shape=shape,
+            numerics=numerics,
+            placement=places,
+            storage_bytes=lambda _name, parameter: parameter.numel(),
+            adapt=lambda part: inject_lora(part, LoraConfig(rank=4), seed=0) and None,
+            adapter_values={name: 4 * (one.in_features + one.out_features) for name, one in linears.items()},
+            checkpoint_blocks=True,
+        ),
         StepShape(batch_size=1, latent_frames=2, latent_height=8, latent_width=8),
-        storage_bytes=lambda _name, parameter: parameter.numel(),
-        adapt=lambda part: inject_lora(part, lora, seed=0) and None,
-        checkpoint_blocks=True,
     )
     assert {name: device.adapters for name, device in found.devices.items()} == {
         name: 16 * trained[name] for name in ("cuda:0", "cuda:1")
@@ -142,16 +209,7 @@ def test_the_adapters_of_a_vace_model_are_counted_one_by_one(targets: tuple[str,
 
 SMALL = WanShape(dim=256, ffn_dim=512, num_heads=2, num_layers=1)
 TOKENS, TEXT = 256, 64
-
-
-def traced(*, checkpointed: bool) -> _BlockTrace:
-    return _trace_block(
-        SMALL,
-        Numerics(compute=torch.bfloat16, residual=torch.float32),
-        StepShape(batch_size=1, latent_frames=8, latent_height=32, latent_width=32),
-        lambda block: inject_lora(block, LoraConfig(rank=4), seed=0) and None,
-        checkpoint_blocks=checkpointed,
-    )
+SMALL_STEP = StepShape(batch_size=1, latent_frames=8, latent_height=32, latent_width=32)
 
 
 def metered(scheme: str, *, checkpointed: bool) -> tuple[int, int]:
@@ -165,7 +223,7 @@ def metered(scheme: str, *, checkpointed: bool) -> tuple[int, int]:
     tokens = torch.zeros(1, TOKENS, SMALL.dim, requires_grad=True)
     table = torch.zeros(TOKENS, 1, 64)
     rest = (torch.zeros(1, 1, 6, SMALL.dim), torch.zeros(1, TEXT, SMALL.dim).bfloat16(), table, table)
-    with _StorageMeter([*holder.parameters(), *holder.buffers(), tokens, *rest]) as meter:
+    with StorageMeter([*holder.parameters(), *holder.buffers(), tokens, *rest]) as meter:
         output = holder.blocks[0](tokens, *rest, recompute=Checkpointing(recomputes=checkpointed))
         kept, meter.peak = meter.live, meter.live
         output.backward(torch.ones_like(output))
@@ -185,16 +243,17 @@ def test_an_eight_bit_block_keeps_what_a_plain_one_keeps_and_unpacks_one_weight_
 
 @pytest.mark.parametrize(("frames", "most"), [(13, 3.5), (21, 5.5)])
 def test_one_block_of_14b_is_walked_back_in_few_gibibytes(frames: int, most: float) -> None:
-    """832x480. The output of the block is kept by whoever comes next, not by the walk back."""
-    found = _trace_block(
+    """832x480. The gradient of the block's output is counted in; the one input that is kept is not."""
+    found = traced_step(
         WAN_14B,
         PrecisionPolicy().numerics(torch.bfloat16),
-        StepShape(batch_size=1, latent_frames=frames, latent_height=60, latent_width=104),
-        lambda block: inject_lora(block, LoraConfig(rank=32), seed=0) and None,
-        checkpoint_blocks=True,
+        clips(frames),
+        Adapt(32),
+        layers=1,
+        checkpointed=True,
+        offloaded=False,
     )
-    assert found.saved == frames * 1560 * 5120 * 4
-    assert found.peak - found.saved <= most * GIB
+    assert found.backward - found.kept <= most * GIB
 
 
 @pytest.mark.parametrize("at_once", [1 << 24, 1 << 14], ids=["whole", "some rows at a time"])
@@ -205,7 +264,7 @@ def test_unpacking_a_weight_takes_what_is_predicted(layout: str, at_once: int, m
     row_bytes = next(size for size in range(1, columns + 1000) if row_values(size, layout) == columns)
     weight = torch.zeros(rows, row_bytes, dtype=torch.uint8 if layout else torch.float8_e4m3fn)
     scale = None if layout in BLOCKS else torch.ones(rows, columns // 16 if layout else 1)
-    with _StorageMeter([weight] if scale is None else [weight, scale]) as meter:
+    with StorageMeter([weight] if scale is None else [weight, scale]) as meter:
         values = dequantise(weight, scale, torch.bfloat16, layout=layout)
     predicted = unpacking_bytes(values.numel(), torch.bfloat16, layout)
     assert 0.6 * predicted < meter.peak <= predicted + 2**13, "and a table, and one scale a block"

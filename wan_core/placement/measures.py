@@ -1,0 +1,42 @@
+"""What a job does so that it fits: which tensors rest in host memory while nobody needs them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..config import Config, setting
+
+__all__ = ["MemoryMeasures", "running_order", "swapped_blocks"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryMeasures(Config):
+    """The measures of one job. They cost time at most: its numbers are the same with all of them and with none."""
+
+    offload_inputs: bool = False
+    """what gradient checkpointing keeps of each block rests in pinned host memory, and comes back one block ahead"""
+    blocks_to_swap: int = setting(
+        0, "Blocks whose frozen weights rest in host memory and travel to the GPU when they run.", low=0, high=1000
+    )
+    """of the whole model, VACE's second stream counted too; those of a split model are spread over its devices"""
+
+
+def running_order(num_layers: int, vace_layers: Sequence[int] = ()) -> list[str]:
+    """Returns the names of all blocks in the order in which a forward pass runs them (`WanTransformer._run_blocks`)."""
+    found: list[str] = []
+    for layer in range(num_layers):
+        found.append(f"blocks.{layer}")
+        if layer in vace_layers:
+            found.append(f"vace_blocks.{vace_layers.index(layer)}")
+    return found
+
+
+def swapped_blocks(order: Sequence[str], count: int) -> tuple[str, ...]:
+    """Returns the `count` blocks of `order` that rest in host memory: evenly spread, so that compute hides each copy.
+
+    Never the first, which runs right after the optimizer; the last where there is any. All of them for a larger count.
+    """
+    total = len(order)
+    count = min(count, total)
+    return tuple(name for index, name in enumerate(order) if (index + 1) * count // total > index * count // total)

@@ -1,0 +1,284 @@
+"""One training step of a short model under fake tensors: the bytes it holds, phase by phase, without any memory.
+
+What is traced is the engine itself: the same model, the same checkpointing, and an `Offload` that holds on the device
+what the real one holds there. A model of all layers is then a straight line through two short ones.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import astuple, dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from ..model import Conditioning, Constants, Numerics, WanShape, WanTransformer
+
+__all__ = ["StepShape", "StepTrace", "StorageMeter", "traced_step", "traced_watching"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepShape:
+    """The largest micro-batch of a job."""
+
+    batch_size: int
+    latent_frames: int
+    latent_height: int
+    latent_width: int
+    text_rows: int = 512
+
+    @property
+    def tokens(self) -> int:
+        return self.latent_frames * (self.latent_height // 2) * (self.latent_width // 2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepTrace:
+    """Bytes of one device at the peak of each part of a step, weights and adapters not counted."""
+
+    before: int
+    """what lies there when the first block begins: batch, constants, tokens"""
+    kept: int
+    """what lies there when the last block has ended"""
+    embed: int
+    """the peak before the first block"""
+    forward: int
+    """the peak while the blocks run"""
+    head: int
+    """the peak of head, loss, and the head's way back"""
+    backward: int
+    """the peak while the blocks are walked back"""
+
+    @property
+    def step(self) -> int:
+        return max(self.embed, self.forward, self.head, self.backward)
+
+    def and_more(self, count: int, longer: StepTrace, shorter: StepTrace) -> StepTrace:
+        """Returns this trace with `count` times what a layer more makes of `shorter`: `longer`."""
+        parts = zip(astuple(self), astuple(longer), astuple(shorter), strict=True)
+        names = StepTrace.__dataclass_fields__
+        return StepTrace(**dict(zip(names, (own + count * (a - b) for own, a, b in parts), strict=True)))
+
+
+def traced_step(
+    shape: WanShape,
+    numerics: Numerics,
+    step: StepShape,
+    adapt: Callable[[nn.Module], None],
+    *,
+    layers: int,
+    checkpointed: bool,
+    offloaded: bool,
+) -> StepTrace:
+    """Returns the trace of a step of `step` where `layers` of the main stream lie on one device with all else.
+
+    `adapt(model)` injects the adapters. With `offloaded`, inputs of blocks rest in host memory between the passes.
+    """
+    extra = len(shape.vace_layers)
+    few = 3 if offloaded else 2  # the fewest layers in which everything happens that happens in many
+    few = max(few, min(extra, 2) + 1)
+
+    def of(main: int, second: int) -> StepTrace:
+        short = replace(shape, num_layers=main, vace_layers=tuple(range(second)))
+        return _trace_once(short, numerics, step, adapt, checkpointed, offloaded)
+
+    found = of(few, min(extra, 1))
+    if layers != few:
+        found = found.and_more(layers - few, of(few + 1, min(extra, 1)), of(few, min(extra, 1)))
+    return found if extra < 2 else found.and_more(extra - 1, of(few, 2), of(few, 1))
+
+
+def _trace(
+    shape: WanShape,
+    numerics: Numerics,
+    step: StepShape,
+    adapt: Callable[[nn.Module], None],
+    checkpointed: bool,
+    offloaded: bool,
+) -> StepTrace:
+    model = _short_model(shape, numerics, adapt)
+    model.checkpoint_blocks = checkpointed
+    with FakeTensorMode(allow_non_fake_inputs=True), torch.inference_mode(False), torch.enable_grad():
+        _fake(model)
+        known = [*model.parameters(), *(p.grad for p in model.parameters() if p.grad is not None)]
+        with StorageMeter(known) as meter:
+            model.offload = _InFlight() if offloaded else model.offload
+            model.carrier = marks = _Marks(meter)
+            batch = _Batch.of(shape, step)
+            loss = nn.functional.mse_loss(batch.through(model), batch.noise - batch.latent)
+            loss.backward()
+            marks.end("backward")
+    return StepTrace(**marks.found)
+
+
+def traced_watching(shape: WanShape, numerics: Numerics, step: StepShape) -> int:
+    """Returns the bytes at the peak of a forward pass without gradients, as evaluation and previews make; weights not
+    counted. They are the same for any number of layers."""
+    short = replace(shape, num_layers=2, vace_layers=tuple(shape.vace_layers and (0,)))
+    return _watch_once(short, numerics, step)
+
+
+def _watch(shape: WanShape, numerics: Numerics, step: StepShape) -> int:
+    model = _short_model(shape, numerics, lambda _model: None)
+    with FakeTensorMode(allow_non_fake_inputs=True), torch.inference_mode(False), torch.no_grad():
+        _fake(model)
+        with StorageMeter(model.parameters()) as meter:
+            batch = _Batch.of(shape, step)
+            first = batch.through(model)
+            guided = first + 5.0 * (batch.through(model) - first)  # two prompts, as guidance needs
+            del guided
+        return meter.peak
+
+
+_trace_once, _watch_once = lru_cache(maxsize=64)(_trace), lru_cache(maxsize=64)(_watch)
+"""They keep what was traced. Callables are equal where they are frozen dataclasses, as those of footprint.py."""
+
+
+class _Marks:
+    """A carrier that carries nothing, and notes on the way what the meter read."""
+
+    def __init__(self, meter: StorageMeter) -> None:
+        self._meter = meter
+        self.found: dict[str, int] = {}
+
+    def to_block(self, index: int, tokens: Tensor, constants: Constants) -> tuple[Tensor, Constants]:
+        if index == 0 and "embed" not in self.found:  # a layer of VACE's second stream comes this way too
+            self.found["before"] = self._meter.live
+            self.end("embed")
+        return tokens, constants
+
+    def to_head(self, tokens: Tensor, time: Tensor) -> tuple[Tensor, Tensor]:
+        self.found["kept"] = self._meter.live
+        self.end("forward")
+        # Called when the gradient of these tokens is known: the head is walked back, the blocks come next.
+        tokens.register_hook(lambda _gradient: self.end("head"))
+        return tokens, time
+
+    def end(self, part: str) -> None:
+        """Notes the peak of the part that ends here; the next one begins."""
+        self.found[part] = self._meter.peak
+        self._meter.peak = self._meter.live
+
+
+class _InFlight:
+    """Holds on the device what an offload with copies in flight holds there: see `placement/offload.py`.
+
+    On the way out the newest input, whose copy runs; on the way back the one in use and the one before it.
+    """
+
+    def __init__(self) -> None:
+        self._kept: list[tuple[torch.Size, torch.dtype]] = []
+        self._here: dict[int, Tensor] = {}
+
+    def weights(self, block: str, *, again: bool) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def put(self, kept: Tensor) -> Callable[[], Tensor]:
+        number = len(self._kept)
+        self._kept.append((kept.shape, kept.dtype))
+        self._here = {number: kept}
+        return lambda: self._take(number)
+
+    def _take(self, number: int) -> Tensor:
+        for wanted in (number, number - 1):
+            if wanted >= 0 and wanted not in self._here:
+                shape, dtype = self._kept[wanted]
+                self._here[wanted] = torch.empty(shape, dtype=dtype)
+        return self._here.pop(number)
+
+
+def _short_model(shape: WanShape, numerics: Numerics, adapt: Callable[[nn.Module], None]) -> WanTransformer:
+    """Returns the model as the loader builds it: frozen, adapters on top; without memory."""
+    with torch.device("meta"):
+        model = WanTransformer(shape, numerics).to(numerics.compute)
+    model.requires_grad_(False)
+    adapt(model)
+    return model
+
+
+def _fake(model: nn.Module) -> None:
+    """Gives every parameter memory that nobody has, and those that train a gradient: the optimizer counts it."""
+    for module in model.modules():
+        for name, p in module.named_parameters(recurse=False):
+            fake = nn.Parameter(torch.empty(p.shape, dtype=p.dtype), requires_grad=p.requires_grad)
+            fake.grad = torch.empty_like(fake) if p.requires_grad else None
+            module.register_parameter(name, fake)
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """What a micro-batch has on the first device (`train.NoisedBatch`)."""
+
+    latent: Tensor
+    noise: Tensor
+    noised: Tensor
+    timestep: Tensor
+    text: Tensor
+    conditioning: Conditioning
+
+    @classmethod
+    def of(cls, shape: WanShape, step: StepShape) -> _Batch:
+        count, grid = step.batch_size, (step.latent_frames, step.latent_height, step.latent_width)
+        rays = (step.latent_frames, *(shape.camera_stride * side for side in grid[1:]))
+
+        def video(channels: int, size: tuple[int, ...] = grid) -> Tensor | None:
+            return torch.empty(count, channels, *size) if channels else None
+
+        latent, noise, noised = (torch.empty(count, shape.out_channels, *grid) for _ in range(3))
+        rows = (shape.image_positions or 257) if shape.image_dim else 0  # CLIP tokens of the first frame, or of two
+        given = Conditioning(
+            channels=video(shape.condition_channels),
+            vace=video(shape.vace_channels if shape.vace_layers else 0),
+            camera=video(shape.camera_channels, rays),
+            image_tokens=torch.empty(count, rows, shape.image_dim) if rows else None,
+            reference=video(shape.reference_channels, grid[1:]),
+        )
+        text = torch.empty(count, step.text_rows, shape.text_dim)
+        return cls(latent, noise, noised, torch.empty(count), text, given)
+
+    def through(self, model: WanTransformer) -> Tensor:
+        return model(self.noised, self.timestep, self.text, self.conditioning)
+
+
+_SUMS_IN_FLOAT32 = (torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default,)
+"""On CUDA the flash kernels sum the gradient of the queries in float32, beside the one they return (`dq_accum` in
+torch's flash_api.cpp); the CPU's, which a trace meets, do not."""
+
+
+class StorageMeter(TorchDispatchMode):
+    """Counts bytes of live storages made under it; `peak` is the highest sum seen. Views of `known` are not new."""
+
+    def __init__(self, known: Iterable[Tensor]) -> None:
+        super().__init__()
+        self.live = self.peak = 0
+        self._seen: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        for tensor in known:
+            self._seen[tensor.untyped_storage()] = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for leaf in tree_leaves(result):
+            if isinstance(leaf, Tensor):
+                self._count(leaf.untyped_storage())
+        if func in _SUMS_IN_FLOAT32:
+            self.peak = max(self.peak, self.live + 4 * args[1].numel())
+        return result
+
+    def _count(self, storage: torch.UntypedStorage) -> None:
+        if storage in self._seen:
+            return
+        size = -(-storage.nbytes() // 512) * 512
+        self._seen[storage] = size
+        self.live += size
+        self.peak = max(self.peak, self.live)
+        weakref.finalize(storage, self._release, size)
+
+    def _release(self, size: int) -> None:
+        self.live -= size

@@ -14,7 +14,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from tests.support.blocks import GRID, MIXED, SHAPE, block_inputs, new_block
-from wan_core.model import Checkpointing, Conditioning, Numerics, WanShape, WanTransformer
+from wan_core.model import Conditioning, Numerics, WanShape, WanTransformer
+from wan_core.model.checkpointing import Checkpointing
 from wan_core.model.keeping import Policy
 from wan_core.model.names import ACTIVATIONS
 

@@ -15,7 +15,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.support.blocks import MIXED, SHAPE, block_inputs, new_block
 from tests.wan_core.model.test_checkpointing import adapted, assert_same_bits
-from wan_core.model import Checkpointing, Numerics, WanTransformer
+from wan_core.model import Numerics, WanTransformer
+from wan_core.model.checkpointing import Checkpointing
 from wan_core.model.keeping import EVERY_MATMUL, Kept, Policy
 from wan_core.model.names import ACTIVATIONS, naming
 

@@ -30,6 +30,7 @@ __all__ = [
     "ROOT",
     "Environment",
     "Stage",
+    "constraints",
     "find_chromium",
     "prepare",
     "python_in_venv",
@@ -252,12 +253,12 @@ def comfyui_version(tree: Path) -> str:
 def _packages(tree: Path) -> str:
     needed, pins = requirements(tree)
     ours = (ROOT / "requirements.txt").read_text(encoding="utf-8").split()
-    constraints = _constraints(pins)
-    key = _hash(constraints, *needed, *ours, TORCHVISION_HOOK, "torchaudio", _stamp_text("venv"))
+    chosen = constraints(pins)
+    key = _hash(chosen, *needed, *ours, TORCHVISION_HOOK, "torchaudio", _stamp_text("venv"))
     if _stamped("packages", key):
         return "ready"
     file = CACHE / "constraints.txt"
-    file.write_text(constraints, encoding="utf-8")
+    file.write_text(chosen, encoding="utf-8")
     _pip("install", "-c", str(file), "torch", *needed, *ours)
     _pip("install", "-c", str(file), "--no-deps", "torchvision", "torchaudio")
     site = _site_packages()
@@ -502,8 +503,8 @@ def requirements(tree: Path) -> tuple[list[str], dict[str, str]]:
     return needed, pins
 
 
-def _constraints(pins: dict[str, str]) -> str:
-    """Our constraints, except where the ComfyUI tree itself pins a version: the tree wins."""
+def constraints(pins: dict[str, str]) -> str:
+    """Our constraints, except for the packages of `pins` (name to requirement): what the ComfyUI tree pins wins."""
     lines = CONSTRAINTS.read_text(encoding="utf-8").splitlines()
     kept = [line for line in lines if line.split("==")[0].strip().lower() not in pins]
     return "\n".join([*kept, *sorted(pins.values())]) + "\n"

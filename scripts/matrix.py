@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import environment
-from environment import CACHE, CONSTRAINTS, ROOT, say
+from environment import CACHE, ROOT, say
 
 
 @dataclass(frozen=True)
@@ -35,12 +35,16 @@ class Stack:
     stages: tuple[str, ...] = ("engine", "nodes", "smoke")
 
 
+def _of(torch: str, torchvision: str) -> tuple[str, ...]:
+    """A torch, and the other two of its release that every ComfyUI has."""
+    return f"torch=={torch}", f"torchvision=={torchvision}", f"torchaudio=={torch}"
+
+
 STACKS = {
     "oldest": Stack(
         "3.10",
         (
-            "torch==2.6.0",
-            "torchvision==0.21.0",
+            *_of("2.6.0", "0.21.0"),
             "peft==0.20.0",
             "av==17.1.0",
             "comfy-kitchen==0.2.8",  # the tests' reference for nvfp4; later ones cannot be imported beside torch 2.6
@@ -48,9 +52,9 @@ STACKS = {
         constrained=True,
     ),
     "newest": Stack("3.13", ("torch", "torchvision", "peft", "av"), constrained=False),
-    "torch-2.6": Stack("3.12", ("torch==2.6.0", "torchvision==0.21.0"), constrained=False, stages=()),
-    "torch-2.7": Stack("3.12", ("torch==2.7.1", "torchvision==0.22.1"), constrained=False, stages=()),
-    "torch-2.9": Stack("3.12", ("torch==2.9.1", "torchvision==0.24.1"), constrained=False, stages=()),
+    "torch-2.6": Stack("3.12", _of("2.6.0", "0.21.0"), constrained=False, stages=()),
+    "torch-2.7": Stack("3.12", _of("2.7.1", "0.22.1"), constrained=False, stages=()),
+    "torch-2.9": Stack("3.12", _of("2.9.1", "0.24.1"), constrained=False, stages=()),
 }
 OURS = ROOT / "requirements.txt"
 OF_OTHER_PACKS = ("transformers", "diffusers")
@@ -97,12 +101,11 @@ def prepare(name: str, stack: Stack, base: str, folder: Path) -> Path:
     """The environment of a stack, made anew when what it is made from changed."""
     venv, stamp = folder / name, folder / f"{name}.json"
     tree = comfyui()
-    needed, _ = environment.requirements(tree)
-    wanted = [*stack.pins, *OF_OTHER_PACKS, *(line for line in needed if "frontend" not in line)]
-    wanted += OF_TESTS if stack.stages else ()
-    wanted += [line for line in CONSTRAINTS.read_text(encoding="utf-8").split() if "frontend" in line]
-    floors = OURS.read_text(encoding="utf-8")
-    key = json.dumps([base, wanted, floors, stack.constrained and CONSTRAINTS.read_text(encoding="utf-8")])
+    needed, pins = environment.requirements(tree)
+    wanted = [*stack.pins, *OF_OTHER_PACKS, *needed, *(OF_TESTS if stack.stages else ())]
+    pins |= {pin.split("==")[0]: pin for pin in stack.pins}
+    constraints = environment.constraints(pins) if stack.constrained else ""
+    key = json.dumps([base, wanted, OURS.read_text(encoding="utf-8"), constraints])
     python = environment.python_in_venv(venv)
     if python.exists() and stamp.exists() and stamp.read_text(encoding="utf-8") == key:
         return python
@@ -112,13 +115,15 @@ def prepare(name: str, stack: Stack, base: str, folder: Path) -> Path:
     subprocess.run([base, "-m", "venv", str(venv)], check=True)
     install = [str(python), "-m", "pip", "install", "-q", "--disable-pip-version-check"]
     if stack.constrained:
-        pinned = {re.split(r"[=<>]", pin)[0] for pin in stack.pins}
-        lines = CONSTRAINTS.read_text(encoding="utf-8").splitlines()
         file = folder / f"{name}-constraints.txt"
-        file.write_text("\n".join(line for line in lines if line.split("==")[0] not in pinned) + "\n", encoding="utf-8")
+        file.write_text(constraints, encoding="utf-8")
         install += ["-c", str(file)]
     if subprocess.call([*install, *wanted]) or subprocess.call([*install, "-r", str(OURS)]):
         raise SystemExit(f"The packages of {name} could not be installed; see above.")
+    if "torchaudio" not in pins:  # as in environment.py: there is none of the newest torch, and ComfyUI imports one
+        subprocess.run([*install, "--no-deps", "torchaudio"], check=True)
+        for compiled in venv.rglob("torchaudio/lib"):
+            shutil.rmtree(compiled)
     stamp.write_text(key, encoding="utf-8")
     say(f"made {name} in {time.monotonic() - began:.0f} s")
     return python

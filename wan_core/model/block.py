@@ -15,7 +15,7 @@ from .modulate import cast_linear, gated_add, layer_norm, shift_and_scale
 from .names import naming
 from .recompute import remade
 from .shape import Numerics, WanShape
-from .stages import CHUNK_TOKENS, Shared, Stages
+from .stages import CHUNK_TOKENS, Shared, Stages, in_stages
 
 __all__ = ["PATCH", "Constants", "Recompute", "VaceBlock", "WanBlock", "WanHead"]
 
@@ -145,7 +145,7 @@ class WanBlock(_Layer):
     ) -> Tensor:
         """tokens (B, N, D) in the residual dtype -> the same; the rest are the fields of Constants."""
         stages = Stages(self, self.mix, self.share, self.rest, self.chunk_tokens)
-        run = stages if recompute is None else partial(recompute, stages)
+        run = partial(in_stages if recompute is None else recompute, stages)
         constants = Constants(time_rows, text, rope_cos, rope_sin, image)
         return cast(Tensor, without_autocast(tokens.device.type, run, tokens, constants))
 
@@ -177,7 +177,7 @@ class VaceBlock(_Layer):
         """
         constants = Constants(time_rows, text, rope_cos, rope_sin, image)
         stages = Stages(self, self.mix_control, self.share, self.give_hint, self.chunk_tokens)
-        run = stages if recompute is None else partial(recompute, stages)
+        run = partial(in_stages if recompute is None else recompute, stages)
         streams = (control, tokens) if self.first else (control,)
         return cast("tuple[Tensor, Tensor]", without_autocast(control.device.type, run, *streams, constants))
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-__all__ = ["CHUNK_TOKENS", "Stages", "as_tuple", "chunks"]
+__all__ = ["CHUNK_TOKENS", "Stages", "as_tuple", "chunks", "in_stages"]
 
 CHUNK_TOKENS = 4096
 """Tokens of a chunk at most, over the whole batch. A matrix product of so many rows still fills a GPU."""
@@ -37,10 +37,18 @@ class Stages(NamedTuple):
     """0: always whole"""
 
     def __call__(self, *inputs: Any) -> Tensor | tuple[Tensor, ...]:
-        *streams, constants = inputs
-        # A gradient of the constants is summed within the layer first, whether the layer is checkpointed or not.
-        constants = constants.moved(lambda value: value.view_as(value) if value.requires_grad else value)
-        return _in_chunks(self, self.mix(*streams, constants), constants)
+        return in_stages(self, *inputs)
+
+
+def in_stages(stages: Stages, *inputs: Any) -> Tensor | tuple[Tensor, ...]:
+    """Runs both stages of a layer over its streams (B, N, D) and, last, the constants.
+
+    A function, because torch.compile of 2.6 cannot call a tuple that holds a module.
+    """
+    *streams, constants = inputs
+    # A gradient of the constants is summed within the layer first, whether the layer is checkpointed or not.
+    constants = constants.moved(lambda value: value.view_as(value) if value.requires_grad else value)
+    return _in_chunks(stages, stages.mix(*streams, constants), constants)
 
 
 def chunks(stages: Stages, tokens: Tensor, constants: Any) -> list[tuple[slice, Any]]:

@@ -17,6 +17,11 @@ from tests.support.preforked import PreforkedEngine
 ROOT = Path(__file__).resolve().parent.parent
 
 
+def pytest_collection_finish() -> None:
+    """Leaves libraries and tests out of every later search for garbage: nothing of them goes before the end."""
+    gc.freeze()
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish() -> None:
     """Collects once and keeps the rest from being looked at again: pytest collects ten times before it ends, and every

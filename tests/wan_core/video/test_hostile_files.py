@@ -147,7 +147,7 @@ def test_a_named_pipe_is_refused_at_once(video, tmp_path):
     os.mkfifo(tmp_path / "pipe.mp4")
     start = time.monotonic()
     assert "pipe.mp4 is not a regular file" in refusal(video, tmp_path / "pipe.mp4")
-    assert time.monotonic() - start < 2
+    assert time.monotonic() - start < 5, "half of what a probe may take"
 
 
 def test_a_loop_of_links_is_named(video, tmp_path):

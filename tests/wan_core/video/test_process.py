@@ -86,7 +86,7 @@ def test_stop_is_obeyed_while_waiting(make_clip):
         start = time.monotonic()
         with pytest.raises(Stopped):
             video.probe(path)
-        assert time.monotonic() - start < 2
+        assert time.monotonic() - start < 5, "half of what a probe may take"
         assert not is_running(pid)
 
 

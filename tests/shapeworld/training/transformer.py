@@ -46,11 +46,9 @@ class CompactCrossAttention(WanCrossAttention):
 
     bias: Tensor
 
-    def forward(self, x: Tensor, text: Tensor, image: Tensor | None = None) -> Tensor:
-        heads = (self.num_heads, -1)
-        query = self.norm_q(self.q(x), self.numerics.qk_norm).unflatten(-1, heads).transpose(1, 2)
-        key = self.norm_k(self.k(text), self.numerics.qk_norm).unflatten(-1, heads).transpose(1, 2)
-        value = self.v(text).unflatten(-1, heads).transpose(1, 2)
+    def forward(self, x: Tensor, context: tuple[Tensor, ...]) -> Tensor:
+        query = self._heads(self.norm_q(self.q(x), self.numerics.qk_norm))
+        query, key, value = (rows.transpose(1, 2) for rows in (query, *context))
         attended = functional.scaled_dot_product_attention(query, key, value, attn_mask=self.bias.to(query.dtype))
         return self.o(attended.transpose(1, 2).flatten(2))
 

@@ -232,7 +232,7 @@ def test_a_source_below_the_grid_is_named_when_it_may_not_be_enlarged(video, mak
         ({"frame_stride": 0}, "frame_stride is 0"),
         ({"frame_sample": 0}, "frame_sample is 0"),
         ({"variants": 0}, "variants is 0"),
-        ({"scene_threshold": float("nan")}, "scene_threshold is nan"),
+        ({"scene_threshold": float("nan")}, "scene_threshold nan is no finite number"),
     ],
 )
 def test_impossible_choices_are_refused_with_the_fix(changes, message):

@@ -220,7 +220,7 @@ def test_a_scan_asks_the_reader_once_per_clip(video, make_clip, folder, monkeypa
         ({"width": 1264, "size_multiple": 32}, "multiples of 32. Set width to 1248 or 1280"),
         ({"height": 100_000}, "height is 100000. Set it between 16 and 4096"),
         ({"fps": 0.0}, "fps is 0"),
-        ({"fps": float("nan")}, "fps is nan"),
+        ({"fps": float("nan")}, "fps nan is no finite number"),
         ({"num_repeats": 0}, "num_repeats is 0"),
         ({"caption_extension": "../x"}, "caption_extension"),
         ({"caption_extension": "txt"}, "caption_extension"),

@@ -81,7 +81,7 @@ def test_captions_and_windows_that_take_turns_meet_in_every_pair_once(tmp_path):
         ({"keep_tokens": -1}, "keep_tokens is -1"),
         ({"missing_captions": "guess"}, "missing_captions is 'guess'. Choose one of \"refuse\""),
         ({"weight": 0.0}, "weight is 0. Set it between"),
-        ({"weight": float("nan")}, "weight is nan"),
+        ({"weight": float("nan")}, "weight nan is no finite number"),
     ],
 )
 def test_impossible_caption_settings_are_refused(changes, message):

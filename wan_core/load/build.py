@@ -15,9 +15,18 @@ from torch import Tensor, nn
 from ..checkpoint import FiniteCheck, StoredWeight, WeightReader, block_scales, count_bad
 from ..errors import CheckpointError, ConfigError
 from ..files import Roots
-from ..lora import LoraConfig, check_peft, check_start, check_targets, inject_lora, read_lora, start_from
+from ..lora import (
+    LoraConfig,
+    adapter_parameters,
+    check_peft,
+    check_start,
+    check_targets,
+    inject_lora,
+    read_lora,
+    start_from,
+)
 from ..model import BLOCK_LISTS, Numerics, WanShape, WanTransformer, block_of, check_attention, sdpa_choice
-from ..placement import DeviceCarrier, Placement, resolve_placement
+from ..placement import BlockOffload, DeviceCarrier, MemoryMeasures, Placement, resolve_placement, running_order
 from ..precision import QuantizedLinear, check_trainable_untouched, quantize_block
 from .plan import ModelPlan, WanFile, inspect_model
 
@@ -49,11 +58,13 @@ def materialize(
     rank: int = 0,
     on_tensor: Callable[[int, int], None] | None = None,
     found: WanFile | None = None,
+    measures: MemoryMeasures | None = None,
 ) -> WanTransformer:
     """Build the model of a plan: frozen base, LoRA trainable, on its devices.
 
     `on_tensor(done, total)` is called after each weight and may raise to stop the load. `found`: what `inspect_model`
-    found, where it was asked already.
+    found, where it was asked already. `measures`: what rests in host memory; nothing where it is None. Swapped blocks
+    need activation checkpointing, and go to the host one by one: their device never holds two of them.
     """
     found = found or inspect_model(plan, roots)
     compute, shape = found.compute_dtype, found.variant.shape
@@ -70,15 +81,19 @@ def materialize(
     start = read_lora(roots.resolve(lora.start_from)) if lora is not None and lora.start_from else None
     if lora is not None and start is not None:
         check_start(model, start, lora)  # minutes before the last base weight has been read
+    order = running_order(shape.num_layers, shape.vace_layers)
+    offload = BlockOffload(placement, order, measures or MemoryMeasures())
     with torch.inference_mode(False):
-        _fill(model, plan, placement, found.weights, on_tensor)
+        _fill(model, plan, placement, offload, found.weights, on_tensor)
         if lora is not None:
             inject_lora(model, lora, seed=seed, dtype=numerics.adapter if numerics.adapter != compute else None)
+            _bring_home(adapter_parameters(model), placement)
             model.checkpoint_keeps_rng = lora.dropout > 0
             if start is not None:
                 start_from(model, start, lora)
-    placement.check(model)
+    placement.check(model, rests=offload.rests)
     check_trainable_untouched(model)
+    model.offload = offload
     if len(placement.devices) > 1:
         model.carrier = DeviceCarrier(placement)
     return model
@@ -88,6 +103,7 @@ def _fill(
     model: WanTransformer,
     plan: ModelPlan,
     placement: Placement,
+    offload: BlockOffload,
     sources: Mapping[str, StoredWeight],
     on_tensor: Callable[[int, int], None] | None,
 ) -> None:
@@ -115,6 +131,13 @@ def _fill(
                 raise _not_finite(reader, bad, sources[bad], rests)
             if plan.quantize is not None:
                 quantize_block(part, prefix, plan.quantize)
+            offload.settle(prefix, part)
+
+
+def _bring_home(adapters: Mapping[str, nn.Parameter], placement: Placement) -> None:
+    """Move adapters to the device of their block: they begin beside their linear's weight, which may rest elsewhere."""
+    for name, adapter in adapters.items():
+        adapter.data = adapter.data.to(placement.device_of(name))
 
 
 def _not_finite(reader: WeightReader, name: str, source: StoredWeight, rests: torch.dtype) -> Exception:

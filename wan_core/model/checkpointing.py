@@ -138,13 +138,14 @@ class _Checkpointed(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, layer: _Pass, _anchor: Tensor | None, *inputs: Tensor | None) -> Any:
+        assert inputs[0] is not None
+        # Before the layer runs: its input lies on the device anyway meanwhile, and can travel. Only this one is
+        # offloaded; whatever else the layer reads, others keep too.
+        layer.taken = layer.how.offload.put(inputs[0])
         with layer.weights(again=False):
             outputs = layer.run(inputs)
         ctx.set_materialize_grads(False)
         ctx.layer = layer
-        assert inputs[0] is not None
-        # Only the layer's own input is offloaded; whatever else it reads, others keep too.
-        layer.taken = layer.how.offload.put(inputs[0])
         ctx.save_for_backward(*((None, *inputs[1:]) if layer.taken is not None else inputs))
         return outputs
 
@@ -153,10 +154,10 @@ class _Checkpointed(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         layer: _Pass = ctx.layer
         first, *others = ctx.saved_tensors
-        if layer.taken is not None:
-            first, layer.taken = layer.taken(), None
         if layer.kept is not None:
             layer.kept.fetch()
+        if layer.taken is not None:
+            first, layer.taken = layer.taken(), None
         wanted = ctx.needs_input_grad[2:]
         inputs = [
             None if value is None else value.detach().requires_grad_(wants)

@@ -25,7 +25,9 @@ class Offload(Protocol):
         ...
 
     def put(self, kept: Tensor) -> Callable[[], Tensor] | None:
-        """Takes over a tensor of any shape that the backward pass will read once, in the reverse order of the puts.
+        """Takes over what the block that runs next will need again: a tensor of any shape, which nobody changes.
+
+        The backward pass reads it once, in the reverse order of the puts.
 
         Returns what gives it back, bit for bit, on the device it came from; None where it shall stay there.
         """

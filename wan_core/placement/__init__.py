@@ -1,15 +1,18 @@
-"""Placement decides which block sits on which device, carries tensors between them, and predicts the memory."""
+"""Placement decides which block sits on which device and what rests in host memory, carries tensors between them,
+and predicts the memory."""
 
 from __future__ import annotations
 
 from .bridge import DeviceCarrier
-from .measures import MemoryMeasures
+from .measures import MemoryMeasures, running_order
 from .memory import JobShape, MemoryEstimate, estimate_memory
+from .offload import BlockOffload
 from .plan import MODES, Placement, PlacementConfig, resolve_placement
 from .trace import StepShape
 
 __all__ = [
     "MODES",
+    "BlockOffload",
     "DeviceCarrier",
     "JobShape",
     "MemoryEstimate",
@@ -19,4 +22,5 @@ __all__ = [
     "StepShape",
     "estimate_memory",
     "resolve_placement",
+    "running_order",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -89,10 +90,15 @@ class Placement:
         # VACE's second stream stays with what is no block: only its hints travel.
         return self.block_devices[found.number] if found is not None and found.stream == "blocks" else self.first
 
-    def check(self, model: nn.Module) -> None:
-        """Raises PlacementError when a parameter or buffer lies elsewhere than planned, or has no memory yet."""
+    def check(self, model: nn.Module, *, rests: Callable[[str], bool] = lambda _: False) -> None:
+        """Raises PlacementError when a parameter or buffer lies elsewhere than planned, or has no memory yet.
+
+        Where `rests` says so of a name, it is planned in host memory, its adapters excepted.
+        """
         for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
             planned = self.device_of(name)
+            if rests(name) and not tensor.requires_grad:
+                planned = torch.device("cpu")
             if tensor.device != planned:
                 raise PlacementError(
                     f"{name} is on {tensor.device}, planned was {planned}. This is a bug; please report it."

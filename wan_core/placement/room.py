@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import OutOfMemory
+from .offload import BlockOffload
 
 __all__ = ["release_cached_memory", "weights_out_of_the_way"]
 
@@ -23,10 +24,13 @@ _HOST = torch.device("cpu")
 def weights_out_of_the_way(model: nn.Module) -> Iterator[None]:
     """Inside, no frozen parameter or buffer of `model` lies on an accelerator; afterwards each is where it was.
 
-    Trained parameters stay: an optimizer holds them, and with its moments they are a few percent of the weights.
+    Trained parameters stay: an optimizer holds them, and with its moments they are a few percent of the weights. The
+    buffers through which swapped blocks pass are given back; the next pass makes new ones.
     OutOfMemory, in one sentence, when the weights do not fit back; those that did not are then still in host memory.
     """
     places = list(_places(model))
+    if isinstance(offload := getattr(model, "offload", None), BlockOffload):
+        offload.release()
     try:
         for place in places:
             place.put(_HOST)

@@ -31,8 +31,8 @@ class DeviceMeters:
     """
 
     def __init__(self, devices: Iterable[torch.device], predicted: Mapping[str, int] | None = None) -> None:
-        """`predicted`: peak of a step by device name."""
-        self._devices = tuple(dict.fromkeys(devices))
+        """`predicted`: peak of a step by device name. The host counts only where nothing else computes."""
+        self._devices = _computing(devices)
         self._predicted = predicted or {}
         self._highest: dict[str, dict[str, int | None]] = {}
 
@@ -104,7 +104,7 @@ def predicted_peaks(
     Empty where there is none: what the CPU holds is not what the prediction counts. `found`: what `inspect_model` found
     in the plan's file, where it was asked already.
     """
-    devices = list(dict.fromkeys(p.device for p in model.parameters()))
+    devices = _computing(p.device for p in model.parameters())
     if devices[0].type != "cuda":
         return {}
     try:
@@ -114,6 +114,12 @@ def predicted_peaks(
         return {}
     # A copy per GPU needs on each of them what it needs on the first.
     return {str(device): memory.step for device, memory in zip(devices, needs.devices.values(), strict=False)}
+
+
+def _computing(devices: Iterable[torch.device]) -> tuple[torch.device, ...]:
+    """Returns the distinct devices; not the host, where there are others whose weights rest in its memory."""
+    found = tuple(dict.fromkeys(devices))
+    return tuple(device for device in found if device.type != "cpu") or found
 
 
 def _present(device: torch.device) -> dict[str, int | None]:

@@ -1,0 +1,327 @@
+"""Inputs and weights that leave between the passes: the same bits, one block ahead, and nothing is lost or kept."""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.support.blocks import SHAPE
+from tests.support.tiny_run import make_roots
+from tests.support.travel import LateCopies
+from wan_core.errors import PlacementError
+from wan_core.load import ModelPlan, materialize
+from wan_core.lora import LoraConfig, adapter_parameters, inject_lora
+from wan_core.model import POLICIES, Conditioning, Numerics, Policy, WanShape, WanTransformer
+from wan_core.placement import kept
+from wan_core.placement.measures import MemoryMeasures, running_order
+from wan_core.placement.offload import BlockOffload
+from wan_core.placement.plan import Placement
+from wan_core.precision import PrecisionPolicy, QuantizeConfig, quantize_block
+
+CPU = torch.device("cpu")
+LAYERS = 5
+DEEP = replace(SHAPE, num_layers=LAYERS)
+SIX_FRAMES, TWO_FRAMES = (6, 4, 6), (2, 4, 6)
+INPUT = 6 * 2 * 3 * SHAPE.dim * 4
+"""bytes of one kept input at `SIX_FRAMES`"""
+CHUNK = 5 << 10
+SMALL, LARGE = -(-LAYERS * INPUT // 3 // CHUNK), -(-LAYERS * INPUT // CHUNK)
+"""chunks of host memory that the kept inputs of a pass take at `TWO_FRAMES` and at `SIX_FRAMES`"""
+TARGETS = (r"(vace_)?blocks\.\d+\.(self_attn|cross_attn)\.(q|k|v|o)", r"(vace_)?blocks\.\d+\.ffn\.(0|2)")
+VARIANTS: dict[str, dict[str, Any]] = {"t2v": {}, "vace": {"vace_layers": (0, 2)}, "i2v": {"image_dim": 20}}
+
+
+@dataclass
+class Job:
+    """A tiny model with adapters, and what it did."""
+
+    model: WanTransformer
+    copies: LateCopies
+    offload: BlockOffload | None
+
+    @property
+    def chunks(self) -> int:
+        """How many there are in host memory for what is kept."""
+        return sum(memory.numel() == CHUNK for memory in self.copies.host)
+
+    def step(self, size: tuple[int, int, int] = SIX_FRAMES, *, seed: int = 0) -> dict[str, Tensor]:
+        """Output and gradients of one forward and backward pass."""
+        output = self.forward(size, seed=seed)
+        output.square().mean().backward()
+        found = {name: p.grad for name, p in adapter_parameters(self.model).items() if p.grad is not None}
+        for parameter in adapter_parameters(self.model).values():
+            parameter.grad = None
+        return found | {"output": output.detach()}
+
+    def forward(self, size: tuple[int, int, int] = SIX_FRAMES, *, seed: int = 0) -> Tensor:
+        generator, shape = torch.Generator().manual_seed(seed), self.model.shape
+        latent = torch.randn(1, 16, *size, generator=generator)
+        text = torch.randn(1, 512, 8, generator=generator)
+        vace = torch.randn(1, 96, *size, generator=generator) if shape.vace_layers else None
+        images = torch.randn(1, 3, 20, generator=generator) if shape.image_dim else None
+        given = Conditioning(vace=vace, image_tokens=images) if vace is not None or images is not None else None
+        return self.model(latent, torch.tensor([500.0]), text, given)
+
+
+def job(
+    measures: MemoryMeasures | None,
+    shape: WanShape = DEEP,
+    *,
+    numerics: Numerics | None = None,
+    scheme: str = "",
+    kept: int | None = None,
+    locked: int | None = None,
+    lora: LoraConfig | None = None,
+) -> Job:
+    """The same model each time, with `measures` applied to it; None: nothing leaves, and nothing is run again."""
+    torch.manual_seed(0)
+    model, copies = WanTransformer(shape, numerics or Numerics()), LateCopies(locked)
+    for p in model.parameters():
+        nn.init.normal_(p, std=0.2)
+    model.requires_grad_(False)
+    offload, names = None, running_order(LAYERS, shape.vace_layers)
+    if measures is not None:
+        offload = BlockOffload(
+            Placement((CPU,) * LAYERS), names, measures, copies=lambda _: copies, most_host_bytes=kept
+        )
+    for name in names:
+        block = model.get_submodule(name)
+        setattr(block, "chunk_tokens", 10)  # noqa: B010
+        if scheme:
+            quantize_block(block, name, QuantizeConfig(scheme=scheme, vace_blocks=True))
+        if offload is not None:
+            offload.settle(name, block)
+    inject_lora(model, lora or LoraConfig(rank=2, targets=TARGETS), seed=1)
+    for number, adapter in enumerate(adapter_parameters(model).values()):
+        adapter.data = torch.randn(adapter.shape, generator=torch.Generator().manual_seed(number))
+    model.checkpoint_blocks = offload is not None
+    if offload is not None:
+        model.offload = offload
+    return Job(model, copies, offload)
+
+
+def assert_same_bits(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+    assert found.keys() == expected.keys()
+    for name, value in found.items():
+        assert torch.equal(value, expected[name]), name
+
+
+MEASURES = {
+    "inputs": MemoryMeasures(offload_inputs=True),
+    "one": MemoryMeasures(blocks_to_swap=1),
+    "three": MemoryMeasures(blocks_to_swap=3),
+    "all": MemoryMeasures(offload_inputs=True, blocks_to_swap=99),
+}
+
+
+@pytest.mark.parametrize(
+    ("measures", "variant"),
+    [
+        pytest.param(m, v, marks=[] if m == "all" or v == "t2v" else pytest.mark.soak)
+        for m in MEASURES
+        for v in VARIANTS
+    ],
+)
+def test_no_bit_changes_in_training_nor_in_a_preview_between(measures: str, variant: str) -> None:
+    shape = replace(DEEP, **VARIANTS[variant])
+    plain, moved = job(None, shape), job(MEASURES[measures], shape)
+    for seed in range(2):
+        assert_same_bits(moved.step(seed=seed), plain.step(seed=seed))
+        with torch.no_grad():
+            assert torch.equal(moved.forward(seed=seed), plain.forward(seed=seed))
+    assert moved.copies.begun
+
+
+@pytest.mark.parametrize(
+    ("policy", "scheme"), [("reference", "int8"), ("balanced", "fp8_e4m3fn"), ("balanced", "int8"), ("fast", "int8")]
+)
+def test_packed_weights_travel_packed_under_every_policy(policy: str, scheme: str) -> None:
+    numerics = PrecisionPolicy(preset=policy).numerics(torch.bfloat16)
+    plain, moved = (job(m, numerics=numerics, scheme=scheme) for m in (None, MEASURES["all"]))
+    for seed in range(2):
+        assert_same_bits(moved.step(seed=seed), plain.step(seed=seed))
+
+
+@pytest.fixture(autouse=True)
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chunks of host memory into which a kept input does not fit: it lies across two or three."""
+    monkeypatch.setattr(kept, "CHUNK_BYTES", CHUNK)
+
+
+def test_every_copy_has_the_time_of_a_block() -> None:
+    """Between its begin and the first wait for it a block computes: in both directions, over the turn, to a preview."""
+    moved = job(MEASURES["all"])
+    count_blocks(moved)
+    moved.step()
+    first = len(moved.copies.begun)
+    moved.step()
+    with torch.no_grad():
+        moved.forward()
+        moved.forward()
+    late = [copy for copy in moved.copies.begun[first:] if copy.waited_at == copy.begun_at]
+    assert not late
+    assert len(moved.copies.begun) - first > 3 * LAYERS
+
+
+def test_weights_come_to_the_device_three_times_a_step_less_what_is_still_there() -> None:
+    moved = job(MemoryMeasures(blocks_to_swap=99))
+    moved.step()
+    begun = len(moved.copies.begun)
+    moved.step()
+    # Forward all five, of which two are there from before; backward all five, of which two are still there.
+    assert len(moved.copies.begun) - begun == 2 * (LAYERS - 2)
+    assert all(moved.copies.at_home(copy.source) for copy in moved.copies.begun), "never back to the host"
+
+
+def test_a_block_that_rests_lies_in_host_memory_and_its_adapters_do_not() -> None:
+    moved = job(MemoryMeasures(blocks_to_swap=2))
+    for name, parameter in moved.model.named_parameters():
+        rests = name.startswith(("blocks.2.", "blocks.4.")) and not parameter.requires_grad
+        assert moved.copies.at_home(parameter) == rests, name
+
+
+def test_what_is_held_between_passes_is_given_back_when_asked_for() -> None:
+    plain, moved = job(None), job(MEASURES["all"])
+    moved.step()
+    assert moved.offload is not None
+    buffers = {copy.target.untyped_storage()._cdata: weakref.ref(copy.target) for copy in moved.copies.begun}
+    moved.copies.begun.clear()
+    moved.offload.release()
+    assert [buffer() for buffer in buffers.values()] == [None] * len(buffers)
+    assert_same_bits(moved.step(), plain.step())
+
+
+def test_the_host_memory_of_one_step_serves_all_others() -> None:
+    moved = job(MEASURES["inputs"])
+    for size, chunks in ((TWO_FRAMES, SMALL), (SIX_FRAMES, LARGE), (TWO_FRAMES, LARGE), (SIX_FRAMES, LARGE)):
+        moved.step(size)
+        assert moved.chunks == chunks
+    with torch.no_grad():
+        moved.forward((9, 4, 6))
+    assert moved.chunks == LARGE, "a pass that nobody walks back keeps nothing"
+
+
+def test_a_pass_without_a_backward_pass_leaves_nothing_behind() -> None:
+    plain, moved = job(None), job(MEASURES["all"])
+    for _ in range(3):
+        moved.forward()
+    assert_same_bits(moved.step(), plain.step())
+    assert moved.chunks == LARGE
+
+
+def test_two_passes_before_the_first_backward_pass_are_told_apart() -> None:
+    plain, moved = job(MemoryMeasures()), job(MEASURES["all"])
+    found = []
+    for one in (plain, moved):
+        outputs = [one.forward(seed=seed).square().mean() for seed in range(2)]
+        outputs[0].backward()
+        outputs[1].backward()
+        found.append({name: p.grad for name, p in adapter_parameters(one.model).items() if p.grad is not None})
+    assert_same_bits(*found)
+
+
+POLICIES_AWAY = {
+    "matmuls": POLICIES["offload_matmul_without_batch"],
+    "attention": Policy(offloaded=frozenset({"attn_output", "xq_out", "xk_out"})),
+    "some": Policy(saved=frozenset({"attn_output"}), offloaded=frozenset({"ffn_activation", "cross_attn"})),
+}
+
+
+@pytest.mark.parametrize("policy", POLICIES_AWAY)
+def test_what_a_policy_offloads_comes_back_with_its_bits(policy: str) -> None:
+    plain, moved, bare = job(None), job(MEASURES["all"]), job(MEASURES["all"])
+    moved.model.checkpoint_policy = POLICIES_AWAY[policy]
+    for seed in range(2):
+        assert_same_bits(moved.step(seed=seed), plain.step(seed=seed))
+        bare.step(seed=seed)
+    assert len(moved.copies.begun) > 2 * len(bare.copies.begun)
+
+
+def test_a_block_that_keeps_its_activations_cannot_rest() -> None:
+    moved = job(MemoryMeasures(blocks_to_swap=99))
+    moved.model.unchecked_blocks = 2
+    with pytest.raises(PlacementError, match=r"blocks\.3 rest in host memory.*unchecked_blocks 0"):
+        moved.step()
+    with torch.no_grad():
+        moved.forward()
+
+
+def test_a_pass_that_breaks_off_leaves_every_block_at_rest_and_the_next_one_right() -> None:
+    plain, moved = job(None), job(MEASURES["all"])
+    expected = plain.step()
+    for broken in ("blocks.2.ffn.0", "blocks.2.self_attn.o"):
+        for kind in ("register_forward_hook", "register_full_backward_pre_hook"):
+            handle = getattr(moved.model.get_submodule(broken), kind)(fail)
+            with pytest.raises(RuntimeError, match="in the middle"):
+                moved.step()
+            handle.remove()
+            for adapter in adapter_parameters(moved.model).values():
+                adapter.grad = None
+            assert all(moved.copies.at_home(p) for p in moved.model.blocks.parameters() if not p.requires_grad)
+            assert_same_bits(moved.step(), expected)
+    assert moved.chunks == LARGE
+
+
+def fail(*_: Any) -> None:
+    raise RuntimeError("in the middle")
+
+
+@pytest.mark.parametrize(("bound", "away"), [(0, 0), (3 * CHUNK + 1, 3), (99 * CHUNK, LARGE)])
+@pytest.mark.parametrize("ours", [True, False])
+def test_inputs_beyond_the_bound_stay_on_the_device(bound: int, away: int, ours: bool) -> None:
+    """A bound of ours, or the system's own, which shows only when memory is asked for."""
+    plain = job(None)
+    moved = job(MEASURES["inputs"], kept=bound) if ours else job(MEASURES["inputs"], locked=bound)
+    for seed in range(2):
+        assert_same_bits(moved.step(seed=seed), plain.step(seed=seed))
+    assert moved.chunks == away
+
+
+def test_weights_travel_from_other_memory_where_the_system_locks_no_more() -> None:
+    plain, moved = job(None), job(MemoryMeasures(blocks_to_swap=99), locked=0)
+    assert_same_bits(moved.step(), plain.step())
+
+
+def test_only_blocks_that_run_again_are_put_away() -> None:
+    lora = LoraConfig(rank=2, targets=(r"blocks\.[34]\.ffn\.0",))
+    plain, moved = job(None, lora=lora), job(MEASURES["all"], lora=lora)
+    for seed in range(2):
+        assert_same_bits(moved.step(seed=seed), plain.step(seed=seed))
+    assert moved.chunks == -(-2 * INPUT // CHUNK)
+
+
+def count_blocks(moved: Job) -> None:
+    """Let the copies know which block computes: the number of starts of a self-attention so far."""
+    for number in range(LAYERS):
+        attention = moved.model.get_submodule(f"blocks.{number}.self_attn")
+        attention.register_forward_pre_hook(lambda *_: moved.copies.tick())
+
+
+@pytest.mark.parametrize("scheme", ["", "int8"])
+def test_a_loaded_model_with_measures_is_the_one_without(tmp_path: Path, scheme: str) -> None:
+    """Through the loader: blocks go to rest when they are packed, and adapters start as ever."""
+    quantize = QuantizeConfig(scheme=scheme) if scheme else None
+    plan = ModelPlan(base_file="diffusion_models:wan_tiny_t2v.safetensors", quantize=quantize)
+    roots, _ = make_roots(tmp_path)
+    plain, moved = (
+        materialize(plan, roots, LoraConfig(rank=4), seed=3, measures=measures) for measures in (None, MEASURES["all"])
+    )
+    plain.checkpoint_blocks = moved.checkpoint_blocks = True
+    assert [name for name, _ in moved.named_parameters()] == [name for name, _ in plain.named_parameters()]
+    inputs = (torch.ones(1, 16, 3, 8, 8), torch.tensor([700.0]), torch.ones(1, 512, 4096))
+    for _ in range(2):
+        losses = [model(*inputs).square().mean() for model in (plain, moved)]
+        for loss in losses:
+            loss.backward()
+        assert torch.equal(*losses)
+    for one, other in zip(adapter_parameters(plain).values(), adapter_parameters(moved).values(), strict=True):
+        assert torch.equal(one, other)
+        assert one.grad is not None
+        assert other.grad is not None
+        assert torch.equal(one.grad, other.grad)

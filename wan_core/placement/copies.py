@@ -1,0 +1,109 @@
+"""Copies between a device and host memory: the one file that knows streams, events and page-locked memory.
+
+Everything else of this room is the same on every device: which copy begins when, and who waits for it.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from ..words import logger
+
+__all__ = ["Copies", "CudaCopies", "PlainCopies", "copies_of"]
+
+_log = logger(__name__)
+_PORTABLE = 1
+"""cudaHostRegisterPortable: page-locked for every device of the process"""
+
+
+class Copies(Protocol):
+    """Moves bytes between one device and host memory while the device computes.
+
+    A copy sees all that the device was told to compute before it began, and nothing later. Neither its source may
+    change nor either end be freed before it has been waited for.
+    """
+
+    def host_memory(self, size: int) -> Tensor | None:
+        """Returns `size` new bytes, (size,) uint8, which the device copies by itself; None where there are no more."""
+        ...
+
+    def start(self, source: Tensor, target: Tensor) -> Any:
+        """Begins to copy between two contiguous tensors of one shape and dtype; one lies on the host, one does not."""
+        ...
+
+    def wait(self, copy: Any) -> None:
+        """Lets whatever the device is told to compute from now on wait for what `start` returned."""
+        ...
+
+
+class PlainCopies:
+    """Copies at once: for devices without streams of their own, and the CPU, where tests run what GPUs run."""
+
+    def host_memory(self, size: int) -> Tensor | None:
+        return torch.empty(size, dtype=torch.uint8)
+
+    def start(self, source: Tensor, target: Tensor) -> Any:
+        target.copy_(source)
+
+    def wait(self, copy: Any) -> None:
+        pass
+
+
+class CudaCopies:
+    """Copies on two streams of their own, one for each direction: a GPU has an engine for each.
+
+    All memory belongs to the stream that computes, which waits for a copy before either end is freed. So the allocator
+    may hand it on at once, however far the host is ahead; `record_stream` would keep it until the GPU has caught up.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._out, self._in = torch.cuda.Stream(device), torch.cuda.Stream(device)
+
+    def host_memory(self, size: int) -> Tensor | None:
+        # torch's own page-locked memory comes in powers of two: 512 MiB for a block of 333.
+        memory = torch.empty(size, dtype=torch.uint8)
+        with torch.cuda.device(self._device):
+            if int(_runtime().cudaHostRegister(memory.data_ptr(), size, _PORTABLE)) != 0:
+                _forget_error(self._device)
+                return None
+        handed_out = memory.view(-1)
+        # The callback holds the memory, so it is never freed while it is still locked. The end of the process unlocks.
+        weakref.finalize(handed_out, _unlock, memory).atexit = False
+        return handed_out
+
+    def start(self, source: Tensor, target: Tensor) -> Any:
+        stream = self._in if target.is_cuda else self._out
+        stream.wait_stream(torch.cuda.current_stream(self._device))
+        with torch.cuda.stream(stream):
+            target.copy_(source, non_blocking=True)
+            return stream.record_event()
+
+    def wait(self, copy: Any) -> None:
+        torch.cuda.current_stream(self._device).wait_event(copy)
+
+
+def _runtime() -> Any:
+    return torch.cuda.cudart()
+
+
+def _unlock(memory: Tensor) -> None:
+    _runtime().cudaHostUnregister(memory.data_ptr())
+
+
+def _forget_error(device: torch.device) -> None:
+    """Reads the error of a refused call away: CUDA would raise it at whatever runs next."""
+    try:
+        torch.zeros(1, device=device).add_(1)
+        torch.cuda.synchronize(device)
+    except RuntimeError:
+        _log.debug("%s: no more memory can be page-locked", device)
+
+
+def copies_of(device: torch.device) -> Copies:
+    """Returns how tensors travel between `device` and host memory."""
+    return CudaCopies(device) if device.type == "cuda" else PlainCopies()

@@ -1,0 +1,176 @@
+"""What blocks keep for the backward pass rests in host memory, and is back one block before it is needed.
+
+Per block that is its input, and whatever a checkpoint policy offloads besides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .copies import Copies
+
+__all__ = ["KeptTensors"]
+
+CHUNK_BYTES = 1 << 28
+"""of host memory asked for at once: to page-lock it takes longer than to fill it"""
+_ALIGNED = 256
+
+
+@dataclass(eq=False)
+class _Kept:
+    """One tensor that a backward pass will ask for."""
+
+    block: int
+    """how many blocks of its device ran before its own"""
+    start: int
+    end: int
+    """its bytes on the tape"""
+    size: torch.Size
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+    here: Tensor | None
+    """the tensor on the device: still, or again"""
+    copies: list[Any]
+    """the last ones that were begun, there or back"""
+    forgotten: bool = False
+    """whether nobody can ask for it any more"""
+
+
+class _Taker:
+    """Gives one tensor back."""
+
+    def __init__(self, all_kept: KeptTensors, kept: _Kept) -> None:
+        self._all, self._kept = all_kept, kept
+
+    def __call__(self) -> Tensor:
+        return self._all.take(self._kept)
+
+    def __del__(self) -> None:
+        # The garbage collector may come in the middle of anything, so this is a mark and no more.
+        self._kept.forgotten = True
+
+
+class KeptTensors:
+    """The kept tensors of one device: a stack, the last one that left is asked for first."""
+
+    def __init__(self, device: torch.device, copies: Copies, most_bytes: int | None = None) -> None:
+        """`most_bytes`: of host memory; what is beyond stays on the device. None: as much as there is."""
+        self._device, self._copies = device, copies
+        self._tape = _Tape(copies, most_bytes)
+        self._stack: list[_Kept] = []
+        self._block = 0
+
+    def put(self, tensor: Tensor) -> Callable[[], Tensor] | None:
+        """Begins to copy a tensor of any shape to the host, and returns what gives it back; None where it has to stay.
+
+        On the device it is held until `begin` of the next block: by then the copy has had the time of this one. So
+        what the last block of a pass keeps never has to come back.
+        """
+        self.sweep()
+        start = self._stack[-1].end if self._stack else 0
+        end = start + -(-tensor.nbytes // _ALIGNED) * _ALIGNED
+        if not (_dense(tensor) and self._tape.reaches(end)):
+            return None
+        kept = _Kept(self._block, start, end, tensor.shape, tensor.stride(), tensor.dtype, tensor.detach(), [])
+        kept.copies = self._travel(kept, out=True)
+        self._stack.append(kept)
+        return _Taker(self, kept)
+
+    def begin(self) -> None:
+        """A block begins to run for the first time: what earlier ones kept leaves the device."""
+        for kept in reversed(self._stack):
+            if kept.here is None:
+                break
+            if kept.block < self._block:
+                self._wait(kept)
+                kept.here = None
+
+    def end(self) -> None:
+        """That block has run."""
+        self._block += 1
+
+    def take(self, kept: _Kept) -> Tensor:
+        """Returns the tensor of one `put`; with the last one of a block, those of the block before begin to return."""
+        place = self._stack.index(kept)
+        del self._stack[place]
+        self._fetch(kept)
+        self._wait(kept)
+        here, kept.here = kept.here, None
+        assert here is not None
+        before = self._stack[place - 1].block if place else kept.block
+        if before != kept.block:
+            for other in reversed(self._stack[:place]):
+                if other.block != before:
+                    break
+                self._fetch(other)
+        return here
+
+    def _fetch(self, kept: _Kept) -> None:
+        if kept.here is None:
+            with torch.inference_mode(False):
+                kept.here = torch.empty_strided(kept.size, kept.stride, dtype=kept.dtype, device=self._device)
+            kept.copies = self._travel(kept, out=False)
+
+    def _travel(self, kept: _Kept, *, out: bool) -> list[Any]:
+        assert kept.here is not None
+        copies, place, size = [], 0, kept.here.nbytes
+        values = kept.here.as_strided((kept.here.numel(),), (1,)).view(torch.uint8)
+        for piece in self._tape.pieces(kept.start, kept.start + size):
+            part = values[place : place + piece.numel()]
+            copies.append(self._copies.start(part, piece) if out else self._copies.start(piece, part))
+            place += piece.numel()
+        return copies
+
+    def _wait(self, kept: _Kept) -> None:
+        for copy in kept.copies:
+            self._copies.wait(copy)
+
+    def sweep(self) -> None:
+        """Drops what nobody can ask for any more, after a pass that broke off or whose graph was thrown away."""
+        for kept in [kept for kept in self._stack if kept.forgotten]:
+            self._wait(kept)
+            self._stack.remove(kept)
+
+
+def _dense(tensor: Tensor) -> bool:
+    """Whether the bytes of a tensor lie one behind another, in whatever order of its dimensions."""
+    return tensor.nbytes > 0 and torch.empty_like(tensor, device="meta").stride() == tensor.stride()
+
+
+class _Tape:
+    """Host memory as one long row of bytes, used again by every step from its beginning.
+
+    It grows by chunks, and a tensor may lie across two: so it is never longer than what the largest step keeps.
+    """
+
+    def __init__(self, copies: Copies, most_bytes: int | None) -> None:
+        self._copies, self._most = copies, most_bytes
+        self._chunks: list[Tensor] = []
+
+    def reaches(self, end: int) -> bool:
+        """Whether there is memory for the first `end` bytes, or could be made."""
+        while len(self._chunks) * CHUNK_BYTES < end:
+            if self._most is not None and (len(self._chunks) + 1) * CHUNK_BYTES > self._most:
+                return False
+            with torch.inference_mode(False):
+                chunk = self._copies.host_memory(CHUNK_BYTES)
+            if chunk is None:
+                self._most = len(self._chunks) * CHUNK_BYTES  # the system gives no more: what there is has to do
+                return False
+            self._chunks.append(chunk)
+        return True
+
+    def pieces(self, start: int, end: int) -> list[Tensor]:
+        """Returns the bytes from `start` to `end`, (n,) uint8 each, one behind another."""
+        found = []
+        while start < end:
+            number, offset = divmod(start, CHUNK_BYTES)
+            stop = min(CHUNK_BYTES, offset + end - start)
+            found.append(self._chunks[number][offset:stop])
+            start += stop - offset
+        return found

@@ -1,0 +1,95 @@
+"""What leaves each device of a model between the passes of its blocks: what they keep, and the weights of some."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from ..model import block_of
+from .copies import Copies, copies_of
+from .kept import KeptTensors
+from .measures import MemoryMeasures, swapped_blocks
+from .plan import Placement
+from .streaming import Ring
+
+__all__ = ["BlockOffload"]
+
+
+@dataclass
+class _Lane:
+    """What belongs to one device. A backward pass has a thread for each, and none looks at another's lane."""
+
+    ring: Ring
+    kept: KeptTensors | None
+    returns: bool = False
+    """whether the block that runs, or runs next, will run again in a backward pass"""
+
+
+class BlockOffload:
+    """The `Offload` of one model: what a job's `MemoryMeasures` say, on each of its devices."""
+
+    def __init__(
+        self,
+        placement: Placement,
+        order: Sequence[str],
+        measures: MemoryMeasures,
+        *,
+        copies: Callable[[torch.device], Copies] = copies_of,
+        most_host_bytes: int | None = None,
+    ) -> None:
+        """`order`: the names of all blocks, as `running_order` gives them.
+
+        `most_host_bytes`: of what is kept, for each device; what is beyond stays there. None: as many as there are.
+        """
+        self._placement = placement
+        self._swapped = frozenset(swapped_blocks(order, measures.blocks_to_swap))
+        self._lanes: dict[torch.device, _Lane] = {}
+        for device in placement.devices:
+            own = [name for name in order if name in self._swapped and placement.device_of(name) == device]
+            if not (own or measures.offload_inputs):
+                continue
+            travel = copies(device)
+            kept = KeptTensors(device, travel, most_host_bytes) if measures.offload_inputs else None
+            self._lanes[device] = _Lane(Ring(device, travel, own), kept)
+
+    def rests(self, name: str) -> bool:
+        """Whether the weight or module `name` (original Wan name) lies in a block that rests in host memory."""
+        found = block_of(name)
+        return found is not None and f"{found.stream}.{found.number}" in self._swapped
+
+    def settle(self, name: str, block: nn.Module) -> None:
+        """Moves the frozen tensors of the block `name` to where they rest, if it is one that does."""
+        if name in self._swapped:
+            self._lanes[self._placement.device_of(name)].ring.settle(name, block)
+
+    @contextmanager
+    def weights(self, block: str, *, again: bool) -> Iterator[None]:
+        lane = self._lanes.get(self._placement.device_of(block))
+        if lane is None:
+            yield
+            return
+        with lane.ring.run(block, again=again, returns=lane.returns):
+            if lane.kept is not None and not again:
+                lane.kept.begin()
+            yield
+        lane.returns = False
+        if lane.kept is not None and not again:
+            lane.kept.end()
+
+    def put(self, kept: Tensor) -> Callable[[], Tensor] | None:
+        lane = self._lanes.get(kept.device)
+        if lane is None:
+            return None
+        lane.returns = True
+        return None if lane.kept is None else lane.kept.put(kept)
+
+    def release(self) -> None:
+        """Gives back the device memory that is held between passes: the next pass takes it again."""
+        for lane in self._lanes.values():
+            lane.ring.release()
+            if lane.kept is not None:
+                lane.kept.sweep()

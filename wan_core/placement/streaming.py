@@ -1,0 +1,183 @@
+"""Block streaming: frozen weights rest in host memory and pass through two buffers of the device, one block ahead.
+
+They travel in one direction only: nobody changes them. Adapters, their gradients and the optimizer stay on the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import PlacementError
+from ..words import logger
+from .copies import Copies
+
+__all__ = ["Ring"]
+
+_log = logger(__name__)
+_ALIGNED = 256
+"""bytes: where a tensor may begin, as torch's own memory on a GPU does"""
+_BUFFERS = 2
+"""one for the block that runs, one for the next"""
+
+
+@dataclass(frozen=True)
+class _Frozen:
+    """One frozen parameter or buffer of a block, by its module and its place in the block's memory.
+
+    It is replaced whole, as in room.py: whoever keeps the old one still reads the right values.
+    """
+
+    module: nn.Module
+    name: str
+    start: int
+    bytes: int
+    dtype: torch.dtype
+    shape: torch.Size
+    is_weight: bool
+
+    def within(self, memory: Tensor) -> Tensor:
+        """Returns it as a part of a block's memory (size,) uint8, on whatever device that lies."""
+        value = memory[self.start : self.start + self.bytes].view(self.dtype).view(self.shape)
+        return nn.Parameter(value, requires_grad=False) if self.is_weight else value
+
+
+class _RestingBlock:
+    """The frozen tensors of one block, one behind another in host memory.
+
+    Where the block is used while it rests, it reads them there: an error on a GPU, and nowhere a wrong number.
+    """
+
+    def __init__(self, block: nn.Module, copies: Copies) -> None:
+        """Moves them there."""
+        self._block = block
+        self._frozen: list[_Frozen] = []
+        self.size, values = 0, []
+        for module in block.modules():
+            for name, value in [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]:
+                if not value.requires_grad and value.nbytes:
+                    is_weight = isinstance(value, nn.Parameter)
+                    self._frozen.append(
+                        _Frozen(module, name, self.size, value.nbytes, value.dtype, value.shape, is_weight)
+                    )
+                    values.append(value)
+                    self.size += -(-value.nbytes // _ALIGNED) * _ALIGNED
+        assert self._frozen, "a block that rests must be frozen"
+        memory = copies.host_memory(self.size)
+        self.locked = memory is not None
+        self.memory = memory if memory is not None else torch.empty(self.size, dtype=torch.uint8)
+        self._at_rest = [frozen.within(self.memory) for frozen in self._frozen]
+        for away, value in zip(self._at_rest, values, strict=True):
+            away.copy_(value)
+        self.rest()
+
+    @property
+    def trains(self) -> bool:
+        """Whether it has adapters that train."""
+        return any(p.requires_grad for p in self._block.parameters())
+
+    def use(self, memory: Tensor) -> None:
+        """Lets the block compute with `memory`, a copy of its own."""
+        self._set([frozen.within(memory) for frozen in self._frozen])
+
+    def rest(self) -> None:
+        """Lets the block lie in host memory."""
+        self._set(self._at_rest)
+
+    def _set(self, values: list[Tensor]) -> None:
+        for frozen, value in zip(self._frozen, values, strict=True):
+            setattr(frozen.module, frozen.name, value)
+
+
+@dataclass(eq=False)
+class _Buffer:
+    """One buffer of the ring."""
+
+    memory: Tensor
+    block: str = ""
+    """whose weights are here, or on their way"""
+    copy: Any = None
+
+
+class Ring:
+    """The resting blocks of one device, and the two buffers through which they pass."""
+
+    def __init__(self, device: torch.device, copies: Copies, order: Sequence[str]) -> None:
+        """`order`: the names of the blocks that rest, in the order in which a forward pass runs them."""
+        self._device, self._copies, self._order = device, copies, list(order)
+        self._resting: dict[str, _RestingBlock] = {}
+        self._buffers: list[_Buffer] = []
+
+    def settle(self, name: str, block: nn.Module) -> None:
+        """Moves the frozen tensors of a block of the order to where they rest."""
+        with torch.inference_mode(False), torch.no_grad():
+            resting = _RestingBlock(block, self._copies)
+        if not resting.locked and all(other.locked for other in self._resting.values()):
+            _log.warning("The system page-locks no more memory, so the weights of %s and later travel slowly.", name)
+        self._resting[name] = resting
+
+    @contextmanager
+    def run(self, name: str, *, again: bool, returns: bool) -> Iterator[None]:
+        """Inside, the weights of block `name` lie on the device, if it is one of these; behind it, the next ones leave.
+
+        `again`: in a backward pass. `returns`: in a forward pass that a backward pass will follow.
+        """
+        resting = self._resting.get(name)
+        if resting is None:
+            yield
+            return
+        if torch.is_grad_enabled() and not again and resting.trains:
+            raise PlacementError(
+                f"The weights of {name} rest in host memory, but it keeps its activations, which need them there. Turn "
+                "gradient_checkpointing on with unchecked_blocks 0, or set blocks_to_swap to 0."
+            )
+        with torch.inference_mode(False), torch.no_grad():
+            buffer = self._loaded(name, keep=[name])
+            self._copies.wait(buffer.copy)
+            resting.use(buffer.memory)
+        try:
+            yield
+        finally:
+            with torch.inference_mode(False), torch.no_grad():
+                resting.rest()
+        with torch.inference_mode(False), torch.no_grad():
+            ahead = self._ahead(name, again=again, returns=returns)
+            for following in ahead:
+                self._loaded(following, keep=ahead)
+
+    def _ahead(self, name: str, *, again: bool, returns: bool) -> list[str]:
+        """Returns the blocks that run next, as many as there are buffers; behind the last one comes the next pass."""
+        number, count = self._order.index(name), len(self._order)
+        forward, backward = range(count), range(count - 1, -1, -1)
+        if again:
+            path = [*backward[count - number :], *forward]
+        else:
+            path = [*forward[number + 1 :], *(backward if returns else forward)]
+        return [self._order[index] for index in dict.fromkeys(path)][:_BUFFERS]
+
+    def _loaded(self, name: str, keep: list[str]) -> _Buffer:
+        """Returns the buffer that holds a block, or will; the others of `keep` stay where they are."""
+        if not self._buffers:
+            size = max(resting.size for resting in self._resting.values())
+            number = min(_BUFFERS, len(self._order))
+            self._buffers = [_Buffer(torch.empty(size, dtype=torch.uint8, device=self._device)) for _ in range(number)]
+        for buffer in self._buffers:
+            if buffer.block == name:
+                return buffer
+        buffer = next(buffer for buffer in self._buffers if buffer.block not in keep)
+        resting, buffer.block = self._resting[name], ""
+        buffer.copy = self._copies.start(resting.memory, buffer.memory[: resting.size])
+        buffer.block = name
+        return buffer
+
+    def release(self) -> None:
+        """Gives the buffers back to the device; the next block that runs makes new ones."""
+        for buffer in self._buffers:
+            if buffer.block:
+                self._copies.wait(buffer.copy)
+        self._buffers = []

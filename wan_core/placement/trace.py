@@ -82,17 +82,18 @@ def traced_step(
     `adapt(model)` injects the adapters. With `offloaded`, inputs of blocks rest in host memory between the passes.
     """
     extra = len(shape.vace_layers)
+    base = min(extra, 2)  # between the first two layers of the second stream its tokens wait, for one there is no wait
     few = 3 if offloaded else 2  # the fewest layers in which everything happens that happens in many
-    few = max(few, min(extra, 2) + 1)
+    few = max(few, min(extra, 3) + 1)
 
     def of(main: int, second: int) -> StepTrace:
         short = replace(shape, num_layers=main, vace_layers=tuple(range(second)))
         return _trace_once(short, numerics, step, adapt, checkpointed, offloaded)
 
-    found = of(few, min(extra, 1))
+    found = of(few, base)
     if layers != few:
-        found = found.and_more(layers - few, of(few + 1, min(extra, 1)), of(few, min(extra, 1)))
-    return found if extra < 2 else found.and_more(extra - 1, of(few, 2), of(few, 1))
+        found = found.and_more(layers - few, of(few + 1, base), of(few, base))
+    return found if extra == base else found.and_more(extra - base, of(few, base + 1), of(few, base))
 
 
 def _trace(

@@ -49,8 +49,8 @@ class WanTrainSettings(io.ComfyNode):
                     widget(TrainConfig, name)
                     for name in (
                         *("gradient_checkpointing", "eval_items", "eval_timesteps", "save_dtype", "max_bad_steps"),
-                        *("first_frame_conditioning_p", "bucket_sampling", "checkpoint_policy"),
-                        *("checkpoint_names_saved", "checkpoint_names_offloaded", "unchecked_blocks"),
+                        *("first_frame_conditioning_p", "bucket_sampling", "checkpointing_policy"),
+                        *("checkpointing_names_saved", "checkpointing_names_offloaded", "unchecked_blocks"),
                     )
                 ),
             ],
@@ -62,7 +62,7 @@ class WanTrainSettings(io.ComfyNode):
         check_menus(TrainConfig, values)
         if "eval_timesteps" in values:
             values["eval_timesteps"] = tuple(_numbers(values["eval_timesteps"]))
-        for name in ("checkpoint_names_saved", "checkpoint_names_offloaded"):
+        for name in ("checkpointing_names_saved", "checkpointing_names_offloaded"):
             if name in values:
                 values[name] = tuple(values[name].replace(",", " ").split())
         # Whether warm-up fits into the steps is known only in TrainLoRA; everything else is checked here.

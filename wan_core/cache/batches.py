@@ -132,6 +132,11 @@ class Batches:
         return tuple(reversed(distinct.values()))[:count]
 
     @property
+    def largest_item(self) -> CacheItem:
+        """The item with the largest latent: no micro-batch takes more memory than one made of it."""
+        return max(self._items, key=lambda item: math.prod(self._set.latent_shape(item)))
+
+    @property
     def evaluates_held_out(self) -> bool:
         """True when the evaluation is on clips that are never trained."""
         return bool(self._set.held_out)

@@ -47,7 +47,7 @@ _TRAIN_WITHOUT_EFFECT = (
     *("steps", "save_every_n_steps", "preview_every_n_steps", "eval_items", "eval_timesteps", "save_dtype"),
     *("max_bad_steps", "prefetch_batches"),
     # the same gradients to the last bit
-    *("gradient_checkpointing", "checkpoint_policy", "checkpoint_names_saved", "checkpoint_names_offloaded"),
+    *("gradient_checkpointing", "checkpointing_policy", "checkpointing_names_saved", "checkpointing_names_offloaded"),
     "unchecked_blocks",
 )
 """settings that are in no job's identity: the weights after a step do not depend on them"""

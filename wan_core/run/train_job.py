@@ -180,6 +180,8 @@ class _Session:
         )
         self.trainer, self.previewer = self.loaded.trainer, self.loaded.previewer
         self._meters = self.trainer.meters
+        if self.trainer.on_gpu:
+            self.trainer.rehearse()
 
     def _before_first_step(self) -> None:
         if self.trainer.step == 0 and self.group.leads:

@@ -168,19 +168,19 @@ class TrainConfig(Config):
         2, "Micro-batches read ahead while one is trained; 0 = none. Changes nothing but the time.", low=0, high=64
     )
     # memory against time; none of it changes a number
-    checkpoint_policy: str = setting(
+    checkpointing_policy: str = setting(
         "full",
         "What gradient checkpointing keeps of a block besides its input. full: nothing. attn_output: what attention "
         "returns, so that it is computed once. matmul_without_batch: the result of every linear; with offload_ in "
         "host memory. custom: what the two lists below name.",
         choices=(*POLICIES, "custom"),
     )
-    checkpoint_names_saved: tuple[str, ...] = setting(
+    checkpointing_names_saved: tuple[str, ...] = setting(
         (),
         "custom: activations kept on the GPU, such as attn_output, query_proj, key_proj, value_proj, "
         "xq_out, xk_out, self_attn, cross_attn, ffn_activation, hidden_states.",
     )
-    checkpoint_names_offloaded: tuple[str, ...] = setting(
+    checkpointing_names_offloaded: tuple[str, ...] = setting(
         (), "custom: activations kept in host memory, by the same names."
     )
     unchecked_blocks: int = setting(
@@ -199,14 +199,14 @@ class TrainConfig(Config):
         for timestep in self.eval_timesteps:
             if not 0 <= timestep <= 1000:
                 raise ConfigError(f"eval_timesteps {timestep} is out of range. Use 0 to 1000.")
-        for name in ("checkpoint_names_saved", "checkpoint_names_offloaded"):
+        for name in ("checkpointing_names_saved", "checkpointing_names_offloaded"):
             for activation in getattr(self, name):
                 if activation not in ACTIVATIONS:
                     raise ConfigError(f'{name} has "{activation}".{nearest(activation, list(ACTIVATIONS))}')
-            if getattr(self, name) and self.checkpoint_policy != "custom":
+            if getattr(self, name) and self.checkpointing_policy != "custom":
                 raise ConfigError(
-                    f'{name} is read only where checkpoint_policy is custom, and it is "{self.checkpoint_policy}". '
-                    "Set checkpoint_policy to custom, or empty the list."
+                    f"{name} is read only where checkpointing_policy is custom, and it is "
+                    f'"{self.checkpointing_policy}". Set checkpointing_policy to custom, or empty the list.'
                 )
         if self.lr_warmup_steps >= self.steps:
             raise ConfigError(
@@ -217,9 +217,9 @@ class TrainConfig(Config):
     @property
     def keeps(self) -> Policy:
         """What checkpointing keeps of a block besides its input."""
-        if self.checkpoint_policy != "custom":
-            return POLICIES[self.checkpoint_policy]
-        return Policy(frozenset(self.checkpoint_names_saved), frozenset(self.checkpoint_names_offloaded))
+        if self.checkpointing_policy != "custom":
+            return POLICIES[self.checkpointing_policy]
+        return Policy(frozenset(self.checkpointing_names_saved), frozenset(self.checkpointing_names_offloaded))
 
 
 def earlier_meanings(train: TrainConfig, left_out: Collection[str]) -> list[TrainConfig]:

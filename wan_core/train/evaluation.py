@@ -1,14 +1,115 @@
-"""The noise levels that a run is evaluated at: those asked for, as far as this model is trained and sampled on them."""
+"""The loss of a run on fixed clips, noise and noise levels: the same numbers for every run on these clips.
+
+Noise levels are those asked for, as far as this model is trained and sampled on them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
+from torch import Tensor
 
-from ..flow import EVALUATION_TIMESTEPS, is_in_range
+from ..cache import Batches
+from ..control import Control
+from ..errors import Stopped
+from ..events import Emit, Evaluated, Note, Stage
+from ..flow import EVALUATION_TIMESTEPS, draw_noise, is_in_range, seeded_generator
+from ..model import WanTransformer
+from ..placement.room import release_cached_memory
+from .config import TrainConfig
+from .draws import given_first_frames
+from .noised import NoisedBatch, noise_batch
 
-__all__ = ["evaluation_timesteps"]
+__all__ = ["Evaluation"]
+
+
+class Evaluation:
+    """Measures the loss on held-out clips, whose noise lies in the cache.
+
+    Training clips stand in where none are held out.
+    """
+
+    def __init__(
+        self,
+        model: WanTransformer,
+        batches: Batches,
+        config: TrainConfig,
+        loss: Callable[[NoisedBatch], Tensor],
+        *,
+        sigma_range: tuple[float, float],
+        first_frame_share: float,
+        emit: Emit,
+        control: Control,
+    ) -> None:
+        self._model, self._batches, self._config, self._loss = model, batches, config, loss
+        self._sigma_range, self._first_frame_share = sigma_range, first_frame_share
+        self._emit, self._control = emit, control
+        self._device = next(model.parameters()).device
+        self._told = False
+
+    @property
+    def possible(self) -> bool:
+        """Whether there is anything to evaluate on."""
+        return bool(self._config.eval_timesteps and self._batches.evaluation_items(self._config.eval_items))
+
+    def measure(self, step: int) -> Evaluated | None:
+        """Returns the losses after `step` steps; None where there is nothing to evaluate on, or no memory for it."""
+        if not self.possible:
+            return None
+        said = ""
+        for _ in range(2):
+            try:
+                return self._measure(step)
+            except torch.OutOfMemoryError as error:
+                said = (str(error).splitlines() or [""])[0][:200]
+            release_cached_memory()
+        text = f"The evaluation after step {step} was left out, because the GPU ran out of memory twice. ({said})"
+        self._emit(Note(text=text, level="warning"))
+        return None
+
+    def _measure(self, step: int) -> Evaluated:
+        items = self._batches.evaluation_items(self._config.eval_items)
+        self._model.train(False)
+        timesteps = self._timesteps(list(self._batches.evaluation_noise(items[0])))
+        sums = dict.fromkeys(timesteps, 0.0)
+        done, total = 0, len(items) * len(timesteps)
+        try:
+            for item in items:
+                batch = self._batches.load([item])
+                given = given_first_frames(batch.latents, self._first_frame_share, "evaluation", item.latent_key)
+                stored = self._batches.evaluation_noise(item)
+                for timestep in timesteps:
+                    if reason := self._control.stop_reason():
+                        raise Stopped(reason)
+                    noise = stored[timestep][None] if timestep in stored else None
+                    if noise is None:
+                        draw = seeded_generator("evaluation", item.latent_key, timestep)
+                        noise = draw_noise(batch.latents.shape, draw)
+                    sigma = torch.tensor([timestep / 1000])
+                    noised = noise_batch(batch, noise, sigma, batch.texts, self._device, given)
+                    with torch.no_grad():
+                        sums[timestep] += float(self._loss(noised))
+                    done += 1
+                    self._emit(Stage(stage="evaluate", done=done, total=total))
+        finally:
+            self._model.train(True)
+        whole = len({round(t) for t in sums}) == len(sums)  # else two of them would have one name
+        means = {str(round(t) if whole else t): total_loss / len(items) for t, total_loss in sums.items()}
+        return Evaluated(
+            step=step,
+            eval_loss=sum(means.values()) / len(means),
+            per_timestep=means,
+            held_out=self._batches.evaluates_held_out,
+        )
+
+    def _timesteps(self, stored: list[float]) -> list[float]:
+        """Returns them, and says once where they are not those of the settings."""
+        timesteps, note = evaluation_timesteps(self._config.eval_timesteps, stored, self._sigma_range)
+        if note and not self._told:
+            self._told = True
+            self._emit(Note(text=note, level="warning"))
+        return timesteps
 
 
 def evaluation_timesteps(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from typing import Any
 
 import torch
@@ -11,14 +12,21 @@ from torch import Tensor, nn
 from ..errors import CheckpointError, ConfigError
 from .config import TrainConfig
 
-__all__ = ["learning_rate_at", "load_optimizer_state", "make_optimizer", "optimizer_state"]
+__all__ = ["check_room", "learning_rate_at", "load_optimizer_state", "make_optimizer", "optimizer_state"]
+
+
+_MOMENT_BYTES = 8
+"""per adapter value: AdamW's two moments, made in its first step"""
+_TEMPORARY_BYTES = 8
+"""per adapter value while AdamW runs: its lists"""
 
 
 def make_optimizer(parameters: dict[str, nn.Parameter], config: TrainConfig) -> torch.optim.Optimizer:
     """Returns the optimizer that `config.optimizer` names, over float32 adapter weights.
 
     AdamW is also what these know: `load_optimizer_state` (its step counter), `Trainer._outlast_streak` (a state exists
-    once a step was made), `saves._agrees` (it counts its updates) and placement/memory.py (16 bytes a value).
+    once a step was made), `saves._agrees` (it counts its updates) `check_room` and placement/memory.py (16 bytes a
+    value).
     """
     if config.optimizer != "adamw":
         raise ConfigError(f'optimizer "{config.optimizer}" is offered, but nothing makes it. Set it to adamw.')
@@ -29,6 +37,21 @@ def make_optimizer(parameters: dict[str, nn.Parameter], config: TrainConfig) -> 
         eps=config.adam_epsilon,
         weight_decay=config.weight_decay,
     )
+
+
+def check_room(optimizer: torch.optim.Optimizer) -> None:
+    """Raises torch.OutOfMemoryError where a step of `optimizer` would run out of GPU memory half-way.
+
+    A step that ends in the middle has changed some weights and not others, and nobody could try it again.
+    """
+    wanted: Counter[torch.device] = Counter()
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            moments = 0 if parameter in optimizer.state else _MOMENT_BYTES
+            wanted[parameter.device] += parameter.numel() * (_TEMPORARY_BYTES + moments)
+    for device, size in wanted.items():
+        if device.type != "cpu":
+            torch.empty(size, dtype=torch.uint8, device=device)
 
 
 def learning_rate_at(step: int, config: TrainConfig) -> float:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,18 +18,19 @@ from torch import Tensor
 from ..cache import Batches, BatchReader
 from ..control import Control
 from ..errors import Stopped, TrainingError
-from ..events import Emit, Evaluated, Note, Stage, StepDone, StepSkipped
+from ..events import Emit, Evaluated, StepDone, StepSkipped
 from ..flow import draw_noise, seeded_generator, velocity_loss
 from ..lora import LoraWeights, adapter_parameters
 from ..model import WanTransformer
 from .config import TrainConfig
-from .draws import Draws, given_first_frames
-from .evaluation import evaluation_timesteps
+from .draws import Draws
+from .evaluation import Evaluation
 from .flops import FlopCount
 from .group import Group
 from .meters import DeviceMeters, MemoryReading, added_up
 from .noised import NoisedBatch, TargetFunction, noise_batch, true_velocity
-from .optimizer import learning_rate_at, load_optimizer_state, make_optimizer, optimizer_state
+from .optimizer import check_room, learning_rate_at, load_optimizer_state, make_optimizer, optimizer_state
+from .relief import Measure, Relief
 
 __all__ = ["NotFinite", "Trainer"]
 
@@ -65,17 +67,18 @@ class Trainer:
         group: Group | None = None,
         predicted_memory: Mapping[str, int] | None = None,
         target: TargetFunction = true_velocity,
+        relief: Sequence[Measure] = (),
     ) -> None:
         """`first_frame_share`: of the clips whose first latent frame is given clean (TI2V); 0 for other models.
 
-        `predicted_memory`: bytes at the peak of a step by device name, as far as they are known.
+        `predicted_memory`: bytes at the peak of a step by device name, as far as they are known. `relief`: what else
+        can be given up when memory runs out, cheapest first.
         """
         self.model, self.batches, self.config = model, batches, config
         self.step = 0
         self.bad_in_a_row = 0
-        self._told = False
         self.parameters = adapter_parameters(model)
-        self._sigma_range, self._target, self._first_frame_share = sigma_range, target, first_frame_share
+        self._target, self._first_frame_share = target, first_frame_share
         self._emit, self._control, self._group = emit, control, group or Group()
         self._optimizer = make_optimizer(self.parameters, config)
         self._device = next(model.parameters()).device
@@ -85,6 +88,17 @@ class Trainer:
             batches, empty_text, config, self._group, sigma_range=sigma_range, first_frame_share=first_frame_share
         )
         self._reader = BatchReader(self._draws, ahead=config.prefetch_batches, pin=self._device.type == "cuda")
+        self._evaluation = Evaluation(
+            model,
+            batches,
+            config,
+            self._loss,
+            sigma_range=sigma_range,
+            first_frame_share=first_frame_share,
+            emit=emit,
+            control=control,
+        )
+        self._relief = Relief(model, emit, relief)
         model.checkpoint_blocks, model.checkpoint_policy = config.gradient_checkpointing, config.keeps
         model.unchecked_blocks = config.unchecked_blocks
 
@@ -143,7 +157,7 @@ class Trainer:
         if reason:
             raise Stopped(reason)
         try:
-            return self._gradients(step)
+            return self._relief.attempt(step, lambda: self._gradients(step), self._forget_gradients)
         except Stopped:
             self._forget_gradients()
             raise
@@ -166,57 +180,32 @@ class Trainer:
                 raise _streak_error(self.bad_in_a_row + tries, "loss or gradients", self.step)
 
     @property
+    def on_gpu(self) -> bool:
+        """Whether the memory of a device may run out that is not the computer's own."""
+        return self._device.type != "cpu"
+
+    @property
     def evaluates(self) -> bool:
         """Whether there is anything to evaluate on."""
-        return bool(self.config.eval_timesteps and self.batches.evaluation_items(self.config.eval_items))
+        return self._evaluation.possible
 
     def evaluate(self) -> Evaluated | None:
-        """Returns the loss on fixed clips, noise and timesteps; the same numbers for every run on these clips.
+        """Returns the loss on fixed clips, noise and timesteps; the same numbers for every run on these clips."""
+        return self._evaluation.measure(self.step)
 
-        Held-out clips keep their noise in the cache; training clips stand in where none are held out.
+    def rehearse(self) -> None:
+        """Runs the largest micro-batch forward and backward and forgets it.
+
+        What does not fit shows now, and not after an evaluation and a preview. Raises torch.OutOfMemoryError where
+        nothing more can be given up.
         """
-        if not self.evaluates:
-            return None
-        items = self.batches.evaluation_items(self.config.eval_items)
-        self.model.train(False)
-        timesteps = self._evaluation_timesteps(list(self.batches.evaluation_noise(items[0])))
-        sums = dict.fromkeys(timesteps, 0.0)
-        done, total = 0, len(items) * len(timesteps)
-        try:
-            for item in items:
-                batch = self.batches.load([item])
-                given = given_first_frames(batch.latents, self._first_frame_share, "evaluation", item.latent_key)
-                stored = self.batches.evaluation_noise(item)
-                for timestep in timesteps:
-                    self._raise_if_stopped()
-                    noise = stored[timestep][None] if timestep in stored else None
-                    if noise is None:
-                        draw = seeded_generator("evaluation", item.latent_key, timestep)
-                        noise = draw_noise(batch.latents.shape, draw)
-                    sigma = torch.tensor([timestep / 1000])
-                    noised = noise_batch(batch, noise, sigma, batch.texts, self._device, given)
-                    with torch.no_grad():
-                        sums[timestep] += float(self._loss(noised))
-                    done += 1
-                    self._emit(Stage(stage="evaluate", done=done, total=total))
-        finally:
-            self.model.train(True)
-        whole = len({round(t) for t in sums}) == len(sums)  # else two of them would have one name
-        means = {str(round(t) if whole else t): total_loss / len(items) for t, total_loss in sums.items()}
-        return Evaluated(
-            step=self.step,
-            eval_loss=sum(means.values()) / len(means),
-            per_timestep=means,
-            held_out=self.batches.evaluates_held_out,
-        )
-
-    def _evaluation_timesteps(self, stored: list[float]) -> list[float]:
-        """Returns them, and says once where they are not those of the settings."""
-        timesteps, note = evaluation_timesteps(self.config.eval_timesteps, stored, self._sigma_range)
-        if note and not self._told:
-            self._told = True
-            self._emit(Note(text=note, level="warning"))
-        return timesteps
+        batch = self.batches.load([self.batches.largest_item] * self.config.batch_size)
+        size, frames = len(batch.latents), batch.latents.shape[2]
+        given = torch.ones(size, dtype=torch.bool) if self._first_frame_share and frames > 1 else None
+        noise = draw_noise(batch.latents.shape, seeded_generator("rehearsal"))
+        noised = noise_batch(batch, noise, torch.full((size,), 0.5), batch.texts, self._device, given)
+        self._relief.attempt(self.step + 1, lambda: self._loss(noised).backward(), self._forget_gradients)
+        self._forget_gradients()
 
     def _gradients(self, step: int) -> tuple[Tensor, float]:
         """Sum the gradients of one step's micro-batches; mean loss (scalar tensor) and mean timestep."""
@@ -259,6 +248,7 @@ class Trainer:
         self.bad_in_a_row = 0
         for settings in self._optimizer.param_groups:
             settings["lr"] = lr
+        self._relief.attempt(step, partial(check_room, self._optimizer), lambda: None)
         self._optimizer.step()
         self._forget_gradients()
         seconds = time.monotonic() - started

@@ -1,0 +1,188 @@
+"""Memory that runs out in the middle of a run: the same weights in the end, or one sentence and every saved step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from tests.support.tiny_run import TinyRun, make_run
+from wan_core.control import SignalControl
+from wan_core.errors import OutOfMemory
+from wan_core.events import Evaluated, Event, Note
+from wan_core.model.block import WanBlock
+from wan_core.model.checkpointing import Checkpointing, _Pass
+from wan_core.run.train_job import run_job
+from wan_core.train import TrainConfig, Trainer, trainer
+from wan_core.train.optimizer import check_room
+
+pytestmark = [pytest.mark.lasts(0.3), pytest.mark.usefixtures("short_texts")]
+
+SETTINGS = TrainConfig(
+    steps=4,
+    save_every_n_steps=2,
+    preview_every_n_steps=0,
+    gradient_accumulation_steps=2,
+    learning_rate=1e-3,
+    eval_items=1,
+    save_dtype="fp32",
+    checkpointing_policy="attn_output",
+    unchecked_blocks=1,
+)
+FULL = "CUDA out of memory. Tried to allocate 2.00 GiB.\nmore lines"
+
+
+def train(run: TinyRun) -> list[Event]:
+    events: list[Event] = []
+    run_job(run.directory, run.roots, control=SignalControl(), emit=events.append)
+    return events
+
+
+def state(run: TinyRun) -> dict[str, Tensor]:
+    return load_file(run.directory / "saves" / "step-000004" / "state.safetensors")
+
+
+_UNDISTURBED: dict[str, Tensor] = {}
+
+
+@pytest.fixture
+def undisturbed(short_texts: None, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Tensor]:
+    """The last state of a run nothing happened to; trained once."""
+    if not _UNDISTURBED:
+        run = make_run(tmp_path_factory.mktemp("undisturbed"), train=SETTINGS)
+        train(run)
+        _UNDISTURBED.update(state(run))
+    return _UNDISTURBED
+
+
+def failing(function: Callable[..., Any], first: int, times: int) -> Callable[..., Any]:
+    """`function`, out of memory at its calls `first` to `first + times - 1`."""
+    calls = 0
+
+    def run(*args: Any, **named: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if first <= calls < first + times:
+            raise torch.OutOfMemoryError(FULL)
+        return function(*args, **named)
+
+    return run
+
+
+# Two blocks, two micro-steps a step, one evaluation of four timesteps before the first step.
+PLACES: dict[str, tuple[object, str, int]] = {
+    "first block of the first step": (WanBlock, "forward", 9),
+    "second block of a later micro-step": (WanBlock, "forward", 12),
+    "first pass of a checkpointed block": (Checkpointing, "__call__", 13),
+    "walk back of a block": (_Pass, "walk_back", 1),
+    "walk back of a later block": (_Pass, "walk_back", 4),
+    "the loss": (trainer, "velocity_loss", 6),
+    "before the first update": (trainer, "check_room", 1),
+    "before a later update": (trainer, "check_room", 3),
+    "evaluation of the base": (WanBlock, "forward", 3),
+    "evaluation after a save": (trainer, "velocity_loss", 11),
+}
+
+
+@contextmanager
+def out_of_memory(place: str, times: int) -> Iterator[None]:
+    owner, name, first = PLACES[place]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(owner, name, failing(getattr(owner, name), first, times))
+        yield
+
+
+@pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.parametrize("place", PLACES)
+def test_a_run_that_runs_out_of_memory_goes_on_as_if_it_had_not(
+    tmp_path: Path, undisturbed: dict[str, Tensor], place: str, times: int
+) -> None:
+    run = make_run(tmp_path, train=SETTINGS)
+    with out_of_memory(place, times):
+        events = train(run)
+    found = state(run)
+    assert found.keys() == undisturbed.keys()
+    assert all(torch.equal(found[name], value) for name, value in undisturbed.items())
+    warnings = [event.text for event in events if isinstance(event, Note) and event.level == "warning"]
+    evaluations = [event.step for event in events if isinstance(event, Evaluated)]
+    if times == 1:
+        assert warnings == []
+        assert evaluations == [0, 2, 4]
+    elif place.startswith("evaluation"):
+        assert [text.split(" was left out")[0] for text in warnings] == [
+            f"The evaluation after step {0 if 'base' in place else 2}"
+        ]
+    else:
+        assert len(warnings) == 1
+        assert "The GPU ran out of memory in step" in warnings[0]
+        assert "every block is recomputed in the backward pass" in warnings[0]
+        assert warnings[0].endswith("(CUDA out of memory. Tried to allocate 2.00 GiB.)")
+
+
+@pytest.mark.parametrize("place", [place for place in PLACES if not place.startswith("evaluation")])
+def test_where_nothing_is_left_to_give_up_it_ends_in_one_sentence_and_can_be_resumed(
+    tmp_path: Path, undisturbed: dict[str, Tensor], place: str
+) -> None:
+    run = make_run(tmp_path, train=SETTINGS)
+    with out_of_memory(place, 10**6), pytest.raises(OutOfMemory, match="What helps most") as ended:
+        train(run)
+    assert "\n" not in str(ended.value)
+    train(run)
+    assert all(torch.equal(state(run)[name], value) for name, value in undisturbed.items())
+
+
+def test_the_largest_clips_are_rehearsed_before_anything_else(
+    tmp_path: Path, undisturbed: dict[str, Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[str, int]] = []
+    monkeypatch.setattr(Trainer, "on_gpu", True)
+    real = trainer.velocity_loss
+
+    def spy(prediction: Tensor, *rest: Any) -> Tensor:
+        seen.append(("with" if torch.is_grad_enabled() else "without", prediction.numel()))
+        return real(prediction, *rest)
+
+    monkeypatch.setattr(trainer, "velocity_loss", spy)
+    run = make_run(tmp_path, train=SETTINGS)
+    train(run)
+    assert seen[0] == ("with", max(size for _, size in seen))
+    assert seen[1][0] == "without"
+    assert all(torch.equal(state(run)[name], value) for name, value in undisturbed.items())
+
+
+def test_an_attempt_leaves_nothing_behind(tmp_path: Path) -> None:
+    """The tensors of a failed attempt are gone before the next one begins."""
+    import gc
+    import weakref
+
+    from wan_core.train.relief import Relief
+
+    kept: list[weakref.ref[Tensor]] = []
+
+    def work() -> int:
+        assert not any(ref() is not None for ref in kept)
+        big = torch.zeros(8)
+        kept.append(weakref.ref(big))
+        if len(kept) < 2:
+            raise torch.OutOfMemoryError(FULL)
+        return 7
+
+    gc.disable()
+    try:
+        assert Relief(torch.nn.Module(), lambda _event: None).attempt(1, work, lambda: None) == 7  # type: ignore[arg-type]
+    finally:
+        gc.enable()
+
+
+def test_an_update_is_probed_on_gpus_only() -> None:
+    weights = [torch.nn.Parameter(torch.zeros(1 << 40, device="meta"))]
+    optimizer = torch.optim.AdamW(weights)
+    check_room(optimizer)  # a meta tensor of 16 TiB costs nothing
+    on_cpu = torch.optim.AdamW([torch.nn.Parameter(torch.zeros(2))])
+    check_room(on_cpu)

@@ -1,0 +1,99 @@
+"""What a run does when a device's memory runs out in a step: the same step again, after giving way.
+
+A step changes nothing before its optimizer runs, so there is nothing to restore: its gradients are dropped, and what
+torch reserved goes back to the driver. No measure changes a number; the run goes on as if nothing had happened.
+"""
+
+from __future__ import annotations
+
+import itertools
+import traceback
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeVar
+
+import torch
+
+from ..events import Emit, Note
+from ..model import Policy, WanTransformer
+from ..placement.room import release_cached_memory
+from ..words import logger, shortened
+
+__all__ = ["Measure", "Relief"]
+
+_log = logger(__name__)
+R = TypeVar("R")
+
+
+class Measure(NamedTuple):
+    """One way to need less memory."""
+
+    says: str
+    """what is different from now on, and what it costs"""
+    take: Callable[[], bool]
+    """takes it; False where there is nothing to take"""
+
+
+class Relief:
+    """Tries again what ran out of memory; each time something more is given up, the cheapest first."""
+
+    def __init__(self, model: WanTransformer, emit: Emit, more: Sequence[Measure] = ()) -> None:
+        """`more`: measures beyond what the model itself can do, cheapest first."""
+        self._model, self._emit = model, emit
+        self._measures = [
+            Measure(
+                "every block is recomputed in the backward pass; a step takes up to a third longer",
+                self._check_all_blocks,
+            ),
+            Measure(
+                "gradient checkpointing keeps nothing but the input of a block; a step takes up to a fifth longer",
+                self._keep_inputs_only,
+            ),
+            *more,
+        ]
+
+    def attempt(self, step: int, work: Callable[[], R], clear: Callable[[], None]) -> R:
+        """Returns `work()`. Where it runs out of memory, `clear()` forgets what it left, and it is tried again.
+
+        The first time nothing changes but that reserved memory is given back. Raises torch.OutOfMemoryError when
+        nothing more can be given up.
+        """
+        for tries in itertools.count():
+            try:
+                return work()
+            except torch.OutOfMemoryError as error:
+                # As text: the frames of a traceback hold the tensors of the attempt.
+                _log.warning("step %s ran out of memory\n%s", step, traceback.format_exc())
+                full = error.with_traceback(None)
+                full.__context__ = full.__cause__ = None
+            clear()
+            release_cached_memory()
+            if tries and not self._give_way(step, str(full)):
+                raise full
+        raise AssertionError("count() ends")
+
+    def _give_way(self, step: int, said: str) -> bool:
+        for measure in self._measures:
+            if measure.take():
+                first = shortened((said.splitlines() or [""])[0], 200)
+                self._emit(
+                    Note(
+                        text=f"The GPU ran out of memory in step {step}. It is tried again with less, and nothing is "
+                        f"lost: from now on {measure.says}. ({first})",
+                        level="warning",
+                    )
+                )
+                return True
+        return False
+
+    def _check_all_blocks(self) -> bool:
+        model = self._model
+        if model.checkpoint_blocks and not model.unchecked_blocks:
+            return False
+        model.checkpoint_blocks, model.unchecked_blocks = True, 0
+        return True
+
+    def _keep_inputs_only(self) -> bool:
+        if not self._model.checkpoint_policy:
+            return False
+        self._model.checkpoint_policy = Policy()
+        return True

@@ -11,8 +11,7 @@ from comfy_api.latest import io
 from ..wan_core.config import settings_of
 from ..wan_core.files import Roots
 from ..wan_core.footprint import placements_of, planned_weights
-from ..wan_core.placement import MODES, PlacementConfig, resolve_placement
-from ..wan_core.run import total_bytes
+from ..wan_core.placement import MODES, PlacementConfig, resolve_placement, total_bytes
 from .bridge import folders
 from .bridge.types import CATEGORY, ModelHandle, WanTrainModel
 from .bridge.widgets import asked_of, one_of, searched_as, widget

@@ -30,6 +30,7 @@ from .placement import (
     MemoryEstimate,
     MemoryMeasures,
     Placement,
+    Recomputing,
     StepShape,
     estimate_memory,
     resolve_placement,
@@ -78,7 +79,7 @@ def predict_memory(
     lora: LoraConfig,
     step: StepShape,
     *,
-    checkpoint_blocks: bool,
+    recomputing: Recomputing | None = None,
     numerics: Numerics | None = None,
     found: WanFile | None = None,
     measures: MemoryMeasures | None = None,
@@ -86,10 +87,10 @@ def predict_memory(
 ) -> MemoryEstimate:
     """Returns the memory that a job of this plan takes, from the header alone.
 
-    `numerics`: instead of the plan's own. `found`: what `inspect_model` found, where it was asked already. The rest is
-    as `estimate_memory` takes it.
+    `recomputing`: of every block where it is None. `numerics`: instead of the plan's own. `found`: what `inspect_model`
+    found, where it was asked already. The rest is as `estimate_memory` takes it.
     """
-    job = job_shape(plan, roots, lora, checkpoint_blocks=checkpoint_blocks, numerics=numerics, found=found)
+    job = job_shape(plan, roots, lora, recomputing=recomputing, numerics=numerics, found=found)
     return estimate_memory(job, step, measures=measures, preview=preview)
 
 
@@ -98,7 +99,7 @@ def job_shape(
     roots: Roots,
     lora: LoraConfig,
     *,
-    checkpoint_blocks: bool,
+    recomputing: Recomputing | None = None,
     numerics: Numerics | None = None,
     found: WanFile | None = None,
     placement: Placement | None = None,
@@ -123,7 +124,7 @@ def job_shape(
         adapter_values={
             name: lora.rank * (linear.in_features + linear.out_features) for name, linear in linears.items()
         },
-        checkpoint_blocks=checkpoint_blocks,
+        recomputing=recomputing or Recomputing(),
         unpacking_bytes=_widest_unpacking(plan, found),
     )
 

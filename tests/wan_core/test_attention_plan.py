@@ -32,7 +32,7 @@ def test_a_kernel_that_cannot_train_here_is_refused_by_plan_and_by_load(tmp_path
     plan = ModelPlan(base_file=BASE, attention="sdpa_cudnn")
     step = StepShape(batch_size=1, latent_frames=1, latent_height=8, latent_width=8)
     with pytest.raises(ConfigError, match='"sdpa_cudnn" cannot train on cpu'):
-        predict_memory(plan, roots, LoraConfig(), step, checkpoint_blocks=True)
+        predict_memory(plan, roots, LoraConfig(), step)
     loaded: list[int] = []
     with pytest.raises(ConfigError, match='"sdpa_cudnn" cannot train on cpu'):
         materialize(plan, roots, None, on_tensor=lambda done, _total: loaded.append(done))

@@ -228,7 +228,7 @@ def test_a_run_on_a_quantized_file_trains_and_resumes_to_the_last_bit(
 def test_memory_of_kept_weights_is_predicted_as_they_rest(eight_bit: Roots) -> None:
     step = StepShape(batch_size=1, latent_frames=1, latent_height=8, latent_width=8)
     kept, plain = (
-        predict_memory(plan, eight_bit, LoraConfig(rank=4), step, checkpoint_blocks=True).devices["cpu"].weights
+        predict_memory(plan, eight_bit, LoraConfig(rank=4), step).devices["cpu"].weights
         for plan in (replace(FP8, placement=CPU), replace(FP8, base_precision="bf16", placement=CPU))
     )
     model = materialize(replace(FP8, placement=CPU), eight_bit, None)
@@ -246,7 +246,7 @@ def test_memory_of_packed_weights_is_predicted_with_their_scales(tmp_path: Path,
     step = StepShape(batch_size=1, latent_frames=1, latent_height=8, latent_width=8)
     (file,) = tmp_path.iterdir()
     plan = replace(FP8, base_file=f"diffusion_models:{file.name}", placement=CPU)
-    estimate = predict_memory(plan, roots, LoraConfig(rank=4), step, checkpoint_blocks=True)
+    estimate = predict_memory(plan, roots, LoraConfig(rank=4), step)
     model = materialize(plan, roots, None)
     assert len([m for m in model.modules() if isinstance(m, QuantizedLinear)]) >= 20
     assert estimate.devices["cpu"].weights == sum(tensor.nbytes for tensor in [*model.parameters(), *model.buffers()])

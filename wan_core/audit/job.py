@@ -26,9 +26,9 @@ from ..footprint import predict_memory
 from ..load import materialize
 from ..lora import LoraConfig, LoraWeights
 from ..model import Numerics, WanTransformer
-from ..placement import MemoryEstimate, StepShape
+from ..placement import MemoryEstimate, StepShape, total_bytes
 from ..precision import dtype_name
-from ..run import OpenRun, open_run, total_bytes
+from ..run import OpenRun, open_run
 from ..train import NoisedBatch, SaveStore, noise_batch
 from .any_dtype import fill_empty_adapters, let_linears_cast
 from .candidates import REFERENCE, Candidate, candidates
@@ -169,7 +169,6 @@ class _Audit:
             self._run.roots,
             self._lora,
             self._largest(),
-            checkpoint_blocks=True,
             numerics=numerics,
             found=self._run.file,
         )

@@ -1,4 +1,4 @@
-"""`wan_core plan | train | resume | sample | audit | export`: everything that is done with a run directory."""
+"""`wan_core train | resume | sample | audit | export`: everything that is done with a run directory."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, BinaryIO
 from ..errors import ConfigError, ExitCode
 from ..events import Emit, Event
 from .output import print_json, roots_of, run_directory
+from .plan import add_plan_command
 
 if TYPE_CHECKING:
     from ..control import Control
@@ -21,13 +22,13 @@ __all__ = ["add_run_commands"]
 
 def add_run_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     """Add them to the commands; `command` makes one of a name, a function and a sentence."""
-    plan = command("plan", _plan, "predict memory and disk of a run before anything is loaded")
+    add_plan_command(command)
     train = command("train", _train, "train a run, or go on with it")
     resume = command("resume", _train, "go on with a run that has a saved step")
     sample = command("sample", _sample, "render validation clips of a run")
     audit = command("audit", _audit, "measure what each precision switch costs on the model and clips of a run")
     export = command("export", _export, "copy the LoRA of a saved step to a file")
-    for sub in (plan, train, resume, sample, audit, export):
+    for sub in (train, resume, sample, audit, export):
         sub.add_argument("run_path", type=Path, metavar="RUN")
     for sub in (train, resume, sample, audit):
         sub.add_argument("--controlled", action="store_true", help="obey JSON commands on stdin; its end means stop")
@@ -44,14 +45,6 @@ def add_run_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     audit.add_argument("--alone", action="store_true", help="also float32 with each part lowered alone")
     export.add_argument("--step", type=int, help="saved step; default: the latest")
     export.add_argument("--to", type=Path, help="target file; default: <run_name>.safetensors in the run directory")
-
-
-def _plan(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
-    from ..run import plan_run
-
-    report = plan_run(run_directory(options.run_path), roots_of(options))
-    print_json(out, report)
-    return ExitCode.DONE if report["fits"] else ExitCode.DOES_NOT_FIT
 
 
 def _train(options: argparse.Namespace, emit: Emit, _out: BinaryIO) -> int:

@@ -4,11 +4,13 @@ and predicts the memory."""
 from __future__ import annotations
 
 from .bridge import DeviceCarrier
+from .cards import Room, room_here, room_of_cards, total_bytes
+from .choosing import choose_measures
 from .measures import MemoryMeasures, running_order
 from .memory import JobShape, MemoryEstimate, estimate_memory
 from .offload import BlockOffload
 from .plan import MODES, Placement, PlacementConfig, resolve_placement
-from .trace import StepShape
+from .trace import Recomputing, StepShape
 
 __all__ = [
     "MODES",
@@ -19,8 +21,14 @@ __all__ = [
     "MemoryMeasures",
     "Placement",
     "PlacementConfig",
+    "Recomputing",
+    "Room",
     "StepShape",
+    "choose_measures",
     "estimate_memory",
     "resolve_placement",
+    "room_here",
+    "room_of_cards",
     "running_order",
+    "total_bytes",
 ]

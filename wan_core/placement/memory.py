@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from ..model import Numerics, WanShape, WanTransformer, block_of
 from .measures import MemoryMeasures, running_order, swapped_blocks
 from .plan import Placement
-from .trace import StepShape, StepTrace, traced_step, traced_watching
+from .trace import Recomputing, StepShape, StepTrace, traced_step, traced_watching
 
 __all__ = ["DeviceMemory", "JobShape", "MemoryEstimate", "estimate_memory"]
 
@@ -44,9 +44,14 @@ class JobShape:
     """injects the adapters into a model without values, of this shape but for fewer layers"""
     adapter_values: Mapping[str, int]
     """values of the adapters of each linear that has some, by original Wan name"""
-    checkpoint_blocks: bool
+    recomputing: Recomputing = Recomputing()
     unpacking_bytes: int = 0
     """what the widest packed weight takes while its linear runs; nothing of it is kept"""
+
+    def unchecked_on(self, device: torch.device) -> int:
+        """Returns how many of the last blocks, which keep their activations, lie on `device`."""
+        last = self.placement.block_devices[len(self.placement.block_devices) - self.recomputing.unchecked :]
+        return sum(one == device for one in last)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,7 +118,7 @@ def estimate_memory(
     adapters = Counter[str]()
     for linear, values in job.adapter_values.items():
         adapters[str(job.placement.device_of(linear))] += values
-    offloaded = measures.offload_inputs and job.checkpoint_blocks
+    offloaded = measures.offload_inputs and job.recomputing.blocks
     devices: dict[str, DeviceMemory] = {}
     kept_in_host = 0
     for device in job.placement.devices:
@@ -126,7 +131,7 @@ def estimate_memory(
             step,
             job.adapt,
             layers=mine,
-            checkpointed=job.checkpoint_blocks,
+            recomputing=replace(job.recomputing, unchecked=job.unchecked_on(device)),
             offloaded=offloaded,
         )
         watched = {"evaluate": step, **({} if preview is None else {"preview": preview})}
@@ -146,7 +151,9 @@ def estimate_memory(
                 "save": rests,
             },
         )
-        kept_in_host += (mine + len(shape.vace_layers)) * _passing(job, step) if offloaded else 0
+        kept_in_host += (
+            (mine - job.unchecked_on(device) + len(shape.vace_layers)) * _passing(job, step) if offloaded else 0
+        )
     pinned = sum(weights.swapped.values()) + kept_in_host
     return MemoryEstimate(
         measures=measures,

@@ -19,9 +19,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from ..model import Conditioning, Constants, Numerics, WanShape, WanTransformer
+from ..model import Conditioning, Constants, Numerics, Policy, WanShape, WanTransformer
 
-__all__ = ["StepShape", "StepTrace", "StorageMeter", "traced_step", "traced_watching"]
+__all__ = ["Recomputing", "StepShape", "StepTrace", "StorageMeter", "traced_step", "traced_watching"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +37,18 @@ class StepShape:
     @property
     def tokens(self) -> int:
         return self.latent_frames * (self.latent_height // 2) * (self.latent_width // 2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recomputing:
+    """What the backward pass computes again: the settings of gradient checkpointing, as the model takes them."""
+
+    blocks: bool = True
+    """False: every block keeps its activations"""
+    policy: Policy = Policy()
+    """what a block keeps besides its input"""
+    unchecked: int = 0
+    """so many of the last blocks keep their activations all the same"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,25 +86,30 @@ def traced_step(
     adapt: Callable[[nn.Module], None],
     *,
     layers: int,
-    checkpointed: bool,
+    recomputing: Recomputing,
     offloaded: bool,
 ) -> StepTrace:
     """Returns the trace of a step of `step` where `layers` of the main stream lie on one device with all else.
 
-    `adapt(model)` injects the adapters. With `offloaded`, inputs of blocks rest in host memory between the passes.
+    `adapt(model)` injects the adapters. `recomputing.unchecked` counts among these layers. With `offloaded`, inputs of
+    blocks rest in host memory between the passes.
     """
+    plain = min(recomputing.unchecked, layers) if recomputing.blocks else 0
     extra = len(shape.vace_layers)
     base = min(extra, 2)  # between the first two layers of the second stream its tokens wait, for one there is no wait
-    few = 3 if offloaded else 2  # the fewest layers in which everything happens that happens in many
-    few = max(few, min(extra, 3) + 1)
+    few = max(3 if offloaded else 2, min(extra, 3) + 1)  # the fewest in which everything happens that happens in many
 
-    def of(main: int, second: int) -> StepTrace:
-        short = replace(shape, num_layers=main, vace_layers=tuple(range(second)))
-        return _trace_once(short, numerics, step, adapt, checkpointed, offloaded)
+    def of(main: int, second: int, unchecked: int = min(plain, 1)) -> StepTrace:
+        short = replace(shape, num_layers=main + unchecked, vace_layers=tuple(range(second)))
+        how = replace(recomputing, unchecked=unchecked)
+        return _trace_once(short, numerics, step, adapt, how, offloaded)
 
     found = of(few, base)
-    if layers != few:
-        found = found.and_more(layers - few, of(few + 1, base), of(few, base))
+    # Where nothing but offloaded inputs is kept, one more block holds nothing more.
+    if layers - plain != few and (not offloaded or recomputing.policy or not recomputing.blocks):
+        found = found.and_more(layers - plain - few, of(few + 1, base), of(few, base))
+    if plain > 1:
+        found = found.and_more(plain - 1, of(few, base, 2), of(few, base))
     return found if extra == base else found.and_more(extra - base, of(few, base + 1), of(few, base))
 
 
@@ -101,11 +118,12 @@ def _trace(
     numerics: Numerics,
     step: StepShape,
     adapt: Callable[[nn.Module], None],
-    checkpointed: bool,
+    recomputing: Recomputing,
     offloaded: bool,
 ) -> StepTrace:
     model = _short_model(shape, numerics, adapt)
-    model.checkpoint_blocks = checkpointed
+    model.checkpoint_blocks, model.checkpoint_policy = recomputing.blocks, recomputing.policy
+    model.unchecked_blocks = recomputing.unchecked
     with FakeTensorMode(allow_non_fake_inputs=True), torch.inference_mode(False), torch.enable_grad():
         _fake(model)
         known = [*model.parameters(), *(p.grad for p in model.parameters() if p.grad is not None)]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from .checks import check_adapters, check_quantize, with_expert, with_model_values
 from .choose import RunDecision, choose_run, prepare_run
 from .config import QUEUE_DONE, DataConfig, RunConfig, RunStatus, cache_names_in_use, read_run, read_status
-from .memory_report import plan_run, total_bytes
+from .memory_report import plan_run, plan_settings
 from .open import OpenRun, open_run
 from .sample_job import SampleJob, sample_job
 
@@ -26,11 +26,11 @@ __all__ = [
     "choose_run",
     "open_run",
     "plan_run",
+    "plan_settings",
     "prepare_run",
     "read_run",
     "read_status",
     "sample_job",
-    "total_bytes",
     "with_expert",
     "with_model_values",
 ]

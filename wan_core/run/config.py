@@ -48,7 +48,7 @@ _TRAIN_WITHOUT_EFFECT = (
     *("max_bad_steps", "prefetch_batches"),
     # the same gradients to the last bit
     *("gradient_checkpointing", "checkpointing_policy", "checkpointing_names_saved", "checkpointing_names_offloaded"),
-    "unchecked_blocks",
+    *("unchecked_blocks", "memory", "offload_activations", "blocks_to_swap"),
 )
 """settings that are in no job's identity: the weights after a step do not depend on them"""
 QUEUE_DONE = "steps of this queue are done"

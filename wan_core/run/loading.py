@@ -150,7 +150,7 @@ def _trainer(
             run.roots,
             config.lora,
             largest_step(cache_set, config.train.batch_size),
-            checkpoint_blocks=config.train.gradient_checkpointing,
+            recomputing=config.train.recomputing,
             found=run.file,
         ),
         target=target,

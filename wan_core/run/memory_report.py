@@ -1,63 +1,147 @@
-"""The needs of a run, before anything is loaded: memory per device, disk, and whether it fits."""
+"""The needs of a run, before anything is loaded: memory of devices and computer, disk, time, and whether it fits."""
 
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from ..errors import ConfigError
 from ..files import Roots
-from ..footprint import predict_memory
-from ..train import largest_step
-from .open import open_run
+from ..load import ModelPlan, inspect_model
+from ..lora import LoraConfig
+from ..model import LatentSpace
+from ..placement import (
+    StepShape,
+    resolve_placement,
+    room_here,
+    room_of_cards,
+    total_bytes,
+)
+from ..placement.plan import split_blocks
+from ..sampler import SampleConfig
+from ..train import TrainConfig, largest_step, preview_shape
+from .open import OpenRun, open_run
+from .planning import Job, MemoryPlan, plan_memory, size_words
+from .step_time import Card, card_named, card_of_size, step_seconds
 
-__all__ = ["plan_run", "total_bytes"]
+__all__ = ["plan_run", "plan_settings"]
+
+_SAVED_BYTES = 16
+"""of a saved step for each adapter value: weight and two moments in float32, and the LoRA file"""
 
 
 def plan_run(directory: Path, roots: Roots) -> dict[str, Any]:
-    """Returns the report of `wan_core plan`.
-
-    It holds the variant, largest micro-batch, predicted peak and total per device, verdict.
-    """
+    """Returns the report of `wan_core plan RUN`: what `_report` holds, the run's name, and what its saves take."""
     run = open_run(directory, roots)
     config = run.config
-    step = largest_step(run.cache_set, config.train.batch_size)
-    estimate = predict_memory(
-        config.model,
-        roots,
-        config.lora,
-        step,
-        checkpoint_blocks=config.train.gradient_checkpointing,
-        found=run.file,
-    )
-    devices = estimate.to_dict()
-    for name, needs in devices.items():
+    job = job_of_run(run)
+    devices = resolve_placement(config.model.placement, run.file.variant.shape.num_layers).devices
+    plan = plan_memory(job, room_here(devices, ask_driver=True))
+    report = _report(plan, _card_here(devices[0]))
+    for name, needs in report["devices"].items():
         needs["total_bytes"] = total_bytes(torch.device(name))
-    adapters = sum(m.adapters for m in estimate.devices.values())
-    # 16 bytes per value in memory; on disk 12 for the state and 2 to 4 for the LoRA file.
-    save_bytes = adapters
+        report["fits"] &= needs["peak_bytes"] <= needs["total_bytes"]
+    save_bytes = report["disk"]["save_bytes"]
     saves = -(-config.train.steps // config.train.save_every_n_steps)
     free = shutil.disk_usage(directory).free
+    report["disk"] |= {"all_saves_bytes": saves * save_bytes, "free_bytes": free}
+    return {**report, "run_name": config.run_name, "fits": report["fits"] and save_bytes <= free}
+
+
+def plan_settings(
+    model: ModelPlan, roots: Roots, lora: LoraConfig, train: TrainConfig, size: str, cards: Sequence[float]
+) -> dict[str, Any]:
+    """Returns the report of a job that never ran: of clips of `size` (WIDTHxHEIGHTxFRAMES).
+
+    `cards`: GiB of each card it is planned for, several for a split of the blocks; none: those of this machine.
+    """
+    file = inspect_model(model, roots)
+    if cards and file.compute_dtype == torch.float32 and model.base_precision == "as in file":
+        model = replace(model, base_precision="bf16")  # as `load.settled` has it where there is a GPU
+        file = inspect_model(model, roots)
+    step = _step_of(size, train.batch_size, file.variant.latents)
+    layers = file.variant.shape.num_layers
+    if cards:
+        devices = [torch.device("cuda", index) for index in range(len(cards))]
+        placement = split_blocks(devices, layers, "auto")
+        room, card = room_of_cards(cards), card_of_size(cards[0])
+    else:
+        placement = resolve_placement(model.placement, layers)
+        room = room_here(placement.devices, ask_driver=True)
+        card = _card_here(placement.first)
+    preview = replace(step, batch_size=1) if train.preview_every_n_steps else None
+    job = Job(
+        model=model, roots=roots, file=file, lora=lora, train=train, step=step, preview=preview, placement=placement
+    )
+    return _report(plan_memory(job, room), card)
+
+
+def job_of_run(run: OpenRun) -> Job:
+    """Returns the job that a run's directory says."""
+    config, cache_set = run.config, run.cache_set
+    preview = None
+    if config.train.preview_every_n_steps:
+        _, frames, height, width = preview_shape(cache_set, config.preview or SampleConfig())
+        preview = StepShape(batch_size=1, latent_frames=frames, latent_height=height, latent_width=width)
+    return Job(
+        model=config.model,
+        roots=run.roots,
+        file=run.file,
+        lora=config.lora,
+        train=config.train,
+        step=largest_step(cache_set, config.train.batch_size),
+        preview=preview,
+    )
+
+
+def _report(plan: MemoryPlan, card: Card | None) -> dict[str, Any]:
+    """Returns a plan as JSON data, version first; bytes, seconds of an optimizer step where the card is known."""
+    job, estimate = plan.job, plan.estimate
+    shape = job.shape()
+    devices = estimate.to_dict()
+    for name, needs in devices.items():
+        needs["room_bytes"] = plan.room.devices.get(name)
+    seconds = None
+    if card is not None:
+        micro_batches = job.train.gradient_accumulation_steps
+        seconds = round(step_seconds(shape, job.step, estimate, card, micro_batches=micro_batches), 2)
     return {
         "version": 1,
-        "run_name": config.run_name,
-        "variant": run.file.variant.name,
-        "compute_dtype": str(run.file.compute_dtype).removeprefix("torch."),
-        "tokens": step.tokens,
+        "variant": job.file.variant.name,
+        "compute_dtype": str(job.file.compute_dtype).removeprefix("torch."),
+        "size": size_words(job.file.variant, job.step),
+        "rank": job.lora.rank,
+        "tokens": job.step.tokens,
+        "measures": estimate.measures.to_dict(),
         "devices": devices,
-        "disk": {"save_bytes": save_bytes, "all_saves_bytes": saves * save_bytes, "free_bytes": free},
-        "fits": all(d["peak_bytes"] <= d["total_bytes"] for d in devices.values()) and save_bytes <= free,
+        "host": {"bytes": estimate.host, "pinned_bytes": estimate.pinned, "room_bytes": plan.room.host},
+        "disk": {"save_bytes": _SAVED_BYTES * sum(shape.adapter_values.values())},
+        "step_seconds": seconds,
+        "card": None if card is None else card.name,
+        "fits": plan.fits,
     }
 
 
-def total_bytes(device: torch.device) -> int:
-    """Returns the memory of a device; of the host for the CPU, and without limit where psutil is missing."""
-    if device.type == "cuda":
-        return torch.cuda.get_device_properties(device).total_memory
+def _step_of(size: str, batch_size: int, space: LatentSpace) -> StepShape:
     try:
-        import psutil
-    except ImportError:
-        return 1 << 62  # unknown: the host's memory is not the limit anybody plans for
-    return int(psutil.virtual_memory().total)
+        width, height, frames = (int(part) for part in size.lower().split("x"))
+    except ValueError:
+        raise ConfigError(f'size "{size[:40]}" is not WIDTHxHEIGHTxFRAMES, such as 832x480x33.') from None
+    edge = 2 * space.spatial_stride
+    if width < edge or height < edge or width % edge or height % edge or frames < 1 or frames % 4 != 1:
+        raise ConfigError(f"size {size}: this model needs width and height in multiples of {edge}, and 4n+1 frames.")
+    return StepShape(
+        batch_size=batch_size,
+        latent_frames=space.latent_frames(frames),
+        latent_height=height // space.spatial_stride,
+        latent_width=width // space.spatial_stride,
+    )
+
+
+def _card_here(device: torch.device) -> Card | None:
+    return card_named(torch.cuda.get_device_name(device)) if device.type == "cuda" else None

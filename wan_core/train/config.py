@@ -11,6 +11,7 @@ from ..config import Config, nearest, setting
 from ..errors import ConfigError
 from ..flow import EVALUATION_TIMESTEPS, TIMESTEP_SAMPLINGS
 from ..model import ACTIVATIONS, POLICIES, Policy
+from ..placement import Recomputing
 
 __all__ = ["TrainConfig", "earlier_meanings"]
 
@@ -192,6 +193,27 @@ class TrainConfig(Config):
         offered=(0, 64),
     )
 
+    memory: str = setting(
+        "auto",
+        "auto: before the run begins it is worked out what fits, and the cheapest measures are taken. manual: what "
+        "offload_activations and blocks_to_swap say, and nothing is refused.",
+        choices=("auto", "manual"),
+    )
+    offload_activations: str = setting(
+        "auto",
+        "Whether what gradient checkpointing keeps rests in the computer's own memory between the passes. auto: where "
+        "it is needed to fit.",
+        choices=("auto", "on", "off"),
+    )
+    blocks_to_swap: int = setting(
+        -1,
+        "So many blocks of the model rest in the computer's own memory and travel to the GPU when they run. -1: as "
+        "few as are needed to fit. 0: none.",
+        low=-1,
+        high=1000,
+        offered=(-1, 100),
+    )
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if 0 < self.discrete_flow_shift < 0.01:
@@ -220,6 +242,11 @@ class TrainConfig(Config):
         if self.checkpointing_policy != "custom":
             return POLICIES[self.checkpointing_policy]
         return Policy(frozenset(self.checkpointing_names_saved), frozenset(self.checkpointing_names_offloaded))
+
+    @property
+    def recomputing(self) -> Recomputing:
+        """What the backward pass computes again."""
+        return Recomputing(blocks=self.gradient_checkpointing, policy=self.keeps, unchecked=self.unchecked_blocks)
 
 
 def earlier_meanings(train: TrainConfig, left_out: Collection[str]) -> list[TrainConfig]:

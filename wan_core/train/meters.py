@@ -12,7 +12,7 @@ from ..footprint import predict_memory
 from ..load import ModelPlan, WanFile
 from ..lora import LoraConfig
 from ..model import WanTransformer
-from ..placement import StepShape
+from ..placement import Recomputing, StepShape
 from ..words import logger
 
 __all__ = ["DeviceMeters", "MemoryReading", "added_up", "largest_step", "predicted_peaks"]
@@ -96,7 +96,7 @@ def predicted_peaks(
     lora: LoraConfig,
     step: StepShape,
     *,
-    checkpoint_blocks: bool,
+    recomputing: Recomputing | None = None,
     found: WanFile | None = None,
 ) -> dict[str, int]:
     """Returns the bytes at the peak of a step by device name, for the CUDA devices of a loaded model.
@@ -108,7 +108,7 @@ def predicted_peaks(
     if devices[0].type != "cuda":
         return {}
     try:
-        needs = predict_memory(plan, roots, lora, step, checkpoint_blocks=checkpoint_blocks, found=found)
+        needs = predict_memory(plan, roots, lora, step, recomputing=recomputing, found=found)
     except Exception:  # only a mark on a bar; the run is worth more
         _log.exception("the memory of a step could not be predicted")
         return {}

@@ -17,10 +17,10 @@ from tests.support.forked import RunScript
 from wan_core.checkpoint import dequantise, row_values, unpacking_bytes
 from wan_core.checkpoint.ggml import BLOCKS
 from wan_core.lora import LoraConfig, adapter_parameters, check_targets, inject_lora
-from wan_core.model import Numerics, WanShape, WanTransformer, block_of
+from wan_core.model import POLICIES, Numerics, WanShape, WanTransformer, block_of
 from wan_core.model.block import WanBlock
 from wan_core.model.checkpointing import Checkpointing
-from wan_core.placement import JobShape, MemoryEstimate, MemoryMeasures, StepShape, estimate_memory
+from wan_core.placement import JobShape, MemoryEstimate, MemoryMeasures, Recomputing, StepShape, estimate_memory
 from wan_core.placement.plan import split_blocks
 from wan_core.placement.trace import StorageMeter, _trace, traced_step
 from wan_core.precision import PrecisionPolicy, QuantizeConfig, quantize_block
@@ -67,7 +67,7 @@ def job(devices: int = 1, *, checkpointed: bool = True, rank: int = 32, **change
         storage_bytes=lambda _name, p: p.numel() * 2,
         adapt=Adapt(rank),
         adapter_values={name: rank * (one.in_features + one.out_features) for name, one in linears.items()},
-        checkpoint_blocks=checkpointed,
+        recomputing=Recomputing(blocks=checkpointed),
     )
 
 
@@ -154,18 +154,23 @@ def test_image_tokens_and_vace_layers_are_counted() -> None:
 
 @pytest.mark.lasts(2)
 @pytest.mark.parametrize(
-    ("checkpointed", "offloaded", "vace_layers"),
-    [(False, False, ()), (True, False, ()), (True, True, (0, 2, 3))],
-    ids=["plain", "checkpointed", "inputs offloaded, two streams"],
+    ("recomputing", "offloaded", "vace_layers"),
+    [
+        (Recomputing(blocks=False), False, ()),
+        (Recomputing(), False, ()),
+        (Recomputing(), True, (0, 2, 3)),
+        (Recomputing(policy=POLICIES["attn_output"], unchecked=3), False, ()),
+    ],
+    ids=["plain", "checkpointed", "inputs offloaded, two streams", "attention kept, some unchecked"],
 )
-def test_a_model_of_any_depth_is_a_straight_line_through_two_short_ones(
-    checkpointed: bool, offloaded: bool, vace_layers: tuple[int, ...]
+def test_a_model_of_any_depth_is_a_straight_line_through_short_ones(
+    recomputing: Recomputing, offloaded: bool, vace_layers: tuple[int, ...]
 ) -> None:
-    """Drawn from two or three layers, against the same engine run with all of them: every phase, to the byte."""
-    shape = replace(SMALL, num_layers=5, vace_layers=vace_layers)
+    """Drawn from few layers, against the same engine run with all of them: every phase, to the byte."""
+    shape = replace(SMALL, num_layers=6, vace_layers=vace_layers)
     numerics, step = PrecisionPolicy().numerics(torch.bfloat16), SMALL_STEP
-    drawn = traced_step(shape, numerics, step, Adapt(4), layers=5, checkpointed=checkpointed, offloaded=offloaded)
-    assert drawn == _trace(shape, numerics, step, Adapt(4), checkpointed, offloaded)
+    drawn = traced_step(shape, numerics, step, Adapt(4), layers=6, recomputing=recomputing, offloaded=offloaded)
+    assert drawn == _trace(shape, numerics, step, Adapt(4), recomputing, offloaded)
 
 
 @pytest.mark.parametrize(
@@ -198,7 +203,6 @@ def test_the_adapters_of_a_vace_model_are_counted_one_by_one(targets: tuple[str,
             storage_bytes=lambda _name, parameter: parameter.numel(),
             adapt=lambda part: inject_lora(part, LoraConfig(rank=4), seed=0) and None,
             adapter_values={name: 4 * (one.in_features + one.out_features) for name, one in linears.items()},
-            checkpoint_blocks=True,
         ),
         StepShape(batch_size=1, latent_frames=2, latent_height=8, latent_width=8),
     )
@@ -250,7 +254,7 @@ def test_one_block_of_14b_is_walked_back_in_few_gibibytes(frames: int, most: flo
         clips(frames),
         Adapt(32),
         layers=1,
-        checkpointed=True,
+        recomputing=Recomputing(),
         offloaded=False,
     )
     assert found.backward - found.kept <= most * GIB

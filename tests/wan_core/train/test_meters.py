@@ -213,8 +213,8 @@ def test_each_gpu_is_told_what_the_plan_predicts_for_it(
     cache_set = LatentCache(run.roots.first("cache")).read_set(run.config.data.fingerprint)
     step = largest_step(cache_set, 1)
     job = (run.config.model, run.roots, run.config.lora, step)
-    peaks = predicted_peaks(model, *job, checkpoint_blocks=True)  # type: ignore[arg-type]
-    planned = predict_memory(*job, checkpoint_blocks=True).devices.values()
+    peaks = predicted_peaks(model, *job)  # type: ignore[arg-type]
+    planned = predict_memory(*job).devices.values()
     assert peaks == dict(zip(devices, (needs.peak for needs in planned), strict=True))
     assert min(peaks.values()) > 100_000
 

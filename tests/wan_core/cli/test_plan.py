@@ -1,0 +1,58 @@
+"""`wan_core plan` of settings that never ran: from the real header of a 14B file whose values nobody has."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.forked import RunCommand
+from tests.support.headers import write_empty_model
+from wan_core.errors import ExitCode
+
+GIB = 1 << 30
+
+
+def planned(run: RunCommand, *words: object) -> tuple[int, dict[str, Any], str]:
+    done = run("plan", *map(str, words))
+    return done.returncode, json.loads(done.stdout), done.stderr
+
+
+@pytest.mark.lasts(8)
+def test_a_14b_expert_in_fp8_is_planned_for_a_card_of_16_gib(tmp_path: Path, wan_core_command: RunCommand) -> None:
+    file = write_empty_model(tmp_path / "wan2.2_t2v_high_noise_14B_bf16.safetensors", "wan2.2-t2v-A14B-expert")
+    job = ("--model", file, "--size", "832x480x33", "--rank", 32, "--quantize", "fp8")
+    code, found, _ = planned(wan_core_command, *job, "--card", 16)
+    assert code == ExitCode.DONE
+    assert found["fits"]
+    assert (found["variant"], found["size"], found["card"]) == ("2.2 T2V-A14B high noise", "832x480x33", "RTX 4080")
+    needs = found["devices"]["cuda:0"]
+    assert needs["peak_bytes"] == max(needs["phases"].values()) <= needs["room_bytes"] < 16 * GIB
+    # Adapters of 153,354,240 values, each with its gradient and two moments.
+    assert needs["adapters_bytes"] == 16 * 153_354_240
+    assert found["measures"]["offload_inputs"]
+    assert 1 <= found["measures"]["blocks_to_swap"] < 40
+    # The arithmetic of the backward pass and what is computed again, three times the forward pass, at 58.5 TFLOP/s.
+    assert 15 < found["step_seconds"] < 40
+
+    code, found, said = planned(wan_core_command, *job, "--card", 6)
+    assert code == ExitCode.DOES_NOT_FIT
+    assert not found["fits"]
+    assert "does not fit" in said
+
+
+def test_what_is_missing_or_wrong_on_the_line_is_said(tmp_path: Path, wan_core_command: RunCommand) -> None:
+    file = write_empty_model(tmp_path / "wan2.1_t2v_1.3B_bf16.safetensors", "wan2.1-t2v-1.3B")
+    for words, said in (
+        ([], "plan --model FILE"),
+        (["--model", file], "plan --model FILE"),
+        (["--model", file, "--size", "832x480"], "WIDTHxHEIGHTxFRAMES"),
+        (["--model", file, "--size", "830x480x33"], "multiples of 16"),
+        (["--model", file, "--size", "832x480x34"], "4n+1"),
+        (["--model", file, "--size", "832x480x33", "--card", "big"], "--card"),
+    ):
+        done = wan_core_command("plan", *map(str, words))
+        assert done.returncode == ExitCode.BAD_INPUT
+        assert said in done.stderr

@@ -1,0 +1,96 @@
+"""`wan_core plan`: what a run, or settings that never ran, will take of memory, disk and time, from headers alone."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from ..errors import ConfigError, ExitCode
+from ..events import Emit
+from .output import print_json, roots_of, run_directory
+
+if TYPE_CHECKING:
+    from ..load import ModelPlan
+
+__all__ = ["add_plan_command"]
+
+_QUANTIZE = {"none": "", "fp8": "fp8_e4m3fn", "int8": "int8"}
+
+
+def add_plan_command(command: Callable[..., argparse.ArgumentParser]) -> None:
+    """Add it to the commands; `command` makes one of a name, a function and a sentence."""
+    plan = command("plan", _plan, "predict memory, disk and time of a run, or of settings, before anything is loaded")
+    plan.add_argument("run_path", type=Path, metavar="RUN", nargs="?", help="a run; or say --model and --size instead")
+    plan.add_argument("--model", type=Path, metavar="FILE", help="a model file or folder; only its header is read")
+    plan.add_argument("--size", metavar="WxHxF", help="of the largest clips, for example 832x480x33")
+    plan.add_argument("--rank", type=int, default=16)
+    plan.add_argument("--quantize", choices=tuple(_QUANTIZE), default="none", help="as Fp8 / Int8 Quantize would")
+    plan.add_argument("--card", default="", metavar="GIB[,GIB]", help="memory of each card; default: this machine's")
+    plan.add_argument("--variant", default="auto", help="where the file cannot tell")
+    plan.add_argument("--policy", default="balanced", help="precision policy: balanced, reference or fast")
+    plan.add_argument("--batch", type=int, default=1, help="clips per forward pass")
+    plan.add_argument("--accumulate", type=int, default=1, help="forward and backward passes per optimizer step")
+    plan.add_argument("--checkpointing", default="full", metavar="POLICY", help="off, or a checkpointing_policy")
+    plan.add_argument("--unchecked-blocks", type=int, default=0)
+    plan.add_argument("--offload-activations", default="auto", help="auto, on or off")
+    plan.add_argument("--blocks-to-swap", type=int, default=-1, help="-1: as few as are needed")
+
+
+def _plan(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
+    report = _report(options)
+    print_json(out, report)
+    if not report["fits"]:
+        print("It does not fit.", file=sys.stderr)
+    return ExitCode.DONE if report["fits"] else ExitCode.DOES_NOT_FIT
+
+
+def _report(options: argparse.Namespace) -> dict[str, Any]:
+    from ..run import plan_run, plan_settings
+
+    if options.run_path is not None:
+        return plan_run(run_directory(options.run_path), roots_of(options))
+    if options.model is None or not options.size:
+        raise ConfigError("Name a run to plan for, or a model and a size: plan --model FILE --size 832x480x33.")
+    from ..files import Roots
+    from ..lora import LoraConfig
+    from ..train import TrainConfig
+
+    train = TrainConfig(
+        batch_size=options.batch,
+        gradient_accumulation_steps=options.accumulate,
+        gradient_checkpointing=options.checkpointing != "off",
+        checkpointing_policy="full" if options.checkpointing == "off" else options.checkpointing,
+        unchecked_blocks=options.unchecked_blocks,
+        offload_activations=options.offload_activations,
+        blocks_to_swap=options.blocks_to_swap,
+    )
+    file = options.model.resolve()
+    roots = Roots({"diffusion_models": (str(file.parent),)})
+    cards = _gibibytes(options.card)
+    return plan_settings(_model(options, file), roots, LoraConfig(rank=options.rank), train, options.size, cards)
+
+
+def _model(options: argparse.Namespace, file: Path) -> ModelPlan:
+    from ..load import ModelPlan
+    from ..precision import PrecisionPolicy, QuantizeConfig
+
+    scheme = _QUANTIZE[options.quantize]
+    return ModelPlan(
+        base_file=f"diffusion_models:{file.name}",
+        variant=options.variant,
+        precision=PrecisionPolicy(preset=options.policy),
+        quantize=QuantizeConfig(scheme=scheme) if scheme else None,
+    )
+
+
+def _gibibytes(listed: str) -> list[float]:
+    try:
+        found = [float(part) for part in listed.split(",") if part.strip()]
+    except ValueError:
+        found = [0.0]
+    if any(not 0 < card < 1e6 for card in found):
+        raise ConfigError(f'--card "{listed[:40]}" is not the GiB of each card, such as 16 or 24,24.')
+    return found

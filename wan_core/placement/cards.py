@@ -1,0 +1,104 @@
+"""How much memory a job may take: of each device, and of the computer, as things stand now."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import torch
+
+from ..errors import ConfigError
+from .memory import MemoryEstimate
+
+__all__ = ["Room", "room_here", "room_of_cards", "total_bytes"]
+
+CARD_LIMIT = "WAN_TRAINER_CARD_GIB"
+"""environment variable: plan as if every card had so many GiB; the CPU then counts as a card too"""
+_RESERVE_GIB = 1.5 if sys.platform == "win32" else 1.0
+"""of each card, for what no plan counts: the driver's context, workspaces of libraries, gaps between allocations"""
+_GIB = 1 << 30
+
+
+@dataclass(frozen=True, kw_only=True)
+class Room:
+    """The bytes that a job may take; what is not named has no known end."""
+
+    devices: Mapping[str, int]
+    host: int | None = None
+
+    def lacks(self, estimate: MemoryEstimate) -> list[tuple[str, int, int]]:
+        """Returns (place, needed, free) of each place where `estimate` does not fit, devices first."""
+        needs = [(name, memory.peak, self.devices.get(name)) for name, memory in estimate.devices.items()]
+        needs.append(("host memory", estimate.host, self.host))
+        return [(name, needed, free) for name, needed, free in needs if free is not None and needed > free]
+
+
+def room_of_cards(gibibytes: Iterable[float], *, host: int | None = None) -> Room:
+    """Returns the room on cards of so many GiB that nobody else uses: cuda:0, cuda:1 ..."""
+    return Room(devices={f"cuda:{i}": _less_reserve(gib) for i, gib in enumerate(gibibytes)}, host=host)
+
+
+def room_here(devices: Iterable[torch.device], *, ask_driver: bool) -> Room:
+    """Returns the room on these devices of this machine, less a reserve.
+
+    `ask_driver`: what other programs hold counts too. The question opens a CUDA context on a card that has none, some
+    hundred MiB; without it a card counts as a whole.
+    """
+    limit = card_limit()
+    found: dict[str, int] = {}
+    for device in devices:
+        if device.type == "cuda":
+            found[str(device)] = _room_on_card(device, limit, ask_driver=ask_driver)
+        elif limit is not None:
+            found[str(device)] = _less_reserve(limit)
+    return Room(devices=found, host=host_bytes() if found else None)
+
+
+def card_limit() -> float | None:
+    """Returns what CARD_LIMIT says, in GiB. Raises ConfigError for what is no positive number."""
+    said = os.environ.get(CARD_LIMIT, "").strip()
+    if not said:
+        return None
+    try:
+        limit = float(said)
+    except ValueError:
+        limit = 0.0
+    if not 0 < limit < 1e6:
+        raise ConfigError(f'{CARD_LIMIT} is "{said[:40]}". Set it to the GiB of a card, such as 16, or to nothing.')
+    return limit
+
+
+def total_bytes(device: torch.device) -> int:
+    """Returns the memory of a device; of the host for the CPU, and without limit where psutil is missing."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_properties(device).total_memory
+    return _host_memory("total") or 1 << 62  # unknown: the host's memory is not the limit anybody plans for
+
+
+def host_bytes() -> int | None:
+    """Returns the host memory that is free, or could be made so at once; None where psutil is missing."""
+    return _host_memory("available")
+
+
+def _host_memory(kind: str) -> int | None:
+    try:
+        import psutil
+    except ImportError:
+        return None
+    return int(getattr(psutil.virtual_memory(), kind))
+
+
+def _room_on_card(device: torch.device, limit: float | None, *, ask_driver: bool) -> int:
+    total = torch.cuda.get_device_properties(device).total_memory
+    taken = 0
+    if ask_driver:
+        free, _ = torch.cuda.mem_get_info(device)
+        taken = total - free - torch.cuda.memory_reserved(device)  # what is ours is given back, or used again
+    whole = total if limit is None else min(total, int(limit * _GIB))
+    return whole - taken - int(_RESERVE_GIB * _GIB)
+
+
+def _less_reserve(gibibytes: float) -> int:
+    return int((gibibytes - _RESERVE_GIB) * _GIB)

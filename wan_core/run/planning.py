@@ -1,0 +1,168 @@
+"""Plans the memory of a job before anything is encoded or loaded: the measures it takes, and whether it fits.
+
+Nothing is read but headers. What does not fit is refused in one sentence that says what would.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from ..checkpoint import WanVariant
+from ..errors import OutOfMemory
+from ..files import Roots
+from ..footprint import job_shape
+from ..load import ModelPlan, WanFile
+from ..lora import LoraConfig
+from ..placement import (
+    JobShape,
+    MemoryEstimate,
+    MemoryMeasures,
+    Placement,
+    Room,
+    StepShape,
+    choose_measures,
+    estimate_memory,
+)
+from ..train import TrainConfig
+
+__all__ = ["Job", "MemoryPlan", "plan_memory", "size_words"]
+
+_RANKS = (16, 8, 4)
+_SMALLER = (1.0, 0.75, 0.5)
+"""of width and height, tried from the largest on where not even one frame fits"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What is to be trained on what, as far as memory depends on it."""
+
+    model: ModelPlan
+    roots: Roots
+    file: WanFile
+    lora: LoraConfig
+    train: TrainConfig
+    step: StepShape
+    """the largest micro-batch"""
+    preview: StepShape | None = None
+    """the largest preview; None where there are none"""
+    placement: Placement | None = None
+    """instead of the model's own, for cards that this machine need not have"""
+
+    def shape(self) -> JobShape:
+        """Returns what the prediction needs to know. Raises what a model that cannot be trained so is refused with."""
+        return job_shape(
+            self.model,
+            self.roots,
+            self.lora,
+            recomputing=self.train.recomputing,
+            found=self.file,
+            placement=self.placement,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryPlan:
+    """What a job takes, with the measures that were chosen for it, beside what there is."""
+
+    job: Job
+    room: Room
+    estimate: MemoryEstimate
+
+    @property
+    def fits(self) -> bool:
+        return not self.room.lacks(self.estimate)
+
+    @property
+    def measures(self) -> MemoryMeasures:
+        return self.estimate.measures
+
+    def check(self) -> None:
+        """Raises OutOfMemory where the job does not fit: needed, free, and the nearest size that does."""
+        if self.job.train.memory == "manual" or self.fits:
+            return
+        place, needed, free = self.room.lacks(self.estimate)[0]
+        raise OutOfMemory(
+            f"{size_words(self.job.file.variant, self.job.step)} at rank {self.job.lora.rank} needs "
+            f"{needed / 2**30:.1f} GiB on {place} with every measure that memory auto may take, and {free / 2**30:.1f} "
+            f"GiB are free. {self._advice()}"
+        )
+
+    def _advice(self) -> str:
+        if self.job.preview is not None and plan_memory(replace(self.job, preview=None), self.room).fits:
+            words = size_words(self.job.file.variant, self.job.preview)
+            return f"Without previews of {words} it fits: set a smaller one in Wan Preview Settings."
+        found = nearest_that_fits(self.job, self.room)
+        if found is not None:
+            return f"Nearest that fits: {size_words(self.job.file.variant, found.step)} at rank {found.lora.rank}."
+        if self.job.model.quantize is None and self.job.file.quantization == "none":
+            return "Nothing smaller fits: put Fp8 / Int8 Quantize behind the model, or choose a smaller one."
+        return "Nothing smaller fits: choose a smaller model, or close what else uses the memory."
+
+
+def plan_memory(job: Job, room: Room) -> MemoryPlan:
+    """Returns the plan of a job whose devices have `room`; nothing is refused yet (`MemoryPlan.check`)."""
+    return MemoryPlan(job=job, room=room, estimate=_chosen(job, job.shape(), room))
+
+
+def nearest_that_fits(job: Job, room: Room) -> Job | None:
+    """Returns the job with as many frames as fit; with a smaller picture or rank where not even one frame does.
+
+    None where nothing does.
+    """
+    for rank in (job.lora.rank, *(rank for rank in _RANKS if rank < job.lora.rank)):
+        ranked = replace(job, lora=replace(job.lora, rank=rank))
+        shape = ranked.shape()
+        for factor in _SMALLER:
+            smaller = replace(ranked, step=_scaled(job.step, factor), preview=None)
+            most = _most_frames(smaller, shape, room)
+            if most:
+                return replace(smaller, step=replace(smaller.step, latent_frames=most))
+    return None
+
+
+def size_words(variant: WanVariant, step: StepShape) -> str:
+    """Returns the size of a micro-batch in pixels, for example 832x480x33."""
+    space = variant.latents
+    width, height = (side * space.spatial_stride for side in (step.latent_width, step.latent_height))
+    return f"{width}x{height}x{(step.latent_frames - 1) * space.temporal_stride + 1}"
+
+
+def _chosen(job: Job, shape: JobShape, room: Room) -> MemoryEstimate:
+    train = job.train
+    offload = None if train.offload_activations == "auto" else train.offload_activations == "on"
+    swap = None if train.blocks_to_swap < 0 else train.blocks_to_swap
+    if train.memory == "manual":
+        measures = MemoryMeasures(offload_inputs=bool(offload), blocks_to_swap=swap or 0)
+        return estimate_memory(shape, job.step, measures=measures, preview=job.preview)
+    # A block that keeps its activations needs its weights where they are.
+    movable = train.gradient_checkpointing and not train.unchecked_blocks
+    return choose_measures(
+        lambda measures: estimate_memory(shape, job.step, measures=measures, preview=job.preview),
+        room,
+        offload=offload if train.gradient_checkpointing else False,
+        swap=swap if movable else 0,
+        most_blocks=shape.shape.num_layers + len(shape.shape.vace_layers) if movable else 0,
+    )
+
+
+def _scaled(step: StepShape, factor: float) -> StepShape:
+    height, width = (max(2, int(side * factor) // 2 * 2) for side in (step.latent_height, step.latent_width))
+    return replace(step, latent_height=height, latent_width=width)
+
+
+def _most_frames(job: Job, shape: JobShape, room: Room) -> int:
+    """Returns the most latent frames, at most those of the job, with which it fits; 0 where one does not."""
+
+    def fits(count: int) -> bool:
+        tried = replace(job, step=replace(job.step, latent_frames=count))
+        return not room.lacks(_chosen(tried, shape, room))
+
+    if not fits(1):
+        return 0
+    few, many = 1, job.step.latent_frames
+    if fits(many):
+        return many
+    while many - few > 1:
+        middle = (few + many) // 2
+        few, many = (middle, many) if fits(middle) else (few, middle)
+    return few

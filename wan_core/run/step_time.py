@@ -1,0 +1,88 @@
+"""The time of an optimizer step, from its arithmetic and from the bytes that travel beside it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from ..model import WanTransformer
+from ..placement import JobShape, MemoryEstimate, StepShape
+from ..train import FlopCount, StepFlops
+
+__all__ = ["Card", "card_named", "card_of_size", "step_seconds"]
+
+_REACHED = 0.6
+"""the share of its peak that a step reaches: what trainers of this size reach on paper and H200 (docs/memory.md)"""
+_COPIES = 25e9
+"""bytes a second between pinned host memory and a card in a PCIe 4 slot of 16 lanes, each way"""
+
+
+@dataclass(frozen=True)
+class Card:
+    """A kind of GPU."""
+
+    name: str
+    gibibytes: int
+    bf16: float
+    """products and sums a second in bf16, summed in float32, as its maker says it"""
+
+
+CARDS = (
+    Card("RTX 4070", 12, 58.3e12),
+    Card("RTX 4080", 16, 97.5e12),
+    Card("RTX 3090", 24, 71.0e12),
+    Card("RTX 4090", 24, 165.2e12),
+    Card("RTX 5090", 32, 209.5e12),
+    Card("RTX 6000 Ada", 48, 364.2e12),
+    Card("A100", 80, 312.0e12),
+    Card("H100", 80, 989.0e12),
+    Card("H200", 141, 989.0e12),
+)
+
+
+def card_named(device_name: str) -> Card | None:
+    """Returns the card that a driver calls so, for example "NVIDIA GeForce RTX 4090"; None where it is not known."""
+    words = device_name.split()
+    return next((card for card in CARDS if _within(card.name.split(), words)), None)
+
+
+def card_of_size(gibibytes: float) -> Card:
+    """Returns the fastest of the smallest cards that have so much memory; the largest where none has."""
+    fits = [card for card in CARDS if card.gibibytes >= gibibytes - 0.5] or [CARDS[-1]]
+    return max((card for card in fits if card.gibibytes == fits[0].gibibytes), key=lambda card: card.bf16)
+
+
+def _within(name: list[str], words: list[str]) -> bool:
+    return any(words[i : i + len(name)] == name and words[i + len(name) :][:1] != ["Ti"] for i in range(len(words)))
+
+
+def step_seconds(job: JobShape, step: StepShape, estimate: MemoryEstimate, card: Card, *, micro_batches: int) -> float:
+    """Returns the seconds of an optimizer step of `micro_batches` on such a card, or on several that take turns.
+
+    Copies run beside the arithmetic; they count where they take longer.
+    """
+    flops, speed = _flops(job, step), card.bf16 * _REACHED
+    recomputed = flops.recomputed * (1 - job.recomputing.unchecked / job.shape.num_layers)
+    forward = flops.forward / speed
+    backward = (flops.backward + recomputed * job.recomputing.blocks) / speed
+    weights = sum(estimate.streamed.values()) / _COPIES
+    inputs = (estimate.pinned - sum(estimate.streamed.values())) / _COPIES
+    return micro_batches * (max(forward, weights, inputs) + max(backward, weights + inputs))
+
+
+def _flops(job: JobShape, step: StepShape) -> StepFlops:
+    """Returns the operations of a micro-batch."""
+    with torch.device("meta"):
+        model = WanTransformer(job.shape, job.numerics)
+    model.requires_grad_(False)
+    job.adapt(model)
+    latent = (
+        step.batch_size,
+        job.shape.out_channels,
+        step.latent_frames,
+        step.latent_height,
+        step.latent_width,
+    )
+    image_rows = (job.shape.image_positions or 257) if job.shape.image_dim else 0
+    return FlopCount(model).of(torch.Size(latent), time_rows=1, image_rows=image_rows, text_rows=step.text_rows)

@@ -9,7 +9,7 @@ from comfy_api.latest import io
 from ..wan_core.config import settings_of
 from ..wan_core.precision import PRESETS, SWITCHES, PrecisionPolicy, dtype_name, switch_values
 from .bridge.types import CATEGORY, ModelHandle, WanTrainModel
-from .bridge.widgets import one_of, searched_as, widget
+from .bridge.widgets import check_menus, one_of, searched_as, widget
 
 AS_LOADED, AS_PRESET = "as loaded", "as preset"
 
@@ -46,6 +46,7 @@ class WanPrecisionPolicy(io.ComfyNode):
                     )
                     for part in SWITCHES
                 ),
+                widget(PrecisionPolicy, "matmul"),
             ],
             outputs=[
                 WanTrainModel.Output(display_name="model", tooltip="The plan with this policy."),
@@ -68,7 +69,9 @@ class WanPrecisionPolicy(io.ComfyNode):
         rope: str = AS_PRESET,
         attention: str = AS_PRESET,
         adapter: str = AS_PRESET,
+        matmul: str = PrecisionPolicy.matmul,
     ) -> io.NodeOutput:
+        check_menus(PrecisionPolicy, {"matmul": matmul})
         one_of("preset", preset, (AS_LOADED, *PRESETS))
         asked = dict(
             residual=residual, norm=norm, qk_norm=qk_norm, time=time, modulation=modulation, head=head,
@@ -80,7 +83,7 @@ class WanPrecisionPolicy(io.ComfyNode):
             if value != AS_PRESET
         }
         base = model.plan.precision.to_dict() if preset == AS_LOADED else {"preset": preset}
-        policy = PrecisionPolicy.from_dict({**base, **switches})
+        policy = PrecisionPolicy.from_dict({**base, **switches, "matmul": matmul})
         handle = replace(model, plan=model.plan.with_precision(policy))
         return io.NodeOutput(handle, describe_policy(handle))
 
@@ -88,5 +91,5 @@ class WanPrecisionPolicy(io.ComfyNode):
 def describe_policy(handle: ModelHandle) -> str:
     """The policy in words, and the dtype of every part."""
     policy, numerics = handle.plan.precision, handle.plan.precision.numerics(handle.compute_dtype)
-    parts = [f"{part}: {dtype_name(getattr(numerics, part))}" for part in ("compute", *SWITCHES)]
+    parts = [f"{part}: {dtype_name(getattr(numerics, part))}" for part in ("compute", *SWITCHES, "matmul")]
     return "\n".join([f"precision {policy.describe()}", *parts])

@@ -17,6 +17,7 @@ from .load import (
     ModelPlan,
     WanFile,
     check_plan_attention,
+    check_plan_matmul,
     inspect_model,
     inspect_pair,
     quantized_anew,
@@ -35,6 +36,7 @@ from .placement import (
     estimate_memory,
     resolve_placement,
 )
+from .precision import matmul_bytes
 
 __all__ = ["placements_of", "planned_weights", "predict_memory", "weights_once_loaded"]
 
@@ -113,6 +115,7 @@ def job_shape(
     if placement is None:
         placement = resolve_placement(plan.placement, shape.num_layers)
         check_plan_attention(plan, shape, numerics, placement)
+        check_plan_matmul(plan, found, placement)
     with torch.inference_mode(False), torch.device("meta"):
         linears = check_targets(WanTransformer(shape, numerics), lora)
     return JobShape(
@@ -125,7 +128,7 @@ def job_shape(
             name: lora.rank * (linear.in_features + linear.out_features) for name, linear in linears.items()
         },
         recomputing=recomputing or Recomputing(),
-        unpacking_bytes=_widest_unpacking(plan, found),
+        unpacking_bytes=_beside_the_widest(plan, found, numerics),
     )
 
 
@@ -144,13 +147,12 @@ class _Adapt:
             inject_lora(model, usual, seed=0, dtype=self.dtype)
 
 
-def _widest_unpacking(plan: ModelPlan, found: WanFile) -> int:
+def _beside_the_widest(plan: ModelPlan, found: WanFile, numerics: Numerics) -> int:
     """Returns the most memory a linear takes beside its packed weight while it runs; 0 where none is packed."""
-    return max(
-        (
-            unpacking_bytes(prod(weight.shape), found.compute_dtype, "" if anew else weight.layout)
-            for name, weight in found.weights.items()
-            if (anew := quantized_anew(plan, name, weight)) or stays_stored(plan, name, weight)
-        ),
-        default=0,
-    )
+    most = 0
+    for name, weight in found.weights.items():
+        anew, values = quantized_anew(plan, name, weight), prod(weight.shape)
+        if anew or stays_stored(plan, name, weight):
+            most = max(most, unpacking_bytes(values, found.compute_dtype, "" if anew else weight.layout))
+            most = max(most, matmul_bytes(values) if numerics.matmul is not None else 0)
+    return most

@@ -81,6 +81,7 @@ def test_switches_set_on_the_canvas_reach_the_audit_and_the_run(comfy: ComfyServ
         "preset": "fast",
         "residual": "fp32",
         "attention": "fp32",
+        "matmul": "compute",
     }
 
 

@@ -16,7 +16,7 @@ from wan_core.config import Config, setting, settings_of
 from wan_core.dataset import DEFAULT_NEGATIVE_PROMPT, DatasetConfig
 from wan_core.lora import LoraConfig
 from wan_core.placement import MODES, PlacementConfig
-from wan_core.precision import PRESETS, PrecisionPolicy, QuantizeConfig
+from wan_core.precision import PRESETS, SWITCHES, PrecisionPolicy, QuantizeConfig
 from wan_core.sampler import SampleConfig
 from wan_core.train import TrainConfig
 
@@ -83,7 +83,7 @@ def test_every_widget_of_a_setting_says_what_its_field_says(pack_nodes: dict[str
             if config is None:
                 continue
             seen.add((config, setting_name))
-            place, switch = f"{node_id}.{name}", config is PrecisionPolicy and name != "preset"
+            place, switch = f"{node_id}.{name}", config is PrecisionPolicy and name in SWITCHES
             said = said_by(config, setting_name) | OWN.get(place, {})
             if switch:  # an empty switch follows the preset
                 said = {"default": "as preset", "options": ["as preset", *said["options"]]}

@@ -15,6 +15,7 @@ from torch.nn import functional
 from ..flow import seeded_generator
 from ..lora import adapter_parameters, set_adapter_dtype
 from ..model import Numerics, WanTransformer
+from ..precision import multiply_in
 
 __all__ = ["compute_in", "fill_empty_adapters", "let_linears_cast"]
 
@@ -48,6 +49,7 @@ def compute_in(model: WanTransformer, numerics: Numerics) -> None:
     for module in model.modules():
         if isinstance(getattr(module, "numerics", None), Numerics):
             module.numerics = numerics  # type: ignore[assignment]
+    multiply_in(model, numerics.matmul)
     set_adapter_dtype(model, numerics.adapter if numerics.adapter != numerics.compute else None)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -33,11 +33,14 @@ class Candidate:
     numerics: Numerics
 
 
-def candidates(policy: PrecisionPolicy, compute: torch.dtype, *, alone: bool) -> tuple[Candidate, ...]:
+def candidates(
+    policy: PrecisionPolicy, compute: torch.dtype, *, alone: bool, products: Sequence[torch.dtype] = ()
+) -> tuple[Candidate, ...]:
     """Every row for a plan with this policy whose linears run in `compute`.
 
     A part is tried in float32 (the rotary embedding also in float64) and in the 16-bit dtype of the plan, bf16 where
-    the plan computes in float32; `alone` adds the reference with each part lowered.
+    the plan computes in float32; `alone` adds the reference with each part lowered. `products`: the 8-bit dtypes in
+    which products with the plan's packed weights can be computed.
     """
     plan = policy.numerics(compute)
     low = compute if compute.itemsize == 2 else torch.bfloat16
@@ -53,6 +56,9 @@ def candidates(policy: PrecisionPolicy, compute: torch.dtype, *, alone: bool) ->
             if value != getattr(plan, part):
                 changed = policy.numerics(value) if part == "compute" else replace(plan, **{part: value})
                 rows.append(_change("change", part, plan, changed))
+    for value in (None, *products):
+        if value != plan.matmul:
+            rows.append(_change("change", "matmul", plan, replace(plan, matmul=value)))
     if alone:
         lowered = [(part, value) for part in PARTS for value in _values(part, low)]
         rows += [
@@ -60,6 +66,7 @@ def candidates(policy: PrecisionPolicy, compute: torch.dtype, *, alone: bool) ->
             for part, value in lowered
             if value.itemsize < getattr(REFERENCE, part).itemsize and (part != "compute" or value == low)
         ]
+        rows += [_change("alone", "matmul", REFERENCE, replace(REFERENCE, matmul=value)) for value in products]
     return tuple(rows)
 
 

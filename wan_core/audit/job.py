@@ -18,16 +18,16 @@ from ..cache import Batches, CacheItem
 from ..checkpoint import WanVariant
 from ..config import Config, setting
 from ..control import Control
-from ..errors import OutOfMemory, Stopped
+from ..errors import ConfigError, OutOfMemory, Stopped
 from ..events import Emit, Finished, Note, Stage
 from ..files import Roots, atomic_write_bytes, atomic_write_json, locked, read_json
 from ..flow import draw_noise, seeded_generator
 from ..footprint import predict_memory
-from ..load import materialize
+from ..load import ModelPlan, WanFile, materialize, packed_dtypes
 from ..lora import LoraConfig, LoraWeights
 from ..model import Numerics, WanTransformer
-from ..placement import MemoryEstimate, StepShape, total_bytes
-from ..precision import dtype_name
+from ..placement import MemoryEstimate, StepShape, resolve_placement, total_bytes
+from ..precision import check_matmul, dtype_name
 from ..run import OpenRun, open_run
 from ..train import NoisedBatch, SaveStore, noise_batch
 from .any_dtype import fill_empty_adapters, let_linears_cast
@@ -99,7 +99,12 @@ class _Audit:
         self._items = self._batches.evaluation_items(config.clips)
         self._timesteps = _timesteps(run.variant, config.timesteps)
         self._lora: LoraConfig = replace(run.adapters(with_start=self._saved is None), dropout=0.0)
-        self._rows = candidates(self._plan.precision, run.file.compute_dtype, alone=config.alone)
+        self._rows = candidates(
+            self._plan.precision,
+            run.file.compute_dtype,
+            alone=config.alone,
+            products=_products(self._plan, run.file),
+        )
 
     def run(self) -> AuditReport:
         trained = dict.fromkeys(row.numerics for row in self._rows if row.kind not in _NEVER_TRAINED)
@@ -225,6 +230,17 @@ class _Audit:
         worst = next(iter(report.ranked("change")))
         self._emit(Note(text=f"Of single changes, {worst.label} moves the velocity most."))
         return report
+
+
+def _products(plan: ModelPlan, found: WanFile) -> tuple[torch.dtype, ...]:
+    """Returns the 8-bit dtypes in which products with the packed weights of a plan can be computed on its devices."""
+    able: list[torch.dtype] = []
+    for dtype in sorted(packed_dtypes(plan, found), key=str):
+        with contextlib.suppress(ConfigError):
+            for device in resolve_placement(plan.placement, found.variant.shape.num_layers).devices:
+                check_matmul(dtype, device)
+            able.append(dtype)
+    return tuple(able)
 
 
 def _timesteps(variant: WanVariant, count: int) -> tuple[float, ...]:

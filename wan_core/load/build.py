@@ -27,14 +27,22 @@ from ..lora import (
 )
 from ..model import BLOCK_LISTS, Numerics, WanShape, WanTransformer, block_of, check_attention, sdpa_choice
 from ..placement import BlockOffload, DeviceCarrier, MemoryMeasures, Placement, resolve_placement, running_order
-from ..precision import QuantizedLinear, check_trainable_untouched, quantize_block
+from ..precision import (
+    QuantizedLinear,
+    check_matmul,
+    check_trainable_untouched,
+    multiply_in,
+    quantize_block,
+)
 from .plan import ModelPlan, WanFile, inspect_model
 
 __all__ = [
     "attention_kernels",
     "check_plan_attention",
+    "check_plan_matmul",
     "import_libraries",
     "materialize",
+    "packed_dtypes",
     "quantized_anew",
     "resting_bytes",
     "stays_stored",
@@ -71,6 +79,7 @@ def materialize(
     numerics = plan.precision.numerics(compute)
     placement = resolve_placement(plan.placement, shape.num_layers, rank)
     check_plan_attention(plan, shape, numerics, placement)
+    check_plan_matmul(plan, found, placement)
     with torch.inference_mode(False), torch.device("meta"):
         model = WanTransformer(shape, numerics)
     model.use_attention(plan.attention)
@@ -85,6 +94,7 @@ def materialize(
     offload = BlockOffload(placement, order, measures or MemoryMeasures())
     with torch.inference_mode(False):
         _fill(model, plan, placement, offload, found.weights, on_tensor)
+        multiply_in(model, numerics.matmul)
         if lora is not None:
             inject_lora(model, lora, seed=seed, dtype=numerics.adapter if numerics.adapter != compute else None)
             _bring_home(adapter_parameters(model), placement)
@@ -213,6 +223,35 @@ def check_plan_attention(plan: ModelPlan, shape: WanShape, numerics: Numerics, p
     dtype, head_dim = numerics.attention or numerics.compute, shape.dim // shape.num_heads
     for device in placement.devices:
         check_attention(plan.attention, device=device, dtype=dtype, head_dim=head_dim)
+
+
+def check_plan_matmul(plan: ModelPlan, found: WanFile, placement: Placement) -> None:
+    """Refuse 8-bit products that no weight of the base is for, or that a device cannot compute."""
+    wanted = plan.precision.numerics(found.compute_dtype).matmul
+    if wanted is None:
+        return
+    if wanted not in packed_dtypes(plan, found):
+        raise ConfigError(
+            f'matmul "{plan.precision.matmul}" needs a base whose weights are {plan.precision.matmul}, with one scale '
+            "per weight or row, and this base has none. Set matmul to compute in Precision Policy, or put Fp8 / Int8 "
+            "Quantize with such a scheme before it."
+        )
+    for device in placement.devices:
+        check_matmul(wanted, device)
+
+
+def packed_dtypes(plan: ModelPlan, found: WanFile) -> set[torch.dtype]:
+    """Returns the 8-bit dtypes of packed weights that products can be computed in.
+
+    What scales an fp8 file has is known once it is read: one per weight or row is taken for granted.
+    """
+    dtypes: set[torch.dtype] = set()
+    for name, weight in found.weights.items():
+        if plan.quantize is not None and quantized_anew(plan, name, weight):
+            dtypes |= plan.quantize.product_dtypes
+        elif weight.dtype == "F8_E4M3" and stays_stored(plan, name, weight):
+            dtypes.add(torch.float8_e4m3fn)
+    return dtypes
 
 
 def attention_kernels(plan: ModelPlan, found: WanFile) -> dict[str, str]:

@@ -116,3 +116,5 @@ class Numerics:
     """softmax(Q K) V of both attentions; None is the compute dtype"""
     adapter: torch.dtype | None = None
     """LoRA matmuls; None follows the layer's input. LoRA weights themselves are always float32"""
+    matmul: torch.dtype | None = None
+    """float8_e4m3fn or int8: products with frozen weights of that dtype; None unpacks them into the compute dtype"""

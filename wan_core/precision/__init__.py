@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from .linear import QuantizedLinear
+from .linear import QuantizedLinear, multiply_in
+from .matmul import check_matmul, matmul_bytes
 from .policy import PRESETS, SWITCHES, PrecisionPolicy, dtype_name, switch_values, torch_dtype
 from .quantize import (
     QuantizeConfig,
@@ -19,8 +20,11 @@ __all__ = [
     "QuantizeConfig",
     "QuantizedBy",
     "QuantizedLinear",
+    "check_matmul",
     "check_trainable_untouched",
     "dtype_name",
+    "matmul_bytes",
+    "multiply_in",
     "quantize_block",
     "quantized_by",
     "switch_values",

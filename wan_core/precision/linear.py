@@ -15,8 +15,9 @@ from torch.nn import functional
 
 from ..checkpoint import dequantise, row_values
 from ..model.autocast import without_autocast
+from .matmul import input_gradient, multiplies, product
 
-__all__ = ["QuantizedLinear"]
+__all__ = ["QuantizedLinear", "multiply_in"]
 
 
 class QuantizedLinear(nn.Linear):
@@ -42,11 +43,24 @@ class QuantizedLinear(nn.Linear):
         self.register_buffer("scale", scale)
         self.register_buffer("whole_scale", whole_scale)
         self.layout = layout
+        self.matmul: torch.dtype | None = None
         self.requires_grad_(False)
+
+    def multiply_in(self, dtype: torch.dtype | None) -> None:
+        """Let products be computed in 8 bits from now on where the weight is one for that; None: unpack it, as ever."""
+        self.matmul = dtype if dtype is not None and multiplies(self.weight, self.scale, dtype) else None
 
     def forward(self, input: Tensor) -> Tensor:
         """input (..., in) -> (..., out)."""
-        return cast(Tensor, _Linear.apply(input, self.weight, self.scale, self.whole_scale, self.layout, self.bias))
+        linear = _Linear if self.matmul is None else _Linear8Bit
+        return cast(Tensor, linear.apply(input, self.weight, self.scale, self.whole_scale, self.layout, self.bias))
+
+
+def multiply_in(model: nn.Module, dtype: torch.dtype | None) -> None:
+    """Let every packed linear of `model` that can compute its products in `dtype`; None: let none."""
+    for layer in model.modules():
+        if isinstance(layer, QuantizedLinear):
+            layer.multiply_in(dtype)
 
 
 class _Linear(torch.autograd.Function):
@@ -76,3 +90,28 @@ class _Linear(torch.autograd.Function):
 def _of_x(ctx: Any, gradient: Tensor) -> Tensor:
     weight, scale, whole_scale = ctx.saved_tensors
     return gradient @ dequantise(weight, scale, gradient.dtype, whole_scale, layout=ctx.layout)
+
+
+class _Linear8Bit(torch.autograd.Function):
+    """The same with products in 8 bits; takes a layout of its own values alone, and no whole scale."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        scale: Tensor | None,
+        whole_scale: Tensor | None,
+        layout: str,
+        bias: Tensor | None,
+    ) -> Tensor:
+        assert whole_scale is None
+        assert not layout
+        ctx.save_for_backward(weight, scale)
+        return product(x, weight, scale, bias)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        of_x = input_gradient(gradients[0], *ctx.saved_tensors) if ctx.needs_input_grad[0] else None
+        return of_x, None, None, None, None, None

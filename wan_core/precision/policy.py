@@ -43,6 +43,9 @@ def switch_values(part: str) -> tuple[str, ...]:
     return ("fp64", *values) if part in _WITH_FLOAT64 else values
 
 
+_MATMULS = {"compute": None, "fp8": torch.float8_e4m3fn, "int8": torch.int8}
+
+
 def torch_dtype(name: str) -> torch.dtype:
     """fp64, fp32, bf16, fp16 -> torch dtype."""
     if name not in _DTYPES:
@@ -50,9 +53,9 @@ def torch_dtype(name: str) -> torch.dtype:
     return _DTYPES[name]
 
 
-def dtype_name(dtype: torch.dtype) -> str:
-    """torch dtype -> fp64, fp32, bf16, fp16."""
-    return next(name for name, known in _DTYPES.items() if known == dtype)
+def dtype_name(dtype: torch.dtype | None) -> str:
+    """torch dtype -> fp64, fp32, bf16, fp16; of products also fp8, int8, and None -> compute."""
+    return next(name for name, known in {**_DTYPES, **_MATMULS}.items() if known == dtype)
 
 
 def _switch(part: str, sentence: str) -> Any:
@@ -95,6 +98,14 @@ class PrecisionPolicy(Config):
         "attention", "The attention product. fp32 has no flash kernel, is slow and takes much memory."
     )
     adapter: str = _switch("adapter", "The matmuls of the LoRA. Its weights are always fp32.")
+    matmul: str = setting(
+        "compute",
+        "Products with frozen 8-bit weights. compute: unpacked. fp8, int8: in 8 bits, for weights of that kind with "
+        "one scale per weight or row; less exact, and refused where the device cannot.",
+        choices=tuple(_MATMULS),
+        refusal='{name} "{value}" is not a choice. Use one of: {known}.',
+    )
+    """no preset has it; inputs and gradients are rounded row by row as they come (precision/matmul.py)"""
 
     def resolved(self) -> dict[str, str]:
         """Returns every part's value, the preset's where the switch is empty."""
@@ -103,10 +114,11 @@ class PrecisionPolicy(Config):
     def numerics(self, compute: torch.dtype) -> Numerics:
         """Returns the dtypes of a forward pass whose linears run in `compute`."""
         parts = {part: compute if name == "compute" else torch_dtype(name) for part, name in self.resolved().items()}
-        return Numerics(compute=compute, **parts)
+        return Numerics(compute=compute, matmul=_MATMULS[self.matmul], **parts)
 
     def describe(self) -> str:
         """Returns the preset, and what differs from it: "balanced, but residual compute"."""
         preset, parts = PRESETS[self.preset], self.resolved()
         changed = [f"{part} {value}" for part, value in parts.items() if value != preset[part]]
+        changed += [f"matmul {self.matmul}"] if self.matmul != "compute" else []
         return self.preset + (f", but {', '.join(changed)}" if changed else "")

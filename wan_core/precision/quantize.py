@@ -64,6 +64,13 @@ class QuantizeConfig(Config):
         """Returns what a weight (out, in) takes once it is quantized, its scales too."""
         return shape[0] * shape[1] + 4 * math.prod(_groups(shape, self.scheme)[:-1])
 
+    @property
+    def product_dtypes(self) -> set[torch.dtype]:
+        """The 8-bit dtypes in which products with such weights can be computed: none where blocks have scales."""
+        if self.scheme == "int8":
+            return {torch.int8}
+        return set() if self.scheme == "fp8_e4m3fn_block128" else {torch.float8_e4m3fn}
+
     def check_names(self, names: Sequence[str]) -> None:
         """Raises ConfigError when the patterns cannot be matched with the names of a model's linears in good time."""
         for name in ("include", "exclude"):

@@ -110,6 +110,8 @@ class RunConfig(Config):
             data["train"].pop(key)
         usual = TrainConfig().to_dict()
         data["train"] = {k: v for k, v in data["train"].items() if k in _TRAIN_FROM_THE_START or v != usual[k]}
+        if self.model.precision.matmul == "compute":
+            data["model"]["precision"].pop("matmul")
         data["model"].pop("base_file")
         data["model"].pop("low_noise_file")  # a run trains one model
         if self.model.quantize is not None and not self.model.quantize.vace_blocks:

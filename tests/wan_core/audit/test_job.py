@@ -80,10 +80,13 @@ def test_the_lora_of_a_trained_run_is_the_one_measured(tmp_path: Path) -> None:
 def test_eight_bit_weights_are_on_both_sides(tmp_path: Path, scheme: str) -> None:
     """The error is that of the arithmetic, far below the 3 % that the 8-bit weights themselves cost gradients."""
     own = make_run(tmp_path, plan=replace(PLAN, quantize=QuantizeConfig(scheme=scheme)), size=(1, 4, 4))
-    audit_of(own, [])
+    audit_of(own, [("change", "matmul")])
     report = read_report(own.directory)
     assert report.quantized == scheme
     assert 0 < (report.plan.gradient_error or 0) < 0.02
+    (products,) = (row for row in report.rows if row.part == "matmul")
+    assert (products.before, products.after) == ("compute", "int8" if scheme == "int8" else "fp8")
+    assert (products.gradient_error or 0) > 1.05 * (report.plan.gradient_error or 0), "it costs, and that is shown"
 
 
 class StopsAfter(SignalControl):

@@ -54,6 +54,13 @@ def test_without_alone_there_is_none() -> None:
     assert not [r for r in candidates(PrecisionPolicy(), BF16, alone=False) if r.kind == "alone"]
 
 
+def test_products_in_8_bits_are_compared_where_the_base_has_weights_for_them() -> None:
+    assert not [r for r in candidates(PrecisionPolicy(), BF16, alone=True) if r.part == "matmul"]
+    policy, fp8 = PrecisionPolicy(matmul="fp8"), torch.float8_e4m3fn
+    found = [r for r in candidates(policy, BF16, alone=True, products=[fp8]) if r.part == "matmul"]
+    assert [(r.kind, r.before, r.after) for r in found] == [("change", "fp8", "compute"), ("alone", "compute", "fp8")]
+
+
 def test_a_plan_in_float32_is_asked_what_bf16_would_cost() -> None:
     changes = {(r.part, r.after) for r in candidates(PrecisionPolicy(), FP32, alone=False) if r.kind == "change"}
     assert {("compute", "bf16"), ("compute", "fp16"), ("residual", "bf16"), ("adapter", "bf16")} <= changes

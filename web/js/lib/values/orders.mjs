@@ -48,6 +48,7 @@ export const ORDERS = {
     "frame_extraction,frame_stride,frame_sample,frame_buckets,frame_rounding,crop,horizontal_flip,variants,split_scenes,scene_threshold",
   ],
   WanPrecisionPolicy: [
+    "preset,residual,norm,qk_norm,time,modulation,head,rope_table,rope,attention,adapter,matmul",
     "preset,residual,norm,qk_norm,time,modulation,head,rope_table,rope,attention,adapter",
   ],
   WanPreviewSettings: [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..config import Config, setting
 
@@ -20,6 +20,17 @@ class MemoryMeasures(Config):
         0, "Blocks whose frozen weights rest in host memory and travel to the GPU when they run.", low=0, high=1000
     )
     """of the whole model, VACE's second stream counted too; those of a split model are spread over its devices"""
+
+    def stronger(self, blocks: int) -> MemoryMeasures | None:
+        """Returns the next stronger measures for a model of `blocks` blocks; None where these are the strongest.
+
+        What rests already goes on resting: twice as many blocks always include those of before (`swapped_blocks`).
+        """
+        if not self.offload_inputs:
+            return replace(self, offload_inputs=True)
+        if self.blocks_to_swap >= blocks:
+            return None
+        return replace(self, blocks_to_swap=min(2 * self.blocks_to_swap or -(-blocks // 8), blocks))
 
 
 def running_order(num_layers: int, vace_layers: Sequence[int] = ()) -> list[str]:

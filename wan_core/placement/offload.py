@@ -45,7 +45,8 @@ class BlockOffload:
 
         `most_host_bytes`: of what is kept, for each device; what is beyond stays there. None: as many as there are.
         """
-        self._placement = placement
+        self._placement, self._order, self._copies, self._most_host_bytes = placement, order, copies, most_host_bytes
+        self.measures = measures
         self._swapped = frozenset(swapped_blocks(order, measures.blocks_to_swap))
         self._lanes: dict[torch.device, _Lane] = {}
         for device in placement.devices:
@@ -65,6 +66,22 @@ class BlockOffload:
         """Moves the frozen tensors of the block `name` to where they rest, if it is one that does."""
         if name in self._swapped:
             self._lanes[self._placement.device_of(name)].ring.settle(name, block)
+
+    def stronger(self, model: nn.Module) -> BlockOffload | None:
+        """Returns what takes this one's place with the next stronger measures, between two passes of `model`.
+
+        None where there are none stronger.
+        """
+        measures = self.measures.stronger(len(self._order))
+        if measures is None:
+            return None
+        self.release()
+        offload = BlockOffload(
+            self._placement, self._order, measures, copies=self._copies, most_host_bytes=self._most_host_bytes
+        )
+        for name in self._order:
+            offload.settle(name, model.get_submodule(name))
+        return offload
 
     @contextmanager
     def weights(self, block: str, *, again: bool) -> Iterator[None]:

@@ -8,48 +8,31 @@ from __future__ import annotations
 
 import itertools
 import traceback
-from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypeVar
+from collections.abc import Callable
+from typing import TypeVar
 
 import torch
 
 from ..events import Emit, Note
 from ..model import Policy, WanTransformer
+from ..placement.offload import BlockOffload
 from ..placement.room import release_cached_memory
-from ..words import logger, shortened
+from ..words import counted, logger, shortened
 
-__all__ = ["Measure", "Relief"]
+__all__ = ["Relief"]
 
 _log = logger(__name__)
 R = TypeVar("R")
 
 
-class Measure(NamedTuple):
-    """One way to need less memory."""
-
-    says: str
-    """what is different from now on, and what it costs"""
-    take: Callable[[], bool]
-    """takes it; False where there is nothing to take"""
-
-
 class Relief:
-    """Tries again what ran out of memory; each time something more is given up, the cheapest first."""
+    """Tries again what ran out of memory; each time something more is given up.
 
-    def __init__(self, model: WanTransformer, emit: Emit, more: Sequence[Measure] = ()) -> None:
-        """`more`: measures beyond what the model itself can do, cheapest first."""
+    In this order: speed that was bought with memory, then the place of what blocks keep, then that of their weights.
+    """
+
+    def __init__(self, model: WanTransformer, emit: Emit) -> None:
         self._model, self._emit = model, emit
-        self._measures = [
-            Measure(
-                "every block is recomputed in the backward pass; a step takes up to a third longer",
-                self._check_all_blocks,
-            ),
-            Measure(
-                "gradient checkpointing keeps nothing but the input of a block; a step takes up to a fifth longer",
-                self._keep_inputs_only,
-            ),
-            *more,
-        ]
 
     def attempt(self, step: int, work: Callable[[], R], clear: Callable[[], None]) -> R:
         """Returns `work()`. Where it runs out of memory, `clear()` forgets what it left, and it is tried again.
@@ -72,28 +55,38 @@ class Relief:
         raise AssertionError("count() ends")
 
     def _give_way(self, step: int, said: str) -> bool:
-        for measure in self._measures:
-            if measure.take():
+        for measure in (self._check_all_blocks, self._keep_inputs_only, self._rest_more):
+            if changed := measure():
                 first = shortened((said.splitlines() or [""])[0], 200)
                 self._emit(
                     Note(
                         text=f"The GPU ran out of memory in step {step}. It is tried again with less, and nothing is "
-                        f"lost: from now on {measure.says}. ({first})",
+                        f"lost: from now on {changed}. ({first})",
                         level="warning",
                     )
                 )
                 return True
         return False
 
-    def _check_all_blocks(self) -> bool:
+    def _check_all_blocks(self) -> str:
         model = self._model
         if model.checkpoint_blocks and not model.unchecked_blocks:
-            return False
+            return ""
         model.checkpoint_blocks, model.unchecked_blocks = True, 0
-        return True
+        return "every block is recomputed in the backward pass; a step takes up to a third longer"
 
-    def _keep_inputs_only(self) -> bool:
+    def _keep_inputs_only(self) -> str:
         if not self._model.checkpoint_policy:
-            return False
+            return ""
         self._model.checkpoint_policy = Policy()
-        return True
+        return "gradient checkpointing keeps nothing but the input of a block; a step takes up to a fifth longer"
+
+    def _rest_more(self) -> str:
+        before = self._model.offload
+        if not isinstance(before, BlockOffload) or (offload := before.stronger(self._model)) is None:
+            return ""
+        self._model.offload = offload
+        if not before.measures.offload_inputs:
+            return "what gradient checkpointing keeps of each block rests in the computer's own memory"
+        blocks = counted(offload.measures.blocks_to_swap, "block")
+        return f"the frozen weights of {blocks} rest in the computer's own memory, and travel when they are needed"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -30,7 +30,7 @@ from .group import Group
 from .meters import DeviceMeters, MemoryReading, added_up
 from .noised import NoisedBatch, TargetFunction, noise_batch, true_velocity
 from .optimizer import check_room, learning_rate_at, load_optimizer_state, make_optimizer, optimizer_state
-from .relief import Measure, Relief
+from .relief import Relief
 
 __all__ = ["NotFinite", "Trainer"]
 
@@ -67,12 +67,10 @@ class Trainer:
         group: Group | None = None,
         predicted_memory: Mapping[str, int] | None = None,
         target: TargetFunction = true_velocity,
-        relief: Sequence[Measure] = (),
     ) -> None:
         """`first_frame_share`: of the clips whose first latent frame is given clean (TI2V); 0 for other models.
 
-        `predicted_memory`: bytes at the peak of a step by device name, as far as they are known. `relief`: what else
-        can be given up when memory runs out, cheapest first.
+        `predicted_memory`: bytes at the peak of a step by device name, as far as they are known.
         """
         self.model, self.batches, self.config = model, batches, config
         self.step = 0
@@ -98,7 +96,7 @@ class Trainer:
             emit=emit,
             control=control,
         )
-        self._relief = Relief(model, emit, relief)
+        self._relief = Relief(model, emit)
         model.checkpoint_blocks, model.checkpoint_policy = config.gradient_checkpointing, config.keeps
         model.unchecked_blocks = config.unchecked_blocks
 

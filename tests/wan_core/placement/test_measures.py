@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from wan_core.placement.measures import running_order, swapped_blocks
+import pytest
+
+from wan_core.placement.measures import MemoryMeasures, running_order, swapped_blocks
 
 
 def test_swapped_blocks_are_spread_evenly() -> None:
@@ -24,3 +26,16 @@ def test_swapped_blocks_are_spread_evenly() -> None:
 
 def test_a_second_stream_runs_behind_the_blocks_it_belongs_to() -> None:
     assert running_order(3, (0, 2)) == ["blocks.0", "vace_blocks.0", "blocks.1", "blocks.2", "vace_blocks.1"]
+
+
+@pytest.mark.parametrize("blocks", [1, 2, 30, 40, 48])
+def test_stronger_measures_let_rest_what_rests_already(blocks: int) -> None:
+    order = [f"blocks.{number}" for number in range(blocks)]
+    measures: MemoryMeasures | None = MemoryMeasures()
+    seen: list[frozenset[str]] = []
+    while measures is not None:
+        seen.append(frozenset(swapped_blocks(order, measures.blocks_to_swap)))
+        measures = measures.stronger(blocks)
+    assert all(before <= after for before, after in pairwise(seen))
+    assert seen[-1] == frozenset(order)
+    assert len(seen) <= 6

@@ -125,6 +125,25 @@ def test_a_run_that_runs_out_of_memory_goes_on_as_if_it_had_not(
         assert warnings[0].endswith("(CUDA out of memory. Tried to allocate 2.00 GiB.)")
 
 
+@pytest.mark.parametrize("place", ["walk back of a later block", "before a later update"])
+def test_each_attempt_gives_up_more_until_blocks_rest_in_host_memory(
+    tmp_path: Path, undisturbed: dict[str, Tensor], place: str
+) -> None:
+    run = make_run(tmp_path, train=SETTINGS)
+    with out_of_memory(place, 6):
+        events = train(run)
+    warnings = [event.text for event in events if isinstance(event, Note) and event.level == "warning"]
+    said = [text.split("from now on ")[1].split(" (CUDA")[0] for text in warnings]
+    assert said == [
+        "every block is recomputed in the backward pass; a step takes up to a third longer.",
+        "gradient checkpointing keeps nothing but the input of a block; a step takes up to a fifth longer.",
+        "what gradient checkpointing keeps of each block rests in the computer's own memory.",
+        "the frozen weights of 1 block rest in the computer's own memory, and travel when they are needed.",
+        "the frozen weights of 2 blocks rest in the computer's own memory, and travel when they are needed.",
+    ]
+    assert all(torch.equal(state(run)[name], value) for name, value in undisturbed.items())
+
+
 @pytest.mark.parametrize("place", [place for place in PLACES if not place.startswith("evaluation")])
 def test_where_nothing_is_left_to_give_up_it_ends_in_one_sentence_and_can_be_resumed(
     tmp_path: Path, undisturbed: dict[str, Tensor], place: str

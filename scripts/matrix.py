@@ -47,7 +47,7 @@ STACKS = {
             *_of("2.6.0", "0.21.0"),
             "peft==0.20.0",
             "av==17.1.0",
-            "comfy-kitchen==0.2.8",  # the tests' reference for nvfp4; later ones cannot be imported beside torch 2.6
+            "comfy-kitchen==0.2.8",  # the tests' reference for nvfp4; 0.2.12 cannot be imported beside torch 2.6
         ),
         constrained=True,
     ),

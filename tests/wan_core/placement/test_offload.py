@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from tests.support.blocks import SHAPE
-from tests.support.tiny_run import make_roots
+from tests.support.containers import write_gguf, write_nvfp4
+from tests.support.tiny_run import make_roots, random_weights
 from tests.support.travel import LateCopies
 from wan_core.errors import PlacementError
 from wan_core.load import ModelPlan, materialize
@@ -306,12 +307,19 @@ def count_blocks(moved: Job) -> None:
         attention.register_forward_pre_hook(lambda *_: moved.copies.tick())
 
 
-@pytest.mark.parametrize("scheme", ["", "int8"])
-def test_a_loaded_model_with_measures_is_the_one_without(tmp_path: Path, scheme: str) -> None:
-    """Through the loader: blocks go to rest when they are packed, and adapters start as ever."""
-    quantize = QuantizeConfig(scheme=scheme) if scheme else None
-    plan = ModelPlan(base_file="diffusion_models:wan_tiny_t2v.safetensors", quantize=quantize)
+@pytest.mark.parametrize("base", ["float32", "int8", "Q8_0", "nvfp4"])
+def test_a_loaded_model_with_measures_is_the_one_without(tmp_path: Path, base: str) -> None:
+    """Through the loader: blocks go to rest when they are packed, here or in their file, and adapters start as ever."""
+    plan = ModelPlan(base_file="diffusion_models:wan_tiny_t2v.safetensors")
     roots, _ = make_roots(tmp_path)
+    file = roots.resolve(plan.base_file)
+    if base == "int8":
+        plan = replace(plan, quantize=QuantizeConfig(scheme=base))
+    elif base == "nvfp4":
+        write_nvfp4(file, random_weights())
+    elif base == "Q8_0":
+        write_gguf(file.with_suffix(".gguf"), random_weights(), base)
+        plan = replace(plan, base_file="diffusion_models:wan_tiny_t2v.gguf")
     plain, moved = (
         materialize(plan, roots, LoraConfig(rank=4), seed=3, measures=measures) for measures in (None, MEASURES["all"])
     )

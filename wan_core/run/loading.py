@@ -7,14 +7,15 @@ Reads only. What is worth a word on the way is emitted as a note, in the order i
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..cache import Batches, pad_text, synthetic_note
 from ..control import Control
-from ..errors import Stopped
+from ..errors import Stopped, WanTrainerError
 from ..events import Emit, Note, Stage
 from ..load import materialize
 from ..model import WanTransformer
+from ..placement import MemoryMeasures, resolve_placement, room_here
 from ..precision import QuantizedBy, quantized_by
 from ..sampler import SampleConfig
 from ..train import (
@@ -25,15 +26,18 @@ from ..train import (
     SaveStore,
     TargetFunction,
     Trainer,
-    largest_step,
-    predicted_peaks,
     read_preview_inputs,
 )
+from ..words import logger
 from .checks import check_quantized_alike
+from .memory_report import job_of_run
 from .open import OpenRun
+from .planning import asked_measures, plan_memory
 from .remarks import disk_remark, preview_note, remarks_on_attention, remarks_on_base, set_aside_note
 
 __all__ = ["LoadedRun", "load_run"]
+
+_log = logger(__name__)
 
 
 @dataclass(frozen=True)
@@ -74,8 +78,9 @@ def load_run(
     for remark in [*remarks_on_attention(config.model, file), *remarks_on_base(config.model, file)]:
         emit(Note(text=remark, level="warning"))
     previews = _preview_inputs(run) if group.leads else None
-    model = _materialize(run, emit, control, group, with_start=saved is None)
-    trainer = _trainer(run, model, emit, control, group, target)
+    measures, predicted = _planned(run, emit, group)
+    model = _materialize(run, emit, control, group, measures, with_start=saved is None)
+    trainer = _trainer(run, model, emit, control, group, target, predicted)
     if saved is not None:
         trainer.load_state(saved.read_state(), saved.progress)
         emit(Note(text=f"Continues after saved step {saved.step} of {config.train.steps}."))
@@ -103,7 +108,34 @@ def _preview_inputs(run: OpenRun) -> PreviewInputs | None:
     )
 
 
-def _materialize(run: OpenRun, emit: Emit, control: Control, group: Group, *, with_start: bool) -> WanTransformer:
+def _planned(run: OpenRun, emit: Emit, group: Group) -> tuple[MemoryMeasures, dict[str, int]]:
+    """Returns the measures of this process, and the bytes at the peak of a step that are predicted for its devices.
+
+    Raises OutOfMemory where it does not fit. Where no device has an end, as the CPU, nothing is predicted.
+    """
+    placement = resolve_placement(run.config.model.placement, run.variant.shape.num_layers, group.rank)
+    room = room_here(placement.devices, ask_driver=True)
+    if not room.devices:
+        return asked_measures(run.config.train), {}
+    if room.host is not None:
+        room = replace(room, host=room.host // group.world)
+    try:
+        plan = plan_memory(job_of_run(run, placement), room)
+    except WanTrainerError:
+        raise
+    except Exception:  # a run is worth more than its prediction
+        _log.exception("the memory of the run could not be predicted")
+        return asked_measures(run.config.train), {}
+    plan.check()
+    if remark := plan.remark():
+        emit(Note(text=remark))
+    # What the CPU holds is not what the prediction counts.
+    return plan.measures, {n: memory.step for n, memory in plan.estimate.devices.items() if n != "cpu"}
+
+
+def _materialize(
+    run: OpenRun, emit: Emit, control: Control, group: Group, measures: MemoryMeasures, *, with_start: bool
+) -> WanTransformer:
     def on_tensor(done: int, total: int) -> None:
         if done % 50 == 0 or done == total:
             emit(Stage(stage="load", done=done, total=total))
@@ -118,11 +150,18 @@ def _materialize(run: OpenRun, emit: Emit, control: Control, group: Group, *, wi
         rank=group.rank,
         on_tensor=on_tensor,
         found=run.file,
+        measures=measures,
     )
 
 
 def _trainer(
-    run: OpenRun, model: WanTransformer, emit: Emit, control: Control, group: Group, target: TargetFunction
+    run: OpenRun,
+    model: WanTransformer,
+    emit: Emit,
+    control: Control,
+    group: Group,
+    target: TargetFunction,
+    predicted: dict[str, int],
 ) -> Trainer:
     config, cache, cache_set = run.config, run.cache, run.cache_set
     batches = Batches(
@@ -144,14 +183,6 @@ def _trainer(
         emit=emit,
         control=control,
         group=group,
-        predicted_memory=predicted_peaks(
-            model,
-            config.model,
-            run.roots,
-            config.lora,
-            largest_step(cache_set, config.train.batch_size),
-            recomputing=config.train.recomputing,
-            found=run.file,
-        ),
+        predicted_memory=predicted,
         target=target,
     )

@@ -16,6 +16,7 @@ from ..load import ModelPlan, inspect_model
 from ..lora import LoraConfig
 from ..model import LatentSpace
 from ..placement import (
+    Placement,
     StepShape,
     resolve_placement,
     room_here,
@@ -29,7 +30,7 @@ from .open import OpenRun, open_run
 from .planning import Job, MemoryPlan, plan_memory, size_words
 from .step_time import Card, card_named, card_of_size, step_seconds
 
-__all__ = ["plan_run", "plan_settings"]
+__all__ = ["job_of_run", "plan_run", "plan_settings"]
 
 _SAVED_BYTES = 16
 """of a saved step for each adapter value: weight and two moments in float32, and the LoRA file"""
@@ -81,8 +82,8 @@ def plan_settings(
     return _report(plan_memory(job, room), card)
 
 
-def job_of_run(run: OpenRun) -> Job:
-    """Returns the job that a run's directory says."""
+def job_of_run(run: OpenRun, placement: Placement | None = None) -> Job:
+    """Returns the job that a run's directory says; `placement` is that of one of several processes."""
     config, cache_set = run.config, run.cache_set
     preview = None
     if config.train.preview_every_n_steps:
@@ -96,6 +97,7 @@ def job_of_run(run: OpenRun) -> Job:
         train=config.train,
         step=largest_step(cache_set, config.train.batch_size),
         preview=preview,
+        placement=placement,
     )
 
 

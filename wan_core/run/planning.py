@@ -25,7 +25,7 @@ from ..placement import (
 )
 from ..train import TrainConfig
 
-__all__ = ["Job", "MemoryPlan", "plan_memory", "size_words"]
+__all__ = ["Job", "MemoryPlan", "asked_measures", "plan_memory", "size_words"]
 
 _RANKS = (16, 8, 4)
 _SMALLER = (1.0, 0.75, 0.5)
@@ -76,6 +76,16 @@ class MemoryPlan:
     def measures(self) -> MemoryMeasures:
         return self.estimate.measures
 
+    def remark(self) -> str:
+        """Returns what a user should know of the measures; "" where none is taken."""
+        taken: list[str] = []
+        if self.measures.offload_inputs:
+            taken.append("what gradient checkpointing keeps rests in host memory")
+        if count := self.measures.blocks_to_swap:
+            taken.append(f"{count} blocks do too, and travel to the GPU when they run")
+        host = f"{self.estimate.host / 2**30:.1f} GiB of host memory are needed."
+        return f"So that it fits, {', and '.join(taken)}: {host}" if taken else ""
+
     def check(self) -> None:
         """Raises OutOfMemory where the job does not fit: needed, free, and the nearest size that does."""
         if self.job.train.memory == "manual" or self.fits:
@@ -104,6 +114,14 @@ def plan_memory(job: Job, room: Room) -> MemoryPlan:
     return MemoryPlan(job=job, room=room, estimate=_chosen(job, job.shape(), room))
 
 
+def asked_measures(train: TrainConfig) -> MemoryMeasures:
+    """Returns the measures that the settings say themselves; what they leave to the planner is not taken."""
+    return MemoryMeasures(
+        offload_inputs=train.offload_activations == "on" and train.gradient_checkpointing,
+        blocks_to_swap=max(train.blocks_to_swap, 0),
+    )
+
+
 def nearest_that_fits(job: Job, room: Room) -> Job | None:
     """Returns the job with as many frames as fit; with a smaller picture or rank where not even one frame does.
 
@@ -127,21 +145,45 @@ def size_words(variant: WanVariant, step: StepShape) -> str:
     return f"{width}x{height}x{(step.latent_frames - 1) * space.temporal_stride + 1}"
 
 
+@dataclass(frozen=True)
+class _Free:
+    """What the settings leave to the planner; a value is taken as it is, None is its choice."""
+
+    offload: bool | None
+    swap: int | None
+    most_blocks: int
+
+    @classmethod
+    def of(cls, train: TrainConfig, shape: JobShape) -> _Free:
+        asked = asked_measures(train)
+        if train.memory == "manual":
+            return cls(asked.offload_inputs, asked.blocks_to_swap, 0)
+        # A block that keeps its activations needs its weights where they are.
+        movable = train.gradient_checkpointing and not train.unchecked_blocks
+        open_to_us = train.gradient_checkpointing and train.offload_activations == "auto"
+        return cls(
+            offload=None if open_to_us else asked.offload_inputs,
+            swap=None if movable and train.blocks_to_swap < 0 else asked.blocks_to_swap,
+            most_blocks=shape.shape.num_layers + len(shape.shape.vace_layers) if movable else 0,
+        )
+
+    @property
+    def strongest(self) -> MemoryMeasures:
+        """What takes the least of a device."""
+        offload = True if self.offload is None else self.offload
+        return MemoryMeasures(
+            offload_inputs=offload, blocks_to_swap=self.most_blocks if self.swap is None else self.swap
+        )
+
+
 def _chosen(job: Job, shape: JobShape, room: Room) -> MemoryEstimate:
-    train = job.train
-    offload = None if train.offload_activations == "auto" else train.offload_activations == "on"
-    swap = None if train.blocks_to_swap < 0 else train.blocks_to_swap
-    if train.memory == "manual":
-        measures = MemoryMeasures(offload_inputs=bool(offload), blocks_to_swap=swap or 0)
-        return estimate_memory(shape, job.step, measures=measures, preview=job.preview)
-    # A block that keeps its activations needs its weights where they are.
-    movable = train.gradient_checkpointing and not train.unchecked_blocks
+    free = _Free.of(job.train, shape)
     return choose_measures(
         lambda measures: estimate_memory(shape, job.step, measures=measures, preview=job.preview),
         room,
-        offload=offload if train.gradient_checkpointing else False,
-        swap=swap if movable else 0,
-        most_blocks=shape.shape.num_layers + len(shape.shape.vace_layers) if movable else 0,
+        offload=free.offload,
+        swap=free.swap,
+        most_blocks=free.most_blocks,
     )
 
 
@@ -154,14 +196,12 @@ def _most_frames(job: Job, shape: JobShape, room: Room) -> int:
     """Returns the most latent frames, at most those of the job, with which it fits; 0 where one does not."""
 
     def fits(count: int) -> bool:
-        tried = replace(job, step=replace(job.step, latent_frames=count))
-        return not room.lacks(_chosen(tried, shape, room))
+        tried = replace(job.step, latent_frames=count)
+        return not room.lacks(estimate_memory(shape, tried, measures=_Free.of(job.train, shape).strongest))
 
     if not fits(1):
         return 0
-    few, many = 1, job.step.latent_frames
-    if fits(many):
-        return many
+    few, many = 1, job.step.latent_frames + 1
     while many - few > 1:
         middle = (few + many) // 2
         few, many = (middle, many) if fits(middle) else (few, middle)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from .config import TrainConfig, earlier_meanings
 from .flops import FlopCount, StepFlops
 from .group import MEETING, Group, join_group
-from .meters import DeviceMeters, largest_step, predicted_peaks
+from .meters import DeviceMeters, largest_step
 from .noised import NoisedBatch, TargetFunction, noise_batch, true_velocity
 from .preview import Previewer
 from .preview_inputs import PreviewInputs, preview_shape, read_preview_inputs
@@ -31,7 +31,6 @@ __all__ = [
     "join_group",
     "largest_step",
     "noise_batch",
-    "predicted_peaks",
     "preview_shape",
     "read_preview_inputs",
     "true_velocity",

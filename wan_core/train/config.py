@@ -230,6 +230,12 @@ class TrainConfig(Config):
                     f"{name} is read only where checkpointing_policy is custom, and it is "
                     f'"{self.checkpointing_policy}". Set checkpointing_policy to custom, or empty the list.'
                 )
+        if self.blocks_to_swap > 0 and (self.unchecked_blocks or not self.gradient_checkpointing):
+            which = "unchecked_blocks 0" if self.gradient_checkpointing else "gradient_checkpointing"
+            raise ConfigError(
+                f"blocks_to_swap is {self.blocks_to_swap}, and a block whose activations are kept cannot travel. Set "
+                f"{which}, or blocks_to_swap to 0."
+            )
         if self.lr_warmup_steps >= self.steps:
             raise ConfigError(
                 f"lr_warmup_steps {self.lr_warmup_steps} is not below steps {self.steps}, so the learning rate would "

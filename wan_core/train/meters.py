@@ -7,17 +7,9 @@ from collections.abc import Iterable, Mapping
 import torch
 
 from ..cache import CacheSet
-from ..files import Roots
-from ..footprint import predict_memory
-from ..load import ModelPlan, WanFile
-from ..lora import LoraConfig
-from ..model import WanTransformer
-from ..placement import Recomputing, StepShape
-from ..words import logger
+from ..placement import StepShape
 
-__all__ = ["DeviceMeters", "MemoryReading", "added_up", "largest_step", "predicted_peaks"]
-
-_log = logger(__name__)
+__all__ = ["DeviceMeters", "MemoryReading", "added_up", "largest_step"]
 
 MemoryReading = dict[str, dict[str, int | None]]
 """device -> bytes `now`, `peak`, `reserved`, `predicted`; None where nothing is known"""
@@ -87,33 +79,6 @@ def largest_step(cache_set: CacheSet, batch_size: int) -> StepShape:
         (cache_set.latent_shape(item) for item in cache_set.items), key=lambda s: s[1] * s[2] * s[3]
     )
     return StepShape(batch_size=batch_size, latent_frames=frames, latent_height=height, latent_width=width)
-
-
-def predicted_peaks(
-    model: WanTransformer,
-    plan: ModelPlan,
-    roots: Roots,
-    lora: LoraConfig,
-    step: StepShape,
-    *,
-    recomputing: Recomputing | None = None,
-    found: WanFile | None = None,
-) -> dict[str, int]:
-    """Returns the bytes at the peak of a step by device name, for the CUDA devices of a loaded model.
-
-    Empty where there is none: what the CPU holds is not what the prediction counts. `found`: what `inspect_model` found
-    in the plan's file, where it was asked already.
-    """
-    devices = _computing(p.device for p in model.parameters())
-    if devices[0].type != "cuda":
-        return {}
-    try:
-        needs = predict_memory(plan, roots, lora, step, recomputing=recomputing, found=found)
-    except Exception:  # only a mark on a bar; the run is worth more
-        _log.exception("the memory of a step could not be predicted")
-        return {}
-    # A copy per GPU needs on each of them what it needs on the first.
-    return {str(device): memory.step for device, memory in zip(devices, needs.devices.values(), strict=False)}
 
 
 def _computing(devices: Iterable[torch.device]) -> tuple[torch.device, ...]:

@@ -13,10 +13,8 @@ import torch
 
 from tests.support.metrics_file import read_metrics
 from tests.support.tiny_run import TINY, TinyRun, make_run
-from wan_core.cache import LatentCache
 from wan_core.control import SignalControl
 from wan_core.events import Event
-from wan_core.footprint import predict_memory
 from wan_core.load import ModelPlan
 from wan_core.placement import PlacementConfig
 from wan_core.run.config import read_status
@@ -27,8 +25,6 @@ from wan_core.train import (
     FlopCount,
     NoisedBatch,
     TrainConfig,
-    largest_step,
-    predicted_peaks,
     true_velocity,
 )
 from wan_core.train.meters import added_up
@@ -192,31 +188,6 @@ def test_each_device_of_a_split_model_has_its_own_numbers_and_each_phase_its_own
     assert peaks(meters.end_phase()) == [99, 20], "a preview"
     cards.use(40, 75)
     assert peaks(meters.read()) == [50, 75], "of the steps before and after it"
-
-
-@pytest.mark.parametrize(
-    ("placement", "devices"),
-    [
-        (PlacementConfig(), ["cuda:0"]),
-        (PlacementConfig(mode="split blocks", devices="0,1"), ["cuda:0", "cuda:1"]),
-        (PlacementConfig(mode="copy per GPU", devices="0,1"), ["cuda:1"]),  # the second copy
-    ],
-)
-def test_each_gpu_is_told_what_the_plan_predicts_for_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, placement: PlacementConfig, devices: list[str]
-) -> None:
-    """Predicting needs no GPU: only the names of the devices are looked at."""
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    run = make_run(tmp_path, plan=ModelPlan(base_file="diffusion_models:wan_tiny_t2v.safetensors", placement=placement))
-    homes = [torch.device(name) for name in devices]
-    model = SimpleNamespace(parameters=lambda: [SimpleNamespace(device=home) for home in homes])
-    cache_set = LatentCache(run.roots.first("cache")).read_set(run.config.data.fingerprint)
-    step = largest_step(cache_set, 1)
-    job = (run.config.model, run.roots, run.config.lora, step)
-    peaks = predicted_peaks(model, *job)  # type: ignore[arg-type]
-    planned = predict_memory(*job).devices.values()
-    assert peaks == dict(zip(devices, (needs.peak for needs in planned), strict=True))
-    assert min(peaks.values()) > 100_000
 
 
 def test_copies_on_two_devices_stand_side_by_side_and_on_one_device_add_up() -> None:

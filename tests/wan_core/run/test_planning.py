@@ -1,0 +1,157 @@
+"""A run's memory is planned before anything is loaded: its measures are taken, or it is refused with what would fit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.support.headers import write_empty_model
+from tests.support.tiny_run import make_run
+from wan_core.control import SignalControl
+from wan_core.errors import ConfigError, ExitCode, OutOfMemory
+from wan_core.events import Event, Note, Stage, StepDone
+from wan_core.files import Roots
+from wan_core.load import ModelPlan, inspect_model
+from wan_core.lora import LoraConfig
+from wan_core.model import WanShape
+from wan_core.placement import MemoryMeasures, PlacementConfig, Room, StepShape, resolve_placement, room_of_cards
+from wan_core.precision import QuantizeConfig
+from wan_core.run import open_run, plan_run
+from wan_core.run.memory_report import job_of_run
+from wan_core.run.planning import Job, plan_memory
+from wan_core.run.train_job import run_job
+from wan_core.train import TrainConfig
+
+GIB = 1 << 30
+MIB = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def a14b(tmp_path_factory: pytest.TempPathFactory) -> Job:
+    """The high-noise expert in fp8, rank 32, clips of 832x480x49, batch 1."""
+    folder = tmp_path_factory.mktemp("models")
+    file = write_empty_model(folder / "wan2.2_t2v_high_noise_14B_bf16.safetensors", "wan2.2-t2v-A14B-expert")
+    plan = ModelPlan(base_file=f"diffusion_models:{file.name}", quantize=QuantizeConfig())
+    roots = Roots({"diffusion_models": (str(folder),)})
+    return Job(
+        model=plan,
+        roots=roots,
+        file=inspect_model(plan, roots),
+        lora=LoraConfig(rank=32),
+        train=TrainConfig(),
+        step=StepShape(batch_size=1, latent_frames=13, latent_height=60, latent_width=104),
+        placement=resolve_placement(PlacementConfig(devices="cpu"), 40),
+    )
+
+
+def room(gibibytes: float) -> Room:
+    return Room(devices={"cpu": room_of_cards([gibibytes]).devices["cuda:0"]})
+
+
+@pytest.mark.lasts(6)
+def test_what_does_not_fit_is_refused_with_what_is_needed_what_is_free_and_the_nearest_that_fits(a14b: Job) -> None:
+    plan = plan_memory(a14b, room(8))
+    assert not plan.fits
+    with pytest.raises(OutOfMemory) as refused:
+        plan.check()
+    said = str(refused.value)
+    assert said.startswith("832x480x49 at rank 32 needs ")
+    assert "GiB on cpu" in said
+    assert "Nearest that fits: 832x480x" in said
+    frames = int(said.rpartition("832x480x")[2].split()[0])
+    fits = [plan_memory(with_frames(a14b, count), room(8)).fits for count in (frames, frames + 4)]
+    assert fits == [True, False]
+    assert said.endswith(f"832x480x{frames} at rank 32.")
+    manual = plan_memory(replace(a14b, train=TrainConfig(memory="manual")), room(8))
+    manual.check()  # who decides alone is refused nothing
+    assert manual.measures == MemoryMeasures()
+
+
+def with_frames(job: Job, frames: int) -> Job:
+    return replace(job, step=replace(job.step, latent_frames=(frames - 1) // 4 + 1))
+
+
+@pytest.mark.lasts(2)
+def test_the_measures_of_a_run_are_the_cheapest_with_which_it_fits(a14b: Job) -> None:
+    taken = [plan_memory(a14b, room(gib)).measures for gib in (48, 24, 16)]
+    assert taken[0] == MemoryMeasures()
+    assert taken[1] == MemoryMeasures(offload_inputs=True)
+    assert taken[2].offload_inputs
+    assert taken[2].blocks_to_swap > 2
+    kept = plan_memory(replace(a14b, train=TrainConfig(offload_activations="off")), room(30))
+    assert not kept.measures.offload_inputs
+    assert kept.measures.blocks_to_swap > 2
+    own = plan_memory(replace(a14b, train=TrainConfig(blocks_to_swap=20, offload_activations="on")), room(24))
+    assert own.measures == MemoryMeasures(offload_inputs=True, blocks_to_swap=20)
+    assert "20 blocks" in own.remark()
+    assert "host memory" in own.remark()
+
+
+def test_blocks_that_keep_their_activations_cannot_travel() -> None:
+    with pytest.raises(ConfigError, match="gradient_checkpointing"):
+        TrainConfig(blocks_to_swap=3, gradient_checkpointing=False)
+    with pytest.raises(ConfigError, match="unchecked_blocks 0"):
+        TrainConfig(blocks_to_swap=3, unchecked_blocks=1)
+
+
+@pytest.mark.lasts(2)
+def test_a_run_too_large_for_its_card_ends_before_a_weight_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The card is this computer's CPU, with a limit as people may set one."""
+    wide = WanShape(dim=512, ffn_dim=2048, num_heads=4, num_layers=3)
+    run = make_run(tmp_path, shape=wide, clips=2, size=(4, 32, 32), lora=LoraConfig(rank=16))
+    monkeypatch.setenv("WAN_TRAINER_CARD_GIB", str(limit_with(run_room=40 * MIB)))
+    assert not plan_run(run.directory, run.roots)["fits"]
+    said: list[Event] = []
+    with pytest.raises(OutOfMemory, match=r"512x512x13|256x256x13 at rank 16 needs 0\.\d GiB on cpu") as refused:
+        run_job(run.directory, run.roots, emit=said.append, control=SignalControl())
+    assert refused.value.exit_code == ExitCode.DOES_NOT_FIT
+    assert not [event for event in said if isinstance(event, Stage) and event.total]
+
+
+@pytest.mark.lasts(3)
+def test_a_run_that_fits_with_measures_takes_them_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    train = TrainConfig(steps=1, save_every_n_steps=1, preview_every_n_steps=0, eval_items=0)
+    wide = WanShape(dim=512, ffn_dim=2048, num_heads=4, num_layers=6)
+    run = make_run(tmp_path, shape=wide, train=train, clips=2, size=(4, 32, 32))
+    whole = plan_run(run.directory, run.roots)["devices"]["cpu"]["peak_bytes"]
+    monkeypatch.setenv("WAN_TRAINER_CARD_GIB", str(limit_with(run_room=whole - 60 * MIB)))
+    report = plan_run(run.directory, run.roots)
+    assert report["fits"]
+    swapped = report["measures"]["blocks_to_swap"]
+    assert swapped > 2
+    said: list[Event] = []
+    run_job(run.directory, run.roots, emit=said.append, control=SignalControl())
+    notes = [event.text for event in said if isinstance(event, Note)]
+    assert any(f"{swapped} blocks" in text for text in notes), notes
+    assert any(isinstance(event, StepDone) for event in said)
+
+
+def limit_with(run_room: int) -> float:
+    """The GiB of a card on which so many bytes are left when the reserve is taken."""
+    return (run_room + 16 * GIB - room_of_cards([16]).devices["cuda:0"]) / GIB
+
+
+@pytest.mark.parametrize(
+    ("placement", "rank", "devices"),
+    [
+        (PlacementConfig(), 0, ["cuda:0"]),
+        (PlacementConfig(mode="split blocks", devices="0,1"), 0, ["cuda:0", "cuda:1"]),
+        (PlacementConfig(mode="copy per GPU", devices="0,1"), 1, ["cuda:1"]),
+    ],
+)
+def test_each_process_is_planned_for_its_own_devices(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, placement: PlacementConfig, rank: int, devices: list[str]
+) -> None:
+    """Predicting needs no GPU: only the names of the devices are looked at."""
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    run = make_run(tmp_path, plan=ModelPlan(base_file="diffusion_models:wan_tiny_t2v.safetensors", placement=placement))
+    opened = open_run(run.directory, run.roots)
+    job = job_of_run(opened, resolve_placement(placement, opened.variant.shape.num_layers, rank))
+    found = plan_memory(job, Room(devices={})).estimate.devices
+    assert list(found) == devices
+    assert min(memory.step for memory in found.values()) > 100_000

@@ -81,13 +81,16 @@ class _Layer(nn.Module):
 
     def mix(self, tokens: Tensor, constants: Constants) -> Tensor:
         """Runs the modulated self-attention: tokens (B, N, D) -> the same, in the residual dtype."""
-        numerics = self.numerics
-        tokens, constants = tokens.to(numerics.residual), constants.declared(numerics)
-        shift, scale, gate, *_ = self._rows(constants)
+        own = constants.declared(self.numerics)
+        return self.attend(tokens.to(self.numerics.residual), own.time_rows, own.rope_cos, own.rope_sin)
+
+    def attend(self, tokens: Tensor, time_rows: Tensor, rope_cos: Tensor, rope_sin: Tensor) -> Tensor:
+        """Does what `mix` does; it sees no constant that it does not need, so one compiled graph serves more passes."""
+        shift, scale, gate, *_ = self._rows(time_rows)
         make = partial(self._modulated, tokens, shift, scale)
         x = make()
         with remade(x, make):
-            attended = self.self_attn(x, constants.rope_cos, constants.rope_sin)
+            attended = self.self_attn(x, rope_cos, rope_sin)
         return gated_add(tokens, attended, gate)
 
     def share(self, constants: Constants) -> Shared:
@@ -97,8 +100,11 @@ class _Layer(nn.Module):
 
     def rest(self, tokens: Tensor, constants: Constants, shared: Shared) -> Tensor:
         """Runs cross-attention and feed-forward of some tokens (B, n, D) in the residual dtype -> the same."""
-        constants = constants.declared(self.numerics)
-        *_, shift, scale, gate = self._rows(constants)
+        return self.treat(tokens, constants.declared(self.numerics).time_rows, shared)
+
+    def treat(self, tokens: Tensor, time_rows: Tensor, shared: Shared) -> Tensor:
+        """Does what `rest` does, as `attend` does what `mix` does."""
+        *_, shift, scale, gate = self._rows(time_rows)
         make = partial(self._normed, tokens)
         x = make()
         with naming("cross_attn"), remade(x, make):
@@ -118,9 +124,9 @@ class _Layer(nn.Module):
                 x = last(x)
             return gated_add(tokens, x, gate)
 
-    def _rows(self, constants: Constants) -> tuple[Tensor, ...]:
+    def _rows(self, time_rows: Tensor) -> tuple[Tensor, ...]:
         """Returns shift, scale and gate of both stages, (B, T, D) each."""
-        return (self.modulation.to(self.numerics.modulation).unsqueeze(1) + constants.time_rows).unbind(2)
+        return (self.modulation.to(self.numerics.modulation).unsqueeze(1) + time_rows).unbind(2)
 
     def _modulated(self, tokens: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
         numerics = self.numerics

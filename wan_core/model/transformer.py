@@ -22,6 +22,7 @@ from .attention import WanAttention
 from .autocast import without_autocast
 from .block import PATCH, Constants, Recompute, VaceBlock, WanBlock, WanHead
 from .checkpointing import Checkpointing
+from .compiled import compile_stages
 from .conditioning import Conditioning, check_conditioning
 from .embed import CameraAdapter, ImageEmbedding, embed_frame, embed_patches
 from .keeping import Policy
@@ -102,6 +103,10 @@ class WanTransformer(nn.Module):
         for module in self.modules():
             if isinstance(module, WanAttention):
                 module.kernel = kernel
+
+    def compile_blocks(self, backend: str = "inductor") -> None:
+        """Compiles what blocks compute, from their next pass on; `check_compile` says whether that can be done here."""
+        compile_stages((*self.blocks, *(self.vace_blocks if self.shape.vace_layers else ())), backend)
 
     def forward(
         self, latent: Tensor, timestep: Tensor, text: Tensor, conditioning: Conditioning | None = None

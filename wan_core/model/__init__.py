@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .block import Constants
+from .compiled import check_compile
 from .conditioning import Conditioning, sent
 from .keeping import POLICIES, Policy
 from .kernels import ATTENTIONS, check_attention, check_attention_name, sdpa_choice
@@ -28,6 +29,7 @@ __all__ = [
     "block_of",
     "check_attention",
     "check_attention_name",
+    "check_compile",
     "sdpa_choice",
     "sent",
 ]

@@ -168,6 +168,11 @@ class TrainConfig(Config):
     prefetch_batches: int = setting(
         2, "Micro-batches read ahead while one is trained; 0 = none. Changes nothing but the time.", low=0, high=64
     )
+    compile: bool = setting(
+        False,
+        "Compile what blocks compute (torch.compile): the first steps take a minute longer, later ones less time. On a "
+        "GPU it needs triton.",
+    )
     # memory against time; none of it changes a number
     checkpointing_policy: str = setting(
         "full",
@@ -235,6 +240,11 @@ class TrainConfig(Config):
             raise ConfigError(
                 f"blocks_to_swap is {self.blocks_to_swap}, and a block whose activations are kept cannot travel. Set "
                 f"{which}, or blocks_to_swap to 0."
+            )
+        if self.compile and self.keeps:
+            raise ConfigError(
+                f'compile does not go with checkpointing_policy "{self.checkpointing_policy}": a compiled block has no '
+                "activations to name. Set checkpointing_policy to full, or turn compile off."
             )
         if self.lr_warmup_steps >= self.steps:
             raise ConfigError(

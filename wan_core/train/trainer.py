@@ -21,7 +21,7 @@ from ..errors import Stopped, TrainingError
 from ..events import Emit, Evaluated, StepDone, StepSkipped
 from ..flow import draw_noise, seeded_generator, velocity_loss
 from ..lora import LoraWeights, adapter_parameters
-from ..model import WanTransformer
+from ..model import WanTransformer, check_compile
 from .config import TrainConfig
 from .draws import Draws
 from .evaluation import Evaluation
@@ -99,6 +99,9 @@ class Trainer:
         self._relief = Relief(model, emit)
         model.checkpoint_blocks, model.checkpoint_policy = config.gradient_checkpointing, config.keeps
         model.unchecked_blocks = config.unchecked_blocks
+        if config.compile:
+            check_compile(self._device)
+            model.compile_blocks()
 
     def state(self) -> dict[str, Tensor]:
         """Returns adapters and optimizer as CPU tensors, float32."""

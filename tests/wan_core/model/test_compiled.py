@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import importlib.util
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 
 from tests.support.blocks import MIXED, SHAPE
+from tests.support.tiny_run import make_run
+from wan_core.control import SignalControl
 from wan_core.errors import DependencyError
+from wan_core.events import Event, StepDone
 from wan_core.lora import LoraConfig, adapter_parameters, inject_lora
 from wan_core.model import WanTransformer
 from wan_core.model.compiled import check_compile
+from wan_core.run.train_job import run_job
+from wan_core.train import TrainConfig
 
 
 def model() -> WanTransformer:
@@ -65,3 +71,20 @@ def test_without_triton_or_a_compiler_it_is_refused(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(shutil, "which", lambda _name: None)
     with pytest.raises(DependencyError, match=r"C\+\+ compiler.*Turn compile off"):
         check_compile(torch.device("cpu"))
+
+
+@pytest.mark.soak
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
+@pytest.mark.filterwarnings("ignore")
+def test_a_run_of_compiled_blocks_learns_what_one_of_plain_blocks_learns(tmp_path: Path) -> None:
+    """Through inductor, as on a GPU: the same losses within rounding."""
+    torch.compiler.reset()
+    losses = []
+    for compile_them in (False, True):
+        settings = TrainConfig(steps=3, save_every_n_steps=3, preview_every_n_steps=0, compile=compile_them)
+        run = make_run(tmp_path / str(compile_them), train=settings)
+        events: list[Event] = []
+        run_job(run.directory, run.roots, control=SignalControl(), emit=events.append)
+        losses.append([event.loss for event in events if isinstance(event, StepDone)])
+    assert len(losses[0]) == 3
+    assert losses[1] == pytest.approx(losses[0], rel=1e-4)

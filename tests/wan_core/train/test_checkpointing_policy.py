@@ -28,3 +28,8 @@ def test_a_name_that_is_none_is_refused_with_the_nearest() -> None:
 def test_a_list_that_nobody_reads_is_refused() -> None:
     with pytest.raises(ConfigError, match="only where checkpointing_policy is custom"):
         TrainConfig(checkpointing_names_offloaded=("attn_output",))
+
+
+def test_a_compiled_block_has_no_activations_to_name() -> None:
+    with pytest.raises(ConfigError, match='compile does not go with checkpointing_policy "attn_output"'):
+        TrainConfig(compile=True, checkpointing_policy="attn_output")

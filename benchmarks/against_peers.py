@@ -6,7 +6,8 @@
 Every program is a process of its own (contender.py); their steps run strictly one after another, round robin, on one
 thread, so that what else the machine does hits all of them alike. What counts is CPU seconds, paired round by round,
 and resident memory above the loaded model at the peak of a step. Loss and gradient norm must agree: a program that
-differs does other work and is reported as not comparable.
+differs does other work and is reported as not comparable. With checkpointing ours runs twice: once keeping a block's
+input alone, as the others do, and once keeping what attention returns too, which no other program offers.
 """
 
 from __future__ import annotations
@@ -21,12 +22,15 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 __all__ = ["against_peers"]
 
 ROOT = Path(__file__).resolve().parents[1]
 OURS = "wan_core"
+KEPT = "attn_output"
+OURS_KEEPING = f"wan_core, {KEPT}"
+"""our second row: checkpointing that keeps what attention returns"""
 PROGRAMS = ("diffusers", "diffsynth", "comfyui")
 MODES = {False: "no checkpointing", True: "full checkpointing"}
 TOLERANCE = 1e-5
@@ -50,9 +54,10 @@ class Worker:
         )  # fmt: skip
         self.hello = self._answer()
 
-    def step(self, *, checkpointing: bool, trace: bool = False) -> Step:
+    def step(self, *, checkpointing: bool, policy: str = "full", trace: bool = False) -> Step:
         assert self._process.stdin
-        print(json.dumps({"checkpointing": checkpointing, "trace": trace}), file=self._process.stdin, flush=True)
+        order = {"checkpointing": checkpointing, "policy": policy, "trace": trace}
+        print(json.dumps(order), file=self._process.stdin, flush=True)
         return self._answer()
 
     def _answer(self) -> Step:
@@ -68,6 +73,21 @@ class Worker:
         self._process.communicate()
 
 
+class Entry(NamedTuple):
+    """One row of a case: a program, and what its checkpointing keeps."""
+
+    name: str
+    worker: Worker
+    policy: str = "full"
+
+
+def entries(workers: list[Worker], *, checkpointing: bool) -> list[Entry]:
+    """Returns the rows of a case, ours first."""
+    ours, *others = workers
+    keeping = [Entry(OURS_KEEPING, ours, KEPT)] if checkpointing else []
+    return [Entry(OURS, ours), *keeping, *(Entry(w.program, w) for w in others)]
+
+
 def against_peers(names: list[str], rounds: int, comfyui_tree: str, out: Path) -> int:
     """Measure, print and write the table; 1 when a program is not comparable, else 0."""
     workers: list[Worker] = []
@@ -81,7 +101,11 @@ def against_peers(names: list[str], rounds: int, comfyui_tree: str, out: Path) -
             workers.append(worker)
     steps = measure(workers, rounds)
     tensors = {
-        mode: {w.program: w.step(checkpointing=mode, trace=True)["tensor_bytes"] for w in workers} for mode in MODES
+        mode: {
+            row.name: row.worker.step(checkpointing=mode, policy=row.policy, trace=True)["tensor_bytes"]
+            for row in entries(workers, checkpointing=mode)
+        }
+        for mode in MODES
     }
     for worker in workers:
         worker.close()
@@ -105,21 +129,22 @@ def against_peers(names: list[str], rounds: int, comfyui_tree: str, out: Path) -
 
 def measure(workers: list[Worker], rounds: int) -> dict[bool, dict[str, list[Step]]]:
     """Every step of every program: one to warm up per mode, then `rounds`; who goes first changes each round."""
-    steps: dict[bool, dict[str, list[Step]]] = {mode: {w.program: [] for w in workers} for mode in MODES}
+    rows = {mode: entries(workers, checkpointing=mode) for mode in MODES}
+    steps: dict[bool, dict[str, list[Step]]] = {mode: {row.name: [] for row in rows[mode]} for mode in MODES}
     for number in range(-1, rounds):
-        for mode in MODES:
-            first = number % len(workers)
-            for worker in workers[first:] + workers[:first]:
-                step = worker.step(checkpointing=mode)
+        for mode, of_mode in rows.items():
+            first = number % len(of_mode)
+            for row in of_mode[first:] + of_mode[:first]:
+                step = row.worker.step(checkpointing=mode, policy=row.policy)
                 if number >= 0:
-                    steps[mode][worker.program].append(step)
+                    steps[mode][row.name].append(step)
         print(f"round {number + 1} of {rounds}", file=sys.stderr, flush=True)
     return steps
 
 
 def summarize(steps: dict[str, list[Step]], tensors: dict[str, int]) -> dict[str, dict[str, Any]]:
-    """Per program: medians, our paired ratio to it, and whether it does the same work."""
-    ours = steps[OURS]
+    """Per row: medians, the paired ratios of both of ours to it, and whether it does the same work."""
+    ours, keeping = steps[OURS], steps.get(OURS_KEEPING)
     rows = {}
     for name, theirs in steps.items():
 
@@ -132,7 +157,7 @@ def summarize(steps: dict[str, list[Step]], tensors: dict[str, int]) -> dict[str
             for step in theirs
             for key in ("loss", "gradient_norm")
         )
-        paired = [mine["cpu_s"] / step["cpu_s"] for mine, step in zip(ours, theirs, strict=True)]
+        paired, paired_keeping = ratios(ours, theirs), ratios(keeping, theirs) if keeping else None
         medians = {key: median(key) for key in ("forward_s", "backward_s", "cpu_s", "loss", "gradient_norm")}
         rows[name] = medians | {
             "least_cpu_s": min(step["cpu_s"] for step in theirs),
@@ -140,9 +165,16 @@ def summarize(steps: dict[str, list[Step]], tensors: dict[str, int]) -> dict[str
             "tensor_bytes": tensors[name],
             "ours_to_it": statistics.median(paired),
             "paired": paired,
+            "ours_keeping_to_it": statistics.median(paired_keeping) if paired_keeping else None,
+            "paired_keeping": paired_keeping,
             "comparable": same,
         }
     return rows
+
+
+def ratios(ours: list[Step], theirs: list[Step]) -> list[float]:
+    """Returns our CPU seconds over theirs, round by round."""
+    return [mine["cpu_s"] / step["cpu_s"] for mine, step in zip(ours, theirs, strict=True)]
 
 
 def processor() -> str:
@@ -155,9 +187,10 @@ def processor() -> str:
     return f"{name}, {os.cpu_count()} cores, one used"
 
 
+RATIOS = ("ours_to_it", "ours_keeping_to_it")
 HEADER = (
-    "case", "program", "forward s", "backward s", "CPU s", "least", "ours / it", "step MB", "tensor MB", "loss",
-    "gradient norm",
+    "case", "program", "forward s", "backward s", "CPU s", "least", "ours / it", "ours keeping / it", "step MB",
+    "tensor MB", "loss", "gradient norm",
 )  # fmt: skip
 
 
@@ -165,12 +198,13 @@ def report(result: dict[str, Any]) -> str:
     lines = [f"| {' | '.join(HEADER)} |", "|" + " --- |" * len(HEADER)]
     for title, rows in result["modes"].items():
         for name, row in rows.items():
-            versions = result["versions"][name]
-            shown = name if name == OURS else f"{name} {versions.get(name, '')} + peft".replace("  ", " ")
+            ours = name in (OURS, OURS_KEEPING)
+            shown = name if ours else f"{name} {result['versions'][name].get(name, '')} + peft".replace("  ", " ")
             memory = "-" if row["step_bytes"] is None else f"{row['step_bytes'] / 1e6:,.0f}"
             cells = [
                 title, shown, *(f"{row[key]:.2f}" for key in ("forward_s", "backward_s", "cpu_s", "least_cpu_s")),
-                "" if name == OURS else f"{row['ours_to_it']:.3f}", memory, f"{row['tensor_bytes'] / 1e6:,.0f}",
+                *("" if ours or row[key] is None else f"{row[key]:.3f}" for key in RATIOS),
+                memory, f"{row['tensor_bytes'] / 1e6:,.0f}",
                 f"{row['loss']:.5f}", f"{row['gradient_norm']:.5f}" + ("" if row["comparable"] else " NOT COMPARABLE"),
             ]  # fmt: skip
             lines.append(f"| {' | '.join(cells)} |")
@@ -180,11 +214,10 @@ def report(result: dict[str, Any]) -> str:
     return (
         "# One LoRA step against other programs\n\n"
         f"{result['hardware']}; {versions}; {result['rounds']} rounds, medians; ours / it is the median of the paired "
-        "ratios of CPU seconds. 8 blocks, width 512, 4 heads, feed-forward 2,048; 2,304 video and 512 text tokens; "
-        "rank 16 on ten linears per block; float32. Step MB: resident memory at the step's peak above the loaded "
-        "model; tensor MB: what tensors and kernel buffers took of it, exact.\n\n"
-        + "\n".join(lines)
-        + f"\n\n{left_out}"
+        f"ratios of CPU seconds, ours keeping / it the same with checkpoint policy {KEPT}. 8 blocks, width 512, 4 "
+        "heads, feed-forward 2,048; 2,304 video and 512 text tokens; rank 16 on ten linears per block; float32. Step "
+        "MB: resident memory at the step's peak above the loaded model; tensor MB: what tensors and kernel buffers "
+        "took of it, exact.\n\n" + "\n".join(lines) + f"\n\n{left_out}"
     ).rstrip() + "\n"
 
 

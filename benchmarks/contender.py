@@ -3,7 +3,9 @@
     python benchmarks/contender.py wan_core|diffusers|diffsynth|comfyui [COMFYUI TREE]
 
 Every program gets the same seeded weights, adapters and inputs under its own names, float32, one thread. A line on
-stdin is JSON: {"checkpointing": bool, "trace": bool}; the answer is one line of JSON. Started by against_peers.py.
+stdin is JSON: {"checkpointing": bool, "policy": str, "trace": bool}; the answer is one line of JSON. `policy` says what
+checkpointing keeps besides a block's input (wan_core.model.POLICIES); other programs have only "full", which keeps
+nothing. Started by against_peers.py.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "tiny")]
 import peer_forward  # how the parity tests build and call other programs' classes
 
 from wan_core.lora import LoraConfig, adapter_parameters, inject_lora
-from wan_core.model import WanShape, WanTransformer
+from wan_core.model import POLICIES, WanShape, WanTransformer
 
 SHAPE = WanShape(dim=512, ffn_dim=2048, num_heads=4, num_layers=8)
 GRID = (9, 32, 32)
@@ -53,6 +55,8 @@ class Contender(NamedTuple):
     checkpoint: Callable[[bool], None]
     """switches full activation checkpointing, block by block"""
     packages: tuple[str, ...]
+    keep: Callable[[str], None] | None = None
+    """sets the policy of checkpointing, where the program has any but full"""
 
 
 def wan_core() -> Contender:
@@ -63,9 +67,11 @@ def wan_core() -> Contender:
     def switch(on: bool) -> None:
         model.checkpoint_blocks = on
 
-    return Contender(
-        model, adapter_parameters(model), lambda case: model(*case.values()), switch, ("torch", "peft")
-    )  # fmt: skip
+    def keep(policy: str) -> None:
+        model.checkpoint_policy = POLICIES[policy]
+
+    adapters = adapter_parameters(model)
+    return Contender(model, adapters, lambda case: model(*case.values()), switch, ("torch", "peft"), keep)
 
 
 def diffusers() -> Contender:
@@ -171,7 +177,8 @@ def fill(adapters: dict[str, nn.Parameter]) -> None:
     generator = torch.Generator().manual_seed(1)
     for name in sorted(adapters):
         adapter = adapters[name]
-        adapter.data = torch.randn(adapter.shape, generator=generator) * adapter.shape[1] ** -0.5 * 0.5
+        values = torch.randn(adapter.shape, generator=generator) * adapter.shape[1] ** -0.5 * 0.5
+        adapter.data = values.to(adapter.device)
 
 
 def inputs() -> tuple[dict[str, Tensor], Tensor]:
@@ -260,6 +267,8 @@ def main(program: str, *tree: str) -> None:
     for line in sys.stdin:
         order = json.loads(line)
         contender.checkpoint(order["checkpointing"])
+        if contender.keep is not None:
+            contender.keep(order["policy"])
         if order.get("trace"):
             print(json.dumps({"tensor_bytes": traced_peak(lambda: step(contender, case, target))}), file=answers)
             continue

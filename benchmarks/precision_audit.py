@@ -22,7 +22,7 @@ import time
 from pathlib import Path
 
 import torch
-from train_step import ROOT, SHAPES, hardware, make_job
+from train_step import ROOT, SHAPES, Size, hardware, make_job
 
 from wan_core.audit import AuditReport, read_report
 
@@ -67,8 +67,7 @@ def parse() -> argparse.Namespace:
 
 def audit_random(folder: Path, options: argparse.Namespace) -> Path:
     """Run the worker on random weights and a random latent to its end; the run directory."""
-    width, height, frames = (int(n) for n in options.size.split("x"))
-    directory, roots_file = make_job(folder, options, width, height, frames)
+    directory, roots_file = make_job(folder, options, Size.of(options.size))
     command = [sys.executable, "-X", "utf8", str(ROOT / "wan_core" / "launch.py"), "audit", str(directory)]
     command += ["--roots", str(roots_file), "--timesteps", str(options.timesteps)]
     command += [] if options.no_alone else ["--alone"]

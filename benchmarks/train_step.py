@@ -16,7 +16,6 @@ import os
 import platform
 import shutil
 import statistics
-import struct
 import subprocess
 import sys
 import tempfile
@@ -30,23 +29,17 @@ import torch
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from wan_core.cache import CacheItem, CacheSet, LatentCache
+from random_run import SHAPES, Size, random_run, write_random_weights
+
 from wan_core.files import Roots
 from wan_core.load import ModelPlan
 from wan_core.lora import LoraConfig, inject_lora
-from wan_core.model import WAN21_LATENTS, WanShape, WanTransformer
+from wan_core.model import WanTransformer
 from wan_core.placement import PlacementConfig
 from wan_core.precision import PrecisionPolicy, QuantizeConfig
-from wan_core.run import DataConfig, RunConfig, choose_run, plan_run, prepare_run
+from wan_core.run import plan_run
 from wan_core.train import FlopCount, StepFlops, TrainConfig
 
-SHAPES = {
-    "tiny": WanShape(dim=256, ffn_dim=512, num_heads=2, num_layers=4),
-    "1.3B-4": WanShape(dim=1536, ffn_dim=8960, num_heads=12, num_layers=4),
-    "1.3B-12": WanShape(dim=1536, ffn_dim=8960, num_heads=12, num_layers=12),
-    "1.3B": WanShape(dim=1536, ffn_dim=8960, num_heads=12, num_layers=30),
-    "14B": WanShape(dim=5120, ffn_dim=13824, num_heads=40, num_layers=40),
-}
 TEXT_ROWS = 512
 
 
@@ -55,13 +48,13 @@ def main() -> int:
     if options.against:
         out = options.out or ROOT / "benchmarks" / "results"
         return against_peers.against_peers(options.against.split(","), options.rounds, options.comfyui, out)
-    width, height, frames = (int(n) for n in options.size.split("x"))
+    size = Size.of(options.size)
     folder = Path(tempfile.mkdtemp(dir=options.work))
     try:
-        directory, roots_file = make_job(folder, options, width, height, frames)
+        directory, roots_file = make_job(folder, options, size)
         predicted = plan_run(directory, Roots.read(roots_file))
         wall_s = train(directory, roots_file)
-        result = read_result(directory, options, predicted, wall_s, (frames - 1) // 4 + 1, height // 8, width // 8)
+        result = read_result(directory, options, predicted, wall_s, size)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     text = report(result)
@@ -92,68 +85,26 @@ def parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def make_job(folder: Path, options: argparse.Namespace, width: int, height: int, frames: int) -> tuple[Path, Path]:
+def make_job(folder: Path, options: argparse.Namespace, size: Size) -> tuple[Path, Path]:
     """A run directory on random bf16 weights and one random latent; returns it and the roots file."""
-    models, cache_root = folder / "models", folder / "runs" / "_cache"
-    models.mkdir()
-    write_random_weights(models / "base.safetensors", SHAPES[options.shape])
-    cache = LatentCache(cache_root)
-    generator = torch.Generator().manual_seed(0)
-    latent = torch.randn(16, WAN21_LATENTS.latent_frames(frames), height // 8, width // 8, generator=generator)
-    keys = [f"{number:064x}" for number in range(4)]
-    cache.write_latent(keys[0], latent)
-    for key in keys[1:]:
-        cache.write_text(key, torch.randn(64, 4096, generator=generator))
-    item = CacheItem(latent_key=keys[0], text_key=keys[1], num_frames=frames, height=height, width=width)
-    cache_set = CacheSet(
-        items=(item,), empty_text_key=keys[2], negative_text_key=keys[3], latent_space="wan2.1", fps=16.0,
-        vae_identity="random", text_identity="random",
+    shape, base = SHAPES[options.shape], folder / "models" / "base.safetensors"
+    base.parent.mkdir()
+    write_random_weights(base, shape)
+    plan = ModelPlan(
+        base_file="",
+        base_precision=options.base_precision,
+        precision=PrecisionPolicy(preset=options.precision),
+        quantize=QuantizeConfig(scheme=options.quantize) if options.quantize else None,
+        placement=PlacementConfig(mode="split blocks", devices="all") if options.split else PlacementConfig(),
+    )
+    settings = TrainConfig(
+        steps=options.steps, save_every_n_steps=options.steps, preview_every_n_steps=0, eval_items=0,
+        gradient_checkpointing=not options.no_checkpointing,
     )  # fmt: skip
-    roots = Roots({"diffusion_models": (str(models),), "cache": (str(cache_root),)})
+    directory, roots = random_run(folder, base, shape, size, plan, LoraConfig(rank=options.rank), settings)
     roots_file = folder / "roots.json"
     roots.write(roots_file)
-    config = RunConfig(
-        run_name="bench",
-        model=ModelPlan(
-            base_file="diffusion_models:base.safetensors",
-            base_precision=options.base_precision,
-            precision=PrecisionPolicy(preset=options.precision),
-            quantize=QuantizeConfig(scheme=options.quantize) if options.quantize else None,
-            placement=PlacementConfig(mode="split blocks", devices="all") if options.split else PlacementConfig(),
-        ),
-        data=DataConfig(fingerprint=cache.write_set(cache_set), num_items=1),
-        lora=LoraConfig(rank=options.rank),
-        train=TrainConfig(
-            steps=options.steps, save_every_n_steps=options.steps, preview_every_n_steps=0, eval_items=0,
-            gradient_checkpointing=not options.no_checkpointing,
-        ),
-    )  # fmt: skip
-    decision = choose_run(folder / "runs", config)
-    prepare_run(decision, config)
-    return decision.directory, roots_file
-
-
-def write_random_weights(path: Path, shape: WanShape) -> None:
-    """A bf16 Wan file of that shape, streamed tensor by tensor: 28 GB for 14B."""
-    with torch.device("meta"):
-        sizes = {name: tuple(p.shape) for name, p in WanTransformer(shape).named_parameters()}
-    header: dict[str, Any] = {}
-    offset = 0
-    for name, size in sizes.items():
-        count = 2 * torch.Size(size).numel()
-        header[name] = {"dtype": "BF16", "shape": list(size), "data_offsets": [offset, offset + count]}
-        offset += count
-    text = json.dumps(header).encode()
-    generator = torch.Generator().manual_seed(0)
-    with open(path, "wb") as file:
-        file.write(struct.pack("<Q", len(text)) + text)
-        for name, size in sizes.items():
-            scale = torch.Size(size[1:]).numel() ** -0.5 if len(size) > 1 else 0.1
-            # One million random values, repeated: drawing 14 G would take longer than training.
-            block = (torch.randn(1 << 20, generator=generator) * scale + (1.0 if ".norm" in name else 0.0)).bfloat16()
-            count = torch.Size(size).numel()
-            values = block.repeat(-(-count // len(block)))[:count]
-            file.write(values.view(torch.uint8).numpy().data)
+    return directory, roots_file
 
 
 def train(directory: Path, roots_file: Path) -> float:
@@ -169,20 +120,20 @@ def train(directory: Path, roots_file: Path) -> float:
 
 
 def read_result(
-    directory: Path, options: argparse.Namespace, predicted: dict[str, Any], wall_s: float, f: int, h: int, w: int
+    directory: Path, options: argparse.Namespace, predicted: dict[str, Any], wall_s: float, size: Size
 ) -> dict[str, Any]:
     lines = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
     steps = [line for line in lines if line["event"] == "step"]
     settled = [s["seconds"] for s in steps[1:]] or [steps[0]["seconds"]]
     seconds = statistics.median(settled)
-    once = flops(options, (f, h, w))
+    once = flops(options, size)
     hardware_flop = once.useful + (0 if options.no_checkpointing else once.recomputed)
     return {
         "options": {k: str(v) for k, v in vars(options).items() if k not in ("work", "out")},
         "hardware": hardware(),
         "torch": torch.__version__,
         "python": platform.python_version(),
-        "tokens": f * (h // 2) * (w // 2),
+        "tokens": size.tokens(SHAPES[options.shape]),
         "seconds": [round(s["seconds"], 3) for s in steps],
         "median_s": seconds,
         "tflops_hfu": hardware_flop / seconds / 1e12,
@@ -195,12 +146,13 @@ def read_result(
     }
 
 
-def flops(options: argparse.Namespace, latent: tuple[int, ...]) -> StepFlops:
+def flops(options: argparse.Namespace, size: Size) -> StepFlops:
     """Of one LoRA step, as the worker counts it."""
+    shape = SHAPES[options.shape]
     with torch.device("meta"):
-        model = WanTransformer(SHAPES[options.shape])
+        model = WanTransformer(shape)
     inject_lora(model, LoraConfig(rank=options.rank), seed=0)
-    return FlopCount(model).of(torch.Size((1, 16, *latent)), time_rows=1, image_rows=0, text_rows=TEXT_ROWS)
+    return FlopCount(model).of(torch.Size((1, *size.latent(shape))), time_rows=1, image_rows=0, text_rows=TEXT_ROWS)
 
 
 def hardware() -> str:

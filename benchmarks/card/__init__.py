@@ -1,0 +1,1 @@
+"""What `gpu_check.py` measures: one file per part. METHOD.md says what each figure means."""

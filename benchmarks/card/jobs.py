@@ -1,0 +1,239 @@
+"""Whole training jobs on random weights: what a step takes in time and memory, under the settings users have."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import statistics
+import tempfile
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from random_run import SHAPES, Size, random_run, write_random_weights
+
+from wan_core.errors import Stopped
+from wan_core.load import ModelPlan
+from wan_core.lora import LoraConfig, inject_lora
+from wan_core.model import WanTransformer
+from wan_core.precision import PrecisionPolicy, QuantizeConfig
+from wan_core.run import plan_run
+from wan_core.run.train_job import run_job
+from wan_core.train import FlopCount, TrainConfig
+
+from .case import Bench, Case, Figures, Needs
+from .machine import dense_peak
+
+__all__ = ["memory", "speed", "switches", "weights_file"]
+
+RANK = 32
+AS_SET = {"memory": "manual", "offload_activations": "off", "blocks_to_swap": 0}
+"""What a job takes of measures that it may choose by itself: none but those a case names."""
+TINY_SIZE = Size(64, 64, 5)
+_GIB = 2**30
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run: shape, clip and what differs from the settings of a new run."""
+
+    shape: str
+    size: Size
+    steps: int
+    settings: tuple[tuple[str, Any], ...] = ()
+    """of TrainConfig"""
+    quantize: str = ""
+    base_precision: str = "as in file"
+    preset: str = "balanced"
+    matmul: str = "compute"
+
+    @property
+    def tiny(self) -> Job:
+        """The same settings where only the code is tried."""
+        return replace(self, shape="tiny", size=TINY_SIZE, steps=2)
+
+
+def memory(_: Bench) -> list[Case]:
+    """Ten different configurations, two steps each: predicted peak against the measured one."""
+    small, image, square = Size(480, 480, 17), Size(1024, 1024, 1), Size(832, 480, 49)
+    off = (("gradient_checkpointing", False),)
+    jobs = {
+        "1.3B 832x480x49": Job("1.3B", square, 2),
+        "1.3B 480x480x17 without checkpointing": Job("1.3B", small, 2, off),
+        "1.3B 832x480x49 keeping attention": Job("1.3B", square, 2, (("checkpointing_policy", "attn_output"),)),
+        "1.3B 832x480x49 float32, reference precision": Job(
+            "1.3B", square, 2, base_precision="fp32", preset="reference"
+        ),
+        "5B 832x480x49": Job("5B", square, 2),
+        "5B 832x480x49, 4 blocks unchecked": Job("5B", square, 2, (("unchecked_blocks", 4),)),
+        "14B-12 832x480x81": Job("14B-12", Size(832, 480, 81), 2),
+        "14B-12 832x480x49 fp8": Job("14B-12", square, 2, quantize="fp8_e4m3fn"),
+        "14B-12 832x480x49 int8, fast precision": Job("14B-12", square, 2, quantize="int8", preset="fast"),
+        "14B 1024x1024x1": Job("14B", image, 2),
+    }
+    return [_case("memory", name, job, about_s=60 if job.shape == "14B" else 20) for name, job in jobs.items()]
+
+
+def speed(_: Bench) -> list[Case]:
+    jobs = {
+        "1.3B 832x480x49": Job("1.3B", Size(832, 480, 49), 10),
+        "5B 832x480x49": Job("5B", Size(832, 480, 49), 10),
+        "5B 1280x704x121": Job("5B", Size(1280, 704, 121), 5),
+        "14B 832x480x49": Job("14B", Size(832, 480, 49), 5),
+        "14B 832x480x49 fp8": Job("14B", Size(832, 480, 49), 4, quantize="fp8_e4m3fn"),
+        "14B 832x480x81": Job("14B", Size(832, 480, 81), 4),
+    }
+    return [_case("speed", name, job, about_s=80 if job.shape == "14B" else 40) for name, job in jobs.items()]
+
+
+def switches(_: Bench) -> list[Case]:
+    """One switch each, on twelve blocks of the 14B width: the first is what the others are held against."""
+    alone: dict[str, dict[str, Any]] = {
+        "as new runs have it": {},
+        "without checkpointing": {"gradient_checkpointing": False},
+        "keeping attention": {"checkpointing_policy": "attn_output"},
+        "keeping every matrix product": {"checkpointing_policy": "matmul_without_batch"},
+        "every matrix product in host memory": {"checkpointing_policy": "offload_matmul_without_batch"},
+        "4 blocks unchecked": {"unchecked_blocks": 4},
+        "block inputs in host memory": {"offload_activations": "on"},
+        "6 blocks streamed": {"blocks_to_swap": 6},
+        "both": {"offload_activations": "on", "blocks_to_swap": 6},
+        "compiled blocks": {"compile_blocks": True},
+    }
+    size = Size(832, 480, 49)
+    jobs = {name: Job("14B-12", size, 7, tuple(settings.items())) for name, settings in alone.items()}
+    jobs["fp8 weights"] = Job("14B-12", size, 7, quantize="fp8_e4m3fn")
+    jobs["fp8 weights, products in fp8"] = Job("14B-12", size, 7, quantize="fp8_e4m3fn", matmul="fp8")
+    jobs["int8 weights"] = Job("14B-12", size, 7, quantize="int8")
+    jobs["int8 weights, products in int8"] = Job("14B-12", size, 7, quantize="int8", matmul="int8")
+    return [_case("switches", name, job, about_s=30) for name, job in jobs.items()]
+
+
+def _case(part: str, name: str, job: Job, about_s: float) -> Case:
+    return Case(part, name, partial(_measure, job), about_s, needs_gpu=False)
+
+
+def _measure(job: Job, bench: Bench) -> Figures:
+    """Run a job to its end; what its steps took."""
+    if not bench.cuda and not bench.tiny:
+        raise Needs("needs one CUDA GPU")
+    job = job.tiny if bench.tiny else job
+    train, shape = _settings(job), SHAPES[job.shape]
+    model = ModelPlan(
+        base_file="",
+        base_precision=job.base_precision,
+        precision=PrecisionPolicy(preset=job.preset, matmul=job.matmul),
+        quantize=QuantizeConfig(scheme=job.quantize) if job.quantize else None,
+    )
+    base = weights_file(bench, job.shape)
+    folder = Path(tempfile.mkdtemp(dir=bench.work))
+    try:
+        directory, roots = random_run(folder, base, shape, job.size, model, LoraConfig(rank=RANK), train)
+        plan = plan_run(directory, roots)
+        for device, needs in plan["devices"].items():
+            if needs["peak_bytes"] > needs["total_bytes"]:
+                gib = f"{needs['peak_bytes'] / _GIB:.1f} GiB, {device} has {needs['total_bytes'] / _GIB:.1f}"
+                raise Needs(f"needs {gib} by its prediction")
+        run_job(directory, roots, emit=lambda _: None, control=_Never())
+        lines = (directory / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return _figures(job, bench, train, [json.loads(line) for line in lines], plan)
+
+
+def _settings(job: Job) -> TrainConfig:
+    known = {field.name for field in fields(TrainConfig)}
+    if missing := [name for name, _ in job.settings if name not in known]:
+        raise Needs(f"needs the setting {missing[0]}, which this version has not")
+    wanted: dict[str, Any] = {name: value for name, value in AS_SET.items() if name in known}
+    wanted |= {"preview_every_n_steps": 0, "eval_items": 0, "save_every_n_steps": job.steps, "steps": job.steps}
+    return TrainConfig(**(wanted | dict(job.settings)))
+
+
+def weights_file(bench: Bench, name: str) -> Path:
+    """Returns the random weights of a shape, written on the first call."""
+    folder = bench.work / "weights"
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{name}.safetensors"
+    if not path.is_file():
+        with torch.device("meta"):
+            wanted = 2 * sum(p.numel() for p in WanTransformer(SHAPES[name]).parameters())
+        if (free := shutil.disk_usage(folder).free) < 1.05 * wanted:
+            raise Needs(
+                f"needs {wanted / 1e9:.1f} GB of disk for random weights, free are {free / 1e9:.1f}: set --work"
+            )
+        beside = path.with_suffix(".part")
+        write_random_weights(beside, SHAPES[name])
+        beside.replace(path)
+    return path
+
+
+class _Never:
+    """A control by which nobody asks for anything."""
+
+    def stop_reason(self) -> str:
+        return ""
+
+    def take(self, command: str) -> bool:
+        return False
+
+    def wait_decoded(self, sample_id: str, timeout_s: float) -> None:
+        raise Stopped("nobody decodes here")
+
+
+def _figures(job: Job, bench: Bench, train: TrainConfig, lines: list[dict[str, Any]], plan: dict[str, Any]) -> Figures:
+    steps = [line for line in lines if line["event"] == "step"]
+    settled = [step["seconds"] for step in steps[min(2, len(steps) - 1) :]]
+    took = statistics.median(settled)
+    useful, hardware = flop(job, train)
+    figures: Figures = {
+        "tokens": job.size.tokens(SHAPES[job.shape]),
+        "seconds": [round(step["seconds"], 4) for step in steps],
+        "median_s": took,
+        "useful_tflop": useful / 1e12,
+        "hardware_tflop": hardware / 1e12,
+        "predicted_bytes": sum(needs["peak_bytes"] for needs in plan["devices"].values()),
+        "predicted_host_bytes": plan["host"]["bytes"],
+        "predicted_s": plan["step_seconds"],
+        "measured_bytes": None,
+        "reserved_bytes": None,
+        "losses": [step["loss"] for step in steps],
+        "ok": all(step["loss"] == step["loss"] for step in steps) and len(steps) == job.steps,
+    }
+    if not bench.cuda:
+        return figures
+    held = [m for name, m in steps[-1]["memory"].items() if name.startswith("cuda")]
+    peak = dense_peak(torch.cuda.get_device_name(0))
+    return figures | {
+        "measured_bytes": sum(m["peak"] for m in held),
+        "reserved_bytes": sum(m["reserved"] for m in held),
+        "hfu_tflops": hardware / took / 1e12,
+        "mfu_tflops": useful / took / 1e12,
+        "hfu": hardware / took / 1e12 / peak if peak else None,
+        "mfu": useful / took / 1e12 / peak if peak else None,
+    }
+
+
+def flop(job: Job, train: TrainConfig) -> tuple[float, float]:
+    """Returns the useful operations of a step, and those the hardware does: again for checkpointing, and in kernels.
+
+    A flash kernel computes the scores once more in its backward pass. Policies keep what they name.
+    """
+    shape = SHAPES[job.shape]
+    with torch.device("meta"):
+        model = WanTransformer(shape)
+    inject_lora(model, LoraConfig(rank=RANK), seed=0)
+    once = FlopCount(model).of(torch.Size((1, *job.size.latent(shape))), time_rows=1, image_rows=0)
+    tokens = job.size.tokens(shape)
+    to_itself = 4.0 * tokens * tokens * shape.dim * shape.num_layers
+    attention = to_itself + 4.0 * tokens * 512 * shape.dim * shape.num_layers
+    again = {
+        "full": once.recomputed,
+        "attn_output": once.recomputed - to_itself,
+        "matmul_without_batch": attention,
+        "offload_matmul_without_batch": attention,
+    }[train.checkpointing_policy]
+    checked = (1 - min(train.unchecked_blocks, shape.num_layers) / shape.num_layers) * train.gradient_checkpointing
+    return once.useful, once.useful + again * checked + attention / 2

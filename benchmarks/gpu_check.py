@@ -1,0 +1,175 @@
+"""Everything that only a GPU can say about this engine, in one command: without network, in at most 20 minutes.
+
+    python benchmarks/gpu_check.py                        # all parts, 20 minutes
+    python benchmarks/gpu_check.py --only gradients,rates --minutes 8
+    python benchmarks/gpu_check.py --tiny                 # tiny shapes, on a CPU too: does it run at all
+
+Writes gpu_check_<hardware>_<yyyy-mm>.json and .md to benchmarks/results/ after every measurement, so a run that is cut
+off keeps what it has; what was measured before, by another --only, stays. Each measurement is a process of its own: one
+that fails is recorded with its error, and the others still run. Exit code 1 when one failed. Weights are random and
+written once, into --work: 42 GB for all parts. card/METHOD.md says what each figure means.
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # else asking whether there is a GPU forbids to fork
+
+import argparse
+import contextlib
+import dataclasses
+import gc
+import json
+import multiprocessing
+import sys
+import tempfile
+import time
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT), str(ROOT / "tests" / "tiny")]
+
+import peer_forward
+import torch
+from card import gradients, jobs, machine, page, peers, streams
+from card.case import ERROR, LEFT_OUT, Bench, Case, Figures, Result, measured
+
+from wan_core.load import import_libraries
+
+PARTS = {
+    "rates": machine.rates,
+    "gradients": gradients.cases,
+    "memory": jobs.memory,
+    "speed": jobs.speed,
+    "switches": jobs.switches,
+    "peers": peers.cases,
+    "streams": streams.cases,
+}
+LONGEST_S = 300.0
+"""a measurement that takes longer is ended"""
+
+
+def main() -> int:
+    options = parse()
+    out: Path = options.out
+    out.mkdir(parents=True, exist_ok=True)
+    deadline = time.monotonic() + 60 * options.minutes
+    import_all(options.only.split(","))
+    with tempfile.TemporaryDirectory() as own:
+        bench = Bench(options.work or Path(own), tiny=options.tiny)
+        method, found = asked(bench)
+        bench = dataclasses.replace(bench, cuda=found["cuda"])
+        tag = f"{'_tiny' if options.tiny else ''}{options.tag}"
+        file = out / f"gpu_check_{found['name'].replace(' ', '-')}_{time.strftime('%Y-%m')}{tag}.json"
+        found["tiny"] = options.tiny
+        results = {(r.part, r.name): r for r in read(file)}
+        left_out = 0
+        for case in chosen(options, bench):
+            left_s = deadline - time.monotonic()
+            if left_s < case.about_s:
+                left_out += 1
+                if (case.part, case.name) not in results:
+                    results[case.part, case.name] = Result(case.part, case.name, LEFT_OUT, "no time was left")
+            else:
+                print(f"{case.part}: {case.name} ...", flush=True)
+                result = in_child(method, case, bench, min(LONGEST_S, left_s + 30))
+                results[case.part, case.name] = result
+                print(f"    {result.status} in {result.seconds:.1f} s {page.short(result)}", flush=True)
+            write(file, found, list(results.values()))
+    errors = [r for r in results.values() if r.status == ERROR]
+    print(f"{len(results)} measurements in {file.with_suffix('.md').name}; failed {len(errors)}, left out {left_out}")
+    return 1 if errors else 0
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--only", default=",".join(PARTS), help=f"comma list of {', '.join(PARTS)}; default: all")
+    parser.add_argument("--minutes", type=float, default=20.0, help="nothing is begun that would not end by then")
+    parser.add_argument("--first", type=int, default=0, help="of each part only so many measurements; 0: all")
+    parser.add_argument("--tiny", action="store_true", help="tiny shapes, to see whether everything runs")
+    parser.add_argument("--work", type=Path, help="folder for the random weights, which stay; default: one that goes")
+    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results")
+    parser.add_argument("--tag", default="", help="added to the file name, for example _driver580")
+    options = parser.parse_args()
+    if unknown := set(options.only.split(",")) - set(PARTS):
+        parser.error(f"--only {', '.join(sorted(unknown))}: no such part. Use {', '.join(PARTS)}.")
+    return options
+
+
+def chosen(options: argparse.Namespace, bench: Bench) -> list[Case]:
+    """Returns the cases asked for, in the order of PARTS."""
+    wanted = options.only.split(",")
+    return [case for part, cases in PARTS.items() if part in wanted for case in cases(bench)[: options.first or None]]
+
+
+def import_all(parts: list[str]) -> None:
+    """Import what measurements take, once for all that are forked. What is missing is said by those that need it."""
+    with contextlib.suppress(Exception):
+        import_libraries()
+        torch.optim.AdamW([torch.nn.Parameter(torch.zeros(1))])
+    with contextlib.suppress(Exception):
+        if "peers" in parts:
+            peer_forward.diffusers()
+    gc.freeze()  # else the first collection of every fork copies the pages of all these
+
+
+def asked(bench: Bench) -> tuple[str, Figures]:
+    """Returns how processes are started here, and what the machine is: forking is quick, but not always possible."""
+    case, said = Case("machine", "hardware", machine.hardware, needs_gpu=False), ""
+    for method in ("fork", "spawn"):
+        if method in multiprocessing.get_all_start_methods():
+            result = in_child(method, case, bench, LONGEST_S)
+            if result.figures:
+                return method, dict(result.figures)
+            said = result.said
+    raise SystemExit(f"The machine could not be asked what it is: {said}")
+
+
+def in_child(method: str, case: Case, bench: Bench, limit_s: float) -> Result:
+    """Returns what came of a case measured in a process of its own, which is ended after `limit_s`."""
+    context: Any = multiprocessing.get_context(method)
+    ours, theirs = context.Pipe(duplex=False)
+    began = time.monotonic()
+    child = context.Process(target=_child, args=(case, bench, theirs))
+    child.start()
+    theirs.close()
+    try:
+        answer = ours.recv() if ours.poll(limit_s) else (ERROR, f"ended after {limit_s:.0f} s", {})
+    except EOFError:
+        child.join()
+        answer = (ERROR, f"its process ended with {child.exitcode}", {})
+    finally:
+        child.kill()
+        child.join()
+        ours.close()
+    status, said, figures = answer
+    return Result(case.part, case.name, status, said, round(time.monotonic() - began, 2), figures)
+
+
+def _child(case: Case, bench: Bench, answers: Connection) -> None:
+    answers.send(measured(case, bench))
+    answers.close()
+    os._exit(0)  # without what libraries do at exit: a forked process shares it with its parent
+
+
+def read(file: Path) -> list[Result]:
+    """Returns what an earlier run left in the file; nothing where there is none."""
+    if not file.is_file():
+        return []
+    return [Result(**result) for result in json.loads(file.read_text(encoding="utf-8"))["results"]]
+
+
+def write(file: Path, machine_figures: dict[str, Any], results: list[Result]) -> None:
+    """Write data and page, each whole or not at all."""
+    said = {"version": 1, "machine": machine_figures, "results": [dataclasses.asdict(r) for r in results]}
+    for path, text in ((file, json.dumps(said, indent=1) + "\n"), (file.with_suffix(".md"), page.page(said))):
+        beside = path.with_name(path.name + ".part")
+        beside.write_text(text, encoding="utf-8")
+        beside.replace(path)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

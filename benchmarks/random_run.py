@@ -1,0 +1,113 @@
+"""Makes runs on random weights and one random clip: their speed and memory are those of real ones."""
+
+from __future__ import annotations
+
+import json
+import struct
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from wan_core.cache import CacheItem, CacheSet, LatentCache
+from wan_core.files import Roots
+from wan_core.load import ModelPlan
+from wan_core.lora import LoraConfig
+from wan_core.model import WAN21_LATENTS, WAN22_LATENTS, WanShape, WanTransformer
+from wan_core.run import DataConfig, RunConfig, choose_run, prepare_run
+from wan_core.train import TrainConfig
+
+__all__ = ["SHAPES", "Size", "random_run", "write_random_weights"]
+
+SHAPES = {
+    "tiny": WanShape(dim=256, ffn_dim=512, num_heads=2, num_layers=4),
+    "1.3B-4": WanShape(dim=1536, ffn_dim=8960, num_heads=12, num_layers=4),
+    "1.3B-12": WanShape(dim=1536, ffn_dim=8960, num_heads=12, num_layers=12),
+    "1.3B": WanShape(dim=1536, ffn_dim=8960, num_heads=12, num_layers=30),
+    "5B": WanShape(dim=3072, ffn_dim=14336, num_heads=24, num_layers=30, in_channels=48, out_channels=48),
+    "14B-4": WanShape(dim=5120, ffn_dim=13824, num_heads=40, num_layers=4),
+    "14B-12": WanShape(dim=5120, ffn_dim=13824, num_heads=40, num_layers=12),
+    "14B": WanShape(dim=5120, ffn_dim=13824, num_heads=40, num_layers=40),
+}
+"""Real widths; a number behind the dash is that of the blocks."""
+
+
+class Size(NamedTuple):
+    """Of a clip, in pixels and frames."""
+
+    width: int
+    height: int
+    frames: int
+
+    @classmethod
+    def of(cls, text: str) -> Size:
+        """832x480x49 -> Size"""
+        return cls(*(int(number) for number in text.split("x")))
+
+    def latent(self, shape: WanShape) -> tuple[int, int, int, int]:
+        """Returns channels, frames, rows and columns in the latent space of a model."""
+        space = WAN22_LATENTS if shape.out_channels == WAN22_LATENTS.channels else WAN21_LATENTS
+        stride = space.spatial_stride
+        return space.channels, space.latent_frames(self.frames), self.height // stride, self.width // stride
+
+    def tokens(self, shape: WanShape) -> int:
+        _, frames, rows, columns = self.latent(shape)
+        return frames * (rows // 2) * (columns // 2)
+
+
+def random_run(
+    folder: Path, base: Path, shape: WanShape, size: Size, plan: ModelPlan, lora: LoraConfig, train: TrainConfig
+) -> tuple[Path, Roots]:
+    """Make a run directory below `folder` that trains the model file `base` on one random latent.
+
+    `plan` says all but the file. Returns the directory and the roots.
+    """
+    cache = LatentCache(folder / "runs" / "_cache")
+    generator = torch.Generator().manual_seed(0)
+    keys = [f"{number:064x}" for number in range(4)]
+    cache.write_latent(keys[0], torch.randn(size.latent(shape), generator=generator))
+    for key in keys[1:]:
+        cache.write_text(key, torch.randn(64, 4096, generator=generator))
+    item = CacheItem(
+        latent_key=keys[0], text_key=keys[1], num_frames=size.frames, height=size.height, width=size.width
+    )  # fmt: skip
+    space = WAN22_LATENTS if shape.out_channels == WAN22_LATENTS.channels else WAN21_LATENTS
+    cache_set = CacheSet(
+        items=(item,), empty_text_key=keys[2], negative_text_key=keys[3], latent_space=space.name, fps=16.0,
+        vae_identity="random", text_identity="random",
+    )  # fmt: skip
+    roots = Roots({"diffusion_models": (str(base.parent),), "cache": (str(folder / "runs" / "_cache"),)})
+    config = RunConfig(
+        run_name="bench",
+        model=replace(plan, base_file=f"diffusion_models:{base.name}"),
+        data=DataConfig(fingerprint=cache.write_set(cache_set), num_items=1),
+        lora=lora,
+        train=train,
+    )
+    decision = choose_run(folder / "runs", config)
+    prepare_run(decision, config)
+    return decision.directory, roots
+
+
+def write_random_weights(path: Path, shape: WanShape) -> None:
+    """Write a bf16 Wan file of that shape, tensor by tensor: 28 GB for 14B."""
+    with torch.device("meta"):
+        sizes = {name: tuple(p.shape) for name, p in WanTransformer(shape).named_parameters()}
+    header: dict[str, Any] = {}
+    offset = 0
+    for name, size in sizes.items():
+        count = 2 * torch.Size(size).numel()
+        header[name] = {"dtype": "BF16", "shape": list(size), "data_offsets": [offset, offset + count]}
+        offset += count
+    text = json.dumps(header).encode()
+    generator = torch.Generator().manual_seed(0)
+    with open(path, "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        for name, size in sizes.items():
+            scale = torch.Size(size[1:]).numel() ** -0.5 if len(size) > 1 else 0.1
+            # One million random values, repeated: drawing 14 G would take longer than training.
+            block = (torch.randn(1 << 20, generator=generator) * scale + (1.0 if ".norm" in name else 0.0)).bfloat16()
+            count = torch.Size(size).numel()
+            values = block.repeat(-(-count // len(block)))[:count]
+            file.write(values.view(torch.uint8).numpy().data)

@@ -1,0 +1,139 @@
+"""benchmarks/gpu_check.py runs on a CPU with tiny shapes, keeps what it has, and counts arithmetic as torch does."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
+
+from tests.support.forked import RunScript
+from wan_core.lora import LoraConfig, inject_lora
+from wan_core.model import WanTransformer
+
+BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
+PARTS = ["rates", "gradients", "memory", "peers", "streams"]
+"""speed and switches are the jobs of memory under other settings"""
+FOR_A_GPU = ("rates", "streams")
+no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="says what a machine without a GPU gets")
+
+pytestmark = pytest.mark.lasts(12)
+
+
+def check(run_script: RunScript, tmp_path: Path, *words: str) -> tuple[int, dict[str, Any], str]:
+    """Exit code, data and page of one run with tiny shapes."""
+    out = tmp_path / "out"
+    done = run_script(
+        BENCHMARKS / "gpu_check.py", "--tiny", "--work", str(tmp_path / "work"), "--out", str(out), *words
+    )
+    assert done.returncode in (0, 1), done.stderr[-2000:]
+    (data,) = out.glob("gpu_check_*_tiny.json")
+    return done.returncode, json.loads(data.read_text()), data.with_suffix(".md").read_text()
+
+
+@no_gpu
+def test_the_first_measurement_of_every_part_runs_or_says_what_it_needs(run_script: RunScript, tmp_path: Path) -> None:
+    code, data, page = check(run_script, tmp_path, "--first", "1", "--only", ",".join(PARTS))
+    found = {result["part"]: result for result in data["results"]}
+    assert list(found) == PARTS
+    assert len(data["results"]) == len(PARTS)
+    said = dict.fromkeys(FOR_A_GPU, ("needs", "needs one CUDA GPU"))
+    if importlib.util.find_spec("diffusers") is None:
+        said["peers"] = ("needs", "needs the package diffusers")
+    for part, result in found.items():
+        assert (result["status"], result["said"]) == said.get(part, ("done", "")), result
+    assert code == 0
+    assert found["gradients"]["figures"]["card_off"] == 0  # a CPU against itself
+    job = found["memory"]["figures"]
+    assert job["measured_bytes"] is None
+    assert job["predicted_bytes"] > 0
+    assert len(job["seconds"]) == 2
+    if "peers" not in said:
+        peers = found["peers"]["figures"]
+        assert peers["ours_loss"] == pytest.approx(peers["theirs_loss"], rel=5e-3)
+        assert peers["ours_gradient_norm"] == pytest.approx(peers["theirs_gradient_norm"], rel=5e-3)
+    assert "The figures mean nothing." in page
+    assert re.findall(r"^## (\w+)$", page, re.MULTILINE) == PARTS
+
+
+@no_gpu
+def test_a_part_that_raises_is_recorded_the_others_run_and_an_earlier_run_stays(
+    run_script: RunScript, tmp_path: Path
+) -> None:
+    damaged = tmp_path / "work" / "weights" / "tiny.safetensors"
+    damaged.parent.mkdir(parents=True)
+    damaged.write_bytes(b"no weights")
+    code, data, page = check(run_script, tmp_path, "--only", "memory,gradients", "--first", "1")
+    first, second = data["results"]
+    assert (code, first["part"], first["status"]) == (1, "gradients", "done")
+    assert second["status"] == "error"
+    assert "tiny.safetensors" in second["said"]
+    assert second["said"] in page
+
+    damaged.unlink()
+    code, data, _ = check(run_script, tmp_path, "--only", "memory", "--first", "1")
+    assert (code, [result["status"] for result in data["results"]]) == (0, ["done", "done"])
+    code, data, _ = check(run_script, tmp_path, "--only", "gradients", "--first", "2", "--minutes", "0")
+    assert (code, [result["status"] for result in data["results"]]) == (0, ["done", "done", "left out"])
+
+
+@pytest.mark.soak
+@no_gpu
+def test_every_measurement_runs_or_says_what_it_needs(run_script: RunScript, tmp_path: Path) -> None:
+    code, data, _ = check(run_script, tmp_path)
+    assert code == 0
+    assert len(data["results"]) > 50
+    for result in data["results"]:
+        lacking = result["status"] == "needs"
+        assert lacking == result["said"].startswith("needs "), result
+        assert lacking or result["status"] == "done", result
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"gradient_checkpointing": False},
+        {"checkpointing_policy": "attn_output"},
+        {"checkpointing_policy": "matmul_without_batch"},
+        {"unchecked_blocks": 1},
+    ],
+    ids=str,
+)
+def test_the_operations_of_the_hardware_are_those_that_torch_counts(
+    settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    from card.jobs import RANK, TINY_SIZE, Job, flop
+    from random_run import SHAPES
+
+    from wan_core.train import TrainConfig
+
+    shape, train = SHAPES["tiny"], TrainConfig(**settings)
+    model = WanTransformer(shape).requires_grad_(False)
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.02)
+    inject_lora(model, LoraConfig(rank=RANK), seed=0)
+    model.checkpoint_blocks, model.checkpoint_policy = train.gradient_checkpointing, train.keeps
+    model.unchecked_blocks = train.unchecked_blocks
+    latent, text = torch.randn(1, *TINY_SIZE.latent(shape)), torch.randn(1, 512, 4096)
+    with FlopCounterMode(display=False, custom_mapping=ON_CPU) as counter:
+        model(latent, torch.tensor([500.0]), text).sum().backward()
+    _, hardware = flop(Job("tiny", TINY_SIZE, 1), train)
+    assert hardware == pytest.approx(counter.get_total_flops(), rel=1e-3)
+
+
+ON_CPU = {
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: (
+        lambda query, key, value, *_, **__: sdpa_flop_count(query, key, value)
+    ),
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: (
+        lambda gradient, query, key, value, *_, **__: sdpa_backward_flop_count(gradient, query, key, value)
+    ),
+}
+"""shapes in, operations out: torch counts attention on a GPU alone"""

@@ -427,14 +427,24 @@ def test_gguf_linears_of_the_blocks_stay_packed_and_compute_as_the_unpacked_ones
     kept = {name: m for name, m in model.named_modules() if isinstance(m, QuantizedLinear)}
     assert {f"{name}.weight" for name in kept} == set(LINEARS)
     assert model.get_parameter("head.head.weight").dtype != torch.uint8
-    found = inspect_model(ModelPlan(base_file="diffusion_models:wan.gguf"), roots(tmp_path))
+    found = inspect_model(PLAN, roots(tmp_path))
+    saved: list[Tensor] = []
+
+    def pack(tensor: Tensor) -> Tensor:
+        saved.append(tensor)
+        return tensor
+
     for name, layer in kept.items():
         source = found.weights[f"{name}.weight"]
         assert layer.weight.nbytes == source.stored_bytes < 1.1 * WHOLE[f"{name}.weight"].numel()
         assert layer.scale is None
         x, y = (torch.randn(2, 3, layer.in_features, generator=torch.Generator().manual_seed(1)) for _ in "xy")
         inputs = [value.bfloat16().requires_grad_() for value in (x, y)]
-        outputs = [module(value) for module, value in zip((layer, plain.get_submodule(name)), inputs, strict=True)]
+        saved.clear()
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            output = layer(inputs[0])
+        assert [tensor.nbytes for tensor in saved] == [layer.weight.nbytes], "autograd keeps the packed weight"
+        outputs = [output, plain.get_submodule(name)(inputs[1])]
         assert torch.equal(*outputs)
         for output in outputs:
             output.square().sum().backward()

@@ -276,6 +276,32 @@ def test_our_weights_are_torchaos_to_the_last_bit(scheme: str, dtype: torch.dtyp
     assert torch.equal(layer.weight.data.dequantize(), dequantise(values, scale, dtype))  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_quantized_linear_computes_as_the_dequantised_one_and_keeps_values_and_scales_alone(
+    scheme: str, dtype: torch.dtype
+) -> None:
+    values, scale = quantized(torch.randn(48, 256, generator=torch.Generator().manual_seed(3)), scheme)
+    packed, plain = QuantizedLinear(values, scale, bias=True), torch.nn.Linear(256, 48, dtype=dtype)
+    plain.weight = torch.nn.Parameter(dequantise(values, scale, dtype), requires_grad=False)
+    packed.bias = plain.bias
+    kept: list[torch.Tensor] = []
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        kept.append(tensor)
+        return tensor
+
+    inputs = [torch.linspace(-3, 3, 512).view(1, 2, 256).to(dtype).requires_grad_() for _ in "ab"]
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        found = packed(inputs[0])
+    wanted = plain(inputs[1])
+    assert torch.equal(found, wanted)
+    assert sum(tensor.nbytes for tensor in kept) == values.nbytes + scale.nbytes
+    for output in (found, wanted):
+        output.square().sum().backward()
+    assert torch.equal(inputs[0].grad, inputs[1].grad)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_rows_of_zeros_and_of_tiny_values_stay_what_they_are(scheme: str) -> None:
     weight = torch.randn(4, 128, generator=torch.Generator().manual_seed(3)).half()

@@ -1,7 +1,7 @@
 """Steps of the real 14B shape on a simulated device, with inputs offloaded and blocks swapped; run as a script.
 
-Arguments: a JSON list of cases {frames, swap, offload, layers}. Prints one JSON object per case: the peak bytes of the
-device in a step and in a preview, and how long a step takes on an RTX 4090 with a bus of 25 GB/s.
+The argument is the JSON of one case, `measured`'s arguments. Prints one JSON object: the peak bytes of each device in
+loading, in a preview and in a step, and how long they take on an RTX 4090 with a bus of 25 GB/s.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import json
 import sys
 import time
 import weakref
+from collections import Counter, defaultdict
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -28,84 +29,90 @@ from tests.support.timeline import Event, timeline
 from wan_core.lora import LoraConfig, adapter_parameters, inject_lora
 from wan_core.model import WanShape, WanTransformer
 from wan_core.model.attention import WanAttention
-from wan_core.placement import BlockOffload, MemoryMeasures, running_order
-from wan_core.placement.plan import Placement
+from wan_core.placement import BlockOffload, DeviceCarrier, MemoryMeasures, Placement, running_order
+from wan_core.placement.plan import split_blocks
 from wan_core.precision import PrecisionPolicy, QuantizeConfig, quantize_block
 
 SHAPE = WanShape(dim=5120, ffn_dim=13824, num_heads=40, num_layers=40)
 RTX_4090 = 0.6 * 165.2e12
 """FLOP/s: 60 % of the peak in bfloat16, as docs and goals count"""
 PCIE = 25e9
+HOST = torch.device("cpu")
 
 
-class Device(TorchDispatchMode):
-    """Bytes on the simulated device, now and at most, and the log of what it was told."""
+class Devices(TorchDispatchMode):
+    """Bytes on each simulated device, now and at most, and the log of what it was told."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.live = self.peak = 0
-        self.log: list[Event] = []
-        self._flops = 0.0
+        self.live, self.peak = Counter[torch.device](), Counter[torch.device]()
+        self.log = defaultdict[torch.device, list[Event]](list)
+        self._flops = Counter[torch.device]()
         self._seen: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        for leaf in tree_leaves(result):
-            if isinstance(leaf, Tensor) and leaf.device.type == "sim":
-                self._count(leaf.untyped_storage())
+        made = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor) and leaf.device.type == "sim"]
+        for leaf in made:
+            self._count(leaf)
         name = func._schema.name
         if "scaled_dot_product" in name:
             backward = "backward" in name
             query, key = args[1:3] if backward else args[:2]
-            self._flops += 4 * query.numel() * key.shape[2] * (2.5 if backward else 1.0)
+            self._flops[query.device] += 4 * query.numel() * key.shape[2] * (2.5 if backward else 1.0)
             if backward:  # CUDA's flash kernels sum this gradient in float32 beside the one they return
-                self.peak = max(self.peak, self.live + 4 * query.numel())
+                self._reach(query.device, 4 * query.numel())
         elif func._overloadpacket in flop_registry:
-            self._flops += flop_registry[func._overloadpacket](*args, **(kwargs or {}), out_val=result)
+            self._flops[made[0].device] += flop_registry[func._overloadpacket](*args, **(kwargs or {}), out_val=result)
         return result
 
-    def _count(self, storage: torch.UntypedStorage) -> None:
+    def _count(self, tensor: Tensor) -> None:
+        storage, device = tensor.untyped_storage(), tensor.device
         if storage not in self._seen:
             self._seen[storage] = size = -(-storage.nbytes() // 512) * 512
-            self.live += size
-            self.peak = max(self.peak, self.live)
-            weakref.finalize(storage, self._release, size)
+            self._reach(device, size)
+            self.live[device] += size
+            weakref.finalize(storage, self._release, device, size)
 
-    def _release(self, size: int) -> None:
-        self.live -= size
+    def _release(self, device: torch.device, size: int) -> None:
+        self.live[device] -= size
 
-    def told(self, event: Event) -> None:
-        self.log += [Event("compute", amount=self._flops), event]
-        self._flops = 0.0
+    def _reach(self, device: torch.device, more: int) -> None:
+        self.peak[device] = max(self.peak[device], self.live[device] + more)
 
-    def phase(self) -> tuple[int, list[Event]]:
-        """The peak and the log of what ends here; another phase begins."""
-        self.told(Event("wait"))
-        ended = (self.peak, self.log)
-        self.peak, self.log = self.live, []
+    def told(self, device: torch.device, event: Event) -> None:
+        self.log[device] += [Event("compute", amount=self._flops.pop(device, 0)), event]
+
+    def phase(self) -> tuple[dict[str, int], dict[str, Any]]:
+        """The peaks and the times of what ends here, by device; another phase begins."""
+        for device in self.live:
+            self.told(device, Event("wait"))
+        times = {
+            str(device): asdict(timeline(events, flops=RTX_4090, bandwidth=PCIE)) for device, events in self.log.items()
+        }
+        ended = ({str(device): peak for device, peak in self.peak.items()}, times)
+        self.peak, self.log = self.live.copy(), defaultdict(list)
         return ended
 
 
 class Logged:
     """Copies that move nothing and are written down."""
 
-    def __init__(self, device: Device) -> None:
-        self._device, self._count = device, 0
-        self.host_bytes = 0
+    def __init__(self, device: torch.device, devices: Devices) -> None:
+        self._device, self._devices, self._count = device, devices, 0
 
     def host_memory(self, size: int) -> Tensor | None:
-        self.host_bytes += size
         return torch.empty(size, dtype=torch.uint8)
 
     def start(self, source: Tensor, target: Tensor) -> int:
         self._count += 1
-        way = "in" if source.device.type == "cpu" else "out"
-        assert {source.device.type, target.device.type} == {"cpu", "sim"}
-        self._device.told(Event("start", way, self._count, source.nbytes))
+        assert {source.device, target.device} == {HOST, self._device}
+        way = "in" if source.device == HOST else "out"
+        self._devices.told(self._device, Event("start", way, self._count, source.nbytes))
         return self._count
 
     def wait(self, copy: int) -> None:
-        self._device.told(Event("wait", number=copy))
+        self._devices.told(self._device, Event("wait", number=copy))
 
 
 def flash(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -125,11 +132,11 @@ def skeleton(layers: int) -> WanTransformer:
     return model
 
 
-def fill(model: WanTransformer, offload: BlockOffload, home: torch.device) -> None:
+def fill(model: WanTransformer, offload: BlockOffload, placement: Placement) -> None:
     """Weights as the loader makes them: block by block, packed, and to where they rest."""
-    for name, part in [*model.named_children(), *((f"blocks.{i}", b) for i, b in enumerate(model.blocks))]:
-        if name == "blocks":
-            continue
+    others = [(name, part) for name, part in model.named_children() if name != "blocks"]
+    for name, part in [*others, *((f"blocks.{number}", block) for number, block in enumerate(model.blocks))]:
+        home = placement.device_of(name)
         for module in part.modules():
             for leaf, p in list(module.named_parameters(recurse=False)):
                 value = torch.empty(p.shape, dtype=torch.float32 if p.requires_grad else p.dtype, device=home)
@@ -139,39 +146,34 @@ def fill(model: WanTransformer, offload: BlockOffload, home: torch.device) -> No
         offload.settle(name, part)
 
 
-def measured(model: WanTransformer, frames: int, swap: int, offload: bool) -> dict[str, Any]:
-    home, started = torch.device("sim", 0), time.monotonic()
-    layers = len(model.blocks)
-    with FakeTensorMode(allow_non_fake_inputs=True), Device() as device:
-        copies = Logged(device)
-        moved = BlockOffload(
-            Placement((home,) * layers),
-            running_order(layers),
-            MemoryMeasures(offload_inputs=offload, blocks_to_swap=swap),
-            copies=lambda _: copies,
-        )
-        fill(model, moved, home)
+def measured(*, frames: int, layers: int, swap: int, offload: bool, cards: int) -> dict[str, Any]:
+    """Peaks and times of a step and of a preview, by device."""
+    model, started = skeleton(layers), time.monotonic()
+    homes = [torch.device("sim", number) for number in range(cards)]
+    placement = split_blocks(homes, layers, "auto")
+    with FakeTensorMode(allow_non_fake_inputs=True), Devices() as devices:
+        measures = MemoryMeasures(offload_inputs=offload, blocks_to_swap=swap)
+        moved = BlockOffload(placement, running_order(layers), measures, copies=lambda at: Logged(at, devices))
+        fill(model, moved, placement)
         model.offload, model.checkpoint_blocks = moved, True
+        if cards > 1:
+            model.carrier = DeviceCarrier(placement)
         optimizer = torch.optim.AdamW(adapter_parameters(model).values(), foreach=False)
         for adapter in adapter_parameters(model).values():
             adapter.grad = torch.zeros_like(adapter)
         optimizer.step()  # makes its moments
         optimizer.zero_grad(set_to_none=True)
-        loaded, _ = device.phase()
+        loaded, _ = devices.phase()
         with torch.no_grad():
-            forward(model, frames, home)
-        preview_peak, preview_log = device.phase()
-        step(model, optimizer, frames, home)
-        peak, log = device.phase()
-        found = {
-            "loaded": loaded,
-            "step": peak,
-            "preview": preview_peak,
-            "host": copies.host_bytes,
-            "time": asdict(timeline(log, flops=RTX_4090, bandwidth=PCIE)),
-            "preview_time": asdict(timeline(preview_log, flops=RTX_4090, bandwidth=PCIE)),
-        }
-    return found | {"took": round(time.monotonic() - started, 1)}
+            forward(model, frames, homes[0])
+        preview, preview_times = devices.phase()
+        step(model, optimizer, frames, homes[0])
+        peak, times = devices.phase()
+    return {
+        "peaks": {"loaded": loaded, "preview": preview, "step": peak},
+        "times": {"preview": preview_times, "step": times},
+        "took": round(time.monotonic() - started, 1),
+    }
 
 
 def forward(model: WanTransformer, frames: int, home: torch.device) -> Tensor:
@@ -188,13 +190,6 @@ def step(model: WanTransformer, optimizer: torch.optim.Optimizer, frames: int, h
     optimizer.zero_grad(set_to_none=True)
 
 
-def main() -> None:
-    cases = json.loads(sys.argv[1])
-    register()
-    for case in cases:
-        model = skeleton(case.pop("layers", 40))
-        print(json.dumps(case | measured(model, **case)), flush=True)  # noqa: T201
-
-
 if __name__ == "__main__":
-    main()
+    register()
+    print(json.dumps(measured(**json.loads(sys.argv[1]))))  # noqa: T201

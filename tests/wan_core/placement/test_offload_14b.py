@@ -17,6 +17,18 @@ GIB = 2**30
 WHOLE = ((33, 40, 26, 11.0), (49, 40, 18, 15.0), (81, 40, 0, 22.5))
 """frames at 832x480, layers, blocks that rest in host memory, GiB that a step and a preview may take"""
 CASES = [(33, 10, 6, 6.0), *(pytest.param(*case, marks=pytest.mark.soak) for case in WHOLE)]
+FIRST, SECOND = "sim:0", "sim:1"
+
+
+def measured(run_script: RunScript, **case: Any) -> dict[str, Any]:
+    if lacking := sim_device.missing():
+        pytest.skip(lacking)
+    done = run_script(SCRIPT, json.dumps(case))
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = json.loads(done.stdout)
+    gib = {phase: {device: round(b / GIB, 2) for device, b in at.items()} for phase, at in found["peaks"].items()}
+    print(case, gib, found["times"])  # noqa: T201
+    return found
 
 
 @pytest.mark.slow
@@ -26,18 +38,31 @@ def test_a_14b_step_fits_and_no_copy_is_waited_for(
     run_script: RunScript, frames: int, layers: int, swap: int, most: float
 ) -> None:
     """On an RTX 4090 at 60 % of its peak, with a bus of 25 GB/s; the preview is the first pass of all."""
-    if lacking := sim_device.missing():
-        pytest.skip(lacking)
-    done = run_script(SCRIPT, json.dumps([{"frames": frames, "layers": layers, "swap": swap, "offload": True}]))
-    assert done.returncode == 0, done.stderr[-2000:]
-    found = json.loads(done.stdout)
-    print({name: value / GIB if isinstance(value, int) else value for name, value in found.items()})  # noqa: T201
-    assert max(found[phase] for phase in ("loaded", "step", "preview")) <= most * GIB
-    assert found["time"]["waits"] == 0
-    assert found["time"]["seconds"] <= 1.05 * found["time"]["compute"]
-    inputs = layers * ((frames - 1) // 4 + 1) * 1560 * 5120 * 4
-    assert found["time"]["out_bytes"] == inputs, "every input leaves once, no weight ever"
-    assert found["preview_time"]["waits"] <= 1, "the first block of all has nobody to be fetched by"
+    found = measured(run_script, frames=frames, layers=layers, swap=swap, offload=True, cards=1)
+    assert max(peaks[FIRST] for peaks in found["peaks"].values()) <= most * GIB
+    step = found["times"]["step"][FIRST]
+    assert step["waits"] == 0
+    assert step["seconds"] <= 1.05 * step["compute"]
+    assert step["out_bytes"] == layers * input_bytes(frames), "every input leaves once, no weight ever"
+    assert found["times"]["preview"][FIRST]["waits"] <= 1, "the first block of all has nobody to be fetched by"
+
+
+def input_bytes(frames: int) -> int:
+    return ((frames - 1) // 4 + 1) * 1560 * 5120 * 4
+
+
+@pytest.mark.slow
+@pytest.mark.lasts(8)
+def test_each_card_of_a_split_has_buffers_and_kept_inputs_of_its_own(run_script: RunScript) -> None:
+    """A tensor of one on the other would be an error there."""
+    found = measured(run_script, frames=5, layers=6, swap=6, offload=True, cards=2)
+    for device in (FIRST, SECOND):
+        step = found["times"]["step"][device]
+        assert step["out_bytes"] == 3 * input_bytes(5)
+        assert step["waits"] == 0
+    block = 13_824 * 5120 * 2 + 8 * 5120 * 5120  # bytes of its linears in 8 bits
+    # Of three blocks two are still there from the pass before: one comes in each direction.
+    assert found["times"]["step"][SECOND]["in_bytes"] == pytest.approx(2 * block + 2 * input_bytes(5), rel=0.01)
 
 
 def copied(*events: tuple[Any, ...]) -> tuple[float, int]:

@@ -97,6 +97,20 @@ def test_killed_at_any_of_ten_steps_and_resumed_equals_never_killed(
     assert read_status(run.directory).state == "done"
 
 
+@pytest.mark.parametrize("copy", [4, 400, pytest.param(1111, marks=pytest.mark.soak)])
+def test_killed_in_the_middle_of_a_copy_equals_a_run_where_nothing_was_moved(
+    server: ForkServer, tmp_path: Path, undisturbed: tuple[bytes, bytes], copy: int
+) -> None:
+    """Both blocks rest in host memory, with their inputs and every matrix product."""
+    away = {"memory": "manual", "offload_activations": "on", "blocks_to_swap": 2}
+    run = make_run(tmp_path, train=settings(**away, checkpointing_policy="offload_matmul_without_batch"))
+    first = f"from tests.support.travel import die_in_copy; die_in_copy({copy})"
+    assert server.start(words(run), run.directory / "out.jsonl", first=first).wait() == -signal.SIGKILL
+    code, events = train(server, run)
+    assert code == 0, events[-1]
+    assert final_files(run) == undisturbed
+
+
 @pytest.mark.soak
 def test_killed_at_fifty_random_moments_equals_never_killed(
     server: ForkServer, tmp_path: Path, undisturbed: tuple[bytes, bytes]

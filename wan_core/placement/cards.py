@@ -12,7 +12,7 @@ import torch
 from ..errors import ConfigError
 from .memory import MemoryEstimate
 
-__all__ = ["Room", "room_here", "room_of_cards", "total_bytes"]
+__all__ = ["Room", "host_bytes", "room_here", "room_of_cards", "total_bytes"]
 
 CARD_LIMIT = "WAN_TRAINER_CARD_GIB"
 """environment variable: plan as if every card had so many GiB; the CPU then counts as a card too"""

@@ -12,12 +12,15 @@ import torch
 from torch import Tensor
 
 from ..words import logger
+from .cards import host_bytes
 
 __all__ = ["Copies", "CudaCopies", "PlainCopies", "copies_of"]
 
 _log = logger(__name__)
 _PORTABLE = 1
 """cudaHostRegisterPortable: page-locked for every device of the process"""
+_LEFT_TO_OTHERS = 2 << 30
+"""bytes of host memory that are never locked"""
 
 
 class Copies(Protocol):
@@ -65,6 +68,10 @@ class CudaCopies:
         self._out, self._in = torch.cuda.Stream(device), torch.cuda.Stream(device)
 
     def host_memory(self, size: int) -> Tensor | None:
+        # The system swaps no locked memory out: what others need has to be left to them.
+        free = host_bytes()
+        if free is not None and free - size < _LEFT_TO_OTHERS:
+            return None
         # torch's own page-locked memory comes in powers of two: 512 MiB for a block of 333.
         memory = torch.empty(size, dtype=torch.uint8)
         with torch.cuda.device(self._device):

@@ -68,6 +68,7 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> Cuda:
     }
     for name, value in changes.items():
         monkeypatch.setattr(torch.cuda, name, value)
+    monkeypatch.setattr("wan_core.placement.copies.host_bytes", lambda: 8 << 30)
     return made
 
 
@@ -101,6 +102,14 @@ def test_memory_that_the_system_refuses_to_lock_is_none(cuda: Cuda, monkeypatch:
     assert CudaCopies(GPU).host_memory(1001) is None
     assert forgotten == [GPU]
     assert not cuda.locked
+
+
+@pytest.mark.parametrize(("free", "given"), [((2 << 30) + 1001, True), ((2 << 30) + 1000, False), (None, True)])
+def test_two_gibibytes_are_left_to_others(
+    cuda: Cuda, monkeypatch: pytest.MonkeyPatch, free: int | None, given: bool
+) -> None:
+    monkeypatch.setattr("wan_core.placement.copies.host_bytes", lambda: free)
+    assert (CudaCopies(GPU).host_memory(1001) is not None) == given
 
 
 def test_other_devices_copy_at_once() -> None:

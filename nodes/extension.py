@@ -58,5 +58,7 @@ class WanTrainerExtension(ComfyExtension):
         if loaded_before(nodes):
             return []
         taken = TakenIds(nodes)
-        register_routes(taken)  # here, because ComfyUI 0.3.75 calls no on_load; a second call adds nothing
+        register_routes(
+            taken, {node.__name__: node for node in NODES}
+        )  # here, because ComfyUI 0.3.75 calls no on_load; a second call adds nothing
         return [*taken.free(), *map(second_of, nodes)]

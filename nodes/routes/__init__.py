@@ -7,26 +7,36 @@ from __future__ import annotations
 
 import socket
 import sys
+from collections.abc import Mapping
+
+from comfy_api.latest import io
 
 from ...wan_core.errors import WanTrainerError
 from ...wan_core.files import read_json
 from ..bridge import folders
+from ..bridge.ahead import Ahead
 from ..bridge.second_ids import TakenIds
 from ..engine.live_runs import LIVE
 from .handlers import RunRoutes
+from .plan import Planner
 
 __all__ = ["register_routes"]
 
 _MARK = "wan_trainer_routes"
 
 
-def register_routes(taken: TakenIds) -> bool:
-    """Add the routes to the running ComfyUI, once; False where there is no server (tests, tools that list nodes)."""
+def register_routes(taken: TakenIds, nodes: Mapping[str, type[io.ComfyNode]]) -> bool:
+    """Add the routes to the running ComfyUI, once; False where there is no server (tests, tools that list nodes).
+
+    `nodes`: the node classes by id, which say what their widgets mean before anything is queued.
+    """
     module = sys.modules.get("server")
     server = getattr(getattr(module, "PromptServer", None), "instance", None)
     if server is None or hasattr(server, _MARK):
         return False
-    routes = RunRoutes(folders.runs_folder, folders.publish_folder, _known_hosts, LIVE, taken.by_pack)
+    ahead = Ahead(nodes)
+    planner = Planner(ahead.job, ahead.mark)
+    routes = RunRoutes(folders.runs_folder, folders.publish_folder, _known_hosts, LIVE, taken.by_pack, planner)
     for method, path, handler in routes.table():
         getattr(server.routes, method.lower())(path)(handler)
     server.app.on_startup.append(taken.tell)  # the server starts when every pack is loaded

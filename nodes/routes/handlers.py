@@ -24,6 +24,7 @@ from ..runs.scrub import scrubbed
 from .clip import send_clip
 from .desktop import open_folder
 from .guard import BODY_LIMIT, check_change, check_host, check_local, read_body
+from .plan import Planner
 from .refusal import Refused
 from .removal import delete_run
 from .run_folders import find_run, line_number, list_runs
@@ -71,6 +72,7 @@ class RunRoutes:
     live: LiveRuns
     taken_ids: Callable[[], dict[str, str]] = dict
     """short ids of our nodes that other packs have"""
+    planner: Planner | None = None
     _pages: OrderedDict[Path, MetricsPages] = field(default_factory=OrderedDict[Path, MetricsPages])
 
     def table(self) -> list[tuple[str, str, Handler]]:
@@ -91,6 +93,7 @@ class RunRoutes:
             },
             f"{run}/delete": self.delete,
             f"{run}/open": self.show_folder,
+            "/wan_trainer/plan": self.plan,
         }
         return [
             *(("GET", path, _answering(self._to_ourselves(handler))) for path, handler in reads.items()),
@@ -169,6 +172,13 @@ class RunRoutes:
         check_local(request.remote, request.headers)
         open_folder(await self._find(request))
         return _json({"opened": True}, status=202)
+
+    async def plan(self, request: web.Request) -> web.StreamResponse:
+        """What a graph on the page would take. It changes nothing, and costs enough to be guarded like what does."""
+        asked = await self._change(request)
+        if self.planner is None:
+            raise Refused(404, "This server makes no plans.")
+        return _json(await asyncio.to_thread(self.planner.answer, asked))
 
     def _to_ourselves(self, handler: Handler) -> Handler:
         """Wraps `handler` so that it answers only requests that name this server as it is called."""

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -115,7 +116,10 @@ class Worker:
 def serve(pack_nodes: dict[str, Any], runs: Path, loras: Path) -> Iterator[RouteServer]:
     """The routes over `runs` until the block ends."""
     server = RouteServer(runs, loras, our_module(pack_nodes, "engine.live_runs").LiveRuns())
-    routes = our_module(pack_nodes, "routes").RunRoutes(lambda: runs, lambda: loras, lambda: server.hosts, server.live)
+    planner: Any = SimpleNamespace(answer=dict)  # says what it was asked
+    routes = our_module(pack_nodes, "routes").RunRoutes(
+        lambda: runs, lambda: loras, lambda: server.hosts, server.live, planner=planner
+    )
     app = web.Application()
     for method, path, handler in routes.table():
         getattr(app.router, f"add_{method.lower()}")(path, handler)  # as ComfyUI registers: GET answers HEAD too

@@ -65,7 +65,7 @@ def test_the_routes_are_added_once_and_only_to_a_server(
     pack_nodes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken = our_module(pack_nodes, "bridge.second_ids").TakenIds([])
-    register = partial(our_module(pack_nodes, "routes").register_routes, taken)
+    register = partial(our_module(pack_nodes, "routes").register_routes, taken, {})
     monkeypatch.delitem(sys.modules, "server", raising=False)
     assert not register()
     monkeypatch.setitem(sys.modules, "server", SimpleNamespace(PromptServer=type("PromptServer", (), {})))
@@ -78,10 +78,10 @@ def test_the_routes_are_added_once_and_only_to_a_server(
     assert register()
     assert not register()
     added = [(route.method, route.path) for route in server.routes]
-    assert len(added) == len(set(added)) == 12
+    assert len(added) == len(set(added)) == 13
     others = {path.partition("{")[0] for _, path in added if not path.startswith("/wan_trainer/runs")}
-    assert len(others) == 2, others
-    assert "/wan_trainer/ids" in others
+    assert len(others) == 3, others
+    assert {"/wan_trainer/ids", "/wan_trainer/plan"} < others
     assert any(re.fullmatch(r"/extensions/(.+/docs/WanTrainer_)?", path) for path in others), "help of second ids"
 
 

@@ -12,7 +12,7 @@ import torch
 from ..errors import ConfigError
 from .memory import MemoryEstimate
 
-__all__ = ["Room", "host_bytes", "room_here", "room_of_cards", "total_bytes"]
+__all__ = ["Room", "card_bytes", "card_limit", "host_bytes", "room_here", "room_of_cards", "total_bytes"]
 
 CARD_LIMIT = "WAN_TRAINER_CARD_GIB"
 """environment variable: plan as if every card had so many GiB; the CPU then counts as a card too"""
@@ -75,6 +75,14 @@ def total_bytes(device: torch.device) -> int:
     if device.type == "cuda":
         return torch.cuda.get_device_properties(device).total_memory
     return _host_memory("total") or 1 << 62  # unknown: the host's memory is not the limit anybody plans for
+
+
+def card_bytes(device: torch.device) -> int | None:
+    """Returns the memory a plan counts a device as: what CARD_LIMIT says where that is less; None where unknown."""
+    limit, total = card_limit(), total_bytes(device)
+    if limit is not None:
+        total = min(total, int(limit * _GIB))
+    return total if total < 1 << 60 else None
 
 
 def host_bytes() -> int | None:

@@ -8,29 +8,36 @@ from __future__ import annotations
 from .checks import check_adapters, check_quantize, with_expert, with_model_values
 from .choose import RunDecision, choose_run, prepare_run
 from .config import QUEUE_DONE, DataConfig, RunConfig, RunStatus, cache_names_in_use, read_run, read_status
-from .memory_report import plan_run, plan_settings
+from .memory_report import card_of, plan_run, plan_settings, report_of
 from .open import OpenRun, open_run
+from .planning import Job, plan_memory
 from .sample_job import SampleJob, sample_job
+from .suggestions import suggestions_for
 
 __all__ = [
     "QUEUE_DONE",
     "DataConfig",
+    "Job",
     "OpenRun",
     "RunConfig",
     "RunDecision",
     "RunStatus",
     "SampleJob",
     "cache_names_in_use",
+    "card_of",
     "check_adapters",
     "check_quantize",
     "choose_run",
     "open_run",
+    "plan_memory",
     "plan_run",
     "plan_settings",
     "prepare_run",
     "read_run",
     "read_status",
+    "report_of",
     "sample_job",
+    "suggestions_for",
     "with_expert",
     "with_model_values",
 ]

@@ -23,6 +23,7 @@ from ..placement import (
     room_of_cards,
     total_bytes,
 )
+from ..placement.cards import card_limit
 from ..placement.plan import split_blocks
 from ..sampler import SampleConfig
 from ..train import TrainConfig, largest_step, preview_shape
@@ -30,20 +31,20 @@ from .open import OpenRun, open_run
 from .planning import Job, MemoryPlan, plan_memory, size_words
 from .step_time import Card, card_named, card_of_size, step_seconds
 
-__all__ = ["job_of_run", "plan_run", "plan_settings"]
+__all__ = ["card_of", "job_of_run", "plan_run", "plan_settings", "report_of"]
 
 _SAVED_BYTES = 16
 """of a saved step for each adapter value: weight and two moments in float32, and the LoRA file"""
 
 
 def plan_run(directory: Path, roots: Roots) -> dict[str, Any]:
-    """Returns the report of `wan_core plan RUN`: what `_report` holds, the run's name, and what its saves take."""
+    """Returns the report of `wan_core plan RUN`: what `report_of` holds, the run's name, and what its saves take."""
     run = open_run(directory, roots)
     config = run.config
     job = job_of_run(run)
     devices = resolve_placement(config.model.placement, run.file.variant.shape.num_layers).devices
     plan = plan_memory(job, room_here(devices, ask_driver=True))
-    report = _report(plan, _card_here(devices[0]))
+    report = report_of(plan, card_of(devices[0]))
     for name, needs in report["devices"].items():
         needs["total_bytes"] = total_bytes(torch.device(name))
         report["fits"] &= needs["peak_bytes"] <= needs["total_bytes"]
@@ -74,12 +75,12 @@ def plan_settings(
     else:
         placement = resolve_placement(model.placement, layers)
         room = room_here(placement.devices, ask_driver=True)
-        card = _card_here(placement.first)
+        card = card_of(placement.first)
     preview = replace(step, batch_size=1) if train.preview_every_n_steps else None
     job = Job(
         model=model, roots=roots, file=file, lora=lora, train=train, step=step, preview=preview, placement=placement
     )
-    return _report(plan_memory(job, room), card)
+    return report_of(plan_memory(job, room), card)
 
 
 def job_of_run(run: OpenRun, placement: Placement | None = None) -> Job:
@@ -101,7 +102,7 @@ def job_of_run(run: OpenRun, placement: Placement | None = None) -> Job:
     )
 
 
-def _report(plan: MemoryPlan, card: Card | None) -> dict[str, Any]:
+def report_of(plan: MemoryPlan, card: Card | None) -> dict[str, Any]:
     """Returns a plan as JSON data, version first; bytes, seconds of an optimizer step where the card is known."""
     job, estimate = plan.job, plan.estimate
     shape = job.shape()
@@ -145,5 +146,9 @@ def _step_of(size: str, batch_size: int, space: LatentSpace) -> StepShape:
     )
 
 
-def _card_here(device: torch.device) -> Card | None:
-    return card_named(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
+def card_of(device: torch.device) -> Card | None:
+    """Returns the kind of GPU a device is, as far as it is known; where the CPU plays a card, one of that size."""
+    if device.type == "cuda":
+        return card_named(torch.cuda.get_device_name(device))
+    limit = card_limit()
+    return None if limit is None else card_of_size(limit)

@@ -25,7 +25,7 @@ from ..placement import (
 )
 from ..train import TrainConfig
 
-__all__ = ["Job", "MemoryPlan", "asked_measures", "plan_memory", "size_words"]
+__all__ = ["Job", "MemoryPlan", "asked_measures", "nearest_that_fits", "plan_memory", "size_words"]
 
 _RANKS = (16, 8, 4)
 _SMALLER = (1.0, 0.75, 0.5)

@@ -1,0 +1,171 @@
+"""A graph that was not queued: what the widgets of a page say of a training, as the job the planner knows.
+
+The nodes themselves turn their widgets into a plan, as when they are queued; they read headers and load nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from comfy_api.latest import io
+
+from ...wan_core.errors import ConfigError
+from ...wan_core.load import inspect_model
+from ...wan_core.lora import LoraConfig
+from ...wan_core.model import LatentSpace
+from ...wan_core.placement import StepShape
+from ...wan_core.run import Job
+from ...wan_core.train import TrainConfig
+from . import folders
+from .types import ModelHandle, SettingsHandle
+
+__all__ = ["Ahead"]
+
+LOADER, SETTINGS, TRAINER = "LoadWanModel", "WanTrainSettings", "TrainLoRA"
+CHANGES = ("WanPrecisionPolicy", "Fp8Quantize", "SplitAcrossGPUs")
+"""nodes that take a model and give one"""
+_LONGEST = 16
+_KEPT = 8
+_LARGEST = 16384
+"""of a side in pixels, and of the frames of a clip"""
+
+
+@dataclass
+class Ahead:
+    """Reads what a page asks. Keeps the newest models, whose headers need not be read for every turn of a widget."""
+
+    nodes: Mapping[str, type[io.ComfyNode]]
+    """the node classes of this pack by their ids"""
+    _models: dict[str, ModelHandle] = field(default_factory=dict[str, ModelHandle])
+
+    def job(self, asked: Mapping[str, Any]) -> Job:
+        """Returns the job. Raises a WanTrainerError where a node would refuse, or what was asked is no such graph.
+
+        `asked`: `chain`, pairs of a node's id and its widgets from Load Wan Model on; `settings`, widgets of Wan Train
+        Settings, or none; `train`, those of Train Wan LoRA; `sizes`, the (width, height, frames) of each dataset;
+        `preview`, that of the previews with 0 for what is a clip's, or none.
+        """
+        model = self._model(_chain(asked.get("chain")))
+        values = self._values(TRAINER, asked.get("train"))
+        roots = folders.roots()
+        expert = values.get("expert", TrainConfig.expert)
+        # Both experts take the same; which one is trained may still be open.
+        plan = model.plan.of_expert(expert if expert in ("high", "low") else "high", roots)
+        settings = self._settings(asked.get("settings"))
+        file = inspect_model(plan, roots)
+        names = ("steps", "preview_every_n_steps")
+        train = TrainConfig.from_dict(
+            {**(dict(settings.train) if settings else {}), **{name: values[name] for name in names if name in values}}
+        )
+        base = settings.lora if settings else LoraConfig()
+        grid, space = file.variant.size_multiple, file.variant.latents
+        steps = [_step(size, grid, space, train.batch_size) for size in _sizes(asked.get("sizes"))]
+        step = max(steps, key=lambda one: one.tokens)
+        preview = None
+        if train.preview_every_n_steps and asked.get("preview") is not None:
+            (size,) = _sizes([asked["preview"]], least=0)
+            preview = _preview(size, grid, space, step)
+        return Job(
+            model=plan,
+            roots=roots,
+            file=file,
+            lora=LoraConfig(rank=values.get("rank", LoraConfig.rank), dropout=base.dropout, targets=base.targets),
+            train=train,
+            step=step,
+            preview=preview,
+        )
+
+    def mark(self, asked: Mapping[str, Any]) -> str:
+        """Returns what changes when the file of the model does: an answer holds as long as it stays."""
+        (_, widgets), *_rest = _chain(asked.get("chain"))
+        return repr(self.nodes[LOADER].fingerprint_inputs(**self._values(LOADER, widgets)))
+
+    def _model(self, chain: list[tuple[str, Any]]) -> ModelHandle:
+        name = repr([chain, self.mark({"chain": chain})])
+        if name not in self._models:
+            handle: dict[str, Any] = {}
+            for kind, widgets in chain:
+                handle = {"model": self._made(kind, {**handle, **self._values(kind, widgets)})}
+            while len(self._models) >= _KEPT:
+                del self._models[next(iter(self._models))]
+            self._models[name] = handle["model"]
+        return self._models[name]
+
+    def _settings(self, widgets: Any) -> SettingsHandle | None:
+        if widgets is None:
+            return None
+        return self._made(SETTINGS, self._values(SETTINGS, widgets))
+
+    def _made(self, kind: str, inputs: dict[str, Any]) -> Any:
+        """Returns the first output of a node."""
+        result = self.nodes[kind].execute(**inputs).result
+        assert result is not None, f"{kind} gives nothing"
+        return result[0]
+
+    def _values(self, kind: str, widgets: Any) -> dict[str, Any]:
+        """Returns the values of a node's own widgets, of the kinds they have: nobody else has checked them."""
+        if not isinstance(widgets, dict):
+            raise ConfigError(f"The widgets of {kind} must be a JSON object.")
+        known = {given.id: given for given in self.nodes[kind].define_schema().inputs}
+        return {name: _checked(known[name], value) for name, value in widgets.items() if name in known}
+
+
+def _checked(widget: io.Input, value: Any) -> Any:
+    kinds: dict[type[io.Input], type] = {
+        io.Int.Input: int, io.Float.Input: float, io.String.Input: str, io.Combo.Input: str, io.Boolean.Input: bool
+    }  # fmt: skip
+    kind = next((made for given, made in kinds.items() if isinstance(widget, given)), None)
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        value = float(value)
+    if kind is None or type(value) is not kind:
+        raise ConfigError(f"{widget.id} cannot be {value!r:.80}.")
+    if isinstance(widget, io.Int.Input | io.Float.Input):
+        low, high = widget.min, widget.max
+        if (low is not None and value < low) or (high is not None and value > high):
+            raise ConfigError(f"{widget.id} is {value}; it goes from {low} to {high}.")
+    return value
+
+
+def _chain(listed: Any) -> list[tuple[str, Any]]:
+    """Returns the nodes from Load Wan Model on. Raises ConfigError for any other chain."""
+    pairs = listed if isinstance(listed, list) else []
+    found = [(str(pair[0]), pair[1]) for pair in pairs if isinstance(pair, list | tuple) and len(pair) == 2]
+    kinds = [kind for kind, _ in found]
+    if len(found) != len(pairs) or len(found) > _LONGEST or kinds[:1] != [LOADER] or not set(kinds[1:]) <= {*CHANGES}:
+        raise ConfigError(f"The model must come from {LOADER}, through {', '.join(CHANGES)} only.")
+    return found
+
+
+def _sizes(listed: Any, least: int = 1) -> list[tuple[int, int, int]]:
+    sizes = listed if isinstance(listed, list) else []
+    for size in sizes:
+        sound = isinstance(size, list) and len(size) == 3 and all(type(side) is int for side in size)
+        if not sound or not all(least <= side <= _LARGEST for side in size):
+            raise ConfigError(f"{size!r:.80} is not [width, height, frames].")
+    if not sizes:
+        raise ConfigError("No dataset says how large its clips are.")
+    return [(size[0], size[1], size[2]) for size in sizes]
+
+
+def _step(size: tuple[int, int, int], grid: int, space: LatentSpace, batch_size: int) -> StepShape:
+    """Returns a micro-batch of clips of a size, cut to what the model takes as a scan would cut them."""
+    width, height, frames = size
+    return StepShape(
+        batch_size=batch_size,
+        latent_frames=space.latent_frames((frames - 1) // space.temporal_stride * space.temporal_stride + 1),
+        latent_height=max(height // grid, 1) * grid // space.spatial_stride,
+        latent_width=max(width // grid, 1) * grid // space.spatial_stride,
+    )
+
+
+def _preview(size: tuple[int, int, int], grid: int, space: LatentSpace, clip: StepShape) -> StepShape:
+    width, height, frames = size
+    asked = _step((max(width, 1), max(height, 1), max(frames, 1)), grid, space, 1)
+    return StepShape(
+        batch_size=1,
+        latent_frames=asked.latent_frames if frames else clip.latent_frames,
+        latent_height=asked.latent_height if height else clip.latent_height,
+        latent_width=asked.latent_width if width else clip.latent_width,
+    )

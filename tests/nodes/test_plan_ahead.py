@@ -1,0 +1,109 @@
+"""A page is told what a training would take before it is queued, and which turn of a widget would make it fit."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from route_server import our_module
+
+from tests.support.headers import write_empty_model
+
+pytestmark = pytest.mark.comfy
+
+GIB = 1 << 30
+MODEL = "wan2.1_t2v_1.3B_bf16.safetensors"
+Answer = dict[str, Any]
+
+
+@pytest.fixture
+def models(pack_nodes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """models/diffusion_models of the nodes of this process, with a 1.3B model whose weights take no disk."""
+    import folder_paths
+
+    entry = ([str(tmp_path)], folder_paths.supported_pt_extensions)
+    monkeypatch.setitem(folder_paths.folder_names_and_paths, "diffusion_models", entry)
+    folder_paths.filename_list_cache.pop("diffusion_models", None)
+    write_empty_model(tmp_path / MODEL, "wan2.1-t2v-1.3B")
+    yield tmp_path
+    folder_paths.filename_list_cache.pop("diffusion_models", None)
+
+
+@pytest.fixture
+def planner(pack_nodes: dict[str, Any], models: Path) -> Any:
+    ahead = our_module(pack_nodes, "bridge.ahead").Ahead(pack_nodes)
+    return our_module(pack_nodes, "routes.plan").Planner(ahead.job, ahead.mark)
+
+
+def asked(*changes: tuple[str, dict[str, Any]], **more: Any) -> dict[str, Any]:
+    return {
+        "chain": [["LoadWanModel", {"diffusion_model": MODEL, "device": "cpu"}], *map(list, changes)],
+        "train": {"rank": 32, "steps": 100, "preview_every_n_steps": 50},
+        "sizes": [[256, 256, 1], [256, 256, 17]],
+        **more,
+    }
+
+
+@pytest.mark.lasts(6)
+def test_a_turn_of_a_widget_is_planned_for_the_largest_clips_and_answered_once(
+    pack_nodes: dict[str, Any], planner: Any, models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WAN_TRAINER_CARD_GIB", "16")
+    plan = planner.answer(asked())
+    (device,) = plan["devices"]
+    assert (plan["fits"], plan["size"], plan["rank"]) == (True, "256x256x17", 32)
+    assert (device["name"], device["total"], device["room"]) == ("cpu", 16 * GIB, 15 * GIB)
+    assert 2.8e9 < device["needed"] < 8e9
+    assert plan["seconds"] == pytest.approx(100 * plan["step_seconds"], abs=1)
+    assert plan["suggestions"] is None
+    assert planner.answer(asked()) is plan
+    monkeypatch.delenv("WAN_TRAINER_CARD_GIB")
+    on_cpu = our_module(pack_nodes, "routes.plan").Planner(planner.job, planner.mark).answer(asked())
+    assert (on_cpu["fits"], on_cpu["devices"]) == (None, []), "the computer's own memory is no card"
+    monkeypatch.setenv("WAN_TRAINER_CARD_GIB", "16")
+    write_empty_model(models / MODEL, "wan2.1-t2v-1.3B")
+    assert planner.answer(asked()) is not plan, "the file may be another one"
+    quantized = planner.answer(asked(("Fp8Quantize", {"scheme": "fp8_e4m3fn"})))
+    assert quantized["devices"][0]["needed"] < device["needed"] - 1e9
+
+
+@pytest.mark.lasts(12)
+def test_what_does_not_fit_is_answered_with_turns_that_do(planner: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WAN_TRAINER_CARD_GIB", "2.17")
+    question = asked(suggest=True)
+    plan = planner.answer(question)
+    assert not plan["fits"]
+    assert plan["devices"][0]["needed"] > plan["devices"][0]["room"]
+    assert plan["suggestions"], plan
+    for change in plan["suggestions"]:
+        train = {
+            **question["train"],
+            **{name: change[name] for name in ("rank", "preview_every_n_steps") if name in change},
+        }
+        size = [
+            change.get(name, usual)
+            for name, usual in zip(("width", "height", "num_frames"), (256, 256, 17), strict=True)
+        ]
+        nodes = [("Fp8Quantize", {"scheme": change["scheme"]})] if "scheme" in change else []
+        assert planner.answer(asked(*nodes, train=train, sizes=[size]))["fits"], change
+
+
+def test_a_question_that_no_page_of_ours_asks_is_refused_in_a_sentence(
+    pack_nodes: dict[str, Any], planner: Any
+) -> None:
+    bad = {
+        "must come from": {"chain": [["TrainLoRA", {}]]},
+        "through": {"chain": [["LoadWanModel", {}], ["SaveImage", {}]]},
+        "rank cannot be": {"train": {"rank": "16"}},
+        "rank is 100000": {"train": {"rank": 100000}},
+        "must be a JSON object": {"train": None},
+        "is not [width, height, frames]": {"sizes": [[1e9, 1, 1]]},
+        "No dataset": {"sizes": []},
+        "is not a choice": {"chain": [["LoadWanModel", {"diffusion_model": "../../etc/passwd"}]]},
+    }
+    refusal = our_module(pack_nodes, "routes.handlers").WanTrainerError
+    for sentence, change in bad.items():
+        with pytest.raises(refusal, match=re.escape(sentence)):
+            planner.answer(asked(**change))

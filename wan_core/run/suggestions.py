@@ -1,0 +1,110 @@
+"""What would make a job fit that does not: each found by planning again, so that nothing is offered that fails too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from ..placement import Room, StepShape
+from ..precision import QuantizeConfig
+from .planning import Job, nearest_that_fits, plan_memory
+
+__all__ = ["Suggestion", "suggestions_for"]
+
+_RANKS = (4, 8, 16, 32)
+"""tried from the smallest on: where that does not fit, no larger one does"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Suggestion:
+    """Settings, by the names of their widgets, with which a job fits."""
+
+    settings: dict[str, int | str]
+
+
+def suggestions_for(
+    job: Job, room: Room, *, most: int = 3, enough: Callable[[], bool] = lambda: False
+) -> list[Suggestion]:
+    """Returns up to `most` changes of which each alone makes `job` fit into `room`, the least painful first.
+
+    8-bit weights together with a smaller job come last, where nothing alone is enough. `enough` is asked after each
+    look, and ends it with what was found until then.
+    """
+    found: list[Suggestion] = []
+    for look in (_alone, _together):
+        for made in look(job, room):
+            if made is not None and made not in found:
+                found.append(made)
+            if len(found) == most or enough():
+                return found
+        if found:
+            break
+    return found
+
+
+def _alone(job: Job, room: Room) -> Iterator[Suggestion | None]:
+    """Yields each change with which the job fits; None for a look without a find, so that `enough` is asked."""
+    if job.train.memory == "manual":
+        automatic = replace(job, train=replace(job.train, memory="auto"))
+        yield Suggestion(settings={"memory": "auto"}) if plan_memory(automatic, room).fits else None
+    quantized = _quantized(job)
+    if quantized is not None:
+        yield Suggestion(settings=_scheme(quantized)) if plan_memory(quantized, room).fits else None
+    yield _nearest(job, room)
+    yield _lower_rank(job, room)
+    if job.preview is not None:
+        without = replace(job, preview=None)
+        yield Suggestion(settings={"preview_every_n_steps": 0}) if plan_memory(without, room).fits else None
+
+
+def _together(job: Job, room: Room) -> Iterator[Suggestion | None]:
+    quantized = _quantized(job)
+    if quantized is not None:
+        smaller = _nearest(quantized, room)
+        yield Suggestion(settings={**_scheme(quantized), **smaller.settings}) if smaller is not None else None
+
+
+def _quantized(job: Job) -> Job | None:
+    """Returns the job on 8-bit weights; None where they have 8 bits or fewer already."""
+    if job.model.quantize is not None or job.file.quantization != "none":
+        return None
+    vace = bool(job.file.variant.shape.vace_layers)
+    return replace(job, model=job.model.with_quantize(QuantizeConfig(vace_blocks=vace)))
+
+
+def _scheme(job: Job) -> dict[str, int | str]:
+    return {"scheme": job.model.quantize.scheme} if job.model.quantize is not None else {}
+
+
+def _nearest(job: Job, room: Room) -> Suggestion | None:
+    """Returns the most frames that fit, with a smaller picture or rank only where one frame does not."""
+    found = nearest_that_fits(job, room)
+    if found is None:
+        return None
+    if job.preview is not None:
+        follows = _size(job.preview) == _size(job.step)
+        preview = replace(found.step, batch_size=1) if follows else job.preview
+        if not plan_memory(replace(found, preview=preview), room).fits:
+            return None
+    settings: dict[str, int | str] = {}
+    space, (frames, height, width) = job.file.variant.latents, _size(found.step)
+    if frames != job.step.latent_frames:
+        settings["num_frames"] = (frames - 1) * space.temporal_stride + 1
+    if (height, width) != _size(job.step)[1:]:
+        settings |= {"width": width * space.spatial_stride, "height": height * space.spatial_stride}
+    if found.lora.rank != job.lora.rank:
+        settings["rank"] = found.lora.rank
+    return Suggestion(settings=settings) if settings else None
+
+
+def _lower_rank(job: Job, room: Room) -> Suggestion | None:
+    best: int | None = None
+    for rank in (rank for rank in _RANKS if rank < job.lora.rank):
+        if not plan_memory(replace(job, lora=replace(job.lora, rank=rank)), room).fits:
+            break
+        best = rank
+    return Suggestion(settings={"rank": best}) if best is not None else None
+
+
+def _size(step: StepShape) -> tuple[int, int, int]:
+    return step.latent_frames, step.latent_height, step.latent_width

@@ -80,7 +80,7 @@ class CudaCopies:
                 return None
         handed_out = memory.view(-1)
         # The callback holds the memory, so it is never freed while it is still locked. The end of the process unlocks.
-        weakref.finalize(handed_out, _unlock, memory).atexit = False
+        weakref.finalize(handed_out, _unlock, memory, self._device).atexit = False
         return handed_out
 
     def start(self, source: Tensor, target: Tensor) -> Any:
@@ -98,12 +98,13 @@ def _runtime() -> Any:
     return torch.cuda.cudart()
 
 
-def _unlock(memory: Tensor) -> None:
+def _unlock(memory: Tensor, device: torch.device) -> None:
+    torch.cuda.synchronize(device)  # the device was told to wait for every copy, but may not be there yet
     _runtime().cudaHostUnregister(memory.data_ptr())
 
 
 def _forget_error(device: torch.device) -> None:
-    """Reads the error of a refused call away: CUDA would raise it at whatever runs next."""
+    """Reads away the error of a refused call, which CUDA would raise at whatever runs next."""
     try:
         torch.zeros(1, device=device).add_(1)
         torch.cuda.synchronize(device)

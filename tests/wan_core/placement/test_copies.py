@@ -65,6 +65,7 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> Cuda:
         "stream": made.stream,
         "device": lambda device: nullcontext(),
         "cudart": lambda: runtime,
+        "synchronize": lambda device: made.told.append(("host", "waits for", device)),
     }
     for name, value in changes.items():
         monkeypatch.setattr(torch.cuda, name, value)
@@ -93,6 +94,7 @@ def test_host_memory_is_locked_to_the_byte_while_somebody_holds_it(cuda: Cuda) -
     del memory
     gc.collect()
     assert not cuda.locked
+    assert cuda.told == [("host", "waits for", GPU)], "a copy that is under way still needs it"
 
 
 def test_memory_that_the_system_refuses_to_lock_is_none(cuda: Cuda, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -338,6 +338,22 @@ def test_a_loaded_model_with_measures_is_the_one_without(tmp_path: Path, base: s
         assert torch.equal(one.grad, other.grad)
 
 
+@pytest.mark.soak
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # torch looks at it while it compiles
+def test_weights_that_move_cost_a_compiled_block_no_graph() -> None:
+    from torch._dynamo.testing import CompileCounterWithBackend
+
+    graphs = []
+    for measures in (MemoryMeasures(), MEASURES["all"]):
+        torch.compiler.reset()
+        counter, moved = CompileCounterWithBackend("eager"), job(measures)
+        moved.model.compile_blocks(counter)  # type: ignore[arg-type]
+        for size in (TWO_FRAMES, SIX_FRAMES, TWO_FRAMES, SIX_FRAMES):
+            moved.step(size)
+        graphs.append(counter.frame_count)
+    assert graphs[0] == graphs[1] > 0
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs one CUDA GPU; this machine has none")
 @pytest.mark.parametrize("policy", ["full", "offload_matmul_without_batch"])

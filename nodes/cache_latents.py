@@ -18,6 +18,7 @@ from .bridge.scanning import space_of
 from .bridge.sockets import ComfyImageEncoder, ComfyTextEncoder, ComfyVae, encoder_identity, is_linked
 from .bridge.types import CATEGORY, CacheHandle, WanCache, WanDataset
 from .bridge.widgets import combo, one_of, searched_as
+from .engine.asked import refuse_what_does_not_fit
 
 MODES = ["auto", "rebuild"]
 
@@ -73,6 +74,8 @@ class CacheLatents(io.ComfyNode):
                 return unknown
             plan = cls._plan(dataset, identities, mode)
         wanted = {"vae": plan.needs_vae, "clip": plan.missing_texts, "clip_vision": plan.needs_vision}
+        if any(wanted.values()):  # before an encoder is loaded
+            refuse_what_does_not_fit(cls.hidden.dynprompt, cls.hidden.unique_id, plan.cache_set)
         return [name for name, loaded in sockets.items() if wanted[name] and loaded is None]
 
     @classmethod

@@ -10,6 +10,7 @@ from .bridge.second_ids import TakenIds, loaded_before, second_of
 from .cache_latents import CacheLatents
 from .fp8_quantize import Fp8Quantize
 from .load_wan_model import LoadWanModel
+from .plan_memory import PlanMemory
 from .precision_audit import PrecisionAudit
 from .routes import register_routes
 from .split_across_gpus import SplitAcrossGPUs
@@ -47,6 +48,7 @@ NODES: list[type[io.ComfyNode]] = [
     ValidateVideo,
     ApplyWanLoRA,
     PrecisionAudit,
+    PlanMemory,
 ]
 
 

@@ -49,6 +49,7 @@ from .bridge.types import (
     WanValidation,
 )
 from .bridge.widgets import check_menus, combo, one_of, searched_as, text, whole, widget
+from .engine.asked import AskedTraining, note_training
 from .engine.live_runs import LIVE, LiveRun
 from .engine.session import PreviewDecoder, run_engine
 from .runs.facts import RunFacts, run_report
@@ -78,7 +79,7 @@ class TrainLoRA(io.ComfyNode):
             hidden=[io.Hidden.unique_id, io.Hidden.prompt, io.Hidden.dynprompt, io.Hidden.extra_pnginfo],
             inputs=[
                 WanTrainModel.Input("model", tooltip="From LoadWanModel, Fp8Quantize or SplitAcrossGPUs."),
-                WanCache.Input("cache", tooltip="From CacheLatents, or another node that gives a cache."),
+                WanCache.Input("cache", lazy=True, tooltip="From CacheLatents, or another node that gives a cache."),
                 io.Vae.Input(
                     "vae",
                     optional=True,
@@ -120,6 +121,7 @@ class TrainLoRA(io.ComfyNode):
                     "Optimizer steps to train in this queue; then the graph goes on, and the next queue resumes. 0 = "
                     "all.",
                 ),
+                widget(TrainConfig, "blocks_to_swap"),
             ],
             outputs=[
                 WanRun.Output(display_name="run", tooltip="For ValidateVideo and ApplyWanLoRA."),
@@ -149,6 +151,27 @@ class TrainLoRA(io.ComfyNode):
         return [file_identity(path)[1:] for path in found if path.name in ("run.json", "status.json")]
 
     @classmethod
+    def check_lazy_status(
+        cls,
+        model: ModelHandle,
+        cache: CacheHandle | None = None,
+        vae: Any = None,
+        settings: SettingsHandle | None = None,
+        validation: SampleConfig | None = None,
+        **widgets: Any,
+    ) -> list[str]:
+        """Asks for the clips once all else is known, so that whoever encodes them can refuse what does not fit."""
+        if cache is not None:
+            return []
+        names = ("steps", "learning_rate", "expert", "preview_every_n_steps", "blocks_to_swap")
+        train = _train_config(settings, vae is not None, {k: widgets[k] for k in names if k in widgets})
+        plan = model.plan.of_expert(train.expert, folders.roots())
+        base = settings.lora if settings is not None else LoraConfig()
+        lora = replace(base, rank=widgets.get("rank", LoraConfig.rank))
+        note_training(cls.hidden.unique_id, AskedTraining(plan, lora, train, validation))
+        return ["cache"]
+
+    @classmethod
     def execute(
         cls,
         model: ModelHandle,
@@ -168,21 +191,24 @@ class TrainLoRA(io.ComfyNode):
         start_from_lora: str = NONE,
         seed: int = TrainConfig.seed,
         steps_this_queue: int = 0,
+        blocks_to_swap: int = TrainConfig.blocks_to_swap,
     ) -> io.NodeOutput:
         check_peft()
         base = settings.lora if settings is not None else LoraConfig()
         plan = model.plan.of_expert(expert, folders.roots())
         check_menus(TrainConfig, {"expert": expert})
-        train = TrainConfig.from_dict(
+        train = _train_config(
+            settings,
+            vae is not None,
             {
-                **(dict(settings.train) if settings is not None else {}),
                 "steps": steps,
                 "learning_rate": learning_rate,
                 "expert": expert,
                 "save_every_n_steps": save_every_n_steps,
-                "preview_every_n_steps": preview_every_n_steps if vae is not None else 0,
+                "preview_every_n_steps": preview_every_n_steps,
                 "seed": seed,
-            }
+                "blocks_to_swap": blocks_to_swap,
+            },
         )
         variant = with_expert(inspect_model(plan, folders.roots()).variant, expert)
         config = RunConfig(
@@ -209,6 +235,8 @@ class TrainLoRA(io.ComfyNode):
         config = decision.job
         if decision.action == "start":
             check_adapters(config.lora, model.variant.shape, folders.roots())
+        if decision.action != "done":
+            AskedTraining(config.model, config.lora, config.train, config.preview).check(cache.cache_set)
         job = _Job(cls.hidden, model, cache, decision)
         if decision.action != "done":
             if codec is not None and validation is not None:
@@ -337,6 +365,11 @@ class _Job:
         prompt, link = self._hidden.dynprompt, [self._hidden.unique_id, output]
         nodes = (prompt.get_node(node_id) for node_id in prompt.all_node_ids())
         return any(value == link for node in nodes for value in node["inputs"].values())
+
+
+def _train_config(settings: SettingsHandle | None, can_preview: bool, widgets: dict[str, Any]) -> TrainConfig:
+    train = TrainConfig.from_dict({**(dict(settings.train) if settings is not None else {}), **widgets})
+    return train if can_preview else replace(train, preview_every_n_steps=0)
 
 
 def _earlier(

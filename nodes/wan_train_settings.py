@@ -51,6 +51,7 @@ class WanTrainSettings(io.ComfyNode):
                         *("gradient_checkpointing", "eval_items", "eval_timesteps", "save_dtype", "max_bad_steps"),
                         *("first_frame_conditioning_p", "bucket_sampling", "checkpointing_policy"),
                         *("checkpointing_names_saved", "checkpointing_names_offloaded", "unchecked_blocks"),
+                        *("memory", "offload_activations"),
                     )
                 ),
             ],

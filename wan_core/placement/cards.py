@@ -43,8 +43,8 @@ def room_of_cards(gibibytes: Iterable[float], *, host: int | None = None) -> Roo
 def room_here(devices: Iterable[torch.device], *, ask_driver: bool) -> Room:
     """Returns the room on these devices of this machine, less a reserve.
 
-    `ask_driver`: what other programs hold counts too. The question opens a CUDA context on a card that has none, some
-    hundred MiB; without it a card counts as a whole.
+    `ask_driver`: what other programs hold counts too, on every card. The question opens a CUDA context on a card that
+    has none, some hundred MiB; without it a card that this process does not use counts as a whole.
     """
     limit = card_limit()
     found: dict[str, int] = {}
@@ -101,7 +101,7 @@ def _host_memory(kind: str) -> int | None:
 def _room_on_card(device: torch.device, limit: float | None, *, ask_driver: bool) -> int:
     total = torch.cuda.get_device_properties(device).total_memory
     taken = 0
-    if ask_driver:
+    if ask_driver or torch.cuda.memory_reserved(device):  # where this process uses the card there is a context
         free, _ = torch.cuda.mem_get_info(device)
         taken = total - free - torch.cuda.memory_reserved(device)  # what is ours is given back, or used again
     whole = total if limit is None else min(total, int(limit * _GIB))

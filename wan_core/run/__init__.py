@@ -8,7 +8,7 @@ from __future__ import annotations
 from .checks import check_adapters, check_quantize, with_expert, with_model_values
 from .choose import RunDecision, choose_run, prepare_run
 from .config import QUEUE_DONE, DataConfig, RunConfig, RunStatus, cache_names_in_use, read_run, read_status
-from .memory_report import card_of, plan_run, plan_settings, report_of
+from .memory_report import card_of, job_on_clips, plan_here, plan_run, plan_sentences, plan_settings, report_of
 from .open import OpenRun, open_run
 from .planning import Job, plan_memory
 from .sample_job import SampleJob, sample_job
@@ -28,9 +28,12 @@ __all__ = [
     "check_adapters",
     "check_quantize",
     "choose_run",
+    "job_on_clips",
     "open_run",
+    "plan_here",
     "plan_memory",
     "plan_run",
+    "plan_sentences",
     "plan_settings",
     "prepare_run",
     "read_run",

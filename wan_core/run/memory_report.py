@@ -10,9 +10,10 @@ from typing import Any
 
 import torch
 
+from ..cache import CacheSet
 from ..errors import ConfigError
 from ..files import Roots
-from ..load import ModelPlan, inspect_model
+from ..load import ModelPlan, WanFile, inspect_model
 from ..lora import LoraConfig
 from ..model import LatentSpace
 from ..placement import (
@@ -31,8 +32,18 @@ from .open import OpenRun, open_run
 from .planning import Job, MemoryPlan, plan_memory, size_words
 from .step_time import Card, card_named, card_of_size, step_seconds
 
-__all__ = ["card_of", "job_of_run", "plan_run", "plan_settings", "report_of"]
+__all__ = [
+    "card_of",
+    "job_of_run",
+    "job_on_clips",
+    "plan_here",
+    "plan_run",
+    "plan_sentences",
+    "plan_settings",
+    "report_of",
+]
 
+_GIB = 1 << 30
 _SAVED_BYTES = 16
 """of a saved step for each adapter value: weight and two moments in float32, and the LoRA file"""
 
@@ -85,21 +96,68 @@ def plan_settings(
 
 def job_of_run(run: OpenRun, placement: Placement | None = None) -> Job:
     """Returns the job that a run's directory says; `placement` is that of one of several processes."""
-    config, cache_set = run.config, run.cache_set
-    preview = None
-    if config.train.preview_every_n_steps:
-        _, frames, height, width = preview_shape(cache_set, config.preview or SampleConfig())
-        preview = StepShape(batch_size=1, latent_frames=frames, latent_height=height, latent_width=width)
-    return Job(
-        model=config.model,
-        roots=run.roots,
-        file=run.file,
-        lora=config.lora,
-        train=config.train,
-        step=largest_step(cache_set, config.train.batch_size),
-        preview=preview,
-        placement=placement,
+    config = run.config
+    job = job_on_clips(
+        config.model, run.roots, config.lora, config.train, run.cache_set, preview=config.preview, file=run.file
     )
+    return replace(job, placement=placement)
+
+
+def job_on_clips(
+    model: ModelPlan,
+    roots: Roots,
+    lora: LoraConfig,
+    train: TrainConfig,
+    clips: CacheSet,
+    *,
+    preview: SampleConfig | None = None,
+    file: WanFile | None = None,
+) -> Job:
+    """Returns the job of training `model` on `clips`, which need not be encoded yet; `file` where it was inspected."""
+    previewed = None
+    if train.preview_every_n_steps:
+        _, frames, height, width = preview_shape(clips, preview or SampleConfig())
+        previewed = StepShape(batch_size=1, latent_frames=frames, latent_height=height, latent_width=width)
+    return Job(
+        model=model,
+        roots=roots,
+        file=file or inspect_model(model, roots),
+        lora=lora,
+        train=train,
+        step=largest_step(clips, train.batch_size),
+        preview=previewed,
+    )
+
+
+def plan_here(job: Job) -> MemoryPlan | None:
+    """Returns the plan of a job for the devices of this machine; None where no device has an end, as the CPU.
+
+    Cards that this process does not use are taken for empty: asking would open a CUDA context on them, and keep it.
+    """
+    layers = job.file.variant.shape.num_layers
+    room = room_here(resolve_placement(job.model.placement, layers).devices, ask_driver=False)
+    return plan_memory(job, room) if room.devices else None
+
+
+def plan_sentences(plan: MemoryPlan) -> str:
+    """Returns a plan as lines of text for people: what each device takes in each phase, measures, time, verdict."""
+    job, estimate = plan.job, plan.estimate
+    lines = [f"{job.file.variant.name}, {size_words(job.file.variant, job.step)}, rank {job.lora.rank}"]
+    for name, memory in estimate.devices.items():
+        phases = ", ".join(f"{phase} {value / _GIB:.1f}" for phase, value in memory.phases.items())
+        room = plan.room.devices.get(name)
+        free = "" if room is None else f" of {room / _GIB:.1f} GiB free"
+        lines.append(f"{name}: {memory.peak / _GIB:.1f} GiB{free} ({phases})")
+    lines.append(f"host memory: {estimate.host / _GIB:.1f} GiB, {estimate.pinned / _GIB:.1f} of it pinned")
+    if remark := plan.remark():
+        lines.append(remark)
+    card = card_of(torch.device(next(iter(estimate.devices))))
+    if card is not None:
+        steps = job.train.gradient_accumulation_steps
+        seconds = step_seconds(job.shape(), job.step, estimate, card, micro_batches=steps)
+        lines.append(f"about {seconds:.1f} s for an optimizer step on a {card.name}")
+    lines.append(plan.verdict())
+    return "\n".join(lines)
 
 
 def report_of(plan: MemoryPlan, card: Card | None) -> dict[str, Any]:

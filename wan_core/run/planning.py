@@ -88,10 +88,15 @@ class MemoryPlan:
 
     def check(self) -> None:
         """Raises OutOfMemory where the job does not fit: needed, free, and the nearest size that does."""
-        if self.job.train.memory == "manual" or self.fits:
-            return
+        if self.job.train.memory != "manual" and not self.fits:
+            raise OutOfMemory(self.verdict())
+
+    def verdict(self) -> str:
+        """Returns whether it fits in one sentence; where it does not, with what is needed, free, and would fit."""
+        if self.fits:
+            return "It fits."
         place, needed, free = self.room.lacks(self.estimate)[0]
-        raise OutOfMemory(
+        return (
             f"{size_words(self.job.file.variant, self.job.step)} at rank {self.job.lora.rank} needs "
             f"{needed / 2**30:.1f} GiB on {place} with every measure that memory auto may take, and {free / 2**30:.1f} "
             f"GiB are free. {self._advice()}"

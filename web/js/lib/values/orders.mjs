@@ -20,6 +20,9 @@ export const ORDERS = {
     "diffusion_model,low_noise_model,variant,base_precision,precision_policy,device",
     "diffusion_model,variant,base_precision,precision_policy,device",
   ],
+  PlanMemory: [
+    "rank,expert,blocks_to_swap",
+  ],
   PrecisionAudit: [
     "clips,timesteps,alone",
   ],
@@ -27,6 +30,7 @@ export const ORDERS = {
     "mode,devices,split_at",
   ],
   TrainLoRA: [
+    "run_name,steps,learning_rate,rank,alpha,expert,save_every_n_steps,preview_every_n_steps,resume,start_from_lora,seed,steps_this_queue,blocks_to_swap",
     "run_name,steps,learning_rate,rank,alpha,expert,save_every_n_steps,preview_every_n_steps,resume,start_from_lora,seed,steps_this_queue",
   ],
   ValidateVideo: [
@@ -58,6 +62,7 @@ export const ORDERS = {
     "count,width,height,num_frames,text_length,seed",
   ],
   WanTrainSettings: [
+    "batch_size,gradient_accumulation_steps,optimizer,lr_scheduler,lr_warmup_steps,timestep_sampling,discrete_flow_shift,sigmoid_scale,weight_decay,max_grad_norm,adam_beta1,adam_beta2,adam_epsilon,caption_dropout,lora_dropout,lora_targets,gradient_checkpointing,eval_items,eval_timesteps,save_dtype,max_bad_steps,first_frame_conditioning_p,bucket_sampling,checkpointing_policy,checkpointing_names_saved,checkpointing_names_offloaded,unchecked_blocks,memory,offload_activations",
     "batch_size,gradient_accumulation_steps,optimizer,lr_scheduler,lr_warmup_steps,timestep_sampling,discrete_flow_shift,sigmoid_scale,weight_decay,max_grad_norm,adam_beta1,adam_beta2,adam_epsilon,caption_dropout,lora_dropout,lora_targets,gradient_checkpointing,eval_items,eval_timesteps,save_dtype,max_bad_steps,first_frame_conditioning_p,bucket_sampling,checkpointing_policy,checkpointing_names_saved,checkpointing_names_offloaded,unchecked_blocks",
     "batch_size,gradient_accumulation_steps,optimizer,lr_scheduler,lr_warmup_steps,timestep_sampling,discrete_flow_shift,sigmoid_scale,weight_decay,max_grad_norm,adam_beta1,adam_beta2,adam_epsilon,caption_dropout,lora_dropout,lora_targets,gradient_checkpointing,eval_items,eval_timesteps,save_dtype,max_bad_steps,first_frame_conditioning_p,bucket_sampling",
     "batch_size,gradient_accumulation_steps,optimizer,lr_scheduler,lr_warmup_steps,timestep_sampling,discrete_flow_shift,sigmoid_scale,weight_decay,max_grad_norm,adam_beta1,adam_beta2,adam_epsilon,caption_dropout,lora_dropout,lora_targets,gradient_checkpointing,eval_items,eval_timesteps,save_dtype,max_bad_steps,first_frame_conditioning_p",

@@ -1,0 +1,67 @@
+"""What the queue entry that runs now is going to train: known before clips are encoded, so that it can be refused then.
+
+TrainLoRA asks for its cache last (`check_lazy_status`): by then ComfyUI has its model, settings and widgets, and the
+node that encodes has not begun.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ...wan_core.cache import CacheSet
+from ...wan_core.errors import WanTrainerError
+from ...wan_core.load import ModelPlan
+from ...wan_core.lora import LoraConfig
+from ...wan_core.run import job_on_clips, plan_here
+from ...wan_core.sampler import SampleConfig
+from ...wan_core.train import TrainConfig
+from ...wan_core.words import logger
+from ..bridge import folders
+from ..bridge.progress import current_prompt_id
+
+__all__ = ["AskedTraining", "note_training", "refuse_what_does_not_fit"]
+
+_log = logger(__name__)
+
+
+@dataclass(frozen=True)
+class AskedTraining:
+    """One TrainLoRA of a queue entry."""
+
+    plan: ModelPlan
+    lora: LoraConfig
+    train: TrainConfig
+    preview: SampleConfig | None
+
+    def check(self, clips: CacheSet) -> None:
+        """Raises OutOfMemory where training on `clips` does not fit into what is free on the GPUs here."""
+        try:
+            job = job_on_clips(self.plan, folders.roots(), self.lora, self.train, clips, preview=self.preview)
+            plan = plan_here(job)
+        except WanTrainerError:
+            raise
+        except Exception:  # the worker plans again, and says what it finds
+            _log.exception("the memory of the training could not be predicted")
+            return
+        if plan is not None:
+            plan.check()
+
+
+_ASKED: dict[str, dict[str, AskedTraining]] = {}
+"""queue entry -> node -> what it trains; of the newest entry only"""
+
+
+def note_training(node_id: str, asked: AskedTraining) -> None:
+    """Remember what a node of the queue entry that runs now is going to train."""
+    entry = current_prompt_id()
+    for other in [known for known in _ASKED if known != entry]:
+        del _ASKED[other]
+    _ASKED.setdefault(entry, {})[node_id] = asked
+
+
+def refuse_what_does_not_fit(prompt: Any, cache_node: str, clips: CacheSet) -> None:
+    """Raises OutOfMemory where a node that takes its cache from `cache_node` could not train on `clips`."""
+    for node_id, asked in _ASKED.get(current_prompt_id(), {}).items():
+        if prompt.get_node(node_id)["inputs"].get("cache") == [cache_node, 0]:
+            asked.check(clips)

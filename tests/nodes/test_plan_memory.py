@@ -1,0 +1,43 @@
+"""Memory is planned on the canvas, and what does not fit is refused before an encoder is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from comfy_server import ComfyServer
+from graphs import CACHE, TRAIN, Graph, folder_of, training_graph
+from test_refusals import refusal
+
+from wan_core.placement.cards import CARD_LIMIT, room_of_cards
+
+pytestmark = [pytest.mark.comfy, pytest.mark.lasts(6)]
+
+PLAN = "plan"
+GIB = 1 << 30
+
+
+def plan_graph(**plan: object) -> Graph:
+    """PlanMemory in the place of TrainLoRA."""
+    graph = training_graph("none")
+    del graph[TRAIN]
+    graph[PLAN] = {"class_type": "PlanMemory", "inputs": {"model": ["model", 0], "cache": [CACHE, 0], **plan}}
+    return graph
+
+
+def test_a_training_is_planned_and_nothing_is_trained(comfy: ComfyServer) -> None:
+    said = comfy.outputs(comfy.run(plan_graph(rank=8)), PLAN)["text"][0]
+    assert "48x48x5, rank 8" in said
+    assert "cpu: " in said
+    assert "step " in said
+    assert said.endswith("It fits.")
+    assert not folder_of(comfy, "none").exists()
+
+
+def test_what_does_not_fit_is_refused_before_an_encoder_is_loaded(own_comfy: Callable[..., ComfyServer]) -> None:
+    reserve = 16 - room_of_cards([16]).devices["cuda:0"] / GIB
+    comfy = own_comfy(env={CARD_LIMIT: str(reserve + 1e-4)})
+    said = refusal(comfy, training_graph("too_large"))
+    assert "48x48x5 at rank 4 needs" in said
+    assert "Nothing smaller fits" in said
+    assert not folder_of(comfy, "too_large").exists()

@@ -120,6 +120,7 @@ def ready(pack_nodes: dict[str, Any], monkeypatch: pytest.MonkeyPatch, base: Pat
         "WanSyntheticDataset": {"model": model},
         "WanTrainSettings": {},
         "TrainLoRA": {"model": model, "cache": cache},
+        "PlanMemory": {"model": model, "cache": cache},
         "ValidateVideo": {"run": run, "vae": None},
         "ApplyWanLoRA": {"run": run, "model": None},
     }

@@ -76,20 +76,63 @@ class _Linear(torch.autograd.Function):
     ) -> Tensor:
         ctx.save_for_backward(weight, scale, whole_scale)
         ctx.layout = layout
-        values = dequantise(weight, scale, x.dtype, whole_scale, layout=layout)
-        return functional.linear(x, values, None if bias is None else bias.to(x.dtype))
+        compute = _opaque_product if torch.compiler.is_compiling() else _product
+        return compute(x, weight, scale, whole_scale, layout, bias)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, *gradients: Tensor
+    ) -> tuple[Tensor | None, ...]:
         (gradient,) = gradients
-        of_x = without_autocast(gradient.device.type, _of_x, ctx, gradient) if ctx.needs_input_grad[0] else None
+        if not ctx.needs_input_grad[0]:
+            return None, None, None, None, None, None
+        compute = _opaque_input_gradient if torch.compiler.is_compiling() else _input_gradient
+        packed = (*ctx.saved_tensors, ctx.layout)
+        of_x = without_autocast(gradient.device.type, compute, gradient, *packed)
         return of_x, None, None, None, None, None
 
 
-def _of_x(ctx: Any, gradient: Tensor) -> Tensor:
-    weight, scale, whole_scale = ctx.saved_tensors
-    return gradient @ dequantise(weight, scale, gradient.dtype, whole_scale, layout=ctx.layout)
+def _product(
+    x: Tensor, weight: Tensor, scale: Tensor | None, whole_scale: Tensor | None, layout: str, bias: Tensor | None
+) -> Tensor:
+    values = dequantise(weight, scale, x.dtype, whole_scale, layout=layout)
+    return functional.linear(x, values, None if bias is None else bias.to(x.dtype))
+
+
+def _input_gradient(
+    gradient: Tensor, weight: Tensor, scale: Tensor | None, whole_scale: Tensor | None, layout: str
+) -> Tensor:
+    return gradient @ dequantise(weight, scale, gradient.dtype, whole_scale, layout=layout)
+
+
+# A compiler that sees the unpacking in both passes makes it once, and keeps the unpacked weight in between: to it each
+# pass is one operation, whose inside it does not look into.
+_PACKED = "Tensor weight, Tensor? scale, Tensor? whole_scale, str layout"
+
+
+@torch.library.custom_op(
+    "wan_core::packed_linear", mutates_args=(), schema=f"(Tensor x, {_PACKED}, Tensor? bias) -> Tensor"
+)
+def _opaque_product(x: Tensor, *packed: Any) -> Tensor:
+    return _product(x, *packed).contiguous()
+
+
+@_opaque_product.register_fake
+def _(x: Tensor, weight: Tensor, *_rest: Any) -> Tensor:
+    return x.new_empty(*x.shape[:-1], weight.shape[0])
+
+
+@torch.library.custom_op(
+    "wan_core::packed_linear_input_gradient", mutates_args=(), schema=f"(Tensor gradient, {_PACKED}) -> Tensor"
+)
+def _opaque_input_gradient(gradient: Tensor, *packed: Any) -> Tensor:
+    return _input_gradient(gradient, *packed).contiguous()
+
+
+@_opaque_input_gradient.register_fake
+def _(gradient: Tensor, weight: Tensor, _scale: Tensor | None, _whole: Tensor | None, layout: str) -> Tensor:
+    return gradient.new_empty(*gradient.shape[:-1], row_values(weight.shape[1], layout))
 
 
 class _Linear8Bit(torch.autograd.Function):

@@ -302,6 +302,39 @@ def test_a_quantized_linear_computes_as_the_dequantised_one_and_keeps_values_and
     assert torch.equal(inputs[0].grad, inputs[1].grad)  # type: ignore[arg-type]
 
 
+@pytest.mark.lasts(1)
+@pytest.mark.parametrize("layout", ["", "Q4_K", "NVFP4"])
+def test_a_compiled_pass_keeps_the_packed_weight_too(layout: str) -> None:
+    """A compiler that sees the unpacking in both passes would make it once and keep what it made."""
+    torch.compiler.reset()
+    if layout:
+        packed = torch.randint(0, 4, (64, 144 if layout == "Q4_K" else 128), dtype=torch.uint8)
+        scale = None if layout == "Q4_K" else torch.ones(64, 16).to(torch.float8_e4m3fn)
+        layer = QuantizedLinear(packed, scale, bias=False, layout=layout)
+    else:
+        layer = QuantizedLinear(*quantized(torch.randn(64, 256), "int8"), bias=False)
+    layer.bias = torch.nn.Parameter(torch.ones(64), requires_grad=False)
+    kept: list[torch.dtype] = []
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        kept.extend([tensor.dtype] if tensor.shape[:1] == (64,) else [])
+        return tensor
+
+    def run(x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.silu(layer(torch.nn.functional.silu(x)))
+
+    inputs = [torch.linspace(-1, 1, 8 * 256).view(8, 256).bfloat16().requires_grad_() for _ in "ab"]
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        found = torch.compile(run, fullgraph=True, backend="aot_eager_decomp_partition")(inputs[0])
+    assert torch.bfloat16 not in kept
+    assert layer.weight.dtype in kept
+    wanted = run(inputs[1])
+    for output in (found, wanted):
+        output.square().sum().backward()
+    torch.testing.assert_close(found, wanted)
+    torch.testing.assert_close(inputs[0].grad, inputs[1].grad)
+
+
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_rows_of_zeros_and_of_tiny_values_stay_what_they_are(scheme: str) -> None:
     weight = torch.randn(4, 128, generator=torch.Generator().manual_seed(3)).half()

@@ -6,6 +6,7 @@ unpacked weight until the backward pass; here it keeps the packed one, which is 
 
 from __future__ import annotations
 
+import re
 from typing import Any, cast
 
 import torch
@@ -109,10 +110,12 @@ def _input_gradient(
 # A compiler that sees the unpacking in both passes makes it once, and keeps the unpacked weight in between: to it each
 # pass is one operation, whose inside it does not look into.
 _PACKED = "Tensor weight, Tensor? scale, Tensor? whole_scale, str layout"
+_OPERATIONS = re.sub(r"\W", "_", __name__)
+"""their name space: of this copy of the code, since torch ends those of a name that is given twice"""
 
 
 @torch.library.custom_op(
-    "wan_core::packed_linear", mutates_args=(), schema=f"(Tensor x, {_PACKED}, Tensor? bias) -> Tensor"
+    f"{_OPERATIONS}::product", mutates_args=(), schema=f"(Tensor x, {_PACKED}, Tensor? bias) -> Tensor"
 )
 def _opaque_product(x: Tensor, *packed: Any) -> Tensor:
     return _product(x, *packed).contiguous()
@@ -124,7 +127,7 @@ def _(x: Tensor, weight: Tensor, *_rest: Any) -> Tensor:
 
 
 @torch.library.custom_op(
-    "wan_core::packed_linear_input_gradient", mutates_args=(), schema=f"(Tensor gradient, {_PACKED}) -> Tensor"
+    f"{_OPERATIONS}::input_gradient", mutates_args=(), schema=f"(Tensor gradient, {_PACKED}) -> Tensor"
 )
 def _opaque_input_gradient(gradient: Tensor, *packed: Any) -> Tensor:
     return _input_gradient(gradient, *packed).contiguous()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -333,6 +335,31 @@ def test_a_compiled_pass_keeps_the_packed_weight_too(layout: str) -> None:
         output.square().sum().backward()
     torch.testing.assert_close(found, wanted)
     torch.testing.assert_close(inputs[0].grad, inputs[1].grad)
+
+
+TWO_COPIES = """
+import importlib, sys
+from importlib.util import module_from_spec, spec_from_file_location
+import torch
+from wan_core.precision.linear import _opaque_product as first
+folder = sys.argv[1]
+spec = spec_from_file_location("nodes-pack", folder + "/__init__.py", submodule_search_locations=[folder])
+sys.modules[spec.name] = module_from_spec(spec)
+second = importlib.import_module(spec.name + ".precision.linear")._opaque_product
+assert second is not first
+for product in (first, second):
+    weight, x = torch.ones(4, 32).to(torch.float8_e4m3fn), torch.ones(2, 32)
+    assert product(x, weight, None, None, "", None).sum() == 256
+"""
+
+
+@pytest.mark.lasts(3)
+def test_two_copies_of_the_code_in_one_process_have_operations_of_their_own() -> None:
+    """As ComfyUI loads the pack beside an installed engine: under one name torch would end those of the first."""
+    root = Path(__file__).parents[3]
+    command = [sys.executable, "-c", TWO_COPIES, str(root / "wan_core")]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import Tensor
 
 from tests.support import sim_device
 from tests.support.forked import RunScript
 from tests.support.timeline import Event, timeline
+from tests.wan_core.placement.test_memory import job
+from wan_core.checkpoint import unpacking_bytes
+from wan_core.placement import MemoryMeasures, StepShape, estimate_memory
+from wan_core.placement.plan import split_blocks
 
 SCRIPT = Path(__file__).parents[2] / "support" / "offload_14b.py"
 GIB = 2**30
@@ -40,11 +47,36 @@ def test_a_14b_step_fits_and_no_copy_is_waited_for(
     """On an RTX 4090 at 60 % of its peak, with a bus of 25 GB/s; the preview is the first pass of all."""
     found = measured(run_script, frames=frames, layers=layers, swap=swap, offload=True, cards=1)
     assert max(peaks[FIRST] for peaks in found["peaks"].values()) <= most * GIB
+    assert planned(frames, layers, swap) == pytest.approx(found["peaks"]["step"][FIRST], rel=0.05)
     step = found["times"]["step"][FIRST]
     assert step["waits"] == 0
     assert step["seconds"] <= 1.05 * step["compute"]
     assert step["out_bytes"] == layers * input_bytes(frames), "every input leaves once, no weight ever"
     assert found["times"]["preview"][FIRST]["waits"] <= 1, "the first block of all has nobody to be fetched by"
+
+
+def planned(frames: int, layers: int, swap: int) -> int:
+    """The bytes at the peak of such a step, as the planner predicts them."""
+    one = job()
+    shape = replace(one.shape, num_layers=layers)
+    within = {name: values for name, values in one.adapter_values.items() if int(name.split(".")[1]) < layers}
+    one = replace(
+        one,
+        shape=shape,
+        placement=split_blocks([torch.device("cuda", 0)], layers, "auto"),
+        storage_bytes=resting_bytes,
+        adapter_values=within,
+        unpacking_bytes=unpacking_bytes(shape.dim * shape.ffn_dim, torch.bfloat16),
+    )
+    step = StepShape(batch_size=1, latent_frames=(frames - 1) // 4 + 1, latent_height=60, latent_width=104)
+    measures = MemoryMeasures(offload_inputs=True, blocks_to_swap=swap)
+    return estimate_memory(one, step, measures=measures).devices["cuda:0"].step
+
+
+def resting_bytes(name: str, parameter: Tensor) -> int:
+    """In a block a linear has 8 bits and a float32 scale per row; all else is bfloat16."""
+    packed = name.startswith("blocks.") and parameter.ndim == 2
+    return parameter.numel() + 4 * parameter.shape[0] if packed else 2 * parameter.numel()
 
 
 def input_bytes(frames: int) -> int:

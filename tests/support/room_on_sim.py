@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
+import weakref
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch._subclasses import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -18,7 +19,8 @@ from tests.support.sim_device import register_cuda
 from wan_core.errors import OutOfMemory
 from wan_core.lora import LoraConfig, adapter_parameters, inject_lora
 from wan_core.model import WanShape, WanTransformer
-from wan_core.placement import DeviceCarrier, room
+from wan_core.placement import BlockOffload, DeviceCarrier, MemoryMeasures, room, running_order
+from wan_core.placement.copies import PlainCopies
 from wan_core.placement.plan import split_blocks
 from wan_core.precision import PrecisionPolicy, QuantizeConfig, QuantizedLinear, quantize_block
 
@@ -47,13 +49,14 @@ def main() -> None:
     room.RETURN_WAITS_S = (0.0, 0.0, 0.0)
     torch.cuda.empty_cache = lambda: RELEASED.append(1)
     schemes = ("fp8_e4m3fn", "int8", *STORED, "none")
-    skeletons = [skeleton() for _ in range(len(schemes) + 2)]
+    skeletons = [skeleton() for _ in range(len(schemes) + 3)]
     with FakeTensorMode(allow_non_fake_inputs=True), Full() as full:
         report = {scheme: there_and_back(built(scheme, skeletons.pop()), full) for scheme in schemes}
         fp8, int8 = (built(scheme, skeletons.pop()) for scheme in schemes[:2])
         report["full once"] = there_and_back(fp8, full, cuda_refuses=1)
         report["full for good"] = there_and_back(int8, full, cuda_refuses=10_000)
         report["host full"] = there_and_back(fp8, full, host_refuses=1)
+        report["swapped"] = swapped(built("int8", skeletons.pop()))
     print(json.dumps(report))  # noqa: T201
 
 
@@ -77,6 +80,40 @@ def there_and_back(
     found["trained_stay"] = all(p is trained[name] for name, p in adapter_parameters(model).items())
     if found["after"] == found["before"]:
         sample(model)
+    return found
+
+
+class Still(PlainCopies):
+    """Moves nothing, and knows which memory of a device somebody still holds."""
+
+    targets: ClassVar[list[weakref.ref[torch.UntypedStorage]]] = []
+
+    def start(self, source: Tensor, target: Tensor) -> None:
+        self.targets.append(weakref.ref(target.untyped_storage()))
+
+    @classmethod
+    def buffers(cls) -> int:
+        """Bytes of the buffers through which swapped blocks pass."""
+        return sum({id(one): one.nbytes() for target in cls.targets if (one := target()) is not None}.values())
+
+
+def swapped(model: WanTransformer) -> dict[str, Any]:
+    """Bytes of the buffers of a model whose blocks all rest in host memory: before, while and after it makes room."""
+    placement, layers = split_blocks(HOMES, SHAPE.num_layers, "midpoint"), SHAPE.num_layers
+    measures = MemoryMeasures(blocks_to_swap=layers)
+    offload = BlockOffload(placement, running_order(layers), measures, copies=lambda _: Still())
+    for number, block in enumerate(model.blocks):
+        offload.settle(f"blocks.{number}", block)
+    placement.check(model, rests=offload.rests)
+    model.offload = offload
+    sample(model)
+    trained = adapter_parameters(model).values()
+    found: dict[str, Any] = {"trained": sum(p.nbytes for p in trained), "buffers": [Still.buffers()]}
+    with room.weights_out_of_the_way(model):
+        found["buffers"].append(Still.buffers())
+        found["on_devices"] = sum(size for device, size in held(model).items() if device != "cpu")
+    sample(model)
+    found["buffers"].append(Still.buffers())
     return found
 
 

@@ -55,6 +55,14 @@ def test_quantized_weights_leave_with_their_values_and_not_only_their_shells(tol
     assert sixteen - eight == linears - 4 * rows
 
 
+def test_of_swapped_blocks_the_buffers_leave_too_and_come_back_with_the_next_pass(told: dict[str, Any]) -> None:
+    found = told["swapped"]
+    assert found["on_devices"] == found["trained"]
+    after, meanwhile, again = found["buffers"]
+    assert after == again > 4 * 8 * 128 * 128, "two for each of two devices, of eight square linears and more"
+    assert meanwhile == 0
+
+
 def test_a_device_that_was_full_for_a_moment_is_tried_again(told: dict[str, Any]) -> None:
     assert told["full once"]["after"] == told["full once"]["before"]
     assert told["full once"]["said"] == ""

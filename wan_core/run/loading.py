@@ -8,6 +8,7 @@ Reads only. What is worth a word on the way is emitted as a note, in the order i
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from ..cache import Batches, pad_text, synthetic_note
 from ..control import Control
@@ -25,6 +26,7 @@ from ..train import (
     SavedStep,
     SaveStore,
     TargetFunction,
+    TrainConfig,
     Trainer,
     read_preview_inputs,
 )
@@ -32,7 +34,7 @@ from ..words import logger
 from .checks import check_quantized_alike
 from .memory_report import job_of_run
 from .open import OpenRun
-from .planning import asked_measures, plan_memory
+from .planning import asked_measures, plan_memory, without_a_plan
 from .remarks import disk_remark, preview_note, remarks_on_attention, remarks_on_base, set_aside_note
 
 __all__ = ["LoadedRun", "load_run"]
@@ -78,9 +80,9 @@ def load_run(
     for remark in [*remarks_on_attention(config.model, file), *remarks_on_base(config.model, file)]:
         emit(Note(text=remark, level="warning"))
     previews = _preview_inputs(run) if group.leads else None
-    measures, predicted = _planned(run, emit, group)
-    model = _materialize(run, emit, control, group, measures, with_start=saved is None)
-    trainer = _trainer(run, model, emit, control, group, target, predicted)
+    planned = _planned(run, emit, group)
+    model = _materialize(run, emit, control, group, planned.measures, with_start=saved is None)
+    trainer = _trainer(run, model, emit, control, group, target, planned)
     if saved is not None:
         trainer.load_state(saved.read_state(), saved.progress)
         emit(Note(text=f"Continues after saved step {saved.step} of {config.train.steps}."))
@@ -108,15 +110,25 @@ def _preview_inputs(run: OpenRun) -> PreviewInputs | None:
     )
 
 
-def _planned(run: OpenRun, emit: Emit, group: Group) -> tuple[MemoryMeasures, dict[str, int]]:
-    """Returns the measures of this process, and the bytes at the peak of a step that are predicted for its devices.
+class _Planned(NamedTuple):
+    """How this process trains."""
+
+    measures: MemoryMeasures
+    settings: TrainConfig
+    """the run's own, with what they leave to the planner"""
+    predicted: dict[str, int]
+    """bytes at the peak of a step by device name, as far as they are known"""
+
+
+def _planned(run: OpenRun, emit: Emit, group: Group) -> _Planned:
+    """Returns what the planner chose.
 
     Raises OutOfMemory where it does not fit. Where no device has an end, as the CPU, nothing is predicted.
     """
     placement = resolve_placement(run.config.model.placement, run.variant.shape.num_layers, group.rank)
     room = room_here(placement.devices, ask_driver=True)
     if not room.devices:
-        return asked_measures(run.config.train), {}
+        return _Planned(asked_measures(run.config.train), without_a_plan(run.settings), {})
     if room.host is not None:
         room = replace(room, host=room.host // group.world)
     try:
@@ -125,12 +137,14 @@ def _planned(run: OpenRun, emit: Emit, group: Group) -> tuple[MemoryMeasures, di
         raise
     except Exception:  # a run is worth more than its prediction
         _log.exception("the memory of the run could not be predicted")
-        return asked_measures(run.config.train), {}
+        return _Planned(asked_measures(run.config.train), run.settings, {})
     plan.check()
     if remark := plan.remark():
         emit(Note(text=remark))
     # What the CPU holds is not what the prediction counts.
-    return plan.measures, {n: memory.step for n, memory in plan.estimate.devices.items() if n != "cpu"}
+    predicted = {name: memory.step for name, memory in plan.estimate.devices.items() if name != "cpu"}
+    policy = plan.job.train.checkpointing_policy
+    return _Planned(plan.measures, replace(run.settings, checkpointing_policy=policy), predicted)
 
 
 def _materialize(
@@ -161,7 +175,7 @@ def _trainer(
     control: Control,
     group: Group,
     target: TargetFunction,
-    predicted: dict[str, int],
+    planned: _Planned,
 ) -> Trainer:
     config, cache, cache_set = run.config, run.cache, run.cache_set
     batches = Batches(
@@ -177,12 +191,12 @@ def _trainer(
         model,
         batches,
         pad_text(cache.read_text(cache_set.empty_text_key)),
-        run.settings,
+        planned.settings,
         sigma_range=run.variant.sigma_range(),
         first_frame_share=run.first_frame_share,
         emit=emit,
         control=control,
         group=group,
-        predicted_memory=predicted,
+        predicted_memory=planned.predicted,
         target=target,
     )

@@ -179,6 +179,7 @@ def report_of(plan: MemoryPlan, card: Card | None) -> dict[str, Any]:
         "rank": job.lora.rank,
         "tokens": job.step.tokens,
         "measures": estimate.measures.to_dict(),
+        "checkpointing_policy": plan.policy,
         "devices": devices,
         "host": {"bytes": estimate.host, "pinned_bytes": estimate.pinned, "room_bytes": plan.room.host},
         "disk": {"save_bytes": _SAVED_BYTES * sum(shape.adapter_values.values())},

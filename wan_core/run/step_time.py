@@ -64,6 +64,10 @@ def step_seconds(job: JobShape, step: StepShape, estimate: MemoryEstimate, card:
     """
     flops, speed = _flops(job, step), card.bf16 * _REACHED
     recomputed = flops.recomputed * (1 - job.recomputing.unchecked / job.shape.num_layers)
+    policy = job.recomputing.policy
+    if "attn_output" in policy.saved | policy.offloaded:
+        checked = job.shape.num_layers - job.recomputing.unchecked
+        recomputed -= 4.0 * step.batch_size * step.tokens**2 * job.shape.dim * checked
     forward = flops.forward / speed
     backward = (flops.backward + recomputed * job.recomputing.blocks) / speed
     weights = sum(estimate.streamed.values()) / _COPIES

@@ -175,11 +175,11 @@ class TrainConfig(Config):
     )
     # memory against time; none of it changes a number
     checkpointing_policy: str = setting(
-        "full",
-        "What gradient checkpointing keeps of a block besides its input. full: nothing. attn_output: what attention "
-        "returns, so that it is computed once. matmul_without_batch: the result of every linear; with offload_ in "
-        "host memory. custom: what the two lists below name.",
-        choices=(*POLICIES, "custom"),
+        "auto",
+        "What gradient checkpointing keeps of a block besides its input. auto: attn_output if it fits. full: nothing. "
+        "attn_output: what attention returns, so that it is computed once. matmul_without_batch: the result of every "
+        "linear; with offload_ in host memory. custom: what the two lists below name.",
+        choices=("auto", *POLICIES, "custom"),
     )
     checkpointing_names_saved: tuple[str, ...] = setting(
         (),
@@ -254,9 +254,9 @@ class TrainConfig(Config):
 
     @property
     def keeps(self) -> Policy:
-        """What checkpointing keeps of a block besides its input."""
+        """What checkpointing keeps of a block besides its input; nothing as long as nobody has chosen (auto)."""
         if self.checkpointing_policy != "custom":
-            return POLICIES[self.checkpointing_policy]
+            return POLICIES.get(self.checkpointing_policy, Policy())
         return Policy(frozenset(self.checkpointing_names_saved), frozenset(self.checkpointing_names_offloaded))
 
     @property

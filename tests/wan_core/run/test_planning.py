@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,14 +17,15 @@ from wan_core.events import Event, Note, Stage, StepDone
 from wan_core.files import Roots
 from wan_core.load import ModelPlan, inspect_model
 from wan_core.lora import LoraConfig
-from wan_core.model import WanShape
+from wan_core.model import Policy, WanShape
 from wan_core.placement import MemoryMeasures, PlacementConfig, Room, StepShape, resolve_placement, room_of_cards
 from wan_core.precision import QuantizeConfig
 from wan_core.run import open_run, plan_run
 from wan_core.run.memory_report import job_of_run
 from wan_core.run.planning import Job, plan_memory
+from wan_core.run.step_time import card_of_size, step_seconds
 from wan_core.run.train_job import run_job
-from wan_core.train import TrainConfig
+from wan_core.train import TrainConfig, Trainer
 
 GIB = 1 << 30
 MIB = 1 << 20
@@ -155,3 +157,47 @@ def test_each_process_is_planned_for_its_own_devices(
     found = plan_memory(job, Room(devices={})).estimate.devices
     assert list(found) == devices
     assert min(memory.step for memory in found.values()) > 100_000
+
+
+@pytest.mark.lasts(4)
+def test_attention_is_kept_where_it_fits_without_a_further_measure(a14b: Job) -> None:
+    roomy, tight = plan_memory(a14b, room(80)), plan_memory(a14b, room(16))
+    assert (roomy.policy, tight.policy) == ("attn_output", "full")
+    assert roomy.measures == MemoryMeasures()
+    full = replace(a14b, train=TrainConfig(checkpointing_policy="full"))
+    without = plan_memory(full, room(80))
+    of_one_block = 20_280 * 5120 * 2  # what attention returns, in bfloat16
+    more = roomy.estimate.devices["cpu"].step - without.estimate.devices["cpu"].step
+    assert 39 * of_one_block < more < 41 * of_one_block + 40 * 20_280 * 40 * 4
+    assert tight.measures == plan_memory(full, room(16)).measures
+    card = card_of_size(80)
+    seconds = [
+        step_seconds(plan.job.shape(), plan.job.step, plan.estimate, card, micro_batches=1) for plan in (roomy, without)
+    ]
+    assert 0.85 < seconds[0] / seconds[1] < 0.95
+
+
+@pytest.mark.parametrize("settings", [{"memory": "manual"}, {"gradient_checkpointing": False}, {"compile": True}])
+def test_attention_is_not_kept_unasked_where_that_cannot_be_or_somebody_else_decides(
+    a14b: Job, settings: dict[str, Any]
+) -> None:
+    plan = plan_memory(replace(a14b, train=TrainConfig(**settings)), Room(devices={"cpu": 1 << 50}))
+    assert plan.policy in ("full", "none")
+
+
+def test_a_run_that_nothing_limits_keeps_what_attention_returns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, short_texts: None
+) -> None:
+    seen: list[Policy] = []
+    real = Trainer.run
+
+    def spy(self: Trainer, *given: Any) -> None:
+        seen.append(self.model.checkpoint_policy)
+        real(self, *given)
+
+    monkeypatch.setattr(Trainer, "run", spy)
+    for policy in ("auto", "full"):
+        settings = TrainConfig(steps=1, preview_every_n_steps=0, checkpointing_policy=policy)
+        run = make_run(tmp_path / policy, train=settings)
+        run_job(run.directory, run.roots, control=SignalControl(), emit=lambda _event: None)
+    assert seen == [Policy(saved=frozenset({"attn_output"})), Policy()]

@@ -24,6 +24,7 @@ from wan_core.precision import PrecisionPolicy, QuantizeConfig
 from wan_core.precision.quantize import SCHEMES
 
 from .case import Bench, Case, Figures, Needs
+from .jobs import can_compile
 
 __all__ = ["cases"]
 
@@ -48,6 +49,7 @@ class Scheme:
     preset: str = "balanced"
     quantize: str = ""
     matmul: str = "compute"
+    compiled: bool = False
     file: str = ""
     """one of FILES; empty: the float32 file"""
 
@@ -64,6 +66,9 @@ def cases(_: Bench) -> list[Case]:
         **{name: Scheme(file=name) for name in FILES},
     }
     found = [Case("gradients", name, partial(_scheme, scheme), 15, needs_gpu=False) for name, scheme in schemes.items()]
+    found.append(
+        Case("gradients", "bf16, compiled", partial(_scheme, Scheme("bf16", compiled=True)), 90, needs_gpu=False)
+    )
     plain, packed = Scheme("bf16"), Scheme("bf16", quantize="int8")
     for name, scheme in {"bf16": plain, "int8": packed}.items():
         found.append(Case("gradients", f"policies, {name}", partial(_policies, scheme), 15, needs_gpu=False))
@@ -75,7 +80,11 @@ def _scheme(scheme: Scheme, bench: Bench) -> Figures:
     """The card's gradients of one scheme, and a CPU's, each against the CPU's in float32."""
     _check_device(bench)
     wanted = _reference(bench)
-    here = gradients(built(scheme, bench, bench.device), bench)
+    model = built(scheme, bench, bench.device)
+    if scheme.compiled:
+        can_compile(bench)
+        model.compile_blocks()
+    here = gradients(model, bench)
     on_cpu = gradients(built(scheme, bench, torch.device("cpu")), bench)
     off, cpu_off = difference(here, wanted), difference(on_cpu, wanted)
     return {

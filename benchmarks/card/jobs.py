@@ -6,7 +6,7 @@ import json
 import shutil
 import statistics
 import tempfile
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from random_run import SHAPES, Size, random_run, write_random_weights
 
-from wan_core.errors import Stopped
+from wan_core.errors import Stopped, WanTrainerError
 from wan_core.load import ModelPlan
 from wan_core.lora import LoraConfig, inject_lora
-from wan_core.model import WanTransformer
+from wan_core.model import WanTransformer, check_compile
 from wan_core.precision import PrecisionPolicy, QuantizeConfig
 from wan_core.run import plan_run
 from wan_core.run.train_job import run_job
@@ -26,10 +26,10 @@ from wan_core.train import FlopCount, TrainConfig
 from .case import Bench, Case, Figures, Needs
 from .machine import dense_peak
 
-__all__ = ["memory", "speed", "switches", "weights_file"]
+__all__ = ["can_compile", "memory", "speed", "switches", "weights_file"]
 
 RANK = 32
-AS_SET = {"memory": "manual", "offload_activations": "off", "blocks_to_swap": 0}
+AS_SET: dict[str, Any] = {"memory": "manual", "offload_activations": "off", "blocks_to_swap": 0}
 """What a job takes of measures that it may choose by itself: none but those a case names."""
 TINY_SIZE = Size(64, 64, 5)
 _GIB = 2**30
@@ -100,7 +100,7 @@ def switches(_: Bench) -> list[Case]:
         "block inputs in host memory": {"offload_activations": "on"},
         "6 blocks streamed": {"blocks_to_swap": 6},
         "both": {"offload_activations": "on", "blocks_to_swap": 6},
-        "compiled blocks": {"compile_blocks": True},
+        "compiled blocks": {"compile": True},
     }
     size = Size(832, 480, 49)
     jobs = {name: Job("14B-12", size, 7, tuple(settings.items())) for name, settings in alone.items()}
@@ -108,7 +108,9 @@ def switches(_: Bench) -> list[Case]:
     jobs["fp8 weights, products in fp8"] = Job("14B-12", size, 7, quantize="fp8_e4m3fn", matmul="fp8")
     jobs["int8 weights"] = Job("14B-12", size, 7, quantize="int8")
     jobs["int8 weights, products in int8"] = Job("14B-12", size, 7, quantize="int8", matmul="int8")
-    return [_case("switches", name, job, about_s=30) for name, job in jobs.items()]
+    return [
+        _case("switches", name, job, about_s=120 if name == "compiled blocks" else 30) for name, job in jobs.items()
+    ]
 
 
 def _case(part: str, name: str, job: Job, about_s: float) -> Case:
@@ -121,6 +123,8 @@ def _measure(job: Job, bench: Bench) -> Figures:
         raise Needs("needs one CUDA GPU")
     job = job.tiny if bench.tiny else job
     train, shape = _settings(job), SHAPES[job.shape]
+    if train.compile:
+        can_compile(bench)
     model = ModelPlan(
         base_file="",
         base_precision=job.base_precision,
@@ -143,13 +147,17 @@ def _measure(job: Job, bench: Bench) -> Figures:
     return _figures(job, bench, train, [json.loads(line) for line in lines], plan)
 
 
+def can_compile(bench: Bench) -> None:
+    """Raises Needs where blocks cannot be compiled."""
+    try:
+        check_compile(bench.device)
+    except WanTrainerError as refusal:
+        raise Needs(f"needs what torch.compile takes: {refusal}") from refusal
+
+
 def _settings(job: Job) -> TrainConfig:
-    known = {field.name for field in fields(TrainConfig)}
-    if missing := [name for name, _ in job.settings if name not in known]:
-        raise Needs(f"needs the setting {missing[0]}, which this version has not")
-    wanted: dict[str, Any] = {name: value for name, value in AS_SET.items() if name in known}
-    wanted |= {"preview_every_n_steps": 0, "eval_items": 0, "save_every_n_steps": job.steps, "steps": job.steps}
-    return TrainConfig(**(wanted | dict(job.settings)))
+    wanted = AS_SET | {"preview_every_n_steps": 0, "eval_items": 0, "save_every_n_steps": job.steps}
+    return TrainConfig(**(wanted | {"steps": job.steps} | dict(job.settings)))
 
 
 def weights_file(bench: Bench, name: str) -> Path:

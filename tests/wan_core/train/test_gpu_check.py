@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -80,6 +81,33 @@ def test_a_part_that_raises_is_recorded_the_others_run_and_an_earlier_run_stays(
     assert (code, [result["status"] for result in data["results"]]) == (0, ["done", "done"])
     code, data, _ = check(run_script, tmp_path, "--only", "gradients", "--first", "2", "--minutes", "0")
     assert (code, [result["status"] for result in data["results"]]) == (0, ["done", "done", "left out"])
+
+
+ENDS = """
+import os, signal, sys, time
+sys.path.insert(0, sys.argv[1])
+from pathlib import Path
+import gpu_check
+from card.case import Bench, Case
+def sleep(bench): time.sleep(600)
+def die(bench): os.kill(os.getpid(), signal.SIGKILL)
+def wrong(bench): return {"off": 2.0, "ok": False}
+for measure in (sleep, die, wrong):
+    result = gpu_check.in_child("fork", Case("part", "name", measure, needs_gpu=False), Bench(Path()), 2)
+    print(result.status, "|", result.said, "|", dict(result.figures))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_measurement_that_hangs_dies_or_is_wrong_is_an_error(run_script: RunScript, tmp_path: Path) -> None:
+    script = tmp_path / "ends.py"
+    script.write_text(ENDS)
+    done = run_script(script, str(BENCHMARKS))
+    assert done.stdout.splitlines()[-3:] == [
+        "error | ended after 2 s | {}",
+        "error | its process ended with -9 | {}",
+        "error | a figure is not what it must be | {'off': 2.0, 'ok': False}",
+    ], done.stderr[-2000:]
 
 
 @pytest.mark.soak

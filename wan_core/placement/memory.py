@@ -23,6 +23,8 @@ __all__ = ["DeviceMemory", "JobShape", "MemoryEstimate", "estimate_memory"]
 
 _OPTIMIZER_BYTES = 16
 """per adapter value: float32 weight, gradient and AdamW's two moments"""
+_GRADIENT_BYTES = 4
+"""of those, what lies there during a step only"""
 _STEP_BYTES = 8
 """per adapter value while AdamW runs: its temporary lists"""
 _SAVED_BYTES = 12
@@ -133,13 +135,18 @@ def estimate_memory(
             layers=mine,
             recomputing=replace(job.recomputing, unchecked=job.unchecked_on(device)),
             offloaded=offloaded,
+            unpacking_bytes=job.unpacking_bytes,
         )
         watched = {"evaluate": step, **({} if preview is None else {"preview": preview})}
-        watching = {kind: traced_watching(job.shape, job.numerics, shape) for kind, shape in watched.items()}
+        watching = {
+            kind: traced_watching(job.shape, job.numerics, shape, job.unpacking_bytes)
+            for kind, shape in watched.items()
+        }
         if device != job.placement.first:
             trace, watching = _without_ends(job, step, trace), {}
         rests = weights.on_device[name] + adapters[name] * _OPTIMIZER_BYTES
-        step_bytes = max(trace.step + job.unpacking_bytes, adapters[name] * _STEP_BYTES + trace.before)
+        between = rests - adapters[name] * _GRADIENT_BYTES
+        step_bytes = max(trace.step, adapters[name] * _STEP_BYTES + trace.before)
         devices[name] = DeviceMemory(
             weights=weights.on_device[name],
             adapters=adapters[name] * _OPTIMIZER_BYTES,
@@ -147,8 +154,8 @@ def estimate_memory(
             phases={
                 "load": weights.on_device[name] + adapters[name] * 4,
                 "step": rests + step_bytes,
-                **{kind: rests + value + job.unpacking_bytes for kind, value in watching.items()},
-                "save": rests,
+                **{kind: between + value for kind, value in watching.items()},
+                "save": between,
             },
         )
         kept_in_host += (

@@ -7,7 +7,7 @@ what the real one holds there. A model of all layers is then a straight line thr
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import astuple, dataclass, replace
 from functools import lru_cache
@@ -19,7 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from ..model import Conditioning, Constants, Numerics, Policy, WanShape, WanTransformer
+from ..model import Conditioning, Constants, Numerics, Policy, WanShape, WanTransformer, block_of
 
 __all__ = ["Recomputing", "StepShape", "StepTrace", "StorageMeter", "traced_step", "traced_watching"]
 
@@ -88,11 +88,13 @@ def traced_step(
     layers: int,
     recomputing: Recomputing,
     offloaded: bool,
+    unpacking_bytes: int = 0,
 ) -> StepTrace:
     """Returns the trace of a step of `step` where `layers` of the main stream lie on one device with all else.
 
     `adapt(model)` injects the adapters. `recomputing.unchecked` counts among these layers. With `offloaded`, inputs of
-    blocks rest in host memory between the passes.
+    blocks rest in host memory between the passes. `unpacking_bytes`: what the widest linear of a block takes beside its
+    packed weight while it runs; 0 where none is packed.
     """
     plain = min(recomputing.unchecked, layers) if recomputing.blocks else 0
     extra = len(shape.vace_layers)
@@ -102,7 +104,7 @@ def traced_step(
     def of(main: int, second: int, unchecked: int = min(plain, 1)) -> StepTrace:
         short = replace(shape, num_layers=main + unchecked, vace_layers=tuple(range(second)))
         how = replace(recomputing, unchecked=unchecked)
-        return _trace_once(short, numerics, step, adapt, how, offloaded)
+        return _trace_once(short, numerics, step, adapt, how, offloaded, unpacking_bytes)
 
     found = of(few, base)
     # Where nothing but offloaded inputs is kept, one more block holds nothing more.
@@ -120,6 +122,7 @@ def _trace(
     adapt: Callable[[nn.Module], None],
     recomputing: Recomputing,
     offloaded: bool,
+    unpacking_bytes: int = 0,
 ) -> StepTrace:
     model = _short_model(shape, numerics, adapt)
     model.checkpoint_blocks, model.checkpoint_policy = recomputing.blocks, recomputing.policy
@@ -127,7 +130,7 @@ def _trace(
     with FakeTensorMode(allow_non_fake_inputs=True), torch.inference_mode(False), torch.enable_grad():
         _fake(model)
         known = [*model.parameters(), *(p.grad for p in model.parameters() if p.grad is not None)]
-        with StorageMeter(known) as meter:
+        with StorageMeter(known, _packed(model, unpacking_bytes)) as meter:
             model.offload = _InFlight() if offloaded else model.offload
             model.carrier = marks = _Marks(meter)
             batch = _Batch.of(shape, step)
@@ -137,18 +140,18 @@ def _trace(
     return StepTrace(**marks.found)
 
 
-def traced_watching(shape: WanShape, numerics: Numerics, step: StepShape) -> int:
+def traced_watching(shape: WanShape, numerics: Numerics, step: StepShape, unpacking_bytes: int = 0) -> int:
     """Returns the bytes at the peak of a forward pass without gradients, as evaluation and previews make; weights not
     counted. They are the same for any number of layers."""
     short = replace(shape, num_layers=2, vace_layers=tuple(shape.vace_layers and (0,)))
-    return _watch_once(short, numerics, step)
+    return _watch_once(short, numerics, step, unpacking_bytes)
 
 
-def _watch(shape: WanShape, numerics: Numerics, step: StepShape) -> int:
+def _watch(shape: WanShape, numerics: Numerics, step: StepShape, unpacking_bytes: int) -> int:
     model = _short_model(shape, numerics, lambda _model: None)
     with FakeTensorMode(allow_non_fake_inputs=True), torch.inference_mode(False), torch.no_grad():
         _fake(model)
-        with StorageMeter(model.parameters()) as meter:
+        with StorageMeter(model.parameters(), _packed(model, unpacking_bytes)) as meter:
             batch = _Batch.of(shape, step)
             first = batch.through(model)
             guided = first + 5.0 * (batch.through(model) - first)  # two prompts, as guidance needs
@@ -158,6 +161,20 @@ def _watch(shape: WanShape, numerics: Numerics, step: StepShape) -> int:
 
 _trace_once, _watch_once = lru_cache(maxsize=64)(_trace), lru_cache(maxsize=64)(_watch)
 """They keep what was traced. Callables are equal where they are frozen dataclasses, as those of footprint.py."""
+
+
+def _packed(model: WanTransformer, unpacking_bytes: int) -> dict[Tensor, tuple[int, int]]:
+    """Returns, for the weight of each linear of a block, its unpacked copy in bytes, and all that unpacking it takes.
+
+    What is float32 meanwhile is so for a bounded number of values, and so the same for every wide weight.
+    """
+    if not unpacking_bytes:
+        return {}
+    linears = {
+        name: p for name, p in model.named_parameters() if block_of(name) and p.ndim == 2 and not p.requires_grad
+    }
+    widest = max(p.nbytes for p in linears.values())
+    return {p: (p.nbytes, max(p.nbytes, unpacking_bytes - widest + p.nbytes)) for p in linears.values()}
 
 
 class _Marks:
@@ -271,21 +288,31 @@ _SUMS_IN_FLOAT32 = (torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_b
 torch's flash_api.cpp); the CPU's, which a trace meets, do not."""
 
 
+_PRODUCTS = (torch.ops.aten.mm.default, torch.ops.aten.addmm.default)
+
+
 class StorageMeter(TorchDispatchMode):
     """Counts bytes of live storages made under it; `peak` is the highest sum seen. Views of `known` are not new."""
 
-    def __init__(self, known: Iterable[Tensor]) -> None:
+    def __init__(self, known: Iterable[Tensor], packed: Mapping[Tensor, tuple[int, int]] | None = None) -> None:
+        """`packed`: of the known, those that whoever reads them unpacks first; as `_packed` returns them."""
         super().__init__()
+        self._packed = {tensor.untyped_storage(): sizes for tensor, sizes in (packed or {}).items()}
         self.live = self.peak = 0
         self._seen: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         for tensor in known:
             self._seen[tensor.untyped_storage()] = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        before = self.live
         result = func(*args, **(kwargs or {}))
         for leaf in tree_leaves(result):
             if isinstance(leaf, Tensor):
                 self._count(leaf.untyped_storage())
+        if self._packed and func in _PRODUCTS:
+            for leaf in tree_leaves(args):
+                if isinstance(leaf, Tensor) and (sizes := self._packed.get(leaf.untyped_storage())):
+                    self.peak = max(self.peak, self.live + sizes[0], before + sizes[1])
         if func in _SUMS_IN_FLOAT32:
             self.peak = max(self.peak, self.live + 4 * args[1].numel())
         return result

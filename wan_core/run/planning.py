@@ -168,9 +168,14 @@ def _with_attention_kept(plan: MemoryPlan) -> MemoryPlan:
 def asked_measures(train: TrainConfig) -> MemoryMeasures:
     """Returns the measures that the settings say themselves; what they leave to the planner is not taken."""
     return MemoryMeasures(
-        offload_inputs=train.offload_activations == "on" and train.gradient_checkpointing,
+        offload_inputs=_offloads(train) and train.gradient_checkpointing,
         blocks_to_swap=max(train.blocks_to_swap, 0),
     )
+
+
+def _offloads(train: TrainConfig) -> bool:
+    """Whether the settings send something to host memory: all that is kept, or what a policy names."""
+    return train.offload_activations == "on" or bool(train.keeps.offloaded)
 
 
 def nearest_that_fits(job: Job, room: Room) -> Job | None:
@@ -211,7 +216,7 @@ class _Free:
             return cls(asked.offload_inputs, asked.blocks_to_swap, 0)
         # A block that keeps its activations needs its weights where they are.
         movable = train.gradient_checkpointing and not train.unchecked_blocks
-        open_to_us = train.gradient_checkpointing and train.offload_activations == "auto"
+        open_to_us = train.gradient_checkpointing and train.offload_activations == "auto" and not _offloads(train)
         return cls(
             offload=None if open_to_us else asked.offload_inputs,
             swap=None if movable and train.blocks_to_swap < 0 else asked.blocks_to_swap,

@@ -241,6 +241,11 @@ class TrainConfig(Config):
                 f"blocks_to_swap is {self.blocks_to_swap}, and a block whose activations are kept cannot travel. Set "
                 f"{which}, or blocks_to_swap to 0."
             )
+        if self.keeps.offloaded and self.offload_activations == "off":
+            raise ConfigError(
+                f'checkpointing_policy "{self.checkpointing_policy}" keeps activations in host memory, and '
+                "offload_activations is off. Set it to auto, or choose another policy."
+            )
         if self.compile and self.keeps:
             raise ConfigError(
                 f'compile does not go with checkpointing_policy "{self.checkpointing_policy}": a compiled block has no '

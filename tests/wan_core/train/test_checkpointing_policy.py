@@ -6,6 +6,7 @@ import pytest
 
 from wan_core.errors import ConfigError
 from wan_core.model import Policy
+from wan_core.run.planning import asked_measures
 from wan_core.train import TrainConfig
 
 
@@ -33,3 +34,11 @@ def test_a_list_that_nobody_reads_is_refused() -> None:
 def test_a_compiled_block_has_no_activations_to_name() -> None:
     with pytest.raises(ConfigError, match='compile does not go with checkpointing_policy "attn_output"'):
         TrainConfig(compile=True, checkpointing_policy="attn_output")
+
+
+def test_what_a_policy_offloads_leaves_the_gpu_or_is_refused() -> None:
+    away = TrainConfig(checkpointing_policy="offload_matmul_without_batch")
+    assert asked_measures(away).offload_inputs
+    assert not asked_measures(TrainConfig()).offload_inputs
+    with pytest.raises(ConfigError, match=r"offload_activations is off\. Set it to auto"):
+        TrainConfig(checkpointing_policy="offload_matmul_without_batch", offload_activations="off")

@@ -55,7 +55,7 @@ class Ahead:
         plan = model.plan.of_expert(expert if expert in ("high", "low") else "high", roots)
         settings = self._settings(asked.get("settings"))
         file = inspect_model(plan, roots)
-        names = ("steps", "preview_every_n_steps")
+        names = ("steps", "preview_every_n_steps", "blocks_to_swap")
         train = TrainConfig.from_dict(
             {**(dict(settings.train) if settings else {}), **{name: values[name] for name in names if name in values}}
         )

@@ -24,7 +24,7 @@ from ..runs.scrub import scrubbed
 from .clip import send_clip
 from .desktop import open_folder
 from .guard import BODY_LIMIT, check_change, check_host, check_local, read_body
-from .plan import Planner
+from .plan import NO_PLAN, Planner
 from .refusal import Refused
 from .removal import delete_run
 from .run_folders import find_run, line_number, list_runs
@@ -178,7 +178,10 @@ class RunRoutes:
         asked = await self._change(request)
         if self.planner is None:
             raise Refused(404, "This server makes no plans.")
-        return _json(await asyncio.to_thread(self.planner.answer, asked))
+        try:
+            return _json(await asyncio.to_thread(self.planner.answer, asked))
+        except WanTrainerError as error:  # half of a graph is the usual case while somebody builds one
+            return _json({**NO_PLAN, "reason": scrubbed(str(error))})
 
     def _to_ourselves(self, handler: Handler) -> Handler:
         """Wraps `handler` so that it answers only requests that name this server as it is called."""

@@ -15,12 +15,13 @@ from typing import Any
 
 import torch
 
-from ...wan_core.placement import Room, card_bytes, resolve_placement, room_here
-from ...wan_core.run import Job, card_of, plan_memory, report_of, suggestions_for
+from ...wan_core.placement import Room, card_bytes
+from ...wan_core.run import Job, card_of, plan_here, report_of, suggestions_for
 from .refusal import Refused
 
-__all__ = ["Planner"]
+__all__ = ["NO_PLAN", "Planner"]
 
+NO_PLAN: dict[str, Any] = {"version": 1, "fits": None, "devices": [], "suggestions": None}
 _KEPT = 64
 _PATIENCE_S = 60.0
 """how long a question waits for those before it"""
@@ -44,7 +45,8 @@ class Planner:
     def answer(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the plan as JSON data. For a thread of its own.
 
-        `fits` is null where nothing is planned, `suggestions` unless `asked["suggest"]` and the job does not fit.
+        `fits` is null where nothing is planned, `suggestions` unless `asked["suggest"]` and the job does not fit;
+        `more` says that the look for them was cut short, so that asking again may find others.
         """
         self._waiting += 1
         free = self._busy.acquire(timeout=_PATIENCE_S)
@@ -54,7 +56,8 @@ class Planner:
         try:
             key = json.dumps([asked, self.mark(asked)], sort_keys=True)
             found = self._answers.pop(key, None) or self._plan(asked)
-            self._answers[key] = found
+            if not found.get("more"):
+                self._answers[key] = found
             while len(self._answers) > _KEPT:
                 self._answers.popitem(last=False)
             return found
@@ -63,12 +66,10 @@ class Planner:
 
     def _plan(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         job = self.job(asked)
-        placement = resolve_placement(job.model.placement, job.file.variant.shape.num_layers)
-        room = room_here(placement.devices, ask_driver=False)  # ComfyUI gives its own back before it trains
-        if not room.devices:
-            return {"version": 1, "fits": None, "devices": [], "suggestions": None}  # on the CPU nothing is planned
-        plan = plan_memory(job, room)
-        report = report_of(plan, card_of(placement.first))
+        plan = plan_here(job)
+        if plan is None:
+            return NO_PLAN  # on the CPU
+        report = report_of(plan, card_of(torch.device(next(iter(plan.estimate.devices)))))
         devices = [
             {
                 "name": name,
@@ -78,7 +79,9 @@ class Planner:
             }
             for name, needs in report["devices"].items()
         ]
-        seconds = report["step_seconds"]
+        seconds, found, more = report["step_seconds"], None, False
+        if asked.get("suggest") is True and not plan.fits:
+            found, more = self._suggestions(job, plan.room)
         return {
             "version": 1,
             "fits": plan.fits,
@@ -90,11 +93,18 @@ class Planner:
             "card": report["card"],
             "step_seconds": seconds,
             "seconds": None if seconds is None else round(seconds * job.train.steps),
-            "suggestions": self._suggestions(job, room) if asked.get("suggest") is True and not plan.fits else None,
+            "suggestions": found,
+            "more": more,
         }
 
-    def _suggestions(self, job: Job, room: Room) -> list[dict[str, int | str]]:
-        """Looks for them until its time is over, or somebody asks the next question."""
-        end = time.monotonic() + _LOOKING_S
-        found = suggestions_for(job, room, enough=lambda: self._waiting > 0 or time.monotonic() > end)
-        return [one.settings for one in found]
+    def _suggestions(self, job: Job, room: Room) -> tuple[list[dict[str, int | str]], bool]:
+        """Looks for them until its time is over; True with those found until somebody asked the next question."""
+        end, cut = time.monotonic() + _LOOKING_S, False
+
+        def enough() -> bool:
+            nonlocal cut
+            cut = cut or self._waiting > 0
+            return cut or time.monotonic() > end
+
+        found = suggestions_for(job, room, enough=enough)
+        return [one.settings for one in found], cut

@@ -59,14 +59,14 @@ GAP = 40
 ROOM = {
     "LoadWanModel": 330,
     "Fp8Quantize": 220,
-    "SplitAcrossGPUs": 435,
-    "WanVideoDataset": 800,
+    "SplitAcrossGPUs": 545,
+    "WanVideoDataset": 910,
     "VAELoader": 120,
     "CLIPLoader": 170,
     "CacheLatents": 215,
     "WanPreviewSettings": 510,
     "LoadImage": 385,
-    "TrainLoRA": 1190,
+    "TrainLoRA": 1370,
     "ValidateVideo": 800,
 }
 """kind -> height in pixels it comes to need with all it shows, title included, whichever way the page draws nodes: what

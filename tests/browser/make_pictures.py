@@ -21,6 +21,7 @@ from shapeworld.learning import CONCEPTS, DEFAULT_CONCEPT, draw_dataset, fill_mo
 
 from tests.browser.conftest import tiny_canvas
 from tests.browser.runs_on_page import Runs, whole_run
+from tests.support.headers import write_empty_model
 
 pytestmark = pytest.mark.browser
 
@@ -200,7 +201,7 @@ def panel_picture(canvas: Any, width: int, height: int) -> Image.Image:
         [width, height],
     )
     canvas.page.wait_for_timeout(4000)
-    box = canvas.page.locator(".wan-panel").bounding_box()
+    box = canvas.page.locator(".wan-panel").first.bounding_box()
     clip = {"x": box["x"] - 6, "y": box["y"] - 6, "width": box["width"] + 12, "height": box["height"] + 12}
     with Image.open(io.BytesIO(canvas.page.screenshot(clip=clip))) as shot:
         return shot.convert("RGB")
@@ -230,6 +231,40 @@ def test_the_panel(bare: Any, smoke: dict[str, Any]) -> None:
         save([*sizes, panel_picture(bare, 440, 500)], "panel.png")
     finally:
         bare.server.setting("Comfy.ColorPalette", "dark")
+
+
+def test_the_bar_that_says_whether_it_fits(bare: Any, workflows: dict[str, Any]) -> None:
+    """An A14B on clips of 81 frames and a card of 8 GiB, before and after a click; the models are headers alone."""
+    models = bare.server.base / "models" / "diffusion_models"
+    names = [f"wan2.2_t2v_{half}_noise_14B_bf16.safetensors" for half in ("high", "low")]
+    for name in names:
+        write_empty_model(models / name, "wan2.2-t2v-A14B-expert")
+    bare.server.post("/tiny/card", {"gib": "8"})
+    try:
+        bare.open()
+        loader = {"diffusion_model": names[0], "low_noise_model": names[1]}
+        asked = {"LoadWanModel": loader, "WanVideoDataset": {"num_frames": 81}}
+        bare.load(tiny_canvas(workflows["03_wan22_t2v_A14B_character"], **asked))
+        bars = bare.page.locator(".wan-panel .wan-fit")
+        buttons = bars.first.get_by_role("button")
+        buttons.first.wait_for()
+        red = fit_picture(bare)
+        buttons.get_by_text("frames fits").click()
+        bare.page.locator('.wan-panel .wan-fit[data-state="fits"][aria-busy="false"]').first.wait_for()
+        save([red, fit_picture(bare)], "fit.png")
+    finally:
+        bare.server.post("/tiny/card", {"gib": ""})
+        for name in names:
+            (models / name).unlink()
+
+
+def fit_picture(canvas: Any) -> Image.Image:
+    """The upper part of the first Train Wan LoRA's panel, cut out of the page at full size."""
+    panel_picture(canvas, 440, 500)
+    box = canvas.page.locator(".wan-panel .wan-fit").first.bounding_box()
+    clip = {"x": box["x"] - 10, "y": box["y"] - 60, "width": box["width"] + 20, "height": 260}
+    with Image.open(io.BytesIO(canvas.page.screenshot(clip=clip))) as shot:
+        return shot.convert("RGB")
 
 
 def test_the_tab_of_runs(bare: Any, smoke: dict[str, Any]) -> None:

@@ -92,7 +92,7 @@ class Runs:
 
     def serve(self, page: Any) -> None:
         """From now on this page's requests for runs come here."""
-        page.route(re.compile(r"/wan_trainer/"), self._answer)
+        page.route(re.compile(r"/wan_trainer/runs"), self._answer)
 
     def _answer(self, route: Any) -> None:
         url = urlsplit(route.request.url)

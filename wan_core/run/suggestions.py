@@ -11,6 +11,7 @@ from .planning import Job, nearest_that_fits, plan_memory
 
 __all__ = ["Suggestion", "suggestions_for"]
 
+_AUTOMATIC: dict[str, int | str] = {"memory": "auto", "offload_activations": "auto", "blocks_to_swap": -1}
 _RANKS = (4, 8, 16, 32)
 """tried from the smallest on: where that does not fit, no larger one does"""
 
@@ -44,9 +45,10 @@ def suggestions_for(
 
 def _alone(job: Job, room: Room) -> Iterator[Suggestion | None]:
     """Yields each change with which the job fits; None for a look without a find, so that `enough` is asked."""
-    if job.train.memory == "manual":
-        automatic = replace(job, train=replace(job.train, memory="auto"))
-        yield Suggestion(settings={"memory": "auto"}) if plan_memory(automatic, room).fits else None
+    asked = {name: value for name, value in _AUTOMATIC.items() if getattr(job.train, name) != value}
+    if asked:
+        automatic = replace(job, train=replace(job.train, **asked))
+        yield Suggestion(settings=asked) if plan_memory(automatic, room).fits else None
     quantized = _quantized(job)
     if quantized is not None:
         yield Suggestion(settings=_scheme(quantized)) if plan_memory(quantized, room).fits else None
@@ -94,7 +96,8 @@ def _nearest(job: Job, room: Room) -> Suggestion | None:
         settings |= {"width": width * space.spatial_stride, "height": height * space.spatial_stride}
     if found.lora.rank != job.lora.rank:
         settings["rank"] = found.lora.rank
-    return Suggestion(settings=settings) if settings else None
+    # A lower rank alone is looked for better: this one is the first of a few.
+    return Suggestion(settings=settings) if settings.keys() - {"rank"} else None
 
 
 def _lower_rank(job: Job, room: Room) -> Suggestion | None:

@@ -10,9 +10,11 @@ import { api } from "../../../scripts/api.js";
 // @ts-expect-error served by ComfyUI
 import { app } from "../../../scripts/app.js";
 import { CardNodes } from "./lib/cards/card_nodes.mjs";
+import { FitNodes } from "./lib/fit/fit_nodes.mjs";
 import { element } from "./lib/page/dom.mjs";
 import { findNode } from "./lib/page/graph.mjs";
 import {
+  idHere,
   isOurs,
   kindOf,
   learnIds,
@@ -61,6 +63,12 @@ const frames = new Frames(requestAnimationFrame.bind(window));
 const routes = new Routes((path, options) => api.fetchApi(path, options));
 const trainers = new TrainerNodes({ app, api, routes, frames, root });
 const cards = new CardNodes({ app, api, frames, root, storage: sessionStorage });
+const fits = new FitNodes({
+  routes,
+  frames,
+  root,
+  create: (kind) => /** @type {any} */ (window).LiteGraph?.createNode(idHere(kind)) ?? null,
+});
 
 /** Texts that wait for the next frame: the line each belongs to, and its newest text. @type {Map<HTMLElement, string>} */
 const waiting = new Map();
@@ -252,7 +260,10 @@ const extension = {
     api.addEventListener("execution_error", (/** @type {{ detail: any }} */ event) =>
       onError(event.detail),
     );
-    setInterval(() => trainers.pulse(), PULSE);
+    setInterval(() => {
+      trainers.pulse();
+      fits.look();
+    }, PULSE);
     for (const event of ["execution_interrupted", "reconnected"]) {
       api.addEventListener(event, () => {
         if (event !== "reconnected") trainers.rest();
@@ -299,12 +310,19 @@ const extension = {
     if (LINE_NODES.includes(kind)) addStatusLine(node);
     if (kind === TRAINER) trainers.add(node);
     cards.add(node);
+    fits.add(node);
   },
 
   /** @param {GraphNode} node */
   loadedGraphNode(node) {
     if (trainers.loaded(node)) tab.refresh();
     cards.loaded(node);
+    fits.turned();
+  },
+
+  /** The lists of files were read again. */
+  refreshComboInNodes() {
+    fits.again();
   },
 };
 

@@ -14,6 +14,7 @@ import string
 import sys
 from typing import Any, ClassVar
 
+from .card import add_card_route
 from .flood import add_routes
 
 CHARACTERS = string.ascii_letters + string.digits + string.punctuation
@@ -180,5 +181,6 @@ NODE_DISPLAY_NAME_MAPPINGS = {
 }
 
 add_routes()
+add_card_route()
 # Workers that need no five seconds of imports; see tests/support/preforked.py.
 sys.executable = os.environ.get("TINY_ENGINE_PYTHON", sys.executable)

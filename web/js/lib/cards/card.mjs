@@ -49,7 +49,8 @@ export class Card {
 
   draw() {
     if (!this.element.clientWidth) return;
-    const least = Math.ceil(2 * PADDING + stacked([this.changed, ...this.body.children]));
+    const heads = [...this.element.children].filter((part) => part !== this.body);
+    const least = Math.ceil(2 * PADDING + stacked([...heads, ...this.body.children]));
     if (least === this.least) return;
     this.least = least;
     this.grew();

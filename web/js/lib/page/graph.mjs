@@ -3,9 +3,11 @@
 
 /**
  * What the page's graphs and nodes have that this pack uses.
- * @typedef {{ id?: string, nodes?: GraphNode[], _nodes?: GraphNode[], getNodeById: (id: number) => GraphNode | null }} Graph
+ * @typedef {{ id?: string, nodes?: GraphNode[], _nodes?: GraphNode[], getNodeById: (id: number) => GraphNode | null,
+ *   add?: Function, beforeChange?: Function, afterChange?: Function }} Graph
  * @typedef {{ id: number, comfyClass?: string, hideOutputImages?: boolean, onDrawBackground?: Function, graph?: Graph,
- *   subgraph?: Graph, widgets?: { name: string, label?: string, value: unknown, callback?: Function, options?: { values?: unknown } }[], inputs?: { name: string }[],
+ *   subgraph?: Graph, type?: string, mode?: number, pos?: number[], size?: number[], connect?: Function, getInputLink?: Function,
+ *   widgets?: { name: string, label?: string, value: unknown, callback?: Function, options?: { values?: unknown } }[], inputs?: { name: string }[],
  *   wanTrainerStatus?: HTMLElement, wanTrainerPanel?: import("../panel/panel.mjs").Panel,
  *   wanTrainerCard?: import("../cards/card.mjs").Card, wanTrainerFacts?: Record<string, any>, addDOMWidget: Function,
  *   getInputNode?: Function, onConnectionsChange?: Function, setDirtyCanvas?: Function }} GraphNode

@@ -88,8 +88,8 @@ export function renameClasses(graph) {
   }
 }
 
-/** @param {string} short */
-function idHere(short) {
+/** The id a node of ours has on this server. @param {string} short */
+export function idHere(short) {
   return taken.has(short) ? `${PREFIX}${short}` : short;
 }
 

@@ -54,6 +54,11 @@ export class Routes {
     return this.post(`${place(run)}/delete`, { confirm: run });
   }
 
+  /** @param {object} asked what a training is made of @returns {Promise<import("../fit/sentences.mjs").Plan>} */
+  plan(asked) {
+    return this.post("/wan_trainer/plan", asked);
+  }
+
   /** @param {string} path */
   async get(path) {
     return answer(await this.fetchApi(path, { cache: "no-store" }));

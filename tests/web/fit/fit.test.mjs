@@ -1,0 +1,173 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { apply, canApply } from "../../../web/js/lib/fit/apply.mjs";
+import { trainingOf } from "../../../web/js/lib/fit/asked.mjs";
+import { details, headline, suggestionText } from "../../../web/js/lib/fit/sentences.mjs";
+
+const GIB = 2 ** 30;
+
+/** A node of the canvas: widgets by name, links by input. */
+function node(type, values = {}, links = {}, mode = 0) {
+  const names = Object.keys(links);
+  return {
+    type,
+    comfyClass: type,
+    mode,
+    widgets: Object.entries(values).map(([name, value]) => ({ name, value })),
+    inputs: names.map((name) => ({ name })),
+    getInputNode: (slot) => links[names[slot]] ?? null,
+    getInputLink: (slot) => ({ origin_id: links[names[slot]].id, origin_slot: 0 }),
+    links,
+    connect(_slot, to, input) {
+      to.links[Object.keys(to.links)[input]] = this;
+    },
+  };
+}
+
+/** Load -> trainer, and a dataset through a cache; what `links` says comes on top. */
+function training(links = {}, data = {}) {
+  const load = node("LoadWanModel", { diffusion_model: "wan.safetensors", device: "default" });
+  const clips = node(
+    "WanVideoDataset",
+    { width: 832, height: 480, num_frames: 81, ...data },
+    { model: load },
+  );
+  const cache = node("CacheLatents", { mode: "auto" }, { dataset: clips, vae: node("VAELoader") });
+  const values = { run_name: "x", steps: 10, rank: 32, expert: "auto", preview_every_n_steps: 5 };
+  const trainer = node("TrainLoRA", values, { model: load, cache, ...links });
+  return { load, clips, trainer };
+}
+
+test("a training is asked for by its widgets, from the loader down", () => {
+  const { trainer } = training();
+  assert.deepEqual(trainingOf(trainer)?.asked, {
+    chain: [["LoadWanModel", { diffusion_model: "wan.safetensors", device: "default" }]],
+    settings: null,
+    train: { steps: 10, rank: 32, preview_every_n_steps: 0 },
+    sizes: [[832, 480, 81]],
+    preview: null,
+  });
+});
+
+test("what changes the model, settings and previews are asked for too; a bypassed node is not", () => {
+  const { load } = training();
+  const fp8 = node("Fp8Quantize", { scheme: "int8" }, { model: load });
+  const split = node("SplitAcrossGPUs", { mode: "auto" }, { model: fp8 });
+  const links = {
+    model: split,
+    vae: node("VAELoader"),
+    settings: node("WanTrainSettings", { batch_size: 2 }),
+    validation: node("WanPreviewSettings", { width: 480, height: 0, num_frames: 9, prompts: "a" }),
+  };
+  const { asked } = trainingOf(training(links).trainer) ?? {};
+  assert.deepEqual(
+    asked?.chain.map(([kind]) => kind),
+    ["LoadWanModel", "Fp8Quantize", "SplitAcrossGPUs"],
+  );
+  assert.deepEqual(asked?.settings, { batch_size: 2 });
+  assert.equal(asked?.train.preview_every_n_steps, 5);
+  assert.deepEqual(asked?.preview, [480, 0, 9]);
+  fp8.mode = 4;
+  assert.deepEqual(
+    trainingOf(training(links).trainer)?.asked.chain.map(([kind]) => kind),
+    ["LoadWanModel", "SplitAcrossGPUs"],
+  );
+});
+
+test("nothing is asked for without a loader, a dataset, or a node that runs", () => {
+  const { load, trainer } = training();
+  assert.equal(trainingOf(node("TrainLoRA", {}, {})), null);
+  assert.equal(trainingOf(training({ cache: node("WanCacheFromLatents") }).trainer), null);
+  load.mode = 2;
+  assert.equal(trainingOf(trainer), null);
+});
+
+test("a scan says which clips there are, until its node is turned", () => {
+  const { clips, trainer } = training();
+  clips.wanTrainerFacts = {
+    asked: { num_frames: 81 },
+    buckets: [
+      { width: 640, height: 640, frames: 17 },
+      { width: null, height: 480, frames: 1 },
+    ],
+  };
+  assert.deepEqual(trainingOf(trainer)?.asked.sizes, [[640, 640, 17]]);
+  clips.widgets[2].value = 33;
+  assert.deepEqual(trainingOf(trainer)?.asked.sizes, [[832, 480, 33]]);
+});
+
+test("a suggestion turns the widgets it names, and none that is small already", () => {
+  const { trainer, clips } = training();
+  const small = node("WanVideoDataset", { num_frames: 5 }, {});
+  clips.inputs.push({ name: "append_to" });
+  const before = clips.getInputNode;
+  clips.getInputNode = (slot) => (slot === 1 ? small : before(slot));
+  small.widgets.push({ name: "width", value: 64 }, { name: "height", value: 64 });
+  const heard = [];
+  trainer.widgets.find(({ name }) => name === "rank").callback = (value) => heard.push(value);
+  const found = trainingOf(trainer);
+  apply(found, { num_frames: 33, rank: 8 }, () => null);
+  assert.deepEqual(heard, [8]);
+  assert.deepEqual(trainingOf(trainer)?.asked.sizes, [
+    [832, 480, 33],
+    [64, 64, 5],
+  ]);
+  assert.equal(canApply(found, { memory: "auto" }), false);
+});
+
+test("use fp8 puts a node between, or sets the one that is bypassed there", () => {
+  const { trainer, load } = training();
+  load.id = 1;
+  trainer.pos = [500, 300];
+  const added = [];
+  trainer.graph = { getNodeById: () => load, add: (one) => added.push(one) };
+  const made = node("Fp8Quantize", { scheme: "int8" }, { model: null });
+  apply(trainingOf(trainer), { scheme: "fp8_e4m3fn" }, (kind) =>
+    kind === "Fp8Quantize" ? made : null,
+  );
+  assert.deepEqual(added, [made]);
+  assert.deepEqual(trainingOf(trainer)?.asked.chain[1], ["Fp8Quantize", { scheme: "fp8_e4m3fn" }]);
+  made.mode = 4;
+  assert.equal(trainingOf(trainer)?.asked.chain.length, 1);
+  apply(trainingOf(trainer), { scheme: "fp8_e4m3fn" }, () => assert.fail("one is there"));
+  assert.equal(trainingOf(trainer)?.asked.chain.length, 2);
+});
+
+test("a plan in words: of the fullest device, with what it does and how long it takes", () => {
+  const plan = {
+    fits: false,
+    size: "832x480x81",
+    rank: 32,
+    devices: [
+      { name: "cuda:0", needed: 5 * GIB, room: 15 * GIB, total: 16 * GIB },
+      { name: "cuda:1", needed: 17.25 * GIB, room: 15 * GIB, total: 16 * GIB },
+    ],
+    host: { needed: 70 * GIB, room: 60 * GIB },
+    measures: { gradient_checkpointing: true, offload_inputs: true, blocks_to_swap: 12 },
+    card: "RTX 4080",
+    step_seconds: 28.82,
+    seconds: 43_230,
+    suggestions: null,
+  };
+  assert.equal(headline(plan), "Does not fit: 17.3 GiB of 16.0 GiB on cuda:1");
+  assert.equal(headline({ ...plan, fits: true }), "Fits: 17.3 GiB of 16.0 GiB on cuda:1");
+  assert.deepEqual(details(plan), [
+    "Largest clips 832x480x81, rank 32.",
+    "1.0 GiB of it stay free: driver, other programs.",
+    "Saves memory by: gradient checkpointing, kept inputs in host memory, 12 blocks in host memory.",
+    "Host memory: 70.0 GiB needed, 60.0 GiB free.",
+    "About 28.8 s per step, 12:00:30 in all (RTX 4080).",
+  ]);
+});
+
+test("buttons say what they set", () => {
+  assert.equal(suggestionText({ num_frames: 33 }), "33 frames fits");
+  assert.equal(suggestionText({ rank: 16 }), "rank 16 fits");
+  assert.equal(suggestionText({ scheme: "fp8_e4m3fn" }), "use fp8");
+  assert.equal(suggestionText({ scheme: "int8", num_frames: 9 }), "fp8 + 9 frames fits");
+  assert.equal(suggestionText({ width: 416, height: 240 }), "416 × 240 fits");
+  assert.equal(suggestionText({ preview_every_n_steps: 0 }), "no previews fits");
+  assert.equal(suggestionText({ blocks_to_swap: -1 }), "memory auto fits");
+  assert.equal(suggestionText({ something: 1 }), "");
+});

@@ -1,0 +1,147 @@
+// @ts-check
+/**
+ * What a training on the canvas is made of, before it is queued: the nodes above a Train Wan LoRA, along the links, and
+ * what their widgets say. Pure.
+ */
+
+import { changedSince } from "../cards/card_facts.mjs";
+import { kindOf } from "../page/ids.mjs";
+
+/**
+ * @typedef {import("../page/graph.mjs").GraphNode} GraphNode
+ * @typedef {[width: number, height: number, frames: number]} Size
+ * @typedef {{ chain: [string, Record<string, unknown>][], settings: Record<string, unknown> | null,
+ *   train: Record<string, unknown>, sizes: Size[], preview: Size | null }} Asked what the server is asked
+ * @typedef {{ asked: Asked, nodes: GraphNode[], datasets: GraphNode[] }} Training `nodes`: all that were looked at, the
+ *   trainer first; `datasets`: those whose widgets say how large clips are
+ */
+
+const LOADER = "LoadWanModel";
+const QUANTIZE = "Fp8Quantize";
+/** Nodes that take a model and give one. */
+const CHANGES = ["WanPrecisionPolicy", QUANTIZE, "SplitAcrossGPUs"];
+const DATASETS = ["WanVideoDataset", "WanDatasetFromFile", "WanSyntheticDataset"];
+/** Nodes whose widgets and links decide what a training takes. */
+export const KINDS = [
+  ...[LOADER, ...CHANGES, ...DATASETS],
+  ...["CacheLatents", "WanTrainSettings", "WanPreviewSettings", "TrainLoRA"],
+];
+/** The widgets of Train Wan LoRA that count. */
+const COUNTING = ["steps", "rank", "preview_every_n_steps", "blocks_to_swap"];
+/** As the page marks a node that is passed by, and one that never runs. */
+const BYPASSED = 4;
+const MUTED = 2;
+/** The question must stay a small one. */
+const MOST_SIZES = 50;
+/** A chain of nodes longer than this is a circle. */
+const LONGEST = 50;
+
+/**
+ * The training of a Train Wan LoRA; null where it is not connected, or to nodes whose clips have no known size yet.
+ * @param {GraphNode} trainer
+ * @returns {Training | null}
+ */
+export function trainingOf(trainer) {
+  const models = chain(trainer);
+  if (models.at(-1)?.kind !== LOADER) return null;
+  if (models.slice(0, -1).some(({ kind }) => !CHANGES.includes(kind))) return null;
+  const datasets = datasetsOf(trainer);
+  const sizes = datasets.flatMap(sizesOf).slice(0, MOST_SIZES);
+  if (!sizes.length) return null;
+  const settings = sourceOf(trainer, "settings");
+  const previews = sourceOf(trainer, "vae") ? sourceOf(trainer, "validation") : null;
+  const own = valuesOf(trainer);
+  const train = Object.fromEntries(Object.entries(own).filter(([name]) => COUNTING.includes(name)));
+  if (!sourceOf(trainer, "vae")) train.preview_every_n_steps = 0;
+  return {
+    asked: {
+      chain: models.map(({ kind, node }) => /** @type {any} */ ([kind, valuesOf(node)])).reverse(),
+      settings: settings ? valuesOf(settings) : null,
+      train,
+      sizes,
+      preview: sourceOf(trainer, "vae") ? (previews ? sizeOf(previews) : [0, 0, 0]) : null,
+    },
+    nodes: [trainer, ...models.map(({ node }) => node), ...datasets, settings, previews].filter(
+      (node) => node !== null,
+    ),
+    datasets,
+  };
+}
+
+/** The node of a training that has a widget of that name and no link into it. @param {Training} training @param {string} name */
+export function ownersOf({ nodes, datasets }, name) {
+  const sized = ["width", "height", "num_frames"].includes(name);
+  return (sized ? datasets : nodes).filter(
+    (node) => node.widgets?.some((widget) => widget.name === name) && !sourceOf(node, name),
+  );
+}
+
+/** @param {GraphNode} trainer @returns {{ kind: string, node: GraphNode }[]} from the last that changes the model up */
+function chain(trainer) {
+  const found = [];
+  let node = sourceOf(trainer, "model");
+  while (node && found.length < LONGEST) {
+    found.push({ kind: kindOf(node), node });
+    node = sourceOf(node, "model");
+  }
+  return found;
+}
+
+/** @param {GraphNode} trainer @returns {GraphNode[]} */
+function datasetsOf(trainer) {
+  const cache = sourceOf(trainer, "cache");
+  if (!cache) return [];
+  const found = [];
+  let node = kindOf(cache) === "CacheLatents" ? sourceOf(cache, "dataset") : cache;
+  while (node && found.length < LONGEST) {
+    if (DATASETS.includes(kindOf(node))) found.push(node);
+    node = sourceOf(node, "append_to");
+  }
+  return found;
+}
+
+/**
+ * The node an input comes from: through reroutes, and past nodes that are bypassed.
+ * @param {GraphNode} node
+ * @param {string} input
+ * @returns {GraphNode | null} null where nothing comes, or from a node that never runs
+ */
+export function sourceOf(node, input) {
+  const slot = node.inputs?.findIndex((one) => one.name === input) ?? -1;
+  let found = slot < 0 ? null : (node.getInputNode?.(slot) ?? null);
+  for (let far = 0; found && far < LONGEST; far += 1) {
+    if (found.mode === MUTED) return null;
+    if (found.mode === BYPASSED) found = sourceOf(found, input);
+    else if (found.type === "Reroute") found = found.getInputNode?.(0) ?? null;
+    else return found;
+  }
+  return null;
+}
+
+/** @param {GraphNode} node @returns {Record<string, unknown>} its own widgets by name; what comes over a link is left out */
+function valuesOf(node) {
+  const plain = (node.widgets ?? []).filter(
+    ({ name, value }) =>
+      ["string", "number", "boolean"].includes(typeof value) && !sourceOf(node, name),
+  );
+  return Object.fromEntries(plain.map(({ name, value }) => [name, value]));
+}
+
+/** What a scan found, as long as the node is set as it was then; else what its widgets ask for. @param {GraphNode} node */
+function sizesOf(node) {
+  const facts = node.wanTrainerFacts;
+  const current = facts && !changedSince(facts.asked, node.widgets ?? []).length;
+  const buckets = current && Array.isArray(facts.buckets) ? facts.buckets : [];
+  const found = buckets.map((one) => /** @type {Size} */ ([one?.width, one?.height, one?.frames]));
+  const sound = found.filter((size) => size.every((side) => Number.isInteger(side) && side > 0));
+  return sound.length ? sound : [sizeOf(node)].filter(([width, , frames]) => width && frames);
+}
+
+/** @param {GraphNode} node @returns {Size} */
+function sizeOf(node) {
+  const values = valuesOf(node);
+  const [width, height, frames] = ["width", "height", "num_frames"].map((name) =>
+    Math.round(Number(values[name] ?? 0)),
+  );
+  return [width, height, frames];
+}

@@ -1,0 +1,100 @@
+// @ts-check
+/** The bar that says whether a training fits: an icon and a colour and words, a meter, and a button for what would. */
+
+import { button, element, fill, mark, write } from "../page/dom.mjs";
+import { t } from "../page/words.mjs";
+import { details, headline, suggestionText } from "./sentences.mjs";
+
+/** @typedef {import("./sentences.mjs").Plan} Plan @typedef {import("./sentences.mjs").Settings} Settings */
+
+const ICONS = { fits: "✓", short: "✗", open: "…" };
+
+export class FitBar {
+  /**
+   * @param {{ apply: (settings: Settings) => void, able: (settings: Settings) => boolean, changed: () => void,
+   *   brief?: boolean }} page `brief`: without details, and nothing where there is no plan; `able`: whether the canvas has the widgets of a suggestion; `changed` is told when the bar may have another height
+   */
+  constructor({ apply, able, changed, brief = false }) {
+    this.brief = brief;
+    this.apply = apply;
+    this.able = able;
+    this.changed = changed;
+    this.icon = element("span", { class: "wan-fit-icon", "aria-hidden": "true" });
+    this.line = element("span", { role: "status" });
+    this.needed = element("span", { class: "wan-fit-needed" });
+    this.meter = element(
+      "div",
+      { class: "wan-meter", role: "meter", "aria-valuemin": 0, "aria-valuemax": 100 },
+      this.needed,
+    );
+    this.about = element("p", { class: "wan-hint" });
+    this.buttons = element("div", { class: "wan-buttons" });
+    this.element = element(
+      "section",
+      { class: "wan-fit", "aria-label": t("Memory before training"), hidden: true },
+      element("div", { class: "wan-fit-line" }, this.icon, this.line),
+      this.meter,
+      this.about,
+      this.buttons,
+    );
+  }
+
+  hide() {
+    if (this.element.hidden) return;
+    this.element.hidden = true;
+    this.changed();
+  }
+
+  /** What was said is about other widgets than those of now. */
+  wait() {
+    mark(this.element, "aria-busy", "true");
+  }
+
+  /** @param {string} reason */
+  fail(reason) {
+    if (this.brief) this.hide();
+    else this.say("open", t("Not planned: {reason}", { reason }));
+  }
+
+  /** @param {Plan} plan @param {boolean} looking whether suggestions are still looked for */
+  show(plan, looking) {
+    this.say(plan.fits ? "fits" : "short", headline(plan));
+    const device = plan.devices.reduce((a, b) => (share(b) > share(a) ? b : a));
+    const part = Math.round(100 * Math.min(1, share(device)));
+    this.needed.style.setProperty("--wan-share", `${part}%`);
+    mark(this.meter, "aria-label", t("Memory of {device}", { device: device.name }));
+    mark(this.meter, "aria-valuenow", String(part));
+    mark(this.meter, "aria-valuetext", headline(plan));
+    this.meter.hidden = false;
+    const more = looking ? [t("Looking for what would fit …")] : [];
+    write(this.about, [...details(plan), ...more].join(" "));
+    this.about.hidden = this.brief;
+    this.element.title = this.brief ? (this.about.textContent ?? "") : "";
+    const offers = (plan.suggestions ?? []).filter((one) => suggestionText(one) && this.able(one));
+    fill(this.buttons, ...offers.map((settings) => this.offer(settings)));
+    this.buttons.hidden = !offers.length;
+    this.changed();
+  }
+
+  /** @param {Settings} settings */
+  offer(settings) {
+    const names = Object.entries(settings).map(([name, value]) => `${name}: ${value}`);
+    return button(suggestionText(settings), names.join(", "), () => this.apply(settings));
+  }
+
+  /** @param {keyof typeof ICONS} state @param {string} text */
+  say(state, text) {
+    mark(this.element, "data-state", state);
+    mark(this.element, "aria-busy", "false");
+    write(this.icon, ICONS[state]);
+    write(this.line, text);
+    this.meter.hidden = this.about.hidden = this.buttons.hidden = true;
+    this.element.hidden = false;
+    this.changed();
+  }
+}
+
+/** @param {import("./sentences.mjs").Device} device of what may be used */
+function share({ needed, room }) {
+  return needed / (room || needed || 1);
+}

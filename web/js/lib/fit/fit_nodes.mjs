@@ -1,0 +1,215 @@
+// @ts-check
+/**
+ * Asks what each training on the canvas would take whenever its widgets or links have come to rest, and shows the answer in
+ * its Train Wan LoRA and in the datasets and splits that feed it.
+ */
+
+import { placed } from "../page/graph.mjs";
+import { kindOf } from "../page/ids.mjs";
+import { isMissing } from "../page/routes.mjs";
+import { watchWidgets } from "../page/widget.mjs";
+import { told } from "../run/server_sentences.mjs";
+import { apply, canApply } from "./apply.mjs";
+import { KINDS, trainingOf } from "./asked.mjs";
+import { FitBar } from "./fit_bar.mjs";
+
+/**
+ * @typedef {import("../page/graph.mjs").Graph} Graph
+ * @typedef {import("../page/graph.mjs").GraphNode} GraphNode
+ * @typedef {import("./asked.mjs").Training} Training
+ * @typedef {import("./sentences.mjs").Plan} Plan
+ * @typedef {{ training: Training | null, key: string, plan: Plan | null, asking: boolean, looking: boolean,
+ *   failed: string }} Watched `asking`: the plan is that of other widgets; `looking`: what would fit is still looked for
+ */
+
+const TRAINER = "TrainLoRA";
+/** Milliseconds that widgets rest before the server is asked. */
+const REST = 300;
+/** How often suggestions are asked for while other questions end the look for them. */
+const MOST_TIMES = 5;
+
+export class FitNodes {
+  /**
+   * @param {{ routes: import("../page/routes.mjs").Routes, frames: import("../page/pacing.mjs").Frames, root: () => Graph,
+   *   create: (kind: string) => GraphNode | null, later?: (task: () => void, ms: number) => any }} page
+   */
+  constructor({ routes, frames, root, create, later = setTimeout }) {
+    this.routes = routes;
+    this.frames = frames;
+    this.root = root;
+    this.create = create;
+    this.later = (/** @type {() => void} */ task, /** @type {number} */ ms) => later(task, ms);
+    /** What is known of each trainer. @type {WeakMap<GraphNode, Watched>} */
+    this.watched = new WeakMap();
+    /** @type {WeakMap<GraphNode, FitBar>} */
+    this.bars = new WeakMap();
+    this.turns = 0;
+    /** @type {Promise<unknown>} */
+    this.line = Promise.resolve();
+    this.look = this.look.bind(this);
+  }
+
+  /** @param {GraphNode} node a new one, its panel or card made */
+  add(node) {
+    const kind = kindOf(node);
+    if (!KINDS.includes(kind)) return;
+    this.addBar(node);
+    watchWidgets(
+      node,
+      () => true,
+      () => this.turned(),
+    );
+    const before = node.onConnectionsChange;
+    const turned = () => this.turned();
+    node.onConnectionsChange = function (/** @type {unknown[]} */ ...values) {
+      turned();
+      return before?.apply(this, values);
+    };
+    this.turned();
+  }
+
+  /** @param {GraphNode} node */
+  addBar(node) {
+    const place = node.wanTrainerPanel ?? node.wanTrainerCard;
+    if (!place) return;
+    const bar = new FitBar({
+      apply: (settings) => this.take(node, settings),
+      able: (settings) => this.trainingsAt(node).some((one) => canApply(one, settings)),
+      changed: () => this.frames.ask(place.draw),
+      brief: !node.wanTrainerPanel,
+    });
+    place.element.insertBefore(bar.element, place.body ?? null);
+    this.bars.set(node, bar);
+  }
+
+  /** Look once nothing has been turned for a while. */
+  turned() {
+    this.turns += 1;
+    const turn = this.turns;
+    this.later(() => {
+      if (turn === this.turns) this.look();
+    }, REST);
+  }
+
+  /** Ask anew, whatever was answered: files may have come. */
+  again() {
+    for (const { node } of this.trainers()) this.watched.delete(node);
+    this.look();
+  }
+
+  /** Ask for every training that is not as it was when the server was last asked. */
+  look() {
+    for (const { node } of this.trainers()) {
+      const training = node.wanTrainerPanel?.live ? null : trainingOf(node);
+      const key = training ? JSON.stringify(training.asked) : "";
+      const known = this.watched.get(node);
+      if (known && known.key === key) {
+        known.training = training;
+        continue;
+      }
+      /** @type {Watched} */
+      const now = {
+        training,
+        key,
+        plan: known?.plan ?? null,
+        asking: true,
+        looking: false,
+        failed: "",
+      };
+      this.watched.set(node, now);
+      if (training) this.ask(node, now, training);
+    }
+    this.draw();
+  }
+
+  /** First whether it fits, then what would: the second takes longer. @param {GraphNode} node @param {Watched} mine @param {Training} training */
+  async ask(node, mine, { asked }) {
+    const current = () => this.watched.get(node) === mine;
+    try {
+      const plan = await this.routes.plan({ ...asked, suggest: false });
+      if (!current()) return;
+      mine.plan = plan;
+      mine.asking = false;
+      mine.looking = plan.fits === false;
+      this.draw();
+      if (!mine.looking) return;
+      const more = await this.inLine(() => this.suggestions(asked, current));
+      if (!current()) return;
+      mine.plan = more ?? plan;
+    } catch (error) {
+      if (!current()) return;
+      if (!mine.looking) mine.plan = null;
+      const message = error instanceof Error ? error.message : String(error);
+      mine.failed = mine.looking || isMissing(error) ? "" : message;
+    }
+    mine.asking = mine.looking = false;
+    this.draw();
+  }
+
+  /**
+   * Any other question ends the server's look for suggestions, which is then asked for again.
+   * @param {object} asked @param {() => boolean} current @returns {Promise<Plan | null>}
+   */
+  async suggestions(asked, current) {
+    let found = null;
+    for (let time = 0; time < MOST_TIMES && current(); time += 1) {
+      found = await this.routes.plan({ ...asked, suggest: true });
+      if (!found.more) break;
+    }
+    return found;
+  }
+
+  /** One after the other, so that the looks of two trainers do not end each other. @template T @param {() => Promise<T>} work */
+  inLine(work) {
+    const done = this.line.then(work);
+    this.line = done.catch(() => {});
+    return done;
+  }
+
+  draw() {
+    const shown = new Set();
+    for (const { node } of this.trainers()) {
+      const mine = this.watched.get(node);
+      const reason = mine?.failed || mine?.plan?.reason;
+      if (!mine?.training || (mine.plan?.fits === null && !reason)) continue;
+      for (const bar of this.barsOf(mine)) {
+        // A dataset may feed several trainers: the one that does not fit matters more.
+        if (shown.has(bar) && mine.plan?.fits !== false) continue;
+        if (reason) bar.fail(told(reason));
+        else if (mine.plan) bar.show(mine.plan, mine.looking);
+        if (mine.asking) bar.wait();
+        shown.add(bar);
+      }
+    }
+    for (const { node } of placed(this.root())) {
+      const bar = this.bars.get(node);
+      if (bar && !shown.has(bar)) bar.hide();
+    }
+  }
+
+  /** @param {GraphNode} node whose bar was pressed @param {import("./sentences.mjs").Settings} settings */
+  take(node, settings) {
+    for (const training of this.trainingsAt(node)) {
+      if (canApply(training, settings)) apply(training, settings, this.create);
+    }
+    this.look();
+  }
+
+  /** The trainings a node has part in, that do not fit. @param {GraphNode} node */
+  trainingsAt(node) {
+    return [...this.trainers()]
+      .map((one) => this.watched.get(one.node))
+      .filter((one) => one?.plan?.fits === false && one.training?.nodes.includes(node))
+      .map((one) => /** @type {Training} */ (one?.training));
+  }
+
+  /** @param {Watched} mine @returns {FitBar[]} */
+  barsOf({ training }) {
+    return (training?.nodes ?? []).flatMap((node) => this.bars.get(node) ?? []);
+  }
+
+  /** @returns {{ node: GraphNode }[]} */
+  trainers() {
+    return [...placed(this.root())].filter(({ node }) => kindOf(node) === TRAINER);
+  }
+}

@@ -1,0 +1,78 @@
+// @ts-check
+/** A plan in words: whether a training fits, what it does for that, how long it takes, and what would make it fit. Pure. */
+
+import { t } from "../page/words.mjs";
+import { clock, gib, known, short } from "../run/format.mjs";
+
+/**
+ * What the server answers (nodes/routes/plan.py).
+ * @typedef {{ name: string, needed: number, room: number | null, total: number | null }} Device
+ * @typedef {Record<string, number | string>} Settings of widgets by their names
+ * @typedef {{ fits: boolean | null, size?: string, rank?: number, devices: Device[],
+ *   host?: { needed: number, room: number | null },
+ *   measures?: { offload_inputs?: boolean, blocks_to_swap?: number, gradient_checkpointing?: boolean },
+ *   card?: string | null, step_seconds?: number | null, seconds?: number | null, suggestions: Settings[] | null, more?: boolean,
+ *   reason?: string }} Plan `reason`: why nothing could be planned
+ */
+
+/** Settings that leave it to the planner what rests in host memory. */
+const AUTOMATIC = ["memory", "offload_activations", "blocks_to_swap"];
+
+/** The device that is fullest: the one the answer hangs on. @param {Plan} plan @returns {Device | null} */
+export function fullest({ devices }) {
+  const share = (/** @type {Device} */ one) => one.needed / (one.room || 1);
+  return [...devices].sort((a, b) => share(b) - share(a))[0] ?? null;
+}
+
+/** @param {Plan} plan @returns {string} */
+export function headline(plan) {
+  const device = fullest(plan);
+  if (!device) return "";
+  const values = { device: device.name, needed: gib(device.needed), total: gib(device.total) };
+  return plan.fits
+    ? t("Fits: {needed} of {total} on {device}", values)
+    : t("Does not fit: {needed} of {total} on {device}", values);
+}
+
+/** What else is worth knowing, a sentence each. @param {Plan} plan @returns {string[]} */
+export function details(plan) {
+  const { host, measures = {}, step_seconds: pace, seconds, card } = plan;
+  const device = fullest(plan);
+  const said = [];
+  if (plan.size)
+    said.push(t("Largest clips {size}, rank {rank}.", { size: plan.size, rank: plan.rank ?? "" }));
+  if (!plan.fits && known(device?.total) && known(device?.room) && device.total > device.room) {
+    const kept = gib(device.total - device.room);
+    said.push(t("{kept} of it stay free: driver, other programs.", { kept }));
+  }
+  const done = [
+    measures.gradient_checkpointing ? t("gradient checkpointing") : "",
+    measures.offload_inputs ? t("kept inputs in host memory") : "",
+    measures.blocks_to_swap ? t("{n} blocks in host memory", { n: measures.blocks_to_swap }) : "",
+  ].filter(Boolean);
+  if (done.length) said.push(t("Saves memory by: {measures}.", { measures: done.join(", ") }));
+  if (host && known(host.room) && host.needed > host.room) {
+    const values = { needed: gib(host.needed), free: gib(host.room) };
+    said.push(t("Host memory: {needed} needed, {free} free.", values));
+  }
+  if (known(pace) && known(seconds)) {
+    const values = { pace: short(pace), time: clock(seconds), card: card ?? "" };
+    said.push(t("About {pace} s per step, {time} in all ({card}).", values));
+  }
+  return said;
+}
+
+/** What the button of a suggestion says. @param {Settings} settings */
+export function suggestionText(settings) {
+  const { num_frames: frames, width, height, rank, scheme } = settings;
+  const changes = [
+    AUTOMATIC.some((name) => name in settings) ? t("memory auto") : "",
+    width && height ? `${width} × ${height}` : "",
+    frames ? t("{n} frames", { n: frames }) : "",
+    rank ? t("rank {rank}", { rank }) : "",
+    settings.preview_every_n_steps === 0 ? t("no previews") : "",
+  ].filter(Boolean);
+  if (!changes.length) return scheme ? t("use fp8") : "";
+  const what = [...(scheme ? ["fp8"] : []), ...changes].join(" + ");
+  return t("{what} fits", { what });
+}

@@ -29,7 +29,12 @@ from .machine import dense_peak
 __all__ = ["can_compile", "memory", "speed", "switches", "weights_file"]
 
 RANK = 32
-AS_SET: dict[str, Any] = {"memory": "manual", "offload_activations": "off", "blocks_to_swap": 0}
+AS_SET: dict[str, Any] = {
+    "memory": "manual",
+    "checkpointing_policy": "full",
+    "offload_activations": "off",
+    "blocks_to_swap": 0,
+}
 """What a job takes of measures that it may choose by itself: none but those a case names."""
 TINY_SIZE = Size(64, 64, 5)
 _GIB = 2**30

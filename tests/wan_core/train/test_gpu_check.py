@@ -137,12 +137,12 @@ def test_the_operations_of_the_hardware_are_those_that_torch_counts(
     settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(str(BENCHMARKS))
-    from card.jobs import RANK, TINY_SIZE, Job, flop
+    from card.jobs import AS_SET, RANK, TINY_SIZE, Job, flop
     from random_run import SHAPES
 
     from wan_core.train import TrainConfig
 
-    shape, train = SHAPES["tiny"], TrainConfig(**settings)
+    shape, train = SHAPES["tiny"], TrainConfig(**(AS_SET | settings))
     model = WanTransformer(shape).requires_grad_(False)
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.02)

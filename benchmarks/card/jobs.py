@@ -96,11 +96,14 @@ def speed(_: Bench) -> list[Case]:
 def switches(_: Bench) -> list[Case]:
     """One switch each, on twelve blocks of the 14B width: the first is what the others are held against."""
     alone: dict[str, dict[str, Any]] = {
-        "as new runs have it": {},
+        "full checkpointing alone": {},
         "without checkpointing": {"gradient_checkpointing": False},
         "keeping attention": {"checkpointing_policy": "attn_output"},
         "keeping every matrix product": {"checkpointing_policy": "matmul_without_batch"},
-        "every matrix product in host memory": {"checkpointing_policy": "offload_matmul_without_batch"},
+        "every matrix product in host memory": {
+            "checkpointing_policy": "offload_matmul_without_batch",
+            "offload_activations": "on",
+        },
         "4 blocks unchecked": {"unchecked_blocks": 4},
         "block inputs in host memory": {"offload_activations": "on"},
         "6 blocks streamed": {"blocks_to_swap": 6},

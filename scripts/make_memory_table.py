@@ -14,13 +14,13 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tests.support.headers import write_empty_model
-from wan_core.files import Roots
-from wan_core.load import ModelPlan
-from wan_core.lora import LoraConfig
-from wan_core.precision import QuantizeConfig
-from wan_core.run import plan_settings
-from wan_core.train import TrainConfig
+from tests.support.headers import write_empty_model  # noqa: E402
+from wan_core.files import Roots  # noqa: E402
+from wan_core.load import ModelPlan  # noqa: E402
+from wan_core.lora import LoraConfig  # noqa: E402
+from wan_core.precision import QuantizeConfig  # noqa: E402
+from wan_core.run import plan_settings  # noqa: E402
+from wan_core.train import TrainConfig  # noqa: E402
 
 PAGE = ROOT / "docs" / "memory.md"
 CARDS = (12, 16, 24, 32, 48, 80)

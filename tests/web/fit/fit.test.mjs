@@ -152,6 +152,11 @@ test("a plan in words: of the fullest device, with what it does and how long it 
   };
   assert.equal(headline(plan), "Does not fit: 17.3 GiB of 16.0 GiB on cuda:1");
   assert.equal(headline({ ...plan, fits: true }), "Fits: 17.3 GiB of 16.0 GiB on cuda:1");
+  const onHost = { ...plan, devices: plan.devices.slice(0, 1) };
+  assert.equal(headline(onHost), "Does not fit: 70.0 GiB of 60.0 GiB free host memory");
+  assert.ok(
+    !details(onHost).some((line) => line.startsWith("Host memory") || line.includes("stay free")),
+  );
   assert.deepEqual(details(plan), [
     "Largest clips 832x480x81, rank 32.",
     "1.0 GiB of it stay free: driver, other programs.",

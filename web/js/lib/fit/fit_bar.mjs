@@ -3,7 +3,7 @@
 
 import { button, element, fill, mark, write } from "../page/dom.mjs";
 import { t } from "../page/words.mjs";
-import { details, headline, suggestionText } from "./sentences.mjs";
+import { details, fullest, headline, suggestionText } from "./sentences.mjs";
 
 /** @typedef {import("./sentences.mjs").Plan} Plan @typedef {import("./sentences.mjs").Settings} Settings */
 
@@ -59,10 +59,10 @@ export class FitBar {
   /** @param {Plan} plan @param {boolean} looking whether suggestions are still looked for */
   show(plan, looking) {
     this.say(plan.fits ? "fits" : "short", headline(plan));
-    const device = plan.devices.reduce((a, b) => (share(b) > share(a) ? b : a));
-    const part = Math.round(100 * Math.min(1, share(device)));
+    const place = fullest(plan);
+    const part = Math.round(100 * Math.min(1, (place?.needed ?? 0) / (place?.room || 1)));
     this.needed.style.setProperty("--wan-share", `${part}%`);
-    mark(this.meter, "aria-label", t("Memory of {device}", { device: device.name }));
+    mark(this.meter, "aria-label", t("Memory before training"));
     mark(this.meter, "aria-valuenow", String(part));
     mark(this.meter, "aria-valuetext", headline(plan));
     this.meter.hidden = false;
@@ -92,9 +92,4 @@ export class FitBar {
     this.element.hidden = false;
     this.changed();
   }
-}
-
-/** @param {import("./sentences.mjs").Device} device of what may be used */
-function share({ needed, room }) {
-  return needed / (room || needed || 1);
 }

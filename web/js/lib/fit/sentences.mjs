@@ -18,8 +18,11 @@ import { clock, gib, known, short } from "../run/format.mjs";
 /** Settings that leave it to the planner what rests in host memory. */
 const AUTOMATIC = ["memory", "offload_activations", "blocks_to_swap"];
 
-/** The device that is fullest: the one the answer hangs on. @param {Plan} plan @returns {Device | null} */
-export function fullest({ devices }) {
+/** The place the answer hangs on: host memory where it alone lacks, else the fullest device. @param {Plan} plan @returns {Device | null} */
+export function fullest({ devices, host }) {
+  const lacks = (/** @type {{ needed: number, room: number | null }} */ one) =>
+    known(one.room) && one.needed > one.room;
+  if (host && lacks(host) && !devices.some(lacks)) return { ...host, name: "", total: host.room };
   const share = (/** @type {Device} */ one) => one.needed / (one.room || 1);
   return [...devices].sort((a, b) => share(b) - share(a))[0] ?? null;
 }
@@ -29,6 +32,7 @@ export function headline(plan) {
   const device = fullest(plan);
   if (!device) return "";
   const values = { device: device.name, needed: gib(device.needed), total: gib(device.total) };
+  if (!device.name) return t("Does not fit: {needed} of {total} free host memory", values);
   return plan.fits
     ? t("Fits: {needed} of {total} on {device}", values)
     : t("Does not fit: {needed} of {total} on {device}", values);
@@ -51,7 +55,7 @@ export function details(plan) {
     measures.blocks_to_swap ? t("{n} blocks in host memory", { n: measures.blocks_to_swap }) : "",
   ].filter(Boolean);
   if (done.length) said.push(t("Saves memory by: {measures}.", { measures: done.join(", ") }));
-  if (host && known(host.room) && host.needed > host.room) {
+  if (device?.name && host && known(host.room) && host.needed > host.room) {
     const values = { needed: gib(host.needed), free: gib(host.room) };
     said.push(t("Host memory: {needed} needed, {free} free.", values));
   }

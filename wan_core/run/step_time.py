@@ -13,7 +13,7 @@ from ..train import FlopCount, StepFlops
 __all__ = ["Card", "card_named", "card_of_size", "step_seconds"]
 
 _REACHED = 0.6
-"""the share of its peak that a step reaches: what trainers of this size reach on paper and H200 (docs/memory.md)"""
+"""the share of its peak that a step is taken to reach: an assumption, until benchmarks/gpu_check.py has measured it"""
 _COPIES = 25e9
 """bytes a second between pinned host memory and a card in a PCIe 4 slot of 16 lanes, each way"""
 

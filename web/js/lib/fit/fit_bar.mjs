@@ -28,7 +28,7 @@ export class FitBar {
       this.needed,
     );
     this.about = element("p", { class: "wan-hint" });
-    this.buttons = element("div", { class: "wan-buttons" });
+    this.buttons = element("div", { class: "wan-fit-buttons" });
     this.element = element(
       "section",
       { class: "wan-fit", "aria-label": t("Memory before training"), hidden: true },

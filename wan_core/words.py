@@ -11,6 +11,7 @@ from collections.abc import Iterable
 
 __all__ = [
     "counted",
+    "first_line",
     "is_text",
     "listed",
     "logger",
@@ -36,6 +37,12 @@ def shortened(text: str, limit: int) -> str:
     """`text`, its middle left out where it is longer than `limit`: a sentence says at its end what to do."""
     half = limit // 2
     return text if len(text) <= limit else f"{text[:half]} [{len(text) - 2 * half} characters] {text[-half:]}"
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of what an error says, at most 200 characters; the name of its type where it says nothing."""
+    lines = str(error).strip().splitlines()
+    return lines[0][:200] if lines else type(error).__name__
 
 
 def is_text(value: str) -> bool:

@@ -17,7 +17,7 @@ from wan_core.events import Note
 from wan_core.export import workflow_metadata
 from wan_core.files import atomic_write_json, read_json
 from wan_core.lora import LoraConfig
-from wan_core.words import is_text, logger, plain, shortened
+from wan_core.words import first_line, is_text, logger, plain, shortened
 
 
 @pytest.mark.parametrize(
@@ -113,3 +113,10 @@ def test_a_graph_with_a_cut_emoji_is_kept_and_carried_as_it_is(tmp_path: Path) -
     carried = workflow_metadata(tmp_path)["workflow"]
     assert is_text(carried)
     assert json.loads(carried) == graph
+
+
+def test_of_an_error_its_first_line_is_said_or_its_type() -> None:
+    assert first_line(RuntimeError("CUDA out of memory.\nmore lines")) == "CUDA out of memory."
+    assert first_line(RuntimeError("x" * 999)) == "x" * 200
+    for silent in (RuntimeError(), MemoryError(""), RuntimeError("\n")):
+        assert first_line(silent) == type(silent).__name__

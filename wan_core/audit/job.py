@@ -30,6 +30,7 @@ from ..placement import MemoryEstimate, StepShape, resolve_placement, total_byte
 from ..precision import check_matmul, dtype_name
 from ..run import OpenRun, open_run
 from ..train import NoisedBatch, SaveStore, noise_batch
+from ..words import first_line
 from .any_dtype import fill_empty_adapters, let_linears_cast
 from .candidates import REFERENCE, Candidate, candidates
 from .chart import draw_chart
@@ -79,8 +80,7 @@ def audit_job(directory: Path, roots: Roots, config: AuditConfig, *, emit: Emit,
         except Stopped as stop:
             return Finished(state="stopped", step=0, result={"reason": stop.reason})
         except torch.OutOfMemoryError as error:
-            first = str(error).splitlines()[0][:200]
-            raise OutOfMemory(f"The GPU ran out of memory in the audit. {_SHORTER} ({first})") from error
+            raise OutOfMemory(f"The GPU ran out of memory in the audit. {_SHORTER} ({first_line(error)})") from error
     atomic_write_bytes(directory / "precision_audit.png", _png(report))
     atomic_write_bytes(directory / "precision_audit.txt", (report.table() + "\n").encode())
     atomic_write_json(directory / REPORT_FILE, report.to_dict())  # last: whoever finds it finds the others

@@ -20,6 +20,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from ..config import nearest
 from ..errors import ConfigError, DependencyError
 from ..packages import pip_line
+from ..words import first_line
 
 __all__ = ["ATTENTIONS", "Attention", "attention_kernel", "check_attention", "check_attention_name", "sdpa_choice"]
 
@@ -87,10 +88,9 @@ def check_attention(name: str, *, device: torch.device, dtype: torch.dtype, head
             ]
             kernel(*inputs).sum().backward()
     except (RuntimeError, ValueError, NotImplementedError) as error:
-        why = str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
         raise ConfigError(
             f'attention "{name}" cannot train on {device} in {str(dtype).removeprefix("torch.")} '
-            f"with {head_dim} channels per head ({why}). Choose sdpa, which picks a kernel that can."
+            f"with {head_dim} channels per head ({first_line(error)}). Choose sdpa, which picks a kernel that can."
         ) from error
 
 

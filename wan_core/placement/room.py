@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import OutOfMemory
+from ..words import first_line
 from .offload import BlockOffload
 
 __all__ = ["release_cached_memory", "weights_out_of_the_way"]
@@ -89,5 +90,5 @@ def _go_home(places: list[_Place]) -> None:
     raise OutOfMemory(
         f"The model made room for a preview and does not fit back onto {devices}, because another program has taken "
         "the memory. Close what else uses the GPU, or render smaller or no previews, and queue again: it goes on "
-        f"after the last finished step. ({str(failure).splitlines()[0][:200]})"
+        f"after the last finished step. ({first_line(failure)})"
     ) from failure

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ..errors import ConfigError
+from ..words import first_line
 
 __all__ = ["check_matmul", "input_gradient", "matmul_bytes", "multiplies", "product"]
 
@@ -65,10 +66,9 @@ def check_matmul(dtype: torch.dtype, device: torch.device) -> None:
     try:
         input_gradient(product(rows, weight, None, None), weight, None)
     except (RuntimeError, ValueError, NotImplementedError, AttributeError) as error:
-        why = str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
         name = "int8" if dtype == torch.int8 else "fp8"
         raise ConfigError(
-            f'matmul "{name}" cannot run on {device} ({why}). Set matmul to compute in Precision Policy.'
+            f'matmul "{name}" cannot run on {device} ({first_line(error)}). Set matmul to compute in Precision Policy.'
         ) from error
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 import torch
 
 from ..errors import OutOfMemory, host_memory_ran_out
+from ..words import first_line
 from .config import RunConfig
 
 __all__ = ["memory_named"]
@@ -33,10 +34,9 @@ def memory_named(
     except torch.OutOfMemoryError as error:
         count = torch.cuda.device_count() if gpus is None else gpus
         helps = _for_clips() if rendering else _for_training(config, stored_small(), count)
-        said = (str(error).splitlines() or [""])[0][:200]
         raise OutOfMemory(
             f"The GPU ran out of memory. What helps most, in this order: {'; '.join(helps)}. Saved steps are kept. "
-            f"({said})"
+            f"({first_line(error)})"
         ) from error
     except (MemoryError, RuntimeError, OSError) as error:
         if not host_memory_ran_out(error):

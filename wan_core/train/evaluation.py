@@ -17,6 +17,7 @@ from ..events import Emit, Evaluated, Note, Stage
 from ..flow import EVALUATION_TIMESTEPS, draw_noise, is_in_range, seeded_generator
 from ..model import WanTransformer
 from ..placement.room import release_cached_memory
+from ..words import first_line
 from .config import TrainConfig
 from .draws import given_first_frames
 from .noised import NoisedBatch, noise_batch
@@ -62,7 +63,7 @@ class Evaluation:
             try:
                 return self._measure(step)
             except torch.OutOfMemoryError as error:
-                said = (str(error).splitlines() or [""])[0][:200]
+                said = first_line(error)
             release_cached_memory()
         text = f"The evaluation after step {step} was left out, because the GPU ran out of memory twice. ({said})"
         self._emit(Note(text=text, level="warning"))

@@ -17,7 +17,7 @@ from ..events import Emit, Note
 from ..model import Policy, WanTransformer
 from ..placement.offload import BlockOffload
 from ..placement.room import release_cached_memory
-from ..words import counted, logger, shortened
+from ..words import counted, first_line, logger
 
 __all__ = ["Relief"]
 
@@ -50,18 +50,17 @@ class Relief:
                 full.__context__ = full.__cause__ = None
             clear()
             release_cached_memory()
-            if tries and not self._give_way(step, str(full)):
+            if tries and not self._give_way(step, first_line(full)):
                 raise full
         raise AssertionError("count() ends")
 
     def _give_way(self, step: int, said: str) -> bool:
         for measure in (self._check_all_blocks, self._keep_inputs_only, self._rest_more):
             if changed := measure():
-                first = shortened((said.splitlines() or [""])[0], 200)
                 self._emit(
                     Note(
                         text=f"The GPU ran out of memory in step {step}. It is tried again with less, and nothing is "
-                        f"lost: from now on {changed}. ({first})",
+                        f"lost: from now on {changed}. ({said})",
                         level="warning",
                     )
                 )

@@ -75,3 +75,8 @@ def test_other_errors_pass() -> None:
         raise RuntimeError("something else")
     with pytest.raises(OutOfMemory, match=r"own memory \(RAM\)"), memory_named(PLAIN):
         raise MemoryError
+
+
+def test_an_error_without_words_is_named_by_its_type() -> None:
+    with pytest.raises(OutOfMemory, match=r"Saved steps are kept\. \(OutOfMemoryError\)$"), memory_named(PLAIN, gpus=1):
+        raise torch.OutOfMemoryError

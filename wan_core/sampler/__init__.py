@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from .config import SampleConfig
-from .euler import generate
+from .denoiser import Denoiser
+from .generate import generate
 
 __all__ = [
+    "Denoiser",
     "SampleConfig",
     "generate",
 ]

@@ -14,7 +14,7 @@ from ..events import DecodeWanted, Emit, Note, SampleReady, Stage
 from ..files import FileError, atomic_write_bytes, atomic_write_json, read_json
 from ..model import WanTransformer
 from ..placement.room import release_cached_memory, weights_out_of_the_way
-from ..sampler import generate
+from ..sampler import Denoiser, generate
 from ..words import logger
 from .preview_inputs import PreviewInputs
 
@@ -57,7 +57,7 @@ class Previewer:
 
     def _render_one(self, step: int, sample_id: str, folder: str, text: Tensor) -> None:
         latent = generate(
-            self._model,
+            [Denoiser.of(self._model)],
             text[None],
             self._inputs.negative[None],
             self._inputs.noise(),

@@ -21,7 +21,7 @@ from wan_core.export import LoraFile
 from wan_core.load import ModelPlan, materialize
 from wan_core.lora import LoraConfig, LoraWeights, adapter_parameters, set_strength
 from wan_core.model import WanTransformer
-from wan_core.sampler import SampleConfig, generate
+from wan_core.sampler import Denoiser, SampleConfig, generate
 from wan_core.sampler.config import PRESETS
 
 SCRIPT = Path(__file__).parents[2] / "tiny" / "comfy_sample.py"
@@ -86,7 +86,7 @@ def both(comfyui_tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Both:
     def sample(model: WanTransformer, strength: float) -> torch.Tensor:
         set_strength(model, strength, LORA)
         noise = torch.randn(SHAPE, generator=torch.Generator("cpu").manual_seed(SEED))
-        return generate(model.train(False), text, negative, noise, preset)
+        return generate([Denoiser.of(model.train(False))], text, negative, noise, preset)
 
     return Both(
         ours={"base": sample(model, 0.0), "lora": sample(model, 1.0)},

@@ -20,7 +20,7 @@ from wan_core.dataset.conditioning import given_frames
 from wan_core.files import Roots
 from wan_core.load import ModelPlan, materialize
 from wan_core.model import WAN21_LATENTS, WAN22_LATENTS, Conditioning
-from wan_core.sampler import SampleConfig, generate
+from wan_core.sampler import Denoiser, SampleConfig, generate
 
 SCRIPT = Path(__file__).parents[2] / "tiny" / "comfy_sample_given.py"
 SHAPES = {"i2v": TINY_I2V, "i2v_clip": TINY_I2V_21, "flf2v": TINY_FLF2V, "ti2v": TINY_TI2V}
@@ -96,7 +96,7 @@ def sample(name: str, roots: Roots, given: dict[str, torch.Tensor], theirs: dict
     noise = torch.randn(shape, generator=torch.Generator("cpu").manual_seed(SEED))
     first = WAN22_LATENTS.normalise(given["first_latent"]) if name == "ti2v" else None
     return generate(
-        model,
+        [Denoiser.of(model)],
         given["text"],
         given["negative"],
         noise,

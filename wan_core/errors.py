@@ -15,7 +15,7 @@
     |-- ExportError          a LoRA file that is written or read
     |-- FileError            files: a file or folder that is refused, missing or damaged
     |-- TrainingError        a run that cannot go on
-    |   |-- NotFinite        train/trainer.py: steps that are not finite
+    |   |-- NotFinite        train/streak.py: steps that are not finite
     |   `-- RankLost         another rank of the run ended
     `-- OutOfMemory          a device or the computer is full; exit code 4
     Stopped                  no error: somebody asked for it; exit code 3

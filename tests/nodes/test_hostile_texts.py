@@ -66,7 +66,7 @@ def queue(pack_nodes: dict[str, Any], base: Path, monkeypatch: pytest.MonkeyPatc
         return far_enough()
 
     validate = our_module(pack_nodes, "validate_video")
-    monkeypatch.setattr(our_module(pack_nodes, "train_lora"), "_Job", far_enough)
+    monkeypatch.setattr(our_module(pack_nodes, "train_lora"), "QueuedTraining", far_enough)
     monkeypatch.setattr(our_module(pack_nodes, "wan_preview_settings"), "encoder_identity", far_enough)
     monkeypatch.setattr(our_module(pack_nodes, "cache_latents"), "encoder_identity", lambda *_: "0" * 64)
     for name in ("inspect_model", "encoder_identity", "ComfyVae", "encode_start_images"):

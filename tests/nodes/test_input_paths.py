@@ -103,7 +103,7 @@ def ready(pack_nodes: dict[str, Any], monkeypatch: pytest.MonkeyPatch, base: Pat
         assert decision.directory.resolve().is_relative_to(base)
         raise our_module(pack_nodes, "engine.session").TrainingError("far enough")
 
-    monkeypatch.setattr(trainer, "_Job", no_job)
+    monkeypatch.setattr(trainer, "QueuedTraining", no_job)
     model = pack_nodes["LoadWanModel"].execute(device="cpu", diffusion_model=MODEL).result[0]
     run = our_module(pack_nodes, "bridge.types").RunHandle(write_run(base / "output" / "wan_trainer"), 4, 16.0)
     monkeypatch.setattr(our_module(pack_nodes, "validate_video"), "encoder_identity", lambda *_: "0" * 64)

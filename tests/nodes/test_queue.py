@@ -200,7 +200,7 @@ def test_run_files_hold_no_path_of_this_machine(comfy: ComfyServer) -> None:
 def test_disable_metadata_keeps_the_graph_out_of_loras(
     pack_nodes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    module = our_module(pack_nodes, "train_lora")
+    module = our_module(pack_nodes, "runs.training")
     assert module._engine_options(0, 0) == ["--embed-workflow"]
     monkeypatch.setattr(module.args, "disable_metadata", True)
     assert module._engine_options(0, 0) == []

@@ -8,13 +8,9 @@ from .build import (
     check_plan_matmul,
     import_libraries,
     materialize,
-    packed_dtypes,
-    quantized_anew,
-    resting_bytes,
-    stays_stored,
-    unpacked_kinds,
 )
 from .plan import ModelPlan, WanFile, inspect_model, inspect_pair, settled
+from .resting import packed_dtypes, quantized_anew, resting_bytes, stays_stored, unpacked_kinds
 
 __all__ = [
     "ModelPlan",

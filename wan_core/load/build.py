@@ -25,7 +25,7 @@ from ..lora import (
     read_lora,
     start_from,
 )
-from ..model import BLOCK_LISTS, Numerics, WanShape, WanTransformer, block_of, check_attention, sdpa_choice
+from ..model import BLOCK_LISTS, Numerics, WanShape, WanTransformer, check_attention, sdpa_choice
 from ..placement import BlockOffload, DeviceCarrier, MemoryMeasures, Placement, resolve_placement, running_order
 from ..precision import (
     QuantizedLinear,
@@ -35,6 +35,7 @@ from ..precision import (
     quantize_block,
 )
 from .plan import ModelPlan, WanFile, inspect_model
+from .resting import packed_dtypes, stays_stored, storage_dtype
 
 __all__ = [
     "attention_kernels",
@@ -42,11 +43,6 @@ __all__ = [
     "check_plan_matmul",
     "import_libraries",
     "materialize",
-    "packed_dtypes",
-    "quantized_anew",
-    "resting_bytes",
-    "stays_stored",
-    "unpacked_kinds",
 ]
 
 
@@ -177,22 +173,6 @@ def _parts(model: WanTransformer) -> Iterator[tuple[str, nn.Module]]:
             yield f"{name}.{index}", block
 
 
-def stays_stored(plan: ModelPlan, name: str, source: StoredWeight) -> bool:
-    """Whether the weight `name` rests in memory as its file has it: a linear of a block in float8, nvfp4 or GGUF.
-
-    Outside the blocks linears are few, and the model computes them in other dtypes: those are dequantised once.
-    """
-    if not source.can_stay or len(source.shape) != 2 or not name.endswith(".weight") or block_of(name) is None:
-        return False
-    return plan.base_precision == "as in file" and not quantized_anew(plan, name, source)
-
-
-def quantized_anew(plan: ModelPlan, name: str, source: StoredWeight) -> bool:
-    """Whether the weight `name` is one that the plan's Fp8Quantize makes packed."""
-    linear = name.removesuffix(".weight")
-    return linear != name and len(source.shape) == 2 and plan.quantize is not None and plan.quantize.selects(linear)
-
-
 def _keep_stored(
     part: nn.Module, name: str, reader: WeightReader, source: StoredWeight, device: torch.device
 ) -> list[Tensor]:
@@ -211,9 +191,6 @@ def _keep_stored(
     if source.gguf:
         return [block_scales(values, source.layout)]
     return [tensor for tensor in (values, scale, whole_scale) if tensor is not None]
-
-
-_IMAGE_NORMS = ("img_emb.proj.0.", "img_emb.proj.4.")
 
 
 def check_plan_attention(plan: ModelPlan, shape: WanShape, numerics: Numerics, placement: Placement) -> None:
@@ -240,20 +217,6 @@ def check_plan_matmul(plan: ModelPlan, found: WanFile, placement: Placement) -> 
         check_matmul(wanted, device)
 
 
-def packed_dtypes(plan: ModelPlan, found: WanFile) -> set[torch.dtype]:
-    """Returns the 8-bit dtypes of packed weights that products can be computed in.
-
-    What scales an fp8 file has is known once it is read: one per weight or row is taken for granted.
-    """
-    dtypes: set[torch.dtype] = set()
-    for name, weight in found.weights.items():
-        if plan.quantize is not None and quantized_anew(plan, name, weight):
-            dtypes |= plan.quantize.product_dtypes
-        elif weight.dtype == "F8_E4M3" and stays_stored(plan, name, weight):
-            dtypes.add(torch.float8_e4m3fn)
-    return dtypes
-
-
 def attention_kernels(plan: ModelPlan, found: WanFile) -> dict[str, str]:
     """Returns which program computes attention on each device of the first process, by device name."""
     numerics, shape = plan.precision.numerics(found.compute_dtype), found.variant.shape
@@ -262,44 +225,3 @@ def attention_kernels(plan: ModelPlan, found: WanFile) -> dict[str, str]:
     if plan.attention != "sdpa":
         return dict.fromkeys(map(str, devices), plan.attention)
     return {str(device): sdpa_choice(device=device, dtype=dtype, head_dim=head_dim) for device in devices}
-
-
-def storage_dtype(name: str, numerics: Numerics, stored: str) -> torch.dtype:
-    """Returns what a base weight rests in; `stored` is the file's own dtype (F32, F16, BF16).
-
-    Norms and modulation tables (tiny, sensitive) rest in float32. The time path and the head rest as in the file where
-    the policy computes them wider than the linears: exact, and no larger. Everything else rests in the compute dtype.
-    """
-    if name.endswith(("modulation", "emb_pos")) or ".norm" in name or name.startswith(_IMAGE_NORMS):
-        return torch.float32
-    part = name.split(".")[0]
-    computed = {"time_embedding": numerics.time, "time_projection": numerics.time, "head": numerics.head}.get(part)
-    if computed in (None, numerics.compute):
-        return numerics.compute
-    return {"F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32, "F64": torch.float32}.get(
-        stored, numerics.compute
-    )
-
-
-def unpacked_kinds(plan: ModelPlan, found: WanFile) -> list[str]:
-    """Returns how a GGUF stores those linears of the blocks that are unpacked when it is loaded; [] for any other."""
-    return sorted(
-        {
-            weight.dtype
-            for name, weight in found.weights.items()
-            if weight.gguf and len(weight.shape) == 2 and block_of(name) is not None and not weight.is_plain
-            if not stays_stored(plan, name, weight) and not quantized_anew(plan, name, weight)
-        }
-    )
-
-
-def resting_bytes(plan: ModelPlan, found: WanFile, numerics: Numerics, name: str, parameter: Tensor) -> int:
-    """Returns what the base weight `name` takes in memory once it is loaded.
-
-    `parameter` has its shape and may be meta.
-    """
-    if stays_stored(plan, name, found.weights[name]):
-        return found.weights[name].stored_bytes
-    if plan.quantize is not None and quantized_anew(plan, name, found.weights[name]):
-        return plan.quantize.bytes_of(parameter.shape)
-    return parameter.numel() * storage_dtype(name, numerics, found.weights[name].dtype).itemsize

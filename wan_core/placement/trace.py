@@ -6,22 +6,19 @@ what the real one holds there. A model of all layers is then a straight line thr
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import astuple, dataclass, replace
 from functools import lru_cache
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from ..model import Conditioning, Constants, Numerics, Policy, WanShape, WanTransformer, block_of
+from .storage_meter import StorageMeter
 
-__all__ = ["Recomputing", "StepShape", "StepTrace", "StorageMeter", "traced_step", "traced_watching"]
+__all__ = ["Recomputing", "StepShape", "StepTrace", "traced_step", "traced_watching"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -281,50 +278,3 @@ class _Batch:
 
     def through(self, model: WanTransformer) -> Tensor:
         return model(self.noised, self.timestep, self.text, self.conditioning)
-
-
-_SUMS_IN_FLOAT32 = (torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default,)
-"""On CUDA the flash kernels sum the gradient of the queries in float32, beside the one they return (`dq_accum` in
-torch's flash_api.cpp); the CPU's, which a trace meets, do not."""
-
-
-_PRODUCTS = (torch.ops.aten.mm.default, torch.ops.aten.addmm.default)
-
-
-class StorageMeter(TorchDispatchMode):
-    """Counts bytes of live storages made under it; `peak` is the highest sum seen. Views of `known` are not new."""
-
-    def __init__(self, known: Iterable[Tensor], packed: Mapping[Tensor, tuple[int, int]] | None = None) -> None:
-        """`packed`: of the known, those that whoever reads them unpacks first; as `_packed` returns them."""
-        super().__init__()
-        self._packed = {tensor.untyped_storage(): sizes for tensor, sizes in (packed or {}).items()}
-        self.live = self.peak = 0
-        self._seen: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
-        for tensor in known:
-            self._seen[tensor.untyped_storage()] = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        before = self.live
-        result = func(*args, **(kwargs or {}))
-        for leaf in tree_leaves(result):
-            if isinstance(leaf, Tensor):
-                self._count(leaf.untyped_storage())
-        if self._packed and func in _PRODUCTS:
-            for leaf in tree_leaves(args):
-                if isinstance(leaf, Tensor) and (sizes := self._packed.get(leaf.untyped_storage())):
-                    self.peak = max(self.peak, self.live + sizes[0], before + sizes[1])
-        if func in _SUMS_IN_FLOAT32:
-            self.peak = max(self.peak, self.live + 4 * args[1].numel())
-        return result
-
-    def _count(self, storage: torch.UntypedStorage) -> None:
-        if storage in self._seen:
-            return
-        size = -(-storage.nbytes() // 512) * 512
-        self._seen[storage] = size
-        self.live += size
-        self.peak = max(self.peak, self.live)
-        weakref.finalize(storage, self._release, size)
-
-    def _release(self, size: int) -> None:
-        self.live -= size

@@ -10,7 +10,8 @@ from .noised import NoisedBatch, TargetFunction, noise_batch, true_velocity
 from .preview import Previewer
 from .preview_inputs import PreviewInputs, preview_shape, read_preview_inputs
 from .saves import SavedStep, SaveStore
-from .trainer import NotFinite, Trainer
+from .streak import NotFinite
+from .trainer import Trainer
 
 __all__ = [
     "MEETING",

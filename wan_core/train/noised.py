@@ -44,6 +44,17 @@ class NoisedBatch:
         return rows
 
     @property
+    def time_rows(self) -> int:
+        """How many timesteps a clip has."""
+        return 1 if self.given is None else self.latent.shape[2]
+
+    @property
+    def image_rows(self) -> int:
+        """How many CLIP tokens a clip has; 0 for a model that reads no image."""
+        image = self.conditioning.image_tokens if self.conditioning is not None else None
+        return 0 if image is None else image.shape[1]
+
+    @property
     def trained(self) -> Tensor | None:
         """(B, 1, F, 1, 1): 1 for latent frames whose prediction counts, 0 for given ones; None when all count. With a
         loss mask (B, 1, F, H, W), its weights, and 0 for given frames.

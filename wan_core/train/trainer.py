@@ -17,8 +17,8 @@ from torch import Tensor
 
 from ..cache import Batches, BatchReader
 from ..control import Control
-from ..errors import Stopped, TrainingError
-from ..events import Emit, Evaluated, StepDone, StepSkipped
+from ..errors import Stopped
+from ..events import Emit, Evaluated, StepDone
 from ..flow import draw_noise, seeded_generator, velocity_loss
 from ..lora import LoraWeights, adapter_parameters
 from ..model import WanTransformer, check_compile
@@ -31,19 +31,9 @@ from .meters import DeviceMeters, MemoryReading, added_up
 from .noised import NoisedBatch, TargetFunction, noise_batch, true_velocity
 from .optimizer import check_room, learning_rate_at, load_optimizer_state, make_optimizer, optimizer_state
 from .relief import Relief
+from .streak import Streak
 
-__all__ = ["NotFinite", "Trainer"]
-
-
-class NotFinite(TrainingError):  # noqa: N818  what happened, and no more: who keeps the saves says what stands
-    """So many steps in a row were not finite that the run cannot go on."""
-
-
-_NOT_FINITE = {"loss": "the loss is not finite", "gradients": "the gradients are not finite"}
-
-
-def _streak_error(bad: int, what: str, step: int) -> NotFinite:
-    return NotFinite(f"{bad} steps in a row had non-finite {what}, the last one step {step}.")
+__all__ = ["Trainer"]
 
 
 class Trainer:
@@ -74,7 +64,7 @@ class Trainer:
         """
         self.model, self.batches, self.config = model, batches, config
         self.step = 0
-        self.bad_in_a_row = 0
+        self._streak = Streak(config.max_bad_steps, emit)
         self.parameters = adapter_parameters(model)
         self._target, self._first_frame_share = target, first_frame_share
         self._emit, self._control, self._group = emit, control, group or Group()
@@ -109,6 +99,11 @@ class Trainer:
         return adapters | optimizer_state(self._optimizer, self.parameters)
 
     @property
+    def bad_in_a_row(self) -> int:
+        """How many steps, up to the last one, were not finite; while there are any, nothing is known of the weights."""
+        return self._streak.length
+
+    @property
     def good_step(self) -> int:
         """The step whose weights these are: steps that were not finite since then changed nothing."""
         return self.step - self.bad_in_a_row
@@ -126,7 +121,7 @@ class Trainer:
         LoraWeights(adapters).load_into(self.model, "The resume state")
         # Earlier versions also saved in the middle of a streak; what they saved is the state before it.
         self.step = int(progress["step"]) - int(progress.get("bad_in_a_row", 0))
-        self.bad_in_a_row = 0
+        self._streak.end()
         if self.step:
             load_optimizer_state(self._optimizer, self.parameters, state)
 
@@ -170,15 +165,15 @@ class Trainer:
         that reaches `max_bad_steps` here ends the run as it does between steps.
         """
         tries = 0
-        while self.bad_in_a_row:
+        while self._streak.length:
             tries += 1
             loss, _ = self._attempt(self.step + tries)
             norm, mean_loss = self._measured(loss)
             self._forget_gradients()
             if math.isfinite(norm) and math.isfinite(mean_loss) and self._optimizer.state:
-                self.bad_in_a_row = 0
-            elif self.bad_in_a_row + tries >= self.config.max_bad_steps:
-                raise _streak_error(self.bad_in_a_row + tries, "loss or gradients", self.step)
+                self._streak.end()
+            else:
+                self._streak.check_tries(tries, self.step)
 
     @property
     def on_gpu(self) -> bool:
@@ -218,7 +213,8 @@ class Trainer:
                 self._raise_if_stopped()
             batch, timestep = self._draw((step - 1) * count + index)
             timestep_sum += timestep
-            self._step_flops += self._flops_of(batch)
+            rows = {"time_rows": batch.time_rows, "image_rows": batch.image_rows}
+            self._step_flops += self._flops.of(batch.latent.shape, **rows).useful
             loss = self._loss(batch)
             (loss / count).backward()
             loss_sum += loss.detach() / count
@@ -244,9 +240,10 @@ class Trainer:
         lr = learning_rate_at(step, self.config)
         self.step = step
         if not (math.isfinite(norm) and math.isfinite(mean_loss)):
-            self._skip(step, "loss" if not math.isfinite(mean_loss) else "gradients")
+            self._forget_gradients()
+            self._streak.add(step, "loss" if not math.isfinite(mean_loss) else "gradients")
             return
-        self.bad_in_a_row = 0
+        self._streak.end()
         for settings in self._optimizer.param_groups:
             settings["lr"] = lr
         self._relief.attempt(step, partial(check_room, self._optimizer), lambda: None)
@@ -279,23 +276,10 @@ class Trainer:
         limit = self.config.max_grad_norm or math.inf
         return float(torch.nn.utils.clip_grad_norm_(parameters, limit)), float(loss)
 
-    def _flops_of(self, batch: NoisedBatch) -> float:
-        image = batch.conditioning.image_tokens if batch.conditioning is not None else None
-        time_rows = 1 if batch.given is None else batch.latent.shape[2]
-        image_rows = 0 if image is None else image.shape[1]
-        return self._flops.of(batch.latent.shape, time_rows=time_rows, image_rows=image_rows).useful
-
     def _memory_bytes(self, memory: MemoryReading) -> int:
         """What earlier versions wrote: the peak of the first CUDA device, else what is resident now; 0 if unknown."""
         first = memory[str(self._device)]
         return first["peak" if self._device.type == "cuda" else "now"] or 0
-
-    def _skip(self, step: int, what: str) -> None:
-        self._forget_gradients()
-        self.bad_in_a_row += 1
-        self._emit(StepSkipped(step=step, reason=_NOT_FINITE[what], in_a_row=self.bad_in_a_row))
-        if self.bad_in_a_row >= self.config.max_bad_steps:
-            raise _streak_error(self.bad_in_a_row, what, step)
 
     def _forget_gradients(self) -> None:
         for parameter in self.parameters.values():

@@ -22,7 +22,8 @@ from wan_core.model.block import WanBlock
 from wan_core.model.checkpointing import Checkpointing
 from wan_core.placement import JobShape, MemoryEstimate, MemoryMeasures, Recomputing, StepShape, estimate_memory
 from wan_core.placement.plan import split_blocks
-from wan_core.placement.trace import StorageMeter, _trace, traced_step
+from wan_core.placement.storage_meter import StorageMeter
+from wan_core.placement.trace import _trace, traced_step
 from wan_core.precision import PrecisionPolicy, QuantizeConfig, quantize_block
 from wan_core.precision.quantize import SCHEMES
 

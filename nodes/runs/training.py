@@ -1,0 +1,165 @@
+"""A training that was queued, on its run directory: run by the engine, published, and told on wires and on the page."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+from comfy.cli_args import args
+from comfy_api.latest import io
+
+from ...wan_core.errors import WanTrainerError
+from ...wan_core.events import CheckpointSaved, Event
+from ...wan_core.files import atomic_write_json
+from ...wan_core.metrics import MetricsPages
+from ...wan_core.run import RunConfig, RunDecision, prepare_run, read_run
+from ...wan_core.train import SavedStep, SaveStore
+from ...wan_core.words import logger
+from ..bridge import folders
+from ..bridge.interrupts import CancelButton, InterruptProcessingException
+from ..bridge.progress import NodeProgress, current_prompt_id, graph_of
+from ..bridge.sockets import ComfyVae
+from ..bridge.types import CacheHandle, ModelHandle, RunHandle
+from ..engine.live_runs import LIVE, LiveRun
+from ..engine.session import PreviewDecoder, run_engine
+from .facts import RunFacts, run_report
+from .publish import listed_name, publish
+from .scrub import scrubbed
+
+__all__ = ["QueuedTraining"]
+
+LORA_OUTPUT = 1
+"""the place of `lora` among the outputs of the node"""
+
+_log = logger(__name__)
+
+
+class QueuedTraining:
+    """One execution of the node on one run directory."""
+
+    def __init__(self, hidden: Any, model: ModelHandle, cache: CacheHandle, decision: RunDecision) -> None:
+        self._hidden, self._model, self._cache = hidden, model, cache
+        self._decision, self.directory = decision, decision.directory
+        self._store = SaveStore(self.directory)
+        self._stop_pressed = False
+        self._button = CancelButton()
+        lines = MetricsPages(self.directory / "metrics.jsonl")
+        self._progress = NodeProgress(
+            hidden.unique_id,
+            self._button,
+            graph=graph_of(hidden),
+            facts=lambda: {"metrics_lines": lines.count()},
+        )
+        self._progress.say(decision.note, now=True, run=self.directory.name, state=decision.action)
+        _log.info("%s", decision.note)
+
+    def train(self, config: RunConfig, codec: ComfyVae | None, steps_this_queue: int) -> None:
+        """Run the engine. A cancelled run is saved and published, then the node reports itself interrupted."""
+        prepare_run(self._decision, config)
+        self._write_workflow()
+        decoder = PreviewDecoder(codec, self.directory, self._model.variant.fps) if codec is not None else None
+        with self._published_if_it_fails(), LIVE.entered(self._live(codec is not None)) as live:
+            ending = run_engine(
+                "train",
+                self.directory,
+                *_engine_options(steps_this_queue, self._encoding_seconds()),
+                progress=self._progress,
+                button=self._button,
+                decoder=decoder,
+                on_event=self._on_event,
+                live=live,
+            )
+        self._stop_pressed = live.stop_pressed
+        if ending.cancelled:
+            self._publish_latest()
+            raise InterruptProcessingException()
+
+    @contextlib.contextmanager
+    def _published_if_it_fails(self) -> Iterator[None]:
+        """The newest saved step of a run that failed may be no good: the newest LoRA is then an older one."""
+        try:
+            yield
+        except WanTrainerError:
+            try:
+                self._publish_latest()
+            except (WanTrainerError, OSError) as error:  # why the run failed says more
+                _log.warning("%s", error)
+            raise
+
+    def _encoding_seconds(self) -> float:
+        """Returns the seconds encoding took in this queue entry; an older cache belongs to an earlier run."""
+        return self._cache.report.seconds if self._cache.prompt_id == current_prompt_id() else 0.0
+
+    def _live(self, can_preview: bool) -> LiveRun:
+        return LiveRun(
+            run=self.directory.name,
+            node=self._hidden.unique_id,
+            prompt_id=current_prompt_id(),
+            variant=self._model.variant.name,
+            can_preview=can_preview,
+        )
+
+    def outputs(self) -> io.NodeOutput:
+        """Reads everything from disk: the same after training, after a restart, and when there was nothing to do."""
+        saved = self._publish_latest()
+        facts = RunFacts(self.directory)
+        step = saved.step if saved is not None else 0
+        name = listed_name(self.directory.name) if saved is not None else ""
+        run = RunHandle(self.directory, step, self._model.variant.fps)
+        lora = _read_lora(saved) if saved is not None and self._is_linked(LORA_OUTPUT) else None
+        return io.NodeOutput(run, lora, {"loss": facts.losses}, step, name, ui=self._ui(facts, step))
+
+    def _ui(self, facts: RunFacts, step: int) -> dict[str, Any]:
+        loras, note = folders.publish_folder(), self._decision.note
+        report = run_report(self.directory, facts, step, loras, note=note, stop_pressed=self._stop_pressed)
+        status, samples = report["status"], report["samples"]
+        about = {"kind": "ended", "state": status, "step": step, "steps": report["steps"]}
+        self._progress.say(f"{status}: step {step} of {report['steps']}", now=True, about=about, state=status)
+        return {"wan_run": [{**report, "cache": self._cache_counts()}], "images": samples[-1:], "animated": [True]}
+
+    def _cache_counts(self) -> dict[str, int]:
+        """Returns what CacheLatents did for this queue; an older answer, which ComfyUI keeps, means all was reused."""
+        counts = {k: v for k, v in asdict(self._cache.report).items() if isinstance(v, int)}
+        if self._cache.prompt_id != current_prompt_id():
+            for kind in ("latents", "texts", "conditions"):
+                counts[f"{kind}_reused"] += counts[f"{kind}_encoded"]
+                counts[f"{kind}_encoded"] = 0
+        return counts
+
+    def _on_event(self, event: Event) -> None:
+        if isinstance(event, CheckpointSaved) and (saved := self._store.read(event.step)) is not None:
+            try:
+                publish(self.directory, saved)
+            except WanTrainerError as error:  # the save itself stands; training is worth more than the copy
+                _log.warning("%s", error)
+
+    def _publish_latest(self) -> SavedStep | None:
+        saved = self._store.latest(read_run(self.directory).job_id)
+        if saved is not None:
+            publish(self.directory, saved)
+        return saved
+
+    def _write_workflow(self) -> None:
+        graph = (self._hidden.extra_pnginfo or {}).get("workflow") or self._hidden.prompt
+        atomic_write_json(self.directory / "workflow.json", scrubbed(graph))
+
+    def _is_linked(self, output: int) -> bool:
+        """Returns whether anything in the queue takes this output."""
+        prompt, link = self._hidden.dynprompt, [self._hidden.unique_id, output]
+        nodes = (prompt.get_node(node_id) for node_id in prompt.all_node_ids())
+        return any(value == link for node in nodes for value in node["inputs"].values())
+
+
+def _engine_options(steps_this_queue: int, cache_seconds: float) -> list[str]:
+    """A LoRA carries the graph it came from, unless ComfyUI was started with --disable-metadata."""
+    limit = ["--max-steps", str(steps_this_queue)] if steps_this_queue else []
+    spent = ["--cache-seconds", str(cache_seconds)] if cache_seconds else []
+    return [*limit, *spent, *([] if args.disable_metadata else ["--embed-workflow"])]
+
+
+def _read_lora(saved: SavedStep) -> dict[str, Any]:
+    from safetensors.torch import load_file
+
+    return load_file(saved.lora_file)

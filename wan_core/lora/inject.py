@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from ..errors import ConfigError, DependencyError
 from ..flow import seeded_generator
 from ..model import block_of
+from ..model.unread import unread
 from ..packages import PEFT, causes_of, version_of, why_not_imported
 from ..patterns import check_patterns
 from .config import LoraConfig
@@ -90,7 +91,12 @@ def _compute_in(layer: LoraLayer, dtype: torch.dtype | None) -> None:
     """Replace the layer's forward by one that casts the small adapter weights instead of the large activations."""
 
     def forward(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        result = layer.base_layer(x, *args, **kwargs)
+        return with_adapter(x, layer.base_layer(x, *args, **kwargs))
+
+    def way_back(x: Tensor) -> Tensor:
+        return with_adapter(x, unread(layer.base_layer, x))
+
+    def with_adapter(x: Tensor, result: Tensor) -> Tensor:
         if layer.disable_adapters:
             return result
         inside = dtype or x.dtype
@@ -103,7 +109,7 @@ def _compute_in(layer: LoraLayer, dtype: torch.dtype | None) -> None:
             return rows.view(result.shape)
         return result + (nn.functional.linear(hidden, up.to(inside)) * scale).to(result.dtype)
 
-    cast(Any, layer).forward = forward
+    cast(Any, layer).forward, cast(Any, layer).unread = forward, way_back
 
 
 def set_adapter_dtype(model: nn.Module, dtype: torch.dtype | None) -> None:

@@ -16,6 +16,7 @@ from .names import naming
 from .recompute import remade
 from .shape import Numerics, WanShape
 from .stages import CHUNK_TOKENS, Shared, Stages, in_stages
+from .unread import unread
 
 __all__ = ["PATCH", "Constants", "Recompute", "VaceBlock", "WanBlock", "WanHead"]
 
@@ -102,8 +103,12 @@ class _Layer(nn.Module):
         """Runs cross-attention and feed-forward of some tokens (B, n, D) in the residual dtype -> the same."""
         return self.treat(tokens, constants.declared(self.numerics).time_rows, shared)
 
-    def treat(self, tokens: Tensor, time_rows: Tensor, shared: Shared) -> Tensor:
-        """Does what `rest` does, as `attend` does what `mix` does."""
+    def rest_again(self, tokens: Tensor, constants: Constants, shared: Shared) -> Tensor:
+        """Does what `rest` does for the way back alone: what it returns has the graph, not the values."""
+        return self.treat(tokens, constants.declared(self.numerics).time_rows, shared, read=False)
+
+    def treat(self, tokens: Tensor, time_rows: Tensor, shared: Shared, *, read: bool = True) -> Tensor:
+        """Does what `rest` does, as `attend` does what `mix` does; not `read`, what `rest_again` does."""
         *_, shift, scale, gate = self._rows(time_rows)
         make = partial(self._normed, tokens)
         x = make()
@@ -121,7 +126,8 @@ class _Layer(nn.Module):
             x = make()
         with naming("hidden_states"):
             with remade(x, make):
-                x = last(x)
+                # The gradient of a gate that is trained reads what it was multiplied by.
+                x = last(x) if read or gate.requires_grad else unread(last, x)
             return gated_add(tokens, x, gate)
 
     def _rows(self, time_rows: Tensor) -> tuple[Tensor, ...]:
@@ -150,7 +156,7 @@ class WanBlock(_Layer):
         recompute: Recompute | None = None,
     ) -> Tensor:
         """tokens (B, N, D) in the residual dtype -> the same; the rest are the fields of Constants."""
-        stages = Stages(self, self.mix, self.share, self.rest, self.chunk_tokens)
+        stages = Stages(self, self.mix, self.share, self.rest, self.chunk_tokens, self.rest_again)
         run = partial(in_stages if recompute is None else recompute, stages)
         constants = Constants(time_rows, text, rope_cos, rope_sin, image)
         return cast(Tensor, without_autocast(tokens.device.type, run, tokens, constants))

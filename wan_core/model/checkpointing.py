@@ -110,12 +110,12 @@ class _Pass:
         with self._again(1):
             shared = stages.share(constants)
         apart = [value.detach().requires_grad_(value.requires_grad) for value in shared]
-        values, reached = tokens.detach(), False
+        values, reached, rest = tokens.detach(), False, stages.again or stages.rest
         # From the last chunk to the first: the order in which autograd would walk them.
         for number, (part, own) in reversed(list(enumerate(chunks(stages, tokens, constants)))):
             piece = values[:, part].detach().requires_grad_(tokens.requires_grad)
             with self._again(2 + number):
-                outputs = as_tuple(stages.rest(piece, own, tuple(apart)))
+                outputs = as_tuple(rest(piece, own, tuple(apart)))
             pairs = zip(outputs, gradients, strict=True)
             _backward([(output, g[:, part]) for output, g in pairs if g is not None and output.requires_grad])
             del outputs, pairs

@@ -35,6 +35,8 @@ class Stages(NamedTuple):
     the tokens"""
     chunk_tokens: int = CHUNK_TOKENS
     """0: always whole"""
+    again: Callable[..., Tensor | tuple[Tensor, ...]] | None = None
+    """`rest` of a layer that is walked back next: the same graph, whose first result nobody reads; None: `rest`"""
 
     def __call__(self, *inputs: Any) -> Tensor | tuple[Tensor, ...]:
         return in_stages(self, *inputs)

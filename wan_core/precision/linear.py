@@ -16,6 +16,7 @@ from torch.nn import functional
 
 from ..checkpoint import dequantise, row_values
 from ..model.autocast import without_autocast
+from ..model.unread import no_values
 from .matmul import input_gradient, multiplies, product
 
 __all__ = ["QuantizedLinear", "multiply_in"]
@@ -53,8 +54,16 @@ class QuantizedLinear(nn.Linear):
 
     def forward(self, input: Tensor) -> Tensor:
         """input (..., in) -> (..., out)."""
+        return self._run(input, read=True)
+
+    def unread(self, input: Tensor) -> Tensor:
+        """Does what `forward` does for the way back alone: without the product (`model/unread.py`)."""
+        return self._run(input, read=False)
+
+    def _run(self, input: Tensor, *, read: bool) -> Tensor:
         linear = _Linear if self.matmul is None else _Linear8Bit
-        return cast(Tensor, linear.apply(input, self.weight, self.scale, self.whole_scale, self.layout, self.bias))
+        packed = (self.weight, self.scale, self.whole_scale, self.layout)
+        return cast(Tensor, linear.apply(input, *packed, self.bias, read))
 
 
 def multiply_in(model: nn.Module, dtype: torch.dtype | None) -> None:
@@ -74,9 +83,12 @@ class _Linear(torch.autograd.Function):
         whole_scale: Tensor | None,
         layout: str,
         bias: Tensor | None,
+        read: bool,
     ) -> Tensor:
         ctx.save_for_backward(weight, scale, whole_scale)
         ctx.layout = layout
+        if not read:
+            return no_values(x, weight.shape[0])
         compute = _opaque_product if torch.compiler.is_compiling() else _product
         return compute(x, weight, scale, whole_scale, layout, bias)
 
@@ -87,11 +99,11 @@ class _Linear(torch.autograd.Function):
     ) -> tuple[Tensor | None, ...]:
         (gradient,) = gradients
         if not ctx.needs_input_grad[0]:
-            return None, None, None, None, None, None
+            return None, None, None, None, None, None, None
         compute = _opaque_input_gradient if torch.compiler.is_compiling() else _input_gradient
         packed = (*ctx.saved_tensors, ctx.layout)
         of_x = without_autocast(gradient.device.type, compute, gradient, *packed)
-        return of_x, None, None, None, None, None
+        return of_x, None, None, None, None, None, None
 
 
 def _product(
@@ -150,14 +162,15 @@ class _Linear8Bit(torch.autograd.Function):
         whole_scale: Tensor | None,
         layout: str,
         bias: Tensor | None,
+        read: bool,
     ) -> Tensor:
         assert whole_scale is None
         assert not layout
         ctx.save_for_backward(weight, scale)
-        return product(x, weight, scale, bias)
+        return product(x, weight, scale, bias) if read else no_values(x, weight.shape[0])
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         of_x = input_gradient(gradients[0], *ctx.saved_tensors) if ctx.needs_input_grad[0] else None
-        return of_x, None, None, None, None, None
+        return of_x, None, None, None, None, None, None

@@ -29,6 +29,8 @@ _STAGES = (
 """linears of a layer in the order in which the token stream meets them"""
 _STAGE = {name: number for number, names in enumerate(_STAGES) for name in names.split()}
 _LAST_STAGE = len(_STAGES)
+_UNREAD = ("ffn.2", "ffn.2.base_layer")
+"""the last linear of a block of the main stream, whose second product nobody would read (`model/unread.py`)"""
 
 Place = tuple[int, int]
 """(layer, stage) in the token stream"""
@@ -42,7 +44,8 @@ class StepFlops:
     forward: float
     backward: float
     recomputed: float
-    """what gradient checkpointing does again: the forward pass of the layers that have gradients"""
+    """what gradient checkpointing does again: the forward pass of the layers that have gradients, less products whose
+    values nobody reads"""
 
     @property
     def useful(self) -> float:
@@ -125,8 +128,10 @@ class FlopCount:
         return first
 
     def _is_recomputed(self, name: str) -> bool:
-        found = _place(name)
-        return found is not None and found[1] >= (self._first[found[0]][0], 0)
+        found, module = _place(name), block_of(name)
+        if found is None or module is None or found[1] < (self._first[found[0]][0], 0):
+            return False
+        return not (module.stream == "blocks" and module.inside in _UNREAD and name not in self._trained)
 
     def _input_has_gradient(self, name: str) -> bool:
         if ".lora_B." in name:

@@ -16,7 +16,7 @@ from ...wan_core.load import inspect_model
 from ...wan_core.lora import LoraConfig
 from ...wan_core.model import LatentSpace
 from ...wan_core.placement import StepShape
-from ...wan_core.run import Job
+from ...wan_core.run import Job, own_runs_of
 from ...wan_core.train import TrainConfig
 from . import folders
 from .types import ModelHandle, SettingsHandle
@@ -75,15 +75,19 @@ class Ahead:
             train=train,
             step=step,
             preview=preview,
+            own_runs=own_runs_of(roots),
         )
 
     def mark(self, asked: Mapping[str, Any]) -> str:
-        """Returns what changes when the file of the model does: an answer holds as long as it stays."""
-        (_, widgets), *_rest = _chain(asked.get("chain"))
+        """Returns what changes when the file of the model does, or a run here teaches: an answer holds as long."""
+        return repr([self._file_mark(_chain(asked.get("chain"))), own_runs_of(folders.roots())])
+
+    def _file_mark(self, chain: list[tuple[str, Any]]) -> str:
+        (_, widgets), *_rest = chain
         return repr(self.nodes[LOADER].fingerprint_inputs(**self._values(LOADER, widgets)))
 
     def _model(self, chain: list[tuple[str, Any]]) -> ModelHandle:
-        name = repr([chain, self.mark({"chain": chain})])
+        name = repr([chain, self._file_mark(chain)])
         if name not in self._models:
             handle: dict[str, Any] = {}
             for kind, widgets in chain:

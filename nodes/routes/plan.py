@@ -69,7 +69,7 @@ class Planner:
         plan = plan_here(job)
         if plan is None:
             return NO_PLAN  # on the CPU
-        report = report_of(plan, card_of(torch.device(next(iter(plan.estimate.devices)))))
+        report = report_of(plan, card_of(torch.device(next(iter(plan.estimate.devices))), job))
         devices = [
             {
                 "name": name,

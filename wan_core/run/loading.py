@@ -32,8 +32,9 @@ from ..train import (
 )
 from ..words import logger
 from .checks import check_quantized_alike
-from .memory_report import job_of_run
+from .memory_report import job_of_run, measured_against
 from .open import OpenRun
+from .own_runs import Measured
 from .planning import asked_measures, plan_memory, without_a_plan
 from .remarks import disk_remark, preview_note, remarks_on_attention, remarks_on_base, set_aside_note
 
@@ -52,6 +53,7 @@ class LoadedRun:
     previewer: Previewer | None
     quantized_by: QuantizedBy | None
     """the mark of the 8-bit weights of the base; None where they are not made here"""
+    measured: Measured | None = None
 
 
 def load_run(
@@ -95,7 +97,7 @@ def load_run(
             emit(Note(text=note))
     if remark := disk_remark(run.directory, trainer):
         emit(Note(text=remark, level="warning"))
-    return LoadedRun(run, model, trainer, previewer, made_by)
+    return LoadedRun(run, model, trainer, previewer, made_by, planned.measured)
 
 
 def _preview_inputs(run: OpenRun) -> PreviewInputs | None:
@@ -116,8 +118,8 @@ class _Planned(NamedTuple):
     measures: MemoryMeasures
     settings: TrainConfig
     """the run's own, with what they leave to the planner"""
-    predicted: dict[str, int]
-    """bytes at the peak of a step by device name, as far as they are known"""
+    measured: Measured | None = None
+    """hears what it takes beside what was predicted, where something was"""
 
 
 def _planned(run: OpenRun, emit: Emit, group: Group) -> _Planned:
@@ -128,7 +130,7 @@ def _planned(run: OpenRun, emit: Emit, group: Group) -> _Planned:
     placement = resolve_placement(run.config.model.placement, run.variant.shape.num_layers, group.rank)
     room = room_here(placement.devices, ask_driver=True)
     if not room.devices:
-        return _Planned(asked_measures(run.config.train), without_a_plan(run.settings), {})
+        return _Planned(asked_measures(run.config.train), without_a_plan(run.settings))
     if room.host is not None:
         room = replace(room, host=room.host // group.world)
     try:
@@ -137,14 +139,15 @@ def _planned(run: OpenRun, emit: Emit, group: Group) -> _Planned:
         raise
     except Exception:  # a run is worth more than its prediction
         _log.exception("the memory of the run could not be predicted")
-        return _Planned(asked_measures(run.config.train), run.settings, {})
+        return _Planned(asked_measures(run.config.train), run.settings)
     plan.check()
     if remark := plan.remark():
         emit(Note(text=remark))
-    # What the CPU holds is not what the prediction counts.
-    predicted = {name: memory.step for name, memory in plan.estimate.devices.items() if name != "cpu"}
+    measured = measured_against(plan)
+    if group.world > 1:  # the time of a step is that of all ranks
+        measured.tflops = None
     policy = plan.job.train.checkpointing_policy
-    return _Planned(plan.measures, replace(run.settings, checkpointing_policy=policy), predicted)
+    return _Planned(plan.measures, replace(run.settings, checkpointing_policy=policy), measured)
 
 
 def _materialize(
@@ -197,6 +200,6 @@ def _trainer(
         emit=emit,
         control=control,
         group=group,
-        predicted_memory=planned.predicted,
+        predicted_memory=planned.measured.of_a_step() if planned.measured is not None else {},
         target=target,
     )

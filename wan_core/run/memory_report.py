@@ -29,13 +29,15 @@ from ..placement.plan import split_blocks
 from ..sampler import SampleConfig
 from ..train import TrainConfig, largest_step, preview_shape
 from .open import OpenRun, open_run
+from .own_runs import SECONDS, Measured, own_runs_of
 from .planning import Job, MemoryPlan, plan_memory, size_words
-from .step_time import Card, card_named, card_of_size, step_seconds
+from .step_time import Card, card_named, card_of_size, step_seconds, step_tflops, unknown_card
 
 __all__ = [
     "card_of",
     "job_of_run",
     "job_on_clips",
+    "measured_against",
     "plan_here",
     "plan_run",
     "plan_sentences",
@@ -44,6 +46,8 @@ __all__ = [
 ]
 
 _GIB = 1 << 30
+_WORDS = {SECONDS: "time of a step"}
+"""what phases are called in a sentence, where that is not their name"""
 _SAVED_BYTES = 16
 """of a saved step for each adapter value: weight and two moments in float32, and the LoRA file"""
 
@@ -55,7 +59,7 @@ def plan_run(directory: Path, roots: Roots) -> dict[str, Any]:
     job = job_of_run(run)
     devices = resolve_placement(config.model.placement, run.file.variant.shape.num_layers).devices
     plan = plan_memory(job, room_here(devices, ask_driver=True))
-    report = report_of(plan, card_of(devices[0]))
+    report = report_of(plan, card_of(devices[0], job))
     for name, needs in report["devices"].items():
         needs["total_bytes"] = total_bytes(torch.device(name))
         report["fits"] &= needs["peak_bytes"] <= needs["total_bytes"]
@@ -126,6 +130,7 @@ def job_on_clips(
         train=train,
         step=largest_step(clips, train.batch_size),
         preview=previewed,
+        own_runs=own_runs_of(roots),
     )
 
 
@@ -151,11 +156,12 @@ def plan_sentences(plan: MemoryPlan) -> str:
     lines.append(f"host memory: {estimate.host / _GIB:.1f} GiB, {estimate.pinned / _GIB:.1f} of it pinned")
     if remark := plan.remark():
         lines.append(remark)
-    card = card_of(torch.device(next(iter(estimate.devices))))
+    card = card_of(torch.device(next(iter(estimate.devices))), job)
     if card is not None:
-        steps = job.train.gradient_accumulation_steps
-        seconds = step_seconds(job.shape(), job.step, estimate, card, micro_batches=steps)
-        lines.append(f"about {seconds:.1f} s for an optimizer step on a {card.name}")
+        lines.append(f"about {seconds_of(plan, card):.1f} s for an optimizer step on a {card.name}")
+    for name, phases in plan.own_runs().items():
+        said = ", ".join(f"{_WORDS.get(phase, phase)} x{ratio:.2f}" for phase, ratio in phases.items())
+        lines.append(f"{name}: corrected by what runs of this model took on this card ({said})")
     lines.append(plan.verdict())
     return "\n".join(lines)
 
@@ -163,14 +169,9 @@ def plan_sentences(plan: MemoryPlan) -> str:
 def report_of(plan: MemoryPlan, card: Card | None) -> dict[str, Any]:
     """Returns a plan as JSON data, version first; bytes, seconds of an optimizer step where the card is known."""
     job, estimate = plan.job, plan.estimate
-    shape = job.shape()
     devices = estimate.to_dict()
     for name, needs in devices.items():
         needs["room_bytes"] = plan.room.devices.get(name)
-    seconds = None
-    if card is not None:
-        micro_batches = job.train.gradient_accumulation_steps
-        seconds = round(step_seconds(shape, job.step, estimate, card, micro_batches=micro_batches), 2)
     return {
         "version": 1,
         "variant": job.file.variant.name,
@@ -182,9 +183,10 @@ def report_of(plan: MemoryPlan, card: Card | None) -> dict[str, Any]:
         "checkpointing_policy": plan.policy,
         "devices": devices,
         "host": {"bytes": estimate.host, "pinned_bytes": estimate.pinned, "room_bytes": plan.room.host},
-        "disk": {"save_bytes": _SAVED_BYTES * sum(shape.adapter_values.values())},
-        "step_seconds": seconds,
+        "disk": {"save_bytes": _SAVED_BYTES * sum(job.shape().adapter_values.values())},
+        "step_seconds": None if card is None else round(seconds_of(plan, card), 2),
         "card": None if card is None else card.name,
+        "own_runs": plan.own_runs(),
         "fits": plan.fits,
     }
 
@@ -205,9 +207,36 @@ def _step_of(size: str, batch_size: int, space: LatentSpace) -> StepShape:
     )
 
 
-def card_of(device: torch.device) -> Card | None:
-    """Returns the kind of GPU a device is, as far as it is known; where the CPU plays a card, one of that size."""
+def seconds_of(plan: MemoryPlan, card: Card) -> float:
+    """Returns the seconds of an optimizer step on `card`, as the runs on this machine say where there were any."""
+    job = plan.job
+    micro_batches = job.train.gradient_accumulation_steps
+    seconds = step_seconds(job.shape(), job.step, plan.estimate, card, micro_batches=micro_batches)
+    return seconds * (job.ratio(next(iter(plan.estimate.devices)), SECONDS) or 1.0)
+
+
+def measured_against(plan: MemoryPlan) -> Measured:
+    """Returns what hears how a run of this plan goes, and compares. Never of the CPU: a plan counts other things."""
+    job, estimate = plan.job, plan.estimate
+    first = torch.device(next(iter(estimate.devices)))
+    card = None if first.type == "cpu" else card_of(first) or unknown_card(str(first))
+    return Measured(
+        variant=job.file.variant.name,
+        scheme=job.scheme,
+        predicted={name: memory.phases for name, memory in estimate.devices.items() if name != "cpu"},
+        followed=plan.own_runs(),
+        tflops=None if card is None else step_tflops(job.shape(), job.step, estimate, card),
+    )
+
+
+def card_of(device: torch.device, job: Job | None = None) -> Card | None:
+    """Returns the kind of GPU a device is, as far as it is known; where the CPU plays a card, one of that size.
+
+    A card that is in no table is known by what runs such as `job` reached on it.
+    """
     if device.type == "cuda":
-        return card_named(torch.cuda.get_device_name(device))
+        name = torch.cuda.get_device_name(device)
+        known = card_named(name)
+        return unknown_card(name) if known is None and job is not None and job.ratio(str(device), SECONDS) else known
     limit = card_limit()
     return None if limit is None else card_of_size(limit)

@@ -24,6 +24,7 @@ from ..placement import (
     estimate_memory,
 )
 from ..train import TrainConfig
+from .own_runs import OwnRuns, card_name, corrected
 
 __all__ = [
     "Job",
@@ -55,6 +56,24 @@ class Job:
     """the largest preview; None where there are none"""
     placement: Placement | None = None
     """instead of the model's own, for cards that this machine need not have"""
+    own_runs: OwnRuns = OwnRuns()
+    """what earlier runs on this machine took; none for cards that it need not have"""
+
+    @property
+    def scheme(self) -> str:
+        """How the base weights are stored while it trains, in a word."""
+        return self.model.quantize.scheme if self.model.quantize is not None else self.file.quantization
+
+    def ratio(self, device: str, phase: str) -> float | None:
+        """Returns what runs of this kind took of a phase over what was predicted; None where none ran here."""
+        if not self.own_runs.ratios:
+            return None
+        return self.own_runs.of(card_name(device), self.file.variant.name, self.scheme, phase)
+
+    def estimate(self, shape: JobShape, measures: MemoryMeasures) -> MemoryEstimate:
+        """Returns what it takes under `measures`, as the runs on this machine say; `shape` is its own."""
+        found = estimate_memory(shape, self.step, measures=measures, preview=self.preview)
+        return corrected(found, self.ratio) if self.own_runs.ratios else found
 
     def shape(self) -> JobShape:
         """Returns what the prediction needs to know. Raises what a model that cannot be trained so is refused with."""
@@ -91,6 +110,16 @@ class MemoryPlan:
         if not train.gradient_checkpointing:
             return "none"
         return "full" if train.checkpointing_policy == "auto" else train.checkpointing_policy
+
+    def own_runs(self) -> dict[str, dict[str, float]]:
+        """Returns, for each device, the ratio of each phase that runs on this machine have changed the plan by."""
+        job, runs = self.job, self.job.own_runs
+        if not runs.ratios:
+            return {}
+        found = {
+            name: runs.phases_of(card_name(name), job.file.variant.name, job.scheme) for name in self.estimate.devices
+        }
+        return {name: phases for name, phases in found.items() if phases}
 
     def remark(self) -> str:
         """Returns what a user should know of the measures; "" where none is taken."""
@@ -160,7 +189,7 @@ def _with_attention_kept(plan: MemoryPlan) -> MemoryPlan:
         if room is not None and plan.estimate.devices[str(device)].step + blocks * of_one_block > room:
             return plan  # not worth a trace
     kept = replace(job, train=replace(job.train, checkpointing_policy="attn_output"))
-    estimate = estimate_memory(kept.shape(), kept.step, measures=plan.measures, preview=kept.preview)
+    estimate = kept.estimate(kept.shape(), plan.measures)
     found = replace(plan, job=kept, estimate=estimate)
     return found if found.fits else plan
 
@@ -235,7 +264,7 @@ class _Free:
 def _chosen(job: Job, shape: JobShape, room: Room) -> MemoryEstimate:
     free = _Free.of(job.train, shape)
     return choose_measures(
-        lambda measures: estimate_memory(shape, job.step, measures=measures, preview=job.preview),
+        lambda measures: job.estimate(shape, measures),
         room,
         offload=free.offload,
         swap=free.swap,
@@ -252,8 +281,8 @@ def _most_frames(job: Job, shape: JobShape, room: Room) -> int:
     """Returns the most latent frames, at most those of the job, with which it fits; 0 where one does not."""
 
     def fits(count: int) -> bool:
-        tried = replace(job.step, latent_frames=count)
-        return not room.lacks(estimate_memory(shape, tried, measures=_Free.of(job.train, shape).strongest))
+        tried = replace(job, step=replace(job.step, latent_frames=count), preview=None)
+        return not room.lacks(tried.estimate(shape, _Free.of(job.train, shape).strongest))
 
     if not fits(1):
         return 0

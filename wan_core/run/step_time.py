@@ -10,10 +10,12 @@ from ..model import WanTransformer
 from ..placement import JobShape, MemoryEstimate, StepShape
 from ..train import FlopCount, StepFlops
 
-__all__ = ["Card", "card_named", "card_of_size", "step_seconds"]
+__all__ = ["Card", "card_named", "card_of_size", "step_seconds", "step_tflops", "unknown_card"]
 
 _REACHED = 0.6
 """the share of its peak that a step is taken to reach: an assumption, until benchmarks/gpu_check.py has measured it"""
+_STAND_IN = 100e12
+"""products and sums a second of a card that is in no table"""
 _COPIES = 25e9
 """bytes a second between pinned host memory and a card in a PCIe 4 slot of 16 lanes, each way"""
 
@@ -47,6 +49,11 @@ def card_named(device_name: str) -> Card | None:
     return next((card for card in CARDS if _within(card.name.split(), words)), None)
 
 
+def unknown_card(device_name: str) -> Card:
+    """Returns a stand-in for a card of which nothing is known: times on it mean something only beside measured ones."""
+    return Card(device_name, 0, _STAND_IN)
+
+
 def card_of_size(gibibytes: float) -> Card:
     """Returns the fastest of the smallest cards that have so much memory; the largest where none has."""
     fits = [card for card in CARDS if card.gibibytes >= gibibytes - 0.5] or [CARDS[-1]]
@@ -73,6 +80,11 @@ def step_seconds(job: JobShape, step: StepShape, estimate: MemoryEstimate, card:
     weights = sum(estimate.streamed.values()) / _COPIES
     inputs = (estimate.pinned - sum(estimate.streamed.values())) / _COPIES
     return micro_batches * (max(forward, weights, inputs) + max(backward, weights + inputs))
+
+
+def step_tflops(job: JobShape, step: StepShape, estimate: MemoryEstimate, card: Card) -> float:
+    """Returns the useful arithmetic per second, in 10^12, that `step_seconds` takes a step to reach."""
+    return _flops(job, step).useful / step_seconds(job, step, estimate, card, micro_batches=1) / 1e12
 
 
 def _flops(job: JobShape, step: StepShape) -> StepFlops:

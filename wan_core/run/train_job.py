@@ -23,6 +23,7 @@ from .config import QUEUE_DONE, RunConfig, read_run
 from .full_memory import memory_named
 from .loading import LoadedRun, load_run
 from .open import OpenRun, open_run
+from .own_runs import Measured
 from .remarks import LossWatch
 from .saving import Saver
 
@@ -88,6 +89,8 @@ class _Session:
         """from the header of its base file on"""
         self._meters: DeviceMeters | None = None
         """from the end of loading on"""
+        self._measured: Measured | None = None
+        """from there on too, where something was predicted"""
 
     def __enter__(self) -> _Session:
         return self
@@ -105,6 +108,8 @@ class _Session:
         if self._sink is not None:
             self._sink(event)
         self._emit_out(event)
+        if self._measured is not None:
+            self._measured.hear(event)
 
     def memory_named(self) -> contextlib.AbstractContextManager[None]:
         """Inside, memory that runs out becomes a sentence with what helps this run."""
@@ -124,10 +129,11 @@ class _Session:
             yield
         finally:
             seconds = time.monotonic() - began
-            self.emit(StageEnded(stage=stage, seconds=seconds, step=step, memory=self._end_phase()))
+            self.emit(StageEnded(stage=stage, seconds=seconds, step=step, memory=self._end_phase(stage)))
 
-    def _end_phase(self) -> MemoryReading:
-        return self._meters.end_phase() if self._meters is not None else {}
+    def _end_phase(self, stage: str = "") -> MemoryReading:
+        reading = self._meters.end_phase() if self._meters is not None else {}
+        return self._measured.predicted_beside(stage, reading) if self._measured is not None else reading
 
     def train(self, max_steps: int, require_state: bool, cache_seconds: float = 0.0) -> Finished:
         saver, total = self.saver, self.config.train.steps
@@ -146,6 +152,8 @@ class _Session:
         try:
             with self._timed("load", saver.saved_step):
                 self._load()
+            if self.trainer.on_gpu:
+                self._rehearse()
         except Stopped as stop:
             return self._finish("stopped", saver.saved_step, stop.reason)
         goal = min(total, self.trainer.step + max_steps) if max_steps else total
@@ -179,9 +187,15 @@ class _Session:
             target=self.target,
         )
         self.trainer, self.previewer = self.loaded.trainer, self.loaded.previewer
-        self._meters = self.trainer.meters
-        if self.trainer.on_gpu:
-            self.trainer.rehearse()
+        self._meters, self._measured = self.trainer.meters, self.loaded.measured
+
+    def _rehearse(self) -> None:
+        """Takes a step of the largest clips that changes nothing: its peak is a step's, its time a part of loading."""
+        began = time.monotonic()
+        self.trainer.rehearse()
+        assert self._meters is not None
+        self._meters.read()
+        self.emit(StageEnded(stage="load", seconds=time.monotonic() - began, step=self.trainer.step))
 
     def _before_first_step(self) -> None:
         if self.trainer.step == 0 and self.group.leads:
@@ -245,6 +259,12 @@ class _Session:
         with self._timed("save", step):
             folder = self.saver.commit(step, self.loaded).folder.name
         self.emit(CheckpointSaved(step=step, folder=f"saves/{folder}"))
+        self._keep_measured()
+
+    def _keep_measured(self) -> None:
+        """Lets the next plan on this machine follow what the run took, unless it is not run as it was planned."""
+        if self._measured is not None and self.group.leads and not self.trainer.gave_way:
+            self._measured.keep(self.roots)
 
     def _save_before_stopping(self, reason: str) -> str:
         """Returns why the run stops.
@@ -275,6 +295,7 @@ class _Session:
         return TrainingError(f"{error} {stands} {fix}")
 
     def _finish(self, state: str, step: int, reason: str = "") -> Finished:
+        self._keep_measured()
         with contextlib.suppress(OSError):  # a full disk: what counts is saved, and says the same
             self.saver.write_status(state, reason)
         self.emit(Stage(stage="done", done=step, total=self.config.train.steps))

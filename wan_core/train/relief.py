@@ -33,6 +33,8 @@ class Relief:
 
     def __init__(self, model: WanTransformer, emit: Emit) -> None:
         self._model, self._emit = model, emit
+        self.gave_way = False
+        """whether the run takes stronger measures by now than it was planned with"""
 
     def attempt(self, step: int, work: Callable[[], R], clear: Callable[[], None]) -> R:
         """Returns `work()`. Where it runs out of memory, `clear()` forgets what it left, and it is tried again.
@@ -57,6 +59,7 @@ class Relief:
     def _give_way(self, step: int, said: str) -> bool:
         for measure in (self._check_all_blocks, self._keep_inputs_only, self._rest_more):
             if changed := measure():
+                self.gave_way = True
                 self._emit(
                     Note(
                         text=f"The GPU ran out of memory in step {step}. It is tried again with less, and nothing is "

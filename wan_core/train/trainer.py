@@ -181,6 +181,11 @@ class Trainer:
         return self._device.type != "cpu"
 
     @property
+    def gave_way(self) -> bool:
+        """Whether memory ran out, and the run takes stronger measures by now than it was planned with."""
+        return self._relief.gave_way
+
+    @property
     def evaluates(self) -> bool:
         """Whether there is anything to evaluate on."""
         return self._evaluation.possible

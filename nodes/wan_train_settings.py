@@ -12,6 +12,9 @@ from ..wan_core.train import TrainConfig
 from .bridge.types import CATEGORY, SettingsHandle, WanSettings
 from .bridge.widgets import check_menus, listed, searched_as, widget
 
+_OWN: dict[str, dict[str, Any]] = {
+    "optimizer": {"options": ["adamw"], "tooltip": "adamw: PyTorch's AdamW on float32 adapters."}
+}
 _EVAL = listed(TrainConfig.eval_timesteps)
 
 
@@ -28,7 +31,7 @@ class WanTrainSettings(io.ComfyNode):
             description="Batch size, optimizer, timestep sampling and the rest. Optional: TrainLoRA works without it.",
             inputs=[
                 *(
-                    widget(TrainConfig, name)
+                    widget(TrainConfig, name, **_OWN.get(name, {}))
                     for name in (
                         *("batch_size", "gradient_accumulation_steps", "optimizer", "lr_scheduler"),
                         *("lr_warmup_steps", "timestep_sampling", "discrete_flow_shift", "sigmoid_scale"),

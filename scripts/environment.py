@@ -69,6 +69,7 @@ TEST_PACKAGES = (
     "playwright",
     "diffusers",
     "torchao",
+    "pytorch-optimizer",
     "gguf",
     "comfy-kitchen",
     "scenedetect-headless",

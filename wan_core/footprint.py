@@ -105,10 +105,12 @@ def job_shape(
     numerics: Numerics | None = None,
     found: WanFile | None = None,
     placement: Placement | None = None,
+    optimizer_bytes: float = 8.0,
 ) -> JobShape:
     """Returns what `estimate_memory` needs to know of a plan, from the header alone.
 
-    `placement`: instead of the plan's own, for devices that this machine need not have.
+    `placement`: instead of the plan's own, for devices that this machine need not have. `optimizer_bytes`: what the
+    optimizer holds for each adapter value.
     """
     found = found or inspect_model(plan, roots)
     shape, numerics = found.variant.shape, numerics or plan.precision.numerics(found.compute_dtype)
@@ -127,6 +129,7 @@ def job_shape(
         adapter_values={
             name: lora.rank * (linear.in_features + linear.out_features) for name, linear in linears.items()
         },
+        optimizer_bytes=optimizer_bytes,
         recomputing=recomputing or Recomputing(),
         unpacking_bytes=_beside_the_widest(plan, found, numerics),
     )

@@ -21,14 +21,12 @@ from .trace import Recomputing, StepShape, StepTrace, traced_step, traced_watchi
 
 __all__ = ["DeviceMemory", "JobShape", "MemoryEstimate", "estimate_memory"]
 
-_OPTIMIZER_BYTES = 16
-"""per adapter value: float32 weight, gradient and AdamW's two moments"""
+_WEIGHT_BYTES = 4
+"""per adapter value, float32"""
 _GRADIENT_BYTES = 4
-"""of those, what lies there during a step only"""
+"""the same, during a step only"""
 _STEP_BYTES = 8
-"""per adapter value while AdamW runs: its temporary lists"""
-_SAVED_BYTES = 12
-"""per adapter value in host memory while a step is saved: weight and moments"""
+"""per adapter value while AdamW runs: its temporary lists; other optimizers take at most as much"""
 RING_BUFFERS = 2
 """blocks of swapped weights that lie on a device at one time: the one that runs, and the one that comes"""
 
@@ -46,6 +44,8 @@ class JobShape:
     """injects the adapters into a model without values, of this shape but for fewer layers"""
     adapter_values: Mapping[str, int]
     """values of the adapters of each linear that has some, by original Wan name"""
+    optimizer_bytes: float = 8.0
+    """what the optimizer holds for each adapter value; AdamW its two moments"""
     recomputing: Recomputing = Recomputing()
     unpacking_bytes: int = 0
     """what the widest packed weight takes while its linear runs; nothing of it is kept"""
@@ -63,7 +63,7 @@ class DeviceMemory:
     weights: int
     """base weights that stay there, and the buffers that swapped ones travel into"""
     adapters: int
-    """LoRA weights, gradients and optimizer moments"""
+    """LoRA weights, gradients and what the optimizer holds"""
     kept: int
     """what the forward pass keeps for the backward pass, and the batch"""
     phases: dict[str, int]
@@ -144,15 +144,16 @@ def estimate_memory(
         }
         if device != job.placement.first:
             trace, watching = _without_ends(job, step, trace), {}
-        rests = weights.on_device[name] + adapters[name] * _OPTIMIZER_BYTES
+        trained = int(adapters[name] * (_WEIGHT_BYTES + _GRADIENT_BYTES + job.optimizer_bytes))
+        rests = weights.on_device[name] + trained
         between = rests - adapters[name] * _GRADIENT_BYTES
         step_bytes = max(trace.step, adapters[name] * _STEP_BYTES + trace.before)
         devices[name] = DeviceMemory(
             weights=weights.on_device[name],
-            adapters=adapters[name] * _OPTIMIZER_BYTES,
+            adapters=trained,
             kept=trace.kept,
             phases={
-                "load": weights.on_device[name] + adapters[name] * 4,
+                "load": weights.on_device[name] + adapters[name] * _WEIGHT_BYTES,
                 "step": rests + step_bytes,
                 **{kind: between + value for kind, value in watching.items()},
                 "save": between,
@@ -166,7 +167,7 @@ def estimate_memory(
         measures=measures,
         devices=devices,
         pinned=pinned,
-        host=pinned + weights.on_host + _SAVED_BYTES * sum(adapters.values()),
+        host=pinned + weights.on_host + int((_WEIGHT_BYTES + job.optimizer_bytes) * sum(adapters.values())),
         streamed=dict(weights.swapped),
     )
 

@@ -44,7 +44,7 @@ def check_files(config: RunConfig, roots: Roots, *, with_start: bool) -> None:
 
 
 def check_adapters(config: LoraConfig, shape: WanShape, roots: Roots) -> int:
-    """Returns the bytes of a saved step: weights and two moments in float32, and the LoRA.
+    """Returns how many values the adapters have.
 
     Raises ConfigError or CheckpointError when a model of that shape cannot be adapted so, or not start from that LoRA:
     asked before a run has a folder, and long before its weights are read.
@@ -54,8 +54,7 @@ def check_adapters(config: LoraConfig, shape: WanShape, roots: Roots) -> int:
     linears = check_targets(model, config)
     if config.start_from:
         check_start(model, read_lora(roots.resolve(config.start_from)), config)
-    values = sum(config.rank * (linear.in_features + linear.out_features) for linear in linears.values())
-    return 16 * values
+    return sum(config.rank * (linear.in_features + linear.out_features) for linear in linears.values())
 
 
 def check_quantize(config: QuantizeConfig, shape: WanShape) -> None:

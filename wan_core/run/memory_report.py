@@ -27,7 +27,7 @@ from ..placement import (
 from ..placement.cards import card_limit
 from ..placement.plan import split_blocks
 from ..sampler import SampleConfig
-from ..train import TrainConfig, largest_step, preview_shape
+from ..train import TrainConfig, largest_step, preview_shape, saved_bytes
 from .open import OpenRun, open_run
 from .own_runs import SECONDS, Measured, own_runs_of
 from .planning import Job, MemoryPlan, plan_memory, size_words
@@ -48,8 +48,6 @@ __all__ = [
 _GIB = 1 << 30
 _WORDS = {SECONDS: "time of a step"}
 """what phases are called in a sentence, where that is not their name"""
-_SAVED_BYTES = 16
-"""of a saved step for each adapter value: weight and two moments in float32, and the LoRA file"""
 
 
 def plan_run(directory: Path, roots: Roots) -> dict[str, Any]:
@@ -183,7 +181,7 @@ def report_of(plan: MemoryPlan, card: Card | None) -> dict[str, Any]:
         "checkpointing_policy": plan.policy,
         "devices": devices,
         "host": {"bytes": estimate.host, "pinned_bytes": estimate.pinned, "room_bytes": plan.room.host},
-        "disk": {"save_bytes": _SAVED_BYTES * sum(job.shape().adapter_values.values())},
+        "disk": {"save_bytes": saved_bytes(sum(job.shape().adapter_values.values()), job.train)},
         "step_seconds": None if card is None else round(seconds_of(plan, card), 2),
         "card": None if card is None else card.name,
         "own_runs": plan.own_runs(),

@@ -16,7 +16,7 @@ from ..dataset import ConditionKind, condition_kind
 from ..files import Roots
 from ..load import WanFile, inspect_model
 from ..lora import LoraConfig
-from ..train import TrainConfig
+from ..train import TrainConfig, state_bytes
 from .checks import check_files, with_expert, with_model_values
 from .config import RunConfig, read_run
 
@@ -71,9 +71,10 @@ class OpenRun:
         """Refuse a run whose base, start LoRA (with `with_start`) or cached clips are not the ones it was made with.
 
         Raises ConfigError for an expert left open, CheckpointError for an exchanged file, CacheError for a set that was
-        cached for another model.
+        cached for another model. ConfigError or DependencyError: an optimizer that is not to be had.
         """
         variant = self.variant
+        state_bytes(self.config.train)
         check_files(self.config, self.roots, with_start=with_start)
         self.cache_set.require_fit(variant.name, variant.latents, self.condition_kind)
 

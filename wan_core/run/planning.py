@@ -23,7 +23,7 @@ from ..placement import (
     choose_measures,
     estimate_memory,
 )
-from ..train import TrainConfig
+from ..train import TrainConfig, state_bytes
 from .own_runs import OwnRuns, card_name, corrected
 
 __all__ = [
@@ -84,6 +84,7 @@ class Job:
             recomputing=self.train.recomputing,
             found=self.file,
             placement=self.placement,
+            optimizer_bytes=state_bytes(self.train),
         )
 
 

@@ -18,7 +18,7 @@ from ..files import size_text
 from ..footprint import weights_once_loaded
 from ..load import ModelPlan, WanFile, attention_kernels, unpacked_kinds
 from ..metrics import eval_losses
-from ..train import SaveStore, Trainer
+from ..train import SaveStore, Trainer, saved_bytes
 from ..words import logger
 
 __all__ = [
@@ -133,5 +133,5 @@ def disk_remark(directory: Path, trainer: Trainer) -> str:
 
 
 def bytes_of_a_save(trainer: Trainer) -> int:
-    """Returns what a saved step of that training takes on disk: weights, two moments and the LoRA file."""
-    return 4 * sum(p.nbytes for p in trainer.parameters.values())
+    """Returns what a saved step of that training takes on disk: weights, optimizer and the LoRA file."""
+    return saved_bytes(sum(p.numel() for p in trainer.parameters.values()), trainer.config)

@@ -21,7 +21,7 @@ from ..export import LoraFile, lora_metadata, workflow_metadata
 from ..files import DISK_FULL, FileError, Roots, atomic_write, clean_partials, own_folder, size_text
 from ..load import inspect_model
 from ..lora import LoraWeights
-from ..train import SavedStep, SaveStore
+from ..train import SavedStep, SaveStore, saved_bytes
 from .checks import check_adapters
 from .config import RunConfig, RunStatus, write_status
 from .loading import LoadedRun
@@ -87,7 +87,8 @@ class Saver:
         except OSError as error:
             if error.errno not in DISK_FULL:
                 raise
-            need = check_adapters(self.config.lora, inspect_model(self.config.model, roots).variant.shape, roots)
+            shape = inspect_model(self.config.model, roots).variant.shape
+            need = saved_bytes(check_adapters(self.config.lora, shape, roots), self.config.train)
             free = shutil.disk_usage(self.directory).free
             raise FileError(
                 f"There is no room for run {self.directory.name} ({error.strerror}): its disk has {size_text(free)} "
@@ -133,9 +134,11 @@ class Saver:
         return ""
 
     def _commit(self, step: int, loaded: LoadedRun) -> SavedStep:
-        config, run = self.config, loaded.run
+        config, run, trainer = self.config, loaded.run, loaded.trainer
+        with trainer.judged():
+            weights = LoraWeights.of(loaded.model)
         file = LoraFile(
-            weights=LoraWeights.of(loaded.model),
+            weights=weights,
             alpha=config.lora.effective_alpha,
             dtype=config.train.save_dtype,
             metadata=lora_metadata(
@@ -152,7 +155,6 @@ class Saver:
             | synthetic_mark(run.cache_set)
             | (workflow_metadata(self.directory) if self._embed_workflow else {}),
         )
-        trainer = loaded.trainer
         return self.store.commit(step, config.job_id, file.to_bytes(), trainer.state(), _progress(loaded))
 
 

@@ -202,7 +202,7 @@ class _Session:
             with self._stops_at_the_border():
                 self._evaluate()
                 if self.previewer is not None:
-                    with self._timed("sample", 0):
+                    with self._timed("sample", 0), self.trainer.judged():
                         self.previewer.render(0, "step-000000")
         self.emit(Stage(stage="train", done=self.trainer.step, total=self.config.train.steps))
 
@@ -229,7 +229,7 @@ class _Session:
                 self._evaluate()
             if self.previewer is not None and (wants_preview or last or self._owes_preview):
                 self._owes_preview = False
-                with self._timed("sample", step):
+                with self._timed("sample", step), self.trainer.judged():
                     self.previewer.render(step, f"step-{step:06d}")
         if due or wants_preview:
             self.emit(Stage(stage="train", done=step, total=train.steps))

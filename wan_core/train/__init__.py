@@ -7,6 +7,7 @@ from .flops import FlopCount, StepFlops
 from .group import MEETING, Group, join_group
 from .meters import DeviceMeters, largest_step
 from .noised import NoisedBatch, TargetFunction, noise_batch, true_velocity
+from .optimizer_state import saved_bytes, state_bytes
 from .preview import Previewer
 from .preview_inputs import PreviewInputs, preview_shape, read_preview_inputs
 from .saves import SavedStep, SaveStore
@@ -34,5 +35,7 @@ __all__ = [
     "noise_batch",
     "preview_shape",
     "read_preview_inputs",
+    "saved_bytes",
+    "state_bytes",
     "true_velocity",
 ]

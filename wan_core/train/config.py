@@ -15,6 +15,14 @@ from ..placement import Recomputing
 
 __all__ = ["TrainConfig", "earlier_meanings"]
 
+OPTIMIZERS = (
+    *("adamw", "adamw8bit", "adamw4bit", "adamwfp8", "adafactor", "muon", "lion", "prodigy", "schedule_free", "came"),
+    "custom",
+)
+"""`train/optimizers.py` says what they are"""
+
+_NAME_A_CLASS = "Name the class, such as pytorch_optimizer.Adan."
+
 _FORMER_DEFAULTS: dict[str, Any] = {"discrete_flow_shift": 3.0, "lr_scheduler": "constant"}
 """The defaults of earlier versions. A run begun with one keeps it; since then the model decides about the shift, and
 the learning rate falls."""
@@ -40,7 +48,14 @@ class TrainConfig(Config):
         low=1,
         high=4096,
     )
-    optimizer: str = setting("adamw", "adamw: PyTorch's AdamW on float32 adapters.", choices=("adamw",))
+    optimizer: str = setting(
+        "adamw",
+        "adamw: PyTorch's AdamW. adamw8bit, adamw4bit, adamwfp8: with small moments; need torchao. adafactor, muon: "
+        "PyTorch's. lion: a third of AdamW's learning_rate. prodigy: finds the rate itself; learning_rate 1. "
+        "schedule_free: with lr_scheduler constant. came: as AdamW, less memory. These four need pytorch-optimizer. "
+        "custom: what optimizer_class names.",
+        choices=OPTIMIZERS,
+    )
     weight_decay: float = setting(
         0.01,
         "Pull of the LoRA weights towards zero at every optimizer step, times the learning rate. 0 = none.",
@@ -71,6 +86,21 @@ class TrainConfig(Config):
         high=1.0,
         offered=(1e-9, 1.0),
         step=1e-9,
+    )
+    optimizer_class: str = setting(
+        "", "custom: any optimizer that is installed, as module.Class, such as pytorch_optimizer.Adan."
+    )
+    optimizer_args: str = setting(
+        "",
+        "What else the optimizer is given: key=value by commas, such as betas=(0.9, 0.99), eps=1e-8. Empty: nothing.",
+    )
+    loraplus_lr_ratio: float = setting(
+        1.0,
+        "LoRA+: so many times the learning rate for the second matrix (B) of each pair. 1 = off; 16 is usual.",
+        low=0.001,
+        high=10_000.0,
+        offered=(0.001, 1000.0),
+        step=0.5,
     )
     max_grad_norm: float = setting(1.0, "Longer gradients are scaled down to this norm. 0 = off.", low=0.0, high=1e9)
     lr_scheduler: str = setting(
@@ -251,10 +281,29 @@ class TrainConfig(Config):
                 f'compile does not go with checkpointing_policy "{self.checkpointing_policy}": a compiled block has no '
                 "activations to name. Set checkpointing_policy to full, or turn compile off."
             )
+        self._check_optimizer()
         if self.lr_warmup_steps >= self.steps:
             raise ConfigError(
                 f"lr_warmup_steps {self.lr_warmup_steps} is not below steps {self.steps}, so the learning rate would "
                 "never be reached. Set it to a tenth of steps, or 0."
+            )
+
+    def _check_optimizer(self) -> None:
+        """Refuse settings of an optimizer that contradict each other; which exist, `state_bytes` tells."""
+        if bool(self.optimizer_class) != (self.optimizer == "custom"):
+            raise ConfigError(
+                f'optimizer_class is "{self.optimizer_class[:80]}" and optimizer is {self.optimizer}. '
+                + ("Empty optimizer_class, or set optimizer to custom." if self.optimizer_class else _NAME_A_CLASS)
+            )
+        if self.optimizer == "schedule_free" and self.lr_scheduler != "constant":
+            raise ConfigError(
+                f"optimizer schedule_free replaces the schedule, and lr_scheduler is {self.lr_scheduler}. Set "
+                "lr_scheduler to constant."
+            )
+        if self.optimizer == "prodigy" and self.loraplus_lr_ratio != 1:
+            raise ConfigError(
+                f"loraplus_lr_ratio is {self.loraplus_lr_ratio:g}, and optimizer prodigy has one learning rate for "
+                "all weights. Set loraplus_lr_ratio to 1."
             )
 
     @property

@@ -201,8 +201,8 @@ def _counters(manifest: _Manifest) -> dict[str, Any]:
 def _agrees(progress: dict[str, Any], state: Path) -> bool:
     """Returns whether the counters can belong to the optimizer's own count of its updates.
 
-    Asked only of a manifest without a checksum, whose digits prove nothing. A step that was not finite counts in the
-    manifest and made no update, so the optimizer may have counted fewer.
+    Asked only of a manifest without a checksum, whose digits prove nothing; only AdamW trained then. A step that was
+    not finite counts in the manifest and made no update, so the optimizer may have counted fewer.
     """
     from safetensors import safe_open
 
@@ -232,7 +232,8 @@ def _serialise(state: dict[str, Tensor]) -> bytes:
 
 def _check_finite(state: dict[str, Tensor]) -> None:
     for name, value in state.items():
-        if value.is_floating_point() and not torch.isfinite(value).all():
+        # As float32, because PyTorch has no `isfinite` of float8.
+        if value.is_floating_point() and not torch.isfinite(value if value.itemsize > 1 else value.float()).all():
             raise CheckpointError(f"The state {name} is not finite; it was not saved. Earlier saved steps stand.")
 
 

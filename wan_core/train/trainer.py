@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
-from functools import partial
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -29,8 +29,9 @@ from .flops import FlopCount
 from .group import Group
 from .meters import DeviceMeters, MemoryReading, added_up
 from .noised import NoisedBatch, TargetFunction, noise_batch, true_velocity
-from .optimizer import check_room, learning_rate_at, load_optimizer_state, make_optimizer, optimizer_state
+from .optimizer_state import AdapterOptimizer
 from .relief import Relief
+from .schedule import learning_rate_at
 from .streak import Streak
 
 __all__ = ["Trainer"]
@@ -68,7 +69,7 @@ class Trainer:
         self.parameters = adapter_parameters(model)
         self._target, self._first_frame_share = target, first_frame_share
         self._emit, self._control, self._group = emit, control, group or Group()
-        self._optimizer = make_optimizer(self.parameters, config)
+        self._optimizer = AdapterOptimizer(self.parameters, config)
         self._device = next(model.parameters()).device
         self.meters = DeviceMeters((p.device for p in model.parameters()), predicted_memory)
         self._flops, self._step_flops = FlopCount(model), 0.0
@@ -94,9 +95,9 @@ class Trainer:
             model.compile_blocks()
 
     def state(self) -> dict[str, Tensor]:
-        """Returns adapters and optimizer as CPU tensors, float32."""
+        """Returns the adapters as they are trained, float32, and what the optimizer holds, as CPU tensors."""
         adapters = {f"lora.{name}": value for name, value in LoraWeights.of(self.model).tensors.items()}
-        return adapters | optimizer_state(self._optimizer, self.parameters)
+        return adapters | self._optimizer.state()
 
     @property
     def bad_in_a_row(self) -> int:
@@ -115,6 +116,13 @@ class Trainer:
         """
         return {"step": self.good_step, "bad_in_a_row": 0}
 
+    def judged(self) -> AbstractContextManager[None]:
+        """Returns what evaluations, previews and the LoRA file are made in: it holds the weights that count.
+
+        They are the trained ones, but for an optimizer that keeps a mean of its course.
+        """
+        return self._optimizer.judged()
+
     def load_state(self, state: dict[str, Tensor], progress: dict[str, Any]) -> None:
         """Continue exactly where `state` and `progress` were taken."""
         adapters = {k.removeprefix("lora."): v for k, v in state.items() if k.startswith("lora.")}
@@ -123,7 +131,7 @@ class Trainer:
         self.step = int(progress["step"]) - int(progress.get("bad_in_a_row", 0))
         self._streak.end()
         if self.step:
-            load_optimizer_state(self._optimizer, self.parameters, state)
+            self._optimizer.load(state)
 
     def run(self, last_step: int, between_steps: Callable[[int], None]) -> None:
         """Train up to and including `last_step`, and on to the end of a streak of steps that were not finite.
@@ -170,7 +178,7 @@ class Trainer:
             loss, _ = self._attempt(self.step + tries)
             norm, mean_loss = self._measured(loss)
             self._forget_gradients()
-            if math.isfinite(norm) and math.isfinite(mean_loss) and self._optimizer.state:
+            if math.isfinite(norm) and math.isfinite(mean_loss) and self.good_step:
                 self._streak.end()
             else:
                 self._streak.check_tries(tries, self.step)
@@ -192,7 +200,8 @@ class Trainer:
 
     def evaluate(self) -> Evaluated | None:
         """Returns the loss on fixed clips, noise and timesteps; the same numbers for every run on these clips."""
-        return self._evaluation.measure(self.step)
+        with self.judged():
+            return self._evaluation.measure(self.step)
 
     def rehearse(self) -> None:
         """Runs the largest micro-batch forward and backward and forgets it.
@@ -242,17 +251,14 @@ class Trainer:
     def _apply(self, step: int, loss: Tensor, timestep: float, started: float) -> None:
         """Clip, check, update and report one step; a non-finite one is skipped whole."""
         norm, mean_loss = self._measured(loss)
-        lr = learning_rate_at(step, self.config)
         self.step = step
         if not (math.isfinite(norm) and math.isfinite(mean_loss)):
             self._forget_gradients()
             self._streak.add(step, "loss" if not math.isfinite(mean_loss) else "gradients")
             return
         self._streak.end()
-        for settings in self._optimizer.param_groups:
-            settings["lr"] = lr
-        self._relief.attempt(step, partial(check_room, self._optimizer), lambda: None)
-        self._optimizer.step()
+        self._relief.attempt(step, self._optimizer.check_room, lambda: None)
+        lr = self._optimizer.step(learning_rate_at(step, self.config))
         self._forget_gradients()
         seconds = time.monotonic() - started
         ranks = self._group.gather((self.meters.read(), self._step_flops))

@@ -1,0 +1,217 @@
+"""Every optimizer trains the tiny model, is resumed to the last bit, and is counted; what cannot be is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from tests.support.tiny_run import TinyRun, make_run
+from wan_core.control import SignalControl
+from wan_core.errors import ConfigError, DependencyError
+from wan_core.events import Event, StepDone
+from wan_core.packages import version_of
+from wan_core.run.train_job import run_job
+from wan_core.train import TrainConfig, state_bytes
+from wan_core.train.config import OPTIMIZERS
+from wan_core.train.optimizer_state import AdapterOptimizer, _counted
+from wan_core.train.optimizers import _read_arguments
+
+pytestmark = [pytest.mark.lasts(2), pytest.mark.usefixtures("short_texts")]
+
+NAMED = [name for name in OPTIMIZERS if name != "custom"]
+PACKAGE = dict.fromkeys(("lion", "prodigy", "schedule_free", "came"), "pytorch-optimizer") | dict.fromkeys(
+    ("adamw8bit", "adamw4bit", "adamwfp8"), "torchao"
+)
+BYTES = {
+    "adamw": 8,
+    "adamw8bit": 2.16,
+    "adamw4bit": 1.07,
+    "adamwfp8": 2.03,
+    "adafactor": 0.25,
+    "muon": 4,
+    "lion": 4,
+    "prodigy": 16,
+    "schedule_free": 8,
+    "came": 4.51,
+}
+
+
+def need(name: str) -> None:
+    """Skip where the package of an optimizer is missing, saying which."""
+    package = PACKAGE.get(name, "")
+    if package and not version_of(package):
+        pytest.skip(f"{package} is not installed")
+    if name == "muon" and not hasattr(torch.optim, "Muon"):
+        pytest.skip(f"torch {torch.__version__} has no Muon")
+
+
+def settings(name: str, **changes: object) -> TrainConfig:
+    usual = {
+        "steps": 4,
+        "save_every_n_steps": 2,
+        "preview_every_n_steps": 0,
+        "eval_items": 0,
+        "save_dtype": "fp32",
+        "gradient_accumulation_steps": 2,
+        "optimizer": name,
+        "learning_rate": 1.0 if name == "prodigy" else 1e-3,
+        "lr_scheduler": "constant" if name == "schedule_free" else "cosine",
+    }
+    return TrainConfig(**{**usual, **changes})  # type: ignore[arg-type]
+
+
+def train(run: TinyRun, steps: int = 0) -> list[Event]:
+    events: list[Event] = []
+    run_job(run.directory, run.roots, control=SignalControl(), emit=events.append, max_steps=steps)
+    return events
+
+
+def saved(run: TinyRun, file: str) -> dict[str, Tensor]:
+    return load_file(run.directory / "saves" / "step-000004" / f"{file}.safetensors")
+
+
+def same(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
+    return one.keys() == other.keys() and all(
+        torch.equal(
+            value.view(torch.uint8) if value.ndim else value,
+            other[name].view(torch.uint8) if value.ndim else other[name],
+        )
+        for name, value in one.items()
+    )
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_each_optimizer_trains_and_is_resumed_to_the_last_bit(tmp_path: Path, name: str) -> None:
+    need(name)
+    straight, stopped = make_run(tmp_path / "a", train=settings(name)), make_run(tmp_path / "b", train=settings(name))
+    events = train(straight)
+    train(stopped, 2)
+    train(stopped)
+    state = saved(straight, "state")
+    assert same(saved(stopped, "state"), state)
+    assert same(saved(stopped, "lora"), saved(straight, "lora"))
+    done = [event for event in events if isinstance(event, StepDone)]
+    assert [event.step for event in done] == [1, 2, 3, 4]
+    assert all(event.lr > 0 for event in done)
+    up = [value for key, value in state.items() if key.startswith("lora.") and ".lora_B." in key]
+    assert up
+    assert all(bool(value.any()) for value in up), "every pair learnt something"
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_the_bytes_of_an_optimizer_are_counted_and_not_listed(name: str) -> None:
+    need(name)
+    config = settings(name)
+    assert state_bytes(config) == pytest.approx(BYTES[name], abs=0.01)
+    if name == "adamw":  # the one figure that is written down
+        given = (config.optimizer, "", "", 1e-3, 0.01, 0.9, 0.999, 1e-8, 1.0)
+        assert _counted(*given) == state_bytes(config)
+
+
+def test_a_save_of_schedule_free_holds_the_mean_and_the_state_what_is_trained(tmp_path: Path) -> None:
+    need("schedule_free")
+    run = make_run(tmp_path, train=settings("schedule_free"))
+    train(run)
+    state, lora = saved(run, "state"), saved(run, "lora")
+    trained = torch.cat([v.flatten() for k, v in state.items() if k.startswith("lora.") and ".lora_B." in k])
+    mean = torch.cat([v.flatten() for k, v in lora.items() if "lora_B" in k or "lora_up" in k])
+    assert mean.shape == trained.shape
+    assert not torch.equal(mean.sort()[0], trained.sort()[0])
+
+
+def test_weights_are_the_trained_ones_again_after_they_were_judged() -> None:
+    need("schedule_free")
+    weights = {"x.lora_A.weight": nn.Parameter(torch.randn(3, 5)), "x.lora_B.weight": nn.Parameter(torch.randn(5, 3))}
+    optimizer = AdapterOptimizer(weights, settings("schedule_free"))
+    for _ in range(3):
+        for weight in weights.values():
+            weight.grad = torch.randn_like(weight)
+        optimizer.step(1e-3)
+    before = {name: weight.detach().clone() for name, weight in weights.items()}
+    with optimizer.judged():
+        assert not same(weights, before)
+    assert same(weights, before)
+
+
+def test_lora_plus_moves_the_second_matrix_so_many_times_as_far() -> None:
+    weights = {"x.lora_A.weight": nn.Parameter(torch.zeros(3, 5)), "x.lora_B.weight": nn.Parameter(torch.zeros(5, 3))}
+    optimizer = AdapterOptimizer(weights, settings("adamw", loraplus_lr_ratio=16.0, weight_decay=0.0))
+    for weight in weights.values():
+        weight.grad = torch.ones_like(weight)
+    optimizer.step(1e-4)
+    down, up = (weight.detach().abs() for weight in weights.values())
+    torch.testing.assert_close(down, torch.full_like(down, 1e-4))
+    torch.testing.assert_close(up, torch.full_like(up, 16e-4))
+
+
+def test_the_reported_rate_of_prodigy_is_the_one_it_found() -> None:
+    need("prodigy")
+    weights = {"x.lora_B.weight": nn.Parameter(torch.ones(4, 4))}
+    optimizer = AdapterOptimizer(weights, settings("prodigy", optimizer_args="d0=1e-4"))
+    weights["x.lora_B.weight"].grad = torch.ones(4, 4)
+    assert optimizer.step(0.5) == pytest.approx(0.5e-4)
+
+
+def test_an_optimizer_of_another_package_by_its_name() -> None:
+    config = settings("custom", optimizer_class="torch.optim.SGD", optimizer_args="momentum=0.9, nesterov=true")
+    assert state_bytes(config) == 4.0
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "says"),
+    [
+        ({"optimizer_class": "no_such_package.Adam"}, DependencyError, 'pip install "no-such-package"'),
+        ({"optimizer_class": "os.path"}, ConfigError, "is part of Python"),
+        ({"optimizer_class": "torch.nn.Linear"}, ConfigError, "is no class of an optimizer"),
+        ({"optimizer_class": "torch.optim.LBFGS"}, ConfigError, "cannot train a LoRA"),
+        ({"optimizer_class": "tests.wan_core.train.test_optimizers.Forgetful"}, ConfigError, "cannot be saved"),
+        ({"optimizer_args": "momentm=0.9"}, ConfigError, 'takes no "momentm". Did you mean "momentum"?'),
+        ({"optimizer_args": "lr=0.1"}, ConfigError, "Set learning_rate."),
+        ({"optimizer_args": "momentum=-1"}, ConfigError, "Invalid momentum value: -1. Change optimizer_args"),
+        ({"optimizer_args": "momentum 1"}, ConfigError, '"momentum 1" is not key=value'),
+    ],
+)
+def test_what_cannot_train_is_refused_before_a_run(changes: dict[str, str], error: type[Exception], says: str) -> None:
+    config = settings("custom", **{"optimizer_class": "torch.optim.SGD", **changes})
+    with pytest.raises(error) as refused:
+        state_bytes(config)
+    assert says in str(refused.value)
+
+
+class Forgetful(torch.optim.SGD):
+    """Keeps a counter where no state is."""
+
+    count = 0
+
+    def step(self, closure: object = None) -> None:  # type: ignore[override]
+        self.count += 1
+        for group in self.param_groups:
+            group["lr"] = 1e-3 * self.count
+        super().step()
+
+
+def test_contradicting_settings_are_refused_with_the_fix() -> None:
+    for changes, fix in (
+        ({"optimizer": "custom"}, "Name the class"),
+        ({"optimizer_class": "torch.optim.SGD"}, "set optimizer to custom"),
+        ({"optimizer": "schedule_free"}, "Set lr_scheduler to constant"),
+        ({"optimizer": "prodigy", "loraplus_lr_ratio": 4.0}, "Set loraplus_lr_ratio to 1"),
+    ):
+        with pytest.raises(ConfigError, match=fix):
+            TrainConfig(**changes)  # type: ignore[arg-type]
+
+
+def test_arguments_are_read_as_python_writes_them() -> None:
+    text = "betas=(0.9, 0.99), eps=1e-8\nfixed_decay=true, mode=fast, beta3=None"
+    assert _read_arguments(text) == {
+        "betas": (0.9, 0.99),
+        "eps": 1e-8,
+        "fixed_decay": True,
+        "mode": "fast",
+        "beta3": None,
+    }

@@ -1,0 +1,300 @@
+"""An optimizer over named adapters, and one contract for what it holds.
+
+Whatever it keeps between two steps - tensors, tensors made of others (8-bit moments), numbers, for a weight or for a
+group of them - is saved by name, comes back to the last bit, and is counted. `state_bytes` proves it on a small pair of
+weights before a run begins: what cannot be resumed exactly is refused.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import CheckpointError, ConfigError, WanTrainerError
+from ..words import first_line
+from .config import TrainConfig
+from .optimizers import finds_own_rate, make_optimizer, runs_uncompiled
+from .schedule import owns_rate
+
+__all__ = ["AdapterOptimizer", "saved_bytes", "state_bytes"]
+
+_ADAMW_BYTES = 8.0
+_TEMPORARY_BYTES = 8
+"""per adapter value while AdamW runs: its lists; the others take at most as much"""
+_NUMBER = ":number"
+"""the end of the name of a saved number, which is no tensor in the optimizer"""
+_OURS = {"params", "rate_factor"}
+"""entries of a group that the settings decide"""
+
+
+class AdapterOptimizer:
+    """The optimizer of a run over its adapters."""
+
+    def __init__(self, parameters: Mapping[str, nn.Parameter], config: TrainConfig) -> None:
+        """`parameters`: float32 weights by name. Raises what `make_optimizer` does."""
+        self.inner = make_optimizer(parameters, config)
+        self._parameters, self._config = parameters, config
+        self._decided = _OURS | {"lr"} if owns_rate(config) else _OURS
+        self._begun = [self._own(group) for group in self.inner.param_groups]
+
+    def step(self, rate: float) -> float:
+        """Updates the weights by their gradients; returns the learning rate that counted.
+
+        `rate` is what the schedule says; where it owns none, the optimizer keeps its own.
+        """
+        if "lr" in self._decided:
+            for group in self.inner.param_groups:
+                _write_rate(group, rate * group["rate_factor"])
+        with runs_uncompiled(self.inner):
+            self.inner.step()
+        group = self.inner.param_groups[0]
+        return float(group["lr"]) * (float(group["d"]) if finds_own_rate(self._config) else 1.0)
+
+    def check_room(self) -> None:
+        """Raises torch.OutOfMemoryError where a step would run out of GPU memory half-way.
+
+        A step that ends in the middle has changed some weights and not others, and nobody could try it again.
+        """
+        wanted: Counter[torch.device] = Counter()
+        for parameter in self._parameters.values():
+            made = 0.0 if self.inner.state.get(parameter) else state_bytes(self._config)
+            wanted[parameter.device] += int(parameter.numel() * (_TEMPORARY_BYTES + made))
+        for device, size in wanted.items():
+            if device.type != "cpu":
+                torch.empty(size, dtype=torch.uint8, device=device)
+
+    @contextmanager
+    def judged(self) -> Iterator[None]:
+        """Inside, the weights are those that a step is judged by and saved as; afterwards the trained ones, exactly.
+
+        Only optimizers that train beside the mean of their own course have two kinds (schedule-free).
+        """
+        leave, back = getattr(self.inner, "eval", None), getattr(self.inner, "train", None)
+        if not callable(leave) or not callable(back):
+            yield
+            return
+        trained = {name: p.detach().to("cpu", copy=True) for name, p in self._parameters.items()}
+        leave()
+        try:
+            yield
+        finally:
+            back()
+            _put_back(self._parameters, trained)  # the way back by arithmetic would not be exact
+
+    def state(self) -> dict[str, Tensor]:
+        """Returns CPU copies of all that it holds.
+
+        `optimizer.<parameter>.<key>` is of one weight, `optimizer_group.<number>.<key>` what it changed of a group
+        since it was made.
+        """
+        found: dict[str, Tensor] = {}
+        for name, parameter in self._parameters.items():
+            for key, value in self.inner.state.get(parameter, {}).items():
+                found |= _flat(f"optimizer.{name}.{key}", value)
+        for number, (group, begun) in enumerate(zip(self.inner.param_groups, self._begun, strict=True)):
+            for key, value in group.items():
+                if key not in self._decided and not (key in begun and _same(begun[key], value)):
+                    found |= _flat(f"optimizer_group.{number}.{key}", value)
+        return found
+
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        """Takes up what `state()` gave, each value in the kind, number format and place a step would have it.
+
+        A state without any optimizer tensor was taken before the first good step; the optimizer then starts fresh.
+        Raises CheckpointError where a weight has none.
+        """
+        if not any(name.startswith("optimizer.") for name in state):
+            return
+        for name in self._parameters:
+            if not any(saved.startswith(f"optimizer.{name}.") for saved in state):
+                raise CheckpointError(
+                    f"The resume state has no optimizer state for {name}. Resume from an older saved step."
+                )
+        self._step_on_nothing()
+        for name, parameter in self._parameters.items():
+            self.inner.state[parameter] = _filled(
+                dict(self.inner.state.get(parameter, {})), state, f"optimizer.{name}.", parameter.device
+            )
+        device = next(iter(self._parameters.values())).device
+        for number, (group, begun) in enumerate(zip(self.inner.param_groups, self._begun, strict=True)):
+            now = self._own(group)
+            filled = _filled(now, state, f"optimizer_group.{number}.", device)
+            group.update({key: _copy(value) for key, value in begun.items()} | filled)
+            for key in now.keys() - begun.keys() - filled.keys():
+                del group[key]
+
+    def _own(self, group: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns copies of the entries of a group that are the optimizer's own."""
+        return {key: _copy(value) for key, value in group.items() if key not in self._decided}
+
+    def _step_on_nothing(self) -> None:
+        """Makes a step with gradients of 0, so that everything is there to be filled; the weights stay."""
+        before = {name: p.detach().to("cpu", copy=True) for name, p in self._parameters.items()}
+        for parameter in self._parameters.values():
+            parameter.grad = torch.zeros_like(parameter)
+        try:
+            with runs_uncompiled(self.inner):
+                self.inner.step()
+        finally:
+            _put_back(self._parameters, before)
+            for parameter in self._parameters.values():
+                parameter.grad = None
+
+
+def state_bytes(config: TrainConfig) -> float:
+    """Returns the bytes that the optimizer of `config` holds for each adapter value.
+
+    They are counted on a small pair of weights, trained for three steps on the CPU. Raises what `make_optimizer` does,
+    and ConfigError for an optimizer that is not the same after a resume.
+    """
+    if config.optimizer == "adamw" and not config.optimizer_args:
+        return _ADAMW_BYTES  # the page asks often, and the first optimizer of a process costs a second
+    return _counted(
+        *(config.optimizer, config.optimizer_class, config.optimizer_args, config.learning_rate),
+        *(config.weight_decay, config.adam_beta1, config.adam_beta2, config.adam_epsilon, config.loraplus_lr_ratio),
+    )
+
+
+def saved_bytes(values: int, config: TrainConfig) -> int:
+    """Returns what a saved step of so many adapter values takes on disk: weights, optimizer and the LoRA file."""
+    return int(values * (4 + state_bytes(config) + 4))
+
+
+@functools.lru_cache(maxsize=64)
+def _counted(*settings: Any) -> float:
+    names = ("optimizer", "optimizer_class", "optimizer_args", "learning_rate", "weight_decay", "adam_beta1")
+    names += ("adam_beta2", "adam_epsilon", "loraplus_lr_ratio")
+    usual = TrainConfig(lr_scheduler="constant")
+    config = replace(usual, **dict(zip(names, settings, strict=True)))
+    with torch.inference_mode(False):
+        try:
+            straight, resumed = _Trial(config), _Trial(config)
+            straight.train(0, 3)
+            resumed.train(0, 2)
+            second = _Trial(config)
+            second.take_up(resumed)
+            second.train(2, 3)
+        except WanTrainerError:
+            raise
+        except Exception as error:
+            raise ConfigError(
+                f'optimizer "{_title(config)}" cannot train a LoRA: {first_line(error).rstrip(".")}. Change '
+                "optimizer_args, or choose another optimizer."
+            ) from error
+    if not straight.equals(second):
+        raise ConfigError(
+            f'optimizer "{_title(config)}" holds something that cannot be saved: after a resume it goes on otherwise. '
+            "Choose another optimizer."
+        )
+    return straight.bytes_per_value()
+
+
+def _title(config: TrainConfig) -> str:
+    return config.optimizer_class if config.optimizer == "custom" else config.optimizer
+
+
+class _Trial:
+    """An optimizer on the pair of one small linear; large enough that 8-bit moments are 8-bit."""
+
+    def __init__(self, config: TrainConfig) -> None:
+        draw = torch.Generator().manual_seed(0)
+        shapes = {"trial.lora_A.weight": (16, 1024), "trial.lora_B.weight": (1024, 16)}
+        self.weights = {name: nn.Parameter(torch.randn(shape, generator=draw) * 0.02) for name, shape in shapes.items()}
+        self.optimizer, self._rate = AdapterOptimizer(self.weights, config), config.learning_rate
+
+    def train(self, start: int, stop: int) -> None:
+        for step in range(start, stop):
+            draw = torch.Generator().manual_seed(1 + step)
+            for weight in self.weights.values():
+                weight.grad = torch.randn(weight.shape, generator=draw)
+            self.optimizer.step(self._rate)
+
+    def take_up(self, other: _Trial) -> None:
+        _put_back(self.weights, {name: weight.detach() for name, weight in other.weights.items()})
+        self.optimizer.load(other.optimizer.state())
+
+    def equals(self, other: _Trial) -> bool:
+        mine, its = self.optimizer.state(), other.optimizer.state()
+        weights = all(torch.equal(weight, other.weights[name]) for name, weight in self.weights.items())
+        return weights and mine.keys() == its.keys() and all(_same(mine[name], its[name]) for name in mine)
+
+    def bytes_per_value(self) -> float:
+        held = [value for name, value in self.optimizer.state().items() if name.startswith("optimizer.")]
+        return sum(value.nbytes for value in held if value.ndim) / sum(w.numel() for w in self.weights.values())
+
+
+def _put_back(parameters: Mapping[str, nn.Parameter], values: Mapping[str, Tensor]) -> None:
+    with torch.no_grad():
+        for name, parameter in parameters.items():
+            parameter.copy_(values[name])
+
+
+def _write_rate(group: dict[str, Any], rate: float) -> None:
+    if isinstance(group["lr"], Tensor):
+        group["lr"].fill_(rate)
+    else:
+        group["lr"] = rate
+
+
+def _copy(value: Any) -> Any:
+    return value.detach().clone() if isinstance(value, Tensor) else value
+
+
+def _same(one: Any, other: Any) -> bool:
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        if one.dtype != other.dtype or one.shape != other.shape:
+            return False
+        one, other = (value.detach().cpu().contiguous().reshape(-1).view(torch.uint8) for value in (one, other))
+        return bool(torch.equal(one, other))
+    return type(one) is type(other) and bool(one == other)
+
+
+def _parts_of(value: Tensor) -> list[tuple[str, Tensor]]:
+    """Returns the plain tensors that a tensor is made of, each with the end of its name; itself where it is plain."""
+    if not hasattr(value, "__tensor_flatten__"):
+        return [("", value)]
+    names, _ = value.__tensor_flatten__()  # type: ignore[operator]
+    inner = ((name, end, part) for name in names for end, part in _parts_of(getattr(value, name)))
+    return [(f"/{name}{end}", part) for name, end, part in inner]
+
+
+def _flat(name: str, value: Any) -> dict[str, Tensor]:
+    """Returns a value as named tensors. Raises ConfigError for one of a kind that cannot be saved."""
+    if value is None:
+        return {}
+    if isinstance(value, Tensor):
+        parts = _parts_of(value.detach())
+        return {name + end: part.detach().to("cpu", copy=True).contiguous() for end, part in parts}
+    kinds = {bool: torch.bool, int: torch.int64, float: torch.float64}
+    if type(value) not in kinds:
+        raise ConfigError(
+            f"The optimizer holds a {type(value).__name__} ({name}), which cannot be saved. Choose another optimizer."
+        )
+    return {name + _NUMBER: torch.tensor(value, dtype=kinds[type(value)])}
+
+
+def _filled(made: dict[str, Any], state: Mapping[str, Tensor], prefix: str, device: torch.device) -> dict[str, Any]:
+    """Returns the entries that `state` has below `prefix`, by key; those that a step `made` give kind and place."""
+    saved = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
+    filled: dict[str, Any] = {}
+    for name, value in saved.items():
+        key = name.removesuffix(_NUMBER).partition("/")[0]
+        if name.endswith(_NUMBER):
+            filled[key] = value.item()
+        elif isinstance(made.get(key), Tensor):
+            target = filled.setdefault(key, made[key])
+            parts = dict(_parts_of(target.detach()))
+            part = parts.get(name.removeprefix(key))
+            if part is None or part.shape != value.shape:
+                raise CheckpointError(f"The resume state has another kind of {prefix}{key} than this optimizer.")
+            part.copy_(value)
+        else:
+            filled[key] = value.to(device, copy=True)
+    return filled

@@ -1,0 +1,205 @@
+"""The catalogue of optimizers: which class of which package a name means, and what of the settings it is given.
+
+Nothing here is an optimizer of our own. What a class keeps between two steps is the business of `optimizer_state.py`.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import importlib
+import inspect
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..config import nearest
+from ..errors import ConfigError, DependencyError
+from ..packages import pip_line, version_of
+from ..words import first_line
+from .config import TrainConfig
+
+__all__ = ["finds_own_rate", "make_optimizer", "runs_uncompiled"]
+
+
+@dataclass(frozen=True)
+class _Known:
+    """A class of the catalogue, and the settings that it reads besides learning rate and weight decay."""
+
+    path: str
+    requirement: str = ""
+    """what pip installs; '' for classes of torch"""
+    betas: bool = False
+    eps: bool = False
+    fixed: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """arguments whose default would surprise here"""
+
+
+_EXTRA = "pytorch-optimizer>=4.1"
+_LOW_BIT = "torchao>=0.16"
+_CATALOGUE = {
+    "adamw": _Known("torch.optim.AdamW", betas=True, eps=True),
+    "adamw8bit": _Known("torchao.optim.AdamW8bit", _LOW_BIT, betas=True, eps=True),
+    "adamw4bit": _Known("torchao.optim.AdamW4bit", _LOW_BIT, betas=True, eps=True),
+    "adamwfp8": _Known("torchao.optim.AdamWFp8", _LOW_BIT, betas=True, eps=True),
+    "adafactor": _Known("torch.optim.Adafactor"),
+    # Scaled so, an update is as long as AdamW's, and AdamW's learning rates do.
+    "muon": _Known("torch.optim.Muon", fixed={"adjust_lr_fn": "match_rms_adamw"}),
+    "lion": _Known("pytorch_optimizer.Lion", _EXTRA),
+    "prodigy": _Known("pytorch_optimizer.Prodigy", _EXTRA, betas=True, eps=True),
+    "schedule_free": _Known("pytorch_optimizer.ScheduleFreeAdamW", _EXTRA, betas=True, eps=True),
+    "came": _Known("pytorch_optimizer.CAME", _EXTRA),
+}
+
+_OURS = {"params": "", "lr": "learning_rate", "weight_decay": "weight_decay"}
+"""arguments that settings of the node are for"""
+
+
+def make_optimizer(parameters: Mapping[str, nn.Parameter], config: TrainConfig) -> torch.optim.Optimizer:
+    """Returns the optimizer that `config.optimizer` names, over float32 adapter weights by name.
+
+    With a LoRA+ ratio the `lora_B` weights are a group of their own, whose learning rate is so many times the other's.
+    Raises DependencyError with the pip line for a package that is missing, and ConfigError for a class, an argument or
+    a value that cannot be.
+    """
+    kind, known = _class_of(config)
+    given: dict[str, Any] = {"lr": config.learning_rate, "weight_decay": config.weight_decay}
+    if known.betas:
+        given["betas"] = (config.adam_beta1, config.adam_beta2)
+    if known.eps:
+        given["eps"] = config.adam_epsilon
+    takes = _arguments_of(kind)
+    given = {name: value for name, value in given.items() if name in takes} | dict(known.fixed)
+    asked = _read_arguments(config.optimizer_args)
+    for name in asked:
+        if name in _OURS:
+            instead = f"Set {_OURS[name]}." if _OURS[name] else "The adapters are what it trains."
+            raise ConfigError(f'optimizer_args names "{name}". {instead}')
+        if name not in takes:
+            rest = sorted(takes - _OURS.keys())
+            raise ConfigError(f'optimizer_args: {kind.__name__} takes no "{name}".{nearest(name, rest)}')
+    try:
+        return kind(_groups(parameters, config), **(given | asked))
+    except Exception as error:  # a library says what it does not like in a type of its own
+        raise ConfigError(
+            f'optimizer "{config.optimizer}" ({kind.__name__}) cannot be made: {first_line(error).rstrip(".")}. Change '
+            "optimizer_args, or choose another optimizer."
+        ) from error
+
+
+def finds_own_rate(config: TrainConfig) -> bool:
+    """Returns whether the optimizer works out the learning rate, so that the setting is a factor of it."""
+    return config.optimizer == "prodigy"
+
+
+def runs_uncompiled(optimizer: torch.optim.Optimizer) -> contextlib.AbstractContextManager[object]:
+    """Returns what a step of `optimizer` runs in.
+
+    torchao's classes ask torch.compile for a kernel of every shape of weight. Without it they need neither triton nor a
+    C++ compiler and no minute at the start, and an adapter is small.
+    """
+    if type(optimizer).__module__.startswith("torchao."):
+        return torch.compiler.set_stance("force_eager")
+    return contextlib.nullcontext()
+
+
+def _read_arguments(text: str) -> dict[str, Any]:
+    """Returns what `optimizer_args` says: `key=value` by comma or line, values as Python writes them, else text.
+
+    Raises ConfigError naming what is no argument.
+    """
+    found: dict[str, Any] = {}
+    for part in _parts(text):
+        name, sign, value = (piece.strip() for piece in part.partition("="))
+        if not sign or not name.isidentifier() or not value:
+            raise ConfigError(f'optimizer_args: "{part[:60]}" is not key=value. Example: betas=(0.9, 0.99), eps=1e-8')
+        if name in found:
+            raise ConfigError(f'optimizer_args names "{name}" twice. Keep one of them.')
+        try:
+            found[name] = ast.literal_eval(value)
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            found[name] = {"true": True, "false": False, "none": None}.get(value.lower(), value)
+    return found
+
+
+def _parts(text: str) -> Iterable[str]:
+    """Yields the pieces of `text` between commas and line ends that are in no bracket."""
+    depth, piece = 0, ""
+    for letter in text + "\n":
+        depth += (letter in "([{") - (letter in ")]}")
+        if letter in ",\n" and depth <= 0:
+            if piece.strip():
+                yield piece.strip()
+            piece = ""
+        else:
+            piece += letter
+    if piece.strip():
+        yield piece.strip()
+
+
+def _groups(parameters: Mapping[str, nn.Parameter], config: TrainConfig) -> list[dict[str, Any]]:
+    """Returns the groups of weights; `rate_factor` is what the learning rate of one is multiplied with."""
+    ratio = config.loraplus_lr_ratio
+    if ratio == 1:
+        return [{"params": list(parameters.values()), "rate_factor": 1.0}]
+    sides = [[p for name, p in parameters.items() if (".lora_B." in name) is is_b] for is_b in (False, True)]
+    return [
+        {"params": side, "lr": config.learning_rate * factor, "rate_factor": factor}
+        for side, factor in zip(sides, (1.0, ratio), strict=True)
+    ]
+
+
+def _class_of(config: TrainConfig) -> tuple[Callable[..., torch.optim.Optimizer], _Known]:
+    """Returns the class and what is known of it. Raises DependencyError or ConfigError where it is not to be had."""
+    known = _CATALOGUE.get(config.optimizer) or _Known(config.optimizer_class)
+    module, _, name = known.path.rpartition(".")
+    package = module.partition(".")[0]
+    if package in sys.stdlib_module_names:
+        raise ConfigError(f'optimizer_class "{known.path[:80]}" is part of Python, and no optimizer.')
+    try:
+        kind = getattr(importlib.import_module(module), name, None)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != package:
+            raise _unusable(config, known, error) from error
+        wanted = known.requirement or package.replace("_", "-")
+        raise DependencyError(
+            f'optimizer "{config.optimizer}" needs {package}, which is not installed. Run this and start again: '
+            f"{pip_line(wanted)}"
+        ) from error
+    except Exception as error:
+        raise _unusable(config, known, error) from error
+    if kind is None and config.optimizer != "custom":
+        have = f"{package} {version_of(package)}"
+        raise DependencyError(f'optimizer "{config.optimizer}" is {known.path}, which {have} lacks. Choose another.')
+    if not (isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer)):
+        raise ConfigError(
+            f'optimizer_class "{known.path[:80]}" is no class of an optimizer. Example: pytorch_optimizer.Adan'
+        )
+    return kind, known
+
+
+def _unusable(config: TrainConfig, known: _Known, error: Exception) -> DependencyError:
+    """Returns the error about a package that is there and breaks."""
+    wanted = known.requirement or known.path.partition(".")[0].replace("_", "-")
+    return DependencyError(
+        f'optimizer "{config.optimizer}" needs {known.path[:80]}, which cannot be imported ({first_line(error)}). Run '
+        f"this and start again: {pip_line(wanted, upgrade=True)}"
+    )
+
+
+def _arguments_of(kind: Callable[..., torch.optim.Optimizer]) -> set[str]:
+    """Returns the names that the class takes. Some take any name and read few, so a `**kwargs` counts for nothing."""
+    found: set[str] = set()
+    for ancestor in inspect.getmro(kind):  # type: ignore[arg-type]
+        if ancestor is torch.optim.Optimizer:
+            break
+        if "__init__" in vars(ancestor):
+            every = list(inspect.signature(ancestor.__init__).parameters.values())
+            found |= {p.name for p in every[1:] if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+            if not any(p.kind is p.VAR_KEYWORD for p in every):
+                break
+    return found

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ..control import Control
 from ..errors import CheckpointError, OutOfMemory, Stopped, TrainingError
-from ..events import CheckpointSaved, Emit, Event, Finished, Note, Stage, StageEnded
+from ..events import CheckpointSaved, Emit, Event, Finished, Note, Stage, StageEnded, StepDone
 from ..files import Roots, locked
 from ..metrics import JsonlSink
 from ..train import DeviceMeters, Group, NotFinite, TargetFunction, true_velocity
@@ -26,6 +26,7 @@ from .open import OpenRun, open_run
 from .own_runs import Measured
 from .remarks import LossWatch
 from .saving import Saver
+from .spill import SpillWatch
 
 __all__ = ["run_job"]
 
@@ -91,6 +92,7 @@ class _Session:
         """from the end of loading on"""
         self._measured: Measured | None = None
         """from there on too, where something was predicted"""
+        self._spill: SpillWatch | None = None
 
     def __enter__(self) -> _Session:
         return self
@@ -110,6 +112,8 @@ class _Session:
         self._emit_out(event)
         if self._measured is not None:
             self._measured.hear(event)
+        if isinstance(event, StepDone) and self._spill is not None and (said := self._spill.remark(event)):
+            self.emit(Note(text=said, level="warning"))
 
     def memory_named(self) -> contextlib.AbstractContextManager[None]:
         """Inside, memory that runs out becomes a sentence with what helps this run."""
@@ -188,6 +192,7 @@ class _Session:
         )
         self.trainer, self.previewer = self.loaded.trainer, self.loaded.previewer
         self._meters, self._measured = self.trainer.meters, self.loaded.measured
+        self._spill = SpillWatch.on(self._meters.devices)
 
     def _rehearse(self) -> None:
         """Takes a step of the largest clips that changes nothing: its peak is a step's, its time a part of loading."""

@@ -28,6 +28,11 @@ class DeviceMeters:
         self._predicted = predicted or {}
         self._highest: dict[str, dict[str, int | None]] = {}
 
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """The names of the devices that are read."""
+        return tuple(str(device) for device in self._devices)
+
     def read(self) -> MemoryReading:
         """Returns the memory of the training steps so far, first device first.
 

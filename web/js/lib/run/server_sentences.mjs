@@ -67,6 +67,11 @@ export const SENTENCES = [
     ),
   (v) =>
     t(
+      "{device} is full ({held} of {total} GiB), so Windows moves memory of this run into the computer's own, and steps take several times longer. Stop it, set memory to auto in Wan Train Settings, take other programs off the GPU, and queue it again: it goes on after its last saved step.",
+      v,
+    ),
+  (v) =>
+    t(
       "These are random tensors, not data: a LoRA trained on them has learned nothing. For benchmarks and tests.",
       v,
     ),

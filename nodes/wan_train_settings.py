@@ -13,7 +13,12 @@ from .bridge.types import CATEGORY, SettingsHandle, WanSettings
 from .bridge.widgets import check_menus, listed, searched_as, widget
 
 _OWN: dict[str, dict[str, Any]] = {
-    "optimizer": {"options": ["adamw"], "tooltip": "adamw: PyTorch's AdamW on float32 adapters."}
+    "optimizer": {"options": ["adamw"], "tooltip": "adamw: PyTorch's AdamW on float32 adapters."},
+    "lr_scheduler": {
+        "options": ["constant", "linear", "cosine"],
+        "tooltip": "Course of the learning rate after warm-up. cosine: down to 0 along a cosine, which learns best. "
+        "linear: straight down to 0. constant: it stays, for runs that will be made longer later.",
+    },
 }
 _EVAL = listed(TrainConfig.eval_timesteps)
 

@@ -105,9 +105,10 @@ class TrainConfig(Config):
     max_grad_norm: float = setting(1.0, "Longer gradients are scaled down to this norm. 0 = off.", low=0.0, high=1e9)
     lr_scheduler: str = setting(
         "cosine",
-        "Course of the learning rate after warm-up. cosine: down to 0 along a cosine, which learns best. "
-        "linear: straight down to 0. constant: it stays, for runs that will be made longer later.",
-        choices=("constant", "linear", "cosine"),
+        "Course of the learning rate after warm-up. cosine: down to 0 along a cosine, which learns best. linear: "
+        "straight down. polynomial: by a power. rex: late and steep. cosine_with_restarts: several times. wsd: stays, "
+        "and falls at the end. constant: stays, for runs that will be made longer later.",
+        choices=("constant", "linear", "cosine", "cosine_with_restarts", "polynomial", "rex", "wsd"),
     )
     """falling to 0 learnt best by far (docs/learning_recipes.md)"""
     lr_warmup_steps: int = setting(
@@ -115,6 +116,34 @@ class TrainConfig(Config):
         "Optimizer steps in which the learning rate rises from 0 to its full value. 0 = no warm-up.",
         low=0,
         high=10_000_000,
+    )
+    lr_warmup_share: float = setting(
+        0.0,
+        "The same as a share of the run (0 to 1), instead of lr_warmup_steps. 0 = what lr_warmup_steps says.",
+        low=0.0,
+        high=0.999,
+        offered=(0.0, 0.9),
+    )
+    lr_scheduler_num_cycles: int = setting(
+        3, "cosine_with_restarts: so many times the learning rate falls.", low=1, high=1000
+    )
+    lr_scheduler_power: float = setting(
+        2.0, "polynomial: the power of the course. 1 is a straight line; higher falls earlier.", low=0.01, high=100.0
+    )
+    lr_scheduler_min_lr_ratio: float = setting(
+        0.0,
+        "Share of the learning rate (0 to 1) that the schedule falls to. 0 = it falls to 0.",
+        low=0.0,
+        high=1.0,
+    )
+    lr_decay_share: float = setting(
+        0.2, "wsd: share of the run (0 to 1), at its end, in which the learning rate falls.", low=0.0, high=1.0
+    )
+    lr_scaling: str = setting(
+        "none",
+        "Learning rate by batch: times the clips per optimizer step (batch size x accumulation x GPUs). linear: times "
+        "them. sqrt: times their root, usual for Adam. none: as given.",
+        choices=("none", "linear", "sqrt"),
     )
     timestep_sampling: str = setting(
         "shift",
@@ -282,9 +311,14 @@ class TrainConfig(Config):
                 "activations to name. Set checkpointing_policy to full, or turn compile off."
             )
         self._check_optimizer()
-        if self.lr_warmup_steps >= self.steps:
+        if self.lr_warmup_steps and self.lr_warmup_share:
             raise ConfigError(
-                f"lr_warmup_steps {self.lr_warmup_steps} is not below steps {self.steps}, so the learning rate would "
+                f"lr_warmup_steps is {self.lr_warmup_steps} and lr_warmup_share {self.lr_warmup_share:g}, and both say "
+                "how long warm-up is. Set one of them to 0."
+            )
+        if self.warmup >= self.steps:
+            raise ConfigError(
+                f"lr_warmup_steps {self.warmup} is not below steps {self.steps}, so the learning rate would "
                 "never be reached. Set it to a tenth of steps, or 0."
             )
 
@@ -305,6 +339,11 @@ class TrainConfig(Config):
                 f"loraplus_lr_ratio is {self.loraplus_lr_ratio:g}, and optimizer prodigy has one learning rate for "
                 "all weights. Set loraplus_lr_ratio to 1."
             )
+
+    @property
+    def warmup(self) -> int:
+        """The optimizer steps of warm-up, however they were given."""
+        return self.lr_warmup_steps or round(self.lr_warmup_share * self.steps)
 
     @property
     def keeps(self) -> Policy:

@@ -18,7 +18,7 @@ from torch import Tensor
 from ..cache import Batches, BatchReader
 from ..control import Control
 from ..errors import Stopped
-from ..events import Emit, Evaluated, StepDone
+from ..events import Emit, Evaluated, Note, StepDone
 from ..flow import draw_noise, seeded_generator, velocity_loss
 from ..lora import LoraWeights, adapter_parameters
 from ..model import WanTransformer, check_compile
@@ -31,7 +31,7 @@ from .meters import DeviceMeters, MemoryReading, added_up
 from .noised import NoisedBatch, TargetFunction, noise_batch, true_velocity
 from .optimizer_state import AdapterOptimizer
 from .relief import Relief
-from .schedule import learning_rate_at
+from .schedule import learning_rate_at, scaled_to_batch
 from .streak import Streak
 
 __all__ = ["Trainer"]
@@ -63,12 +63,16 @@ class Trainer:
 
         `predicted_memory`: bytes at the peak of a step by device name, as far as they are known.
         """
+        group = group or Group()
+        config, scaled = scaled_to_batch(config, group.world)
+        if scaled and group.leads:
+            emit(Note(text=scaled))
         self.model, self.batches, self.config = model, batches, config
         self.step = 0
         self._streak = Streak(config.max_bad_steps, emit)
         self.parameters = adapter_parameters(model)
         self._target, self._first_frame_share = target, first_frame_share
-        self._emit, self._control, self._group = emit, control, group or Group()
+        self._emit, self._control, self._group = emit, control, group
         self._optimizer = AdapterOptimizer(self.parameters, config)
         self._device = next(model.parameters()).device
         self.meters = DeviceMeters((p.device for p in model.parameters()), predicted_memory)

@@ -25,7 +25,7 @@ from .load import (
     stays_stored,
 )
 from .lora import LoraConfig, check_targets, inject_lora
-from .model import Numerics, WanTransformer
+from .model import Numerics, model_without_values
 from .placement import (
     JobShape,
     MemoryEstimate,
@@ -71,8 +71,7 @@ def planned_weights(plan: ModelPlan, roots: Roots) -> dict[str, int]:
 
 
 def _parameters(found: WanFile, numerics: Numerics) -> dict[str, nn.Parameter]:
-    with torch.device("meta"):
-        return dict(WanTransformer(found.variant.shape, numerics).named_parameters())
+    return dict(model_without_values(found.variant.shape, numerics).named_parameters())
 
 
 def predict_memory(
@@ -118,8 +117,7 @@ def job_shape(
         placement = resolve_placement(plan.placement, shape.num_layers)
         check_plan_attention(plan, shape, numerics, placement)
         check_plan_matmul(plan, found, placement)
-    with torch.inference_mode(False), torch.device("meta"):
-        linears = check_targets(WanTransformer(shape, numerics), lora)
+    linears = check_targets(model_without_values(shape, numerics), lora)
     return JobShape(
         shape=shape,
         numerics=numerics,

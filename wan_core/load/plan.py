@@ -19,7 +19,7 @@ from ..checkpoint import (
 from ..config import Config, setting
 from ..errors import CheckpointError, ConfigError
 from ..files import Roots
-from ..model import ATTENTIONS, BLOCK_LISTS, WanTransformer, check_attention_name
+from ..model import ATTENTIONS, BLOCK_LISTS, check_attention_name, model_without_values
 from ..placement import PlacementConfig
 from ..precision import PrecisionPolicy, QuantizeConfig, torch_dtype
 
@@ -164,8 +164,7 @@ def _compute_dtype(plan: ModelPlan, linear: StoredWeight) -> torch.dtype:
 
 
 def _check_shapes(variant: WanVariant, sources: Mapping[str, StoredWeight], file_name: str) -> None:
-    with torch.device("meta"):
-        wanted = {name: tuple(p.shape) for name, p in WanTransformer(variant.shape).named_parameters()}
+    wanted = {name: tuple(p.shape) for name, p in model_without_values(variant.shape).named_parameters()}
     missing = sorted(wanted.keys() - sources.keys())
     if missing:
         raise CheckpointError(f"{file_name} lacks {len(missing)} weights, for example {missing[0]}. Download it again.")

@@ -10,7 +10,7 @@ from .kernels import ATTENTIONS, check_attention, check_attention_name, sdpa_cho
 from .latents import WAN21_LATENTS, WAN22_LATENTS, LatentSpace
 from .names import ACTIVATIONS
 from .shape import BLOCK_LISTS, Numerics, WanShape, block_of
-from .transformer import WanTransformer
+from .transformer import WanTransformer, model_without_values
 
 __all__ = [
     "ACTIVATIONS",
@@ -30,6 +30,7 @@ __all__ = [
     "check_attention",
     "check_attention_name",
     "check_compile",
+    "model_without_values",
     "sdpa_choice",
     "sent",
 ]

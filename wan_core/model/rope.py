@@ -28,8 +28,8 @@ def rope_table(
     computed and rounded in `built_in`, then to `dtype`.
     """
     key = (grid, head_dim, dtype, device, built_in)
-    # Not under a mode that makes other tensors than real ones (fake tensors): they must not outlive it.
-    real = type(torch.empty(0, device=device)) is Tensor
+    # Fake tensors must not outlive their mode, and whoever counts memory on meta tensors wants to see them made.
+    real = type(torch.empty(0, device=device)) is Tensor and device.type != "meta"
     if real and (found := _tables.pop(key, None)) is not None:
         _tables[key] = found
         return found

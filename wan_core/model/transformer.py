@@ -12,6 +12,7 @@ No autocast here, ever: each cast is written down, so that gradient recompute se
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Protocol
 
 import torch
@@ -32,7 +33,7 @@ from .offload import NoOffload, Offload
 from .rope import rope_table
 from .shape import Numerics, WanShape
 
-__all__ = ["TEXT_ROWS", "Carrier", "WanTransformer"]
+__all__ = ["TEXT_ROWS", "Carrier", "WanTransformer", "model_without_values"]
 
 TEXT_ROWS = 512
 """Text is always padded with zero rows to this length, and the padding takes part in attention (official Wan)."""
@@ -209,3 +210,10 @@ class WanTransformer(nn.Module):
         rows = wide.view(patches.shape[0], *grid, *PATCH, self.shape.out_channels)
         frames, height, width = (n * p for n, p in zip(grid, PATCH, strict=True))
         return rows.permute(0, 7, 1, 4, 2, 5, 3, 6).reshape(-1, self.shape.out_channels, frames, height, width)
+
+
+@lru_cache(maxsize=8)
+def model_without_values(shape: WanShape, numerics: Numerics | None = None) -> WanTransformer:
+    """Returns the model on the meta device: names, modules and sizes. The same one each time, so read it only."""
+    with torch.inference_mode(False), torch.device("meta"):
+        return WanTransformer(shape, numerics)

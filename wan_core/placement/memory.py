@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..model import Numerics, WanShape, WanTransformer, block_of
+from ..model import Numerics, WanShape, block_of, model_without_values
 from .measures import MemoryMeasures, running_order, swapped_blocks
 from .plan import Placement
 from .trace import Recomputing, StepShape, StepTrace, traced_step, traced_watching
@@ -212,14 +212,12 @@ class _Weights:
 
     @classmethod
     def of(cls, job: JobShape, measures: MemoryMeasures) -> _Weights:
-        with torch.device("meta"):
-            model = WanTransformer(job.shape, job.numerics)
         order = running_order(job.shape.num_layers, job.shape.vace_layers)
         away = set(swapped_blocks(order, measures.blocks_to_swap))
         on_device: Counter[str] = Counter()
         blocks: Counter[tuple[str, str]] = Counter()
         largest = 0
-        for name, parameter in model.named_parameters():
+        for name, parameter in model_without_values(job.shape, job.numerics).named_parameters():
             device, size = str(job.placement.device_of(name)), job.storage_bytes(name, parameter)
             largest = max(largest, parameter.numel() * 4)
             if (block := _block_name(name)) in away:

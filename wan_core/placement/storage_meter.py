@@ -1,9 +1,9 @@
-"""The bytes of tensors that live while something runs, and the most at once; fake tensors count as real ones."""
+"""The bytes of tensors that live while something runs, and the most at once; meta tensors count as real ones."""
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -21,12 +21,25 @@ torch's flash_api.cpp); the CPU's, which a trace meets, do not."""
 _PRODUCTS = (torch.ops.aten.mm.default, torch.ops.aten.addmm.default)
 
 
+def _run(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    return func(*args, **kwargs)
+
+
 class StorageMeter(TorchDispatchMode):
     """Counts bytes of live storages made under it; `peak` is the highest sum seen. Views of `known` are not new."""
 
-    def __init__(self, known: Iterable[Tensor], packed: Mapping[Tensor, tuple[int, int]] | None = None) -> None:
-        """`packed`: of the known, those that whoever reads them unpacks first; as `_packed` returns them."""
+    def __init__(
+        self,
+        known: Iterable[Tensor],
+        packed: Mapping[Tensor, tuple[int, int]] | None = None,
+        run: Callable[[Any, tuple[Any, ...], Mapping[str, Any]], Any] = _run,
+    ) -> None:
+        """`packed`: of the known, those that whoever reads them unpacks first; as `_packed` returns them.
+
+        `run(func, args, kwargs)` runs an operator.
+        """
         super().__init__()
+        self._run = run
         self._packed = {tensor.untyped_storage(): sizes for tensor, sizes in (packed or {}).items()}
         self.live = self.peak = 0
         self._seen: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
@@ -35,7 +48,7 @@ class StorageMeter(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         before = self.live
-        result = func(*args, **(kwargs or {}))
+        result = self._run(func, args, kwargs or {})
         for leaf in tree_leaves(result):
             if isinstance(leaf, Tensor):
                 self._count(leaf.untyped_storage())

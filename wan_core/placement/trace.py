@@ -1,4 +1,4 @@
-"""One training step of a short model under fake tensors: the bytes it holds, phase by phase, without any memory.
+"""One training step of a short model on meta tensors: the bytes it holds, phase by phase, without any memory.
 
 What is traced is the engine itself: the same model, the same checkpointing, and an `Offload` that holds on the device
 what the real one holds there. A model of all layers is then a straight line through two short ones.
@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import astuple, dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from ..model import Conditioning, Constants, Numerics, Policy, WanShape, WanTransformer, block_of
+from ..model.attention import WanAttention
 from .storage_meter import StorageMeter
+from .valueless import run_valueless
 
 __all__ = ["Recomputing", "StepShape", "StepTrace", "traced_step", "traced_watching"]
 
@@ -124,10 +125,9 @@ def _trace(
     model = _short_model(shape, numerics, adapt)
     model.checkpoint_blocks, model.checkpoint_policy = recomputing.blocks, recomputing.policy
     model.unchecked_blocks = recomputing.unchecked
-    with FakeTensorMode(allow_non_fake_inputs=True), torch.inference_mode(False), torch.enable_grad():
-        _fake(model)
-        known = [*model.parameters(), *(p.grad for p in model.parameters() if p.grad is not None)]
-        with StorageMeter(known, _packed(model, unpacking_bytes)) as meter:
+    with torch.inference_mode(False), torch.enable_grad():
+        known = [*model.parameters(), *_gradients_of(model)]
+        with StorageMeter(known, _packed(model, unpacking_bytes), run_valueless) as meter:
             model.offload = _InFlight() if offloaded else model.offload
             model.carrier = marks = _Marks(meter)
             batch = _Batch.of(shape, step)
@@ -146,9 +146,8 @@ def traced_watching(shape: WanShape, numerics: Numerics, step: StepShape, unpack
 
 def _watch(shape: WanShape, numerics: Numerics, step: StepShape, unpacking_bytes: int) -> int:
     model = _short_model(shape, numerics, lambda _model: None)
-    with FakeTensorMode(allow_non_fake_inputs=True), torch.inference_mode(False), torch.no_grad():
-        _fake(model)
-        with StorageMeter(model.parameters(), _packed(model, unpacking_bytes)) as meter:
+    with torch.inference_mode(False), torch.no_grad():
+        with StorageMeter(model.parameters(), _packed(model, unpacking_bytes), run_valueless) as meter:
             batch = _Batch.of(shape, step)
             first = batch.through(model)
             guided = first + 5.0 * (batch.through(model) - first)  # two prompts, as guidance needs
@@ -223,7 +222,7 @@ class _InFlight:
         for wanted in (number, number - 1):
             if wanted >= 0 and wanted not in self._here:
                 shape, dtype = self._kept[wanted]
-                self._here[wanted] = torch.empty(shape, dtype=dtype)
+                self._here[wanted] = torch.empty(shape, dtype=dtype, device="meta")
         return self._here.pop(number)
 
 
@@ -233,16 +232,23 @@ def _short_model(shape: WanShape, numerics: Numerics, adapt: Callable[[nn.Module
         model = WanTransformer(shape, numerics).to(numerics.compute)
     model.requires_grad_(False)
     adapt(model)
+    for module in model.modules():
+        if isinstance(module, WanAttention):
+            module.kernel = _flash_attention
     return model
 
 
-def _fake(model: nn.Module) -> None:
-    """Gives every parameter memory that nobody has, and those that train a gradient: the optimizer counts it."""
-    for module in model.modules():
-        for name, p in module.named_parameters(recurse=False):
-            fake = nn.Parameter(torch.empty(p.shape, dtype=p.dtype), requires_grad=p.requires_grad)
-            fake.grad = torch.empty_like(fake) if p.requires_grad else None
-            module.register_parameter(name, fake)
+def _flash_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """What torch chooses for a CPU; for meta tensors it would choose the one that makes a whole matrix of scores."""
+    heads = (part.transpose(1, 2) for part in (query, key, value))
+    return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(*heads)[0].transpose(1, 2)
+
+
+def _gradients_of(model: nn.Module) -> list[Tensor]:
+    """Gives every parameter that trains a gradient, which the optimizer counts; returns them."""
+    for p in model.parameters():
+        p.grad = torch.empty_like(p) if p.requires_grad else None
+    return [p.grad for p in model.parameters() if p.grad is not None]
 
 
 @dataclass(frozen=True)
@@ -258,23 +264,24 @@ class _Batch:
 
     @classmethod
     def of(cls, shape: WanShape, step: StepShape) -> _Batch:
+        empty = partial(torch.empty, device="meta")
         count, grid = step.batch_size, (step.latent_frames, step.latent_height, step.latent_width)
         rays = (step.latent_frames, *(shape.camera_stride * side for side in grid[1:]))
 
         def video(channels: int, size: tuple[int, ...] = grid) -> Tensor | None:
-            return torch.empty(count, channels, *size) if channels else None
+            return empty(count, channels, *size) if channels else None
 
-        latent, noise, noised = (torch.empty(count, shape.out_channels, *grid) for _ in range(3))
+        latent, noise, noised = (empty(count, shape.out_channels, *grid) for _ in range(3))
         rows = (shape.image_positions or 257) if shape.image_dim else 0  # CLIP tokens of the first frame, or of two
         given = Conditioning(
             channels=video(shape.condition_channels),
             vace=video(shape.vace_channels if shape.vace_layers else 0),
             camera=video(shape.camera_channels, rays),
-            image_tokens=torch.empty(count, rows, shape.image_dim) if rows else None,
+            image_tokens=empty(count, rows, shape.image_dim) if rows else None,
             reference=video(shape.reference_channels, grid[1:]),
         )
-        text = torch.empty(count, step.text_rows, shape.text_dim)
-        return cls(latent, noise, noised, torch.empty(count), text, given)
+        text = empty(count, step.text_rows, shape.text_dim)
+        return cls(latent, noise, noised, empty(count), text, given)
 
     def through(self, model: WanTransformer) -> Tensor:
         return model(self.noised, self.timestep, self.text, self.conditioning)

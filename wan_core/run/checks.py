@@ -5,13 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, cast
 
-import torch
-
 from ..checkpoint import PAIR_BOUNDARIES, WanVariant
 from ..errors import CheckpointError, ConfigError
 from ..files import Roots
 from ..lora import LoraConfig, check_start, check_targets, read_lora
-from ..model import WanShape, WanTransformer
+from ..model import WanShape, model_without_values
 from ..precision import QuantizeConfig, QuantizedBy
 from ..train import SavedStep, TrainConfig
 from .config import RunConfig
@@ -49,8 +47,7 @@ def check_adapters(config: LoraConfig, shape: WanShape, roots: Roots) -> int:
     Raises ConfigError or CheckpointError when a model of that shape cannot be adapted so, or not start from that LoRA:
     asked before a run has a folder, and long before its weights are read.
     """
-    with torch.inference_mode(False), torch.device("meta"):
-        model = WanTransformer(shape)
+    model = model_without_values(shape)
     linears = check_targets(model, config)
     if config.start_from:
         check_start(model, read_lora(roots.resolve(config.start_from)), config)
@@ -59,8 +56,7 @@ def check_adapters(config: LoraConfig, shape: WanShape, roots: Roots) -> int:
 
 def check_quantize(config: QuantizeConfig, shape: WanShape) -> None:
     """Raises ConfigError when its patterns cannot be matched with the names of that model in good time."""
-    with torch.inference_mode(False), torch.device("meta"):
-        config.check_names([name for name, _ in WanTransformer(shape).named_modules()])
+    config.check_names([name for name, _ in model_without_values(shape).named_modules()])
 
 
 def check_quantized_alike(saved: SavedStep, here: QuantizedBy | None) -> None:

@@ -53,6 +53,11 @@ def test_fake_tables_do_not_outlive_their_mode() -> None:
         assert isinstance(rope_table((9, 1, 1), 28, dtype=torch.float32, device=CPU)[0], FakeTensor)
 
 
+def test_a_table_without_values_is_made_each_time() -> None:
+    first, second = (rope_table((9, 1, 1), 28, dtype=torch.float32, device=torch.device("meta"))[0] for _ in range(2))
+    assert first is not second
+
+
 def test_the_table_is_float64_rounded_once() -> None:
     """Position 1000 of the fastest pair: a float32 angle would be off by 3e-5."""
     cos, _ = rope_table((1001, 1, 1), 28, dtype=torch.float32, device=CPU)

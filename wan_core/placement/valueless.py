@@ -1,0 +1,79 @@
+"""Operations on meta tensors, which have a shape and no values; torch is asked each question once.
+
+torch answers many of them in Python, in fifty times what the answer takes. A traced step asks a few hundred different
+questions, thousands of times: every block, every chunk and most linears are like the one before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["run_valueless"]
+
+_New = tuple[torch.Size, tuple[int, ...], torch.dtype]
+"""shape, strides and dtype of a tensor with a storage of its own, no larger than it needs"""
+_answers: dict[Any, tuple[_New | None, ...] | None] = {}
+"""question -> what it makes; None where it has to be asked each time"""
+_MOST_ANSWERS = 20_000
+
+
+def run_valueless(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """Returns `func(*args, **kwargs)`, where `func` is an operator of torch and every tensor in it a meta tensor."""
+    if not _makes_new_tensors(func):
+        return func(*args, **kwargs)
+    question = (func, _kind(args), *((name, _kind(value)) for name, value in kwargs.items()))
+    if (answer := _answers.get(question)) is not None:
+        made = [None if new is None else _empty(*new) for new in answer]
+        return made[0] if len(made) == 1 else tuple(made)
+    result = func(*args, **kwargs)
+    if question not in _answers:
+        if len(_answers) == _MOST_ANSWERS:
+            _answers.clear()
+        _answers[question] = _answer(args, result)
+    return result
+
+
+@cache
+def _makes_new_tensors(func: Any) -> bool:
+    """Whether an operator changes nothing, and shares nothing with what it is given, as far as torch declares it."""
+    schema = func._schema  # pyright: ignore[reportPrivateUsage]
+    return not schema.is_mutable and all(made.alias_info is None for made in schema.returns)
+
+
+def _kind(value: Any) -> Any:
+    """Returns what of an argument decides the shape of a result. Types are told apart: 1 and 1.0 are equal."""
+    if isinstance(value, Tensor):
+        return value.shape, value.stride(), value.dtype
+    if isinstance(value, list | tuple):
+        return tuple(map(_kind, value))
+    return type(value), value
+
+
+def _answer(args: tuple[Any, ...], result: Any) -> tuple[_New | None, ...] | None:
+    # A few operators, as _unsafe_view, share a storage and do not declare it.
+    others = {_storage(value) for value in args if isinstance(value, Tensor)}
+    made = result if isinstance(result, tuple) else (result,)
+    for one in made:
+        if one is not None and (not isinstance(one, Tensor) or _storage(one) in others or not _is_plain(one)):
+            return None
+        others |= set() if one is None else {_storage(one)}
+    return tuple(None if one is None else (one.shape, one.stride(), one.dtype) for one in made)
+
+
+def _is_plain(tensor: Tensor) -> bool:
+    """Whether shape, strides and dtype say all of a tensor."""
+    alike = _empty(tensor.shape, tensor.stride(), tensor.dtype).untyped_storage().nbytes()
+    return tensor.is_meta and not tensor.storage_offset() and tensor.untyped_storage().nbytes() == alike
+
+
+def _empty(shape: torch.Size, strides: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    return torch.empty_strided(shape, strides, dtype=dtype, device="meta")
+
+
+def _storage(tensor: Tensor) -> int:
+    return tensor.untyped_storage()._cdata  # pyright: ignore[reportPrivateUsage]

@@ -29,6 +29,7 @@ __all__ = [
     "StageEnded",
     "StepDone",
     "StepSkipped",
+    "Suggested",
     "parse_event",
     "to_line",
 ]
@@ -111,6 +112,23 @@ class Evaluated(Event):
     per_timestep: dict[str, float] = field(default_factory=dict)
     held_out: bool | None = None
     """False where training clips stand in: it then says how well they are remembered; None in older files"""
+    per_clip: list[float] = field(default_factory=list[float])
+    """mean loss of each clip, always in the same order: how far the clips agree says what is noise"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Suggested(Event):
+    """Which saved step the figures so far suggest, and why; or why they suggest none."""
+
+    name: ClassVar[str] = "suggested"
+    step: int
+    """optimizer steps done when it was worked out"""
+    best: int | None
+    """the saved step suggested; null for none"""
+    why: str
+    """one sentence with its figures"""
+    overfits_from: int | None = None
+    """the step after which held-out loss rose while training loss fell; null while it does not"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,6 +212,7 @@ _EVENTS: dict[str, type[Event]] = {
         StepDone,
         StepSkipped,
         Evaluated,
+        Suggested,
         CheckpointSaved,
         DecodeWanted,
         SampleReady,

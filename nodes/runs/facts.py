@@ -12,8 +12,8 @@ from typing import Any
 
 from ...wan_core.errors import ConfigError, WanTrainerError
 from ...wan_core.files import read_json
-from ...wan_core.metrics import Curves, eval_losses, read_curves, read_tail, whole
-from ...wan_core.run import QUEUE_DONE, RunStatus, read_run, read_status
+from ...wan_core.metrics import Curves, read_curves, read_tail, whole
+from ...wan_core.run import QUEUE_DONE, RunStatus, read_run, read_status, suggested_step
 from ...wan_core.train import SavedStep, SaveStore
 from .publish import listed_names, published
 from .scrub import scrubbed
@@ -104,23 +104,18 @@ def output_file(path: Path) -> dict[str, str]:
     return {"filename": path.name, "subfolder": subfolder, "type": "output"}
 
 
-def best_step(directory: Path) -> int | None:
-    """The intact saved step with the lowest fixed-noise evaluation loss, or None when none was evaluated."""
-    store = SaveStore(directory)
-    saved, losses = set(store.steps()), eval_losses(directory / "metrics.jsonl")
-    known = sorted((loss, step) for step, loss in losses.items() if loss is not None and step in saved)
-    return next((step for _, step in known if not store.is_suspect(step) and store.read(step) is not None), None)
-
-
 def chosen_steps(directory: Path, wanted: str) -> tuple[int, ...]:
-    """The saved steps that `latest`, `best`, `all`, a number or a list of numbers names; ConfigError else."""
+    """The saved steps that `latest`, `best`, `all`, a number or a list of numbers names; ConfigError else.
+
+    `best` is the step the run suggests, and the newest where it suggests none.
+    """
     steps = SaveStore(directory).steps()
     if not steps:
         raise ConfigError(f"Run {directory.name} has no saved step yet. Train it first.")
     word = wanted.strip().lower() or "latest"
     if word in ("latest", "best"):
         newest = SaveStore(directory).latest()
-        best = best_step(directory) if word == "best" else None
+        best = suggested_step(directory) if word == "best" else None
         return (best or (newest.step if newest is not None else steps[-1]),)
     if word == "all":
         return tuple(steps)

@@ -28,7 +28,7 @@ def test_a_training_that_ended_is_told_from_the_lines_that_are_whole(
     assert facts.losses[-1] == 0.25
     assert facts.eval_losses == [(2, 0.5), (4, 0.25)]
     assert facts.seconds_per_step in (0.2, 0.3, 0.4)
-    assert runs.best_step(directory) == 4
+    assert runs.chosen_steps(directory, "best") == runs.chosen_steps(directory, "latest") == (4,)
     assert len(facts.samples()) == 2
 
 

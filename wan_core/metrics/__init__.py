@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from .curves import Curves, eval_losses, read_curves
+from .best import Suggestion, read_measured, suggest
+from .curves import Curves, eval_losses, read_curves, records_of
 from .jsonl import JsonlSink
 from .pages import MetricsPages, Page, finite, whole
 from .tail import MetricsTail, read_tail
@@ -13,9 +14,13 @@ __all__ = [
     "MetricsPages",
     "MetricsTail",
     "Page",
+    "Suggestion",
     "eval_losses",
     "finite",
     "read_curves",
+    "read_measured",
     "read_tail",
+    "records_of",
+    "suggest",
     "whole",
 ]

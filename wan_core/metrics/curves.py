@@ -9,10 +9,10 @@ from __future__ import annotations
 import contextlib
 import re
 from array import array
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,7 @@ from ..events import Evaluated, StepDone
 from ..files import FileError, open_regular
 from .pages import finite, parse_record, whole
 
-__all__ = ["Curves", "eval_losses", "read_curves"]
+__all__ = ["Curves", "eval_losses", "read_curves", "records_of"]
 
 _BLOCK_BYTES = 1 << 20
 _LONGEST_LINE = 8 << 20
@@ -85,6 +85,28 @@ def _evaluated(line: bytes, found: dict[int, float | None]) -> None:
     record = parse_record(line)
     if record and record.get("event") == Evaluated.name and (step := whole(record.get("step"))) is not None:
         found[step] = finite(record.get("eval_loss"))
+
+
+def records_of(path: Path, kinds: Collection[str]) -> Iterator[dict[str, Any]]:
+    """Yields the records of events of these names, in the order of the file; torn and damaged lines are left out.
+
+    Only lines that may be such records are parsed, so a long run costs little more than reading its file.
+    """
+    marks = [f'"event": "{kind}"'.encode() for kind in kinds]
+    with contextlib.suppress(FileError, OSError), open_regular(path, follow_links=False) as file:
+        for block in _whole_lines(file):
+            for line in _lines_with(block, marks):
+                if (record := parse_record(line)) and record.get("event") in kinds:
+                    yield record
+
+
+def _lines_with(block: bytes, marks: Sequence[bytes]) -> Iterator[bytes]:
+    """Yields the lines of a block that hold one of the marks, in order."""
+    places = {mark: block.find(mark) for mark in marks}
+    while found := [place for place in places.values() if place >= 0]:
+        start, end = block.rfind(b"\n", 0, min(found)) + 1, block.find(b"\n", min(found))
+        yield block[start:end]
+        places = {mark: place if place < 0 or place > end else block.find(mark, end) for mark, place in places.items()}
 
 
 def _slowly(

@@ -16,13 +16,14 @@ from ..events import (
     StageEnded,
     StepDone,
     StepSkipped,
+    Suggested,
     to_line,
 )
 from ..files import FileError, open_append, open_regular
 
 __all__ = ["JsonlSink"]
 
-_KEPT = (StepDone, StepSkipped, Evaluated, CheckpointSaved, SampleReady, StageEnded)
+_KEPT = (StepDone, StepSkipped, Evaluated, Suggested, CheckpointSaved, SampleReady, StageEnded)
 
 
 class JsonlSink:

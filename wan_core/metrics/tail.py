@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, BinaryIO
 
-from ..events import Evaluated, StepDone
+from ..events import Evaluated, StepDone, Suggested
 from ..files import FileError, open_regular
 from .pages import finite, parse_record
 
@@ -23,7 +23,7 @@ _FIRST_BLOCK_BYTES = 64 << 10
 _BLOCK_BYTES = 1 << 20
 _PACE_STEPS = 20
 _SEARCH_BYTES = 64 << 20
-_HEADS = {f'"event": "{kind.name}"'.encode(): kind.name for kind in (StepDone, Evaluated)}
+_HEADS = {f'"event": "{kind.name}"'.encode(): kind.name for kind in (StepDone, Evaluated, Suggested)}
 
 
 @dataclass(frozen=True)
@@ -37,12 +37,15 @@ class MetricsTail:
     eval_loss: float | None = None
     eval_held_out: bool | None = None
     """whether it is one of clips that are never trained"""
+    suggested: dict[str, Any] | None = None
+    """which saved step is suggested, as it was written after that evaluation; None where nothing was"""
 
 
 def read_tail(path: Path) -> MetricsTail:
     """Returns the newest facts of a metrics.jsonl; empty when there is none."""
     steps: list[dict[str, Any]] = []
     evaluated: dict[str, Any] | None = None
+    suggested: dict[str, Any] | None = None
     with contextlib.suppress(FileError, OSError), open_regular(path, follow_links=False) as file:
         for line in _backwards(file):
             kind = _kind(line)
@@ -50,6 +53,8 @@ def read_tail(path: Path) -> MetricsTail:
                 steps.append(record)
             elif kind == Evaluated.name and evaluated is None:
                 evaluated = parse_record(line)
+            elif kind == Suggested.name and evaluated is None and suggested is None:
+                suggested = parse_record(line)
             if evaluated is not None and len(steps) == _PACE_STEPS:
                 break
     seconds = [number for s in steps if (number := finite(s.get("seconds"))) is not None]
@@ -58,6 +63,7 @@ def read_tail(path: Path) -> MetricsTail:
         seconds_per_step=median(seconds) if seconds else None,
         eval_loss=finite((evaluated or {}).get("eval_loss")),
         eval_held_out=held_out if isinstance(held_out := (evaluated or {}).get("held_out"), bool) else None,
+        suggested=suggested,
     )
 
 

@@ -5,6 +5,7 @@ The jobs themselves (train_job, sample_job, ranks) are imported by their files: 
 
 from __future__ import annotations
 
+from .best_step import suggested_step
 from .checks import check_adapters, check_quantize, with_expert, with_model_values
 from .choose import RunDecision, choose_run, prepare_run
 from .config import QUEUE_DONE, DataConfig, RunConfig, RunStatus, cache_names_in_use, read_run, read_status
@@ -42,6 +43,7 @@ __all__ = [
     "read_status",
     "report_of",
     "sample_job",
+    "suggested_step",
     "suggestions_for",
     "with_expert",
     "with_model_values",

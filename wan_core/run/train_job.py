@@ -11,14 +11,16 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from ..cache import synthetic_note
 from ..control import Control
 from ..errors import CheckpointError, OutOfMemory, Stopped, TrainingError
-from ..events import CheckpointSaved, Emit, Event, Finished, Note, Stage, StageEnded, StepDone
+from ..events import CheckpointSaved, Emit, Event, Finished, Note, Stage, StageEnded, StepDone, Suggested
 from ..files import Roots, locked
 from ..metrics import JsonlSink
 from ..train import DeviceMeters, Group, NotFinite, TargetFunction, true_velocity
 from ..train.meters import MemoryReading
 from ..words import shortened
+from .best_step import suggestion_of
 from .config import QUEUE_DONE, RunConfig, read_run
 from .full_memory import memory_named
 from .loading import LoadedRun, load_run
@@ -86,6 +88,8 @@ class _Session:
         self._owes_save = self._owes_preview = False
         """due since a step that was not finite"""
         self._losses = LossWatch(directory)
+        self._owes_suggestion = False
+        """evaluated since the last one"""
         self._open: OpenRun | None = None
         """from the header of its base file on"""
         self._meters: DeviceMeters | None = None
@@ -231,11 +235,13 @@ class _Session:
                 self._save()
             if due:
                 self._owes_save = False
+            if due or (train.eval_every_n_steps and step % train.eval_every_n_steps == 0):
                 self._evaluate()
             if self.previewer is not None and (wants_preview or last or self._owes_preview):
                 self._owes_preview = False
                 with self._timed("sample", step), self.trainer.judged():
                     self.previewer.render(step, f"step-{step:06d}")
+            self._suggest(step)
         if due or wants_preview:
             self.emit(Stage(stage="train", done=step, total=train.steps))
 
@@ -253,8 +259,16 @@ class _Session:
             evaluated = self.trainer.evaluate()
         if evaluated is not None:
             self.emit(evaluated)
+            self._owes_suggestion = evaluated.step > 0
             if remark := self._losses.remark(evaluated):
                 self.emit(Note(text=remark, level="warning"))
+
+    def _suggest(self, step: int) -> None:
+        """Says which saved step the figures suggest, after evaluation and previews have given them."""
+        if self._owes_suggestion:
+            self._owes_suggestion = False
+            found = suggestion_of(self.directory, synthetic=bool(synthetic_note(self.loaded.run.cache_set)))
+            self.emit(Suggested(step=step, best=found.step, why=found.why, overfits_from=found.overfits_from))
 
     def _save(self) -> None:
         """Commit the last good step; Stopped when the disk is full and a stop is asked for meanwhile."""

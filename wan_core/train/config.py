@@ -193,6 +193,12 @@ class TrainConfig(Config):
     eval_items: int = setting(
         4, "Clips whose loss is measured at every save, always with the same noise. 0 = none.", low=0, high=1000
     )
+    eval_every_n_steps: int = setting(
+        0,
+        "Optimizer steps from one such measurement to the next, besides those at every save. 0 = at saves alone.",
+        low=0,
+        high=10_000_000,
+    )
     eval_timesteps: tuple[float, ...] = setting(
         EVALUATION_TIMESTEPS,
         "Noise levels (0 to 1000) at which that loss is measured. For an expert the usual four are spread "

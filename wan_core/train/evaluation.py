@@ -73,13 +73,14 @@ class Evaluation:
         items = self._batches.evaluation_items(self._config.eval_items)
         self._model.train(False)
         timesteps = self._timesteps(list(self._batches.evaluation_noise(items[0])))
-        sums = dict.fromkeys(timesteps, 0.0)
+        sums, per_clip = dict.fromkeys(timesteps, 0.0), list[float]()
         done, total = 0, len(items) * len(timesteps)
         try:
             for item in items:
                 batch = self._batches.load([item])
                 given = given_first_frames(batch.latents, self._first_frame_share, "evaluation", item.latent_key)
                 stored = self._batches.evaluation_noise(item)
+                of_clip = 0.0
                 for timestep in timesteps:
                     if reason := self._control.stop_reason():
                         raise Stopped(reason)
@@ -90,9 +91,12 @@ class Evaluation:
                     sigma = torch.tensor([timestep / 1000])
                     noised = noise_batch(batch, noise, sigma, batch.texts, self._device, given)
                     with torch.no_grad():
-                        sums[timestep] += float(self._loss(noised))
+                        loss = float(self._loss(noised))
+                    sums[timestep] += loss
+                    of_clip += loss / len(timesteps)
                     done += 1
                     self._emit(Stage(stage="evaluate", done=done, total=total))
+                per_clip.append(of_clip)
         finally:
             self._model.train(True)
         whole = len({round(t) for t in sums}) == len(sums)  # else two of them would have one name
@@ -102,6 +106,7 @@ class Evaluation:
             eval_loss=sum(means.values()) / len(means),
             per_timestep=means,
             held_out=self._batches.evaluates_held_out,
+            per_clip=per_clip,
         )
 
     def _timesteps(self, stored: list[float]) -> list[float]:

@@ -1,0 +1,144 @@
+"""Which saved step is suggested, on curves whose truth is known."""
+
+from __future__ import annotations
+
+import json
+import math
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from wan_core.events import Evaluated, to_line
+from wan_core.metrics import Curves, read_measured, suggest
+from wan_core.metrics.best import Measured, overfits_from
+
+STEPS = range(0, 1300, 100)
+RNG = np.random.default_rng
+
+
+def measured(losses, clips: int = 4, spread: float = 0.0, seed: int = 0, held_out: bool = True) -> list[Measured]:
+    """Evaluations with these losses; clips differ by a constant each, and by `spread` at random."""
+    rng = RNG(seed)
+    own = rng.normal(size=clips) * 0.1
+    found = []
+    for step, loss in zip(STEPS, losses, strict=False):
+        of_clips = loss + own - own.mean() + spread * rng.normal(size=clips)
+        found.append(Measured(step, float(of_clips.mean()), held_out, tuple(map(float, of_clips))))
+    return found
+
+
+def training(first: float, last: float, steps: int = 1200, seed: int = 0) -> Curves:
+    """A training loss that falls steadily, under the noise of its noise levels."""
+    number = np.arange(1, steps + 1)
+    losses = first + (last - first) * number / steps + 0.1 * RNG(seed).normal(size=steps)
+    return Curves(number, losses, np.zeros(0), {})
+
+
+def parabola(bottom: int) -> list[float]:
+    return [0.4 + 0.1 * ((step - bottom) / 600) ** 2 for step in STEPS]
+
+
+def test_the_lowest_held_out_loss_is_suggested_and_the_rise_after_it_is_over_fitting():
+    found = suggest(measured(parabola(500), spread=0.002), list(STEPS), curves=training(0.5, 0.2))
+    assert (found.step, found.overfits_from) == (500, 500)
+    assert found.why.startswith("Step 500 is suggested: its held-out loss of 0.3997 ")
+    assert "below the 0.4705 before" in found.why
+
+
+def test_a_steady_fall_suggests_the_last_step_and_is_no_over_fitting():
+    falling = measured([0.5 - 0.1 * step / 1200 for step in STEPS], spread=0.002)
+    found = suggest(falling, list(STEPS), curves=training(0.5, 0.4))
+    assert (found.step, found.overfits_from) == (1200, None)
+
+
+def test_only_saved_steps_are_suggested():
+    assert suggest(measured(parabola(500)), [200, 400, 800]).step == 400
+
+
+@pytest.mark.parametrize(("clips", "most"), [(1, 0.05), (4, 0.05), (8, 0.05)])
+def test_noise_alone_hardly_ever_gets_a_star_or_a_mark(clips, most):
+    """Losses around one value: of 200 such runs at most 5 % are told a step, and 1 % that they over-fit."""
+    stars = marks = 0
+    for seed in range(200):
+        found = suggest(
+            measured([0.5] * len(STEPS), clips=clips, spread=0.02, seed=seed),
+            list(STEPS),
+            curves=training(0.5, 0.5, seed=seed),
+        )
+        stars += found.step is not None
+        marks += found.overfits_from is not None
+        assert found.step is not None or found.why.startswith("No step is suggested: the held-out loss went from 0.")
+    assert stars <= most * 200
+    assert marks <= 2
+
+
+def test_the_same_noise_does_not_hide_a_real_minimum():
+    found = [suggest(measured(parabola(500), spread=0.02, seed=seed), list(STEPS)).step for seed in range(100)]
+    assert sum(step is not None and 300 <= step <= 700 for step in found) >= 80
+
+
+def test_a_rise_while_training_does_not_fall_is_no_over_fitting():
+    points = measured(parabola(500), spread=0.002)
+    assert overfits_from(points, training(0.5, 0.5)) is None
+    assert overfits_from(points, training(0.5, 0.2)) == 500
+
+
+@pytest.mark.parametrize(
+    ("points", "saved", "options", "why"),
+    [
+        ([], [], {}, "no evaluation loss was measured"),
+        (measured(parabola(500), held_out=False), list(STEPS), {}, "one of training clips"),
+        (measured(parabola(500)), [400], {}, "at two saved steps or more"),
+        (measured(parabola(500))[1:], list(STEPS), {}, "the held-out loss before training"),
+        (measured(parabola(500)), list(STEPS), {"synthetic": True}, "random tensors"),
+        (measured(parabola(500)), [400, 800], {"broken": {400: "black", 800: "grey"}}, "look broken (black)"),
+        (measured([0.5 + step / 1e4 for step in STEPS]), list(STEPS), {}, "from 0.5000 before training to 0.51"),
+    ],
+)
+def test_without_a_signal_there_is_a_sentence_and_no_step(points, saved, options, why):
+    found = suggest(points, saved, **options)
+    assert found.step is None
+    assert found.why.startswith("No step is suggested: ")
+    assert why in found.why
+
+
+def test_a_step_with_broken_previews_is_passed_over():
+    assert suggest(measured(parabola(500)), list(STEPS), broken={500: "black frames"}).step == 400
+
+
+def test_evaluations_are_read_back_as_they_were_written(tmp_path: Path):
+    """A step measured again counts once; damaged lines and values without a number are left out."""
+    file = tmp_path / "metrics.jsonl"
+    lines = [
+        to_line(Evaluated(step=100, eval_loss=0.9, held_out=True, per_clip=[0.9])),
+        to_line(Evaluated(step=0, eval_loss=1.0, held_out=True, per_clip=[1.0])),
+        to_line(Evaluated(step=100, eval_loss=0.5, held_out=True, per_clip=[0.5])),
+        to_line(Evaluated(step=200, eval_loss=math.nan, held_out=True)),
+        '{"event": "evaluated", "step": "300", "eval_loss": 1}\n',
+        json.dumps({"event": "note", "text": '"event": "evaluated"'}) + "\n",
+        '{"event": "evaluated", "step": 400',
+    ]
+    file.write_text("".join(lines))
+    assert read_measured(file) == [Measured(0, 1.0, True, (1.0,)), Measured(100, 0.5, True, (0.5,))]
+    assert read_measured(tmp_path / "none.jsonl") == []
+
+
+def test_two_experts_are_judged_together(tmp_path: Path):
+    """At each step by what is newest of each, from where both are known."""
+    file = tmp_path / "metrics.jsonl"
+    values = [("high", 0, 1.0), ("low", 0, 0.5), ("high", 100, 0.8), ("high", 200, 0.6), ("low", 300, 0.3)]
+    records = [
+        {"event": "evaluated", "step": step, "eval_loss": loss, "held_out": True, "per_clip": [loss], "expert": expert}
+        for expert, step, loss in values
+    ]
+    file.write_text("".join(json.dumps(record) + "\n" for record in records))
+    found = read_measured(file)
+    assert [(m.step, m.loss) for m in found] == [
+        (0, pytest.approx(0.75)),
+        (100, pytest.approx(0.65)),
+        (200, pytest.approx(0.55)),
+        (300, pytest.approx(0.45)),
+    ]
+    assert all(b.per_clip < a.per_clip for a, b in pairwise(found))

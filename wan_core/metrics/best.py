@@ -1,0 +1,201 @@
+"""Which saved step a run's figures suggest, and whether it over-fits. Pure functions of what was measured.
+
+What a number is worth is asked first: held-out clips differ from each other, and the loss wanders from one evaluation
+to the next. A difference below that noise suggests nothing, and a sentence says so.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean, median, stdev
+
+import numpy as np
+
+from ..events import Evaluated
+from .curves import Curves, records_of
+from .pages import finite, whole
+
+__all__ = ["Measured", "Suggestion", "read_measured", "suggest"]
+
+_LEAST = 0.005
+"""share of the loss before training below which no difference counts, however well it repeats"""
+_UNKNOWN = 0.03
+"""that share where nothing else tells the noise"""
+_STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)
+"""97.5 % points of Student's t with 1, 2, ... degrees of freedom; beyond, the last serves"""
+_LEAST_CLIPS, _LEAST_POINTS = 3, 5
+"""from which a spread over clips, and a wander over evaluations, can be told"""
+_SIGMAS = 2.5
+_MAD = 0.6745
+_SURE = 3.0
+"""standard errors by which the training loss must have fallen"""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One evaluation: the loss at a step, and that of each of its clips."""
+
+    step: int
+    loss: float
+    held_out: bool = False
+    per_clip: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class Suggestion:
+    """The saved step that is suggested, or None, with a sentence that says why."""
+
+    step: int | None
+    why: str
+    overfits_from: int | None = None
+    """the step with the lowest held-out loss, where that has risen since while the training loss fell"""
+
+
+def read_measured(path: Path) -> list[Measured]:
+    """Returns the evaluations of a metrics.jsonl in order of their step; of a step measured twice the last one counts.
+
+    Of a run of two experts each evaluation is that of both: the mean of the newest of each. Never raises for what a
+    line holds.
+    """
+    experts: dict[str, dict[int, Measured]] = {}
+    for record in records_of(path, (Evaluated.name,)):
+        step, loss = whole(record.get("step")), finite(record.get("eval_loss"))
+        if step is None or loss is None:
+            continue
+        clips = record.get("per_clip")
+        values = [finite(value) for value in clips] if isinstance(clips, list) else []
+        per_clip = tuple(value for value in values if value is not None)
+        found = Measured(step, loss, record.get("held_out") is True, per_clip if len(per_clip) == len(values) else ())
+        experts.setdefault(str(record.get("expert", "")), {})[step] = found
+    one = [sorted(of_expert.values(), key=lambda m: m.step) for of_expert in experts.values()]
+    return one[0] if len(one) == 1 else _of_both(one)
+
+
+def _of_both(experts: Sequence[Sequence[Measured]]) -> list[Measured]:
+    """Returns the mean of what is newest of each expert, at every step from which all of them were measured."""
+    joined: list[Measured] = []
+    for step in sorted({measured.step for one in experts for measured in one}):
+        newest = [next((m for m in reversed(one) if m.step <= step), None) for one in experts]
+        known = [measured for measured in newest if measured is not None]
+        if known and len(known) == len(experts):
+            joined.append(replace(_mean_of(known), step=step))
+    return joined
+
+
+def suggest(
+    measured: Sequence[Measured],
+    saved: Collection[int],
+    *,
+    curves: Curves | None = None,
+    broken: Mapping[int, str] | None = None,
+    synthetic: bool = False,
+) -> Suggestion:
+    """Returns the saved step with the lowest held-out loss, where that lies below the one before training by more than
+    noise.
+
+    `measured` is in order of its steps, `broken` says of steps what is wrong with their previews, `synthetic` that the
+    clips are random tensors.
+    """
+    broken = broken or {}
+    if synthetic:
+        return Suggestion(None, "No step is suggested: the clips are random tensors, so there is nothing to learn.")
+    if not measured:
+        return Suggestion(None, "No step is suggested: no evaluation loss was measured.")
+    if not measured[-1].held_out:
+        return Suggestion(
+            None,
+            "No step is suggested: the evaluation loss is one of training clips, which falls also where a run learns "
+            "them by heart. Hold clips out: held_out_ratio of Wan Dataset Settings.",
+        )
+    points = [point for point in measured if point.held_out]
+    before, candidates = points[0], [p for p in points if p.step > 0 and p.step in saved]
+    if before.step or len(candidates) < 2:
+        return Suggestion(
+            None,
+            "No step is suggested: that takes the held-out loss before training and at two saved steps or more.",
+        )
+    overfits = overfits_from(points, curves) if curves is not None else None
+    whole_ones = [point for point in candidates if point.step not in broken]
+    if not whole_ones:
+        why = broken[min(candidates, key=lambda point: point.loss).step]
+        return Suggestion(None, f"No step is suggested: the previews of all saved steps look broken ({why}).", overfits)
+    best = min(whole_ones, key=lambda point: point.loss)
+    noise = noise_of(points, best, before)
+    gain = before.loss - best.loss
+    if gain <= noise or (gain <= 2 * noise and _stands_alone(points, best)):
+        return Suggestion(
+            None,
+            f"No step is suggested: the held-out loss went from {before.loss:.4f} before training to {best.loss:.4f} "
+            f"at best, and a difference of {noise:.4f} may be noise.",
+            overfits,
+        )
+    return Suggestion(
+        best.step,
+        f"Step {best.step} is suggested: its held-out loss of {best.loss:.4f} is the lowest of the saved steps, "
+        f"{100 * gain / before.loss:.1f} % below the {before.loss:.4f} before training; a difference of {noise:.4f} "
+        "may be noise.",
+        overfits,
+    )
+
+
+def _stands_alone(points: Sequence[Measured], best: Measured) -> bool:
+    """Returns whether an evaluation next to the best one, before training apart, shows less than half of its gain."""
+    place, before = points.index(best), points[0].loss
+    beside = [points[other] for other in (place - 1, place + 1) if 0 < other < len(points)]
+    return any(before - point.loss < (before - best.loss) / 2 for point in beside)
+
+
+def noise_of(points: Sequence[Measured], one: Measured, other: Measured) -> float:
+    """Returns the difference of two evaluations that noise may make, half a percent of the loss before training at
+    least.
+
+    Three clips or more, the same in both, say it themselves: Student's t at 97.5 % times the standard error of their
+    mean difference. Else it is what the loss wanders from one evaluation to the next, by its second differences, so
+    that a steady fall is no noise; the lowest of many wanders lower, which their number allows for.
+    """
+    before, losses = abs(points[0].loss), [point.loss for point in points]
+    clips = len(one.per_clip)
+    if clips >= _LEAST_CLIPS and clips == len(other.per_clip):
+        apart = [a - b for a, b in zip(one.per_clip, other.per_clip, strict=True)]
+        quantile = _STUDENT[min(clips - 1, len(_STUDENT)) - 1]
+        return max(_LEAST * before, quantile * stdev(apart) / math.sqrt(clips))
+    if len(losses) < _LEAST_POINTS:
+        return _UNKNOWN * before
+    bends = [a - 2 * b + c for a, b, c in zip(losses, losses[1:], losses[2:], strict=False)]
+    sigma = median(abs(bend) for bend in bends) / _MAD / math.sqrt(6)
+    return max(_LEAST * before, sigma * (math.sqrt(2 * math.log(len(losses))) + _SIGMAS))
+
+
+def overfits_from(points: Sequence[Measured], curves: Curves) -> int | None:
+    """Returns the step with the lowest held-out loss, where the mean of the last two evaluations lies above it by more
+    than noise and the training loss fell meanwhile; None else.
+
+    The training loss of a step depends on the noise level drawn, so it counts as fallen only where the means before and
+    after differ by three standard errors.
+    """
+    if len(points) < _LEAST_CLIPS:
+        return None
+    best = min(points, key=lambda point: point.loss)
+    later = [point for point in points if point.step > best.step]
+    if len(later) < 2 or not _lies_above(points, _mean_of(later[-2:]), best):
+        return None
+    middle = np.searchsorted(curves.steps, best.step, side="right")
+    earlier, since = curves.losses[:middle], curves.losses[middle:]
+    if len(earlier) < 2 or len(since) < 2:
+        return None
+    error = math.sqrt(float(np.var(earlier, ddof=1)) / len(earlier) + float(np.var(since, ddof=1)) / len(since))
+    return best.step if float(earlier.mean() - since.mean()) > _SURE * error else None
+
+
+def _mean_of(points: Sequence[Measured]) -> Measured:
+    """Returns several evaluations as one at the step of the last."""
+    alike = len({len(point.per_clip) for point in points}) == 1
+    per_clip = tuple(map(fmean, zip(*(p.per_clip for p in points), strict=True))) if alike else ()
+    return Measured(points[-1].step, fmean(p.loss for p in points), all(p.held_out for p in points), per_clip)
+
+
+def _lies_above(points: Sequence[Measured], one: Measured, best: Measured) -> bool:
+    return one.loss - best.loss > noise_of(points, one, best)

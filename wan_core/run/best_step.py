@@ -1,0 +1,30 @@
+"""Which saved step of a run is suggested, from the run's files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ..events import Suggested
+from ..metrics import Suggestion, read_curves, read_measured, records_of, suggest, whole
+from ..train import SaveStore
+
+__all__ = ["suggested_step", "suggestion_of"]
+
+METRICS = "metrics.jsonl"
+
+
+def suggestion_of(directory: Path, *, synthetic: bool = False) -> Suggestion:
+    """Returns what the figures of the run in `directory` suggest now; `synthetic`: its clips are random tensors."""
+    store, metrics = SaveStore(directory), directory / METRICS
+    saved = [step for step in store.steps() if not store.is_suspect(step)]
+    return suggest(read_measured(metrics), saved, curves=read_curves(metrics), synthetic=synthetic)
+
+
+def suggested_step(directory: Path) -> int | None:
+    """Returns the saved step that the run suggests, None for none: as its page says, or worked out now where an earlier
+    version trained it. A step that does not verify is not suggested.
+    """
+    told = [record.get("best") for record in records_of(directory / METRICS, (Suggested.name,))]
+    step = whole(told[-1]) if told else suggestion_of(directory).step
+    store = SaveStore(directory)
+    return step if step is not None and not store.is_suspect(step) and store.read(step) is not None else None

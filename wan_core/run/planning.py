@@ -213,7 +213,11 @@ def nearest_that_fits(job: Job, room: Room) -> Job | None:
 
     None where nothing does.
     """
-    for rank in (job.lora.rank, *(rank for rank in _RANKS if rank < job.lora.rank)):
+    ranks = (job.lora.rank, *(rank for rank in _RANKS if rank < job.lora.rank))
+    least = replace(job, lora=replace(job.lora, rank=ranks[-1]), step=_scaled(job.step, _SMALLER[-1]), preview=None)
+    if not _fits_with(1, least, least.shape(), room):
+        return None  # asked first, because the way there is long
+    for rank in ranks:
         ranked = replace(job, lora=replace(job.lora, rank=rank))
         shape = ranked.shape()
         for factor in _SMALLER:
@@ -280,15 +284,16 @@ def _scaled(step: StepShape, factor: float) -> StepShape:
 
 def _most_frames(job: Job, shape: JobShape, room: Room) -> int:
     """Returns the most latent frames, at most those of the job, with which it fits; 0 where one does not."""
-
-    def fits(count: int) -> bool:
-        tried = replace(job, step=replace(job.step, latent_frames=count), preview=None)
-        return not room.lacks(tried.estimate(shape, _Free.of(job.train, shape).strongest))
-
-    if not fits(1):
+    if not _fits_with(1, job, shape, room):
         return 0
     few, many = 1, job.step.latent_frames + 1
     while many - few > 1:
         middle = (few + many) // 2
-        few, many = (middle, many) if fits(middle) else (few, middle)
+        few, many = (middle, many) if _fits_with(middle, job, shape, room) else (few, middle)
     return few
+
+
+def _fits_with(frames: int, job: Job, shape: JobShape, room: Room) -> bool:
+    """Returns whether so many latent frames fit with the strongest measures that are open."""
+    tried = replace(job, step=replace(job.step, latent_frames=frames))
+    return not room.lacks(tried.estimate(shape, _Free.of(job.train, shape).strongest))

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
+from torch import nn
 
-from ..model import WanTransformer
+from ..model import Numerics, WanShape, WanTransformer
 from ..placement import JobShape, MemoryEstimate, StepShape
 from ..train import FlopCount, StepFlops
 
@@ -89,10 +92,6 @@ def step_tflops(job: JobShape, step: StepShape, estimate: MemoryEstimate, card: 
 
 def _flops(job: JobShape, step: StepShape) -> StepFlops:
     """Returns the operations of a micro-batch."""
-    with torch.device("meta"):
-        model = WanTransformer(job.shape, job.numerics)
-    model.requires_grad_(False)
-    job.adapt(model)
     latent = (
         step.batch_size,
         job.shape.out_channels,
@@ -101,4 +100,15 @@ def _flops(job: JobShape, step: StepShape) -> StepFlops:
         step.latent_width,
     )
     image_rows = (job.shape.image_positions or 257) if job.shape.image_dim else 0
-    return FlopCount(model).of(torch.Size(latent), time_rows=1, image_rows=image_rows, text_rows=step.text_rows)
+    count = _counted(job.shape, job.numerics, job.adapt)
+    return count.of(torch.Size(latent), time_rows=1, image_rows=image_rows, text_rows=step.text_rows)
+
+
+@lru_cache(maxsize=4)
+def _counted(shape: WanShape, numerics: Numerics, adapt: Callable[[nn.Module], None]) -> FlopCount:
+    """Returns what counts the operations of such a model, for clips of any size."""
+    with torch.device("meta"):
+        model = WanTransformer(shape, numerics)
+    model.requires_grad_(False)
+    adapt(model)
+    return FlopCount(model)

@@ -22,7 +22,7 @@ from wan_core.placement import MemoryMeasures, PlacementConfig, Room, StepShape,
 from wan_core.precision import QuantizeConfig
 from wan_core.run import open_run, plan_run
 from wan_core.run.memory_report import job_of_run
-from wan_core.run.planning import Job, plan_memory
+from wan_core.run.planning import Job, nearest_that_fits, plan_memory
 from wan_core.run.step_time import card_of_size, step_seconds
 from wan_core.run.train_job import run_job
 from wan_core.train import TrainConfig, Trainer
@@ -70,6 +70,19 @@ def test_what_does_not_fit_is_refused_with_what_is_needed_what_is_free_and_the_n
     manual = plan_memory(replace(a14b, train=TrainConfig(memory="manual")), room(8))
     manual.check()  # who decides alone is refused nothing
     assert manual.measures == MemoryMeasures()
+
+
+def test_where_nothing_fits_one_look_says_so(a14b: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[tuple[int, int, int]] = []
+    estimate = Job.estimate
+
+    def noted(job: Job, shape: Any, measures: MemoryMeasures) -> Any:
+        looked.append((job.lora.rank, job.step.latent_frames, job.step.latent_width))
+        return estimate(job, shape, measures)
+
+    monkeypatch.setattr(Job, "estimate", noted)
+    assert nearest_that_fits(a14b, room(1.5)) is None
+    assert looked == [(4, 1, 52)], "the smallest job of all"
 
 
 def with_frames(job: Job, frames: int) -> Job:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -27,16 +25,6 @@ def routes(pack_nodes: dict[str, Any], tmp_path: Path) -> Iterator[RouteServer]:
     loras.mkdir()
     with serve(pack_nodes, runs, loras) as server:
         yield server
-
-
-@pytest.fixture
-def shapes_built_once(pack_nodes: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Checks of a model's weights and names build it without weights each time; here once per shape is enough."""
-    package = pack_nodes["TrainLoRA"].__module__.rpartition(".nodes.")[0]
-    modules = [sys.modules[f"{package}.wan_core.{name}"] for name in ("load.plan", "run.checks")]
-    built = functools.cache(modules[0].WanTransformer)
-    for module in modules:
-        monkeypatch.setattr(module, "WanTransformer", built)
 
 
 @pytest.fixture

@@ -142,7 +142,6 @@ def assert_lives(outcome: Outcome, where: str) -> None:
     assert not re.search("^(\\[INFO\\] )?FORGED", outcome.printed, re.MULTILINE), f"{where}: {outcome.printed[-900:]!a}"
 
 
-@pytest.mark.usefixtures("shapes_built_once")
 def test_no_text_ends_the_queue_or_forges_the_log(queue: Executor, pack_nodes: dict[str, Any]) -> None:
     inputs = typed_inputs(pack_nodes)
     for kind, name in inputs:

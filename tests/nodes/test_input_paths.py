@@ -138,7 +138,6 @@ def typed_inputs(node: Any) -> list[str]:
     return [name for name, spec in both.items() if spec[0] in TYPED]
 
 
-@pytest.mark.usefixtures("shapes_built_once")
 def test_no_string_of_a_node_leads_out_of_comfyuis_folders(
     pack_nodes: dict[str, Any], base: Path, monkeypatch: pytest.MonkeyPatch, ear: None
 ) -> None:

@@ -98,8 +98,8 @@ def main(forgotten: list[int]) -> None:
 
 
 def forward(model: WanTransformer, device: torch.device) -> torch.Tensor:
-    """832x480, 49 frames."""
-    latent = torch.empty(1, 16, 13, 60, 104, device=device)
+    """832x480, 17 frames: tokens of more than one chunk."""
+    latent = torch.empty(1, 16, 5, 60, 104, device=device)
     return model(latent, torch.empty(1, device=device), torch.empty(1, 512, 4096, device=device))
 
 

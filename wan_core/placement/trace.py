@@ -228,10 +228,11 @@ class _InFlight:
 
 def _short_model(shape: WanShape, numerics: Numerics, adapt: Callable[[nn.Module], None]) -> WanTransformer:
     """Returns the model as the loader builds it: frozen, adapters on top; without memory."""
-    with torch.device("meta"):
+    with torch.inference_mode(False), torch.device("meta"):
         model = WanTransformer(shape, numerics).to(numerics.compute)
     model.requires_grad_(False)
-    adapt(model)
+    with torch.inference_mode(False):
+        adapt(model)
     for module in model.modules():
         if isinstance(module, WanAttention):
             module.kernel = _flash_attention

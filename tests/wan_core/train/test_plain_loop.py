@@ -1,0 +1,97 @@
+"""Our loop beside a plain one of diffusers, PEFT and PyTorch: the same data and noise, and the same loss every step."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from tests.support.tiny_run import TINY, make_run, random_weights
+from wan_core.control import SignalControl
+from wan_core.events import Event, StepDone
+from wan_core.load import materialize
+from wan_core.lora import LoraWeights
+from wan_core.packages import version_of
+from wan_core.run.train_job import run_job
+from wan_core.train import NoisedBatch, TrainConfig, true_velocity
+
+pytestmark = [pytest.mark.lasts(12), pytest.mark.usefixtures("short_texts")]
+
+PEER = Path(__file__).parents[2] / "tiny" / "peer_train.py"
+ADAM = {"betas": [0.9, 0.999], "eps": 1e-8}
+PLAIN = {
+    "adamw": ("torch.optim.AdamW", 1e-3, ADAM),
+    "adafactor": ("torch.optim.Adafactor", 1e-3, {}),
+    "lion": ("pytorch_optimizer.Lion", 1e-4, {}),
+    "prodigy": ("pytorch_optimizer.Prodigy", 1.0, ADAM),
+}
+
+
+@pytest.mark.parametrize("steps", [4, pytest.param(100, marks=[pytest.mark.soak, pytest.mark.lasts(200)])])
+def test_every_loss_is_that_of_a_plain_loop(tmp_path: Path, steps: int) -> None:
+    if not version_of("diffusers") or not version_of("pytorch-optimizer"):
+        pytest.skip("diffusers or pytorch-optimizer is not installed")
+    job: dict[str, Tensor] = {f"w.{name}": value for name, value in random_weights(TINY).items()}
+    ours: dict[str, list[float]] = {}
+    for name, (_, rate, _) in PLAIN.items():
+        seen: list[NoisedBatch] = []
+        ours[name] = losses_of_a_run(tmp_path / name, name, rate, steps, seen, job)
+        for number, batch in enumerate(seen):
+            parts = {"latent": batch.latent, "noise": batch.noise, "sigma": batch.sigma, "text": batch.text}
+            job |= {f"batch.{number}.{part}": value for part, value in parts.items()}
+    settings = {
+        name: {
+            "optimizer": path,
+            "arguments": {"lr": rate, "weight_decay": 0.01, **more},
+            "steps": steps,
+            "accumulate": 2,
+            "rank": 4,
+        }
+        for name, (path, rate, more) in PLAIN.items()
+    }
+    told = {"shape": json.dumps(asdict(TINY)), "settings": json.dumps(settings)}
+    save_file({name: value.contiguous() for name, value in job.items()}, tmp_path / "job.safetensors", told)
+    command = [sys.executable, str(PEER), str(tmp_path / "job.safetensors"), str(tmp_path / "out.json")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    theirs = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))
+    assert theirs.keys() == ours.keys()
+    for name, losses in ours.items():
+        assert len(losses) == steps
+        furthest = max(abs(a - b) for a, b in zip(losses, theirs[name], strict=True))
+        assert furthest < 1e-4, f"{name}: {furthest}"
+    ends = torch.tensor([losses[-1] for losses in ours.values()])
+    assert len(ends.unique()) == len(PLAIN), "each optimizer went its own way"
+
+
+def losses_of_a_run(
+    root: Path, name: str, rate: float, steps: int, seen: list[NoisedBatch], job: dict[str, Tensor]
+) -> list[float]:
+    """Trains the tiny model; `seen` gets every micro-batch, and `job` the adapters it began with."""
+    train = TrainConfig(
+        steps=steps,
+        optimizer=name,
+        learning_rate=rate,
+        gradient_accumulation_steps=2,
+        preview_every_n_steps=0,
+        save_every_n_steps=1000,
+        eval_items=0,
+    )
+    run = make_run(root, train=train)
+    model = materialize(run.config.model, run.roots, run.config.lora, seed=train.seed)
+    job |= {f"lora.{key}": value for key, value in LoraWeights.of(model).tensors.items()}
+    events: list[Event] = []
+
+    def target(batch: NoisedBatch) -> Tensor:
+        seen.append(batch)
+        return true_velocity(batch)
+
+    run_job(run.directory, run.roots, control=SignalControl(), emit=events.append, target=target)
+    return [event.loss for event in events if isinstance(event, StepDone)]

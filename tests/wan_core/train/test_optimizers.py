@@ -17,9 +17,9 @@ from wan_core.events import Event, StepDone
 from wan_core.packages import version_of
 from wan_core.run.train_job import run_job
 from wan_core.train import TrainConfig, state_bytes
-from wan_core.train.config import OPTIMIZERS
 from wan_core.train.optimizer_state import AdapterOptimizer, _counted
 from wan_core.train.optimizers import _read_arguments
+from wan_core.train.update_config import OPTIMIZERS
 
 pytestmark = [pytest.mark.lasts(2), pytest.mark.usefixtures("short_texts")]
 

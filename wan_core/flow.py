@@ -7,6 +7,7 @@ and the model is told `timestep = 1000 * sigma`.
 from __future__ import annotations
 
 import hashlib
+import math
 
 import torch
 from torch import Tensor
@@ -15,11 +16,14 @@ from .errors import ConfigError
 
 __all__ = [
     "EVALUATION_TIMESTEPS",
+    "LOSSES",
+    "LOSS_WEIGHTINGS",
     "TIMESTEP_SAMPLINGS",
     "add_noise",
     "draw_noise",
     "draw_sigma",
     "is_in_range",
+    "loss_factor",
     "seeded_generator",
     "simple_sigmas",
     "velocity_loss",
@@ -28,6 +32,9 @@ __all__ = [
 
 TIMESTEP_SAMPLINGS = ("uniform", "sigmoid", "shift")
 """uniform: U(0,1) then shift. sigmoid: sigmoid(scale * N(0,1)). shift: sigmoid, then the shift map."""
+
+LOSSES = ("mse", "huber", "pseudo_huber", "l1")
+LOSS_WEIGHTINGS = ("none", "bell", "sigma_sqrt", "cosmap")
 
 EVALUATION_TIMESTEPS = (125.0, 375.0, 625.0, 875.0)
 """the middles of four equal parts of the noise range; held-out clips keep their noise at these"""
@@ -110,16 +117,62 @@ def velocity_target(latent: Tensor, noise: Tensor) -> Tensor:
     return noise - latent
 
 
-def velocity_loss(prediction: Tensor, target: Tensor, weight: Tensor | None = None) -> Tensor:
-    """Mean squared error in float32; a scalar.
+def velocity_loss(
+    prediction: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    *,
+    kind: str = "mse",
+    delta: float = 1.0,
+    factor: Tensor | None = None,
+) -> Tensor:
+    """Mean error in float32, of one of LOSSES; a scalar.
 
     `weight`, broadcast to the target's shape, makes it the weighted mean: values of weight 0 do not count at all. Where
-    nothing counts (a mask that is black in this clip) it is 0, with gradients of 0.
+    nothing counts (a mask that is black in this clip) it is 0, with gradients of 0. `factor` (B,) multiplies the error
+    of each sample and changes no mean: `loss_factor` makes it.
     """
-    if weight is None:
+    if kind == "mse" and weight is None and factor is None:
         return torch.nn.functional.mse_loss(prediction.float(), target.float())
+    errors = _errors(prediction.float(), target.float(), kind, delta)
+    if factor is not None:
+        errors = errors * factor.float().view(-1, *([1] * (errors.ndim - 1)))
+    if weight is None:
+        return errors.mean()
     weights = weight.float().expand_as(target)
-    return ((prediction.float() - target.float()).square() * weights).sum() / weights.sum().clamp_min(1e-12)
+    return (errors * weights).sum() / weights.sum().clamp_min(1e-12)
+
+
+def _errors(prediction: Tensor, target: Tensor, kind: str, delta: float) -> Tensor:
+    """Returns the error of each value. Up to `delta`, both Huber forms are about half of the square."""
+    difference = prediction - target
+    if kind == "mse":
+        return difference.square()
+    if kind == "l1":
+        return difference.abs()
+    if kind == "huber":
+        return torch.nn.functional.huber_loss(prediction, target, reduction="none", delta=delta)
+    if kind == "pseudo_huber":  # Charbonnier et al.; its slope never exceeds delta either
+        return delta * ((difference.square() + delta**2).sqrt() - delta)
+    raise ConfigError(f'loss_type "{kind}" is unknown. Use one of: {", ".join(LOSSES)}.')
+
+
+def loss_factor(sigma: Tensor, weighting: str) -> Tensor | None:
+    """Returns how much samples of noise level `sigma` (B,) count, one of LOSS_WEIGHTINGS; None: all alike.
+
+    sigma_sqrt and cosmap are those of Stable Diffusion 3 (arXiv 2403.03206); bell has a mean of 1 over all levels.
+    """
+    if weighting == "none":
+        return None
+    if weighting == "sigma_sqrt":
+        return sigma.clamp_min(1e-3) ** -2.0  # timestep 1 and below count alike
+    if weighting == "cosmap":
+        return 2 / (math.pi * (1 - 2 * sigma + 2 * sigma**2))
+    if weighting == "bell":
+        edge = math.exp(-0.5)
+        mean = math.sqrt(math.pi / 2) * math.erf(math.sqrt(0.5)) - edge
+        return (torch.exp(-2 * (sigma - 0.5) ** 2) - edge).clamp_min(0) / mean
+    raise ConfigError(f'loss_weighting "{weighting}" is unknown. Use one of: {", ".join(LOSS_WEIGHTINGS)}.')
 
 
 def simple_sigmas(steps: int, shift: float) -> Tensor:

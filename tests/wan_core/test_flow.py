@@ -12,10 +12,12 @@ import torch
 
 from wan_core.errors import ConfigError
 from wan_core.flow import (
+    LOSSES,
     TIMESTEP_SAMPLINGS,
     add_noise,
     draw_noise,
     draw_sigma,
+    loss_factor,
     seeded_generator,
     shift_sigma,
     simple_sigmas,
@@ -88,6 +90,41 @@ def test_frames_of_weight_zero_do_not_count_and_the_rest_is_a_true_mean() -> Non
     # by hand: (1 + 4) twice and 81 once, two pixels each, over five frames of two pixels
     found = velocity_loss(prediction, target.expand_as(prediction), weight)
     assert float(found) == pytest.approx((1 + 4 + 81 + 1 + 4) / 5)
+
+
+def test_the_other_errors_by_hand() -> None:
+    prediction, target = torch.tensor([0.1, -3.0]), torch.zeros(2)
+    by_hand = {
+        "mse": (0.01 + 9) / 2,
+        "l1": (0.1 + 3) / 2,
+        "huber": (0.5 * 0.01 + 0.5 * (3 - 0.25)) / 2,
+        "pseudo_huber": 0.5 * (math.sqrt(0.01 + 0.25) - 0.5 + math.sqrt(9 + 0.25) - 0.5) / 2,
+    }
+    assert by_hand.keys() == set(LOSSES)
+    for kind, expected in by_hand.items():
+        assert float(velocity_loss(prediction, target, kind=kind, delta=0.5)) == pytest.approx(expected), kind
+    weighted = velocity_loss(prediction, target, torch.tensor([1.0, 0.0]), kind="l1", factor=torch.tensor([3.0, 5.0]))
+    assert float(weighted) == pytest.approx(0.3)
+    with pytest.raises(ConfigError, match="loss_type"):
+        velocity_loss(prediction, target, kind="mea")
+
+
+def test_noise_levels_count_as_stable_diffusion_3_has_it() -> None:
+    training_utils = pytest.importorskip("diffusers.training_utils")
+    sigma = torch.tensor([0.001, 0.05, 0.3, 0.5, 0.8, 1.0])
+    for weighting in ("sigma_sqrt", "cosmap"):
+        theirs = training_utils.compute_loss_weighting_for_sd3(weighting, sigmas=sigma)
+        torch.testing.assert_close(loss_factor(sigma, weighting), theirs)
+    assert loss_factor(sigma, "none") is None
+
+
+def test_the_bell_has_a_mean_of_one_and_nothing_at_its_ends() -> None:
+    sigma = torch.linspace(0, 1, 10_001, dtype=torch.float64)
+    bell = loss_factor(sigma, "bell")
+    assert bell is not None
+    assert float(bell.mean()) == pytest.approx(1, abs=1e-3)
+    assert float(bell[0]) == float(bell[-1]) == pytest.approx(0, abs=1e-12)
+    assert float(bell.max()) == float(bell[5000])
 
 
 @pytest.mark.parametrize("sampling", TIMESTEP_SAMPLINGS)

@@ -75,6 +75,7 @@ class OpenRun:
         """
         variant = self.variant
         state_bytes(self.config.train)
+        self.config.train.narrowed(variant.sigma_range())
         check_files(self.config, self.roots, with_start=with_start)
         self.cache_set.require_fit(variant.name, variant.latents, self.condition_kind)
 

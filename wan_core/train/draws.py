@@ -56,7 +56,7 @@ class Draws:
         first_frame_share: float,
     ) -> None:
         self._batches, self._empty_text, self._config, self._group = batches, empty_text, config, group
-        self._sigma_range, self._first_frame_share = sigma_range, first_frame_share
+        self._sigma_range, self._first_frame_share = config.narrowed(sigma_range), first_frame_share
 
     def place(self, micro_step: int) -> int:
         """The number of this rank's draw among those of all ranks."""

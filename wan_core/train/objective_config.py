@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ..config import Config, setting
 from ..errors import ConfigError
-from ..flow import TIMESTEP_SAMPLINGS
+from ..flow import LOSS_WEIGHTINGS, LOSSES, TIMESTEP_SAMPLINGS
 
 __all__ = ["ObjectiveConfig"]
 
@@ -35,8 +35,57 @@ class ObjectiveConfig(Config):
         low=0.01,
         high=100.0,
     )
+    min_timestep: float = setting(
+        0.0,
+        "Lowest noise level (0 to 1000) that is trained; draws below are drawn again. 0 = the model's own.",
+        low=0.0,
+        high=999.0,
+        step=1.0,
+    )
+    max_timestep: float = setting(
+        1000.0,
+        "Highest noise level (0 to 1000) that is trained; draws above are drawn again. 1000 = the model's own.",
+        low=1.0,
+        high=1000.0,
+        step=1.0,
+    )
+    loss_type: str = setting(
+        "mse",
+        "How an error counts. mse: by its square. l1: by its size. huber: by its square up to huber_delta, by its "
+        "size above. pseudo_huber: the same in one smooth curve.",
+        choices=LOSSES,
+    )
+    huber_delta: float = setting(
+        1.0,
+        "huber and pseudo_huber: the error at which the square ends. Smaller forgives outliers more.",
+        low=1e-6,
+        high=1000.0,
+        offered=(0.001, 1000.0),
+    )
+    loss_weighting: str = setting(
+        "none",
+        "How much a noise level counts. none: all alike. bell: the middle most. sigma_sqrt: low noise far more. "
+        "cosmap: the middle up to twice as much.",
+        choices=LOSS_WEIGHTINGS,
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.min_timestep >= self.max_timestep:
+            raise ConfigError(
+                f"min_timestep {self.min_timestep:g} is not below max_timestep {self.max_timestep:g}, so nothing would "
+                "be trained. Set them to 0 and 1000 for all noise levels."
+            )
         if 0 < self.discrete_flow_shift < 0.01:
             raise ConfigError(f"discrete_flow_shift {self.discrete_flow_shift} is too small. Use 0 or 0.01 to 1000.")
+
+    def narrowed(self, sigma_range: tuple[float, float]) -> tuple[float, float]:
+        """Returns the part of a model's noise levels (0 to 1) that is trained; ConfigError where there is none."""
+        low, high = max(sigma_range[0], self.min_timestep / 1000), min(sigma_range[1], self.max_timestep / 1000)
+        if low >= high:
+            model_low, model_high = (1000 * sigma for sigma in sigma_range)
+            raise ConfigError(
+                f"min_timestep {self.min_timestep:g} to max_timestep {self.max_timestep:g} lies outside of what this "
+                f"model is trained on, {model_low:g} to {model_high:g}. Set both inside it, or to 0 and 1000."
+            )
+        return low, high

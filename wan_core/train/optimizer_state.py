@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from ..errors import CheckpointError, ConfigError, WanTrainerError
 from ..words import first_line
 from .config import TrainConfig
+from .mean_weights import MeanWeights
 from .optimizers import finds_own_rate, make_optimizer, runs_uncompiled
 from .schedule import owns_rate
 
@@ -41,6 +42,7 @@ class AdapterOptimizer:
         """`parameters`: float32 weights by name. Raises what `make_optimizer` does."""
         self.inner = make_optimizer(parameters, config)
         self._parameters, self._config = parameters, config
+        self._mean = MeanWeights(parameters, config.ema_decay) if config.ema_decay else None
         self._decided = _OURS | {"lr"} if owns_rate(config) else _OURS
         self._begun = [self._own(group) for group in self.inner.param_groups]
 
@@ -54,6 +56,8 @@ class AdapterOptimizer:
                 _write_rate(group, rate * group["rate_factor"])
         with runs_uncompiled(self.inner):
             self.inner.step()
+        if self._mean is not None:
+            self._mean.update()
         group = self.inner.param_groups[0]
         return float(group["lr"]) * (float(group["d"]) if finds_own_rate(self._config) else 1.0)
 
@@ -64,7 +68,7 @@ class AdapterOptimizer:
         """
         wanted: Counter[torch.device] = Counter()
         for parameter in self._parameters.values():
-            made = 0.0 if self.inner.state.get(parameter) else state_bytes(self._config)
+            made = 0.0 if self.inner.state.get(parameter) else _optimizer_bytes(self._config)
             wanted[parameter.device] += int(parameter.numel() * (_TEMPORARY_BYTES + made))
         for device, size in wanted.items():
             if device.type != "cpu":
@@ -74,8 +78,13 @@ class AdapterOptimizer:
     def judged(self) -> Iterator[None]:
         """Inside, the weights are those that a step is judged by and saved as; afterwards the trained ones, exactly.
 
-        Only optimizers that train beside the mean of their own course have two kinds (schedule-free).
+        There are two kinds where a mean is kept (EMA), or where the optimizer trains beside the mean of its own course
+        (schedule-free).
         """
+        if self._mean is not None:
+            with self._mean.in_place():
+                yield
+            return
         leave, back = getattr(self.inner, "eval", None), getattr(self.inner, "train", None)
         if not callable(leave) or not callable(back):
             yield
@@ -92,9 +101,9 @@ class AdapterOptimizer:
         """Returns CPU copies of all that it holds.
 
         `optimizer.<parameter>.<key>` is of one weight, `optimizer_group.<number>.<key>` what it changed of a group
-        since it was made.
+        since it was made. The mean of the weights is named by itself.
         """
-        found: dict[str, Tensor] = {}
+        found: dict[str, Tensor] = {} if self._mean is None else self._mean.state()
         for name, parameter in self._parameters.items():
             for key, value in self.inner.state.get(parameter, {}).items():
                 found |= _flat(f"optimizer.{name}.{key}", value)
@@ -110,6 +119,8 @@ class AdapterOptimizer:
         A state without any optimizer tensor was taken before the first good step; the optimizer then starts fresh.
         Raises CheckpointError where a weight has none.
         """
+        if self._mean is not None:
+            self._mean.load(state)
         if not any(name.startswith("optimizer.") for name in state):
             return
         for name in self._parameters:
@@ -149,11 +160,15 @@ class AdapterOptimizer:
 
 
 def state_bytes(config: TrainConfig) -> float:
-    """Returns the bytes that the optimizer of `config` holds for each adapter value.
+    """Returns the bytes that the optimizer of `config`, and the mean of the weights, hold for each adapter value.
 
     They are counted on a small pair of weights, trained for three steps on the CPU. Raises what `make_optimizer` does,
     and ConfigError for an optimizer that is not the same after a resume.
     """
+    return _optimizer_bytes(config) + (4.0 if config.ema_decay else 0.0)
+
+
+def _optimizer_bytes(config: TrainConfig) -> float:
     if config.optimizer == "adamw" and not config.optimizer_args:
         return _ADAMW_BYTES  # the page asks often, and the first optimizer of a process costs a second
     return _counted(

@@ -19,7 +19,7 @@ from ..cache import Batches, BatchReader
 from ..control import Control
 from ..errors import Stopped
 from ..events import Emit, Evaluated, Note, StepDone
-from ..flow import draw_noise, seeded_generator, velocity_loss
+from ..flow import draw_noise, seeded_generator
 from ..lora import LoraWeights, adapter_parameters
 from ..model import WanTransformer, check_compile
 from .config import TrainConfig
@@ -29,6 +29,7 @@ from .flops import FlopCount
 from .group import Group
 from .meters import DeviceMeters, MemoryReading, added_up
 from .noised import NoisedBatch, TargetFunction, noise_batch, true_velocity
+from .objective import Objective
 from .optimizer_state import AdapterOptimizer
 from .relief import Relief
 from .schedule import learning_rate_at, scaled_to_batch
@@ -71,7 +72,7 @@ class Trainer:
         self.step = 0
         self._streak = Streak(config.max_bad_steps, emit)
         self.parameters = adapter_parameters(model)
-        self._target, self._first_frame_share = target, first_frame_share
+        self._objective, self._first_frame_share = Objective(model, config, target), first_frame_share
         self._emit, self._control, self._group = emit, control, group
         self._optimizer = AdapterOptimizer(self.parameters, config)
         self._device = next(model.parameters()).device
@@ -85,7 +86,7 @@ class Trainer:
             model,
             batches,
             config,
-            self._loss,
+            self._objective.evaluated,
             sigma_range=sigma_range,
             first_frame_share=first_frame_share,
             emit=emit,
@@ -123,7 +124,7 @@ class Trainer:
     def judged(self) -> AbstractContextManager[None]:
         """Returns what evaluations, previews and the LoRA file are made in: it holds the weights that count.
 
-        They are the trained ones, but for an optimizer that keeps a mean of its course.
+        They are the trained ones, but for a mean of them: ours (EMA) or that of the optimizer.
         """
         return self._optimizer.judged()
 
@@ -218,7 +219,7 @@ class Trainer:
         given = torch.ones(size, dtype=torch.bool) if self._first_frame_share and frames > 1 else None
         noise = draw_noise(batch.latents.shape, seeded_generator("rehearsal"))
         noised = noise_batch(batch, noise, torch.full((size,), 0.5), batch.texts, self._device, given)
-        self._relief.attempt(self.step + 1, lambda: self._loss(noised).backward(), self._forget_gradients)
+        self._relief.attempt(self.step + 1, lambda: self._objective.trained(noised).backward(), self._forget_gradients)
         self._forget_gradients()
 
     def _gradients(self, step: int) -> tuple[Tensor, float]:
@@ -233,7 +234,7 @@ class Trainer:
             timestep_sum += timestep
             rows = {"time_rows": batch.time_rows, "image_rows": batch.image_rows}
             self._step_flops += self._flops.of(batch.latent.shape, **rows).useful
-            loss = self._loss(batch)
+            loss = self._objective.trained(batch)
             (loss / count).backward()
             loss_sum += loss.detach() / count
         return loss_sum, timestep_sum / count
@@ -247,10 +248,6 @@ class Trainer:
         batch = draw.batch
         noised = noise_batch(batch, draw.noise, draw.sigma, batch.texts, self._device, draw.given)
         return noised, draw.timestep
-
-    def _loss(self, batch: NoisedBatch) -> Tensor:
-        prediction = self.model(batch.noised, batch.timestep, batch.text, batch.conditioning)
-        return velocity_loss(prediction, self._target(batch), batch.trained)
 
     def _apply(self, step: int, loss: Tensor, timestep: float, started: float) -> None:
         """Clip, check, update and report one step; a non-finite one is skipped whole."""

@@ -7,13 +7,8 @@ from dataclasses import dataclass
 from ..config import Config, setting
 from ..errors import ConfigError
 
-__all__ = ["OPTIMIZERS", "UpdateConfig"]
+__all__ = ["UpdateConfig"]
 
-OPTIMIZERS = (
-    *("adamw", "adamw8bit", "adamw4bit", "adamwfp8", "adafactor", "muon", "lion", "prodigy", "schedule_free", "came"),
-    "custom",
-)
-"""`train/optimizers.py` says what they are"""
 
 _NAME_A_CLASS = "Name the class, such as pytorch_optimizer.Adan."
 
@@ -44,8 +39,12 @@ class UpdateConfig(Config):
         "PyTorch's. lion: a third of AdamW's learning_rate. prodigy: finds the rate itself; learning_rate 1. "
         "schedule_free: with lr_scheduler constant. came: as AdamW, less memory. These four need pytorch-optimizer. "
         "custom: what optimizer_class names.",
-        choices=OPTIMIZERS,
+        choices=(
+            *("adamw", "adamw8bit", "adamw4bit", "adamwfp8", "adafactor", "muon", "lion", "prodigy", "schedule_free"),
+            *("came", "custom"),
+        ),
     )
+    """`optimizers.py` says what they are"""
     weight_decay: float = setting(
         0.01,
         "Pull of the LoRA weights towards zero at every optimizer step, times the learning rate. 0 = none.",
@@ -135,6 +134,15 @@ class UpdateConfig(Config):
         "them. sqrt: times their root, usual for Adam. none: as given.",
         choices=("none", "linear", "sqrt"),
     )
+    ema_decay: float = setting(
+        0.0,
+        "Mean of the weights over past steps (EMA), which is then saved, evaluated and previewed. 0.99 is about the "
+        "last 100 optimizer steps. 0 = off.",
+        low=0.0,
+        high=0.999999,
+        offered=(0.0, 0.9999),
+        step=0.001,
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -161,6 +169,11 @@ class UpdateConfig(Config):
             raise ConfigError(
                 f"optimizer schedule_free replaces the schedule, and lr_scheduler is {self.lr_scheduler}. Set "
                 "lr_scheduler to constant."
+            )
+        if self.optimizer == "schedule_free" and self.ema_decay:
+            raise ConfigError(
+                f"ema_decay is {self.ema_decay:g}, and optimizer schedule_free keeps a mean of its own. Set ema_decay "
+                "to 0."
             )
         if self.optimizer == "prodigy" and self.loraplus_lr_ratio != 1:
             raise ConfigError(

@@ -11,19 +11,20 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from tests.support.tiny_run import TinyRun, make_run
+from wan_core.config import settings_of
 from wan_core.control import SignalControl
 from wan_core.errors import ConfigError, DependencyError
 from wan_core.events import Event, StepDone
 from wan_core.packages import version_of
 from wan_core.run.train_job import run_job
 from wan_core.train import TrainConfig, state_bytes
+from wan_core.train.mean_weights import MeanWeights
 from wan_core.train.optimizer_state import AdapterOptimizer, _counted
 from wan_core.train.optimizers import _read_arguments
-from wan_core.train.update_config import OPTIMIZERS
 
 pytestmark = [pytest.mark.lasts(2), pytest.mark.usefixtures("short_texts")]
 
-NAMED = [name for name in OPTIMIZERS if name != "custom"]
+NAMED = [name for name in settings_of(TrainConfig)["optimizer"].choices if name != "custom"]
 PACKAGE = dict.fromkeys(("lion", "prodigy", "schedule_free", "came"), "pytorch-optimizer") | dict.fromkeys(
     ("adamw8bit", "adamw4bit", "adamwfp8"), "torchao"
 )
@@ -138,6 +139,37 @@ def test_weights_are_the_trained_ones_again_after_they_were_judged() -> None:
     assert same(weights, before)
 
 
+def test_the_mean_of_the_weights_is_saved_and_resumed_to_the_last_bit(tmp_path: Path) -> None:
+    config = settings("adamw", ema_decay=0.9)
+    straight, stopped = make_run(tmp_path / "a", train=config), make_run(tmp_path / "b", train=config)
+    train(straight)
+    train(stopped, 2)
+    train(stopped)
+    state = saved(straight, "state")
+    assert same(saved(stopped, "state"), state)
+    mean = {key.removeprefix("ema."): value for key, value in state.items() if key.startswith("ema.")}
+    trained = {key.removeprefix("lora."): value for key, value in state.items() if key.startswith("lora.")}
+    assert mean.keys() == trained.keys()
+    lora = torch.cat([value.flatten() for value in saved(straight, "lora").values() if value.ndim == 2]).sort()[0]
+    assert torch.equal(lora, torch.cat([value.flatten() for value in mean.values()]).sort()[0])
+    assert not torch.equal(lora, torch.cat([value.flatten() for value in trained.values()]).sort()[0])
+    assert state_bytes(config) == 12.0
+
+
+def test_the_mean_follows_its_formula_and_gives_the_trained_weights_back() -> None:
+    weight = nn.Parameter(torch.zeros(3))
+    mean = MeanWeights({"a": weight}, 0.3)
+    expected = torch.zeros(3)
+    for number in range(1, 6):
+        weight.data.fill_(float(number))
+        mean.update()
+        decay = min(0.3, (1 + number) / (10 + number))
+        expected = decay * expected + (1 - decay) * number
+    with mean.in_place():
+        torch.testing.assert_close(weight.detach(), expected)
+    assert weight.tolist() == [5.0, 5.0, 5.0]
+
+
 def test_lora_plus_moves_the_second_matrix_so_many_times_as_far() -> None:
     weights = {"x.lora_A.weight": nn.Parameter(torch.zeros(3, 5)), "x.lora_B.weight": nn.Parameter(torch.zeros(5, 3))}
     optimizer = AdapterOptimizer(weights, settings("adamw", loraplus_lr_ratio=16.0, weight_decay=0.0))
@@ -200,6 +232,7 @@ def test_contradicting_settings_are_refused_with_the_fix() -> None:
         ({"optimizer": "custom"}, "Name the class"),
         ({"optimizer_class": "torch.optim.SGD"}, "set optimizer to custom"),
         ({"optimizer": "schedule_free"}, "Set lr_scheduler to constant"),
+        ({"optimizer": "schedule_free", "lr_scheduler": "constant", "ema_decay": 0.9}, "Set ema_decay to 0"),
         ({"optimizer": "prodigy", "loraplus_lr_ratio": 4.0}, "Set loraplus_lr_ratio to 1"),
     ):
         with pytest.raises(ConfigError, match=fix):

@@ -19,7 +19,7 @@ from wan_core.events import Evaluated, Event, Note
 from wan_core.model.block import WanBlock
 from wan_core.model.checkpointing import Checkpointing, _Pass
 from wan_core.run.train_job import run_job
-from wan_core.train import TrainConfig, Trainer, trainer
+from wan_core.train import TrainConfig, Trainer, objective
 from wan_core.train.optimizer_state import AdapterOptimizer
 
 pytestmark = [pytest.mark.lasts(0.3), pytest.mark.usefixtures("short_texts")]
@@ -82,11 +82,11 @@ PLACES: dict[str, tuple[object, str, int]] = {
     "first pass of a checkpointed block": (Checkpointing, "__call__", 13),
     "walk back of a block": (_Pass, "walk_back", 1),
     "walk back of a later block": (_Pass, "walk_back", 4),
-    "the loss": (trainer, "velocity_loss", 6),
+    "the loss": (objective, "velocity_loss", 6),
     "before the first update": (AdapterOptimizer, "check_room", 1),
     "before a later update": (AdapterOptimizer, "check_room", 3),
     "evaluation of the base": (WanBlock, "forward", 3),
-    "evaluation after a save": (trainer, "velocity_loss", 11),
+    "evaluation after a save": (objective, "velocity_loss", 11),
 }
 
 
@@ -161,13 +161,13 @@ def test_the_largest_clips_are_rehearsed_before_anything_else(
 ) -> None:
     seen: list[tuple[str, int]] = []
     monkeypatch.setattr(Trainer, "on_gpu", True)
-    real = trainer.velocity_loss
+    real = objective.velocity_loss
 
-    def spy(prediction: Tensor, *rest: Any) -> Tensor:
+    def spy(prediction: Tensor, *rest: Any, **named: Any) -> Tensor:
         seen.append(("with" if torch.is_grad_enabled() else "without", prediction.numel()))
-        return real(prediction, *rest)
+        return real(prediction, *rest, **named)
 
-    monkeypatch.setattr(trainer, "velocity_loss", spy)
+    monkeypatch.setattr(objective, "velocity_loss", spy)
     run = make_run(tmp_path, train=SETTINGS)
     train(run)
     assert seen[0] == ("with", max(size for _, size in seen))

@@ -1,18 +1,22 @@
 """Writes the table of docs/memory.md, card x model x frames, as the planner prints it: from headers, without a GPU.
+And that of the README, which is a part of it. The notes of the graphs say it too: run make_workflows.py afterwards.
 
-.venv/bin/python scripts/make_memory_table.py            # takes a minute or two
+.venv/bin/python scripts/make_memory_table.py            # takes a minute
+.venv/bin/python scripts/make_memory_table.py --check    # a few cells; exit code 1 where a page says something else
 """
 
 from __future__ import annotations
 
-import re
+import argparse
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
+
+from memory_figures import PAGE, TABLE, figures, readme_table  # noqa: E402
 
 from tests.support.headers import write_empty_model  # noqa: E402
 from wan_core.files import Roots  # noqa: E402
@@ -22,34 +26,53 @@ from wan_core.precision import QuantizeConfig  # noqa: E402
 from wan_core.run import plan_settings  # noqa: E402
 from wan_core.train import TrainConfig  # noqa: E402
 
-PAGE = ROOT / "docs" / "memory.md"
+README = ROOT / "README.md"
 CARDS = (12, 16, 24, 32, 48, 80)
-FRAMES = (33, 49, 81)
+SPOT_CHECKS = (("Wan 2.1 T2V-1.3B", 33, 12), ("Wan 2.2 A14B expert, fp8", 49, 16))
+
+
+class Model(NamedTuple):
+    """A row's model: the header it has, the name of its file, and how it is trained."""
+
+    template: str
+    file: str
+    scheme: str = ""
+    size: str = "832x480"
+    cards: int = 1
+    """over which its blocks are split"""
+    frames: tuple[int, ...] = (33, 49, 81)
+
+
+_HIGH = "wan2.2_t2v_high_noise_14B_bf16.safetensors"
 MODELS = {
-    "Wan 2.1 T2V-1.3B": ("wan2.1-t2v-1.3B", "wan2.1_t2v_1.3B_bf16.safetensors", ""),
-    "Wan 2.2 A14B expert, fp8": ("wan2.2-t2v-A14B-expert", "wan2.2_t2v_high_noise_14B_bf16.safetensors", "fp8_e4m3fn"),
-    "Wan 2.2 A14B expert, bf16": ("wan2.2-t2v-A14B-expert", "wan2.2_t2v_high_noise_14B_bf16.safetensors", ""),
+    "Wan 2.1 T2V-1.3B": Model("wan2.1-t2v-1.3B", "wan2.1_t2v_1.3B_bf16.safetensors", frames=(1, 33, 49, 81)),
+    "Wan 2.2 A14B expert, fp8": Model("wan2.2-t2v-A14B-expert", _HIGH, "fp8_e4m3fn"),
+    "Wan 2.2 A14B expert, bf16": Model("wan2.2-t2v-A14B-expert", _HIGH),
+    "Wan 2.2 I2V-A14B expert, fp8": Model(
+        "wan2.2-i2v-A14B-expert", "wan2.2_i2v_high_noise_14B_bf16.safetensors", "fp8_e4m3fn"
+    ),
+    "Wan 2.2 TI2V-5B, 1280x704": Model("wan2.2-ti2v-5B", "wan2.2_ti2v_5B_bf16.safetensors", size="1280x704"),
+    "Wan 2.1 T2V-14B, fp8, two cards": Model(
+        "wan2.1-t2v-14B", "wan2.1_t2v_14B_bf16.safetensors", "fp8_e4m3fn", cards=2
+    ),
 }
-_TABLE = re.compile(r"(?<=<!-- table -->\n).*?(?=<!-- end -->)", re.DOTALL)
 
 
-def row(folder: Path, model: str, frames: int) -> str:
-    """Returns the line of one model and length: on each card the GiB it takes, and with which measures."""
-    template, file, scheme = MODELS[model]
-    if not (folder / file).exists():
-        write_empty_model(folder / file, template)
-    plan = ModelPlan(base_file=f"diffusion_models:{file}", quantize=QuantizeConfig(scheme=scheme) if scheme else None)
+def cell(folder: Path, name: str, frames: int, card: int) -> str:
+    """Returns what a job takes of (each) card in GiB, with marks for its measures; a dash where it does not fit."""
+    model = MODELS[name]
+    if not (folder / model.file).exists():
+        write_empty_model(folder / model.file, model.template)
+    quantize = QuantizeConfig(scheme=model.scheme) if model.scheme else None
+    plan = ModelPlan(base_file=f"diffusion_models:{model.file}", quantize=quantize)
     roots = Roots({"diffusion_models": (str(folder),)})
-    cells = []
-    for card in CARDS:
-        size = f"832x480x{frames}"
-        found = plan_settings(plan, roots, LoraConfig(rank=32), TrainConfig(), size, [card])
-        cells.append(_cell(found) if found["fits"] else "-")
-    return f"| {model} | {frames} | " + " | ".join(cells) + " |"
+    size, cards = f"{model.size}x{frames}", [card] * model.cards
+    found = plan_settings(plan, roots, LoraConfig(rank=32), TrainConfig(), size, cards)
+    return _words(found) if found["fits"] else "-"
 
 
-def _cell(found: dict[str, Any]) -> str:
-    peak = found["devices"]["cuda:0"]["peak_bytes"] / 2**30
+def _words(found: dict[str, Any]) -> str:
+    peak = max(needs["peak_bytes"] for needs in found["devices"].values()) / 2**30
     measures = found["measures"]
     marks = "a" if found["checkpointing_policy"] == "attn_output" else ""
     marks += "*" if measures["offload_inputs"] else ""
@@ -57,14 +80,42 @@ def _cell(found: dict[str, Any]) -> str:
     return f"{peak:.1f}{marks}{swapped}"
 
 
-def main() -> None:
+def wrong() -> list[str]:
+    """Returns what the pages say otherwise than the planner does today, of a few cells."""
+    page = PAGE.read_text(encoding="utf-8")
+    rows = {tuple(part.strip() for part in line.split("|")[1:3]): line.split("|")[3:-1] for line in page.splitlines()}
+    found = []
     with tempfile.TemporaryDirectory() as folder:
-        rows = [row(Path(folder), model, frames) for model in MODELS for frames in FRAMES]
+        for name, frames, card in SPOT_CHECKS:
+            said = rows[name, str(frames)][CARDS.index(card)].strip()
+            planned = cell(Path(folder), name, frames, card)
+            if said != planned:
+                found.append(f"docs/memory.md: {name}, {frames} frames, {card} GB: {said}, planned {planned}")
+    if readme_table() not in README.read_text(encoding="utf-8"):
+        found.append("README.md: its table is not that of docs/memory.md")
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="write nothing; a few cells only")
+    if parser.parse_args().check:
+        found = wrong()
+        print("\n".join(found) or f"{len(SPOT_CHECKS)} cells of {sum(map(len, figures().values()))} rows are right.")
+        return 1 if found else 0
+    with tempfile.TemporaryDirectory() as folder:
+        rows = [
+            f"| {name} | {frames} | " + " | ".join(cell(Path(folder), name, frames, card) for card in CARDS) + " |"
+            for name, model in MODELS.items()
+            for frames in model.frames
+        ]
     head = "| model | frames | " + " | ".join(f"{card} GB" for card in CARDS) + " |"
     lines = [head, "| --- | --- |" + " --- |" * len(CARDS), *rows]
-    page = PAGE.read_text(encoding="utf-8")
-    PAGE.write_text(_TABLE.sub("\n".join(lines) + "\n", page), encoding="utf-8", newline="\n")
+    for file, table in ((PAGE, lambda: "\n".join(lines) + "\n"), (README, readme_table)):
+        text = TABLE.sub(lambda _found, table=table: table(), file.read_text(encoding="utf-8"))
+        file.write_text(text, encoding="utf-8", newline="\n")
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from memory_figures import note
+
 from .parts import I2V_HIGH, T2V_14B, TI2V_5B, VAE_22, Graph, Link, Node, placed, training
 
 SHORT = ("model vae clip", "cache dataset", "train")
@@ -10,7 +12,7 @@ BELOW_A_LINK = (0, 80)
 
 STILLS = Graph(
     "01_wan21_t2v_1.3B_stills",
-    """## Train a LoRA on pictures (Wan 2.1, 1.3B)
+    f"""## Train a LoRA on pictures (Wan 2.1, 1.3B)
 
 **Files**, below ComfyUI's `models` folder:
 
@@ -27,8 +29,9 @@ STILLS = Graph(
 
 Cancel saves and stops; Run again goes on where it stopped.
 
-**Memory**: training takes about 4 GB of the GPU (predicted). Before it, ComfyUI loads the text encoder once,
-to read the captions.
+{note("Wan 2.1 T2V-1.3B", 1)}
+
+Before it, ComfyUI loads the text encoder once, to read the captions.
 
 **How long**: pictures are encoded once, then come 1500 steps; the panel of *Train Wan LoRA* says how long is left after
 the first ones.""",
@@ -41,7 +44,7 @@ the first ones.""",
 
 CLIPS = Graph(
     "02_wan21_t2v_1.3B_clips",
-    """## Train a LoRA on clips (Wan 2.1, 1.3B)
+    f"""## Train a LoRA on clips (Wan 2.1, 1.3B)
 
 **Files**, below ComfyUI's `models` folder:
 
@@ -58,8 +61,9 @@ was left out.
 3. Press **Run**. Clips and captions are encoded once; later runs reuse them. Previews play in *Train Wan
 LoRA*; the LoRA appears in `loras/wan_trainer`.
 
-**Memory**: training takes about 8 GB of the GPU (predicted). Less: fewer `num_frames` (17, 21, 25 ...), or a
-smaller `width` and `height`.
+{note("Wan 2.1 T2V-1.3B", 33, 49, 81)}
+
+Less: fewer `num_frames` (17, 21, 25 ...), or a smaller `width` and `height`.
 
 **How long**: 1500 steps after encoding; the panel of *Train Wan LoRA* says how long is left after the first ones. Fewer
 `num_frames` are faster.""",
@@ -72,7 +76,7 @@ smaller `width` and `height`.
 
 I2V = Graph(
     "04_wan22_i2v_A14B_motion",
-    """## Teach an image-to-video model a motion (Wan 2.2 A14B)
+    f"""## Teach an image-to-video model a motion (Wan 2.2 A14B)
 
 **Files**, below ComfyUI's `models` folder:
 
@@ -95,8 +99,7 @@ is mostly the high-noise model's, detail the other's.
 **Wan 2.1 image-to-video**: choose its file and connect *Load CLIP Vision* (`clip_vision_h`) to `clip_vision` of
 *Cache Latents* and *Wan Preview Settings*.
 
-**Memory**: training takes about 30 GB of the GPU (predicted), with *Fp8 / Int8 Quantize* between. Less: fewer
-`num_frames`.
+{note("Wan 2.2 I2V-A14B expert, fp8", 33, 49, 81)}
 
 **How long**: 1500 steps per model; the panel says how long is left after the first ones.""",
     placed(
@@ -118,7 +121,7 @@ is mostly the high-noise model's, detail the other's.
 
 TI2V = Graph(
     "05_wan22_ti2v_5B",
-    """## Train a LoRA for the 5B model (Wan 2.2 TI2V)
+    f"""## Train a LoRA for the 5B model (Wan 2.2 TI2V)
 
 **Files**, below ComfyUI's `models` folder:
 
@@ -134,7 +137,9 @@ changes that.
 looks: see the template for clips. Previews are text-to-video; connect a *Load Image* to `start_image` of *Wan Preview
 Settings* to see image-to-video.
 
-**Memory**: training takes about 17 GB of the GPU (predicted). Less: fewer `num_frames`, or 832x480.
+{note("Wan 2.2 TI2V-5B, 1280x704", 33, 49, 81, size="1280x704")}
+
+Less: fewer `num_frames`, or 832x480.
 
 **How long**: 1500 steps after encoding; the panel says how long is left after the first ones.""",
     placed(
@@ -154,7 +159,7 @@ Settings* to see image-to-video.
 
 TWO_GPUS = Graph(
     "06_two_gpus_fp8",
-    """## A 14B model on two GPUs, in fp8 (Wan 2.1)
+    f"""## A 14B model on two GPUs, in fp8 (Wan 2.1)
 
 **Files**, below ComfyUI's `models` folder:
 
@@ -170,7 +175,7 @@ looks: see the template for clips.
 
 More than two cards, or cards of unequal size: write block numbers such as `14,28` into `split_at`.
 
-**Memory**: about 19 GB on each card (predicted) for 33 frames of 832x480.
+{note("Wan 2.1 T2V-14B, fp8, two cards", 33, 49, 81)}
 
 **How long**: 1500 steps after encoding; the panel says how long is left after the first ones. Two cards hold a larger
 model; a step is not faster for it.""",

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from memory_figures import note
+
 from .parts import T2V_HIGH, T2V_LOW, UMT5, VAE_21, Graph, Link, Node, placed, training
 
 HIGH_ROW, LOW_ROW = -330, 630
@@ -123,8 +125,7 @@ it that names the character the same way. Choose the folder in *Wan Video Datase
 2. Press **Run**. The LoRAs appear in `loras/wan_trainer` as `my_character_high` and `my_character_low`: load each on
 its own model.
 
-**Memory**: training takes about 30 GB of the GPU (predicted). Less: 17 `num_frames` (about 23 GB), or 1 with pictures
-(about 17 GB).
+{note("Wan 2.2 A14B expert, fp8", 33, 49, 81)}
 
 **How long**: both runs have 1500 steps; the panel says how long is left after the first ones. Cancel saves and stops;
 Run again goes on where it stopped.""",
@@ -152,8 +153,9 @@ that names it the same way. Choose the folder in *Wan Video Dataset*.
 Change the prompt or the seed and run again: only the video is made anew. *Stop and keep* ends a run early and lets the
 graph go on with what it has.
 
-**Memory**: training takes about 30 GB of the GPU (predicted; 17 `num_frames`: about 23 GB). Sampling comes afterwards
-and takes what the models take without training.
+{note("Wan 2.2 A14B expert, fp8", 33, 49, 81)}
+
+Sampling comes afterwards and takes what the models take without training.
 
 **How long**: both runs have 1500 steps; the panel says how long is left after the first ones.""",
     {**both_experts("my_character"), **generating()},

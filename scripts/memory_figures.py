@@ -1,0 +1,84 @@
+"""The table of docs/memory.md, which the planner prints, as the README and the notes of the graphs say it.
+
+Standard library only. `scripts/make_memory_table.py` writes the table.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "memory.md"
+TABLE = re.compile(r"(?<=<!-- table -->\n).*?(?=<!-- end -->)", re.DOTALL)
+_CELL = re.compile(r"(?P<gib>\d+\.\d)(?P<marks>[a*]*)(?: (?P<swapped>\d+))?")
+
+
+class Cell(NamedTuple):
+    """What a job takes of a card."""
+
+    gib: str
+    swapped: str
+    """blocks whose weights rest in host memory; "" where none do"""
+
+    def __str__(self) -> str:
+        return f"{self.gib} ({self.swapped})" if self.swapped else self.gib
+
+
+def figures() -> dict[str, dict[int, dict[int, Cell | None]]]:
+    """Returns model -> frames -> GB of a card -> what it takes; None where it does not fit."""
+    found = TABLE.search(PAGE.read_text(encoding="utf-8"))
+    assert found, "docs/memory.md has no table"
+    head, _rule, *rows = ([cell.strip() for cell in line.strip("|").split("|")] for line in found[0].splitlines())
+    cards = [int(name.split()[0]) for name in head[2:]]
+    out: dict[str, dict[int, dict[int, Cell | None]]] = {}
+    for model, frames, *cells in rows:
+        out.setdefault(model, {})[int(frames)] = dict(zip(cards, map(_cell, cells), strict=True))
+    return out
+
+
+def _cell(text: str) -> Cell | None:
+    found = _CELL.fullmatch(text)
+    return Cell(found["gib"], found["swapped"] or "") if found else None
+
+
+def note(model: str, *frames: int, size: str = "832x480", cards: tuple[int, ...] = (12, 16, 24)) -> str:
+    """Returns the paragraph of a note on what clips of so many frames take of each card."""
+    known = figures()[model]
+    lines = []
+    for card in cards:
+        fits = [(count, known[count][card]) for count in frames]
+        said = ", ".join(f"{_frames(count)} {cell}" for count, cell in fits if cell is not None)
+        lines.append(f"- {card} GB card: {said or 'does not fit'}")
+    away = any("(" in line for line in lines)
+    brackets = "; in brackets blocks that rest in the computer's own memory" if away else ""
+    return f"**Memory** (GiB at the peak of training, predicted; {size}, rank 32{brackets}):\n\n" + "\n".join(lines)
+
+
+def _frames(count: int) -> str:
+    return "pictures" if count == 1 else f"{count} frames"
+
+
+README_CARDS = (12, 16, 24, 48)
+README_ROWS = (
+    ("Wan 2.1 T2V-1.3B", "Wan 2.1 T2V-1.3B", 81),
+    ("14B, or one A14B expert, fp8", "Wan 2.2 A14B expert, fp8", 33),
+    ("", "Wan 2.2 A14B expert, fp8", 49),
+    ("", "Wan 2.2 A14B expert, fp8", 81),
+    ("the same in bf16", "Wan 2.2 A14B expert, bf16", 49),
+)
+"""what the README calls it, the row of the table, frames"""
+
+
+def readme_table() -> str:
+    """Returns the table of the README: rows and cards of the page's."""
+    known = figures()
+    lines = [
+        "| model | frames | " + " | ".join(f"{card} GB" for card in README_CARDS) + " |",
+        "| --- | --- |" + " --- |" * len(README_CARDS),
+    ]
+    for name, model, frames in README_ROWS:
+        cells = " | ".join(str(known[model][frames][card] or "-") for card in README_CARDS)
+        lines.append(f"| {name + ' ' if name else ''}| {frames} | {cells} |")
+    return "\n".join(lines) + "\n"

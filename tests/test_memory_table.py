@@ -1,0 +1,34 @@
+"""The pages say what the planner says today, and the notes of the graphs what the pages say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import make_memory_table
+import memory_figures
+import pytest
+
+
+@pytest.mark.lasts(4)
+def test_a_few_cells_are_those_of_the_planner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert make_memory_table.wrong() == []
+    page = make_memory_table.PAGE.read_text(encoding="utf-8")
+    (tmp_path / "memory.md").write_text(page.replace("| 7.6a | 7.6a |", "| 7.5a | 7.6a |", 1), encoding="utf-8")
+    monkeypatch.setattr(make_memory_table, "PAGE", tmp_path / "memory.md")
+    monkeypatch.setattr(make_memory_table, "SPOT_CHECKS", make_memory_table.SPOT_CHECKS[:1])
+    assert make_memory_table.wrong() == ["docs/memory.md: Wan 2.1 T2V-1.3B, 33 frames, 12 GB: 7.5a, planned 7.6a"]
+
+
+def test_a_note_says_what_fits_which_card_and_which_measures_it_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "memory.md").write_text(
+        "<!-- table -->\n| model | frames | 12 GB | 16 GB |\n| --- | --- | --- | --- |\n"
+        "| X | 33 | 10.8* 26 | 14.7a* |\n| X | 81 | - | 15.9 |\n<!-- end -->\n",
+        encoding="utf-8",
+    )
+    monkeypatch.setattr(memory_figures, "PAGE", tmp_path / "memory.md")
+    said = memory_figures.note("X", 33, 81, cards=(12, 16)).splitlines()
+    assert "in brackets" in said[0]
+    assert said[2:] == ["- 12 GB card: 33 frames 10.8 (26)", "- 16 GB card: 33 frames 14.7, 81 frames 15.9"]
+    assert memory_figures.note("X", 81, cards=(12,)).endswith("- 12 GB card: does not fit")

@@ -114,6 +114,8 @@ class Evaluated(Event):
     """False where training clips stand in: it then says how well they are remembered; None in older files"""
     per_clip: list[float] = field(default_factory=list[float])
     """mean loss of each clip, always in the same order: how far the clips agree says what is noise"""
+    expert: str = ""
+    """high or low in a run of both experts, which are measured each on its own noise levels; empty elsewhere"""
 
 
 @dataclass(frozen=True, kw_only=True)

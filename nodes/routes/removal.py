@@ -22,6 +22,7 @@ _LAST = ("run.json", ".lock")
 """while run.json is there a half deleted run is still listed, and can be deleted again"""
 _OF_THE_RUN = ("workflow.json", "metrics.jsonl", "log.txt", "status.json")
 _OF_A_RENDERING = ("job.json", "metrics.json")
+_LORAS = ("lora.safetensors", "lora_low_noise.safetensors")
 _STEP = re.compile(r"step-[0-9]{6,}")
 
 
@@ -53,7 +54,7 @@ def _of_saves(directory: Path) -> Iterator[Parts]:
     with contextlib.suppress(OSError):
         for name in sorted(os.listdir(directory / "saves")):
             if _STEP.fullmatch(name) and _manifest_step(directory, name) == int(name[5:]):
-                for file in ("lora.safetensors", "state.safetensors", "suspect.txt", "manifest.json"):
+                for file in (*_LORAS, "state.safetensors", "suspect.txt", "manifest.json"):
                     yield ("saves", name, file)
 
 

@@ -127,6 +127,23 @@ def make_roots(
     return Roots(folders), fingerprint
 
 
+HIGH_FILE, LOW_FILE = "wan2.2_tiny_t2v_high_noise_14B.safetensors", "wan2.2_tiny_t2v_low_noise_14B.safetensors"
+PAIR = ModelPlan(base_file=f"diffusion_models:{HIGH_FILE}", low_noise_file=f"diffusion_models:{LOW_FILE}")
+
+
+def make_pair_run(root: Path, *, expert: str = "both", **train: object) -> TinyRun:
+    """A run of both experts of a tiny Wan 2.2 pair, or of one of them, whose `expert` is that name."""
+    settings = {"steps": 6, "save_every_n_steps": 2, "preview_every_n_steps": 0, "learning_rate": 1e-3}
+    roots, _ = make_roots(root)
+    for seed, name in ((1, HIGH_FILE), (2, LOW_FILE)):
+        save_file(random_weights(seed=seed), root / "models" / name)
+    return make_run(
+        root,
+        plan=PAIR.of_expert(expert, roots),
+        train=TrainConfig(**{**settings, **train, "expert": expert}),  # type: ignore[arg-type]
+    )
+
+
 def make_run(
     root: Path,
     *,

@@ -115,9 +115,10 @@ def test_a_pair_gives_one_plan_per_expert(roots: Roots) -> None:
 
 
 @pytest.mark.parametrize("expert", ["auto", "both"])
-def test_an_expert_left_open_says_what_to_queue(roots: Roots, expert: str) -> None:
-    with pytest.raises(ConfigError, match=rf'expert is "{expert}".*Set expert to high and queue, then to low'):
-        PAIR.of_expert(expert, roots)
+def test_a_pair_whose_expert_is_left_open_stays_a_pair(roots: Roots, expert: str) -> None:
+    plan = PAIR.of_expert(expert, roots)
+    assert (plan.base_file, plan.low_noise_file) == (PAIR.base_file, PAIR.low_noise_file)
+    assert plan.of_expert("low", roots) == PAIR.of_expert("low", roots)
 
 
 def test_a_pair_cannot_be_loaded_as_one_model(roots: Roots) -> None:
@@ -128,6 +129,8 @@ def test_a_pair_cannot_be_loaded_as_one_model(roots: Roots) -> None:
 def test_one_model_needs_no_expert(roots: Roots) -> None:
     plan = ModelPlan(base_file="diffusion_models:tiny.safetensors")
     assert plan.of_expert("auto", roots) is plan
+    with pytest.raises(ConfigError, match='expert is "both", and one model is loaded'):
+        plan.of_expert("both", roots)
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ from ..lora import LoraConfig, LoraWeights
 from ..model import Numerics, WanTransformer
 from ..placement import MemoryEstimate, StepShape, resolve_placement, total_bytes
 from ..precision import check_matmul, dtype_name
-from ..run import OpenRun, open_run
+from ..run import OpenRun, open_experts
 from ..train import NoisedBatch, SaveStore, noise_batch
 from ..words import first_line
 from .any_dtype import fill_empty_adapters, let_linears_cast
@@ -76,7 +76,7 @@ def audit_job(directory: Path, roots: Roots, config: AuditConfig, *, emit: Emit,
     busy = f"{directory.name} is being audited by another process. Wait for it, or stop it."
     with locked(directory / ".audit.lock", busy):
         try:
-            report = _Audit(open_run(directory, roots), config, emit, control).run()
+            report = _Audit(open_experts(directory, roots)[0], config, emit, control).run()
         except Stopped as stop:
             return Finished(state="stopped", step=0, result={"reason": stop.reason})
         except torch.OutOfMemoryError as error:

@@ -61,18 +61,20 @@ class ModelPlan(Config):
         super().__post_init__()
 
     def of_expert(self, expert: str, roots: Roots) -> ModelPlan:
-        """Returns the plan of the one model a run trains: of a pair, the expert named (high or low).
+        """Returns the plan of what a run trains: of a pair both experts (auto or both), or the one named (high or low).
 
-        Raises ConfigError when a pair's expert is left open, CheckpointError when the files are no pair.
+        Raises ConfigError where both are asked for and there is one model, CheckpointError when the files are no pair.
         """
         if not self.low_noise_file:
+            if expert == "both":
+                raise ConfigError(
+                    'expert is "both", and one model is loaded. Choose the low-noise file as low_noise_model in Load '
+                    "Wan Model, or set expert to auto."
+                )
             return self
-        if expert not in ("high", "low"):
-            raise ConfigError(
-                f'expert is "{expert}", and the model is a pair of files; each expert is trained in a run of its own. '
-                "Set expert to high and queue, then to low and queue again."
-            )
         high, low = inspect_pair(self, roots)
+        if expert in ("auto", "both"):
+            return replace(self, variant=high.variant.name)
         chosen = (self.base_file, high) if expert == "high" else (self.low_noise_file, low)
         return replace(self, base_file=chosen[0], low_noise_file="", variant=chosen[1].variant.name)
 
@@ -106,7 +108,9 @@ def inspect_model(plan: ModelPlan, roots: Roots) -> WanFile:
     Raises CheckpointError for anything that cannot be trained, in one sentence, before any weight is loaded.
     """
     if plan.low_noise_file:
-        raise ConfigError("The plan names both experts of a pair. Set expert to high or low: a run trains one of them.")
+        raise ConfigError(
+            "The plan names both experts of a pair, and one model is read here. Set expert to high or low."
+        )
     header = read_checkpoint(roots.resolve(plan.base_file))
     variant = detect_variant(header, override=plan.variant)
     if not variant.trainable:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..config import Config, setting
 from ..patterns import check_patterns
@@ -59,6 +59,8 @@ class LoraConfig(Config):
     """original Wan names"""
     start_from: str = ""
     """a LoRA file (root:relative) whose weights are the starting point"""
+    low_noise_start_from: str = ""
+    """the same for the low noise expert where both are trained; empty: `start_from` is for both"""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -71,6 +73,10 @@ class LoraConfig(Config):
     @property
     def scale(self) -> float:
         return self.effective_alpha / self.rank
+
+    def with_rank(self, rank: int) -> LoraConfig:
+        """Returns the same of another rank, which counts as much: an alpha that was given follows the rank."""
+        return replace(self, rank=rank, alpha=self.alpha * rank / self.rank)
 
     @property
     def pattern(self) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .best import Suggestion, read_measured, suggest
-from .curves import Curves, eval_losses, read_curves, records_of
+from .curves import Curves, eval_losses, first_eval_losses, read_curves, records_of
 from .jsonl import JsonlSink
 from .pages import MetricsPages, Page, finite, whole
 from .tail import MetricsTail, read_tail
@@ -17,6 +17,7 @@ __all__ = [
     "Suggestion",
     "eval_losses",
     "finite",
+    "first_eval_losses",
     "read_curves",
     "read_measured",
     "read_tail",

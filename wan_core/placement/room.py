@@ -22,14 +22,14 @@ _HOST = torch.device("cpu")
 
 
 @contextmanager
-def weights_out_of_the_way(model: nn.Module) -> Iterator[None]:
+def weights_out_of_the_way(model: nn.Module, *, trained: bool = False) -> Iterator[None]:
     """Inside, no frozen parameter or buffer of `model` lies on an accelerator; afterwards each is where it was.
 
-    Trained parameters stay: an optimizer holds them, and with its moments they are a few percent of the weights. The
+    Trained parameters stay without `trained`: with the optimizer's moments they are a few percent of the weights. The
     buffers through which swapped blocks pass are given back; the next pass makes new ones.
     OutOfMemory, in one sentence, when the weights do not fit back; those that did not are then still in host memory.
     """
-    places = list(_places(model))
+    places = list(_places(model, trained))
     if isinstance(offload := getattr(model, "offload", None), BlockOffload):
         offload.release()
     try:
@@ -48,7 +48,7 @@ def release_cached_memory() -> None:
 
 @dataclass(frozen=True)
 class _Place:
-    """One frozen parameter or buffer, found through its module."""
+    """One parameter or buffer, found through its module."""
 
     module: nn.Module
     name: str
@@ -59,18 +59,21 @@ class _Place:
         if value.device == device:
             return
         moved = value.detach().to(device)
+        if value.requires_grad:
+            value.data = moved  # an optimizer knows it
+            return
         is_weight = isinstance(value, nn.Parameter)
         setattr(self.module, self.name, nn.Parameter(moved, requires_grad=False) if is_weight else moved)
 
 
-def _places(model: nn.Module) -> Iterator[_Place]:
+def _places(model: nn.Module, trained: bool) -> Iterator[_Place]:
     for module in model.modules():
         held: list[tuple[str, Tensor]] = [
             *module.named_parameters(recurse=False),
             *module.named_buffers(recurse=False),
         ]
         for name, value in held:
-            if value.device != _HOST and not value.requires_grad:
+            if value.device != _HOST and (trained or not value.requires_grad):
                 yield _Place(module, name, value.device)
 
 

@@ -10,7 +10,7 @@ from .checks import check_adapters, check_quantize, with_expert, with_model_valu
 from .choose import RunDecision, choose_run, prepare_run
 from .config import QUEUE_DONE, DataConfig, RunConfig, RunStatus, cache_names_in_use, read_run, read_status
 from .memory_report import card_of, job_on_clips, plan_here, plan_run, plan_sentences, plan_settings, report_of
-from .open import OpenRun, open_run
+from .open import OpenRun, open_experts
 from .own_runs import own_runs_of
 from .planning import Job, plan_memory
 from .sample_job import SampleJob, sample_job
@@ -31,7 +31,7 @@ __all__ = [
     "check_quantize",
     "choose_run",
     "job_on_clips",
-    "open_run",
+    "open_experts",
     "own_runs_of",
     "plan_here",
     "plan_memory",

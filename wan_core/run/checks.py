@@ -11,7 +11,7 @@ from ..files import Roots
 from ..lora import LoraConfig, check_start, check_targets, read_lora
 from ..model import WanShape, model_without_values
 from ..precision import QuantizeConfig, QuantizedBy
-from ..train import SavedStep, TrainConfig
+from ..train import TrainConfig
 from .config import RunConfig
 
 __all__ = [
@@ -59,19 +59,18 @@ def check_quantize(config: QuantizeConfig, shape: WanShape) -> None:
     config.check_names([name for name, _ in model_without_values(shape).named_modules()])
 
 
-def check_quantized_alike(saved: SavedStep, here: QuantizedBy | None) -> None:
+def check_quantized_alike(step: int, noted: object, here: QuantizedBy | None) -> None:
     """Refuse to go on upon other 8-bit weights than a step was trained on: they may be made otherwise of one file.
 
-    Raises CheckpointError. Steps saved before this was noted pass.
+    `noted` is what the saved step says of them. Raises CheckpointError. Steps saved before this was noted pass.
     """
-    noted = saved.progress.get("quantized_by")
     if here is None or not isinstance(noted, dict):
         return
     then = QuantizedBy.from_dict(cast("dict[str, Any]", noted), "quantized_by")
     if then.weights != here.weights:
         by = f"torchao {then.torchao}" if then.torchao else "another version of Wan Trainer"
         raise CheckpointError(
-            f"Step {saved.step} was trained on 8-bit weights that {by} made; this one makes others of the same file. "
+            f"Step {step} was trained on 8-bit weights that {by} made; this one makes others of the same file. "
             "Set resume to new; with start_from_lora the new run begins with the LoRA of that step."
         )
 

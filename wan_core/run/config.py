@@ -1,7 +1,8 @@
 """The files of a run directory that say what it is and where it stands: run.json and status.json.
 
 A run is a directory. Layout (public, version field first): run.json, status.json, metrics.jsonl, log.txt,
-saves/step-NNNNNN/{lora.safetensors, state.safetensors, manifest.json}, samples/.
+saves/step-NNNNNN/{lora.safetensors, state.safetensors, manifest.json}, samples/. Where both experts of a pair are
+trained, lora.safetensors is the high noise expert's, and lora_low_noise.safetensors lies beside it once there is one.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from ..files import FileError, Roots, atomic_write_json, read_json, safe_name, s
 from ..load import ModelPlan
 from ..lora import LoraConfig
 from ..sampler import SampleConfig
-from ..train import SaveStore, TrainConfig, earlier_meanings
+from ..train import EXPERTS, SaveStore, TrainConfig, earlier_meanings, settings_of_expert, without_pair
 
 __all__ = [
     "QUEUE_DONE",
@@ -75,6 +76,9 @@ class RunConfig(Config):
     """sampled digest of the base file; a different file under the same name is a different job"""
     start_digest: str = ""
     """the same for the LoRA the run starts from"""
+    low_noise_digest: str = ""
+    """of the low noise expert's file, where both experts are trained"""
+    low_noise_start_digest: str = ""
     data: DataConfig
     lora: LoraConfig = LoraConfig()
     train: TrainConfig = TrainConfig()
@@ -88,8 +92,37 @@ class RunConfig(Config):
 
     def with_digests(self, roots: Roots) -> RunConfig:
         """Returns the config with the digests of the files it names filled in."""
-        start = sampled_digest(roots.resolve(self.lora.start_from)) if self.lora.start_from else ""
-        return replace(self, base_digest=checkpoint_digest(roots.resolve(self.model.base_file)), start_digest=start)
+        files = (self.model.base_file, self.model.low_noise_file)
+        base, low = (checkpoint_digest(roots.resolve(file)) if file else "" for file in files)
+        starts = (self.lora.start_from, self.lora.low_noise_start_from)
+        start, low_start = (sampled_digest(roots.resolve(file)) if file else "" for file in starts)
+        return replace(
+            self, base_digest=base, start_digest=start, low_noise_digest=low, low_noise_start_digest=low_start
+        )
+
+    def of_expert(self, expert: str, roots: Roots) -> RunConfig:
+        """Returns the job of one of `train.experts`: that of the run that trains it alone, with its steps of this one.
+
+        So its weights are those which that run would make. Raises CheckpointError where the files are no pair.
+        """
+        if self.train.expert != "both":
+            return self
+        train, lora, base, start = self.train, self.lora, self.base_digest, self.start_digest
+        if expert != EXPERTS[0]:
+            base = self.low_noise_digest
+            if lora.low_noise_start_from:
+                start, lora = self.low_noise_start_digest, replace(lora, start_from=lora.low_noise_start_from)
+            lora = lora.with_rank(train.low_noise_rank or lora.rank)
+        return replace(
+            self,
+            model=self.model.of_expert(expert, roots),
+            base_digest=base,
+            start_digest=start,
+            low_noise_digest="",
+            low_noise_start_digest="",
+            lora=replace(lora, low_noise_start_from=""),
+            train=settings_of_expert(train, expert),
+        )
 
     def identity(self) -> dict[str, Any]:
         """Returns what makes two jobs the same: two runs with equal identities go on from each other's saved steps.
@@ -100,12 +133,16 @@ class RunConfig(Config):
         - a file counts by its digest and not by its name, a dataset by the fingerprint of its set;
         - where blocks lie does not count, but the number of copies does: several ranks make a larger batch;
         - an alpha of the rank is no alpha: both scale by 1;
+        - what concerns a pair of experts counts only where both are trained;
         - a setting that came after the first release counts only where it differs from its default, since a job from
           before it trains as that default does.
         """
-        data = self.to_dict()
+        data = replace(self, train=without_pair(self.train)).to_dict()
         for key in ("version", "run_name", "preview", "pack_version"):
             data.pop(key)
+        for key in ("low_noise_digest", "low_noise_start_digest"):
+            if not data[key]:
+                data.pop(key)
         for key in _TRAIN_WITHOUT_EFFECT:
             data["train"].pop(key)
         usual = TrainConfig().to_dict()
@@ -113,7 +150,7 @@ class RunConfig(Config):
         if self.model.precision.matmul == "compute":
             data["model"]["precision"].pop("matmul")
         data["model"].pop("base_file")
-        data["model"].pop("low_noise_file")  # a run trains one model
+        data["model"].pop("low_noise_file")  # its digest counts where it is trained
         if self.model.quantize is not None and not self.model.quantize.vace_blocks:
             data["model"]["quantize"].pop("vace_blocks")
         placement = self.model.placement
@@ -121,6 +158,7 @@ class RunConfig(Config):
         data["model"]["placement"] = {"copies": listed if placement.mode == "copy per GPU" else 1}
         data["data"].pop("num_items")
         data["lora"].pop("start_from")
+        data["lora"].pop("low_noise_start_from")
         data["lora"]["alpha"] = 0.0 if self.lora.scale == 1 else self.lora.alpha
         return data
 

@@ -1,106 +1,69 @@
-"""The way from a run's open files to a trainer.
-
-It makes the model with its adapters, the batches and the previewer, and takes up the saved state.
+"""The way from a run's open files to a trainer: the plan of its memory, the model with its adapters, the batches.
 
 Reads only. What is worth a word on the way is emitted as a note, in the order in which it is found.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
-from ..cache import Batches, pad_text, synthetic_note
+from ..cache import Batches, pad_text
 from ..control import Control
 from ..errors import Stopped, WanTrainerError
 from ..events import Emit, Note, Stage
 from ..load import materialize
 from ..model import WanTransformer
 from ..placement import MemoryMeasures, resolve_placement, room_here
-from ..precision import QuantizedBy, quantized_by
 from ..sampler import SampleConfig
 from ..train import (
     Group,
-    Previewer,
     PreviewInputs,
-    SavedStep,
-    SaveStore,
     TargetFunction,
     TrainConfig,
     Trainer,
     read_preview_inputs,
 )
 from ..words import logger
-from .checks import check_quantized_alike
 from .memory_report import job_of_run, measured_against
 from .open import OpenRun
 from .own_runs import Measured
 from .planning import asked_measures, plan_memory, without_a_plan
-from .remarks import disk_remark, preview_note, remarks_on_attention, remarks_on_base, set_aside_note
+from .remarks import remarks_on_attention, remarks_on_base
 
-__all__ = ["LoadedRun", "load_run"]
+__all__ = ["Loaded", "Planned", "load_model", "plan_training", "preview_inputs"]
 
 _log = logger(__name__)
 
 
-@dataclass(frozen=True)
-class LoadedRun:
-    """A run that is ready to train."""
+class Loaded(NamedTuple):
+    """A model that is ready to be trained."""
 
-    run: OpenRun
     model: WanTransformer
     trainer: Trainer
-    previewer: Previewer | None
-    quantized_by: QuantizedBy | None
-    """the mark of the 8-bit weights of the base; None where they are not made here"""
-    measured: Measured | None = None
 
 
-def load_run(
+def load_model(
     run: OpenRun,
-    store: SaveStore,
-    saved: SavedStep | None,
+    planned: Planned,
     *,
+    with_start: bool,
     emit: Emit,
     control: Control,
     group: Group,
     target: TargetFunction,
-) -> LoadedRun:
-    """Load what `run` trains, and go on after `saved` where there is such a step.
+) -> Loaded:
+    """Load the model that `run` trains, with new adapters: those of its start LoRA with `with_start`.
 
-    Raises what `OpenRun.check` refuses, CheckpointError for 8-bit weights that are not those a step was trained on, and
-    Stopped when a stop is asked for while the weights are read.
+    Raises Stopped when a stop is asked for while the weights are read.
     """
-    config, file = run.config, run.file
-    run.check(with_start=saved is None)
-    if note := synthetic_note(run.cache_set):
-        emit(Note(text=note, level="warning"))
-    quantize = config.model.quantize
-    made_by = None if quantize is None else quantized_by(quantize, file.compute_dtype)
-    if saved is not None:
-        check_quantized_alike(saved, made_by)
-    for remark in [*remarks_on_attention(config.model, file), *remarks_on_base(config.model, file)]:
+    for remark in [*remarks_on_attention(run.config.model, run.file), *remarks_on_base(run.config.model, run.file)]:
         emit(Note(text=remark, level="warning"))
-    previews = _preview_inputs(run) if group.leads else None
-    planned = _planned(run, emit, group)
-    model = _materialize(run, emit, control, group, planned.measures, with_start=saved is None)
-    trainer = _trainer(run, model, emit, control, group, target, planned)
-    if saved is not None:
-        trainer.load_state(saved.read_state(), saved.progress)
-        emit(Note(text=f"Continues after saved step {saved.step} of {config.train.steps}."))
-    if group.leads and (note := set_aside_note(store)):
-        emit(Note(text=note))
-    previewer = None
-    if previews is not None:
-        previewer = Previewer(model, previews, run.directory, emit=emit, control=control)
-        if note := preview_note(run.variant):
-            emit(Note(text=note))
-    if remark := disk_remark(run.directory, trainer):
-        emit(Note(text=remark, level="warning"))
-    return LoadedRun(run, model, trainer, previewer, made_by, planned.measured)
+    model = _materialize(run, emit, control, group, planned.measures, with_start=with_start)
+    return Loaded(model, _trainer(run, model, emit, control, group, target, planned))
 
 
-def _preview_inputs(run: OpenRun) -> PreviewInputs | None:
+def preview_inputs(run: OpenRun) -> PreviewInputs | None:
     """Returns the inputs of previews; None for a run without."""
     if not run.config.train.preview_every_n_steps:
         return None
@@ -112,17 +75,19 @@ def _preview_inputs(run: OpenRun) -> PreviewInputs | None:
     )
 
 
-class _Planned(NamedTuple):
-    """How this process trains."""
+class Planned(NamedTuple):
+    """How this process trains a model."""
 
     measures: MemoryMeasures
     settings: TrainConfig
     """the run's own, with what they leave to the planner"""
     measured: Measured | None = None
     """hears what it takes beside what was predicted, where something was"""
+    host: int = 0
+    """bytes of host memory it takes, where that was predicted"""
 
 
-def _planned(run: OpenRun, emit: Emit, group: Group) -> _Planned:
+def plan_training(run: OpenRun, emit: Emit, group: Group) -> Planned:
     """Returns what the planner chose.
 
     Raises OutOfMemory where it does not fit. Where no device has an end, as the CPU, nothing is predicted.
@@ -130,7 +95,7 @@ def _planned(run: OpenRun, emit: Emit, group: Group) -> _Planned:
     placement = resolve_placement(run.config.model.placement, run.variant.shape.num_layers, group.rank)
     room = room_here(placement.devices, ask_driver=True)
     if not room.devices:
-        return _Planned(asked_measures(run.config.train), without_a_plan(run.settings))
+        return Planned(asked_measures(run.config.train), without_a_plan(run.settings))
     if room.host is not None:
         room = replace(room, host=room.host // group.world)
     try:
@@ -139,7 +104,7 @@ def _planned(run: OpenRun, emit: Emit, group: Group) -> _Planned:
         raise
     except Exception:  # a run is worth more than its prediction
         _log.exception("the memory of the run could not be predicted")
-        return _Planned(asked_measures(run.config.train), run.settings)
+        return Planned(asked_measures(run.config.train), run.settings)
     plan.check()
     if remark := plan.remark():
         emit(Note(text=remark))
@@ -147,7 +112,8 @@ def _planned(run: OpenRun, emit: Emit, group: Group) -> _Planned:
     if group.world > 1:  # the time of a step is that of all ranks
         measured.tflops = None
     policy = plan.job.train.checkpointing_policy
-    return _Planned(plan.measures, replace(run.settings, checkpointing_policy=policy), measured)
+    settings = replace(run.settings, checkpointing_policy=policy)
+    return Planned(plan.measures, settings, measured, plan.estimate.host)
 
 
 def _materialize(
@@ -178,7 +144,7 @@ def _trainer(
     control: Control,
     group: Group,
     target: TargetFunction,
-    planned: _Planned,
+    planned: Planned,
 ) -> Trainer:
     config, cache, cache_set = run.config, run.cache, run.cache_set
     batches = Batches(

@@ -13,6 +13,7 @@ import torch
 from ..cache import CacheSet
 from ..errors import ConfigError
 from ..files import Roots
+from ..footprint import weights_once_loaded
 from ..load import ModelPlan, WanFile, inspect_model
 from ..lora import LoraConfig
 from ..model import LatentSpace
@@ -28,7 +29,8 @@ from ..placement.cards import card_limit
 from ..placement.plan import split_blocks
 from ..sampler import SampleConfig
 from ..train import TrainConfig, largest_step, preview_shape, saved_bytes
-from .open import OpenRun, open_run
+from .config import read_run
+from .open import OpenRun, open_experts
 from .own_runs import SECONDS, Measured, own_runs_of
 from .planning import Job, MemoryPlan, plan_memory, size_words
 from .step_time import Card, card_named, card_of_size, step_seconds, step_tflops, unknown_card
@@ -51,20 +53,28 @@ _WORDS = {SECONDS: "time of a step"}
 
 
 def plan_run(directory: Path, roots: Roots) -> dict[str, Any]:
-    """Returns the report of `wan_core plan RUN`: what `report_of` holds, the run's name, and what its saves take."""
-    run = open_run(directory, roots)
-    config = run.config
-    job = job_of_run(run)
-    devices = resolve_placement(config.model.placement, run.file.variant.shape.num_layers).devices
-    plan = plan_memory(job, room_here(devices, ask_driver=True))
-    report = report_of(plan, card_of(devices[0], job))
+    """Returns the report of `wan_core plan RUN`: what `report_of` holds, the run's name, and what its saves take.
+
+    Of both experts of a pair the larger one counts on the devices, since they take turns there. `resting_bytes` are the
+    weights of the other one: they lie in host memory meanwhile where they fit beside the rest, or are read again.
+    """
+    config = read_run(directory)
+    runs = open_experts(directory, roots, config)
+    plans: list[MemoryPlan] = []
+    for run in runs:
+        devices = resolve_placement(run.config.model.placement, run.file.variant.shape.num_layers).devices
+        plans.append(plan_memory(job_of_run(run), room_here(devices, ask_driver=True)))
+    plan = max(plans, key=lambda one: max(memory.peak for memory in one.estimate.devices.values()))
+    report = report_of(plan, card_of(torch.device(next(iter(plan.estimate.devices))), plan.job))
     for name, needs in report["devices"].items():
         needs["total_bytes"] = total_bytes(torch.device(name))
         report["fits"] &= needs["peak_bytes"] <= needs["total_bytes"]
-    save_bytes = report["disk"]["save_bytes"]
+    if len(runs) > 1:
+        report["host"]["resting_bytes"] = max(weights_once_loaded(run.config.model, run.file) for run in runs)
+    save_bytes = sum(report_of(one, None)["disk"]["save_bytes"] for one in plans)
     saves = -(-config.train.steps // config.train.save_every_n_steps)
     free = shutil.disk_usage(directory).free
-    report["disk"] |= {"all_saves_bytes": saves * save_bytes, "free_bytes": free}
+    report["disk"] |= {"save_bytes": save_bytes, "all_saves_bytes": saves * save_bytes, "free_bytes": free}
     return {**report, "run_name": config.run_name, "fits": report["fits"] and save_bytes <= free}
 
 

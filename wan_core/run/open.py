@@ -20,7 +20,7 @@ from ..train import TrainConfig, state_bytes
 from .checks import check_files, with_expert, with_model_values
 from .config import RunConfig, read_run
 
-__all__ = ["OpenRun", "open_run"]
+__all__ = ["OpenRun", "open_experts", "open_run"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +38,8 @@ class OpenRun:
     """the base file, judged by its header"""
     cache: LatentCache
     cache_set: CacheSet
+    both: bool = False
+    """whether this is one expert of a run that trains both"""
 
     @cached_property
     def variant(self) -> WanVariant:
@@ -91,3 +93,13 @@ def open_run(directory: Path, roots: Roots, config: RunConfig | None = None) -> 
     cache = LatentCache(roots.first("cache"))
     cache_set = cache.read_set(config.data.fingerprint)
     return OpenRun(directory=directory, config=config, roots=roots, file=file, cache=cache, cache_set=cache_set)
+
+
+def open_experts(directory: Path, roots: Roots, config: RunConfig | None = None) -> tuple[OpenRun, ...]:
+    """Open each model that the run in `directory` trains: of a run of both experts, each as a run of its own.
+
+    The high noise expert comes first. Raises what `open_run` does.
+    """
+    config = config or read_run(directory)
+    runs = [open_run(directory, roots, config.of_expert(expert, roots)) for expert in config.train.experts]
+    return tuple(replace(run, both=len(runs) > 1) for run in runs)

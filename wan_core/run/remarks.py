@@ -13,22 +13,24 @@ import torch
 
 from ..checkpoint import WanVariant
 from ..checkpoint.catalogue import HIGH
+from ..errors import TrainingError
 from ..events import Evaluated
 from ..files import size_text
 from ..footprint import weights_once_loaded
 from ..load import ModelPlan, WanFile, attention_kernels, unpacked_kinds
-from ..metrics import eval_losses
-from ..train import SaveStore, Trainer, saved_bytes
+from ..metrics import first_eval_losses
+from ..train import NotFinite, SaveStore
 from ..words import logger
+from .config import RunConfig
 
 __all__ = [
     "LossWatch",
-    "bytes_of_a_save",
     "disk_remark",
     "preview_note",
     "remarks_on_attention",
     "remarks_on_base",
     "set_aside_note",
+    "what_stands",
 ]
 
 _log = logger(__name__)
@@ -85,22 +87,25 @@ def preview_note(variant: WanVariant) -> str:
 
 
 class LossWatch:
-    """Notices a run that gets worse: one remark when the loss that should fall has risen by half."""
+    """Notices a run that gets worse: one remark when the loss of a model that should fall has risen by half."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._base: float | None = None
-        self._said = False
+        self._base: dict[str, float | None] | None = None
+        """by expert"""
+        self._said: set[str] = set()
 
     def remark(self, evaluated: Evaluated) -> str:
         """Returns the remark on an evaluation; "" while there is nothing to say, or it was said before."""
-        if self._base is None:
-            self._base = eval_losses(self._directory / "metrics.jsonl").get(0) or 0.0
-        now = evaluated.eval_loss
-        if self._base and now is not None and now > _DIVERGED * self._base and not self._said:
-            self._said = True
-            return (
-                f"The evaluation loss rose from {self._base:.4f} before training to {now:.4f} at step "
+        if self._base is None or evaluated.expert not in self._base:
+            self._base = first_eval_losses(self._directory / "metrics.jsonl")
+        expert, now = evaluated.expert, evaluated.eval_loss
+        base = self._base.get(expert)
+        if base and now is not None and now > _DIVERGED * base and expert not in self._said:
+            self._said.add(expert)
+            whose = f"The {expert} noise expert: " if expert else ""
+            return whose + (
+                f"The evaluation loss rose from {base:.4f} before training to {now:.4f} at step "
                 f"{evaluated.step}: the run gets worse, not better. Stop it, lower learning_rate or alpha, and start "
                 "again."
             )
@@ -123,15 +128,26 @@ def set_aside_note(store: SaveStore) -> str:
     )
 
 
-def disk_remark(directory: Path, trainer: Trainer) -> str:
+def disk_remark(directory: Path, bytes_of_a_save: int) -> str:
     """Returns what to say of a disk without room for two saved steps; "" where there is room."""
-    need = 2 * bytes_of_a_save(trainer)
+    need = 2 * bytes_of_a_save
     free = shutil.disk_usage(directory).free
     if free >= need:
         return ""
     return f"Only {free / 2**30:.1f} GiB are free; two saved steps need about {need / 2**30:.1f} GiB."
 
 
-def bytes_of_a_save(trainer: Trainer) -> int:
-    """Returns what a saved step of that training takes on disk: weights, optimizer and the LoRA file."""
-    return saved_bytes(sum(p.numel() for p in trainer.parameters.values()), trainer.config)
+def what_stands(error: NotFinite, good_step: int, store: SaveStore, config: RunConfig) -> TrainingError:
+    """Returns why a run ended whose steps were no longer finite after `good_step`, and what of it is good.
+
+    A saved step counts as good once a step after it was finite.
+    """
+    good = store.latest(config.job_id)
+    stands = f"Saved step {good.step} is the last good one." if good else "No good step was saved."
+    fix = "set base_precision to bf16 or fp32 in LoadWanModel; unchanged, it would end here again."
+    if good_step:
+        fix = f"Lower learning_rate, or {fix}"
+    else:
+        start = "start from another LoRA, or " if config.lora.start_from else ""
+        fix = f"It never had a finite one: {start}{fix}"
+    return TrainingError(f"{error} {stands} {fix}")

@@ -12,8 +12,8 @@ from ..events import Emit, Finished, Note, Stage
 from ..files import Roots, read_json
 from ..load import materialize
 from ..lora import LoraWeights, set_strength
-from ..sampler import SampleConfig
-from ..train import Previewer, SaveStore, read_preview_inputs
+from ..sampler import Denoiser, SampleConfig
+from ..train import Previewer, SaveStore, evaluating, read_preview_inputs
 from .checks import check_files
 from .config import read_run
 from .full_memory import memory_named
@@ -69,7 +69,8 @@ def sample_job(directory: Path, job_file: Path, roots: Roots, *, emit: Emit, con
             model = materialize(config.model, roots, adapters, on_tensor=on_tensor, found=run.file)
             if note := preview_note(run.variant):
                 emit(Note(text=note))
-            previewer = Previewer(model, previews, directory, emit=emit, control=control)
+            alone = Denoiser(lambda: evaluating(model))
+            previewer = Previewer([alone], previews, directory, emit=emit, control=control, at_home=lambda: model)
             if job.baseline:
                 set_strength(model, 0.0, config.lora)
                 previewer.render(0, "baseline", folder)

@@ -11,7 +11,8 @@ import os
 import shutil
 import time
 from pathlib import Path
-from typing import Any
+
+from torch import Tensor
 
 from ..cache import synthetic_mark
 from ..control import Control
@@ -20,12 +21,11 @@ from ..events import Emit, Note
 from ..export import LoraFile, lora_metadata, workflow_metadata
 from ..files import DISK_FULL, FileError, Roots, atomic_write, clean_partials, own_folder, size_text
 from ..load import inspect_model
-from ..lora import LoraWeights
 from ..train import SavedStep, SaveStore, saved_bytes
 from .checks import check_adapters
 from .config import RunConfig, RunStatus, write_status
-from .loading import LoadedRun
-from .remarks import bytes_of_a_save
+from .expert import Expert, Learnt, prefix_of
+from .experts import Experts
 
 __all__ = ["Saver", "export_lora"]
 
@@ -87,8 +87,10 @@ class Saver:
         except OSError as error:
             if error.errno not in DISK_FULL:
                 raise
-            shape = inspect_model(self.config.model, roots).variant.shape
-            need = saved_bytes(check_adapters(self.config.lora, shape, roots), self.config.train)
+            experts = self.config.train.experts  # of one shape
+            shape = inspect_model(self.config.of_expert(experts[0], roots).model, roots).variant.shape
+            values = len(experts) * check_adapters(self.config.lora, shape, roots)
+            need = saved_bytes(values, self.config.train)
             free = shutil.disk_usage(self.directory).free
             raise FileError(
                 f"There is no room for run {self.directory.name} ({error.strerror}): its disk has {size_text(free)} "
@@ -106,18 +108,18 @@ class Saver:
             )
             write_status(self.directory, status)
 
-    def commit(self, step: int, loaded: LoadedRun) -> SavedStep:
+    def commit(self, step: int, experts: Experts) -> SavedStep:
         """Commit a step. A full or missing disk pauses the run until there is room; Stopped when a stop is asked for
         meanwhile."""
         while True:
             try:
-                self.saved = self._commit(step, loaded)  # a second call keeps what the first one finished
+                self.saved = self._commit(step, experts)  # a second call keeps what the first one finished
                 self.write_status("running")
                 return self.saved
             except OSError as error:
                 if error.errno not in _MENDABLE:
                     raise
-                why = f"{error.strerror}{self._room(loaded) if error.errno in DISK_FULL else ''}"
+                why = f"{error.strerror}{self._room(experts) if error.errno in DISK_FULL else ''}"
                 if reason := self._control.stop_reason():
                     raise Stopped(f"{reason}; step {step} could not be saved ({why})") from error
                 text = (
@@ -127,24 +129,35 @@ class Saver:
                 self._emit(Note(text=text, level="warning"))
                 _wait(_RETRY_SAVE_S, self._control)
 
-    def _room(self, loaded: LoadedRun) -> str:
+    def _room(self, experts: Experts) -> str:
         with contextlib.suppress(OSError):
-            free, need = shutil.disk_usage(self.directory).free, bytes_of_a_save(loaded.trainer)
+            free, need = shutil.disk_usage(self.directory).free, experts.bytes_of_a_save
             return f": {self.directory.name} has {size_text(free)} free, a saved step takes {size_text(need)}"
         return ""
 
-    def _commit(self, step: int, loaded: LoadedRun) -> SavedStep:
-        config, run, trainer = self.config, loaded.run, loaded.trainer
-        with trainer.judged():
-            weights = LoraWeights.of(loaded.model)
+    def _commit(self, step: int, experts: Experts) -> SavedStep:
+        state: dict[str, Tensor] = {}
+        files: dict[str, bytes] = {}
+        for expert, learnt in experts.learnt():
+            state |= {f"{prefix_of(expert)}{name}": value for name, value in learnt.state.items()}
+            files[expert.name] = self._lora_file(expert, learnt)
+        first = files.pop(experts.all[0].name)
+        low_noise = next(iter(files.values()), b"")
+        return self.store.commit(step, self.config.job_id, first, state, experts.progress(), low_noise_lora=low_noise)
+
+    def _lora_file(self, expert: Expert, learnt: Learnt) -> bytes:
+        """Returns the LoRA of one model, after so many steps of its own."""
+        if isinstance(learnt.lora, bytes):
+            return learnt.lora
+        run, config = expert.run, expert.run.config
         file = LoraFile(
-            weights=weights,
+            weights=learnt.lora,
             alpha=config.lora.effective_alpha,
             dtype=config.train.save_dtype,
             metadata=lora_metadata(
                 run_name=config.run_name,
-                job_id=config.job_id,
-                step=step,
+                job_id=self.config.job_id,
+                step=learnt.step,
                 lora=config.lora,
                 settings=run.settings.to_dict(),
                 variant=run.variant,
@@ -155,12 +168,7 @@ class Saver:
             | synthetic_mark(run.cache_set)
             | (workflow_metadata(self.directory) if self._embed_workflow else {}),
         )
-        return self.store.commit(step, config.job_id, file.to_bytes(), trainer.state(), _progress(loaded))
-
-
-def _progress(loaded: LoadedRun) -> dict[str, Any]:
-    noted = {} if loaded.quantized_by is None else {"quantized_by": loaded.quantized_by.to_dict()}
-    return loaded.trainer.progress() | noted
+        return file.to_bytes()
 
 
 def export_lora(directory: Path, step: int | None, target: Path) -> SavedStep:

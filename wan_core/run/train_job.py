@@ -13,20 +13,21 @@ from pathlib import Path
 
 from ..cache import synthetic_note
 from ..control import Control
-from ..errors import CheckpointError, OutOfMemory, Stopped, TrainingError
+from ..errors import CheckpointError, OutOfMemory, Stopped
 from ..events import CheckpointSaved, Emit, Event, Finished, Note, Stage, StageEnded, StepDone, Suggested
 from ..files import Roots, locked
 from ..metrics import JsonlSink
-from ..train import DeviceMeters, Group, NotFinite, TargetFunction, true_velocity
+from ..train import Group, NotFinite, Previewer, TargetFunction, true_velocity
 from ..train.meters import MemoryReading
 from ..words import shortened
 from .best_step import suggestion_of
 from .config import QUEUE_DONE, RunConfig, read_run
+from .expert import Expert
+from .experts import Experts
 from .full_memory import memory_named
-from .loading import LoadedRun, load_run
-from .open import OpenRun, open_run
-from .own_runs import Measured
-from .remarks import LossWatch
+from .loading import preview_inputs
+from .open import OpenRun, open_experts
+from .remarks import LossWatch, disk_remark, preview_note, set_aside_note, what_stands
 from .saving import Saver
 from .spill import SpillWatch
 
@@ -90,16 +91,15 @@ class _Session:
         self._losses = LossWatch(directory)
         self._owes_suggestion = False
         """evaluated since the last one"""
-        self._open: OpenRun | None = None
-        """from the header of its base file on"""
-        self._meters: DeviceMeters | None = None
-        """from the end of loading on"""
-        self._measured: Measured | None = None
-        """from there on too, where something was predicted"""
+        self.previewer: Previewer | None = None
+        self._open: tuple[OpenRun, ...] = ()
+        """from the headers of its base files on"""
+        self._experts: Experts | None = None
+        """from the checks of its files on"""
         self._spill: SpillWatch | None = None
 
-    def __enter__(self) -> _Session:
-        return self
+    def __enter__(self) -> None:
+        pass
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         try:
@@ -114,22 +114,20 @@ class _Session:
         if self._sink is not None:
             self._sink(event)
         self._emit_out(event)
-        if self._measured is not None:
-            self._measured.hear(event)
+        if self._at_work is not None:
+            self._at_work.hear(event)
         if isinstance(event, StepDone) and self._spill is not None and (said := self._spill.remark(event)):
             self.emit(Note(text=said, level="warning"))
 
     def memory_named(self) -> contextlib.AbstractContextManager[None]:
         """Inside, memory that runs out becomes a sentence with what helps this run."""
-        return memory_named(self.config, stored_small=self._is_stored_small)
-
-    def _is_stored_small(self) -> bool:
-        return self._open is not None and self._open.file.quantization != "none"
+        return memory_named(
+            self.config, stored_small=lambda: any(run.file.quantization != "none" for run in self._open)
+        )
 
     @contextlib.contextmanager
     def _timed(self, stage: str, step: int) -> Iterator[None]:
-        """Count what is inside to `stage`, after `step` steps: how long it took and what it held is kept, however it
-        ends."""
+        """Count what is inside to `stage`, after `step` steps: its time and memory are kept, however it ends."""
         began = time.monotonic()
         self._end_phase()
         self.emit(Stage(stage=stage))
@@ -140,8 +138,16 @@ class _Session:
             self.emit(StageEnded(stage=stage, seconds=seconds, step=step, memory=self._end_phase(stage)))
 
     def _end_phase(self, stage: str = "") -> MemoryReading:
-        reading = self._meters.end_phase() if self._meters is not None else {}
-        return self._measured.predicted_beside(stage, reading) if self._measured is not None else reading
+        return self._at_work.end_phase(stage) if self._at_work is not None else {}
+
+    @property
+    def _at_work(self) -> Expert | None:
+        return self._experts.at_work if self._experts is not None else None
+
+    @property
+    def experts(self) -> Experts:
+        assert self._experts is not None, "nothing is loaded yet"
+        return self._experts
 
     def train(self, max_steps: int, require_state: bool, cache_seconds: float = 0.0) -> Finished:
         saver, total = self.saver, self.config.train.steps
@@ -158,62 +164,70 @@ class _Session:
         if cache_seconds > 0:
             self.emit(StageEnded(stage="cache", seconds=cache_seconds, step=saver.saved_step))
         try:
-            with self._timed("load", saver.saved_step):
-                self._load()
-            if self.trainer.on_gpu:
-                self._rehearse()
+            self._load()
         except Stopped as stop:
             return self._finish("stopped", saver.saved_step, stop.reason)
-        goal = min(total, self.trainer.step + max_steps) if max_steps else total
+        goal = min(total, self.experts.step + max_steps) if max_steps else total
         try:
-            self._before_first_step()
-            self.trainer.run(goal, self._between_steps)
+            self.experts.train(goal, self._before_turn, self._between_steps)
         except Stopped as stop:
             reason = self._save_before_stopping(stop.reason)
             if saver.saved_step == total:  # told to stop while the last clip was rendered: nothing is left to train
                 return self._finish("done", total)
             return self._finish("stopped", saver.saved_step, reason)
         except NotFinite as error:
-            raise self._what_stands(error) from error
+            if self.group.leads:
+                saver.store.suspect(self.experts.good_step)
+            raise what_stands(error, self.experts.good_step, saver.store, self.config) from error
         except OutOfMemory:  # between two steps, after a preview
             self._save_before_stopping("")
             raise
         reason = self._save_before_stopping(f"{max_steps} {QUEUE_DONE}")
         if saver.saved_step < total and self.group.leads:
             return self._finish("stopped", saver.saved_step, reason)
-        return self._finish("done" if self.trainer.step == total else "stopped", self.trainer.step)
+        return self._finish("done" if self.experts.step == total else "stopped", self.experts.step)
 
     def _load(self) -> None:
-        self._open = open_run(self.directory, self.roots, self.config)
-        self.loaded: LoadedRun = load_run(
+        """Open, check and plan everything there is to train, and load what comes first.
+
+        Raises what `Experts` refuses, and Stopped when a stop is asked for while the weights are read.
+        """
+        self._open, saved = open_experts(self.directory, self.roots, self.config), self.saver.saved
+        if note := synthetic_note(self._open[0].cache_set):
+            self.emit(Note(text=note, level="warning"))
+        previews = preview_inputs(self._open[0]) if self.group.leads else None
+        self._experts = Experts(
             self._open,
-            self.saver.store,
-            self.saver.saved,
+            self.config,
+            saved,
             emit=self.emit,
             control=self.control,
             group=self.group,
             target=self.target,
+            timed=self._timed,
         )
-        self.trainer, self.previewer = self.loaded.trainer, self.loaded.previewer
-        self._meters, self._measured = self.trainer.meters, self.loaded.measured
-        self._spill = SpillWatch.on(self._meters.devices)
+        self._experts.begin()
+        self._spill = SpillWatch.on(self._experts.trainer.meters.devices)
+        if saved is not None:
+            self.emit(Note(text=f"Continues after saved step {saved.step} of {self.config.train.steps}."))
+        if self.group.leads and (note := set_aside_note(self.saver.store)):
+            self.emit(Note(text=note))
+        if previews is not None:
+            self.previewer = self._experts.previewer(previews, self.directory)
+            if not self._experts.both and (note := preview_note(self._open[0].variant)):
+                self.emit(Note(text=note))
+        if remark := disk_remark(self.directory, self._experts.bytes_of_a_save):
+            self.emit(Note(text=remark, level="warning"))
 
-    def _rehearse(self) -> None:
-        """Takes a step of the largest clips that changes nothing: its peak is a step's, its time a part of loading."""
-        began = time.monotonic()
-        self.trainer.rehearse()
-        assert self._meters is not None
-        self._meters.read()
-        self.emit(StageEnded(stage="load", seconds=time.monotonic() - began, step=self.trainer.step))
-
-    def _before_first_step(self) -> None:
-        if self.trainer.step == 0 and self.group.leads:
+    def _before_turn(self) -> None:
+        """Evaluate a model that is to be measured when it comes to work, and preview the base of the run."""
+        step = self.experts.step
+        if self.group.leads:
             with self._stops_at_the_border():
-                self._evaluate()
-                if self.previewer is not None:
-                    with self._timed("sample", 0), self.trainer.judged():
-                        self.previewer.render(0, "step-000000")
-        self.emit(Stage(stage="train", done=self.trainer.step, total=self.config.train.steps))
+                self._evaluate(if_due=True)
+                if step == 0:
+                    self._preview(0)
+        self.emit(Stage(stage="train", done=step, total=self.config.train.steps))
 
     def _between_steps(self, step: int) -> None:
         """Save, evaluate and preview where they are due; a save comes before anything that could fail.
@@ -225,11 +239,11 @@ class _Session:
             return
         self._owes_save |= step % train.save_every_n_steps == 0
         self._owes_preview |= bool(train.preview_every_n_steps) and step % train.preview_every_n_steps == 0
-        if self.trainer.bad_in_a_row:
+        if self.experts.trainer.bad_in_a_row:
             return
         wants_save, wants_preview = self.control.take("save"), self.control.take("sample")
         last = step == train.steps
-        due = last or self._owes_save
+        due = last or self._owes_save or self.experts.turn_is_over
         with self._stops_at_the_border():
             if due or wants_save:
                 self._save()
@@ -237,13 +251,17 @@ class _Session:
                 self._owes_save = False
             if due or (train.eval_every_n_steps and step % train.eval_every_n_steps == 0):
                 self._evaluate()
-            if self.previewer is not None and (wants_preview or last or self._owes_preview):
+            if wants_preview or last or self._owes_preview:
                 self._owes_preview = False
-                with self._timed("sample", step), self.trainer.judged():
-                    self.previewer.render(step, f"step-{step:06d}")
+                self._preview(step)
             self._suggest(step)
         if due or wants_preview:
             self.emit(Stage(stage="train", done=step, total=train.steps))
+
+    def _preview(self, step: int) -> None:
+        if self.previewer is not None:
+            with self._timed("sample", step), self.experts.back_to_work():
+                self.previewer.render(step, f"step-{step:06d}")
 
     def _stops_at_the_border(self) -> contextlib.AbstractContextManager[object]:
         """Around what a leader of several ranks does while the others wait.
@@ -252,11 +270,12 @@ class _Session:
         """
         return contextlib.nullcontext() if self.group.world == 1 else contextlib.suppress(Stopped)
 
-    def _evaluate(self) -> None:
-        if not self.trainer.evaluates:
+    def _evaluate(self, *, if_due: bool = False) -> None:
+        """Measure the model at work; with `if_due` only where it learnt something, or came, since it last was."""
+        if not self.experts.is_to_be_measured(if_due=if_due):
             return
-        with self._timed("evaluate", self.trainer.step):
-            evaluated = self.trainer.evaluate()
+        with self._timed("evaluate", self.experts.step):
+            evaluated = self.experts.evaluate()
         if evaluated is not None:
             self.emit(evaluated)
             self._owes_suggestion = evaluated.step > 0
@@ -267,23 +286,19 @@ class _Session:
         """Says which saved step the figures suggest, after evaluation and previews have given them."""
         if self._owes_suggestion:
             self._owes_suggestion = False
-            found = suggestion_of(self.directory, synthetic=bool(synthetic_note(self.loaded.run.cache_set)))
+            found = suggestion_of(self.directory, synthetic=bool(synthetic_note(self._open[0].cache_set)))
             self.emit(Suggested(step=step, best=found.step, why=found.why, overfits_from=found.overfits_from))
 
     def _save(self) -> None:
         """Commit the last good step; Stopped when the disk is full and a stop is asked for meanwhile."""
-        step = self.trainer.good_step
+        step = self.experts.good_step
         if not self.group.leads or step == 0 or step == self.saver.saved_step:
             return
         with self._timed("save", step):
-            folder = self.saver.commit(step, self.loaded).folder.name
+            folder = self.saver.commit(step, self.experts).folder.name
         self.emit(CheckpointSaved(step=step, folder=f"saves/{folder}"))
-        self._keep_measured()
-
-    def _keep_measured(self) -> None:
-        """Lets the next plan on this machine follow what the run took, unless it is not run as it was planned."""
-        if self._measured is not None and self.group.leads and not self.trainer.gave_way:
-            self._measured.keep(self.roots)
+        if self._at_work is not None and self.group.leads:
+            self._at_work.keep_measured(self.roots)
 
     def _save_before_stopping(self, reason: str) -> str:
         """Returns why the run stops.
@@ -296,25 +311,9 @@ class _Session:
             return unsaved.reason
         return reason
 
-    def _what_stands(self, error: NotFinite) -> TrainingError:
-        """Returns why the run ended, and what of it is good.
-
-        A saved step counts as good once a step after it was finite.
-        """
-        if self.group.leads:
-            self.saver.store.suspect(self.trainer.good_step)
-        good = self.saver.store.latest(self.config.job_id)
-        stands = f"Saved step {good.step} is the last good one." if good else "No good step was saved."
-        fix = "set base_precision to bf16 or fp32 in LoadWanModel; unchanged, it would end here again."
-        if self.trainer.good_step:
-            fix = f"Lower learning_rate, or {fix}"
-        else:
-            start = "start from another LoRA, or " if self.config.lora.start_from else ""
-            fix = f"It never had a finite one: {start}{fix}"
-        return TrainingError(f"{error} {stands} {fix}")
-
     def _finish(self, state: str, step: int, reason: str = "") -> Finished:
-        self._keep_measured()
+        if self._at_work is not None and self.group.leads:
+            self._at_work.keep_measured(self.roots)
         with contextlib.suppress(OSError):  # a full disk: what counts is saved, and says the same
             self.saver.write_status(state, reason)
         self.emit(Stage(stage="done", done=step, total=self.config.train.steps))

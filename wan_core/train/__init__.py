@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from .config import TrainConfig, earlier_meanings
+from .config import EXPERTS, TrainConfig, earlier_meanings
 from .flops import FlopCount, StepFlops
 from .group import MEETING, Group, join_group
-from .meters import DeviceMeters, largest_step
+from .meters import largest_step
 from .noised import NoisedBatch, TargetFunction, noise_batch, true_velocity
 from .optimizer_state import saved_bytes, state_bytes
-from .preview import Previewer
+from .pair import next_turn, settings_of_expert, without_pair
+from .preview import Previewer, evaluating
 from .preview_inputs import PreviewInputs, preview_shape, read_preview_inputs
 from .saves import SavedStep, SaveStore
 from .streak import NotFinite
 from .trainer import Trainer
 
 __all__ = [
+    "EXPERTS",
     "MEETING",
-    "DeviceMeters",
     "FlopCount",
     "Group",
     "NoisedBatch",
@@ -30,12 +31,16 @@ __all__ = [
     "TrainConfig",
     "Trainer",
     "earlier_meanings",
+    "evaluating",
     "join_group",
     "largest_step",
+    "next_turn",
     "noise_batch",
     "preview_shape",
     "read_preview_inputs",
     "saved_bytes",
+    "settings_of_expert",
     "state_bytes",
     "true_velocity",
+    "without_pair",
 ]

@@ -15,7 +15,11 @@ from ..placement import Recomputing
 from .objective_config import ObjectiveConfig
 from .update_config import UpdateConfig
 
-__all__ = ["TrainConfig", "earlier_meanings"]
+__all__ = ["EXPERTS", "TrainConfig", "earlier_meanings"]
+
+EXPERTS = ("high", "low")
+"""of a pair, in the order in which they denoise; a run of both trains them in this order"""
+EXPERT_ORDERS = ("high first", "alternating")
 
 
 _FORMER_DEFAULTS: dict[str, Any] = {"discrete_flow_shift": 3.0, "lr_scheduler": "constant"}
@@ -38,9 +42,9 @@ class TrainConfig(UpdateConfig, ObjectiveConfig):
     )
     expert: str = setting(
         "auto",
-        "Wan 2.2 A14B: which of the two models is trained. With both files loaded, high or low, one run "
-        "each. auto: the one loaded, as its name says.",
-        choices=("auto", "high", "low"),
+        "Wan 2.2 A14B: which of the two models is trained. both: the two in one run. high, low: that one alone. auto: "
+        "both where two files are loaded, else the one that is, as its name says.",
+        choices=("auto", "both", "high", "low"),
     )
     """decides the range of noise levels"""
     seed: int = setting(
@@ -145,6 +149,42 @@ class TrainConfig(UpdateConfig, ObjectiveConfig):
         high=1000,
         offered=(-1, 100),
     )
+    # both experts of a pair in one run
+    high_noise_share: float = setting(
+        0.5,
+        "Both experts in one run: the share of the steps that trains the high noise expert; the others train the low "
+        "noise expert.",
+        low=0.01,
+        high=0.99,
+        step=0.05,
+    )
+    expert_order: str = setting(
+        "high first",
+        "Both experts in one run. high first: all steps of the high noise expert, then all of the other. alternating: "
+        "in turns, so that both are of use early; each turn begins with a change of models.",
+        choices=EXPERT_ORDERS,
+    )
+    expert_turn_steps: int = setting(
+        100,
+        "alternating: optimizer steps of one turn of each expert together are twice this many, shared out as "
+        "high_noise_share says.",
+        low=1,
+        high=1_000_000,
+    )
+    low_noise_learning_rate: float = setting(
+        0.0,
+        "Both experts in one run: learning rate of the low noise expert. 0 = the same as the other's.",
+        low=0.0,
+        high=10.0,
+        offered=(0.0, 1.0),
+        step=1e-6,
+    )
+    low_noise_rank: int = setting(
+        0,
+        "Both experts in one run: rank of the LoRA of the low noise expert. 0 = the same as the other's.",
+        low=0,
+        high=1024,
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -176,6 +216,11 @@ class TrainConfig(UpdateConfig, ObjectiveConfig):
                 f'compile does not go with checkpointing_policy "{self.checkpointing_policy}": a compiled block has no '
                 "activations to name. Set checkpointing_policy to full, or turn compile off."
             )
+
+    @property
+    def experts(self) -> tuple[str, ...]:
+        """The models that a run trains, by what `expert` may say: two of a pair, else what it does say."""
+        return EXPERTS if self.expert == "both" else (self.expert,)
 
     @property
     def keeps(self) -> Policy:

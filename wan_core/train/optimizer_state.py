@@ -141,6 +141,10 @@ class AdapterOptimizer:
             for key in now.keys() - begun.keys() - filled.keys():
                 del group[key]
 
+    def forget(self) -> None:
+        """Gives up what it holds of the weights; `load` takes it up again."""
+        self.inner.state.clear()
+
     def _own(self, group: Mapping[str, Any]) -> dict[str, Any]:
         """Returns copies of the entries of a group that are the optimizer's own."""
         return {key: _copy(value) for key, value in group.items() if key not in self._decided}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,21 +20,43 @@ from ..sampler import Denoiser, generate
 from ..words import logger
 from .preview_inputs import PreviewInputs
 
-__all__ = ["Previewer"]
+__all__ = ["Previewer", "evaluating"]
 
 _log = logger(__name__)
 DECODE_TIMEOUT_S = 900.0
 _CLIP = re.compile(r"step-(?P<step>\d+)_")
 
 
+@contextmanager
+def evaluating(model: WanTransformer) -> Iterator[WanTransformer]:
+    """Inside, `model` is not in training: nothing is dropped out."""
+    was_training = model.training
+    model.train(False)
+    try:
+        yield model
+    finally:
+        model.train(was_training)
+
+
 class Previewer:
     """Renders the same inputs again and again, from the same noise."""
 
     def __init__(
-        self, model: WanTransformer, inputs: PreviewInputs, directory: Path, *, emit: Emit, control: Control
+        self,
+        denoisers: Sequence[Denoiser],
+        inputs: PreviewInputs,
+        directory: Path,
+        *,
+        emit: Emit,
+        control: Control,
+        at_home: Callable[[], WanTransformer],
     ) -> None:
-        """`directory` is the run (or job) directory; files in events are relative to it."""
-        self._model, self._inputs, self._directory = model, inputs, directory
+        """`directory` is the run (or job) directory; files in events are relative to it.
+
+        `at_home` returns the model that makes room where a clip cannot be decoded otherwise.
+        """
+        self._denoisers, self._at_home = denoisers, at_home
+        self._inputs, self._directory = inputs, directory
         self._preset = inputs.config.resolved()
         self._emit, self._control = emit, control
 
@@ -42,8 +66,6 @@ class Previewer:
         Raised are a stop, and OutOfMemory when the weights made room and do not fit back: nothing can go on without
         them.
         """
-        was_training = self._model.training
-        self._model.train(False)
         try:
             for index, text in enumerate(self._inputs.texts):
                 self._render_one(step, f"{name}_p{index}", folder, text)
@@ -52,12 +74,10 @@ class Previewer:
         except Exception as error:  # out of memory, a full disk, a decoder that broke: the run is worth more
             _log.exception("preview at step %s failed", step)
             self._emit(Note(text=f"Preview at step {step} was skipped: {error}", level="warning"))
-        finally:
-            self._model.train(was_training)
 
     def _render_one(self, step: int, sample_id: str, folder: str, text: Tensor) -> None:
         latent = generate(
-            [Denoiser.of(self._model)],
+            self._denoisers,
             text[None],
             self._inputs.negative[None],
             self._inputs.noise(),
@@ -80,7 +100,7 @@ class Previewer:
         self._emit(DecodeWanted(sample_id=sample_id, latent_file=file, step=step))
         answer = self._control.wait_decoded(sample_id, DECODE_TIMEOUT_S)
         if answer is not None and answer.get("needs_room"):
-            with weights_out_of_the_way(self._model):
+            with weights_out_of_the_way(self._at_home()):
                 self._emit(DecodeWanted(sample_id=sample_id, latent_file=file, step=step, made_room=True))
                 answer = self._control.wait_decoded(sample_id, DECODE_TIMEOUT_S)
         if answer is None:

@@ -25,6 +25,8 @@ _NAME = re.compile(r"^step-(\d{6,})$", re.ASCII)
 _STAGED = re.compile(r"\.step-\d{6,}(\.[0-9a-f]{16})?\.partial", re.ASCII)
 _ASIDE = re.compile(r"\.step-\d{6,}\.damaged\.\d+", re.ASCII)
 LORA, STATE, MANIFEST, SUSPECT = "lora.safetensors", "state.safetensors", "manifest.json", "suspect.txt"
+LOW_NOISE_LORA = "lora_low_noise.safetensors"
+"""of the low noise expert, where both experts of a pair are trained; the other one's is LORA"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,8 +40,17 @@ class _Manifest(Config):
     state_sha256: str
     progress: str
     """JSON of the trainer's counters"""
+    low_noise_lora_sha256: str = ""
+    """empty where there is one LoRA"""
     manifest_sha256: str = ""
     """of everything else in here; empty in those of earlier versions"""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns what is written: of a step with one LoRA, what earlier versions write and read."""
+        data = super().to_dict()
+        if not self.low_noise_lora_sha256:
+            data.pop("low_noise_lora_sha256")
+        return data
 
     def checksum(self) -> str:
         """Returns what `manifest_sha256` must be."""
@@ -55,10 +66,17 @@ class SavedStep:
     folder: Path
     job_id: str
     progress: dict[str, Any]
+    has_low_noise: bool = False
+    """whether it holds a LoRA of each expert of a pair"""
 
     @property
     def lora_file(self) -> Path:
         return self.folder / LORA
+
+    @property
+    def low_noise_lora_file(self) -> Path | None:
+        """The LoRA of the low noise expert where both are trained and it has begun; `lora_file` is the other's."""
+        return self.folder / LOW_NOISE_LORA if self.has_low_noise else None
 
     def read_state(self) -> dict[str, Tensor]:
         """Returns the resume state: adapters and optimizer, float32."""
@@ -89,14 +107,16 @@ class SaveStore:
             if manifest.step != step or manifest.manifest_sha256 not in ("", manifest.checksum()):
                 return None
             progress = _counters(manifest)
+            low_noise = manifest.low_noise_lora_sha256
             whole = (
                 digest_file(folder / LORA) == manifest.lora_sha256
+                and low_noise in ("", digest_file(folder / LOW_NOISE_LORA) if low_noise else "")
                 and digest_file(folder / STATE) == manifest.state_sha256
                 and (bool(manifest.manifest_sha256) or _agrees(progress, folder / STATE))
             )
         except (FileError, OSError, ValueError, RecursionError):
             return None
-        return SavedStep(step, folder, manifest.job_id, progress) if whole else None
+        return SavedStep(step, folder, manifest.job_id, progress, bool(low_noise)) if whole else None
 
     def latest(self, job_id: str = "") -> SavedStep | None:
         """Returns the newest saved step that verifies, is not suspect, and is of job `job_id` when one is named."""
@@ -141,7 +161,14 @@ class SaveStore:
         return [self.folder / name for name in sorted(names) if _ASIDE.fullmatch(name)]
 
     def commit(
-        self, step: int, job_id: str, lora: bytes, state: dict[str, Tensor], progress: dict[str, Any]
+        self,
+        step: int,
+        job_id: str,
+        lora: bytes,
+        state: dict[str, Tensor],
+        progress: dict[str, Any],
+        *,
+        low_noise_lora: bytes = b"",
     ) -> SavedStep:
         """Write a saved step: staged beside its place, synced, renamed; the manifest is the last file written.
 
@@ -164,6 +191,7 @@ class SaveStore:
                 lora_sha256=_write(staged / LORA, lora),
                 state_sha256=_write(staged / STATE, _serialise(state)),
                 progress=json.dumps(progress),
+                low_noise_lora_sha256=_write(staged / LOW_NOISE_LORA, low_noise_lora) if low_noise_lora else "",
             )
             manifest = replace(manifest, manifest_sha256=manifest.checksum())
             _write(staged / MANIFEST, json.dumps(manifest.to_dict(), indent=2).encode())
@@ -176,7 +204,7 @@ class SaveStore:
         except BaseException:
             _remove_staged(staged)
             raise
-        return SavedStep(step, final, job_id, progress)
+        return SavedStep(step, final, job_id, progress, bool(low_noise_lora))
 
     def _aside(self, name: str) -> Path:
         """Returns a free name for a damaged step: it is moved away, never deleted."""
@@ -217,7 +245,7 @@ def _remove_staged(folder: Path) -> None:
     """Remove a staged save, file by file; anything else in there, and a link of that name, stays."""
     if folder.is_symlink():
         return
-    for name in (LORA, STATE, MANIFEST):
+    for name in (LORA, LOW_NOISE_LORA, STATE, MANIFEST):
         with contextlib.suppress(OSError):
             (folder / name).unlink()
     with contextlib.suppress(OSError):

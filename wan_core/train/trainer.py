@@ -138,6 +138,10 @@ class Trainer:
         if self.step:
             self._optimizer.load(state)
 
+    def forget_moments(self) -> None:
+        """Give up the optimizer's memory, of which `state` has a copy; `load_state` brings it back."""
+        self._optimizer.forget()
+
     def run(self, last_step: int, between_steps: Callable[[int], None]) -> None:
         """Train up to and including `last_step`, and on to the end of a streak of steps that were not finite.
 

@@ -13,7 +13,8 @@ from wan_core.audit import AuditConfig, audit_job
 from wan_core.checkpoint import container
 from wan_core.control import SignalControl
 from wan_core.files import atomic_write_json
-from wan_core.run import SampleJob, open_run, plan_run, sample_job
+from wan_core.run import SampleJob, plan_run, sample_job
+from wan_core.run.open import open_run
 from wan_core.run.train_job import run_job
 from wan_core.sampler import SampleConfig
 from wan_core.train import TrainConfig

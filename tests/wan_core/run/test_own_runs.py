@@ -16,15 +16,17 @@ from tests.support.tiny_run import TinyRun, make_run
 from wan_core.control import SignalControl
 from wan_core.events import StageEnded, StepDone
 from wan_core.placement import Room
-from wan_core.run import open_run, plan_run
 from wan_core.run import own_runs as module
+from wan_core.run import plan_run
 from wan_core.run.memory_report import card_of, job_of_run, plan_sentences, report_of
+from wan_core.run.open import open_run
 from wan_core.run.own_runs import SECONDS, Measured, OwnRuns, Ratio, own_runs_of
 from wan_core.run.planning import plan_memory
 from wan_core.run.step_time import card_of_size
 from wan_core.run.train_job import run_job
 from wan_core.sampler import SampleConfig
-from wan_core.train import DeviceMeters, TrainConfig
+from wan_core.train import TrainConfig
+from wan_core.train.meters import DeviceMeters
 
 GIB = 1 << 30
 CARD = "NVIDIA GeForce RTX 4090"

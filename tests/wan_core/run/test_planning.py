@@ -20,8 +20,9 @@ from wan_core.lora import LoraConfig
 from wan_core.model import Policy, WanShape
 from wan_core.placement import MemoryMeasures, PlacementConfig, Room, StepShape, resolve_placement, room_of_cards
 from wan_core.precision import QuantizeConfig
-from wan_core.run import open_run, plan_run
+from wan_core.run import plan_run
 from wan_core.run.memory_report import job_of_run
+from wan_core.run.open import open_run
 from wan_core.run.planning import Job, nearest_that_fits, plan_memory
 from wan_core.run.step_time import card_of_size, step_seconds
 from wan_core.run.train_job import run_job

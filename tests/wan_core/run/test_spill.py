@@ -12,7 +12,8 @@ from wan_core.control import SignalControl
 from wan_core.events import Event, Note, StepDone
 from wan_core.run.spill import SpillWatch
 from wan_core.run.train_job import run_job
-from wan_core.train import DeviceMeters, TrainConfig
+from wan_core.train import TrainConfig
+from wan_core.train.meters import DeviceMeters
 
 GIB = 1 << 30
 TOTAL = {"cuda:0": 24 * GIB}

@@ -21,13 +21,12 @@ from wan_core.run.config import read_status
 from wan_core.run.train_job import run_job
 from wan_core.sampler import SampleConfig
 from wan_core.train import (
-    DeviceMeters,
     FlopCount,
     NoisedBatch,
     TrainConfig,
     true_velocity,
 )
-from wan_core.train.meters import added_up
+from wan_core.train.meters import DeviceMeters, added_up
 
 MIB = 1 << 20
 

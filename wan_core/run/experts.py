@@ -1,0 +1,298 @@
+"""The models of a run, of which one is at work: a single one, or the two experts of a pair in turns.
+
+The other one rests. What it has learnt lies in host memory; its base weights do too where they fit, else they are read
+again. Models change places between steps alone, so what each learns is what it would learn in a run of its own.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+from torch import Tensor, nn
+
+from ..checkpoint import WanVariant
+from ..control import Control
+from ..events import Emit, Evaluated, Event, Note, StageEnded, StepDone, StepSkipped
+from ..footprint import weights_once_loaded
+from ..model import WanTransformer
+from ..placement.cards import host_bytes
+from ..sampler import Denoiser
+from ..train import (
+    Group,
+    NotFinite,
+    Previewer,
+    PreviewInputs,
+    SavedStep,
+    TargetFunction,
+    Trainer,
+    evaluating,
+    next_turn,
+    saved_bytes,
+)
+from ..words import logger
+from .checks import check_quantized_alike
+from .config import RunConfig
+from .expert import Expert, Learnt, prefix_of, saved_of
+from .loading import load_model, plan_training
+from .open import OpenRun
+
+__all__ = ["Experts"]
+
+_log = logger(__name__)
+_HOST_RESERVE = 2 << 30
+"""bytes of host memory that are left to everybody else"""
+
+
+class Experts:
+    """The models of a run, as one thing to train."""
+
+    def __init__(
+        self,
+        runs: Sequence[OpenRun],
+        config: RunConfig,
+        saved: SavedStep | None,
+        *,
+        emit: Emit,
+        control: Control,
+        group: Group,
+        target: TargetFunction,
+        timed: Callable[[str, int], AbstractContextManager[None]],
+    ) -> None:
+        """`timed(stage, step)` is entered while a model is loaded.
+
+        Raises what `OpenRun.check` refuses, CheckpointError for 8-bit weights that are not those a step was trained on,
+        and OutOfMemory where one of them does not fit.
+        """
+        self.config, self._emit_out, self._control = config, emit, control
+        self._group, self._target, self._timed = group, target, timed
+        self._noted: set[str] = set()
+        self.all = [Expert(run, saved_of(saved, run)) for run in runs]
+        for expert in self.all:
+            expert.run.check(with_start=not expert.step)
+            if saved is not None:
+                prefix = prefix_of(expert)
+                check_quantized_alike(saved.step, saved.progress.get(f"{prefix}quantized_by"), expert.quantized_by)
+        for expert in self.all:
+            expert.planned = plan_training(expert.run, self._emit_of(expert), group)
+        self._unmeasured = {expert.name for expert in self.all if not expert.step}
+        """those that learnt something since they were last evaluated"""
+
+    @property
+    def both(self) -> bool:
+        return len(self.all) > 1
+
+    @property
+    def step(self) -> int:
+        """The optimizer steps of the run."""
+        return sum(expert.step for expert in self.all)
+
+    @property
+    def good_step(self) -> int:
+        return sum(expert.good_step for expert in self.all)
+
+    @property
+    def at_work(self) -> Expert | None:
+        return next((expert for expert in self.all if expert.at_work), None)
+
+    @property
+    def trainer(self) -> Trainer:
+        """The trainer of the model at work."""
+        assert self.at_work is not None
+        return self.at_work.trainer
+
+    @property
+    def turn_is_over(self) -> bool:
+        """Whether the model at work has made all of its own steps."""
+        return self.at_work is not None and self.at_work.step >= self.at_work.total
+
+    def begin(self) -> None:
+        """Bring the model to work whose turn it is."""
+        turn = next_turn([expert.step for expert in self.all], self.config.train)
+        if turn is not None:
+            self._take_turn(self.all[turn[0]])
+
+    def train(self, goal: int, before_turn: Callable[[], None], between_steps: Callable[[int], None]) -> None:
+        """Train up to step `goal` of the run. Both are called on every rank: at the begin of a turn, and after a step.
+
+        Raises what `Trainer.run` does.
+        """
+        while self.step < goal:
+            turn = next_turn([expert.step for expert in self.all], self.config.train)
+            if turn is None:
+                return
+            expert, until = self.all[turn[0]], turn[1]
+            self._take_turn(expert)
+            before_turn()
+            try:
+                last = min(until, expert.step + goal - self.step)
+                self.trainer.run(last, lambda _: between_steps(self.step))
+            except NotFinite as error:
+                if not self.both:
+                    raise
+                raise NotFinite(f"{expert.name} noise expert, counted in its own steps: {error}") from error
+
+    def _take_turn(self, expert: Expert) -> None:
+        if not expert.at_work:
+            with self._timed("load", self.step):
+                self._bring(expert)
+        if not expert.rehearsed and expert.trainer.on_gpu:
+            self._rehearse(expert)
+
+    def _rehearse(self, expert: Expert) -> None:
+        """Takes a step of the largest clips that changes nothing: its peak is a step's, its time a part of loading."""
+        began = time.monotonic()
+        expert.trainer.rehearse()
+        expert.rehearsed = True
+        expert.trainer.meters.read()
+        self._emit_out(StageEnded(stage="load", seconds=time.monotonic() - began, step=self.step))
+
+    def _bring(self, expert: Expert) -> None:
+        """Bring `expert` to work; whoever worked rests."""
+        if expert.at_work:
+            return
+        planned = expert.planned
+        assert planned is not None
+        if (other := self.at_work) is not None:
+            stays = self._has_room(other, expert, planned.host)
+            where = "rests in host memory" if stays else "will be read again"
+            _log.info("step %s: the %s noise expert %s, the %s one works", self.step, other.name, where, expert.name)
+            other.rest(stays=stays)
+        expert.begin(
+            lambda with_start: load_model(
+                expert.run,
+                planned,
+                with_start=with_start,
+                emit=self._emit_of(expert),
+                control=self._control,
+                group=self._group,
+                target=self._target,
+            )
+        )
+
+    def _has_room(self, leaving: Expert, coming: Expert, needed: int) -> bool:
+        """Whether host memory holds the weights of the one that leaves, beside what the one that comes needs there."""
+        free = host_bytes()
+        if free is None:
+            return False
+        assert leaving.loaded is not None
+        resting = sum(p.nbytes for p in _tensors(leaving.loaded.model) if p.device.type != "cpu")
+        if coming.loaded is not None:
+            needed = 0
+        elif not leaving.trainer.on_gpu:
+            needed = weights_once_loaded(coming.run.config.model, coming.run.file)
+        return resting + needed + _HOST_RESERVE <= free // self._group.world
+
+    # ---- measuring and showing
+
+    def is_to_be_measured(self, *, if_due: bool) -> bool:
+        """Whether the model at work can be evaluated; with `if_due`, and learnt something or came since it last was."""
+        expert = self.at_work
+        return expert is not None and expert.trainer.evaluates and not (if_due and expert.name not in self._unmeasured)
+
+    def evaluate(self) -> Evaluated | None:
+        """Returns the loss of the model at work in its own range; None where memory does not do for it."""
+        assert self.at_work is not None
+        self._unmeasured.discard(self.at_work.name)
+        found = self.at_work.trainer.evaluate()
+        return None if found is None else cast("Evaluated", self._as_of_run(self.at_work, found))
+
+    def previewer(self, inputs: PreviewInputs, directory: Path) -> Previewer:
+        """Returns who renders clips of the run in `directory`: by its model, or by each of a pair on its noise levels.
+
+        Experts may change places for it, inside `back_to_work`.
+        """
+        denoisers = [_denoiser(self._opened, expert, expert.run.variant) for expert in self.all]
+        if not self.both:  # over all noise levels
+            denoisers = [Denoiser(lambda: self._opened(self.all[0]))]
+        return Previewer(
+            denoisers, inputs, directory, emit=self._emit_out, control=self._control, at_home=self._model_at_home
+        )
+
+    @contextmanager
+    def _opened(self, expert: Expert) -> Iterator[WanTransformer]:
+        self._bring(expert)
+        with expert.trainer.judged(), evaluating(self._model_of(expert)) as model:
+            yield model
+
+    def _model_at_home(self) -> WanTransformer:
+        assert self.at_work is not None
+        return self._model_of(self.at_work)
+
+    @contextmanager
+    def back_to_work(self) -> Iterator[None]:
+        """Inside, experts may change places; afterwards the one that was at work is so again."""
+        before = self.at_work
+        try:
+            yield
+        finally:
+            if before is not None:
+                self._bring(before)
+
+    @staticmethod
+    def _model_of(expert: Expert) -> WanTransformer:
+        assert expert.loaded is not None
+        return expert.loaded.model
+
+    # ---- saving
+
+    def learnt(self) -> list[tuple[Expert, Learnt]]:
+        """Returns those that have learnt something, and what."""
+        found = ((expert, expert.learnt()) for expert in self.all)
+        return [(expert, learnt) for expert, learnt in found if learnt is not None]
+
+    @property
+    def bytes_of_a_save(self) -> int:
+        """What a saved step takes on disk: weights, two moments and the LoRA file, of each model."""
+        assert self.at_work is not None
+        trainer = self.at_work.trainer
+        return len(self.all) * saved_bytes(sum(p.numel() for p in trainer.parameters.values()), trainer.config)
+
+    def progress(self) -> dict[str, Any]:
+        """Returns the counters of what was learnt, and the marks of bases that are made here."""
+        steps = {"expert_steps": [expert.good_step for expert in self.all]} if self.both else {}
+        marks = {
+            f"{prefix_of(expert)}quantized_by": expert.quantized_by.to_dict()
+            for expert in self.all
+            if expert.quantized_by is not None
+        }
+        return {"step": self.good_step, "bad_in_a_row": 0} | steps | marks
+
+    # ---- events
+
+    def _emit_of(self, expert: Expert) -> Emit:
+        def emit(event: Event) -> None:
+            if isinstance(event, StepDone):
+                self._unmeasured.add(expert.name)
+            if isinstance(event, Note):  # what both say, and a model that is read again, is said once
+                if event.text in self._noted:
+                    return
+                self._noted.add(event.text)
+            self._emit_out(self._as_of_run(expert, event))
+
+        return emit
+
+    def _as_of_run(self, expert: Expert, event: Event) -> Event:
+        """Returns an event of one expert in steps of the run."""
+        if not self.both or not isinstance(event, StepDone | StepSkipped | Evaluated):
+            return event
+        others = sum(other.step for other in self.all if other is not expert)
+        if isinstance(event, StepDone):
+            return replace(event, step=event.step + others, steps=self.config.train.steps)
+        if isinstance(event, Evaluated):
+            return replace(event, step=event.step + others, expert=expert.name)
+        return replace(event, step=event.step + others)
+
+
+def _denoiser(opened: Callable[[Expert], Any], expert: Expert, variant: WanVariant) -> Denoiser:
+    low, high = variant.sigma_range()
+    return Denoiser(lambda: opened(expert), sigma_min=low, sigma_max=high)
+
+
+def _tensors(model: nn.Module) -> Iterator[Tensor]:
+    yield from model.parameters()
+    yield from model.buffers()

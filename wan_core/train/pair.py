@@ -1,0 +1,86 @@
+"""Both experts of a pair in one run: the steps and settings of each, and which of them trains next.
+
+Whose turn it is is a function of how far each expert is, never of what happened before. So a run that was stopped
+anywhere goes on as it would have, and one that is made longer trains each expert on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from ..errors import ConfigError
+from .config import EXPERTS, TrainConfig
+
+__all__ = ["next_turn", "settings_of_expert", "without_pair"]
+
+_ALONE: dict[str, Any] = {
+    name: getattr(TrainConfig, name)
+    for name in (
+        *("high_noise_share", "expert_order", "expert_turn_steps"),
+        *("low_noise_learning_rate", "low_noise_rank"),
+    )
+}
+"""what the settings of a pair are in a run of one model, where they mean nothing"""
+
+
+def without_pair(train: TrainConfig) -> TrainConfig:
+    """Returns `train` without what means nothing where one model is trained; a run of both experts keeps all."""
+    return train if train.expert == "both" else replace(train, **_ALONE)
+
+
+def expert_steps(train: TrainConfig) -> tuple[int, ...]:
+    """Returns the steps of each of `train.experts` in the whole run; of both together they are `train.steps`.
+
+    Raises ConfigError where there are too few for two experts.
+    """
+    if train.expert != "both":
+        return (train.steps,)
+    if train.steps < len(EXPERTS):
+        raise ConfigError("steps 1 cannot train both experts. Set it to 2 or more, or expert to high or low.")
+    high = _share(train.steps, train.high_noise_share)
+    return high, train.steps - high
+
+
+def settings_of_expert(train: TrainConfig, expert: str) -> TrainConfig:
+    """Returns the settings by which one of `train.experts` is trained: as in a run that trains it alone.
+
+    Raises ConfigError where its steps are too few for them.
+    """
+    if train.expert != "both":
+        return train
+    steps = expert_steps(train)[EXPERTS.index(expert)]
+    if train.lr_warmup_steps >= steps:
+        raise ConfigError(
+            f"lr_warmup_steps {train.lr_warmup_steps} is not below {steps}, the steps of the {expert} noise expert. "
+            f"Set it to {steps // 10}, or raise steps."
+        )
+    rate = (expert == "low" and train.low_noise_learning_rate) or train.learning_rate
+    return replace(train, expert=expert, steps=steps, learning_rate=rate, **_ALONE)
+
+
+def next_turn(done: Sequence[int], train: TrainConfig) -> tuple[int, int] | None:
+    """Returns (index of the expert whose turn it is, the step of its own that ends the turn); None at the end.
+
+    `done`: the steps that each of `train.experts` has made. In alternation both make whole cycles of
+    2 x `expert_turn_steps`, the high noise expert first in each, and an expert that is done leaves the rest to the
+    other.
+    """
+    totals = expert_steps(train)
+    left = [index for index, total in enumerate(totals) if done[index] < total]
+    if not left:
+        return None
+    if len(left) == 1 or train.expert_order != "alternating":
+        return left[0], totals[left[0]]
+    cycle = 2 * train.expert_turn_steps
+    high = _share(cycle, train.high_noise_share)
+    lengths = (high, cycle - high)
+    cycles = [made // length for made, length in zip(done, lengths, strict=True)]
+    index = 0 if cycles[0] <= cycles[1] else 1
+    return index, min((cycles[index] + 1) * lengths[index], totals[index])
+
+
+def _share(steps: int, share: float) -> int:
+    """Returns that share of `steps`, of which each expert has at least one."""
+    return min(max(round(steps * share), 1), steps - 1)

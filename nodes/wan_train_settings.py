@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from comfy_api.latest import io
 
 from ..wan_core.errors import ConfigError
 from ..wan_core.lora import LoraConfig
+from ..wan_core.model import check_compile
 from ..wan_core.train import TrainConfig
 from .bridge.types import CATEGORY, SettingsHandle, WanSettings
 from .bridge.widgets import check_menus, listed, searched_as, widget
@@ -59,7 +61,7 @@ class WanTrainSettings(io.ComfyNode):
                         *("gradient_checkpointing", "eval_items", "eval_timesteps", "save_dtype", "max_bad_steps"),
                         *("first_frame_conditioning_p", "bucket_sampling", "checkpointing_policy"),
                         *("checkpointing_names_saved", "checkpointing_names_offloaded", "unchecked_blocks"),
-                        *("memory", "offload_activations"),
+                        *("memory", "offload_activations", "compile"),
                     )
                 ),
             ],
@@ -74,6 +76,8 @@ class WanTrainSettings(io.ComfyNode):
         for name in ("checkpointing_names_saved", "checkpointing_names_offloaded"):
             if name in values:
                 values[name] = tuple(values[name].replace(",", " ").split())
+        if values.get("compile"):  # here, and not after clips were encoded for an hour
+            check_compile(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
         # Whether warm-up fits into the steps is known only in TrainLoRA; everything else is checked here.
         TrainConfig.from_dict({**values, "steps": 10_000_000})
         targets = tuple(line.strip() for line in lora_targets.splitlines() if line.strip())

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+import torch
 from route_server import our_module
 from schemas import FIRST_FILE
 
@@ -130,3 +131,16 @@ def test_one_field_is_enough_for_a_widget(pack_nodes: dict[str, Any]) -> None:
         "rates": {"default": "1, 2.5"},
     }
     assert {name: {key: shown[name][key] for key in options} for name, options in wanted.items()} == wanted
+
+
+def test_compile_is_refused_in_the_settings_where_torch_cannot(
+    pack_nodes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There, and not in a worker after clips were encoded for an hour."""
+    settings = pack_nodes["WanTrainSettings"]
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr("shutil.which", lambda _name: None)
+    with pytest.raises(Exception, match=r"compile needs a C\+\+ compiler on a CPU"):
+        settings.execute(compile=True)
+    (handle,) = settings.execute(compile=False).result
+    assert dict(handle.train) == {"compile": False}

@@ -58,6 +58,14 @@ class WanPreviewSettings(io.ComfyNode):
                     for name in ("sampling", "width", "height", "num_frames", "steps", "cfg", "shift")
                 ),
                 widget(SampleConfig, "seed", control_after_generate=False),
+                *(
+                    widget(SampleConfig, name)
+                    for name in (
+                        *("sampler_name", "scheduler", "cfg_low_noise", "cfg_passes", "cfg_zero_star"),
+                        *("skip_layer_guidance", "skip_layers", "skip_layer_scale"),
+                        *("skip_layer_start", "skip_layer_end"),
+                    )
+                ),
             ],
             outputs=[WanValidation.Output(display_name="validation", tooltip="For TrainLoRA and ValidateVideo.")],
         )

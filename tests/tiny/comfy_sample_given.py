@@ -33,11 +33,12 @@ def given(kind: str, job: dict[str, Any], inputs: dict[str, torch.Tensor], vae: 
     positive, negative = ([[inputs[name], {}]] for name in ("text", "negative"))
     width, height, frames = job["size"]
     size: dict[str, Any] = {"width": width, "height": height, "length": frames, "batch_size": 1}
-    start, end = inputs["start_image"], inputs["end_image"]
-    first, last = (SimpleNamespace(penultimate_hidden_states=tokens[None]) for tokens in inputs["tokens"])
+    start = inputs["start_image"]
     if kind == "ti2v":
         latent = Wan22ImageToVideoLatent.execute(GivenVae(inputs["first_latent"]), start_image=start, **size).result[0]
         return positive, negative, latent
+    end = inputs["end_image"]
+    first, last = (SimpleNamespace(penultimate_hidden_states=tokens[None]) for tokens in inputs["tokens"])
     if kind == "flf2v":
         pictures = {"start_image": start, "end_image": end}
         vision = {"clip_vision_start_image": first, "clip_vision_end_image": last}

@@ -47,6 +47,11 @@ class Conditioning:
         values = ((field.name, getattr(self, field.name)) for field in fields(self))
         return replace(self, **{name: sent(value, device) for name, value in values if isinstance(value, Tensor)})
 
+    def doubled(self) -> Conditioning:
+        """Returns the same tensors twice along the batch, for two predictions in one pass."""
+        values = ((field.name, getattr(self, field.name)) for field in fields(self))
+        return replace(self, **{name: torch.cat([value] * 2) for name, value in values if isinstance(value, Tensor)})
+
 
 def check_conditioning(shape: WanShape, latent: Tensor, timestep: Tensor, text: Tensor, given: Conditioning) -> None:
     """Raises ConfigError, in one sentence, when the model's inputs are missing, superfluous or of the wrong size.

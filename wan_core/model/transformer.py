@@ -12,6 +12,8 @@ No autocast here, ever: each cast is written down, so that gradient recompute se
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Protocol
 
@@ -73,6 +75,8 @@ class WanTransformer(nn.Module):
         """so many of the last blocks keep their activations all the same; their weights must stay where they are"""
         self.checkpoint_keeps_rng = False
         """needed only when blocks draw random numbers (LoRA dropout)"""
+        self.skipped_blocks: frozenset[int] = frozenset()
+        """these leave the tokens as they are: skip-layer guidance (`without_blocks`)"""
         dim = shape.dim
         self.patch_embedding = nn.Conv3d(shape.in_channels, dim, kernel_size=PATCH, stride=PATCH)
         self.text_embedding = nn.Sequential(
@@ -108,6 +112,15 @@ class WanTransformer(nn.Module):
     def compile_blocks(self, backend: str = "inductor") -> None:
         """Compiles what blocks compute, from their next pass on; `check_compile` says whether that can be done here."""
         compile_stages((*self.blocks, *(self.vace_blocks if self.shape.vace_layers else ())), backend)
+
+    @contextmanager
+    def without_blocks(self, skipped: Collection[int]) -> Iterator[None]:
+        """Inside, the blocks of these numbers are passed by."""
+        before, self.skipped_blocks = self.skipped_blocks, frozenset(skipped)
+        try:
+            yield
+        finally:
+            self.skipped_blocks = before
 
     def forward(
         self, latent: Tensor, timestep: Tensor, text: Tensor, conditioning: Conditioning | None = None
@@ -158,7 +171,8 @@ class WanTransformer(nn.Module):
             control = patches.flatten(2).transpose(1, 2).to(self.numerics.residual)
         for index, block in enumerate(self.blocks):
             tokens, here = self.carrier.to_block(index, tokens, constants)
-            tokens = block(tokens, *here, recompute=self._run("blocks", index))
+            if index not in self.skipped_blocks:
+                tokens = block(tokens, *here, recompute=self._run("blocks", index))
             if control is not None and index in self.shape.vace_layers:
                 # The second stream stays on the first device, its layers' home; only its hints travel.
                 number = self.shape.vace_layers.index(index)

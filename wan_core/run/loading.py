@@ -71,6 +71,7 @@ def preview_inputs(run: OpenRun) -> PreviewInputs | None:
         run.cache,
         run.cache_set,
         run.config.preview or SampleConfig(),
+        run.variant,
         starts_from_clip=run.first_frame_share == 1.0,
     )
 

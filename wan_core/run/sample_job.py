@@ -48,7 +48,9 @@ def sample_job(directory: Path, job_file: Path, roots: Roots, *, emit: Emit, con
         raise CheckpointError(f"Run {directory.name} has no saved step yet. Train it first.")
     check_files(config, roots, with_start=False)
     run = open_run(directory, roots, config)
-    previews = read_preview_inputs(run.cache, run.cache_set, job.preview, starts_from_clip=run.first_frame_share == 1.0)
+    previews = read_preview_inputs(
+        run.cache, run.cache_set, job.preview, run.variant, starts_from_clip=run.first_frame_share == 1.0
+    )
     if directory not in job_file.parents:
         raise ConfigError(
             f"The job file {job_file.name} lies outside the run, and clips are written beside it. "

@@ -5,9 +5,12 @@ from __future__ import annotations
 from .config import SampleConfig
 from .denoiser import Denoiser
 from .generate import generate
+from .presets import SamplingPreset, template_of
 
 __all__ = [
     "Denoiser",
     "SampleConfig",
+    "SamplingPreset",
     "generate",
+    "template_of",
 ]

@@ -2,31 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 
 from ..config import Config, setting
 from ..errors import ConfigError
+from .guidance import Guidance
+from .presets import PRESETS, RETIRED, SamplingPreset
+from .schedules import SCHEDULERS
+from .solvers import SOLVERS
 
-__all__ = ["PRESETS", "SampleConfig", "SamplingPreset"]
-
-
-@dataclass(frozen=True)
-class SamplingPreset:
-    """Steps, guidance and shift that belong together."""
-
-    steps: int
-    guidance_scale: float
-    shift: float
+__all__ = ["SampleConfig"]
 
 
-PRESETS = {
-    # The Wan templates ComfyUI ships: what people generate with.
-    "ComfyUI template": SamplingPreset(20, 6.0, 8.0),
-    # Wan2.1 README for T2V-1.3B; the other models' configs say shift 5, guidance 5.
-    "official": SamplingPreset(50, 5.0, 5.0),
-}
-_RETIRED = {"4-step LoRA": SamplingPreset(4, 1.0, 5.0)}
-"""readable in stored runs; without the LoRA it was meant for, which previews cannot load, clips end in noise"""
+_AS_SAMPLING = "as sampling says"
+_SKIPS = ("off", "extra pass", "negative pass")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,10 +40,12 @@ class SampleConfig(Config):
     vision_key: str = ""
     """cache key of the image tokens of these pictures"""
     sampling: str = setting(
-        "ComfyUI template",
-        "ComfyUI template: 20 steps, cfg 6, shift 8. official: 50 steps, cfg 5, shift 5. custom: the numbers below.",
-        choices=(*PRESETS, "custom"),
-        also=tuple(_RETIRED),
+        "auto",
+        "auto: as ComfyUI's own template of the model, such as 30 steps, cfg 6, shift 8, uni_pc for Wan 2.1 "
+        "text-to-video. ComfyUI template: 20 steps, cfg 6, shift 8, euler. "
+        "official: 50 steps, cfg 5, shift 5, euler. custom: the numbers below.",
+        choices=("auto", *PRESETS, "custom"),
+        also=tuple(RETIRED),
     )
     width: int = setting(
         0, "Width in pixels. 0 = as the first training clip.", low=0, high=16384, offered=(0, 4096), step=16
@@ -77,6 +69,53 @@ class SampleConfig(Config):
         offered=(0, 2**63 - 1),
     )
 
+    sampler_name: str = setting(
+        _AS_SAMPLING,
+        "The sampler, by its name in KSampler. as sampling says: that of the preset.",
+        choices=(_AS_SAMPLING, *SOLVERS),
+    )
+    scheduler: str = setting(
+        _AS_SAMPLING,
+        "The schedule, by its name in KSampler. as sampling says: that of the preset.",
+        choices=(_AS_SAMPLING, *SCHEDULERS),
+    )
+    cfg_low_noise: float = setting(
+        0.0,
+        "Guidance scale of the low-noise expert of a Wan 2.2 pair. 0 = as the high-noise expert. 1 = no guidance.",
+        low=0,
+        high=100.0,
+        step=0.1,
+    )
+    cfg_passes: str = setting(
+        "in turn",
+        "in turn: prompt and negative prompt in two passes. batched: in one, a little faster, with more memory.",
+        choices=("in turn", "batched"),
+    )
+    cfg_zero_star: bool = setting(
+        False, "CFG-Zero*: scales the negative prediction to fit the positive one, as ComfyUI's node CFGZeroStar."
+    )
+    skip_layer_guidance: str = setting(
+        "off",
+        "off: none. extra pass: moves away from a third pass without skip_layers (SkipLayerGuidanceDiT). "
+        "negative pass: leaves them out of the negative pass (SkipLayerGuidanceDiTSimple).",
+        choices=_SKIPS,
+    )
+    skip_layers: str = setting("7, 8, 9", "Blocks that skip-layer guidance leaves out, counted from 0.")
+    skip_layer_scale: float = setting(
+        3.0,
+        "How far the extra pass of skip-layer guidance moves the clip. 0 = not at all.",
+        low=0,
+        high=100.0,
+        offered=(0, 10),
+        step=0.1,
+    )
+    skip_layer_start: float = setting(
+        0.01, "Share of sampling at which skip-layer guidance begins. 0 = at once.", low=0, high=1, step=0.01
+    )
+    skip_layer_end: float = setting(
+        0.15, "Share of sampling at which skip-layer guidance ends. 1 = never.", low=0, high=1, step=0.01
+    )
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.num_frames and self.num_frames % 4 != 1:
@@ -85,8 +124,36 @@ class SampleConfig(Config):
         for name, value in (("width", self.width), ("height", self.height)):
             if value % 16:
                 raise ConfigError(f"{name} {value} is not a multiple of 16. Set it to {value // 16 * 16 or 16}.")
+        blocks = re.fullmatch(r"\s*\d{1,3}(\s*,\s*\d{1,3})*\s*", self.skip_layers)
+        if self.skip_layer_guidance != "off" and not blocks:
+            raise ConfigError(
+                f'skip_layers "{self.skip_layers[:40]}" is not a list of block numbers. Write them as 7, 8, 9.'
+            )
 
-    def resolved(self) -> SamplingPreset:
-        """Steps, guidance and shift with every 0 filled in."""
-        preset = (PRESETS | _RETIRED).get(self.sampling, PRESETS["ComfyUI template"])
-        return SamplingPreset(self.steps or preset.steps, self.cfg or preset.guidance_scale, self.shift or preset.shift)
+    def resolved(self, template: SamplingPreset | None = None) -> SamplingPreset:
+        """Returns all that sampling needs, with every 0 filled in; `template` is what "auto" stands for."""
+        named = PRESETS | RETIRED
+        preset = named.get(self.sampling) or (template if self.sampling == "auto" else None)
+        preset = preset or PRESETS["ComfyUI template"]
+        return replace(
+            preset,
+            steps=self.steps or preset.steps,
+            guidance_scale=self.cfg or preset.guidance_scale,
+            shift=self.shift or preset.shift,
+            sampler_name=preset.sampler_name if self.sampler_name == _AS_SAMPLING else self.sampler_name,
+            scheduler=preset.scheduler if self.scheduler == _AS_SAMPLING else self.scheduler,
+            guidance=self._guidance(),
+            low_noise_guidance=self.cfg_low_noise or None,
+        )
+
+    def _guidance(self) -> Guidance:
+        skips = self.skip_layer_guidance != "off"
+        return Guidance(
+            batched=self.cfg_passes == "batched",
+            zero_star=self.cfg_zero_star,
+            skip_layers=tuple(int(number) for number in re.findall(r"\d+", self.skip_layers)) if skips else (),
+            skip_in_negative=self.skip_layer_guidance == "negative pass",
+            skip_scale=self.skip_layer_scale,
+            skip_from=self.skip_layer_start,
+            skip_to=self.skip_layer_end,
+        )

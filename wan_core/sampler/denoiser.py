@@ -26,7 +26,7 @@ class Denoiser:
     sigma_min: float = 0.0
     """true t: it takes the steps that begin at this noise level or above it"""
     sigma_max: float = 1.0
-    """true t: and below this one, where that is not the top; only read of the first denoiser"""
+    """true t: and below this one, where that is not the top; of the first denoiser it says where sampling begins"""
     guidance_scale: float | None = None
     """None: that of the preset"""
 

@@ -1,17 +1,19 @@
-"""The Euler sampler: the same steps ComfyUI's KSampler (euler, simple) takes on a Wan model."""
+"""From noise to a clip: the models in turn, each with its guidance, along the schedule of the sampler."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import pairwise
 
 import torch
 from torch import Tensor
 
-from ..flow import add_noise, simple_sigmas
-from ..model import Conditioning
-from .config import SamplingPreset
+from ..flow import add_noise
+from ..model import Conditioning, WanTransformer
 from .denoiser import Denoiser, turns
+from .guidance import Asked, guided_velocity
+from .presets import SamplingPreset
+from .schedules import schedule
+from .solvers import SOLVERS, Walk
 
 __all__ = ["generate"]
 
@@ -23,6 +25,7 @@ def generate(
     noise: Tensor,
     preset: SamplingPreset,
     *,
+    seed: int = 0,
     conditioning: Conditioning | None = None,
     first_frame: Tensor | None = None,
     start: Tensor | None = None,
@@ -35,30 +38,66 @@ def generate(
     negative pass; the negative pass reads the same `conditioning`. `first_frame` (B, C, 1, H, W) is the clean first
     latent frame of TI2V-5B image-to-video: put back before every step, its tokens at timestep 0. `start`, of the shape
     of the noise, is the clean latent that sampling starts from where the first denoiser begins below noise level 1.
+    `seed` is of the noise that samplers such as lcm add on their way.
     `on_step(done, total)` is called after each denoising step and may raise to stop. ConfigError when none of the steps
     belongs to a denoiser.
     """
-    walks = turns(denoisers, simple_sigmas(preset.steps, preset.shift))
+    solver = SOLVERS[preset.sampler_name]
+    walks = turns(denoisers, schedule(preset.scheduler, preset.steps, preset.shift, skips_last=solver.skips_last))
     total, done = sum(len(sigmas) - 1 for _, sigmas in walks), 0
+
+    def stepped() -> None:
+        nonlocal done
+        done += 1
+        if on_step is not None:
+            on_step(done, total)
+
     latent = noise if start is None else add_noise(start, noise, walks[0][1][:1].expand(len(noise)))
-    latent = _with_first(latent, first_frame)
     for denoiser, sigmas in walks:
-        scale = preset.guidance_scale if denoiser.guidance_scale is None else denoiser.guidance_scale
         with denoiser.opened() as model, torch.no_grad():
             device = next(model.parameters()).device
-            latent, text, negative_text = latent.to(device), text.to(device), negative_text.to(device)
-            conditioning = conditioning.to(device) if conditioning is not None else None
-            for sigma, following in pairwise(sigmas.tolist()):
-                timestep = _timestep(latent, 1000 * sigma, first_frame is not None)
-                velocity = model(latent, timestep, text, conditioning)
-                if scale != 1.0:
-                    unconditional = model(latent, timestep, negative_text, conditioning)
-                    velocity = unconditional + scale * (velocity - unconditional)
-                latent = _with_first(latent + (following - sigma) * velocity, first_frame)
-                done += 1
-                if on_step is not None:
-                    on_step(done, total)
-    return latent
+            latent = latent.to(device)
+            asked = Asked(
+                text.to(device),
+                negative_text.to(device),
+                conditioning.to(device) if conditioning is not None else None,
+                _scale(denoiser, preset),
+                preset.shift,
+                preset.guidance,
+            )
+            walk = Walk(
+                tuple(sigmas.tolist()), _velocity(model, asked, first_frame), _noise_like(latent, seed), stepped
+            )
+            latent = solver.solve(walk, latent)
+    return _with_first(latent, first_frame)
+
+
+def _velocity(model: WanTransformer, asked: Asked, first_frame: Tensor | None) -> Callable[[Tensor, float], Tensor]:
+    """Returns how a solver asks the model: the given first frame stands in what the model sees, at timestep 0."""
+
+    def velocity(latent: Tensor, sigma: float) -> Tensor:
+        seen = _with_first(latent, first_frame)
+        return guided_velocity(model, seen, _timestep(seen, 1000 * sigma, first_frame is not None), sigma, asked)
+
+    return velocity
+
+
+def _scale(denoiser: Denoiser, preset: SamplingPreset) -> float:
+    """Returns the guidance scale of a denoiser; what begins below noise level 1 is the low noise expert of a pair."""
+    if denoiser.guidance_scale is not None:
+        return denoiser.guidance_scale
+    low = preset.low_noise_guidance if denoiser.sigma_max < 1 else None
+    return preset.guidance_scale if low is None else low
+
+
+def _noise_like(latent: Tensor, seed: int) -> Callable[[], Tensor]:
+    """Returns what draws noise (of latent's shape) for a sampler that adds some: on its device, as ComfyUI does.
+
+    There the CPU's generator takes the seed after that of the first noise, so that the two do not meet.
+    """
+    own = (seed + (latent.device.type == "cpu")) % 2**64
+    generator = torch.Generator(latent.device).manual_seed(own)
+    return lambda: torch.randn(latent.shape, generator=generator, device=latent.device)
 
 
 def _timestep(latent: Tensor, timestep: float, given: bool) -> Tensor:

@@ -57,7 +57,7 @@ class Previewer:
         """
         self._denoisers, self._at_home = denoisers, at_home
         self._inputs, self._directory = inputs, directory
-        self._preset = inputs.config.resolved()
+        self._preset = inputs.preset
         self._emit, self._control = emit, control
 
     def render(self, step: int, name: str, folder: str = "samples") -> None:
@@ -82,6 +82,7 @@ class Previewer:
             self._inputs.negative[None],
             self._inputs.noise(),
             self._preset,
+            seed=self._inputs.config.seed,
             conditioning=self._inputs.conditioning,
             first_frame=self._inputs.first_frame,
             on_step=self._on_denoise,

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from ..cache import CacheSet, LatentCache, pad_text
+from ..checkpoint import WanVariant
 from ..dataset import stack_conditions
 from ..errors import ConfigError
 from ..model import Conditioning
-from ..sampler import SampleConfig
+from ..sampler import SampleConfig, SamplingPreset, template_of
 
 __all__ = ["PreviewInputs", "preview_shape", "read_preview_inputs"]
 
@@ -29,6 +30,7 @@ class PreviewInputs:
     conditioning: Conditioning | None = None
     first_frame: Tensor | None = None
     """(1, C, 1, h, w)"""
+    preset: SamplingPreset = field(default_factory=lambda: SampleConfig().resolved())
 
     def noise(self) -> Tensor:
         """Returns noise as ComfyUI's prepare_noise makes it: one CPU generator, standard normal, float32."""
@@ -36,13 +38,23 @@ class PreviewInputs:
 
 
 def read_preview_inputs(
-    cache: LatentCache, cache_set: CacheSet, config: SampleConfig, *, starts_from_clip: bool = False
+    cache: LatentCache,
+    cache_set: CacheSet,
+    config: SampleConfig,
+    variant: WanVariant,
+    *,
+    starts_from_clip: bool = False,
 ) -> PreviewInputs:
-    """Read texts and conditioning. ConfigError when the preview's size does not go with them.
+    """Read texts and conditioning.
 
-    An image-to-video model starts from the given pictures, else from the first clip's own frames. `starts_from_clip`
-    says the same of a TI2V-5B that is trained on nothing but image-to-video; otherwise its previews are text-to-video.
+    ConfigError when the preview's size does not go with them, or guidance names blocks that `variant` does not have.
+
+    What the settings leave to the model is that of ComfyUI's template of `variant`. An image-to-video model starts
+    from the given pictures, else from the first clip's own frames. `starts_from_clip` says the same of a TI2V-5B that
+    is trained on nothing but image-to-video; otherwise its previews are text-to-video.
     """
+    preset = config.resolved(template_of(variant.task, pair=variant.boundary is not None))
+    preset.guidance.require_blocks(variant.shape.num_layers)
     keys = config.prompt_keys or (cache_set.items[0].text_key,)
     shape = preview_shape(cache_set, config)
     first_frame = _first_frame(cache, cache_set, config, shape, starts_from_clip)
@@ -53,6 +65,7 @@ def read_preview_inputs(
         (1, *shape),
         _conditioning(cache, cache_set, config, shape),
         first_frame,
+        preset,
     )
 
 

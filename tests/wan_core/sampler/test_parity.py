@@ -22,7 +22,7 @@ from wan_core.load import ModelPlan, materialize
 from wan_core.lora import LoraConfig, LoraWeights, adapter_parameters, set_strength
 from wan_core.model import WanTransformer
 from wan_core.sampler import Denoiser, SampleConfig, generate
-from wan_core.sampler.config import PRESETS
+from wan_core.sampler.presets import PRESETS
 
 SCRIPT = Path(__file__).parents[2] / "tiny" / "comfy_sample.py"
 PLAN = ModelPlan(base_file="diffusion_models:wan_tiny_t2v.safetensors")
@@ -68,7 +68,7 @@ def both(comfyui_tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Both:
     lora_file.write_bytes(written.to_bytes())
     text, negative = (pad_text(torch.randn(rows, 4096, generator=generator))[None] for rows in (9, 4))
     save_file({"text": text, "negative": negative}, root / "texts.safetensors")
-    preset = SampleConfig(steps=STEPS).resolved()
+    preset = SampleConfig(sampling="ComfyUI template", steps=STEPS).resolved()
     assert (preset.guidance_scale, preset.shift) == (6.0, 8.0)
     job = {
         "comfyui": str(comfyui_tree), "model": str(roots.resolve(PLAN.base_file)), "lora_folder": str(lora_file.parent),

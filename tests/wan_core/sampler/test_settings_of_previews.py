@@ -1,0 +1,93 @@
+"""What the settings of previews come to, and the noise levels their schedules lay."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.support.tiny_run import TINY, random_weights
+from wan_core.errors import ConfigError
+from wan_core.model import WanTransformer
+from wan_core.sampler import SampleConfig, template_of
+from wan_core.sampler.guidance import Guidance
+from wan_core.sampler.presets import PRESETS, SamplingPreset
+from wan_core.sampler.schedules import SCHEDULERS, schedule
+
+
+def test_auto_is_the_template_of_the_model() -> None:
+    one, pair = template_of("t2v", pair=False), template_of("t2v", pair=True)
+    assert SampleConfig().resolved(one) == one == SamplingPreset(30, 6.0, 8.0, "uni_pc", "simple")
+    assert SampleConfig().resolved(pair) == pair == SamplingPreset(20, 3.5, 5.0, "euler", "simple")
+    assert template_of("ti2v", pair=False).guidance_scale == 5.0
+
+
+def test_what_a_stored_run_says_means_what_it_meant() -> None:
+    """Its run.json knows nothing of samplers; every preset of before is the plain Euler it was."""
+    before = {"sampling": "ComfyUI template", "steps": 0, "cfg": 0.0, "shift": 0.0}
+    template = template_of("t2v", pair=False)
+    assert SampleConfig.from_dict(before).resolved(template) == PRESETS["ComfyUI template"]
+    assert SampleConfig.from_dict(before | {"sampling": "4-step LoRA"}).resolved(template) == SamplingPreset(
+        4, 1.0, 5.0
+    )
+    assert SampleConfig.from_dict(before | {"sampling": "custom", "steps": 7}).resolved(template).steps == 7
+
+
+def test_what_is_set_goes_before_the_template() -> None:
+    config = SampleConfig(
+        steps=4, cfg=1.5, shift=3.0, sampler_name="lcm", scheduler="beta", cfg_low_noise=2.0,
+        skip_layer_guidance="negative pass", skip_layers="1,  12", skip_layer_start=0.2, skip_layer_end=0.5,
+    )  # fmt: skip
+    found = config.resolved(template_of("i2v", pair=True))
+    assert (found.steps, found.guidance_scale, found.shift) == (4, 1.5, 3.0)
+    assert (found.sampler_name, found.scheduler, found.low_noise_guidance) == ("lcm", "beta", 2.0)
+    assert found.guidance == Guidance(skip_layers=(1, 12), skip_in_negative=True, skip_from=0.2, skip_to=0.5)
+    assert SampleConfig(skip_layers="1").resolved().guidance.skip_layers == ()
+
+
+@pytest.mark.parametrize("written", ["", "7; 8", "-1", "seven", "1,,2", "9999"])
+def test_block_numbers_that_are_none_are_refused(written: str) -> None:
+    with pytest.raises(ConfigError, match=r"is not a list of block numbers\. Write them as 7, 8, 9"):
+        SampleConfig(skip_layer_guidance="extra pass", skip_layers=written)
+
+
+def test_a_block_the_model_does_not_have_is_named() -> None:
+    Guidance(skip_layers=(0, 1)).require_blocks(2)
+    with pytest.raises(ConfigError, match=r"skip_layers 7: this model has 2 blocks, 0 to 1\. Name others\."):
+        Guidance(skip_layers=(1, 7)).require_blocks(2)
+
+
+def test_a_skipped_block_computes_nothing() -> None:
+    model = WanTransformer(TINY)
+    weights = random_weights()
+    model.load_state_dict(weights)
+    inputs = (torch.randn(1, 16, 1, 4, 4), torch.tensor([500.0]), torch.zeros(1, 512, TINY.text_dim))
+    with torch.no_grad():
+        with model.without_blocks([1]):
+            without = model(*inputs)
+        model.blocks[1] = torch.nn.Identity()  # would refuse what a block is called with
+        with model.without_blocks([1]):
+            torch.testing.assert_close(model(*inputs), without, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("name", SCHEDULERS)
+@pytest.mark.parametrize("steps", [1, 2, 10, 37])
+def test_every_schedule_falls_from_one_to_zero(name: str, steps: int) -> None:
+    sigmas = schedule(name, steps, 5.0)
+    assert (len(sigmas), float(sigmas[0]), float(sigmas[-1])) == (steps + 1, 1.0, 0.0)
+    assert bool((sigmas.diff() < 0).all())
+
+
+def test_a_sampler_that_shuns_the_lowest_level_gets_one_step_more() -> None:
+    eleven = schedule("simple", 11, 5.0)
+    assert schedule("simple", 10, 5.0, skips_last=True).tolist() == [*eleven[:10].tolist(), 0.0]
+
+
+def test_the_pinned_schedules(fixtures_dir: Path) -> None:
+    """Laid by ComfyUI 0.3.75's own schedulers over ModelSamplingDiscreteFlow with shift 5, ten steps."""
+    pinned = json.loads((fixtures_dir / "schedules_golden.json").read_text(encoding="utf-8"))
+    for name, expected in pinned["schedules"].items():
+        assert schedule(name, pinned["steps"], pinned["shift"]).tolist() == pytest.approx(expected, abs=2e-6), name
+    assert pinned["schedules"].keys() == SCHEDULERS.keys()

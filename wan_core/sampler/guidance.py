@@ -1,0 +1,104 @@
+"""Guidance: what a model predicts with the prompt, moved away from what it predicts with the negative prompt."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..errors import ConfigError
+from ..flow import shift_sigma
+from ..model import Conditioning, WanTransformer
+
+__all__ = ["Asked", "Guidance", "guided_velocity"]
+
+
+@dataclass(frozen=True)
+class Guidance:
+    """How the negative pass is made, and what stands beside it."""
+
+    batched: bool = False
+    """both passes at once: one read of the weights, twice the activations"""
+    zero_star: bool = False
+    """scale the negative prediction to the length it has along the positive one first"""
+    skip_layers: tuple[int, ...] = ()
+    """blocks left out by skip-layer guidance; empty: none of it"""
+    skip_in_negative: bool = False
+    """they are left out of the negative pass; else of a pass of their own, with the prompt"""
+    skip_scale: float = 3.0
+    """how far to move away from that pass of its own"""
+    skip_from: float = 0.01
+    skip_to: float = 0.15
+    """shares of the schedule before the shift, 0 to 1, between which blocks are skipped"""
+
+    def require_blocks(self, count: int) -> None:
+        """Raises ConfigError where a block to be left out is none of the model's `count`."""
+        if strange := sorted(number for number in self.skip_layers if number >= count):
+            raise ConfigError(
+                f"skip_layers {strange[0]}: this model has {count} blocks, 0 to {count - 1}. Name others."
+            )
+
+    def skips_at(self, sigma: float, shift: float) -> bool:
+        """Returns whether blocks are skipped at this noise level, as ComfyUI's percent_to_sigma tells."""
+        return bool(self.skip_layers) and _level(self.skip_to, shift) <= sigma <= _level(self.skip_from, shift)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a model is asked about one latent, all on its first device."""
+
+    text: Tensor
+    """(B, 512, D)"""
+    negative_text: Tensor
+    """(B, 512, D)"""
+    conditioning: Conditioning | None
+    scale: float
+    """1: no negative pass"""
+    shift: float
+    guidance: Guidance
+
+
+def guided_velocity(model: WanTransformer, latent: Tensor, timestep: Tensor, sigma: float, asked: Asked) -> Tensor:
+    """Returns the velocity to go along: latent (B, C, F, H, W), timestep (B,) or (B, F); float32 of latent's shape."""
+    guidance, conditioning = asked.guidance, asked.conditioning
+    skips = guidance.skips_at(sigma, asked.shift)
+    in_negative = skips and guidance.skip_in_negative
+    positive = velocity = None
+    if asked.scale == 1.0:
+        positive = velocity = model(latent, timestep, asked.text, conditioning)
+    else:
+        if guidance.batched and not in_negative:
+            both = torch.cat([asked.text, asked.negative_text])
+            twice = conditioning.doubled() if conditioning is not None else None
+            positive, negative = model(torch.cat([latent] * 2), torch.cat([timestep] * 2), both, twice).chunk(2)
+        else:
+            positive = model(latent, timestep, asked.text, conditioning)
+            with model.without_blocks(guidance.skip_layers) if in_negative else nullcontext():
+                negative = model(latent, timestep, asked.negative_text, conditioning)
+        velocity = negative + asked.scale * (positive - negative)
+        if guidance.zero_star:
+            velocity = velocity - _zero_star(latent, positive, negative, sigma, asked.scale)
+    if skips and not in_negative:
+        with model.without_blocks(guidance.skip_layers):
+            without = model(latent, timestep, asked.text, conditioning)
+        velocity = velocity + guidance.skip_scale * (positive - without)
+    return velocity
+
+
+def _zero_star(latent: Tensor, positive: Tensor, negative: Tensor, sigma: float, scale: float) -> Tensor:
+    """Returns what CFG-Zero* (Fan et al. 2025) takes off the guided velocity, as ComfyUI's node of that name does it.
+
+    s* = <v+, v-> / |v-|^2 of each clip. The paper scales the negative velocity by it; ComfyUI scales the clean clip
+    that velocity leads to, D- = latent - sigma v-, and whoever generates there gets this.
+    """
+    flat_positive, flat_negative = positive.flatten(1), negative.flatten(1)
+    share = (flat_positive * flat_negative).sum(1) / (flat_negative.square().sum(1) + 1e-8 / sigma**2)
+    share = share.view(-1, *([1] * (latent.ndim - 1)))
+    clean = latent - sigma * negative
+    return (share - 1) * (1 - scale) * clean / sigma
+
+
+def _level(share: float, shift: float) -> float:
+    return float(shift_sigma(torch.tensor(1 - share, dtype=torch.float64), shift))

@@ -1,0 +1,58 @@
+"""Settings of sampling that belong together: what ComfyUI's own templates and the official code generate with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .guidance import Guidance
+
+__all__ = ["PRESETS", "RETIRED", "SamplingPreset", "template_of"]
+
+
+@dataclass(frozen=True)
+class SamplingPreset:
+    """What belongs together: steps, guidance, shift and the sampler they were chosen for."""
+
+    steps: int
+    guidance_scale: float
+    shift: float
+    sampler_name: str = "euler"
+    scheduler: str = "simple"
+    guidance: Guidance = Guidance()
+    low_noise_guidance: float | None = None
+    """the scale of the low noise expert of a pair; None: the same"""
+
+
+PRESETS = {
+    "ComfyUI template": SamplingPreset(20, 6.0, 8.0),
+    # Wan2.1 README for T2V-1.3B; the other models' configs say shift 5, guidance 5.
+    "official": SamplingPreset(50, 5.0, 5.0),
+}
+RETIRED = {"4-step LoRA": SamplingPreset(4, 1.0, 5.0)}
+"""readable in stored runs; without the LoRA it was meant for, which previews cannot load, clips end in noise"""
+
+# Read from the files of comfyui-workflow-templates-json 0.1.123, without the few-step LoRAs some of them switch on:
+# text_to_video_wan, image_to_video_wan, wan2.1_flf2v_720_f16, video_wan_vace_flf2v, wan2.1_fun_control,
+# video_wan2.1_fun_camera_v1.1_14B, video_wan2_2_5B_ti2v; of pairs video_wan2_2_14B_t2v, _i2v, _fun_control and
+# _fun_camera.
+_ONE = {
+    "t2v": SamplingPreset(30, 6.0, 8.0, "uni_pc"),
+    "i2v": SamplingPreset(20, 6.0, 8.0, "uni_pc"),
+    "flf2v": SamplingPreset(20, 3.0, 8.0, "uni_pc"),
+    "vace": SamplingPreset(20, 6.0, 8.0, "uni_pc"),
+    "control": SamplingPreset(20, 6.0, 5.0, "uni_pc"),
+    "camera": SamplingPreset(20, 6.0, 8.0, "uni_pc"),
+    "ti2v": SamplingPreset(20, 5.0, 8.0, "uni_pc"),
+}
+_PAIR = {
+    "t2v": SamplingPreset(20, 3.5, 5.0),
+    "i2v": SamplingPreset(20, 3.5, 5.0),
+    "vace": SamplingPreset(20, 3.5, 5.0),  # there is no template of this pair: as its text-to-video model
+    "control": SamplingPreset(20, 3.5, 8.0),
+    "camera": SamplingPreset(20, 3.5, 8.0),
+}
+
+
+def template_of(task: str, *, pair: bool) -> SamplingPreset:
+    """Returns what ComfyUI's template of a model samples with; `task` as in WanVariant, `pair` for Wan 2.2 A14B."""
+    return (_PAIR if pair else _ONE).get(task, PRESETS["ComfyUI template"])

@@ -15,11 +15,11 @@ from aiohttp import web
 
 from ...wan_core.errors import WanTrainerError
 from ...wan_core.files import confine, read_json
-from ...wan_core.metrics import MetricsPages, Page
+from ...wan_core.metrics import MetricsPages, Page, whole
 from ...wan_core.words import logger
 from ..bridge.second_ids import PREFIX
 from ..engine.live_runs import LiveRuns
-from ..runs.publish import published
+from ..runs.publish import published, use_step
 from ..runs.scrub import scrubbed
 from .clip import send_clip
 from .desktop import open_folder
@@ -92,6 +92,7 @@ class RunRoutes:
                 f"{run}/{button}": functools.partial(self.press, button=button) for button in ("stop", "save", "sample")
             },
             f"{run}/delete": self.delete,
+            f"{run}/use": self.use,
             f"{run}/open": self.show_folder,
             "/wan_trainer/plan": self.plan,
         }
@@ -166,6 +167,16 @@ class RunRoutes:
         if self.live.is_used(directory.name):
             raise Refused(409, "This run is in use. Stop it first.")
         return _json(await asyncio.to_thread(delete_run, directory))
+
+    async def use(self, request: web.Request) -> web.StreamResponse:
+        """Publishes a saved step as the run's LoRA. A run that trains would publish its next save over it."""
+        step = whole((await self._change(request)).get("step"))
+        directory = await self._find(request)
+        if step is None:
+            raise Refused(400, 'Choosing a step needs {"step": <a saved step of the run>}.')
+        if self.live.is_used(directory.name):
+            raise Refused(409, "This run is in use. Stop it first.")
+        return _json({"lora_name": await asyncio.to_thread(use_step, directory, step)})
 
     async def show_folder(self, request: web.Request) -> web.StreamResponse:
         await self._change(request)

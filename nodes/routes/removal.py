@@ -13,6 +13,7 @@ from pathlib import Path
 
 from ...wan_core.errors import WanTrainerError
 from ...wan_core.files import confine, locked, read_json
+from ..runs.publish import CHOICE
 from .inside import Parts, remove_empty, remove_file
 from .samples import read_index
 
@@ -20,7 +21,7 @@ __all__ = ["delete_run"]
 
 _LAST = ("run.json", ".lock")
 """while run.json is there a half deleted run is still listed, and can be deleted again"""
-_OF_THE_RUN = ("workflow.json", "metrics.jsonl", "log.txt", "status.json")
+_OF_THE_RUN = ("workflow.json", "metrics.jsonl", "log.txt", "status.json", CHOICE)
 _OF_A_RENDERING = ("job.json", "metrics.json")
 _LORAS = ("lora.safetensors", "lora_low_noise.safetensors")
 _STEP = re.compile(r"step-[0-9]{6,}")

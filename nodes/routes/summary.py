@@ -16,7 +16,7 @@ from ...wan_core.metrics import MetricsTail, eval_losses, finite, read_tail, who
 from ...wan_core.run import RunConfig, RunStatus, read_run, read_status
 from ...wan_core.train import SaveStore
 from ..engine.live_runs import LiveRun
-from ..runs.publish import listed_names, published
+from ..runs.publish import chosen_step, listed_names, published
 from ..runs.scrub import scrubbed
 from .samples import list_samples
 
@@ -62,6 +62,9 @@ def summary(directory: Path, live: LiveRun | None, loras: Path, there: Container
         "updated": known.updated,
         "loss": finite(tail.step.get("loss")),
         "eval_loss": tail.eval_loss,
+        "eval_held_out": tail.eval_held_out,
+        "best": whole((tail.suggested or {}).get("best")),
+        "best_why": _text((tail.suggested or {}).get("why")),
         "seconds_per_step": pace,
         "seconds_left": pace * max(0, steps - step) if pace is not None and state == "running" else None,
         "expert": config.train.expert,
@@ -83,9 +86,14 @@ def detail(directory: Path, live: LiveRun | None, loras: Path) -> Data:
         **summary(directory, live, loras),
         "settings": scrubbed({"train": config.train.to_dict(), "lora": config.lora.to_dict()}),
         "saves": [{"step": step, "eval_loss": losses.get(step)} for step in SaveStore(directory).steps()],
+        "chosen": chosen_step(directory),
         "samples": [sample.to_dict(directory.name) for sample in list_samples(directory)],
         "has_workflow": (directory / "workflow.json").is_file(),
     }
+
+
+def _text(value: object) -> str:
+    return _without_secrets(value[:1000]) if isinstance(value, str) else ""
 
 
 def _state(directory: Path, status: RunStatus, live: LiveRun | None) -> tuple[str, str]:

@@ -25,7 +25,7 @@ from ..bridge.types import CacheHandle, ModelHandle, RunHandle
 from ..engine.live_runs import LIVE, LiveRun
 from ..engine.session import PreviewDecoder, run_engine
 from .facts import RunFacts, run_report
-from .publish import listed_name, publish
+from .publish import chosen, listed_name, publish
 from .scrub import scrubbed
 
 __all__ = ["QueuedTraining"]
@@ -136,7 +136,9 @@ class QueuedTraining:
                 _log.warning("%s", error)
 
     def _publish_latest(self) -> SavedStep | None:
-        saved = self._store.latest(read_run(self.directory).job_id)
+        """Publish the step that somebody chose, else the newest; a run that was trained on since has no choice."""
+        job = read_run(self.directory).job_id
+        saved = chosen(self.directory, job) or self._store.latest(job)
         if saved is not None:
             publish(self.directory, saved)
         return saved

@@ -44,7 +44,8 @@ def whole_run(last: int, steps: int, save_every: int) -> list[dict[str, Any]]:
         lines.append(step_line(step, steps))
         if step % save_every == 0:
             loss = 0.06 + 0.2 * math.exp(-2 * step / steps)
-            lines.append({"event": "evaluated", "step": step, "eval_loss": loss, "per_timestep": {}})
+            levels = {str(level): loss * (0.6 + level / 1200) for level in (200, 400, 600, 800)}
+            lines.append({"event": "evaluated", "step": step, "eval_loss": loss, "per_timestep": levels})
             lines.append({"event": "stage_ended", "stage": "save", "seconds": 1.5, "step": step})
             lines.append({"event": "saved", "step": step, "folder": "x"})
             lines.append({"event": "sample", "sample_id": f"s{step}", "step": step, "file": "x"})

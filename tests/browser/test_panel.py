@@ -60,6 +60,20 @@ def made_up_runs(canvas: Canvas) -> Runs:
     return runs
 
 
+def over_fitting_run() -> list[dict[str, Any]]:
+    """A run whose held-out loss is lowest at step 40 of 90."""
+    lines = whole_run(90, 90, 10)
+    for line in lines:
+        if line["event"] == "evaluated":
+            line["eval_loss"] = 0.15 + ((line["step"] - 40) / 100) ** 2
+            line["held_out"] = True
+    why = (
+        "Step 40 is suggested: its held-out loss of 0.1500 is the lowest of the saved steps, 51.6 % below the 0.3100 "
+        "before training; a difference of 0.0100 may be noise."
+    )
+    return [*lines, {"event": "suggested", "step": 90, "best": 40, "why": why, "overfits_from": 40}]
+
+
 @pytest.fixture
 def runs(canvas: Canvas) -> Runs:
     """Made-up runs on a fresh page."""
@@ -102,6 +116,30 @@ def serious(canvas: Any, selector: str) -> list[str]:
         if rule["impact"] in ("serious", "critical")
         for node in rule["nodes"]
     ]
+
+
+def test_the_suggested_step_is_marked_and_can_be_made_the_runs_lora(
+    canvas: Any, smoke: dict[str, Any], runs: Runs
+) -> None:
+    runs.add("smoke_test", over_fitting_run(), state="done", node="7")
+    canvas.load(smoke)
+    detail = {"node": "7", "run": "smoke_test", "state": "done", "text": "done", "metrics_lines": 999}
+    canvas.script("d => window.app.api.dispatchEvent(new CustomEvent('wan_trainer.status', {detail: d}))", detail)
+    shown(canvas, 90)
+    canvas.focus("TrainLoRA")
+    panel = canvas.page.locator(".wan-panel")
+    shows(panel, "★ Step 40 is suggested: its held-out loss of 0.1500")
+    shows(panel, "After step 40 the held-out loss rose while the training loss fell")
+    panel.get_by_role("button", name="Show the suggested step").click()
+    canvas.page.wait_for_function(f"() => {PANEL}.player.slider.getAttribute('aria-valuetext').startsWith('★ step 40')")
+    panel.locator(".wan-suggestion").get_by_role("button").click()
+    shows(panel, "Step 40 is the run's LoRA now.")
+    assert [(path, body) for path, _, body in runs.posted] == [("smoke_test/use", {"step": 40})]
+    assert serious(canvas, ".wan-panel") == []
+    canvas.screenshot("panel-suggested")
+    panel.get_by_text("by timestep").click()
+    shows(panel, "timestep 200 (◆ evaluation)")
+    canvas.screenshot("panel-by-timestep")
 
 
 def test_a_run_is_drawn_from_its_file_in_both_kinds_of_nodes(canvas: Any, smoke: dict[str, Any], runs: Runs) -> None:

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
 
 import pytest
+import torch
 from comfy_server import PACK_NAME, ComfyServer
 from route_server import CLIP, RouteServer, Worker, loose, our_module, serve, step_done, write_run
+from safetensors.torch import save
 
 from wan_core.events import Evaluated
 from wan_core.files import atomic_write_json, locked
 from wan_core.metrics import JsonlSink
-from wan_core.run.config import RunStatus, write_status
+from wan_core.run.config import RunStatus, read_run, write_status
+from wan_core.train import SaveStore
 
 pytestmark = pytest.mark.comfy
 
@@ -61,6 +65,9 @@ def test_the_list_tells_where_each_run_stands(routes: RouteServer) -> None:
         "reason": "Cancel was pressed",
         "loss": 0.25,
         "eval_loss": 0.25,
+        "eval_held_out": None,
+        "best": None,
+        "best_why": "",
         "seconds_per_step": 0.25,  # the median of 0.1 to 0.4
         "seconds_left": None,
         "expert": "auto",
@@ -326,6 +333,35 @@ def test_deleting_removes_the_run_and_leaves_others(routes: RouteServer) -> None
     assert [run["id"] for run in routes.get("/runs").data["runs"]] == ["dog"]
     assert loose(routes.runs / "dog") == before
     assert (routes.loras / "cat.safetensors").is_file(), "the published LoRA is the product, and stays"
+
+
+def test_a_chosen_step_is_published_as_the_runs_lora_until_the_run_is_trained_on(
+    routes: RouteServer, pack_nodes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It stays the chosen one after a look from the queue; a newer saved step ends the choice."""
+    run, store = routes.runs / "cat", SaveStore(routes.runs / "cat")
+    publishing, job = our_module(pack_nodes, "runs.publish"), read_run(run).job_id
+    monkeypatch.setattr(publishing.folders, "publish_folder", lambda: routes.loras)
+    (routes.loras / "cat.safetensors").unlink()
+    (routes.loras / "cat_000004.safetensors").unlink()
+    store.commit(6, job, save({"a": 6 * torch.ones(2)}), {"lora.a": torch.ones(2)}, {"step": 6})
+    answer = routes.post("/runs/cat/use", {"step": 4})
+    assert (answer.status, answer.data) == (200, {"lora_name": os.path.join("wan_trainer", "cat.safetensors")})
+    at_4 = (run / "saves" / "step-000004" / "lora.safetensors").read_bytes()
+    assert (routes.loras / "cat.safetensors").read_bytes() == at_4
+    assert routes.get("/runs/cat").data["chosen"] == 4
+    assert publishing.chosen(run, job).step == 4
+    assert publishing.chosen(run, "another job") is None
+    store.commit(8, job, save({"a": 8 * torch.ones(2)}), {"lora.a": torch.ones(2)}, {"step": 8})
+    assert publishing.chosen(run, job) is None
+    assert routes.get("/runs/cat").data["chosen"] is None
+
+
+@pytest.mark.parametrize(("body", "status"), [({}, 400), ({"step": "4"}, 400), ({"step": 3}, 409), ({"step": -4}, 400)])
+def test_a_step_that_is_not_saved_is_not_published(routes: RouteServer, body: dict[str, Any], status: int) -> None:
+    answer = routes.post("/runs/cat/use", body)
+    assert answer.status == status
+    assert not (routes.runs / "cat" / "chosen.json").exists()
 
 
 def test_a_run_in_use_is_not_deleted(routes: RouteServer, pack_nodes: dict[str, Any]) -> None:

@@ -48,6 +48,7 @@ ROUTES = {
     "/runs/cat/sample": b"{}",
     "/runs/dog/delete": b'{"confirm": "dog"}',
     "/runs/dog/open": b"{}",
+    "/runs/dog/use": b'{"step": 4}',
     "/plan": b"{}",
 }
 

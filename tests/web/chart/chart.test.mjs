@@ -94,3 +94,15 @@ test("neighbouring curves differ, on dark and on light ground", () => {
     assert.equal(new Set(Array.from({ length: 8 }, (_, i) => color(i, dark))).size, 8);
   }
 });
+
+test("the suggested step has a star on its evaluation, and what over-fits is shaded to the end", () => {
+  const shown = view([0.5, 0.4, 0.3, 0.2], { best: 2, overfitsFrom: 3 });
+  shown.curves[0].evaluation = series([0.6, 0.4]);
+  const { calls, context } = pen();
+  const plan = draw(context, shown, 400, 200, THEME);
+  const star = calls.lineTo.filter(([x, y]) => Math.hypot(x - plan.x.at(2), y - plan.y.at(0.4)) < 9.01);
+  assert.ok(star.length >= 10);
+  const [left, , width] = calls.fillRect[0];
+  assert.equal(left, plan.x.at(3));
+  assert.ok(left + width >= plan.x.at(4));
+});

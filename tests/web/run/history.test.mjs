@@ -131,3 +131,21 @@ test("10,000 steps in two answers keep at most 2,000 points", () => {
   assert.equal(history.newest.step, 10_000);
   assert.ok(history.points <= 2000 && history.points > 500);
 });
+
+test("evaluations are kept by timestep, say whose clips they are of, and the newest suggestion counts", () => {
+  const history = read([
+    { event: "evaluated", step: 0, eval_loss: 1, held_out: true, per_timestep: { 100: 0.5, 900: 1.5 } },
+    { event: "suggested", step: 2, best: 2, why: "a", overfits_from: null },
+    { event: "evaluated", step: 4, eval_loss: 2, held_out: true, per_timestep: { 100: null, 900: 2 } },
+    { event: "suggested", step: 4, best: null, why: "b", overfits_from: 2 },
+  ]);
+  assert.deepEqual([...history.levels.keys()], [100, 900]);
+  assert.deepEqual(history.levels.get(100).points, [{ step: 0, value: 0.5 }]);
+  assert.equal(history.heldOut, true);
+  assert.deepEqual(history.suggestion, { best: null, why: "b", overfitsFrom: 2 });
+});
+
+test("a damaged suggestion suggests nothing", () => {
+  const history = read([{ event: "suggested", step: 2, best: "2", why: 7, overfits_from: [] }]);
+  assert.deepEqual(history.suggestion, { best: null, why: "", overfitsFrom: null });
+});

@@ -14,6 +14,7 @@ import { range, scale, ticks } from "./axes.mjs";
  * @typedef {import("../run/series.mjs").Series} Series
  * @typedef {{ name: string, color: string, loss?: Series, evaluation?: Series }} Curve
  * @typedef {{ curves: Curve[], saves?: Point[], samples?: Point[], timesteps?: number[] | null, log: boolean,
+ *   best?: number | null, overfitsFrom?: number | null,
  *   smoothing: number, steps?: number, dots?: boolean, cursor?: number | null }} View
  * @typedef {{ text: string, grid: string, ground: string, marker: string }} Theme
  */
@@ -93,6 +94,7 @@ export function draw(context, view, width, height, theme) {
   context.clearRect(0, 0, width, height);
   const plan = layout(view, width, height);
   if (!plan) return null;
+  if (view.overfitsFrom) drawOverfit(context, plan, view.overfitsFrom, width, theme);
   drawGrid(context, plan, width, theme);
   drawMarkers(context, plan, view, theme);
   context.save();
@@ -105,6 +107,7 @@ export function draw(context, view, width, height, theme) {
     drawEvaluations(context, plan, plan.evaluations[index], curve.color, theme);
   });
   context.restore();
+  if (view.best) drawStar(context, plan, view.best, theme);
   if (view.timesteps)
     drawTimesteps(context, view.timesteps, plan.floor + BOTTOM, width, height, theme);
   if (view.cursor !== null && view.cursor !== undefined)
@@ -184,6 +187,41 @@ function drawMarkers(context, plan, view, theme) {
     const x = plan.x.at(Math.max(step, plan.x.from(LEFT)));
     polygon(context, [x - 3, 1], [x - 3, 9], [x + 4, 5]);
   }
+}
+
+/**
+ * The steps in which a run over-fits, shaded.
+ * @param {CanvasRenderingContext2D} context
+ * @param {Plan} plan
+ * @param {number} from
+ * @param {number} width
+ * @param {Theme} theme
+ */
+function drawOverfit(context, plan, from, width, theme) {
+  const left = plan.x.at(from);
+  context.globalAlpha = 0.5;
+  context.fillStyle = theme.grid;
+  context.fillRect(left, TOP, Math.max(0, width - RIGHT - left), plan.floor - TOP);
+  context.globalAlpha = 1;
+}
+
+/** @param {CanvasRenderingContext2D} context @param {Plan} plan @param {number} step @param {Theme} theme */
+function drawStar(context, plan, step, theme) {
+  const [x, y] = [plan.x.at(step), starHeight(plan, step)];
+  const corners = Array.from({ length: 10 }, (_, index) => {
+    const [far, turn] = [index % 2 ? 4 : 9, (index * Math.PI) / 5];
+    return /** @type {[number, number]} */ ([x + far * Math.sin(turn), y - far * Math.cos(turn)]);
+  });
+  context.fillStyle = theme.text;
+  context.strokeStyle = theme.ground;
+  polygon(context, ...corners);
+  context.stroke();
+}
+
+/** On the evaluation curve, else above the mark of the save. @param {Plan} plan @param {number} step */
+function starHeight(plan, step) {
+  const found = plan.evaluations.flat().find((point) => point.step === step);
+  return found && found.value > plan.lowest ? plan.y.at(found.value) : plan.floor - 18;
 }
 
 /** @param {CanvasRenderingContext2D} context @param {Plan} plan @param {Point[]} points @param {string} ink */

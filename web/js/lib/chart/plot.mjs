@@ -10,7 +10,8 @@ import { color, draw, reading } from "./chart.mjs";
  * @typedef {import("./chart.mjs").View} View
  * @typedef {{ name: string, loss?: import("../run/series.mjs").Series, evaluation?: import("../run/series.mjs").Series }} Line
  * @typedef {{ lines: Line[], saves?: import("../run/series.mjs").Point[], samples?: import("../run/series.mjs").Point[],
- *   timesteps?: number[], steps?: number, summary: string, empty: string }} Facts
+ *   levels?: Line[], best?: number | null, overfitsFrom?: number | null, timesteps?: number[], steps?: number,
+ *   summary: string, empty: string }} Facts
  */
 
 const SHARPEST = 4;
@@ -27,6 +28,8 @@ export class Plot {
     this.smoothing = 0.4;
     this.log = false;
     this.histogram = false;
+    /** Whether the evaluation is shown for each timestep instead of the mean. */
+    this.byLevel = false;
     /** @type {number | null} */
     this.cursor = null;
     /** How often the canvas was drawn. */
@@ -86,8 +89,24 @@ export class Plot {
         this.ask();
       },
     );
+    const levels = toggle(
+      t("by timestep"),
+      t("The evaluation loss at each timestep instead of their mean"),
+      this.byLevel,
+      (on) => {
+        this.byLevel = on;
+        this.ask();
+      },
+    );
     const label = element("label", { class: "wan-slider" }, `${t("smoothing")} `, slider);
-    return element("div", { class: "wan-controls" }, label, log, timesteps ? bins : null);
+    return element(
+      "div",
+      { class: "wan-controls" },
+      label,
+      log,
+      timesteps ? bins : null,
+      timesteps ? levels : null,
+    );
   }
 
   draw() {
@@ -113,9 +132,10 @@ export class Plot {
   /** @param {Facts} facts @param {boolean} dark @returns {View} */
   look(facts, dark) {
     this.dark = dark;
+    const lines = this.byLevel && facts.levels?.length ? facts.levels : facts.lines;
     return {
       ...facts,
-      curves: facts.lines.map((line, index) => ({ ...line, color: color(index, dark) })),
+      curves: lines.map((line, index) => ({ ...line, color: color(index, dark) })),
       timesteps: this.histogram ? facts.timesteps : null,
       log: this.log,
       smoothing: this.smoothing,
@@ -172,8 +192,13 @@ function legendText({ name, color: ink, evaluation }) {
 }
 
 /** @param {Facts} facts */
-function markerTexts({ saves, samples }) {
-  const texts = [saves?.length ? t("▲ saved") : "", samples?.length ? t("▶ preview") : ""];
+function markerTexts({ saves, samples, best, overfitsFrom }) {
+  const texts = [
+    saves?.length ? t("▲ saved") : "",
+    samples?.length ? t("▶ preview") : "",
+    best ? t("★ suggested: step {step}", { step: best }) : "",
+    overfitsFrom ? t("▒ over-fits after step {step}", { step: overfitsFrom }) : "",
+  ];
   return texts.filter(Boolean).map((text) => ({ text, color: "" }));
 }
 

@@ -6,13 +6,14 @@ import { t } from "./words.mjs";
 /**
  * @typedef {{ now?: number | null, peak?: number | null, predicted?: number | null }} Memory
  * @typedef {{ id: string, state: string, step: number, steps: number, reason?: string, updated?: number,
- *   loss?: number | null, eval_loss?: number | null, seconds_per_step?: number | null, seconds_left?: number | null,
+ *   loss?: number | null, eval_loss?: number | null, eval_held_out?: boolean | null, best?: number | null,
+ *   best_why?: string, seconds_per_step?: number | null, seconds_left?: number | null,
  *   expert?: string, variant?: string, lora_names?: string[], live?: boolean, node?: string | null, can_preview?: boolean,
  *   memory?: Record<string, Memory> }} Summary
  * @typedef {{ id: string, step: number, label?: string, prompt?: number, strength?: number | null,
  *   rendering?: string }} Sample
  * @typedef {Summary & { saves?: { step: number, eval_loss?: number | null }[], samples?: Sample[],
- *   has_workflow?: boolean, settings?: unknown }} Detail
+ *   chosen?: number | null, has_workflow?: boolean, settings?: unknown }} Detail
  */
 
 const BASE = "/wan_trainer/runs";
@@ -47,6 +48,11 @@ export class Routes {
   /** @param {string} run @param {"stop" | "save" | "sample" | "open"} action */
   act(run, action) {
     return this.post(`${place(run)}/${action}`, {});
+  }
+
+  /** @param {string} run @param {number} step a saved one, to be published as the run's LoRA */
+  use(run, step) {
+    return this.post(`${place(run)}/use`, { step });
   }
 
   /** @param {string} run */

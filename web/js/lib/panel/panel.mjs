@@ -21,6 +21,7 @@ import { Buttons } from "./buttons.mjs";
 import { CHART_MIN, neededHeight } from "./layout.mjs";
 import { Meters } from "./meters.mjs";
 import { Player } from "./player.mjs";
+import { SuggestionLine } from "./suggestion_line.mjs";
 
 /**
  * @typedef {import("../page/routes.mjs").Routes} Routes
@@ -73,7 +74,10 @@ export class Panel {
       failed: (error) => this.onFailure(error),
     });
     this.plot = new Plot(frames, () => curvesOf(this.history, this.live));
-    this.player = new Player((sample) => address(samplePath(this.run ?? "", sample.id)));
+    this.player = new Player(
+      (sample) => address(samplePath(this.run ?? "", sample.id)),
+      (step) => this.use(step),
+    );
     this.build();
     const resized = new ResizeObserver(() => frames.ask(this.draw));
     for (const part of [this.element, this.player.element]) resized.observe(part);
@@ -87,7 +91,9 @@ export class Panel {
     this.buttons = new Buttons((action, said) => this.act(action, said));
     this.spoken = element("div", { class: "wan-spoken", role: "status", "aria-live": "polite" });
     const { stages, numbers, memory } = this.meters;
-    this.left = element("div", { class: "wan-left" }, numbers, memory, this.plot.element);
+    this.suggestion = new SuggestionLine((step) => this.use(step));
+    const line = this.suggestion.element;
+    this.left = element("div", { class: "wan-left" }, numbers, memory, this.plot.element, line);
     this.body = element("div", { class: "wan-body" }, this.left, this.player.element);
     this.element = element(
       "section",
@@ -239,6 +245,18 @@ export class Panel {
     }
   }
 
+  /** @param {number} step a saved one, to be the run's LoRA */
+  async use(step) {
+    if (!this.run) return;
+    try {
+      await this.routes.use(this.run, step);
+      this.say(t("Step {step} is the run's LoRA now.", { step }));
+      this.refresh();
+    } catch (error) {
+      this.say(told(message(error)));
+    }
+  }
+
   /**
    * Words for everyone: in the status line until there is news, and to screen readers.
    * @param {string} text
@@ -259,6 +277,9 @@ export class Panel {
       this.status.toggleAttribute("data-step", this.isStep);
     }
     this.meters.draw(this.history, this.detail, this.clock, this.now());
+    const canUse = Boolean(this.run && this.detail) && !this.live;
+    this.player.suggest(this.history.suggestion?.best ?? null, canUse);
+    this.suggestion.draw(this.history.suggestion, this.detail?.chosen ?? null, canUse);
     const canPreview = this.detail?.can_preview !== false;
     this.buttons.draw({ run: this.run, live: this.live, canPreview });
     this.frames.once(this.plot.draw);

@@ -1,7 +1,7 @@
 // @ts-check
 /** Previews of a run: the clip of a saved step beside the one from before the first step, playing together. */
 
-import { button, element, fill, mark, write } from "../page/dom.mjs";
+import { button, element, enable, fill, mark, write } from "../page/dom.mjs";
 import { t } from "../page/words.mjs";
 import { caption, channels, lastWithClip, position, stops } from "../run/clips.mjs";
 
@@ -12,9 +12,16 @@ import { caption, channels, lastWithClip, position, stops } from "../run/clips.m
  */
 
 export class Player {
-  /** @param {(sample: Sample) => string} address of a clip */
-  constructor(address) {
+  /**
+   * @param {(sample: Sample) => string} address of a clip
+   * @param {(step: number) => void} use a saved step is chosen as the run's LoRA
+   */
+  constructor(address, use = () => {}) {
     this.address = address;
+    /** The suggested step. @type {number | null} */
+    this.best = null;
+    /** Whether a saved step can be chosen now. */
+    this.canUse = false;
     /** @type {Stop[]} */
     this.stops = [];
     /** What can be chosen: prompts, and what Validate Video rendered. @type {Channel[]} */
@@ -42,7 +49,22 @@ export class Player {
       onchange: () => this.choose(),
     });
     this.play = button("", t("Play or pause both previews"), () => this.switchPlay());
-    this.row = element("div", { class: "wan-player-row" }, this.play, this.slider, this.choice);
+    this.star = button("★", t("Show the suggested step"), () => this.showBest());
+    mark(this.star, "aria-label", t("Show the suggested step"));
+    this.use = button(
+      t("Use this step"),
+      t("Publish this saved step as the run's LoRA, under the run's name."),
+      () => this.chosen && use(this.chosen.step),
+    );
+    this.row = element(
+      "div",
+      { class: "wan-player-row" },
+      this.play,
+      this.slider,
+      this.star,
+      this.choice,
+      this.use,
+    );
     const clips = element("div", { class: "wan-clips" }, this.before.figure, this.after.figure);
     this.element = element("div", { class: "wan-player", hidden: true }, clips, this.row);
     // Together from the first frame: two clips of one length stay side by side by themselves.
@@ -68,6 +90,25 @@ export class Player {
     const at = position(this.stops, this.channel?.key ?? "", this.following ? undefined : chosen);
     this.slider.value = String(at);
     if (samples.length) this.show();
+  }
+
+  /** The position of the slider. @returns {Stop | null} */
+  get chosen() {
+    return this.stops[Number(this.slider.value)] ?? null;
+  }
+
+  /** @param {number | null} best @param {boolean} canUse */
+  suggest(best, canUse) {
+    if (best === this.best && canUse === this.canUse) return;
+    Object.assign(this, { best, canUse });
+    this.show();
+  }
+
+  showBest() {
+    const at = this.stops.findIndex((stop) => stop.step === this.best);
+    if (at < 0) return;
+    this.slider.value = String(at);
+    this.slide();
   }
 
   slide() {
@@ -106,9 +147,11 @@ export class Player {
   }
 
   show() {
-    const stop = this.stops[Number(this.slider.value)] ?? null;
+    const stop = this.chosen;
+    this.star.hidden = !this.stops.some((one) => one.step === this.best);
+    enable(this.use, this.canUse && Boolean(stop?.saved));
     const { key, base } = this.channel ?? { key: "", base: "" };
-    mark(this.slider, "aria-valuetext", stop ? caption(stop, key) : t("none"));
+    mark(this.slider, "aria-valuetext", stop ? caption(stop, key, this.best) : t("none"));
     write(this.play, this.playing ? "❚❚" : "▶");
     mark(this.play, "aria-label", this.playing ? t("Pause previews") : t("Play previews"));
     this.before.figure.hidden = !this.base?.clips.has(base) || this.base === stop;
@@ -119,7 +162,7 @@ export class Player {
   /** @param {ReturnType<typeof clip>} place @param {Stop | null} stop @param {string} key of a channel */
   fillClip(place, stop, key) {
     const sample = stop?.clips.get(key);
-    write(place.caption, stop ? caption(stop, key) : "");
+    write(place.caption, stop ? caption(stop, key, this.best) : "");
     place.video.hidden = !sample;
     place.none.hidden = Boolean(sample);
     const wanted = sample ? this.address(sample) : "";

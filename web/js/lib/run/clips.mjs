@@ -81,10 +81,12 @@ export function position(stops, key, chosen) {
  * What stands under a clip.
  * @param {Stop} stop
  * @param {string} key of the channel it belongs to
+ * @param {number | null} best the suggested step
  */
-export function caption(stop, key) {
+export function caption(stop, key, best = null) {
   if (stop.step === 0) return key.includes("/") ? t("base model") : t("before training");
   const words = [t("step {step}", { step: stop.step })];
+  if (stop.step === best) words[0] = `★ ${words[0]}`;
   if (stop.evalLoss !== null) words.push(t("eval {loss}", { loss: short(stop.evalLoss) }));
   if (!stop.saved) words.push(t("not saved"));
   if (!stop.clips.has(key)) words.push(t("no preview"));

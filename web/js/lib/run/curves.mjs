@@ -21,6 +21,11 @@ export function curvesOf(history, live) {
       loss: history.losses.get(name),
       evaluation: history.evaluations.get(name) ?? (only ? history.evaluations.get("") : undefined),
     })),
+    levels: [...history.levels.entries()]
+      .sort((a, b) => a[0] - b[0])
+      .map(([level, evaluation]) => ({ name: t("timestep {level}", { level }), evaluation })),
+    best: history.suggestion?.best ?? null,
+    overfitsFrom: history.suggestion?.overfitsFrom ?? null,
     saves: history.saves.points,
     samples: history.samples.points,
     timesteps: history.timesteps,

@@ -40,11 +40,7 @@ export function facts(history, summary) {
       running && step !== steps ? clock(secondsLeft(pace, step, steps)) : "",
     ],
     [t("loss"), t("Training loss of the newest step"), short(line?.loss, 4)],
-    [
-      t("eval"),
-      t("Loss on fixed clips, noise and timesteps"),
-      short(history.evaluation ?? summary?.eval_loss, 4),
-    ],
+    [...evaluationName(history, summary), short(history.evaluation ?? summary?.eval_loss, 4)],
     ["lr", t("Learning rate"), short(line?.lr)],
     [t("grad"), t("Gradient norm before clipping"), short(line?.grad_norm)],
     ["TFLOP/s", t("Arithmetic done per second"), speed(line?.tflops)],
@@ -55,6 +51,24 @@ export function facts(history, summary) {
     ],
   ];
   return all.filter(([, , value]) => value).map(([name, title, value]) => ({ name, title, value }));
+}
+
+/**
+ * What the evaluation loss is called, and what it is of.
+ * @param {RunHistory} history
+ * @param {Summary | null} summary
+ * @returns {[string, string]}
+ */
+function evaluationName(history, summary) {
+  const heldOut = history.heldOut ?? summary?.eval_held_out;
+  if (heldOut)
+    return [t("eval"), t("Loss on held-out clips, with the same noise and timesteps each time")];
+  if (heldOut === false)
+    return [
+      t("eval, trained clips"),
+      t("Loss on training clips with the same noise each time: no clips are held out."),
+    ];
+  return [t("eval"), t("Loss on fixed clips, noise and timesteps")];
 }
 
 /** TFLOP/s: a CPU does so few that more digits would only be noise. @param {any} value */
@@ -128,6 +142,9 @@ export function chartText(history) {
   );
   const evaluation = history.evaluation;
   if (evaluation !== null) parts.push(t("evaluation loss {loss}", { loss: short(evaluation) }));
+  const { best, overfitsFrom } = history.suggestion ?? {};
+  if (known(best)) parts.push(t("step {step} is suggested", { step: best }));
+  if (known(overfitsFrom)) parts.push(t("over-fits after step {step}", { step: overfitsFrom }));
   const saves = history.saves.length;
   if (saves) parts.push(saves === 1 ? t("1 saved step") : t("{n} saved steps", { n: saves }));
   return parts.filter(Boolean).join(", ");

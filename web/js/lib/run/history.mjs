@@ -8,8 +8,11 @@ import { MOST_POINTS, Series } from "./series.mjs";
  * A line of metrics.jsonl. Later versions may write more keys and more kinds of line; those are passed over.
  * @typedef {{ event: string, step: number, steps?: number, loss?: number | null, lr?: number | null,
  *   grad_norm?: number | null, seconds?: number | null, expert?: string, timestep_mean?: number | null,
- *   eval_loss?: number | null, tflops?: number | null, sample_id?: string, stage?: string,
+ *   eval_loss?: number | null, tflops?: number | null, sample_id?: string, stage?: string, held_out?: boolean | null,
+ *   per_timestep?: Record<string, number | null>, best?: number | null, why?: string, overfits_from?: number | null,
  *   memory?: import("../page/routes.mjs").Summary["memory"] }} Line
+ * @typedef {{ best: number | null, why: string, overfitsFrom: number | null }} Suggestion
+ *   the saved step that the run suggests, and why; and the step from which it over-fits
  * @typedef {{ next: number, records: Line[], more?: boolean, restarted?: boolean }} Answer
  */
 
@@ -29,6 +32,12 @@ export class RunHistory {
     this.losses = new Map();
     /** Evaluation loss by expert. @type {Map<string, Series>} */
     this.evaluations = new Map();
+    /** Evaluation loss by timestep. @type {Map<number, Series>} */
+    this.levels = new Map();
+    /** Whether it is one of clips that are never trained; null while nobody said. @type {boolean | null} */
+    this.heldOut = null;
+    /** @type {Suggestion | null} */
+    this.suggestion = null;
     this.saves = new Series(MOST_POINTS);
     this.samples = new Series(MOST_POINTS);
     this.skipped = new Series(MOST_POINTS);
@@ -67,8 +76,8 @@ export class RunHistory {
   add(line) {
     if (!line || !Number.isFinite(line.step)) return;
     if (line.event === "step") this.addStep(line);
-    else if (line.event === "evaluated")
-      curve(this.evaluations, line).add(line.step, line.eval_loss);
+    else if (line.event === "evaluated") this.addEvaluation(line);
+    else if (line.event === "suggested") this.suggestion = suggestionOf(line);
     else if (line.event === "saved") this.saves.add(line.step, 0);
     else if (line.event === "sample") this.samples.add(line.step, 0);
     else if (line.event === "skipped") this.skipped.add(line.step, 0);
@@ -89,6 +98,19 @@ export class RunHistory {
       this.timesteps[Math.min(BINS - 1, Math.max(0, Math.floor(share * BINS)))] += 1;
     }
     this.furthest = Math.max(this.furthest, line.step);
+  }
+
+  /** @param {Line} line */
+  addEvaluation(line) {
+    curve(this.evaluations, line).add(line.step, line.eval_loss);
+    this.heldOut = typeof line.held_out === "boolean" ? line.held_out : null;
+    for (const [timestep, loss] of Object.entries(line.per_timestep ?? {})) {
+      const level = Number(timestep);
+      if (!Number.isFinite(level)) continue;
+      const series = this.levels.get(level) ?? new Series(MOST_POINTS);
+      series.add(line.step, loss);
+      this.levels.set(level, series);
+    }
   }
 
   /** @param {Line} line */
@@ -115,6 +137,16 @@ export class RunHistory {
     );
     return last.filter(Boolean).sort((a, b) => b.step - a.step)[0]?.value ?? null;
   }
+}
+
+/** @param {Line} line @returns {Suggestion} */
+function suggestionOf({ best, why, overfits_from: from }) {
+  const step = (/** @type {unknown} */ value) => (Number.isInteger(value) ? Number(value) : null);
+  return {
+    best: step(best),
+    why: typeof why === "string" ? why : "",
+    overfitsFrom: step(from),
+  };
 }
 
 /**

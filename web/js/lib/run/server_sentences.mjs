@@ -72,6 +72,29 @@ export const SENTENCES = [
     ),
   (v) =>
     t(
+      "Step {step} is suggested: its held-out loss of {loss} is the lowest of the saved steps, {share} % below the {first} before training; a difference of {noise} may be noise.",
+      v,
+    ),
+  (v) =>
+    t(
+      "No step is suggested: the held-out loss went from {first} before training to {loss} at best, and a difference of {noise} may be noise.",
+      v,
+    ),
+  (v) =>
+    t(
+      "No step is suggested: the evaluation loss is one of training clips, which falls also where a run learns them by heart. Hold clips out: held_out_ratio of Wan Dataset Settings.",
+      v,
+    ),
+  (v) =>
+    t(
+      "No step is suggested: that takes the held-out loss before training and at two saved steps or more.",
+      v,
+    ),
+  (v) => t("No step is suggested: no evaluation loss was measured.", v),
+  (v) => t("No step is suggested: the clips are random tensors, so there is nothing to learn.", v),
+  (v) => t("No step is suggested: the previews of all saved steps look broken ({why}).", v),
+  (v) =>
+    t(
       "These are random tensors, not data: a LoRA trained on them has learned nothing. For benchmarks and tests.",
       v,
     ),

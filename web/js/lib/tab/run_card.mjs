@@ -3,7 +3,7 @@
 
 import { button, element, enable, fill, mark, write } from "../page/dom.mjs";
 import { t } from "../page/words.mjs";
-import { ago, clock, short } from "../run/format.mjs";
+import { ago, clock, known, short } from "../run/format.mjs";
 import { expertName, stateName } from "../run/names.mjs";
 import { told } from "../run/server_sentences.mjs";
 
@@ -26,12 +26,20 @@ export function cardText(run, now) {
     t("step {step} / {steps}", { step: run.step, steps: run.steps }),
     left && t("{time} left", { time: left }),
     loss && t("loss {loss}", { loss }),
-    evaluation && t("evaluation {loss}", { loss: evaluation }),
+    evaluation && evaluationText(run, evaluation),
+    known(run.best) ? t("★ step {step}", { step: run.best }) : "",
     run.variant,
     expertName(run.expert ?? ""),
     run.updated ? ago(now - run.updated) : "",
   ];
   return parts.filter(Boolean).join(" · ");
+}
+
+/** @param {Summary} run @param {string} loss */
+function evaluationText(run, loss) {
+  return run.eval_held_out === false
+    ? t("evaluation {loss} on training clips", { loss })
+    : t("evaluation {loss}", { loss });
 }
 
 export class RunCard {
@@ -92,6 +100,7 @@ export class RunCard {
     write(this.state, stateName(run.state));
     mark(this.state, "data-state", run.live ? "active" : "seen");
     write(this.numbers, cardText(run, now));
+    mark(this.numbers, "title", told(run.best_why ?? ""));
     write(this.reason, run.state !== "done" ? told(run.reason ?? "") : "");
     enable(this.buttons.copy, Boolean(run.lora_names?.length));
     enable(this.buttons.resume, !run.live && run.state !== "done");

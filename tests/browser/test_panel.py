@@ -138,7 +138,10 @@ def test_the_suggested_step_is_marked_and_can_be_made_the_runs_lora(
     assert serious(canvas, ".wan-panel") == []
     canvas.screenshot("panel-suggested")
     panel.get_by_text("by timestep").click()
-    shows(panel, "timestep 200 (◆ evaluation)")
+    shows(panel, "◆ timestep 200")
+    canvas.page.wait_for_timeout(500)
+    legend, line = (panel.locator(name).bounding_box() for name in (".wan-legend", ".wan-suggestion"))
+    assert legend["y"] + legend["height"] <= line["y"] + 1, "the panel grows with its legend"
     canvas.screenshot("panel-by-timestep")
 
 

@@ -186,8 +186,9 @@ export class Plot {
 }
 
 /** @param {Curve} curve */
-function legendText({ name, color: ink, evaluation }) {
+function legendText({ name, color: ink, loss, evaluation }) {
   const curve = name || t("loss");
+  if (!loss && evaluation?.length) return { text: `◆ ${curve}`, color: ink };
   return { text: evaluation?.length ? t("{curve} (◆ evaluation)", { curve }) : curve, color: ink };
 }
 

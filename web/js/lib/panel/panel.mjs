@@ -80,7 +80,7 @@ export class Panel {
     );
     this.build();
     const resized = new ResizeObserver(() => frames.ask(this.draw));
-    for (const part of [this.element, this.player.element]) resized.observe(part);
+    for (const part of [this.element, this.player.element, this.plot.legend]) resized.observe(part);
     frames.ask(this.draw);
   }
 

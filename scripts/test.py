@@ -17,6 +17,7 @@ import shutil
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -82,7 +83,7 @@ def main() -> int:
         began = time.monotonic()
         if layer == "ruff":
             say("\n== ruff")
-            verdict = "ok" if ruff(ready, totals) else "FAILED"
+            verdict = "ok" if run_tools(ruff(ready), totals) else "FAILED"
         else:
             verdict = lint(ready, totals) if layer == "lint" else run_pytest(layer, rest, ready, totals)
         stages.append(Stage(layer, time.monotonic() - began, verdict))
@@ -96,75 +97,68 @@ def main() -> int:
 
 
 def lint(ready: Environment, totals: Totals) -> str:
-    """Style and types, and the pure logic of the web part. Each tool counts as one test."""
+    """Style and types, and the pure logic of the web part. Each tool counts as one test; they run beside each other."""
     say("\n== lint")
-    ok = ruff(ready, totals)
+    tools: dict[str, list[str]] = {}  # the one that takes longest first
     typed = [name for name in ("wan_core", "nodes") if any((ROOT / name).rglob("*.py"))]
     if ready.node_tools and typed:
         link_tree_for_pyright(ready.comfyui)
-        ok &= tool("pyright", [program(ready.node_tools, "pyright"), *typed, "--project", "."], totals)
+        tools["pyright"] = [program(ready.node_tools, "pyright"), *typed, "--project", "."]
+    tools |= {"node --test": node_tests()} if shutil.which("node") else {}
+    tools |= ruff(ready)
     scripts = [folder for folder in ("web/js", "tests/web") if (ROOT / folder).is_dir()]
     if ready.node_tools and scripts:
-        command = [
-            program(ready.node_tools, "biome"),
-            "check",
-            "--no-errors-on-unmatched",
-            *scripts,
-        ]
-        ok &= tool("biome", command, totals)
+        tools["biome"] = [program(ready.node_tools, "biome"), "check", "--no-errors-on-unmatched", *scripts]
     if not ready.node_tools:
         totals.skipped += 2
         say("skipped  pyright and biome: no npm")
-    ok &= node_tests(totals)
-    return "ok" if ok else "FAILED"
-
-
-def ruff(ready: Environment, totals: Totals) -> bool:
-    program = str(ready.python.with_name("ruff" + ready.python.suffix))
-    ok = tool("ruff check", [program, "check", "--output-format", "concise", "."], totals)
-    return tool("ruff format", [program, "format", "--check", "--output-format", "concise", "."], totals) and ok
-
-
-def node_tests(totals: Totals) -> bool:
-    """`node --test tests/web`, when there is anything to run and to run it with."""
-    files = sorted(str(file.relative_to(ROOT)) for file in (ROOT / "tests" / "web").rglob("*.test.mjs"))
-    if not files:
-        return True
-    node = shutil.which("node")
-    if not node:
+    if "node --test" not in tools:
         totals.skipped += 1
         say("skipped  node --test tests/web: no node")
-        return True
-    done = subprocess.run([node, "--test", *files], cwd=ROOT, capture_output=True, text=True, check=False)
-    counts = dict(re.findall(r"^# (pass|fail|skipped) (\d+)", done.stdout, re.MULTILINE)) or dict(
-        re.findall(r"^ℹ (pass|fail|skipped) (\d+)", done.stdout, re.MULTILINE)
-    )
-    totals.passed += int(counts.get("pass", 0))
-    totals.failed += int(counts.get("fail", 0))
-    totals.skipped += int(counts.get("skipped", 0))
-    say(f"{'ok' if done.returncode == 0 else 'FAILED':8} node --test: {counts.get('pass', 0)} passed")
-    if done.returncode:
-        say(done.stdout + done.stderr)
-        if not int(counts.get("fail", 0)):
-            totals.failed += 1
-    return done.returncode == 0
+    return "ok" if run_tools(tools, totals) else "FAILED"
 
 
-def tool(name: str, command: list[str], totals: Totals) -> bool:
-    """Run a checker quietly; show what it said only when it found something."""
-    began = time.monotonic()
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    passed = done.returncode == 0
-    totals.tool(passed)
-    say(f"{'ok' if passed else 'FAILED':8} {name} ({time.monotonic() - began:.1f} s)")
-    if not passed:
-        lines = (done.stdout + done.stderr).strip().splitlines()
-        say(
-            "\n".join(
-                lines[:60] + ([f"... {len(lines) - 75} lines left out"] if len(lines) > 75 else []) + lines[60:][-15:]
-            )
-        )
-    return passed
+def ruff(ready: Environment) -> dict[str, list[str]]:
+    program = str(ready.python.with_name("ruff" + ready.python.suffix))
+    return {
+        "ruff check": [program, "check", "--output-format", "concise", "."],
+        "ruff format": [program, "format", "--check", "--output-format", "concise", "."],
+    }
+
+
+def node_tests() -> list[str]:
+    return ["node", "--test", *sorted(str(f.relative_to(ROOT)) for f in (ROOT / "tests" / "web").rglob("*.test.mjs"))]
+
+
+def run_tools(tools: dict[str, list[str]], totals: Totals) -> bool:
+    """Runs checkers quietly, two at a time; shows what one said only when it found something."""
+
+    def run(command: list[str]) -> tuple[float, subprocess.CompletedProcess[str]]:
+        began = time.monotonic()
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        return time.monotonic() - began, done
+
+    ok = True
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        for name, (seconds, done) in zip(tools, pool.map(run, tools.values()), strict=True):
+            counted = count_node_tests(done, totals) if name == "node --test" else totals.tool(done.returncode == 0)
+            ok &= done.returncode == 0
+            say(f"{'FAILED' if done.returncode else 'ok':8} {name} ({seconds:.1f} s){counted or ''}")
+            if done.returncode:
+                lines = (done.stdout + done.stderr).strip().splitlines()
+                left_out = [f"... {len(lines) - 75} lines left out"] if len(lines) > 75 else []
+                say("\n".join(lines[:60] + left_out + lines[60:][-15:]))
+    return ok
+
+
+def count_node_tests(done: subprocess.CompletedProcess[str], totals: Totals) -> str:
+    """Adds what node's own runner counted; returns it in words."""
+    counts = dict(re.findall(r"^(?:#|ℹ) (pass|fail|skipped) (\d+)", done.stdout, re.MULTILINE))
+    passed, failed, skipped = (int(counts.get(kind, 0)) for kind in ("pass", "fail", "skipped"))
+    totals.passed += passed
+    totals.failed += failed or (1 if done.returncode else 0)
+    totals.skipped += skipped
+    return f": {passed} passed"
 
 
 def program(folder: Path, name: str) -> str:
@@ -214,6 +208,8 @@ def run_pytest(layer: str, rest: list[str], ready: Environment, totals: Totals) 
         *rest,
     ]
     variables = {**ready.variables(), "WAN_TRAINER_COUNTS": str(counts)}
+    # Without byte code each of some hundred processes compiles the pack again.
+    variables.pop("PYTHONDONTWRITEBYTECODE", None)
     # Two cores: a thread pool per process (torch, ComfyUI, worker) would fight for them.
     variables.setdefault("OMP_NUM_THREADS", "1")
     code = subprocess.call(command, cwd=ROOT, env=variables)

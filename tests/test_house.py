@@ -20,8 +20,6 @@ NODE_ROOMS = ("bridge", "engine", "runs", "routes")
 FOR_OTHERS = (
     "wan_core.model.autocast.autocast_contexts",
     "wan_core.model.autocast.replay_autocast",
-    "wan_core.model.rope.KEPT_TABLES",
-    "wan_core.precision.quantize.SCHEMES",
 )
 """listed though no file of the product takes them: docs/architecture.md says for whom"""
 

@@ -15,13 +15,13 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from wan_core.config import settings_of
 from wan_core.files import Roots
 from wan_core.load import ModelPlan, materialize
 from wan_core.lora import LoraConfig, adapter_parameters
 from wan_core.model import POLICIES, WanShape, WanTransformer
 from wan_core.placement import MemoryMeasures, PlacementConfig
 from wan_core.precision import PrecisionPolicy, QuantizeConfig
-from wan_core.precision.quantize import SCHEMES
 
 from .case import Bench, Case, Figures, Needs
 from .jobs import can_compile
@@ -33,6 +33,7 @@ GRID = (9, 48, 48)
 """latent frames, rows, columns: 5,184 tokens, which is more than one chunk of a layer's second stage"""
 TINY = WanShape(dim=256, ffn_dim=512, num_heads=2, num_layers=2)
 TINY_GRID = (2, 8, 8)
+SCHEMES = settings_of(QuantizeConfig)["scheme"].choices
 FILES = ("fp8 file", "scaled fp8 file", "nvfp4 file", "GGUF Q8_0", "GGUF Q4_0")
 FARTHER = 2.0
 """times as far from float32 as a CPU's own result a card may be: it rounds in other places, and no worse"""

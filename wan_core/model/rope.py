@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["KEPT_TABLES", "rope_table", "rotate"]
+__all__ = ["rope_table", "rotate"]
 
 
 def rope_table(
@@ -38,12 +38,12 @@ def rope_table(
         table = _build(*key)
     if real:
         _tables[key] = table
-        while len(_tables) > KEPT_TABLES:
+        while len(_tables) > _KEPT_TABLES:
             del _tables[next(iter(_tables))]
     return table
 
 
-KEPT_TABLES = 4
+_KEPT_TABLES = 4
 """How many grids are kept, over all devices; one takes 39 MiB for 14B at 1280x720, 81 frames."""
 _Key = tuple[tuple[int, int, int], int, torch.dtype, torch.device, torch.dtype]
 _tables: dict[_Key, tuple[Tensor, Tensor]] = {}

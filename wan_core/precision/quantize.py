@@ -22,7 +22,6 @@ from ..patterns import check_patterns
 from .linear import QuantizedLinear
 
 __all__ = [
-    "SCHEMES",
     "QuantizeConfig",
     "QuantizedBy",
     "check_trainable_untouched",
@@ -30,7 +29,7 @@ __all__ = [
     "quantized_by",
 ]
 
-SCHEMES = ("fp8_e4m3fn", "int8", "fp8_e4m3fn_tensor", "fp8_e4m3fn_block128")
+_SCHEMES = ("fp8_e4m3fn", "int8", "fp8_e4m3fn_tensor", "fp8_e4m3fn_block128")
 _BLOCK = 128
 """values of a row that share a scale in the last of them"""
 
@@ -40,10 +39,10 @@ class QuantizeConfig(Config):
     """What Fp8Quantize asks for."""
 
     scheme: str = setting(
-        SCHEMES[0],
+        _SCHEMES[0],
         "fp8_e4m3fn: 8-bit float. int8: 8-bit integer, more exact, same size. One scale per output row. "
         "fp8_e4m3fn_tensor has one per weight, fp8_e4m3fn_block128 one per 128 values.",
-        choices=SCHEMES,
+        choices=_SCHEMES,
         refusal='Quantization scheme "{value}" is unknown.{nearest}',
     )
     keep_high_precision: bool = setting(

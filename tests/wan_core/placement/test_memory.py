@@ -16,6 +16,7 @@ from torch import nn
 from tests.support.forked import RunScript
 from wan_core.checkpoint import dequantise, row_values, unpacking_bytes
 from wan_core.checkpoint.ggml import BLOCKS
+from wan_core.config import settings_of
 from wan_core.lora import LoraConfig, adapter_parameters, check_targets, inject_lora
 from wan_core.model import POLICIES, Numerics, WanShape, WanTransformer, block_of
 from wan_core.model.block import WanBlock
@@ -25,10 +26,10 @@ from wan_core.placement.plan import split_blocks
 from wan_core.placement.storage_meter import StorageMeter
 from wan_core.placement.trace import _trace, traced_step
 from wan_core.precision import PrecisionPolicy, QuantizeConfig, quantize_block
-from wan_core.precision.quantize import SCHEMES
 
 SCRIPT = Path(__file__).parents[2] / "support" / "measure_memory.py"
 WAN_14B = WanShape(dim=5120, ffn_dim=13824, num_heads=40, num_layers=40)
+SCHEMES = settings_of(QuantizeConfig)["scheme"].choices
 GIB = 2**30
 
 

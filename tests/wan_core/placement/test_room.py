@@ -13,13 +13,14 @@ import torch
 
 from tests.support import sim_device
 from tests.support.tiny_run import make_roots
+from wan_core.config import settings_of
 from wan_core.load import ModelPlan, materialize
 from wan_core.lora import LoraConfig
 from wan_core.placement.room import weights_out_of_the_way
 from wan_core.precision import QuantizeConfig
-from wan_core.precision.quantize import SCHEMES
 
 SCRIPT = Path(__file__).parents[2] / "support" / "room_on_sim.py"
+SCHEMES = settings_of(QuantizeConfig)["scheme"].choices
 STORED = ("fp8_e4m3fn", "int8", "fp8", "NVFP4", "Q8_0", "none")
 """how the base rests: 8 bits made here, in two schemes; a linear as its file has it, in three; bfloat16"""
 

@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 
 from tests.support.tiny_run import TINY, TINY_VACE, TinyRun, make_roots, make_run
 from wan_core.checkpoint import dequantise
+from wan_core.config import settings_of
 from wan_core.control import SignalControl
 from wan_core.errors import CheckpointError, ConfigError
 from wan_core.events import Event, StepDone
@@ -25,12 +26,13 @@ from wan_core.lora import LoraConfig, adapter_parameters
 from wan_core.lora.inject import lora_layers
 from wan_core.model import Conditioning, WanTransformer
 from wan_core.precision import QuantizeConfig, QuantizedBy, QuantizedLinear, quantize_block, quantized_by
-from wan_core.precision.quantize import SCHEMES, quantized
+from wan_core.precision.quantize import quantized
 from wan_core.run.checks import check_quantized_alike
 from wan_core.run.config import DataConfig, RunConfig, read_status
 from wan_core.run.train_job import run_job
 from wan_core.train import SaveStore, TrainConfig
 
+SCHEMES = settings_of(QuantizeConfig)["scheme"].choices
 PLAN = ModelPlan(base_file="diffusion_models:wan_tiny_t2v.safetensors")
 LORA = LoraConfig(rank=4)
 LINEARS = {

@@ -22,7 +22,7 @@ from shapeworld.learning import CONCEPTS, DEFAULT_CONCEPT, draw_dataset, fill_mo
 
 from tests.browser.conftest import tiny_canvas
 from tests.browser.runs_on_page import Runs, whole_run
-from tests.support.headers import write_empty_model
+from tests.browser.test_fit import a14b_on_16_gib
 
 pytestmark = pytest.mark.browser
 
@@ -235,14 +235,11 @@ def test_the_panel(bare: Any, smoke: dict[str, Any]) -> None:
 
 
 def test_the_bar_that_says_whether_it_fits(bare: Any, workflows: dict[str, Any]) -> None:
-    """A 1.3B model on clips of 81 frames and a card of 3 GiB, before and after a click; the model is a header alone."""
-    model = bare.server.base / "models" / "diffusion_models" / "wan2.1_t2v_1.3B_bf16.safetensors"
-    write_empty_model(model, "wan2.1-t2v-1.3B")
-    bare.server.post("/tiny/card", {"gib": "3"})
-    try:
+    """Template 03 on a card of 16 GiB, at 1280x720x81, before and after a click; the models are headers alone."""
+    with a14b_on_16_gib(bare.server):
         bare.open()
-        asked = {"LoadWanModel": {"diffusion_model": model.name}, "WanVideoDataset": {"num_frames": 81}}
-        bare.load(tiny_canvas(workflows["02_wan21_t2v_1.3B_clips"], **asked))
+        asked = {"WanVideoDataset": {"width": 1280, "height": 720, "num_frames": 81}}
+        bare.load(tiny_canvas(workflows["03_wan22_t2v_A14B_character"], **asked))
         bars = bare.page.locator(".wan-panel .wan-fit")
         buttons = bars.first.get_by_role("button")
         buttons.first.wait_for()
@@ -250,9 +247,6 @@ def test_the_bar_that_says_whether_it_fits(bare: Any, workflows: dict[str, Any])
         buttons.get_by_text("frames fits").click()
         bare.page.locator('.wan-panel .wan-fit[data-state="fits"][aria-busy="false"]').first.wait_for()
         save([red, fit_picture(bare)], "fit.png")
-    finally:
-        bare.server.post("/tiny/card", {"gib": ""})
-        model.unlink()
 
 
 def fit_picture(canvas: Any) -> Image.Image:

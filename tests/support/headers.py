@@ -108,12 +108,20 @@ def to_diffusers(name: str) -> str:
 
 
 def write_empty_model(file: Path, template: str, dtype: str = "BF16") -> Path:
-    """A safetensors file of a pinned template with its real header and size, whose values take no room on the disk."""
-    size = {"BF16": 2, "F32": 4}[dtype]
-    told, end = {}, 0
+    """A safetensors file of a pinned template with its real header and size, whose values take no room on the disk.
+
+    `dtype` "scaled fp8": the linears of blocks in 8 bits with a scale each, as ComfyUI's repackaged files have them.
+    """
+    tensors: dict[str, tuple[str, tuple[int, ...]]] = {}
     for name, shape in shapes_of(template).items():
-        start, end = end, end + math.prod(shape) * size
-        told[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [start, end]}
+        tensors[name] = ("BF16" if dtype == "scaled fp8" else dtype, shape)
+        if dtype == "scaled fp8" and re.fullmatch(r"blocks\.\d+\..*\.weight", name) and len(shape) == 2:
+            tensors[name] = ("F8_E4M3", shape)
+            tensors[name.removesuffix("weight") + "scale_weight"] = ("F32", ())
+    told, end = {}, 0
+    for name, (kind, shape) in tensors.items():
+        start, end = end, end + math.prod(shape) * {"F8_E4M3": 1, "BF16": 2, "F32": 4}[kind]
+        told[name] = {"dtype": kind, "shape": list(shape), "data_offsets": [start, end]}
     text = json.dumps(told).encode()
     with file.open("wb") as out:
         out.write(len(text).to_bytes(8, "little") + text)

@@ -16,6 +16,8 @@ __all__ = ["Room", "card_bytes", "card_limit", "host_bytes", "room_here", "room_
 
 CARD_LIMIT = "WAN_TRAINER_CARD_GIB"
 """environment variable: plan as if every card had so many GiB; the CPU then counts as a card too"""
+HOST_LIMIT = "WAN_TRAINER_HOST_GIB"
+"""environment variable: plan as if so many GiB of the computer's own memory were free"""
 _RESERVE_GIB = 1.5 if sys.platform == "win32" else 1.0
 """of each card, for what no plan counts: the driver's context, workspaces of libraries, gaps between allocations"""
 _GIB = 1 << 30
@@ -53,12 +55,21 @@ def room_here(devices: Iterable[torch.device], *, ask_driver: bool) -> Room:
             found[str(device)] = _room_on_card(device, limit, ask_driver=ask_driver)
         elif limit is not None:
             found[str(device)] = _less_reserve(limit)
-    return Room(devices=found, host=host_bytes() if found else None)
+    return Room(devices=found, host=_host_room() if found else None)
+
+
+def _host_room() -> int | None:
+    limit = _said_gibibytes(HOST_LIMIT)
+    return host_bytes() if limit is None else int(limit * _GIB)
 
 
 def card_limit() -> float | None:
     """Returns what CARD_LIMIT says, in GiB. Raises ConfigError for what is no positive number."""
-    said = os.environ.get(CARD_LIMIT, "").strip()
+    return _said_gibibytes(CARD_LIMIT)
+
+
+def _said_gibibytes(variable: str) -> float | None:
+    said = os.environ.get(variable, "").strip()
     if not said:
         return None
     try:
@@ -66,7 +77,7 @@ def card_limit() -> float | None:
     except ValueError:
         limit = 0.0
     if not 0 < limit < 1e6:
-        raise ConfigError(f'{CARD_LIMIT} is "{said[:40]}". Set it to the GiB of a card, such as 16, or to nothing.')
+        raise ConfigError(f'{variable} is "{said[:40]}". Set it to a number of GiB, such as 16, or to nothing.')
     return limit
 
 

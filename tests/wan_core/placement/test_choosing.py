@@ -7,7 +7,7 @@ import torch
 
 from wan_core.errors import ConfigError
 from wan_core.placement import MemoryEstimate, MemoryMeasures, Room, choose_measures, room_here, room_of_cards
-from wan_core.placement.cards import CARD_LIMIT
+from wan_core.placement.cards import CARD_LIMIT, HOST_LIMIT
 from wan_core.placement.memory import DeviceMemory
 
 GIB = 1 << 30
@@ -78,6 +78,8 @@ def test_a_card_may_be_planned_smaller_than_it_is(monkeypatch: pytest.MonkeyPatc
     assert room_of_cards([16, 24]).devices["cuda:1"] == 24 * GIB - reserve
     monkeypatch.setenv(CARD_LIMIT, "16")
     assert room_here([cpu], ask_driver=True).devices == {"cpu": 16 * GIB - reserve}
+    monkeypatch.setenv(HOST_LIMIT, "64")
+    assert room_here([cpu], ask_driver=True).host == 64 * GIB
     for wrong in ("much", "0", "-3", "nan"):
         monkeypatch.setenv(CARD_LIMIT, wrong)
         with pytest.raises(ConfigError, match=CARD_LIMIT):

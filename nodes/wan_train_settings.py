@@ -10,18 +10,10 @@ from comfy_api.latest import io
 from ..wan_core.errors import ConfigError
 from ..wan_core.lora import LoraConfig
 from ..wan_core.model import check_compile
-from ..wan_core.train import TrainConfig
+from ..wan_core.train import TrainConfig, state_bytes
 from .bridge.types import CATEGORY, SettingsHandle, WanSettings
 from .bridge.widgets import check_menus, listed, searched_as, widget
 
-_OWN: dict[str, dict[str, Any]] = {
-    "optimizer": {"options": ["adamw"], "tooltip": "adamw: PyTorch's AdamW on float32 adapters."},
-    "lr_scheduler": {
-        "options": ["constant", "linear", "cosine"],
-        "tooltip": "Course of the learning rate after warm-up. cosine: down to 0 along a cosine, which learns best. "
-        "linear: straight down to 0. constant: it stays, for runs that will be made longer later.",
-    },
-}
 _EVAL = listed(TrainConfig.eval_timesteps)
 
 
@@ -34,11 +26,11 @@ class WanTrainSettings(io.ComfyNode):
             node_id="WanTrainSettings",
             display_name="Wan Train Settings",
             category=CATEGORY,
-            **searched_as("optimizer", "adamw", "batch size", "gradient accumulation", "lr scheduler"),
+            **searched_as("optimizer", "adamw", "batch size", "gradient accumulation", "lr scheduler", "loss", "ema"),
             description="Batch size, optimizer, timestep sampling and the rest. Optional: TrainLoRA works without it.",
             inputs=[
                 *(
-                    widget(TrainConfig, name, **_OWN.get(name, {}))
+                    widget(TrainConfig, name)
                     for name in (
                         *("batch_size", "gradient_accumulation_steps", "optimizer", "lr_scheduler"),
                         *("lr_warmup_steps", "timestep_sampling", "discrete_flow_shift", "sigmoid_scale"),
@@ -62,6 +54,10 @@ class WanTrainSettings(io.ComfyNode):
                         *("first_frame_conditioning_p", "bucket_sampling", "checkpointing_policy"),
                         *("checkpointing_names_saved", "checkpointing_names_offloaded", "unchecked_blocks"),
                         *("memory", "offload_activations", "compile"),
+                        *("optimizer_class", "optimizer_args", "loraplus_lr_ratio", "lr_warmup_share"),
+                        *("lr_scheduler_num_cycles", "lr_scheduler_power", "lr_scheduler_min_lr_ratio"),
+                        *("lr_decay_share", "lr_scaling", "ema_decay", "loss_type", "huber_delta"),
+                        *("loss_weighting", "min_timestep", "max_timestep"),
                     )
                 ),
             ],
@@ -79,7 +75,7 @@ class WanTrainSettings(io.ComfyNode):
         if values.get("compile"):  # here, and not after clips were encoded for an hour
             check_compile(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
         # Whether warm-up fits into the steps is known only in TrainLoRA; everything else is checked here.
-        TrainConfig.from_dict({**values, "steps": 10_000_000})
+        state_bytes(TrainConfig.from_dict({**values, "steps": 10_000_000}))  # is the optimizer to be had?
         targets = tuple(line.strip() for line in lora_targets.splitlines() if line.strip())
         lora = LoraConfig(dropout=lora_dropout, targets=targets or LoraConfig.targets)
         return io.NodeOutput(SettingsHandle(tuple(values.items()), lora))

@@ -57,7 +57,7 @@ class ObjectiveConfig(Config):
     )
     huber_delta: float = setting(
         1.0,
-        "huber and pseudo_huber: the error at which the square ends. Smaller forgives outliers more.",
+        "Up to this error huber and pseudo_huber count its square. Smaller forgives outliers more.",
         low=1e-6,
         high=1000.0,
         offered=(0.001, 1000.0),

@@ -129,6 +129,20 @@ test("what cuts the draw, or does not count for it, is said", () => {
   assert.deepEqual(told(settings("uniform"), WHOLE), ["uniform does not use sigmoid_scale."]);
 });
 
+test("timesteps that the settings leave out are not drawn, and that is said", () => {
+  const asked = [...settings("uniform", 1), ...widgets({ min_timestep: 250, max_timestep: 500 })];
+  const draw = drawOf(asked, WHOLE);
+  assert.deepEqual([draw.low, draw.high, draw.narrowed], [0.25, 0.5, true]);
+  assert.equal(
+    sentences(draw, WHOLE)[1],
+    "Timesteps 250 to 500 are trained: 25 % of the draws; the others are drawn again.",
+  );
+  const high = { low: 0.875, high: 1, boundary: 0.875, open: false };
+  assert.equal(drawOf(asked, high), null, "nothing of the expert is left");
+  const usual = [...settings(), ...widgets({ min_timestep: 0, max_timestep: 1000 })];
+  assert.equal(drawOf(usual, high).narrowed, undefined);
+});
+
 test("a draw that never falls into its range is told instead of drawn", () => {
   const range = { low: 0.9, high: 1, boundary: 0.9, open: false };
   const draw = drawOf(settings("sigmoid", 1, 0.1), range);

@@ -6,8 +6,10 @@
 
 /**
  * What decides the draw. `low` and `high` are the noise levels of one expert of a pair: draws outside are drawn again.
- * `asModel`: the shift was left to the model, and whether the model is known.
- * @typedef {{ sampling: string, shift: number, scale: number, low: number, high: number, asModel?: boolean }} Draw
+ * `asModel`: the shift was left to the model, and whether the model is known. `narrowed`: the settings allow less than
+ * the model does.
+ * @typedef {{ sampling: string, shift: number, scale: number, low: number, high: number, asModel?: boolean,
+ *   narrowed?: boolean }} Draw
  */
 
 export const SAMPLINGS = ["uniform", "sigmoid", "shift"];

@@ -103,9 +103,16 @@ export function drawOf(widgets, { low, high, shift: own }) {
   const asked = Number(value("discrete_flow_shift"));
   const shift = asked === 0 ? (own ?? USUAL_SHIFT) : asked;
   const scale = Number(value("sigmoid_scale"));
-  const sound = SAMPLINGS.includes(sampling) && shift > 0 && scale > 0;
+  const least = Math.max(low, Number(value("min_timestep") ?? 0) / 1000);
+  const most = Math.min(high, Number(value("max_timestep") ?? 1000) / 1000);
+  const sound = SAMPLINGS.includes(sampling) && shift > 0 && scale > 0 && least < most;
   if (!sound || !known(shift) || !known(scale)) return null;
-  return { sampling, shift, scale, low, high, ...(asked === 0 && { asModel: known(own) }) };
+  const narrowed = least > low || most < high;
+  return {
+    ...{ sampling, shift, scale, low: least, high: most },
+    ...(asked === 0 && { asModel: known(own) }),
+    ...(narrowed && { narrowed }),
+  };
 }
 
 /** @param {Draw} draw whether enough of it falls into its range to be drawn at all */
@@ -163,12 +170,17 @@ export function sentences(draw, { boundary, open }) {
   ];
   if (cut) {
     const part = percent(kept(draw));
+    const numbers = { low, high, part };
     said.push(
-      t("This expert trains {low} to {high}: {part} of the draws; the others are drawn again.", {
-        low,
-        high,
-        part,
-      }),
+      draw.narrowed
+        ? t(
+            "Timesteps {low} to {high} are trained: {part} of the draws; the others are drawn again.",
+            numbers,
+          )
+        : t(
+            "This expert trains {low} to {high}: {part} of the draws; the others are drawn again.",
+            numbers,
+          ),
     );
   } else if (boundary !== null) {
     said.push(

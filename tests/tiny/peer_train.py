@@ -3,8 +3,8 @@
     python tests/tiny/peer_train.py JOB.safetensors OUT.json
 
 JOB holds the base as `w.<original weight name>`, the adapters' start as `lora.<original name>` and each micro-batch as
-`batch.<number>.{latent,noise,sigma,text}`; in its metadata the shape, and the settings of each optimizer. OUT gets the
-loss of every step by optimizer. A process of its own: the imports disturb, and are slow.
+`<run>.<number>.{latent,noise,sigma,text}`; in its metadata the shape, and the settings of each run. OUT gets the loss
+of every step by run. A process of its own: the imports disturb, and are slow.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def adapted(job: dict[str, Tensor], shape: dict[str, Any], rank: int) -> tuple[n
     return model.train(), trained
 
 
-def train(job: dict[str, Tensor], shape: dict[str, Any], settings: dict[str, Any]) -> list[float]:
+def train(run: str, job: dict[str, Tensor], shape: dict[str, Any], settings: dict[str, Any]) -> list[float]:
     from diffusers.optimization import get_scheduler
 
     model, trained = adapted(dict(job), shape, settings["rank"])
@@ -55,10 +55,13 @@ def train(job: dict[str, Tensor], shape: dict[str, Any], settings: dict[str, Any
     for step in range(steps):
         total = 0.0
         for number in range(step * micro, (step + 1) * micro):
-            x, noise, sigma, text = (job[f"batch.{number}.{part}"] for part in ("latent", "noise", "sigma", "text"))
+            x, noise, sigma, text = (job[f"{run}.{number}.{part}"] for part in ("latent", "noise", "sigma", "text"))
             level = sigma[:, None, None, None, None]
             answer = model((1 - level) * x + level * noise, 1000 * sigma, text, return_dict=False)[0]
-            loss = nn.functional.mse_loss(answer, noise - x)
+            if delta := settings["huber_delta"]:
+                loss = nn.functional.huber_loss(answer, noise - x, delta=delta)
+            else:
+                loss = nn.functional.mse_loss(answer, noise - x)
             (loss / micro).backward()
             total += loss.item() / micro
         torch.nn.utils.clip_grad_norm_(trained, 1.0)
@@ -75,7 +78,7 @@ def main(job_file: str, out: str) -> None:
         told = file.metadata()
         job = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
     shape, every = json.loads(told["shape"]), json.loads(told["settings"])
-    losses = {name: train(job, shape, settings) for name, settings in every.items()}
+    losses = {name: train(name, job, shape, settings) for name, settings in every.items()}
     Path(out).write_text(json.dumps(losses), encoding="utf-8")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -10,11 +11,13 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from tests.support.forked import ForkServer, Worker
 from tests.support.tiny_run import TinyRun, make_run
 from wan_core.config import settings_of
 from wan_core.control import SignalControl
 from wan_core.errors import ConfigError, DependencyError
 from wan_core.events import Event, StepDone
+from wan_core.lora import LoraConfig
 from wan_core.packages import version_of
 from wan_core.run.train_job import run_job
 from wan_core.train import TrainConfig, state_bytes
@@ -102,6 +105,51 @@ def test_each_optimizer_trains_and_is_resumed_to_the_last_bit(tmp_path: Path, na
     up = [value for key, value in state.items() if key.startswith("lora.") and ".lora_B." in key]
     assert up
     assert all(bool(value.any()) for value in up), "every pair learnt something"
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("scheduler", settings_of(TrainConfig)["lr_scheduler"].choices)
+@pytest.mark.parametrize("name", NAMED)
+def test_each_optimizer_with_each_schedule_is_resumed_to_the_last_bit(
+    tmp_path: Path, name: str, scheduler: str
+) -> None:
+    need(name)
+    if name == "schedule_free" and scheduler != "constant":
+        pytest.skip("schedule_free replaces the schedule")
+    config = settings(name, lr_scheduler=scheduler, lr_warmup_steps=1)
+    straight, stopped = make_run(tmp_path / "a", train=config), make_run(tmp_path / "b", train=config)
+    train(straight)
+    train(stopped, 2)
+    train(stopped)
+    assert same(saved(stopped, "state"), saved(straight, "state"))
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", NAMED)
+def test_killed_at_five_steps_and_resumed_equals_never_killed(server: ForkServer, tmp_path: Path, name: str) -> None:
+    """With dropped captions and LoRA inputs, two micro-batches a step and, where it goes with it, a mean of weights."""
+    need(name)
+    mean = 0.0 if name == "schedule_free" else 0.9
+    config = settings(name, steps=12, ema_decay=mean, caption_dropout=0.3, lr_warmup_share=0.2)
+    lora = LoraConfig(rank=4, dropout=0.1)
+    straight = make_run(tmp_path / "straight", train=config, lora=lora)
+
+    def start(run: TinyRun) -> Worker:
+        words = ["train", str(run.directory), "--roots", str(run.roots_file)]
+        return server.start(words, run.directory / "out.jsonl")
+
+    def files(run: TinyRun) -> list[bytes]:
+        folder = run.directory / "saves" / "step-000012"
+        return [(folder / f"{file}.safetensors").read_bytes() for file in ("lora", "state")]
+
+    assert start(straight).wait() == 0
+    for step in (1, 3, 4, 7, 11):
+        killed = make_run(tmp_path / f"killed-{step}", train=config, lora=lora)
+        worker = start(killed)
+        worker.wait_for("step", step)
+        assert worker.kill() == -signal.SIGKILL
+        assert start(killed).wait() == 0
+        assert files(killed) == files(straight), f"killed after step {step}"
 
 
 @pytest.mark.parametrize("name", NAMED)

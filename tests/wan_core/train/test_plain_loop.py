@@ -7,6 +7,7 @@ import subprocess
 import sys
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -31,7 +32,18 @@ PLAIN = {
     "adafactor": ("torch.optim.Adafactor", 1e-3, {}),
     "lion": ("pytorch_optimizer.Lion", 1e-4, {}),
     "prodigy": ("pytorch_optimizer.Prodigy", 1.0, ADAM),
+    "huber": ("torch.optim.AdamW", 1e-3, ADAM),
 }
+OTHERWISE: dict[str, dict[str, Any]] = {
+    "huber": {
+        "optimizer": "adamw",
+        "loss_type": "huber",
+        "huber_delta": 0.5,
+        "min_timestep": 200.0,
+        "max_timestep": 700.0,
+    }
+}
+"""what the run of that name is told besides"""
 
 
 @pytest.mark.parametrize("steps", [4, pytest.param(100, marks=[pytest.mark.soak, pytest.mark.lasts(200)])])
@@ -45,7 +57,8 @@ def test_every_loss_is_that_of_a_plain_loop(tmp_path: Path, steps: int) -> None:
         ours[name] = losses_of_a_run(tmp_path / name, name, rate, steps, seen, job)
         for number, batch in enumerate(seen):
             parts = {"latent": batch.latent, "noise": batch.noise, "sigma": batch.sigma, "text": batch.text}
-            job |= {f"batch.{number}.{part}": value for part, value in parts.items()}
+            job |= {f"{name}.{number}.{part}": value for part, value in parts.items()}
+        assert all(200 <= 1000 * float(batch.sigma.min()) <= 700 for batch in seen) is (name == "huber")
     settings = {
         name: {
             "optimizer": path,
@@ -53,6 +66,7 @@ def test_every_loss_is_that_of_a_plain_loop(tmp_path: Path, steps: int) -> None:
             "steps": steps,
             "accumulate": 2,
             "rank": 4,
+            "huber_delta": OTHERWISE.get(name, {}).get("huber_delta", 0),
         }
         for name, (path, rate, more) in PLAIN.items()
     }
@@ -77,12 +91,10 @@ def losses_of_a_run(
     """Trains the tiny model; `seen` gets every micro-batch, and `job` the adapters it began with."""
     train = TrainConfig(
         steps=steps,
-        optimizer=name,
         learning_rate=rate,
         gradient_accumulation_steps=2,
         preview_every_n_steps=0,
-        save_every_n_steps=1000,
-        eval_items=0,
+        **{"save_every_n_steps": 1000, "eval_items": 0, **OTHERWISE.get(name, {"optimizer": name})},
     )
     run = make_run(root, train=train)
     model = materialize(run.config.model, run.roots, run.config.lora, seed=train.seed)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterator
 
 import pytest
+from clips import place_clips
 from comfy_server import ComfyServer
 from graphs import CACHE, TRAIN, Graph, folder_of, training_graph
 
-from wan_core.placement.cards import CARD_LIMIT, room_of_cards
+from wan_core.placement import room_of_cards
 
-pytestmark = [pytest.mark.comfy, pytest.mark.lasts(6)]
+pytestmark = pytest.mark.comfy
 
 PLAN = "plan"
 GIB = 1 << 30
@@ -33,15 +35,40 @@ def test_a_training_is_planned_and_nothing_is_trained(comfy: ComfyServer) -> Non
     assert not folder_of(comfy, "none").exists()
 
 
-def test_what_does_not_fit_is_refused_before_a_clip_is_encoded(own_comfy: Callable[..., ComfyServer]) -> None:
+@pytest.fixture
+def card(comfy: ComfyServer) -> Iterator[Callable[[str], None]]:
+    """Says how many GiB the server takes its card for; "": as it is."""
+
+    def set_to(gib: str) -> None:
+        comfy.post("/tiny/card", {"gib": gib})
+
+    yield set_to
+    set_to("")
+
+
+def unseen_graph(comfy: ComfyServer) -> Graph:
+    """Clips that nobody has encoded, and a VAE that nobody has loaded."""
+    for clip in place_clips(comfy.base / "input" / "unseen").glob("*.mp4"):
+        clip.write_bytes(clip.read_bytes() + b"\0\0\0\x08free")  # an empty box at its end
+    vae = comfy.base / "models" / "vae"
+    shutil.copy(vae / "wan_tiny_vae.safetensors", vae / "unseen.safetensors")
+    graph = training_graph("too_large", "unseen", steps=1)
+    graph["vae"]["inputs"]["vae_name"] = "unseen.safetensors"
+    return graph
+
+
+def test_what_does_not_fit_is_refused_before_a_clip_is_encoded(comfy: ComfyServer, card: Callable[[str], None]) -> None:
     """The text encoder of these graphs can say what it is only when it is loaded; the VAE need not be."""
+    graph, loads_vae = unseen_graph(comfy), []
     reserve = 16 - room_of_cards([16]).devices["cuda:0"] / GIB
-    comfy = own_comfy(env={CARD_LIMIT: str(reserve + 1e-4)})
-    with comfy.events() as seen:
-        entry = comfy.run(training_graph("too_large"), timeout=60, check=False)
-    assert entry["status"]["status_str"] == "error"
-    assert "vae" not in {data["node"] for data in seen.of("executing") if data.get("node")}
-    said = comfy.error(entry)
-    assert "48x48x5 at rank 4 needs" in said
-    assert "Nothing smaller fits" in said
-    assert not folder_of(comfy, "too_large").exists()
+    for gib in (str(reserve + 1e-4), ""):
+        card(gib)
+        with comfy.events() as seen:
+            entry = comfy.run(graph, timeout=60, check=not gib)
+        loads_vae.append("vae" in {data["node"] for data in seen.of("executing") if data.get("node")})
+        if gib:
+            said = comfy.error(entry)
+            assert "48x48x5 at rank 4 needs" in said
+            assert "Nothing smaller fits" in said
+            assert not folder_of(comfy, "too_large").exists()
+    assert loads_vae == [False, True]

@@ -1,7 +1,7 @@
-"""Workers forked from a process that has already imported torch and peft: real processes, ten times as fast.
+"""Processes forked from one that has done the imports already: real processes, ten times as fast. POSIX only.
 
-Run as a script it is the server; tests use the fixture `server`. POSIX only. The ranks that a forked controller starts
-are forked from it in turn (forked_ranks.py).
+Run as a script it is the server. What it imports is the engine with torch and peft (the fixture `server`; the ranks
+that a forked controller starts are forked from it in turn, forked_ranks.py), or a ComfyUI (`comfy_script`).
 """
 
 from __future__ import annotations
@@ -28,19 +28,35 @@ RunCommand = Callable[..., "subprocess.CompletedProcess[str]"]
 """the fixture `wan_core_command`: what is said after `python -m wan_core`"""
 
 
-def serve(link: socket.socket) -> None:
-    """Answer requests, one at a time, until the other end is closed."""
+def import_engine() -> None:
     sys.path[0] = str(ROOT)
-    import torch
-
-    torch.set_num_threads(1)
     import peft  # noqa: F401
+    import torch
 
     import wan_core.__main__
     import wan_core.audit
     import wan_core.run.sample_job  # noqa: F401
 
     torch.optim.AdamW([torch.nn.Parameter(torch.zeros(1))])
+
+
+def import_comfyui(tree: str) -> None:
+    """As a script of tests/tiny does it; nothing of ours is found beside it."""
+    sys.path[0] = str(ROOT / "tests" / "tiny")
+    import comfy_sample
+
+    comfy_sample.import_comfyui(tree)
+
+
+def serve(link: socket.socket, comfyui: str = "") -> None:
+    """Answer requests, one at a time, until the other end is closed."""
+    import torch
+
+    torch.set_num_threads(1)
+    if comfyui:
+        import_comfyui(comfyui)
+    else:
+        import_engine()
     gc.freeze()  # else the first full collection of every fork copies each page of these libraries: 0.3 s
     while True:
         line, pipes, _, _ = socket.recv_fds(link, 1 << 20, 3)
@@ -54,14 +70,14 @@ def serve(link: socket.socket) -> None:
             pid = os.fork()
             if pid == 0:
                 link.close()
-                work(request, pipes)
+                work(request, pipes, engine=not comfyui)
             for pipe in pipes:
                 os.close(pipe)
             answer = {"pid": pid}
         link.sendall(json.dumps(answer).encode())
 
 
-def work(request: dict[str, Any], pipes: list[int]) -> NoReturn:
+def work(request: dict[str, Any], pipes: list[int], *, engine: bool) -> NoReturn:
     """Be the process that was asked for."""
     for number, pipe in enumerate(pipes):
         os.dup2(pipe, number)
@@ -71,10 +87,10 @@ def work(request: dict[str, Any], pipes: list[int]) -> NoReturn:
     try:
         if request["own_group"]:
             os.setsid()
-        from tests.support.forked_ranks import fork_ranks
-        from wan_core.__main__ import main
+        if engine:
+            from tests.support.forked_ranks import fork_ranks
 
-        fork_ranks()
+            fork_ranks()
         exec(request["first"], {})  # noqa: S102
         if request["script"]:
             sys.argv = [request["script"], *request["words"]]
@@ -82,6 +98,8 @@ def work(request: dict[str, Any], pipes: list[int]) -> NoReturn:
             runpy.run_path(request["script"], run_name="__main__")
             code = 0
         else:
+            from wan_core.__main__ import main
+
             code = int(main(request["words"]))
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else int(end.code is not None)
@@ -141,11 +159,12 @@ class Worker:
 
 
 class ForkServer:
-    def __init__(self) -> None:
+    def __init__(self, comfyui: Path | None = None) -> None:
+        """`comfyui`: the tree whose modules are imported, in place of the engine's."""
         self._link, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, __file__, str(theirs.fileno())],
+                [sys.executable, __file__, str(theirs.fileno()), *([str(comfyui)] if comfyui else [])],
                 pass_fds=[theirs.fileno()],
                 env=os.environ | {"OMP_NUM_THREADS": "1"},
             )
@@ -206,4 +225,4 @@ class ForkServer:
 
 
 if __name__ == "__main__":
-    serve(socket.socket(fileno=int(sys.argv[1])))
+    serve(socket.socket(fileno=int(sys.argv[1])), *sys.argv[2:])

@@ -32,15 +32,23 @@ class Heard(logging.Handler):
 
 
 def read_job() -> dict[str, Any]:
-    """The job named on the command line; ComfyUI can be imported afterwards."""
+    """The job named on the command line; ComfyUI is imported then."""
     job: dict[str, Any] = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
     torch.set_num_threads(1)
-    sys.path.insert(0, job["comfyui"])
+    import_comfyui(job["comfyui"])
+    return job
+
+
+def import_comfyui(tree: str) -> None:
+    """For the CPU, and without other packs."""
+    sys.path.insert(0, tree)
     sys.argv = [sys.argv[0], "--cpu", "--disable-all-custom-nodes"]
     import comfy.options
 
     comfy.options.enable_args_parsing()
-    return job
+    import comfy.sd
+
+    import nodes  # noqa: F401
 
 
 def main() -> None:

@@ -124,6 +124,18 @@ def run_script(request: pytest.FixtureRequest) -> RunScript:
 
 
 @pytest.fixture(scope="session")
+def comfy_script(comfyui_tree: Path) -> Iterator[RunScript]:
+    """Runs a script of tests/tiny with its words in a process of its own, in which ComfyUI is imported already where
+    that can be."""
+    if not hasattr(os, "fork"):
+        yield lambda script, *words: _process(str(script), *words)
+        return
+    server = ForkServer(comfyui_tree)
+    yield server.run
+    server.close()
+
+
+@pytest.fixture(scope="session")
 def wan_core_command(request: pytest.FixtureRequest) -> RunCommand:
     """Runs `python -m wan_core` with its words, likewise."""
     if hasattr(os, "fork"):

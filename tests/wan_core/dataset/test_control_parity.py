@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +13,7 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
+from tests.support.forked import RunScript
 from tests.support.tiny_run import TINY_CONTROL, TINY_I2V, TINY_VACE, random_weights
 from tests.support.tiny_vae import DiffusersCodec, tiny_vae
 from wan_core.dataset import with_mask
@@ -50,7 +48,9 @@ def inputs() -> dict[str, torch.Tensor]:
 
 
 @pytest.fixture(scope="module")
-def theirs(comfyui_tree: Path, tiny_models: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, torch.Tensor]:
+def theirs(
+    comfyui_tree: Path, comfy_script: RunScript, tiny_models: Path, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, torch.Tensor]:
     if not (comfyui_tree / "comfy_extras" / "nodes_wan.py").is_file():
         pytest.skip(f"the ComfyUI in {comfyui_tree.name} has no comfy_extras/nodes_wan.py")
     root = tmp_path_factory.mktemp("control")
@@ -64,10 +64,7 @@ def theirs(comfyui_tree: Path, tiny_models: Path, tmp_path_factory: pytest.TempP
         "out": str(root / "out.safetensors"),
     }  # fmt: skip
     (root / "job.json").write_text(json.dumps(job))
-    done = subprocess.run(
-        [sys.executable, str(SCRIPT), str(root / "job.json")],
-        capture_output=True, text=True, cwd=root, check=False, env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
+    done = comfy_script(SCRIPT, str(root / "job.json"))
     assert done.returncode == 0, done.stderr[-3000:]
     return load_file(root / "out.safetensors")
 

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +12,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
+from tests.support.forked import RunScript
 from tests.support.tiny_run import make_roots
 from wan_core.cache import pad_text
 from wan_core.export import LoraFile
@@ -52,7 +50,7 @@ class Both:
 
 
 @pytest.fixture(scope="module")
-def both(comfyui_tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Both:
+def both(comfyui_tree: Path, comfy_script: RunScript, tmp_path_factory: pytest.TempPathFactory) -> Both:
     if not (comfyui_tree / "comfy_extras" / "nodes_model_advanced.py").is_file():
         pytest.skip(f"the ComfyUI in {comfyui_tree.name} has no comfy_extras/nodes_model_advanced.py")
     root = tmp_path_factory.mktemp("parity")
@@ -77,10 +75,7 @@ def both(comfyui_tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Both:
         "out": str(root / "out.safetensors"),
     }  # fmt: skip
     (root / "job.json").write_text(json.dumps(job))
-    done = subprocess.run(
-        [sys.executable, str(SCRIPT), str(root / "job.json")],
-        capture_output=True, text=True, cwd=root, check=False, env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
+    done = comfy_script(SCRIPT, str(root / "job.json"))
     assert done.returncode == 0, done.stderr[-3000:]
 
     def sample(model: WanTransformer, strength: float) -> torch.Tensor:

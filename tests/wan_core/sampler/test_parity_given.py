@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from tests.support.forked import RunScript
 from tests.support.tiny_run import TINY_FLF2V, TINY_I2V, TINY_I2V_21, TINY_TI2V, random_weights
 from wan_core.cache import pad_text
 from wan_core.dataset import stack_conditions, with_mask
@@ -62,7 +60,9 @@ def pictures() -> dict[str, torch.Tensor]:
 
 
 @pytest.fixture(scope="module")
-def both(comfyui_tree: Path, tiny_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Both:
+def both(
+    comfyui_tree: Path, comfy_script: RunScript, tiny_models: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Both:
     if not (comfyui_tree / "comfy_extras" / "nodes_wan.py").is_file():
         pytest.skip(f"the ComfyUI in {comfyui_tree.name} has no comfy_extras/nodes_wan.py")
     root = tmp_path_factory.mktemp("parity_given")
@@ -78,10 +78,7 @@ def both(comfyui_tree: Path, tiny_models: Path, tmp_path_factory: pytest.TempPat
         "shift": preset.shift, "seed": SEED, "out": str(root / "out.safetensors"),
     }  # fmt: skip
     (root / "job.json").write_text(json.dumps(job))
-    done = subprocess.run(
-        [sys.executable, str(SCRIPT), str(root / "job.json")],
-        capture_output=True, text=True, cwd=root, check=False, env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
+    done = comfy_script(SCRIPT, str(root / "job.json"))
     assert done.returncode == 0, done.stderr[-3000:]
     theirs = load_file(root / "out.safetensors")
     roots = Roots({"diffusion_models": (str(root),)})

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from tests.support.forked import RunScript
 from tests.support.tiny_run import TINY, TINY_I2V, TINY_TI2V, random_weights
 from wan_core.cache import pad_text
 from wan_core.dataset import stack_conditions, with_mask
@@ -67,8 +65,8 @@ def combinations(*, all_of_them: bool) -> list[tuple[str, str, str]]:
 class Tiny:
     """The models and inputs of both sides."""
 
-    def __init__(self, root: Path) -> None:
-        self.root, generator = root, torch.Generator().manual_seed(11)
+    def __init__(self, root: Path, comfy_script: RunScript) -> None:
+        self.root, self.run_script, generator = root, comfy_script, torch.Generator().manual_seed(11)
         for number, (name, shape) in enumerate(SHAPES.items()):
             save_file(random_weights(shape, seed=number), root / f"{name}.safetensors")
         text, negative = (pad_text(torch.randn(rows, 4096, generator=generator))[None] for rows in (9, 4))
@@ -93,10 +91,7 @@ class Tiny:
             "out": str(self.root / "out.safetensors"), "cases": cases,
         }  # fmt: skip
         (self.root / "job.json").write_text(json.dumps(job))
-        done = subprocess.run(
-            [sys.executable, str(SCRIPT), str(self.root / "job.json")],
-            capture_output=True, text=True, cwd=self.root, check=False, env=os.environ | {"OMP_NUM_THREADS": "1"},
-        )  # fmt: skip
+        done = self.run_script(SCRIPT, str(self.root / "job.json"))
         assert done.returncode == 0, done.stderr[-3000:]
         return load_file(self.root / "out.safetensors")
 
@@ -122,8 +117,8 @@ class Tiny:
 
 
 @pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Tiny:
-    return Tiny(tmp_path_factory.mktemp("samplers"))
+def tiny(tmp_path_factory: pytest.TempPathFactory, comfy_script: RunScript) -> Tiny:
+    return Tiny(tmp_path_factory.mktemp("samplers"), comfy_script)
 
 
 def preset_of(sampler_name: str, scheduler: str, guidance: Guidance | None = None) -> SamplingPreset:

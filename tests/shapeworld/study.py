@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -21,13 +22,14 @@ from torch import Tensor
 from wan_core.cache import Batches, CacheItem, CacheSet, LatentCache, pad_text
 from wan_core.control import SignalControl
 from wan_core.files import Roots
-from wan_core.flow import draw_noise, seeded_generator, simple_sigmas, velocity_loss
+from wan_core.flow import draw_noise, seeded_generator, simple_sigmas
 from wan_core.load import ModelPlan, inspect_model, materialize
 from wan_core.lora import LoraConfig
 from wan_core.model import WanTransformer
 from wan_core.sampler.presets import PRESETS
-from wan_core.train import TrainConfig, Trainer
+from wan_core.train import TrainConfig, Trainer, true_velocity
 from wan_core.train.noised import NoisedBatch
+from wan_core.train.objective import Objective
 
 from .comfy_graphs import BOUNDARY, MODELS, SAMPLING, VAE, Sampling
 from .concept import Concept, concept_scene, load_concept
@@ -106,18 +108,12 @@ class Trial:
         return LoraConfig(rank=self.rank, alpha=self.alpha, targets=TARGETS[self.targets])
 
 
-class _WeightedTrainer(Trainer):
-    """A trainer whose loss counts noise levels differently."""
-
-    weighting = "none"
-
-    def _loss(self, batch: NoisedBatch) -> Tensor:
-        if self.weighting == "none":
-            return super()._loss(batch)
-        prediction = self.model(batch.noised, batch.timestep, batch.text, batch.conditioning)
-        weight = batch.sigma if self.weighting == "sigma" else batch.sigma.square()
-        root = weight.sqrt().view(-1, 1, 1, 1, 1)
-        return velocity_loss(root * prediction.float(), root * self._target(batch))
+def _weighted(weighting: str, batch: NoisedBatch, velocity: Tensor) -> Tensor:
+    """A velocity times the root of its clip's weight: the loss then counts noise levels as `weighting` says."""
+    if weighting == "none":
+        return velocity
+    weight = batch.sigma if weighting == "sigma" else batch.sigma.square()
+    return weight.sqrt().view(-1, 1, 1, 1, 1) * velocity.float()
 
 
 def studied(name: str) -> Concept:
@@ -256,16 +252,22 @@ class Study:
         sigma_range = variant.sigma_range()
         if MODELS[trial.model].is_pair:
             sigma_range = (BOUNDARY, 1.0) if "high" in file else (0.0, BOUNDARY)
-        trainer = _WeightedTrainer(
-            model,
-            Batches(data, self._cache, seed=trial.seed, batch_size=trial.batch_size),
-            pad_text(self.text("")),
-            trial.train_config(),
-            sigma_range=sigma_range,
-            emit=lambda event: None,
-            control=SignalControl(),
-        )
-        trainer.weighting = trial.weighting
+
+        class Weighted(Objective):
+            def _predicted(self, batch: NoisedBatch) -> Tensor:
+                return _weighted(trial.weighting, batch, super()._predicted(batch))
+
+        with mock.patch("wan_core.train.trainer.Objective", Weighted):
+            trainer = Trainer(
+                model,
+                Batches(data, self._cache, seed=trial.seed, batch_size=trial.batch_size),
+                pad_text(self.text("")),
+                trial.train_config(),
+                sigma_range=sigma_range,
+                emit=lambda event: None,
+                control=SignalControl(),
+                target=lambda batch: _weighted(trial.weighting, batch, true_velocity(batch)),
+            )
         before = trainer.evaluate()
         trainer.run(trial.steps, lambda step: None)
         after = trainer.evaluate()

@@ -385,19 +385,14 @@ def test_a_run_resumed_upon_other_weights_is_refused_and_upon_the_same_goes_on(
     here = quantized_by(QuantizeConfig(scheme="int8"), torch.float32)
     (saved,) = (step for step in [SaveStore(run.directory).latest()] if step)
     assert saved.progress["quantized_by"] == here.to_dict(), "each saved step notes what made its base"
-    noted = saved.progress
-
-    def says(by: QuantizedBy) -> None:
-        noted["quantized_by"] = by.to_dict()
-
     for by, said in (("0.17.0", r"that torchao 0\.17\.0 made"), ("", "that another version of Wan Trainer made")):
-        says(QuantizedBy(weights="0" * 16, torchao=by))
+        others = QuantizedBy(weights="0" * 16, torchao=by).to_dict()
         with pytest.raises(CheckpointError, match=said + ".*Set resume to new"):
-            check_quantized_alike(saved, here)
-    says(QuantizedBy(weights=here.weights, torchao="0.18.0"))
-    check_quantized_alike(saved, here)
-    check_quantized_alike(saved, None)
-    monkeypatch.setattr("wan_core.run.loading.quantized_by", lambda *_: replace(here, weights="0" * 16))
+            check_quantized_alike(saved.step, others, here)
+    alike = QuantizedBy(weights=here.weights, torchao="0.18.0").to_dict()
+    check_quantized_alike(saved.step, alike, here)
+    check_quantized_alike(saved.step, alike, None)
+    monkeypatch.setattr("wan_core.run.expert.quantized_by", lambda *_: replace(here, weights="0" * 16))
     with pytest.raises(CheckpointError, match="Step 3 was trained on 8-bit weights"):
         train(run)
     assert SaveStore(run.directory).steps() == [3]

@@ -125,9 +125,14 @@ class _Rendering:
     def prompts(self) -> int:
         return max(1, len(self.job.preview.prompt_keys))
 
+    def clip(self, variant: str, index: int) -> str:
+        """The id of the clip of a variant and a prompt."""
+        preview = self.job.preview
+        return preview.clip_name(variant, index) if preview.prompt_keys else f"{variant}_p{index}"
+
     def files(self) -> list[Path]:
         """Lists every clip: all variants of the first prompt, then of the second ..."""
-        return [self.folder / f"{name}_p{i}.mp4" for i in range(self.prompts) for name in self.variants]
+        return [self.folder / f"{self.clip(name, i)}.mp4" for i in range(self.prompts) for name in self.variants]
 
     def shown(self) -> list[Path]:
         """Lists the same clips, the base model's last: the node shows the first one large."""
@@ -135,7 +140,7 @@ class _Rendering:
 
     def facts(self) -> dict[str, Any]:
         """For the page: every clip with what it shows, row by row as in the grid, and a still of it."""
-        with Image.open(self.folder / f"{next(iter(self.variants))}_p0.png") as still:
+        with Image.open(self.folder / f"{self.clip(next(iter(self.variants)), 0)}.png") as still:
             width, height = still.size
         rows = [
             {
@@ -145,8 +150,8 @@ class _Rendering:
                         "step": None,
                         "strength": None,
                         **shown,
-                        "file": output_file(self.folder / f"{name}_p{i}.mp4"),
-                        "still": output_file(self.folder / f"{name}_p{i}.png"),
+                        "file": output_file(self.folder / f"{self.clip(name, i)}.mp4"),
+                        "still": output_file(self.folder / f"{self.clip(name, i)}.png"),
                     }
                     for name, shown in self.variants.items()
                 ],
@@ -199,7 +204,7 @@ class _Rendering:
     def grid(self) -> torch.Tensor:
         """Returns (1, H, W, 3): middle frames, a row per prompt."""
         rows = [
-            np.concatenate([_picture(self.folder / f"{name}_p{i}.png") for name in self.variants], axis=1)
+            np.concatenate([_picture(self.folder / f"{self.clip(name, i)}.png") for name in self.variants], axis=1)
             for i in range(self.prompts)
         ]
         return torch.from_numpy(np.concatenate(rows, axis=0)).float()[None] / 255
@@ -214,7 +219,8 @@ class _Measured:
         self.seen: dict[str, dict[str, Any]] = {}
 
     def add(self, sample_id: str, frames: Frames) -> None:
-        variant, _, prompt = sample_id.rpartition("_p")
+        variant, _, named = sample_id.partition("_p")
+        prompt = named.partition("_")[0]
         _save_picture(self._folder / f"{sample_id}.png", frames[len(frames) // 2])
         if variant == "baseline":
             self._baselines[prompt] = frames

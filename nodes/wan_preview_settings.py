@@ -9,7 +9,8 @@ from torch import Tensor
 
 from ..wan_core.cache import LatentCache, text_key
 from ..wan_core.dataset import DEFAULT_NEGATIVE_PROMPT
-from ..wan_core.sampler import SampleConfig
+from ..wan_core.errors import ConfigError
+from ..wan_core.sampler import PreviewPrompt, SampleConfig, read_prompts
 from .bridge import folders
 from .bridge.interrupts import raise_if_cancelled, stops_become_interrupts
 from .bridge.progress import NodeProgress
@@ -63,7 +64,7 @@ class WanPreviewSettings(io.ComfyNode):
                     for name in (
                         *("sampler_name", "scheduler", "cfg_low_noise", "cfg_passes", "cfg_zero_star"),
                         *("skip_layer_guidance", "skip_layers", "skip_layer_scale"),
-                        *("skip_layer_start", "skip_layer_end"),
+                        *("skip_layer_start", "skip_layer_end", "trigger_word"),
                     )
                 ),
             ],
@@ -85,10 +86,11 @@ class WanPreviewSettings(io.ComfyNode):
         end_image: Tensor | None = None,
         prompts: str = "",
         negative_prompt: str = DEFAULT_NEGATIVE_PROMPT,
+        trigger_word: str = "",
         **_: object,
     ) -> list[str]:
         needed: list[str] = []
-        cache, wanted = folders.cache(), _texts(prompts, negative_prompt)
+        cache, wanted = folders.cache(), _texts(read_prompts(prompts, trigger_word), negative_prompt)
         if clip is None and wanted:
             with stops_become_interrupts():
                 identity = cls._identity("clip", None)
@@ -116,18 +118,24 @@ class WanPreviewSettings(io.ComfyNode):
     ) -> io.NodeOutput:
         check_menus(SampleConfig, values)
         cache = folders.cache()
+        library = read_prompts(prompts, values.get("trigger_word", ""))
+        says_more = any(own != PreviewPrompt() for _, own in library)
         config = SampleConfig(
             **values,
-            prompts=_lines(prompts),
+            prompts=tuple(prompt for prompt, _ in library),
+            prompt_settings=tuple(own for _, own in library) if says_more else (),
             negative_prompt=None if _is_default(negative_prompt) else negative_prompt,
             start_image=keep_picture(cache, start_image, 0),
             end_image=keep_picture(cache, end_image, -1),
         )
-        keys = cls._encode(clip, _texts(prompts, negative_prompt))
+        _check_each(config)
+        keys = cls._encode(clip, _texts(library, negative_prompt))
         data = config.to_dict()
         data["prompt_keys"] = [keys[prompt] for prompt in config.prompts]
         data["vision_key"] = cls._encode_pictures(clip_vision, [p for p in (config.start_image, config.end_image) if p])
         data["negative_key"] = keys.get(negative_prompt, "") if config.negative_prompt is not None else ""
+        for own in data["prompt_settings"]:
+            own["negative_key"] = keys.get(own["negative_prompt"], "")
         return io.NodeOutput(SampleConfig.from_dict(data))
 
     @classmethod
@@ -169,15 +177,21 @@ def _kept(cache: LatentCache, start_image: Tensor | None, end_image: Tensor | No
     return [name for name in (keep_picture(cache, start_image, 0), keep_picture(cache, end_image, -1)) if name]
 
 
-def _lines(prompts: str) -> tuple[str, ...]:
-    return tuple(line.strip() for line in prompts.splitlines() if line.strip())
+def _check_each(config: SampleConfig) -> None:
+    """Raises ConfigError that names the prompt whose own settings cannot be."""
+    for index, own in enumerate(config.prompt_settings):
+        try:
+            config.of_prompt(index)
+        except ConfigError as error:
+            raise ConfigError(f'prompts, "{own.name or config.prompts[index][:40]}": {error}') from error
 
 
 def _is_default(negative_prompt: str) -> bool:
     return negative_prompt.strip() == DEFAULT_NEGATIVE_PROMPT
 
 
-def _texts(prompts: str, negative_prompt: str) -> list[str]:
+def _texts(library: list[tuple[str, PreviewPrompt]], negative_prompt: str) -> list[str]:
     """Lists every text that needs an encoding of its own; the default negative prompt is in every cache."""
-    found = list(dict.fromkeys(_lines(prompts)))
-    return found if _is_default(negative_prompt) else [*found, negative_prompt]
+    negatives = [own.negative_prompt for _, own in library if own.negative_prompt is not None]
+    wanted = [*(prompt for prompt, _ in library), *negatives]
+    return list(dict.fromkeys(wanted if _is_default(negative_prompt) else [*wanted, negative_prompt]))

@@ -13,7 +13,7 @@ from ...wan_core.cache import CacheSet, LatentCache, condition_key, latent_key, 
 from ...wan_core.checkpoint import WanVariant
 from ...wan_core.dataset import with_mask
 from ...wan_core.errors import ConfigError
-from ...wan_core.sampler import SampleConfig
+from ...wan_core.sampler import PreviewPrompt, SampleConfig
 from ...wan_core.train import preview_shape
 from .sockets import ComfyImageEncoder, ComfyVae
 
@@ -47,9 +47,23 @@ def write_vision_tokens(cache: LatentCache, key: str, pictures: list[str], encod
 def encode_start_images(
     config: SampleConfig, cache: LatentCache, cache_set: CacheSet, variant: WanVariant, codec: ComfyVae
 ) -> SampleConfig:
-    """Returns `config` with the cache keys of its pictures at the preview's size, each encoded unless it is there."""
+    """Returns `config` with the cache keys of its pictures at the size of each clip, encoded unless they are there."""
     if not (config.start_image or config.end_image):
         return config
+    own = tuple(
+        _with_keys(prompt, _encoded(config.of_prompt(index), cache, cache_set, variant, codec))
+        for index, prompt in enumerate(config.prompt_settings)
+    )
+    return replace(_encoded(config, cache, cache_set, variant, codec), prompt_settings=own)
+
+
+def _with_keys(prompt: PreviewPrompt, encoded: SampleConfig) -> PreviewPrompt:
+    return replace(prompt, condition_key=encoded.condition_key, first_frame_key=encoded.first_frame_key)
+
+
+def _encoded(
+    config: SampleConfig, cache: LatentCache, cache_set: CacheSet, variant: WanVariant, codec: ComfyVae
+) -> SampleConfig:
     height, width = (n * variant.latents.spatial_stride for n in preview_shape(cache_set, config)[2:])
     how: dict[str, Any] = {"kind": "preview", "width": width, "height": height}
     if variant.task == "ti2v":

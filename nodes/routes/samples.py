@@ -22,13 +22,15 @@ CLIP_TYPES = {".mp4": "video/mp4", ".webm": "video/webm", ".png": "image/png", "
 NO_SAMPLE = "There is no such sample."
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _FILE = re.compile(r"samples/(validate-[0-9a-f]{12}/)?[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-_PREVIEW = re.compile(r"step-(?P<step>\d{6,12})_p(?P<prompt>\d{1,4})", re.ASCII)
+_NAMED = r"_p(?P<prompt>\d{1,4})(?:_(?P<name>[A-Za-z0-9-]{1,40}))?"
+_PREVIEW = re.compile(r"step-(?P<step>\d{6,12})" + _NAMED, re.ASCII)
 _RENDERED = re.compile(
-    r"(?:baseline|step-(?P<step>\d{6,12})_s(?P<strength>-?\d{1,3}(?:\.\d{1,17})?(?:e-\d{1,3})?))"
-    r"_p(?P<prompt>\d{1,4})",
+    r"(?:baseline|step-(?P<step>\d{6,12})_s(?P<strength>-?\d{1,3}(?:\.\d{1,17})?(?:e-\d{1,3})?))" + _NAMED,
     re.ASCII,
 )
 """as `wan_core sample` names its clips"""
+_LONGEST = 2000
+"""characters of a prompt that are sent"""
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,10 @@ class Sample:
     """number of its prompt, from 0"""
     strength: float | None = None
     """of the LoRA; None for previews and base models"""
+    name: str = ""
+    """of its prompt in a library, as far as file names hold it"""
+    text: str = ""
+    """what was asked for; empty where the index does not say"""
 
     @property
     def rendering(self) -> str:
@@ -66,9 +72,13 @@ class Sample:
         """Says in words what it shows."""
         if self.rendering:
             model = "base model" if self.strength is None else f"step {self.step}, strength {self.strength:g}"
-            return f"validation: {model}, prompt {self.prompt + 1}"
+            return f"validation: {model}, {self._asked}"
         before = " (before training)" if self.step == 0 else ""
-        return f"step {self.step}{before}, prompt {self.prompt + 1}"
+        return f"step {self.step}{before}, {self._asked}"
+
+    @property
+    def _asked(self) -> str:
+        return f"prompt {self.prompt + 1}" + (f" ({self.name})" if self.name else "")
 
     def to_dict(self, run_id: str) -> dict[str, Any]:
         """Returns the sample as routes and the page know it."""
@@ -77,6 +87,8 @@ class Sample:
             "step": self.step,
             "label": self.label,
             "prompt": self.prompt,
+            "name": self.name,
+            "text": self.text,
             "strength": self.strength,
             "rendering": self.rendering,
             "url": f"/wan_trainer/runs/{quote(run_id)}/samples/{quote(self.id)}",
@@ -113,6 +125,8 @@ def _sample_of(entry: dict[str, Any]) -> Sample | None:
         file=entry["file"],
         prompt=int(clip["prompt"]),
         strength=None if strength is None else float(strength),
+        name=clip["name"] or "",
+        text=entry.get("prompt", "")[:_LONGEST],
     )
 
 
@@ -125,7 +139,9 @@ def find_sample(directory: Path, sample_id: str) -> Sample:
 
 
 def _is_entry(entry: Any) -> bool:
-    if not isinstance(entry, dict) or set(entry) != {"id", "step", "file"}:
+    if not isinstance(entry, dict) or set(entry) - {"prompt"} != {"id", "step", "file"}:
+        return False
+    if not isinstance(entry.get("prompt", ""), str):
         return False
     texts = isinstance(entry["id"], str) and isinstance(entry["file"], str) and isinstance(entry["step"], int)
     return texts and bool(_ID.fullmatch(entry["id"]) and _FILE.fullmatch(entry["file"])) and ".." not in entry["file"]

@@ -170,6 +170,18 @@ def test_clips_of_validate_video_are_samples_of_their_step_with_a_label(routes: 
     assert {routes.ask("GET", s["url"]).body for s in samples} == {CLIP}
 
 
+def test_a_clip_says_its_prompt_and_nickname(routes: RouteServer) -> None:
+    rendered(routes.runs, ("baseline_p0_red-ball", 0, "baseline_p0_red-ball.mp4"))
+    index = routes.runs / "cat" / "samples" / "index.json"
+    (first, *others), odd = json.loads(index.read_text()), {"prompt": ["no text"]}
+    atomic_write_json(index, [first | {"prompt": "a cat <b>runs</b>"}, others[0] | odd, *others[1:]])
+    samples = routes.get("/runs/cat").data["samples"]
+    assert [(s["label"], s["name"], s["text"]) for s in samples] == [
+        ("step 0 (before training), prompt 1", "", "a cat <b>runs</b>"),
+        ("validation: base model, prompt 1 (red-ball)", "red-ball", ""),
+    ]
+
+
 def test_a_clip_whose_name_step_and_file_do_not_belong_together_is_no_sample(routes: RouteServer) -> None:
     rendered(
         routes.runs,

@@ -28,7 +28,7 @@ from ..placement import (
 from ..placement.cards import card_limit
 from ..placement.plan import split_blocks
 from ..sampler import SampleConfig
-from ..train import TrainConfig, largest_step, preview_shape, saved_bytes
+from ..train import TrainConfig, largest_preview_shape, largest_step, saved_bytes
 from .config import read_run
 from .open import OpenRun, open_experts
 from .own_runs import SECONDS, Measured, own_runs_of
@@ -128,7 +128,7 @@ def job_on_clips(
     """Returns the job of training `model` on `clips`, which need not be encoded yet; `file` where it was inspected."""
     previewed = None
     if train.preview_every_n_steps:
-        _, frames, height, width = preview_shape(clips, preview or SampleConfig())
+        _, frames, height, width = largest_preview_shape(clips, preview or SampleConfig())
         previewed = StepShape(batch_size=1, latent_frames=frames, latent_height=height, latent_width=width)
     return Job(
         model=model,

@@ -9,6 +9,7 @@ from ..config import Config, setting
 from ..errors import ConfigError
 from .guidance import Guidance
 from .presets import PRESETS, RETIRED, SamplingPreset
+from .prompts import TRIGGER, PreviewPrompt, file_name_of
 from .schedules import SCHEDULERS
 from .solvers import SOLVERS
 
@@ -23,11 +24,17 @@ _SKIPS = ("off", "extra pass", "negative pass")
 class SampleConfig(Config):
     """One preview request. Prompts are texts already in the cache; an empty list previews the first caption."""
 
-    prompts: tuple[str, ...] = setting((), "One prompt a line, one clip each. Empty: the first cached caption.")
+    prompts: tuple[str, ...] = setting(
+        (),
+        "One prompt a line, one clip each, or JSON of nicknames. Settings of one prompt stand behind it: --w 480 "
+        "--h 832 --f 33 --s 20 --l 6 --d 7 --n blurry. Empty: the first cached caption.",
+    )
     negative_prompt: str | None = setting(None, "What the clips should not show. By default Wan's own text.")
     """None: the default negative prompt of Wan"""
     prompt_keys: tuple[str, ...] = ()
     """cache keys of the prompts' encodings, one per prompt; the worker reads these and never encodes text"""
+    prompt_settings: tuple[PreviewPrompt, ...] = ()
+    """what each prompt says for itself, one per prompt; none where no prompt does"""
     negative_key: str = ""
     """cache key of the negative prompt; empty: that of the cache set"""
     condition_key: str = ""
@@ -60,6 +67,9 @@ class SampleConfig(Config):
     cfg: float = setting(0.0, "Guidance scale. 0 = as sampling says. 1 = no guidance.", low=0, high=100.0, step=0.1)
     shift: float = setting(
         0.0, "Sampling shift. 0 = as sampling says.", low=0, high=1000.0, offered=(0.0, 100.0), step=0.1
+    )
+    trigger_word: str = setting(
+        "", f"What {TRIGGER} in a prompt stands for: the trigger word of the dataset. Empty: none."
     )
     seed: int = setting(
         42,
@@ -121,6 +131,11 @@ class SampleConfig(Config):
         if self.num_frames and self.num_frames % 4 != 1:
             low = self.num_frames - (self.num_frames - 1) % 4
             raise ConfigError(f"num_frames {self.num_frames} is not 4n+1. Set it to {low} or {low + 4}.")
+        if self.prompt_settings and len(self.prompt_settings) != len(self.prompts):
+            raise ConfigError(
+                f"There are {len(self.prompts)} prompts and prompt_settings for {len(self.prompt_settings)}. "
+                "Give each prompt one, or leave prompt_settings out."
+            )
         for name, value in (("width", self.width), ("height", self.height)):
             if value % 16:
                 raise ConfigError(f"{name} {value} is not a multiple of 16. Set it to {value // 16 * 16 or 16}.")
@@ -129,6 +144,17 @@ class SampleConfig(Config):
             raise ConfigError(
                 f'skip_layers "{self.skip_layers[:40]}" is not a list of block numbers. Write them as 7, 8, 9.'
             )
+
+    def of_prompt(self, index: int) -> SampleConfig:
+        """Returns the settings of one prompt: those of all, with what it says for itself."""
+        if not self.prompt_settings:
+            return self
+        return replace(self, prompt_settings=(), **self.prompt_settings[index].settings())
+
+    def clip_name(self, variant: str, index: int) -> str:
+        """Returns the id of the clip of a prompt, a file name too: step-000250_p0, or step-000250_p0_nickname."""
+        name = file_name_of(self.prompt_settings[index].name) if self.prompt_settings else ""
+        return f"{variant}_p{index}_{name}" if name else f"{variant}_p{index}"
 
     def resolved(self, template: SamplingPreset | None = None) -> SamplingPreset:
         """Returns all that sampling needs, with every 0 filled in; `template` is what "auto" stands for."""

@@ -10,7 +10,7 @@ from .noised import NoisedBatch, TargetFunction, noise_batch, true_velocity
 from .optimizer_state import saved_bytes, state_bytes
 from .pair import next_turn, settings_of_expert, without_pair
 from .preview import Previewer, evaluating
-from .preview_inputs import PreviewInputs, preview_shape, read_preview_inputs
+from .preview_inputs import PreviewInputs, largest_preview_shape, preview_shape, read_preview_inputs
 from .saves import SavedStep, SaveStore
 from .streak import NotFinite
 from .trainer import Trainer
@@ -33,6 +33,7 @@ __all__ = [
     "earlier_meanings",
     "evaluating",
     "join_group",
+    "largest_preview_shape",
     "largest_step",
     "next_turn",
     "noise_batch",

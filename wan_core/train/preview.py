@@ -18,7 +18,7 @@ from ..model import WanTransformer
 from ..placement.room import release_cached_memory, weights_out_of_the_way
 from ..sampler import Denoiser, generate
 from ..words import logger
-from .preview_inputs import PreviewInputs
+from .preview_inputs import PreviewClip, PreviewInputs
 
 __all__ = ["Previewer", "evaluating"]
 
@@ -57,46 +57,45 @@ class Previewer:
         """
         self._denoisers, self._at_home = denoisers, at_home
         self._inputs, self._directory = inputs, directory
-        self._preset = inputs.preset
         self._emit, self._control = emit, control
 
     def render(self, step: int, name: str, folder: str = "samples") -> None:
-        """Render one clip per prompt under `<folder>/<name>_p<i>`. A failure is a note.
+        """Render one clip per prompt under `<folder>/<name>_p<i>`, its nickname behind it. A failure is a note.
 
         Raised are a stop, and OutOfMemory when the weights made room and do not fit back: nothing can go on without
         them.
         """
         try:
-            for index, text in enumerate(self._inputs.texts):
-                self._render_one(step, f"{name}_p{index}", folder, text)
+            for clip in self._inputs.clips:
+                self._render_one(step, f"{name}_{clip.name}", folder, clip)
         except (Stopped, OutOfMemory):
             raise
         except Exception as error:  # out of memory, a full disk, a decoder that broke: the run is worth more
             _log.exception("preview at step %s failed", step)
             self._emit(Note(text=f"Preview at step {step} was skipped: {error}", level="warning"))
 
-    def _render_one(self, step: int, sample_id: str, folder: str, text: Tensor) -> None:
+    def _render_one(self, step: int, sample_id: str, folder: str, clip: PreviewClip) -> None:
         latent = generate(
             self._denoisers,
-            text[None],
-            self._inputs.negative[None],
-            self._inputs.noise(),
-            self._preset,
-            seed=self._inputs.config.seed,
-            conditioning=self._inputs.conditioning,
-            first_frame=self._inputs.first_frame,
+            clip.text[None],
+            clip.negative[None],
+            clip.noise(),
+            clip.preset,
+            seed=clip.seed,
+            conditioning=clip.conditioning,
+            first_frame=clip.first_frame,
             on_step=self._on_denoise,
         )
         file = f"{folder}/{sample_id}.latent"
         self._write_latent(self._directory / file, latent[0].cpu())
-        self._decode(step, sample_id, file)
+        self._decode(step, sample_id, file, clip.prompt)
 
     def _on_denoise(self, done: int, total: int) -> None:
         self._emit(Stage(stage="sample", done=done, total=total))
         if reason := self._control.stop_reason():
             raise Stopped(reason)
 
-    def _decode(self, step: int, sample_id: str, file: str) -> None:
+    def _decode(self, step: int, sample_id: str, file: str, prompt: str) -> None:
         release_cached_memory()  # whoever decodes judges by what the driver calls free
         self._emit(DecodeWanted(sample_id=sample_id, latent_file=file, step=step))
         answer = self._control.wait_decoded(sample_id, DECODE_TIMEOUT_S)
@@ -110,12 +109,12 @@ class Previewer:
             reason = str(answer.get("error") or "nothing could decode it")
             self._emit(Note(text=f"Preview {sample_id} was not decoded: {reason}", level="warning"))
             return
-        self._index(sample_id, step, str(answer["file"]))
+        self._index(sample_id, step, str(answer["file"]), prompt)
         self._emit(SampleReady(sample_id=sample_id, step=step, file=str(answer["file"])))
 
-    def _index(self, sample_id: str, step: int, file: str) -> None:
+    def _index(self, sample_id: str, step: int, file: str, prompt: str) -> None:
         known = [entry for entry in _indexed(self._directory) if entry.get("file") != file]
-        entry = {"id": sample_id, "step": step, "file": file}
+        entry = {"id": sample_id, "step": step, "file": file} | ({"prompt": prompt} if prompt else {})
         atomic_write_json(self._directory / "samples" / "index.json", [*known, entry])
 
     @staticmethod

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import math
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -14,7 +15,31 @@ from ..errors import ConfigError
 from ..model import Conditioning
 from ..sampler import SampleConfig, SamplingPreset, template_of
 
-__all__ = ["PreviewInputs", "preview_shape", "read_preview_inputs"]
+__all__ = ["PreviewClip", "PreviewInputs", "largest_preview_shape", "preview_shape", "read_preview_inputs"]
+
+
+@dataclass(frozen=True)
+class PreviewClip:
+    """The inputs of one clip, the same at every step."""
+
+    name: str
+    """what its id ends with: p0, or p0_nickname"""
+    prompt: str
+    text: Tensor
+    """(512, 4096)"""
+    negative: Tensor
+    """(512, 4096)"""
+    shape: tuple[int, ...]
+    """(1, C, F, h, w)"""
+    preset: SamplingPreset
+    seed: int
+    conditioning: Conditioning | None = None
+    first_frame: Tensor | None = None
+    """(1, C, 1, h, w)"""
+
+    def noise(self) -> Tensor:
+        """Returns noise as ComfyUI's prepare_noise makes it: one CPU generator, standard normal, float32."""
+        return torch.randn(self.shape, generator=torch.Generator("cpu").manual_seed(self.seed))
 
 
 @dataclass(frozen=True)
@@ -22,19 +47,8 @@ class PreviewInputs:
     """The inputs that every preview of a run has, so that clips of different steps compare."""
 
     config: SampleConfig
-    texts: tuple[Tensor, ...]
-    """(512, 4096) of each prompt"""
-    negative: Tensor
-    shape: tuple[int, ...]
-    """(1, C, F, h, w)"""
-    conditioning: Conditioning | None = None
-    first_frame: Tensor | None = None
-    """(1, C, 1, h, w)"""
-    preset: SamplingPreset = field(default_factory=lambda: SampleConfig().resolved())
-
-    def noise(self) -> Tensor:
-        """Returns noise as ComfyUI's prepare_noise makes it: one CPU generator, standard normal, float32."""
-        return torch.randn(self.shape, generator=torch.Generator("cpu").manual_seed(self.config.seed))
+    clips: tuple[PreviewClip, ...]
+    """one for each prompt"""
 
 
 def read_preview_inputs(
@@ -53,20 +67,34 @@ def read_preview_inputs(
     from the given pictures, else from the first clip's own frames. `starts_from_clip` says the same of a TI2V-5B that
     is trained on nothing but image-to-video; otherwise its previews are text-to-video.
     """
-    preset = config.resolved(template_of(variant.task, pair=variant.boundary is not None))
-    preset.guidance.require_blocks(variant.shape.num_layers)
-    keys = config.prompt_keys or (cache_set.items[0].text_key,)
-    shape = preview_shape(cache_set, config)
-    first_frame = _first_frame(cache, cache_set, config, shape, starts_from_clip)
-    return PreviewInputs(
-        config,
-        tuple(pad_text(cache.read_text(key)) for key in keys),
-        pad_text(cache.read_text(config.negative_key or cache_set.negative_text_key)),
-        (1, *shape),
-        _conditioning(cache, cache_set, config, shape),
-        first_frame,
-        preset,
-    )
+    template, first = template_of(variant.task, pair=variant.boundary is not None), cache_set.items[0]
+    asked = list(zip(config.prompt_keys, config.prompts, strict=True)) if config.prompt_keys else []
+    clips = []
+    for index, (key, prompt) in enumerate(asked or [(first.text_key, first.caption)]):
+        own = config.of_prompt(index) if asked else config
+        preset, shape = own.resolved(template), preview_shape(cache_set, own)
+        preset.guidance.require_blocks(variant.shape.num_layers)
+        first_frame = _first_frame(cache, cache_set, own, shape, starts_from_clip)
+        clips.append(
+            PreviewClip(
+                config.clip_name("", index).removeprefix("_") if asked else "p0",
+                prompt,
+                pad_text(cache.read_text(key)),
+                pad_text(cache.read_text(own.negative_key or cache_set.negative_text_key)),
+                (1, *shape),
+                preset,
+                own.seed,
+                _conditioning(cache, cache_set, own, shape),
+                first_frame,
+            )
+        )
+    return PreviewInputs(config, tuple(clips))
+
+
+def largest_preview_shape(cache_set: CacheSet, config: SampleConfig) -> tuple[int, int, int, int]:
+    """Returns the latent shape (C, F, h, w) of the largest preview of all prompts."""
+    shapes = [preview_shape(cache_set, config.of_prompt(index)) for index in range(len(config.prompt_settings))]
+    return max(shapes or [preview_shape(cache_set, config)], key=math.prod)
 
 
 def preview_shape(cache_set: CacheSet, config: SampleConfig) -> tuple[int, int, int, int]:

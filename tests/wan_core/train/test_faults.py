@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -41,7 +42,7 @@ from wan_core.run.checks import with_expert
 from wan_core.run.choose import choose_run, prepare_run
 from wan_core.run.config import read_status
 from wan_core.run.train_job import run_job
-from wan_core.sampler import SampleConfig
+from wan_core.sampler import PreviewPrompt, SampleConfig
 from wan_core.train import NoisedBatch, SaveStore, TrainConfig, Trainer, true_velocity
 
 pytestmark = [pytest.mark.lasts(0.3), pytest.mark.usefixtures("short_texts")]
@@ -469,6 +470,35 @@ def test_decoded_clips_are_indexed_and_errors_are_notes(tmp_path: Path) -> None:
         {"id": "step-000000_p0", "step": 0, "file": "samples/step-000000_p0.mp4"}
     ]
     assert "Preview step-000006_p0 was not decoded: no VAE is connected" in [e.text for e in of(events, Note)]
+
+
+def test_every_prompt_of_a_library_has_its_size_steps_and_name(tmp_path: Path) -> None:
+    """The clip of a prompt is the one that its settings give when they are those of all."""
+    own = {"width": 64, "num_frames": 9, "steps": 3, "cfg": 1.0, "seed": 7}
+
+    def previews(name: str, **asked: Any) -> Path:
+        first = make_run(tmp_path / name, train=settings(preview_every_n_steps=6))
+        items = LatentCache(first.roots.first("cache")).read_set(first.config.data.fingerprint).items
+        keys = tuple(item.text_key for item in items[: len(asked["prompts"])])
+        config = replace(first.config, preview=SampleConfig(sampling="custom", prompt_keys=keys, **asked))
+        (first.directory / "run.json").write_text(json.dumps(config.to_dict()), encoding="utf-8")
+        control = Steered()
+        control.answers = {clip: {"file": f"samples/{clip}.mp4"} for clip in clips}
+        train(first, control, max_steps=1)
+        return first.directory / "samples"
+
+    clips = ("step-000000_p0_red-ball", "step-000000_p1")
+    library = previews(
+        "library", prompts=("a red ball", "a cube"), steps=2,
+        prompt_settings=(PreviewPrompt(name="red ball!", **own), PreviewPrompt()),
+    )  # fmt: skip
+    ball, cube = (load_file(library / f"{clip}.latent")["latent"] for clip in clips)
+    assert (tuple(ball.shape), tuple(cube.shape)) == ((16, 3, 4, 8), (16, 2, 4, 4))
+    alone = previews("alone", prompts=("a red ball",), **own)
+    assert torch.equal(ball, load_file(alone / "step-000000_p0.latent")["latent"])
+    entries = json.loads((library / "index.json").read_text())
+    assert [entry["id"] for entry in entries] == list(clips)
+    assert [entry["prompt"] for entry in entries] == ["a red ball", "a cube"]
 
 
 @pytest.mark.parametrize("damaged", [b'[{"id": "step-0', b"{}", b"[1]", b"\xff"])

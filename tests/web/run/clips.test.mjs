@@ -79,6 +79,14 @@ test("previews can be chosen by prompt, renderings also by strength, each beside
   );
 });
 
+test("a prompt with a nickname is chosen by it", () => {
+  const samples = [clip(0, { name: "red-ball" }), clip(9, { name: "red-ball" })];
+  assert.deepEqual(
+    channels(samples).map(({ title }) => title),
+    ["prompt 1: red-ball"],
+  );
+});
+
 test("answers of earlier servers, which say less of a sample, are previews of one prompt", () => {
   assert.deepEqual(
     channels([

@@ -66,7 +66,14 @@ export class Player {
       this.use,
     );
     const clips = element("div", { class: "wan-clips" }, this.before.figure, this.after.figure);
-    this.element = element("div", { class: "wan-player", hidden: true }, clips, this.row);
+    this.words = element("p", { class: "wan-prompt", hidden: true });
+    this.element = element(
+      "div",
+      { class: "wan-player", hidden: true },
+      clips,
+      this.words,
+      this.row,
+    );
     // Together from the first frame: two clips of one length stay side by side by themselves.
     this.after.video.addEventListener("loadeddata", () => {
       this.before.video.currentTime = 0;
@@ -157,6 +164,10 @@ export class Player {
     this.before.figure.hidden = !this.base?.clips.has(base) || this.base === stop;
     if (!this.before.figure.hidden) this.fillClip(this.before, this.base, base);
     this.fillClip(this.after, stop, key);
+    const prompt = String(stop?.clips.get(key)?.text ?? "");
+    this.words.hidden = !prompt;
+    write(this.words, prompt);
+    mark(this.words, "title", prompt);
   }
 
   /** @param {ReturnType<typeof clip>} place @param {Stop | null} stop @param {string} key of a channel */

@@ -119,7 +119,8 @@ function keyOf(sample) {
 
 /** @param {Sample} sample @param {number} rendering its number, 0 for a preview */
 function titleOf(sample, rendering) {
-  const prompt = t("prompt {n}", { n: Number(sample.prompt ?? 0) + 1 });
+  const number = t("prompt {n}", { n: Number(sample.prompt ?? 0) + 1 });
+  const prompt = [number, sample.name].filter(Boolean).join(": ");
   if (!rendering) return prompt;
   const strength = t("strength {value}", { value: short(sample.strength) });
   return [t("validation {n}", { n: rendering }), prompt, strength].join(" · ");

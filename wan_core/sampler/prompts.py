@@ -1,0 +1,132 @@
+"""Libraries of preview prompts as people keep them: a prompt a line, or JSON of nicknames; each with own settings.
+
+    a red ball rolling --w 480 --h 832 --f 33 --d 7 --n blurry
+    {"ball": "a red ball rolling", "dog": "[trigger] runs --s 30"}
+
+The suffixes are those of kohya's and musubi's prompt files, the JSON is SimpleTuner's.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from ..config import Config
+from ..errors import ConfigError
+
+__all__ = ["PreviewPrompt", "file_name_of", "read_prompts"]
+
+TRIGGER = "[trigger]"
+_SUFFIX = re.compile(r"(?:^|\s)--([A-Za-z]+)(?=\s|$)")
+_SUFFIXES = {
+    "w": ("width", int), "h": ("height", int), "f": ("num_frames", int), "s": ("steps", int), "d": ("seed", int),
+    "l": ("cfg", float), "fs": ("shift", float), "n": ("negative_prompt", str),
+}  # fmt: skip
+"""suffix -> field, and what its value is"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreviewPrompt(Config):
+    """What one prompt says for itself; 0 and None leave it to the settings of all."""
+
+    name: str = ""
+    """its nickname, as it was written"""
+    negative_prompt: str | None = None
+    width: int = 0
+    height: int = 0
+    num_frames: int = 0
+    steps: int = 0
+    cfg: float = 0.0
+    shift: float = 0.0
+    seed: int | None = None
+    negative_key: str = ""
+    """cache key of its negative prompt"""
+    condition_key: str = ""
+    """cache key of the conditioning at its size"""
+    first_frame_key: str = ""
+
+    def settings(self) -> dict[str, Any]:
+        """Returns the settings that this prompt has for itself, by their names in SampleConfig."""
+        given = {name: getattr(self, name) for name in ("width", "height", "num_frames", "steps", "cfg", "shift")}
+        found: dict[str, Any] = {name: value for name, value in given.items() if value}
+        if self.seed is not None:
+            found["seed"] = self.seed
+        if self.negative_prompt is not None:
+            found |= {"negative_prompt": self.negative_prompt, "negative_key": self.negative_key}
+        keys = {"condition_key": self.condition_key, "first_frame_key": self.first_frame_key}
+        return found | {name: key for name, key in keys.items() if key}
+
+
+def read_prompts(written: str, trigger_word: str = "") -> list[tuple[str, PreviewPrompt]]:
+    """Returns each prompt with what it says for itself, in order; `[trigger]` becomes the trigger word.
+
+    Empty lines and lines that begin with # are left out. Raises ConfigError that names the line, or the nickname, and
+    what to write there.
+    """
+    found: list[tuple[str, PreviewPrompt]] = []
+    for place, name, prompt in _written(written):
+        if TRIGGER in prompt and not trigger_word:
+            raise ConfigError(f"{place}: there is no trigger word for {TRIGGER}. Write it into trigger_word.")
+        found.append(_parted(place, name, prompt.replace(TRIGGER, trigger_word)))
+    return found
+
+
+def file_name_of(name: str) -> str:
+    """Returns a nickname as a part of a file name: letters, digits and dashes, at most 40; "" where none are left."""
+    return re.sub(r"[^A-Za-z0-9]+", "-", name)[:40].strip("-")
+
+
+def _written(written: str) -> Iterator[tuple[str, str, str]]:
+    """Yields (where it stands, nickname, prompt with its suffixes)."""
+    if not re.match(r'\s*\{\s*["}]', written):
+        for number, line in enumerate(written.splitlines(), 1):
+            if line.strip() and not line.lstrip().startswith("#"):
+                yield f"prompts, line {number}", "", line.strip()
+        return
+    try:
+        named = json.loads(written, object_pairs_hook=_once_each)
+    except json.JSONDecodeError as error:
+        raise ConfigError(
+            f'prompts, line {error.lineno}: this is no JSON ({error.msg}). Write {{"nickname": "prompt"}}, or a prompt '
+            "a line."
+        ) from error
+    except RecursionError as error:
+        raise ConfigError('prompts are JSON nested too deep. Write {"nickname": "prompt"}.') from error
+    for name, prompt in named.items():
+        place = f'prompts, "{name[:40]}"'
+        if not isinstance(prompt, str) or not prompt.strip():
+            raise ConfigError(f'{place}: the prompt is missing. Write "{name[:40]}": "what the clip shows".')
+        yield place, name, " ".join(prompt.split())
+
+
+def _once_each(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    named = dict(pairs)
+    for name, _ in pairs:
+        if [other for other, _ in pairs].count(name) > 1:
+            raise ConfigError(f'prompts, "{name[:40]}": the nickname stands there twice. Rename one of them.')
+    return named
+
+
+def _parted(place: str, name: str, line: str) -> tuple[str, PreviewPrompt]:
+    """Returns the prompt without its suffixes, and what they say."""
+    marks = list(_SUFFIX.finditer(line))
+    prompt = line[: marks[0].start()].strip() if marks else line
+    if not prompt:
+        raise ConfigError(f"{place}: there is no prompt before {marks[0].group().strip()}. Write it in front.")
+    values: dict[str, object] = {"name": name}
+    for number, mark in enumerate(marks, 1):
+        end = marks[number].start() if number < len(marks) else len(line)
+        key, value = mark[1].lower(), line[mark.end() : end].strip()
+        if key not in _SUFFIXES:
+            known = " ".join(f"--{suffix}" for suffix in _SUFFIXES)
+            raise ConfigError(f"{place}: --{mark[1]} is no setting of a prompt. Use {known}.")
+        field, kind = _SUFFIXES[key]
+        try:
+            values[field] = kind(value)
+        except ValueError as error:
+            wanted = "a whole number" if kind is int else "a number"
+            raise ConfigError(f'{place}: --{key} "{value[:40]}" is not {wanted}. Example: --{key} 33') from error
+    return prompt, PreviewPrompt(**values)  # type: ignore[arg-type]

@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,8 @@ import psutil
 import pytest
 import torch
 
-from tests.support.forked import ForkServer
-from tests.support.tiny_run import make_run
+from tests.support.forked import ForkServer, Worker
+from tests.support.tiny_run import TinyRun, make_run
 from wan_core.errors import RankLost
 from wan_core.load import ModelPlan
 from wan_core.placement import PlacementConfig
@@ -138,55 +139,76 @@ ranks._exit_code = noted
 """
 
 
-@pytest.mark.lasts(10)
-def test_a_rank_that_hangs_is_named_and_ended_and_the_last_save_stands(server: ForkServer, tmp_path: Path) -> None:
-    settings = TrainConfig(steps=100_000, save_every_n_steps=1, preview_every_n_steps=0, eval_items=0)
-    run = make_run(tmp_path, train=settings, plan=TWO_RANKS)
-    words = ["train", str(run.directory), "--roots", str(run.roots_file)]
-    controller = server.start(words, tmp_path / "out.jsonl", first=IMPATIENT)
-    controller.wait_for("saved", 3)
-    first, second = psutil.Process(controller.pid).children()
-    max(first, second, key=lambda rank: rank.pid).suspend()  # started last
-    assert controller.wait() == 1, controller.log()[-3000:]
-    endings = json.loads((run.directory / "endings.json").read_text())
-    assert sorted((ending["rank"], ending["silent"]) for ending in endings) == [(0, False), (1, True)]
-    said = next(ending["failed"]["message"] for ending in endings if ending["rank"] == 0)
-    assert "has not answered in all the time it had" in said
-    last = controller.events()[-1]
-    assert last["message"].startswith("Rank 1 of this run went silent: ")
-    status, saved = read_status(run.directory), SaveStore(run.directory).latest()
-    assert (status.state, status.reason) == ("failed", last["message"])
-    assert saved is not None
-    assert saved.step >= 3
+@dataclass
+class Hung:
+    """A run of which rank 1 was suspended after its third save, once the other rank had waited long enough."""
+
+    run: TinyRun
+    worker: Worker
+    """the controller, or the rank that waited where nobody of ours controls"""
+    code: int
+
+    @property
+    def last(self) -> dict[str, Any]:
+        return self.worker.events()[-1]
 
 
-@pytest.mark.lasts(10)
-def test_a_rank_of_torchrun_that_hangs_is_named_by_the_one_that_waited(server: ForkServer, tmp_path: Path) -> None:
-    """Nobody of ours watches the ranks there: they note in torchrun's store which meeting each came to."""
+@pytest.fixture(scope="module")
+def hung(server: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Hung]:
+    """One run under our controller and one as torchrun starts it, at the same time: they do little but wait."""
     settings = TrainConfig(steps=100_000, save_every_n_steps=1, preview_every_n_steps=0, eval_items=0)
-    run = make_run(tmp_path, train=settings, plan=TWO_RANKS)
+    runs = {who: make_run(tmp_path_factory.mktemp(who), train=settings, plan=TWO_RANKS) for who in ("ours", "torchrun")}
+    words = {who: ["train", str(run.directory), "--roots", str(run.roots_file)] for who, run in runs.items()}
+    ours, torchruns = (run.directory.parent for run in runs.values())
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1]), "WORLD_SIZE": "2"}
-    words = ["train", str(run.directory), "--roots", str(run.roots_file)]
+    controller = server.start(words["ours"], ours / "out.jsonl", first=IMPATIENT)
     ranks = [
         server.start(
-            words,
-            tmp_path / f"out{rank}.jsonl",
+            words["torchrun"],
+            torchruns / f"out{rank}.jsonl",
             first=IMPATIENT,
             environment={"RANK": rank, "LOCAL_RANK": rank, **place},
         )
         for rank in "01"
     ]
+    controller.wait_for("saved", 3)
     ranks[0].wait_for("saved", 3)
+    first, second = psutil.Process(controller.pid).children()
+    max(first, second, key=lambda rank: rank.pid).suspend()  # started last
     psutil.Process(ranks[1].pid).suspend()
-    assert ranks[0].wait() != 0
+    found = {
+        "torchrun": Hung(runs["torchrun"], ranks[0], ranks[0].wait()),
+        "ours": Hung(runs["ours"], controller, controller.wait()),
+    }
     ranks[1].kill()
-    last = ranks[0].events()[-1]
-    assert last["message"].startswith(
+    return found
+
+
+@pytest.mark.lasts(10)
+def test_a_rank_that_hangs_is_named_and_ended_and_the_last_save_stands(hung: dict[str, Hung]) -> None:
+    found = hung["ours"]
+    assert found.code == 1, found.worker.log()[-3000:]
+    endings = json.loads((found.run.directory / "endings.json").read_text())
+    assert sorted((ending["rank"], ending["silent"]) for ending in endings) == [(0, False), (1, True)]
+    said = next(ending["failed"]["message"] for ending in endings if ending["rank"] == 0)
+    assert "has not answered in all the time it had" in said
+    assert found.last["message"].startswith("Rank 1 of this run went silent: ")
+    status, saved = read_status(found.run.directory), SaveStore(found.run.directory).latest()
+    assert (status.state, status.reason) == ("failed", found.last["message"])
+    assert saved is not None
+    assert saved.step >= 3
+
+
+def test_a_rank_of_torchrun_that_hangs_is_named_by_the_one_that_waited(hung: dict[str, Hung]) -> None:
+    """Nobody of ours watches the ranks there: they note in torchrun's store which meeting each came to."""
+    found = hung["torchrun"]
+    assert found.code != 0
+    assert found.last["message"].startswith(
         "Rank 1 of this run has not answered in all the time it had, so this one ends too"
     )
-    assert read_status(run.directory).reason == last["message"]
+    assert read_status(found.run.directory).reason == found.last["message"]
 
 
 @pytest.mark.parametrize(

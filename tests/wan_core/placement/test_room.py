@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +10,7 @@ import pytest
 import torch
 
 from tests.support import sim_device
+from tests.support.forked import RunScript
 from tests.support.tiny_run import make_roots
 from wan_core.config import settings_of
 from wan_core.load import ModelPlan, materialize
@@ -26,13 +25,13 @@ STORED = ("fp8_e4m3fn", "int8", "fp8", "NVFP4", "Q8_0", "none")
 
 
 @pytest.fixture(scope="module")
-def told() -> dict[str, Any]:
+def told(run_script: RunScript) -> dict[str, Any]:
     """Bytes by device of a model split over two simulated CUDA devices, counted inside quantized weights."""
     if lacking := sim_device.missing():
         pytest.skip(lacking)
     if torch.version.cuda is not None:
         pytest.skip("this torch has CUDA devices of its own; the test marked gpu says the same with them")
-    done = subprocess.run([sys.executable, str(SCRIPT)], capture_output=True, text=True, check=False)
+    done = run_script(SCRIPT)
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads(done.stdout)
 

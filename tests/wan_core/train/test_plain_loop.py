@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from tests.support.forked import RunScript
 from tests.support.tiny_run import TINY, make_run, random_weights
 from wan_core.control import SignalControl
 from wan_core.events import Event, StepDone
@@ -47,7 +46,7 @@ OTHERWISE: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("steps", [4, pytest.param(100, marks=[pytest.mark.soak, pytest.mark.lasts(200)])])
-def test_every_loss_is_that_of_a_plain_loop(tmp_path: Path, steps: int) -> None:
+def test_every_loss_is_that_of_a_plain_loop(run_script: RunScript, tmp_path: Path, steps: int) -> None:
     if not version_of("diffusers") or not version_of("pytorch-optimizer"):
         pytest.skip("diffusers or pytorch-optimizer is not installed")
     job: dict[str, Tensor] = {f"w.{name}": value for name, value in random_weights(TINY).items()}
@@ -72,8 +71,7 @@ def test_every_loss_is_that_of_a_plain_loop(tmp_path: Path, steps: int) -> None:
     }
     told = {"shape": json.dumps(asdict(TINY)), "settings": json.dumps(settings)}
     save_file({name: value.contiguous() for name, value in job.items()}, tmp_path / "job.safetensors", told)
-    command = [sys.executable, str(PEER), str(tmp_path / "job.safetensors"), str(tmp_path / "out.json")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = run_script(PEER, str(tmp_path / "job.safetensors"), str(tmp_path / "out.json"))
     assert done.returncode == 0, done.stderr[-3000:]
     theirs = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))
     assert theirs.keys() == ours.keys()

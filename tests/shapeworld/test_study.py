@@ -38,7 +38,7 @@ def test_the_page_of_recipes_is_what_its_trials_say() -> None:
     assert page(lines) == (RESULTS.parents[2] / "docs" / "learning_recipes.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.lasts(4)
+@pytest.mark.soak
 def test_a_trial_gives_the_same_line_each_time_but_for_its_seconds(study: Study) -> None:
     trial = Trial(concept="hopping_bar", learning_rate=1e-3, **USUAL)
     first, second = (

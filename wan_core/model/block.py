@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from .attention import WanCrossAttention, WanSelfAttention
 from .autocast import without_autocast
 from .modulate import cast_linear, gated_add, layer_norm, shift_and_scale
-from .names import naming
+from .names import UNREAD, naming
 from .recompute import remade
 from .shape import Numerics, WanShape
 from .stages import CHUNK_TOKENS, Shared, Stages, in_stages
@@ -68,6 +68,8 @@ class _Layer(nn.Module):
 
     chunk_tokens = CHUNK_TOKENS
     """Tokens that run through the second stage together, at most; 0 is all"""
+    output_is_read = False
+    """Whether the layer's own way back reads what its feed-forward made"""
 
     def __init__(self, shape: WanShape, numerics: Numerics) -> None:
         super().__init__()
@@ -124,10 +126,11 @@ class _Layer(nn.Module):
                 x = first(x)
             make = partial(gelu, x)
             x = make()
-        with naming("hidden_states"):
+        # The gradient of a gate that is trained reads what it was multiplied by.
+        needed = self.output_is_read or gate.requires_grad
+        with naming("hidden_states" if needed else UNREAD):
             with remade(x, make):
-                # The gradient of a gate that is trained reads what it was multiplied by.
-                x = last(x) if read or gate.requires_grad else unread(last, x)
+                x = last(x) if read or needed else unread(last, x)
             return gated_add(tokens, x, gate)
 
     def _rows(self, time_rows: Tensor) -> tuple[Tensor, ...]:
@@ -164,6 +167,8 @@ class WanBlock(_Layer):
 
 class VaceBlock(_Layer):
     """One layer of VACE's second stream: it carries the control video and gives a hint for the main stream."""
+
+    output_is_read = True  # by the adapter of the linear that makes the hint
 
     def __init__(self, shape: WanShape, numerics: Numerics, *, first: bool) -> None:
         super().__init__(shape, numerics)

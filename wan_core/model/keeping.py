@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
-from .names import current_name, listening
+from .names import UNREAD, current_name, listening
 from .offload import Offload
 
 __all__ = ["POLICIES", "Kept", "Policy"]
@@ -45,6 +45,8 @@ class Policy:
 
     def place_of(self, name: str | None, operator: Any) -> str:
         """Returns where the result of `operator` stays, made for the activation `name`: saved, offloaded, or ""."""
+        if name == UNREAD:
+            return ""
         kind = operator._schema.name
         matmul, attention = kind in _MATMULS, _ATTENTION in kind and "backward" not in kind
         computes = matmul or attention or (name in _ELEMENTWISE and not operator.is_view and kind != "aten::detach")

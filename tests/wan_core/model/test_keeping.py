@@ -89,17 +89,17 @@ def test_a_policy_changes_no_bit_and_saves_what_it_names(name: str, offloaded: b
     saved = {
         **dict.fromkeys(("query_proj", "key_proj", "value_proj", "self_attn"), ("matmul", 3)),
         "ffn_activation": ("matmul", 3 * chunks),
-        "hidden_states": ("matmul", 2 * chunks),  # the frozen product is not run again anyway
+        "hidden_states": ("matmul", 0),  # nobody reads it, so nothing of it is kept
         **dict.fromkeys(("xq_out", "xk_out"), ("matmul", 0)),
         "attn_output": ("attention", 1),
         "cross_attn": ("attention", chunks),
-        EVERY_MATMUL: ("matmul", again["matmul"]),
+        EVERY_MATMUL: ("matmul", again["matmul"] - 2 * chunks),  # the adapter's two products on the last linear
     }
     kind, times = saved[name]
     assert full[kind] - ran[kind] == times
     puts, takes = ([line.split()[1] for line in host.log if line.startswith(what)] for what in ("put", "take"))
     assert takes == puts[::-1]
-    assert len(puts) > 1 or not offloaded
+    assert len(puts) > 1 or not offloaded or name == "hidden_states"
 
 
 def test_what_is_kept_is_given_back_once_and_only_for_the_same_shapes() -> None:

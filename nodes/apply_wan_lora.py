@@ -36,29 +36,67 @@ class ApplyWanLoRA(io.ComfyNode):
                     100.0,
                     "Strength of the LoRA on model. 1.0 = as trained, 0 = without it.",
                 ),
+                io.Model.Input(
+                    "model_low_noise",
+                    lazy=True,
+                    optional=True,
+                    tooltip="The low noise model of the pair, for a run of both experts.",
+                ),
+                number(
+                    "strength_low_noise",
+                    1.0,
+                    -100.0,
+                    100.0,
+                    "Strength of the low noise LoRA on model_low_noise. 1.0 = as trained, 0 = without it.",
+                ),
             ],
-            outputs=[io.Model.Output(display_name="model", tooltip="The model with the LoRA.")],
+            outputs=[
+                io.Model.Output(display_name="model", tooltip="The model with the LoRA."),
+                io.Model.Output(display_name="model_low_noise", tooltip="The low noise model with its LoRA."),
+            ],
         )
 
     @classmethod
-    def check_lazy_status(cls, run: RunHandle, model: Any = None, **_: object) -> list[str]:
-        return ["model"] if model is None else []
+    def check_lazy_status(cls, run: RunHandle, model: Any = None, **others: object) -> list[str]:
+        waiting = [name for name in ("model_low_noise",) if name in others and others[name] is None]
+        return ["model", *waiting] if model is None else waiting
 
     @classmethod
     def execute(
-        cls, run: RunHandle, model: Any = None, saved_step: str = "latest", strength_high_noise: float = 1.0
+        cls,
+        run: RunHandle,
+        model: Any = None,
+        saved_step: str = "latest",
+        strength_high_noise: float = 1.0,
+        model_low_noise: Any = None,
+        strength_low_noise: float = 1.0,
     ) -> io.NodeOutput:
         steps = chosen_steps(run.directory, saved_step)
         if len(steps) != 1:
             raise ConfigError(f'saved_step "{saved_step}" names {len(steps)} saved steps. Give one, or latest or best.')
-        return io.NodeOutput(with_lora(model, run, steps[0], strength_high_noise))
+        low = None
+        if model_low_noise is not None:
+            low = with_lora(model_low_noise, run, steps[0], strength_low_noise, expert="low")
+        return io.NodeOutput(with_lora(model, run, steps[0], strength_high_noise), low)
 
 
-def with_lora(model: Any, run: RunHandle, step: int, strength: float) -> Any:
-    """A clone of `model` with the LoRA of a saved step; ExportError names keys that found no weight."""
+def with_lora(model: Any, run: RunHandle, step: int, strength: float, *, expert: str = "") -> Any:
+    """A clone of `model` with the LoRA of a saved step; ExportError names keys that found no weight.
+
+    `expert`: low for the second LoRA of a run of both experts; its model stays as it is while that has not begun.
+    """
     from safetensors.torch import load_file
 
-    tensors = load_file(saved_step(run.directory, step).lora_file)
+    saved = saved_step(run.directory, step)
+    if expert and "" in saved.loras:
+        raise ConfigError(
+            f"Run {run.directory.name} trained one model, so it has no LoRA for model_low_noise. Disconnect it, and "
+            "put an Apply Wan LoRA of its own behind the other run."
+        )
+    file = saved.loras.get(expert) if expert else saved.lora_file
+    if file is None:
+        return model
+    tensors = load_file(file)
     known = comfy.lora.model_lora_keys_unet(model.model, {})
     names = {key.rsplit(".lora_", 1)[0] for key in tensors if ".lora_" in key}
     lost = sorted(name for name in names if name not in known)

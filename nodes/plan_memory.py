@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 from comfy_api.latest import io
 
+from ..wan_core.cache import CacheSet
 from ..wan_core.errors import WanTrainerError
+from ..wan_core.footprint import weights_once_loaded
+from ..wan_core.load import ModelPlan
 from ..wan_core.lora import LoraConfig, check_peft
 from ..wan_core.placement import Room
-from ..wan_core.run import job_on_clips, plan_here, plan_memory, plan_sentences, with_expert
-from ..wan_core.train import TrainConfig
+from ..wan_core.run import MemoryPlan, job_on_clips, plan_here, plan_memory, plan_sentences, with_expert
+from ..wan_core.train import TrainConfig, settings_of_expert
 from .bridge import folders
 from .bridge.types import CATEGORY, CacheHandle, ModelHandle, SettingsHandle, WanCache, WanSettings, WanTrainModel
 from .bridge.widgets import check_menus, searched_as, widget
@@ -67,8 +71,24 @@ class PlanMemory(io.ComfyNode):
         train = TrainConfig.from_dict({**given, "expert": expert, "blocks_to_swap": blocks_to_swap})
         lora = LoraConfig(rank=rank, targets=settings.lora.targets if settings is not None else LoraConfig.targets)
         roots = folders.roots()
-        job = job_on_clips(model.plan.of_expert(expert, roots), roots, lora, train, cache.cache_set)
-        with_expert(job.file.variant, expert)
-        plan = plan_here(job) or plan_memory(job, Room(devices={}))
-        report = plan_sentences(plan)
-        return io.NodeOutput(report, plan.fits, ui={"text": [report]})
+        plan = model.plan.of_expert(expert, roots)
+        train = replace(train, expert="both" if plan.low_noise_file else expert)
+        plans = [_planned(plan.of_expert(one, roots), one, lora, train, cache.cache_set) for one in train.experts]
+        largest = max(plans, key=lambda one: max((m.peak for m in one.estimate.devices.values()), default=0))
+        report = plan_sentences(largest)
+        if len(plans) > 1:
+            resting = max(weights_once_loaded(one.job.model, one.job.file) for one in plans) / 2**30
+            report += (
+                f"\nThe two experts take turns on the device. The one that rests takes {resting:.1f} GiB of host "
+                "memory where so much is free; else it is read again."
+            )
+        return io.NodeOutput(report, all(one.fits for one in plans), ui={"text": [report]})
+
+
+def _planned(plan: ModelPlan, expert: str, lora: LoraConfig, train: TrainConfig, clips: CacheSet) -> MemoryPlan:
+    roots, own = folders.roots(), settings_of_expert(train, expert)
+    if expert == "low" and train.low_noise_rank:
+        lora = lora.with_rank(train.low_noise_rank)
+    job = job_on_clips(plan, roots, lora, own, clips)
+    with_expert(job.file.variant, own.expert)
+    return plan_here(job) or plan_memory(job, Room(devices={}))

@@ -10,14 +10,14 @@ from comfy_api.latest import io
 
 from ..wan_core.errors import WanTrainerError
 from ..wan_core.files import file_identity, safe_name
-from ..wan_core.load import inspect_model
+from ..wan_core.load import ModelPlan
 from ..wan_core.lora import LoraConfig, check_peft
 from ..wan_core.run import (
     DataConfig,
     RunConfig,
     check_adapters,
     choose_run,
-    with_expert,
+    trained_variant,
     with_model_values,
 )
 from ..wan_core.sampler import SampleConfig
@@ -91,7 +91,8 @@ class TrainLoRA(io.ComfyNode):
                     "start_from_lora",
                     [NONE, *folders.file_names("loras")],
                     "A LoRA whose weights the training starts from, at step 0. none: from nothing. To go on with a run "
-                    "use resume.",
+                    "use resume. Of both experts the second starts from the file of that name with low_noise for "
+                    "high_noise, where there is one.",
                 ),
                 widget(TrainConfig, "seed", control_after_generate=False),
                 whole(
@@ -110,6 +111,13 @@ class TrainLoRA(io.ComfyNode):
                 io.LossMap.Output(display_name="loss_map", tooltip="For core LossGraphNode."),
                 io.Int.Output(display_name="steps", tooltip="The newest saved step."),
                 io.String.Output(display_name="lora_name", tooltip="The LoRA as loader lists spell it."),
+                io.LoraModel.Output(
+                    display_name="lora_low_noise",
+                    tooltip="Where both experts are trained: the LoRA for the low noise model; lora is the other.",
+                ),
+                io.String.Output(
+                    display_name="lora_name_low_noise", tooltip="That LoRA as loader lists spell it; else empty."
+                ),
             ],
         )
 
@@ -147,6 +155,7 @@ class TrainLoRA(io.ComfyNode):
         names = ("steps", "learning_rate", "expert", "preview_every_n_steps", "blocks_to_swap")
         train = _train_config(settings, vae is not None, {k: widgets[k] for k in names if k in widgets})
         plan = model.plan.of_expert(train.expert, folders.roots())
+        train = replace(train, expert=_expert(plan, train.expert))
         base = settings.lora if settings is not None else LoraConfig()
         lora = replace(base, rank=widgets.get("rank", LoraConfig.rank))
         note_training(cls.hidden.unique_id, AskedTraining(plan, lora, train, validation))
@@ -178,6 +187,7 @@ class TrainLoRA(io.ComfyNode):
         base = settings.lora if settings is not None else LoraConfig()
         plan = model.plan.of_expert(expert, folders.roots())
         check_menus(TrainConfig, {"expert": expert})
+        expert = _expert(plan, expert)
         train = _train_config(
             settings,
             vae is not None,
@@ -191,7 +201,7 @@ class TrainLoRA(io.ComfyNode):
                 "blocks_to_swap": blocks_to_swap,
             },
         )
-        variant = with_expert(inspect_model(plan, folders.roots()).variant, expert)
+        variant = trained_variant(plan, expert, folders.roots())
         config = RunConfig(
             run_name=run_name,
             model=plan,
@@ -202,6 +212,7 @@ class TrainLoRA(io.ComfyNode):
                 dropout=base.dropout,
                 targets=base.targets,
                 start_from=_start_from(start_from_lora),
+                low_noise_start_from=_low_noise_start(start_from_lora) if expert == "both" else "",
             ),
             train=with_model_values(train, variant),
             preview=validation,
@@ -215,7 +226,9 @@ class TrainLoRA(io.ComfyNode):
         )
         config = decision.job
         if decision.action == "start":
-            check_adapters(config.lora, model.variant.shape, folders.roots())
+            for one in config.train.experts:
+                adapters = config.of_expert(one, folders.roots()).lora
+                check_adapters(adapters, model.variant.shape, folders.roots())
         if decision.action != "done":
             AskedTraining(config.model, config.lora, config.train, config.preview).check(cache.cache_set)
         job = QueuedTraining(cls.hidden, model, cache, decision)
@@ -246,6 +259,17 @@ def _earlier(
     trains = earlier_meanings(config.train, left_out)
     plans = [config.model, *model.earlier(config.model)]
     return [replace(config, model=plan, train=train) for train in trains for plan in plans][1:]
+
+
+def _expert(plan: ModelPlan, asked: str) -> str:
+    """Returns what is trained: of a plan that is still a pair both."""
+    return "both" if plan.low_noise_file else asked
+
+
+def _low_noise_start(name: str) -> str:
+    """Returns the LoRA the low noise expert starts from, where the one chosen has a sister for it; else ""."""
+    sister = name.replace("high_noise", "low_noise")
+    return _start_from(sister) if sister != name and sister in folders.file_names("loras") else ""
 
 
 def _start_from(name: str) -> str:

@@ -58,6 +58,8 @@ class WanTrainSettings(io.ComfyNode):
                         *("lr_scheduler_num_cycles", "lr_scheduler_power", "lr_scheduler_min_lr_ratio"),
                         *("lr_decay_share", "lr_scaling", "ema_decay", "loss_type", "huber_delta"),
                         *("loss_weighting", "min_timestep", "max_timestep"),
+                        *("high_noise_share", "expert_order", "expert_turn_steps", "low_noise_learning_rate"),
+                        "low_noise_rank",
                     )
                 ),
             ],

@@ -22,6 +22,7 @@ from ...wan_core.events import (
     StepDone,
     StepSkipped,
 )
+from ...wan_core.train import EXPERTS
 from ...wan_core.words import logger
 from .interrupts import CancelButton
 
@@ -154,8 +155,12 @@ class NodeProgress:
             "seconds_per_step": pace,
             "seconds_left": left,
         }
+        whose = ""
+        if event.expert in EXPERTS:
+            numbers["expert"], whose = event.expert, f"{event.expert} noise   "
         self.say(
-            f"step {event.step}/{event.steps}   loss {_shown(event.loss)}   {pace:.2f} s/it   {_clock(left)} left",
+            f"{whose}step {event.step}/{event.steps}   loss {_shown(event.loss)}   {pace:.2f} s/it   "
+            f"{_clock(left)} left",
             now=event.step == event.steps,
             about={"kind": "step", **numbers},
             stage="train",

@@ -13,9 +13,9 @@ from ...wan_core.cache import CacheSet
 from ...wan_core.errors import WanTrainerError
 from ...wan_core.load import ModelPlan
 from ...wan_core.lora import LoraConfig
-from ...wan_core.run import job_on_clips, plan_here
+from ...wan_core.run import Job, job_on_clips, plan_here
 from ...wan_core.sampler import SampleConfig
-from ...wan_core.train import TrainConfig
+from ...wan_core.train import TrainConfig, settings_of_expert
 from ...wan_core.words import logger
 from ..bridge import folders
 from ..bridge.progress import current_prompt_id
@@ -36,16 +36,22 @@ class AskedTraining:
 
     def check(self, clips: CacheSet) -> None:
         """Raises OutOfMemory where training on `clips` does not fit into what is free on the GPUs here."""
-        try:
-            job = job_on_clips(self.plan, folders.roots(), self.lora, self.train, clips, preview=self.preview)
-            plan = plan_here(job)
-        except WanTrainerError:
-            raise
-        except Exception:  # the worker plans again, and says what it finds
-            _log.exception("the memory of the training could not be predicted")
-            return
-        if plan is not None:
-            plan.check()
+        for expert in self.train.experts:  # two take turns, so each must fit alone
+            try:
+                plan = plan_here(self._job(expert, clips))
+            except WanTrainerError:
+                raise
+            except Exception:  # the worker plans again, and says what it finds
+                _log.exception("the memory of the training could not be predicted")
+                return
+            if plan is not None:
+                plan.check()
+
+    def _job(self, expert: str, clips: CacheSet) -> Job:
+        roots, train = folders.roots(), settings_of_expert(self.train, expert)
+        plan = self.plan.of_expert(expert, roots)
+        lora = self.lora if expert != "low" else self.lora.with_rank(self.train.low_noise_rank or self.lora.rank)
+        return job_on_clips(plan, roots, lora, train, clips, preview=self.preview)
 
 
 _ASKED: dict[str, dict[str, AskedTraining]] = {}

@@ -12,11 +12,11 @@ from typing import Any
 from ...wan_core.checkpoint import read_header
 from ...wan_core.errors import WanTrainerError
 from ...wan_core.files import confine, is_locked
-from ...wan_core.metrics import MetricsTail, eval_losses, finite, read_tail, whole
+from ...wan_core.metrics import MetricsTail, eval_losses, finite, read_measured, read_tail, whole
 from ...wan_core.run import RunConfig, RunStatus, read_run, read_status
 from ...wan_core.train import SaveStore
 from ..engine.live_runs import LiveRun
-from ..runs.publish import chosen_step, listed_names, published
+from ..runs.publish import chosen_step, listed_names, lora_experts, published
 from ..runs.scrub import scrubbed
 from .samples import list_samples
 
@@ -52,7 +52,8 @@ def summary(directory: Path, live: LiveRun | None, loras: Path, there: Container
     step = newest if state == "running" and newest is not None else status.step
     steps = config.train.steps
     pace = tail.seconds_per_step
-    names = listed_names(directory.name, known.steps, loras, published(loras) if there is None else there)
+    listed = published(loras) if there is None else there
+    names = listed_names(directory.name, known.steps, loras, listed, lora_experts(config.train))
     return {
         "id": directory.name,
         "state": state,
@@ -81,7 +82,10 @@ def summary(directory: Path, live: LiveRun | None, loras: Path, there: Container
 def detail(directory: Path, live: LiveRun | None, loras: Path) -> Data:
     """SUMMARY, and settings, saved steps and samples."""
     config = read_run(directory)
-    losses = eval_losses(directory / "metrics.jsonl")
+    metrics = directory / "metrics.jsonl"
+    losses = eval_losses(metrics)
+    if config.train.expert == "both":  # a step says the loss of one of them; here both count
+        losses = {measured.step: measured.loss for measured in read_measured(metrics)}
     return {
         **summary(directory, live, loras),
         "settings": scrubbed({"train": config.train.to_dict(), "lora": config.lora.to_dict()}),

@@ -12,10 +12,10 @@ from typing import Any
 
 from ...wan_core.errors import ConfigError, WanTrainerError
 from ...wan_core.files import read_json
-from ...wan_core.metrics import Curves, read_curves, read_tail, whole
-from ...wan_core.run import QUEUE_DONE, RunStatus, read_run, read_status, suggested_step
+from ...wan_core.metrics import Curves, read_curves, read_measured, read_tail, whole
+from ...wan_core.run import QUEUE_DONE, RunConfig, RunStatus, read_run, read_status, suggested_step
 from ...wan_core.train import SavedStep, SaveStore
-from .publish import listed_names, published
+from .publish import listed_name, listed_names, lora_experts, published
 from .scrub import scrubbed
 
 __all__ = [
@@ -61,8 +61,8 @@ class RunFacts:
 
     @property
     def eval_losses(self) -> list[tuple[int, float]]:
-        """(step, fixed-noise loss) in order; a step measured twice counts once."""
-        return sorted((step, loss) for step, loss in self._curves.eval_losses.items() if loss is not None)
+        """(step, fixed-noise loss) in order; of both experts the mean of what is newest of each."""
+        return [(measured.step, measured.loss) for measured in read_measured(self._directory / "metrics.jsonl")]
 
     @property
     def eval_held_out(self) -> bool | None:
@@ -153,7 +153,9 @@ def run_report(
     `step` is the newest saved step, `loras` the folder LoRAs are published into.
     """
     status, losses, evaluated = read_status(directory), facts.step_losses, facts.eval_losses
-    names = listed_names(directory.name, SaveStore(directory).steps(), loras, published(loras))
+    config = read_run(directory)
+    experts = lora_experts(config.train)
+    names = listed_names(directory.name, SaveStore(directory).steps(), loras, published(loras), experts)
     return {
         "run": directory.name,
         "directory": directory.name,
@@ -162,7 +164,7 @@ def run_report(
         "reason": scrubbed(status.reason),
         "note": note,
         "step": step,
-        "steps": read_run(directory).train.steps,
+        "steps": config.train.steps,
         "loss_first": losses[0][1] if losses else None,
         "loss_last": losses[-1][1] if losses else None,
         "losses": thinned(losses),
@@ -173,8 +175,16 @@ def run_report(
         "seconds_per_step": facts.seconds_per_step,
         "lora_name": names[0] if names and step else "",
         "lora_names": names,
+        "use": _use(directory.name, config, names),
         "samples": facts.samples(),
     }
+
+
+def _use(run: str, config: RunConfig, names: Sequence[str]) -> list[dict[str, str]]:
+    """Returns which LoRA goes on which model, both as loader lists spell them; what is not published is left out."""
+    files = (config.model.base_file, config.model.low_noise_file)
+    newest = ((listed_name(run, expert), file) for expert, file in zip(lora_experts(config.train), files, strict=False))
+    return [{"lora": lora, "model": file.partition(":")[2]} for lora, file in newest if lora in names]
 
 
 def thinned(points: Sequence[tuple[int, float]], limit: int = LOSSES_KEPT) -> list[tuple[int, float]]:

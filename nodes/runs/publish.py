@@ -10,29 +10,44 @@ from ...wan_core.errors import CheckpointError, ExportError
 from ...wan_core.export import publish_file
 from ...wan_core.files import FileError, atomic_write_json, clean_partials, confine, read_json
 from ...wan_core.metrics import whole
-from ...wan_core.train import SavedStep, SaveStore
+from ...wan_core.train import SavedStep, SaveStore, TrainConfig
 from ..bridge import folders
 
-__all__ = ["CHOICE", "chosen", "chosen_step", "listed_name", "listed_names", "publish", "published", "use_step"]
+__all__ = [
+    "CHOICE",
+    "chosen",
+    "chosen_step",
+    "listed_name",
+    "listed_names",
+    "lora_experts",
+    "publish",
+    "published",
+    "use_step",
+]
 
 CHOICE = "chosen.json"
 """in the folder of a run: the saved step that somebody chose, and which was the newest then"""
 
 
 def publish(directory: Path, saved: SavedStep) -> str:
-    """Copy the LoRA of a saved step as the run's newest and under its step; returns its name in loader lists."""
+    """Copy the LoRAs of a saved step as the run's newest and under its step.
+
+    Returns the name of the first in loader lists.
+    """
     target = folders.publish_folder()
     try:
         target.mkdir(parents=True, exist_ok=True)
         clean_partials(target)
-        for name in (f"{directory.name}_{saved.step:06d}", directory.name):
-            publish_file(saved.lora_file, confine(target, f"{name}.safetensors", "LoRA"), saved.job_id)
+        for expert, file in saved.loras.items():
+            stem = _stem(directory.name, expert)
+            for name in (f"{stem}_{saved.step:06d}", stem):
+                publish_file(file, confine(target, f"{name}.safetensors", "LoRA"), saved.job_id)
     except (OSError, FileError) as error:
         raise ExportError(
             f"The LoRA could not be put into {os.path.join(target.parent.name, target.name)} ({error}). "
             f"It is safe in {directory.name}/saves/{saved.folder.name}; make the folder writable and queue again."
         ) from error
-    return listed_name(directory.name)
+    return listed_name(directory.name, next(iter(saved.loras)))
 
 
 def use_step(directory: Path, step: int) -> str:
@@ -67,9 +82,15 @@ def chosen(directory: Path, job_id: str) -> SavedStep | None:
     return saved if saved is not None and saved.job_id == job_id else None
 
 
-def listed_name(run: str) -> str:
-    """The newest LoRA of a run, or the chosen one, spelled exactly as loader lists spell it."""
-    return os.path.join("wan_trainer", f"{run}.safetensors")
+def listed_name(run: str, expert: str = "") -> str:
+    """The newest LoRA of a run, or the chosen one, spelled exactly as loader lists spell it;
+    of both experts that of `expert`.
+    """
+    return os.path.join("wan_trainer", f"{_stem(run, expert)}.safetensors")
+
+
+def _stem(run: str, expert: str) -> str:
+    return f"{run}_{expert}_noise" if expert else run
 
 
 def published(folder: Path) -> frozenset[str]:
@@ -77,10 +98,19 @@ def published(folder: Path) -> frozenset[str]:
     return frozenset(os.listdir(folder)) if folder.is_dir() else frozenset()
 
 
-def listed_names(run: str, steps: Iterable[int], folder: Path, there: Container[str]) -> list[str]:
-    """The LoRAs of a run that are in `folder`, as loader lists spell them: its newest, then one per saved step.
+def listed_names(
+    run: str, steps: Iterable[int], folder: Path, there: Container[str], experts: Iterable[str] = ("",)
+) -> list[str]:
+    """The LoRAs of a run that are in `folder`, as loader lists spell them: its newest, then those of each saved step.
 
-    `steps` are the saved steps, newest last; `there` is what `published` found.
+    `steps` are the saved steps, newest last; `there` is what `published` found; `experts` are high and low where both
+    are trained.
     """
-    wanted = [run, *(f"{run}_{step:06d}" for step in sorted(steps, reverse=True))]
+    stems = [_stem(run, expert) for expert in experts]
+    wanted = [*stems, *(f"{stem}_{step:06d}" for step in sorted(steps, reverse=True) for stem in stems)]
     return [os.path.join(folder.name, f"{name}.safetensors") for name in wanted if f"{name}.safetensors" in there]
+
+
+def lora_experts(train: TrainConfig) -> tuple[str, ...]:
+    """The experts whose LoRAs a run publishes under names of their own; one of no name where one model is trained."""
+    return train.experts if train.expert == "both" else ("",)

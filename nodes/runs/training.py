@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from comfy.cli_args import args
@@ -30,8 +31,8 @@ from .scrub import scrubbed
 
 __all__ = ["QueuedTraining"]
 
-LORA_OUTPUT = 1
-"""the place of `lora` among the outputs of the node"""
+LORA_OUTPUT, LOW_NOISE_OUTPUT = 1, 5
+"""the places of `lora` and `lora_low_noise` among the outputs of the node"""
 
 _log = logger(__name__)
 
@@ -106,10 +107,16 @@ class QueuedTraining:
         saved = self._publish_latest()
         facts = RunFacts(self.directory)
         step = saved.step if saved is not None else 0
-        name = listed_name(self.directory.name) if saved is not None else ""
         run = RunHandle(self.directory, step, self._model.variant.fps)
-        lora = _read_lora(saved) if saved is not None and self._is_linked(LORA_OUTPUT) else None
-        return io.NodeOutput(run, lora, {"loss": facts.losses}, step, name, ui=self._ui(facts, step))
+        loras = saved.loras if saved is not None else {}
+        first, low = next(iter(loras), None), "low" if "low" in loras else None
+        names = ["" if expert is None else listed_name(self.directory.name, expert) for expert in (first, low)]
+        read = [
+            _read_lora(loras[expert]) if expert is not None and self._is_linked(output) else None
+            for expert, output in ((first, LORA_OUTPUT), (low, LOW_NOISE_OUTPUT))
+        ]
+        ui, losses = self._ui(facts, step), {"loss": facts.losses}
+        return io.NodeOutput(run, read[0], losses, step, names[0], read[1], names[1], ui=ui)
 
     def _ui(self, facts: RunFacts, step: int) -> dict[str, Any]:
         loras, note = folders.publish_folder(), self._decision.note
@@ -161,7 +168,7 @@ def _engine_options(steps_this_queue: int, cache_seconds: float) -> list[str]:
     return [*limit, *spent, *([] if args.disable_metadata else ["--embed-workflow"])]
 
 
-def _read_lora(saved: SavedStep) -> dict[str, Any]:
+def _read_lora(file: Path) -> dict[str, Any]:
     from safetensors.torch import load_file
 
-    return load_file(saved.lora_file)
+    return load_file(file)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from memory_figures import note
 
-from .parts import I2V_HIGH, T2V_14B, TI2V_5B, VAE_22, Graph, Link, Node, placed, training
+from .parts import I2V_HIGH, I2V_LOW, T2V_14B, TI2V_5B, VAE_22, Graph, Link, Node, placed, training
 
 SHORT = ("model vae clip", "cache dataset", "train")
 BELOW_A_LINK = (0, 80)
@@ -80,7 +80,8 @@ I2V = Graph(
 
 **Files**, below ComfyUI's `models` folder:
 
-- `diffusion_models/wan2.2_i2v_high_noise_14B_fp16.safetensors` (the low-noise file is a second run)
+- `diffusion_models/{I2V_HIGH}`
+- `diffusion_models/{I2V_LOW}`
 - `vae/wan_2.1_vae.safetensors`
 - `text_encoders/umt5_xxl_fp8_e4m3fn_scaled.safetensors`
 
@@ -93,22 +94,23 @@ from your first clip.
 1. Put clips of 2 seconds or more of the motion into a folder of ComfyUI's `input` folder, each with a `.txt` beside
 it that names the motion. Choose the folder in *Wan Video Dataset*.
 2. Choose a picture in *Load Image*, and write what should happen to it into `prompts`.
-3. Press **Run**. For the low-noise model choose its file in *Load Wan Model*, another `run_name`, and run again: motion
-is mostly the high-noise model's, detail the other's.
+3. Press **Run**. Both models are trained in one run; motion is mostly the high-noise model's, detail the other's. The
+LoRAs appear as `my_motion_high_noise` and `my_motion_low_noise`.
 
 **Wan 2.1 image-to-video**: choose its file and connect *Load CLIP Vision* (`clip_vision_h`) to `clip_vision` of
 *Cache Latents* and *Wan Preview Settings*.
 
 {note("Wan 2.2 I2V-A14B expert, fp8", 33, 49, 81)}
 
-**How long**: 1500 steps per model; the panel says how long is left after the first ones.""",
+**How long**: 1500 steps for each model, 3000 in all; the panel says how long is left after the first ones.""",
     placed(
         training(
             model=I2V_HIGH,
+            low_noise_model=I2V_LOW,
             dataset={"num_frames": 33, "width": 832, "height": 480},
             preview={"prompts": ""},
             picture=True,
-            train={"run_name": "my_motion_high_noise"},
+            train={"run_name": "my_motion", "steps": 3000},
             between={"quantize": Node("Fp8Quantize", {"model": Link("model")}, size=(350, 140))},
         ),
         "model vae clip picture",

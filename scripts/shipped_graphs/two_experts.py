@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from memory_figures import note
@@ -11,10 +10,6 @@ from .parts import T2V_HIGH, T2V_LOW, UMT5, VAE_21, Graph, Link, Node, placed, t
 
 HIGH_ROW, LOW_ROW = -330, 630
 """tops of the two rows that generate: what each expert needs stands in its row"""
-LOW_TOP = -330
-"""of the second Train Wan LoRA: beside the first, and higher, so that its links run above it"""
-NOTE_AT = (0, -540)
-"""above the loaders"""
 EXPERTS = {"high": T2V_HIGH, "low": T2V_LOW}
 SWITCH_STEP = 10
 SAMPLING = {"steps": 20, "cfg": 3.5, "sampler_name": "euler", "scheduler": "simple"}
@@ -32,37 +27,36 @@ FILES = f"""**Files**, below ComfyUI's `models` folder:
 
 
 def both_experts(run_name: str) -> dict[str, Node]:
-    """The shared nodes, and a second Train Wan LoRA: one run per expert, on the same cache."""
+    """The shared nodes: one Train Wan LoRA trains the pair."""
     nodes = training(
         model=T2V_HIGH,
         low_noise_model=T2V_LOW,
         dataset={"num_frames": 33, "width": 832, "height": 480},
-        train={"run_name": f"{run_name}_high", "expert": "high"},
+        train={"run_name": run_name, "steps": 3000},
     )
-    high = replace(nodes.pop("train"), title="Train Wan LoRA (high noise)")
-    low = {**high.inputs, "run_name": f"{run_name}_low", "expert": "low"}
-    nodes |= {"train_high": high, "train_low": replace(high, inputs=low, title="Train Wan LoRA (low noise)")}
-    return placed(nodes, "model vae clip", "cache dataset", "train_high", "train_low", tops=(0, 80, 80, LOW_TOP))
+    return placed(nodes, "model vae clip", "cache dataset", "train", tops=(0, 80, 80))
 
 
 def generating() -> dict[str, Node]:
-    """From two runs to a video: each expert's model gets its LoRA, and both sample one clip in turn.
+    """From the run to a video: each expert's model gets its LoRA, and both sample one clip in turn.
 
     Right of the training, with loaders of its own (ComfyUI loads a file once however often it is named), so that the
-    runs are the only links between the two halves.
+    run is the only link between the two halves.
     """
-    first, second, third, fourth, fifth, sixth = (1800, 2210, 2600, 2960, 3340, 3720)
+    first, second, third, fourth, fifth, sixth = (1340, 1750, 2140, 2500, 2880, 3260)
     between = (HIGH_ROW + LOW_ROW) // 2
     nodes = {
         "clip_out": Node("CLIPLoader", {"clip_name": UMT5, "type": "wan"}, (first, between), (370, 110)),
         "positive": _prompt("Prompt", PROMPT, (second, between), 130),
         "negative": _prompt("Negative prompt", NEGATIVE, (second, between + 190), 110),
     }
-    for (expert, file), top in zip(EXPERTS.items(), (HIGH_ROW, LOW_ROW), strict=True):
-        nodes |= _expert(expert, file, (first, second, third), top)
+    loaded = {"run": Link("train"), "model": Link("unet_high"), "model_low_noise": Link("unet_low")}
+    nodes["apply"] = Node("ApplyWanLoRA", loaded, (second, HIGH_ROW), (350, 150))
+    for output, ((expert, file), top) in enumerate(zip(EXPERTS.items(), (HIGH_ROW, LOW_ROW), strict=True)):
+        nodes |= _expert(expert, file, (first, third), top, output)
     size = {"width": 832, "height": 480, "length": 81}
     nodes["latent"] = Node(
-        "EmptyHunyuanLatentVideo", size, (second, HIGH_ROW + 180), (350, 130), title="Size and length"
+        "EmptyHunyuanLatentVideo", size, (second, HIGH_ROW + 220), (350, 130), title="Size and length"
     )
     high, low = {"end_at_step": SWITCH_STEP, "return_with_leftover_noise": "enable"}, {"start_at_step": SWITCH_STEP}
     nodes["sample_high"] = _sampler("high", Link("latent"), (fourth, HIGH_ROW), **high)
@@ -70,17 +64,15 @@ def generating() -> dict[str, Node]:
     return {**nodes, **_video(fifth, sixth)}
 
 
-def _expert(expert: str, file: str, columns: tuple[int, int, int], top: int) -> dict[str, Node]:
-    """One row: the model as it is, with the LoRA of its run, with the sampling shift."""
+def _expert(expert: str, file: str, columns: tuple[int, int], top: int, output: int) -> dict[str, Node]:
+    """One row: the model as it is, and with its LoRA, by `output` of the node that applies them, the sampling shift."""
     noise = f"{expert} noise"
-    loaded = {"run": Link(f"train_{expert}"), "model": Link(f"unet_{expert}")}
-    shifted = {"model": Link(f"apply_{expert}"), "shift": SAMPLING_SHIFT}
+    shifted = {"model": Link("apply", output), "shift": SAMPLING_SHIFT}
     return {
         f"unet_{expert}": Node(
             "UNETLoader", {"unet_name": file}, (columns[0], top + 130), (370, 90), f"Load Diffusion Model ({noise})"
         ),
-        f"apply_{expert}": Node("ApplyWanLoRA", loaded, (columns[1], top), (350, 110), f"Apply Wan LoRA ({noise})"),
-        f"shift_{expert}": Node("ModelSamplingSD3", shifted, (columns[2], top), (320, 60), f"Sampling shift ({noise})"),
+        f"shift_{expert}": Node("ModelSamplingSD3", shifted, (columns[1], top), (320, 60), f"Sampling shift ({noise})"),
     }
 
 
@@ -116,21 +108,21 @@ CHARACTER = Graph(
 {FILES}
 
 **What is new here**: Wan 2.2 has two models, one for the noisy half of sampling (layout, motion) and one for the other
-(faces, detail). A character needs both. Each is trained in a run of its own, one after the other, on the same cache.
+(faces, detail). A character needs both. One run trains them, first one and then the other; `expert_order` of *Wan
+Train Settings* makes them take turns.
 
 **Steps**
 
 1. Put 10 to 30 clips or pictures of the character into a folder of ComfyUI's `input` folder, each with a `.txt` beside
 it that names the character the same way. Choose the folder in *Wan Video Dataset*.
-2. Press **Run**. The LoRAs appear in `loras/wan_trainer` as `my_character_high` and `my_character_low`: load each on
-its own model.
+2. Press **Run**. The LoRAs appear in `loras/wan_trainer` as `my_character_high_noise` and `my_character_low_noise`:
+load each on its own model.
 
 {note("Wan 2.2 A14B expert, fp8", 33, 49, 81)}
 
-**How long**: both runs have 1500 steps; the panel says how long is left after the first ones. Cancel saves and stops;
-Run again goes on where it stopped.""",
+**How long**: 1500 steps for each model, 3000 in all; the panel says how long is left after the first ones. Cancel saves
+and stops; Run again goes on where it stopped.""",
     both_experts("my_character"),
-    note_at=NOTE_AT,
 )
 
 TRAIN_THEN_GENERATE = Graph(
@@ -148,16 +140,16 @@ noise model, the rest with the low noise model.
 1. Put 10 to 30 clips or pictures of one thing into a folder of ComfyUI's `input` folder, each with a `.txt` beside it
 that names it the same way. Choose the folder in *Wan Video Dataset*.
 2. Write what you want to see into *Prompt*, with that name in it.
-3. Press **Run**. Both runs train one after the other, then the video is made and saved to `output/video`.
+3. Press **Run**. Both models are trained, then the video is made and saved to `output/video`.
 
-Change the prompt or the seed and run again: only the video is made anew. *Stop and keep* ends a run early and lets the
-graph go on with what it has.
+Change the prompt or the seed and run again: only the video is made anew. *Stop and keep* ends training early and lets
+the graph go on with what it has.
 
 {note("Wan 2.2 A14B expert, fp8", 33, 49, 81)}
 
 Sampling comes afterwards and takes what the models take without training.
 
-**How long**: both runs have 1500 steps; the panel says how long is left after the first ones.""",
+**How long**: 1500 steps for each model, 3000 in all; the panel says how long is left after the first ones.""",
     {**both_experts("my_character"), **generating()},
     note_at=(0, -660),
 )

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from comfy_server import ComfyServer
+from safetensors import safe_open
 from world import DATASET, VAE, ensure_models, tiny_graph
 
 pytestmark = [pytest.mark.comfy, pytest.mark.slow, pytest.mark.lasts(6)]
@@ -52,27 +53,30 @@ def nodes_of(graph: dict[str, Any], kind: str) -> list[str]:
     return [node for node, body in graph.items() if body["class_type"] == kind]
 
 
-def base_of(comfy: ComfyServer, run: str) -> str:
-    """The model file a run was trained on."""
-    config = json.loads((comfy.output / "wan_trainer" / run / "run.json").read_text(encoding="utf-8"))
-    return str(config["model"]["base_file"]).rpartition(":")[2].removesuffix(".safetensors")
-
-
 def test_both_experts_are_trained_and_only_then_loaded_and_a_video_is_saved(comfy: ComfyServer, experts: None) -> None:
     import av
 
     graph = small(json.loads(GRAPH.read_text(encoding="utf-8")))
     with comfy.events() as events:
         entry = comfy.run(graph)
-    runs = [comfy.outputs(entry, node)["wan_run"][0] for node in nodes_of(graph, "TrainLoRA")]
-    assert [(run["run"], run["status"], run["step"]) for run in runs] == [
-        ("my_character_high", "done", 2),
-        ("my_character_low", "done", 2),
+    (trainer,) = nodes_of(graph, "TrainLoRA")
+    run = comfy.outputs(entry, trainer)["wan_run"][0]
+    assert (run["run"], run["status"], run["step"]) == ("my_character", "done", 2)
+    assert [Path(name).name for name in run["lora_names"][:2]] == [
+        "my_character_high_noise.safetensors",
+        "my_character_low_noise.safetensors",
     ]
-    assert [base_of(comfy, run["run"]) for run in runs] == list(EXPERTS)
+    assert run["use"] == [
+        {"lora": name, "model": f"{file}.safetensors"} for name, file in zip(run["lora_names"], EXPERTS, strict=False)
+    ]
+    for name, expert in zip(run["lora_names"], ("high", "low"), strict=False):
+        with safe_open(comfy.base / "models" / "loras" / name, "pt") as lora:
+            said = lora.metadata()
+        assert said["wan_trainer.variant"].endswith(f"{expert} noise")
+        assert said["ss_steps"] == "1"
 
     began = [message["node"] for message in events.of("executing") if message["node"]]
-    trained = max(began.index(node) for node in nodes_of(graph, "TrainLoRA"))
+    trained = began.index(trainer)
     loaded = [began.index(node) for node in nodes_of(graph, "UNETLoader")]
     assert trained < min(loaded), f"a base model was loaded before training was over: {began}"
 

@@ -6,13 +6,13 @@ The jobs themselves (train_job, sample_job, ranks) are imported by their files: 
 from __future__ import annotations
 
 from .best_step import suggested_step
-from .checks import check_adapters, check_quantize, with_expert, with_model_values
+from .checks import check_adapters, check_quantize, trained_variant, with_expert, with_model_values
 from .choose import RunDecision, choose_run, prepare_run
 from .config import QUEUE_DONE, DataConfig, RunConfig, RunStatus, cache_names_in_use, read_run, read_status
 from .memory_report import card_of, job_on_clips, plan_here, plan_run, plan_sentences, plan_settings, report_of
 from .open import OpenRun, open_experts
 from .own_runs import own_runs_of
-from .planning import Job, plan_memory
+from .planning import Job, MemoryPlan, plan_memory
 from .sample_job import SampleJob, sample_job
 from .suggestions import suggestions_for
 
@@ -20,6 +20,7 @@ __all__ = [
     "QUEUE_DONE",
     "DataConfig",
     "Job",
+    "MemoryPlan",
     "OpenRun",
     "RunConfig",
     "RunDecision",
@@ -45,6 +46,7 @@ __all__ = [
     "sample_job",
     "suggested_step",
     "suggestions_for",
+    "trained_variant",
     "with_expert",
     "with_model_values",
 ]

@@ -8,6 +8,7 @@ from typing import Any, cast
 from ..checkpoint import PAIR_BOUNDARIES, WanVariant
 from ..errors import CheckpointError, ConfigError
 from ..files import Roots
+from ..load import ModelPlan, inspect_model, inspect_pair
 from ..lora import LoraConfig, check_start, check_targets, read_lora
 from ..model import WanShape, model_without_values
 from ..precision import QuantizeConfig, QuantizedBy
@@ -19,6 +20,7 @@ __all__ = [
     "check_files",
     "check_quantize",
     "check_quantized_alike",
+    "trained_variant",
     "with_expert",
     "with_model_values",
 ]
@@ -103,3 +105,13 @@ def with_expert(variant: WanVariant, expert: str) -> WanVariant:
             f'expert "{expert}" makes no sense for {variant.name}, which has one model. Set expert to auto.'
         )
     return replace(variant, expert=f"{expert}_noise", boundary=boundary)
+
+
+def trained_variant(plan: ModelPlan, expert: str, roots: Roots) -> WanVariant:
+    """Returns the model that a run of `plan` trains, narrowed to its expert; of both experts the high noise one.
+
+    Raises what `with_expert` does, and CheckpointError for a file that cannot be trained.
+    """
+    if plan.low_noise_file:
+        return inspect_pair(plan, roots)[0].variant
+    return with_expert(inspect_model(plan, roots).variant, expert)

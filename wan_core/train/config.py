@@ -152,28 +152,27 @@ class TrainConfig(UpdateConfig, ObjectiveConfig):
     # both experts of a pair in one run
     high_noise_share: float = setting(
         0.5,
-        "Both experts in one run: the share of the steps that trains the high noise expert; the others train the low "
-        "noise expert.",
+        "Where both experts are trained: the share of the steps (0 to 1) of the high noise expert.",
         low=0.01,
         high=0.99,
         step=0.05,
     )
     expert_order: str = setting(
         "high first",
-        "Both experts in one run. high first: all steps of the high noise expert, then all of the other. alternating: "
-        "in turns, so that both are of use early; each turn begins with a change of models.",
+        "Where both experts are trained. high first: all steps of the high noise expert, then those of the other. "
+        "alternating: in turns, so that both are of use early; models change at each turn.",
         choices=EXPERT_ORDERS,
     )
     expert_turn_steps: int = setting(
         100,
-        "alternating: optimizer steps of one turn of each expert together are twice this many, shared out as "
-        "high_noise_share says.",
+        "Where experts alternate: optimizer steps of a turn, on average; high_noise_share makes one longer, the other "
+        "shorter.",
         low=1,
         high=1_000_000,
     )
     low_noise_learning_rate: float = setting(
         0.0,
-        "Both experts in one run: learning rate of the low noise expert. 0 = the same as the other's.",
+        "Where both experts are trained: learning rate of the low noise expert. 0 = learning_rate, as the other.",
         low=0.0,
         high=10.0,
         offered=(0.0, 1.0),
@@ -181,7 +180,7 @@ class TrainConfig(UpdateConfig, ObjectiveConfig):
     )
     low_noise_rank: int = setting(
         0,
-        "Both experts in one run: rank of the LoRA of the low noise expert. 0 = the same as the other's.",
+        "Where both experts are trained: rank of the low noise expert's LoRA. 0 = rank, as the other's.",
         low=0,
         high=1024,
     )

@@ -78,6 +78,14 @@ class SavedStep:
         """The LoRA of the low noise expert where both are trained and it has begun; `lora_file` is the other's."""
         return self.folder / LOW_NOISE_LORA if self.has_low_noise else None
 
+    @property
+    def loras(self) -> dict[str, Path]:
+        """The LoRA files by expert: high and, once that one has begun, low; where one model is trained, one of ''."""
+        if "expert_steps" not in self.progress:
+            return {"": self.lora_file}
+        low = self.low_noise_lora_file
+        return {"high": self.lora_file} | ({} if low is None else {"low": low})
+
     def read_state(self) -> dict[str, Tensor]:
         """Returns the resume state: adapters and optimizer, float32."""
         from safetensors.torch import load_file

@@ -12,7 +12,7 @@ import { expertName } from "./names.mjs";
  */
 export function curvesOf(history, live) {
   const names = [...new Set([...history.losses.keys(), ...history.evaluations.keys()])];
-  // Evaluations do not name an expert yet; those of a run with one belong to it.
+  // Evaluations of a run of one expert do not name it: they belong to it.
   const only = names.filter((name) => name !== "").length === 1;
   const shown = only ? names.filter((name) => name !== "") : names;
   return {

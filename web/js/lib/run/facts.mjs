@@ -39,6 +39,11 @@ export function facts(history, summary) {
       t("Time left at this pace"),
       running && step !== steps ? clock(secondsLeft(pace, step, steps)) : "",
     ],
+    [
+      t("expert"),
+      t("Which of the two models trains now"),
+      history.losses.size > 1 || summary?.expert === "both" ? expertName(line?.expert ?? "") : "",
+    ],
     [t("loss"), t("Training loss of the newest step"), short(line?.loss, 4)],
     [...evaluationName(history, summary), short(history.evaluation ?? summary?.eval_loss, 4)],
     ["lr", t("Learning rate"), short(line?.lr)],

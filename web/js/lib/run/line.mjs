@@ -7,7 +7,7 @@
 import { t } from "../page/words.mjs";
 import { stateText } from "./facts.mjs";
 import { clock, known } from "./format.mjs";
-import { stateName } from "./names.mjs";
+import { expertName, stateName } from "./names.mjs";
 import { told } from "./server_sentences.mjs";
 
 /**
@@ -66,14 +66,18 @@ function evaluationLine(step, loss, trained) {
 }
 
 /** @param {About} about */
-function stepLine({ step, steps, loss, seconds_per_step: pace, seconds_left: left }) {
-  return t("step {step}/{steps}   loss {loss}   {pace} s/it   {time} left", {
-    step,
-    steps,
-    loss: digits(loss, 4),
-    pace: digits(pace, 2),
-    time: clock(left),
-  });
+function stepLine({ step, steps, loss, seconds_per_step: pace, seconds_left: left, expert }) {
+  const whose = expert ? `${expertName(expert)}   ` : "";
+  return (
+    whose +
+    t("step {step}/{steps}   loss {loss}   {pace} s/it   {time} left", {
+      step,
+      steps,
+      loss: digits(loss, 4),
+      pace: digits(pace, 2),
+      time: clock(left),
+    })
+  );
 }
 
 /** @param {About} about */

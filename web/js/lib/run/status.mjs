@@ -16,7 +16,7 @@ import { stateText } from "./facts.mjs";
 /**
  * What TrainLoRA leaves in its ui output as `wan_run`.
  * @typedef {{ status: string, step: number, steps: number, lora_name?: string, reason?: string,
- *   eval_loss_first?: number | null, eval_loss_last?: number | null, eval_held_out?: boolean | null }} RunSummary
+ *   use?: { lora: string, model: string }[], eval_loss_first?: number | null, eval_loss_last?: number | null, eval_held_out?: boolean | null }} RunSummary
  */
 
 /**
@@ -33,8 +33,9 @@ export function summaryText(run) {
       ? t("evaluation loss {first} → {last} on training clips", losses)
       : t("evaluation loss {first} → {last}", losses);
   const loss = measured ? `, ${said}` : "";
-  const name = run.lora_name ? `\n${run.lora_name}` : "";
-  return `${stateText({ ...run, state: run.status })}${loss}${name}`;
+  const use = (run.use ?? []).map((one) => t("{lora}: on {model}, at strength 1.0", one));
+  const names = use.length ? use : [run.lora_name ?? ""].filter(Boolean);
+  return [`${stateText({ ...run, state: run.status })}${loss}`, ...names].join("\n");
 }
 
 /**

@@ -7,6 +7,7 @@
 // biome-ignore format: one order a line, whatever their number
 export const ORDERS = {
   ApplyWanLoRA: [
+    "saved_step,strength_high_noise,strength_low_noise",
     "saved_step,strength_high_noise",
   ],
   CacheLatents: [
@@ -63,6 +64,7 @@ export const ORDERS = {
     "count,width,height,num_frames,text_length,seed",
   ],
   WanTrainSettings: [
+    "batch_size,gradient_accumulation_steps,optimizer,lr_scheduler,lr_warmup_steps,timestep_sampling,discrete_flow_shift,sigmoid_scale,weight_decay,max_grad_norm,adam_beta1,adam_beta2,adam_epsilon,caption_dropout,lora_dropout,lora_targets,gradient_checkpointing,eval_items,eval_timesteps,save_dtype,max_bad_steps,first_frame_conditioning_p,bucket_sampling,checkpointing_policy,checkpointing_names_saved,checkpointing_names_offloaded,unchecked_blocks,memory,offload_activations,compile,optimizer_class,optimizer_args,loraplus_lr_ratio,lr_warmup_share,lr_scheduler_num_cycles,lr_scheduler_power,lr_scheduler_min_lr_ratio,lr_decay_share,lr_scaling,ema_decay,loss_type,huber_delta,loss_weighting,min_timestep,max_timestep,high_noise_share,expert_order,expert_turn_steps,low_noise_learning_rate,low_noise_rank",
     "batch_size,gradient_accumulation_steps,optimizer,lr_scheduler,lr_warmup_steps,timestep_sampling,discrete_flow_shift,sigmoid_scale,weight_decay,max_grad_norm,adam_beta1,adam_beta2,adam_epsilon,caption_dropout,lora_dropout,lora_targets,gradient_checkpointing,eval_items,eval_timesteps,save_dtype,max_bad_steps,first_frame_conditioning_p,bucket_sampling,checkpointing_policy,checkpointing_names_saved,checkpointing_names_offloaded,unchecked_blocks,memory,offload_activations,compile,optimizer_class,optimizer_args,loraplus_lr_ratio,lr_warmup_share,lr_scheduler_num_cycles,lr_scheduler_power,lr_scheduler_min_lr_ratio,lr_decay_share,lr_scaling,ema_decay,loss_type,huber_delta,loss_weighting,min_timestep,max_timestep",
     "batch_size,gradient_accumulation_steps,optimizer,lr_scheduler,lr_warmup_steps,timestep_sampling,discrete_flow_shift,sigmoid_scale,weight_decay,max_grad_norm,adam_beta1,adam_beta2,adam_epsilon,caption_dropout,lora_dropout,lora_targets,gradient_checkpointing,eval_items,eval_timesteps,save_dtype,max_bad_steps,first_frame_conditioning_p,bucket_sampling,checkpointing_policy,checkpointing_names_saved,checkpointing_names_offloaded,unchecked_blocks,memory,offload_activations,compile",
     "batch_size,gradient_accumulation_steps,optimizer,lr_scheduler,lr_warmup_steps,timestep_sampling,discrete_flow_shift,sigmoid_scale,weight_decay,max_grad_norm,adam_beta1,adam_beta2,adam_epsilon,caption_dropout,lora_dropout,lora_targets,gradient_checkpointing,eval_items,eval_timesteps,save_dtype,max_bad_steps,first_frame_conditioning_p,bucket_sampling,checkpointing_policy,checkpointing_names_saved,checkpointing_names_offloaded,unchecked_blocks,memory,offload_activations",

@@ -5,8 +5,9 @@
 JOB: comfyui (tree), models (name -> file), inputs (safetensors: text, negative, start_image (1, H, W, 3), first_latent
 (1, 48, 1, h, w) raw, channels (1, 16, F, h, w) raw), size (width, height, frames), shape (kind -> latent shape), seed,
 out, cases (name -> {kind, sampler_name, scheduler, steps, cfg, shift} and, where wanted, switch (step), cfg_low and
-nodes ([class, module, keywords], which patch the model)). Kinds: t2v, i2v, ti2v, pair. Writes to `out` one latent per
-case, normalised by ComfyUI's latent format.
+nodes ([class, module, keywords], which patch the model), loras (model -> file) and models (names, where a case has its
+own)). Kinds: t2v, i2v, ti2v, pair. Writes to `out` one latent per case, normalised by ComfyUI's latent format; where
+the job has a vae (file), also `pixels.<case>`, and `pixels.ours.<case>` of `ours.<case>` among the inputs.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ def conditions(kind: str, job: dict[str, Any], inputs: dict[str, torch.Tensor]) 
 
 def sample(models: dict[str, Any], case: dict[str, Any], job: dict[str, Any], inputs: dict[str, torch.Tensor]) -> Any:
     """Returns the samples of one case."""
+    import comfy.sd
+    import comfy.utils
     from comfy_extras.nodes_model_advanced import ModelSamplingSD3
 
     import nodes
@@ -44,26 +47,32 @@ def sample(models: dict[str, Any], case: dict[str, Any], job: dict[str, Any], in
     how = (case["sampler_name"], case["scheduler"])
 
     def patched(name: str) -> Any:
-        (model,) = ModelSamplingSD3().patch(models[name], shift=case["shift"])
+        model = models[name]
+        if file := case.get("loras", {}).get(name):
+            model, _ = comfy.sd.load_lora_for_models(model, None, comfy.utils.load_torch_file(file), 1.0, 0.0)
+        (model,) = ModelSamplingSD3().patch(model, shift=case["shift"])
         for node, module, keywords in case.get("nodes", ()):
             model = getattr(importlib.import_module(module), node).execute(model, **keywords).result[0]
         return model
 
     if kind != "pair":
-        return nodes.KSampler().sample(patched(kind), seed, steps, case["cfg"], *how, positive, negative, latent)[0]
+        (alone,) = case.get("models", [kind])
+        return nodes.KSampler().sample(patched(alone), seed, steps, case["cfg"], *how, positive, negative, latent)[0]
     advanced, switch = nodes.KSamplerAdvanced(), case["switch"]
+    high_name, low_name = case.get("models", ["t2v", "low"])
     (latent,) = advanced.sample(
-        patched("t2v"), "enable", seed, steps, case["cfg"], *how, positive, negative, latent, 0, switch, "enable"
+        patched(high_name), "enable", seed, steps, case["cfg"], *how, positive, negative, latent, 0, switch, "enable"
     )
     low = case.get("cfg_low", case["cfg"])
     return advanced.sample(
-        patched("low"), "disable", seed, steps, low, *how, positive, negative, latent, switch, 10000, "disable"
+        patched(low_name), "disable", seed, steps, low, *how, positive, negative, latent, switch, 10000, "disable"
     )[0]
 
 
 def main() -> None:
     job = read_job()
     import comfy.sd
+    import comfy.utils
 
     inputs = load_file(job["inputs"])
     out: dict[str, torch.Tensor] = {}
@@ -74,8 +83,13 @@ def main() -> None:
         }
         for name, case in job["cases"].items():
             result = sample(models, case, job, inputs)["samples"]
-            source = models["t2v" if case["kind"] == "pair" else case["kind"]]
-            out[name] = source.get_model_object("latent_format").process_in(result).float().contiguous()
+            first = case.get("models", ["t2v" if case["kind"] == "pair" else case["kind"]])[0]
+            space = models[first].get_model_object("latent_format")
+            out[name] = space.process_in(result).float().contiguous()
+            if "vae" in job:
+                vae = comfy.sd.VAE(sd=comfy.utils.load_torch_file(job["vae"]))
+                out[f"pixels.{name}"] = vae.decode(result).contiguous()
+                out[f"pixels.ours.{name}"] = vae.decode(space.process_out(inputs[f"ours.{name}"])).contiguous()
     save_file(out, job["out"])
 
 

@@ -32,6 +32,11 @@ from .engine.session import PreviewDecoder, run_engine
 from .runs.facts import chosen_steps, output_file
 
 Frames = NDArray[np.uint8]
+_LATER = (
+    *("sampler_name", "scheduler", "cfg_low_noise", "cfg_passes", "cfg_zero_star", "skip_layer_guidance"),
+    *("skip_layers", "skip_layer_scale", "skip_layer_start", "skip_layer_end", "trigger_word", "prompt_settings"),
+)
+"""settings that jobs rendered before did not have: left at their defaults, they are the same job"""
 
 
 class ValidateVideo(io.ComfyNode):
@@ -202,11 +207,13 @@ class _Rendering:
         return json.dumps(read_json(self.folder / "metrics.json"), indent=2)
 
     def grid(self) -> torch.Tensor:
-        """Returns (1, H, W, 3): middle frames, a row per prompt."""
+        """Returns (1, H, W, 3): middle frames, a row per prompt, black behind a row of smaller clips."""
         rows = [
             np.concatenate([_picture(self.folder / f"{self.clip(name, i)}.png") for name in self.variants], axis=1)
             for i in range(self.prompts)
         ]
+        widest = max(row.shape[1] for row in rows)
+        rows = [np.pad(row, ((0, 0), (0, widest - row.shape[1]), (0, 0))) for row in rows]
         return torch.from_numpy(np.concatenate(rows, axis=0)).float()[None] / 255
 
 
@@ -263,7 +270,11 @@ def _strengths(listed: str) -> tuple[float, ...]:
 
 
 def _job_folder(directory: Path, job: SampleJob) -> Path:
-    digest = hashlib.sha256(json.dumps(job.to_dict(), sort_keys=True).encode()).hexdigest()
+    data, usual = job.to_dict(), SampleConfig().to_dict()
+    for name in _LATER:
+        if data["preview"][name] == usual[name]:
+            del data["preview"][name]
+    digest = hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
     return directory / "samples" / f"validate-{digest[:12]}"
 
 

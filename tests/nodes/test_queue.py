@@ -108,7 +108,8 @@ def test_previews_and_validation_clips_play(comfy: ComfyServer) -> None:
         "class_type": "WanPreviewSettings",
         "inputs": {
             "clip": ["clip", 0],
-            "prompts": "a red ball\na blue ball",
+            "prompts": '{"Red Ball!": "a red ball", "sky": "a [trigger] ball --w 64 --h 32 --s 1"}',
+            "trigger_word": "blue",
             "sampling": "custom",
             "steps": 2,
             "cfg": 1.0,
@@ -138,15 +139,16 @@ def test_previews_and_validation_clips_play(comfy: ComfyServer) -> None:
     columns = [(None, None), (2, 0.0), (2, 1.0), (4, 0.0), (4, 1.0)]
     for index, row in enumerate(facts["rows"]):
         assert [(clip["step"], clip["strength"]) for clip in row["clips"]] == columns
-        names = [f"step-{s:06d}_s{x}_p{index}.mp4" if s else f"baseline_p{index}.mp4" for s, x in columns]
+        prompt = ("p0_Red-Ball", "p1_sky")[index]
+        names = [f"step-{s:06d}_s{x}_{prompt}.mp4" if s else f"baseline_{prompt}.mp4" for s, x in columns]
         assert [clip["file"]["filename"] for clip in row["clips"]] == names
         assert all(clip["file"] in shown["images"] for clip in row["clips"])
         with Image.open(io.BytesIO(comfy.view(row["clips"][0]["still"]))) as still:
-            assert still.size == (facts["width"], facts["height"])
+            assert still.size == ((64, 32) if index else (facts["width"], facts["height"]))
     assert facts["asked"] == {"saved_steps": "2, 4", "strengths": "0.0, 1.0"}
     metrics = {clip["clip"]: clip for clip in json.loads(shown["text"][0])["clips"]}
-    assert metrics["step-000004_s0.0_p0"]["drift_mean_abs"] == 0.0  # strength 0 is the base model
-    assert metrics["step-000004_s1.0_p0"]["drift_mean_abs"] > 0.0
+    assert metrics["step-000004_s0.0_p0_Red-Ball"]["drift_mean_abs"] == 0.0  # strength 0 is the base model
+    assert metrics["step-000004_s1.0_p0_Red-Ball"]["drift_mean_abs"] > 0.0
     statuses = seen.of("wan_trainer.status")
     assert any("step 4/4" in s["text"] for s in statuses)
     assert all(s["node"] in wanted for s in statuses)

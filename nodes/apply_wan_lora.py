@@ -28,7 +28,7 @@ class ApplyWanLoRA(io.ComfyNode):
             inputs=[
                 WanRun.Input("run", tooltip="From TrainLoRA."),
                 io.Model.Input("model", lazy=True, tooltip="From UNETLoader. Loaded only when training is over."),
-                text("saved_step", "latest", "latest, best (lowest evaluation loss), or a number such as 500."),
+                text("saved_step", "latest", "latest, best (the suggested one), or a number such as 500."),
                 number(
                     "strength_high_noise",
                     1.0,

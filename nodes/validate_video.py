@@ -58,9 +58,7 @@ class ValidateVideo(io.ComfyNode):
                 WanValidation.Input(
                     "validation", optional=True, tooltip="From WanPreviewSettings. Without it: the previews of the run."
                 ),
-                text(
-                    "saved_steps", "latest", "latest, best (lowest evaluation loss), all, or numbers such as 250, 500."
-                ),
+                text("saved_steps", "latest", "latest, best (the suggested one), all, or numbers such as 250, 500."),
                 text("strengths", "1.0", "LoRA strengths to render, such as 0.5, 1.0. 1.0 = as trained."),
                 flag("baseline", True, "Also render the base model without LoRA, and compare with it."),
             ],

@@ -60,6 +60,7 @@ class WanTrainSettings(io.ComfyNode):
                         *("loss_weighting", "min_timestep", "max_timestep"),
                         *("high_noise_share", "expert_order", "expert_turn_steps", "low_noise_learning_rate"),
                         "low_noise_rank",
+                        *("eval_every_n_steps", "keep_last_saves"),
                     )
                 ),
             ],

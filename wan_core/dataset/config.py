@@ -194,8 +194,9 @@ class DatasetConfig(Config):
     )
     held_out_ratio: float = setting(
         0.0,
-        "Share of files (0 to 0.9) that is not trained but evaluated, chosen by content: adding clips moves no other.",
-        low=0,
+        "Share of files (0 to 0.9) that is not trained but evaluated, chosen by content: adding clips moves no other. "
+        "-1: of 20 files or more one in ten, 3 to 8 of them.",
+        low=-1,
         high=0.9,
         refusal=_BETWEEN + "; 0.1 is usual.",
     )
@@ -207,6 +208,8 @@ class DatasetConfig(Config):
     def __post_init__(self) -> None:
         super().__post_init__()
         condition_named(self.conditioning)
+        if -1 < self.held_out_ratio < 0:
+            raise ConfigError(f"held_out_ratio is {self.held_out_ratio:g}. Use 0 to 0.9, or -1 for a few.")
         self._check_frames()
         for name in ("width", "height"):
             self._check_side(name, getattr(self, name))

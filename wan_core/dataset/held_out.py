@@ -11,6 +11,12 @@ from .sample import Dataset, Sample, ScanResult
 __all__ = ["file_names", "files_below", "held_out_digests"]
 
 
+A_FEW = -1.0
+"""`held_out_ratio` that leaves the number to us"""
+_ENOUGH, _LEAST_HELD, _MOST_HELD = 20, 3, 8
+"""files from which some are held out; three are the least whose spread says anything"""
+
+
 def held_out_digests(dataset: Dataset, digest_of: Callable[[Sample], str]) -> frozenset[str]:
     """SHA-256 of every content that a part of the dataset holds out: a copy under another name, or the same file in
     another part, is then held out with it. Asks for no digest where nothing is held out.
@@ -27,7 +33,15 @@ def held_out_digests(dataset: Dataset, digest_of: Callable[[Sample], str]) -> fr
             # A share decided by each file's own content: adding or removing files never moves another one.
             if named or int(digest[:8], 16) < config.held_out_ratio * 2**32:
                 found.add(digest)
+        if config.held_out_ratio == A_FEW:
+            found |= _a_few({digest_of(sample) for sample in part.samples})
     return frozenset(found)
+
+
+def _a_few(digests: set[str]) -> set[str]:
+    """Returns the few of many files that a judgement needs, by their contents; none where every clip is needed."""
+    count = min(_MOST_HELD, max(_LEAST_HELD, len(digests) // 10)) if len(digests) >= _ENOUGH else 0
+    return set(sorted(digests)[:count])
 
 
 def file_names(sample: Sample) -> set[str]:

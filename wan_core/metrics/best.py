@@ -75,13 +75,14 @@ def read_measured(path: Path) -> list[Measured]:
 
 
 def _of_both(experts: Sequence[Sequence[Measured]]) -> list[Measured]:
-    """Returns the mean of what is newest of each expert, at every step from which all of them were measured."""
+    """Returns the mean of what is newest of each expert, or first where it was not measured yet, at every step.
+
+    An expert that comes to work later is until then what it was before it was trained.
+    """
     joined: list[Measured] = []
     for step in sorted({measured.step for one in experts for measured in one}):
-        newest = [next((m for m in reversed(one) if m.step <= step), None) for one in experts]
-        known = [measured for measured in newest if measured is not None]
-        if known and len(known) == len(experts):
-            joined.append(replace(_mean_of(known), step=step))
+        newest = [next((m for m in reversed(one) if m.step <= step), one[0]) for one in experts if one]
+        joined.append(replace(_mean_of(newest), step=step))
     return joined
 
 

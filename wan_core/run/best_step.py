@@ -8,7 +8,7 @@ from ..events import Suggested
 from ..metrics import Suggestion, read_curves, read_measured, records_of, suggest, whole
 from ..train import SaveStore
 
-__all__ = ["suggested_step", "suggestion_of"]
+__all__ = ["steps_worth_keeping", "suggested_step", "suggestion_of"]
 
 METRICS = "metrics.jsonl"
 
@@ -18,6 +18,18 @@ def suggestion_of(directory: Path, *, synthetic: bool = False) -> Suggestion:
     store, metrics = SaveStore(directory), directory / METRICS
     saved = [step for step in store.steps() if not store.is_suspect(step)]
     return suggest(read_measured(metrics), saved, curves=read_curves(metrics), synthetic=synthetic)
+
+
+def steps_worth_keeping(directory: Path) -> set[int]:
+    """Returns the saved steps that may yet be the best: the one with the lowest evaluation loss, and the one suggested.
+
+    A loss that is lowest counts although it may be noise: what is removed cannot be suggested later.
+    """
+    saved = set(SaveStore(directory).steps())
+    measured = [point for point in read_measured(directory / METRICS) if point.step in saved]
+    lowest = {min(measured, key=lambda point: point.loss).step} if measured else set[int]()
+    told = [whole(record.get("best")) for record in records_of(directory / METRICS, (Suggested.name,))]
+    return lowest | ({told[-1]} if told and told[-1] is not None else set())
 
 
 def suggested_step(directory: Path) -> int | None:

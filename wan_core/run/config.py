@@ -46,7 +46,7 @@ _TRAIN_FROM_THE_START = (
 """settings that are in every job's identity; later ones only where they differ from their default"""
 _TRAIN_WITHOUT_EFFECT = (
     *("steps", "save_every_n_steps", "preview_every_n_steps", "eval_items", "eval_timesteps", "save_dtype"),
-    *("eval_every_n_steps", "max_bad_steps", "prefetch_batches"),
+    *("eval_every_n_steps", "keep_last_saves", "max_bad_steps", "prefetch_batches"),
     # the same gradients to the last bit
     *("gradient_checkpointing", "checkpointing_policy", "checkpointing_names_saved", "checkpointing_names_offloaded"),
     *("unchecked_blocks", "memory", "offload_activations", "blocks_to_swap"),

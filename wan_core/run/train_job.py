@@ -20,7 +20,7 @@ from ..metrics import JsonlSink
 from ..train import Group, NotFinite, Previewer, TargetFunction, true_velocity
 from ..train.meters import MemoryReading
 from ..words import shortened
-from .best_step import suggestion_of
+from .best_step import steps_worth_keeping, suggestion_of
 from .config import QUEUE_DONE, RunConfig, read_run
 from .expert import Expert
 from .experts import Experts
@@ -255,6 +255,8 @@ class _Session:
                 self._owes_preview = False
                 self._preview(step)
             self._suggest(step)
+            if due or wants_save:
+                self._prune()
         if due or wants_preview:
             self.emit(Stage(stage="train", done=step, total=train.steps))
 
@@ -288,6 +290,11 @@ class _Session:
             self._owes_suggestion = False
             found = suggestion_of(self.directory, synthetic=bool(synthetic_note(self._open[0].cache_set)))
             self.emit(Suggested(step=step, best=found.step, why=found.why, overfits_from=found.overfits_from))
+
+    def _prune(self) -> None:
+        """Removes saved steps that nobody asked to keep, after the newest one was judged."""
+        if last := self.config.train.keep_last_saves:
+            self.saver.store.prune(last, steps_worth_keeping(self.directory))
 
     def _save(self) -> None:
         """Commit the last good step; Stopped when the disk is full and a stop is asked for meanwhile."""

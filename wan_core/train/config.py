@@ -59,6 +59,13 @@ class TrainConfig(UpdateConfig, ObjectiveConfig):
     eval_items: int = setting(
         4, "Clips whose loss is measured at every save, always with the same noise. 0 = none.", low=0, high=1000
     )
+    keep_last_saves: int = setting(
+        0,
+        "So many of the newest saved steps stay, and the best one; older ones go with their resume state. LoRAs "
+        "already in the loader lists stay. 0 = all stay.",
+        low=0,
+        high=100_000,
+    )
     eval_every_n_steps: int = setting(
         0,
         "Optimizer steps from one such measurement to the next, besides those at every save. 0 = at saves alone.",

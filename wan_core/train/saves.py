@@ -8,6 +8,7 @@ import itertools
 import json
 import os
 import re
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -159,6 +160,26 @@ class SaveStore:
         for name in os.listdir(self.folder) if self.folder.is_dir() else ():
             if _STAGED.fullmatch(name):
                 _remove_staged(self.folder / name)
+
+    def prune(self, last: int, keep: Collection[int]) -> list[int]:
+        """Remove saved steps but the newest `last` good ones and those of `keep`; returns the steps removed.
+
+        Only for who holds the lock of the run. A step is renamed first, so it is there whole or not at all; what a kill
+        leaves of it, `clean` removes. One that is held open elsewhere stays.
+        """
+        steps = self.steps()
+        newest = [step for step in steps if not self.is_suspect(step)][-max(1, last) :]
+        gone = []
+        for step in (step for step in steps if newest and step < newest[0] and step not in keep):
+            folder = self.folder / _folder_name(step)
+            hidden = new_partial(folder)
+            with contextlib.suppress(OSError):
+                replace_patiently(folder, hidden)
+                gone.append(step)
+                (hidden / SUSPECT).unlink(missing_ok=True)
+                (hidden / STATE).unlink(missing_ok=True)
+                _remove_staged(hidden)
+        return gone
 
     def set_aside(self) -> list[Path]:
         """Returns the damaged steps that were moved away when their step was saved again.

@@ -501,6 +501,8 @@ def test_a_held_out_name_or_folder_that_holds_nothing_out_is_said(bench):
         bench.run(held_out=("a", "b", "c"))
     with pytest.raises(DatasetError, match="All 3 files are held out"):
         bench.run(held_out_folder=bench.folder.name)
+    with pytest.raises(ConfigError, match=r"held_out_ratio is -0\.5"):
+        bench.run(held_out_ratio=-0.5)
     with pytest.raises(ConfigError, match="held_out_ratio is 1"):
         bench.run(held_out_ratio=1.0)
 

@@ -126,9 +126,9 @@ def test_evaluations_are_read_back_as_they_were_written(tmp_path: Path):
 
 
 def test_two_experts_are_judged_together(tmp_path: Path):
-    """At each step by what is newest of each, from where both are known."""
+    """At each step by what is newest of each; one that comes to work later is until then what it was at first."""
     file = tmp_path / "metrics.jsonl"
-    values = [("high", 0, 1.0), ("low", 0, 0.5), ("high", 100, 0.8), ("high", 200, 0.6), ("low", 300, 0.3)]
+    values = [("high", 0, 1.0), ("high", 100, 0.8), ("low", 200, 0.5), ("high", 200, 0.6), ("low", 300, 0.3)]
     records = [
         {"event": "evaluated", "step": step, "eval_loss": loss, "held_out": True, "per_clip": [loss], "expert": expert}
         for expert, step, loss in values

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,7 +18,7 @@ from shapeworld.wan_vae import TrainableVae
 from tests.support.tiny_run import TinyRun, make_run
 from wan_core.cache import Batches, CacheItem, LatentCache, pad_text
 from wan_core.control import SignalControl
-from wan_core.events import Evaluated, Event, Suggested
+from wan_core.events import Evaluated, Event, Suggested, to_line
 from wan_core.load import ModelPlan, materialize
 from wan_core.lora import LoraConfig
 from wan_core.run import suggested_step
@@ -142,6 +143,45 @@ def test_a_run_on_noise_suggests_no_step_to_who_wants_clips(tmp_path: Path):
     told = [event for event in heard if isinstance(event, Suggested)][-1]
     assert told.best is None
     assert told.why.startswith("No step is suggested: the held-out loss went from 0.")
+
+
+def test_the_newest_saves_and_the_best_one_stay(tmp_path: Path):
+    """Losses are made up at the end: the lowest one is that of step 2."""
+    usual = {"save_every_n_steps": 1, "preview_every_n_steps": 0, "eval_items": 0}
+    run = make_run(tmp_path, train=TrainConfig(steps=5, **usual))
+    evaluations = [Evaluated(step=step, eval_loss=abs(step - 2), held_out=True) for step in range(5)]
+    (run.directory / "metrics.jsonl").write_text("".join(map(to_line, evaluations)))
+    run_job(run.directory, run.roots, emit=lambda _event: None, control=SignalControl(), max_steps=4)
+    store = SaveStore(run.directory)
+    assert store.steps() == [1, 2, 3, 4], "without the setting all stay"
+    kept = replace(run.config, train=replace(run.config.train, keep_last_saves=2))
+    assert kept.job_id == run.config.job_id, "it is no other job"
+    (run.directory / "run.json").write_text(json.dumps(kept.to_dict()))
+    run_job(run.directory, run.roots, emit=lambda _event: None, control=SignalControl())
+    assert store.steps() == [2, 4, 5]
+    assert all(store.read(step) is not None for step in store.steps())
+    assert sorted(path.name for path in store.folder.iterdir()) == ["step-000002", "step-000004", "step-000005"]
+
+
+def test_a_kill_while_saves_are_removed_leaves_whole_ones_or_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    train = TrainConfig(steps=3, save_every_n_steps=1, preview_every_n_steps=0, eval_items=0)
+    run = make_run(tmp_path, train=train)
+    run_job(run.directory, run.roots, emit=lambda _event: None, control=SignalControl())
+    store = SaveStore(run.directory)
+    store.suspect(3)
+
+    def killed(_folder: Path) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("wan_core.train.saves._remove_staged", killed)
+        with pytest.raises(KeyboardInterrupt):
+            store.prune(1, ())
+    assert store.steps() == [2, 3], "2 is the newest good one, and 3 is nobody's to remove"
+    assert all(store.read(step) is not None for step in store.steps())
+    store.clean()
+    assert sorted(path.name for path in store.folder.iterdir()) == ["step-000002", "step-000003"]
+    assert store.prune(1, ()) == []
 
 
 def test_evaluations_come_as_often_as_asked_and_say_whose_clips_they_are_of(tmp_path: Path):

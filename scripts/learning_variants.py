@@ -109,10 +109,10 @@ def measure(arguments: list[str]) -> int:
                 continue
             recipe = Recipe(**{"steps": asked.steps, "eval_items": 4, **changes})
             began = time.monotonic()
-            runs = learning.train(comfy, model, concept, recipe, lambda _text: None, folders)
+            run = learning.train(comfy, model, concept, recipe, lambda _text: None, folders)
             seconds = time.monotonic() - began
-            scores = judged(str(number), [run["lora_name"] for run in runs])
-            rows.append(Row(name, *scores, seconds, runs[-1]["eval_loss_last"]))
+            scores = judged(str(number), learning.loras_of(run))
+            rows.append(Row(name, *scores, seconds, run["eval_loss_last"]))
             say(line(rows[-1]))
             report(rows, asked, out)
     return 0

@@ -56,6 +56,6 @@ def test_a_lora_learns_a_new_concept_and_keeps_the_old_ones(
     found = teach_and_measure(comfy, model, concept, recipe, SHORT, said.append)
     assert not found.failed(), "\n".join([tables(found), *said])
     verdict = demo.Findings()
-    demo.about_training(verdict, found.runs[0], comfy.base)
-    demo.about_use(verdict, comfy, found.runs[0], comfy.base)
+    demo.about_training(verdict, found.run, comfy.base)
+    demo.about_use(verdict, comfy, found.run, comfy.base)
     assert not verdict.failed, capsys.readouterr().out

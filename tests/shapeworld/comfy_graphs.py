@@ -249,20 +249,19 @@ def _sampler(model: Model, index: int, shot: Shot, start: _Start, sampling: Samp
 
 def training_graph(
     model: Model,
-    expert: int,
     recipe: Recipe,
     run_name: str,
     folder: str,
     prior: str = "",
     held_out: Sequence[str] = (),
 ) -> Graph:
-    """Train one file of a model on `input/<folder>`, and beside it on `input/<prior>` when there is one.
+    """Train a model, of a pair both files, on `input/<folder>`, and beside it on `input/<prior>` when there is one.
 
     `held_out`: files of the folder that are evaluated instead.
     """
     load = _node(
         "LoadWanModel",
-        diffusion_model=model.files[expert],
+        **dict(zip(("diffusion_model", "low_noise_model"), model.files, strict=False)),
         base_precision=recipe.base_precision,
         precision_policy=recipe.precision_policy,
     )
@@ -278,8 +277,7 @@ def training_graph(
             model=["model", 0],
             cache=["cache", 0],
             settings=["settings", 0],
-            expert=model.experts[expert],
-            **train_inputs(recipe, run_name, len(model.files)),
+            **train_inputs(recipe, run_name),
         ),
     }
     trained = graph[TRAIN]["inputs"]
@@ -332,9 +330,9 @@ def settings_inputs(recipe: Recipe) -> dict[str, Any]:
     }
 
 
-def train_inputs(recipe: Recipe, run_name: str, experts: int = 1) -> dict[str, Any]:
+def train_inputs(recipe: Recipe, run_name: str) -> dict[str, Any]:
     """TrainLoRA: one save at the end."""
-    steps = -(-recipe.steps // experts)
+    steps = recipe.steps
     return {
         "run_name": run_name,
         "steps": steps,

@@ -136,8 +136,8 @@ class Findings:
     old: WordScore
     """old captions without the LoRA, judged by judges who know the concept"""
     old_after: WordScore
-    runs: list[dict[str, Any]]
-    """what TrainLoRA reported, one per expert"""
+    run: dict[str, Any]
+    """what TrainLoRA reported"""
     seconds: dict[str, float]
     clips_sampled: int
     first_frame_db: list[float]
@@ -203,7 +203,7 @@ class Findings:
             "seconds": {name: round(value, 2) for name, value in self.seconds.items()},
             "clips_sampled": self.clips_sampled,
             "first_frame_db": [round(value, 2) for value in self.first_frame_db],
-            "seconds_per_step": [run["seconds_per_step"] for run in self.runs],
+            "seconds_per_step": self.run["seconds_per_step"],
             "checks": [check.as_dict() for check in self.checks()],
         }
 
@@ -323,19 +323,20 @@ def evaluation_check(run: dict[str, Any]) -> Check:
 
 def train(
     comfy: ComfyServer, model: Model, concept: Concept, recipe: Recipe, say: Say, folders: tuple[str, str] | None = None
-) -> list[dict[str, Any]]:
-    """A LoRA for every file of the model; what TrainLoRA reported of each. `folders`: of clips drawn before."""
+) -> dict[str, Any]:
+    """One run, with a LoRA for every file of the model; what TrainLoRA reported. `folders`: of clips drawn before."""
     folder, prior = folders or draw_dataset(comfy.base, concept, recipe)
-    runs: list[dict[str, Any]] = []
-    for expert, file in enumerate(model.files):
-        # Settings alike under the same name are the same run, which would only be read from disk.
-        name = f"{concept.name}_{Path(file).stem}" + (f"_in_{recipe.pieces}" if recipe.pieces > 1 else "")
-        held_out = held_out_files(comfy.base, folder, recipe)
-        graph = training_graph(model, expert, recipe, name, folder, prior, held_out)
-        for _ in range(recipe.pieces):
-            run = run_of(follow(comfy, graph, say))
-        runs.append(run)
-    return runs
+    # Settings alike under the same name are the same run, which would only be read from disk.
+    name = f"{concept.name}_{Path(model.files[0]).stem}" + (f"_in_{recipe.pieces}" if recipe.pieces > 1 else "")
+    graph = training_graph(model, recipe, name, folder, prior, held_out_files(comfy.base, folder, recipe))
+    for _ in range(recipe.pieces - 1):
+        follow(comfy, graph, say)
+    return run_of(follow(comfy, graph, say))
+
+
+def loras_of(run: dict[str, Any]) -> list[str]:
+    """Its LoRAs, in the order of the files of the model."""
+    return [one["lora"] for one in run["use"]]
 
 
 # ---- the test --------------------------------------------------------------------------------
@@ -365,8 +366,8 @@ def teach_and_measure(
     base = timed("sampling captions of the world", lambda: sampled(shots, "base"))
     kept = first_frames_kept(comfy, shots, base) if model.starts_from_image else []
     before = timed("sampling the concept without the LoRA", lambda: sampled(concept_shots, "before"))
-    runs = timed("training", lambda: train(comfy, model, concept, recipe, say))
-    loras += [run["lora_name"] for run in runs]
+    run = timed("training", lambda: train(comfy, model, concept, recipe, say))
+    loras += loras_of(run)
     after = timed("sampling the concept with the LoRA", lambda: sampled(concept_shots, "after"))
     old_after = timed("sampling captions with the LoRA", lambda: sampled(shots[: len(old_words)], "old_after"))
     return Findings(
@@ -379,7 +380,7 @@ def teach_and_measure(
         after=concept_score(concept, after),
         old=word_score(old_words, base[: len(old_words)], [concept]),
         old_after=word_score(old_words, old_after, [concept]),
-        runs=runs,
+        run=run,
         seconds=seconds,
         clips_sampled=sum(len(clips) for several in (base, before, after, old_after) for clips in several),
         first_frame_db=kept,

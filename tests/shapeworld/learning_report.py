@@ -112,16 +112,15 @@ def _measured(found: Findings) -> list[str]:
         parts.append("Every clip starts from an image: the first frame of a drawn scene that no training saw.")
     if found.model.is_pair:
         parts.append(
-            f"A LoRA per expert; two KSamplerAdvanced nodes, the second from step {switch_step()} on, where sigma "
-            f"falls below {BOUNDARY}."
+            f"One run, a LoRA for each expert; two KSamplerAdvanced nodes, the second from step {switch_step()} on, "
+            f"where sigma falls below {BOUNDARY}."
         )
     parts += [tables(found), f"![baseline above, LoRA below](images/learning_test{suffix}.jpg)"]
     if found.base_strips:
         parts.append(f"![the base model](images/demo_models{suffix}.jpg)")
     sampling = sum(value for name, value in seconds.items() if name.startswith("sampling"))
-    per_step = " and ".join(f"{run['seconds_per_step']:.3f}" for run in found.runs)
     parts.append(
-        f"Training took {seconds['training']:.0f} s in the queue, {per_step} s per step; sampling "
-        f"{found.clips_sampled} clips took {sampling:.0f} s."
+        f"Training took {seconds['training']:.0f} s in the queue, {found.run['seconds_per_step']:.3f} s per step; "
+        f"sampling {found.clips_sampled} clips took {sampling:.0f} s."
     )
     return parts

@@ -81,35 +81,43 @@ def test_each_lora_goes_on_its_own_expert() -> None:
 
 
 def test_what_is_held_out_is_evaluated_and_never_trained() -> None:
-    graph = training_graph(MODELS["t2v"], 0, Recipe(held_out=2), "run", "concept", "old", ["a.mp4", "b.mp4"])
+    graph = training_graph(MODELS["t2v"], Recipe(held_out=2), "run", "concept", "old", ["a.mp4", "b.mp4"])
     assert graph["held_out"]["inputs"] == {"held_out": "a.mp4\nb.mp4"}
     assert graph["data"]["inputs"]["settings"] == ["held_out", 0]
     assert "settings" not in graph["prior"]["inputs"]
-    assert "held_out" not in training_graph(MODELS["t2v"], 0, Recipe(), "run", "concept", "old")
+    assert "held_out" not in training_graph(MODELS["t2v"], Recipe(), "run", "concept", "old")
 
 
 def test_the_shift_is_left_to_the_model_and_previews_need_a_vae() -> None:
-    plain, shown = (training_graph(MODELS["t2v"], 0, Recipe(steps=9, previews=on), "r", "c") for on in (False, True))
+    plain, shown = (training_graph(MODELS["t2v"], Recipe(steps=9, previews=on), "r", "c") for on in (False, True))
     assert plain["settings"]["inputs"]["discrete_flow_shift"] == 0.0
     assert "vae" not in plain[TRAIN]["inputs"]
     assert (shown[TRAIN]["inputs"]["vae"], shown[TRAIN]["inputs"]["preview_every_n_steps"]) == (["vae", 0], 9)
 
 
+def test_both_experts_of_a_pair_are_trained_by_one_node() -> None:
+    graph = training_graph(MODELS["pair"], Recipe(steps=50), "run", "concept")
+    loaded = graph["model"]["inputs"]
+    assert (loaded["diffusion_model"], loaded["low_noise_model"]) == MODELS["pair"].files
+    assert of_kind(graph, "TrainLoRA") == [TRAIN]
+    assert graph[TRAIN]["inputs"]["steps"] == 50
+
+
 def test_training_saves_once_and_previews_nothing() -> None:
-    graph = training_graph(MODELS["t2v"], 0, Recipe(steps=50), "run", "concept", "old")
+    graph = training_graph(MODELS["t2v"], Recipe(steps=50), "run", "concept", "old")
     assert set(links(graph)) <= set(graph)
     assert graph[TRAIN]["inputs"]["save_every_n_steps"] == 50
     assert graph[TRAIN]["inputs"]["preview_every_n_steps"] == 0
     assert graph["settings"]["inputs"]["gradient_checkpointing"] is False
     assert graph["data"]["inputs"]["append_to"] == ["prior", 0]
-    assert "prior" not in training_graph(MODELS["t2v"], 0, Recipe(), "run", "concept")
+    assert "prior" not in training_graph(MODELS["t2v"], Recipe(), "run", "concept")
 
 
 def test_quantized_weights_and_switches_reach_the_training_node() -> None:
-    plain = training_graph(MODELS["t2v"], 0, Recipe(), "run", "clips")
+    plain = training_graph(MODELS["t2v"], Recipe(), "run", "clips")
     assert plain[TRAIN]["inputs"]["model"] == ["model", 0]
     recipe = Recipe(quantize="int8", switches=("residual=bf16", "norm=bf16"))
-    graph = training_graph(MODELS["t2v"], 0, recipe, "run", "clips")
+    graph = training_graph(MODELS["t2v"], recipe, "run", "clips")
     assert graph["quantized"]["inputs"] == {"model": ["model", 0], "scheme": "int8"}
     assert graph["policy"]["inputs"] == {"model": ["quantized", 0], "residual": "bf16", "norm": "bf16"}
     assert graph[TRAIN]["inputs"]["model"] == ["policy", 0]

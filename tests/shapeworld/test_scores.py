@@ -119,7 +119,7 @@ def test_the_document_names_the_command_that_measures_it_again() -> None:
         after=concept[1],
         old=words,
         old_after=forgot,
-        runs=[{"seconds_per_step": 0.2}],
+        run={"seconds_per_step": 0.2},
         seconds={"training": 20.0},
         clips_sampled=60,
         first_frame_db=[29.0, 30.5],

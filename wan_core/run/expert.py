@@ -14,6 +14,8 @@ from ..errors import CheckpointError
 from ..events import Event
 from ..files import Roots
 from ..lora import LoraWeights
+from ..model import WanTransformer
+from ..placement.cards import host_bytes
 from ..placement.room import release_cached_memory, weights_out_of_the_way
 from ..precision import QuantizedBy, quantized_by
 from ..train import EXPERTS, SavedStep, Trainer
@@ -21,10 +23,13 @@ from ..train.meters import MemoryReading
 from .loading import Loaded, Planned
 from .open import OpenRun
 
-__all__ = ["Expert", "Learnt", "State", "prefix_of", "saved_of"]
+__all__ = ["Expert", "Learnt", "State", "host_holds", "prefix_of", "saved_of"]
 
 _LOW_NOISE = "low_noise."
 """before the names of what a saved step of both experts holds of the second one"""
+
+_HOST_RESERVE = 2 << 30
+"""bytes of host memory that are left to everybody else"""
 
 State = dict[str, Tensor]
 
@@ -174,3 +179,14 @@ def _expert_steps(saved: SavedStep) -> list[int]:
     raise CheckpointError(
         f"Saved step {saved.step} does not say how far each expert is. Resume from an older saved step."
     )
+
+
+def host_holds(leaving: WanTransformer, coming: int, processes: int = 1) -> bool:
+    """Whether host memory holds what a model has on accelerators, beside the `coming` bytes of another one there.
+
+    `processes`: how many share that memory and ask the same.
+    """
+    free = host_bytes()
+    tensors = (*leaving.parameters(), *leaving.buffers())
+    resting = sum(one.nbytes for one in tensors if one.device.type != "cpu")
+    return free is not None and resting + coming + _HOST_RESERVE <= free // processes

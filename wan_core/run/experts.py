@@ -13,14 +13,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
-from torch import Tensor, nn
-
 from ..checkpoint import WanVariant
 from ..control import Control
 from ..events import Emit, Evaluated, Event, Note, StageEnded, StepDone, StepSkipped
 from ..footprint import weights_once_loaded
 from ..model import WanTransformer
-from ..placement.cards import host_bytes
 from ..sampler import Denoiser
 from ..train import (
     Group,
@@ -37,15 +34,13 @@ from ..train import (
 from ..words import logger
 from .checks import check_quantized_alike
 from .config import RunConfig
-from .expert import Expert, Learnt, prefix_of, saved_of
+from .expert import Expert, Learnt, host_holds, prefix_of, saved_of
 from .loading import load_model, plan_training
 from .open import OpenRun
 
 __all__ = ["Experts"]
 
 _log = logger(__name__)
-_HOST_RESERVE = 2 << 30
-"""bytes of host memory that are left to everybody else"""
 
 
 class Experts:
@@ -176,16 +171,12 @@ class Experts:
 
     def _has_room(self, leaving: Expert, coming: Expert, needed: int) -> bool:
         """Whether host memory holds the weights of the one that leaves, beside what the one that comes needs there."""
-        free = host_bytes()
-        if free is None:
-            return False
         assert leaving.loaded is not None
-        resting = sum(p.nbytes for p in _tensors(leaving.loaded.model) if p.device.type != "cpu")
         if coming.loaded is not None:
             needed = 0
         elif not leaving.trainer.on_gpu:
             needed = weights_once_loaded(coming.run.config.model, coming.run.file)
-        return resting + needed + _HOST_RESERVE <= free // self._group.world
+        return host_holds(leaving.loaded.model, needed, self._group.world)
 
     # ---- measuring and showing
 
@@ -291,8 +282,3 @@ class Experts:
 def _denoiser(opened: Callable[[Expert], Any], expert: Expert, variant: WanVariant) -> Denoiser:
     low, high = variant.sigma_range()
     return Denoiser(lambda: opened(expert), sigma_min=low, sigma_max=high)
-
-
-def _tensors(model: nn.Module) -> Iterator[Tensor]:
-    yield from model.parameters()
-    yield from model.buffers()

@@ -20,7 +20,7 @@ from ..train import TrainConfig, state_bytes
 from .checks import check_files, with_expert, with_model_values
 from .config import RunConfig, read_run
 
-__all__ = ["OpenRun", "open_experts", "open_run"]
+__all__ = ["OpenRun", "open_experts"]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,15 +10,14 @@ from ..control import Control
 from ..errors import CheckpointError, ConfigError, Stopped
 from ..events import Emit, Finished, Note, Stage
 from ..files import Roots, read_json
-from ..load import materialize
-from ..lora import LoraWeights, set_strength
-from ..sampler import Denoiser, SampleConfig
-from ..train import Previewer, SaveStore, evaluating, read_preview_inputs
+from ..sampler import SampleConfig
+from ..train import Previewer, SaveStore, read_preview_inputs
 from .checks import check_files
 from .config import read_run
 from .full_memory import memory_named
-from .open import open_run
+from .open import open_experts
 from .remarks import preview_note
+from .rendering import Renderers
 
 __all__ = ["SampleJob", "sample_job"]
 
@@ -46,8 +45,10 @@ def sample_job(directory: Path, job_file: Path, roots: Roots, *, emit: Emit, con
             raise CheckpointError(f"Run {directory.name} has no intact saved step {step}. It has: {store.steps()}.")
     if not saves:
         raise CheckpointError(f"Run {directory.name} has no saved step yet. Train it first.")
-    check_files(config, roots, with_start=False)
-    run = open_run(directory, roots, config)
+    runs = open_experts(directory, roots, config)
+    for one in runs:
+        check_files(one.config, roots, with_start=False)
+    run = runs[0]
     previews = read_preview_inputs(
         run.cache, run.cache_set, job.preview, run.variant, starts_from_clip=run.first_frame_share == 1.0
     )
@@ -66,22 +67,25 @@ def sample_job(directory: Path, job_file: Path, roots: Roots, *, emit: Emit, con
 
     try:
         with memory_named(config, rendering=True):
-            # The start LoRA is already part of every saved step.
-            adapters = run.adapters(with_start=False)
-            model = materialize(config.model, roots, adapters, on_tensor=on_tensor, found=run.file)
-            if note := preview_note(run.variant):
+            renderers = Renderers(runs, on_tensor)
+            if len(runs) == 1 and (note := preview_note(run.variant)):
                 emit(Note(text=note))
-            alone = Denoiser(lambda: evaluating(model))
-            previewer = Previewer([alone], previews, directory, emit=emit, control=control, at_home=lambda: model)
+            previewer = Previewer(
+                renderers.denoisers(),
+                previews,
+                directory,
+                emit=emit,
+                control=control,
+                at_home=renderers.model_at_home,
+            )
             if job.baseline:
-                set_strength(model, 0.0, config.lora)
+                renderers.use(None, 0.0)
                 previewer.render(0, "baseline", folder)
             for step, saved in saves:
-                assert saved is not None
-                weights = {k[5:]: v for k, v in saved.read_state().items() if k.startswith("lora.")}
-                LoraWeights(weights).load_into(model, f"saved step {step}")
                 for strength in job.strengths:
-                    set_strength(model, strength, config.lora)
+                    for expert in renderers.use(saved, strength):
+                        text = f"Step {step} has no LoRA of the {expert} noise expert yet: it renders as it is."
+                        emit(Note(text=text, level="warning"))
                     previewer.render(step, f"step-{step:06d}_s{strength}", folder)
     except Stopped as stop:
         return Finished(state="stopped", step=0, result={"reason": stop.reason})

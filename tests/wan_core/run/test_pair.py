@@ -13,9 +13,10 @@ from safetensors.torch import load_file
 from tests.support.tiny_run import TinyRun, make_pair_run
 from wan_core.control import SignalControl
 from wan_core.errors import ConfigError
-from wan_core.events import Evaluated, Event, StepDone
+from wan_core.events import Evaluated, Event, Note, StepDone
 from wan_core.files import atomic_write_json
-from wan_core.run import experts
+from wan_core.run import SampleJob, sample_job
+from wan_core.run import expert as one_expert
 from wan_core.run.choose import choose_run
 from wan_core.run.config import RunConfig, read_run, read_status
 from wan_core.run.train_job import run_job
@@ -179,7 +180,7 @@ def test_stopped_anywhere_and_resumed_equals_never_stopped(
 def test_without_room_in_host_memory_weights_are_read_again_and_nothing_else_changes(
     alternating: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(experts, "host_bytes", lambda: 0)
+    monkeypatch.setattr(one_expert, "host_bytes", lambda: 0)
     run = make_pair_run(tmp_path, **SETTINGS, **ALTERNATING)
     train(run)
     assert files(run) == files(alternating)
@@ -197,6 +198,38 @@ def test_previews_go_through_both_and_change_nothing(alternating: TinyRun, tmp_p
     run_job(run.directory, run.roots, emit=lambda _: None, control=Watching(signals=False))
     assert files(run) == files(alternating)
     assert seen == [f"step-{step:06d}_p0" for step in (0, 3, 6, 9, 10)]
+
+
+class Decoding(SignalControl):
+    """Answers that nothing could decode a latent, so that it stays where it was written."""
+
+    def wait_decoded(self, sample_id: str, timeout_s: float) -> dict[str, object] | None:
+        return None
+
+
+def rendered(run: TinyRun, folder: str) -> dict[str, bytes]:
+    """Latents of validation clips: of the base, and of the last step at two strengths."""
+    job = run.directory / "samples" / folder / "job.json"
+    job.parent.mkdir(parents=True)
+    atomic_write_json(job, SampleJob(strengths=(0.0, 1.0)).to_dict())
+    said: list[Event] = []
+    sample_job(run.directory, job, run.roots, emit=said.append, control=Decoding(signals=False))
+    assert [event for event in said if isinstance(event, Note)] == []
+    return {file.stem: file.read_bytes() for file in job.parent.glob("*.latent")}
+
+
+def test_validation_clips_go_through_both_whether_one_rests_or_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make_pair_run(tmp_path, **{**SETTINGS, "preview_every_n_steps": STEPS})
+    run_job(run.directory, run.roots, emit=lambda _: None, control=Decoding(signals=False))
+    clips = rendered(run, "resting")
+    base, without, trained = (clips[name] for name in ("baseline_p0", "step-000010_s0.0_p0", "step-000010_s1.0_p0"))
+    assert base == without != trained
+    preview = run.directory / "samples" / "step-000010_p0.latent"
+    assert trained == preview.read_bytes(), "the last preview of the run"
+    monkeypatch.setattr(one_expert, "host_bytes", lambda: 0)
+    assert rendered(run, "read again") == clips
 
 
 def test_a_step_saved_before_the_low_noise_expert_began_holds_one_lora(tmp_path: Path, undisturbed: TinyRun) -> None:

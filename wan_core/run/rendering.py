@@ -1,0 +1,98 @@
+"""The models that render the clips of a run: one, or the two experts of a pair, each for its own sampling steps."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+
+from ..footprint import weights_once_loaded
+from ..load import materialize
+from ..lora import LoraWeights, set_strength
+from ..model import WanTransformer
+from ..placement.room import release_cached_memory, weights_out_of_the_way
+from ..sampler import Denoiser
+from ..train import SavedStep, evaluating
+from .expert import host_holds, saved_of
+from .open import OpenRun
+
+__all__ = ["Renderers"]
+
+
+class Renderers:
+    """The models of a run, of which one lies on the devices; the other rests in host memory, or is read again."""
+
+    def __init__(self, runs: Sequence[OpenRun], on_tensor: Callable[[int, int], None]) -> None:
+        """`on_tensor` is that of `materialize`."""
+        self._runs, self._on_tensor = runs, on_tensor
+        self._models: dict[str, WanTransformer] = {}
+        self._away: dict[str, ExitStack] = {}
+        self._at_home = ""
+        self._weights: dict[str, LoraWeights] = {}
+        self._strength = 0.0
+
+    def use(self, saved: SavedStep | None, strength: float) -> list[str]:
+        """Render with the LoRAs of a saved step from now on; None: without any.
+
+        Returns the experts that the step holds no LoRA of: they render as they are.
+        """
+        self._strength, self._weights = strength, {}
+        for run in self._runs if saved is not None else ():
+            if (learnt := saved_of(saved, run)) is not None:
+                own = {name[5:]: value for name, value in learnt.state.items() if name.startswith("lora.")}
+                self._weights[run.config.train.expert] = LoraWeights(own)
+        names = (run.config.train.expert for run in self._runs)
+        return [] if saved is None else [name for name in names if name not in self._weights]
+
+    def denoisers(self) -> list[Denoiser]:
+        """Returns who denoises at which noise level."""
+        if len(self._runs) == 1:
+            return [Denoiser(lambda: self._opened(self._runs[0]))]
+        return [_denoiser(self._opened, run) for run in self._runs]
+
+    def model_at_home(self) -> WanTransformer:
+        """Returns the model that lies on the devices."""
+        return self._models[self._at_home]
+
+    @contextmanager
+    def _opened(self, run: OpenRun) -> Iterator[WanTransformer]:
+        self._bring(run)
+        model, weights = self.model_at_home(), self._weights.get(self._at_home)
+        if weights is not None:
+            weights.load_into(model, "The saved step")
+        set_strength(model, self._strength if weights is not None else 0.0, run.config.lora)
+        with evaluating(model):
+            yield model
+
+    def _bring(self, run: OpenRun) -> None:
+        name, leaving = run.config.train.expert, self._at_home
+        if name == leaving and name in self._models:
+            return
+        self._at_home = ""
+        if leaving in self._models:
+            self._put_away(leaving, 0 if name in self._models else weights_once_loaded(run.config.model, run.file))
+        if name in self._models:
+            self._away.pop(name).close()
+        else:
+            # The start LoRA is already part of every saved step.
+            adapters = run.adapters(with_start=False)
+            self._models[name] = materialize(
+                run.config.model, run.roots, adapters, on_tensor=self._on_tensor, found=run.file
+            )
+        self._at_home = name
+
+    def _put_away(self, name: str, coming: int) -> None:
+        """Make room on the devices for another model, of `coming` bytes where it must be read."""
+        model = self._models[name]
+        if host_holds(model, coming):
+            self._away[name] = ExitStack()
+            self._away[name].enter_context(weights_out_of_the_way(model, trained=True))
+            return
+        del self._models[name], model
+        gc.collect()
+        release_cached_memory()
+
+
+def _denoiser(opened: Callable[[OpenRun], AbstractContextManager[WanTransformer]], run: OpenRun) -> Denoiser:
+    low, high = run.variant.sigma_range()
+    return Denoiser(lambda: opened(run), sigma_min=low, sigma_max=high)

@@ -24,14 +24,20 @@ __all__ = [
     "draw_sigma",
     "is_in_range",
     "loss_factor",
+    "resolution_shift",
     "seeded_generator",
     "simple_sigmas",
     "velocity_loss",
     "velocity_target",
 ]
 
-TIMESTEP_SAMPLINGS = ("uniform", "sigmoid", "shift")
-"""uniform: U(0,1) then shift. sigmoid: sigmoid(scale * N(0,1)). shift: sigmoid, then the shift map."""
+TIMESTEP_SAMPLINGS = ("uniform", "sigmoid", "shift", "flux_shift", "qwen_shift", "logsnr", "mode", "beta")
+"""uniform: U(0,1) then shift. sigmoid: sigmoid(scale * N(0,1)). shift: sigmoid, then the shift map; flux_shift and
+qwen_shift the same with the shift of `resolution_shift`. logsnr: the signal-to-noise ratio is normal. mode: Stable
+Diffusion 3's. beta: Beta(2, 2)."""
+
+_BY_RESOLUTION = {"flux_shift": (1.15, 4096), "qwen_shift": (0.9, 8192)}
+"""the logarithm of the shift, and the tokens of a frame at which it is reached; both begin with 0.5 at 256"""
 
 LOSSES = ("mse", "huber", "pseudo_huber", "l1")
 LOSS_WEIGHTINGS = ("none", "bell", "sigma_sqrt", "cosmap")
@@ -55,6 +61,15 @@ def seeded_generator(*parts: int | float | str) -> torch.Generator:
     return torch.Generator("cpu").manual_seed(int.from_bytes(digest[:8], "little") >> 1)
 
 
+def resolution_shift(sampling: str, latent_height: int, latent_width: int) -> float | None:
+    """Returns the shift by the tokens of a frame, for the samplings that have one; None for the others."""
+    if sampling not in _BY_RESOLUTION:
+        return None
+    highest, most = _BY_RESOLUTION[sampling]
+    tokens = (latent_height // 2) * (latent_width // 2)
+    return math.exp(0.5 + (highest - 0.5) * (tokens - 256) / (most - 256))
+
+
 def draw_sigma(
     count: int,
     generator: torch.Generator,
@@ -62,13 +77,17 @@ def draw_sigma(
     sampling: str,
     shift: float,
     sigmoid_scale: float = 1.0,
+    logit_mean: float = 0.0,
+    logit_std: float = 1.0,
+    mode_scale: float = 1.29,
     sigma_min: float = 0.0,
     sigma_max: float = 1.0,
 ) -> Tensor:
     """`count` noise levels (count,) float32 on the CPU, inside [sigma_min, sigma_max].
 
     A range narrower than [0, 1] (one expert of a pair) cuts the distribution and keeps its shape: draws outside are
-    drawn again, so the expert sees the noise levels it would see in the pair.
+    drawn again, so the expert sees the noise levels it would see in the pair. `logit_mean` and `logit_std` are those of
+    logsnr, `mode_scale` is that of mode. Raises ConfigError where almost nothing falls into the range.
     """
     if sampling not in TIMESTEP_SAMPLINGS:
         raise ConfigError(f'timestep_sampling "{sampling}" is unknown. Use one of: {", ".join(TIMESTEP_SAMPLINGS)}.')
@@ -78,18 +97,29 @@ def draw_sigma(
         )
     kept = torch.empty(0)
     for _ in range(1000):
-        if sampling == "uniform":
-            sigma = shift_sigma(torch.rand(count, generator=generator), shift)
+        if sampling in ("uniform", "mode", "beta"):
+            sigma = _from_uniform(torch.rand(count, generator=generator), sampling, shift, mode_scale)
+        elif sampling == "logsnr":  # arXiv 2411.14793
+            sigma = torch.sigmoid(-(logit_mean + logit_std * torch.randn(count, generator=generator)) / 2)
         else:
             sigma = torch.sigmoid(sigmoid_scale * torch.randn(count, generator=generator))
-            sigma = shift_sigma(sigma, shift) if sampling == "shift" else sigma
+            sigma = sigma if sampling == "sigmoid" else shift_sigma(sigma, shift)
         kept = torch.cat([kept, sigma[is_in_range(sigma, (sigma_min, sigma_max))]])
         if len(kept) >= count:
             return kept[:count]
     raise ConfigError(
         f"timestep_sampling {sampling} with shift {shift} almost never falls into the range "
-        f"{sigma_min * 1000:.0f}-{sigma_max * 1000:.0f}. Choose uniform, or another shift."
+        f"{sigma_min * 1000:.0f}-{sigma_max * 1000:.0f}. Choose uniform, or another shift or logit_mean."
     )
+
+
+def _from_uniform(part: Tensor, sampling: str, shift: float, mode_scale: float) -> Tensor:
+    """Returns noise levels for numbers that are spread evenly over 0 to 1."""
+    if sampling == "uniform":
+        return shift_sigma(part, shift)
+    if sampling == "mode":  # arXiv 2403.03206
+        return (1 - part - mode_scale * (torch.cos(math.pi * part / 2) ** 2 - 1 + part)).clamp(0, 1)
+    return 0.5 - torch.sin(torch.asin(1 - 2 * part) / 3)  # where 3 sigma^2 - 2 sigma^3 is `part`
 
 
 def is_in_range(sigma: Tensor, sigma_range: tuple[float, float]) -> Tensor:

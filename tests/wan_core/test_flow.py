@@ -18,6 +18,7 @@ from wan_core.flow import (
     draw_noise,
     draw_sigma,
     loss_factor,
+    resolution_shift,
     seeded_generator,
     shift_sigma,
     simple_sigmas,
@@ -92,6 +93,38 @@ def test_frames_of_weight_zero_do_not_count_and_the_rest_is_a_true_mean() -> Non
     assert float(found) == pytest.approx((1 + 4 + 81 + 1 + 4) / 5)
 
 
+def test_mode_is_drawn_as_diffusers_draws_it() -> None:
+    """Numbers of diffusers 0.42.1, compute_density_for_timestep_sampling, from the same generator."""
+    theirs = {1.29: [0.3858466, 0.8438367, 0.06268997, 0.6094705], -0.5: [0.2010349, 0.9547484, 0.01525372, 0.7929776]}
+    for scale, expected in theirs.items():
+        ours = draw_sigma(4, seeded_generator("mode"), sampling="mode", shift=3.0, mode_scale=scale)
+        torch.testing.assert_close(ours, torch.tensor(expected), rtol=1e-6, atol=0)
+
+
+def test_the_shift_by_resolution_is_that_of_flux_and_of_qwen() -> None:
+    """Both begin at exp(0.5) with 256 tokens; a frame of 1024 x 1024 has 4096 (latents of 128 x 128)."""
+    for sampling in ("flux_shift", "qwen_shift"):
+        assert resolution_shift(sampling, 32, 32) == pytest.approx(math.exp(0.5))
+    assert resolution_shift("flux_shift", 128, 128) == pytest.approx(math.exp(1.15))
+    assert resolution_shift("qwen_shift", 128, 256) == pytest.approx(math.exp(0.9))
+    assert resolution_shift("shift", 128, 128) is None
+    flux, plain = (
+        draw_sigma(9, seeded_generator(1), sampling=sampling, shift=2.5, sigmoid_scale=1.3)
+        for sampling in ("flux_shift", "shift")
+    )
+    assert torch.equal(flux, plain)
+
+
+def test_beta_and_logsnr_have_their_moments() -> None:
+    beta = draw_sigma(200_000, seeded_generator(1), sampling="beta", shift=3.0)
+    assert float(beta.mean()) == pytest.approx(0.5, abs=2e-3)
+    assert float(beta.var()) == pytest.approx(2 * 2 / (4 * 4 * 5), abs=1e-3)
+    sigma = draw_sigma(200_000, seeded_generator(1), sampling="logsnr", shift=3.0, logit_mean=-1.0, logit_std=2.0)
+    logsnr = 2 * torch.log((1 - sigma.double()) / sigma.double())
+    assert float(logsnr.mean()) == pytest.approx(-1.0, abs=0.02)
+    assert float(logsnr.std()) == pytest.approx(2.0, abs=0.02)
+
+
 def test_the_other_errors_by_hand() -> None:
     prediction, target = torch.tensor([0.1, -3.0]), torch.zeros(2)
     by_hand = {
@@ -109,12 +142,17 @@ def test_the_other_errors_by_hand() -> None:
         velocity_loss(prediction, target, kind="mea")
 
 
-def test_noise_levels_count_as_stable_diffusion_3_has_it() -> None:
-    training_utils = pytest.importorskip("diffusers.training_utils")
+def test_noise_levels_count_as_diffusers_counts_them() -> None:
+    """Numbers of diffusers 0.42.1, compute_loss_weighting_for_sd3."""
     sigma = torch.tensor([0.001, 0.05, 0.3, 0.5, 0.8, 1.0])
-    for weighting in ("sigma_sqrt", "cosmap"):
-        theirs = training_utils.compute_loss_weighting_for_sd3(weighting, sigmas=sigma)
-        torch.testing.assert_close(loss_factor(sigma, weighting), theirs)
+    theirs = {
+        "sigma_sqrt": [999999.9, 400.0, 11.11111, 4.0, 1.5625, 1.0],
+        "cosmap": [0.6378943, 0.7034473, 1.09762, 1.273239, 0.9362055, 0.6366197],
+    }
+    for weighting, expected in theirs.items():
+        factor = loss_factor(sigma, weighting)
+        assert factor is not None
+        torch.testing.assert_close(factor, torch.tensor(expected), rtol=1e-6, atol=0)
     assert loss_factor(sigma, "none") is None
 
 
@@ -131,7 +169,8 @@ def test_the_bell_has_a_mean_of_one_and_nothing_at_its_ends() -> None:
 @pytest.mark.parametrize("expert", [(0.0, 1.0), (0.0, 0.875), (0.875, 1.0), (0.9, 1.0)])
 def test_drawn_noise_levels_stay_in_the_range_of_the_expert(sampling: str, expert: tuple[float, float]) -> None:
     low, high = expert
-    sigma = draw_sigma(2000, seeded_generator(1, sampling), sampling=sampling, shift=3.0, sigma_min=low, sigma_max=high)
+    draw = seeded_generator(1, sampling)
+    sigma = draw_sigma(2000, draw, sampling=sampling, shift=3.0, logit_mean=-3.0, sigma_min=low, sigma_max=high)
     assert sigma.shape == (2000,)
     assert low <= float(sigma.min()) <= float(sigma.max()) <= high
 

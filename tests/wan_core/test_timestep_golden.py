@@ -45,6 +45,18 @@ CASES = [
         ("shift", 8.0, 1.5, 0.9, 1.0),
         ("shift", 5.0, 1.0, 0.0, 0.875),
         ("shift", 0.5, 2.0, 0.0, 1.0),
+        ("flux_shift", 2.0, 1.2, 0.0, 1.0),
+        ("qwen_shift", 1.8, 1.0, 0.0, 0.9),
+        ("beta", 3.0, 1.0, 0.0, 1.0),
+        ("beta", 1.0, 1.0, 0.875, 1.0),
+    )
+] + [
+    {"sampling": sampling, "shift": 3.0, "scale": 1.0, **own, "low": low, "high": 1.0}
+    for sampling, own, low in (
+        ("logsnr", {"mean": 0.0, "deviation": 1.0}, 0.0),
+        ("logsnr", {"mean": -6.0, "deviation": 2.0}, 0.875),
+        ("mode", {"mode": 1.29}, 0.0),
+        ("mode", {"mode": -0.7}, 0.4),
     )
 ]
 
@@ -64,6 +76,9 @@ def drawn(case: dict[str, Any], count: int, low: float, high: float) -> Tensor:
         sampling=case["sampling"],
         shift=case["shift"],
         sigmoid_scale=case["scale"],
+        logit_mean=case.get("mean", 0.0),
+        logit_std=case.get("deviation", 1.0),
+        mode_scale=case.get("mode", 1.29),
         sigma_min=low,
         sigma_max=high,
     ).double()

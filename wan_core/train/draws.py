@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..cache import Batch, Batches
-from ..flow import draw_noise, draw_sigma, seeded_generator
+from ..flow import draw_noise, draw_sigma, resolution_shift, seeded_generator
 from .config import TrainConfig
 from .group import Group
 
@@ -67,12 +67,16 @@ class Draws:
         config, place = self._config, self.place(micro_step)
         batch = self._batches.at(micro_step)
         size = len(batch.latents)
+        by_size = resolution_shift(config.timestep_sampling, *batch.latents.shape[-2:])
         sigma = draw_sigma(
             size,
             seeded_generator(config.seed, "sigma", place),
             sampling=config.timestep_sampling,
-            shift=config.discrete_flow_shift,
+            shift=config.discrete_flow_shift if by_size is None else by_size,
             sigmoid_scale=config.sigmoid_scale,
+            logit_mean=config.logit_mean,
+            logit_std=config.logit_std,
+            mode_scale=config.mode_scale,
             sigma_min=self._sigma_range[0],
             sigma_max=self._sigma_range[1],
         )

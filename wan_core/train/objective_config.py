@@ -18,7 +18,8 @@ class ObjectiveConfig(Config):
     timestep_sampling: str = setting(
         "shift",
         "Which noise levels are trained. shift: logistic-normal, then the training shift. sigmoid: without "
-        "the shift. uniform: all alike.",
+        "the shift. uniform: all alike. flux_shift, qwen_shift: the shift by the size of the clip. logsnr: a normal "
+        "signal-to-noise ratio. mode: as Stable Diffusion 3. beta: more of the middle.",
         choices=TIMESTEP_SAMPLINGS,
     )
     discrete_flow_shift: float = setting(
@@ -31,9 +32,21 @@ class ObjectiveConfig(Config):
     """the model's own is `WanVariant.training_shift`"""
     sigmoid_scale: float = setting(
         1.0,
-        "Width of the logistic-normal draw of shift and sigmoid. Above 1.0: more of very low and very high noise.",
+        "Width of the logistic-normal draw of sigmoid and the shifts. Above 1.0: more of very low and very high noise.",
         low=0.01,
         high=100.0,
+    )
+    logit_mean: float = setting(
+        0.0,
+        "logsnr: mean of the logarithm of the signal-to-noise ratio. 0 = as much signal as noise; below it, more of "
+        "high noise is trained.",
+        low=-20.0,
+        high=20.0,
+        step=0.1,
+    )
+    logit_std: float = setting(1.0, "logsnr: its standard deviation.", low=0.01, high=20.0, step=0.1)
+    mode_scale: float = setting(
+        1.29, "mode: how much the middle is favoured; below 0 the ends are.", low=-1.0, high=1.75
     )
     min_timestep: float = setting(
         0.0,

@@ -5,13 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 from torch import Tensor
 
 from tests.support.tiny_run import make_run
+from wan_core.config import settings_of
 from wan_core.control import SignalControl
 from wan_core.errors import ConfigError
 from wan_core.events import Evaluated, Event, StepDone
-from wan_core.flow import loss_factor, velocity_loss
+from wan_core.flow import draw_sigma, loss_factor, resolution_shift, seeded_generator, velocity_loss
 from wan_core.run.train_job import run_job
 from wan_core.train import NoisedBatch, TrainConfig, objective, true_velocity
 
@@ -69,3 +71,32 @@ def test_noise_levels_outside_of_the_model_are_refused() -> None:
     assert config.narrowed((0.0, 1.0)) == (0.0, 0.875)
     with pytest.raises(ConfigError, match="lies outside of what this model is trained on, 875 to 1000"):
         config.narrowed((0.875, 1.0))
+
+
+@pytest.mark.parametrize("sampling", settings_of(TrainConfig)["timestep_sampling"].choices)
+def test_every_draw_of_a_job_is_that_of_its_settings(tmp_path: Path, sampling: str) -> None:
+    seen: list[NoisedBatch] = []
+
+    def target(batch: NoisedBatch) -> Tensor:
+        seen.append(batch)
+        return true_velocity(batch)
+
+    own = {"logit_mean": -2.0, "logit_std": 0.7, "mode_scale": 0.5, "discrete_flow_shift": 4.0}
+    train = TrainConfig(
+        **{"steps": 2, "preview_every_n_steps": 0, "eval_items": 0, "timestep_sampling": sampling, **own}
+    )
+    run = make_run(tmp_path, train=train)
+    run_job(run.directory, run.roots, control=SignalControl(), emit=lambda _event: None, target=target)
+    assert len(seen) == 2
+    for place, batch in enumerate(seen):
+        *_, height, width = batch.latent.shape
+        expected = draw_sigma(
+            1,
+            seeded_generator(0, "sigma", place),
+            sampling=sampling,
+            shift=resolution_shift(sampling, height, width) or 4.0,
+            logit_mean=-2.0,
+            logit_std=0.7,
+            mode_scale=0.5,
+        )
+        assert torch.equal(batch.sigma, expected)

@@ -90,7 +90,7 @@ test("numbers that make no sense are not drawn", () => {
     low: 0,
     high: 1,
   });
-  for (const bad of [settings("mode"), settings("shift", -1), settings("shift", 3, "x"), []]) {
+  for (const bad of [settings("median"), settings("shift", -1), settings("shift", 3, "x"), []]) {
     assert.equal(drawOf(bad, WHOLE), null);
   }
 });
@@ -141,6 +141,25 @@ test("timesteps that the settings leave out are not drawn, and that is said", ()
   assert.equal(drawOf(asked, high), null, "nothing of the expert is left");
   const usual = [...settings(), ...widgets({ min_timestep: 0, max_timestep: 1000 })];
   assert.equal(drawOf(usual, high).narrowed, undefined);
+});
+
+test("what a sampling reads, and what it does not, is said", () => {
+  const told = (sampling) => sentences(drawOf(settings(sampling, 0), WHOLE), WHOLE).slice(1);
+  assert.deepEqual(told("flux_shift"), [
+    "The shift goes by the size of each clip; drawn for 832x480.",
+    "flux_shift does not use discrete_flow_shift.",
+  ]);
+  assert.deepEqual(told("beta"), [
+    "beta does not use discrete_flow_shift.",
+    "beta does not use sigmoid_scale.",
+  ]);
+  // (832 / 16) x (480 / 16) = 1560 tokens
+  const shift = Math.exp(0.5 + (0.65 * (1560 - 256)) / (4096 - 256));
+  assert.ok(Math.abs(drawOf(settings("flux_shift", 0), WHOLE).shift - shift) < 1e-12);
+  const asked = [...settings("logsnr"), ...widgets({ logit_mean: -6, logit_std: 2 })];
+  const { mean, deviation } = drawOf(asked, WHOLE);
+  assert.deepEqual([mean, deviation], [-6, 2]);
+  assert.equal(timestep(drawOf(asked, WHOLE), 0.5), 953, "sigmoid(3)");
 });
 
 test("a draw that never falls into its range is told instead of drawn", () => {

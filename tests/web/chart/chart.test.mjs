@@ -100,7 +100,9 @@ test("the suggested step has a star on its evaluation, and what over-fits is sha
   shown.curves[0].evaluation = series([0.6, 0.4]);
   const { calls, context } = pen();
   const plan = draw(context, shown, 400, 200, THEME);
-  const star = calls.lineTo.filter(([x, y]) => Math.hypot(x - plan.x.at(2), y - plan.y.at(0.4)) < 9.01);
+  const star = calls.lineTo.filter(
+    ([x, y]) => Math.hypot(x - plan.x.at(2), y - plan.y.at(0.4)) < 9.01,
+  );
   assert.ok(star.length >= 10);
   const [left, , width] = calls.fillRect[0];
   assert.equal(left, plan.x.at(3));

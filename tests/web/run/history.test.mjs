@@ -134,9 +134,21 @@ test("10,000 steps in two answers keep at most 2,000 points", () => {
 
 test("evaluations are kept by timestep, say whose clips they are of, and the newest suggestion counts", () => {
   const history = read([
-    { event: "evaluated", step: 0, eval_loss: 1, held_out: true, per_timestep: { 100: 0.5, 900: 1.5 } },
+    {
+      event: "evaluated",
+      step: 0,
+      eval_loss: 1,
+      held_out: true,
+      per_timestep: { 100: 0.5, 900: 1.5 },
+    },
     { event: "suggested", step: 2, best: 2, why: "a", overfits_from: null },
-    { event: "evaluated", step: 4, eval_loss: 2, held_out: true, per_timestep: { 100: null, 900: 2 } },
+    {
+      event: "evaluated",
+      step: 4,
+      eval_loss: 2,
+      held_out: true,
+      per_timestep: { 100: null, 900: 2 },
+    },
     { event: "suggested", step: 4, best: null, why: "b", overfits_from: 2 },
   ]);
   assert.deepEqual([...history.levels.keys()], [100, 900]);

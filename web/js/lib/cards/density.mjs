@@ -7,12 +7,20 @@
 /**
  * What decides the draw. `low` and `high` are the noise levels of one expert of a pair: draws outside are drawn again.
  * `asModel`: the shift was left to the model, and whether the model is known. `narrowed`: the settings allow less than
- * the model does.
+ * the model does. `mean` and `deviation` are those of logsnr, `mode` the scale of mode.
  * @typedef {{ sampling: string, shift: number, scale: number, low: number, high: number, asModel?: boolean,
- *   narrowed?: boolean }} Draw
+ *   narrowed?: boolean, mean?: number, deviation?: number, mode?: number }} Draw
  */
 
-export const SAMPLINGS = ["uniform", "sigmoid", "shift"];
+export const SAMPLINGS = [
+  ...["uniform", "sigmoid", "shift", "flux_shift", "qwen_shift"],
+  ...["logsnr", "mode", "beta"],
+];
+/** Those that read discrete_flow_shift, and those whose shift goes by the size of a clip. */
+export const SHIFTED = ["uniform", "shift"];
+const BY_SIZE = { flux_shift: [1.15, 4096], qwen_shift: [0.9, 8192] };
+/** Those that read sigmoid_scale. */
+export const SCALED = ["sigmoid", "shift", ...Object.keys(BY_SIZE)];
 /** Below this share the engine gives up drawing. */
 export const ALMOST_NOTHING = 1e-5;
 // Beyond this many deviations a double cannot tell the share from 0 or 1.
@@ -40,12 +48,51 @@ export function normalBelow(x) {
  * @param {Draw} draw
  * @param {number} sigma
  */
-export function below({ sampling, shift, scale }, sigma) {
+export function below(draw, sigma) {
+  const { sampling, shift, scale } = draw;
   if (sigma <= 0) return 0;
   if (sigma >= 1) return 1;
+  if (sampling === "beta") return sigma ** 2 * (3 - 2 * sigma);
+  if (sampling === "mode") return modeBelow(draw.mode ?? 1.29, sigma);
+  if (sampling === "logsnr") {
+    return normalBelow(
+      (2 * Math.log(sigma / (1 - sigma)) + (draw.mean ?? 0)) / (draw.deviation ?? 1),
+    );
+  }
   if (sampling === "uniform") return sigma / (shift - (shift - 1) * sigma);
-  const moved = sampling === "shift" ? Math.log(shift) : 0;
+  const moved = sampling === "sigmoid" ? 0 : Math.log(shift);
   return normalBelow((Math.log(sigma / (1 - sigma)) - moved) / scale);
+}
+
+/**
+ * The same of mode, whose draw falls with the number it is made from and has no inverse in closed form.
+ * @param {number} scale
+ * @param {number} sigma
+ */
+function modeBelow(scale, sigma) {
+  const made = (/** @type {number} */ part) =>
+    1 - part - scale * (Math.cos((Math.PI * part) / 2) ** 2 - 1 + part);
+  let [low, high] = [0, 1];
+  for (let turn = 0; turn < HALVINGS; turn += 1) {
+    const middle = (low + high) / 2;
+    if (made(middle) > sigma) low = middle;
+    else high = middle;
+  }
+  return 1 - (low + high) / 2;
+}
+
+/**
+ * The shift of a sampling that goes by the size of a clip; null for one that does not.
+ * @param {string} sampling
+ * @param {number} width in pixels
+ * @param {number} height in pixels
+ */
+export function shiftBySize(sampling, width, height) {
+  const known = /** @type {Record<string, number[]>} */ (BY_SIZE)[sampling];
+  if (!known) return null;
+  const [highest, most] = known;
+  const tokens = (width / 16) * (height / 16);
+  return Math.exp(0.5 + ((highest - 0.5) * (tokens - 256)) / (most - 256));
 }
 
 /**

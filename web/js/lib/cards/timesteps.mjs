@@ -4,7 +4,16 @@
 import { t } from "../page/words.mjs";
 import { known } from "../run/format.mjs";
 import { changedSince } from "./card_facts.mjs";
-import { ALMOST_NOTHING, kept, quantile, SAMPLINGS, share } from "./density.mjs";
+import {
+  ALMOST_NOTHING,
+  kept,
+  quantile,
+  SAMPLINGS,
+  SCALED,
+  SHIFTED,
+  share,
+  shiftBySize,
+} from "./density.mjs";
 
 /**
  * @typedef {import("./density.mjs").Draw} Draw
@@ -18,6 +27,8 @@ import { ALMOST_NOTHING, kept, quantile, SAMPLINGS, share } from "./density.mjs"
 const WHOLE = { low: 0, high: 1 };
 /** Of most models: what is drawn while the model is not known. */
 const USUAL_SHIFT = 3;
+/** What a shift by size is drawn for. */
+const USUAL_SIZE = { width: 832, height: 480 };
 /** Timesteps between 0 and 1000 that people think in. */
 const QUARTERS = [0, 250, 500, 750, 1000];
 
@@ -101,16 +112,24 @@ export function drawOf(widgets, { low, high, shift: own }) {
   const value = (/** @type {string} */ name) => widgets.find((one) => one.name === name)?.value;
   const sampling = String(value("timestep_sampling"));
   const asked = Number(value("discrete_flow_shift"));
-  const shift = asked === 0 ? (own ?? USUAL_SHIFT) : asked;
+  const bySize = shiftBySize(sampling, USUAL_SIZE.width, USUAL_SIZE.height);
+  const shift = bySize ?? (asked === 0 ? (own ?? USUAL_SHIFT) : asked);
+  const number = (/** @type {string} */ name, /** @type {number} */ usual) =>
+    Number(value(name) ?? usual);
   const scale = Number(value("sigmoid_scale"));
-  const least = Math.max(low, Number(value("min_timestep") ?? 0) / 1000);
-  const most = Math.min(high, Number(value("max_timestep") ?? 1000) / 1000);
+  const least = Math.max(low, number("min_timestep", 0) / 1000);
+  const most = Math.min(high, number("max_timestep", 1000) / 1000);
   const sound = SAMPLINGS.includes(sampling) && shift > 0 && scale > 0 && least < most;
   if (!sound || !known(shift) || !known(scale)) return null;
   const narrowed = least > low || most < high;
   return {
     ...{ sampling, shift, scale, low: least, high: most },
-    ...(asked === 0 && { asModel: known(own) }),
+    ...(asked === 0 && SHIFTED.includes(sampling) && { asModel: known(own) }),
+    ...(sampling === "logsnr" && {
+      mean: number("logit_mean", 0),
+      deviation: number("logit_std", 1),
+    }),
+    ...(sampling === "mode" && { mode: number("mode_scale", 1.29) }),
     ...(narrowed && { narrowed }),
   };
 }
@@ -191,7 +210,7 @@ export function sentences(draw, { boundary, open }) {
       t("Where the range of the expert ends is known once Load Wan Model has run; all is drawn."),
     );
   }
-  if (draw.sampling !== "sigmoid" && draw.asModel !== undefined) {
+  if (draw.asModel !== undefined) {
     const { shift } = draw;
     said.push(
       draw.asModel
@@ -202,8 +221,15 @@ export function sentences(draw, { boundary, open }) {
           ),
     );
   }
-  if (draw.sampling === "sigmoid") said.push(t("sigmoid does not use discrete_flow_shift."));
-  if (draw.sampling === "uniform") said.push(t("uniform does not use sigmoid_scale."));
+  const { sampling } = draw;
+  if (shiftBySize(sampling, 1, 1) !== null)
+    said.push(
+      t("The shift goes by the size of each clip; drawn for {width}x{height}.", USUAL_SIZE),
+    );
+  if (!SHIFTED.includes(sampling))
+    said.push(t("{sampling} does not use discrete_flow_shift.", { sampling }));
+  if (!SCALED.includes(sampling))
+    said.push(t("{sampling} does not use sigmoid_scale.", { sampling }));
   return said;
 }
 

@@ -165,6 +165,8 @@ class SampleReady(Event):
     step: int
     file: str
     """relative to the run directory"""
+    measures: dict[str, float] = field(default_factory=dict[str, float])
+    """of its pixels before they were compressed, by the names of `measure_clip`; empty where nobody measured"""
 
 
 @dataclass(frozen=True, kw_only=True)

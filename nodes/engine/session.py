@@ -17,7 +17,7 @@ from PIL import Image
 from ...wan_core.errors import ExitCode, OutOfMemory, TrainingError, WanTrainerError
 from ...wan_core.events import DecodeWanted, Event
 from ...wan_core.files import confine
-from ...wan_core.video import VideoProcess
+from ...wan_core.video import VideoProcess, measure_clip
 from ...wan_core.words import logger
 from ..bridge import folders
 from ..bridge.interrupts import CancelButton
@@ -89,6 +89,8 @@ class PreviewDecoder:
     ) -> None:
         """Files in answers are relative to `directory`; `on_clip(sample_id, frames)` sees each decoded clip."""
         self._codec, self._directory, self._fps, self._on_clip = codec, directory, fps, on_clip
+        self._bases: dict[str, NDArray[np.uint8]] = {}
+        """previews from before training by prompt, for the likeness of later ones; a resumed run has none"""
 
     def answer(self, event: DecodeWanted, show: Callable[[Image.Image], None]) -> dict[str, Any]:
         """Returns what the command `decoded` says: a file, or needs_room."""
@@ -102,7 +104,13 @@ class PreviewDecoder:
         file = event.latent_file.removesuffix(".latent") + ".mp4"
         with VideoProcess() as video:
             video.write(confine(self._directory, file, "preview"), frames, self._fps)
-        return {"file": file}
+        return {"file": file, "measures": self._measured(event, frames)}
+
+    def _measured(self, event: DecodeWanted, frames: NDArray[np.uint8]) -> dict[str, float]:
+        prompt = event.sample_id.rpartition("_p")[2]
+        if event.step == 0:
+            self._bases[prompt] = frames
+        return measure_clip(frames, self._bases.get(prompt))
 
     def _read(self, event: DecodeWanted) -> torch.Tensor:
         from safetensors.torch import load_file

@@ -6,6 +6,7 @@ from .best import Suggestion, read_measured, suggest
 from .curves import Curves, eval_losses, first_eval_losses, read_curves, records_of
 from .jsonl import JsonlSink
 from .pages import MetricsPages, Page, finite, whole
+from .previews import broken_previews
 from .tail import MetricsTail, read_tail
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "MetricsTail",
     "Page",
     "Suggestion",
+    "broken_previews",
     "eval_losses",
     "finite",
     "first_eval_losses",

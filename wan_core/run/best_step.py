@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..events import Suggested
-from ..metrics import Suggestion, read_curves, read_measured, records_of, suggest, whole
+from ..metrics import Suggestion, broken_previews, read_curves, read_measured, records_of, suggest, whole
 from ..train import SaveStore
 
 __all__ = ["steps_worth_keeping", "suggested_step", "suggestion_of"]
@@ -17,7 +17,8 @@ def suggestion_of(directory: Path, *, synthetic: bool = False) -> Suggestion:
     """Returns what the figures of the run in `directory` suggest now; `synthetic`: its clips are random tensors."""
     store, metrics = SaveStore(directory), directory / METRICS
     saved = [step for step in store.steps() if not store.is_suspect(step)]
-    return suggest(read_measured(metrics), saved, curves=read_curves(metrics), synthetic=synthetic)
+    points, curves, broken = read_measured(metrics), read_curves(metrics), broken_previews(metrics)
+    return suggest(points, saved, curves=curves, broken=broken, synthetic=synthetic)
 
 
 def steps_worth_keeping(directory: Path) -> set[int]:

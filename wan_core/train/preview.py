@@ -110,7 +110,9 @@ class Previewer:
             self._emit(Note(text=f"Preview {sample_id} was not decoded: {reason}", level="warning"))
             return
         self._index(sample_id, step, str(answer["file"]), prompt)
-        self._emit(SampleReady(sample_id=sample_id, step=step, file=str(answer["file"])))
+        told = answer.get("measures")
+        measures = {str(name): float(value) for name, value in told.items()} if isinstance(told, dict) else {}
+        self._emit(SampleReady(sample_id=sample_id, step=step, file=str(answer["file"]), measures=measures))
 
     def _index(self, sample_id: str, step: int, file: str, prompt: str) -> None:
         known = [entry for entry in _indexed(self._directory) if entry.get("file") != file]

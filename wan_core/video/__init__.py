@@ -6,6 +6,7 @@ server.
 
 from __future__ import annotations
 
+from .clip_measures import measure_clip
 from .look_hash import LOOK_SIZE, look_of
 from .messages import ClipInfo, Framing, covered_size
 from .process import VideoProcess
@@ -20,6 +21,7 @@ __all__ = [
     "VideoProcess",
     "covered_size",
     "look_of",
+    "measure_clip",
     "require_pyav",
     "shown",
 ]

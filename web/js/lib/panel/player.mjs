@@ -3,7 +3,7 @@
 
 import { button, element, enable, fill, mark, write } from "../page/dom.mjs";
 import { t } from "../page/words.mjs";
-import { caption, channels, lastWithClip, position, stops } from "../run/clips.mjs";
+import { caption, channels, lastWithClip, measuresText, position, stops } from "../run/clips.mjs";
 
 /**
  * @typedef {import("../page/routes.mjs").Sample} Sample
@@ -20,6 +20,8 @@ export class Player {
     this.address = address;
     /** The suggested step. @type {number | null} */
     this.best = null;
+    /** What was measured of clips, by their ids. @type {Map<string, Record<string, number | null>>} */
+    this.measures = new Map();
     /** Whether a saved step can be chosen now. */
     this.canUse = false;
     /** @type {Stop[]} */
@@ -174,6 +176,7 @@ export class Player {
   fillClip(place, stop, key) {
     const sample = stop?.clips.get(key);
     write(place.caption, stop ? caption(stop, key, this.best) : "");
+    mark(place.caption, "title", measuresText(this.measures.get(sample?.id ?? "")));
     place.video.hidden = !sample;
     place.none.hidden = Boolean(sample);
     const wanted = sample ? this.address(sample) : "";

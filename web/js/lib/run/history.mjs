@@ -9,7 +9,7 @@ import { MOST_POINTS, Series } from "./series.mjs";
  * @typedef {{ event: string, step: number, steps?: number, loss?: number | null, lr?: number | null,
  *   grad_norm?: number | null, seconds?: number | null, expert?: string, timestep_mean?: number | null,
  *   eval_loss?: number | null, tflops?: number | null, sample_id?: string, stage?: string, held_out?: boolean | null,
- *   per_timestep?: Record<string, number | null>, best?: number | null, why?: string, overfits_from?: number | null,
+ *   per_timestep?: Record<string, number | null>, measures?: Record<string, number | null>, best?: number | null, why?: string, overfits_from?: number | null,
  *   memory?: import("../page/routes.mjs").Summary["memory"] }} Line
  * @typedef {{ best: number | null, why: string, overfitsFrom: number | null }} Suggestion
  *   the saved step that the run suggests, and why; and the step from which it over-fits
@@ -40,6 +40,8 @@ export class RunHistory {
     this.suggestion = null;
     this.saves = new Series(MOST_POINTS);
     this.samples = new Series(MOST_POINTS);
+    /** What was measured of previews, by their ids. @type {Map<string, Record<string, number | null>>} */
+    this.measures = new Map();
     this.skipped = new Series(MOST_POINTS);
     /** The newest step line. @type {Line | null} */
     this.newest = null;
@@ -79,7 +81,7 @@ export class RunHistory {
     else if (line.event === "evaluated") this.addEvaluation(line);
     else if (line.event === "suggested") this.suggestion = suggestionOf(line);
     else if (line.event === "saved") this.saves.add(line.step, 0);
-    else if (line.event === "sample") this.samples.add(line.step, 0);
+    else if (line.event === "sample") this.addSample(line);
     else if (line.event === "skipped") this.skipped.add(line.step, 0);
     else if (line.event === "stage_ended") this.addStage(line);
   }
@@ -111,6 +113,12 @@ export class RunHistory {
       series.add(line.step, loss);
       this.levels.set(level, series);
     }
+  }
+
+  /** @param {Line} line */
+  addSample({ step, sample_id: id, measures }) {
+    this.samples.add(step, 0);
+    if (id && measures && typeof measures === "object") this.measures.set(id, measures);
   }
 
   /** @param {Line} line */

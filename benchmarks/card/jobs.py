@@ -245,11 +245,13 @@ def flop(job: Job, train: TrainConfig) -> tuple[float, float]:
     tokens = job.size.tokens(shape)
     to_itself = 4.0 * tokens * tokens * shape.dim * shape.num_layers
     attention = to_itself + 4.0 * tokens * 512 * shape.dim * shape.num_layers
+    # Nobody reads what a block's last linear makes, so no policy keeps it; its adapter runs again all the same.
+    last_adapter = 2.0 * tokens * RANK * (shape.ffn_dim + shape.dim) * shape.num_layers
     again = {
         "full": once.recomputed,
         "attn_output": once.recomputed - to_itself,
-        "matmul_without_batch": attention,
-        "offload_matmul_without_batch": attention,
+        "matmul_without_batch": attention + last_adapter,
+        "offload_matmul_without_batch": attention + last_adapter,
     }[train.checkpointing_policy]
     checked = (1 - min(train.unchecked_blocks, shape.num_layers) / shape.num_layers) * train.gradient_checkpointing
     return once.useful, once.useful + again * checked + attention / 2

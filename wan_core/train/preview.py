@@ -16,7 +16,7 @@ from ..events import DecodeWanted, Emit, Note, SampleReady, Stage
 from ..files import FileError, atomic_write_bytes, atomic_write_json, read_json
 from ..model import WanTransformer
 from ..placement.room import release_cached_memory, weights_out_of_the_way
-from ..sampler import Denoiser, generate
+from ..sampler import Denoiser, SamplingPreset, generate
 from ..words import logger
 from .preview_inputs import PreviewClip, PreviewInputs
 
@@ -57,6 +57,7 @@ class Previewer:
         """
         self._denoisers, self._at_home = denoisers, at_home
         self._inputs, self._directory = inputs, directory
+        self._said = False
         self._emit, self._control = emit, control
 
     def render(self, step: int, name: str, folder: str = "samples") -> None:
@@ -65,6 +66,10 @@ class Previewer:
         Raised are a stop, and OutOfMemory when the weights made room and do not fit back: nothing can go on without
         them.
         """
+        if not self._said:
+            self._said = True
+            for preset in dict.fromkeys(clip.preset for clip in self._inputs.clips):
+                self._emit(Note(text=_said_of(preset)))
         try:
             for clip in self._inputs.clips:
                 self._render_one(step, f"{name}_{clip.name}", folder, clip)
@@ -125,6 +130,14 @@ class Previewer:
 
         path.parent.mkdir(parents=True, exist_ok=True)
         atomic_write_bytes(path, save({"latent": latent.contiguous()}))
+
+
+def _said_of(preset: SamplingPreset) -> str:
+    """Returns the sentence that tells how clips are sampled, since the settings may leave that to the model."""
+    return (
+        f"Previews are sampled in {preset.steps} steps: {preset.sampler_name}, {preset.scheduler}, "
+        f"cfg {preset.guidance_scale:g}, shift {preset.shift:g}."
+    )
 
 
 def _indexed(directory: Path) -> list[dict[str, Any]]:

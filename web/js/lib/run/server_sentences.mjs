@@ -41,6 +41,11 @@ export const SENTENCES = [
   (v) => t("Continues after saved step {step} of {steps}.", v),
   (v) => t("the loss is not finite", v),
   (v) => t("the gradients are not finite", v),
+  (v) =>
+    t(
+      "Previews are sampled in {steps} steps: {sampler}, {scheduler}, cfg {cfg}, shift {shift}.",
+      v,
+    ),
   (v) => t("Preview at step {step} was skipped: {reason}", v),
   (v) => t("Preview {sample} was not decoded: {reason}", v),
   (v) => t("the empty prompt", v),

@@ -115,6 +115,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TinyRun:
     return run
 
 
+@pytest.mark.lasts(3)
 def test_a_run_says_per_phase_what_was_predicted_and_the_next_plan_follows_it(
     machine: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

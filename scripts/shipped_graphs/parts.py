@@ -65,7 +65,7 @@ ROOM = {
     "VAELoader": 120,
     "CLIPLoader": 170,
     "CacheLatents": 215,
-    "WanPreviewSettings": 510,
+    "WanPreviewSettings": 760,
     "LoadImage": 385,
     "TrainLoRA": 1370,
     "ValidateVideo": 800,

@@ -141,6 +141,8 @@ class CheckpointSaved(Event):
     step: int
     folder: str
     """relative to the run directory"""
+    updates: dict[str, float] = field(default_factory=dict[str, float])
+    """block -> Frobenius norm of what the saved LoRA changes of it; of both experts of a pair the name stands before"""
 
 
 @dataclass(frozen=True, kw_only=True)

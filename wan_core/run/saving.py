@@ -18,10 +18,11 @@ from ..cache import synthetic_mark
 from ..control import Control
 from ..errors import CheckpointError, Stopped
 from ..events import Emit, Note
-from ..export import LoraFile, lora_metadata, workflow_metadata
+from ..export import LoraFile, look_at_lora, lora_metadata, workflow_metadata
 from ..files import DISK_FULL, FileError, Roots, atomic_write, clean_partials, own_folder, size_text
 from ..load import inspect_model
 from ..train import SavedStep, SaveStore, saved_bytes
+from ..words import logger
 from .checks import check_adapters
 from .config import RunConfig, RunStatus, write_status
 from .expert import Expert, Learnt, prefix_of
@@ -35,6 +36,7 @@ _MENDABLE = tuple(
     if hasattr(errno, name)
 )
 """errors of a save that pass, or that a user can mend: no room, no rights, a file held open (Windows)"""
+_log = logger(__name__)
 _RETRY_SAVE_S = 5.0
 _LEFTOVER_S = 600.0
 
@@ -128,6 +130,29 @@ class Saver:
                 )
                 self._emit(Note(text=text, level="warning"))
                 _wait(_RETRY_SAVE_S, self._control)
+
+    def look(self, saved: SavedStep, experts: Experts) -> dict[str, float]:
+        """Returns how much a saved step changes of each block, and warns of names that ComfyUI would pass over."""
+        from safetensors import SafetensorError
+
+        updates: dict[str, float] = {}
+        for expert, file in zip(experts.all, (saved.lora_file, saved.low_noise_lora_file), strict=False):
+            if file is None:
+                continue
+            try:
+                found = look_at_lora(file, expert.run.file.weights)
+            except (OSError, SafetensorError) as error:  # the save itself verified; the run is worth more than a look
+                _log.warning("saved step %d could not be looked at: %s", saved.step, error)
+                continue
+            before = f"{expert.name} " if experts.both else ""
+            updates |= {f"{before}{block}": norm for block, norm in found.updates.items()}
+            if found.unplaced:
+                text = (
+                    f"ComfyUI would pass over {len(found.unplaced)} names of saved step {saved.step}, for example "
+                    f"{found.unplaced[0]}: the model has no such weight. Please report it with the name of the model."
+                )
+                self._emit(Note(text=text, level="warning"))
+        return updates
 
     def _room(self, experts: Experts) -> str:
         with contextlib.suppress(OSError):

@@ -302,8 +302,9 @@ class _Session:
         if not self.group.leads or step == 0 or step == self.saver.saved_step:
             return
         with self._timed("save", step):
-            folder = self.saver.commit(step, self.experts).folder.name
-        self.emit(CheckpointSaved(step=step, folder=f"saves/{folder}"))
+            saved = self.saver.commit(step, self.experts)
+            updates = self.saver.look(saved, self.experts)
+        self.emit(CheckpointSaved(step=step, folder=f"saves/{saved.folder.name}", updates=updates))
         if self._at_work is not None and self.group.leads:
             self._at_work.keep_measured(self.roots)
 

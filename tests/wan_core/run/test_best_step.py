@@ -18,7 +18,7 @@ from shapeworld.wan_vae import TrainableVae
 from tests.support.tiny_run import TinyRun, make_run
 from wan_core.cache import Batches, CacheItem, LatentCache, pad_text
 from wan_core.control import SignalControl
-from wan_core.events import Evaluated, Event, Suggested, to_line
+from wan_core.events import CheckpointSaved, Evaluated, Event, Suggested, to_line
 from wan_core.load import ModelPlan, materialize
 from wan_core.lora import LoraConfig
 from wan_core.run import suggested_step
@@ -193,6 +193,9 @@ def test_evaluations_come_as_often_as_asked_and_say_whose_clips_they_are_of(tmp_
     assert [event.step for event in evaluations] == [0, 2, 4, 5]
     assert all(len(event.per_clip) == 3 and event.held_out is False for event in evaluations)
     assert evaluations[0].eval_loss == pytest.approx(sum(evaluations[0].per_clip) / 3)
+    saved = [event for event in heard if isinstance(event, CheckpointSaved)]
+    assert [set(event.updates) for event in saved] == [{"blocks.0", "blocks.1"}] * 2
+    assert all(0 < norm < 10 for event in saved for norm in event.updates.values())
     told = [event for event in heard if isinstance(event, Suggested)]
     assert [(event.step, event.best) for event in told] == [(2, None), (4, None), (5, None)]
     assert "is one of training clips" in told[-1].why

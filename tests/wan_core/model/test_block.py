@@ -17,7 +17,7 @@ from tests.support.blocks import GRID, MIXED, SHAPE, block_inputs, new_block
 from wan_core.model import Conditioning, Numerics, WanShape, WanTransformer
 from wan_core.model.checkpointing import Checkpointing
 from wan_core.model.keeping import Policy
-from wan_core.model.names import ACTIVATIONS
+from wan_core.model.names import ACTIVATIONS, UNREAD
 
 IMAGES = WanShape(**SHAPE.to_dict() | {"image_dim": 20})
 
@@ -52,6 +52,7 @@ def gradients(recompute: Any, numerics: Numerics = MIXED) -> tuple[dict[str, Ten
 
 
 def test_a_policy_meets_every_name_once_and_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last product has its name in VACE's second stream alone, where the way back reads it."""
     met: list[str | None] = []
 
     def place_of(_policy: Policy, name: str | None, _operator: Any) -> str:
@@ -61,7 +62,7 @@ def test_a_policy_meets_every_name_once_and_in_order(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(Policy, "place_of", place_of)
     block, inputs = new_block(MIXED), block_inputs(MIXED)
     block(*inputs, recompute=Checkpointing(policy=Policy(frozenset({"attn_output"}))))
-    assert tuple(name for name, _ in groupby(met) if name is not None) == ACTIVATIONS
+    assert tuple(name for name, _ in groupby(met) if name is not None) == (*ACTIVATIONS[:-1], UNREAD)
 
 
 def test_nothing_is_named_while_no_policy_listens(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,7 +44,8 @@ def test_run_trains_and_the_preview_plays_and_run_again_trains_nothing(canvas: A
     assert steps, canvas.lines()
     assert len(set(canvas.lines())) >= 4, canvas.lines()
     assert canvas.lines()[-1].startswith(f"done: step {STEPS} of {STEPS}")
-    assert canvas.lines()[-1].endswith(".safetensors")
+    name = "wan_trainer/smoke_test.safetensors"
+    assert canvas.lines()[-1].splitlines()[-1] == f"{name}: on wan_tiny_t2v.safetensors, at strength 1.0"
     bars = [d for d in canvas.seen("progress") if str(d["node"]) == train]
     assert max(bar["value"] for bar in bars) == bars[-1]["max"] == STEPS
     canvas.page.wait_for_function(BOTH_PLAY)
@@ -55,7 +56,6 @@ def test_run_trains_and_the_preview_plays_and_run_again_trains_nothing(canvas: A
     assert serious(canvas, '.wan-card[data-card="clips"]') == []
     assert canvas.seen("b_preview"), "the progress bar had no picture"
 
-    name = canvas.lines()[-1].splitlines()[-1]
     canvas.page.wait_for_function(
         """name => {
           const node = window.app.graph._nodes.find(n => n.type === "TrainLoRA");

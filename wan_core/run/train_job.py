@@ -14,20 +14,20 @@ from pathlib import Path
 from ..cache import synthetic_note
 from ..control import Control
 from ..errors import CheckpointError, OutOfMemory, Stopped
-from ..events import CheckpointSaved, Emit, Event, Finished, Note, Stage, StageEnded, StepDone, Suggested
+from ..events import Emit, Event, Finished, Note, Stage, StageEnded, StepDone
 from ..files import Roots, locked
 from ..metrics import JsonlSink
-from ..train import Group, NotFinite, Previewer, TargetFunction, true_velocity
+from ..train import Group, NotFinite, TargetFunction, true_velocity
 from ..train.meters import MemoryReading
 from ..words import shortened
-from .best_step import steps_worth_keeping, suggestion_of
+from .between_steps import BetweenSteps
 from .config import QUEUE_DONE, RunConfig, read_run
 from .expert import Expert
 from .experts import Experts
 from .full_memory import memory_named
 from .loading import preview_inputs
 from .open import OpenRun, open_experts
-from .remarks import LossWatch, disk_remark, preview_note, set_aside_note, what_stands
+from .remarks import disk_remark, preview_note, set_aside_note, what_stands
 from .saving import Saver
 from .spill import SpillWatch
 
@@ -86,16 +86,12 @@ class _Session:
         self.saver = Saver(
             directory, config, emit=self.emit, control=control, leads=group.leads, embed_workflow=embed_workflow
         )
-        self._owes_save = self._owes_preview = False
-        """due since a step that was not finite"""
-        self._losses = LossWatch(directory)
-        self._owes_suggestion = False
-        """evaluated since the last one"""
-        self.previewer: Previewer | None = None
         self._open: tuple[OpenRun, ...] = ()
         """from the headers of its base files on"""
         self._experts: Experts | None = None
         """from the checks of its files on"""
+        self._between: BetweenSteps | None = None
+        """from when they are loaded on"""
         self._spill: SpillWatch | None = None
 
     def __enter__(self) -> None:
@@ -149,6 +145,11 @@ class _Session:
         assert self._experts is not None, "nothing is loaded yet"
         return self._experts
 
+    @property
+    def between(self) -> BetweenSteps:
+        assert self._between is not None, "nothing is loaded yet"
+        return self._between
+
     def train(self, max_steps: int, require_state: bool, cache_seconds: float = 0.0) -> Finished:
         saver, total = self.saver, self.config.train.steps
         if self.group.leads:
@@ -169,7 +170,7 @@ class _Session:
             return self._finish("stopped", saver.saved_step, stop.reason)
         goal = min(total, self.experts.step + max_steps) if max_steps else total
         try:
-            self.experts.train(goal, self._before_turn, self._between_steps)
+            self.experts.train(goal, self.between.before_turn, self.between.after)
         except Stopped as stop:
             reason = self._save_before_stopping(stop.reason)
             if saver.saved_step == total:  # told to stop while the last clip was rendered: nothing is left to train
@@ -193,8 +194,9 @@ class _Session:
         Raises what `Experts` refuses, and Stopped when a stop is asked for while the weights are read.
         """
         self._open, saved = open_experts(self.directory, self.roots, self.config), self.saver.saved
-        if note := synthetic_note(self._open[0].cache_set):
-            self.emit(Note(text=note, level="warning"))
+        synthetic = synthetic_note(self._open[0].cache_set)
+        if synthetic:
+            self.emit(Note(text=synthetic, level="warning"))
         previews = preview_inputs(self._open[0]) if self.group.leads else None
         self._experts = Experts(
             self._open,
@@ -212,101 +214,24 @@ class _Session:
             self.emit(Note(text=f"Continues after saved step {saved.step} of {self.config.train.steps}."))
         if self.group.leads and (note := set_aside_note(self.saver.store)):
             self.emit(Note(text=note))
+        self._between = BetweenSteps(
+            self.directory,
+            self.config,
+            self.roots,
+            self._experts,
+            self.saver,
+            synthetic=bool(synthetic),
+            emit=self.emit,
+            control=self.control,
+            group=self.group,
+            timed=self._timed,
+        )
         if previews is not None:
-            self.previewer = self._experts.previewer(previews, self.directory)
+            self._between.previewer = self._experts.previewer(previews, self.directory)
             if not self._experts.both and (note := preview_note(self._open[0].variant)):
                 self.emit(Note(text=note))
         if remark := disk_remark(self.directory, self._experts.bytes_of_a_save):
             self.emit(Note(text=remark, level="warning"))
-
-    def _before_turn(self) -> None:
-        """Evaluate a model that is to be measured when it comes to work, and preview the base of the run."""
-        step = self.experts.step
-        if self.group.leads:
-            with self._stops_at_the_border():
-                self._evaluate(if_due=True)
-                if step == 0:
-                    self._preview(0)
-        self.emit(Stage(stage="train", done=step, total=self.config.train.steps))
-
-    def _between_steps(self, step: int) -> None:
-        """Save, evaluate and preview where they are due; a save comes before anything that could fail.
-
-        While steps are not finite nothing is known of the weights, so all of it waits for the next one that is.
-        """
-        train = self.config.train
-        if not self.group.leads:
-            return
-        self._owes_save |= step % train.save_every_n_steps == 0
-        self._owes_preview |= bool(train.preview_every_n_steps) and step % train.preview_every_n_steps == 0
-        if self.experts.trainer.bad_in_a_row:
-            return
-        wants_save, wants_preview = self.control.take("save"), self.control.take("sample")
-        last = step == train.steps
-        due = last or self._owes_save or self.experts.turn_is_over
-        with self._stops_at_the_border():
-            if due or wants_save:
-                self._save()
-            if due:
-                self._owes_save = False
-            if due or (train.eval_every_n_steps and step % train.eval_every_n_steps == 0):
-                self._evaluate()
-            if wants_preview or last or self._owes_preview:
-                self._owes_preview = False
-                self._preview(step)
-            self._suggest(step)
-            if due or wants_save:
-                self._prune()
-        if due or wants_preview:
-            self.emit(Stage(stage="train", done=step, total=train.steps))
-
-    def _preview(self, step: int) -> None:
-        if self.previewer is not None:
-            with self._timed("sample", step), self.experts.back_to_work():
-                self.previewer.render(step, f"step-{step:06d}")
-
-    def _stops_at_the_border(self) -> contextlib.AbstractContextManager[object]:
-        """Around what a leader of several ranks does while the others wait.
-
-        Told to stop, it gives up what it does, and all stop together before the next step, where the reason is shared.
-        """
-        return contextlib.nullcontext() if self.group.world == 1 else contextlib.suppress(Stopped)
-
-    def _evaluate(self, *, if_due: bool = False) -> None:
-        """Measure the model at work; with `if_due` only where it learnt something, or came, since it last was."""
-        if not self.experts.is_to_be_measured(if_due=if_due):
-            return
-        with self._timed("evaluate", self.experts.step):
-            evaluated = self.experts.evaluate()
-        if evaluated is not None:
-            self.emit(evaluated)
-            self._owes_suggestion = evaluated.step > 0
-            if remark := self._losses.remark(evaluated):
-                self.emit(Note(text=remark, level="warning"))
-
-    def _suggest(self, step: int) -> None:
-        """Says which saved step the figures suggest, after evaluation and previews have given them."""
-        if self._owes_suggestion:
-            self._owes_suggestion = False
-            found = suggestion_of(self.directory, synthetic=bool(synthetic_note(self._open[0].cache_set)))
-            self.emit(Suggested(step=step, best=found.step, why=found.why, overfits_from=found.overfits_from))
-
-    def _prune(self) -> None:
-        """Removes saved steps that nobody asked to keep, after the newest one was judged."""
-        if last := self.config.train.keep_last_saves:
-            self.saver.store.prune(last, steps_worth_keeping(self.directory))
-
-    def _save(self) -> None:
-        """Commit the last good step; Stopped when the disk is full and a stop is asked for meanwhile."""
-        step = self.experts.good_step
-        if not self.group.leads or step == 0 or step == self.saver.saved_step:
-            return
-        with self._timed("save", step):
-            saved = self.saver.commit(step, self.experts)
-            updates = self.saver.look(saved, self.experts)
-        self.emit(CheckpointSaved(step=step, folder=f"saves/{saved.folder.name}", updates=updates))
-        if self._at_work is not None and self.group.leads:
-            self._at_work.keep_measured(self.roots)
 
     def _save_before_stopping(self, reason: str) -> str:
         """Returns why the run stops.
@@ -314,7 +239,7 @@ class _Session:
         Where the disk has no room for what it did since the last save, the reason says so.
         """
         try:
-            self._save()
+            self.between.save()
         except Stopped as unsaved:
             return unsaved.reason
         return reason

@@ -214,7 +214,7 @@ def rendered(run: TinyRun, folder: str) -> dict[str, bytes]:
     atomic_write_json(job, SampleJob(strengths=(0.0, 1.0)).to_dict())
     said: list[Event] = []
     sample_job(run.directory, job, run.roots, emit=said.append, control=Decoding(signals=False))
-    assert [event for event in said if isinstance(event, Note)] == []
+    assert [event for event in said if isinstance(event, Note) and event.level == "warning"] == [], "a clip was skipped"
     return {file.stem: file.read_bytes() for file in job.parent.glob("*.latent")}
 
 

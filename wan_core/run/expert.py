@@ -124,13 +124,21 @@ class Expert:
         return Learnt(self.trainer.state(), self.trainer.progress(), lora)
 
     def begin(self, load: Callable[[bool], Loaded]) -> None:
-        """Come to work with what was learnt so far; `load(with_start)` reads the model where it does not rest here."""
-        if self.loaded is None:
-            self.loaded, self.rehearsed = load(self._learnt is None), False
-        else:
-            self._away.close()
-        if self._learnt is not None:
-            self.trainer.load_state(self._learnt.state, self._learnt.progress)
+        """Come to work with what was learnt so far; `load(with_start)` reads the model where it does not rest here.
+
+        Where that fails, as for want of memory, it gives up the model, of which anything may be half there, and can be
+        asked again: what was learnt is kept.
+        """
+        try:
+            if self.loaded is None:
+                self.loaded, self.rehearsed = load(self._learnt is None), False
+            else:
+                self._away.close()
+            if self._learnt is not None:
+                self.trainer.load_state(self._learnt.state, self._learnt.progress)
+        except BaseException:
+            self._give_up()
+            raise
         self.at_work, self._learnt = True, None
 
     def rest(self, *, stays: bool) -> None:
@@ -141,9 +149,14 @@ class Expert:
             self.trainer.forget_moments()
             assert self.loaded is not None
             self._away.enter_context(weights_out_of_the_way(self.loaded.model, trained=True))
+            release_cached_memory()
         else:
-            self.loaded = None
-            gc.collect()
+            self._give_up()
+
+    def _give_up(self) -> None:
+        """Gives up the model; it is read from its files when it is needed again."""
+        self.loaded = None
+        gc.collect()
         release_cached_memory()
 
 

@@ -15,6 +15,7 @@ from typing import Any, cast
 
 from ..checkpoint import WanVariant
 from ..control import Control
+from ..errors import OutOfMemory
 from ..events import Emit, Evaluated, Event, Note, StageEnded, StepDone, StepSkipped
 from ..footprint import weights_once_loaded
 from ..model import WanTransformer
@@ -206,7 +207,10 @@ class Experts:
 
     @contextmanager
     def _opened(self, expert: Expert) -> Iterator[WanTransformer]:
-        self._bring(expert)
+        try:
+            self._bring(expert)
+        except OutOfMemory as error:  # it costs this clip; whether the run can go on shows when it is back at work
+            raise MemoryError(str(error)) from error
         with expert.trainer.judged(), evaluating(self._model_of(expert)) as model:
             yield model
 

@@ -10,10 +10,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-from ..checkpoint import WanVariant
+import torch
+
 from ..control import Control
 from ..errors import OutOfMemory
 from ..events import Emit, Evaluated, Event, Note, StageEnded, StepDone, StepSkipped
@@ -32,7 +34,7 @@ from ..train import (
     next_turn,
     saved_bytes,
 )
-from ..words import logger
+from ..words import first_line, logger
 from .checks import check_quantized_alike
 from .config import RunConfig
 from .expert import Expert, Learnt, host_holds, prefix_of, saved_of
@@ -198,7 +200,7 @@ class Experts:
 
         Experts may change places for it, inside `back_to_work`.
         """
-        denoisers = [_denoiser(self._opened, expert, expert.run.variant) for expert in self.all]
+        denoisers = [Denoiser(partial(self._opened, expert), *expert.run.variant.sigma_range()) for expert in self.all]
         if not self.both:  # over all noise levels
             denoisers = [Denoiser(lambda: self._opened(self.all[0]))]
         return Previewer(
@@ -220,13 +222,23 @@ class Experts:
 
     @contextmanager
     def back_to_work(self) -> Iterator[None]:
-        """Inside, experts may change places; afterwards the one that was at work is so again."""
+        """Inside, experts may change places; afterwards the one that was at work is so again.
+
+        Raises OutOfMemory where it no longer fits. What it learnt is then kept, and can be saved.
+        """
         before = self.at_work
         try:
             yield
         finally:
             if before is not None:
-                self._bring(before)
+                try:
+                    self._bring(before)
+                except torch.OutOfMemoryError as error:
+                    raise OutOfMemory(
+                        f"The {before.name} noise expert made room for a preview and does not fit back. Close what "
+                        "else uses the GPU, or render smaller or no previews, and queue again: it goes on after the "
+                        f"last finished step. ({first_line(error)})"
+                    ) from error
 
     @staticmethod
     def _model_of(expert: Expert) -> WanTransformer:
@@ -281,8 +293,3 @@ class Experts:
         if isinstance(event, Evaluated):
             return replace(event, step=event.step + others, expert=expert.name)
         return replace(event, step=event.step + others)
-
-
-def _denoiser(opened: Callable[[Expert], Any], expert: Expert, variant: WanVariant) -> Denoiser:
-    low, high = variant.sigma_range()
-    return Denoiser(lambda: opened(expert), sigma_min=low, sigma_max=high)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
 
 from ..footprint import weights_once_loaded
 from ..load import materialize
@@ -48,7 +49,7 @@ class Renderers:
         """Returns who denoises at which noise level."""
         if len(self._runs) == 1:
             return [Denoiser(lambda: self._opened(self._runs[0]))]
-        return [_denoiser(self._opened, run) for run in self._runs]
+        return [Denoiser(partial(self._opened, run), *run.variant.sigma_range()) for run in self._runs]
 
     def model_at_home(self) -> WanTransformer:
         """Returns the model that lies on the devices."""
@@ -91,8 +92,3 @@ class Renderers:
         del self._models[name], model
         gc.collect()
         release_cached_memory()
-
-
-def _denoiser(opened: Callable[[OpenRun], AbstractContextManager[WanTransformer]], run: OpenRun) -> Denoiser:
-    low, high = run.variant.sigma_range()
-    return Denoiser(lambda: opened(run), sigma_min=low, sigma_max=high)

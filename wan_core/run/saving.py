@@ -155,6 +155,8 @@ class Saver:
         return updates
 
     def _room(self, experts: Experts) -> str:
+        if experts.at_work is None:  # memory ran out as well: what a save takes is not known
+            return ""
         with contextlib.suppress(OSError):
             free, need = shutil.disk_usage(self.directory).free, experts.bytes_of_a_save
             return f": {self.directory.name} has {size_text(free)} free, a saved step takes {size_text(need)}"

@@ -13,10 +13,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.support.tiny_run import TinyRun, make_pair_run, make_run
 from wan_core.control import SignalControl
-from wan_core.events import Event, Note
+from wan_core.errors import OutOfMemory
+from wan_core.events import Event, Note, StepDone
+from wan_core.run.config import read_status
 from wan_core.run.train_job import run_job
 from wan_core.sampler import SampleConfig
-from wan_core.train import Previewer, TrainConfig
+from wan_core.train import Previewer, SaveStore, TrainConfig
+from wan_core.train.optimizer_state import AdapterOptimizer
 
 pytestmark = [pytest.mark.lasts(3), pytest.mark.usefixtures("short_texts")]
 
@@ -95,4 +98,30 @@ def test_an_error_at_any_operator_of_a_preview_changes_nothing_that_is_learnt(
     assert all(one.met == point or (pair and one.met > point) for one, point in zip(met, points, strict=False))
     skipped = [event for event in heard if isinstance(event, Note) and event.text.startswith("Preview at step")]
     assert len(skipped) == steps
+    assert learnt == undisturbed
+
+
+def test_an_expert_that_does_not_come_back_from_a_preview_is_saved_before_the_run_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Memory for its moments is gone: the steps it made stand in a saved step, from which the run goes on."""
+    steps = 4
+    _, undisturbed = trained(made(tmp_path / "without previews", True, steps, previews=False))
+    run = made(tmp_path / "full", True, steps, previews=True)
+    loaded, begun = AdapterOptimizer.load, []
+
+    def full(self: AdapterOptimizer, state: Any) -> None:
+        if not begun and any(name.startswith("optimizer.") for name in state):  # the one that has trained
+            begun.append(self)
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+        loaded(self, state)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(AdapterOptimizer, "load", full)
+        with pytest.raises(OutOfMemory, match=r"made room for a preview and does not fit back.*2\.00 GiB"):
+            trained(run)
+    (saved,) = (step for step in [SaveStore(run.directory).latest()] if step)
+    assert saved.step == read_status(run.directory).step > 0
+    heard, learnt = trained(run)
+    assert min(event.step for event in heard if isinstance(event, StepDone)) == saved.step + 1, "no step was lost"
     assert learnt == undisturbed

@@ -46,6 +46,15 @@ class Learnt:
     """the weights that count, or the file a saved step has of them"""
 
     @property
+    def judged(self) -> LoraWeights:
+        """The weights that count, in float32: a mean where there is one, else those that are trained."""
+        for kind in ("ema.", "judged.", "lora."):
+            found = {name.removeprefix(kind): value for name, value in self.state.items() if name.startswith(kind)}
+            if found:
+                return LoraWeights(found)
+        raise CheckpointError("The saved step holds no LoRA. Choose another one.")
+
+    @property
     def step(self) -> int:
         """The last good step of its own."""
         # Earlier versions also saved in the middle of a streak of steps that were not finite; those changed nothing.

@@ -40,8 +40,7 @@ class Renderers:
         self._strength, self._weights = strength, {}
         for run in self._runs if saved is not None else ():
             if (learnt := saved_of(saved, run)) is not None:
-                own = {name[5:]: value for name, value in learnt.state.items() if name.startswith("lora.")}
-                self._weights[run.config.train.expert] = LoraWeights(own)
+                self._weights[run.config.train.expert] = learnt.judged
         names = (run.config.train.expert for run in self._runs)
         return [] if saved is None else [name for name in names if name not in self._weights]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -21,6 +21,7 @@ from ..errors import CheckpointError, ConfigError, WanTrainerError
 from ..words import first_line
 from .config import TrainConfig
 from .mean_weights import MeanWeights
+from .named_values import copy_of, filled_from, flat, same
 from .optimizers import finds_own_rate, make_optimizer, runs_uncompiled
 from .schedule import owns_rate
 
@@ -29,8 +30,6 @@ __all__ = ["AdapterOptimizer", "saved_bytes", "state_bytes"]
 _ADAMW_BYTES = 8.0
 _TEMPORARY_BYTES = 8
 """per adapter value while AdamW runs: its lists; the others take at most as much"""
-_NUMBER = ":number"
-"""the end of the name of a saved number, which is no tensor in the optimizer"""
 _OURS = {"params", "rate_factor"}
 """entries of a group that the settings decide"""
 
@@ -68,7 +67,7 @@ class AdapterOptimizer:
         """
         wanted: Counter[torch.device] = Counter()
         for parameter in self._parameters.values():
-            made = 0.0 if self.inner.state.get(parameter) else _optimizer_bytes(self._config)
+            made = 0.0 if self.inner.state.get(parameter) else _optimizer_bytes(self._config)[0]
             wanted[parameter.device] += int(parameter.numel() * (_TEMPORARY_BYTES + made))
         for device, size in wanted.items():
             if device.type != "cpu":
@@ -85,10 +84,10 @@ class AdapterOptimizer:
             with self._mean.in_place():
                 yield
             return
-        leave, back = getattr(self.inner, "eval", None), getattr(self.inner, "train", None)
-        if not callable(leave) or not callable(back):
+        if (modes := self._modes) is None:
             yield
             return
+        leave, back = modes
         trained = {name: p.detach().to("cpu", copy=True) for name, p in self._parameters.items()}
         leave()
         try:
@@ -101,16 +100,20 @@ class AdapterOptimizer:
         """Returns CPU copies of all that it holds.
 
         `optimizer.<parameter>.<key>` is of one weight, `optimizer_group.<number>.<key>` what it changed of a group
-        since it was made. The mean of the weights is named by itself.
+        since it was made. The mean of the weights is named by itself: ours `ema.<parameter>`, that of the optimizer
+        `judged.<parameter>`, which nothing is resumed from.
         """
         found: dict[str, Tensor] = {} if self._mean is None else self._mean.state()
+        if self._mean is None and self._modes is not None:
+            with self.judged():
+                found |= {f"judged.{name}": p.detach().to("cpu", copy=True) for name, p in self._parameters.items()}
         for name, parameter in self._parameters.items():
             for key, value in self.inner.state.get(parameter, {}).items():
-                found |= _flat(f"optimizer.{name}.{key}", value)
+                found |= flat(f"optimizer.{name}.{key}", value)
         for number, (group, begun) in enumerate(zip(self.inner.param_groups, self._begun, strict=True)):
             for key, value in group.items():
-                if key not in self._decided and not (key in begun and _same(begun[key], value)):
-                    found |= _flat(f"optimizer_group.{number}.{key}", value)
+                if key not in self._decided and not (key in begun and same(begun[key], value)):
+                    found |= flat(f"optimizer_group.{number}.{key}", value)
         return found
 
     def load(self, state: Mapping[str, Tensor]) -> None:
@@ -130,14 +133,14 @@ class AdapterOptimizer:
                 )
         self._step_on_nothing()
         for name, parameter in self._parameters.items():
-            self.inner.state[parameter] = _filled(
+            self.inner.state[parameter] = filled_from(
                 dict(self.inner.state.get(parameter, {})), state, f"optimizer.{name}.", parameter.device
             )
         device = next(iter(self._parameters.values())).device
         for number, (group, begun) in enumerate(zip(self.inner.param_groups, self._begun, strict=True)):
             now = self._own(group)
-            filled = _filled(now, state, f"optimizer_group.{number}.", device)
-            group.update({key: _copy(value) for key, value in begun.items()} | filled)
+            filled = filled_from(now, state, f"optimizer_group.{number}.", device)
+            group.update({key: copy_of(value) for key, value in begun.items()} | filled)
             for key in now.keys() - begun.keys() - filled.keys():
                 del group[key]
 
@@ -145,9 +148,15 @@ class AdapterOptimizer:
         """Gives up what it holds of the weights; `load` takes it up again."""
         self.inner.state.clear()
 
+    @property
+    def _modes(self) -> tuple[Callable[[], object], Callable[[], object]] | None:
+        """The ways to what a step is judged by and back, of an optimizer that trains something else."""
+        leave, back = getattr(self.inner, "eval", None), getattr(self.inner, "train", None)
+        return (leave, back) if callable(leave) and callable(back) else None
+
     def _own(self, group: Mapping[str, Any]) -> dict[str, Any]:
         """Returns copies of the entries of a group that are the optimizer's own."""
-        return {key: _copy(value) for key, value in group.items() if key not in self._decided}
+        return {key: copy_of(value) for key, value in group.items() if key not in self._decided}
 
     def _step_on_nothing(self) -> None:
         """Makes a step with gradients of 0, so that everything is there to be filled; the weights stay."""
@@ -169,12 +178,13 @@ def state_bytes(config: TrainConfig) -> float:
     They are counted on a small pair of weights, trained for three steps on the CPU. Raises what `make_optimizer` does,
     and ConfigError for an optimizer that is not the same after a resume.
     """
-    return _optimizer_bytes(config) + (4.0 if config.ema_decay else 0.0)
+    return _optimizer_bytes(config)[0] + (4.0 if config.ema_decay else 0.0)
 
 
-def _optimizer_bytes(config: TrainConfig) -> float:
+def _optimizer_bytes(config: TrainConfig) -> tuple[float, float]:
+    """Returns the bytes for each adapter value in memory, and those that a saved step has besides."""
     if config.optimizer == "adamw" and not config.optimizer_args:
-        return _ADAMW_BYTES  # the page asks often, and the first optimizer of a process costs a second
+        return _ADAMW_BYTES, 0.0  # the page asks often, and the first optimizer of a process costs a second
     return _counted(
         *(config.optimizer, config.optimizer_class, config.optimizer_args, config.learning_rate),
         *(config.weight_decay, config.adam_beta1, config.adam_beta2, config.adam_epsilon, config.loraplus_lr_ratio),
@@ -183,11 +193,12 @@ def _optimizer_bytes(config: TrainConfig) -> float:
 
 def saved_bytes(values: int, config: TrainConfig) -> int:
     """Returns what a saved step of so many adapter values takes on disk: weights, optimizer and the LoRA file."""
-    return int(values * (4 + state_bytes(config) + 4))
+    held, besides = _optimizer_bytes(config)
+    return int(values * (4 + held + (4 if config.ema_decay else besides) + 4))
 
 
 @functools.lru_cache(maxsize=64)
-def _counted(*settings: Any) -> float:
+def _counted(*settings: Any) -> tuple[float, float]:
     names = ("optimizer", "optimizer_class", "optimizer_args", "learning_rate", "weight_decay", "adam_beta1")
     names += ("adam_beta2", "adam_epsilon", "loraplus_lr_ratio")
     usual = TrainConfig(lr_scheduler="constant")
@@ -212,7 +223,7 @@ def _counted(*settings: Any) -> float:
             f'optimizer "{_title(config)}" holds something that cannot be saved: after a resume it goes on otherwise. '
             "Choose another optimizer."
         )
-    return straight.bytes_per_value()
+    return straight.bytes_per_value("optimizer."), straight.bytes_per_value("judged.")
 
 
 def _title(config: TrainConfig) -> str:
@@ -242,10 +253,10 @@ class _Trial:
     def equals(self, other: _Trial) -> bool:
         mine, its = self.optimizer.state(), other.optimizer.state()
         weights = all(torch.equal(weight, other.weights[name]) for name, weight in self.weights.items())
-        return weights and mine.keys() == its.keys() and all(_same(mine[name], its[name]) for name in mine)
+        return weights and mine.keys() == its.keys() and all(same(mine[name], its[name]) for name in mine)
 
-    def bytes_per_value(self) -> float:
-        held = [value for name, value in self.optimizer.state().items() if name.startswith("optimizer.")]
+    def bytes_per_value(self, kind: str) -> float:
+        held = [value for name, value in self.optimizer.state().items() if name.startswith(kind)]
         return sum(value.nbytes for value in held if value.ndim) / sum(w.numel() for w in self.weights.values())
 
 
@@ -260,60 +271,3 @@ def _write_rate(group: dict[str, Any], rate: float) -> None:
         group["lr"].fill_(rate)
     else:
         group["lr"] = rate
-
-
-def _copy(value: Any) -> Any:
-    return value.detach().clone() if isinstance(value, Tensor) else value
-
-
-def _same(one: Any, other: Any) -> bool:
-    if isinstance(one, Tensor) and isinstance(other, Tensor):
-        if one.dtype != other.dtype or one.shape != other.shape:
-            return False
-        one, other = (value.detach().cpu().contiguous().reshape(-1).view(torch.uint8) for value in (one, other))
-        return bool(torch.equal(one, other))
-    return type(one) is type(other) and bool(one == other)
-
-
-def _parts_of(value: Tensor) -> list[tuple[str, Tensor]]:
-    """Returns the plain tensors that a tensor is made of, each with the end of its name; itself where it is plain."""
-    if not hasattr(value, "__tensor_flatten__"):
-        return [("", value)]
-    names, _ = value.__tensor_flatten__()  # type: ignore[operator]
-    inner = ((name, end, part) for name in names for end, part in _parts_of(getattr(value, name)))
-    return [(f"/{name}{end}", part) for name, end, part in inner]
-
-
-def _flat(name: str, value: Any) -> dict[str, Tensor]:
-    """Returns a value as named tensors. Raises ConfigError for one of a kind that cannot be saved."""
-    if value is None:
-        return {}
-    if isinstance(value, Tensor):
-        parts = _parts_of(value.detach())
-        return {name + end: part.detach().to("cpu", copy=True).contiguous() for end, part in parts}
-    kinds = {bool: torch.bool, int: torch.int64, float: torch.float64}
-    if type(value) not in kinds:
-        raise ConfigError(
-            f"The optimizer holds a {type(value).__name__} ({name}), which cannot be saved. Choose another optimizer."
-        )
-    return {name + _NUMBER: torch.tensor(value, dtype=kinds[type(value)])}
-
-
-def _filled(made: dict[str, Any], state: Mapping[str, Tensor], prefix: str, device: torch.device) -> dict[str, Any]:
-    """Returns the entries that `state` has below `prefix`, by key; those that a step `made` give kind and place."""
-    saved = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
-    filled: dict[str, Any] = {}
-    for name, value in saved.items():
-        key = name.removesuffix(_NUMBER).partition("/")[0]
-        if name.endswith(_NUMBER):
-            filled[key] = value.item()
-        elif isinstance(made.get(key), Tensor):
-            target = filled.setdefault(key, made[key])
-            parts = dict(_parts_of(target.detach()))
-            part = parts.get(name.removeprefix(key))
-            if part is None or part.shape != value.shape:
-                raise CheckpointError(f"The resume state has another kind of {prefix}{key} than this optimizer.")
-            part.copy_(value)
-        else:
-            filled[key] = value.to(device, copy=True)
-    return filled

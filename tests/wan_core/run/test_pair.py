@@ -10,12 +10,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from tests.support.previews import Decoding, rendered
 from tests.support.tiny_run import TinyRun, make_pair_run
 from wan_core.control import SignalControl
 from wan_core.errors import ConfigError
-from wan_core.events import Evaluated, Event, Note, StepDone
+from wan_core.events import Evaluated, Event, StepDone
 from wan_core.files import atomic_write_json
-from wan_core.run import SampleJob, sample_job
 from wan_core.run import expert as one_expert
 from wan_core.run.choose import choose_run
 from wan_core.run.config import RunConfig, read_run, read_status
@@ -198,24 +198,6 @@ def test_previews_go_through_both_and_change_nothing(alternating: TinyRun, tmp_p
     run_job(run.directory, run.roots, emit=lambda _: None, control=Watching(signals=False))
     assert files(run) == files(alternating)
     assert seen == [f"step-{step:06d}_p0" for step in (0, 3, 6, 9, 10)]
-
-
-class Decoding(SignalControl):
-    """Answers that nothing could decode a latent, so that it stays where it was written."""
-
-    def wait_decoded(self, sample_id: str, timeout_s: float) -> dict[str, object] | None:
-        return None
-
-
-def rendered(run: TinyRun, folder: str) -> dict[str, bytes]:
-    """Latents of validation clips: of the base, and of the last step at two strengths."""
-    job = run.directory / "samples" / folder / "job.json"
-    job.parent.mkdir(parents=True)
-    atomic_write_json(job, SampleJob(strengths=(0.0, 1.0)).to_dict())
-    said: list[Event] = []
-    sample_job(run.directory, job, run.roots, emit=said.append, control=Decoding(signals=False))
-    assert [event for event in said if isinstance(event, Note) and event.level == "warning"] == [], "a clip was skipped"
-    return {file.stem: file.read_bytes() for file in job.parent.glob("*.latent")}
 
 
 def test_validation_clips_go_through_both_whether_one_rests_or_is_read_again(

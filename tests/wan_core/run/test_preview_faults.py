@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from tests.support.previews import Decoding
 from tests.support.tiny_run import TinyRun, make_pair_run, make_run
-from wan_core.control import SignalControl
 from wan_core.errors import OutOfMemory
 from wan_core.events import Event, Note, StepDone
 from wan_core.run.config import read_status
@@ -39,13 +39,6 @@ class FailingAt(TorchDispatchMode):
         if self.met == self.at:
             raise self.error("CUDA out of memory. Tried to allocate 2.00 GiB.")
         return operator(*args, **(kwargs or {}))
-
-
-class Decoding(SignalControl):
-    """Answers that nothing could decode a latent."""
-
-    def wait_decoded(self, sample_id: str, timeout_s: float) -> dict[str, object] | None:
-        return None
 
 
 @contextmanager

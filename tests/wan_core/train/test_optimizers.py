@@ -159,7 +159,7 @@ def test_the_bytes_of_an_optimizer_are_counted_and_not_listed(name: str) -> None
     assert state_bytes(config) == pytest.approx(BYTES[name], abs=0.01)
     if name == "adamw":  # the one figure that is written down
         given = (config.optimizer, "", "", 1e-3, 0.01, 0.9, 0.999, 1e-8, 1.0)
-        assert _counted(*given) == state_bytes(config)
+        assert _counted(*given)[0] == state_bytes(config)
 
 
 def test_a_save_of_schedule_free_holds_the_mean_and_the_state_what_is_trained(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -86,9 +86,15 @@ class PreviewDecoder:
         directory: Path,
         fps: float,
         on_clip: Callable[[str, NDArray[np.uint8]], None] | None = None,
+        *,
+        metadata: Mapping[str, str] | None = None,
     ) -> None:
-        """Files in answers are relative to `directory`; `on_clip(sample_id, frames)` sees each decoded clip."""
+        """Files in answers are relative to `directory`; they carry the texts of `metadata`.
+
+        `on_clip(sample_id, frames)` sees each decoded clip, and compares it with others itself.
+        """
         self._codec, self._directory, self._fps, self._on_clip = codec, directory, fps, on_clip
+        self._metadata = metadata
         self._bases: dict[str, NDArray[np.uint8]] = {}
         """previews from before training by prompt, for the likeness of later ones; a resumed run has none"""
 
@@ -103,10 +109,12 @@ class PreviewDecoder:
             self._on_clip(event.sample_id, frames)
         file = event.latent_file.removesuffix(".latent") + ".mp4"
         with VideoProcess() as video:
-            video.write(confine(self._directory, file, "preview"), frames, self._fps)
+            video.write(confine(self._directory, file, "preview"), frames, self._fps, metadata=self._metadata)
         return {"file": file, "measures": self._measured(event, frames)}
 
     def _measured(self, event: DecodeWanted, frames: NDArray[np.uint8]) -> dict[str, float]:
+        if self._on_clip is not None:
+            return measure_clip(frames, None)
         prompt = event.sample_id.rpartition("_p")[2]
         if event.step == 0:
             self._bases[prompt] = frames

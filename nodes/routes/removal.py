@@ -23,6 +23,8 @@ _LAST = ("run.json", ".lock")
 """while run.json is there a half deleted run is still listed, and can be deleted again"""
 _OF_THE_RUN = ("workflow.json", "metrics.jsonl", "log.txt", "status.json", CHOICE)
 _OF_A_RENDERING = ("job.json", "metrics.json")
+_OF_A_JOB = re.compile(r"(job-[0-9a-f]{12}\.json|grid-[0-9a-f]{12}\.(png|mp4|webm))")
+"""in the folder of a rendering"""
 _LORAS = ("lora.safetensors", "lora_low_noise.safetensors")
 _STEP = re.compile(r"step-[0-9]{6,}")
 
@@ -70,11 +72,19 @@ def _manifest_step(directory: Path, name: str) -> int | None:
 def _of_samples(directory: Path) -> Iterator[Parts]:
     """Clips in the sample index, what they were made of, and what ValidateVideo measured beside them."""
     seen: dict[Parts, None] = {}
+    renderings: set[Parts] = set()
     for entry in read_index(directory):
         *folder, name = entry["file"].split("/")
         stem = name.rpartition(".")[0] or name
-        twins = [name, f"{stem}.latent"] + ([f"{stem}.png", *_OF_A_RENDERING] if len(folder) == 2 else [])
+        twins = [name, f"{stem}.latent"]
+        if len(folder) == 2:
+            twins += [f"{stem}.png", f"{stem}.json", *_OF_A_RENDERING]
+            renderings.add(tuple(folder))
         seen |= {(*folder, twin): None for twin in twins}
+    for folder in sorted(renderings):
+        with contextlib.suppress(OSError):
+            names = os.listdir(directory.joinpath(*folder))
+            seen |= {(*folder, name): None for name in sorted(names) if _OF_A_JOB.fullmatch(name)}
     if seen:
         seen["samples", "index.json"] = None
     yield from seen

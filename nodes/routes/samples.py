@@ -20,12 +20,13 @@ __all__ = ["NO_SAMPLE", "Sample", "find_sample", "list_samples", "read_index"]
 CLIP_TYPES = {".mp4": "video/mp4", ".webm": "video/webm", ".png": "image/png", ".webp": "image/webp"}
 """what the route sends, and as what; a file of another kind is no sample"""
 NO_SAMPLE = "There is no such sample."
-_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-_FILE = re.compile(r"samples/(validate-[0-9a-f]{12}/)?[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,159}")
+_FILE = re.compile(r"samples/(validate-[0-9a-f]{12}/)?[A-Za-z0-9][A-Za-z0-9._-]{0,159}")
 _NAMED = r"_p(?P<prompt>\d{1,4})(?:_(?P<name>[A-Za-z0-9-]{1,40}))?"
 _PREVIEW = re.compile(r"step-(?P<step>\d{6,12})" + _NAMED, re.ASCII)
 _RENDERED = re.compile(
-    r"(?:baseline|step-(?P<step>\d{6,12})_s(?P<strength>-?\d{1,3}(?:\.\d{1,17})?(?:e-\d{1,3})?))" + _NAMED,
+    r"(?:baseline|step-(?P<step>\d{6,12})_s(?P<strength>-?\d{1,3}(?:\.\d{1,17})?(?:e-\d{1,3})?))"
+    r"(?:_d(?P<seed>\d{1,20}))?" + _NAMED,
     re.ASCII,
 )
 """as `wan_core sample` names its clips"""
@@ -51,6 +52,8 @@ class Sample:
     """of its prompt in a library, as far as file names hold it"""
     text: str = ""
     """what was asked for; empty where the index does not say"""
+    seed: int | None = None
+    """of its noise, in a rendering of several seeds"""
 
     @property
     def rendering(self) -> str:
@@ -78,7 +81,8 @@ class Sample:
 
     @property
     def _asked(self) -> str:
-        return f"prompt {self.prompt + 1}" + (f" ({self.name})" if self.name else "")
+        seed = "" if self.seed is None else f", seed {self.seed}"
+        return f"prompt {self.prompt + 1}" + (f" ({self.name})" if self.name else "") + seed
 
     def to_dict(self, run_id: str) -> dict[str, Any]:
         """Returns the sample as routes and the page know it."""
@@ -91,6 +95,7 @@ class Sample:
             "text": self.text,
             "strength": self.strength,
             "rendering": self.rendering,
+            "seed": None if self.seed is None else str(self.seed),
             "url": f"/wan_trainer/runs/{quote(run_id)}/samples/{quote(self.id)}",
         }
 
@@ -108,7 +113,9 @@ def list_samples(directory: Path) -> list[Sample]:
     """Clips whose file is there: previews in order of step and prompt, then those of each rendering."""
     named = [_sample_of(entry) for entry in read_index(directory)]
     found = {sample.id: sample for sample in named if sample is not None}
-    ordered = sorted(found.values(), key=lambda s: (s.rendering, s.step, s.prompt, s.strength or 0.0, s.id))
+    ordered = sorted(
+        found.values(), key=lambda s: (s.rendering, s.step, s.prompt, s.seed or 0, s.strength or 0.0, s.id)
+    )
     return [sample for sample in ordered if sample.media_type and (directory / sample.file).is_file()]
 
 
@@ -118,7 +125,7 @@ def _sample_of(entry: dict[str, Any]) -> Sample | None:
     clip = (_RENDERED if folder else _PREVIEW).fullmatch(entry["id"])
     if clip is None or int(clip["step"] or 0) != entry["step"] or os.path.splitext(name)[0] != entry["id"]:
         return None
-    strength = clip.groupdict().get("strength")
+    strength, seed = clip.groupdict().get("strength"), clip.groupdict().get("seed")
     return Sample(
         id="_".join([*folder, entry["id"]]),
         step=entry["step"],
@@ -127,6 +134,7 @@ def _sample_of(entry: dict[str, Any]) -> Sample | None:
         strength=None if strength is None else float(strength),
         name=clip["name"] or "",
         text=entry.get("prompt", "")[:_LONGEST],
+        seed=None if seed is None else int(seed),
     )
 
 

@@ -119,6 +119,10 @@ def test_previews_and_validation_clips_play(comfy: ComfyServer) -> None:
         "class_type": "ValidateVideo",
         "inputs": {"run": [TRAIN, 0], "vae": ["vae", 0], "saved_steps": "2, 4", "strengths": "0.0, 1.0"},
     }
+    wanted["side by side"] = {
+        "class_type": "SaveVideo",
+        "inputs": {"video": [VALIDATE, 3], "filename_prefix": "sides", "format": "auto", "codec": "auto"},
+    }
     wanted["grid"] = {"class_type": "SaveImage", "inputs": {"images": [VALIDATE, 1], "filename_prefix": "grid"}}
     wanted["first"] = {
         "class_type": "SaveVideo",
@@ -160,13 +164,45 @@ def test_previews_and_validation_clips_play(comfy: ComfyServer) -> None:
     sampled = {f"Previews are sampled in {steps} steps: euler, simple, cfg 1, shift 8." for steps in (1, 2)}
     assert free == {"New run shown.", *sampled}, "the page cannot say others in another language"
     told = {s["about"]["kind"] for s in statuses if s["node"] == VALIDATE and s["about"]}
-    assert told >= {"starting", "preview", "ended"}
+    assert told >= {"starting", "preview", "clips", "ended"}
+    streamed = [s["about"] for s in statuses if s["about"] and s["about"]["kind"] == "clips"]
+    assert [about["done"] for about in streamed] == list(range(1, 11)), "each clip is told as soon as it can be played"
+    assert [len(row["clips"]) for row in streamed[6]["clips"]["rows"]] == [5, 2]
     assert seen.binary, "the progress bar showed no preview picture"
+    rendering = folder_of(comfy, "shown") / "samples" / facts["rows"][0]["clips"][0]["file"]["subfolder"].split("/")[-1]
+    (sheet,), (movie,) = rendering.glob("grid-*.png"), rendering.glob("grid-*.mp4")
+    with (
+        Image.open(sheet) as picture,
+        Image.open(io.BytesIO(comfy.view(comfy.outputs(entry, "grid")["images"][0]))) as out,
+    ):
+        assert picture.size == out.size
+        assert json.loads(picture.info["prompt"])[VALIDATE]["class_type"] == "ValidateVideo"
+    with av.open(str(movie)) as video:
+        assert json.loads(video.metadata["prompt"]) == json.loads(picture.info["prompt"])
+        assert len(list(video.decode(video=0))) == 5
 
     with comfy.events() as again:
         comfy.post("/free", {"free_memory": True})
         comfy.run(wanted)
     assert not [s for s in again.of("wan_trainer.status") if s["node"] == VALIDATE], "nothing is rendered twice"
+
+    wanted[VALIDATE]["inputs"] |= {"saved_steps": "4", "strengths": "1.0", "seeds": "7, 42", "grid_format": "webm"}
+    entry = comfy.run(wanted)
+    (facts,) = comfy.outputs(entry, VALIDATE)["wan_clips"]
+    assert [(row["prompt"], row["seed"]) for row in facts["rows"]] == [
+        (prompt, seed) for prompt in ("a red ball", "a blue ball") for seed in (7, 42)
+    ]
+    clips = {clip["clip"]: clip for clip in json.loads(comfy.outputs(entry, VALIDATE)["text"][0])["clips"]}
+    assert (
+        clips["step-000004_s1.0_d42_p0_Red-Ball"]["drift_mean_abs"]
+        == metrics["step-000004_s1.0_p0_Red-Ball"]["drift_mean_abs"]
+    )
+    assert (
+        clips["step-000004_s1.0_d7_p0_Red-Ball"]["drift_mean_abs"]
+        != clips["step-000004_s1.0_d42_p0_Red-Ball"]["drift_mean_abs"]
+    )
+    with av.open(str(next(rendering.glob("grid-*.webm")))) as video:
+        assert json.loads(video.metadata["PROMPT"])[VALIDATE]["inputs"]["seeds"] == "7, 42"
 
 
 def test_a_lora_of_another_job_is_kept_when_its_run_was_deleted(comfy: ComfyServer) -> None:

@@ -198,7 +198,9 @@ def test_deleting_takes_what_validate_video_made_beside_its_clips(routes: RouteS
     directory = routes.runs / "dog"
     folder = directory / "samples" / "validate-0123456789ab"
     folder.mkdir()
-    for name in ("baseline_p0.mp4", "baseline_p0.latent", "baseline_p0.png", "job.json", "metrics.json"):
+    clip = ("baseline_p0.mp4", "baseline_p0.latent", "baseline_p0.png", "baseline_p0.json")
+    grid = ("job-0123456789ab.json", "grid-0123456789ab.png", "grid-0123456789ab.webm")
+    for name in (*clip, *grid, "job.json", "metrics.json"):
         (folder / name).write_bytes(b"ours")
     index = directory / "samples" / "index.json"
     entry = {"id": "baseline_p0", "step": 0, "file": f"samples/{folder.name}/baseline_p0.mp4"}

@@ -6,6 +6,7 @@ The jobs themselves (train_job, sample_job, ranks) are imported by their files: 
 from __future__ import annotations
 
 from .best_step import suggested_step
+from .cells import Cell, SampleJob
 from .checks import check_adapters, check_quantize, trained_variant, with_expert, with_model_values
 from .choose import RunDecision, choose_run, prepare_run
 from .config import QUEUE_DONE, DataConfig, RunConfig, RunStatus, cache_names_in_use, read_run, read_status
@@ -13,11 +14,12 @@ from .memory_report import card_of, job_on_clips, plan_here, plan_run, plan_sent
 from .open import OpenRun, open_experts
 from .own_runs import own_runs_of
 from .planning import Job, MemoryPlan, plan_memory
-from .sample_job import SampleJob, sample_job
+from .sample_job import sample_job
 from .suggestions import suggestions_for
 
 __all__ = [
     "QUEUE_DONE",
+    "Cell",
     "DataConfig",
     "Job",
     "MemoryPlan",

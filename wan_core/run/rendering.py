@@ -30,6 +30,8 @@ class Renderers:
         self._away: dict[str, ExitStack] = {}
         self._at_home = ""
         self._weights: dict[str, LoraWeights] = {}
+        self._read: tuple[int, dict[str, LoraWeights]] | None = None
+        """the weights of the saved step that was used last"""
         self._strength = 0.0
 
     def use(self, saved: SavedStep | None, strength: float) -> list[str]:
@@ -38,11 +40,20 @@ class Renderers:
         Returns the experts that the step holds no LoRA of: they render as they are.
         """
         self._strength, self._weights = strength, {}
-        for run in self._runs if saved is not None else ():
+        if saved is None:
+            return []
+        if self._read is None or self._read[0] != saved.step:
+            self._read = None  # before the next ones are read
+            self._read = saved.step, self._weights_of(saved)
+        self._weights = self._read[1]
+        return [name for run in self._runs if (name := run.config.train.expert) not in self._weights]
+
+    def _weights_of(self, saved: SavedStep) -> dict[str, LoraWeights]:
+        found: dict[str, LoraWeights] = {}
+        for run in self._runs:
             if (learnt := saved_of(saved, run)) is not None:
-                self._weights[run.config.train.expert] = learnt.judged
-        names = (run.config.train.expert for run in self._runs)
-        return [] if saved is None else [name for name in names if name not in self._weights]
+                found[run.config.train.expert] = learnt.judged
+        return found
 
     def denoisers(self) -> list[Denoiser]:
         """Returns who denoises at which noise level."""

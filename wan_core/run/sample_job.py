@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import replace
 from pathlib import Path
 
-from ..config import Config
 from ..control import Control
 from ..errors import CheckpointError, ConfigError, Stopped
 from ..events import Emit, Finished, Note, Stage
 from ..files import Roots, read_json
-from ..sampler import SampleConfig
-from ..train import Previewer, SaveStore, read_preview_inputs
+from ..train import PreviewClip, Previewer, PreviewInputs, SaveStore, read_preview_inputs
+from .cells import Cell, SampleJob
 from .checks import check_files
 from .config import read_run
 from .full_memory import memory_named
@@ -19,28 +18,22 @@ from .open import open_experts
 from .remarks import preview_note
 from .rendering import Renderers
 
-__all__ = ["SampleJob", "sample_job"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class SampleJob(Config):
-    """Validation clips of a run: which saved steps at which strengths."""
-
-    saved_steps: tuple[int, ...] = ()
-    """empty: the latest"""
-    strengths: tuple[float, ...] = (1.0,)
-    baseline: bool = True
-    """also the base model without LoRA"""
-    preview: SampleConfig = field(default_factory=SampleConfig)
+__all__ = ["sample_job"]
 
 
 def sample_job(directory: Path, job_file: Path, roots: Roots, *, emit: Emit, control: Control) -> Finished:
-    """Render validation clips of a run beside the job file; sample ids are baseline_p0, step-000250_s1.0_p0 ..."""
+    """Render validation clips of a run beside the job file; sample ids are baseline_p0, step-000250_s1.0_p0 ...
+
+    Clips that lie there already are not made again. Raises ConfigError for more of them than anybody looks at.
+    """
     job = SampleJob.from_dict(read_json(job_file), "job")
     config, store = read_run(directory), SaveStore(directory)
     newest = store.latest() if not job.saved_steps else None
-    saves = [(step, store.read(step)) for step in job.saved_steps] or ([(newest.step, newest)] if newest else [])
-    for step, saved in saves:
+    if newest is not None:
+        job = replace(job, saved_steps=(newest.step,))
+    cells = job.cells()
+    saves = {step: store.read(step) for step in job.saved_steps}
+    for step, saved in saves.items():
         if saved is None:
             raise CheckpointError(f"Run {directory.name} has no intact saved step {step}. It has: {store.steps()}.")
     if not saves:
@@ -78,15 +71,23 @@ def sample_job(directory: Path, job_file: Path, roots: Roots, *, emit: Emit, con
                 control=control,
                 at_home=renderers.model_at_home,
             )
-            if job.baseline:
-                renderers.use(None, 0.0)
-                previewer.render(0, "baseline", folder)
-            for step, saved in saves:
-                for strength in job.strengths:
-                    for expert in renderers.use(saved, strength):
+            said: set[tuple[int | None, str]] = set()
+            for cell in cells:
+                if (job_file.parent / f"{cell.name}.mp4").is_file():
+                    continue
+                step = cell.column.step
+                saved = None if step is None else saves[step]
+                for expert in renderers.use(saved, cell.column.strength or 0.0):
+                    if (step, expert) not in said:
+                        said.add((step, expert))
                         text = f"Step {step} has no LoRA of the {expert} noise expert yet: it renders as it is."
                         emit(Note(text=text, level="warning"))
-                    previewer.render(step, f"step-{step:06d}_s{strength}", folder)
+                previewer.render_clip(step or 0, cell.name, folder, _asked(previews, cell))
     except Stopped as stop:
         return Finished(state="stopped", step=0, result={"reason": stop.reason})
-    return Finished(state="done", step=saves[-1][0])
+    return Finished(state="done", step=max(saves))
+
+
+def _asked(previews: PreviewInputs, cell: Cell) -> PreviewClip:
+    clip = previews.clips[cell.row.prompt]
+    return clip if cell.row.seed is None else replace(clip, seed=cell.row.seed)

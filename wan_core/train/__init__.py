@@ -10,7 +10,7 @@ from .noised import NoisedBatch, TargetFunction, noise_batch, true_velocity
 from .optimizer_state import saved_bytes, state_bytes
 from .pair import next_turn, settings_of_expert, without_pair
 from .preview import Previewer, evaluating
-from .preview_inputs import PreviewInputs, largest_preview_shape, preview_shape, read_preview_inputs
+from .preview_inputs import PreviewClip, PreviewInputs, largest_preview_shape, preview_shape, read_preview_inputs
 from .saves import SavedStep, SaveStore
 from .streak import NotFinite
 from .trainer import Trainer
@@ -22,6 +22,7 @@ __all__ = [
     "Group",
     "NoisedBatch",
     "NotFinite",
+    "PreviewClip",
     "PreviewInputs",
     "Previewer",
     "SaveStore",

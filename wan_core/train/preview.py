@@ -66,13 +66,23 @@ class Previewer:
         Raised are a stop, and OutOfMemory when the weights made room and do not fit back: nothing can go on without
         them.
         """
+        with self._skipped_if_it_fails(step):
+            for clip in self._inputs.clips:
+                self._render_one(step, f"{name}_{clip.name}", folder, clip)
+
+    def render_clip(self, step: int, sample_id: str, folder: str, clip: PreviewClip) -> None:
+        """Render `<folder>/<sample_id>`. Failures are told and raised as those of `render`."""
+        with self._skipped_if_it_fails(step):
+            self._render_one(step, sample_id, folder, clip)
+
+    @contextmanager
+    def _skipped_if_it_fails(self, step: int) -> Iterator[None]:
         if not self._said:
             self._said = True
             for preset in dict.fromkeys(clip.preset for clip in self._inputs.clips):
                 self._emit(Note(text=_said_of(preset)))
         try:
-            for clip in self._inputs.clips:
-                self._render_one(step, f"{name}_{clip.name}", folder, clip)
+            yield
         except (Stopped, OutOfMemory):
             raise
         except Exception as error:  # out of memory, a full disk, a decoder that broke: the run is worth more

@@ -7,6 +7,7 @@ server.
 from __future__ import annotations
 
 from .clip_measures import measure_clip
+from .grid_picture import GridPicture, grid_picture, readable
 from .look_hash import LOOK_SIZE, look_of
 from .messages import ClipInfo, Framing, covered_size
 from .process import VideoProcess
@@ -17,11 +18,14 @@ __all__ = [
     "LOOK_SIZE",
     "ClipInfo",
     "Framing",
+    "GridPicture",
     "UnreadableError",
     "VideoProcess",
     "covered_size",
+    "grid_picture",
     "look_of",
     "measure_clip",
+    "readable",
     "require_pyav",
     "shown",
 ]

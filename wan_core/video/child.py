@@ -96,7 +96,8 @@ def _operations() -> dict[str, Operation]:
         raise DependencyError(problem)
     import numpy as np
 
-    from . import clips, stills, writer
+    from . import clips, grid_writer, stills, writer
+    from .grid_picture import Place
 
     def probe(header: dict[str, Any], payload: bytearray) -> Reply:
         path = Path(header["path"])
@@ -126,13 +127,22 @@ def _operations() -> dict[str, Operation]:
         return {"cuts_s": find_cuts(Path(header["path"]), header["threshold"])}, b""
 
     def write(header: dict[str, Any], payload: bytearray) -> Reply:
-        frames = np.frombuffer(payload, np.uint8).reshape(header["shape"])
-        (writer.write_lossless if header["lossless"] else writer.write_clip)(
-            Path(header["path"]), frames, header["fps"]
+        path, frames = Path(header["path"]), np.frombuffer(payload, np.uint8).reshape(header["shape"])
+        if header["lossless"]:
+            writer.write_lossless(path, frames, header["fps"])
+        else:
+            writer.write_clip(path, frames, header["fps"], header["metadata"])
+        return {}, b""
+
+    def grid(header: dict[str, Any], payload: bytearray) -> Reply:
+        canvas = np.frombuffer(payload, np.uint8).reshape(header["shape"])
+        clips = [(Path(file), Place(*place)) for file, place in header["clips"]]
+        grid_writer.write_grid(
+            Path(header["path"]), canvas, clips, header["fps"], header["num_frames"], header["metadata"]
         )
         return {}, b""
 
-    return {"probe": probe, "read": read, "scenes": scenes, "write": write}
+    return {"probe": probe, "read": read, "scenes": scenes, "write": write, "grid": grid}
 
 
 def _answer(operations: dict[str, Operation], header: dict[str, Any], payload: bytearray) -> Reply:

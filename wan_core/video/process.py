@@ -16,7 +16,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from ..errors import DependencyError, Stopped
 from ..files import FileError
 from ..packages import pip_line
+from .grid_picture import GridPicture
 from .messages import CENTRED, ClipInfo, Framing, receive, send
 from .sources import TooSlowError, UnreadableError, refuse
 
@@ -35,6 +36,7 @@ PROBE_S = 10.0
 READ_S = 60.0
 SCENES_S = 10.0
 WRITE_S = 300.0
+GRID_S = 1800.0
 _START_S = 120.0
 _POLL_S = 0.1
 
@@ -55,13 +57,14 @@ class VideoProcess:
         timeouts_s: Mapping[str, float] | None = None,
     ) -> None:
         """`timeouts_s` replaces the seconds allowed: {"probe": 10, "read": 60, "scenes": 10,
-        "write": 300}."""
+        "write": 300, "grid": 1800}."""
         self._should_stop = should_stop
         self._timeouts_s = {
             "probe": PROBE_S,
             "read": READ_S,
             "scenes": SCENES_S,
             "write": WRITE_S,
+            "grid": GRID_S,
             **(timeouts_s or {}),
         }
         self._child: _Child | None = None
@@ -130,10 +133,46 @@ class VideoProcess:
         header, _ = self._ask("scenes", path, {"threshold": threshold}, seconds=seconds)
         return header["cuts_s"]
 
-    def write(self, path: Path, frames: NDArray[np.uint8], fps: float, *, lossless: bool = False) -> None:
-        """(F, H, W, 3) RGB as an mp4, H.264 or, `lossless`, FFV1; the file appears whole or not at all."""
+    def write(
+        self,
+        path: Path,
+        frames: NDArray[np.uint8],
+        fps: float,
+        *,
+        lossless: bool = False,
+        metadata: Mapping[str, str] | None = None,
+    ) -> None:
+        """(F, H, W, 3) RGB as an mp4, H.264 or, `lossless`, FFV1; the file appears whole or not at all.
+
+        `metadata`: texts that an H.264 one carries.
+        """
         frames = np.ascontiguousarray(frames, np.uint8)
-        self._ask("write", path, {"shape": list(frames.shape), "fps": fps, "lossless": lossless}, frames)
+        request = {"shape": list(frames.shape), "fps": fps, "lossless": lossless, "metadata": dict(metadata or {})}
+        self._ask("write", path, request, frames)
+
+    def write_grid(
+        self,
+        path: Path,
+        picture: GridPicture,
+        clips: Sequence[Sequence[Path]],
+        fps: float,
+        num_frames: int,
+        metadata: Mapping[str, str] | None = None,
+    ) -> None:
+        """Put clips, row by row, into their places of one mp4 or webm; one that ends early keeps its last frame.
+
+        They are decoded side by side, so the memory taken is that of a few frames of each.
+        """
+        places = [place for row in picture.places for place in row]
+        files = [os.path.abspath(file) for row in clips for file in row]
+        request = {
+            "shape": list(picture.canvas.shape),
+            "clips": [[file, dataclasses.astuple(place)] for file, place in zip(files, places, strict=True)],
+            "fps": fps,
+            "num_frames": num_frames,
+            "metadata": dict(metadata or {}),
+        }
+        self._ask("grid", path, request, np.ascontiguousarray(picture.canvas))
 
     def _ask(self, do: str, path: Path, request: dict[str, Any], payload: Any = b"", seconds: float = 0.0) -> Answer:
         child = self._running()
@@ -145,7 +184,7 @@ class VideoProcess:
             raise refuse(path, f"crashed the video reader (exit code {code}{child.last_words()})")
         if "error" in answer[0]:
             kind = DependencyError if answer[0]["error"] == "dependency" else UnreadableError
-            raise (FileError if do == "write" else kind)(answer[0]["message"])
+            raise (FileError if do in ("write", "grid") else kind)(answer[0]["message"])
         return answer
 
     def _running(self) -> _Child:

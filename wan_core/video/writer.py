@@ -1,10 +1,13 @@
-"""Frames to an mp4: one that browsers play (H.264, yuv420p, BT.709, index first), or one that keeps every bit."""
+"""Frames to a clip: an mp4 or webm that browsers play (yuv420p, BT.709, index first), or an mp4 that keeps every bit.
+
+Texts such as the workflow stand in it as ComfyUI's own savers write them: one JSON text a key.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -14,23 +17,37 @@ from numpy.typing import NDArray
 
 from ..files import FileError, atomic_write_bytes
 
-__all__ = ["write_clip", "write_lossless"]
+__all__ = ["write_clip", "write_frames", "write_lossless"]
 
 _BT709 = 1
+_KINDS: dict[str, tuple[str, dict[str, str], dict[str, str]]] = {
+    ".mp4": ("libx264", {"crf": "18", "preset": "veryfast"}, {"movflags": "+faststart+use_metadata_tags"}),
+    ".webm": ("libvpx-vp9", {"crf": "24", "b": "0", "deadline": "good", "cpu-used": "5", "row-mt": "1"}, {}),
+}
+"""by the end of the file's name: encoder, its options, those of the container"""
 
 
-def write_clip(path: Path, frames: NDArray[np.uint8], fps: float) -> None:
+def write_clip(path: Path, frames: NDArray[np.uint8], fps: float, metadata: Mapping[str, str]) -> None:
     """(F, H, W, 3) RGB as an mp4 that appears whole or not at all. yuv420p takes even sizes: an odd
     edge is cut off.
     """
+    write_frames(path, iter(frames), frames.shape[1:3], fps, metadata)
+
+
+def write_frames(
+    path: Path, frames: Iterator[NDArray[np.uint8]], size: tuple[int, ...], fps: float, metadata: Mapping[str, str]
+) -> None:
+    """Frames (H, W, 3) RGB of one `size` (H, W), as they come, into an mp4 (H.264) or, by its name, a webm (VP9)."""
     from av.video.frame import VideoFrame
     from av.video.reformatter import Colorspace
 
-    height, width = frames.shape[1] // 2 * 2, frames.shape[2] // 2 * 2
-    with _container(path, {"movflags": "+faststart"}) as container:
-        stream = container.add_stream("libx264", rate=Fraction(fps).limit_denominator(1001))
+    height, width = size[0] // 2 * 2, size[1] // 2 * 2
+    codec, options, container_options = _KINDS[path.suffix]
+    with _container(path, container_options) as container:
+        container.metadata.update(metadata)
+        stream = container.add_stream(codec, rate=Fraction(fps).limit_denominator(1001))
         stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
-        stream.options = {"crf": "18", "preset": "veryfast"}
+        stream.options = options
         context = stream.codec_context
         context.colorspace = context.color_primaries = context.color_trc = _BT709
         for rgb in frames:
@@ -60,11 +77,11 @@ def write_lossless(path: Path, frames: NDArray[np.uint8], fps: float) -> None:
 
 @contextlib.contextmanager
 def _container(path: Path, options: dict[str, str]) -> Iterator[Any]:
-    """An open mp4 whose bytes get the name `path` when all is written."""
+    """An open file of that kind whose bytes get the name `path` when all is written."""
     import av
 
     with tempfile.TemporaryDirectory(prefix="wan_trainer_") as folder:
-        staged = Path(folder) / "clip.mp4"
+        staged = Path(folder) / f"clip{path.suffix}"
         with av.open(str(staged), "w", options=options) as container:
             yield container
         try:

@@ -142,7 +142,10 @@ function drawLines() {
 /** @param {Status} status */
 function onStatus(status) {
   trainers.onStatus(status);
-  if (!status.run && trainers.isHere(status)) show(status.node, lineOf(status));
+  if (!status.run && trainers.isHere(status)) {
+    show(status.node, lineOf(status));
+    cards.onStatus(status);
+  }
   if (saves.isNew(status)) app.refreshComboInNodes?.();
   if (status.run) tab.onStatus();
 }

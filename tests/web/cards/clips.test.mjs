@@ -19,6 +19,15 @@ test("a prompt stands above its clips, with a number where there are several", (
   assert.deepEqual(titles("a cat"), ["a cat"]);
   assert.deepEqual(titles(""), [""]);
   assert.deepEqual(titles("a cat", ""), ["prompt 1: a cat", "prompt 2"]);
+  const seeded = [
+    ["a", 1],
+    ["a", 2],
+    ["b", 1],
+  ].map(([prompt, seed]) => ({ prompt, seed }));
+  assert.deepEqual(
+    rows({ rows: seeded }).map(({ title }) => title),
+    ["prompt 1, seed 1: a", "prompt 1, seed 2: a", "prompt 2, seed 1: b"],
+  );
 });
 
 test("what is damaged is left out", () => {

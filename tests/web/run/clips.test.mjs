@@ -66,6 +66,8 @@ test("previews can be chosen by prompt, renderings also by strength, each beside
     clip(9, { rendering: A, strength: 0.5 }),
     clip(9, { rendering: A, strength: 1 }),
     clip(18, { rendering: A, strength: 1 }),
+    clip(0, { rendering: A, seed: "7" }),
+    clip(18, { rendering: A, strength: 1, seed: "7" }),
   ];
   assert.deepEqual(
     channels(samples).map(({ key, base, title }) => [key, base, title]),
@@ -75,6 +77,7 @@ test("previews can be chosen by prompt, renderings also by strength, each beside
       [`${B}/0/0.5`, `${B}/0`, "validation 1 · prompt 1 · strength 0.5"],
       [`${A}/0/0.5`, `${A}/0`, "validation 2 · prompt 1 · strength 0.5"],
       [`${A}/0/1`, `${A}/0`, "validation 2 · prompt 1 · strength 1"],
+      [`${A}/0,7/1`, `${A}/0,7`, "validation 2 · prompt 1 · seed 7 · strength 1"],
     ],
   );
 });

@@ -45,6 +45,7 @@ test("in Spanish the page says what happens in Spanish", () => {
       "codificando 3/7: a.mp4",
       "8 codificados, 3 reutilizados",
       "iniciando",
+      "clip 3 de 12",
     ]);
   } finally {
     learn({});

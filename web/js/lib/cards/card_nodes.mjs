@@ -122,6 +122,12 @@ export class CardNodes {
     if (this.tell(node, facts)) this.kept.put(nameOfPlace(this.place(id, node)), facts);
   }
 
+  /** A clip of a rendering has come. @param {import("../run/status.mjs").Status} status */
+  onStatus({ node: id, about }) {
+    const node = about?.kind === "clips" ? findNode(this.root(), id) : null;
+    if (node) this.tell(node, /** @type {Facts} */ (about?.clips));
+  }
+
   /** @param {any} detail */
   find(detail) {
     return findNode(this.root(), detail.display_node ?? detail.node);

@@ -6,10 +6,10 @@ import { short } from "../run/format.mjs";
 import { records, text } from "./lists.mjs";
 
 /**
- * As ValidateVideo leaves them in `wan_clips`: a row per prompt, in it the base model (no step) and every saved step and
- * strength, from the same noise.
+ * As ValidateVideo leaves them in `wan_clips`: a row per prompt and seed, in it the base model (no step) and every saved
+ * step and strength, from the same noise. While it renders, those that are there.
  * @typedef {{ step?: unknown, strength?: unknown, file?: unknown, still?: unknown }} Clip
- * @typedef {{ width?: unknown, height?: unknown, rows?: { prompt?: unknown, clips?: Clip[] }[] }} Clips
+ * @typedef {{ width?: unknown, height?: unknown, rows?: { prompt?: unknown, seed?: unknown, clips?: Clip[] }[] }} Clips
  * @typedef {{ label: string, file: unknown, still: unknown }} Shown
  */
 
@@ -20,9 +20,12 @@ import { records, text } from "./lists.mjs";
  */
 export function rows(facts) {
   const all = records(facts.rows);
-  return all.map((row, index) => {
+  const prompts = [...new Set(all.map((row) => text(row.prompt)))];
+  return all.map((row) => {
     const prompt = text(row.prompt);
-    const several = all.length > 1 ? t("prompt {n}", { n: index + 1 }) : "";
+    const number = t("prompt {n}", { n: prompts.indexOf(prompt) + 1 });
+    const seed = Number.isFinite(row.seed) ? t("seed {seed}", { seed: String(row.seed) }) : "";
+    const several = [prompts.length > 1 ? number : "", seed].filter(Boolean).join(", ");
     const clips = records(row.clips).map((clip) => ({
       label: label(clip),
       file: clip.file,

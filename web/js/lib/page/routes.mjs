@@ -11,7 +11,7 @@ import { t } from "./words.mjs";
  *   expert?: string, variant?: string, lora_names?: string[], live?: boolean, node?: string | null, can_preview?: boolean,
  *   memory?: Record<string, Memory> }} Summary
  * @typedef {{ id: string, step: number, label?: string, prompt?: number, strength?: number | null,
- *   rendering?: string, name?: string, text?: string }} Sample
+ *   rendering?: string, name?: string, text?: string, seed?: string | null }} Sample
  * @typedef {Summary & { saves?: { step: number, eval_loss?: number | null }[], samples?: Sample[],
  *   chosen?: number | null, has_workflow?: boolean, settings?: unknown }} Detail
  */

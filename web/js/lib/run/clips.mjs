@@ -9,8 +9,8 @@ import { known, short } from "./format.mjs";
  * @typedef {{ step: number, saved: boolean, evalLoss: number | null, clips: Map<string, Sample> }} Stop
  *   a position of the slider; clips by the channel they belong to
  * @typedef {{ key: string, base: string, title: string }} Channel
- *   clips that differ only in their step: one prompt of the previews, or one prompt and strength of a rendering of
- *   Validate Video; `base` is the channel of what stands beside them at step 0
+ *   clips that differ only in their step: one prompt of the previews, or one prompt, seed and strength of a rendering
+ *   of Validate Video; `base` is the channel of what stands beside them at step 0
  */
 
 /**
@@ -124,7 +124,8 @@ function isBase(sample) {
 function baseOf(sample) {
   const rendering = renderingOf(sample);
   const prompt = Number(sample.prompt ?? 0);
-  return rendering ? `${rendering}/${prompt}` : `${prompt}`;
+  const asked = sample.seed ? `${prompt},${sample.seed}` : `${prompt}`;
+  return rendering ? `${rendering}/${asked}` : asked;
 }
 
 /** @param {Sample} sample */
@@ -140,5 +141,8 @@ function titleOf(sample, rendering) {
   const prompt = [number, sample.name].filter(Boolean).join(": ");
   if (!rendering) return prompt;
   const strength = t("strength {value}", { value: short(sample.strength) });
-  return [t("validation {n}", { n: rendering }), prompt, strength].join(" · ");
+  const seed = sample.seed ? t("seed {seed}", { seed: sample.seed }) : "";
+  return [t("validation {n}", { n: rendering }), prompt, seed, strength]
+    .filter(Boolean)
+    .join(" · ");
 }

@@ -51,6 +51,8 @@ function factLine(about) {
       return about.left_out
         ? t("{encoded} encoded, {reused} reused, {left_out} left out", /** @type {any} */ (about))
         : t("{encoded} encoded, {reused} reused", /** @type {any} */ (about));
+    case "clips":
+      return t("clip {done} of {total}", /** @type {any} */ (about));
     case "starting":
       return t("starting");
     default:

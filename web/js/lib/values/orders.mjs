@@ -35,6 +35,7 @@ export const ORDERS = {
     "run_name,steps,learning_rate,rank,alpha,expert,save_every_n_steps,preview_every_n_steps,resume,start_from_lora,seed,steps_this_queue",
   ],
   ValidateVideo: [
+    "saved_steps,strengths,baseline,seeds,grid_format",
     "saved_steps,strengths,baseline",
   ],
   WanCacheFromLatents: [

@@ -1,0 +1,76 @@
+"""How far each clip of a rendering is from the base model's, from decoded pixels before they are compressed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ...wan_core.files import atomic_write_json, read_json
+from ...wan_core.run import Cell, SampleJob
+from ..bridge.sockets import ComfyVae
+
+__all__ = ["Drift"]
+
+Frames = NDArray[np.uint8]
+_MEASURED = "drift_mean_abs"
+
+
+class Drift:
+    """Measures the clips of a job and keeps what it found beside each. Holds the base model's clip of one row."""
+
+    def __init__(self, folder: Path, job: SampleJob, codec: ComfyVae) -> None:
+        self._folder, self._codec = folder, codec
+        self._cells = {cell.name: cell for cell in job.cells()}
+        self._bases = {cell.row: cell for cell in self._cells.values() if cell.column.step is None}
+        self._held: tuple[str, Frames] | None = None
+
+    def measure(self, sample_id: str, frames: Frames) -> None:
+        """Keep what is to be said of a clip (F, H, W, 3) that was decoded."""
+        cell = self._cells[sample_id]
+        clip: dict[str, Any] = {"clip": cell.name, "prompt": cell.row.prompt, "frames": len(frames)}
+        if cell.row.seed is not None:
+            clip["seed"] = cell.row.seed
+        base = self._bases.get(cell.row)
+        if base is not None and base.name == cell.name:
+            self._held = cell.name, frames
+        elif base is not None:
+            clip[_MEASURED], clip["drift_psnr_db"] = _distance(frames, self._frames_of(base))
+        atomic_write_json(self._folder / f"{cell.name}.json", clip)
+
+    def complete(self) -> None:
+        """Measure clips that were rendered when the base model's was not there."""
+        for cell in self._cells.values():
+            if (base := self._bases.get(cell.row)) is None or base.name == cell.name:
+                continue
+            if _MEASURED not in read_json(self._folder / f"{cell.name}.json"):
+                self.measure(cell.name, _pixels(self._codec, self._folder / f"{cell.name}.latent"))
+
+    def _frames_of(self, base: Cell) -> Frames:
+        """Returns the base model's clip: the one just decoded, else decoded again as in a queue that goes on."""
+        if self._held is None or self._held[0] != base.name:
+            self._held = None
+            self._held = base.name, _pixels(self._codec, self._folder / f"{base.name}.latent")
+        return self._held[1]
+
+
+def _pixels(codec: ComfyVae, latent: Path) -> Frames:
+    """Returns the clip (F, H, W, 3) of a latent file."""
+    from safetensors.torch import load_file
+
+    return (codec.decode(load_file(latent)["latent"]) * 255).round().to(torch.uint8).numpy()
+
+
+def _distance(frames: Frames, base: Frames) -> tuple[float, float | None]:
+    """Returns (mean absolute difference on a scale of 0 to 1, PSNR in dB or None when equal) of clips in [0, 255]."""
+    count, absolute, squared = 0, 0.0, 0.0
+    for one, other in zip(frames, base, strict=True):
+        difference = (one.astype(np.float32) - other.astype(np.float32)) / 255
+        absolute += float(np.abs(difference).sum(dtype=np.float64))
+        squared += float(np.square(difference).sum(dtype=np.float64))
+        count += difference.size
+    mean_square = squared / count
+    return absolute / count, -10 * float(np.log10(mean_square)) if mean_square else None

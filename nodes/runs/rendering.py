@@ -1,0 +1,229 @@
+"""A rendering of Validate Video on its run directory: clips made by the engine, measured, and put side by side.
+
+Clips lie in a folder named by what they all show: prompts, size, sampling. Another queue that asks for more steps,
+strengths or seeds of them finds those that are there, also after Cancel.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from PIL.PngImagePlugin import PngInfo
+
+from ...wan_core.errors import TrainingError
+from ...wan_core.events import Event, SampleReady
+from ...wan_core.files import atomic_write_bytes, atomic_write_json, read_json
+from ...wan_core.run import Cell, SampleJob
+from ...wan_core.sampler import SampleConfig
+from ...wan_core.video import GridPicture, VideoProcess, grid_picture, readable
+from ..bridge.interrupts import CancelButton, InterruptProcessingException
+from ..bridge.progress import NodeProgress
+from ..bridge.sockets import ComfyVae
+from ..engine.session import PreviewDecoder, run_engine
+from .drift import Drift
+from .facts import output_file
+
+__all__ = ["Rendering"]
+
+Frames = NDArray[np.uint8]
+_LATER = (
+    *("sampler_name", "scheduler", "cfg_low_noise", "cfg_passes", "cfg_zero_star", "skip_layer_guidance"),
+    *("skip_layers", "skip_layer_scale", "skip_layer_start", "skip_layer_end", "trigger_word", "prompt_settings"),
+)
+"""settings that came later: left at their defaults, they are no part of a folder's name"""
+_LONGEST_SHEET, _LONGEST_MOVIE = 4096, 2560
+"""pixels; what browsers and encoders take"""
+
+
+@dataclass(frozen=True)
+class Rendering:
+    """The clips of one job."""
+
+    run: Path
+    job: SampleJob
+    fps: float
+    metadata: dict[str, str]
+    """texts that every file carries"""
+
+    @property
+    def folder(self) -> Path:
+        """Where the clips lie, with those of other jobs of the same prompts and settings."""
+        return self.run / "samples" / f"validate-{_digest(_named(self.job.preview))}"
+
+    def file(self, cell: Cell, ending: str = "mp4") -> Path:
+        return self.folder / f"{cell.name}.{ending}"
+
+    def files(self) -> list[Path]:
+        """Lists every clip: all columns of the first row, then of the second ..."""
+        return [self.file(cell) for cell in self.job.cells()]
+
+    def shown(self) -> list[Path]:
+        """Lists the same clips, the base model's last: the node shows the first one large."""
+        cells = sorted(self.job.cells(), key=lambda cell: cell.column.step is None)
+        return [self.file(cell) for cell in cells]
+
+    def is_complete(self) -> bool:
+        return not self._unfinished()
+
+    def _unfinished(self) -> list[Cell]:
+        """Lists the clips that are not there, with a still and what was measured: a clip is written last."""
+        return [
+            cell
+            for cell in self.job.cells()
+            if not all(self.file(cell, ending).is_file() for ending in ("mp4", "png", "json"))
+        ]
+
+    def render(self, codec: ComfyVae, progress: NodeProgress, button: CancelButton) -> None:
+        """Let the engine denoise what is missing and ComfyUI decode it; each clip is told as soon as it can be played.
+
+        Raises InterruptProcessingException when Cancel was pressed: what is finished stays, and is found again.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        for cell in self._unfinished():
+            self.file(cell).unlink(missing_ok=True)
+        job = self.folder / f"job-{self._id}.json"
+        atomic_write_json(job, self.job.to_dict())
+        drift = Drift(self.folder, self.job, codec)
+        files = self.files()
+        notes: list[str] = []
+
+        def on_clip(sample_id: str, frames: Frames) -> None:
+            _save_picture(self.folder / f"{sample_id}.png", frames[len(frames) // 2], self.metadata)
+            drift.measure(sample_id, frames)
+
+        def on_event(event: Event) -> None:
+            if event.name == "note":
+                notes.append(str(getattr(event, "text", "")))
+            if isinstance(event, SampleReady):
+                done = sum(file.is_file() for file in files)
+                progress.bar(done, len(files))
+                about = {"kind": "clips", "done": done, "total": len(files), "clips": self.facts()}
+                progress.say(f"clip {done} of {len(files)}", now=True, about=about)
+
+        ending = run_engine(
+            "sample",
+            self.run,
+            "--job",
+            str(job),
+            progress=progress,
+            button=button,
+            decoder=PreviewDecoder(codec, self.run, self.fps, on_clip, metadata=self.metadata),
+            on_event=on_event,
+        )
+        if ending.cancelled:
+            raise InterruptProcessingException()
+        if missing := [file.stem for file in files if not file.is_file()]:
+            reason = notes[-1] if notes else "the log says why"
+            raise TrainingError(f"{len(missing)} of {len(files)} clips could not be rendered ({missing[0]}): {reason}")
+        drift.complete()
+
+    def facts(self) -> dict[str, Any]:
+        """For the page: every clip that is there with what it shows, row by row, and a still of it."""
+        preview = self.job.preview
+        rows: list[dict[str, Any]] = []
+        size = (0, 0)
+        for row in self.job.rows:
+            cells = [self.job.cell(row, column) for column in self.job.columns]
+            there = [cell for cell in cells if self.file(cell).is_file()]
+            if there and not rows:
+                size = self._still(there[0]).size
+            prompt = preview.prompts[row.prompt] if row.prompt < len(preview.prompts) else ""
+            clips = [
+                {
+                    "step": cell.column.step,
+                    "strength": cell.column.strength,
+                    "file": output_file(self.file(cell)),
+                    "still": output_file(self.file(cell, "png")),
+                }
+                for cell in there
+            ]
+            if clips:
+                rows.append({"prompt": prompt, "seed": row.seed, "clips": clips})
+        return {"version": 1, "width": size[0], "height": size[1], "rows": rows}
+
+    def metrics(self) -> str:
+        """Returns JSON text: how far each clip is from the base model's."""
+        about = (
+            "Drift is the distance from the base model's clip (pixels 0 to 1). It says how much changed, not how well."
+        )
+        clips = [read_json(self.file(cell, "json")) for cell in self.job.cells()]
+        return json.dumps({"version": 1, "about": about, "clips": clips}, indent=2)
+
+    def sheet(self) -> torch.Tensor:
+        """Returns (1, H, W, 3): the middle frame of every clip with labels; also kept as a PNG beside the clips."""
+        file = self.folder / f"grid-{self._id}.png"
+        if not file.is_file():
+            stills = [[np.asarray(self._still(cell), np.uint8) for cell in row] for row in self._rows()]
+            _save_picture(file, self._picture(_LONGEST_SHEET).filled(stills), self.metadata)
+        return torch.from_numpy(np.asarray(_opened(file), np.uint8)).float()[None] / 255
+
+    def movie(self, kind: str, should_stop: Callable[[], bool]) -> Path:
+        """Returns all clips side by side in one file, with labels; `kind` is mp4 or webm."""
+        file = self.folder / f"grid-{self._id}.{kind}"
+        if not file.is_file():
+            clips = [[self.file(cell) for cell in row] for row in self._rows()]
+            frames = max(read_json(self.file(cell, "json"))["frames"] for cell in self.job.cells())
+            with VideoProcess(should_stop) as video:
+                video.write_grid(file, self._picture(_LONGEST_MOVIE), clips, self.fps, frames, self.metadata)
+        return file
+
+    @property
+    def _id(self) -> str:
+        """What makes files of this job differ from those of others in its folder."""
+        return _digest(self.job.to_dict())
+
+    def _rows(self) -> list[list[Cell]]:
+        return [[self.job.cell(row, column) for column in self.job.columns] for row in self.job.rows]
+
+    def _still(self, cell: Cell) -> Image.Image:
+        return _opened(self.file(cell, "png"))
+
+    def _picture(self, longest: int) -> GridPicture:
+        sizes = [self._still(row[0]).size for row in self._rows()]
+        columns = [
+            "base model" if one.step is None else f"step {one.step}\nstrength {one.strength:g}"
+            for one in self.job.columns
+        ]
+        return grid_picture(sizes, columns, [self._row_label(row[0]) for row in self._rows()], longest=longest)
+
+    def _row_label(self, cell: Cell) -> str:
+        preview, row = self.job.preview, cell.row
+        settings = preview.prompt_settings[row.prompt] if preview.prompt_settings else None
+        said = (settings.name if settings is not None else "") or "".join(preview.prompts[row.prompt : row.prompt + 1])
+        asked = preview.of_prompt(row.prompt).seed if row.seed is None else row.seed
+        return f"{said if said and readable(said) else f'prompt {row.prompt + 1}'}\nseed {asked}"
+
+
+def _named(preview: SampleConfig) -> dict[str, Any]:
+    data, usual = preview.to_dict(), SampleConfig().to_dict()
+    for name in _LATER:
+        if data[name] == usual[name]:
+            del data[name]
+    return data
+
+
+def _digest(data: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def _save_picture(path: Path, picture: Frames, metadata: dict[str, str]) -> None:
+    texts, buffer = PngInfo(), BytesIO()
+    for name, text in metadata.items():
+        texts.add_text(name, text)
+    Image.fromarray(picture).save(buffer, "PNG", pnginfo=texts)
+    atomic_write_bytes(path, buffer.getvalue())
+
+
+def _opened(path: Path) -> Image.Image:
+    with Image.open(path) as picture:
+        return picture.convert("RGB")

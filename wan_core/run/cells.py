@@ -1,0 +1,95 @@
+"""The cells of a rendering: a row for each prompt and seed, a column for the base model and each step and strength."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ..config import Config
+from ..errors import ConfigError
+from ..sampler import SampleConfig
+
+__all__ = ["Cell", "Column", "Row", "SampleJob"]
+
+MOST_CELLS = 100
+"""of one job: a day of sampling for a large model, and more than anybody compares"""
+_BASE = "baseline"
+
+
+@dataclass(frozen=True)
+class Column:
+    """What is rendered in a column; without a step the base model."""
+
+    name: str
+    """how the ids of its clips begin"""
+    step: int | None = None
+    """of the saved step"""
+    strength: float | None = None
+
+
+@dataclass(frozen=True)
+class Row:
+    """What is asked for in a row."""
+
+    prompt: int
+    """its number among the prompts"""
+    seed: int | None = None
+    """None: that of the settings"""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One clip."""
+
+    name: str
+    """its id, and the name of its file"""
+    row: Row
+    column: Column
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampleJob(Config):
+    """Validation clips of a run: saved steps x strengths, beside the base model, of every prompt with every seed."""
+
+    saved_steps: tuple[int, ...] = ()
+    """empty: the latest"""
+    strengths: tuple[float, ...] = (1.0,)
+    baseline: bool = True
+    """also the base model without LoRA"""
+    preview: SampleConfig = field(default_factory=SampleConfig)
+    seeds: tuple[int, ...] = ()
+    """of the noise, in place of those of `preview`; empty: those"""
+
+    @property
+    def columns(self) -> list[Column]:
+        """The base model first, where it is asked for, then every saved step at every strength."""
+        loras = [
+            Column(f"step-{step:06d}_s{strength}", step, strength)
+            for step in self.saved_steps
+            for strength in self.strengths
+        ]
+        return [Column(_BASE), *loras] if self.baseline else loras
+
+    @property
+    def rows(self) -> list[Row]:
+        """Every prompt with every seed; without prompts, the first caption."""
+        prompts = range(max(1, len(self.preview.prompt_keys)))
+        return [Row(prompt, seed) for prompt in prompts for seed in self.seeds or (None,)]
+
+    def cell(self, row: Row, column: Column) -> Cell:
+        """Returns the clip of a row in a column: step-000250_s1.0_p0, or step-000250_s1.0_d7_p0_nickname."""
+        variant = column.name if row.seed is None else f"{column.name}_d{row.seed}"
+        name = f"{variant}_p{row.prompt}"
+        return Cell(self.preview.clip_name(variant, row.prompt) if self.preview.prompt_keys else name, row, column)
+
+    def cells(self) -> list[Cell]:
+        """Lists the clips row by row, so that each stands beside its base model as soon as it is there.
+
+        Raises ConfigError for more than anybody looks at.
+        """
+        rows, columns = self.rows, self.columns
+        if len(rows) * len(columns) > MOST_CELLS:
+            raise ConfigError(
+                f"{len(rows)} rows (prompts x seeds) of {len(columns)} clips (saved steps x strengths, base model) are "
+                f"{len(rows) * len(columns)} clips; at most {MOST_CELLS} are rendered in one go. Give fewer of them."
+            )
+        return [self.cell(row, column) for row in rows for column in columns]

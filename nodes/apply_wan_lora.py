@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import comfy.lora
@@ -80,6 +81,10 @@ class ApplyWanLoRA(io.ComfyNode):
         return io.NodeOutput(with_lora(model, run, steps[0], strength_high_noise), low)
 
 
+_PART = re.compile(r"\.(?:lora_[AB]\.weight|alpha|dora_scale|lokr_\w+|hada_\w+|oft_blocks)$")
+"""what stands behind the name of a module in our files"""
+
+
 def with_lora(model: Any, run: RunHandle, step: int, strength: float, *, expert: str = "") -> Any:
     """A clone of `model` with the LoRA of a saved step; ExportError names keys that found no weight.
 
@@ -98,7 +103,7 @@ def with_lora(model: Any, run: RunHandle, step: int, strength: float, *, expert:
         return model
     tensors = load_file(file)
     known = comfy.lora.model_lora_keys_unet(model.model, {})
-    names = {key.rsplit(".lora_", 1)[0] for key in tensors if ".lora_" in key}
+    names = {_PART.split(key)[0] for key in tensors}
     lost = sorted(name for name in names if name not in known)
     if lost or not names:
         raise ExportError(

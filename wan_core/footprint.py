@@ -24,7 +24,7 @@ from .load import (
     resting_bytes,
     stays_stored,
 )
-from .lora import LoraConfig, check_targets, inject_lora
+from .lora import LoraConfig, check_targets, count_values, inject_lora
 from .model import Numerics, model_without_values
 from .placement import (
     JobShape,
@@ -124,9 +124,7 @@ def job_shape(
         placement=placement,
         storage_bytes=partial(resting_bytes, plan, found, numerics),
         adapt=_Adapt(lora, numerics.adapter if numerics.adapter != numerics.compute else None),
-        adapter_values={
-            name: lora.rank * (linear.in_features + linear.out_features) for name, linear in linears.items()
-        },
+        adapter_values=count_values(lora, linears),
         optimizer_bytes=optimizer_bytes,
         recomputing=recomputing or Recomputing(),
         unpacking_bytes=_beside_the_widest(plan, found, numerics),

@@ -131,7 +131,14 @@ HIGH_FILE, LOW_FILE = "wan2.2_tiny_t2v_high_noise_14B.safetensors", "wan2.2_tiny
 PAIR = ModelPlan(base_file=f"diffusion_models:{HIGH_FILE}", low_noise_file=f"diffusion_models:{LOW_FILE}")
 
 
-def make_pair_run(root: Path, *, expert: str = "both", preview: SampleConfig | None = None, **train: object) -> TinyRun:
+def make_pair_run(
+    root: Path,
+    *,
+    expert: str = "both",
+    preview: SampleConfig | None = None,
+    lora: LoraConfig | None = None,
+    **train: object,
+) -> TinyRun:
     """A run of both experts of a tiny Wan 2.2 pair, or of one of them, whose `expert` is that name."""
     settings = {"steps": 6, "save_every_n_steps": 2, "preview_every_n_steps": 0, "learning_rate": 1e-3}
     roots, _ = make_roots(root)
@@ -142,6 +149,7 @@ def make_pair_run(root: Path, *, expert: str = "both", preview: SampleConfig | N
         plan=PAIR.of_expert(expert, roots),
         train=TrainConfig(**{**settings, **train, "expert": expert}),  # type: ignore[arg-type]
         preview=preview,
+        lora=lora,
     )
 
 

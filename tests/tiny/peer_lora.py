@@ -3,7 +3,8 @@
     python tests/tiny/peer_lora.py comfyui|diffusers CASES.safetensors LORA_FOLDER OUT.safetensors [COMFYUI TREE]
 
 CASES as in peer_forward.py; LORA_FOLDER holds `<case>.<label>.safetensors`. OUT gets `<case>.base` and
-`<case>.<label>`; printed is JSON: what the program said about keys, and how many weights each file changed.
+`<case>.<label>`, and with ComfyUI the weights of block 0 as `<case>.<label>.<name>`; printed is JSON: what the program
+said about keys, and how many weights each file changed.
 """
 
 from __future__ import annotations
@@ -83,6 +84,10 @@ def main(program: str, cases: str, folder: str, out: str, *tree: str) -> None:
                 if path is not None:
                     changed[label] = apply(model, path)
                 found[label] = run(model, shape, case).contiguous()
+                if program == "comfyui":
+                    found |= {
+                        f"{label}.{key}": value for key, value in model.state_dict().items() if "blocks.0." in key
+                    }
     save_file(found, out)
     print(json.dumps({"said": heard.lines, "changed": changed}))
 

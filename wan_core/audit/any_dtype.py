@@ -54,10 +54,10 @@ def compute_in(model: WanTransformer, numerics: Numerics) -> None:
 
 
 def fill_empty_adapters(model: WanTransformer, seed: int) -> bool:
-    """Give every B that is zero small random values, because the gradient of A would be zero otherwise. True if any."""
+    """Give every part that is zero (B of a LoRA) small random values: the gradient of A would be zero. True if any."""
     filled = False
     for name, parameter in adapter_parameters(model).items():
-        if name.endswith("lora_B.weight") and not parameter.detach().any():
+        if not parameter.detach().any():
             values = torch.randn(parameter.shape, generator=seeded_generator(seed, "audit", name))
             parameter.data.copy_(values * _ADAPTER_SCALE)
             filled = True

@@ -3,16 +3,32 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from torch import Tensor
+
+from ..lora.adapters import Hadamard, Kronecker, LowRank
 from ..model import block_of
 
 __all__ = ["LoraLook", "look_at_lora"]
 
 _PREFIX = "diffusion_model."
-_DOWN, _UP, _ALPHA = ".lora_A.weight", ".lora_B.weight", ".alpha"
+_PAIR, _LOHA = ("lora_A.weight", "lora_B.weight"), ("hada_w1_a", "hada_w1_b", "hada_w2_a", "hada_w2_b")
+_WHOLE = tuple(
+    frozenset(parts)
+    for parts in (
+        (*_PAIR, "alpha"),
+        (*_PAIR, "alpha", "dora_scale"),
+        (*_LOHA, "alpha"),
+        ("lokr_w1", "lokr_w2", "alpha"),
+        ("lokr_w1", "lokr_w2_a", "lokr_w2_b", "alpha"),
+        ("oft_blocks",),
+    )
+)
+"""what a file holds of one linear, kind by kind"""
+_PARTS = sorted({part for parts in _WHOLE for part in parts})
 
 
 @dataclass(frozen=True)
@@ -20,35 +36,53 @@ class LoraLook:
     """What a LoRA file holds."""
 
     unplaced: tuple[str, ...]
-    """names that ComfyUI would pass over: the model has no weight of that name, or the pair is not whole"""
+    """names that ComfyUI would pass over: the model has no weight of that name, or parts of it are missing"""
     updates: dict[str, float]
-    """block -> Frobenius norm of its change at strength 1; "other" is what lies in no block"""
+    """block -> Frobenius norm of its change at strength 1; "other" is what lies in no block. Of a DoRA that of its pair
+    alone, of an OFT that of its skew matrices: what they change depends on the weights too"""
 
 
 def look_at_lora(file: Path, weights: Collection[str]) -> LoraLook:
     """Returns what the LoRA in `file` changes of a model with these `weights` (original Wan names).
 
-    ComfyUI knows a linear as `diffusion_model.<name>` where the model has `<name>.weight`. The norm is taken from the
-    products of each factor with itself, so no matrix is larger than the rank.
+    ComfyUI knows a linear as `diffusion_model.<name>` where the model has `<name>.weight`.
     """
     from safetensors import safe_open
 
     squares: dict[str, float] = {}
-    unplaced: list[str] = []
     with safe_open(file, framework="pt") as tensors:  # type: ignore[no-untyped-call]
-        names = set(tensors.keys())
-        modules = {name.removesuffix(end) for name in names for end in (_DOWN, _UP, _ALPHA) if name.endswith(end)}
-        unplaced += sorted(name for name in names if not name.endswith((_DOWN, _UP, _ALPHA)))
-        for module in sorted(modules):
+        modules: dict[str, dict[str, str]] = {}
+        unplaced: list[str] = []
+        for key in sorted(tensors.keys()):
+            part = next((part for part in _PARTS if key.endswith(f".{part}")), None)
+            if part is None:
+                unplaced.append(key)
+            else:
+                modules.setdefault(key.removesuffix(f".{part}"), {})[part] = key
+        for module, parts in sorted(modules.items()):
             name = module.removeprefix(_PREFIX)
-            parts = [module + end for end in (_DOWN, _UP, _ALPHA)]
-            if name == module or f"{name}.weight" not in weights or not names.issuperset(parts):
+            if name == module or f"{name}.weight" not in weights or frozenset(parts) not in _WHOLE:
                 unplaced.append(module)
                 continue
-            down, up, alpha = (tensors.get_tensor(part).float() for part in parts)
-            scale = float(alpha) / down.shape[0]
+            norm = _norm({part: tensors.get_tensor(key).float() for part, key in parts.items()})
             place = block_of(name)
             block = f"{place.stream}.{place.number}" if place is not None else "other"
-            square = scale**2 * float(((up.T @ up) * (down @ down.T)).sum())
-            squares[block] = squares.get(block, 0.0) + max(0.0, square)
+            squares[block] = squares.get(block, 0.0) + norm**2
     return LoraLook(tuple(unplaced), {block: round(math.sqrt(square), 6) for block, square in squares.items()})
+
+
+def _norm(parts: Mapping[str, Tensor]) -> float:
+    """Returns the norm of the change of one linear."""
+    if (blocks := parts.get("oft_blocks")) is not None:
+        return float((blocks - blocks.transpose(1, 2)).norm())
+    alpha = float(parts["alpha"])
+    if "lora_A.weight" in parts:
+        down, up = (parts[part] for part in _PAIR)
+        return LowRank(down, up, alpha / down.shape[0]).norm()
+    if "hada_w1_a" in parts:
+        tall1, wide1, tall2, wide2 = (parts[part] for part in _LOHA)
+        return Hadamard(wide1, tall1, wide2, tall2, alpha / wide1.shape[0]).norm()
+    if "lokr_w2" in parts:
+        return Kronecker(parts["lokr_w1"], parts["lokr_w2"], 1.0).norm()
+    second = parts["lokr_w2_a"] @ parts["lokr_w2_b"]
+    return Kronecker(parts["lokr_w1"], second, alpha / len(parts["lokr_w2_b"])).norm()

@@ -8,6 +8,7 @@ ComfyUI finds it in a file that is dropped on its canvas.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from ..checkpoint import WanVariant
 from ..checkpoint.header import framed_header, header_end
 from ..errors import ExportError, WanTrainerError
 from ..files import read_json
-from ..lora import LoraConfig, LoraWeights
+from ..lora import LoraConfig
 from ..precision import torch_dtype
 from .secrets import without_secrets
 
@@ -28,35 +29,34 @@ __all__ = [
     "workflow_metadata",
 ]
 
+_FLOAT32 = (".alpha", ".dora_scale")
+
 
 @dataclass(frozen=True)
 class LoraFile:
     """A LoRA ready to be written."""
 
-    weights: LoraWeights
-    alpha: float
+    parts: Mapping[str, Tensor]
+    """by `<module>.<part>`, as `exported` of the lora room gives them"""
     dtype: str
     """bf16, fp16 or fp32"""
     metadata: dict[str, str]
 
     def tensors(self) -> dict[str, Tensor]:
-        """Returns the tensors by the names of the file: A (rank, in), B (out, rank), alpha ().
+        """Returns the tensors by the names of the file; alphas, and the lengths of a DoRA's rows, stay float32.
 
         Raises ExportError when a value is not finite: such a file never gets a name.
         """
         dtype = torch_dtype(self.dtype)
         found: dict[str, Tensor] = {}
-        for name, value in self.weights.tensors.items():
-            stored = value.to(dtype)
+        for name, value in self.parts.items():
+            stored = value if name.endswith(_FLOAT32) else value.to(dtype)
             if not torch.isfinite(stored).all():
                 raise ExportError(
                     f"The LoRA weight {name} is not finite as {self.dtype}; the file was not written. "
                     "Resume from an earlier saved step with a lower learning rate."
                 )
             found[f"diffusion_model.{name}"] = stored.contiguous()
-            if name.endswith(".lora_A.weight"):
-                module = name.removesuffix(".lora_A.weight")
-                found[f"diffusion_model.{module}.alpha"] = torch.tensor(self.alpha, dtype=torch.float32)
         return found
 
     def to_bytes(self) -> bytes:
@@ -103,7 +103,7 @@ def lora_metadata(
         "modelspec.title": run_name,
         "modelspec.timestep_range": f"{low},{high}",
         "ss_base_model_version": "wan",
-        "ss_network_module": "peft.lora",
+        "ss_network_module": f"peft.{lora.kind.lower()}",
         "ss_network_dim": str(lora.rank),
         "ss_network_alpha": str(lora.effective_alpha),
         "ss_network_args": json.dumps(

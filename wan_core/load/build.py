@@ -94,7 +94,7 @@ def materialize(
         if lora is not None:
             inject_lora(model, lora, seed=seed, dtype=numerics.adapter if numerics.adapter != compute else None)
             _bring_home(adapter_parameters(model), placement)
-            model.checkpoint_keeps_rng = lora.dropout > 0
+            model.checkpoint_keeps_rng = lora.draws
             if start is not None:
                 start_from(model, start, lora)
     placement.check(model, rests=offload.rests)

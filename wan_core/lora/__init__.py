@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from .config import LoraConfig
 from .describe import describe_lora, is_lora
-from .inject import adapter_parameters, check_peft, check_targets, inject_lora, set_adapter_dtype, set_strength
+from .inject import (
+    adapter_parameters,
+    adapters_of,
+    check_peft,
+    check_targets,
+    count_values,
+    exported,
+    inject_lora,
+    limit_norms,
+    set_adapter_dtype,
+    set_strength,
+)
 from .source import read_lora
 from .start import check_start, start_from
 from .weights import LoraWeights
@@ -13,12 +24,16 @@ __all__ = [
     "LoraConfig",
     "LoraWeights",
     "adapter_parameters",
+    "adapters_of",
     "check_peft",
     "check_start",
     "check_targets",
+    "count_values",
     "describe_lora",
+    "exported",
     "inject_lora",
     "is_lora",
+    "limit_norms",
     "read_lora",
     "set_adapter_dtype",
     "set_strength",

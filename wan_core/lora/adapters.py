@@ -5,6 +5,7 @@ Shapes: (out, in) of the linear; r the rank of a pair. Everything is float32; `s
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -42,6 +43,11 @@ class LowRank:
         """(out, in)"""
         return self.scale * (self.up @ self.down)
 
+    def norm(self) -> float:
+        """The Frobenius norm of the change, by products of each factor with itself: no matrix is larger than r."""
+        square = float(((self.up.T @ self.up) * (self.down @ self.down.T)).sum())
+        return abs(self.scale) * math.sqrt(max(0.0, square))
+
     def factors(self, rank: int) -> Factors:
         """Returns the pair as it is: nothing is lost. `rank` must not be below its own."""
         assert self.down.shape[0] <= rank
@@ -59,6 +65,10 @@ class Kronecker:
     def delta(self) -> Tensor:
         """(out, in)"""
         return self.scale * torch.kron(self.first, self.second)
+
+    def norm(self) -> float:
+        """The Frobenius norm of the change: that of a Kronecker product is the product of the norms."""
+        return abs(self.scale) * float(self.first.norm() * self.second.norm())
 
     def factors(self, rank: int) -> Factors:
         """The best rank-`rank` form. Singular vectors of a Kronecker product are the products of its factors' own."""
@@ -86,6 +96,10 @@ class Hadamard:
     def delta(self) -> Tensor:
         """(out, in)"""
         return self.scale * (self.up1 @ self.down1) * (self.up2 @ self.down2)
+
+    def norm(self) -> float:
+        """The Frobenius norm of the change."""
+        return float(self.delta().norm())
 
     def factors(self, rank: int) -> Factors:
         """The best rank-`rank` form, without the whole matrix where the product of both ranks is small."""

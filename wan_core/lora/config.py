@@ -1,16 +1,29 @@
-"""The settings of a LoRA say which linears get an adapter, how large it is, and how strongly it acts."""
+"""The settings of a LoRA say which linears get an adapter, of which kind and size it is, and how strongly it acts."""
 
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from ..config import Config, setting
+from ..errors import ConfigError
 from ..patterns import check_patterns
 
-__all__ = [
-    "LoraConfig",
-]
+__all__ = ["LoraConfig"]
+
+KIND_WORDS = {
+    "LoRA": "two thin matrices beside each layer",
+    "rsLoRA": "a LoRA that counts with alpha / sqrt(rank)",
+    "DoRA": "a LoRA, and the length of each row of the weight",
+    "LoKr": "a Kronecker product of small matrices",
+    "LoHa": "an elementwise product of two low-rank matrices",
+    "OFT": "outputs turned in blocks of rank",
+}
+"""kinds of adapters, and what each is"""
+_PAIRS = ("LoRA", "rsLoRA", "DoRA")
+_INITS = ("default", "gaussian")
 
 DEFAULT_TARGETS = (
     r"blocks\.\d+\.(self_attn|cross_attn)\.(q|k|v|o)",
@@ -22,10 +35,27 @@ DEFAULT_TARGETS = (
 VACE's second stream (vace_blocks) is left alone: such a LoRA also fits the text-to-video model of the same size.
 """
 
+_SELF_ATTENTION = r"blocks\.\d+\.self_attn\.(q|k|v|o)"
+TARGET_PRESETS = {
+    "attention and ffn": DEFAULT_TARGETS,
+    "attention": DEFAULT_TARGETS[:2],
+    "self-attention": (_SELF_ATTENTION,),
+    "feed-forward": DEFAULT_TARGETS[2:],
+    "all linears": (
+        *DEFAULT_TARGETS,
+        *(f"vace_{target}" for target in DEFAULT_TARGETS),
+        r"vace_blocks\.\d+\.(before|after)_proj",
+    ),
+    "motion": (r"blocks\.\d+\.self_attn\.(q|k)",),
+}
+"""Sets of targets by name. Wan has no temporal layers: frames meet in self-attention alone, and its queries and keys
+say which tokens of which frames meet. So motion trains those, and leaves values, prompts and feed-forward alone."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class LoraConfig(Config):
-    """A LoRA: W + (alpha / rank) * B @ A on every linear whose whole name matches one of `targets`."""
+    """An adapter on every linear whose whole name matches one of `targets`: a LoRA, W + (alpha / rank) * B @ A, or
+    another kind."""
 
     rank: int = setting(
         16,
@@ -62,9 +92,73 @@ class LoraConfig(Config):
     low_noise_start_from: str = ""
     """the same for the low noise expert where both are trained; empty: `start_from` is for both"""
 
+    kind: str = setting(
+        "LoRA",
+        "LoRA: two thin matrices. rsLoRA: alpha / sqrt(rank). DoRA: rows' lengths too. LoKr, LoHa: other products. "
+        "OFT: turns outputs in blocks of rank.",
+        choices=tuple(KIND_WORDS),
+    )
+    init: str = setting(
+        "default",
+        "First values. default: the kind's own, which changes nothing. gaussian: A of a LoRA, rsLoRA or DoRA normal.",
+        choices=_INITS,
+    )
+    rank_patterns: tuple[str, ...] = setting(
+        (),
+        "Other ranks for some layers, one a line: expression = rank, or = rank, alpha. The first that matches counts. "
+        "Empty: one rank for all.",
+    )
+    rank_dropout: float = setting(
+        0.0,
+        "Share of the ranks (LoKr, LoHa: outputs; OFT: blocks) left out of a training step. 0 = none.",
+        low=0,
+        high=math.nextafter(1, 0),
+        offered=(0.0, 0.99),
+        refusal="{name} {value} is out of range. Use 0 up to 0.9.",
+    )
+    module_dropout: float = setting(
+        0.0,
+        "Share of the layers whose adapter is left out of a training step. 0 = none.",
+        low=0,
+        high=math.nextafter(1, 0),
+        offered=(0.0, 0.99),
+        refusal="{name} {value} is out of range. Use 0 up to 0.9.",
+    )
+    max_norm: float = setting(
+        0.0,
+        "Largest norm of a layer's change (scale_weight_norms); a larger one is scaled down after each step. 0 = none.",
+        low=0,
+        offered=(0.0, 1000.0),
+        step=0.1,
+    )
+    lokr_factor: int = setting(
+        0,
+        "Of a LoKr: size of its first matrix, where it divides the layer's. 0 = near the square root, the smallest "
+        "file. 8 or 16 learns more.",
+        low=0,
+        high=1024,
+    )
+
     def __post_init__(self) -> None:
         super().__post_init__()
         check_patterns([*self.targets, self.pattern], (), "LoRA target", whole=True)
+        check_patterns(self.patterns_of_rank, (), "rank_patterns", whole=True)
+        self._check_kind()
+
+    def _check_kind(self) -> None:
+        if self.kind not in _PAIRS and self.init != "default":
+            raise ConfigError(
+                f'init "{self.init}" is for LoRA, rsLoRA and DoRA, and this is a {self.kind}. Use default.'
+            )
+        if self.kind not in ("LoRA", "rsLoRA") and (self.start_from or self.low_noise_start_from):
+            raise ConfigError(
+                f"A {self.kind} cannot start from a LoRA file. Set start_from_lora to none, or the adapter to LoRA."
+            )
+        if self.kind == "OFT" and (self.alpha or self.dropout):
+            raise ConfigError(
+                f"An OFT turns outputs, so it has neither alpha ({self.alpha:g}) nor lora_dropout ({self.dropout:g}). "
+                "Set both to 0; rank_dropout and module_dropout are for it too."
+            )
 
     @property
     def effective_alpha(self) -> float:
@@ -74,11 +168,54 @@ class LoraConfig(Config):
     def scale(self) -> float:
         return self.effective_alpha / self.rank
 
+    @property
+    def draws(self) -> bool:
+        """Whether a training step leaves something out at random."""
+        return bool(self.dropout or self.rank_dropout or self.module_dropout)
+
     def with_rank(self, rank: int) -> LoraConfig:
         """Returns the same of another rank, which counts as much: an alpha that was given follows the rank."""
         return replace(self, rank=rank, alpha=self.alpha * rank / self.rank)
+
+    def rank_of(self, name: str) -> tuple[int, float]:
+        """Returns rank and alpha of the linear `name`: of the first of `rank_patterns` that matches, else its own.
+
+        Where a pattern gives no alpha, the linear counts as much as all others.
+        """
+        for pattern, rank, alpha in self._ranks:
+            if re.fullmatch(pattern, name):
+                return rank, self.scale * rank if alpha is None else alpha
+        return self.rank, self.effective_alpha
+
+    @property
+    def patterns_of_rank(self) -> list[str]:
+        """The expressions of `rank_patterns`."""
+        return [pattern for pattern, _, _ in self._ranks]
+
+    @cached_property
+    def _ranks(self) -> list[tuple[str, int, float | None]]:
+        return [_ranked(line) for line in self.rank_patterns]
+
+    def describe(self) -> str:
+        """Returns the adapter in a few words, for a line of a log."""
+        more = ", other ranks for some layers" if self.rank_patterns else ""
+        return f"{self.kind} of rank {self.rank}{more}"
 
     @property
     def pattern(self) -> str:
         """One expression for a full match on a module name."""
         return "|".join(f"(?:{t})" for t in self.targets)
+
+
+def _ranked(line: str) -> tuple[str, int, float | None]:
+    """Returns pattern, rank and alpha of a line such as `blocks\\.0\\..* = 32, 16`."""
+    pattern, _, numbers = line.rpartition("=")
+    found = re.fullmatch(r"\s*(\d{1,4})\s*(?:,\s*(\d+(?:\.\d*)?)\s*)?", numbers)
+    rank = int(found[1]) if found else 0
+    alpha = float(found[2]) if found and found[2] else None
+    if not pattern.strip() or not 1 <= rank <= 1024 or alpha == 0:
+        raise ConfigError(
+            rf'rank_patterns "{line[:80]}" is not an expression = rank. Example: blocks\.\d+\.ffn\..* = 32, or = 32, '
+            "16 for an alpha of 16; ranks are 1 to 1024."
+        )
+    return pattern.strip(), rank, alpha

@@ -1,58 +1,66 @@
-"""LoRA adapters by PEFT injection: float32 weights, matmuls in the layer's dtype, a start that names alone decide."""
+"""Adapters by PEFT injection: float32 weights, matmuls in the layer's dtype, a start that names alone decide."""
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from ..errors import ConfigError, DependencyError
-from ..flow import seeded_generator
 from ..model import block_of
-from ..model.unread import unread
 from ..packages import PEFT, causes_of, version_of, why_not_imported
 from ..patterns import check_patterns
 from .config import LoraConfig
-
-if TYPE_CHECKING:
-    from peft.tuners.lora import LoraLayer
+from .linear_adapter import PEFT_NAME, LinearAdapter
+from .low_rank import DoraAdapter, LoraAdapter, RsLoraAdapter
+from .products import LohaAdapter, LokrAdapter
+from .rotation import OftAdapter
 
 __all__ = [
     "adapter_parameters",
+    "adapters_of",
     "check_peft",
     "check_targets",
+    "count_values",
+    "exported",
     "inject_lora",
+    "limit_norms",
     "set_adapter_dtype",
     "set_strength",
 ]
 
-_ADAPTER = "default"
+_KINDS: dict[str, type[LinearAdapter]] = {
+    "LoRA": LoraAdapter,
+    "rsLoRA": RsLoraAdapter,
+    "DoRA": DoraAdapter,
+    "LoKr": LokrAdapter,
+    "LoHa": LohaAdapter,
+    "OFT": OftAdapter,
+}
 
 
 def inject_lora(model: nn.Module, config: LoraConfig, *, seed: int, dtype: torch.dtype | None = None) -> list[str]:
     """Add adapters to every matching linear of a placed (and quantized) model; returns the adapted module names.
 
-    A starts Kaiming-uniform from a generator named by (seed, module), B at zero, so neither device, split nor order
-    changes the start. The base is frozen; adapter weights are float32 on their layer's device. `dtype` is what the
+    They start from generators named by (seed, module), so neither device, split nor order changes the start, and
+    change nothing yet. The base is frozen; adapter weights are float32 on their layer's device. `dtype` is what the
     adapter's matmuls run in; None follows the input, which spares a float32 copy of every activation.
     """
-    peft_config, inject = _peft(config)
-    # The linears by name, because an expression may also match a module PEFT cannot wrap, such as the GELU ffn.1.
-    peft_config.target_modules = "|".join(map(re.escape, check_targets(model, config)))
+    kind, linears = _KINDS[config.kind], check_targets(model, config)
     model.requires_grad_(False)
-    inject(peft_config, model)
-    names = []
-    for name, layer in lora_layers(model):
-        down, up = _pair(layer)
-        down.data = _start(down, seed, name)
-        up.data = torch.zeros_like(up, dtype=torch.float32)
-        _compute_in(layer, dtype)
-        names.append(name)
-    return names
+    for (name, linear), layer in zip(linears.items(), _layers(config, linears), strict=True):
+        layer.base_layer = linear
+        rank, alpha = config.rank_of(name)
+        adapter = kind(name, layer, config, rank=kind.rank_for(linear, rank), alpha=alpha, dtype=dtype)
+        adapter.start(seed)
+        layer.adapter = adapter
+        owner, _, leaf = name.rpartition(".")
+        setattr(model.get_submodule(owner), leaf, layer.train(model.training))
+    return list(linears)
 
 
 def check_targets(model: nn.Module, config: LoraConfig) -> dict[str, nn.Linear]:
@@ -60,7 +68,9 @@ def check_targets(model: nn.Module, config: LoraConfig) -> dict[str, nn.Linear]:
 
     ConfigError for targets that match none or one that cannot be adapted, or that cannot be matched in good time.
     """
-    check_patterns(config.targets, [name for name, _ in model.named_modules()], "LoRA target", whole=True)
+    names = [name for name, _ in model.named_modules()]
+    check_patterns(config.targets, names, "LoRA target", whole=True)
+    check_patterns(config.patterns_of_rank, names, "rank_patterns", whole=True)
     linears = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
     found = {name: module for name, module in linears.items() if re.fullmatch(config.pattern, name)}
     if outside := [name for name in found if block_of(name) is None]:
@@ -75,87 +85,92 @@ def check_targets(model: nn.Module, config: LoraConfig) -> dict[str, nn.Linear]:
     return found
 
 
-def _start(weight: Tensor, seed: int, name: str) -> Tensor:
-    """Returns A (rank, in), Kaiming-uniform with a = sqrt(5), as PEFT and the LoRA paper's code start A.
-
-    That is U(-1/sqrt(in), 1/sqrt(in)).
-    """
-    if weight.device.type == "meta":  # only sizes are asked for
-        return torch.empty_like(weight, dtype=torch.float32)
-    bound = 1 / math.sqrt(weight.shape[1])
-    values = torch.rand(weight.shape, generator=seeded_generator(seed, "lora", name)) * (2 * bound) - bound
-    return values.to(weight.device)
+def adapters_of(model: nn.Module) -> Iterator[LinearAdapter]:
+    """Yields the adapter of every adapted linear, in model order."""
+    for module in model.modules():
+        if isinstance(adapter := getattr(module, "adapter", None), LinearAdapter):
+            yield adapter
 
 
-def _compute_in(layer: LoraLayer, dtype: torch.dtype | None) -> None:
-    """Replace the layer's forward by one that casts the small adapter weights instead of the large activations."""
+def adapter_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
+    """Returns the trainable parameters by name, such as `<module>.lora_A.weight` (rank, in)."""
+    return {name: value for adapter in adapters_of(model) for name, value in adapter.parameters().items()}
 
-    def forward(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        return with_adapter(x, layer.base_layer(x, *args, **kwargs))
 
-    def way_back(x: Tensor) -> Tensor:
-        return with_adapter(x, unread(layer.base_layer, x))
+def count_values(config: LoraConfig, linears: Mapping[str, nn.Linear]) -> dict[str, int]:
+    """Returns how many values the adapter of each linear trains, by name; the linears need no memory."""
+    sizes = {name: (linear.in_features, linear.out_features, *config.rank_of(name)) for name, linear in linears.items()}
+    return {name: _values_of(config.kind, config.lokr_factor, *size) for name, size in sizes.items()}
 
-    def with_adapter(x: Tensor, result: Tensor) -> Tensor:
-        if layer.disable_adapters:
-            return result
-        inside = dtype or x.dtype
-        down, up = _pair(layer)
-        hidden = nn.functional.linear(layer.lora_dropout[_ADAPTER](x.to(inside)), down.to(inside))
-        scale = layer.scaling[_ADAPTER]
-        if inside == result.dtype:
-            # One pass over the wide result instead of three: the product is added while it is made.
-            rows = torch.addmm(result.flatten(0, -2), hidden.flatten(0, -2), up.to(inside).t(), alpha=scale)
-            return rows.view(result.shape)
-        return result + (nn.functional.linear(hidden, up.to(inside)) * scale).to(result.dtype)
 
-    cast(Any, layer).forward, cast(Any, layer).unread = forward, way_back
+@lru_cache(maxsize=256)
+def _values_of(kind: str, lokr_factor: int, wide: int, tall: int, rank: int, alpha: float) -> int:
+    model = nn.ModuleDict({"blocks": nn.ModuleList([nn.ModuleDict({"linear": nn.Linear(wide, tall, device="meta")})])})
+    # A rank that is no even share of alpha changes no size.
+    inject_lora(model, LoraConfig(kind=kind, rank=rank, lokr_factor=lokr_factor, targets=("blocks.0.linear",)), seed=0)
+    return sum(adapter.values for adapter in adapters_of(model))
+
+
+def exported(model: nn.Module) -> dict[str, Tensor]:
+    """Returns what a LoRA file holds of a model's adapters: CPU copies by `<module>.<part>`, as ComfyUI knows them."""
+    with torch.no_grad():
+        return {
+            f"{adapter.name}.{part}": value.to("cpu", copy=True)
+            for adapter in adapters_of(model)
+            for part, value in adapter.exported().items()
+        }
+
+
+def limit_norms(model: nn.Module) -> None:
+    """Scales down every change that is larger than its `max_norm`, where it has one; called after each step."""
+    with torch.no_grad():
+        for adapter in adapters_of(model):
+            if adapter.config.max_norm:
+                norm = adapter.norm()
+                adapter.shrink((adapter.config.max_norm / norm.clamp(min=torch.finfo(norm.dtype).tiny)).clamp(max=1))
 
 
 def set_adapter_dtype(model: nn.Module, dtype: torch.dtype | None) -> None:
     """Let every adapter's matmuls run in `dtype` from now on; None follows each layer's input."""
-    for _, layer in lora_layers(model):
-        _compute_in(layer, dtype)
+    for adapter in adapters_of(model):
+        adapter.dtype = dtype
 
 
-def _pair(layer: LoraLayer) -> tuple[nn.Parameter, nn.Parameter]:
-    """Returns the weights A (rank, in) and B (out, rank)."""
-    down, up = layer.lora_A[_ADAPTER], layer.lora_B[_ADAPTER]
-    return cast(nn.Parameter, down.weight), cast(nn.Parameter, up.weight)
-
-
-def lora_layers(model: nn.Module) -> Iterator[tuple[str, LoraLayer]]:
-    """Yields (module name, layer) of every adapted linear, in model order."""
-    from peft.tuners.lora import LoraLayer
-
-    for name, module in model.named_modules():
-        if isinstance(module, LoraLayer):
-            yield name, module
-
-
-def adapter_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
-    """Returns the trainable parameters: `<module>.lora_A.weight` (rank, in), `<module>.lora_B.weight` (out, rank)."""
-    found: dict[str, nn.Parameter] = {}
-    for name, layer in lora_layers(model):
-        found[f"{name}.lora_A.weight"], found[f"{name}.lora_B.weight"] = _pair(layer)
-    return found
-
-
-def set_strength(model: nn.Module, strength: float, config: LoraConfig) -> None:
+def set_strength(model: nn.Module, strength: float) -> None:
     """Scale the adapters for sampling; 1.0 is the trained strength, 0.0 the base model."""
-    for _, layer in lora_layers(model):
-        layer.scaling[_ADAPTER] = config.scale * strength
+    for adapter in adapters_of(model):
+        adapter.strength = strength
 
 
 def check_peft() -> None:
     """Raises DependencyError with the package to blame and its pip line when adapters could not be injected here."""
-    _peft(LoraConfig())
+    _inject_by_peft()
 
 
-def _peft(config: LoraConfig) -> tuple[Any, Any]:
+def _layers(config: LoraConfig, linears: Mapping[str, nn.Linear]) -> Iterable[Any]:
+    """Returns PEFT's layers of the linears, in their order, parameters without memory.
+
+    PEFT is shown plain linears of the sizes it shall adapt, and never a packed, placed or transposed one.
+    """
+    kind, inject = _KINDS[config.kind], _inject_by_peft()
+    alike: dict[tuple[int, float], dict[str, nn.Linear]] = {}
+    for name, linear in linears.items():
+        rank, alpha = config.rank_of(name)
+        size = kind.stand_in(linear)
+        alike.setdefault((kind.rank_for(linear, rank), alpha), {})[name] = nn.Linear(*size, device="meta")
+    layers: dict[str, nn.Module] = {}
+    for (rank, alpha), same in alike.items():
+        shown = nn.ModuleDict({str(number): linear for number, linear in enumerate(same.values())})
+        asked = kind.peft_config(config, rank, alpha)
+        asked.target_modules = r"\d+"
+        inject(asked, shown, adapter_name=PEFT_NAME, low_cpu_mem_usage=True)
+        layers |= zip(same, shown.values(), strict=True)
+    return [cast(Any, layers[name]) for name in linears]
+
+
+def _inject_by_peft() -> Any:
     try:
         import peft
-        from peft import LoraConfig as PeftConfig
         from peft import inject_adapter_in_model
         from peft.import_utils import is_torchao_available
 
@@ -167,11 +182,4 @@ def _peft(config: LoraConfig) -> tuple[Any, Any]:
         found = causes_of(error)
         versions = {name: version_of(name) for name in {*names, *(p for cause in found for p in cause.packages)}}
         raise DependencyError(why_not_imported("Training a LoRA", PEFT, found, versions)) from error
-    peft_config = PeftConfig(
-        r=config.rank,
-        lora_alpha=config.effective_alpha,  # type: ignore[arg-type]
-        lora_dropout=config.dropout,
-        target_modules=config.pattern,
-        init_lora_weights=False,
-    )
-    return peft_config, inject_adapter_in_model
+    return inject_adapter_in_model

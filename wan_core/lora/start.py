@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Set
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +17,7 @@ from ..errors import CheckpointError, ConfigError
 from ..model import block_of
 from ..words import logger
 from .config import LoraConfig
+from .inject import adapters_of
 from .source import LoraSource
 from .weights import LoraWeights
 
@@ -35,17 +37,17 @@ def start_from(model: nn.Module, source: LoraSource, config: LoraConfig) -> floa
     """
     check_start(model, source, config)
     fresh = LoraWeights.of(model).tensors
-    adapted = {name.removesuffix(".lora_A.weight") for name in fresh if name.endswith(".lora_A.weight")}
+    adapted = {adapter.name: adapter for adapter in adapters_of(model)}
     total = lost = 0.0
     for module in source.modules:
-        found = source.adapter(module).factors(config.rank)
+        found = source.adapter(module).factors(adapted[module].rank)
         total, lost = total + found.total, lost + found.lost
         down, up = fresh[f"{module}.lora_A.weight"], fresh[f"{module}.lora_B.weight"]
         kept = found.down.shape[0]
         down[:kept] = found.down
-        up[:, :kept] = _finite(found.up / config.scale, source, module)
+        up[:, :kept] = _finite(found.up / adapted[module].scale, source, module)
     left_out = math.sqrt(lost / total) if total else 0.0
-    _say(source, config, left_out, adapted)
+    _say(source, config, left_out, adapted.keys())
     LoraWeights(fresh).load_into(model, source.name)
     return left_out
 
@@ -106,15 +108,16 @@ def _way_out(left: list[str], config: LoraConfig) -> str:
 
 
 def _check_rank(source: LoraSource, config: LoraConfig) -> None:
-    ranks = {source.rank(module) for module in source.modules if source.kind(module) == "LoRA"}
-    if ranks and (largest := max(ranks)) > config.rank:
+    for module in source.modules:
+        if source.kind(module) != "LoRA" or source.rank(module) <= (here := config.rank_of(module)[0]):
+            continue
+        largest = max(source.rank(other) for other in source.modules)
         raise ConfigError(
-            f"{source.name} has rank {largest} and this run rank {config.rank}. "
-            f"Set rank to {largest}, or start from none."
+            f"{source.name} has rank {largest} and this run rank {here}. Set rank to {largest}, or start from none."
         )
 
 
-def _say(source: LoraSource, config: LoraConfig, left_out: float, adapted: set[str]) -> None:
+def _say(source: LoraSource, config: LoraConfig, left_out: float, adapted: Set[str]) -> None:
     kinds = " and ".join(sorted({source.kind(module) for module in source.modules}))
     if left_out > _MOST_LOST:
         raise ConfigError(

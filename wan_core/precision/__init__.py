@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .linear import QuantizedLinear, multiply_in
+from .linear import QuantizedLinear, multiply_in, product_without_bias, row_squares
 from .matmul import check_matmul, matmul_bytes
 from .policy import PRESETS, SWITCHES, PrecisionPolicy, dtype_name, switch_values, torch_dtype
 from .quantize import (
@@ -25,8 +25,10 @@ __all__ = [
     "dtype_name",
     "matmul_bytes",
     "multiply_in",
+    "product_without_bias",
     "quantize_block",
     "quantized_by",
+    "row_squares",
     "switch_values",
     "torch_dtype",
 ]

@@ -162,7 +162,7 @@ def quantized_by(config: QuantizeConfig, dtype: torch.dtype) -> QuantizedBy:
 def check_trainable_untouched(model: nn.Module) -> None:
     """Assert that no trainable parameter was quantized, frozen by accident, or is not finite."""
     for name, parameter in model.named_parameters():
-        if "lora_" not in name:
+        if not parameter.requires_grad and "lora_" not in name:
             continue
         sound = type(parameter) is nn.Parameter and parameter.dtype == torch.float32 and parameter.requires_grad
         assert sound, f"{name} is not a plain float32 trainable parameter"

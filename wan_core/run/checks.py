@@ -9,7 +9,7 @@ from ..checkpoint import PAIR_BOUNDARIES, WanVariant
 from ..errors import CheckpointError, ConfigError
 from ..files import Roots
 from ..load import ModelPlan, inspect_model, inspect_pair
-from ..lora import LoraConfig, check_start, check_targets, read_lora
+from ..lora import LoraConfig, check_start, check_targets, count_values, read_lora
 from ..model import WanShape, model_without_values
 from ..precision import QuantizeConfig, QuantizedBy
 from ..train import TrainConfig
@@ -53,7 +53,7 @@ def check_adapters(config: LoraConfig, shape: WanShape, roots: Roots) -> int:
     linears = check_targets(model, config)
     if config.start_from:
         check_start(model, read_lora(roots.resolve(config.start_from)), config)
-    return sum(config.rank * (linear.in_features + linear.out_features) for linear in linears.values())
+    return sum(count_values(config, linears).values())
 
 
 def check_quantize(config: QuantizeConfig, shape: WanShape) -> None:

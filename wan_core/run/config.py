@@ -44,6 +44,7 @@ _TRAIN_FROM_THE_START = (
     *("discrete_flow_shift", "sigmoid_scale", "caption_dropout", "expert", "seed"),
 )
 """settings that are in every job's identity; later ones only where they differ from their default"""
+_LORA_FROM_THE_START = ("rank", "alpha", "dropout", "targets")
 _TRAIN_WITHOUT_EFFECT = (
     *("steps", "save_every_n_steps", "preview_every_n_steps", "eval_items", "eval_timesteps", "save_dtype"),
     *("eval_every_n_steps", "keep_last_saves", "max_bad_steps", "prefetch_batches"),
@@ -160,6 +161,8 @@ class RunConfig(Config):
         data["lora"].pop("start_from")
         data["lora"].pop("low_noise_start_from")
         data["lora"]["alpha"] = 0.0 if self.lora.scale == 1 else self.lora.alpha
+        usual_lora = LoraConfig().to_dict()
+        data["lora"] = {k: v for k, v in data["lora"].items() if k in _LORA_FROM_THE_START or v != usual_lora[k]}
         return data
 
     @property

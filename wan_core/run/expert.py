@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, cast
@@ -13,7 +13,7 @@ from torch import Tensor
 from ..errors import CheckpointError
 from ..events import Event
 from ..files import Roots
-from ..lora import LoraWeights
+from ..lora import exported
 from ..model import WanTransformer
 from ..placement.cards import host_bytes
 from ..placement.room import release_cached_memory, weights_out_of_the_way
@@ -42,7 +42,7 @@ class Learnt:
     """adapters as they are trained, and what the optimizer holds"""
     progress: dict[str, Any]
     """the counters of the trainer"""
-    lora: LoraWeights | bytes
+    lora: Mapping[str, Tensor] | bytes
     """the weights that count, or the file a saved step has of them"""
 
     @property
@@ -129,7 +129,7 @@ class Expert:
     def _now(self) -> Learnt:
         assert self.loaded is not None
         with self.trainer.judged():
-            lora = LoraWeights.of(self.loaded.model)
+            lora = exported(self.loaded.model)
         return Learnt(self.trainer.state(), self.trainer.progress(), lora)
 
     def begin(self, load: Callable[[bool], Loaded]) -> None:

@@ -71,7 +71,7 @@ class Renderers:
         model, weights = self.model_at_home(), self._weights.get(self._at_home)
         if weights is not None:
             weights.load_into(model, "The saved step")
-        set_strength(model, self._strength if weights is not None else 0.0, run.config.lora)
+        set_strength(model, self._strength if weights is not None else 0.0)
         with evaluating(model):
             yield model
 

@@ -178,8 +178,7 @@ class Saver:
             return learnt.lora
         run, config = expert.run, expert.run.config
         file = LoraFile(
-            weights=learnt.lora,
-            alpha=config.lora.effective_alpha,
+            parts=learnt.lora,
             dtype=config.train.save_dtype,
             metadata=lora_metadata(
                 run_name=config.run_name,

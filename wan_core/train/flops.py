@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from ..lora import adapters_of
 from ..model import WanTransformer, block_of
 
 __all__ = ["FlopCount", "StepFlops"]
@@ -71,12 +72,15 @@ class FlopCount:
             for name, module in model.named_modules()
             if isinstance(module, nn.Linear | nn.Conv2d | nn.Conv3d) and not name.startswith("ref_conv")
         }
-        self._trained = {name for name, module in self._linears.items() if module.weight.requires_grad}
+        # Where a parameter lies directly in PEFT's layer, what is trained is called by its own name.
+        self._trained = {name.rpartition(".")[0] for name, value in model.named_parameters() if value.requires_grad}
         self._first = self._first_trained()
         kinds = ("tokens", "text", "time", "image", "self", "to_text", "to_image")
         self._terms = {kind: _Term() for kind in kinds}
         for name, module in self._linears.items():
-            self._add_linear(name, module)
+            self._add_linear(name, 2.0 * _weights(module))
+        for adapter in adapters_of(model):  # the part of it that is no linear; with gradients of input and parameters
+            self._add_linear(f"{adapter.name}.adapter", 2.0 * adapter.multiplies, trains=True)
         for stream, layers in (("blocks", model.shape.num_layers), ("vace_blocks", len(self._vace_layers))):
             for layer in range(layers):
                 self._add_attention(f"{stream}.{layer}", model.shape.dim, bool(model.shape.image_dim))
@@ -97,11 +101,11 @@ class FlopCount:
             recomputed=clips * sum(units[kind] * term.in_blocks for kind, term in self._terms.items()),
         )
 
-    def _add_linear(self, name: str, module: nn.Linear | nn.Conv2d | nn.Conv3d) -> None:
-        operations = 2.0 * _weights(module)
+    def _add_linear(self, name: str, operations: float, *, trains: bool = False) -> None:
+        """`operations`: of one row forward. `trains`: whatever it is called."""
         term = self._terms[_rows_of(name)]
         term.forward += operations
-        term.backward += operations * ((name in self._trained) + self._input_has_gradient(name))
+        term.backward += operations * ((trains or name in self._trained) + self._input_has_gradient(name))
         if self._is_recomputed(name):
             term.in_blocks += operations
 

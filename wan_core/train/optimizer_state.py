@@ -37,9 +37,14 @@ _OURS = {"params", "rate_factor"}
 class AdapterOptimizer:
     """The optimizer of a run over its adapters."""
 
-    def __init__(self, parameters: Mapping[str, nn.Parameter], config: TrainConfig) -> None:
-        """`parameters`: float32 weights by name. Raises what `make_optimizer` does."""
-        self.inner = make_optimizer(parameters, config)
+    def __init__(
+        self, parameters: Mapping[str, nn.Parameter], config: TrainConfig, *, then: Callable[[], None] = lambda: None
+    ) -> None:
+        """`parameters`: float32 weights by name. `then` is called after each update, before the mean takes it in.
+
+        Raises what `make_optimizer` does.
+        """
+        self.inner, self._then = make_optimizer(parameters, config), then
         self._parameters, self._config = parameters, config
         self._mean = MeanWeights(parameters, config.ema_decay) if config.ema_decay else None
         self._decided = _OURS | {"lr"} if owns_rate(config) else _OURS
@@ -55,6 +60,7 @@ class AdapterOptimizer:
                 _write_rate(group, rate * group["rate_factor"])
         with runs_uncompiled(self.inner):
             self.inner.step()
+        self._then()
         if self._mean is not None:
             self._mean.update()
         group = self.inner.param_groups[0]

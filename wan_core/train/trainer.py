@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ from ..control import Control
 from ..errors import Stopped
 from ..events import Emit, Evaluated, Note, StepDone
 from ..flow import draw_noise, seeded_generator
-from ..lora import LoraWeights, adapter_parameters
+from ..lora import LoraWeights, adapter_parameters, limit_norms
 from ..model import WanTransformer, check_compile
 from .config import TrainConfig
 from .draws import Draws
@@ -74,7 +75,7 @@ class Trainer:
         self.parameters = adapter_parameters(model)
         self._objective, self._first_frame_share = Objective(model, config, target), first_frame_share
         self._emit, self._control, self._group = emit, control, group
-        self._optimizer = AdapterOptimizer(self.parameters, config)
+        self._optimizer = AdapterOptimizer(self.parameters, config, then=partial(limit_norms, model))
         self._device = next(model.parameters()).device
         self.meters = DeviceMeters((p.device for p in model.parameters()), predicted_memory)
         self._flops, self._step_flops = FlopCount(model), 0.0

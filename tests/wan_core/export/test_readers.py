@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from wan_core.export import LoraFile
-from wan_core.lora import LoraConfig, LoraWeights, inject_lora, read_lora, start_from
+from wan_core.lora import LoraConfig, adapter_parameters, exported, inject_lora, read_lora, start_from
 from wan_core.model import Conditioning, WanShape, WanTransformer
 
 Tensors = dict[str, torch.Tensor]
@@ -82,11 +82,10 @@ def run(model: WanTransformer, inputs: Tensors) -> torch.Tensor:
 
 def write(path: Path, model: WanTransformer, dtype: str, config: LoraConfig, generator: torch.Generator) -> None:
     inject_lora(model, config, seed=5)
-    weights = LoraWeights.of(model).tensors
-    for name, value in weights.items():
+    for name, value in adapter_parameters(model).items():
         if name.endswith("lora_B.weight"):
-            value.copy_(0.15 / config.scale**0.5 * torch.randn(value.shape, generator=generator))
-    file = LoraFile(weights=LoraWeights(weights), alpha=config.effective_alpha, dtype=dtype, metadata={"format": "pt"})
+            value.data.copy_(0.15 / config.scale**0.5 * torch.randn(value.shape, generator=generator))
+    file = LoraFile(parts=exported(model), dtype=dtype, metadata={"format": "pt"})
     path.write_bytes(file.to_bytes())
 
 

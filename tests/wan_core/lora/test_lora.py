@@ -21,7 +21,7 @@ from wan_core.errors import CheckpointError, ConfigError, ExportError
 from wan_core.export import LoraFile
 from wan_core.files import Roots
 from wan_core.load import ModelPlan, materialize
-from wan_core.lora import LoraConfig, LoraWeights, adapter_parameters, inject_lora, set_strength
+from wan_core.lora import LoraConfig, LoraWeights, adapter_parameters, exported, inject_lora, set_strength
 from wan_core.model import WanShape, WanTransformer
 from wan_core.packages import pip_line, torchao_for
 from wan_core.run.saving import export_lora
@@ -57,10 +57,8 @@ def output(model: WanTransformer) -> torch.Tensor:
         return model.train(False)(latent, torch.tensor([700.0]), text)
 
 
-def file_of(model: WanTransformer, config: LoraConfig, dtype: str = "fp32") -> LoraFile:
-    return LoraFile(
-        weights=LoraWeights.of(model), alpha=config.effective_alpha, dtype=dtype, metadata={"b": "2", "a": "1"}
-    )
+def file_of(model: WanTransformer, dtype: str = "fp32") -> LoraFile:
+    return LoraFile(parts=exported(model), dtype=dtype, metadata={"b": "2", "a": "1"})
 
 
 # ---- adapters -----------------------------------------------------------------------------------
@@ -74,9 +72,9 @@ def test_a_fresh_lora_changes_nothing_and_strength_scales_it(roots: Roots) -> No
     fill(model)
     full = output(model)
     assert not torch.equal(full, base)
-    set_strength(model, 0.0, config)
+    set_strength(model, 0.0)
     torch.testing.assert_close(output(model), base, rtol=0, atol=0)
-    set_strength(model, 1.0, config)
+    set_strength(model, 1.0)
     assert torch.equal(output(model), full)
 
 
@@ -134,7 +132,7 @@ def test_a_file_holds_a_b_and_alpha_of_every_linear_in_the_chosen_dtype(
 ) -> None:
     config = LoraConfig(rank=4, alpha=2.0)
     path = tmp_path / "lora.safetensors"
-    path.write_bytes(file_of(build(roots, config), config, dtype).to_bytes())
+    path.write_bytes(file_of(build(roots, config), dtype).to_bytes())
     tensors = load_file(path)
     modules = [
         f"diffusion_model.blocks.{block}.{name}"
@@ -152,7 +150,7 @@ def test_a_file_holds_a_b_and_alpha_of_every_linear_in_the_chosen_dtype(
 def test_the_same_weights_make_the_same_bytes(roots: Roots) -> None:
     config = LoraConfig(rank=4)
     model = build(roots, config)
-    first = file_of(model, config)
+    first = file_of(model)
     shuffled = dataclasses.replace(first, metadata=dict(reversed(first.metadata.items())))
     assert len({first.to_bytes(), first.to_bytes(), shuffled.to_bytes()}) == 1
 
@@ -163,7 +161,7 @@ def test_a_value_that_is_not_finite_is_never_written(roots: Roots, value: float)
     model = build(roots, config)
     adapter_parameters(model)["blocks.1.ffn.0.lora_B.weight"].data[3, 2] = value
     with pytest.raises(ExportError, match=r"blocks\.1\.ffn\.0\.lora_B\.weight is not finite as bf16; the file was not"):
-        file_of(model, config, "bf16").to_bytes()
+        file_of(model, "bf16").to_bytes()
 
 
 def test_a_value_too_large_for_half_precision_is_refused_there_only(roots: Roots) -> None:
@@ -171,8 +169,8 @@ def test_a_value_too_large_for_half_precision_is_refused_there_only(roots: Roots
     model = build(roots, config)
     adapter_parameters(model)["blocks.1.ffn.0.lora_B.weight"].data[3, 2] = 1e5
     with pytest.raises(ExportError, match="is not finite as fp16"):
-        file_of(model, config, "fp16").to_bytes()
-    file_of(model, config, "bf16").to_bytes()
+        file_of(model, "fp16").to_bytes()
+    file_of(model, "bf16").to_bytes()
 
 
 def test_a_trained_file_says_what_it_is_under_the_names_other_tools_read(tmp_path: Path) -> None:
@@ -219,7 +217,7 @@ def test_a_run_that_starts_from_a_file_starts_as_the_same_function(
     source = LoraConfig(rank=4, alpha=source_alpha)
     model = build(roots, source)
     fill(model)
-    (tmp_path / "first.safetensors").write_bytes(file_of(model, source).to_bytes())
+    (tmp_path / "first.safetensors").write_bytes(file_of(model).to_bytes())
     again = build(roots, LoraConfig(rank=4, alpha=alpha, start_from="loras:first.safetensors"), seed=9)
     # Folding alpha into B rounds once in float32.
     torch.testing.assert_close(output(again), output(model), rtol=0, atol=2e-5)
@@ -229,7 +227,7 @@ def test_a_higher_rank_is_refused_with_the_way_out_before_any_base_weight_is_rea
     roots, _ = make_roots(tmp_path)
     config = LoraConfig(rank=8)
     path = tmp_path / "eight.safetensors"
-    path.write_bytes(file_of(build(roots, config), config).to_bytes())
+    path.write_bytes(file_of(build(roots, config)).to_bytes())
     smaller, read = LoraConfig(rank=4, start_from="loras:eight.safetensors"), []
     sentence = r"^eight\.safetensors has rank 8 and this run rank 4\. Set rank to 8, or start from none\.$"
     with pytest.raises(ConfigError, match=sentence):

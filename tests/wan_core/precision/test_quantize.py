@@ -22,8 +22,7 @@ from wan_core.events import Event, StepDone
 from wan_core.files import Roots
 from wan_core.footprint import planned_weights
 from wan_core.load import ModelPlan, materialize
-from wan_core.lora import LoraConfig, adapter_parameters
-from wan_core.lora.inject import lora_layers
+from wan_core.lora import LoraConfig, adapter_parameters, adapters_of
 from wan_core.model import Conditioning, WanTransformer
 from wan_core.precision import QuantizeConfig, QuantizedBy, QuantizedLinear, quantize_block, quantized_by
 from wan_core.precision.quantize import quantized
@@ -131,7 +130,7 @@ def test_patterns_choose_the_linears(roots: Roots, config: QuantizeConfig, expec
     model = build(roots, config)
     assert eight_bit(model) == expected
     assert torch.isfinite(output(model)).all()
-    assert {name for name, _ in lora_layers(model)} == LINEARS
+    assert {adapter.name for adapter in adapters_of(model)} == LINEARS
 
 
 def test_the_second_stream_of_vace_is_quantized_like_the_first_and_predicted_so(tmp_path: Path) -> None:

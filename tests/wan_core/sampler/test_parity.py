@@ -17,7 +17,7 @@ from tests.support.tiny_run import make_roots
 from wan_core.cache import pad_text
 from wan_core.export import LoraFile
 from wan_core.load import ModelPlan, materialize
-from wan_core.lora import LoraConfig, LoraWeights, adapter_parameters, set_strength
+from wan_core.lora import LoraConfig, adapter_parameters, exported, set_strength
 from wan_core.model import WanTransformer
 from wan_core.sampler import Denoiser, SampleConfig, generate
 from wan_core.sampler.presets import PRESETS
@@ -62,7 +62,7 @@ def both(comfyui_tree: Path, comfy_script: RunScript, tmp_path_factory: pytest.T
             parameter.data = torch.randn(parameter.shape, generator=generator) * 0.2
     lora_file = root / "loras" / "ours.safetensors"
     lora_file.parent.mkdir()
-    written = LoraFile(weights=LoraWeights.of(model), alpha=LORA.effective_alpha, dtype="fp32", metadata={"a": "b"})
+    written = LoraFile(parts=exported(model), dtype="fp32", metadata={"a": "b"})
     lora_file.write_bytes(written.to_bytes())
     text, negative = (pad_text(torch.randn(rows, 4096, generator=generator))[None] for rows in (9, 4))
     save_file({"text": text, "negative": negative}, root / "texts.safetensors")
@@ -79,7 +79,7 @@ def both(comfyui_tree: Path, comfy_script: RunScript, tmp_path_factory: pytest.T
     assert done.returncode == 0, done.stderr[-3000:]
 
     def sample(model: WanTransformer, strength: float) -> torch.Tensor:
-        set_strength(model, strength, LORA)
+        set_strength(model, strength)
         noise = torch.randn(SHAPE, generator=torch.Generator("cpu").manual_seed(SEED))
         return generate([Denoiser.of(model.train(False))], text, negative, noise, preset)
 

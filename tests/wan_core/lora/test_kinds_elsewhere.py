@@ -1,0 +1,134 @@
+"""The file of each kind of adapter in ComfyUI and, where it has the kind, in diffusers: loaded by their own loaders."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch.nn import functional
+
+from tests.support.adapters import KINDS, filled
+from tests.support.forked import RunScript
+from tests.wan_core.export.test_readers import SHAPES, inputs_of, random_model, run
+from tests.wan_core.lora.test_kinds import by_peft
+from wan_core.export import LoraFile, look_at_lora
+from wan_core.lora import adapters_of, exported, inject_lora, read_lora
+from wan_core.model import WanTransformer
+
+pytestmark = pytest.mark.lasts(0.7)
+
+SCRIPT = Path(__file__).parents[2] / "tiny" / "peer_lora.py"
+PEFT_LIMIT = 2e-5
+"""between the output of a linear under PEFT's own forward, and under the weight that ComfyUI makes of our file"""
+MODEL_LIMIT = 1e-4
+"""of whole outputs, which reach 5; as without an adapter"""
+FILES = {kind: replace(config, rank=8) if kind == "OFT" else config for kind, config in KINDS.items()}
+
+
+class Trial:
+    """A model under each kind of adapter, and the files."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, generator, shape = folder, torch.Generator().manual_seed(40), SHAPES["t2v"]
+        base, inputs = random_model(shape, generator).state_dict(), inputs_of(shape, generator)
+        self.models: dict[str, WanTransformer] = {}
+        self.ours: dict[str, torch.Tensor] = {}
+        for kind, config in FILES.items():
+            model = WanTransformer(shape)
+            model.load_state_dict(base)
+            inject_lora(model, config, seed=5)
+            self.models[kind] = model
+            filled(model, 0.05 if kind == "OFT" else 0.15)
+            self.ours[kind] = run(model, inputs)
+            file = LoraFile(parts=exported(model), dtype="fp32", metadata={"format": "pt"})
+            self.path(kind).write_bytes(file.to_bytes())
+        tensors = {f"t2v.w.{key}": value for key, value in base.items()}
+        tensors |= {f"t2v.{key}": value for key, value in inputs.items()}
+        self.cases = folder / "all" / "cases.safetensors"
+        self.cases.parent.mkdir()
+        save_file(tensors, self.cases, {"t2v": json.dumps(shape.to_dict())})
+
+    def path(self, kind: str) -> Path:
+        return self.folder / f"t2v.{kind.replace(' ', '_')}.safetensors"
+
+
+@pytest.fixture(scope="module")
+def trial(tmp_path_factory: pytest.TempPathFactory) -> Trial:
+    return Trial(tmp_path_factory.mktemp("kinds"))
+
+
+def answer(done: Any, out: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    assert done.returncode == 0, done.stderr[-3000:]
+    return load_file(out), json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.fixture(scope="module")
+def in_comfyui(
+    trial: Trial, comfyui_tree: Path, comfy_script: RunScript
+) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    out = trial.cases.with_name("comfyui.safetensors")
+    return answer(
+        comfy_script(SCRIPT, "comfyui", str(trial.cases), str(trial.folder), str(out), str(comfyui_tree)), out
+    )
+
+
+@pytest.mark.comfy
+@pytest.mark.parametrize("kind", KINDS)
+def test_comfyui_knows_every_key_and_computes_what_peft_does(
+    kind: str, trial: Trial, in_comfyui: tuple[dict[str, torch.Tensor], dict[str, Any]]
+) -> None:
+    (found, report), label = in_comfyui, trial.path(kind).stem
+    assert report["said"] == []
+    assert report["changed"][label] == 20
+    whole = float((trial.ours[kind] - found[label]).abs().max())
+    generator, worst, change = torch.Generator().manual_seed(9), 0.0, 0.0
+    for one in list(adapters_of(trial.models[kind]))[:10]:
+        x = torch.randn(5, one.base.in_features, generator=generator)
+        with torch.no_grad():
+            theirs = functional.linear(x, found[f"{label}.{one.name}.weight"], one.base.bias)
+            worst = max(worst, float((theirs - by_peft(one, x)).abs().max()))
+            change = max(change, float((theirs - one.base(x)).abs().max()))
+    print(f"{kind}: model {whole:.1e}, linears {worst:.1e} beside PEFT, changed by {change:.2f}")  # noqa: T201
+    assert worst < PEFT_LIMIT
+    assert change > 0.1
+    assert whole < MODEL_LIMIT
+
+
+def test_diffusers_makes_the_same_of_an_rslora(trial: Trial, tmp_path: Path, run_script: RunScript) -> None:
+    if importlib.util.find_spec("diffusers") is None:
+        pytest.skip("no diffusers: pip install diffusers, or run python3 scripts/test.py, which does")
+    file = trial.path("rsLoRA")
+    (tmp_path / file.name).write_bytes(file.read_bytes())
+    out = tmp_path / "out.tensors"
+    found, report = answer(run_script(SCRIPT, "diffusers", str(trial.cases), str(tmp_path), str(out)), out)
+    assert report == {"said": [], "changed": {file.stem: 20}}
+    assert float((trial.ours["rsLoRA"] - found[file.stem]).abs().max()) < MODEL_LIMIT
+
+
+@pytest.mark.parametrize("kind", ["LoKr", "whole LoKr", "LoHa"])
+def test_our_own_reader_finds_the_change_that_was_trained(kind: str, trial: Trial) -> None:
+    source = read_lora(trial.path(kind))
+    for one in list(adapters_of(trial.models[kind]))[:3]:
+        x = torch.eye(one.base.in_features)
+        with torch.no_grad():
+            change = (one.layer(x) - one.base(x)).T
+        torch.testing.assert_close(source.adapter(one.name).delta(), change, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_look_at_the_file_places_every_name_and_measures_each_block(kind: str, trial: Trial) -> None:
+    model = trial.models[kind]
+    found = look_at_lora(trial.path(kind), [f"{one.name}.weight" for one in adapters_of(model)])
+    squares: dict[str, float] = {}
+    with torch.no_grad():
+        for one in adapters_of(model):
+            block = ".".join(one.name.split(".")[:2])
+            squares[block] = squares.get(block, 0.0) + float(one.norm()) ** 2
+    assert found.unplaced == ()
+    assert found.updates == {block: pytest.approx(square**0.5, rel=1e-4) for block, square in squares.items()}

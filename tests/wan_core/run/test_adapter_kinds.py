@@ -1,0 +1,96 @@
+"""Runs of each kind of adapter: they train, and one that is killed and resumed ends as one that was not."""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from tests.support.adapters import KINDS
+from tests.support.forked import ForkServer, Worker
+from tests.support.tiny_run import TinyRun, make_pair_run, make_run
+from wan_core.control import SignalControl
+from wan_core.events import Event, StepDone
+from wan_core.lora import LoraConfig
+from wan_core.run.train_job import run_job
+from wan_core.train import TrainConfig
+
+pytestmark = pytest.mark.lasts(1)
+
+STEPS = 6
+HARD = {"gradient_accumulation_steps": 2, "ema_decay": 0.9, "caption_dropout": 0.3, "eval_items": 0}
+"""with dropout of every kind, and both experts"""
+
+
+def hard(kind: str) -> LoraConfig:
+    config = replace(KINDS[kind], rank_dropout=0.2, module_dropout=0.2, max_norm=2.0)
+    return config if kind == "OFT" else replace(config, dropout=0.2)
+
+
+def files(run: TinyRun) -> dict[str, bytes]:
+    folder = run.directory / "saves" / f"step-{STEPS:06d}"
+    return {file.name: file.read_bytes() for file in folder.iterdir()}
+
+
+def start(server: ForkServer, run: TinyRun, out: str = "out.jsonl") -> Worker:
+    return server.start(["train", str(run.directory), "--roots", str(run.roots_file)], run.directory / out)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_kind_trains_and_its_parts_all_move(tmp_path: Path, kind: str) -> None:
+    train = TrainConfig(steps=3, save_every_n_steps=1, preview_every_n_steps=0, eval_items=0, learning_rate=1e-2)
+    run, events = make_run(tmp_path, train=train, lora=KINDS[kind], clips=1), list[Event]()
+    run_job(run.directory, run.roots, emit=events.append, control=SignalControl())
+    assert all(event.loss > 0 for event in events if isinstance(event, StepDone))
+    first, last = (
+        {
+            name: value
+            for name, value in load_file(run.directory / "saves" / f"step-00000{step}" / "state.safetensors").items()
+            if name.startswith("lora.")
+        }
+        for step in (1, 3)
+    )
+    assert first
+    for name, value in last.items():
+        assert torch.isfinite(value).all(), name
+        assert not torch.equal(value, first[name]), name
+
+
+@pytest.mark.parametrize("kind", [pytest.param(k, marks=[] if k == "DoRA" else pytest.mark.soak) for k in KINDS])
+def test_killed_in_either_expert_and_resumed_equals_never_killed(server: ForkServer, tmp_path: Path, kind: str) -> None:
+    straight, killed = (
+        make_pair_run(tmp_path / name, steps=STEPS, save_every_n_steps=1, lora=hard(kind), **HARD)
+        for name in ("straight", "killed")
+    )
+    assert start(server, straight).wait() == 0
+    for attempt, step in enumerate((2, 5)):
+        worker = start(server, killed, f"out-{attempt}.jsonl")
+        worker.wait_for("step", step)
+        assert worker.kill() == -signal.SIGKILL
+    assert start(server, killed, "last.jsonl").wait() == 0
+    assert files(killed) == files(straight)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("kind", KINDS)
+def test_killed_at_fifty_random_moments_equals_never_killed(server: ForkServer, tmp_path: Path, kind: str) -> None:
+    chance, kills = random.Random(0), 0
+    settings = {"steps": STEPS, "save_every_n_steps": 1, "expert_order": "alternating", "expert_turn_steps": 1, **HARD}
+    straight = make_pair_run(tmp_path / "straight", lora=hard(kind), **settings)
+    assert start(server, straight).wait() == 0
+    while kills < 50:
+        run = make_pair_run(tmp_path / f"after-{kills}", lora=hard(kind), **settings)
+        for attempt in range(50):
+            worker = start(server, run, f"out-{attempt}.jsonl")
+            worker.wait_for("step", 0)  # so that every try comes further
+            time.sleep(chance.uniform(0, 0.3))
+            if worker.kill() == 0:
+                break
+            kills += 1
+        assert files(run) == files(straight), f"after {kills} kills"

@@ -1,0 +1,140 @@
+"""LoRA and rsLoRA: a pair of thin matrices beside a linear; DoRA: such a pair, and the length of each row.
+
+A is (r, in), B (out, r). A LoRA gives W + scale * B @ A. A DoRA gives each row of that sum a trained length.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from ..flow import seeded_generator
+from ..precision import product_without_bias, row_squares
+from .config import LoraConfig
+from .linear_adapter import LinearAdapter, uniform
+
+__all__ = ["DoraAdapter", "LoraAdapter", "RsLoraAdapter"]
+
+_DOWN, _UP, _LENGTHS = "lora_A.weight", "lora_B.weight", "lora_magnitude_vector.weight"
+
+
+class LoraAdapter(LinearAdapter):
+    """W + (alpha / rank) * B @ A."""
+
+    parts = (_DOWN, _UP)
+
+    @staticmethod
+    def peft_config(config: LoraConfig, rank: int, alpha: float) -> Any:
+        from peft import LoraConfig as PeftConfig
+
+        return PeftConfig(r=rank, lora_alpha=alpha, init_lora_weights=False)  # type: ignore[arg-type]
+
+    def start(self, seed: int) -> None:
+        """A is Kaiming-uniform with a = sqrt(5), as PEFT and the LoRA paper's code start it, so within 1 / sqrt(in).
+
+        Gaussian: normal with variance 1 / rank, as PEFT's. B is zero.
+        """
+        down = self.parameter(_DOWN)
+        if self.base.weight.device.type == "meta":  # only sizes are asked for
+            self.set_values(_DOWN, torch.empty_like(down, device="meta"))
+        elif self.config.init == "gaussian":
+            self.set_values(_DOWN, gaussian(down.shape, self.rank**-0.5, seed, self.name))
+        else:
+            self.set_values(_DOWN, uniform(down.shape, 1 / math.sqrt(down.shape[1]), seed, "lora", self.name))
+        self.begin(_UP, seed, None)
+
+    def change(self, x: Tensor, base: Tensor) -> Tensor:
+        return self._added(x, base, self.parameter(_UP), self.scale * self.strength)
+
+    def _added(self, x: Tensor, result: Tensor, up: Tensor, scale: float) -> Tensor:
+        """Returns result + scale * up @ A @ x."""
+        inside = self.compute_dtype(x)
+        hidden = functional.linear(self.dropped(x.to(inside)), self.parameter(_DOWN).to(inside))
+        if (kept := self.kept(self.rank)) is not None:
+            hidden = hidden * kept.to(inside)
+        if inside == result.dtype:
+            # One pass over the wide result instead of three: the product is added while it is made.
+            rows = torch.addmm(result.flatten(0, -2), hidden.flatten(0, -2), up.to(inside).t(), alpha=scale)
+            return rows.view(result.shape)
+        return result + (functional.linear(hidden, up.to(inside)) * scale).to(result.dtype)
+
+    def exported(self) -> dict[str, Tensor]:
+        """Returns both matrices, and the alpha with which a reader's alpha / rank is our scale."""
+        pair = {part: self.parameter(part).detach() for part in (_DOWN, _UP)}
+        return pair | {"alpha": torch.tensor(self.scale * self.rank)}
+
+    def norm(self) -> Tensor:
+        down, up = self.parameter(_DOWN), self.parameter(_UP)
+        return abs(self.scale) * ((up.T @ up) * (down @ down.T)).sum().clamp(min=0).sqrt()
+
+    def shrink(self, ratio: Tensor) -> None:
+        for part in (_DOWN, _UP):
+            self.parameter(part).mul_(ratio.sqrt())
+
+
+class RsLoraAdapter(LoraAdapter):
+    """W + (alpha / sqrt(rank)) * B @ A, so that a larger rank does not learn more slowly."""
+
+    @property
+    def scale(self) -> float:
+        return self.alpha / math.sqrt(self.rank)
+
+
+class DoraAdapter(LoraAdapter):
+    """Each row of W + scale * B @ A, brought to a length that is trained too; no gradient flows through the norm.
+
+    At another strength than 1 the weight lies that far on the way from W to it, as in ComfyUI.
+    """
+
+    parts = (_DOWN, _UP, _LENGTHS)
+
+    @staticmethod
+    def peft_config(config: LoraConfig, rank: int, alpha: float) -> Any:
+        from peft import LoraConfig as PeftConfig
+
+        return PeftConfig(r=rank, lora_alpha=alpha, init_lora_weights=False, use_dora=True)  # type: ignore[arg-type]
+
+    def start(self, seed: int) -> None:
+        """The lengths begin as those of the rows of W, and the pair as in a LoRA: so nothing changes."""
+        super().start(seed)
+        self._base_squares = row_squares(self.base)
+        self.set_values(_LENGTHS, self._base_squares.sqrt())
+
+    @torch.no_grad()
+    def row_norms(self) -> Tensor:
+        """Returns the lengths of the rows of W + scale * B @ A, (out,) float32, without making that sum."""
+        down, up = self.parameter(_DOWN), self.parameter(_UP)
+        against_base = product_without_bias(self.base, down).T.to(up.device, torch.float32)  # W @ A.T, (out, r)
+        crossed = (against_base * up).sum(1)
+        own = ((up @ (down @ down.T)) * up).sum(1)
+        squares = self._base_squares.to(up.device) + 2 * self.scale * crossed + self.scale**2 * own
+        return squares.clamp(min=0).sqrt().clamp(min=torch.finfo(torch.float32).tiny)
+
+    def change(self, x: Tensor, base: Tensor) -> Tensor:
+        gain = self.parameter(_LENGTHS) / self.row_norms()
+        longer = (gain - 1) * self.strength
+        if self.config.module_dropout and (kept := self.kept(self.rank)) is not None:
+            longer = longer * (kept.amax() > 0)  # nothing is kept: the whole adapter is left out
+        result = torch.addcmul(base, self.without_bias(base), longer.to(base.dtype))
+        return self._added(x, result, self.parameter(_UP) * (gain * self.strength)[:, None], self.scale)
+
+    def unread(self, x: Tensor) -> Tensor:
+        """Computes it: the gradient of the lengths needs the values of the linear."""
+        return self.forward(x)
+
+    def exported(self) -> dict[str, Tensor]:
+        """Returns the pair, and as dora_scale (out, 1) the lengths as ComfyUI reads them.
+
+        ComfyUI multiplies a row of the sum with dora_scale over the length of that row of W alone, not of the sum.
+        """
+        lengths = self.parameter(_LENGTHS).detach() * (self._base_squares.sqrt() / self.row_norms())
+        return super().exported() | {"dora_scale": lengths[:, None]}
+
+
+def gaussian(shape: torch.Size, deviation: float, seed: int, name: str) -> Tensor:
+    """Returns normal CPU values that seed and name alone decide."""
+    return torch.randn(shape, generator=seeded_generator(seed, "lora", name)) * deviation

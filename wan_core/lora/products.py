@@ -1,0 +1,177 @@
+"""LoKr and LoHa: changes of a linear that are products of another kind than that of two thin matrices.
+
+A LoKr is the Kronecker product of two small matrices, of which the second may be thin ones; a LoHa the elementwise
+product of two low-rank matrices. Formulas and first values are those of LyCORIS, which ComfyUI reads.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn import functional
+
+from ..model.autocast import without_autocast
+from .config import LoraConfig
+from .linear_adapter import LinearAdapter
+from .low_rank import gaussian
+
+__all__ = ["LohaAdapter", "LokrAdapter"]
+
+_FIRST, _SECOND, _TALL, _WIDE = "lokr_w1", "lokr_w2", "lokr_w2_a", "lokr_w2_b"
+_LOHA = ("hada_w1_a", "hada_w1_b", "hada_w2_a", "hada_w2_b")
+
+
+class LokrAdapter(LinearAdapter):
+    """W + scale * kron(w1, w2). w2 is w2_a @ w2_b, unless the rank is half of its size or more: then it is whole."""
+
+    @staticmethod
+    def peft_config(config: LoraConfig, rank: int, alpha: float) -> Any:
+        from peft import LoKrConfig
+
+        factor = config.lokr_factor or -1
+        return LoKrConfig(r=rank, alpha=alpha, decompose_factor=factor, init_weights=False)  # type: ignore[arg-type]
+
+    def __init__(self, name: str, layer: nn.Module, config: LoraConfig, **more: Any) -> None:
+        super().__init__(name, layer, config, **more)
+        self.parts = (_FIRST, _SECOND) if self._is_whole else (_FIRST, _TALL, _WIDE)
+
+    @property
+    def _is_whole(self) -> bool:
+        return len(self.layer.lokr_w2) > 0
+
+    @property
+    def scale(self) -> float:
+        """alpha / rank; 1 where both matrices are whole, as LyCORIS and ComfyUI have it."""
+        return 1.0 if self._is_whole else self.alpha / self.rank
+
+    @property
+    def multiplies(self) -> int:
+        first = self.parameter(_FIRST)
+        (tall, wide), second = first.shape, self.parts[1:]
+        if self._is_whole:
+            rows, columns = self.parameter(_SECOND).shape
+            return wide * rows * columns + tall * wide * rows
+        return (
+            tall * self.parameter(second[0]).numel()
+            + (wide * self.parameter(second[1]).numel())
+            + (tall * wide * self.rank)
+        )
+
+    def start(self, seed: int) -> None:
+        """w1 and w2_a are Kaiming-uniform with a = sqrt(5); w2, or w2_b, is zero."""
+        self.begin(_FIRST, seed, 1 / math.sqrt(self.parameter(_FIRST).shape[1]))
+        if self._is_whole:
+            self.begin(_SECOND, seed, None)
+        else:
+            self.begin(_TALL, seed, 1 / math.sqrt(self.rank))
+            self.begin(_WIDE, seed, None)
+
+    def change(self, x: Tensor, base: Tensor) -> Tensor:
+        """The input (..., in) is a matrix (..., m, n) here: w2 works on its rows and w1 on its columns."""
+        inside = self.compute_dtype(x)
+        first = self.parameter(_FIRST).to(inside)
+        second = self.parameter(self.parts[-1]).to(inside)
+        columns = self.dropped(x.to(inside)).unflatten(-1, (first.shape[1], second.shape[1]))
+        mixed = functional.linear(functional.linear(columns, second).transpose(-1, -2), first).transpose(-1, -2)
+        if not self._is_whole:
+            mixed = functional.linear(mixed, self.parameter(_TALL).to(inside))
+        added = mixed.flatten(-2)
+        if (kept := self.kept(added.shape[-1])) is not None:
+            added = added * kept.to(inside)
+        return torch.add(base, added.to(base.dtype), alpha=self.scale * self.strength)
+
+    def exported(self) -> dict[str, Tensor]:
+        alpha = torch.tensor(self.alpha if not self._is_whole else float(self.rank))
+        return {part: self.parameter(part).detach() for part in self.parts} | {"alpha": alpha}
+
+    def norm(self) -> Tensor:
+        return abs(self.scale) * self.parameter(_FIRST).norm() * self._second().norm()
+
+    def _second(self) -> Tensor:
+        return self.parameter(_SECOND) if self._is_whole else self.parameter(_TALL) @ self.parameter(_WIDE)
+
+    def shrink(self, ratio: Tensor) -> None:
+        for part in self.parts:
+            self.parameter(part).mul_(ratio ** (1 / len(self.parts)))
+
+
+class LohaAdapter(LinearAdapter):
+    """W + scale * (w1_a @ w1_b) * (w2_a @ w2_b), the third product elementwise.
+
+    The change is as large as W: it is made anew in the backward pass instead of kept for it.
+    """
+
+    parts = _LOHA
+
+    @staticmethod
+    def peft_config(config: LoraConfig, rank: int, alpha: float) -> Any:
+        from peft import LoHaConfig
+
+        return LoHaConfig(r=rank, alpha=alpha, init_weights=False)  # type: ignore[arg-type]
+
+    @property
+    def multiplies(self) -> int:
+        return self.base.in_features * self.base.out_features
+
+    def start(self, seed: int) -> None:
+        """Normal values of deviation 0.1 (w1_a) and 1, and w2_a zero."""
+        for part, deviation in zip(_LOHA, (0.1, 1.0, None, 1.0), strict=True):
+            shape, device = self.parameter(part).shape, self.base.weight.device
+            if device.type == "meta" or deviation is None:
+                self.set_values(part, torch.zeros(shape, device=device))
+            else:
+                self.set_values(part, gaussian(shape, deviation, seed, f"{self.name}.{part}"))
+
+    def change(self, x: Tensor, base: Tensor) -> Tensor:
+        inside = self.compute_dtype(x)
+        factors = [self.parameter(part) for part in _LOHA]
+        added = _MadeAgain.apply(self.dropped(x.to(inside)), *factors)
+        if (kept := self.kept(added.shape[-1])) is not None:
+            added = added * kept.to(inside)
+        return torch.add(base, added.to(base.dtype), alpha=self.scale * self.strength)
+
+    def exported(self) -> dict[str, Tensor]:
+        parts = {part: self.parameter(part).detach() for part in _LOHA}
+        return parts | {"alpha": torch.tensor(self.alpha)}
+
+    def norm(self) -> Tensor:
+        return abs(self.scale) * _hadamard(*(self.parameter(part) for part in _LOHA)).norm()
+
+    def shrink(self, ratio: Tensor) -> None:
+        for part in _LOHA:
+            self.parameter(part).mul_(ratio**0.25)
+
+
+def _hadamard(tall1: Tensor, wide1: Tensor, tall2: Tensor, wide2: Tensor) -> Tensor:
+    """Returns (out, in)."""
+    return (tall1 @ wide1) * (tall2 @ wide2)
+
+
+class _MadeAgain(torch.autograd.Function):
+    """x (..., in) -> x @ hadamard.T (..., out); nothing as large as the weight is kept for the backward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, *factors: Tensor) -> Tensor:
+        ctx.save_for_backward(x, *factors)
+        return functional.linear(x, _hadamard(*factors).to(x.dtype))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        (gradient,) = gradients
+        return without_autocast(gradient.device.type, _gradients, gradient, *ctx.saved_tensors)
+
+
+def _gradients(gradient: Tensor, x: Tensor, *factors: Tensor) -> tuple[Tensor, ...]:
+    tall1, wide1, tall2, wide2 = factors
+    first, second = tall1 @ wide1, tall2 @ wide2
+    of_x = gradient @ (first * second).to(gradient.dtype)
+    of_change = (gradient.flatten(0, -2).T @ x.flatten(0, -2)).to(tall1.dtype)
+    of_first = of_change * second
+    del second
+    of_second = of_change.mul_(first)
+    return of_x, of_first @ wide1.T, tall1.T @ of_first, of_second @ wide2.T, tall2.T @ of_second

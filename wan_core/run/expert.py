@@ -13,7 +13,7 @@ from torch import Tensor
 from ..errors import CheckpointError
 from ..events import Event
 from ..files import Roots
-from ..lora import exported
+from ..lora import LoraWeights, exported
 from ..model import WanTransformer
 from ..placement.cards import host_bytes
 from ..placement.room import release_cached_memory, weights_out_of_the_way

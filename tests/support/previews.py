@@ -7,6 +7,7 @@ from wan_core.control import SignalControl
 from wan_core.events import Event, Note
 from wan_core.files import atomic_write_json
 from wan_core.run import SampleJob, sample_job
+from wan_core.sampler import SampleConfig
 
 
 class Decoding(SignalControl):
@@ -17,10 +18,11 @@ class Decoding(SignalControl):
 
 
 def rendered(run: TinyRun, folder: str) -> dict[str, bytes]:
-    """Latents of validation clips: of the base, and of the last step at two strengths."""
+    """Latents of clips that are sampled as the run's previews: of the base, and of its last step at two strengths."""
     job = run.directory / "samples" / folder / "job.json"
     job.parent.mkdir(parents=True)
-    atomic_write_json(job, SampleJob(strengths=(0.0, 1.0)).to_dict())
+    asked = SampleJob(strengths=(0.0, 1.0), preview=run.config.preview or SampleConfig())
+    atomic_write_json(job, asked.to_dict())
     said: list[Event] = []
     sample_job(run.directory, job, run.roots, emit=said.append, control=Decoding(signals=False))
     assert [event for event in said if isinstance(event, Note) and event.level == "warning"] == [], "a clip was skipped"

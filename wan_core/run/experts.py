@@ -196,13 +196,11 @@ class Experts:
         return None if found is None else cast("Evaluated", self._as_of_run(self.at_work, found))
 
     def previewer(self, inputs: PreviewInputs, directory: Path) -> Previewer:
-        """Returns who renders clips of the run in `directory`: by its model, or by each of a pair on its noise levels.
+        """Returns who renders clips of the run in `directory`: its models, each on its own noise levels.
 
         Experts may change places for it, inside `back_to_work`.
         """
         denoisers = [Denoiser(partial(self._opened, expert), *expert.run.variant.sigma_range()) for expert in self.all]
-        if not self.both:  # over all noise levels
-            denoisers = [Denoiser(lambda: self._opened(self.all[0]))]
         return Previewer(
             denoisers, inputs, directory, emit=self._emit_out, control=self._control, at_home=self._model_at_home
         )

@@ -19,8 +19,8 @@ from ..files import size_text
 from ..footprint import weights_once_loaded
 from ..load import ModelPlan, WanFile, attention_kernels, unpacked_kinds
 from ..metrics import first_eval_losses
-from ..train import NotFinite, SaveStore
-from ..words import logger
+from ..train import NotFinite, PreviewInputs, SaveStore
+from ..words import logger, shortened
 from .config import RunConfig
 
 __all__ = [
@@ -69,7 +69,7 @@ def remarks_on_attention(plan: ModelPlan, found: WanFile) -> list[str]:
     return remarks
 
 
-def preview_note(variant: WanVariant) -> str:
+def preview_note(variant: WanVariant, previews: PreviewInputs) -> str:
     """Returns what a preview of one expert of an A14B pair shows, since it looks like the pair's.
 
     Returns "" for a single model.
@@ -77,12 +77,20 @@ def preview_note(variant: WanVariant) -> str:
     if variant.boundary is None:
         return ""
     if variant.expert == HIGH:
-        alone, shows = "high-noise", "it shows layout and motion, and ends in blur"
+        shows = (
+            f"high-noise expert alone: they end at noise level {variant.boundary:g}, where the other expert takes "
+            "over, and show what this one expects to come of it. Layout and motion count, not detail"
+        )
     else:
-        alone, shows = "low-noise", "it starts from noise this expert was never trained on, so its layout means little"
+        clips = ", ".join(dict.fromkeys(clip.start_name for clip in previews.clips))
+        shows = (
+            f"low-noise expert alone: they begin below noise level {variant.boundary:g}, where it takes over, with a "
+            f"training clip ({shortened(clips, 100)}) that is noised that far. Look and detail count, not the layout, "
+            "which is the clip's"
+        )
     return (
-        f"Previews of this run are made by the {alone} expert alone, over all sampling steps: {shows}. Compare steps "
-        "with each other; what the pair makes of both LoRAs shows a sampler graph with both models."
+        f"Previews of this run are made by the {shows}. Compare steps with each other; what the pair makes of both "
+        "LoRAs shows a sampler graph with both models."
     )
 
 

@@ -56,9 +56,7 @@ class Renderers:
         return found
 
     def denoisers(self) -> list[Denoiser]:
-        """Returns who denoises at which noise level."""
-        if len(self._runs) == 1:
-            return [Denoiser(lambda: self._opened(self._runs[0]))]
+        """Returns who denoises at which noise level: each model on its own."""
         return [Denoiser(partial(self._opened, run), *run.variant.sigma_range()) for run in self._runs]
 
     def model_at_home(self) -> WanTransformer:

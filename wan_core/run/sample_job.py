@@ -61,7 +61,7 @@ def sample_job(directory: Path, job_file: Path, roots: Roots, *, emit: Emit, con
     try:
         with memory_named(config, rendering=True):
             renderers = Renderers(runs, on_tensor)
-            if len(runs) == 1 and (note := preview_note(run.variant)):
+            if len(runs) == 1 and (note := preview_note(run.variant, previews)):
                 emit(Note(text=note))
             previewer = Previewer(
                 renderers.denoisers(),

@@ -228,7 +228,7 @@ class _Session:
         )
         if previews is not None:
             self._between.previewer = self._experts.previewer(previews, self.directory)
-            if not self._experts.both and (note := preview_note(self._open[0].variant)):
+            if not self._experts.both and (note := preview_note(self._open[0].variant, previews)):
                 self.emit(Note(text=note))
         if remark := disk_remark(self.directory, self._experts.bytes_of_a_save):
             self.emit(Note(text=remark, level="warning"))

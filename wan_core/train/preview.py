@@ -99,6 +99,7 @@ class Previewer:
             seed=clip.seed,
             conditioning=clip.conditioning,
             first_frame=clip.first_frame,
+            start=clip.start,
             on_step=self._on_denoise,
         )
         file = f"{folder}/{sample_id}.latent"

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
-from ..cache import CacheSet, LatentCache, pad_text
+from ..cache import CacheItem, CacheSet, LatentCache, pad_text
 from ..checkpoint import WanVariant
 from ..dataset import stack_conditions
 from ..errors import ConfigError
@@ -36,6 +37,10 @@ class PreviewClip:
     conditioning: Conditioning | None = None
     first_frame: Tensor | None = None
     """(1, C, 1, h, w)"""
+    start: Tensor | None = None
+    """(1, C, F, h, w) clean latent that sampling starts from, noised; None: it starts from noise alone"""
+    start_name: str = ""
+    """the training clip whose latent that is"""
 
     def noise(self) -> Tensor:
         """Returns noise as ComfyUI's prepare_noise makes it: one CPU generator, standard normal, float32."""
@@ -65,7 +70,8 @@ def read_preview_inputs(
 
     What the settings leave to the model is that of ComfyUI's template of `variant`. An image-to-video model starts
     from the given pictures, else from the first clip's own frames. `starts_from_clip` says the same of a TI2V-5B that
-    is trained on nothing but image-to-video; otherwise its previews are text-to-video.
+    is trained on nothing but image-to-video; otherwise its previews are text-to-video. The low noise expert of a pair
+    alone starts from a training clip: the one that has the prompt for its caption, else the first one.
     """
     template, first = template_of(variant.task, pair=variant.boundary is not None), cache_set.items[0]
     asked = list(zip(config.prompt_keys, config.prompts, strict=True)) if config.prompt_keys else []
@@ -75,6 +81,7 @@ def read_preview_inputs(
         preset, shape = own.resolved(template), preview_shape(cache_set, own)
         preset.guidance.require_blocks(variant.shape.num_layers)
         first_frame = _first_frame(cache, cache_set, own, shape, starts_from_clip)
+        begun = _begun(cache_set, key) if variant.sigma_range()[1] < 1 else None
         clips.append(
             PreviewClip(
                 config.clip_name("", index).removeprefix("_") if asked else "p0",
@@ -86,6 +93,8 @@ def read_preview_inputs(
                 own.seed,
                 _conditioning(cache, cache_set, own, shape),
                 first_frame,
+                None if begun is None else _latent_of(cache, begun, shape),
+                "" if begun is None else begun.name or "the first clip",
             )
         )
     return PreviewInputs(config, tuple(clips))
@@ -137,6 +146,19 @@ def _first_frame(
     else:
         return None
     return latent[None, :, :1].float()
+
+
+def _begun(cache_set: CacheSet, text_key: str) -> CacheItem:
+    """Returns the training clip that a clip of this caption begins with, where the model does not know pure noise."""
+    return next((item for item in cache_set.items if item.text_key == text_key), cache_set.items[0])
+
+
+def _latent_of(cache: LatentCache, item: CacheItem, shape: tuple[int, ...]) -> Tensor:
+    """Returns the latent of a training clip, (1, *shape) float32: brought to that size, since its layout counts."""
+    latent = cache.read_latent(item.latent_key)[None].float()
+    if latent.shape[2:] == shape[1:]:
+        return latent
+    return functional.interpolate(latent, size=shape[1:], mode="trilinear")
 
 
 def _require_size_of_first_clip(cache_set: CacheSet, shape: tuple[int, ...]) -> None:

@@ -17,7 +17,6 @@ from wan_core.load import inspect_model
 from wan_core.lora import LoraConfig
 from wan_core.run.checks import with_expert, with_model_values
 from wan_core.run.choose import choose_run, prepare_run
-from wan_core.run.remarks import preview_note
 from wan_core.run.train_job import run_job
 from wan_core.sampler import SampleConfig
 from wan_core.train import TrainConfig
@@ -68,8 +67,6 @@ def test_a_file_that_only_the_settings_call_an_expert_gets_the_shift_of_its_pair
     assert with_model_values(usual, single).discrete_flow_shift == 3.0
     assert with_model_values(usual, with_expert(single, "high")).discrete_flow_shift == 12.0
     assert with_model_values(explicit, with_expert(single, "high")) == explicit
-    assert preview_note(single) == ""
-    assert "starts from noise" in preview_note(with_expert(single, "low"))
 
 
 def test_a_run_that_says_nothing_of_the_shift_keeps_its_identity_as_it_is_written(tmp_path: Path) -> None:

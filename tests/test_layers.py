@@ -39,6 +39,7 @@ ROOMS = (
     "metrics",
     "train",
     "run",
+    "migrate",
     "audit",
     "cli",
     "launch",

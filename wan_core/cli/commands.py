@@ -19,6 +19,7 @@ from ..words import plain
 from .cache import add_cache_commands
 from .files import add_file_commands
 from .maxdiffusion import add_tfrecord_commands
+from .migrate import add_import_command
 from .output import Command, disk_sentence, emitter, failed, private_stdout, quieten_libraries
 from .runs import add_run_commands
 
@@ -72,6 +73,7 @@ def _parser() -> argparse.ArgumentParser:
         return sub
 
     add_file_commands(command)
+    add_import_command(command)
     add_run_commands(command)
     text = "look after a cache folder: count, check, pack, make room; sets to and from TFRecords"
     actions = commands.add_parser("cache", help=text, description=text)

@@ -10,19 +10,26 @@ from .graph_tensors import PromptKeys, TensorClip, checked_text, store_clips, st
 from .maxdiffusion.convert import export_records, import_records
 from .source import Columns, SourceFile
 from .source_file import is_source, list_sources, open_source, source_fingerprint
+from .trainers.ai_toolkit import processes_of
+from .trainers.detect import is_backend_list, read_document
+from .trainers.ledger import Ledger
 
 __all__ = [
     "Columns",
+    "Ledger",
     "PromptKeys",
     "SourceFile",
     "TensorClip",
     "checked_text",
     "export_records",
     "import_records",
+    "is_backend_list",
     "is_source",
     "list_sources",
     "match_captions",
     "open_source",
+    "processes_of",
+    "read_document",
     "scan_pixels",
     "source_fingerprint",
     "store_clips",

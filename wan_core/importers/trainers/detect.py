@@ -18,7 +18,7 @@ from .ledger import Context
 from .musubi import read_musubi
 from .simpletuner import read_simpletuner
 
-__all__ = ["SETTINGS_SUFFIXES", "is_backend_list", "read_settings"]
+__all__ = ["SETTINGS_SUFFIXES", "is_backend_list", "read_document", "read_settings"]
 
 SETTINGS_SUFFIXES = frozenset({".toml", ".json", ".yaml", ".yml"})
 _MAX_BYTES = 4 << 20
@@ -27,8 +27,7 @@ _MAX_BYTES = 4 << 20
 def read_settings(context: Context) -> list[SourcePart]:
     """The datasets of a settings file; DatasetError when it belongs to no known trainer."""
     path = context.path
-    suffix = path.suffix.lower()
-    data: Any = _toml(path) if suffix == ".toml" else read_json(path) if suffix == ".json" else _yaml(path)
+    suffix, data = path.suffix.lower(), read_document(path)
     if suffix == ".json" and is_backend_list(data):
         return read_simpletuner(data, context)
     table = cast("dict[str, Any]", data) if isinstance(data, dict) else {}
@@ -40,12 +39,19 @@ def read_settings(context: Context) -> list[SourcePart]:
         return read_ai_toolkit(table, context)
     if suffix == ".toml" and isinstance(named := table.get("dataset"), str):
         raise DatasetError(
-            f"{path.name} are training settings of diffusion-pipe. Choose its dataset file, {named[:120]}."
+            f"{path.name} are training settings of diffusion-pipe. Choose its dataset file, {named[:120]}; a graph of "
+            f"all of it makes: python -m wan_core import {path.name}"
         )
     raise DatasetError(
         f"{path.name} is not known. Read are: musubi-tuner TOML with [[datasets]], diffusion-pipe TOML with "
         "[[directory]], SimpleTuner's multidatabackend JSON, ai-toolkit YAML with config, process, datasets."
     )
+
+
+def read_document(path: Path) -> Any:
+    """Returns what a TOML, JSON or YAML file holds, by its suffix; DatasetError for one that is none."""
+    suffix = path.suffix.lower()
+    return _toml(path) if suffix == ".toml" else read_json(path) if suffix == ".json" else _yaml(path)
 
 
 def is_backend_list(data: Any) -> bool:

@@ -67,7 +67,7 @@ class Ledger:
             return default
         if kind is float and isinstance(value, int) and not isinstance(value, bool):
             value = float(value)
-        if not isinstance(value, kind) or (kind is not bool and isinstance(value, bool)):
+        if not isinstance(value, kind) or (kind not in (bool, object) and isinstance(value, bool)):
             raise DatasetError(f"{self.where}: {key} is {str(value)[:60]!r}; it must be {_WORDS[kind]}.")
         return cast("T", value)
 

@@ -1,0 +1,245 @@
+"""Whole jobs of four other trainers: what each setting becomes here, and that no key is ignored in silence.
+
+The settings in tests/fixtures/jobs are ours: every key of the Wan examples that each trainer publishes, with our words.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from wan_core.errors import ConfigError, DatasetError
+from wan_core.importers import read_document
+from wan_core.migrate import api_graph, canvas_graph, read_job
+from wan_core.migrate.graph import NODES
+
+FIXTURES = Path(__file__).parents[2] / "fixtures" / "jobs"
+SCHEMAS = json.loads((Path(__file__).parents[2] / "nodes" / "schemas.json").read_text(encoding="utf-8"))
+EXAMPLES = json.loads((FIXTURES / "simpletuner_examples.json").read_text(encoding="utf-8"))
+OF_SOUND = "wan-s2v-14b-480p+ramtorch"
+JOBS = [
+    *(f"ai_toolkit_wan{name}.yaml" for name in ("21_1b", "21_14b", "22_14b")),
+    *("diffusion_pipe_min_vram.toml", "diffusion_pipe_main.toml", "musubi_command.sh", "musubi_pair.toml"),
+    *("simpletuner_quickstart.json", *(f"{name}.json" for name in EXAMPLES if name != OF_SOUND)),
+]
+
+
+@pytest.fixture
+def settings(tmp_path):
+    """The folder of all settings, with the clips they speak of."""
+    shutil.copytree(FIXTURES, tmp_path / "jobs")
+    for name, config in EXAMPLES.items():
+        (tmp_path / "jobs" / f"{name}.json").write_text(json.dumps(config))
+    clips = tmp_path / "jobs" / "datasets" / "foxes"
+    clips.mkdir(parents=True)
+    for number in range(4):
+        (clips / f"{number}.mp4").write_bytes(b"")
+        (clips / f"{number}.txt").write_text("a fox")
+    return tmp_path / "jobs"
+
+
+def note(job):
+    return canvas_graph(job)["nodes"][-1]["widgets_values"][0]
+
+
+def keys_of(value):
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            if inner is not None:  # null says nothing
+                yield key
+            yield from keys_of(inner)
+
+
+def keys_in(path):
+    """Every key that somebody wrote; of ai-toolkit those of its process without the data half."""
+    if path.suffix == ".sh":
+        return set(re.findall(r"--(\w+)", path.read_text().partition("wan_train_network")[2]))
+    data = read_document(path)
+    if path.suffix == ".yaml":
+        data = {**data["config"]["process"][0], "datasets": 1}
+    sections = {"routes", "anyflow", "model_arguments", "training", "monitoring", "use_ema", "ema_decay"}
+    inner = set(data.get("optimizer_params", {})) if isinstance(data.get("optimizer_params"), dict) else set()
+    return {key.lstrip("-") for key in keys_of(data)} - sections - inner
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_every_key_is_taken_changed_or_named(settings, name):
+    job = read_job(settings / name)
+    account = job.account()
+    assert "not known, so not used" not in account
+    spoken = "\n".join(line for lines in account.values() for line in lines)
+    missing = {key for key in keys_in(settings / name) if not re.search(rf"\b{re.escape(key)}\b", spoken)}
+    assert not missing
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_the_graph_sets_what_the_nodes_have(settings, name):
+    job = read_job(settings / name)
+    graph = api_graph(job)
+    for number, node in graph.items():
+        known = {entry["name"]: entry for entry in SCHEMAS.get(node["class_type"], {}).get("inputs", ())}
+        for widget, value in node["inputs"].items():
+            if isinstance(value, list):
+                source = graph[value[0]]["class_type"]
+                assert NODES[source][1][value[1]][1] == NODES[node["class_type"]][0][widget], number
+            elif known:
+                assert widget in known, f"{node['class_type']} has no {widget}"
+                entry = known[widget]
+                options = entry.get("options") or []
+                assert not options or value in options or widget in ("diffusion_model", "low_noise_model"), entry
+                kinds = {"INT": int, "FLOAT": (int, float), "STRING": str, "BOOLEAN": bool, "COMBO": str}
+                assert isinstance(value, kinds[entry["type"]]), (widget, value)
+
+
+def test_sockets_and_outputs_are_those_of_the_nodes():
+    for node, (sockets, outputs) in NODES.items():
+        if node not in SCHEMAS:
+            continue
+        known = {entry["name"]: entry["type"] for entry in SCHEMAS[node]["inputs"]}
+        assert sockets.items() <= known.items(), node
+        assert [list(output) for output in outputs] == [[o["name"], o["type"]] for o in SCHEMAS[node]["outputs"]], node
+
+
+@pytest.mark.parametrize("name", ["musubi_pair.toml", "ai_toolkit_wan22_14b.yaml"])
+def test_the_workflow_is_linked_as_the_graph_is(settings, name):
+    job = read_job(settings / name)
+    graph, workflow = api_graph(job), canvas_graph(job)
+    nodes = {node["id"]: node for node in workflow["nodes"]}
+    drawn = set()
+    for number, source, slot, target, socket, kind in workflow["links"]:
+        entry = nodes[target]["inputs"][socket]
+        assert (entry["link"], entry["type"]) == (number, kind)
+        assert number in nodes[source]["outputs"][slot]["links"]
+        drawn.add((source, slot, target, entry["name"]))
+    wanted = {
+        (int(value[0]), value[1], int(number), name)
+        for number, node in graph.items()
+        for name, value in node["inputs"].items()
+        if isinstance(value, list)
+    }
+    assert drawn == wanted
+    assert all(line in note(job) for lines in job.account().values() for line in lines)
+
+
+def of(settings, name, **options):
+    return read_job(settings / name, **options)
+
+
+def test_a_command_line_of_musubi(settings):
+    job = of(settings, "musubi_command.sh")
+    assert job.values["LoadWanModel"]["diffusion_model"] == "wan2.1_t2v_1.3B_bf16.safetensors"
+    train = job.train()
+    assert (train.steps, train.save_every_n_steps, train.preview_every_n_steps) == (160, 10, 1000)  # 4 clips x 5 / 2
+    assert (train.batch_size, train.learning_rate, train.optimizer) == (2, 2e-4, "adamw8bit")
+    assert (train.timestep_sampling, train.discrete_flow_shift, train.lr_scheduler) == ("shift", 3.0, "constant")
+    assert (job.lora().rank, job.lora().alpha, train.save_dtype) == (32, 1.0, "fp32")
+    assert job.values["Fp8Quantize"] == {"scheme": "fp8_e4m3fn"}
+    assert job.values["WanPreviewSettings"]["prompts"].splitlines()[1:] == [
+        "a red fox runs through deep snow --w 640 --h 480 --f 25 --d 1 --s 20",
+        "an owl turns its head --w 960 --h 544 --f 1 --d 2 --s 20",
+    ]
+    assert job.values["TrainLoRA"]["run_name"] == "red_fox"
+
+
+def test_both_experts_of_musubi_and_a_rule_for_layers(settings):
+    job = of(settings, "musubi_pair.toml")
+    files = job.values["LoadWanModel"]
+    assert files["diffusion_model"] == "wan2.2_i2v_high_noise_14B_fp16.safetensors"
+    assert files["low_noise_model"] == "wan2.2_i2v_low_noise_14B_fp16.safetensors"
+    train, lora = job.train(), job.lora()
+    assert (train.optimizer, train.learning_rate, train.weight_decay, train.adam_beta2) == ("prodigy", 1, 0.02, 0.99)
+    assert (train.lr_scheduler, train.lr_scheduler_num_cycles, train.lr_warmup_share) == (
+        "cosine_with_restarts",
+        2,
+        0.1,
+    )
+    assert (train.timestep_sampling, train.sigmoid_scale) == ("shift", 0.8)
+    assert (train.keep_last_saves, train.min_timestep, train.loraplus_lr_ratio) == (3, 100, 1)
+    assert re.fullmatch(lora.pattern, "blocks.3.self_attn.q")
+    assert not re.fullmatch(lora.pattern, "blocks.3.ffn.0")
+
+
+def test_the_quickstart_of_simpletuner(settings):
+    job = of(settings, "simpletuner_quickstart.json")
+    train = job.train()
+    assert (train.steps, train.lr_warmup_steps) == (400_000, 40_000)
+    assert "warm-up of 400000 steps in a run of 400000 -> 40000" in job.account()["put right"][0]
+    assert (train.optimizer, train.lr_scheduler, train.batch_size, train.caption_dropout) == ("lion", "cosine", 2, 0.1)
+    assert train.ema_decay == pytest.approx(0.995**0.5, abs=1e-6)
+    preview = job.values["WanPreviewSettings"]
+    assert (preview["width"], preview["height"], preview["num_frames"], preview["cfg"]) == (832, 480, 81, 5.2)
+    assert (preview["skip_layers"], preview["skip_layer_guidance"]) == ("9", "extra pass")
+    assert json.loads(preview["prompts"])["owl"] == "an owl turns its head"
+    assert (job.clips, job.data) == (16, "config/foxes/multidatabackend.json")
+
+
+def test_one_expert_alone_of_simpletuner(settings):
+    job = of(settings, "wan-2.2-i2v-a14b-low+TREAD.json")
+    assert job.values["LoadWanModel"]["diffusion_model"] == "wan2.2_i2v_low_noise_14B_fp16.safetensors"
+    assert "low_noise_model" not in job.values["LoadWanModel"]
+    assert job.values["Fp8Quantize"]["scheme"] == "int8"
+
+
+def test_ai_toolkit_trains_both_experts_in_turns(settings):
+    job = of(settings, "ai_toolkit_wan22_14b.yaml")
+    train = job.train()
+    assert job.values["LoadWanModel"]["low_noise_model"] == "wan2.2_t2v_low_noise_14B_fp16.safetensors"
+    assert (train.expert_order, train.expert_turn_steps) == ("alternating", 10)
+    assert (train.timestep_sampling, train.discrete_flow_shift, train.weight_decay) == ("uniform", 1.0, 1e-4)
+    assert (train.caption_dropout, train.adam_epsilon, train.save_dtype) == (0.05, 1e-6, "fp16")
+    frames = of(settings, "ai_toolkit_wan21_14b.yaml")
+    assert frames.values["WanPreviewSettings"]["num_frames"] == 41
+    assert "previews of 40 frames -> 41 (Wan needs 4n+1)" in frames.account()["put right"]
+
+
+def test_diffusion_pipe_counts_epochs_by_the_clips_that_are_told(settings):
+    job = of(settings, "diffusion_pipe_min_vram.toml", clips=3)
+    train = job.train()
+    assert (train.steps, train.save_every_n_steps, train.eval_every_n_steps) == (3000, 15, 3)
+    assert (job.of("TrainLoRA.blocks_to_swap"), train.offload_activations, train.adam_beta2) == (32, "on", 0.99)
+    assert (train.timestep_sampling, job.lora().alpha) == ("sigmoid", 0)
+
+
+def test_secrets_stay_out_of_the_account(tmp_path):
+    path = tmp_path / "job.toml"
+    path.write_text("[model]\ntype='wan'\nckpt_path='Wan2.1-T2V-1.3B'\n[monitoring]\nwandb_api_key='s3cret'\n")
+    job = read_job(path)
+    assert "s3cret" not in json.dumps(canvas_graph(job))
+    assert "wandb_api_key (hidden)" in note(job)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "sentence"),
+    [
+        ("a.json", json.dumps(EXAMPLES[OF_SOUND]), "Only wan is trained here"),
+        ("a.json", json.dumps([{"instance_data_dir": "x"}]), "data half of SimpleTuner"),
+        ("a.toml", "[[datasets]]\nvideo_directory='x'", "data half of musubi-tuner"),
+        ("a.toml", "[[directory]]\npath='x'", "data half of diffusion-pipe"),
+        ("a.toml", "x = 1", "of no trainer that is known"),
+        ("a.txt", "hello", "no command of a known trainer"),
+        ("a.sh", "python wan_train_network.py --task 't2v", "Check its quotes"),
+        ("a.json", '{"model_family": "wan", "lora_rank": "many"}', "lora_rank is 'many'; it must be a whole number"),
+        ("a.json", '{"model_family": "wan", "lora_rank": 100000}', "rank 100000 is out of range"),
+        ("a.json", '{"model_family": "wan", "validation_resolution": "wide"}', "validation_resolution is 'wide'"),
+        ("a.toml", "[model]\ntype='flux'", "Only Wan models are trained here"),
+        ("a.yaml", "config: {process: [{model: {arch: flux}}]}", "Only Wan models are trained here"),
+        ("a.yaml", "config: {process: [{network: {type: [1]}}]}", "must be text"),
+        ("a.toml", "dit = 'x'\noptimizer_args = ['betas=1']", "another kind"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_a_sentence(tmp_path, name, text, sentence):
+    (tmp_path / name).write_text(text)
+    with pytest.raises((ConfigError, DatasetError), match=re.escape(sentence)):
+        read_job(tmp_path / name)
+
+
+def test_an_optimizer_or_adapter_that_is_not_here_is_named(tmp_path):
+    path = tmp_path / "a.toml"
+    path.write_text("[model]\ntype='wan'\n[adapter]\ntype='lokr'\nrank=1000000.0\n[optimizer]\ntype='automagic'\n")
+    account = read_job(path).account()
+    assert any(line.startswith("adapter.type lokr (lokr is no kind") for line in account["no counterpart here"])
+    assert "optimizer.type automagic -> optimizer adamw: it has no counterpart here" in account["changed"]

@@ -1,0 +1,166 @@
+"""Training settings of ai-toolkit: a YAML job whose first process is trained (its config/examples)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+from ..errors import ConfigError
+from ..importers import processes_of
+from . import ai_toolkit_values as to
+from .job import Job
+from .keys import Key, drops, ledger_of, take_over
+from .learning import run_name, save_dtype, scheduler
+from .models import base_name
+
+__all__ = ["TABLES", "read_ai_toolkit_job"]
+
+_ENCODES = "ComfyUI's own loaders encode"
+_UPLOAD = "nothing is uploaded"
+_NOTHING = "nothing here does that"
+
+_PROCESS = (
+    Key("trigger_word", "WanDatasetFromFile.trigger_word", "the data half reads it",
+        read=lambda _value, _job: None),
+    *drops("type training_folder device performance_log_every sqlite_db_path", "a process of its own, below "
+           "output/wan_trainer"),
+    Key("datasets", "WanDatasetFromFile.other_file", "the data half, read as it is", kind=object,
+        read=lambda _value, _job: None),
+    *drops("logging", "metrics.jsonl and the curve of the node are always written"),
+    *drops("slider adapter embedding decorator guidance", _NOTHING),
+)  # fmt: skip
+_NETWORK = (
+    Key("type", "", "lora; other kinds are named", read=to.adapter),
+    Key("linear rank", "TrainLoRA.rank", kind=int, own=4),
+    Key("linear_alpha alpha", "TrainLoRA.alpha", kind=float, own=1.0),
+    Key("dropout", "WanTrainSettings.lora_dropout", kind=float),
+    Key(
+        "pretrained_lora_path",
+        "TrainLoRA.start_from_lora",
+        "its file, in ComfyUI's loras folder",
+        read=lambda value, _job: base_name(value),
+    ),
+    Key("network_kwargs", "WanTrainSettings.lora_targets", "only_if_contains", kind=object, read=to.targets),
+    *drops("conv conv_alpha", "the linears of the blocks have adapters"),
+    *drops("split_multistage_loras", "each expert has a LoRA of its own"),
+    *drops("layer_offloading", "blocks travel by themselves where they must: memory auto"),
+    *drops("lokr_full_rank lokr_factor old_lokr_format all_layers transformer_only lorm", _NOTHING),
+)
+_SAVE = (
+    Key("dtype", "WanTrainSettings.save_dtype", own="float16", read=save_dtype),
+    Key("save_every", "TrainLoRA.save_every_n_steps", kind=int, own=1000),
+    Key("max_step_saves_to_keep", "WanTrainSettings.keep_last_saves", kind=int, own=5),
+    *drops("save_format push_to_hub hf_repo_id hf_private", _UPLOAD),
+)
+_TRAIN = (
+    Key("steps", "TrainLoRA.steps", kind=int, own=1000),
+    Key("lr", "TrainLoRA.learning_rate", kind=float, own=1e-6),
+    Key("batch_size", "WanTrainSettings.batch_size", kind=int),
+    Key("gradient_accumulation gradient_accumulation_steps", "WanTrainSettings.gradient_accumulation_steps", kind=int),
+    Key("gradient_checkpointing", "WanTrainSettings.gradient_checkpointing", kind=bool),
+    Key("optimizer", "WanTrainSettings.optimizer", "torchao's and pytorch-optimizer's classes", own="adamw",
+        read=to.optimizer),
+    Key("optimizer_params", "WanTrainSettings.optimizer_args", "weight_decay, betas and eps have widgets of their own",
+        kind=object, read=lambda _value, _job: None),
+    Key("lr_scheduler", "WanTrainSettings.lr_scheduler", own="constant", read=scheduler),
+    *drops("lr_scheduler_params", "see the widgets that begin with lr_scheduler"),
+    Key("max_grad_norm", "WanTrainSettings.max_grad_norm", kind=float, own=1.0),
+    Key("timestep_type", "WanTrainSettings.timestep_sampling", "linear is uniform without a shift", own="sigmoid",
+        read=to.timestep_type),
+    Key("content_or_style", "", "discrete_flow_shift favours high or low noise", read=to.bias),
+    Key("min_denoising_steps", "WanTrainSettings.min_timestep", kind=float),
+    Key("max_denoising_steps", "WanTrainSettings.max_timestep", kind=float),
+    Key("loss_type", "WanTrainSettings.loss_type", "mae is l1", read=to.loss),
+    Key("ema_config", "WanTrainSettings.ema_decay", "where use_ema is true", kind=object, read=to.ema),
+    Key("switch_boundary_every", "WanTrainSettings.expert_turn_steps", "with expert_order alternating", kind=int,
+        read=to.turns),
+    Key("prompt_dropout_prob", "WanTrainSettings.caption_dropout", kind=float),
+    *drops("noise_scheduler", "flow matching"),
+    *drops("train_unet train_text_encoder", "the LoRA of the model is trained, and nothing else"),
+    *drops("dtype", "the precision policy computes in bf16"),
+    *drops("unload_text_encoder cache_text_embeddings", "texts are always cached"),
+    *drops("disable_sampling skip_first_sample force_first_sample", "preview_every_n_steps 0 is without previews"),
+    *drops("attention_backend xformers sdp", "attention of Load Wan Model"),
+    *drops("linear_timesteps linear_timesteps2 next_sample_timesteps snr_gamma min_snr_gamma", "loss_weighting weighs "
+           "noise levels"),
+    *drops("diff_output_preservation diff_output_preservation_multiplier diff_output_preservation_class "
+           "blank_prompt_preservation blank_prompt_preservation_multiplier do_differential_guidance "
+           "differential_guidance_scale do_guidance_loss guidance_loss_target reg_weight "
+           "inverted_mask_prior", _NOTHING),
+    *drops("noise_offset noise_multiplier weight_jitter img_multiplier latent_multiplier force_consistent_noise",
+           "noise stays as it is drawn"),
+    *drops("start_step merge_network_on_save", _NOTHING),
+)  # fmt: skip
+_MODEL = (
+    Key("arch", "LoadWanModel.diffusion_model", "its file", read=to.arch),
+    Key("name_or_path", "LoadWanModel.diffusion_model", "its file", read=to.path),
+    Key("model_kwargs", "LoadWanModel.low_noise_model", "train_high_noise, train_low_noise", kind=object, own={},
+        read=to.experts),
+    Key("quantize", "Fp8Quantize.scheme", "8 bits", kind=bool, read=to.quantize),
+    *drops("qtype", "8 bits; smaller ones are GGUF files"),
+    *drops("accuracy_recovery_adapter", "8 bits need none"),
+    *drops("quantize_te qtype_te te_name_or_path extras_name_or_path vae_path text_encoder_bits", _ENCODES),
+    *drops("low_vram layer_offloading layer_offloading_transformer_percent layer_offloading_text_encoder_percent "
+           "auto_memory", "what does not fit rests in the computer's memory: memory auto"),
+    Key("compile", "WanTrainSettings.compile", kind=bool),
+    *drops("block_compile compile_mode compile_fullgraph compile_dynamic cache_size_limit", "compile has no modes"),
+    *drops("dtype", "the precision policy computes in bf16"),
+    *drops("lora_path assistant_lora_path inference_lora_path", "merge it into the model first"),
+    *drops("split_model_over_gpus", "Split Across GPUs"),
+)  # fmt: skip
+_SAMPLE = (
+    Key("sample_every", "TrainLoRA.preview_every_n_steps", kind=int, own=100),
+    Key("prompts samples", "WanPreviewSettings.prompts", "own sizes stand behind each", kind=object, read=to.prompts),
+    Key("neg", "WanPreviewSettings.negative_prompt", kind=object, read=to.negative),
+    Key("width", "WanPreviewSettings.width", kind=int, own=512),
+    Key("height", "WanPreviewSettings.height", kind=int, own=512),
+    Key("num_frames", "WanPreviewSettings.num_frames", kind=int, own=1),
+    Key("sample_steps", "WanPreviewSettings.steps", kind=int, own=20),
+    Key("guidance_scale", "WanPreviewSettings.cfg", kind=float, own=7.0),
+    Key("seed", "WanPreviewSettings.seed", kind=int),
+    *drops("walk_seed", "one seed for all prompts; --d behind a prompt sets another"),
+    *drops("fps", "clips play at the rate of the model"),
+    *drops("sampler", "sampler_name of Wan Preview Settings"),
+    *drops("sample_start_step", "the base model's clip is always made first"),
+    *drops("format ext network_multiplier guidance_rescale", _NOTHING),
+)
+TABLES: Mapping[str, tuple[Key, ...]] = {
+    "": _PROCESS,
+    "network": _NETWORK,
+    "save": _SAVE,
+    "model": _MODEL,
+    "train": _TRAIN,
+    "sample": _SAMPLE,
+}
+"""section of the process -> its keys"""
+
+
+def read_ai_toolkit_job(data: Mapping[str, Any], source: str) -> Job:
+    """Returns the job of the first process of a file."""
+    processes = processes_of(data)
+    if not processes:
+        raise ConfigError(f"{source} has no process. It stands under config, process.")
+    config: dict[str, Any] = data["config"]
+    job = Job("ai-toolkit", source, ledger_of(source, processes[0]), data=source)
+    for name, keys in TABLES.items():
+        if not name:
+            take_over(keys, job, job.ledger)
+            continue
+        section = job.ledger.get(name, object, None)
+        if section is None:
+            continue
+        inner = ledger_of(f"{source}, {name}", cast("dict[str, Any]", section) if isinstance(section, dict) else {})
+        take_over(keys, job, inner)
+        job.ledger.absorb(inner, name)
+    name = run_name(str(config.get("name") or "imported"))
+    job.put("TrainLoRA.run_name", name)
+    if "sample" not in job.ledger:
+        job.put("TrainLoRA.preview_every_n_steps", 0)
+    dropped = [to.number(one.get("caption_dropout_rate")) for one in processes[0].get("datasets") or () if one]
+    rates = [float(rate) for rate in dropped if isinstance(rate, int | float)]
+    if rates:
+        job.put("WanTrainSettings.caption_dropout", max(rates))
+        job.ledger.take(f"caption_dropout_rate of the datasets -> caption_dropout {max(rates):g}, for all of them")
+    if len(processes) > 1:
+        job.hints.append(f"{len(processes) - 1} more processes of the file are not read; import one at a time")
+    return job

@@ -1,0 +1,192 @@
+"""How the values of ai-toolkit become ours: a reader for each key that needs one."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from ..errors import ConfigError
+from .job import Job
+from .keys import Changed, Without, shown
+from .learning import optimizer as known_optimizer
+from .learning import quantized
+from .models import KINDS, model_file
+
+__all__ = [
+    "adapter",
+    "arch",
+    "bias",
+    "ema",
+    "experts",
+    "loss",
+    "negative",
+    "number",
+    "optimizer",
+    "path",
+    "prompts",
+    "quantize",
+    "targets",
+    "timestep_type",
+    "turns",
+]
+
+
+_ARCHS = {
+    "wan21": "T2V-14B",
+    "wan21:1b": "T2V-1.3B",
+    "wan21:14b": "T2V-14B",
+    "wan21_i2v": "I2V-14B-480P",
+    "wan21_i2v:14b": "I2V-14B-720P",
+    "wan21_i2v:14b480p": "I2V-14B-480P",
+    "wan22_14b": "T2V-A14B",
+    "wan22_14b:t2v": "T2V-A14B",
+    "wan22_14b_i2v": "I2V-A14B",
+    "wan22_5b": "TI2V-5B",
+    "wan22_5b:t2i": "TI2V-5B",
+}
+_TIMESTEPS = {
+    "sigmoid": ("sigmoid", 0.0, ""),
+    "linear": ("uniform", 1.0, "evenly, without a shift"),
+    "weighted": ("uniform", 1.0, "evenly, and the middle counts most: loss_weighting bell"),
+    "shift": ("uniform", 3.0, "evenly, then shifted by 3"),
+    "flux_shift": ("flux_shift", 0.0, ""),
+    "lumina2_shift": ("flux_shift", 0.0, "the nearest of the shifts by size"),
+    "lognorm_blend": ("sigmoid", 0.0, "a blend has no counterpart"),
+}
+
+
+def arch(value: str, job: Job) -> None:
+    if not value.startswith("wan"):
+        raise ConfigError(f"{job.source} trains {value[:40]!r}. Only Wan models are trained here.")
+    job.kind = KINDS.get(_ARCHS.get(value, ""))
+
+
+def path(value: str, job: Job) -> Any:
+    """The repository tells 1.3B from 14B and 480P from 720P; the arch tells the rest."""
+    stated, job.kind = job.kind, None
+    made = model_file(value, job)
+    if stated is not None and (job.kind is None or stated.low_noise_file or stated.vae != job.kind.vae):
+        job.kind = stated
+        made = Changed(stated.file, "the file that ComfyUI has it in")
+    return made
+
+
+def experts(value: Any, job: Job) -> None:
+    kind = job.kind
+    if not isinstance(value, dict) or kind is None or not kind.low_noise_file:
+        return
+    given = cast("dict[str, Any]", value)
+    high, low = bool(given.get("train_high_noise", True)), bool(given.get("train_low_noise", True))
+    if high and low:
+        job.put("LoadWanModel.low_noise_model", kind.low_noise_file)
+        job.now.take("model_kwargs train_high_noise and train_low_noise -> low_noise_model: both experts")
+    else:
+        job.put("LoadWanModel.diffusion_model", kind.file if high else kind.low_noise_file)
+        job.now.take(f"model_kwargs train_{'high' if high else 'low'}_noise alone -> that expert's file")
+
+
+def turns(value: int, job: Job) -> Any:
+    if "low_noise_model" not in job.values["LoadWanModel"]:
+        return Without("one model is trained")
+    job.put("WanTrainSettings.expert_order", "alternating")
+    return Changed(value, "and expert_order alternating; high first needs no change of models") if value else None
+
+
+def quantize(value: bool, job: Job) -> Any:
+    if not value:
+        return None
+    model: dict[str, Any] = job.ledger.get("model", dict, {})
+    return quantized(str(model.get("qtype", "qfloat8")).partition("|")[0], job)
+
+
+def adapter(value: str, job: Job) -> Any:
+    if value.lower() == "lora":
+        return None
+    return Without(f"{value} is no kind of adapter here yet; a LoRA is trained in its place")
+
+
+def targets(value: Any, job: Job) -> Any:
+    if not isinstance(value, dict):
+        return None
+    given = cast("dict[str, Any]", value)
+    for name, said in given.items():
+        if name == "only_if_contains":
+            lines = [rf".*{str(part).replace('transformer.', '').replace('.', chr(92) + '.')}.*" for part in said]
+            job.put("WanTrainSettings.lora_targets", "\n".join(lines))
+            job.now.change(f"network_kwargs only_if_contains {shown(said)} -> lora_targets, by the original names")
+        else:
+            job.hints.append(f"network_kwargs {name} {shown(said)} has no counterpart: see lora_targets")
+    return None
+
+
+def optimizer(value: str, job: Job) -> Any:
+    train: dict[str, Any] = job.ledger.get("train", dict, {})
+    given = cast("dict[str, Any]", train.get("optimizer_params") or {})
+    given = {name: number(said) for name, said in given.items()}
+    made = known_optimizer(value, given, job)
+    if "eps" not in given and str(job.of("WanTrainSettings.optimizer")).startswith(("adamw", "prodigy")):
+        made = made.value if isinstance(made, Changed) else made
+        job.put("WanTrainSettings.adam_epsilon", 1e-6)
+        return Changed(made, "with adam_epsilon 1e-06, ai-toolkit's own")
+    return made
+
+
+def number(value: Any) -> Any:
+    """YAML reads 1e-4 as text."""
+    try:
+        return float(value) if isinstance(value, str) else value
+    except ValueError:
+        return value
+
+
+def ema(value: Any, job: Job) -> Any:
+    given = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+    if not given.get("use_ema"):
+        return None
+    return Changed(float(given.get("ema_decay", 0.999)), "the mean is saved, evaluated and previewed")
+
+
+def timestep_type(value: str, job: Job) -> Any:
+    ours, shift, why = _TIMESTEPS.get(value, ("sigmoid", 0.0, "it is not known here"))
+    if shift:
+        job.put("WanTrainSettings.discrete_flow_shift", shift)
+    if value == "weighted":
+        job.put("WanTrainSettings.loss_weighting", "bell")
+    return Changed(ours, why) if why else ours
+
+
+def loss(value: str, _job: Job) -> Any:
+    ours = {"mse": "mse", "mae": "l1", "pseudo_huber": "pseudo_huber"}.get(value)
+    return ours or Changed("mse", f"{value} has no counterpart")
+
+
+def bias(value: str, _job: Job) -> Any:
+    return None if value == "balanced" else Without("discrete_flow_shift favours high or low noise")
+
+
+def prompts(value: Any, job: Job) -> Any:
+    """A list of texts, or of tables with settings of their own."""
+    lines = [_line(one) for one in cast("list[Any]", value if isinstance(value, list) else [value])]
+    trigger = str(job.said("trigger_word") or "")
+    if trigger and any("[trigger]" in line for line in lines):
+        job.put("WanPreviewSettings.trigger_word", trigger)
+    lines = lines if trigger else [line.replace("[trigger]", "").strip() for line in lines]
+    return "\n".join(line for line in lines if line)
+
+
+_SUFFIXES = {"width": "w", "height": "h", "num_frames": "f", "sample_steps": "s", "guidance_scale": "l", "seed": "d",
+             "neg": "n"}  # fmt: skip
+
+
+def _line(entry: Any) -> str:
+    if not isinstance(entry, dict):
+        return " ".join(str(entry).split())
+    own = cast("dict[str, Any]", entry)
+    rest = [f"--{short} {own[name]}" for name, short in _SUFFIXES.items() if own.get(name) not in (None, "", False)]
+    return " ".join([" ".join(str(own.get("prompt", "")).split()), *rest])
+
+
+def negative(value: Any, job: Job) -> Any:
+    if not value:
+        job.now.take("neg: empty -> Wan's own negative prompt")
+        return None
+    return str(value)

@@ -1,0 +1,248 @@
+"""Training settings of diffusion-pipe: the TOML its train.py takes (examples/main_example.toml there)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..errors import ConfigError
+from .job import Job
+from .keys import Changed, Key, Without, drops, ledger_of, shown, take_over
+from .learning import optimizer, quantized, run_name, save_dtype, scheduler
+from .models import base_name, model_file, text_encoder
+
+__all__ = ["TABLES", "read_diffusion_pipe_job"]
+
+_LOGS = "metrics.jsonl and the curve of the node are always written"
+_EVAL = "clips are held out by held_out_ratio of Wan Dataset Settings"
+
+
+def _batch(value: Any, job: Job) -> Any:
+    """A number, or pairs of a resolution and a number."""
+    if isinstance(value, int):
+        return value
+    numbers = [pair[1] for pair in value if isinstance(pair, list) and len(pair) == 2]
+    if not numbers or not all(isinstance(number, int) for number in numbers):
+        raise ConfigError(f"{job.source}: micro_batch_size_per_gpu is {shown(value)!r}; it must be a whole number.")
+    return Changed(min(numbers), "one size of batch for all resolutions: the smallest")
+
+
+def _stages(value: int, job: Job) -> Any:
+    if value < 2:
+        return None
+    return Changed("split blocks", f"over {value} GPUs; set devices where there are more")
+
+
+def _split(value: list[Any], _job: Job) -> str:
+    return ", ".join(map(str, value))
+
+
+def _every(widget: str, key: str) -> Any:
+    def read(value: float, job: Job) -> None:
+        job.every_epochs[widget] = (key, value)
+
+    return read
+
+
+def _every_example(value: int, job: Job) -> Any:
+    batch = max(1, job.of("WanTrainSettings.batch_size") * job.of("WanTrainSettings.gradient_accumulation_steps"))
+    return Changed(max(1, value // batch), f"a step trains on {batch} clips")
+
+
+def _epochs(value: int, job: Job) -> Any:
+    if "max_steps" in job.ledger:
+        return Without("max_steps leads")
+    job.epochs = ("epochs", value)
+    return None
+
+
+def _constant(value: float, job: Job) -> Any:
+    job.put("WanTrainSettings.lr_scheduler", "constant")
+    return Changed(value, "and lr_scheduler constant")
+
+
+def _checkpointing(value: Any, job: Job) -> Any:
+    if value == "unsloth":
+        job.put("WanTrainSettings.offload_activations", "on")
+        return Changed(True, "and offload_activations on, which is what unsloth does")
+    return bool(value)
+
+
+def _huber(value: float, job: Job) -> Any:
+    job.put("WanTrainSettings.huber_delta", value)
+    return Changed("pseudo_huber", f"with huber_delta {value:g}; the loss is that times {value:g}")
+
+
+def _data(value: str, job: Job) -> None:
+    job.data = value
+    job.ledger.take(f"dataset {value:.80}: read by Wan Dataset From File")
+
+
+def _name(value: str, job: Job) -> Any:
+    return Changed(run_name(base_name(value.rstrip("/\\"))), "runs lie in output/wan_trainer")
+
+
+def _type(value: str, job: Job) -> None:
+    if "wan" not in value.lower():
+        raise ConfigError(f"{job.source} trains {value[:40]!r}. Only Wan models are trained here.")
+
+
+def _folder(value: str, job: Job) -> Any:
+    """ckpt_path counts where no transformer_path does."""
+    if job.values.get("LoadWanModel", {}).get("diffusion_model"):
+        return None
+    return model_file(value, job)
+
+
+def _eight_bit(value: str, job: Job) -> Any:
+    return quantized(value, job)
+
+
+def _timesteps(value: str, job: Job) -> Any:
+    model: dict[str, Any] = job.ledger.get("model", dict, {})
+    by_size, shift = bool(model.get("flux_shift")), model.get("shift")
+    if value == "uniform":
+        if not shift:
+            job.put("WanTrainSettings.discrete_flow_shift", 1.0)
+        return "uniform"
+    ours = "shift" if shift else "flux_shift" if by_size else "sigmoid"
+    return Changed(ours, "the same draws")
+
+
+def _edge(value: float, _job: Job) -> Any:
+    return Changed(value * 1000, "noise levels go from 0 to 1000")
+
+
+def _adapter(value: str, job: Job) -> Any:
+    if value == "lora":
+        return None
+    return Without(f"{value} is no kind of adapter here yet; a LoRA is trained in its place")
+
+
+def _rank(value: float, job: Job) -> Any:
+    """alpha is always the rank; LoKr says a huge one for a full matrix."""
+    return int(value) if value <= 1024 else Changed(16, "a rank for a full matrix of LoKr")
+
+
+def _optimizer(value: str, job: Job) -> Any:
+    section: dict[str, Any] = job.ledger.get("optimizer", dict, {})
+    given = {name: said for name, said in section.items() if name not in ("type", "lr", "gradient_release")}
+    given.pop("beta2_half_life", None)
+    return optimizer(value, given, job, library="pytorch_optimizer")
+
+
+_TOP = (
+    Key("output_dir", "TrainLoRA.run_name", "the last folder of it", read=_name),
+    Key("dataset", "WanDatasetFromFile.other_file", "the data half, read as it is", read=_data),
+    Key("epochs", "TrainLoRA.steps", "as steps", kind=int, read=_epochs),
+    Key("max_steps", "TrainLoRA.steps", "leads over epochs", kind=int),
+    Key("micro_batch_size_per_gpu", "WanTrainSettings.batch_size", kind=object, read=_batch),
+    *drops("image_micro_batch_size_per_gpu", "one size of batch for stills and clips"),
+    Key("gradient_accumulation_steps", "WanTrainSettings.gradient_accumulation_steps", kind=int),
+    Key("pipeline_stages", "SplitAcrossGPUs.mode", "above 1", kind=int, read=_stages),
+    Key("partition_split", "SplitAcrossGPUs.split_at", kind=list, read=_split),
+    *drops("partition_method", "the split is balanced by memory"),
+    Key("gradient_clipping", "WanTrainSettings.max_grad_norm", kind=float, own=1.0),
+    Key("warmup_steps", "WanTrainSettings.lr_warmup_steps", kind=int),
+    Key("lr_scheduler", "WanTrainSettings.lr_scheduler", own="constant", read=scheduler),
+    Key("blocks_to_swap", "TrainLoRA.blocks_to_swap", kind=int),
+    *drops("disable_block_swap_for_eval", "evaluation runs as training does"),
+    Key("pseudo_huber_c", "WanTrainSettings.loss_type", "with huber_delta", kind=float, read=_huber),
+    Key("activation_checkpointing", "WanTrainSettings.gradient_checkpointing", "unsloth: offload_activations on too",
+        kind=object, read=_checkpointing),
+    *drops("reentrant_activation_checkpointing", "it is never reentrant"),
+    Key("compile", "WanTrainSettings.compile", kind=bool),
+    Key("uncond_fraction", "WanTrainSettings.caption_dropout", kind=float),
+    Key("save_dtype", "WanTrainSettings.save_dtype", read=save_dtype),
+    Key("save_every_n_steps", "TrainLoRA.save_every_n_steps", kind=int),
+    Key("save_every_n_epochs", "TrainLoRA.save_every_n_steps", "as steps", kind=float,
+        read=_every("TrainLoRA.save_every_n_steps", "save_every_n_epochs")),
+    Key("save_every_n_examples", "TrainLoRA.save_every_n_steps", "as steps", kind=int, read=_every_example),
+    *drops("checkpoint_every_n_minutes checkpoint_every_n_epochs", "every saved step can be gone on from"),
+    Key("eval_every_n_steps", "WanTrainSettings.eval_every_n_steps", kind=int),
+    Key("eval_every_n_epochs", "WanTrainSettings.eval_every_n_steps", "as steps", kind=float,
+        read=_every("WanTrainSettings.eval_every_n_steps", "eval_every_n_epochs")),
+    Key("eval_every_n_examples", "WanTrainSettings.eval_every_n_steps", "as steps", kind=int, read=_every_example),
+    *drops("eval_datasets", _EVAL),
+    *drops("eval_before_first_step", "the base model is always measured first"),
+    *drops(
+        "eval_micro_batch_size_per_gpu image_eval_micro_batch_size_per_gpu eval_gradient_accumulation_steps",
+        "each clip is measured for itself",
+    ),
+    *drops("video_clip_mode", "frame_extraction of Wan Dataset Settings; clips are cut from their beginning"),
+    *drops("caching_batch_size map_num_proc", "ComfyUI's own loaders encode"),
+    *drops("steps_per_print logging_steps x_axis_examples", _LOGS),
+    *drops("resume_from_checkpoint", "Queue again goes on where a run stopped"),
+)  # fmt: skip
+_MODEL = (
+    Key("type", "", "a Wan model", read=_type),
+    Key("transformer_path", "LoadWanModel.diffusion_model", "its file", read=model_file),
+    Key("ckpt_path", "LoadWanModel.diffusion_model", "its file, where transformer_path says none", read=_folder),
+    Key("llm_path", "CLIPLoader.clip_name", "the file that ComfyUI has", read=text_encoder),
+    *drops("dtype", "the precision policy computes in bf16"),
+    Key("transformer_dtype", "Fp8Quantize.scheme", "float8", read=_eight_bit),
+    Key("timestep_sample_method", "WanTrainSettings.timestep_sampling", own="logit_normal", read=_timesteps),
+    Key("shift", "WanTrainSettings.discrete_flow_shift", kind=float),
+    Key("flux_shift", "WanTrainSettings.timestep_sampling", kind=bool, read=lambda _value, _job: None),
+    Key("sigmoid_scale", "WanTrainSettings.sigmoid_scale", kind=float),
+    Key("min_t", "WanTrainSettings.min_timestep", "times 1000", kind=float, read=_edge),
+    Key("max_t", "WanTrainSettings.max_timestep", "times 1000", kind=float, read=_edge),
+    *drops("text_encoder_fp8 cache_text_embeddings", "texts are always cached, by ComfyUI's own loader"),
+    *drops("guidance", "not for Wan"),
+)  # fmt: skip
+_ADAPTER = (
+    Key("type", "", "lora; other kinds are named", read=_adapter),
+    Key("rank", "TrainLoRA.rank", kind=float, read=_rank),
+    *drops("alpha", "diffusion-pipe always takes the rank, as alpha 0 does here"),
+    *drops("dtype", "the LoRA is trained in float32"),
+    Key("dropout", "WanTrainSettings.lora_dropout", kind=float),
+    *drops("rank_dropout decompose_factor", "of LoKr"),
+    Key("init_from_existing", "TrainLoRA.start_from_lora", "its file, in ComfyUI's loras folder",
+        read=lambda value, _job: f"{base_name(value).removesuffix('.safetensors')}.safetensors"),
+    *drops("fuse_adapters", "merge it into the model first"),
+    *drops("exclude_modules", "name the layers to train in lora_targets"),
+)  # fmt: skip
+_OPTIMIZER = (
+    Key("lr", "TrainLoRA.learning_rate", kind=float),
+    Key("type", "WanTrainSettings.optimizer", "torchao's and pytorch-optimizer's classes", own="adamw_optimi",
+        read=_optimizer),
+    *(Key(name, at, kind=object, read=lambda _value, _job: None) for name, at in (
+        ("betas", "WanTrainSettings.adam_beta1"), ("weight_decay", "WanTrainSettings.weight_decay"),
+        ("eps", "WanTrainSettings.adam_epsilon"))),
+    *drops("stabilize", "nothing of a LoRA's update needs it"),
+    *drops("gradient_release", "a LoRA's gradients are small"),
+    *drops("beta2_half_life", "set adam_beta2"),
+)  # fmt: skip
+_ARGUMENTS = "WanTrainSettings.optimizer_args"
+_MONITORING = drops("enable_wandb wandb_api_key wandb_tracker_name wandb_run_name", _LOGS)
+TABLES: Mapping[str, tuple[Key, ...]] = {
+    "": _TOP,
+    "model": _MODEL,
+    "adapter": _ADAPTER,
+    "optimizer": _OPTIMIZER,
+    "monitoring": _MONITORING,
+}
+"""table of the file -> its keys"""
+_LAST = (Key("force_constant_lr", "TrainLoRA.learning_rate", "with lr_scheduler constant", kind=float, read=_constant),)
+
+
+def read_diffusion_pipe_job(data: Mapping[str, Any], source: str) -> Job:
+    """Returns the job of a settings file."""
+    job = Job("diffusion-pipe", source, ledger_of(source, data))
+    for name, keys in TABLES.items():
+        if not name:
+            take_over(keys, job, job.ledger)
+            continue
+        section = job.ledger.get(name, dict, {})
+        inner = ledger_of(f"{source}, {name}", section)
+        if name == "optimizer":
+            more = section.keys() - {one for key in keys for one in key.names.split()}
+            keys += tuple(Key(one, _ARGUMENTS, kind=object, read=lambda _value, _job: None) for one in sorted(more))
+        take_over(keys, job, inner)
+        job.ledger.absorb(inner, name)
+    take_over(_LAST, job, job.ledger)
+    if "adapter" not in data:
+        job.mended.append("no [adapter] is stated, so diffusion-pipe would train the whole model; here it is a LoRA")
+    job.put("TrainLoRA.preview_every_n_steps", 0)
+    job.hints.append("diffusion-pipe makes no previews; set preview_every_n_steps to see clips while it trains")
+    return job

@@ -1,0 +1,206 @@
+"""A job as a graph: for the queue API, and as a workflow that the canvas opens."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from itertools import pairwise
+from typing import Any
+
+from .. import __version__
+from .job import DATA, LOADER, PREVIEW, QUANTIZE, SETTINGS, SPLIT, TRAINER, Job
+from .models import base_name
+
+__all__ = ["NODES", "Node", "api_graph", "canvas_graph"]
+
+CACHE, VISION = "CacheLatents", "CLIPVisionLoader"
+Link = tuple[str, int]
+Node = tuple[dict[str, str], list[tuple[str, str]]]
+
+_MODEL, _VAE, _CLIP, _SEEN = "WAN_TRAIN_MODEL", "VAE", "CLIP", "CLIP_VISION"
+NODES: dict[str, Node] = {
+    LOADER: ({}, [("model", _MODEL), ("info", "STRING")]),
+    QUANTIZE: ({"model": _MODEL}, [("model", _MODEL)]),
+    SPLIT: ({"model": _MODEL}, [("model", _MODEL)]),
+    DATA: ({"model": _MODEL}, [("dataset", "WAN_DATASET"), ("report", "STRING"), ("contact_sheet", "IMAGE")]),
+    "VAELoader": ({}, [("VAE", _VAE)]),
+    "CLIPLoader": ({}, [("CLIP", _CLIP)]),
+    VISION: ({}, [("CLIP_VISION", _SEEN)]),
+    CACHE: (
+        {"dataset": "WAN_DATASET", "vae": _VAE, "clip": _CLIP, "clip_vision": _SEEN},
+        [("cache", "WAN_CACHE"), ("report", "STRING")],
+    ),
+    SETTINGS: ({}, [("settings", "WAN_SETTINGS")]),
+    PREVIEW: ({"clip": _CLIP, "clip_vision": _SEEN}, [("validation", "WAN_VALIDATION")]),
+    TRAINER: (
+        {
+            "model": _MODEL,
+            "cache": "WAN_CACHE",
+            "vae": _VAE,
+            "settings": "WAN_SETTINGS",
+            "validation": "WAN_VALIDATION",
+        },
+        [
+            *(("run", "WAN_RUN"), ("lora", "LORA_MODEL"), ("loss_map", "LOSS_MAP"), ("steps", "INT")),
+            *(("lora_name", "STRING"), ("lora_low_noise", "LORA_MODEL"), ("lora_name_low_noise", "STRING")),
+        ],
+    ),
+}
+"""node id -> its sockets that are linked here, and its outputs; tests hold it against the nodes"""
+_CORE: dict[str, dict[str, Any]] = {
+    "VAELoader": {"vae_name": ""},
+    "CLIPLoader": {"clip_name": "", "type": "wan", "device": "default"},
+    VISION: {"clip_name": "clip_vision_h.safetensors"},
+}
+"""widgets of core nodes, in their order"""
+_COLUMNS = (
+    (LOADER, "VAELoader", "CLIPLoader", VISION),
+    (QUANTIZE, SPLIT, DATA),
+    (CACHE, PREVIEW),
+    (SETTINGS,),
+    (TRAINER,),
+)
+_SIZES = {
+    LOADER: (400, 330), QUANTIZE: (400, 220), SPLIT: (400, 545), DATA: (400, 910), "VAELoader": (400, 120),
+    "CLIPLoader": (400, 170), VISION: (400, 120), CACHE: (400, 215), PREVIEW: (400, 900), SETTINGS: (420, 1900),
+    TRAINER: (420, 700),
+}  # fmt: skip
+"""room that a node is given"""
+_GAP = 40
+
+
+def _note_of(job: Job) -> str:
+    """Returns the account as Markdown, for the note beside the graph."""
+    lines = [f"## {job.source} of {job.trainer}", ""]
+    if job.data:
+        name = base_name(job.data)
+        lines += [f"Put `{name}` and the folders it names into ComfyUI's `input` folder.", ""]
+    for title, sentences in job.account().items():
+        lines += [f"**{title}**", "", *(f"- {sentence}" for sentence in sentences), ""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def api_graph(job: Job) -> dict[str, Any]:
+    """Returns what POST /prompt takes: the widgets that the job sets; the others keep their defaults."""
+    values, links = _values(job), _links(job)
+    ids = {node: str(number) for number, node in enumerate(values, 1)}
+    return {
+        ids[node]: {
+            "class_type": node,
+            "inputs": {**widgets, **{name: [ids[source], slot] for name, (source, slot) in links[node].items()}},
+        }
+        for node, widgets in values.items()
+    }
+
+
+def canvas_graph(job: Job) -> dict[str, Any]:
+    """Returns a workflow for the canvas, with the account in a note beside the nodes."""
+    values, links = _values(job), _links(job)
+    ids = {node: number for number, node in enumerate(values, 1)}
+    drawn: list[list[Any]] = []
+    nodes = [_canvas_node(node, widgets, links[node], ids, drawn) for node, widgets in values.items()]
+    for number, source, slot, *_ in drawn:
+        nodes[source - 1]["outputs"][slot]["links"].append(number)
+    _place(nodes)
+    nodes.append(_note(job, len(nodes) + 1))
+    text = json.dumps(values, sort_keys=True, ensure_ascii=True)
+    return {
+        "id": str(uuid.uuid5(uuid.NAMESPACE_URL, f"wan-trainer/{text}")),
+        "revision": 0,
+        "last_node_id": len(nodes),
+        "last_link_id": len(drawn),
+        "nodes": nodes,
+        "links": drawn,
+        "groups": [],
+        "config": {},
+        "extra": {},
+        "version": 0.4,
+    }
+
+
+def _values(job: Job) -> dict[str, dict[str, Any]]:
+    """The nodes of the graph in order, each with its widgets."""
+    given = {node: dict(widgets) for node, widgets in job.values.items() if node in NODES}
+    given.setdefault(DATA, {})["other_file"] = base_name(job.data)
+    wanted = [LOADER, QUANTIZE, SPLIT, DATA, "VAELoader", "CLIPLoader", VISION, CACHE, SETTINGS, PREVIEW, TRAINER]
+    optional = {QUANTIZE, SPLIT, PREVIEW, VISION} - given.keys()
+    if job.kind is not None and job.kind.reads_clip:
+        optional.discard(VISION)
+    return {node: {**_CORE.get(node, {}), **given.get(node, {})} for node in wanted if node not in optional}
+
+
+def _links(job: Job) -> dict[str, dict[str, Link]]:
+    """Where each socket of each node comes from."""
+    there = _values(job)
+    chain = [node for node in (LOADER, QUANTIZE, SPLIT) if node in there]
+    found: dict[str, dict[str, Link]] = {node: {} for node in there}
+    for before, node in pairwise(chain):
+        found[node]["model"] = (before, 0)
+    found[DATA]["model"] = (LOADER, 0)
+    found[CACHE] |= {"dataset": (DATA, 0), "vae": ("VAELoader", 0), "clip": ("CLIPLoader", 0)}
+    found[TRAINER] |= {"model": (chain[-1], 0), "cache": (CACHE, 0), "vae": ("VAELoader", 0), "settings": (SETTINGS, 0)}
+    if PREVIEW in there:
+        found[PREVIEW]["clip"] = ("CLIPLoader", 0)
+        found[TRAINER]["validation"] = (PREVIEW, 0)
+    if VISION in there:
+        for node in (CACHE, PREVIEW):
+            if node in there:
+                found[node]["clip_vision"] = (VISION, 0)
+    return found
+
+
+def _canvas_node(
+    node: str, widgets: dict[str, Any], links: dict[str, Link], ids: dict[str, int], drawn: list[list[Any]]
+) -> dict[str, Any]:
+    sockets, outputs = NODES[node]
+    inputs: list[dict[str, Any]] = []
+    for name, kind in sockets.items():
+        source = links.get(name)
+        if source is not None:
+            drawn.append([len(drawn) + 1, ids[source[0]], source[1], ids[node], len(inputs), kind])
+        inputs.append({"name": name, "type": kind, "link": len(drawn) if source is not None else None})
+    core = node in _CORE
+    ours = {"cnr_id": "wan-trainer", "ver": __version__}
+    return {
+        "id": ids[node],
+        "type": node,
+        "pos": [0, 0],
+        "size": list(_SIZES[node]),
+        "flags": {},
+        "order": ids[node] - 1,
+        "mode": 0,
+        "inputs": inputs,
+        "outputs": [{"name": name, "type": kind, "links": []} for name, kind in outputs],
+        "properties": {"Node name for S&R": node, **({"cnr_id": "comfy-core"} if core else ours)},
+        # Values of our nodes are read by name, so the file need not know their order.
+        **({"widgets_values": list(widgets.values())} if core else {"widgets_values_named": widgets}),
+    }
+
+
+def _place(nodes: list[dict[str, Any]]) -> None:
+    by_kind = {node["type"]: node for node in nodes}
+    left = 0
+    for column in _COLUMNS:
+        there = [by_kind[kind] for kind in column if kind in by_kind]
+        top = 30
+        for node in there:
+            node["pos"] = [left, top]
+            top += node["size"][1] + _GAP
+        left += max((node["size"][0] for node in there), default=-_GAP) + _GAP
+
+
+def _note(job: Job, number: int) -> dict[str, Any]:
+    return {
+        "id": number,
+        "type": "MarkdownNote",
+        "title": "What became of your settings",
+        "pos": [-560, 30],
+        "size": [520, 900],
+        "flags": {},
+        "order": number - 1,
+        "mode": 0,
+        "inputs": [],
+        "outputs": [],
+        "properties": {},
+        "widgets_values": [_note_of(job)],
+    }

@@ -1,0 +1,121 @@
+"""A job that comes from another trainer: the widgets it sets, and what the reading of it has found out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..config import settings_of
+from ..importers import Ledger
+from ..load import ModelPlan
+from ..lora import LoraConfig
+from ..precision import QuantizeConfig
+from ..sampler import SampleConfig
+from ..train import TrainConfig
+
+__all__ = ["DATA", "LOADER", "PREVIEW", "QUANTIZE", "SETTINGS", "SPLIT", "TRAINER", "Job", "Kind", "default_of"]
+
+LOADER, QUANTIZE, SPLIT, DATA = "LoadWanModel", "Fp8Quantize", "SplitAcrossGPUs", "WanDatasetFromFile"
+SETTINGS, PREVIEW, TRAINER = "WanTrainSettings", "WanPreviewSettings", "TrainLoRA"
+_CONFIGS = {
+    LOADER: (ModelPlan,),
+    QUANTIZE: (QuantizeConfig,),
+    SETTINGS: (TrainConfig, LoraConfig),
+    PREVIEW: (SampleConfig,),
+    TRAINER: (TrainConfig, LoraConfig),
+}
+"""where the default of a node's widget stands"""
+_OTHER_NAMES = {"lora_dropout": "dropout", "lora_targets": "targets"}
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A published Wan model, and the files ComfyUI has it in."""
+
+    name: str
+    file: str
+    low_noise_file: str = ""
+    vae: str = "wan_2.1_vae.safetensors"
+    reads_clip: bool = False
+    """is given image tokens of CLIP"""
+
+
+@dataclass
+class Job:
+    """What is known so far; `settle` makes it whole."""
+
+    trainer: str
+    """its name, as people write it"""
+    source: str
+    """name of the settings file"""
+    ledger: Ledger
+    """the account of the whole file"""
+    now: Ledger = field(init=False)
+    """that of the section that is being read"""
+    values: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
+    """node id -> widget -> value; a node that is not here stays out of the graph, or as it is"""
+    data: str = ""
+    """the dataset settings that go with it, as the settings call them"""
+    kind: Kind | None = None
+    epochs: tuple[str, int] | None = None
+    """(key, epochs) where the length is given so"""
+    every_epochs: dict[str, tuple[str, float]] = field(default_factory=dict[str, tuple[str, float]])
+    """widget -> (key, epochs) where something happens every so many epochs"""
+    clips: int = 0
+    """that an epoch sees, repeats included; 0: not known"""
+    mended: list[str] = field(default_factory=list[str])
+    """known mistakes that were put right, a sentence each"""
+    hints: list[str] = field(default_factory=list[str])
+    """what a person has to do or should know, a sentence each"""
+
+    def __post_init__(self) -> None:
+        self.now = self.ledger
+
+    def put(self, at: str, value: Any) -> None:
+        """Set a widget, named as "TrainLoRA.rank"."""
+        node, _, widget = at.partition(".")
+        self.values.setdefault(node, {})[widget] = value
+
+    def said(self, key: str) -> Any:
+        """What the file says under a key of its first level; None where it says nothing."""
+        return self.ledger.get(key, object, None)
+
+    def of(self, at: str) -> Any:
+        """The value of a widget; its default where nobody has set it."""
+        node, _, widget = at.partition(".")
+        return self.values.get(node, {}).get(widget, default_of(at))
+
+    def lora(self) -> LoraConfig:
+        """Returns the LoRA as the nodes would make it."""
+        settings = self.values.get(SETTINGS, {})
+        targets = tuple(line.strip() for line in settings.get("lora_targets", "").splitlines() if line.strip())
+        return LoraConfig(
+            rank=self.of("TrainLoRA.rank"),
+            alpha=self.of("TrainLoRA.alpha"),
+            dropout=self.of("WanTrainSettings.lora_dropout"),
+            targets=targets or LoraConfig.targets,
+        )
+
+    def train(self) -> TrainConfig:
+        """Returns the training as the nodes would make it."""
+        known = {**self.values.get(SETTINGS, {}), **self.values.get(TRAINER, {})}
+        return TrainConfig.from_dict({name: value for name, value in known.items() if name in settings_of(TrainConfig)})
+
+    def account(self) -> Mapping[str, list[str]]:
+        """Returns what became of every key, by titles; empty ones are left out."""
+        titles = ("taken over", "changed", "no counterpart here", "not known, so not used")
+        found: dict[str, list[str]] = dict(zip(titles, self.ledger.complete(), strict=True))
+        found["put right"], found["to do"] = self.mended, self.hints
+        return {title: sentences for title, sentences in found.items() if sentences}
+
+
+def default_of(at: str) -> Any:
+    """The default of a widget that stands for a setting; None for others."""
+    node, _, widget = at.partition(".")
+    name = _OTHER_NAMES.get(widget, widget) if node == SETTINGS else widget
+    for config in _CONFIGS.get(node, ()):
+        if name in settings_of(config):
+            default = settings_of(config)[name].default
+            return "" if widget == "lora_targets" else default
+    return None

@@ -1,0 +1,147 @@
+"""The table of a trainer: each of its keys with the widget it becomes here, and what is said of it.
+
+`take_over` reads settings by such a table; docs/coming_from.md is written from the same tables.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import ConfigError
+from ..importers import Ledger
+from .job import Job, default_of
+
+__all__ = ["Changed", "Key", "Without", "drops", "ledger_of", "shown", "take_over"]
+
+_SECRET = re.compile(r"api_key|token$|password|secret|webhook_url")
+
+
+@dataclass(frozen=True)
+class Changed:
+    """Something means something else here."""
+
+    value: Any
+    why: str
+
+
+@dataclass(frozen=True)
+class Without:
+    """A value that has no counterpart here."""
+
+    why: str
+
+
+@dataclass(frozen=True)
+class Key:
+    """One key of a trainer."""
+
+    names: str
+    """as it is written; older names stand behind it, with a blank between"""
+    at: str = ""
+    """what it becomes, as "TrainLoRA.rank"; empty: nothing"""
+    note: str = ""
+    """why there is nothing, or what is different; in the docs, and said of a key that becomes nothing"""
+    kind: type = str
+    own: Any = None
+    """what the trainer takes where the key is not there; None: the same as here"""
+    read: Callable[[Any, Job], Any] | None = None
+    """makes its value from the trainer's: a value, `Changed`, `Without`, or None where it has done it all itself"""
+
+    @property
+    def name(self) -> str:
+        return self.names.split()[0]
+
+
+def drops(names: str, note: str = "") -> tuple[Key, ...]:
+    """Keys that become nothing, all for one reason."""
+    return tuple(Key(name, note=note) for name in names.split())
+
+
+def ledger_of(where: str, section: Mapping[str, Any]) -> Ledger:
+    """Returns the account of a section; what is a secret in it stays out of every sentence."""
+    return Ledger(
+        where, {key: "(hidden)" if value and _SECRET.search(key) else value for key, value in section.items()}
+    )
+
+
+def take_over(keys: Iterable[Key], job: Job, ledger: Ledger) -> None:
+    """Set the widgets of `job` by the settings in `ledger`, and say in it what became of each key."""
+    job.now = ledger
+    for key in keys:
+        name = next((name for name in key.names.split() if name in ledger), "")
+        if not name and key.own is None:
+            continue
+        stated = bool(name)
+        name = name or key.name
+        if stated and not key.at and key.read is None:
+            ledger.drop(name, key.note)
+            continue
+        given: Any = ledger.get(name, object, None) if stated else key.own
+        value = _as(key.kind, given, f"{ledger.where}: {name}")
+        made = key.read(value, job) if key.read else value
+        _tell(key, name, value, made, job, ledger, stated=stated)
+
+
+def _tell(key: Key, name: str, value: Any, made: Any, job: Job, ledger: Ledger, *, stated: bool) -> None:
+    told = f"{name} {shown(value)}" if stated else f"{name} is not stated: {shown(value)}, {job.trainer}'s own"
+    if made is None:  # whoever read it has said so, or the account will
+        return
+    if isinstance(made, Without):
+        if stated:
+            ledger.drop(name, made.why)
+    elif isinstance(made, Changed):
+        job.put(key.at, made.value)
+        ledger.change(f"{told} -> {_widget(key.at)} {shown(made.value)}: {made.why}")
+    else:
+        job.put(key.at, made)
+        if not stated and made == default_of(key.at):
+            return
+        widget = _widget(key.at)
+        ledger.take(told if stated and widget == name and made == value else f"{told} -> {widget} {shown(made)}")
+
+
+def shown(value: Any) -> str:
+    """A value in a sentence."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    text = f"{value:g}" if isinstance(value, float) else str(value).replace("\n", " ")
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _widget(at: str) -> str:
+    return at.partition(".")[2]
+
+
+_TRUE, _FALSE = {"true", "1", "yes", "on"}, {"false", "0", "no", "off", "none", ""}
+_WORDS: dict[type, str] = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    list: "a list",
+    dict: "a table",
+    str: "text",
+}
+
+
+def _as(kind: type, value: Any, where: str) -> Any:
+    """Returns a value as its kind: YAML reads 1e-4 as text, and some write "true" and "20" in JSON."""
+    try:
+        if kind is bool and isinstance(value, str):
+            return {**dict.fromkeys(_TRUE, True), **dict.fromkeys(_FALSE, False)}[value.strip().lower()]
+        if kind in (int, float) and not isinstance(value, bool):
+            number = float(value)
+            if kind is float:
+                return number
+            if number == int(number):
+                return int(number)
+            raise ValueError
+        if kind is str and isinstance(value, int | float) and not isinstance(value, bool):
+            return str(value)
+        if kind is object or isinstance(value, kind):
+            return value
+    except (TypeError, ValueError, KeyError, OverflowError):
+        pass
+    raise ConfigError(f"{where} is {str(value)[:60]!r}; it must be {_WORDS.get(kind, kind.__name__)}.")

@@ -1,0 +1,203 @@
+"""What trainers call the same things of learning: optimizers with their arguments, schedules, number formats."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from .job import Job
+from .keys import Changed, Without, shown
+
+__all__ = ["arguments_of", "only_for", "optimizer", "quantized", "run_name", "save_dtype", "scheduler"]
+
+_FLOAT32 = "the LoRA's weights are float32 here, so nothing is lost between steps"
+_TORCHAO = "torchao's, with 8-bit moments too"
+_OPTIMI = {"betas": (0.9, 0.99), "eps": 1e-6, "weight_decay": 0.0}
+_OPTIMIZERS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "adamw": ("adamw", "", {}),
+    "torchadamw": ("adamw", "", {}),
+    "adam": ("adamw", "its weight decay acts on the weights, not on the gradient", {"weight_decay": 0.0}),
+    "torchadam": ("adamw", "its weight decay acts on the weights, not on the gradient", {"weight_decay": 0.0}),
+    "adamwoptimi": ("adamw", _FLOAT32, _OPTIMI),
+    "optimiadamw": ("adamw", _FLOAT32, _OPTIMI),
+    "adamwbf16": ("adamw", _FLOAT32, {"eps": 1e-6}),
+    "offload": ("adamw", "its moments stay on the GPU: those of a LoRA are small", {}),
+    "bnbadamw": ("adamw", "", {}),
+    "bnbadamwpaged": ("adamw", "its moments stay on the GPU: those of a LoRA are small", {}),
+    "adamw8": ("adamw8bit", _TORCHAO, {}),
+    "adam8bit": ("adamw8bit", _TORCHAO, {"weight_decay": 0.0}),
+    "adamw8bit": ("adamw8bit", _TORCHAO, {}),
+    "bnbadamw8bit": ("adamw8bit", _TORCHAO, {}),
+    "bnbadamw8bitpaged": ("adamw8bit", _TORCHAO, {}),
+    "adamw8bitkahan": ("adamw8bit", f"torchao's; {_FLOAT32}", {}),
+    "aoadamw8bit": ("adamw8bit", "", {}),
+    "aoadamw4bit": ("adamw4bit", "", {}),
+    "aoadamfp8": ("adamwfp8", "", {}),
+    "aoadamwfp8": ("adamwfp8", "", {}),
+    "adafactor": ("adafactor", "PyTorch's, with the learning rate that is given", {}),
+    "torchadafactor": ("adafactor", "", {}),
+    "lion": ("lion", "", {"weight_decay": 0.0}),
+    "optimilion": ("lion", _FLOAT32, {"betas": (0.9, 0.99), "weight_decay": 0.0}),
+    "lion8bit": ("lion", "its one moment is not 8-bit: that of a LoRA is small", {"weight_decay": 0.0}),
+    "bnblion": ("lion", "", {"weight_decay": 0.0}),
+    "bnblion8bit": ("lion", "its one moment is not 8-bit: that of a LoRA is small", {"weight_decay": 0.0}),
+    "bnblion8bitpaged": ("lion", "its one moment is not 8-bit: that of a LoRA is small", {"weight_decay": 0.0}),
+    "prodigy": ("prodigy", "", {"weight_decay": 0.0}),
+    "prodigyopt.prodigy": ("prodigy", "pytorch-optimizer's", {"weight_decay": 0.0}),
+    "prodigy8bit": ("prodigy", "its moments are not 8-bit: those of a LoRA are small", {"weight_decay": 0.0}),
+    "adamwschedulefree": ("schedule_free", "", {"weight_decay": 0.0}),
+    "schedulefree.adamwschedulefree": ("schedule_free", "pytorch-optimizer's", {"weight_decay": 0.0}),
+    "muon": ("muon", "", {}),
+    "came": ("came", "", {"weight_decay": 0.0}),
+}
+"""a trainer's word without dashes, underscores and capitals -> (ours, what is different, its own defaults)"""
+_CLASSES = {
+    **dict.fromkeys(("stableadamw", "optimistableadamw"), "pytorch_optimizer.StableAdamW"),
+    **dict.fromkeys(("adan", "optimiadan"), "pytorch_optimizer.Adan"),
+    **dict.fromkeys(("ranger", "optimiranger"), "pytorch_optimizer.Ranger"),
+    **dict.fromkeys(("radam", "torchradam", "optimiradam"), "torch.optim.RAdam"),
+    **dict.fromkeys(("sgd", "torchsgd", "optimisgd"), "torch.optim.SGD"),
+    **dict.fromkeys(("adagrad", "torchadagrad", "bnbadagrad"), "torch.optim.Adagrad"),
+    **dict.fromkeys(("ademamix8bit", "bnbademamix", "bnbademamix8bit"), "pytorch_optimizer.AdEMAMix"),
+    "soap": "pytorch_optimizer.SOAP",
+}
+_NONE = ("automagic", "genericoptim", "dadapt")
+_BETAS = ("adamw", "adamw8bit", "adamw4bit", "adamwfp8", "prodigy", "schedule_free")
+_DROPPED = {"stabilize", "kahan_sum", "decouple_lr", "foreach", "fused", "gradient_release", "max_lr", "lr", "type"}
+
+
+def optimizer(name: str, arguments: Mapping[str, Any], job: Job, *, library: str = "") -> Any:
+    """Set the optimizer that a trainer calls `name`, and its arguments; returns what to say of the name.
+
+    `library` holds every class that is not in the catalogue.
+    """
+    word = name.lower().replace("-", "").replace("_", "").replace("sdnq", "").replace("torch.optim.", "torch")
+    ours, why, own = _OPTIMIZERS.get(word, ("", "", {}))
+    kind = _CLASSES.get(word) or (name if "." in name else f"{library}.{name}" if library else "")
+    if not ours and word.startswith(_NONE):
+        ours, why = "adamw", "it has no counterpart here"
+    elif not ours and kind:
+        ours, why = "custom", f"the class {kind}, which needs its package"
+        job.put("WanTrainSettings.optimizer_class", kind)
+    elif not ours:
+        ours, why = "adamw", "it is not known here"
+    _arguments({**own, **arguments}, ours, set(arguments), job)
+    if ours == "prodigy" and job.of("TrainLoRA.learning_rate") < 0.1:
+        job.mended.append(
+            f"learning_rate {job.of('TrainLoRA.learning_rate'):g} -> 1: Prodigy finds the rate itself, and this is a "
+            "factor of it"
+        )
+        job.put("TrainLoRA.learning_rate", 1.0)
+    return Changed(ours, why) if why else ours
+
+
+def _arguments(given: Mapping[str, Any], ours: str, stated: set[str], job: Job) -> None:
+    rest: list[str] = []
+    for name, value in given.items():
+        if name == "weight_decay":
+            job.put("WanTrainSettings.weight_decay", float(value))
+        elif name == "betas" and ours in _BETAS:
+            job.put("WanTrainSettings.adam_beta1", float(value[0]))
+            job.put("WanTrainSettings.adam_beta2", float(value[1]))
+        elif name == "eps" and ours in _BETAS and not isinstance(value, list | tuple):
+            job.put("WanTrainSettings.adam_epsilon", float(value))
+        elif name in _DROPPED:
+            if name in stated - {"lr", "type"}:
+                job.ledger.drop(name) if name in job.ledger else None
+        elif name in stated:
+            rest.append(f"{name}={tuple(value) if isinstance(value, list) else value}")
+    if rest and ours == "custom":
+        job.put("WanTrainSettings.optimizer_args", ", ".join(rest))
+    elif rest:
+        job.hints.append(
+            f"optimizer {ours} is given no {', '.join(rest)[:200]}: its own arguments may have other names here. See "
+            "optimizer_args of Wan Train Settings"
+        )
+
+
+def arguments_of(listed: Any) -> dict[str, Any]:
+    """Returns key=value pairs, as one text by commas or as a list of texts, with values as Python writes them."""
+    parts: Iterable[Any] = listed if isinstance(listed, list) else _split(str(listed))
+    found: dict[str, Any] = {}
+    for part in parts:
+        name, _, value = str(part).partition("=")
+        try:
+            found[name.strip()] = ast.literal_eval(value.strip())
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            found[name.strip()] = {"true": True, "false": False}.get(value.strip().lower(), value.strip())
+    return found
+
+
+def _split(text: str) -> list[str]:
+    """Pieces by commas or blanks; a piece without = belongs to the one before it (betas=0.9,0.999)."""
+    pieces: list[str] = []
+    for piece in text.replace(",", " ").split():
+        if "=" in piece or not pieces:
+            pieces.append(piece)
+        else:
+            pieces[-1] += f",{piece}"
+    return pieces
+
+
+_SCHEDULES = {
+    "constant": ("constant", ""),
+    "constant_with_warmup": ("constant", ""),
+    "linear": ("linear", ""),
+    "cosine": ("cosine", ""),
+    "cosine_with_restarts": ("cosine_with_restarts", ""),
+    "polynomial": ("polynomial", ""),
+    "rex": ("rex", ""),
+    "warmup_stable_decay": ("wsd", "its fall is steep at first"),
+    "cosine_with_min_lr": ("cosine", "lr_scheduler_min_lr_ratio says what it falls to"),
+    "sine": ("cosine", "a sine has no counterpart"),
+    "adafactor": ("constant", "Adafactor's own schedule has no counterpart"),
+}
+
+
+def scheduler(value: str, _job: Job) -> Any:
+    """The schedule; constant where it has no counterpart."""
+    name = value.lower()
+    if name not in _SCHEDULES:
+        return Changed("constant", f"{shown(value)} has no counterpart")
+    ours, why = _SCHEDULES[name]
+    return Changed(ours, why) if why else ours
+
+
+def only_for(schedule: str) -> Callable[[Any, Job], Any]:
+    """Returns a reader of what one schedule alone reads."""
+
+    def read(value: Any, job: Job) -> Any:
+        there = job.of("WanTrainSettings.lr_scheduler") == schedule
+        return value if there else Without(f"{schedule} alone reads it")
+
+    return read
+
+
+def save_dtype(value: str, _job: Job) -> Any:
+    """The number format of the LoRA file."""
+    short = value.lower().replace("bfloat16", "bf16").replace("float16", "fp16").replace("float32", "fp32")
+    ours = {"float": "fp32", "fp32": "fp32", "fp16": "fp16", "bf16": "bf16", "no": "fp32"}.get(short)
+    return ours or Changed("bf16", f"{shown(value)} is no format of LoRA files here")
+
+
+def quantized(value: str, job: Job) -> Any:
+    """The scheme of Fp8 / Int8 Quantize for what trainers call a precision of the base model."""
+    word = value.lower().replace("_", "").replace("-", "")
+    if word in ("nochange", "none", "bfloat16", "bf16", "float16", "fp16", "float32", "fp32", "false", ""):
+        return None
+    if "int8" in word or word == "convrot8":
+        return Changed("int8", "a scale for each row")
+    if "fp8" in word or "float8" in word:
+        return Changed("fp8_e4m3fn", "a scale for each row, so it is nearer to the file")
+    job.hints.append(
+        f"{shown(value)}: 4-bit and smaller bases are trained here from GGUF files (Q4_K, Q5_K, Q6_K); choose one in "
+        "Load Wan Model, and remove Fp8 / Int8 Quantize"
+    )
+    return Changed("int8", f"{shown(value)} is not made here")
+
+
+def run_name(value: str) -> str:
+    """Returns a name that can be a folder on every system."""
+    kept = "".join(letter if (letter.isalnum() and letter.isascii()) or letter in "-_." else "_" for letter in value)
+    return kept.strip("._ ")[:80] or "imported"

@@ -1,0 +1,167 @@
+"""Training settings of musubi-tuner: its command line, or the TOML of --config_file (docs/wan.md there)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..errors import ConfigError
+from . import musubi_values as to
+from .job import Job
+from .keys import Key, drops, ledger_of, take_over
+from .learning import only_for, save_dtype, scheduler
+from .models import said_kind, text_encoder, vae_file
+
+__all__ = ["FLAGS", "KEYS", "read_musubi_job"]
+
+_ALWAYS = "always so"
+_LOGS = "metrics.jsonl and the curve of the node are always written"
+_UPLOAD = "nothing is uploaded"
+_ENCODES = "ComfyUI's own loaders encode"
+
+KEYS = (
+    Key("task", "LoadWanModel.diffusion_model", "says which model it is", own="t2v-14B", read=said_kind),
+    Key("dit", "LoadWanModel.diffusion_model", "its file; with dit_high_noise it is low_noise_model", read=to.low),
+    Key("dit_high_noise", "LoadWanModel.high_noise_model", "both experts are trained", read=to.low),
+    Key("vae", "VAELoader.vae_name", "the file that ComfyUI has", read=vae_file),
+    Key("t5", "CLIPLoader.clip_name", "the file that ComfyUI has", read=text_encoder),
+    *drops("clip", "clip_vision_h, where the model reads it"),
+    Key("dataset_config", "WanDatasetFromFile.other_file", "the data half, read as it is", read=to.data),
+    Key("output_name", "TrainLoRA.run_name", read=to.whole_name),
+    Key("max_train_steps", "TrainLoRA.steps", kind=int, own=1600, read=to.steps),
+    Key("max_train_epochs", "TrainLoRA.steps", "as steps; leads over max_train_steps", kind=int, read=to.epochs),
+    Key("seed", "TrainLoRA.seed", kind=int),
+    Key("gradient_accumulation_steps", "WanTrainSettings.gradient_accumulation_steps", kind=int),
+    Key("learning_rate", "TrainLoRA.learning_rate", kind=float, own=2e-6),
+    Key("optimizer_type", "WanTrainSettings.optimizer", "torchao's and pytorch-optimizer's classes", own="AdamW",
+        read=to.optimizer),
+    Key("optimizer_args", "WanTrainSettings.optimizer_args", "weight_decay, betas and eps have widgets of their own",
+        kind=object, read=lambda _value, _job: None),
+    Key("max_grad_norm", "WanTrainSettings.max_grad_norm", kind=float, own=1.0),
+    Key("lr_scheduler", "WanTrainSettings.lr_scheduler", own="constant", read=scheduler),
+    Key("lr_warmup_steps", "WanTrainSettings.lr_warmup_steps", "below 1 a share: lr_warmup_share", kind=float,
+        read=to.warmup),
+    Key("lr_decay_steps", "WanTrainSettings.lr_decay_share", "as a share of the run", kind=float, read=to.decay),
+    Key("lr_scheduler_num_cycles", "WanTrainSettings.lr_scheduler_num_cycles", kind=int, own=1,
+        read=only_for("cosine_with_restarts")),
+    Key("lr_scheduler_power", "WanTrainSettings.lr_scheduler_power", kind=float, own=1.0, read=only_for("polynomial")),
+    Key("lr_scheduler_min_lr_ratio", "WanTrainSettings.lr_scheduler_min_lr_ratio", kind=float),
+    *drops("lr_scheduler_type lr_scheduler_args lr_scheduler_timescale", "schedules are those of the menu"),
+    Key("network_module", "", "a LoRA; other kinds are named", read=to.network),
+    Key("network_dim", "TrainLoRA.rank", kind=int, own=4),
+    Key("network_alpha", "TrainLoRA.alpha", kind=float, own=1.0),
+    Key("network_dropout", "WanTrainSettings.lora_dropout", kind=float),
+    Key("network_args", "WanTrainSettings.lora_targets", "patterns; loraplus_lr_ratio has a widget of its own",
+        kind=object, read=to.network_args),
+    Key("network_weights", "TrainLoRA.start_from_lora", "its file, in ComfyUI's loras folder",
+        read=lambda value, _job: value.replace("\\", "/").rpartition("/")[2]),
+    *drops("dim_from_weights", "set rank to that of the file"),
+    *drops("scale_weight_norms", "weight_decay pulls large weights back"),
+    *drops("base_weights base_weights_multiplier", "merge it into the model first"),
+    Key("timestep_sampling", "WanTrainSettings.timestep_sampling", own="sigma", read=to.sampling),
+    Key("discrete_flow_shift", "WanTrainSettings.discrete_flow_shift", kind=float, own=1.0, read=to.shift),
+    Key("sigmoid_scale", "WanTrainSettings.sigmoid_scale", kind=float),
+    Key("weighting_scheme", "WanTrainSettings.loss_weighting", "logit_normal and mode are draws", read=to.weighting),
+    Key("logit_mean", "WanTrainSettings.logit_mean", kind=float),
+    Key("logit_std", "WanTrainSettings.logit_std", kind=float),
+    Key("mode_scale", "WanTrainSettings.mode_scale", kind=float),
+    Key("min_timestep", "WanTrainSettings.min_timestep", "draws outside are drawn again", kind=float,
+        read=to.noise_range),
+    Key("max_timestep", "WanTrainSettings.max_timestep", "draws outside are drawn again", kind=float,
+        read=to.noise_range),
+    Key("preserve_distribution_shape", "", _ALWAYS, kind=bool, read=lambda _value, _job: None),
+    *drops("num_timestep_buckets", "each step draws for itself, by its seed"),
+    *drops("timestep_boundary", "each expert has the model's own: 875 for T2V, 900 for I2V"),
+    Key("fp8_base", "Fp8Quantize.scheme", kind=bool, read=to.fp8),
+    Key("fp8_scaled", "Fp8Quantize.scheme", kind=bool, read=to.fp8_scaled),
+    Key("blocks_to_swap", "TrainLoRA.blocks_to_swap", kind=int),
+    *drops("block_swap_h2d_only use_pinned_memory_for_block_swap", _ALWAYS),
+    *drops("block_swap_ring_size", "as many as the card has room for"),
+    *drops("offload_inactive_dit", "always so: the expert that is not trained rests"),
+    Key("gradient_checkpointing", "WanTrainSettings.gradient_checkpointing", kind=bool),
+    Key("gradient_checkpointing_cpu_offload", "WanTrainSettings.offload_activations", kind=bool,
+        read=lambda value, _job: "on" if value else "auto"),
+    Key("mixed_precision", "LoadWanModel.base_precision", "bf16 is usual; others are a format of the base weights",
+        read=to.precision),
+    Key("save_precision", "WanTrainSettings.save_dtype", own="fp32", read=save_dtype),
+    Key("sdpa", "LoadWanModel.attention", kind=bool, read=lambda _value, _job: "sdpa"),
+    *(to.attention(name) for name in ("flash_attn", "flash3", "xformers")),
+    *drops("sage_attn", "it has no backward pass; sdpa is used"),
+    *drops("split_attn", "clips of a batch have one size"),
+    Key("compile", "WanTrainSettings.compile", kind=bool),
+    *drops(
+        "compile_backend compile_mode compile_dynamic compile_fullgraph compile_cache_size_limit dynamo_backend "
+        "dynamo_mode dynamo_fullgraph dynamo_dynamic",
+        "compile has no modes",
+    ),
+    *drops("cuda_allow_tf32 cuda_cudnn_benchmark", "matmul of Wan Precision Policy"),
+    Key("save_every_n_steps", "TrainLoRA.save_every_n_steps", kind=int),
+    Key("save_every_n_epochs", "TrainLoRA.save_every_n_steps", "as steps", kind=int,
+        read=to.every("TrainLoRA.save_every_n_steps", "save_every_n_epochs")),
+    Key("save_last_n_steps", "WanTrainSettings.keep_last_saves", "counted in saves", kind=int, read=to.keep),
+    Key("save_last_n_epochs", "WanTrainSettings.keep_last_saves", "counted in saves", kind=int, read=to.keep_epochs),
+    *drops("save_last_n_steps_state save_last_n_epochs_state", "a saved step goes with its state"),
+    *drops("save_state save_state_on_train_end", "every saved step has its state"),
+    *drops("resume", "Queue again goes on where a run stopped"),
+    Key("sample_every_n_steps", "TrainLoRA.preview_every_n_steps", kind=int),
+    Key("sample_every_n_epochs", "TrainLoRA.preview_every_n_steps", "as steps", kind=int,
+        read=to.every("TrainLoRA.preview_every_n_steps", "sample_every_n_epochs")),
+    Key("sample_prompts", "WanPreviewSettings.prompts", "the text of the file, where it is found", read=to.prompts),
+    *drops("sample_at_first", "the base model's clip is always made first"),
+    *drops("one_frame", "previews of one frame: num_frames of Wan Preview Settings"),
+    *drops("fp8_t5 vae_dtype vae_cache_cpu vae_tiling vae_chunk_size vae_spatial_tile_sample_min_size", _ENCODES),
+    *drops("force_v2_1_time_embedding", "the time embedding is that of the model"),
+    *drops("disable_numpy_memmap img_in_txt_in_offloading", "files are read block by block"),
+    *drops("guidance_scale dit_dtype dit_in_channels text_encoder1 text_encoder2 fp8_llm", "not for Wan"),
+    *drops("output_dir", "runs lie in output/wan_trainer, LoRAs in loras/wan_trainer"),
+    *drops(
+        "logging_dir log_with log_prefix log_tracker_name log_tracker_config log_config wandb_run_name wandb_api_key",
+        _LOGS,
+    ),
+    *drops(
+        "huggingface_repo_id huggingface_repo_type huggingface_path_in_repo huggingface_token "
+        "huggingface_repo_visibility save_state_to_huggingface resume_from_huggingface async_upload",
+        _UPLOAD,
+    ),
+    *drops(
+        "no_metadata training_comment metadata_title metadata_author metadata_description metadata_license "
+        "metadata_tags metadata_reso metadata_arch",
+        "LoRA files say what they were trained on, and no more",
+    ),
+    *drops("max_data_loader_n_workers persistent_data_loader_workers", "prefetch_batches of a run reads ahead"),
+    *drops("ddp_timeout ddp_gradient_as_bucket_view ddp_static_graph", "Split Across GPUs needs none of it"),
+    *drops("num_cpu_threads_per_process num_processes show_timesteps", "a matter of the launcher"),
+)  # fmt: skip
+FLAGS = {name for key in KEYS for name in key.names.split() if key.kind is bool} | {
+    *("sage_attn", "split_attn", "sample_at_first", "save_state", "save_state_on_train_end", "dim_from_weights"),
+    *("offload_inactive_dit", "block_swap_h2d_only", "use_pinned_memory_for_block_swap", "fp8_t5", "vae_cache_cpu"),
+    *("vae_tiling", "one_frame", "force_v2_1_time_embedding", "disable_numpy_memmap", "img_in_txt_in_offloading"),
+    *("persistent_data_loader_workers", "no_metadata", "log_config", "compile_fullgraph", "dynamo_fullgraph"),
+    *("dynamo_dynamic", "cuda_allow_tf32", "cuda_cudnn_benchmark", "save_state_to_huggingface", "async_upload"),
+    *("resume_from_huggingface", "fp8_llm", "ddp_gradient_as_bucket_view", "ddp_static_graph"),
+}
+"""keys that stand on a command line without a value"""
+
+
+def read_musubi_job(data: Mapping[str, Any], source: str) -> Job:
+    """Returns the job of settings that are flat or in tables, as --config_file takes them."""
+    flat: dict[str, Any] = {}
+    for key, value in data.items():
+        flat |= value if isinstance(value, dict) else {key: value}
+    flat = {key.replace("-", "_"): value for key, value in flat.items()}
+    if not {"dit", "task", "network_module", "dataset_config", "network_dim"} & flat.keys():
+        raise ConfigError(f"{source} holds no training settings of musubi-tuner.")
+    job = Job("musubi-tuner", source, ledger_of(source, flat))
+    take_over(KEYS, job, job.ledger)
+    high = job.values.get("LoadWanModel", {}).pop("high_noise_model", "")
+    if high:
+        job.put("LoadWanModel.low_noise_model", job.values["LoadWanModel"].get("diffusion_model", "none"))
+        job.put("LoadWanModel.diffusion_model", high)
+        job.mended.append(
+            "musubi-tuner trains one LoRA for both experts; here each has its own, in one run: see expert_order and "
+            "high_noise_share of Wan Train Settings"
+        )
+    if not {"sample_every_n_steps", "sample_every_n_epochs"} & flat.keys():
+        job.put("TrainLoRA.preview_every_n_steps", 0)
+        job.hints.append("no previews are asked for; set preview_every_n_steps to see clips while it trains")
+    return job

@@ -1,0 +1,206 @@
+"""How the values of musubi-tuner become ours: a reader for each key that needs one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..lora import LoraConfig
+from .job import Job
+from .keys import Changed, Key, Without
+from .learning import arguments_of, run_name
+from .learning import optimizer as known_optimizer
+from .models import model_file
+
+__all__ = [
+    "attention",
+    "data",
+    "decay",
+    "epochs",
+    "every",
+    "fp8",
+    "fp8_scaled",
+    "keep",
+    "keep_epochs",
+    "low",
+    "network",
+    "network_args",
+    "noise_range",
+    "optimizer",
+    "precision",
+    "prompts",
+    "sampling",
+    "shift",
+    "steps",
+    "warmup",
+    "weighting",
+    "whole_name",
+]
+
+
+_SAMPLINGS = {
+    **{name: (name, "") for name in ("uniform", "sigmoid", "shift", "flux_shift", "qwen_shift", "logsnr")},
+    "flux2_shift": ("flux_shift", "the nearest of the shifts by size"),
+    "krea2_shift": ("qwen_shift", "the nearest of the shifts by size"),
+    "ideogram4_shift": ("flux_shift", "the nearest of the shifts by size"),
+    "qinglong_flux": ("flux_shift", "a mixture has no counterpart"),
+    "qinglong_qwen": ("qwen_shift", "a mixture has no counterpart"),
+}
+_SIGMA = {"logit_normal": "shift", "mode": "mode"}
+"""weighting_scheme -> what is drawn, where timestep_sampling is sigma"""
+
+
+def sampling(value: str, job: Job) -> Any:
+    if value != "sigma":
+        ours, why = _SAMPLINGS.get(value, ("shift", "it is not known here"))
+        if value == "uniform" and "discrete_flow_shift" not in job.ledger:
+            job.put("WanTrainSettings.discrete_flow_shift", 1.0)
+        return Changed(ours, why) if why else ours
+    scheme = str(job.said("weighting_scheme") or "none")
+    ours = _SIGMA.get(scheme, "uniform")
+    if ours == "shift":
+        job.put("WanTrainSettings.sigmoid_scale", float(job.said("logit_std") or 1.0))
+    return Changed(ours, f"the same draws under weighting_scheme {scheme}")
+
+
+def shift(value: float, job: Job) -> Any:
+    """musubi's uniform is without a shift, ours with it."""
+    if job.said("timestep_sampling") == "uniform" and value != 1:
+        return Changed(1.0, "musubi draws uniform without a shift")
+    return value
+
+
+def weighting(value: str, job: Job) -> Any:
+    if value in ("sigma_sqrt", "cosmap", "none"):
+        return value
+    if value in _SIGMA and job.said("timestep_sampling") in (None, "sigma"):
+        job.ledger.take(f"weighting_scheme {value}: what timestep_sampling draws")
+        return None
+    return Without("musubi reads it only where timestep_sampling is sigma")
+
+
+def noise_range(value: float, job: Job) -> Any:
+    if job.said("preserve_distribution_shape"):
+        return value
+    return Changed(value, "draws outside are drawn again, as with preserve_distribution_shape, and not squeezed in")
+
+
+def network(value: str, job: Job) -> Any:
+    name = value.rpartition(".")[2]
+    if name in ("lora_wan", "lora"):
+        return None
+    return Without(f"{name} is no kind of adapter here yet; a LoRA is trained in its place")
+
+
+def network_args(value: Any, job: Job) -> None:
+    for name, said in arguments_of(value).items():
+        if name == "loraplus_lr_ratio":
+            job.put("WanTrainSettings.loraplus_lr_ratio", float(said))
+            job.ledger.take(f"network_args {name} -> loraplus_lr_ratio {said}")
+        elif name in ("include_patterns", "exclude_patterns"):
+            _patterns(name, said, job)
+        else:
+            job.ledger.drop("network_args", f"{name} has no counterpart")
+
+
+def _patterns(name: str, said: Any, job: Job) -> None:
+    listed = [str(one) for one in (said if isinstance(said, list | tuple) else [said])]
+    lines = str(job.of("WanTrainSettings.lora_targets")).splitlines() or list(LoraConfig.targets)
+    if name == "include_patterns":
+        lines += [rf"(?:{pattern}).*" for pattern in listed]
+    else:
+        out = "|".join(f"(?:{pattern})" for pattern in listed)
+        lines = [f"(?!{out}){line}" for line in lines]
+    job.put("WanTrainSettings.lora_targets", "\n".join(lines))
+    job.ledger.change(f"network_args {name} {', '.join(listed):.60} -> lora_targets, which names the layers to train")
+
+
+def fp8(_value: bool, job: Job) -> Any:
+    if not _value:
+        return None
+    if job.said("fp8_scaled"):
+        return None
+    return Changed("fp8_e4m3fn", "a scale for each row, so it is nearer to the file")
+
+
+def fp8_scaled(value: bool, _job: Job) -> Any:
+    return Changed("fp8_e4m3fn_block128", "a scale for every 128 values; musubi has one for 64") if value else None
+
+
+def attention(name: str) -> Key:
+    ours = {"flash_attn": "flash_attn", "flash3": "flash_attn_3", "xformers": "xformers"}.get(name)
+
+    def read(value: bool, _job: Job) -> Any:
+        return ours if value else None
+
+    return Key(name, "LoadWanModel.attention", kind=bool, read=read)
+
+
+def steps(value: int, job: Job) -> Any:
+    return Without("max_train_epochs leads") if "max_train_epochs" in job.ledger else value
+
+
+def epochs(value: int, job: Job) -> None:
+    job.epochs = ("max_train_epochs", value)
+
+
+def every(widget: str, key: str) -> Any:
+    def read(value: int, job: Job) -> None:
+        job.every_epochs[widget] = (key, value)
+
+    return read
+
+
+def keep(value: int, job: Job) -> Any:
+    """save_last_n_steps counts steps, keep_last_saves saved steps."""
+    every = job.said("save_every_n_steps")
+    if not isinstance(every, int) or every < 1:
+        return Without("it goes with save_every_n_steps")
+    return Changed(max(1, value // every), f"so many saves lie in {value} steps")
+
+
+def keep_epochs(value: int, job: Job) -> Any:
+    every = job.said("save_every_n_epochs")
+    return max(1, value // every) if isinstance(every, int) and every > 0 else value
+
+
+def optimizer(value: str, job: Job) -> Any:
+    return known_optimizer(value or "AdamW", arguments_of(job.said("optimizer_args") or []), job)
+
+
+def warmup(value: float, job: Job) -> None:
+    name = "lr_warmup_share" if 0 < value < 1 else "lr_warmup_steps"
+    job.put(f"WanTrainSettings.{name}", value if name.endswith("share") else int(value))
+    job.ledger.take(f"lr_warmup_steps {value:g} -> {name}")
+
+
+def decay(value: float, job: Job) -> Any:
+    if job.said("lr_scheduler") != "warmup_stable_decay" or not value:
+        return Without("only warmup_stable_decay reads it")
+    steps = job.of("TrainLoRA.steps")
+    share = value if value < 1 else min(1.0, value / steps)
+    return Changed(round(share, 4), "as a share of the run")
+
+
+def precision(value: str, job: Job) -> Any:
+    if value == "bf16":
+        return None
+    return Changed({"fp16": "fp16", "no": "fp32"}.get(value, "as in file"), "the number format of the base weights")
+
+
+def data(value: str, job: Job) -> None:
+    job.data = value
+    job.ledger.take(f"dataset_config {value:.80}: read by Wan Dataset From File")
+
+
+def low(value: str, job: Job) -> Any:
+    """--dit is the low noise expert where there is a high noise one."""
+    return model_file(value, job, "LoadWanModel.diffusion_model")
+
+
+def prompts(value: str, job: Job) -> None:
+    job.put("prompts.file", value)
+
+
+def whole_name(value: str, _job: Job) -> Any:
+    name = run_name(value)
+    return name if name == value else Changed(name, "a folder of that name can be anywhere")

@@ -1,0 +1,100 @@
+"""Which trainer a settings file, or a command line in a text file, belongs to."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from typing import Any, cast
+
+from ..errors import ConfigError, WanTrainerError
+from ..importers import is_backend_list, processes_of, read_document
+from ..words import first_line
+from .ai_toolkit import read_ai_toolkit_job
+from .diffusion_pipe import read_diffusion_pipe_job
+from .job import Job
+from .musubi import FLAGS, read_musubi_job
+from .settle import settle
+from .simpletuner import read_simpletuner_job
+
+__all__ = ["read_job"]
+
+_DATA_HALF = (
+    "{name} is the data half of {trainer} alone. Choose it in Wan Dataset From File, or import the training settings, "
+    "which name it."
+)
+_READS = (
+    "Read are: the command line of musubi-tuner's wan_train_network.py in a text file, or its --config_file; "
+    "diffusion-pipe's TOML; SimpleTuner's config.json; ai-toolkit's YAML."
+)
+_MAX_BYTES = 1 << 20
+
+
+def read_job(path: Path, *, folders: tuple[Path, ...] = (), clips: int = 0) -> Job:
+    """Returns the whole job that another trainer's settings describe.
+
+    `folders` are looked in for the files it names, after its own; `clips` is what an epoch has where nothing can be
+    counted. Raises ConfigError where the file is of no known trainer, or of no Wan model.
+    """
+    name, suffix = path.name, path.suffix.lower()
+    data: Any = read_document(path) if suffix in (".toml", ".json", ".yaml", ".yml") else _command_line(path)
+    try:
+        return settle(_job_of(data, name, suffix), [path.parent, *path.parents[1:4], *folders], clips)
+    except WanTrainerError:
+        raise
+    except (TypeError, ValueError, IndexError, AttributeError) as error:  # a text where the trainer has a table, say
+        raise ConfigError(f"{name} has a value of another kind: {first_line(error)}. Correct it.") from error
+
+
+def _job_of(data: Any, name: str, suffix: str) -> Job:
+    if suffix == ".json" and is_backend_list(data):
+        raise ConfigError(_DATA_HALF.format(name=name, trainer="SimpleTuner"))
+    table = cast("dict[str, Any]", data) if isinstance(data, dict) else {}
+    if processes_of(table):
+        return read_ai_toolkit_job(table, name)
+    keys = {str(key).lstrip("-") for key in table}
+    if suffix == ".json" and keys & {"model_family", "data_backend_config", "pretrained_model_name_or_path"}:
+        return read_simpletuner_job(table, name)
+    if suffix == ".toml" and isinstance(table.get("model"), dict):
+        return read_diffusion_pipe_job(table, name)
+    if suffix == ".toml" and isinstance(table.get("datasets"), list):
+        raise ConfigError(_DATA_HALF.format(name=name, trainer="musubi-tuner"))
+    if suffix == ".toml" and isinstance(table.get("directory"), list):
+        raise ConfigError(_DATA_HALF.format(name=name, trainer="diffusion-pipe"))
+    try:
+        return read_musubi_job(table, name)
+    except ConfigError as error:
+        if str(error).endswith("of musubi-tuner."):
+            raise ConfigError(f"{name} is of no trainer that is known. {_READS}") from error
+        raise
+
+
+def _command_line(path: Path) -> dict[str, Any]:
+    """The options of the first command of musubi-tuner's Wan trainer in a script."""
+    if path.stat().st_size > _MAX_BYTES:
+        raise ConfigError(f"{path.name} is larger than 1 MiB; a command line is not. Choose the file it stands in.")
+    text = path.read_text(encoding="utf-8", errors="replace")
+    text = re.sub(r"[\\^`][ \t]*\r?\n", " ", text)  # lines that go on, in a shell, in cmd and in PowerShell
+    line = next((line for line in text.splitlines() if "wan_train_network" in line), "")
+    if not line:
+        raise ConfigError(f"{path.name} holds no command of a known trainer. {_READS}")
+    try:
+        words = shlex.split(line.replace("\\", "/"), comments=True)
+    except ValueError as error:
+        raise ConfigError(f"{path.name}: the command cannot be read ({error}). Check its quotes.") from error
+    start = next(index for index, word in enumerate(words) if "wan_train_network" in word)
+    return _options(words[start + 1 :])
+
+
+def _options(words: list[str]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    name = ""
+    for word in words:
+        if word.startswith("--"):
+            name, sign, value = word[2:].partition("=")
+            name = name.replace("-", "_")
+            found[name] = value if sign else True if name in FLAGS else None
+        elif name and name not in FLAGS:
+            held = found[name]
+            found[name] = word if held is None else [*held, word] if isinstance(held, list) else [held, word]
+    return {key: value for key, value in found.items() if value is not None}

@@ -1,0 +1,208 @@
+"""What only the whole job tells: its files, epochs as steps, and the known mistakes that are put right."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ..dataset import DatasetConfig
+from ..errors import ConfigError, WanTrainerError
+from ..importers import SourceFile, open_source, read_document
+from ..sampler import SampleConfig, read_prompts
+from .job import LOADER, PREVIEW, SETTINGS, TRAINER, Job
+from .models import KINDS
+
+__all__ = ["settle"]
+
+_WARMUP, _STEPS = "WanTrainSettings.lr_warmup_steps", "TrainLoRA.steps"
+_SUFFIXES = ("w", "h", "f", "s", "d", "l", "fs", "n")
+"""of a prompt, that are read here"""
+
+
+def settle(job: Job, folders: list[Path], clips: int = 0) -> Job:
+    """Make `job` whole; `folders` are looked in for the files it names, and `clips` says what an epoch has.
+
+    Raises ConfigError where a value cannot be.
+    """
+    _files(job)
+    data = _found(job.data, folders)
+    if data is not None:
+        _dataset(job, data, folders)
+    job.clips = clips or job.clips
+    _prompts(job, folders)
+    _steps(job)
+    _warmup(job)
+    _together(job)
+    _sizes(job)
+    try:
+        job.train()
+        job.lora()
+        known = {name: value for name, value in job.values.get(PREVIEW, {}).items() if name not in _TEXTS}
+        SampleConfig.from_dict(known)
+        read_prompts(job.of(f"{PREVIEW}.prompts") or "", job.of(f"{PREVIEW}.trigger_word"))
+    except ConfigError as error:
+        raise ConfigError(f"{job.source}: {error}") from error
+    return job
+
+
+_TEXTS = ("prompts", "negative_prompt", "trigger_word")
+
+
+def _files(job: Job) -> None:
+    kind = job.kind
+    files = job.values.setdefault(LOADER, {})
+    if kind is not None:
+        files.setdefault("diffusion_model", kind.file)
+        job.values.setdefault("VAELoader", {}).setdefault("vae_name", kind.vae)
+    if not files.get("diffusion_model"):
+        files["diffusion_model"] = KINDS["T2V-1.3B"].file
+        job.hints.append("which Wan model is trained does not show; choose it in Load Wan Model")
+    job.values.setdefault("VAELoader", {}).setdefault("vae_name", KINDS["T2V-1.3B"].vae)
+    encoder = job.values.setdefault("CLIPLoader", {})
+    encoder.setdefault("clip_name", "umt5_xxl_fp8_e4m3fn_scaled.safetensors")
+    low = files.get("low_noise_model", "none")
+    both = f" and {low}" if low != "none" else ""
+    job.hints.append(
+        f"the model files are {files['diffusion_model']}{both}, {job.values['VAELoader']['vae_name']} and "
+        f"{encoder['clip_name']}; choose yours in the nodes where they are called otherwise"
+    )
+
+
+def _found(named: str, folders: list[Path]) -> Path | None:
+    """A file that settings name, by its path, or by the last parts of it below one of the folders."""
+    parts = [part for part in named.replace("\\", "/").split("/") if part not in ("", ".", "..")]
+    for folder in folders:
+        for start in range(len(parts)):
+            path = folder.joinpath(*parts[start:])
+            if path.is_file():
+                return path
+    return None
+
+
+def _dataset(job: Job, path: Path, folders: list[Path]) -> None:
+    """Take from the data half what is a setting of the training here, and count its clips."""
+    document: Any = read_document(path)
+    if isinstance(document, dict) and job.trainer == "musubi-tuner":
+        sections: list[Any] = [document.get("general") or {}, *(document.get("datasets") or [])]
+        sizes = {
+            one["batch_size"] for one in sections if isinstance(one, dict) and isinstance(one.get("batch_size"), int)
+        }
+        if sizes:
+            job.put("WanTrainSettings.batch_size", min(sizes))
+            job.ledger.take(f"batch_size of {path.name} -> batch_size {min(sizes)}")
+    try:
+        job.clips = _count_clips(path, [path.parent, *folders])
+    except WanTrainerError as error:
+        job.hints.append(f"its clips are not counted: {str(error)[:300]}")
+
+
+def _count_clips(path: Path, allowed: list[Path]) -> int:
+    """Returns how many clips an epoch of dataset settings has, repeats included. Opens no media file."""
+    places = [folder.resolve() for folder in allowed]
+    parts = open_source(SourceFile(path=path.resolve(), allowed=places, unpacked=None))
+    return sum(len(part.files) * int(part.settings.get("num_repeats", DatasetConfig.num_repeats)) for part in parts)
+
+
+def _prompts(job: Job, folders: list[Path]) -> None:
+    """Put the text of a prompt file into the node."""
+    named = job.values.pop("prompts", {}).get("file", "")
+    if not named:
+        return
+    path = _found(named, folders)
+    if path is None:
+        job.hints.append(f"{named[:80]} was not found, so its prompts are not here; write them into prompts")
+        return
+    if path.suffix.lower() == ".toml":
+        job.hints.append(f"{path.name}: prompts in TOML are not read; write them into prompts, one a line")
+        return
+    text = path.read_text(encoding="utf-8", errors="replace")
+    lost = set[str]()
+    if path.suffix.lower() != ".json":
+        text = "\n".join(_line(line, lost) for line in text.splitlines())
+    job.put(f"{PREVIEW}.prompts", text.strip())
+    job.ledger.take(f"{path.name}: {len(read_prompts(text, 'x'))} prompts -> prompts")
+    if "<token>" in text:
+        job.hints.append("<token> stands in prompts for a word of yours: write the word")
+    if lost:
+        job.ledger.change(f"{path.name}: {', '.join(sorted(lost))} behind a prompt -> left out: they are not read here")
+
+
+def _line(line: str, lost: set[str]) -> str:
+    """A prompt without the suffixes that are not read here."""
+    prompt, *suffixes = line.split(" --")
+    kept = [suffix for suffix in suffixes if suffix.split(" ")[0] in _SUFFIXES]
+    lost |= {f"--{suffix.split(' ')[0]}" for suffix in suffixes} - {f"--{suffix.split(' ')[0]}" for suffix in kept}
+    return " --".join([prompt, *kept])
+
+
+def _steps(job: Job) -> None:
+    """Epochs as steps, of the run and of what happens every so many of them."""
+    batch = max(1, job.of("WanTrainSettings.batch_size") * job.of("WanTrainSettings.gradient_accumulation_steps"))
+    epoch = -(-job.clips // batch) if job.clips else 0
+    count = f"{job.clips} clips an epoch, {batch} a step"
+    if job.epochs is not None:
+        key, epochs = job.epochs
+        if epoch:
+            job.put(_STEPS, max(1, epochs * epoch))
+            job.ledger.change(f"{key} {epochs} -> steps {epochs * epoch} ({count})")
+        else:
+            job.values.get(TRAINER, {}).pop("steps", None)
+            job.ledger.change(f"{key} {epochs} -> steps {job.of(_STEPS)}: how many clips an epoch has is not known")
+            job.hints.append("set steps to epochs x clips / batch size, or say --clips when you import")
+    for at, (key, epochs) in job.every_epochs.items():
+        widget = at.partition(".")[2]
+        if widget in job.values.get(at.partition(".")[0], {}):
+            job.ledger.drop(key, f"{widget} is stated in steps")
+        elif epoch:
+            job.put(at, max(1, round(epochs * epoch)))
+            job.ledger.change(f"{key} {epochs:g} -> {widget} {job.of(at)} ({count})")
+        else:
+            job.ledger.change(f"{key} {epochs:g} -> {widget} {job.of(at)}: how many clips an epoch has is not known")
+
+
+def _warmup(job: Job) -> None:
+    steps, warmup = job.of(_STEPS), job.of(_WARMUP)
+    if warmup >= steps:
+        job.put(_WARMUP, steps // 10)
+        job.mended.append(
+            f"warm-up of {warmup} steps in a run of {steps} -> {steps // 10}: the learning rate would never have been "
+            "reached"
+        )
+
+
+def _together(job: Job) -> None:
+    """Settings that do not go together here."""
+    settings = job.values.setdefault(SETTINGS, {})
+    if settings.get("optimizer") == "schedule_free":
+        if job.of("WanTrainSettings.lr_scheduler") != "constant":
+            settings["lr_scheduler"] = "constant"
+            job.mended.append("lr_scheduler -> constant: schedule_free replaces the schedule")
+        if settings.pop("ema_decay", 0):
+            job.mended.append("ema_decay -> 0: schedule_free keeps a mean of its own")
+    if settings.get("optimizer") == "prodigy" and settings.pop("loraplus_lr_ratio", 1) != 1:
+        job.mended.append("loraplus_lr_ratio -> 1: Prodigy has one learning rate for all weights")
+    if job.of("TrainLoRA.blocks_to_swap") > 0 and not job.of("WanTrainSettings.gradient_checkpointing"):
+        settings["gradient_checkpointing"] = True
+        job.mended.append("gradient_checkpointing -> true: blocks that travel need it, and it changes no number")
+    rank, alpha = job.of("TrainLoRA.rank"), job.of("TrainLoRA.alpha")
+    if alpha and rank / alpha >= 8:
+        job.hints.append(
+            f"alpha {alpha:g} of rank {rank}: the LoRA counts with {alpha / rank:.3g}, as in {job.trainer}, and learns "
+            "slowly; alpha 0 is the rank"
+        )
+
+
+def _sizes(job: Job) -> None:
+    """Preview sizes that Wan can make."""
+    preview = job.values.get(PREVIEW, {})
+    if frames := preview.get("num_frames", 0):
+        made = max(1, round((frames - 1) / 4) * 4 + 1)
+        if made != frames:
+            preview["num_frames"] = made
+            job.mended.append(f"previews of {frames} frames -> {made} (Wan needs 4n+1)")
+    for side in ("width", "height"):
+        if pixels := preview.get(side, 0):
+            made = max(16, round(pixels / 16) * 16)
+            if made != pixels:
+                preview[side] = made
+                job.mended.append(f"previews of {side} {pixels} -> {made} (a multiple of 16)")

@@ -1,0 +1,194 @@
+"""Training settings of SimpleTuner: config.json, with or without dashes before its keys (documentation/OPTIONS.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from . import simpletuner_values as to
+from .job import Job
+from .keys import Key, drops, ledger_of, shown, take_over
+from .learning import only_for, quantized, scheduler
+from .models import base_name, model_file, vae_file
+
+__all__ = ["KEYS", "read_simpletuner_job"]
+
+_CACHE = "there is one cache for everything, by content"
+_UPLOAD = "nothing is uploaded"
+_LOGS = "metrics.jsonl and the curve of the node are always written"
+_ENCODES = "ComfyUI's own loaders encode"
+_SET = "each dataset of the data half says it"
+_RAM = "blocks travel by themselves where they must: memory auto"
+
+KEYS = (
+    Key("model_family", "", "wan", read=to.family),
+    *drops("model_type", "a LoRA"),
+    Key("model_flavour", "LoadWanModel.diffusion_model", "its file", read=to.flavour),
+    Key("pretrained_transformer_model_name_or_path", "LoadWanModel.diffusion_model", "its file", read=model_file),
+    Key("pretrained_model_name_or_path", "LoadWanModel.diffusion_model", "its file, where no flavour says it",
+        read=to.base),
+    Key("pretrained_vae_model_name_or_path", "VAELoader.vae_name", "the file that ComfyUI has", read=vae_file),
+    *drops("pretrained_t5_model_name_or_path", "umt5_xxl of ComfyUI"),
+    *drops("pretrained_transformer_subfolder revision variant trust_remote_code", "a file is chosen, nothing is loaded "
+           "from elsewhere"),
+    Key("data_backend_config", "WanDatasetFromFile.other_file", "the data half, read as it is", read=to.data),
+    Key("output_dir", "TrainLoRA.run_name", "the last folder of it", read=to.name),
+    Key("num_train_epochs", "TrainLoRA.steps", "as steps", kind=int, read=to.epochs),
+    Key("max_train_steps", "TrainLoRA.steps", "leads over epochs", kind=int, read=to.steps),
+    *drops("strict_epoch_limit ignore_final_epochs", "exactly so many steps are trained"),
+    Key("train_batch_size", "WanTrainSettings.batch_size", kind=int, own=4),
+    Key("gradient_accumulation_steps", "WanTrainSettings.gradient_accumulation_steps", kind=int),
+    Key("seed", "TrainLoRA.seed", kind=int),
+    Key("lora_rank", "TrainLoRA.rank", kind=int, own=16),
+    Key("lora_alpha", "TrainLoRA.alpha", kind=float),
+    Key("lora_dropout", "WanTrainSettings.lora_dropout", kind=float, own=0.1),
+    Key("lora_type", "", "standard; other kinds are named", read=to.adapter),
+    *drops("lycoris_config", "LyCORIS is read where lora_type says so"),
+    *drops("use_dora", "no DoRA from here yet"),
+    *drops("lora_init_type peft_lora_mode init_lokr_norm singlora_ramp_up_steps lora_format slider_lora_target",
+           "the LoRA begins at nothing"),
+    Key("init_lora", "TrainLoRA.start_from_lora", "its file, in ComfyUI's loras folder",
+        read=lambda value, _job: base_name(value)),
+    Key("peft_lora_target_modules", "WanTrainSettings.lora_targets", "by the original names", kind=object,
+        read=to.modules),
+    *drops("assistant_lora_path assistant_lora_strength assistant_lora_inference_strength disable_assistant_lora",
+           "merge it into the model first"),
+    Key("learning_rate", "TrainLoRA.learning_rate", kind=float, own=4e-7),
+    Key("optimizer", "WanTrainSettings.optimizer", "torchao's and pytorch-optimizer's classes", own="adamw_bf16",
+        read=to.optimizer),
+    *(Key(name, at, kind=object, read=lambda _value, _job: None) for name, at in (
+        ("optimizer_config", "WanTrainSettings.optimizer_args"), ("optimizer_beta1", "WanTrainSettings.adam_beta1"),
+        ("optimizer_beta2", "WanTrainSettings.adam_beta2"), ("adam_beta1", "WanTrainSettings.adam_beta1"),
+        ("adam_beta2", "WanTrainSettings.adam_beta2"), ("adam_weight_decay", "WanTrainSettings.weight_decay"),
+        ("adam_epsilon", "WanTrainSettings.adam_epsilon"))),
+    *drops("optimizer_cpu_offload_method optimizer_offload_gradients fuse_optimizer optimizer_release_gradients "
+           "gradient_precision", "what an optimizer holds for a LoRA is small"),
+    Key("max_grad_norm", "WanTrainSettings.max_grad_norm", "by norm; clipping each value has no counterpart",
+        kind=float, read=to.clipping),
+    *drops("grad_clip_method", "by norm"),
+    Key("lr_scheduler", "WanTrainSettings.lr_scheduler", own="constant_with_warmup", read=scheduler),
+    Key("lr_warmup_steps", "WanTrainSettings.lr_warmup_steps", kind=int),
+    Key("lr_num_cycles", "WanTrainSettings.lr_scheduler_num_cycles", kind=int, own=1,
+        read=only_for("cosine_with_restarts")),
+    Key("lr_power", "WanTrainSettings.lr_scheduler_power", kind=float, own=0.8, read=only_for("polynomial")),
+    *drops("lr_end", "lr_scheduler_min_lr_ratio says a share of the learning rate"),
+    Key("lr_scale", "WanTrainSettings.lr_scaling", "linear", kind=bool, read=to.if_so("linear")),
+    Key("lr_scale_sqrt", "WanTrainSettings.lr_scaling", "sqrt", kind=bool, read=to.if_so("sqrt")),
+    Key("caption_dropout_probability", "WanTrainSettings.caption_dropout", kind=float, own=0.1),
+    Key("flow_schedule_shift", "WanTrainSettings.discrete_flow_shift", kind=float, own=3.0),
+    Key("flow_schedule_auto_shift", "WanTrainSettings.timestep_sampling", "flux_shift", kind=bool,
+        read=to.if_so("flux_shift")),
+    Key("flow_sigmoid_scale", "WanTrainSettings.sigmoid_scale", kind=float),
+    Key("flow_use_uniform_schedule", "WanTrainSettings.timestep_sampling", "uniform", kind=bool,
+        read=to.if_so("uniform")),
+    Key("flow_use_beta_schedule", "WanTrainSettings.timestep_sampling", "beta (2, 2)", kind=bool,
+        read=to.if_so("beta")),
+    *drops("flow_beta_schedule_alpha flow_beta_schedule_beta", "beta is Beta(2, 2)"),
+    *drops("flow_custom_timesteps flow_timesteps_mode flow_cubic_schedule_weights timestep_bias_strategy "
+           "timestep_bias_begin timestep_bias_end timestep_bias_multiplier timestep_bias_portion "
+           "disable_segmented_timestep_sampling", "noise levels are drawn, each by the seed of its step"),
+    Key("loss_type", "WanTrainSettings.loss_type", "huber is pseudo_huber here", read=to.loss),
+    Key("huber_c", "WanTrainSettings.huber_delta", kind=float, read=lambda _value, _job: None),
+    *drops("huber_schedule", "one width for all noise levels"),
+    *drops("snr_gamma use_soft_min_snr soft_min_snr_sigma_data", "loss_weighting weighs noise levels"),
+    *drops("noise_offset noise_offset_probability input_perturbation input_perturbation_steps", "noise stays as it is "
+           "drawn"),
+    *drops("masked_loss_probability", "masks of a dataset always count"),
+    Key("use_ema", "WanTrainSettings.ema_decay", "0 is off", kind=bool, read=to.ema),
+    *(Key(name, "WanTrainSettings.ema_decay", kind=object, read=lambda _value, _job: None)
+      for name in ("ema_decay", "ema_update_interval")),
+    *drops("ema_validation", "what is saved is previewed: the mean"),
+    *drops("ema_device ema_cpu_only ema_foreach_disable ema_warmup_steps", "a mean of a LoRA is small"),
+    *drops("tread_config", "every token is trained in every block"),
+    Key("base_model_precision", "Fp8Quantize.scheme", "8 bits", read=quantized),
+    *drops("quantize_via quantization_config base_model_default_dtype sdnq_weights_dtype sdnq_group_size",
+           "block by block, where the block lies"),
+    *drops("text_encoder_1_precision text_encoder_2_precision text_encoder_3_precision text_encoder_4_precision",
+           _ENCODES),
+    Key("mixed_precision", "LoadWanModel.base_precision", "bf16 is usual", read=to.precision),
+    Key("gradient_checkpointing", "WanTrainSettings.gradient_checkpointing", kind=bool),
+    *drops("gradient_checkpointing_backend gradient_checkpointing_interval gradient_checkpointing_segment_stride "
+           "gradient_checkpointing_offload_attention gradient_checkpointing_offload_pin_memory_max_buckets "
+           "gradient_checkpointing_offload_prefetch", "checkpointing_policy says what is kept"),
+    Key("musubi_blocks_to_swap", "TrainLoRA.blocks_to_swap", kind=int, read=lambda value, _job: value or None),
+    *drops("ramtorch ramtorch_target_modules ramtorch_text_encoder ramtorch_vae ramtorch_controlnet "
+           "ramtorch_transformer_percent ramtorch_text_encoder_percent ramtorch_disable_sync_hooks "
+           "ramtorch_disable_extensions musubi_block_swap_device enable_group_offload group_offload_type "
+           "group_offload_blocks_per_group group_offload_use_stream group_offload_to_disk_path", _RAM),
+    Key("attention_mechanism", "LoadWanModel.attention", "Sage has no backward pass", read=to.attention),
+    *drops("sageattention_usage sla_config", "one kernel for training and previews"),
+    Key("num_processes", "SplitAcrossGPUs.mode", "above 1", kind=int, read=to.copies),
+    *drops("context_parallel_size context_parallel_comm_strategy", "a clip is not split; Split Across GPUs splits the "
+           "model"),
+    *drops("fsdp_enable fsdp_version deepspeed_config accelerate_config num_machines", "Split Across GPUs"),
+    Key("dynamo_backend", "WanTrainSettings.compile", "inductor",
+        read=lambda value, _job: True if value == "inductor" else None),
+    *drops("dynamo_mode dynamo_fullgraph dynamo_dynamic dynamo_use_regional_compilation", "compile has no modes"),
+    Key("checkpoint_step_interval checkpointing_steps", "TrainLoRA.save_every_n_steps", kind=int),
+    Key("checkpoint_epoch_interval", "TrainLoRA.save_every_n_steps", "as steps", kind=int,
+        read=to.every("TrainLoRA.save_every_n_steps", "checkpoint_epoch_interval")),
+    Key("checkpoints_total_limit", "WanTrainSettings.keep_last_saves", kind=int, own=5),
+    *drops("resume_from_checkpoint", "Queue again goes on where a run stopped"),
+    Key("validation_step_interval validation_steps", "TrainLoRA.preview_every_n_steps", kind=int, own=100),
+    Key("validation_epoch_interval", "TrainLoRA.preview_every_n_steps", "as steps", kind=int,
+        read=to.every("TrainLoRA.preview_every_n_steps", "validation_epoch_interval")),
+    Key("validation_prompt", "WanPreviewSettings.prompts", read=to.prompt),
+    Key("user_prompt_library", "WanPreviewSettings.prompts", "the text of the file, where it is found", kind=object,
+        read=to.library),
+    Key("validation_prompt_library", "WanPreviewSettings.prompts", "prompts of SimpleTuner itself are not here",
+        kind=object, read=to.library),
+    Key("validation_negative_prompt", "WanPreviewSettings.negative_prompt"),
+    Key("validation_resolution", "WanPreviewSettings.width", "and height", read=to.size),
+    Key("validation_num_video_frames", "WanPreviewSettings.num_frames", kind=int),
+    Key("validation_num_inference_steps", "WanPreviewSettings.steps", kind=int, own=30),
+    Key("validation_guidance", "WanPreviewSettings.cfg", kind=float),
+    Key("validation_seed", "WanPreviewSettings.seed", kind=int),
+    Key("validation_guidance_skip_layers", "WanPreviewSettings.skip_layers", "skip_layer_guidance extra pass",
+        kind=object, read=to.skipped),
+    Key("validation_guidance_skip_layers_start", "WanPreviewSettings.skip_layer_start", kind=float),
+    Key("validation_guidance_skip_layers_stop", "WanPreviewSettings.skip_layer_end", kind=float),
+    Key("validation_guidance_skip_scale", "WanPreviewSettings.skip_layer_scale", kind=float),
+    *drops("disable_benchmark validation_on_startup", "the base model's clip is always made first"),
+    *drops("num_validation_images", "a clip for each prompt"),
+    *drops("validation_disable_unconditional", "cfg 1 samples without a negative prompt"),
+    *drops("validation_randomize validation_seed_source", "the same seed at every saved step"),
+    *drops("validation_guidance_rescale validation_noise_scheduler validation_torch_compile", "sampler_name and "
+           "scheduler of Wan Preview Settings"),
+    *drops("validation_preview validation_preview_steps validation_using_datasets validation_method "
+           "validation_lycoris_strength validation_image_format", "previews are clips of the prompts"),
+    *drops("eval_dataset_id eval_steps_interval eval_epoch_interval num_eval_images eval_timesteps evaluation_type",
+           "clips are held out by held_out_ratio of Wan Dataset Settings"),
+    *drops("resolution resolution_type minimum_image_size maximum_image_size target_downsample_size framerate "
+           "caption_strategy instance_prompt prepend_instance_prompt only_instance_prompt metadata_update_interval "
+           "max_upscale_threshold", _SET),
+    *drops("aspect_bucket_rounding aspect_bucket_alignment", "sizes follow the grid of the model"),
+    *drops("disable_bucket_pruning allow_dataset_oversubscription", "no clip is left out for want of others"),
+    *drops("data_backend_sampling", "bucket_sampling of Wan Train Settings"),
+    *drops("compress_disk_cache", "cache_compression of Wan Dataset Settings"),
+    *drops("cache_dir cache_dir_vae cache_dir_text preserve_data_backend_cache override_dataset_config "
+           "skip_file_discovery vae_cache_ondemand vae_cache_disable text_cache_ondemand write_batch_size "
+           "read_batch_size image_processing_batch_size", _CACHE),
+    *drops("delete_problematic_images delete_unwanted_images", "nothing of yours is ever deleted"),
+    *drops("vae_batch_size vae_enable_tiling vae_enable_slicing vae_dtype keep_vae_loaded text_encoder_batch_size "
+           "vae_enable_patch_conv vae_enable_temporal_roll tokenizer_max_length", _ENCODES),
+    *drops("offload_during_startup delete_model_after_load fully_unload_text_encoder", "the run is a process of its "
+           "own, without encoders"),
+    *drops("hub_model_id push_to_hub push_checkpoints_to_hub push_to_hub_background model_card_private", _UPLOAD),
+    *drops("report_to tracker_project_name tracker_run_name logging_dir webhook_config", _LOGS),
+    *drops("distillation_method distillation_config", "distillation is not trained"),
+    *drops("dataloader_prefetch dataloader_prefetch_qlen max_workers torch_num_threads enable_multiprocessing",
+           "prefetch_batches of a run reads ahead"),
+    *drops("disable_tf32 set_grads_to_none i_know_what_i_am_doing", "matmul of Wan Precision Policy"),
+)  # fmt: skip
+
+
+def read_simpletuner_job(data: Mapping[str, Any], source: str) -> Job:
+    """Returns the job of a config.json."""
+    flat = {key.lstrip("-"): value for key, value in data.items()}
+    job = Job("SimpleTuner", source, ledger_of(source, flat))
+    take_over(KEYS, job, job.ledger)
+    if str(flat.get("model_type", "full")) != "lora":
+        job.mended.append(
+            f"model_type {shown(flat.get('model_type', 'full'))} trains the whole model; here it is a LoRA"
+        )
+    return job

@@ -1,0 +1,218 @@
+"""How the values of SimpleTuner become ours: a reader for each key that needs one."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+from ..errors import ConfigError
+from .job import Job
+from .keys import Changed, Without
+from .learning import arguments_of, run_name
+from .learning import optimizer as known_optimizer
+from .models import base_name, model_file, said_kind
+
+__all__ = [
+    "adapter",
+    "attention",
+    "base",
+    "clipping",
+    "copies",
+    "data",
+    "ema",
+    "epochs",
+    "every",
+    "family",
+    "flavour",
+    "if_so",
+    "library",
+    "loss",
+    "modules",
+    "name",
+    "optimizer",
+    "precision",
+    "prompt",
+    "size",
+    "skipped",
+    "steps",
+]
+
+
+_ATTENTIONS = {
+    "diffusers": "sdpa",
+    "flash-attn": "flash_attn",
+    "flash-attn-2-hub": "flash_attn",
+    "flash-attn-3": "flash_attn_3",
+    "flash-attn-3-hub": "flash_attn_3",
+    "flash-attn-3-varlen": "flash_attn_3",
+    "xformers": "xformers",
+    "cudnn": "sdpa_cudnn",
+}
+
+
+def family(value: str, job: Job) -> None:
+    if value not in ("wan",):
+        raise ConfigError(f"{job.source} trains the family {value[:40]!r}. Only wan is trained here.")
+
+
+def flavour(value: str, job: Job) -> Any:
+    said_kind(value, job)
+    kind = job.kind
+    if kind is None:
+        return Without("which Wan model it is does not show; choose it in Load Wan Model")
+    low = value.endswith("low") and kind.low_noise_file
+    file = kind.low_noise_file if low else kind.file
+    return Changed(file, "the file that ComfyUI has it in; this expert alone is trained" if kind.low_noise_file else
+                   "the file that ComfyUI has it in")  # fmt: skip
+
+
+def base(value: str, job: Job) -> Any:
+    """The repository counts where no flavour says which model it is."""
+    if job.values.get("LoadWanModel", {}).get("diffusion_model"):
+        return None
+    return model_file(value, job)
+
+
+def adapter(value: str, job: Job) -> Any:
+    if value == "standard":
+        return None
+    return Without(f"{value} is no kind of adapter here yet; a LoRA is trained in its place")
+
+
+def modules(value: Any, _job: Job) -> Any:
+    """Diffusers' names of linears as those of the original model."""
+    names = value if isinstance(value, list) else [part.strip() for part in str(value).strip("[]").split(",")]
+    known = {"to_q": "q", "to_k": "k", "to_v": "v", "to_out.0": "o", "to_out": "o", "ffn.net.0.proj": "ffn.0",
+             "ffn.net.2": "ffn.2", "add_k_proj": "k_img", "add_v_proj": "v_img"}  # fmt: skip
+    ours = [known.get(str(name).strip("\"' "), str(name).strip("\"' ")) for name in names]
+    return Changed("\n".join(rf"blocks\..*\.{re.escape(name)}" for name in ours), "by the names of the original model")
+
+
+def clipping(value: float, job: Job) -> Any:
+    if job.said("grad_clip_method") == "norm":
+        return value
+    return Changed(1.0, f"gradients are clipped by their norm here; {value:g} for each value of one is another measure")
+
+
+def if_so(choice: str) -> Any:
+    """A flag that stands for one choice of a menu."""
+
+    def read(value: bool, _job: Job) -> Any:
+        return choice if value else None
+
+    return read
+
+
+def loss(value: str, job: Job) -> Any:
+    if value in ("huber", "smooth_l1"):
+        job.put("WanTrainSettings.huber_delta", float(job.said("huber_c") or 0.1))
+        return "pseudo_huber" if value == "huber" else Changed("huber", "its other name")
+    return "mse" if value == "l2" else value if value == "l1" else Changed("mse", f"{value} has no counterpart")
+
+
+def ema(value: bool, job: Job) -> Any:
+    if not value:
+        return None
+    every = int(job.said("ema_update_interval") or 1)
+    decay = float(job.said("ema_decay") or 0.995)
+    if every == 1:
+        return Changed(decay, "the mean is saved, evaluated and previewed")
+    each = round(decay ** (1 / every), 6)
+    return Changed(each, f"{decay:g} every {every} steps is {each:g} every step")
+
+
+def optimizer(value: str, job: Job) -> Any:
+    given = arguments_of(job.said("optimizer_config") or "")
+    for key, name in (("adam_weight_decay", "weight_decay"), ("adam_epsilon", "eps")):
+        if key in job.ledger:
+            given.setdefault(name, float(job.said(key)))
+    first = job.said("optimizer_beta1") or job.said("adam_beta1")
+    second = job.said("optimizer_beta2") or job.said("adam_beta2")
+    if first and second:
+        given.setdefault("betas", (float(first), float(second)))
+    return known_optimizer(value, given, job)
+
+
+def size(value: str, job: Job) -> None:
+    """WIDTHxHEIGHT, a side, or several by commas, of which the first counts."""
+    first = value.split(",")[0].strip().lower()
+    sides = [part for part in first.split("x") if part]
+    if len(sides) not in (1, 2) or not all(re.fullmatch(r"\d+(\.\d+)?", side) for side in sides):
+        raise ConfigError(f"{job.source}: validation_resolution is {value[:40]!r}; it must be such as 832x480.")
+    numbers = [float(side) for side in sides]
+    if len(numbers) == 1 and numbers[0] < 10:  # megapixels
+        numbers = [1000 * math.sqrt(numbers[0])]
+    width, height = (round(side) for side in (numbers * 2)[:2])
+    job.put("WanPreviewSettings.width", width)
+    job.put("WanPreviewSettings.height", height)
+    if "," in value:
+        job.ledger.change(f"validation_resolution {value} -> {width}x{height}: one size for all clips")
+    else:
+        job.ledger.take(f"validation_resolution {value} -> width {width}, height {height}")
+
+
+def prompt(value: str, job: Job) -> Any:
+    return Changed(value.replace("\n", " "), "in one line") if "\n" in value else value
+
+
+def library(value: Any, job: Job) -> Any:
+    if value in (False, "false", None, "None", ""):
+        return None
+    if value in (True, "true"):
+        return Without("the prompts of SimpleTuner itself are not here; write yours")
+    job.put("prompts.file", str(value))
+    return None
+
+
+def skipped(value: Any, job: Job) -> Any:
+    listed = value if isinstance(value, list) else [value]
+    job.put("WanPreviewSettings.skip_layer_guidance", "extra pass")
+    return ", ".join(str(one) for one in listed)
+
+
+def copies(value: int, _job: Job) -> Any:
+    return Changed("copy per GPU", f"{value} copies; set devices where there are more GPUs") if value > 1 else None
+
+
+def every(widget: str, key: str) -> Any:
+    def read(value: int, job: Job) -> None:
+        if value:
+            job.every_epochs[widget] = (key, value)
+
+    return read
+
+
+def epochs(value: int, job: Job) -> None:
+    if value:
+        job.epochs = ("num_train_epochs", value)
+
+
+def steps(value: int, job: Job) -> Any:
+    if not value:
+        return None
+    job.epochs = None
+    return value
+
+
+def data(value: str, job: Job) -> None:
+    job.data = value
+    job.ledger.take(f"data_backend_config {value:.80}: read by Wan Dataset From File")
+
+
+def name(value: str, _job: Job) -> Any:
+    return Changed(run_name(base_name(value.rstrip("/\\"))), "runs lie in output/wan_trainer")
+
+
+def precision(value: str, job: Job) -> Any:
+    if value == "bf16":
+        return None
+    return Changed({"fp16": "fp16", "no": "fp32"}.get(value, "as in file"), "the number format of the base weights")
+
+
+def attention(value: str, _job: Job) -> Any:
+    if value.startswith("sage"):
+        return Changed("sdpa", "SageAttention has no backward pass")
+    ours = _ATTENTIONS.get(value, "sdpa")
+    return ours if ours == value else Changed(ours, "the same, by its name here" if value in _ATTENTIONS else
+                                              "it is not known here")  # fmt: skip

@@ -34,6 +34,19 @@ NOISE = re.compile(
 )
 
 
+BOUNDS = """() => {
+  const view = window.app.canvas, at = view.canvas.getBoundingClientRect(), { scale, offset } = view.ds;
+  const all = (window.app.rootGraph ?? window.app.graph)._nodes.map(node => {
+    const drawn = document.querySelector(`[data-node-id="${node.id}"]`)?.getBoundingClientRect();
+    const lower = drawn ? (drawn.bottom - at.y) / scale - offset[1] : 0;
+    const [x, y] = node.pos;
+    return [x, y - 30, x + node.size[0], Math.max(y + node.size[1], lower)];
+  });
+  return [0, 1, 2, 3].map(side => Math[side < 2 ? "min" : "max"](...all.map(box => box[side])));
+}"""
+"""left, top, right and bottom of all nodes on the canvas; one that the page draws itself may be higher than it says"""
+
+
 class Canvas:
     """One page with the app ready."""
 
@@ -150,11 +163,8 @@ class Canvas:
     def fit(self) -> None:
         """Show the whole graph, clear of the page's own bars."""
         self.script(
-            """() => {
-              const nodes = (window.app.rootGraph ?? window.app.graph)._nodes, view = window.app.canvas;
-              const left = Math.min(...nodes.map(n => n.pos[0])), top = Math.min(...nodes.map(n => n.pos[1])) - 30;
-              const right = Math.max(...nodes.map(n => n.pos[0] + n.size[0]));
-              const bottom = Math.max(...nodes.map(n => n.pos[1] + n.size[1]));
+            """([left, top, right, bottom]) => {
+              const view = window.app.canvas;
               const [x, y] = [80, 200];
               const wide = view.canvas.clientWidth - x - 30, high = view.canvas.clientHeight - y - 30;
               const scale = Math.min(wide / (right - left), high / (bottom - top), 1);
@@ -162,7 +172,8 @@ class Canvas:
               view.ds.offset[0] = x / scale - left;
               view.ds.offset[1] = y / scale - top;
               view.setDirty(true, true);
-            }"""
+            }""",
+            self.script(BOUNDS),
         )
         self.drawn(700)
 

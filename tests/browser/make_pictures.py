@@ -20,7 +20,7 @@ from shapeworld.comfy_graphs import MODELS, SAMPLING, VAE, Recipe, dataset_input
 from shapeworld.concept import load_concept
 from shapeworld.learning import CONCEPTS, DEFAULT_CONCEPT, draw_dataset, fill_models
 
-from tests.browser.conftest import tiny_canvas
+from tests.browser.conftest import BOUNDS, tiny_canvas
 from tests.browser.runs_on_page import Runs, whole_run
 from tests.browser.test_fit import a14b_on_16_gib
 
@@ -44,9 +44,9 @@ def bare(canvas: Any, frontend: str) -> Any:
     return canvas
 
 
-def picture(canvas: Any) -> Image.Image:
-    """The nodes and a margin, cut out of the page."""
-    canvas.page.mouse.move(300, 1200)
+def picture(canvas: Any, mouse: tuple[int, int] = (300, 1200)) -> Image.Image:
+    """The nodes and a margin, cut out of the page, while the mouse is where it shows nothing."""
+    canvas.page.mouse.move(*mouse)
     canvas.fit()
     hidden = canvas.page.add_style_tag(
         content=".side-tool-bar-container, .comfyui-body-top, .comfyui-body-left, .comfyui-body-right, .p-toast,"
@@ -54,16 +54,14 @@ def picture(canvas: Any) -> Image.Image:
         " {visibility: hidden}"
     )
     canvas.page.wait_for_timeout(500)
+    left, top, right, bottom = canvas.script(BOUNDS)
     box = canvas.script(
-        """() => {
-          const nodes = window.app.graph._nodes, { scale, offset } = window.app.canvas.ds;
-          const at = window.app.canvas.canvas.getBoundingClientRect();
-          const left = Math.min(...nodes.map(n => n.pos[0])), top = Math.min(...nodes.map(n => n.pos[1])) - 60;
-          const right = Math.max(...nodes.map(n => n.pos[0] + n.size[0]));
-          const bottom = Math.max(...nodes.map(n => n.pos[1] + n.size[1]));
+        """([left, top, right, bottom]) => {
+          const { scale, offset } = window.app.canvas.ds, at = window.app.canvas.canvas.getBoundingClientRect();
           return [at.x + (left + offset[0]) * scale, at.y + (top + offset[1]) * scale,
             at.x + (right + offset[0]) * scale, at.y + (bottom + offset[1]) * scale];
-        }"""
+        }""",
+        [left, top - 30, right, bottom],
     )
     shot = canvas.page.screenshot()
     hidden.evaluate("style => style.remove()")

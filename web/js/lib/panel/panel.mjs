@@ -277,6 +277,7 @@ export class Panel {
       // The numbers below say the same, and more.
       this.status.toggleAttribute("data-step", this.isStep);
     }
+    this.status.toggleAttribute("data-end", this.origin === "end" && !this.live);
     this.meters.draw(this.history, this.detail, this.clock, this.now());
     const canUse = Boolean(this.run && this.detail) && !this.live;
     this.player.suggest(this.history.suggestion?.best ?? null, canUse);

@@ -17,6 +17,7 @@ from ...wan_core.lora import LoraConfig
 from ...wan_core.model import LatentSpace
 from ...wan_core.placement import StepShape
 from ...wan_core.run import Job, own_runs_of
+from ...wan_core.sampler import read_prompts
 from ...wan_core.train import TrainConfig
 from . import folders
 from .types import ModelHandle, SettingsHandle
@@ -45,7 +46,8 @@ class Ahead:
 
         `asked`: `chain`, pairs of a node's id and its widgets from Load Wan Model on; `settings`, widgets of Wan Train
         Settings, or none; `train`, those of Train Wan LoRA; `sizes`, the (width, height, frames) of each dataset;
-        `preview`, that of the previews with 0 for what is a clip's, or none.
+        `preview`, that of the previews with 0 for what is a clip's, or none; `prompts`, their text and trigger word,
+        where a prompt may say a size of its own.
         """
         model = self._model(_chain(asked.get("chain")))
         values = self._values(TRAINER, asked.get("train"))
@@ -66,7 +68,8 @@ class Ahead:
         preview = None
         if train.preview_every_n_steps and asked.get("preview") is not None:
             (size,) = _sizes([asked["preview"]], least=0)
-            preview = _preview(size, grid, space, step)
+            previews = [_preview(one, grid, space, step) for one in _own_sizes(size, asked.get("prompts"))]
+            preview = max(previews, key=lambda one: one.tokens)
         return Job(
             model=plan,
             roots=roots,
@@ -151,6 +154,17 @@ def _sizes(listed: Any, least: int = 1) -> list[tuple[int, int, int]]:
     if not sizes:
         raise ConfigError("No dataset says how large its clips are.")
     return [(size[0], size[1], size[2]) for size in sizes]
+
+
+def _own_sizes(size: tuple[int, int, int], prompts: Any) -> list[tuple[int, int, int]]:
+    """Returns the size of every prompt's clip: its own, else that of all."""
+    if prompts is None:
+        return [size]
+    if not isinstance(prompts, list) or len(prompts) != 2 or not all(isinstance(one, str) for one in prompts):
+        raise ConfigError("The prompts must be their text and the trigger word.")
+    width, height, frames = size
+    found = [(own.width or width, own.height or height, own.num_frames or frames) for _, own in read_prompts(*prompts)]
+    return _sizes([list(one) for one in found], least=0) if found else [size]
 
 
 def _step(size: tuple[int, int, int], grid: int, space: LatentSpace, batch_size: int) -> StepShape:

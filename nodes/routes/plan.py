@@ -91,6 +91,7 @@ class Planner:
             "host": {"needed": report["host"]["bytes"], "room": report["host"]["room_bytes"]},
             "measures": {**report["measures"], "gradient_checkpointing": job.train.gradient_checkpointing},
             "card": report["card"],
+            "own_runs": report["own_runs"],
             "step_seconds": seconds,
             "seconds": None if seconds is None else round(seconds * job.train.steps),
             "suggestions": found,

@@ -69,6 +69,19 @@ def test_a_turn_of_a_widget_is_planned_for_the_largest_clips_and_answered_once(
     assert quantized["devices"][0]["needed"] < device["needed"] - 1e9
 
 
+def test_previews_count_with_the_largest_size_that_a_prompt_says_for_itself(planner: Any) -> None:
+    def tokens(*prompts: str, trigger: str = "") -> int:
+        more = {"prompts": ["\n".join(prompts), trigger]} if prompts else {}
+        return planner.job(asked(preview=[0, 0, 0], **more)).preview.tokens
+
+    assert tokens() == tokens("a ball", "a dog --s 30") == 5 * 16 * 16, "as the largest clip"
+    assert tokens("a ball", "a [trigger] --w 512 --h 512 --f 33", "a cat --f 1", trigger="dog") == 9 * 32 * 32
+    with pytest.raises(ValueError, match="trigger_word"):
+        tokens("a [trigger] --w 512")
+    with pytest.raises(ValueError, match="text and the trigger word"):
+        planner.job(asked(preview=[0, 0, 0], prompts="a ball --w 512"))
+
+
 @pytest.mark.lasts(12)
 def test_what_does_not_fit_is_answered_with_turns_that_do(planner: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WAN_TRAINER_CARD_GIB", "2.17")

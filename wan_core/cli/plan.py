@@ -29,6 +29,8 @@ def add_plan_command(command: Callable[..., argparse.ArgumentParser]) -> None:
     plan.add_argument("--rank", type=int, default=16)
     plan.add_argument("--quantize", choices=tuple(_QUANTIZE), default="none", help="as Fp8 / Int8 Quantize would")
     plan.add_argument("--card", default="", metavar="GIB[,GIB]", help="memory of each card; default: this machine's")
+    text = "folder of runs whose measurements the plan for this machine follows; default: that beside the model's"
+    plan.add_argument("--runs", type=Path, metavar="FOLDER", help=text)
     plan.add_argument("--variant", default="auto", help="where the file cannot tell")
     plan.add_argument("--policy", default="balanced", help="precision policy: balanced, reference or fast")
     plan.add_argument("--batch", type=int, default=1, help="clips per forward pass")
@@ -68,9 +70,17 @@ def _report(options: argparse.Namespace) -> dict[str, Any]:
         blocks_to_swap=options.blocks_to_swap,
     )
     file = options.model.resolve()
-    roots = Roots({"diffusion_models": (str(file.parent),)})
+    known = roots_of(options).folders
+    runs = (str(options.runs.resolve()),) if options.runs else known.get("runs") or _runs_beside(file)
+    roots = Roots({**known, "diffusion_models": (str(file.parent),), **({"runs": runs} if runs else {})})
     cards = _gibibytes(options.card)
     return plan_settings(_model(options, file), roots, LoraConfig(rank=options.rank), train, options.size, cards)
+
+
+def _runs_beside(model: Path) -> tuple[str, ...]:
+    """Returns the folder of runs of the ComfyUI that a model file lies in; nothing where it lies elsewhere."""
+    found = (parent.parent / "output" / "wan_trainer" for parent in model.parents if parent.name == "models")
+    return tuple(str(folder) for folder in found if folder.is_dir())[:1]
 
 
 def _model(options: argparse.Namespace, file: Path) -> ModelPlan:

@@ -31,7 +31,7 @@ from ..sampler import SampleConfig
 from ..train import TrainConfig, largest_preview_shape, largest_step, saved_bytes
 from .config import read_run
 from .open import OpenRun, open_experts
-from .own_runs import SECONDS, Measured, own_runs_of
+from .own_runs import SECONDS, Measured, OwnRuns, own_runs_of
 from .planning import Job, MemoryPlan, plan_memory, size_words
 from .step_time import Card, card_named, card_of_size, step_seconds, step_tflops, unknown_card
 
@@ -83,7 +83,8 @@ def plan_settings(
 ) -> dict[str, Any]:
     """Returns the report of a job that never ran: of clips of `size` (WIDTHxHEIGHTxFRAMES).
 
-    `cards`: GiB of each card it is planned for, several for a split of the blocks; none: those of this machine.
+    `cards`: GiB of each card it is planned for, several for a split of the blocks; none: those of this machine. The
+    plan for these follows what runs took on them, where `roots` name the folder of runs.
     """
     file = inspect_model(model, roots)
     if cards and file.compute_dtype == torch.float32 and model.base_precision == "as in file":
@@ -97,13 +98,19 @@ def plan_settings(
         room, card = room_of_cards(cards), card_of_size(cards[0])
     else:
         placement = resolve_placement(model.placement, layers)
-        room = room_here(placement.devices, ask_driver=True)
-        card = card_of(placement.first)
-    preview = replace(step, batch_size=1) if train.preview_every_n_steps else None
+        room, card = room_here(placement.devices, ask_driver=True), None
     job = Job(
-        model=model, roots=roots, file=file, lora=lora, train=train, step=step, preview=preview, placement=placement
+        model=model,
+        roots=roots,
+        file=file,
+        lora=lora,
+        train=train,
+        step=step,
+        preview=replace(step, batch_size=1) if train.preview_every_n_steps else None,
+        placement=placement,
+        own_runs=OwnRuns() if cards else own_runs_of(roots),
     )
-    return report_of(plan_memory(job, room), card)
+    return report_of(plan_memory(job, room), card if cards else card_of(placement.first, job))
 
 
 def job_of_run(run: OpenRun, placement: Placement | None = None) -> Job:

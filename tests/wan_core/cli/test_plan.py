@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.forked import RunCommand
 from tests.support.headers import write_empty_model
+from wan_core.cli.plan import _runs_beside
 from wan_core.errors import ExitCode
 
 GIB = 1 << 30
@@ -41,6 +42,14 @@ def test_a_14b_expert_in_fp8_is_planned_for_a_card_of_16_gib(tmp_path: Path, wan
     assert code == ExitCode.DOES_NOT_FIT
     assert not found["fits"]
     assert "does not fit" in said
+
+
+def test_the_folder_of_runs_beside_the_models_is_found(tmp_path: Path) -> None:
+    model = tmp_path / "models" / "diffusion_models" / "wan" / "file.safetensors"
+    assert _runs_beside(model) == ()
+    runs = tmp_path / "output" / "wan_trainer"
+    runs.mkdir(parents=True)
+    assert _runs_beside(model) == (str(runs),)
 
 
 def test_what_is_missing_or_wrong_on_the_line_is_said(tmp_path: Path, wan_core_command: RunCommand) -> None:

@@ -18,7 +18,7 @@ from wan_core.events import StageEnded, StepDone
 from wan_core.placement import Room
 from wan_core.run import own_runs as module
 from wan_core.run import plan_run
-from wan_core.run.memory_report import card_of, job_of_run, plan_sentences, report_of
+from wan_core.run.memory_report import card_of, job_of_run, plan_sentences, plan_settings, report_of
 from wan_core.run.open import open_run
 from wan_core.run.own_runs import SECONDS, Measured, OwnRuns, Ratio, own_runs_of
 from wan_core.run.planning import plan_memory
@@ -158,6 +158,17 @@ def test_a_run_says_per_phase_what_was_predicted_and_the_next_plan_follows_it(
     again.hear(replace(step(2, 0, 1.0), memory={"cpu": {"peak": round(1.2 * predicted["step"])}}))
     assert [one.ratio for one in again.ratios()] == [pytest.approx(1.2, abs=1e-3)], "ratios do not multiply"
     assert json.loads((tmp_path / "_measured.json").read_text())["version"] == 1
+
+
+def test_a_plan_of_settings_follows_the_runs_of_this_machine_and_not_on_cards_it_need_not_have(
+    machine: TinyRun, tmp_path: Path
+) -> None:
+    run = open_run(machine.directory, machine.roots)
+    model, size = run.config.model, "64x64x9"
+    OwnRuns((ratio(value=1.2, variant=run.file.variant.name),)).write(tmp_path / "_measured.json")
+    here = plan_settings(model, machine.roots, run.config.lora, run.config.train, size, [])
+    assert here["own_runs"] == {"cpu": {"step": 1.2}}
+    assert plan_settings(model, machine.roots, run.config.lora, run.config.train, size, [16])["own_runs"] == {}
 
 
 def test_the_time_of_a_step_follows_this_machine_also_on_a_card_that_no_table_knows(

@@ -75,6 +75,32 @@ test("what changes the model, settings and previews are asked for too; a bypasse
   );
 });
 
+test("prompts are asked for where one may say a size of its own", () => {
+  const of = (prompts) => {
+    const values = { width: 0, height: 0, num_frames: 0, prompts, trigger_word: "ohwx" };
+    const links = { vae: node("VAELoader"), validation: node("WanPreviewSettings", values) };
+    return trainingOf(training(links).trainer)?.asked.prompts;
+  };
+  assert.equal(of("a red ball"), undefined);
+  assert.deepEqual(of("a [trigger] --w 1280"), ["a [trigger] --w 1280", "ohwx"]);
+});
+
+test("what follows earlier runs says so", () => {
+  const plan = { fits: true, devices: [], suggestions: null };
+  const said = (own_runs) => details({ ...plan, own_runs }).join(" ");
+  assert.equal(said({}), "");
+  const both = "Memory and time as measured in earlier runs on this card.";
+  assert.equal(said({ "cuda:0": { step: 1.1, seconds: 2 } }), both);
+  assert.equal(
+    said({ "cuda:0": { seconds: 2 } }),
+    "Time as measured in earlier runs on this card.",
+  );
+  assert.equal(
+    said({ "cuda:0": { step: 1.1 } }),
+    "Memory as measured in earlier runs on this card.",
+  );
+});
+
 test("nothing is asked for without a loader, a dataset, or a node that runs", () => {
   const { load, trainer } = training();
   assert.equal(trainingOf(node("TrainLoRA", {}, {})), null);

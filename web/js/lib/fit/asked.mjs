@@ -11,7 +11,8 @@ import { kindOf } from "../page/ids.mjs";
  * @typedef {import("../page/graph.mjs").GraphNode} GraphNode
  * @typedef {[width: number, height: number, frames: number]} Size
  * @typedef {{ chain: [string, Record<string, unknown>][], settings: Record<string, unknown> | null,
- *   train: Record<string, unknown>, sizes: Size[], preview: Size | null }} Asked what the server is asked
+ *   train: Record<string, unknown>, sizes: Size[], preview: Size | null, prompts?: [text: string, trigger: string] }} Asked
+ *   what the server is asked; `prompts` may say sizes of their own
  * @typedef {{ asked: Asked, nodes: GraphNode[], datasets: GraphNode[] }} Training `nodes`: all that were looked at, the
  *   trainer first; `datasets`: those whose widgets say how large clips are
  */
@@ -60,6 +61,7 @@ export function trainingOf(trainer) {
       train,
       sizes,
       preview: sourceOf(trainer, "vae") ? (previews ? sizeOf(previews) : [0, 0, 0]) : null,
+      ...(previews ? promptsOf(previews) : {}),
     },
     nodes: [trainer, ...models.map(({ node }) => node), ...datasets, settings, previews].filter(
       (node) => node !== null,
@@ -135,6 +137,13 @@ function sizesOf(node) {
   const found = buckets.map((one) => /** @type {Size} */ ([one?.width, one?.height, one?.frames]));
   const sound = found.filter((size) => size.every((side) => Number.isInteger(side) && side > 0));
   return sound.length ? sound : [sizeOf(node)].filter(([width, , frames]) => width && frames);
+}
+
+/** Only prompts that may have settings of their own: words alone change no plan. @param {GraphNode} node */
+function promptsOf(node) {
+  const { prompts, trigger_word: trigger } = valuesOf(node);
+  if (typeof prompts !== "string" || !prompts.includes("--")) return {};
+  return { prompts: /** @type {[string, string]} */ ([prompts, String(trigger ?? "")]) };
 }
 
 /** @param {GraphNode} node @returns {Size} */

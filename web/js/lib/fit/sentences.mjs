@@ -12,11 +12,15 @@ import { clock, gib, known, short } from "../run/format.mjs";
  *   host?: { needed: number, room: number | null },
  *   measures?: { offload_inputs?: boolean, blocks_to_swap?: number, gradient_checkpointing?: boolean },
  *   card?: string | null, step_seconds?: number | null, seconds?: number | null, suggestions: Settings[] | null, more?: boolean,
- *   reason?: string }} Plan `reason`: why nothing could be planned
+ *   own_runs?: Record<string, Record<string, number>>, reason?: string }} Plan `own_runs`: by which ratios the plan follows
+ *   earlier runs, by device and phase; `reason`: why nothing could be planned
  */
 
 /** Settings that leave it to the planner what rests in host memory. */
 const AUTOMATIC = ["memory", "offload_activations", "blocks_to_swap"];
+
+/** The phase under which a ratio of time stands. */
+const TIME = "seconds";
 
 /** The place the answer hangs on: host memory where it alone lacks, else the fullest device. @param {Plan} plan @returns {Device | null} */
 export function fullest({ devices, host }) {
@@ -63,7 +67,19 @@ export function details(plan) {
     const values = { pace: short(pace), time: clock(seconds), card: card ?? "" };
     said.push(t("About {pace} s per step, {time} in all ({card}).", values));
   }
-  return said;
+  return [...said, ...measured(plan)];
+}
+
+/** Which figures follow what earlier runs took, not only what was computed. @param {Plan} plan @returns {string[]} */
+function measured({ own_runs = {} }) {
+  const phases = Object.values(own_runs).flatMap(Object.keys);
+  if (!phases.length) return [];
+  const timed = phases.includes(TIME);
+  const weighed = phases.some((phase) => phase !== TIME);
+  if (timed && weighed) return [t("Memory and time as measured in earlier runs on this card.")];
+  return timed
+    ? [t("Time as measured in earlier runs on this card.")]
+    : [t("Memory as measured in earlier runs on this card.")];
 }
 
 /** What the button of a suggestion says. @param {Settings} settings */

@@ -143,6 +143,10 @@ class CheckpointSaved(Event):
     """relative to the run directory"""
     updates: dict[str, float] = field(default_factory=dict[str, float])
     """block -> Frobenius norm of what the saved LoRA changes of it; of both experts of a pair the name stands before"""
+    modules: int | None = None
+    """weights that ComfyUI's loader changes by it; None where nobody looked"""
+    passed_over: int = 0
+    """names that ComfyUI's loader has no place for"""
 
 
 @dataclass(frozen=True, kw_only=True)

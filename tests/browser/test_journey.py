@@ -10,6 +10,7 @@ keeps its pictures under .cache/screenshots; with WAN_TRAINER_UPDATE=1 they beco
 
 from __future__ import annotations
 
+import io
 import json
 import os
 from collections.abc import Callable
@@ -26,6 +27,7 @@ from shapeworld.learning import CONCEPTS, DEFAULT_CONCEPT, draw_dataset, fill_mo
 from tests.browser.conftest import shows, tiny_canvas
 from tests.browser.make_pictures import picture, without_note
 from tests.browser.test_fit import BAR, card_of
+from tests.browser.test_panel import TAB
 
 pytestmark = [pytest.mark.browser, pytest.mark.soak]
 
@@ -59,9 +61,16 @@ class Journey:
 
     def keep(self, what: str) -> None:
         """The nodes of the page as the next picture."""
-        self.taken += 1
         self.canvas.page.wait_for_timeout(1500)  # the page makes room for what has just come
-        whole = picture(self.canvas, mouse=(2190, 640))
+        self._write(what, picture(self.canvas, mouse=(2190, 640)))
+
+    def keep_part(self, what: str, part: Any) -> None:
+        """A part of the page as the next picture."""
+        with Image.open(io.BytesIO(part.screenshot())) as shot:
+            self._write(what, shot.convert("RGB"))
+
+    def _write(self, what: str, whole: Image.Image) -> None:
+        self.taken += 1
         whole.thumbnail((1400, 1400), Image.Resampling.LANCZOS)
         folder = ROOT / "docs" / "journey" if os.environ.get("WAN_TRAINER_UPDATE") else self.canvas.shots
         folder.mkdir(parents=True, exist_ok=True)
@@ -159,6 +168,37 @@ def pink_share(clip: Path) -> float:
     return float(((red - green > 60) & (blue - green > 20)).mean())
 
 
+def published(canvas: Any, loras: list[str]) -> list[bytes]:
+    return [(canvas.server.base / "models" / "loras" / lora).read_bytes() for lora in loras]
+
+
+def saved_at(canvas: Any, step: int) -> list[bytes]:
+    """Both LoRAs of a saved step, the high-noise one first."""
+    folder = canvas.server.base / "output" / "wan_trainer" / "my_character" / "saves" / f"step-{step:06d}"
+    return [(folder / name).read_bytes() for name in ("lora.safetensors", "lora_low_noise.safetensors")]
+
+
+def use_an_earlier_step_in_the_tab(journey: Journey, loras: list[str]) -> None:
+    """The tab shows the clips of the run, and its button publishes both LoRAs of a saved step."""
+    canvas, page = journey.canvas, journey.canvas.page
+    assert published(canvas, loras) == saved_at(canvas, STEPS)
+    page.locator(TAB).first.click()
+    run = page.locator(".wan-run").filter(has_text="my_character")
+    run.get_by_role("button", name="Clips").click()
+    shows(run, PROMPT, "takes every name", "likeness to the first preview", "flicker", "No step is suggested")
+    earlier = STEPS - STEPS // 3
+    for step in (earlier, STEPS):
+        run.get_by_role("slider", name="Saved step to preview").press("ArrowLeft" if step == earlier else "End")
+        shows(run.locator("figcaption").last, f"step {step}")
+        run.get_by_role("button", name="Use this step", exact=True).click()
+        shows(run, f"Step {step} is the run's LoRA now.")
+        assert published(canvas, loras) == saved_at(canvas, step)
+        if step == earlier:
+            page.wait_for_timeout(1500)
+            journey.keep_part("tab", run)
+    page.locator(TAB).first.click()
+
+
 def test_from_template_03_to_both_loras_in_template_07(
     journey: Journey, workflows: dict[str, Any], card_of: Callable[[float], None]
 ) -> None:
@@ -188,14 +228,15 @@ def test_from_template_03_to_both_loras_in_template_07(
     assert canvas.lines()[-1].splitlines()[-2:] == [
         f"{lora}: on {file}, at strength 1.0" for lora, file in zip(loras, (HIGH, LOW), strict=True)
     ]
-    written = [(canvas.server.base / "models" / "loras" / lora).stat().st_mtime_ns for lora in loras]
+    shows(canvas.page.locator(".wan-panel .wan-save-facts"), "takes every name", "Update per block", "likeness")
     journey.keep("done")
+    use_an_earlier_step_in_the_tab(journey, loras)
 
     journey.open(USE_07, generating_of(workflows[USE_07], rank=32))
     canvas.watch()
     canvas.press_run()
     assert [d for d in canvas.seen("wan_trainer.status") if d.get("stage") == "train"] == [], "it trained again"
-    assert written == [(canvas.server.base / "models" / "loras" / lora).stat().st_mtime_ns for lora in loras]
+    assert published(canvas, loras) == saved_at(canvas, STEPS)
     canvas.page.wait_for_function(MADE)
     (clip,) = (canvas.server.base / "output" / "video").glob("wan_trainer_*.mp4")
     assert pink_share(clip) > 0.01, "the pair draws no pink without its LoRAs"

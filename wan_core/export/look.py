@@ -37,6 +37,8 @@ class LoraLook:
 
     unplaced: tuple[str, ...]
     """names that ComfyUI would pass over: the model has no weight of that name, or parts of it are missing"""
+    modules: int
+    """weights it changes, so far as ComfyUI takes their names"""
     updates: dict[str, float]
     """block -> Frobenius norm of its change at strength 1; "other" is what lies in no block. Of a DoRA that of its pair
     alone, of an OFT that of its skew matrices: what they change depends on the weights too"""
@@ -50,6 +52,7 @@ def look_at_lora(file: Path, weights: Collection[str]) -> LoraLook:
     from safetensors import safe_open
 
     squares: dict[str, float] = {}
+    placed = 0
     with safe_open(file, framework="pt") as tensors:  # type: ignore[no-untyped-call]
         modules: dict[str, dict[str, str]] = {}
         unplaced: list[str] = []
@@ -64,11 +67,12 @@ def look_at_lora(file: Path, weights: Collection[str]) -> LoraLook:
             if name == module or f"{name}.weight" not in weights or frozenset(parts) not in _WHOLE:
                 unplaced.append(module)
                 continue
+            placed += 1
             norm = _norm({part: tensors.get_tensor(key).float() for part, key in parts.items()})
             place = block_of(name)
             block = f"{place.stream}.{place.number}" if place is not None else "other"
             squares[block] = squares.get(block, 0.0) + norm**2
-    return LoraLook(tuple(unplaced), {block: round(math.sqrt(square), 6) for block, square in squares.items()})
+    return LoraLook(tuple(unplaced), placed, {block: round(math.sqrt(square), 6) for block, square in squares.items()})
 
 
 def _norm(parts: Mapping[str, Tensor]) -> float:

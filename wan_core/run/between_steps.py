@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ..control import Control
 from ..errors import Stopped
-from ..events import CheckpointSaved, Emit, Note, Stage, Suggested
+from ..events import Emit, Note, Stage, Suggested
 from ..files import Roots
 from ..train import Group, Previewer
 from .best_step import steps_worth_keeping, suggestion_of
@@ -97,8 +97,8 @@ class BetweenSteps:
             return
         with self._timed("save", step):
             saved = self._saver.commit(step, self._experts)
-            updates = self._saver.look(saved, self._experts)
-        self._emit(CheckpointSaved(step=step, folder=f"saves/{saved.folder.name}", updates=updates))
+            said = self._saver.look(saved, self._experts)
+        self._emit(said)
         if self._experts.at_work is not None:
             self._experts.at_work.keep_measured(self._roots)
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from ..cache import synthetic_mark
 from ..control import Control
 from ..errors import CheckpointError, Stopped
-from ..events import Emit, Note
+from ..events import CheckpointSaved, Emit, Note
 from ..export import LoraFile, look_at_lora, lora_metadata, workflow_metadata
 from ..files import DISK_FULL, FileError, Roots, atomic_write, clean_partials, own_folder, size_text
 from ..load import inspect_model
@@ -131,11 +131,16 @@ class Saver:
                 self._emit(Note(text=text, level="warning"))
                 _wait(_RETRY_SAVE_S, self._control)
 
-    def look(self, saved: SavedStep, experts: Experts) -> dict[str, float]:
-        """Returns how much a saved step changes of each block, and warns of names that ComfyUI would pass over."""
+    def look(self, saved: SavedStep, experts: Experts) -> CheckpointSaved:
+        """Returns what is said of a saved step: whether ComfyUI takes every name, and what it changes of each block.
+
+        Warns of names that ComfyUI would pass over.
+        """
         from safetensors import SafetensorError
 
         updates: dict[str, float] = {}
+        modules: int | None = None
+        passed_over = 0
         for expert, file in zip(experts.all, (saved.lora_file, saved.low_noise_lora_file), strict=False):
             if file is None:
                 continue
@@ -146,13 +151,20 @@ class Saver:
                 continue
             before = f"{expert.name} " if experts.both else ""
             updates |= {f"{before}{block}": norm for block, norm in found.updates.items()}
+            modules, passed_over = (modules or 0) + found.modules, passed_over + len(found.unplaced)
             if found.unplaced:
                 text = (
                     f"ComfyUI would pass over {len(found.unplaced)} names of saved step {saved.step}, for example "
                     f"{found.unplaced[0]}: the model has no such weight. Please report it with the name of the model."
                 )
                 self._emit(Note(text=text, level="warning"))
-        return updates
+        return CheckpointSaved(
+            step=saved.step,
+            folder=f"saves/{saved.folder.name}",
+            updates=updates,
+            modules=modules,
+            passed_over=passed_over,
+        )
 
     def _room(self, experts: Experts) -> str:
         if experts.at_work is None:  # memory ran out as well: what a save takes is not known

@@ -84,6 +84,7 @@ function newTab() {
     },
     queue: () => app.queuePrompt(0, 1),
     copy: (text) => navigator.clipboard.writeText(text),
+    address: (path) => api.apiURL(path),
     seen: (runs) => trainers.onRuns(runs),
   });
 }

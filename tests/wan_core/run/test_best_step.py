@@ -196,6 +196,7 @@ def test_evaluations_come_as_often_as_asked_and_say_whose_clips_they_are_of(tmp_
     saved = [event for event in heard if isinstance(event, CheckpointSaved)]
     assert [set(event.updates) for event in saved] == [{"blocks.0", "blocks.1"}] * 2
     assert all(0 < norm < 10 for event in saved for norm in event.updates.values())
+    assert [(event.modules, event.passed_over) for event in saved] == [(2 * 10, 0)] * 2
     told = [event for event in heard if isinstance(event, Suggested)]
     assert [(event.step, event.best) for event in told] == [(2, None), (4, None), (5, None)]
     assert "is one of training clips" in told[-1].why

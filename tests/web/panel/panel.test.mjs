@@ -42,7 +42,7 @@ function panelOf(run, routes = {}) {
     enter: ignore,
     frames: { ask: ignore },
     follower: { ask: ignore },
-    player: { update: ignore },
+    player: { take: ignore, update: ignore },
     spoken: { textContent: "" },
     clock: { read: ignore },
   });

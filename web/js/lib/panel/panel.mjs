@@ -211,8 +211,7 @@ export class Panel {
   show(detail) {
     this.detail = detail;
     this.live = Boolean(detail.live);
-    this.player.measures = this.history.measures;
-    this.player.update(detail.samples ?? [], detail.saves ?? []);
+    this.player.take(detail, this.history);
     const text = stateText(detail);
     const isNews = text !== this.summary;
     this.summary = text;

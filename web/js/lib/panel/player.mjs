@@ -4,6 +4,7 @@
 import { button, element, enable, fill, mark, write } from "../page/dom.mjs";
 import { t } from "../page/words.mjs";
 import { caption, channels, lastWithClip, measuresText, position, stops } from "../run/clips.mjs";
+import { SaveFacts } from "./save_facts.mjs";
 
 /**
  * @typedef {import("../page/routes.mjs").Sample} Sample
@@ -22,6 +23,8 @@ export class Player {
     this.best = null;
     /** What was measured of clips, by their ids. @type {Map<string, Record<string, number | null>>} */
     this.measures = new Map();
+    /** What was seen of saved steps. @type {Map<number, import("../run/looks.mjs").Look>} */
+    this.looks = new Map();
     /** Whether a saved step can be chosen now. */
     this.canUse = false;
     /** @type {Stop[]} */
@@ -69,18 +72,26 @@ export class Player {
     );
     const clips = element("div", { class: "wan-clips" }, this.before.figure, this.after.figure);
     this.words = element("p", { class: "wan-prompt", hidden: true });
+    this.facts = new SaveFacts();
     this.element = element(
       "div",
       { class: "wan-player", hidden: true },
       clips,
       this.words,
       this.row,
+      this.facts.element,
     );
     // Together from the first frame: two clips of one length stay side by side by themselves.
     this.after.video.addEventListener("loadeddata", () => {
       this.before.video.currentTime = 0;
       this.after.video.currentTime = 0;
     });
+  }
+
+  /** @param {import("../page/routes.mjs").Detail} detail @param {import("../run/history.mjs").RunHistory} history of a run */
+  take(detail, { measures, looks }) {
+    Object.assign(this, { measures, looks });
+    this.update(detail.samples ?? [], detail.saves ?? []);
   }
 
   /**
@@ -166,7 +177,10 @@ export class Player {
     this.before.figure.hidden = !this.base?.clips.has(base) || this.base === stop;
     if (!this.before.figure.hidden) this.fillClip(this.before, this.base, base);
     this.fillClip(this.after, stop, key);
-    const prompt = String(stop?.clips.get(key)?.text ?? "");
+    const shown = stop?.clips.get(key);
+    const look = stop?.saved ? (this.looks.get(stop.step) ?? null) : null;
+    this.facts.show(look, measuresText(this.measures.get(shown?.id ?? "")));
+    const prompt = String(shown?.text ?? "");
     this.words.hidden = !prompt;
     write(this.words, prompt);
     mark(this.words, "title", prompt);
@@ -176,7 +190,6 @@ export class Player {
   fillClip(place, stop, key) {
     const sample = stop?.clips.get(key);
     write(place.caption, stop ? caption(stop, key, this.best) : "");
-    mark(place.caption, "title", measuresText(this.measures.get(sample?.id ?? "")));
     place.video.hidden = !sample;
     place.none.hidden = Boolean(sample);
     const wanted = sample ? this.address(sample) : "";

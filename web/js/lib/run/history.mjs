@@ -2,6 +2,7 @@
 /** A run as its metrics.jsonl tells it, line by line: curves, markers, counts, the newest facts. Pure. */
 
 import { median } from "./format.mjs";
+import { lookOf } from "./looks.mjs";
 import { MOST_POINTS, Series } from "./series.mjs";
 
 /**
@@ -10,6 +11,7 @@ import { MOST_POINTS, Series } from "./series.mjs";
  *   grad_norm?: number | null, seconds?: number | null, expert?: string, timestep_mean?: number | null,
  *   eval_loss?: number | null, tflops?: number | null, sample_id?: string, stage?: string, held_out?: boolean | null,
  *   per_timestep?: Record<string, number | null>, measures?: Record<string, number | null>, best?: number | null, why?: string, overfits_from?: number | null,
+ *   updates?: Record<string, number | null>, modules?: number | null, passed_over?: number,
  *   memory?: import("../page/routes.mjs").Summary["memory"] }} Line
  * @typedef {{ best: number | null, why: string, overfitsFrom: number | null }} Suggestion
  *   the saved step that the run suggests, and why; and the step from which it over-fits
@@ -42,6 +44,8 @@ export class RunHistory {
     this.samples = new Series(MOST_POINTS);
     /** What was measured of previews, by their ids. @type {Map<string, Record<string, number | null>>} */
     this.measures = new Map();
+    /** What was seen of saved LoRAs, by their steps. @type {Map<number, import("./looks.mjs").Look>} */
+    this.looks = new Map();
     this.skipped = new Series(MOST_POINTS);
     /** The newest step line. @type {Line | null} */
     this.newest = null;
@@ -80,7 +84,7 @@ export class RunHistory {
     if (line.event === "step") this.addStep(line);
     else if (line.event === "evaluated") this.addEvaluation(line);
     else if (line.event === "suggested") this.suggestion = suggestionOf(line);
-    else if (line.event === "saved") this.saves.add(line.step, 0);
+    else if (line.event === "saved") this.addSave(line);
     else if (line.event === "sample") this.addSample(line);
     else if (line.event === "skipped") this.skipped.add(line.step, 0);
     else if (line.event === "stage_ended") this.addStage(line);
@@ -119,6 +123,12 @@ export class RunHistory {
   addSample({ step, sample_id: id, measures }) {
     this.samples.add(step, 0);
     if (id && measures && typeof measures === "object") this.measures.set(id, measures);
+  }
+
+  /** @param {Line} line */
+  addSave(line) {
+    this.saves.add(line.step, 0);
+    this.looks.set(line.step, lookOf(line));
   }
 
   /** @param {Line} line */

@@ -1,7 +1,7 @@
 // @ts-check
 /** One run in the list: its name, its state, what can be done with it. Deleting asks first. */
 
-import { button, element, enable, fill, mark, write } from "../page/dom.mjs";
+import { button, element, enable, fill, mark, toggle, write } from "../page/dom.mjs";
 import { t } from "../page/words.mjs";
 import { ago, clock, known, short } from "../run/format.mjs";
 import { expertName, stateName } from "../run/names.mjs";
@@ -10,8 +10,12 @@ import { told } from "../run/server_sentences.mjs";
 /**
  * @typedef {import("../page/routes.mjs").Summary} Summary
  * @typedef {{ open: (run: string) => void, resume: (run: string) => void, copy: (name: string) => void,
- *   remove: (run: string) => void, compare: (run: string, on: boolean) => void }} Actions
+ *   remove: (run: string) => void, compare: (run: string, on: boolean) => void,
+ *   clips: (run: string) => import("./run_clips.mjs").RunClips }} Actions
  */
+
+/** The LoRA of a saved step, which is named after it. */
+const OF_A_STEP = /_\d{6}\.safetensors$/;
 
 /**
  * A run's numbers in one line; what is not known is left out.
@@ -33,6 +37,13 @@ export function cardText(run, now) {
     run.updated ? ago(now - run.updated) : "",
   ];
   return parts.filter(Boolean).join(" · ");
+}
+
+/** The newest LoRA as loader lists spell it; of both experts a line each. @param {Summary | null} run */
+export function loraNames(run) {
+  const names = run?.lora_names ?? [];
+  const newest = names.filter((name) => !OF_A_STEP.test(name));
+  return (newest.length ? newest : names.slice(0, 1)).join("\n");
 }
 
 /** @param {Summary} run @param {string} loss */
@@ -59,6 +70,8 @@ export class RunCard {
     this.numbers = element("div", { class: "wan-numbers" });
     this.reason = element("div", { class: "wan-reason" });
     this.question = element("div", { class: "wan-question" });
+    /** Made when somebody asks for them. @type {import("./run_clips.mjs").RunClips | null} */
+    this.clips = null;
     this.buttons = this.buildButtons();
     this.element = element(
       "li",
@@ -79,13 +92,13 @@ export class RunCard {
   buildButtons() {
     const { id, actions } = this;
     const run = { run: id };
-    const name = () => this.run?.lora_names?.[0] ?? "";
     return {
+      clips: toggle(t("Clips"), t("Show the clips of {run}", run), false, (on) => this.show(on)),
       open: button(t("Open workflow"), t("Open the graph that trains {run}", run), () =>
         actions.open(id),
       ),
       copy: button(t("Copy LoRA name"), t("Copy the name loader lists show for {run}", run), () =>
-        actions.copy(name()),
+        actions.copy(loraNames(this.run)),
       ),
       resume: button(t("Resume"), t("Open the graph of {run} and queue it", run), () =>
         actions.resume(id),
@@ -96,6 +109,8 @@ export class RunCard {
 
   /** @param {Summary} run @param {number} now unix seconds */
   update(run, now) {
+    const isNews = run.step !== this.run?.step || run.state !== this.run?.state;
+    if (this.run && isNews) this.clips?.read();
     this.run = run;
     write(this.state, stateName(run.state));
     mark(this.state, "data-state", run.live ? "active" : "seen");
@@ -105,6 +120,18 @@ export class RunCard {
     enable(this.buttons.copy, Boolean(run.lora_names?.length));
     enable(this.buttons.resume, !run.live && run.state !== "done");
     enable(this.buttons.remove, !run.live);
+  }
+
+  /** @param {boolean} on whether the clips are to be seen */
+  show(on) {
+    if (!on) {
+      this.clips?.element.remove();
+      this.clips = null;
+      return;
+    }
+    this.clips = this.actions.clips(this.id);
+    this.element.append(this.clips.element);
+    this.clips.read();
   }
 
   /** @param {string | null} color of its curve, or null when it is not compared */

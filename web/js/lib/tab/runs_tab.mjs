@@ -10,12 +10,13 @@ import { comparedLines } from "../run/curves.mjs";
 import { RunHistory } from "../run/history.mjs";
 import { told } from "../run/server_sentences.mjs";
 import { RunCard } from "./run_card.mjs";
+import { RunClips } from "./run_clips.mjs";
 
 /**
  * @typedef {import("../page/routes.mjs").Routes} Routes
  * @typedef {import("../page/routes.mjs").Summary} Summary
  * @typedef {{ load: (workflow: any, name: string) => Promise<void>, queue: () => Promise<void>,
- *   copy: (text: string) => Promise<void>, seen: (runs: Summary[]) => void }} Page
+ *   copy: (text: string) => Promise<void>, address: (path: string) => string, seen: (runs: Summary[]) => void }} Page
  */
 
 const MOST_CURVES = 8;
@@ -173,6 +174,12 @@ export class RunsTab {
         return t("Deleted {run}.", { run: id });
       }),
       compare: (id, on) => this.compare(id, on),
+      clips: (id) =>
+        new RunClips(id, {
+          routes: this.routes,
+          address: this.page.address,
+          say: (text) => this.say(text),
+        }),
     };
   }
 

@@ -1,0 +1,55 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { RunHistory } from "../../../web/js/lib/run/history.mjs";
+import { loaderText, lookOf, updateText } from "../../../web/js/lib/run/looks.mjs";
+import { loraNames } from "../../../web/js/lib/tab/run_card.mjs";
+
+const updates = {
+  "low blocks.0": 0.1,
+  "high blocks.10": 0.4,
+  "high blocks.2": 0.2,
+  "high other": 0,
+};
+
+test("blocks stand in their order, of a pair the high noise expert first", () => {
+  const { bars } = lookOf({ updates });
+  assert.deepEqual(
+    bars.map(({ name, share }) => [name, share]),
+    [
+      ["high blocks.2", 0.5],
+      ["high blocks.10", 1],
+      ["high other", 0],
+      ["low blocks.0", 0.25],
+    ],
+  );
+  assert.equal(updateText({ bars }), "Update per block 0 to 0.4, the largest in high blocks.10.");
+  assert.equal(updateText(lookOf({ updates: { "blocks.0": 0 } })), "It changes nothing yet.");
+  assert.equal(updateText(lookOf({})), "");
+});
+
+test("a saved step says what ComfyUI's loader takes of it; one of before says nothing", () => {
+  assert.equal(loaderText(lookOf({})), "");
+  const taken = lookOf({ modules: 240, passed_over: 0 });
+  assert.equal(loaderText(taken), "ComfyUI's loader takes every name: 240 weights.");
+  const lost = lookOf({ modules: 237, passed_over: 3 });
+  assert.equal(loaderText(lost), "ComfyUI's loader passes over 3 names of this LoRA.");
+});
+
+test("the history keeps what was seen of each saved step", () => {
+  const history = new RunHistory();
+  history.take(0, { next: 1, records: [{ event: "saved", step: 4, updates, modules: 8 }] });
+  assert.equal(history.looks.get(4)?.modules, 8);
+  assert.equal(history.looks.get(4)?.bars.length, 4);
+});
+
+test("the names of a run's newest LoRAs are both of a pair, and none of a single step", () => {
+  const of = (...names) => loraNames({ lora_names: names.map((n) => `${n}.safetensors`) });
+  assert.equal(of("a", "a_000200", "a_000100"), "a.safetensors");
+  assert.equal(
+    of("a_high_noise", "a_low_noise", "a_high_noise_000200"),
+    "a_high_noise.safetensors\na_low_noise.safetensors",
+  );
+  assert.equal(of("a_000200"), "a_000200.safetensors");
+  assert.equal(loraNames(null), "");
+});

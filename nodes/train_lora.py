@@ -21,6 +21,7 @@ from ..wan_core.run import (
     with_model_values,
 )
 from ..wan_core.sampler import SampleConfig
+from ..wan_core.trackers import ServerSettings
 from ..wan_core.train import TrainConfig, earlier_meanings
 from .bridge import folders
 from .bridge.sockets import ComfyVae, encoder_identity
@@ -127,6 +128,8 @@ class TrainLoRA(io.ComfyNode):
         try:
             if run_name is not None:
                 safe_name(run_name, "run_name")
+            if (trackers := folders.user_trackers_file()).is_file():
+                ServerSettings.read(trackers)
             await asyncio.to_thread(check_peft)  # the first import takes seconds, in which the server must answer
         except WanTrainerError as error:
             return str(error)

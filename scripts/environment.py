@@ -75,6 +75,7 @@ TEST_PACKAGES = (
     "scenedetect-headless",
     "pyarrow",
     "zstandard",
+    "tensorboard",
 )
 
 # torchvision from a package index is built for a CUDA torch; under a CPU torch its import dies for want of two operator

@@ -40,6 +40,7 @@ ROOMS = (
     "train",
     "run",
     "migrate",
+    "trackers",
     "audit",
     "cli",
     "launch",

@@ -23,6 +23,7 @@ __all__ = [
     "Event",
     "Failed",
     "Finished",
+    "Marked",
     "Note",
     "SampleReady",
     "Stage",
@@ -87,6 +88,10 @@ class StepDone(Event):
     """device -> bytes `now` (allocated after the step), `peak` (of the steps so far), `reserved` (by torch's allocator,
     at most) and `predicted` (peak of a step, by the plan); null where nothing is known. A reader passes over keys it
     does not know"""
+    tokens: int = 0
+    """that the model worked on, of all ranks; 0 where an older version wrote the line"""
+    clips: int = 0
+    """of all ranks"""
     tflops: float | None = None
     """useful model arithmetic per second, in 10^12; what is counted says `train.flops`"""
 
@@ -131,6 +136,20 @@ class Suggested(Event):
     """one sentence with its figures"""
     overfits_from: int | None = None
     """the step after which held-out loss rose while training loss fell; null while it does not"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Marked(Event):
+    """Something that a user should see in the curve, at the step where it showed."""
+
+    name: ClassVar[str] = "marked"
+    step: int
+    kind: str
+    """explosion, worse, plateau, learning rate"""
+    text: str
+    """one sentence or two: what it is, and what to do"""
+    expert: str = ""
+    """high or low in a run of both experts; empty elsewhere"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -223,6 +242,7 @@ _EVENTS: dict[str, type[Event]] = {
         StepSkipped,
         Evaluated,
         Suggested,
+        Marked,
         CheckpointSaved,
         DecodeWanted,
         SampleReady,

@@ -84,6 +84,11 @@ def user_hosts_file() -> Path:
     return Path(folder_paths.get_user_directory()) / "wan_trainer" / "hosts.json"
 
 
+def user_trackers_file() -> Path:
+    """Who else is told of runs: a tracker, a webhook, a mirror. Only a person edits it; the pack only reads it."""
+    return Path(folder_paths.get_user_directory()) / "wan_trainer" / "trackers.json"
+
+
 def file_names(kind: str) -> list[str]:
     """The files ComfyUI lists for a kind of model, spelled as its own loaders spell them."""
     return list(folder_paths.get_filename_list(kind))

@@ -26,6 +26,8 @@ _OF_A_RENDERING = ("job.json", "metrics.json")
 _OF_A_JOB = re.compile(r"(job-[0-9a-f]{12}\.json|grid-[0-9a-f]{12}\.(png|mp4|webm))")
 """in the folder of a rendering"""
 _LORAS = ("lora.safetensors", "lora_low_noise.safetensors")
+_EVENT_FILE = re.compile(r"events\.out\.tfevents\.[0-9]+\.[^/\\]{1,200}")
+"""as TensorBoard names them"""
 _STEP = re.compile(r"step-[0-9]{6,}")
 
 
@@ -49,7 +51,19 @@ def delete_run(directory: Path) -> dict[str, object]:
 
 def listed_files(directory: Path) -> list[Parts]:
     """Lists every file of the run that its manifests name, as path parts below it; run.json and .lock apart."""
-    return [*((name,) for name in _OF_THE_RUN), *_of_saves(directory), *_of_samples(directory)]
+    return [
+        *((name,) for name in _OF_THE_RUN),
+        *_of_saves(directory),
+        *_of_samples(directory),
+        *_event_files(directory),
+    ]
+
+
+def _event_files(directory: Path) -> Iterator[Parts]:
+    with contextlib.suppress(OSError):
+        for name in sorted(os.listdir(directory / "tensorboard")):
+            if _EVENT_FILE.fullmatch(name):
+                yield ("tensorboard", name)
 
 
 def _of_saves(directory: Path) -> Iterator[Parts]:

@@ -165,7 +165,8 @@ def _engine_options(steps_this_queue: int, cache_seconds: float) -> list[str]:
     """A LoRA carries the graph it came from, unless ComfyUI was started with --disable-metadata."""
     limit = ["--max-steps", str(steps_this_queue)] if steps_this_queue else []
     spent = ["--cache-seconds", str(cache_seconds)] if cache_seconds else []
-    return [*limit, *spent, *([] if args.disable_metadata else ["--embed-workflow"])]
+    told = ["--trackers", str(file)] if (file := folders.user_trackers_file()).is_file() else []
+    return [*limit, *spent, *told, *([] if args.disable_metadata else ["--embed-workflow"])]
 
 
 def _read_lora(file: Path) -> dict[str, Any]:

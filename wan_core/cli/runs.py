@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -38,6 +39,9 @@ def add_run_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
             "--embed-workflow", action="store_true", help="write the run's workflow.json into its LoRAs, for ComfyUI"
         )
         text = "time that encoding took before this session, to be kept with the run's other times"
+        sub.add_argument(
+            "--trackers", type=Path, metavar="FILE", help="JSON file: tracker, webhook and mirror of this machine"
+        )
         sub.add_argument("--cache-seconds", type=float, default=0.0, metavar="SECONDS", help=text)
     sample.add_argument("--job", type=Path, required=True, help="JSON file: saved_steps, strengths, baseline, preview")
     audit.add_argument("--clips", type=int, default=1, help="cached clips to measure on")
@@ -72,18 +76,18 @@ def _train(options: argparse.Namespace, emit: Emit, _out: BinaryIO) -> int:
     group = join_group()
     steered = options.controlled and group.leads
     try:
-        control = _control(directory, steered, signals=not is_rank or under_torchrun)
-        finished = run_job(
-            directory,
-            roots_of(options),
-            emit=emit if group.leads else _silent,
-            control=control,
-            group=group,
-            max_steps=options.max_steps,
-            cache_seconds=options.cache_seconds,
-            require_state=options.command == "resume",
-            embed_workflow=options.embed_workflow,
-        )
+        with _told(directory, options.trackers, emit) if group.leads else nullcontext(_silent) as tell:
+            finished = run_job(
+                directory,
+                roots_of(options),
+                emit=tell,
+                control=_control(directory, steered, signals=not is_rank or under_torchrun),
+                group=group,
+                max_steps=options.max_steps,
+                cache_seconds=options.cache_seconds,
+                require_state=options.command == "resume",
+                embed_workflow=options.embed_workflow,
+            )
     finally:
         group.leave()
     # torchrun takes any code but 0 for a crash and kills the other ranks.
@@ -143,6 +147,14 @@ def _control(directory: Path, steered: bool, *, signals: bool = True) -> Control
     import_libraries()
     control.listen()
     return control
+
+
+def _told(directory: Path, settings: Path | None, emit: Emit) -> AbstractContextManager[Emit]:
+    """Returns `emit` that tells the trackers of this machine too. Before commands are read, as libraries are."""
+    from ..trackers import ServerSettings, Telling, trackers_of
+
+    known = ServerSettings.read(settings) if settings is not None else ServerSettings()
+    return Telling(emit, trackers_of(known, directory))
 
 
 def _silent(_event: Event) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from .best import Suggestion, read_measured, suggest
-from .curves import Curves, eval_losses, first_eval_losses, read_curves, records_of
+from .curves import Curves, eval_losses, read_curves, records_of
+from .health import HealthWatch
 from .jsonl import JsonlSink
 from .pages import MetricsPages, Page, finite, whole
 from .previews import broken_previews
@@ -11,6 +12,7 @@ from .tail import MetricsTail, read_tail
 
 __all__ = [
     "Curves",
+    "HealthWatch",
     "JsonlSink",
     "MetricsPages",
     "MetricsTail",
@@ -19,7 +21,6 @@ __all__ = [
     "broken_previews",
     "eval_losses",
     "finite",
-    "first_eval_losses",
     "read_curves",
     "read_measured",
     "read_tail",

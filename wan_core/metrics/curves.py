@@ -21,7 +21,7 @@ from ..events import Evaluated, StepDone
 from ..files import FileError, open_regular
 from .pages import finite, parse_record, whole
 
-__all__ = ["Curves", "eval_losses", "first_eval_losses", "read_curves", "records_of"]
+__all__ = ["Curves", "eval_losses", "read_curves", "records_of"]
 
 _BLOCK_BYTES = 1 << 20
 _LONGEST_LINE = 8 << 20
@@ -85,19 +85,6 @@ def _evaluated(line: bytes, found: dict[int, float | None]) -> None:
     record = parse_record(line)
     if record and record.get("event") == Evaluated.name and (step := whole(record.get("step"))) is not None:
         found[step] = finite(record.get("eval_loss"))
-
-
-def first_eval_losses(path: Path) -> dict[str, float | None]:
-    """Returns expert -> the fixed-noise loss before it was trained, or the first of an expert that came later.
-
-    The expert of a run of one model is ''.
-    """
-    found: dict[str, float | None] = {}
-    for record in records_of(path, (Evaluated.name,)):
-        step, expert = whole(record.get("step")), str(record.get("expert", ""))
-        if step == 0 or (expert and step is not None):
-            found.setdefault(expert, finite(record.get("eval_loss")))
-    return found
 
 
 def records_of(path: Path, kinds: Collection[str]) -> Iterator[dict[str, Any]]:

@@ -12,6 +12,7 @@ from ..events import (
     CheckpointSaved,
     Evaluated,
     Event,
+    Marked,
     SampleReady,
     StageEnded,
     StepDone,
@@ -23,7 +24,7 @@ from ..files import FileError, open_append, open_regular
 
 __all__ = ["JsonlSink"]
 
-_KEPT = (StepDone, StepSkipped, Evaluated, Suggested, CheckpointSaved, SampleReady, StageEnded)
+_KEPT = (StepDone, StepSkipped, Evaluated, Suggested, Marked, CheckpointSaved, SampleReady, StageEnded)
 
 
 class JsonlSink:

@@ -12,13 +12,12 @@ from pathlib import Path
 
 from ..control import Control
 from ..errors import Stopped
-from ..events import Emit, Note, Stage, Suggested
+from ..events import Emit, Stage, Suggested
 from ..files import Roots
 from ..train import Group, Previewer
 from .best_step import steps_worth_keeping, suggestion_of
 from .config import RunConfig
 from .experts import Experts
-from .remarks import LossWatch
 from .saving import Saver
 
 __all__ = ["BetweenSteps"]
@@ -50,7 +49,6 @@ class BetweenSteps:
         """due since a step that was not finite"""
         self._owes_suggestion = False
         """evaluated since the last one"""
-        self._losses = LossWatch(directory)
 
     def before_turn(self) -> None:
         """Evaluate a model that is to be measured when it comes to work, and preview the base of the run."""
@@ -116,8 +114,6 @@ class BetweenSteps:
         if evaluated is not None:
             self._emit(evaluated)
             self._owes_suggestion = evaluated.step > 0
-            if remark := self._losses.remark(evaluated):
-                self._emit(Note(text=remark, level="warning"))
 
     def _suggest(self, step: int) -> None:
         """Says which saved step the figures suggest, after evaluation and previews have given them."""

@@ -50,6 +50,8 @@ def start_ranks(directory: Path, ranks: int, options: argparse.Namespace, out: B
     command += [options.command, str(directory), "--controlled"]
     if options.roots:
         command += ["--roots", str(options.roots.resolve())]
+    if options.trackers:
+        command += ["--trackers", str(options.trackers.resolve())]
     if options.max_steps:
         command += ["--max-steps", str(options.max_steps)]
     if options.embed_workflow:

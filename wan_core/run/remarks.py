@@ -14,19 +14,17 @@ import torch
 from ..checkpoint import WanVariant
 from ..checkpoint.catalogue import HIGH
 from ..errors import TrainingError
-from ..events import Evaluated
 from ..files import size_text
 from ..footprint import weights_once_loaded
 from ..load import ModelPlan, WanFile, attention_kernels, unpacked_kinds
-from ..metrics import first_eval_losses
-from ..train import NotFinite, PreviewInputs, SaveStore
+from ..train import NotFinite, PreviewInputs, SaveStore, TrainConfig
 from ..words import logger, shortened
 from .config import RunConfig
 
 __all__ = [
-    "LossWatch",
     "disk_remark",
     "preview_note",
+    "rate_remark",
     "remarks_on_attention",
     "remarks_on_base",
     "set_aside_note",
@@ -34,8 +32,6 @@ __all__ = [
 ]
 
 _log = logger(__name__)
-_DIVERGED = 1.5
-"""times the evaluation loss before training"""
 
 
 def remarks_on_base(plan: ModelPlan, found: WanFile) -> list[str]:
@@ -69,6 +65,25 @@ def remarks_on_attention(plan: ModelPlan, found: WanFile) -> list[str]:
     return remarks
 
 
+_RATES = {"lion": (3e-7, 3e-3), "prodigy": (0.1, 10.0), "muon": (1e-6, 0.1), "schedule_free": (1e-6, 0.03)}
+_USUAL_RATES = (1e-6, 0.01)
+"""learning rates beyond which no LoRA that was tried here learnt, by optimizer; the others are as AdamW"""
+
+
+def rate_remark(config: TrainConfig) -> str:
+    """Returns what to say of a learning rate that is far from any that trains a LoRA; "" for the others."""
+    low, high = _RATES.get(config.optimizer, _USUAL_RATES)
+    rate, name = config.learning_rate, config.optimizer
+    if config.optimizer == "custom" or low <= rate <= high:
+        return ""
+    if rate > high:
+        return (
+            f"learning_rate {rate:g} is above {high:g}: with {name} a LoRA is not known to learn there, and often "
+            "diverges. Lower it unless you mean it."
+        )
+    return f"learning_rate {rate:g} is below {low:g}: with {name} the LoRA will hardly change. Raise it."
+
+
 def preview_note(variant: WanVariant, previews: PreviewInputs) -> str:
     """Returns what a preview of one expert of an A14B pair shows, since it looks like the pair's.
 
@@ -92,32 +107,6 @@ def preview_note(variant: WanVariant, previews: PreviewInputs) -> str:
         f"Previews of this run are made by the {shows}. Compare steps with each other; what the pair makes of both "
         "LoRAs shows a sampler graph with both models."
     )
-
-
-class LossWatch:
-    """Notices a run that gets worse: one remark when the loss of a model that should fall has risen by half."""
-
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self._base: dict[str, float | None] | None = None
-        """by expert"""
-        self._said: set[str] = set()
-
-    def remark(self, evaluated: Evaluated) -> str:
-        """Returns the remark on an evaluation; "" while there is nothing to say, or it was said before."""
-        if self._base is None or evaluated.expert not in self._base:
-            self._base = first_eval_losses(self._directory / "metrics.jsonl")
-        expert, now = evaluated.expert, evaluated.eval_loss
-        base = self._base.get(expert)
-        if base and now is not None and now > _DIVERGED * base and expert not in self._said:
-            self._said.add(expert)
-            whose = f"The {expert} noise expert: " if expert else ""
-            return whose + (
-                f"The evaluation loss rose from {base:.4f} before training to {now:.4f} at step "
-                f"{evaluated.step}: the run gets worse, not better. Stop it, lower learning_rate or alpha, and start "
-                "again."
-            )
-        return ""
 
 
 def set_aside_note(store: SaveStore) -> str:

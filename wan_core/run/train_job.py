@@ -14,9 +14,9 @@ from pathlib import Path
 from ..cache import synthetic_note
 from ..control import Control
 from ..errors import CheckpointError, OutOfMemory, Stopped
-from ..events import Emit, Event, Finished, Note, Stage, StageEnded, StepDone
+from ..events import Emit, Event, Finished, Marked, Note, Stage, StageEnded, StepDone
 from ..files import Roots, locked
-from ..metrics import JsonlSink
+from ..metrics import HealthWatch, JsonlSink
 from ..train import Group, NotFinite, TargetFunction, true_velocity
 from ..train.meters import MemoryReading
 from ..words import shortened
@@ -27,7 +27,7 @@ from .experts import Experts
 from .full_memory import memory_named
 from .loading import preview_inputs
 from .open import OpenRun, open_experts
-from .remarks import disk_remark, preview_note, set_aside_note, what_stands
+from .remarks import disk_remark, preview_note, rate_remark, set_aside_note, what_stands
 from .saving import Saver
 from .spill import SpillWatch
 
@@ -82,6 +82,7 @@ class _Session:
         self.directory, self.config, self.roots = directory, config, roots
         self.control, self.group, self.target = control, group, target
         self._sink = JsonlSink(directory / "metrics.jsonl") if group.leads else None
+        self._health = HealthWatch(directory / "metrics.jsonl") if group.leads else None
         self._emit_out = emit
         self.saver = Saver(
             directory, config, emit=self.emit, control=control, leads=group.leads, embed_workflow=embed_workflow
@@ -114,6 +115,9 @@ class _Session:
             self._at_work.hear(event)
         if isinstance(event, StepDone) and self._spill is not None and (said := self._spill.remark(event)):
             self.emit(Note(text=said, level="warning"))
+        for mark in self._health.hear(event) if self._health is not None else ():
+            self.emit(mark)
+            self.emit(Note(text=mark.text, level="warning"))
 
     def memory_named(self) -> contextlib.AbstractContextManager[None]:
         """Inside, memory that runs out becomes a sentence with what helps this run."""
@@ -230,6 +234,9 @@ class _Session:
             self._between.previewer = self._experts.previewer(previews, self.directory)
             if not self._experts.both and (note := preview_note(self._open[0].variant, previews)):
                 self.emit(Note(text=note))
+        if remark := rate_remark(self.config.train):
+            self.emit(Marked(step=self._experts.step, kind="learning rate", text=remark))
+            self.emit(Note(text=remark, level="warning"))
         if remark := disk_remark(self.directory, self._experts.bytes_of_a_save):
             self.emit(Note(text=remark, level="warning"))
 

@@ -53,6 +53,18 @@ class StepFlops:
         return self.forward + self.backward
 
 
+@dataclass(frozen=True)
+class Work:
+    """What a step worked on. `flops` are the useful ones."""
+
+    flops: float = 0.0
+    tokens: int = 0
+    clips: int = 0
+
+    def __add__(self, other: Work) -> Work:
+        return Work(self.flops + other.flops, self.tokens + other.tokens, self.clips + other.clips)
+
+
 @dataclass
 class _Term:
     """Operations per unit of one kind (a row of some sort, or a pair of query and key)."""
@@ -100,6 +112,12 @@ class FlopCount:
             backward=clips * sum(units[kind] * term.backward for kind, term in self._terms.items()),
             recomputed=clips * sum(units[kind] * term.in_blocks for kind, term in self._terms.items()),
         )
+
+    def work_of(self, latent: torch.Size, *, time_rows: int, image_rows: int) -> Work:
+        """Returns the work of a micro-batch: latent (B, C, F, H, W)."""
+        clips, _, frames, height, width = latent
+        useful = self.of(latent, time_rows=time_rows, image_rows=image_rows).useful
+        return Work(useful, clips * frames * (height // 2) * (width // 2), clips)
 
     def _add_linear(self, name: str, operations: float, *, trains: bool = False) -> None:
         """`operations`: of one row forward. `trains`: whatever it is called."""

@@ -26,7 +26,7 @@ from ..model import WanTransformer, check_compile
 from .config import TrainConfig
 from .draws import Draws
 from .evaluation import Evaluation
-from .flops import FlopCount
+from .flops import FlopCount, Work
 from .group import Group
 from .meters import DeviceMeters, MemoryReading, added_up
 from .noised import NoisedBatch, TargetFunction, noise_batch, true_velocity
@@ -78,7 +78,7 @@ class Trainer:
         self._optimizer = AdapterOptimizer(self.parameters, config, then=partial(limit_norms, model))
         self._device = next(model.parameters()).device
         self.meters = DeviceMeters((p.device for p in model.parameters()), predicted_memory)
-        self._flops, self._step_flops = FlopCount(model), 0.0
+        self._flops, self._work = FlopCount(model), Work()
         self._draws = Draws(
             batches, empty_text, config, self._group, sigma_range=sigma_range, first_frame_share=first_frame_share
         )
@@ -231,14 +231,14 @@ class Trainer:
         """Sum the gradients of one step's micro-batches; mean loss (scalar tensor) and mean timestep."""
         count = self.config.gradient_accumulation_steps
         loss_sum = torch.zeros((), device=self._device)
-        timestep_sum = self._step_flops = 0.0
+        timestep_sum, self._work = 0.0, Work()
         for index in range(count):
             if self._group.world == 1:
                 self._raise_if_stopped()
             batch, timestep = self._draw((step - 1) * count + index)
             timestep_sum += timestep
             rows = {"time_rows": batch.time_rows, "image_rows": batch.image_rows}
-            self._step_flops += self._flops.of(batch.latent.shape, **rows).useful
+            self._work += self._flops.work_of(batch.latent.shape, **rows)
             loss = self._objective.trained(batch)
             (loss / count).backward()
             loss_sum += loss.detach() / count
@@ -267,7 +267,8 @@ class Trainer:
         lr = self._optimizer.step(learning_rate_at(step, self.config))
         self._forget_gradients()
         seconds = time.monotonic() - started
-        ranks = self._group.gather((self.meters.read(), self._step_flops))
+        ranks = self._group.gather((self.meters.read(), self._work))
+        work = sum((done for _, done in ranks), Work())
         memory = added_up(reading for reading, _ in ranks)
         self._emit(
             StepDone(
@@ -281,7 +282,9 @@ class Trainer:
                 timestep_mean=timestep,
                 memory_bytes=self._memory_bytes(memory),
                 memory=memory,
-                tflops=sum(flops for _, flops in ranks) / seconds / 1e12 if seconds > 0 else None,
+                tokens=work.tokens,
+                clips=work.clips,
+                tflops=work.flops / seconds / 1e12 if seconds > 0 else None,
             )
         )
 

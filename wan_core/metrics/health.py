@@ -1,0 +1,148 @@
+"""What goes wrong with a run while it happens: each finding is a mark at a step, with one sentence.
+
+All of it is told from the figures alone, against what the same run showed before. Each kind is told once; gradients
+that calmed down and explode again are told again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+
+from ..events import Evaluated, Event, Marked, StepDone
+from .best import Measured, noise_of
+from .curves import records_of
+from .pages import finite, whole
+
+__all__ = ["HealthWatch"]
+
+_WORSE = 1.5
+"""times the evaluation loss before training"""
+_NEW, _USUAL = 8, 60
+"""steps whose medians are compared: the newest, and those before them"""
+_NORM, _LOSS, _LOSS_ALONE = 10.0, 1.5, 3.0
+"""times the usual: gradients that grew so much together with the loss, or the loss alone"""
+_CALM = 2.0
+"""times the usual, below which an explosion is over"""
+_FLAT, _LEAST = 6, 10
+"""evaluations without a lower one, of at least so many, are a plateau"""
+
+
+@dataclass
+class _Expert:
+    """What is remembered of one model."""
+
+    norms: deque[float] = field(default_factory=lambda: deque[float](maxlen=_NEW + _USUAL))
+    losses: deque[float] = field(default_factory=lambda: deque[float](maxlen=_NEW + _USUAL))
+    measured: list[Measured] = field(default_factory=list[Measured])
+    exploded: bool = False
+    worse: bool = False
+    flat: bool = False
+
+
+class HealthWatch:
+    """Hears the events of a run and marks what is wrong."""
+
+    def __init__(self, metrics_file: Path) -> None:
+        """`metrics_file`: what earlier sessions of the run measured; read at the first evaluation."""
+        self._file, self._read = metrics_file, False
+        self._experts: dict[str, _Expert] = {}
+
+    def hear(self, event: Event) -> list[Marked]:
+        """Returns the marks that `event` gives rise to."""
+        if isinstance(event, StepDone):
+            return self._step(event)
+        if isinstance(event, Evaluated):
+            return self._evaluated(event)
+        return []
+
+    def _of(self, name: str) -> _Expert:
+        return self._experts.setdefault(_name(name), _Expert())
+
+    def _step(self, event: StepDone) -> list[Marked]:
+        expert = self._of(event.expert)
+        expert.norms.append(event.grad_norm)
+        expert.losses.append(event.loss)
+        if len(expert.norms) < _NEW + _USUAL:
+            return []
+        norm, loss = _growth(expert.norms), _growth(expert.losses)
+        if expert.exploded:
+            expert.exploded = norm > _CALM or loss > _CALM
+        elif (norm > _NORM and loss > _LOSS) or loss > _LOSS_ALONE:
+            expert.exploded = True
+            text = (
+                f"Training diverges at step {event.step}: in {_NEW} steps the gradients grew to {norm:.3g} times and "
+                f"the loss to {loss:.3g} times what they were. Stop it, and go on from an earlier saved step with a "
+                "lower learning_rate."
+            )
+            return [_mark("explosion", event, text)]
+        return []
+
+    def _evaluated(self, event: Evaluated) -> list[Marked]:
+        if not self._read:
+            self._read_file()
+        expert = self._of(event.expert)
+        if event.eval_loss is None:
+            return []
+        now = Measured(event.step, event.eval_loss, event.held_out is True, tuple(event.per_clip))
+        expert.measured = [*(m for m in expert.measured if m.step < now.step), now]
+        base, marks = expert.measured[0], list[Marked]()
+        from_start = base.step == 0 or event.expert != ""
+        if not expert.worse and from_start and base.loss > 0 and now.loss > _WORSE * base.loss:
+            expert.worse = True
+            text = (
+                f"The evaluation loss rose from {base.loss:.4f} before training to {now.loss:.4f} at step {now.step}: "
+                "the run gets worse, not better. Stop it, lower learning_rate or alpha, and start again."
+            )
+            marks.append(_mark("worse", event, text))
+        if not expert.flat and not expert.worse and (since := _flat_since(expert.measured)) is not None:
+            expert.flat = True
+            text = (
+                f"The evaluation loss has not fallen since step {since}: more steps like these add little. Stop it "
+                "here, or extend the run only with another learning_rate or more clips."
+            )
+            marks.append(_mark("plateau", event, text))
+        return marks
+
+    def _read_file(self) -> None:
+        self._read = True
+        for record in records_of(self._file, (Evaluated.name,)):
+            step, loss = whole(record.get("step")), finite(record.get("eval_loss"))
+            if step is not None and loss is not None:
+                expert = self._of(str(record.get("expert", "")))
+                expert.measured = [*(m for m in expert.measured if m.step < step), Measured(step, loss)]
+        for record in records_of(self._file, (Marked.name,)):
+            expert = self._of(str(record.get("expert", "")))
+            expert.worse |= record.get("kind") == "worse"
+            expert.flat |= record.get("kind") == "plateau"
+
+
+def _growth(values: Sequence[float]) -> float:
+    """Returns the median of the newest values over that of those before."""
+    kept = list(values)
+    usual = median(kept[:-_NEW])
+    return median(kept[-_NEW:]) / usual if usual > 0 else 1.0
+
+
+def _flat_since(points: Sequence[Measured]) -> int | None:
+    """Returns the step with the lowest loss, where the evaluations since then are many and none is lower by more than
+    noise.
+    """
+    if len(points) < _LEAST:
+        return None
+    earlier, since = points[:-_FLAT], points[-_FLAT:]
+    best, newest = (min(some, key=lambda point: point.loss) for some in (earlier, since))
+    return best.step if best.loss - newest.loss < noise_of(points, best, newest) else None
+
+
+def _name(expert: str) -> str:
+    return expert if expert in ("high", "low") else ""
+
+
+def _mark(kind: str, event: StepDone | Evaluated, text: str) -> Marked:
+    expert = _name(event.expert)
+    whose = f"The {expert} noise expert: " if expert else ""
+    return Marked(step=event.step, kind=kind, text=whose + text, expert=expert)

@@ -1,0 +1,175 @@
+"""A request for each event, to an address the owner of the server gave."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import ipaddress
+import json
+import socket
+import ssl
+import time
+from typing import Any
+from urllib.parse import urlsplit
+
+from ..errors import ConfigError, WanTrainerError
+from ..events import (
+    CheckpointSaved,
+    Evaluated,
+    Event,
+    Failed,
+    Finished,
+    Marked,
+    SampleReady,
+    StepDone,
+    Suggested,
+    to_line,
+)
+from .figures import About
+from .settings import WebhookSettings
+
+__all__ = ["Webhook"]
+
+_TIMEOUT_S = 10.0
+_PAUSES_S = (1.0, 5.0)
+"""after a try that failed, before the next; the last one counts"""
+_LONGEST = 1900
+"""characters; Discord takes 2,000"""
+_TRANSLATED, _TRANSLATED_HERE = ipaddress.IPv6Network("64:ff9b::/96"), ipaddress.IPv6Network("64:ff9b:1::/48")
+"""IPv4 behind a translator, of anybody and of one's own network (RFC 6052, RFC 8215)"""
+
+
+class Unreachable(WanTrainerError):  # noqa: N818  what happened, as a sentence
+    """The address did not take an event. Says no more of it than its host."""
+
+
+class Webhook:
+    """Posts events as JSON. Only to addresses of the open internet, unless the settings allow others."""
+
+    title = "The webhook"
+    patience_s = 30.0
+
+    def __init__(self, settings: WebhookSettings, about: About) -> None:
+        """Raises ConfigError for an address that cannot be one."""
+        parts = urlsplit(settings.url)
+        try:
+            port = parts.port or (443 if parts.scheme == "https" else 80)
+        except ValueError as error:
+            raise ConfigError("webhook.url has a port that is no number. Give the whole address.") from error
+        if not parts.hostname or parts.username is not None:
+            raise ConfigError("webhook.url has no host, or a name and password before it. Give the whole address.")
+        self._settings, self._about = settings, about
+        self._secure, self._host, self._port = parts.scheme == "https", parts.hostname, port
+        self._target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        self._last: StepDone | None = None
+
+    def begin(self) -> None:
+        """Nothing is sent before an event."""
+
+    def end(self) -> None:
+        """Nothing is held open."""
+
+    def take(self, event: Event) -> None:
+        """Posts the event where it is wanted. Raises Unreachable, or what the network raises, at the third try."""
+        self._last = event if isinstance(event, StepDone) else self._last
+        if event.name not in self._settings.events:
+            return
+        body = json.dumps(self._body(event), ensure_ascii=True).encode("ascii")
+        for pause in _PAUSES_S:
+            try:
+                return self._post(body)
+            except (OSError, http.client.HTTPException, Unreachable):
+                time.sleep(pause)
+        return self._post(body)
+
+    def _body(self, event: Event) -> dict[str, Any]:
+        text = sentence_of(event, self._about, self._last)
+        if self._settings.shape != "json":
+            return {"content" if self._settings.shape == "discord" else "text": text[:_LONGEST]}
+        about = {"run": self._about.folder, "run_name": self._about.name, "steps": self._about.steps, "text": text}
+        return {"version": 1, **about, **json.loads(to_line(event))}
+
+    def _post(self, body: bytes) -> None:
+        connection = self._connection()
+        try:
+            headers = {"Content-Type": "application/json", "User-Agent": "ComfyUI-WanTrainer", "Connection": "close"}
+            connection.request("POST", self._target, body, headers)
+            status = connection.getresponse().status
+        finally:
+            connection.close()
+        if 300 <= status < 400:
+            raise Unreachable(f"{self._host} answered {status}: it sends elsewhere. Give the address it sends to.")
+        if status >= 400:
+            raise Unreachable(f"{self._host} answered {status}. Look at the address and its key.")
+
+    def _connection(self) -> http.client.HTTPConnection:
+        """Returns a connection to one address of the host, which was looked at: what a name means may change."""
+        address = self._address()
+        if not self._secure:
+            return http.client.HTTPConnection(address, self._port, timeout=_TIMEOUT_S)
+        return _Pinned(self._host, self._port, address)
+
+    def _address(self) -> str:
+        found = socket.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
+        addresses = [str(entry[4][0]) for entry in found]
+        if not self._settings.allow_private:
+            addresses = [address for address in addresses if _is_public(address)]
+        if not addresses:
+            raise Unreachable(
+                f"{self._host} is an address of your own network. Set webhook.allow_private to true if you mean it."
+            )
+        return addresses[0]
+
+
+class _Pinned(http.client.HTTPSConnection):
+    """HTTPS to `address`, whose certificate must be that of `host`."""
+
+    def __init__(self, host: str, port: int, address: str) -> None:
+        self._checked, self._tls = address, ssl.create_default_context()
+        super().__init__(host, port, timeout=_TIMEOUT_S, context=self._tls)
+
+    def connect(self) -> None:
+        plain = socket.create_connection((self._checked, self.port), self.timeout)
+        try:
+            self.sock = self._tls.wrap_socket(plain, server_hostname=self.host)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                plain.close()
+            raise
+
+
+def _is_public(address: str) -> bool:
+    """Returns whether an address is of the open internet; so must be one that is written inside of it."""
+    found = ipaddress.ip_address(address.partition("%")[0])
+    hidden: list[ipaddress.IPv4Address] = []
+    if isinstance(found, ipaddress.IPv6Address):
+        if found in _TRANSLATED_HERE:
+            return False
+        inside = [found.ipv4_mapped, found.sixtofour, *(found.teredo or ())]
+        inside += [ipaddress.IPv4Address(int(found) & 0xFFFFFFFF)] if found in _TRANSLATED else []
+        hidden = [one for one in inside if one is not None]
+    return all(one.is_global and not one.is_multicast for one in (found, *hidden))
+
+
+def sentence_of(event: Event, about: About, last: StepDone | None) -> str:
+    """Returns an event in words; `last` is the newest step."""
+    loss = f", loss {last.loss:.4f}" if last is not None else ""
+    if isinstance(event, CheckpointSaved):
+        said = f"step {event.step} of {about.steps} is saved{loss}."
+    elif isinstance(event, Evaluated):
+        value = "not finite" if event.eval_loss is None else f"{event.eval_loss:.4f}"
+        said = f"evaluation loss {value} at step {event.step}."
+    elif isinstance(event, SampleReady):
+        said = f"a preview of step {event.step} is ready."
+    elif isinstance(event, Suggested):
+        said = event.why
+    elif isinstance(event, Marked):
+        said = event.text
+    elif isinstance(event, Finished):
+        reason = str(event.result.get("reason") or "")
+        said = f"{event.state} at step {event.step} of {about.steps}{loss}{': ' + reason if reason else ''}."
+    elif isinstance(event, Failed):
+        said = f"failed: {event.message}"
+    else:
+        said = event.name
+    return f"{about.name}: {said}"

@@ -1,7 +1,7 @@
 """The command line: `python -m wan_core COMMAND ...`, and the same through launch.py.
 
-JSON on stdout, sentences on stderr. Exit codes: 0 done, 3 stopped with state, 4 does not fit, 5 bad data or settings,
-1 a bug. RUN is a run directory or its run.json.
+JSON on stdout (a terminal is shown a line that counts), sentences on stderr. Exit codes: 0 done, 3 stopped with
+state, 4 does not fit, 5 bad data or settings, 1 a bug. RUN is a run directory or its run.json.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from .files import add_file_commands
 from .maxdiffusion import add_tfrecord_commands
 from .migrate import add_import_command
 from .output import Command, disk_sentence, emitter, failed, private_stdout, quieten_libraries
+from .progress import terminal_emitter
 from .runs import add_run_commands
 
 __all__ = ["main"]
@@ -31,7 +32,7 @@ def main(arguments: list[str] | None = None) -> int:
     out = private_stdout()
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     quieten_libraries()
-    emit = emitter(out)
+    emit = terminal_emitter(out) if out.isatty() else emitter(out)
     try:
         check_versions()
         options = _parser().parse_args(arguments)
@@ -60,12 +61,47 @@ class _Parser(argparse.ArgumentParser):
         raise ConfigError(f"{message}. {self.format_usage().strip()}")
 
 
+_EXIT_CODES = """exit codes: 0 done; 3 stopped, with its state saved; 4 does not fit into memory; 5 bad data or
+settings; 1 a bug. JSON comes on stdout, sentences on stderr; training on a terminal shows a line that counts."""
+_EXAMPLES = {
+    "inspect": ("inspect models/wan2.1_t2v_1.3B_fp16.safetensors",),
+    "scan": ("scan input/my_clips --num-frames 33", "scan clips.jsonl --column path=video --column caption=text"),
+    "import": ("import my_training.toml --out my_training.json", "import train.sh --clips 40 --api-out queue_me.json"),
+    "new": (
+        "new my_lora --model models/wan2.1_t2v_1.3B_fp16.safetensors --data 3fa9 --set rank=32",
+        "new my_lora_hot --like output/wan_trainer/my_lora --set learning_rate=5e-4",
+    ),
+    "plan": ("plan output/wan_trainer/my_lora", "plan --model models/wan.safetensors --size 832x480x33 --card 16"),
+    "train": ("train output/wan_trainer/my_lora", "train output/wan_trainer/my_lora --set steps=3000 --max-steps 500"),
+    "resume": ("resume output/wan_trainer/my_lora",),
+    "sample": ("sample output/wan_trainer/my_lora --job clips.json",),
+    "audit": ("audit output/wan_trainer/my_lora --clips 2",),
+    "export": ("export output/wan_trainer/my_lora --step 1500 --to my_lora.safetensors",),
+}
+"""command -> how it is used, the usual way first"""
+
+
+def _examples(*lines: str) -> str:
+    return "\n".join(["examples:", *(f"  python -m wan_core {line}" for line in lines)])
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="wan_core", description=(__doc__ or "").splitlines()[0])
+    parser = _Parser(
+        prog="wan_core",
+        description=(__doc__ or "").splitlines()[0],
+        epilog=f"{_EXIT_CODES}\n\n{_examples(*(line for lines in _EXAMPLES.values() for line in lines[:1]))}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     def command(name: str, run: Command, text: str) -> argparse.ArgumentParser:
-        sub = commands.add_parser(name, help=text, description=text)
+        sub = commands.add_parser(
+            name,
+            help=text,
+            description=text,
+            epilog=_examples(*_EXAMPLES.get(name, ())),
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
         sub.set_defaults(run=run)
         sub.add_argument(
             "--roots", type=Path, help="JSON file with the folders that root:relative names are looked up in"

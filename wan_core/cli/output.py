@@ -90,7 +90,12 @@ def quieten_libraries() -> None:
 
 
 def roots_of(options: argparse.Namespace) -> Roots:
-    return Roots.read(options.roots) if options.roots else Roots({})
+    """Where things lie: what --roots says, else roots.json beside the run, as `new` writes it."""
+    if options.roots:
+        return Roots.read(options.roots)
+    run: Path | None = getattr(options, "run_path", None)
+    beside = run_directory(run).parent / "roots.json" if run is not None else None
+    return Roots.read(beside) if beside is not None and beside.is_file() else Roots({})
 
 
 def run_directory(path: Path) -> Path:

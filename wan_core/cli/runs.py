@@ -12,8 +12,11 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from ..errors import ConfigError, ExitCode
 from ..events import Emit, Event
+from .new import add_new_command
 from .output import print_json, roots_of, run_directory
 from .plan import add_plan_command
+from .progress import lines_of
+from .settings import add_set_option, with_settings
 
 if TYPE_CHECKING:
     from ..control import Control
@@ -23,6 +26,7 @@ __all__ = ["add_run_commands"]
 
 def add_run_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     """Add them to the commands; `command` makes one of a name, a function and a sentence."""
+    add_new_command(command)
     add_plan_command(command)
     train = command("train", _train, "train a run, or go on with it")
     resume = command("resume", _train, "go on with a run that has a saved step")
@@ -34,6 +38,7 @@ def add_run_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     for sub in (train, resume, sample, audit):
         sub.add_argument("--controlled", action="store_true", help="obey JSON commands on stdin; its end means stop")
     for sub in (train, resume):
+        add_set_option(sub)
         sub.add_argument("--max-steps", type=int, default=0, help="stop after so many steps of this session; 0 = all")
         sub.add_argument(
             "--embed-workflow", action="store_true", help="write the run's workflow.json into its LoRAs, for ComfyUI"
@@ -59,6 +64,8 @@ def _train(options: argparse.Namespace, emit: Emit, _out: BinaryIO) -> int:
     from ..train import MEETING, join_group
 
     is_rank = "LOCAL_RANK" in os.environ
+    if options.set and not is_rank:
+        _change_settings(directory, options.set)
     under_torchrun = is_rank and MEETING not in os.environ
     placement = read_run(directory).model.placement
     ranks = placement.ranks
@@ -70,7 +77,7 @@ def _train(options: argparse.Namespace, emit: Emit, _out: BinaryIO) -> int:
     if ranks > 1 and not is_rank:
         from ..run.ranks import start_ranks
 
-        return start_ranks(directory, ranks, options, _out)
+        return start_ranks(directory, ranks, options, lines_of(emit) if _out.isatty() else _out)
     from ..run.train_job import run_job
 
     group = join_group()
@@ -93,6 +100,24 @@ def _train(options: argparse.Namespace, emit: Emit, _out: BinaryIO) -> int:
     # torchrun takes any code but 0 for a crash and kills the other ranks.
     stopped = finished.state == "stopped" and not under_torchrun
     return ExitCode.STOPPED if stopped else ExitCode.DONE
+
+
+def _change_settings(directory: Path, asked: list[str]) -> None:
+    """Write what `--set` asks for into run.json. Raises ConfigError where saved steps would be of another job."""
+    from ..files import atomic_write_json
+    from ..run import read_run
+    from ..train import SaveStore
+
+    known = read_run(directory)
+    changed = with_settings(known, asked)
+    if changed.model != known.model or changed.data != known.data:
+        raise ConfigError(f"The model and the clips of {directory.name} stay. Make another run: new NAME --model FILE.")
+    if changed.job_id != known.job_id and SaveStore(directory).latest() is not None:
+        raise ConfigError(
+            f"{directory.name} has saved steps, and {', '.join(asked)[:200]} would make it another job. Make a new "
+            f"run: new NAME --like {directory.name} --set ..."
+        )
+    atomic_write_json(directory / "run.json", changed.to_dict())
 
 
 def _sample(options: argparse.Namespace, emit: Emit, _out: BinaryIO) -> int:

@@ -1,0 +1,106 @@
+"""Runs that are made and changed on the command line, and what a terminal shows of one."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.support.forked import RunCommand
+from tests.support.tiny_run import make_run
+from wan_core.cli.progress import lines_of, terminal_emitter
+from wan_core.cli.settings import with_settings
+from wan_core.errors import ConfigError, ExitCode
+from wan_core.events import CheckpointSaved, Finished, Note, StepDone, to_line
+from wan_core.load import ModelPlan
+from wan_core.run import DataConfig, RunConfig, read_run
+
+JOB = RunConfig(
+    run_name="a", model=ModelPlan(base_file="diffusion_models:a.safetensors"), data=DataConfig(fingerprint="f")
+)
+
+
+def test_settings_go_by_their_names_and_are_of_their_kinds() -> None:
+    asked = ["learning_rate=2e-4", "steps=2e3", "rank=32", "lr_scheduler=constant", "gradient_checkpointing=false"]
+    job = with_settings(JOB, [*asked, "eval_timesteps=100, 900", "model.attention=sdpa_math", "lora.alpha=8"])
+    train, lora = job.train, job.lora
+    assert (train.learning_rate, train.steps, train.lr_scheduler) == (2e-4, 2000, "constant")
+    assert (lora.rank, lora.alpha, job.model.attention) == (32, 8, "sdpa_math")
+    assert not train.gradient_checkpointing
+    assert train.eval_timesteps == (100, 900)
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ("learning_rate", "is not NAME=VALUE"),
+        ("learning_rat=1", 'Did you mean "learning_rate"'),
+        ("model.attentoin=x", 'Did you mean "attention"'),
+        ("rank=many", "must be a whole number"),
+        ("rank=0", "rank 0 is out of range"),
+        ("lr_scheduler=sine", "is unknown"),
+    ],
+)
+def test_a_setting_that_cannot_be_is_refused(asked: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        with_settings(JOB, [asked])
+
+
+def step(number: int) -> StepDone:
+    known = {"steps": 10, "loss": 0.5, "lr": 1e-4, "grad_norm": 1.0, "seconds": 360.0, "timestep_mean": 500.0}
+    return StepDone(step=number, expert="high", **known)  # type: ignore[arg-type]
+
+
+def test_a_terminal_shows_one_line_that_counts_and_sentences_above_it() -> None:
+    out = io.BytesIO()
+    emit = terminal_emitter(out)
+    for event in (
+        step(1),
+        CheckpointSaved(step=1, folder="x"),
+        Note(text="a\x1bb"),
+        step(10),
+        Finished(state="done", step=10),
+    ):
+        lines_of(emit).write(to_line(event).encode())
+    shown = out.getvalue().decode()
+    first, *rest = shown.split("\r")[1:]
+    assert first == "step 1/10 high noise  loss 0.5000  lr 0.0001  360.00 s/step  54:00 left"
+    assert "saved step 1\n" in rest[1]
+    assert "\x1b" not in shown
+    assert shown.endswith("done at step 10\n")
+
+
+@pytest.mark.lasts(8)
+def test_a_run_is_made_like_another_and_changed_until_it_has_saved(
+    tmp_path: Path, wan_core_command: RunCommand
+) -> None:
+    tiny = make_run(tmp_path)
+    runs, model = tmp_path / "runs", tmp_path / "models" / "wan_tiny_t2v.safetensors"
+    where = ("--runs", str(runs))
+    short = ("--set", "steps=2", "--set", "preview_every_n_steps=0", "--set", "eval_items=0")
+    done = wan_core_command(
+        "new", "fox", "--model", str(model), "--data", tiny.config.data.fingerprint[:8], *where, *short
+    )
+    assert done.returncode == ExitCode.DONE, done.stderr
+    assert read_run(runs / "fox").train.discrete_flow_shift == 3.0
+    like = wan_core_command("new", "fox", "--like", str(runs / "fox"), *where, "--set", "rank=2")
+    assert json.loads(like.stdout)["run"] == "fox_002"
+
+    trained = wan_core_command("train", str(runs / "fox"), "--set", "rank=3")
+    assert trained.returncode == ExitCode.DONE, trained.stderr
+    assert json.loads(trained.stdout.splitlines()[-1])["event"] == "finished"
+    assert (read_run(runs / "fox").lora.rank, read_run(runs / "fox_002").lora.rank) == (3, 2)
+    refused = wan_core_command("train", str(runs / "fox"), "--set", "rank=4")
+    assert refused.returncode == ExitCode.BAD_INPUT
+    assert "has saved steps, and rank=4 would make it another job" in refused.stderr
+    nothing = wan_core_command("new", "owl", "--model", str(model), "--data", "zz", *where)
+    assert nothing.returncode == ExitCode.BAD_INPUT
+    assert tiny.config.data.fingerprint[:12] in nothing.stderr
+
+
+def test_help_has_examples_and_the_exit_codes(wan_core_command: RunCommand) -> None:
+    assert "exit codes: 0 done" in wan_core_command("--help").stdout + wan_core_command("--help").stderr
+    said = wan_core_command("new", "--help")
+    assert "--set rank=32" in said.stdout + said.stderr

@@ -1,0 +1,120 @@
+"""`wan_core new`: makes a run without the canvas, of a model and clips that are encoded, or like another run."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+from ..errors import ConfigError
+from ..events import Emit
+from .output import done, run_directory
+from .settings import add_set_option, with_settings
+
+if TYPE_CHECKING:
+    from ..cache import LatentCache
+    from ..files import Roots
+    from ..run import DataConfig, RunConfig
+
+__all__ = ["add_new_command"]
+
+
+def add_new_command(command: Callable[..., argparse.ArgumentParser]) -> None:
+    """Add it to the commands; `command` makes one of a name, a function and a sentence."""
+    new = command("new", _new, "make a run of a model and of clips that are encoded, or like another run")
+    new.add_argument("run_name", metavar="NAME", help="of the run; _002 is put behind it where the name is taken")
+    new.add_argument("--model", type=Path, metavar="FILE", help="a model file or folder")
+    new.add_argument("--low-noise-model", type=Path, metavar="FILE", help="of a pair: the other file")
+    new.add_argument("--data", metavar="SET", help="fingerprint of an encoded set, the start of it is enough; or a run")
+    new.add_argument("--like", type=Path, metavar="RUN", help="a run whose model, clips and settings it begins with")
+    new.add_argument(
+        "--settings", type=Path, metavar="FILE", help="settings of another trainer, as `import` reads them"
+    )
+    new.add_argument("--runs", type=Path, default=Path("output/wan_trainer"), help="folder of the runs")
+    add_set_option(new)
+
+
+def _new(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
+    from ..run import choose_run, prepare_run
+
+    runs = options.runs.resolve()
+    roots, written = _roots(options, runs)
+    config = with_settings(_config(options, runs, roots), options.set)
+    config = _with_model(replace(config, run_name=options.run_name), roots)
+    decision = choose_run(runs, config, resume="new")
+    config = prepare_run(decision, config)
+    facts = {"run": config.run_name, "directory": str(decision.directory), "job_id": config.job_id}
+    return done(out, {**facts, "roots": written, "note": decision.note})
+
+
+def _config(options: argparse.Namespace, runs: Path, roots: Roots) -> RunConfig:
+    from ..cache import LatentCache
+    from ..load import ModelPlan
+    from ..run import RunConfig, read_run
+
+    if options.like is not None:
+        known = read_run(run_directory(options.like))
+        if options.model is not None:
+            raise ConfigError("--like takes the model of that run, and --model names one. Leave one of them out.")
+        data = known.data if options.data is None else _data(options.data, runs, LatentCache(roots.first("cache")))
+        config = replace(known, data=data)
+    elif options.model is None or options.data is None:
+        raise ConfigError("Name a model and clips, or a run to begin with: --model FILE --data SET, or --like RUN.")
+    else:
+        files = [f"diffusion_models:{file.name}" for file in (options.model, options.low_noise_model) if file]
+        plan = ModelPlan(base_file=files[0], low_noise_file=files[1] if len(files) > 1 else "")
+        data = _data(options.data, runs, LatentCache(roots.first("cache")))
+        config = RunConfig(run_name="new", model=plan, data=data)
+    if options.settings is not None:
+        from ..migrate import read_job
+
+        job = read_job(options.settings)
+        config = replace(config, train=job.train(), lora=job.lora())
+    return config
+
+
+def _with_model(config: RunConfig, roots: Roots) -> RunConfig:
+    """Settle what the model decides: its digests, the shift that is left open, and that both of a pair are trained."""
+    from ..load import inspect_model, inspect_pair, settled
+    from ..run import trained_variant, with_model_values
+
+    plan = config.model.of_expert(config.train.expert, roots)
+    plan = settled(plan, inspect_pair(plan, roots) if plan.low_noise_file else (inspect_model(plan, roots),))
+    expert = "both" if plan.low_noise_file else config.train.expert
+    train = with_model_values(replace(config.train, expert=expert), trained_variant(plan, expert, roots))
+    return replace(config, model=plan, train=train).with_digests(roots)
+
+
+def _data(said: str, runs: Path, cache: LatentCache) -> DataConfig:
+    """The clips of an encoded set, by the start of its fingerprint, or those of a run."""
+    from ..run import DataConfig, read_run
+
+    for place in (runs / said, Path(said)):
+        if (place / "run.json").is_file():
+            return read_run(place).data
+    found = sorted(path.stem for path in (cache.root / "sets").glob("*") if path.stem.startswith(said))
+    if len(found) != 1:
+        sets = ", ".join(path.stem[:12] for path in sorted((cache.root / "sets").glob("*"))[:8]) or "none"
+        raise ConfigError(
+            f"--data {said[:80]!r} names {len(found) or 'no'} encoded sets and no run. There are: {sets}. Clips "
+            "are encoded by Cache Latents in ComfyUI, or come from TFRecords: cache import-tfrecord."
+        )
+    return DataConfig(fingerprint=found[0], num_items=len(cache.read_set(found[0]).items))
+
+
+def _roots(options: argparse.Namespace, runs: Path) -> tuple[Roots, str]:
+    """Where things lie: what the file says, or a new one beside the runs; and its path."""
+    from ..files import Roots
+
+    file: Path = options.roots or runs / "roots.json"
+    known = Roots.read(file) if file.is_file() else Roots({"cache": (str(runs / "_cache"),), "loras": (str(runs),)})
+    folders = [str(model.resolve().parent) for model in (options.model, options.low_noise_model) if model is not None]
+    there = known.folders.get("diffusion_models", ())
+    missing = [folder for folder in dict.fromkeys(folders) if folder not in there]
+    roots = Roots({**known.folders, "diffusion_models": (*missing, *there)})
+    if missing or not file.is_file():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        roots.write(file)
+    return roots, str(file)

@@ -1,0 +1,76 @@
+"""`--set NAME=VALUE` of the commands: settings of a run by the names they have in run.json and on the nodes."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..config import nearest
+from ..errors import ConfigError
+
+if TYPE_CHECKING:
+    from ..run import RunConfig
+
+__all__ = ["add_set_option", "with_settings"]
+
+_SECTIONS = ("train", "lora")
+"""looked through for a name without a dot, in this order"""
+
+
+def add_set_option(command: argparse.ArgumentParser) -> None:
+    """Add `--set`, which may stand there several times."""
+    text = "a setting by its name, such as learning_rate=1e-4; others as in run.json: model.attention=sdpa"
+    command.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help=text)
+
+
+def with_settings(config: RunConfig, asked: Sequence[str]) -> RunConfig:
+    """Returns `config` with what `--set` asks for. Raises ConfigError for a name or a value that cannot be."""
+    data = config.to_dict()
+    for pair in asked:
+        name, sign, text = pair.partition("=")
+        if not sign:
+            raise ConfigError(f"--set {pair[:80]!r} is not NAME=VALUE. Example: --set learning_rate=1e-4")
+        section, key = _place(data, name.strip())
+        section[key] = _value(text.strip(), section[key])
+    return type(config).from_dict(data)
+
+
+def _place(data: dict[str, Any], name: str) -> tuple[dict[str, Any], str]:
+    """The table in which a name stands, and its key there."""
+    *path, key = name.split(".")
+    tables = [data]
+    for part in path:
+        tables = [table[part] for table in tables if isinstance(table.get(part), dict)]
+    if not path:
+        tables = [data[section] for section in _SECTIONS]
+    for table in tables:
+        if key in table:
+            return table, key
+    known = sorted({one for table in tables or (data[section] for section in _SECTIONS) for one in table})
+    raise ConfigError(f"--set {name[:80]}: there is no such setting.{nearest(key, known)}")
+
+
+def _value(text: str, before: Any) -> Any:
+    """The value as JSON or Python writes it; text where the setting is a text."""
+    if isinstance(before, str):
+        return text
+    if isinstance(before, list) and not text.startswith("["):
+        return [_number(part.strip()) for part in text.split(",") if part.strip()]
+    lower = text.lower()
+    if lower in ("true", "false", "null", "none"):
+        return {"true": True, "false": False}.get(lower)
+    try:
+        value: Any = json.loads(text)
+    except json.JSONDecodeError:
+        return text  # the config says what it must be
+    whole = isinstance(before, int) and not isinstance(before, bool)
+    return int(value) if whole and isinstance(value, float) and value.is_integer() else value
+
+
+def _number(text: str) -> Any:
+    try:
+        return float(text)
+    except ValueError:
+        return text

@@ -4,7 +4,7 @@
 
 workflows/NAME.jpg are the thumbnails of the template browser; docs/images/stage_*.jpg and canvas.jpg are the stages of
 a real run of the smoke graph; panel*.png and runs_tab.png show the panel and the sidebar tab on made-up runs, fit.png
-the bar that says whether a training fits.
+the bar that says whether a training fits, settings.png the node with the many settings.
 """
 
 from __future__ import annotations
@@ -20,9 +20,11 @@ from shapeworld.comfy_graphs import MODELS, SAMPLING, VAE, Recipe, dataset_input
 from shapeworld.concept import load_concept
 from shapeworld.learning import CONCEPTS, DEFAULT_CONCEPT, draw_dataset, fill_models
 
-from tests.browser.conftest import BOUNDS, tiny_canvas
+from tests.browser.conftest import BOUNDS, shows, tiny_canvas
 from tests.browser.runs_on_page import Runs, whole_run
 from tests.browser.test_fit import a14b_on_16_gib
+from tests.browser.test_settings import FINDER, TURN
+from tests.browser.test_settings import GRAPH as SETTINGS_GRAPH
 
 pytestmark = pytest.mark.browser
 
@@ -265,3 +267,21 @@ def test_the_tab_of_runs(bare: Any, smoke: dict[str, Any]) -> None:
     bare.page.wait_for_timeout(2500)
     with Image.open(io.BytesIO(bare.page.locator(".wan-runs").screenshot())) as shot:
         save([shot.convert("RGB")], "runs_tab.png")
+
+
+def test_the_settings(bare: Any) -> None:
+    """Wan Train Settings as it comes, with a group open and a change, and searched."""
+    bare.page.set_viewport_size({"width": 1600, "height": 1000})
+    bare.load_api(SETTINGS_GRAPH)
+    finder = bare.page.locator(FINDER)
+    shows(finder, "shown")
+    pictures = [picture(bare, mouse=(1500, 500))]
+    bare.script(TURN, ["weight_decay", 0.05])
+    finder.get_by_role("button", name="Both experts").click()
+    shows(finder, "weight_decay 0.05")
+    bare.page.wait_for_timeout(1500)
+    pictures.append(picture(bare, mouse=(1500, 500)))
+    finder.get_by_role("searchbox").fill("evaluat")
+    bare.page.wait_for_timeout(1500)
+    pictures.append(picture(bare, mouse=(1500, 500)))
+    save(pictures, "settings.png")

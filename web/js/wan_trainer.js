@@ -34,6 +34,7 @@ import { TrainerNodes } from "./lib/panel/trainer_nodes.mjs";
 import { lineOf } from "./lib/run/line.mjs";
 import { told } from "./lib/run/server_sentences.mjs";
 import { outputText, SaveWatch } from "./lib/run/status.mjs";
+import { SettingNodes } from "./lib/settings/setting_nodes.mjs";
 import { RunsTab } from "./lib/tab/runs_tab.mjs";
 import { keepByName } from "./lib/values/by_name.mjs";
 
@@ -63,6 +64,7 @@ const frames = new Frames(requestAnimationFrame.bind(window));
 const routes = new Routes((path, options) => api.fetchApi(path, options));
 const trainers = new TrainerNodes({ app, api, routes, frames, root });
 const cards = new CardNodes({ app, api, frames, root, storage: sessionStorage });
+const settingNodes = new SettingNodes(frames);
 const fits = new FitNodes({
   routes,
   frames,
@@ -313,6 +315,7 @@ const extension = {
     if (isOurs(node)) nameTextBoxes(node);
     if (LINE_NODES.includes(kind)) addStatusLine(node);
     if (kind === TRAINER) trainers.add(node);
+    settingNodes.add(node);
     cards.add(node);
     fits.add(node);
   },
@@ -321,6 +324,7 @@ const extension = {
   loadedGraphNode(node) {
     if (trainers.loaded(node)) tab.refresh();
     cards.loaded(node);
+    settingNodes.loaded(node);
     fits.turned();
   },
 

@@ -7,7 +7,9 @@
  *   add?: Function, beforeChange?: Function, afterChange?: Function }} Graph
  * @typedef {{ id: number, comfyClass?: string, hideOutputImages?: boolean, onDrawBackground?: Function, graph?: Graph,
  *   subgraph?: Graph, type?: string, mode?: number, pos?: number[], size?: number[], connect?: Function, getInputLink?: Function,
- *   widgets?: { name: string, label?: string, value: unknown, callback?: Function, options?: { values?: unknown } }[], inputs?: { name: string }[],
+ *   widgets?: { name: string, label?: string, tooltip?: string, value: unknown, serialize?: boolean, callback?: Function,
+ *   options?: { values?: unknown, tooltip?: string } }[], properties?: Record<string, unknown>, computeSize?: Function, setSize?: Function,
+ *   inputs?: { name: string, link?: number | null, widget?: { name: string } }[],
  *   wanTrainerStatus?: HTMLElement, wanTrainerPanel?: import("../panel/panel.mjs").Panel,
  *   wanTrainerCard?: import("../cards/card.mjs").Card, wanTrainerFacts?: Record<string, any>, addDOMWidget: Function,
  *   getInputNode?: Function, onConnectionsChange?: Function, setDirtyCanvas?: Function }} GraphNode

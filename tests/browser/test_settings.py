@@ -1,0 +1,62 @@
+"""Wan Train Settings shows the first of its many settings: a search and groups bring the others, changes are marked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.browser.conftest import shows
+from tests.browser.test_panel import serious
+
+pytestmark = pytest.mark.browser
+
+FINDER = '.wan-card[data-card="settings"]'
+NODE = 'window.app.graph._nodes.find(n => n.type === "WanTrainSettings")'
+SEEN = f"() => {NODE}.widgets.filter(w => w.serialize !== false && !w.hidden).map(w => w.name)"
+TURN = f"""([name, value]) => {{
+  const widget = {NODE}.widgets.find(w => w.name === name);
+  widget.value = value;
+  widget.callback?.(value);
+}}"""
+GRAPH = {"1": {"class_type": "WanTrainSettings", "inputs": {}}}
+FIRST = [
+    *("batch_size", "gradient_accumulation_steps", "optimizer", "lr_scheduler", "lr_warmup_steps"),
+    "timestep_sampling",
+]
+OF_THE_PAIR = ["high_noise_share", "expert_order", "expert_turn_steps", "low_noise_learning_rate", "low_noise_rank"]
+
+
+def sees(canvas: Any, *names: str) -> None:
+    """Wait until the node shows these settings and no others."""
+    canvas.page.wait_for_function(f"names => ({SEEN})().join() === names", arg=",".join(names))
+
+
+def test_settings_are_found_by_search_and_group_and_changes_are_marked(canvas: Any, frontend: str) -> None:
+    """On the newer frontend with the nodes it draws itself."""
+    if frontend != "shipped":
+        canvas.vue_nodes(True)
+    canvas.load_api(GRAPH)
+    finder = canvas.page.locator(FINDER)
+    shows(finder, f"{len(FIRST)} of ")
+    sees(canvas, *FIRST)
+    before = canvas.to_prompt()["1"]["inputs"]
+    assert len(before) >= 55, "what is not shown is not queued"
+
+    finder.get_by_role("searchbox").fill("warmup")
+    sees(canvas, "lr_warmup_steps", "lr_warmup_share")
+    finder.get_by_role("searchbox").fill("")
+    finder.get_by_role("button", name="Both experts").click()
+    sees(canvas, *FIRST, *OF_THE_PAIR)
+    canvas.script(TURN, ["weight_decay", 0.5])
+    sees(canvas, *FIRST, "weight_decay", *OF_THE_PAIR)
+    shows(finder, "Optimizer \u25cf1", "Changed from the default:", "weight_decay 0.5")
+    assert serious(canvas, FINDER) == []
+    canvas.screenshot("settings")
+    canvas.load(canvas.script("() => window.app.graph.serialize()"))
+    sees(canvas, *FIRST, "weight_decay", *OF_THE_PAIR)
+
+    finder.get_by_role("button", name="weight_decay 0.5").click()
+    sees(canvas, *FIRST, *OF_THE_PAIR)
+    assert canvas.to_prompt()["1"]["inputs"] == before
+    assert canvas.our_problems == []

@@ -1,0 +1,86 @@
+// @ts-check
+/** The search and the groups below the settings of a node, and what was changed from its default, each with a way back. */
+
+import { button, element, fill, mark, toggle, write } from "../page/dom.mjs";
+import { t } from "../page/words.mjs";
+import { GROUPS, groupOf, groupTitle, isChanged, isShown } from "./groups.mjs";
+
+/** @typedef {import("./groups.mjs").Setting} Setting */
+
+const LONGEST = 18;
+
+export class Finder {
+  /** @param {{ changed: () => void, reset: (name: string) => void }} node `changed`: other settings are to be shown */
+  constructor({ changed, reset }) {
+    this.changed = changed;
+    this.reset = reset;
+    /** @type {Set<string>} */
+    this.open = new Set();
+    this.search = element("input", {
+      type: "search",
+      placeholder: t("Find a setting"),
+      "aria-label": t("Find a setting"),
+      oninput: () => changed(),
+      // The page's own keys (delete a node, run) are not for what is typed here.
+      onkeydown: (/** @type {KeyboardEvent} */ event) => event.stopPropagation(),
+    });
+    this.groups = Object.fromEntries(
+      Object.keys(GROUPS).map((group) => [
+        group,
+        toggle(groupTitle(group), t("Show or hide these settings"), false, (on) =>
+          this.turn(group, on),
+        ),
+      ]),
+    );
+    this.count = element("span", { class: "wan-hint", role: "status" });
+    this.back = element("div", { class: "wan-changes" });
+    this.element = element(
+      "section",
+      { class: "wan-card", "data-card": "settings", "aria-label": t("Settings") },
+      element("div", { class: "wan-find" }, this.search, this.count),
+      element("div", { class: "wan-groups" }, ...Object.values(this.groups)),
+      this.back,
+    );
+  }
+
+  /** @param {string} group @param {boolean} on */
+  turn(group, on) {
+    if (on) this.open.add(group);
+    else this.open.delete(group);
+    this.search.value = "";
+    this.changed();
+  }
+
+  /** @param {Setting[]} settings @returns {Set<string>} names of those to be shown */
+  show(settings) {
+    const view = { open: this.open, query: this.search.value };
+    const shown = settings.filter((one) => isShown(one, view));
+    const changed = settings.filter(isChanged);
+    write(this.count, t("{n} of {all} shown", { n: shown.length, all: settings.length }));
+    for (const [group, made] of Object.entries(this.groups)) {
+      const marks = changed.filter(({ name }) => groupOf(name) === group).length;
+      write(made, marks ? `${groupTitle(group)} ●${marks}` : groupTitle(group));
+      mark(made, "aria-pressed", String(this.open.has(group)));
+    }
+    const key = JSON.stringify(changed.map(({ name, value }) => [name, value]));
+    if (key !== this.key) {
+      this.key = key;
+      const ways = changed.map((one) => this.way(one));
+      fill(this.back, changed.length ? t("Changed from the default:") : "", ...ways);
+      this.back.hidden = !changed.length;
+    }
+    return new Set(shown.map(({ name }) => name));
+  }
+
+  /** @param {Setting} setting */
+  way({ name, value, usual }) {
+    const title = t("Set {name} back to {value}", { name, value: said(usual) });
+    return button(`● ${name} ${said(value)} ↺`, title, () => this.reset(name));
+  }
+}
+
+/** @param {unknown} value */
+function said(value) {
+  const text = String(value === "" ? '""' : value).replaceAll("\n", " ");
+  return text.length > LONGEST ? `${text.slice(0, LONGEST)}…` : text;
+}

@@ -1,0 +1,126 @@
+// @ts-check
+/** Nodes with more settings than fit on a page show the first of them, what was changed, and the groups that are open. */
+
+import { kindOf } from "../page/ids.mjs";
+import { addWidget, MARGINS, watchWidgets } from "../page/widget.mjs";
+import { Finder } from "./finder.mjs";
+import { groupOf, groupTitle } from "./groups.mjs";
+
+/** @typedef {import("../page/graph.mjs").GraphNode} GraphNode */
+
+const KINDS = ["WanTrainSettings"];
+/** Under which name a workflow keeps which groups are open. */
+const OPEN = "wan_trainer_open";
+/** A size that takes back the gap the canvas adds to every row. */
+const NO_ROW = () => [0, -4];
+
+export class SettingNodes {
+  /** @param {import("../page/pacing.mjs").Frames} frames */
+  constructor(frames) {
+    this.frames = frames;
+    /** @type {WeakMap<GraphNode, Finder>} */
+    this.finders = new WeakMap();
+    /** What draws each node anew. @type {WeakMap<GraphNode, () => void>} */
+    this.shown = new WeakMap();
+  }
+
+  /** @param {GraphNode} node a new one, whose widgets still have their defaults */
+  add(node) {
+    if (!KINDS.includes(kindOf(node))) return;
+    const widgets = (node.widgets ?? []).filter((widget) => widget.serialize !== false);
+    const usual = new Map(widgets.map(({ name, value }) => [name, value]));
+    const finder = new Finder({
+      changed: () => {
+        node.properties ??= {};
+        node.properties[OPEN] = [...finder.open].join(" ");
+        this.ask(node);
+      },
+      reset: (name) => {
+        const widget = widgets.find((one) => one.name === name);
+        if (!widget) return;
+        widget.value = usual.get(name);
+        widget.callback?.(widget.value);
+        this.ask(node);
+      },
+    });
+    addWidget(node, finder.element, { least: () => heightOf(finder.element) + MARGINS });
+    new ResizeObserver(() => this.frames.ask(() => settle(node))).observe(finder.element);
+    watchWidgets(
+      node,
+      () => true,
+      () => this.ask(node),
+    );
+    this.finders.set(node, finder);
+    this.shown.set(node, () => {
+      const settings = widgets.map((widget) => ({
+        name: widget.name,
+        value: widget.value,
+        usual: usual.get(widget.name),
+        text: [
+          ...[widget.label, widget.tooltip ?? widget.options?.tooltip],
+          groupTitle(groupOf(widget.name)),
+        ].join(" "),
+        linked: Boolean(
+          node.inputs?.some(
+            (one) => one.widget?.name === widget.name && (one.link ?? null) !== null,
+          ),
+        ),
+      }));
+      const wanted = finder.show(settings);
+      showOnly(node, widgets, wanted);
+      settle(node);
+    });
+    this.ask(node);
+  }
+
+  /** A workflow was loaded: its groups are open as they were. @param {GraphNode} node */
+  loaded(node) {
+    const finder = this.finders.get(node);
+    const open = node.properties?.[OPEN];
+    if (finder && typeof open === "string") finder.open = new Set(open.split(" ").filter(Boolean));
+    this.ask(node);
+  }
+
+  /** @param {GraphNode} node */
+  ask(node) {
+    const show = this.shown.get(node);
+    if (show) this.frames.ask(show);
+  }
+}
+
+/**
+ * Frontends as old as 1.32 leave a row free for what they do not draw, and draw Vue nodes by the widget's options, which
+ * they read when the list of widgets changes. Newer ones take `hidden` for all of it.
+ * @param {GraphNode} node
+ * @param {any[]} widgets
+ * @param {Set<string>} wanted
+ */
+function showOnly(node, widgets, wanted) {
+  const turned = widgets.filter(({ name, hidden }) => Boolean(hidden) === wanted.has(name));
+  for (const widget of turned) {
+    const hidden = !wanted.has(widget.name);
+    widget.hidden = hidden;
+    if (!Object.hasOwn(widget, "hidden")) continue;
+    widget.options = { ...widget.options, hidden };
+    if (hidden) widget.computeSize = NO_ROW;
+    else delete widget.computeSize;
+  }
+  if (!turned.some((widget) => Object.hasOwn(widget, "hidden"))) return;
+  const all = [...(node.widgets ?? [])];
+  node.widgets = []; // the same list again would be no change
+  node.widgets = all;
+}
+
+/** The node is as high as what it shows. @param {GraphNode} node */
+function settle(node) {
+  const [width] = node.size ?? [0];
+  const high = node.computeSize?.()[1];
+  if (high && node.size?.[1] !== high) node.setSize?.([width, high]);
+  node.setDirtyCanvas?.(true, true);
+}
+
+/** @param {HTMLElement} shown */
+function heightOf(shown) {
+  const parts = /** @type {HTMLElement[]} */ ([...shown.children]).map((part) => part.offsetHeight);
+  return 16 + parts.filter((high) => high > 1).reduce((sum, high) => sum + high + 6, -6);
+}

@@ -121,6 +121,8 @@ class Evaluated(Event):
     """mean loss of each clip, always in the same order: how far the clips agree says what is noise"""
     expert: str = ""
     """high or low in a run of both experts, which are measured each on its own noise levels; empty elsewhere"""
+    expert_step: int | None = None
+    """the steps of its own that expert had made, so that its partner had made the rest; None elsewhere"""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from .best import Suggestion, read_measured, suggest
+from .best import Suggestion, suggest, suggest_of_pair
 from .curves import Curves, eval_losses, read_curves, records_of
 from .health import HealthWatch
 from .jsonl import JsonlSink
+from .measured import read_experts, read_measured
 from .pages import MetricsPages, Page, finite, whole
 from .previews import broken_previews
 from .tail import MetricsTail, read_tail
@@ -22,9 +23,11 @@ __all__ = [
     "eval_losses",
     "finite",
     "read_curves",
+    "read_experts",
     "read_measured",
     "read_tail",
     "records_of",
     "suggest",
+    "suggest_of_pair",
     "whole",
 ]

@@ -9,16 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from statistics import fmean, median, stdev
+from statistics import median, stdev
 
 import numpy as np
 
-from ..events import Evaluated
-from .curves import Curves, records_of
-from .pages import finite, whole
+from .curves import Curves
+from .measured import Measured, mean_of, together
 
-__all__ = ["Measured", "Suggestion", "read_measured", "suggest"]
+__all__ = ["Suggestion", "suggest", "suggest_of_pair"]
 
 _LEAST = 0.005
 """share of the loss before training below which no difference counts, however well it repeats"""
@@ -35,16 +33,6 @@ _SURE = 3.0
 
 
 @dataclass(frozen=True)
-class Measured:
-    """One evaluation: the loss at a step, and that of each of its clips."""
-
-    step: int
-    loss: float
-    held_out: bool = False
-    per_clip: tuple[float, ...] = ()
-
-
-@dataclass(frozen=True)
 class Suggestion:
     """The saved step that is suggested, or None, with a sentence that says why."""
 
@@ -52,38 +40,6 @@ class Suggestion:
     why: str
     overfits_from: int | None = None
     """the step with the lowest held-out loss, where that has risen since while the training loss fell"""
-
-
-def read_measured(path: Path) -> list[Measured]:
-    """Returns the evaluations of a metrics.jsonl in order of their step; of a step measured twice the last one counts.
-
-    Of a run of two experts each evaluation is that of both: the mean of the newest of each. Never raises for what a
-    line holds.
-    """
-    experts: dict[str, dict[int, Measured]] = {}
-    for record in records_of(path, (Evaluated.name,)):
-        step, loss = whole(record.get("step")), finite(record.get("eval_loss"))
-        if step is None or loss is None:
-            continue
-        clips = record.get("per_clip")
-        values = [finite(value) for value in clips] if isinstance(clips, list) else []
-        per_clip = tuple(value for value in values if value is not None)
-        found = Measured(step, loss, record.get("held_out") is True, per_clip if len(per_clip) == len(values) else ())
-        experts.setdefault(str(record.get("expert", "")), {})[step] = found
-    one = [sorted(of_expert.values(), key=lambda m: m.step) for of_expert in experts.values()]
-    return one[0] if len(one) == 1 else _of_both(one)
-
-
-def _of_both(experts: Sequence[Sequence[Measured]]) -> list[Measured]:
-    """Returns the mean of what is newest of each expert, or first where it was not measured yet, at every step.
-
-    An expert that comes to work later is until then what it was before it was trained.
-    """
-    joined: list[Measured] = []
-    for step in sorted({measured.step for one in experts for measured in one}):
-        newest = [next((m for m in reversed(one) if m.step <= step), one[0]) for one in experts if one]
-        joined.append(replace(_mean_of(newest), step=step))
-    return joined
 
 
 def suggest(
@@ -142,6 +98,32 @@ def suggest(
     )
 
 
+def suggest_of_pair(
+    experts: Mapping[str, Sequence[Measured]],
+    saved: Collection[int],
+    *,
+    curves: Mapping[str, Curves],
+    broken: Mapping[int, str] | None = None,
+    synthetic: bool = False,
+) -> Suggestion:
+    """Returns what `suggest` does for a run of both experts, by the mean of their losses as each saved step holds them.
+
+    A step during which an expert changed that was not measured since is judged once it was. Each over-fits by itself:
+    `curves` are the training losses of each. A sentence says who was judged.
+    """
+    settled = [point for point in together(list(experts.values())) if point.settled]
+    found = suggest(settled, saved, broken=broken, synthetic=synthetic)
+    if synthetic or not settled:
+        return found
+    marks = [overfits_from([p for p in points if p.held_out], curves[name]) for name, points in experts.items()]
+    if len(experts) > 1:
+        why = f"{found.why} The loss is the mean of both experts, each as that step holds it."
+    else:
+        name = next(iter(experts))
+        why = f"{found.why} So far the {name} noise expert alone is judged; the other one is measured at its turn."
+    return replace(found, why=why, overfits_from=min((mark for mark in marks if mark is not None), default=None))
+
+
 def _stands_alone(points: Sequence[Measured], best: Measured) -> bool:
     """Returns whether an evaluation next to the best one, before training apart, shows less than half of its gain."""
     place, before = points.index(best), points[0].loss
@@ -181,7 +163,7 @@ def overfits_from(points: Sequence[Measured], curves: Curves) -> int | None:
         return None
     best = min(points, key=lambda point: point.loss)
     later = [point for point in points if point.step > best.step]
-    if len(later) < 2 or not _lies_above(points, _mean_of(later[-2:]), best):
+    if len(later) < 2 or not _lies_above(points, mean_of(later[-2:]), best):
         return None
     middle = np.searchsorted(curves.steps, best.step, side="right")
     earlier, since = curves.losses[:middle], curves.losses[middle:]
@@ -189,13 +171,6 @@ def overfits_from(points: Sequence[Measured], curves: Curves) -> int | None:
         return None
     error = math.sqrt(float(np.var(earlier, ddof=1)) / len(earlier) + float(np.var(since, ddof=1)) / len(since))
     return best.step if float(earlier.mean() - since.mean()) > _SURE * error else None
-
-
-def _mean_of(points: Sequence[Measured]) -> Measured:
-    """Returns several evaluations as one at the step of the last."""
-    alike = len({len(point.per_clip) for point in points}) == 1
-    per_clip = tuple(map(fmean, zip(*(p.per_clip for p in points), strict=True))) if alike else ()
-    return Measured(points[-1].step, fmean(p.loss for p in points), all(p.held_out for p in points), per_clip)
 
 
 def _lies_above(points: Sequence[Measured], one: Measured, best: Measured) -> bool:

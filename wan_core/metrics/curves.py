@@ -52,12 +52,17 @@ class Curves:
         return float(np.partition(self.seconds, middle)[middle]) if len(self.seconds) else 0.0
 
 
-def read_curves(path: Path) -> Curves:
-    """Returns the curves of a metrics.jsonl; empty when there is none. Never raises for what a line holds."""
+def read_curves(path: Path, expert: str = "") -> Curves:
+    """Returns the curves of a metrics.jsonl, or of what one expert of a pair did; empty when there is none.
+
+    Never raises for what a line holds.
+    """
     steps, losses, seconds = array("q"), array("d"), array("d")
     evaluated: dict[int, float | None] = {}
     with contextlib.suppress(FileError, OSError), open_regular(path, follow_links=False) as file:
         for block in _whole_lines(file):
+            if expert:
+                block = _lines_of(block, expert)
             for step, loss, spent, other in _LINE.findall(block):
                 if step and (numbers := _numbers(loss, spent)) is not None:
                     steps.append(int(step))
@@ -107,6 +112,12 @@ def _lines_with(block: bytes, marks: Sequence[bytes]) -> Iterator[bytes]:
         start, end = block.rfind(b"\n", 0, min(found)) + 1, block.find(b"\n", min(found))
         yield block[start:end]
         places = {mark: place if place < 0 or place > end else block.find(mark, end) for mark, place in places.items()}
+
+
+def _lines_of(block: bytes, expert: str) -> bytes:
+    """Returns the lines of a block that name an expert."""
+    mark = f'"expert": "{expert}"'.encode()
+    return b"".join(line for line in block.splitlines(keepends=True) if mark in line)
 
 
 def _slowly(

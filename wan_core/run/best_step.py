@@ -5,7 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..events import Suggested
-from ..metrics import Suggestion, broken_previews, read_curves, read_measured, records_of, suggest, whole
+from ..metrics import (
+    Suggestion,
+    broken_previews,
+    read_curves,
+    read_experts,
+    read_measured,
+    records_of,
+    suggest,
+    suggest_of_pair,
+    whole,
+)
 from ..train import SaveStore
 
 __all__ = ["steps_worth_keeping", "suggested_step", "suggestion_of"]
@@ -17,8 +27,11 @@ def suggestion_of(directory: Path, *, synthetic: bool = False) -> Suggestion:
     """Returns what the figures of the run in `directory` suggest now; `synthetic`: its clips are random tensors."""
     store, metrics = SaveStore(directory), directory / METRICS
     saved = [step for step in store.steps() if not store.is_suspect(step)]
-    points, curves, broken = read_measured(metrics), read_curves(metrics), broken_previews(metrics)
-    return suggest(points, saved, curves=curves, broken=broken, synthetic=synthetic)
+    experts, broken = read_experts(metrics), broken_previews(metrics)
+    if set(experts) <= {""}:
+        return suggest(experts.get("", []), saved, curves=read_curves(metrics), broken=broken, synthetic=synthetic)
+    curves = {name: read_curves(metrics, name) for name in experts}
+    return suggest_of_pair(experts, saved, curves=curves, broken=broken, synthetic=synthetic)
 
 
 def steps_worth_keeping(directory: Path) -> set[int]:
@@ -28,7 +41,8 @@ def steps_worth_keeping(directory: Path) -> set[int]:
     """
     saved = set(SaveStore(directory).steps())
     measured = [point for point in read_measured(directory / METRICS) if point.step in saved]
-    lowest = {min(measured, key=lambda point: point.loss).step} if measured else set[int]()
+    settled = [point for point in measured if point.settled]
+    lowest = {min(points, key=lambda point: point.loss).step for points in (measured, settled) if points}
     told = [whole(record.get("best")) for record in records_of(directory / METRICS, (Suggested.name,))]
     return lowest | ({told[-1]} if told and told[-1] is not None else set())
 

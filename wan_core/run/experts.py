@@ -289,5 +289,5 @@ class Experts:
         if isinstance(event, StepDone):
             return replace(event, step=event.step + others, steps=self.config.train.steps)
         if isinstance(event, Evaluated):
-            return replace(event, step=event.step + others, expert=expert.name)
+            return replace(event, step=event.step + others, expert=expert.name, expert_step=event.step)
         return replace(event, step=event.step + others)

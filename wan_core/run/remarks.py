@@ -92,19 +92,17 @@ def preview_note(variant: WanVariant, previews: PreviewInputs) -> str:
     if variant.boundary is None:
         return ""
     if variant.expert == HIGH:
-        shows = (
-            f"high-noise expert alone: they end at noise level {variant.boundary:g}, where the other expert takes "
-            "over, and show what this one expects to come of it. Layout and motion count, not detail"
+        return (
+            "Previews of this run are made by the high-noise expert alone: they end at noise level "
+            f"{variant.boundary:g}, where the other expert takes over, and show what this one expects to come of it. "
+            "Layout and motion count, not detail. Compare steps with each other; what the pair makes of both LoRAs "
+            "shows a sampler graph with both models."
         )
-    else:
-        clips = ", ".join(dict.fromkeys(clip.start_name for clip in previews.clips))
-        shows = (
-            f"low-noise expert alone: they begin below noise level {variant.boundary:g}, where it takes over, with a "
-            f"training clip ({shortened(clips, 100)}) that is noised that far. Look and detail count, not the layout, "
-            "which is the clip's"
-        )
+    clips = shortened(", ".join(dict.fromkeys(clip.start_name for clip in previews.clips)), 100)
     return (
-        f"Previews of this run are made by the {shows}. Compare steps with each other; what the pair makes of both "
+        f"Previews of this run are made by the low-noise expert alone: they begin below noise level "
+        f"{variant.boundary:g}, where it takes over, with a training clip ({clips}) that is noised that far. Look and "
+        "detail count, not the layout, which is the clip's. Compare steps with each other; what the pair makes of both "
         "LoRAs shows a sampler graph with both models."
     )
 

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from wan_core.events import Evaluated, to_line
-from wan_core.metrics import Curves, read_measured, suggest
-from wan_core.metrics.best import Measured, overfits_from
+from wan_core.metrics import Curves, Suggestion, read_experts, read_measured, suggest, suggest_of_pair
+from wan_core.metrics.best import overfits_from
+from wan_core.metrics.measured import Measured
 
 STEPS = range(0, 1300, 100)
 RNG = np.random.default_rng
@@ -125,16 +126,20 @@ def test_evaluations_are_read_back_as_they_were_written(tmp_path: Path):
     assert read_measured(tmp_path / "none.jsonl") == []
 
 
-def test_two_experts_are_judged_together(tmp_path: Path):
-    """At each step by what is newest of each; one that comes to work later is until then what it was at first."""
-    file = tmp_path / "metrics.jsonl"
-    values = [("high", 0, 1.0), ("high", 100, 0.8), ("low", 200, 0.5), ("high", 200, 0.6), ("low", 300, 0.3)]
-    records = [
-        {"event": "evaluated", "step": step, "eval_loss": loss, "held_out": True, "per_clip": [loss], "expert": expert}
-        for expert, step, loss in values
+def written(file: Path, values: list[tuple[str, int, float, int | None]]) -> Path:
+    """Evaluations of both experts as (expert, step of the run, loss, steps of its own), of four clips each."""
+    events = [
+        Evaluated(step=step, eval_loss=loss, held_out=True, per_clip=4 * [loss], expert=expert, expert_step=own)
+        for expert, step, loss, own in values
     ]
-    file.write_text("".join(json.dumps(record) + "\n" for record in records))
-    found = read_measured(file)
+    file.write_text("".join(map(to_line, events)))
+    return file
+
+
+def test_two_experts_are_judged_together(tmp_path: Path):
+    """Files of before, which do not say how far an expert was: at each step what is newest of each counts."""
+    values = [("high", 0, 1.0), ("high", 100, 0.8), ("low", 200, 0.5), ("high", 200, 0.6), ("low", 300, 0.3)]
+    found = read_measured(written(tmp_path / "metrics.jsonl", [(*value, None) for value in values]))
     assert [(m.step, m.loss) for m in found] == [
         (0, pytest.approx(0.75)),
         (100, pytest.approx(0.65)),
@@ -142,3 +147,47 @@ def test_two_experts_are_judged_together(tmp_path: Path):
         (300, pytest.approx(0.45)),
     ]
     assert all(b.per_clip < a.per_clip for a, b in pairwise(found))
+
+
+TURNS = [
+    *[("high", 0, 1.0, 0), ("low", 50, 0.6, 0), ("low", 75, 0.5, 25), ("high", 100, 0.5, 50)],
+    *[("low", 150, 0.4, 50), ("low", 200, 0.7, 100), ("high", 200, 0.3, 100)],
+]
+"""Turns of 50 steps: what rested is measured when it comes again, with the steps it had when it left"""
+
+
+def test_a_step_of_a_pair_is_judged_by_what_each_expert_was_at_it(tmp_path: Path):
+    found = read_measured(written(tmp_path / "metrics.jsonl", TURNS))
+    wanted = {0: (1.0, 0.6), 50: (0.5, 0.6), 75: (0.5, 0.5), 100: (0.5, 0.4), 150: (0.3, 0.4), 200: (0.3, 0.7)}
+    assert {m.step: m.loss for m in found} == {step: pytest.approx(sum(pair) / 2) for step, pair in wanted.items()}
+    assert all(m.settled for m in found)
+    early = read_measured(written(tmp_path / "metrics.jsonl", TURNS[:3]))
+    assert [m.step for m in early if m.settled] == [0], "the high noise expert is not measured yet as it left"
+
+
+def judged(values: list[tuple[str, int, float, int | None]], saved: list[int], file: Path) -> Suggestion:
+    experts = read_experts(written(file, values))
+    return suggest_of_pair(experts, saved, curves={name: training(0.5, 0.2) for name in experts})
+
+
+def test_the_star_of_a_pair_says_who_was_judged(tmp_path: Path):
+    file = tmp_path / "metrics.jsonl"
+    alone = judged([("high", 0, 1.0, 0), ("high", 50, 0.8, 50), ("high", 75, 0.9, 75)], [50, 75], file)
+    assert alone.step == 50
+    assert alone.why.endswith(" So far the high noise expert alone is judged; the other one is measured at its turn.")
+    both = judged(TURNS, [75, 150, 200], file)
+    assert both.step == 150
+    assert both.why.endswith(" The loss is the mean of both experts, each as that step holds it.")
+    early = judged(TURNS[:3], [50, 75], file)
+    assert early.step is None, "at step 75 the high noise expert is not measured yet"
+    assert "takes the held-out loss before training and at two saved steps or more. The loss is" in early.why
+
+
+def test_each_expert_over_fits_by_itself(tmp_path: Path):
+    """The low noise expert rises, while the training loss of the high one is another number altogether."""
+    high = [("high", step, 1.0 - step / 1000, step) for step in range(0, 500, 100)]
+    low = [("low", 400 + own, 0.3 + abs(own - 200) / 1000, own) for own in range(0, 600, 100)]
+    experts = read_experts(written(tmp_path / "metrics.jsonl", [*high, *low]))
+    falls, level = training(0.5, 0.2), training(0.5, 0.5)
+    for curves, wanted in (({"high": level, "low": falls}, 600), ({"high": falls, "low": level}, None)):
+        assert suggest_of_pair(experts, list(range(100, 1000, 100)), curves=curves).overfits_from == wanted

@@ -46,6 +46,16 @@ export const SENTENCES = [
       "Previews are sampled in {steps} steps: {sampler}, {scheduler}, cfg {cfg}, shift {shift}.",
       v,
     ),
+  (v) =>
+    t(
+      "Previews of this run are made by the high-noise expert alone: they end at noise level {level}, where the other expert takes over, and show what this one expects to come of it. Layout and motion count, not detail. Compare steps with each other; what the pair makes of both LoRAs shows a sampler graph with both models.",
+      v,
+    ),
+  (v) =>
+    t(
+      "Previews of this run are made by the low-noise expert alone: they begin below noise level {level}, where it takes over, with a training clip ({clips}) that is noised that far. Look and detail count, not the layout, which is the clip's. Compare steps with each other; what the pair makes of both LoRAs shows a sampler graph with both models.",
+      v,
+    ),
   (v) => t("Preview at step {step} was skipped: {reason}", v),
   (v) => t("Preview {sample} was not decoded: {reason}", v),
   (v) => t("the empty prompt", v),
@@ -96,6 +106,12 @@ export const SENTENCES = [
       v,
     ),
   (v) => t("No step is suggested: no evaluation loss was measured.", v),
+  (v) => t("{reason} The loss is the mean of both experts, each as that step holds it.", v),
+  (v) =>
+    t(
+      "{reason} So far the {expert} noise expert alone is judged; the other one is measured at its turn.",
+      v,
+    ),
   (v) => t("No step is suggested: the clips are random tensors, so there is nothing to learn.", v),
   (v) => t("No step is suggested: the previews of all saved steps look broken ({why}).", v),
   (v) =>

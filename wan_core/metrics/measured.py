@@ -1,0 +1,104 @@
+"""The evaluations of a run, read back; those of two experts joined into what a saved step of both was worth.
+
+An expert that rests stays what it was, so its loss at a step is the one it was last measured at, or will be when its
+turn comes, with as many steps of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean
+
+from ..events import Evaluated
+from .curves import records_of
+from .pages import finite, whole
+
+__all__ = ["Measured", "mean_of", "read_experts", "read_measured", "together"]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One evaluation: the loss at a step, and that of each of its clips."""
+
+    step: int
+    loss: float
+    held_out: bool = False
+    per_clip: tuple[float, ...] = ()
+    own_step: int | None = None
+    """the steps of the expert that was measured; None in a run of one model, and in older files"""
+    settled: bool = True
+    """False where another expert has changed since it was measured: the figure is then of no saved step"""
+
+
+def read_experts(path: Path) -> dict[str, list[Measured]]:
+    """Returns the evaluations of a metrics.jsonl by expert ('' for the one model of a run), in order of their step.
+
+    Of a step measured twice the last one counts. Never raises for what a line holds.
+    """
+    experts: dict[str, dict[int, Measured]] = {}
+    for record in records_of(path, (Evaluated.name,)):
+        step, loss = whole(record.get("step")), finite(record.get("eval_loss"))
+        if step is None or loss is None:
+            continue
+        clips = record.get("per_clip")
+        values = [finite(value) for value in clips] if isinstance(clips, list) else []
+        per_clip = tuple(value for value in values if value is not None)
+        found = Measured(
+            step,
+            loss,
+            record.get("held_out") is True,
+            per_clip if len(per_clip) == len(values) else (),
+            whole(record.get("expert_step")),
+        )
+        experts.setdefault(str(record.get("expert", "")), {})[step] = found
+    return {name: sorted(of_expert.values(), key=lambda m: m.step) for name, of_expert in experts.items()}
+
+
+def read_measured(path: Path) -> list[Measured]:
+    """Returns the evaluations of a metrics.jsonl in order of their step, those of two experts `together`."""
+    return together(list(read_experts(path).values()))
+
+
+def together(experts: Sequence[Sequence[Measured]]) -> list[Measured]:
+    """Returns the evaluations of one model as they are; of two experts, their mean at each step at which one was
+    measured, `settled` where both figures are those of that step.
+    """
+    if len(experts) < 2:
+        return [point for one in experts for point in one]
+    steps = sorted({point.step for one in experts for point in one})
+    return [replace(point, step=step) for step in steps if (point := _of_both(experts, step)) is not None]
+
+
+def _of_both(experts: Sequence[Sequence[Measured]], step: int) -> Measured | None:
+    """Returns what two experts are worth together at a step of the run, at which one of them was measured."""
+    here = [next((point for point in one if point.step == step), None) for one in experts]
+    found = [
+        point or _as_it_was(one, step, next((other for other in here if other is not None), None))
+        for one, point in zip(experts, here, strict=True)
+    ]
+    points = [point for point in found if point is not None]
+    return replace(mean_of(points), settled=all(point.settled for point in points)) if points else None
+
+
+def _as_it_was(one: Sequence[Measured], step: int, other: Measured | None) -> Measured | None:
+    """Returns what an expert was worth while the other one was measured at `step`.
+
+    The steps of both are those of the run, which tells how many of its own it had.
+    """
+    if other is not None and other.own_step is not None:
+        own = step - other.own_step
+        if (exact := next((point for point in one if point.own_step == own), None)) is not None:
+            return exact
+        newest = next((point for point in reversed(one) if point.step <= step), None)
+        return None if newest is None else replace(newest, settled=False)
+    # Earlier versions did not say how far an expert was: what is newest of it, or first, serves.
+    return next((point for point in reversed(one) if point.step <= step), one[0] if one else None)
+
+
+def mean_of(points: Sequence[Measured]) -> Measured:
+    """Returns several evaluations as one at the step of the last."""
+    alike = len({len(point.per_clip) for point in points}) == 1
+    per_clip = tuple(map(fmean, zip(*(p.per_clip for p in points), strict=True))) if alike else ()
+    return Measured(points[-1].step, fmean(p.loss for p in points), all(p.held_out for p in points), per_clip)

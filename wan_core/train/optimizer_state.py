@@ -22,7 +22,7 @@ from ..words import first_line
 from .config import TrainConfig
 from .mean_weights import MeanWeights
 from .named_values import copy_of, filled_from, flat, same
-from .optimizers import finds_own_rate, make_optimizer, runs_uncompiled
+from .optimizers import finds_own_rate, make_optimizer, ran_out_of_memory, runs_uncompiled
 from .schedule import owns_rate
 
 __all__ = ["AdapterOptimizer", "saved_bytes", "state_bytes"]
@@ -220,6 +220,8 @@ def _counted(*settings: Any) -> tuple[float, float]:
         except WanTrainerError:
             raise
         except Exception as error:
+            if ran_out_of_memory(error):
+                raise
             raise ConfigError(
                 f'optimizer "{_title(config)}" cannot train a LoRA: {first_line(error).rstrip(".")}. Change '
                 "optimizer_args, or choose another optimizer."

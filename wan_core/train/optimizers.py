@@ -18,12 +18,12 @@ import torch
 from torch import nn
 
 from ..config import nearest
-from ..errors import ConfigError, DependencyError
+from ..errors import ConfigError, DependencyError, host_memory_ran_out
 from ..packages import pip_line, version_of
 from ..words import first_line
 from .config import TrainConfig
 
-__all__ = ["finds_own_rate", "make_optimizer", "runs_uncompiled"]
+__all__ = ["finds_own_rate", "make_optimizer", "ran_out_of_memory", "runs_uncompiled"]
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def make_optimizer(parameters: Mapping[str, nn.Parameter], config: TrainConfig) 
 
     With a LoRA+ ratio the `lora_B` weights are a group of their own, whose learning rate is so many times the other's.
     Raises DependencyError with the pip line for a package that is missing, and ConfigError for a class, an argument or
-    a value that cannot be.
+    a value that cannot be. Memory that runs out is raised as it is.
     """
     kind, known = _class_of(config)
     given: dict[str, Any] = {"lr": config.learning_rate, "weight_decay": config.weight_decay}
@@ -85,10 +85,17 @@ def make_optimizer(parameters: Mapping[str, nn.Parameter], config: TrainConfig) 
     try:
         return kind(_groups(parameters, config), **(given | asked))
     except Exception as error:  # a library says what it does not like in a type of its own
+        if ran_out_of_memory(error):
+            raise
         raise ConfigError(
             f'optimizer "{config.optimizer}" ({kind.__name__}) cannot be made: {first_line(error).rstrip(".")}. Change '
             "optimizer_args, or choose another optimizer."
         ) from error
+
+
+def ran_out_of_memory(error: Exception) -> bool:
+    """Returns whether a library broke for want of memory, which no setting of an optimizer is to blame for."""
+    return isinstance(error, torch.OutOfMemoryError) or host_memory_ran_out(error)
 
 
 def finds_own_rate(config: TrainConfig) -> bool:
@@ -171,6 +178,8 @@ def _class_of(config: TrainConfig) -> tuple[Callable[..., torch.optim.Optimizer]
             f"{pip_line(wanted)}"
         ) from error
     except Exception as error:
+        if ran_out_of_memory(error):
+            raise
         raise _unusable(config, known, error) from error
     if kind is None and config.optimizer != "custom":
         have = f"{package} {version_of(package)}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Mapping
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -273,6 +274,13 @@ class Forgetful(torch.optim.SGD):
         for group in self.param_groups:
             group["lr"] = 1e-3 * self.count
         super().step()
+
+
+@pytest.mark.parametrize("full", [torch.OutOfMemoryError("CUDA out of memory"), MemoryError()])
+def test_memory_that_runs_out_is_not_called_a_wrong_setting(monkeypatch: pytest.MonkeyPatch, full: Exception) -> None:
+    monkeypatch.setattr(torch.optim.SGD, "add_param_group", Mock(side_effect=full))
+    with pytest.raises(type(full)):
+        state_bytes(settings("custom", optimizer_class="torch.optim.SGD"))
 
 
 def test_contradicting_settings_are_refused_with_the_fix() -> None:

@@ -18,17 +18,17 @@ import {
   isOurs,
   kindOf,
   learnIds,
-  PREFIX,
   renameClasses,
   renameNodes,
   shortId,
-  takenIds,
 } from "./lib/page/ids.mjs";
 import { keepNodeWords, nameTextBoxes } from "./lib/page/node_words.mjs";
 import { Frames } from "./lib/page/pacing.mjs";
 import { Routes } from "./lib/page/routes.mjs";
-import { CHART_THEME, chartTheme, chooseFolder, settings } from "./lib/page/settings.mjs";
-import { addWidget } from "./lib/page/widget.mjs";
+import { CHART_THEME, chooseFolder, settings } from "./lib/page/settings.mjs";
+import { StatusLines } from "./lib/page/status_lines.mjs";
+import { sayWhoTookIds } from "./lib/page/taken_ids.mjs";
+import { showChartTheme, watchTheme } from "./lib/page/theme.mjs";
 import { loadWords, t } from "./lib/page/words.mjs";
 import { TrainerNodes } from "./lib/panel/trainer_nodes.mjs";
 import { lineOf } from "./lib/run/line.mjs";
@@ -41,18 +41,9 @@ import { keepByName } from "./lib/values/by_name.mjs";
 const NAME = "WanTrainer";
 const STATUS_EVENT = "wan_trainer.status";
 const TRAINER = "TrainLoRA";
-/** Under which name a tab remembers what it has said. */
-const SAID_TAKEN = "wan_trainer.taken";
 const LINE_NODES = ["CacheLatents", "ValidateVideo"];
 /** Milliseconds between two looks at runs that go on, for when no message comes. */
 const PULSE = 5000;
-// Two lines of text, and the 10 pixels the canvas leaves above and below.
-const LINE_HEIGHT = 60;
-// The page's own colours, so that light and dark themes both read well.
-const LINE_STYLE = `box-sizing: border-box; height: 100%; overflow: hidden; padding: 4px 8px; border-radius: 6px;
-  font: 12px/1.3 ui-monospace, monospace; white-space: pre-wrap; overflow-wrap: anywhere;
-  color: var(--input-text, #ddd); background: var(--comfy-input-bg, #222);`;
-
 /**
  * @typedef {import("./lib/run/status.mjs").Status} Status
  * @typedef {import("./lib/page/graph.mjs").GraphNode} GraphNode
@@ -61,6 +52,7 @@ const LINE_STYLE = `box-sizing: border-box; height: 100%; overflow: hidden; padd
 
 const saves = new SaveWatch();
 const frames = new Frames(requestAnimationFrame.bind(window));
+const lines = new StatusLines(frames);
 const routes = new Routes((path, options) => api.fetchApi(path, options));
 const trainers = new TrainerNodes({ app, api, routes, frames, root });
 const cards = new CardNodes({ app, api, frames, root, storage: sessionStorage });
@@ -71,9 +63,6 @@ const fits = new FitNodes({
   root,
   create: (kind) => /** @type {any} */ (window).LiteGraph?.createNode(idHere(kind)) ?? null,
 });
-
-/** Texts that wait for the next frame: the line each belongs to, and its newest text. @type {Map<HTMLElement, string>} */
-const waiting = new Map();
 
 /** Made when the words of the page's language are there: what it says is written once. @type {RunsTab} */
 let tab;
@@ -89,14 +78,6 @@ function newTab() {
     address: (path) => api.apiURL(path),
     seen: (runs) => trainers.onRuns(runs),
   });
-}
-
-/** @param {GraphNode} node */
-function addStatusLine(node) {
-  const line = element("div", { class: "wan-trainer-status" }, t("idle"));
-  line.style.cssText = LINE_STYLE;
-  addWidget(node, line, { least: () => LINE_HEIGHT, most: () => LINE_HEIGHT });
-  node.wanTrainerStatus = line;
 }
 
 /** @returns {Graph} */
@@ -117,29 +98,11 @@ function dropClips({ output, display_node, node: id }) {
   delete output.animated;
 }
 
-/**
- * Show a text in the line of a node, with whatever else changes in the same frame.
- * @param {string} id
- * @param {string} text
- */
+/** Show a text in the line of a node. @param {string} id @param {string} text */
 function show(id, text) {
   const node = findNode(root(), id);
   if (node?.wanTrainerPanel) node.wanTrainerPanel.write(text);
-  else if (node?.wanTrainerStatus) showInLine(node.wanTrainerStatus, text);
-}
-
-/** @param {HTMLElement} line @param {string} text */
-function showInLine(line, text) {
-  frames.ask(drawLines);
-  waiting.set(line, text);
-}
-
-function drawLines() {
-  for (const [line, text] of waiting) {
-    line.textContent = text;
-    line.title = text;
-  }
-  waiting.clear();
+  else if (node?.wanTrainerStatus) lines.write(node.wanTrainerStatus, text);
 }
 
 /** @param {Status} status */
@@ -170,13 +133,6 @@ function setting(id) {
   return app.extensionManager?.setting?.get(id);
 }
 
-/** The style sheet knows the themes, and `watchTheme` sees the change. @param {unknown} value of the setting */
-function showChartTheme(value) {
-  const theme = chartTheme(value);
-  if (theme) document.documentElement.dataset.wanChart = theme;
-  else delete document.documentElement.dataset.wanChart;
-}
-
 /** Sent when a node broke. @param {any} detail */
 function onError(detail) {
   trainers.rest();
@@ -186,17 +142,6 @@ function onError(detail) {
   trainers.panelOf(detail.node_id)?.refresh();
 }
 
-/** Colours are read from the page when something is drawn. @param {() => void} changed */
-function watchTheme(changed) {
-  const watch = {
-    attributes: true,
-    attributeFilter: ["class", "style", "data-theme", "data-wan-chart"],
-  };
-  for (const place of [document.documentElement, document.body]) {
-    new MutationObserver(changed).observe(place, watch);
-  }
-}
-
 /** Graphs in API format are loaded by no road that asks extensions. */
 function renameOnLoad() {
   const load = app.loadApiJson;
@@ -204,30 +149,6 @@ function renameOnLoad() {
     renameClasses(graph);
     return load.call(this, graph, ...rest);
   };
-}
-
-/** Said once in each tab of the browser. */
-function sayWhoTookIds() {
-  const lines = takenIds().map(({ id, pack }) =>
-    t(
-      "{pack} has a node called {id} too. Ours is {ours} here, and workflows of ours open with it.",
-      {
-        pack,
-        id,
-        ours: `${PREFIX}${id}`,
-      },
-    ),
-  );
-  if (!lines.length || sessionStorage.getItem(SAID_TAKEN) === lines.join("\n")) return;
-  sessionStorage.setItem(SAID_TAKEN, lines.join("\n"));
-  const detail = lines.join("\n");
-  console.info(`[WanTrainer] ${detail}`);
-  app.extensionManager?.toast?.add({
-    severity: "info",
-    summary: NAME,
-    detail,
-    life: 15000,
-  });
 }
 
 const extension = {
@@ -246,7 +167,7 @@ const extension = {
     const locale = String(setting("Comfy.Locale") ?? "en");
     await loadWords((path) => api.fetchApi(path), locale);
     tab = newTab();
-    sayWhoTookIds();
+    sayWhoTookIds(NAME, app.extensionManager?.toast);
     for (const sheet of ["./wan_trainer.css", "./wan_cards.css"]) {
       const href = new URL(sheet, import.meta.url).href;
       document.head.append(element("link", { rel: "stylesheet", href }));
@@ -313,7 +234,7 @@ const extension = {
     const kind = kindOf(node);
     chooseFolder(node, setting);
     if (isOurs(node)) nameTextBoxes(node);
-    if (LINE_NODES.includes(kind)) addStatusLine(node);
+    if (LINE_NODES.includes(kind)) lines.add(node);
     if (kind === TRAINER) trainers.add(node);
     settingNodes.add(node);
     cards.add(node);

@@ -2,6 +2,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import { Panel } from "../../../web/js/lib/panel/panel.mjs";
+import { StatusLine } from "../../../web/js/lib/panel/status_line.mjs";
 import { TrainerNodes } from "../../../web/js/lib/panel/trainer_nodes.mjs";
 import { RunHistory } from "../../../web/js/lib/run/history.mjs";
 
@@ -32,9 +33,7 @@ function panelOf(run, routes = {}) {
     live: false,
     detail: null,
     detailDue: 0,
-    text: "",
-    origin: "",
-    summary: "",
+    line: Object.assign(Object.create(StatusLine.prototype), { text: "", origin: "", summary: "" }),
     history: new RunHistory(),
     queued: new Set(),
     now: () => 1e6,
@@ -83,7 +82,7 @@ test("a run that goes on elsewhere says its newest step, and that it is done", a
     runs.cat = newest;
     panel.detailDue = 0;
     await look(panel);
-    said.push(panel.text);
+    said.push(panel.line.text);
   }
   const [first, second, last] = ["running: step 64", "running: step 120", "done: step 150"];
   assert.deepEqual(
@@ -96,19 +95,19 @@ test("a message stays until the run has stopped without a word", () => {
   const panel = panelOf("cat");
   panel.onStatus(status("step 7/150 loss 0.5"));
   panel.show(detail(7, { live: true }));
-  assert.equal(panel.text, "step 7/150 loss 0.5");
+  assert.equal(panel.line.text, "step 7/150 loss 0.5");
   panel.show(detail(7, { state: "stopped" }));
-  assert.equal(panel.text, "stopped: step 7 of 150");
+  assert.equal(panel.line.text, "stopped: step 7 of 150");
 });
 
 test("the last message of a run says more than its summary, and stays", () => {
   const panel = panelOf("cat");
   panel.onStatus(status("done: eval 0.2 → 0.1", "done"));
   panel.show(detail(150, { state: "done" }));
-  assert.equal(panel.text, "done: eval 0.2 → 0.1");
+  assert.equal(panel.line.text, "done: eval 0.2 → 0.1");
   panel.write("failed: out of memory");
   panel.show(detail(7, { state: "failed" }));
-  assert.equal(panel.text, "failed: out of memory");
+  assert.equal(panel.line.text, "failed: out of memory");
 });
 
 test("the answer to a button can be read until there is news", () => {
@@ -116,9 +115,9 @@ test("the answer to a button can be read until there is news", () => {
   panel.show(detail(64));
   panel.say("Opened the folder.");
   panel.show(detail(64));
-  assert.equal(panel.text, "Opened the folder.");
+  assert.equal(panel.line.text, "Opened the folder.");
   panel.show(detail(65));
-  assert.equal(panel.text, "running: step 65 of 150");
+  assert.equal(panel.line.text, "running: step 65 of 150");
 });
 
 test("an error is forgotten at once when the run can be read again", async () => {
@@ -126,10 +125,10 @@ test("an error is forgotten at once when the run can be read again", async () =>
   const panel = panelOf("cat", server(runs));
   panel.detailDue = panel.now() + 1;
   await look(panel);
-  assert.match(panel.text, /cannot be read: The server answered 500/);
+  assert.match(panel.line.text, /cannot be read: The server answered 500/);
   runs.cat = detail(20, { state: "stopped" });
   await look(panel);
-  assert.equal(panel.text, "stopped: step 20 of 150");
+  assert.equal(panel.line.text, "stopped: step 20 of 150");
 });
 
 test("a run that was deleted leaves nothing behind, and its node looks for another", async () => {
@@ -141,7 +140,10 @@ test("a run that was deleted leaves nothing behind, and its node looks for anoth
   assert.equal(panel.history.points, 64);
   delete runs.cat;
   await look(panel);
-  assert.deepEqual([panel.run, panel.text, panel.history.points, lost], [null, "", 0, ["cat"]]);
+  assert.deepEqual(
+    [panel.run, panel.line.text, panel.history.points, lost],
+    [null, "", 0, ["cat"]],
+  );
 });
 
 test("a run that begins is not lost because its folder is not there yet", async () => {
@@ -157,7 +159,7 @@ test("an answer about the run that was shown before says nothing of the one that
   const round = look(panel);
   panel.bind("dog");
   await round;
-  assert.deepEqual([panel.run, panel.text], ["dog", ""]);
+  assert.deepEqual([panel.run, panel.line.text], ["dog", ""]);
 });
 
 /** The trainers of a graph with one node named cat. */
@@ -216,11 +218,15 @@ test("what a node was told while the list of runs was on its way stays when the 
   panel.write("failed: peft is missing");
   trainers.onRuns([{ id: "cat", updated: 1 }]);
   panel.show(detail(150, { state: "done" }));
-  assert.deepEqual([panel.run, panel.text], ["cat", "failed: peft is missing"]);
+  assert.deepEqual([panel.run, panel.line.text], ["cat", "failed: peft is missing"]);
   node.widgets[0].value = "dog";
   trainers.runs = [{ id: "dog", updated: 1 }];
   trainers.bind(node);
-  assert.deepEqual([panel.run, panel.text], ["dog", ""], "another run, of which nothing was said");
+  assert.deepEqual(
+    [panel.run, panel.line.text],
+    ["dog", ""],
+    "another run, of which nothing was said",
+  );
 });
 
 test("a run that a node was told of is newer than the list", () => {
@@ -229,5 +235,5 @@ test("a run that a node was told of is newer than the list", () => {
   trainers.loaded(node);
   panel.onStatus({ ...status("done", "done"), run: "cat_002" });
   trainers.onRuns([{ id: "cat", updated: 1 }]);
-  assert.deepEqual([panel.run, panel.text], ["cat_002", "done"]);
+  assert.deepEqual([panel.run, panel.line.text], ["cat_002", "done"]);
 });

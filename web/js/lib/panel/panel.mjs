@@ -11,7 +11,7 @@ import { isMissing, samplePath } from "../page/routes.mjs";
 import { t } from "../page/words.mjs";
 import { curvesOf } from "../run/curves.mjs";
 import { stateText } from "../run/facts.mjs";
-import { hasEnded, isOld } from "../run/freshness.mjs";
+import { hasEnded } from "../run/freshness.mjs";
 import { RunHistory } from "../run/history.mjs";
 import { lineOf } from "../run/line.mjs";
 import { stageName } from "../run/names.mjs";
@@ -21,6 +21,7 @@ import { Buttons } from "./buttons.mjs";
 import { CHART_MIN, neededHeight } from "./layout.mjs";
 import { Meters } from "./meters.mjs";
 import { Player } from "./player.mjs";
+import { StatusLine } from "./status_line.mjs";
 import { SuggestionLine } from "./suggestion_line.mjs";
 
 /**
@@ -58,14 +59,7 @@ export class Panel {
     this.detail = null;
     this.detailDue = 0;
     this.asked = 0;
-    /** What the status line says; empty while nothing is known. */
-    this.text = "";
-    /** @type {import("../run/freshness.mjs").Origin} */
-    this.origin = "";
-    /** Whether that is the line of a step. */
-    this.isStep = false;
-    /** What the newest summary says. */
-    this.summary = "";
+    this.line = new StatusLine();
     /** Height that shows everything, in CSS pixels. */
     this.least = CHART_MIN;
     this.frames = frames;
@@ -86,7 +80,6 @@ export class Panel {
 
   build() {
     this.name = element("strong", { class: "wan-name" });
-    this.status = element("div", { class: "wan-status" }, t("idle"));
     this.meters = new Meters();
     this.buttons = new Buttons((action, said) => this.act(action, said));
     this.spoken = element("div", { class: "wan-spoken", role: "status", "aria-live": "polite" });
@@ -99,7 +92,7 @@ export class Panel {
       "section",
       { class: "wan-panel", "aria-label": t("Training run") },
       stages,
-      element("div", { class: "wan-head" }, this.name, this.status),
+      element("div", { class: "wan-head" }, this.name, this.line.element),
       this.body,
       this.buttons.element,
       this.spoken,
@@ -118,8 +111,7 @@ export class Panel {
       this.history.clear();
       this.clock = new StageClock();
       this.detail = null;
-      if (!heard) this.write("", "");
-      this.summary = "";
+      this.line.forget(heard);
       this.player.update([], []);
     }
     this.live = live;
@@ -174,15 +166,13 @@ export class Panel {
   }
 
   /**
-   * The status line.
+   * In the status line.
    * @param {string} text
    * @param {import("../run/freshness.mjs").Origin} origin
    * @param {boolean} isStep whether it says what the numbers below say
    */
   write(text, origin = "end", isStep = false) {
-    this.text = text;
-    this.origin = origin;
-    this.isStep = isStep;
+    this.line.write(text, origin, isStep);
     this.frames.ask(this.draw);
   }
 
@@ -212,10 +202,8 @@ export class Panel {
     this.detail = detail;
     this.live = Boolean(detail.live);
     this.player.take(detail, this.history);
-    const text = stateText(detail);
-    const isNews = text !== this.summary;
-    this.summary = text;
-    if (isOld(this.origin, { live: this.live, isNews })) this.write(text, "summary");
+    this.line.summarize(stateText(detail), this.live);
+    this.frames.ask(this.draw);
   }
 
   /** @param {unknown} error in reading the run */
@@ -269,14 +257,7 @@ export class Panel {
 
   draw() {
     write(this.name, this.run ?? "");
-    const text = this.text || t("idle");
-    if (this.status.textContent !== text) {
-      this.status.textContent = text;
-      this.status.title = text;
-      // The numbers below say the same, and more.
-      this.status.toggleAttribute("data-step", this.isStep);
-    }
-    this.status.toggleAttribute("data-end", this.origin === "end" && !this.live);
+    this.line.draw(this.live);
     this.meters.draw(this.history, this.detail, this.clock, this.now());
     const canUse = Boolean(this.run && this.detail) && !this.live;
     this.player.suggest(this.history.suggestion?.best ?? null, canUse);

@@ -58,7 +58,7 @@ export class TrainerNodes {
     // Who renames a node after it was queued still sees what it trains.
     widget.beforeQueued = () => panel.queued.add(String(runName(node)?.value ?? ""));
     node.wanTrainerPanel = panel;
-    node.wanTrainerStatus = panel.status;
+    node.wanTrainerStatus = panel.line.element;
     hideOutputs(node);
     panel.element.addEventListener("wheel", (event) => zoomThrough(this.app.canvas, event));
     watchWidgets(

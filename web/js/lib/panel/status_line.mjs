@@ -1,0 +1,56 @@
+// @ts-check
+/** The status line of a panel: what was said last, and whether what the run's files say is newer. */
+
+import { element } from "../page/dom.mjs";
+import { t } from "../page/words.mjs";
+import { isOld } from "../run/freshness.mjs";
+
+export class StatusLine {
+  constructor() {
+    /** What it says; empty while nothing is known. */
+    this.text = "";
+    /** @type {import("../run/freshness.mjs").Origin} */
+    this.origin = "";
+    /** Whether that is the line of a step. */
+    this.isStep = false;
+    /** What the newest summary says. */
+    this.summary = "";
+    this.element = element("div", { class: "wan-status" }, t("idle"));
+  }
+
+  /**
+   * @param {string} text
+   * @param {import("../run/freshness.mjs").Origin} origin
+   * @param {boolean} isStep whether it says what the numbers below say
+   */
+  write(text, origin, isStep = false) {
+    this.text = text;
+    this.origin = origin;
+    this.isStep = isStep;
+  }
+
+  /** Another run is shown. @param {boolean} heard whether what was said last was said of that one */
+  forget(heard) {
+    if (!heard) this.write("", "");
+    this.summary = "";
+  }
+
+  /** What the files of the run say, which stands here when what was said is old. @param {string} text @param {boolean} live */
+  summarize(text, live) {
+    const isNews = text !== this.summary;
+    this.summary = text;
+    if (isOld(this.origin, { live, isNews })) this.write(text, "summary");
+  }
+
+  /** @param {boolean} live whether the run goes on */
+  draw(live) {
+    const text = this.text || t("idle");
+    if (this.element.textContent !== text) {
+      this.element.textContent = text;
+      this.element.title = text;
+      // The numbers below say the same, and more.
+      this.element.toggleAttribute("data-step", this.isStep);
+    }
+    this.element.toggleAttribute("data-end", this.origin === "end" && !live);
+  }
+}

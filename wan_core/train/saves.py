@@ -11,14 +11,14 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..config import Config
 from ..errors import CheckpointError
 from ..files import FileError, digest_file, fsync_folder, new_partial, own_folder, read_json, replace_patiently
+from .manifest import Manifest, can_belong, counters_of
 
 __all__ = ["SaveStore", "SavedStep"]
 
@@ -28,35 +28,6 @@ _ASIDE = re.compile(r"\.step-\d{6,}\.damaged\.\d+", re.ASCII)
 LORA, STATE, MANIFEST, SUSPECT = "lora.safetensors", "state.safetensors", "manifest.json", "suspect.txt"
 LOW_NOISE_LORA = "lora_low_noise.safetensors"
 """of the low noise expert, where both experts of a pair are trained; the other one's is LORA"""
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Manifest(Config):
-    """manifest.json, written last: what belongs to the commit."""
-
-    version: int
-    step: int
-    job_id: str
-    lora_sha256: str
-    state_sha256: str
-    progress: str
-    """JSON of the trainer's counters"""
-    low_noise_lora_sha256: str = ""
-    """empty where there is one LoRA"""
-    manifest_sha256: str = ""
-    """of everything else in here; empty in those of earlier versions"""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Returns what is written: of a step with one LoRA, what earlier versions write and read."""
-        data = super().to_dict()
-        if not self.low_noise_lora_sha256:
-            data.pop("low_noise_lora_sha256")
-        return data
-
-    def checksum(self) -> str:
-        """Returns what `manifest_sha256` must be."""
-        rest = {name: value for name, value in self.to_dict().items() if name != "manifest_sha256"}
-        return hashlib.sha256(json.dumps(rest, sort_keys=True, ensure_ascii=True).encode()).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -112,16 +83,16 @@ class SaveStore:
         """Returns the saved step, or None when it does not verify (missing, unreadable, wrong checksum)."""
         folder = self.folder / _folder_name(step)
         try:
-            manifest = _Manifest.from_dict(read_json(folder / MANIFEST))
+            manifest = Manifest.from_dict(read_json(folder / MANIFEST))
             if manifest.step != step or manifest.manifest_sha256 not in ("", manifest.checksum()):
                 return None
-            progress = _counters(manifest)
+            progress = counters_of(manifest)
             low_noise = manifest.low_noise_lora_sha256
             whole = (
                 digest_file(folder / LORA) == manifest.lora_sha256
                 and low_noise in ("", digest_file(folder / LOW_NOISE_LORA) if low_noise else "")
                 and digest_file(folder / STATE) == manifest.state_sha256
-                and (bool(manifest.manifest_sha256) or _agrees(progress, folder / STATE))
+                and (bool(manifest.manifest_sha256) or can_belong(progress, folder / STATE))
             )
         except (FileError, OSError, ValueError, RecursionError):
             return None
@@ -136,7 +107,7 @@ class SaveStore:
         """Returns the job the newest manifest with an intact checksum belongs to; '' when there is none."""
         for step in reversed(self.steps()):
             with contextlib.suppress(FileError, OSError, ValueError, RecursionError):
-                manifest = _Manifest.from_dict(read_json(self.folder / _folder_name(step) / MANIFEST))
+                manifest = Manifest.from_dict(read_json(self.folder / _folder_name(step) / MANIFEST))
                 if manifest.manifest_sha256 == manifest.checksum():
                     return manifest.job_id
         return ""
@@ -213,7 +184,7 @@ class SaveStore:
         staged.mkdir()
         try:
             _check_finite(state)
-            manifest = _Manifest(
+            manifest = Manifest(
                 version=1,
                 step=step,
                 job_id=job_id,
@@ -243,31 +214,6 @@ class SaveStore:
 
 def _folder_name(step: int) -> str:
     return f"step-{step:06d}"
-
-
-def _counters(manifest: _Manifest) -> dict[str, Any]:
-    """Returns the trainer's counters; ValueError when they cannot be those of this step."""
-    found = json.loads(manifest.progress)
-    counts = [found.get(name, 0) for name in ("step", "bad_in_a_row")] if isinstance(found, dict) else [None]
-    step = manifest.step
-    if counts[0] != step or not all(type(count) is int and 0 <= count <= step for count in counts):
-        raise ValueError(f"progress {manifest.progress[:80]!r} is not that of step {step}")
-    return cast("dict[str, Any]", found)
-
-
-def _agrees(progress: dict[str, Any], state: Path) -> bool:
-    """Returns whether the counters can belong to the optimizer's own count of its updates.
-
-    Asked only of a manifest without a checksum, whose digits prove nothing; only AdamW trained then. A step that was
-    not finite counts in the manifest and made no update, so the optimizer may have counted fewer.
-    """
-    from safetensors import safe_open
-
-    with safe_open(state, framework="pt") as file:  # type: ignore[no-untyped-call]
-        counts = (name for name in file.keys() if name.startswith("optimizer.") and name.endswith(".step"))  # noqa: SIM118
-        name = next(counts, None)
-        updates = int(file.get_tensor(name)) if name is not None else 0
-    return updates <= progress["step"] - progress.get("bad_in_a_row", 0)
 
 
 def _remove_staged(folder: Path) -> None:

@@ -19,21 +19,21 @@ from torch import Tensor
 from ..cache import Batches, BatchReader
 from ..control import Control
 from ..errors import Stopped
-from ..events import Emit, Evaluated, Note, StepDone
+from ..events import Emit, Evaluated, Note
 from ..flow import draw_noise, seeded_generator
 from ..lora import LoraWeights, adapter_parameters, limit_norms
 from ..model import WanTransformer, check_compile
 from .config import TrainConfig
 from .draws import Draws
 from .evaluation import Evaluation
-from .flops import FlopCount, Work
 from .group import Group
-from .meters import DeviceMeters, MemoryReading, added_up
+from .meters import DeviceMeters
 from .noised import NoisedBatch, TargetFunction, noise_batch, true_velocity
 from .objective import Objective
 from .optimizer_state import AdapterOptimizer
 from .relief import Relief
 from .schedule import learning_rate_at, scaled_to_batch
+from .step_report import StepReport
 from .streak import Streak
 
 __all__ = ["Trainer"]
@@ -78,7 +78,7 @@ class Trainer:
         self._optimizer = AdapterOptimizer(self.parameters, config, then=partial(limit_norms, model))
         self._device = next(model.parameters()).device
         self.meters = DeviceMeters((p.device for p in model.parameters()), predicted_memory)
-        self._flops, self._work = FlopCount(model), Work()
+        self._report = StepReport(model, config, self.meters, group, emit)
         self._draws = Draws(
             batches, empty_text, config, self._group, sigma_range=sigma_range, first_frame_share=first_frame_share
         )
@@ -231,14 +231,14 @@ class Trainer:
         """Sum the gradients of one step's micro-batches; mean loss (scalar tensor) and mean timestep."""
         count = self.config.gradient_accumulation_steps
         loss_sum = torch.zeros((), device=self._device)
-        timestep_sum, self._work = 0.0, Work()
+        timestep_sum = 0.0
+        self._report.begin()
         for index in range(count):
             if self._group.world == 1:
                 self._raise_if_stopped()
             batch, timestep = self._draw((step - 1) * count + index)
             timestep_sum += timestep
-            rows = {"time_rows": batch.time_rows, "image_rows": batch.image_rows}
-            self._work += self._flops.work_of(batch.latent.shape, **rows)
+            self._report.add(batch)
             loss = self._objective.trained(batch)
             (loss / count).backward()
             loss_sum += loss.detach() / count
@@ -266,27 +266,7 @@ class Trainer:
         self._relief.attempt(step, self._optimizer.check_room, lambda: None)
         lr = self._optimizer.step(learning_rate_at(step, self.config))
         self._forget_gradients()
-        seconds = time.monotonic() - started
-        ranks = self._group.gather((self.meters.read(), self._work))
-        work = sum((done for _, done in ranks), Work())
-        memory = added_up(reading for reading, _ in ranks)
-        self._emit(
-            StepDone(
-                step=step,
-                steps=self.config.steps,
-                loss=mean_loss,
-                lr=lr,
-                grad_norm=norm,
-                seconds=seconds,
-                expert=self.config.expert,
-                timestep_mean=timestep,
-                memory_bytes=self._memory_bytes(memory),
-                memory=memory,
-                tokens=work.tokens,
-                clips=work.clips,
-                tflops=work.flops / seconds / 1e12 if seconds > 0 else None,
-            )
-        )
+        self._report.tell(step, loss=mean_loss, lr=lr, grad_norm=norm, timestep=timestep, began=started)
 
     def _measured(self, loss: Tensor) -> tuple[float, float]:
         """(norm of the gradients, loss), both over all ranks; the gradients are clipped."""
@@ -295,11 +275,6 @@ class Trainer:
         self._group.average([loss])
         limit = self.config.max_grad_norm or math.inf
         return float(torch.nn.utils.clip_grad_norm_(parameters, limit)), float(loss)
-
-    def _memory_bytes(self, memory: MemoryReading) -> int:
-        """What earlier versions wrote: the peak of the first CUDA device, else what is resident now; 0 if unknown."""
-        first = memory[str(self._device)]
-        return first["peak" if self._device.type == "cuda" else "now"] or 0
 
     def _forget_gradients(self) -> None:
         for parameter in self.parameters.values():

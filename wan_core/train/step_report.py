@@ -1,0 +1,64 @@
+"""What is said of a finished step: its numbers, its time, and the memory and work of all ranks."""
+
+from __future__ import annotations
+
+import time
+
+from ..events import Emit, StepDone
+from ..model import WanTransformer
+from .config import TrainConfig
+from .flops import FlopCount, Work
+from .group import Group
+from .meters import DeviceMeters, MemoryReading, added_up
+from .noised import NoisedBatch
+
+__all__ = ["StepReport"]
+
+
+class StepReport:
+    """Follows a step from its first micro-batch to the event that tells of it."""
+
+    def __init__(
+        self, model: WanTransformer, config: TrainConfig, meters: DeviceMeters, group: Group, emit: Emit
+    ) -> None:
+        self._config, self._meters, self._group, self._emit = config, meters, group, emit
+        self._device = next(model.parameters()).device
+        self._flops, self._work = FlopCount(model), Work()
+
+    def begin(self) -> None:
+        """Count the work of a step from nothing."""
+        self._work = Work()
+
+    def add(self, batch: NoisedBatch) -> None:
+        """Count the work of one micro-batch of this rank."""
+        rows = {"time_rows": batch.time_rows, "image_rows": batch.image_rows}
+        self._work += self._flops.work_of(batch.latent.shape, **rows)
+
+    def tell(self, step: int, *, loss: float, lr: float, grad_norm: float, timestep: float, began: float) -> None:
+        """Tell of a step that began at `began` of the monotonic clock; every rank calls it."""
+        seconds = time.monotonic() - began
+        ranks = self._group.gather((self._meters.read(), self._work))
+        work = sum((done for _, done in ranks), Work())
+        memory = added_up(reading for reading, _ in ranks)
+        self._emit(
+            StepDone(
+                step=step,
+                steps=self._config.steps,
+                loss=loss,
+                lr=lr,
+                grad_norm=grad_norm,
+                seconds=seconds,
+                expert=self._config.expert,
+                timestep_mean=timestep,
+                memory_bytes=self._memory_bytes(memory),
+                memory=memory,
+                tokens=work.tokens,
+                clips=work.clips,
+                tflops=work.flops / seconds / 1e12 if seconds > 0 else None,
+            )
+        )
+
+    def _memory_bytes(self, memory: MemoryReading) -> int:
+        """What earlier versions wrote: the peak of the first CUDA device, else what is resident now; 0 if unknown."""
+        first = memory[str(self._device)]
+        return first["peak" if self._device.type == "cuda" else "now"] or 0

@@ -30,6 +30,15 @@ def pytest_sessionfinish() -> None:
     gc.freeze()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _nothing_outlives_the_machine() -> Iterator[None]:
+    """Leaves files in the memory of the system: `os.fsync` waits for a disk, three milliseconds a call and some thousand
+    calls a run. Tests that ask whether and when it is called put their own in its place; child processes really wait."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda _: None)
+        yield
+
+
 @pytest.fixture(scope="session")
 def repo() -> Path:
     """The checkout."""

@@ -286,7 +286,7 @@ def test_texts_of_strangers_stay_texts(shared: Canvas, smoke: dict[str, Any], sh
         shared.page.wait_for_timeout(150)
     shared.page.get_by_role("button", name="Open folder").focus()
     shared.page.keyboard.press("Enter")
-    shared.page.wait_for_function(f"text => {PANEL}.status.textContent === text", arg=HOSTILE[0])
+    shared.page.wait_for_function(f"text => {PANEL}.line.element.textContent === text", arg=HOSTILE[0])
     strange = shared.script(
         """() => {
           const own = [...document.querySelectorAll(".wan-panel, .wan-runs")];

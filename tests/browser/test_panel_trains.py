@@ -139,7 +139,7 @@ def test_a_run_is_stopped_reloaded_resumed_and_watched_by_a_page_of_each_kind(
             assert each.script(POINTS) == reached
             each.page.wait_for_function(TIMES_ARE, arg=times)
             said = f"stopped: step {reached} of {STEPS}"
-            each.page.wait_for_function(f"said => {PANEL}.status.textContent.startsWith(said)", arg=said)
+            each.page.wait_for_function(f"said => {PANEL}.line.element.textContent.startsWith(said)", arg=said)
     assert vue.page.locator("[data-node-id] .wan-panel").count() == 1, "this page does not draw nodes with Vue"
     assert canvas.page.locator("[data-node-id] .wan-panel").count() == 0
 

@@ -32,8 +32,9 @@ def pytest_sessionfinish() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _nothing_outlives_the_machine() -> Iterator[None]:
-    """Leaves files in the memory of the system: `os.fsync` waits for a disk, three milliseconds a call and some thousand
-    calls a run. Tests that ask whether and when it is called put their own in its place; child processes really wait."""
+    """Leaves files in the memory of the system: `os.fsync` waits for a disk, three milliseconds a call and twenty
+    thousand calls a run. Tests that ask whether and when it is called put their own in its place; processes that are
+    no forks of ours really wait."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda _: None)
         yield

@@ -48,6 +48,11 @@ def state(run: TinyRun) -> dict[str, Tensor]:
     return load_file(run.directory / "saves" / "step-000004" / "state.safetensors")
 
 
+def assert_same(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:
+    assert found.keys() == wanted.keys()
+    assert all(torch.equal(found[name], value) for name, value in wanted.items())
+
+
 _UNDISTURBED: dict[str, Tensor] = {}
 
 
@@ -106,9 +111,7 @@ def test_a_run_that_runs_out_of_memory_goes_on_as_if_it_had_not(
     run = make_run(tmp_path, train=SETTINGS)
     with out_of_memory(place, times):
         events = train(run)
-    found = state(run)
-    assert found.keys() == undisturbed.keys()
-    assert all(torch.equal(found[name], value) for name, value in undisturbed.items())
+    assert_same(state(run), undisturbed)
     warnings = [event.text for event in events if isinstance(event, Note) and event.level == "warning"]
     evaluations = [event.step for event in events if isinstance(event, Evaluated)]
     if times == 1:
@@ -141,7 +144,7 @@ def test_each_attempt_gives_up_more_until_blocks_rest_in_host_memory(
         "the frozen weights of 1 block rest in the computer's own memory, and travel when they are needed.",
         "the frozen weights of 2 blocks rest in the computer's own memory, and travel when they are needed.",
     ]
-    assert all(torch.equal(state(run)[name], value) for name, value in undisturbed.items())
+    assert_same(state(run), undisturbed)
 
 
 @pytest.mark.parametrize("place", [place for place in PLACES if not place.startswith("evaluation")])
@@ -153,7 +156,7 @@ def test_where_nothing_is_left_to_give_up_it_ends_in_one_sentence_and_can_be_res
         train(run)
     assert "\n" not in str(ended.value)
     train(run)
-    assert all(torch.equal(state(run)[name], value) for name, value in undisturbed.items())
+    assert_same(state(run), undisturbed)
 
 
 def test_the_largest_clips_are_rehearsed_before_anything_else(
@@ -172,7 +175,7 @@ def test_the_largest_clips_are_rehearsed_before_anything_else(
     train(run)
     assert seen[0] == ("with", max(size for _, size in seen))
     assert seen[1][0] == "without"
-    assert all(torch.equal(state(run)[name], value) for name, value in undisturbed.items())
+    assert_same(state(run), undisturbed)
 
 
 def test_an_attempt_leaves_nothing_behind(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from comfy_api.latest import ComfyExtension, io
 
+from .add_frozen_lora import AddFrozenLora
 from .apply_wan_lora import ApplyWanLoRA
 from .bridge.door import guarded
 from .bridge.second_ids import TakenIds, loaded_before, second_of
@@ -21,6 +22,7 @@ from .wan_cache_from_tfrecord import WanCacheFromTFRecord
 from .wan_dataset_from_file import WanDatasetFromFile
 from .wan_dataset_from_images import WanDatasetFromImages
 from .wan_dataset_settings import WanDatasetSettings
+from .wan_lora_file import WanLoraFile
 from .wan_precision_policy import WanPrecisionPolicy
 from .wan_preview_settings import WanPreviewSettings
 from .wan_synthetic_dataset import WanSyntheticDataset
@@ -34,6 +36,7 @@ NODES: list[type[io.ComfyNode]] = [
     WanPrecisionPolicy,
     Fp8Quantize,
     SplitAcrossGPUs,
+    AddFrozenLora,
     WanVideoDataset,
     WanDatasetSettings,
     WanDatasetFromFile,
@@ -44,6 +47,7 @@ NODES: list[type[io.ComfyNode]] = [
     WanSyntheticDataset,
     WanTrainSettings,
     WanPreviewSettings,
+    WanLoraFile,
     TrainLoRA,
     ValidateVideo,
     ApplyWanLoRA,

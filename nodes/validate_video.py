@@ -10,6 +10,7 @@ from comfy_api.latest import InputImpl, io
 
 from ..wan_core.errors import ConfigError
 from ..wan_core.load import inspect_model
+from ..wan_core.lora import FrozenLora
 from ..wan_core.run import SampleJob, read_run
 from ..wan_core.sampler import SampleConfig
 from .bridge import folders
@@ -17,7 +18,7 @@ from .bridge.interrupts import CancelButton, stops_become_interrupts
 from .bridge.progress import NodeProgress, graph_of
 from .bridge.sockets import ComfyVae, encoder_identity
 from .bridge.start_images import encode_start_images
-from .bridge.types import CATEGORY, RunHandle, WanRun, WanValidation
+from .bridge.types import CATEGORY, RunHandle, WanLoras, WanRun, WanValidation
 from .bridge.widgets import asked_of, combo, flag, one_of, searched_as, text
 from .runs.facts import chosen_steps, output_file
 from .runs.rendering import Rendering
@@ -47,7 +48,16 @@ class ValidateVideo(io.ComfyNode):
                 WanValidation.Input(
                     "validation", optional=True, tooltip="From WanPreviewSettings. Without it: the previews of the run."
                 ),
-                text("saved_steps", "latest", "latest, best (the suggested one), all, or numbers such as 250, 500."),
+                WanLoras.Input(
+                    "loras",
+                    optional=True,
+                    tooltip="From WanLoraFile: LoRAs of any trainer to compare on the run's model, a column each.",
+                ),
+                text(
+                    "saved_steps",
+                    "latest",
+                    "latest, best (the suggested one), all, none (only what is at loras), or numbers such as 250, 500.",
+                ),
                 text("strengths", "1.0", "LoRA strengths to render, such as 0.5, 1.0. 1.0 = as trained."),
                 flag("baseline", True, "Also render the base model without LoRA, and compare with it."),
                 text("seeds", "", "Seeds of the noise, such as 1, 2, 3: a row for each. Empty: that of the previews."),
@@ -72,6 +82,7 @@ class ValidateVideo(io.ComfyNode):
         run: RunHandle,
         vae: Any,
         validation: SampleConfig | None = None,
+        loras: tuple[FrozenLora, ...] = (),
         saved_steps: str = "latest",
         strengths: str = "1.0",
         baseline: bool = True,
@@ -85,11 +96,12 @@ class ValidateVideo(io.ComfyNode):
         codec = ComfyVae(vae, str(identity), variant.latents)
         preview = validation or config.preview or SampleConfig()
         job = SampleJob(
-            saved_steps=chosen_steps(run.directory, saved_steps),
+            saved_steps=_steps(run, saved_steps, loras),
             strengths=_strengths(strengths),
             baseline=baseline,
             preview=encode_start_images(preview, cache, cache.read_set(config.data.fingerprint), variant, codec),
             seeds=_seeds(seeds),
+            loras=loras,
         )
         job.cells()  # refuses too many of them
         rendering = Rendering(run.directory, job, run.fps, _metadata(cls.hidden))
@@ -106,6 +118,14 @@ class ValidateVideo(io.ComfyNode):
         facts = {**rendering.facts(), "asked": asked_of(cls)}
         ui = {"images": shown, "animated": [True], "text": [metrics], "wan_clips": [facts]}
         return io.NodeOutput(videos, rendering.sheet(), metrics, InputImpl.VideoFromFile(str(movie)), ui=ui)
+
+
+def _steps(run: RunHandle, listed: str, loras: tuple[FrozenLora, ...]) -> tuple[int, ...]:
+    if listed.strip().lower() != "none":
+        return chosen_steps(run.directory, listed)
+    if not loras:
+        raise ConfigError("saved_steps is none and nothing is at loras. Name a saved step, or connect a Wan LoRA File.")
+    return ()
 
 
 def _strengths(listed: str) -> tuple[float, ...]:

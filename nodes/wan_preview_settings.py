@@ -10,13 +10,14 @@ from torch import Tensor
 from ..wan_core.cache import LatentCache, text_key
 from ..wan_core.dataset import DEFAULT_NEGATIVE_PROMPT
 from ..wan_core.errors import ConfigError
-from ..wan_core.sampler import PreviewPrompt, SampleConfig, read_prompts
+from ..wan_core.lora import FrozenLora
+from ..wan_core.sampler import FEW_STEPS, PreviewPrompt, SampleConfig, read_prompts
 from .bridge import folders
 from .bridge.interrupts import raise_if_cancelled, stops_become_interrupts
 from .bridge.progress import NodeProgress
 from .bridge.sockets import ComfyImageEncoder, ComfyTextEncoder, encoder_identity, is_linked
 from .bridge.start_images import keep_picture, vision_tokens_key, write_vision_tokens
-from .bridge.types import CATEGORY, WanValidation
+from .bridge.types import CATEGORY, WanLoras, WanValidation
 from .bridge.widgets import check_menus, searched_as, widget
 
 
@@ -51,6 +52,11 @@ class WanPreviewSettings(io.ComfyNode):
                 ),
                 io.Image.Input(
                     "end_image", optional=True, tooltip="Last frame, for models that are given the first and the last."
+                ),
+                WanLoras.Input(
+                    "loras",
+                    optional=True,
+                    tooltip="From WanLoraFile: LoRAs that act in previews alone, such as the one of 4-step LoRA.",
                 ),
                 widget(SampleConfig, "prompts", multiline=True),
                 widget(SampleConfig, "negative_prompt", default=DEFAULT_NEGATIVE_PROMPT, multiline=True),
@@ -112,16 +118,23 @@ class WanPreviewSettings(io.ComfyNode):
         clip_vision: Any = None,
         start_image: Tensor | None = None,
         end_image: Tensor | None = None,
+        loras: tuple[FrozenLora, ...] = (),
         prompts: str = "",
         negative_prompt: str = DEFAULT_NEGATIVE_PROMPT,
         **values: Any,
     ) -> io.NodeOutput:
         check_menus(SampleConfig, values)
+        if values.get("sampling") == FEW_STEPS and not loras:
+            raise ConfigError(
+                f'sampling "{FEW_STEPS}" is for a LoRA that was made for 4 steps; without it clips end in noise. '
+                "Connect one to loras (Wan LoRA File), or set sampling to auto."
+            )
         cache = folders.cache()
         library = read_prompts(prompts, values.get("trigger_word", ""))
         says_more = any(own != PreviewPrompt() for _, own in library)
         config = SampleConfig(
             **values,
+            loras=loras,
             prompts=tuple(prompt for prompt, _ in library),
             prompt_settings=tuple(own for _, own in library) if says_more else (),
             negative_prompt=None if _is_default(negative_prompt) else negative_prompt,

@@ -25,7 +25,7 @@ from .types import ModelHandle, SettingsHandle
 __all__ = ["Ahead"]
 
 LOADER, SETTINGS, TRAINER = "LoadWanModel", "WanTrainSettings", "TrainLoRA"
-CHANGES = ("WanPrecisionPolicy", "Fp8Quantize", "SplitAcrossGPUs")
+CHANGES = ("WanPrecisionPolicy", "Fp8Quantize", "SplitAcrossGPUs", "AddFrozenLora")
 """nodes that take a model and give one"""
 _LONGEST = 16
 _KEPT = 8

@@ -24,6 +24,7 @@ __all__ = [
     "WanCache",
     "WanDataset",
     "WanDatasetSettingsType",
+    "WanLoras",
     "WanRun",
     "WanSettings",
     "WanTrainModel",
@@ -38,6 +39,7 @@ WanDatasetSettingsType = io.Custom("WAN_DATASET_SETTINGS")
 WanCache = io.Custom("WAN_CACHE")
 WanSettings = io.Custom("WAN_SETTINGS")
 WanValidation = io.Custom("WAN_VALIDATION")
+WanLoras = io.Custom("WAN_LORAS")
 WanRun = io.Custom("WAN_RUN")
 
 

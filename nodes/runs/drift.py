@@ -25,7 +25,7 @@ class Drift:
     def __init__(self, folder: Path, job: SampleJob, codec: ComfyVae) -> None:
         self._folder, self._codec = folder, codec
         self._cells = {cell.name: cell for cell in job.cells()}
-        self._bases = {cell.row: cell for cell in self._cells.values() if cell.column.step is None}
+        self._bases = {cell.row: cell for cell in self._cells.values() if cell.column.is_base}
         self._held: tuple[str, Frames] | None = None
 
     def measure(self, sample_id: str, frames: Frames) -> None:

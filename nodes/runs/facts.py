@@ -12,6 +12,7 @@ from typing import Any
 
 from ...wan_core.errors import ConfigError, WanTrainerError
 from ...wan_core.files import read_json
+from ...wan_core.load import ModelPlan
 from ...wan_core.metrics import Curves, read_curves, read_measured, read_tail, whole
 from ...wan_core.run import QUEUE_DONE, RunConfig, RunStatus, read_run, read_status, suggested_step
 from ...wan_core.train import SavedStep, SaveStore
@@ -180,11 +181,28 @@ def run_report(
     }
 
 
-def _use(run: str, config: RunConfig, names: Sequence[str]) -> list[dict[str, str]]:
-    """Returns which LoRA goes on which model, both as loader lists spell them; what is not published is left out."""
+def _use(run: str, config: RunConfig, names: Sequence[str]) -> list[dict[str, Any]]:
+    """Returns which LoRA goes on which model, both as loader lists spell them; what is not published is left out.
+
+    Those it was trained over come first, with the strengths they had; its own is used at 1.0.
+    """
     files = (config.model.base_file, config.model.low_noise_file)
     newest = ((listed_name(run, expert), file) for expert, file in zip(lora_experts(config.train), files, strict=False))
-    return [{"lora": lora, "model": file.partition(":")[2]} for lora, file in newest if lora in names]
+    own = [{"lora": lora, "model": file.partition(":")[2]} for lora, file in newest if lora in names]
+    return [*_under(config.model), *own] if own else []
+
+
+def _under(plan: ModelPlan) -> list[dict[str, Any]]:
+    """Returns where the LoRAs go that acted under the trained one."""
+    return [
+        {"lora": lora.partition(":")[2], "model": model.partition(":")[2], "strength": strength}
+        for under in plan.loras
+        for lora, strength, model in (
+            (under.file, under.strength, plan.base_file),
+            (under.low_noise_file, under.low_noise_strength, plan.low_noise_file),
+        )
+        if lora and model
+    ]
 
 
 def thinned(points: Sequence[tuple[int, float]], limit: int = LOSSES_KEPT) -> list[tuple[int, float]]:

@@ -23,7 +23,7 @@ from PIL.PngImagePlugin import PngInfo
 from ...wan_core.errors import TrainingError
 from ...wan_core.events import Event, SampleReady
 from ...wan_core.files import atomic_write_bytes, atomic_write_json, read_json
-from ...wan_core.run import Cell, SampleJob
+from ...wan_core.run import Cell, Column, SampleJob
 from ...wan_core.sampler import SampleConfig
 from ...wan_core.video import GridPicture, VideoProcess, grid_picture, readable
 from ..bridge.interrupts import CancelButton, InterruptProcessingException
@@ -38,7 +38,15 @@ __all__ = ["Rendering"]
 Frames = NDArray[np.uint8]
 _LATER = (
     *("sampler_name", "scheduler", "cfg_low_noise", "cfg_passes", "cfg_zero_star", "skip_layer_guidance"),
-    *("skip_layers", "skip_layer_scale", "skip_layer_start", "skip_layer_end", "trigger_word", "prompt_settings"),
+    *(
+        "skip_layers",
+        "skip_layer_scale",
+        "skip_layer_start",
+        "skip_layer_end",
+        "trigger_word",
+        "prompt_settings",
+        "loras",
+    ),
 )
 """settings that came later: left at their defaults, they are no part of a folder's name"""
 _LONGEST_SHEET, _LONGEST_MOVIE = 4096, 2560
@@ -69,7 +77,7 @@ class Rendering:
 
     def shown(self) -> list[Path]:
         """Lists the same clips, the base model's last: the node shows the first one large."""
-        cells = sorted(self.job.cells(), key=lambda cell: cell.column.step is None)
+        cells = sorted(self.job.cells(), key=lambda cell: cell.column.is_base)
         return [self.file(cell) for cell in cells]
 
     def is_complete(self) -> bool:
@@ -141,7 +149,8 @@ class Rendering:
             clips = [
                 {
                     "step": cell.column.step,
-                    "strength": cell.column.strength,
+                    "lora": cell.column.lora.name if cell.column.lora is not None else None,
+                    "strength": cell.column.strength if cell.column.lora is None else cell.column.lora.strength,
                     "file": output_file(self.file(cell)),
                     "still": output_file(self.file(cell, "png")),
                 }
@@ -190,10 +199,7 @@ class Rendering:
 
     def _picture(self, longest: int) -> GridPicture:
         sizes = [self._still(row[0]).size for row in self._rows()]
-        columns = [
-            "base model" if one.step is None else f"step {one.step}\nstrength {one.strength:g}"
-            for one in self.job.columns
-        ]
+        columns = [_column_label(one) for one in self.job.columns]
         return grid_picture(sizes, columns, [self._row_label(row[0]) for row in self._rows()], longest=longest)
 
     def _row_label(self, cell: Cell) -> str:
@@ -202,6 +208,15 @@ class Rendering:
         said = (settings.name if settings is not None else "") or "".join(preview.prompts[row.prompt : row.prompt + 1])
         asked = preview.of_prompt(row.prompt).seed if row.seed is None else row.seed
         return f"{said if said and readable(said) else f'prompt {row.prompt + 1}'}\nseed {asked}"
+
+
+def _column_label(column: Column) -> str:
+    if column.is_base:
+        return "base model"
+    if column.lora is None:
+        return f"step {column.step}\nstrength {column.strength:g}"
+    name = column.lora.name
+    return f"{name if readable(name) else 'LoRA'}\nstrength {column.lora.strength:g}"
 
 
 def _named(preview: SampleConfig) -> dict[str, Any]:

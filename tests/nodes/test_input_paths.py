@@ -113,6 +113,8 @@ def ready(pack_nodes: dict[str, Any], monkeypatch: pytest.MonkeyPatch, base: Pat
         "WanPrecisionPolicy": {"model": model},
         "Fp8Quantize": {"model": model},
         "SplitAcrossGPUs": {"model": model},
+        "AddFrozenLora": {"model": model},
+        "WanLoraFile": {},
         "WanVideoDataset": {"model": model, "folder": "clips"},
         "WanDatasetSettings": {},
         "WanDatasetFromFile": {"model": model, "file": "list.csv"},

@@ -5,7 +5,8 @@
 JOB: comfyui (tree), models (name -> file), inputs (safetensors: text, negative, start_image (1, H, W, 3), first_latent
 (1, 48, 1, h, w) raw, channels (1, 16, F, h, w) raw), size (width, height, frames), shape (kind -> latent shape), seed,
 out, cases (name -> {kind, sampler_name, scheduler, steps, cfg, shift} and, where wanted, switch (step), cfg_low and
-nodes ([class, module, keywords], which patch the model), loras (model -> file) and models (names, where a case has its
+nodes ([class, module, keywords], which patch the model), loras (model -> file), stacks (model -> pairs of file and
+strength) and models (names, where a case has its
 own)). Kinds: t2v, i2v, ti2v, pair. Writes to `out` one latent per case, normalised by ComfyUI's latent format; where
 the job has a vae (file), also `pixels.<case>`, and `pixels.ours.<case>` of `ours.<case>` among the inputs.
 """
@@ -50,6 +51,8 @@ def sample(models: dict[str, Any], case: dict[str, Any], job: dict[str, Any], in
         model = models[name]
         if file := case.get("loras", {}).get(name):
             model, _ = comfy.sd.load_lora_for_models(model, None, comfy.utils.load_torch_file(file), 1.0, 0.0)
+        for file, strength in case.get("stacks", {}).get(name, ()):
+            model, _ = comfy.sd.load_lora_for_models(model, None, comfy.utils.load_torch_file(file), strength, 0.0)
         (model,) = ModelSamplingSD3().patch(model, shift=case["shift"])
         for node, module, keywords in case.get("nodes", ()):
             model = getattr(importlib.import_module(module), node).execute(model, **keywords).result[0]

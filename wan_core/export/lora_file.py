@@ -8,7 +8,7 @@ ComfyUI finds it in a file that is dropped on its canvas.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from ..checkpoint import WanVariant
 from ..checkpoint.header import framed_header, header_end
 from ..errors import ExportError, WanTrainerError
 from ..files import read_json
-from ..lora import LoraConfig
+from ..lora import FrozenLora, LoraConfig
 from ..precision import torch_dtype
 from .secrets import without_secrets
 
@@ -89,6 +89,7 @@ def lora_metadata(
     data_fingerprint: str,
     base_digest: str,
     pack_version: str,
+    frozen: Sequence[FrozenLora] = (),
 ) -> dict[str, str]:
     """Returns header texts under the names other tools look for (`ss_*`, `modelspec.*`).
 
@@ -126,7 +127,7 @@ def lora_metadata(
         "wan_trainer.data_fingerprint": data_fingerprint,
         "wan_trainer.base_digest": base_digest,
         "wan_trainer.version": pack_version,
-    }
+    } | ({"wan_trainer.trained_over": json.dumps([[one.name, one.strength] for one in frozen])} if frozen else {})
 
 
 _LIMIT_BYTES = 2 << 20

@@ -9,13 +9,14 @@ from .build import (
     import_libraries,
     materialize,
 )
-from .plan import ModelPlan, WanFile, inspect_model, inspect_pair, settled
+from .plan import ModelPlan, WanFile, bytes_beside, inspect_model, inspect_pair, settled
 from .resting import packed_dtypes, quantized_anew, resting_bytes, stays_stored, unpacked_kinds
 
 __all__ = [
     "ModelPlan",
     "WanFile",
     "attention_kernels",
+    "bytes_beside",
     "check_plan_attention",
     "check_plan_matmul",
     "import_libraries",

@@ -7,7 +7,7 @@ the plan asks for another base precision or quantizes anew.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,8 @@ from ..errors import CheckpointError, ConfigError
 from ..files import Roots
 from ..lora import (
     LoraConfig,
+    LoraSource,
+    act_on,
     adapter_parameters,
     check_peft,
     check_start,
@@ -88,8 +90,9 @@ def materialize(
         check_start(model, start, lora)  # minutes before the last base weight has been read
     order = running_order(shape.num_layers, shape.vace_layers)
     offload = BlockOffload(placement, order, measures or MemoryMeasures())
+    loras = [(read_lora(roots.resolve(lora.file)), lora.strength) for lora in plan.loras]
     with torch.inference_mode(False):
-        _fill(model, plan, placement, offload, found.weights, on_tensor)
+        _fill(model, plan, placement, offload, found.weights, on_tensor, loras)
         multiply_in(model, numerics.matmul)
         if lora is not None:
             inject_lora(model, lora, seed=seed, dtype=numerics.adapter if numerics.adapter != compute else None)
@@ -112,6 +115,7 @@ def _fill(
     offload: BlockOffload,
     sources: Mapping[str, StoredWeight],
     on_tensor: Callable[[int, int], None] | None,
+    loras: Sequence[tuple[LoraSource, float]],
 ) -> None:
     model.requires_grad_(False)
     total, done = sum(1 for _ in model.parameters()), 0
@@ -137,6 +141,9 @@ def _fill(
                 raise _not_finite(reader, bad, sources[bad], rests)
             if plan.quantize is not None:
                 quantize_block(part, prefix, plan.quantize)
+            for source, strength in loras:
+                inside = model.numerics.adapter or model.numerics.compute
+                act_on(part, source, strength, dtype=inside, device_of=placement.device_of, prefix=prefix)
             offload.settle(prefix, part)
 
 

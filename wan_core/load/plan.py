@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -19,11 +20,12 @@ from ..checkpoint import (
 from ..config import Config, setting
 from ..errors import CheckpointError, ConfigError
 from ..files import Roots
+from ..lora import FrozenLora, check_frozen, read_lora
 from ..model import ATTENTIONS, BLOCK_LISTS, check_attention_name, model_without_values
 from ..placement import PlacementConfig
 from ..precision import PrecisionPolicy, QuantizeConfig, torch_dtype
 
-__all__ = ["ModelPlan", "WanFile", "inspect_model", "inspect_pair", "settled"]
+__all__ = ["ModelPlan", "WanFile", "bytes_beside", "inspect_model", "inspect_pair", "settled"]
 
 BASE_PRECISIONS = ("as in file", "bf16", "fp16", "fp32")
 
@@ -56,6 +58,9 @@ class ModelPlan(Config):
         choices=ATTENTIONS,
     )
 
+    loras: tuple[FrozenLora, ...] = ()
+    """LoRAs that act under the trained one"""
+
     def __post_init__(self) -> None:
         check_attention_name(self.attention)  # says why a kernel without backward pass is no choice
         super().__post_init__()
@@ -75,8 +80,13 @@ class ModelPlan(Config):
         high, low = inspect_pair(self, roots)
         if expert in ("auto", "both"):
             return replace(self, variant=high.variant.name)
-        chosen = (self.base_file, high) if expert == "high" else (self.low_noise_file, low)
-        return replace(self, base_file=chosen[0], low_noise_file="", variant=chosen[1].variant.name)
+        return replace(self.half(expert), variant=(high if expert == "high" else low).variant.name)
+
+    def half(self, expert: str) -> ModelPlan:
+        """Returns the plan of one expert of a pair."""
+        file = self.base_file if expert == "high" else self.low_noise_file
+        loras = tuple(own for lora in self.loras if (own := lora.of_expert(expert)).file)
+        return replace(self, base_file=file, low_noise_file="", loras=loras)
 
     def with_quantize(self, quantize: QuantizeConfig | None) -> ModelPlan:
         return replace(self, quantize=quantize)
@@ -100,6 +110,8 @@ class WanFile:
     """by original Wan name"""
     quantization: str
     """how the file stores its linears: none, fp8, scaled_fp8, _quantization_metadata, comfy_quant, gguf"""
+    beside: Mapping[str, int] = field(default_factory=dict[str, int])
+    """bytes of frozen LoRAs beside the weights, by the name of the weight"""
 
 
 def inspect_model(plan: ModelPlan, roots: Roots) -> WanFile:
@@ -120,8 +132,28 @@ def inspect_model(plan: ModelPlan, roots: Roots) -> WanFile:
         )
     stored = locate_weights(header)
     _check_shapes(variant, stored.weights, header.path.name)
-    linear = stored.weights["blocks.0.ffn.0.weight"]
-    return WanFile(header, variant, _compute_dtype(plan, linear), stored.weights, stored.quantization)
+    compute = _compute_dtype(plan, stored.weights["blocks.0.ffn.0.weight"])
+    for lora in plan.loras:
+        if lora.low_noise_file:
+            raise ConfigError(
+                f"There is one model, and the LoRA {lora.low_noise_file.partition(':')[2]} is for the low noise expert "
+                "of a pair. Set low_noise_lora to none, or choose the low-noise file in Load Wan Model."
+            )
+    beside = bytes_beside(plan, roots, variant, compute, plan.loras)
+    return WanFile(header, variant, compute, stored.weights, stored.quantization, beside)
+
+
+def bytes_beside(
+    plan: ModelPlan, roots: Roots, variant: WanVariant, compute: torch.dtype, loras: Sequence[FrozenLora]
+) -> dict[str, int]:
+    """Returns the bytes that frozen LoRAs take on a model, by the weight they lie beside.
+
+    Raises CheckpointError for one that this model cannot have.
+    """
+    dtype, found = plan.precision.numerics(compute).adapter or compute, Counter[str]()
+    for source in (read_lora(roots.resolve(lora.file)) for lora in loras if lora.file):
+        found.update(check_frozen(source, model_without_values(variant.shape), dtype.itemsize))
+    return dict(found)
 
 
 def inspect_pair(plan: ModelPlan, roots: Roots) -> tuple[WanFile, WanFile]:
@@ -132,10 +164,9 @@ def inspect_pair(plan: ModelPlan, roots: Roots) -> tuple[WanFile, WanFile]:
     variants = [plan.variant.replace("low noise", "high noise"), plan.variant.replace("high noise", "low noise")]
     if plan.variant != "auto" and not plan.variant.endswith(" noise"):
         raise ConfigError(f'variant "{plan.variant}" is no pair. Set low_noise_model to none, or variant to auto.')
-    one = replace(plan, low_noise_file="")
     halves = [
-        inspect_model(replace(one, base_file=file, variant=variant), roots)
-        for file, variant in zip((plan.base_file, plan.low_noise_file), variants, strict=True)
+        inspect_model(replace(plan.half(expert), variant=variant), roots)
+        for expert, variant in zip(("high", "low"), variants, strict=True)
     ]
     high, low = halves
     names = pair_names(high.variant, low.variant, high.header.path.name, low.header.path.name)

@@ -74,12 +74,13 @@ def storage_dtype(name: str, numerics: Numerics, stored: str) -> torch.dtype:
 
 
 def resting_bytes(plan: ModelPlan, found: WanFile, numerics: Numerics, name: str, parameter: Tensor) -> int:
-    """Returns what the base weight `name` takes in memory once it is loaded.
+    """Returns what the base weight `name` takes in memory once it is loaded, with the frozen LoRAs beside it.
 
     `parameter` has its shape and may be meta.
     """
+    beside = found.beside.get(name, 0)
     if stays_stored(plan, name, found.weights[name]):
-        return found.weights[name].stored_bytes
+        return found.weights[name].stored_bytes + beside
     if plan.quantize is not None and quantized_anew(plan, name, found.weights[name]):
-        return plan.quantize.bytes_of(parameter.shape)
-    return parameter.numel() * storage_dtype(name, numerics, found.weights[name].dtype).itemsize
+        return plan.quantize.bytes_of(parameter.shape) + beside
+    return parameter.numel() * storage_dtype(name, numerics, found.weights[name].dtype).itemsize + beside

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from .config import LoraConfig
 from .describe import describe_lora, is_lora
+from .frozen import act_on, check_frozen
+from .frozen_config import FrozenLora
 from .inject import (
     adapter_parameters,
     adapters_of,
@@ -16,15 +18,19 @@ from .inject import (
     set_adapter_dtype,
     set_strength,
 )
-from .source import read_lora
+from .source import LoraSource, read_lora
 from .start import check_start, start_from
 from .weights import LoraWeights
 
 __all__ = [
+    "FrozenLora",
     "LoraConfig",
+    "LoraSource",
     "LoraWeights",
+    "act_on",
     "adapter_parameters",
     "adapters_of",
+    "check_frozen",
     "check_peft",
     "check_start",
     "check_targets",

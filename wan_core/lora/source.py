@@ -60,13 +60,12 @@ class LoraSource:
 
     def kind(self, module: str) -> str:
         """Returns LoRA, LoKr or LoHa; CheckpointError names what else it is when that cannot start a run."""
+        if what := self.unlike_a_pair(module):
+            raise CheckpointError(
+                f"{self.name} is {what} ({module}); a plain LoRA cannot go on from it. "
+                "Merge it into the base model first, or start from none."
+            )
         parts = self.modules[module].keys() - {"alpha"}
-        for part in sorted(parts):
-            if what := next((what for mark, what in _REFUSED.items() if part.startswith(mark)), None):
-                raise CheckpointError(
-                    f"{self.name} is {what} ({module}); a plain LoRA cannot go on from it. "
-                    "Merge it into the base model first, or start from none."
-                )
         kinds = {_KINDS.get(part, _KINDS.get(part[:4], "LoHa" if part.startswith("hada") else "")) for part in parts}
         if len(kinds) != 1 or not _is_whole(parts):
             raise CheckpointError(
@@ -74,6 +73,15 @@ class LoraSource:
                 "Use an undamaged LoRA file."
             )
         return kinds.pop()
+
+    def unlike_a_pair(self, module: str) -> str:
+        """Returns what a module holds that is no LoRA, LoKr or LoHa of a linear, in words; "" where it is one."""
+        marks = ((part, mark) for part in sorted(self.modules[module]) for mark in _REFUSED)
+        return next((_REFUSED[mark] for part, mark in marks if part.startswith(mark)), "")
+
+    def values(self, module: str, part: str) -> Tensor:
+        """Returns one tensor of a module as the file has it, float32."""
+        return self._read(self.modules[module][part])
 
     def shape(self, module: str) -> tuple[int, int]:
         """Returns (out, in) of the linear, from the header; CheckpointError when the parts do not fit together."""

@@ -14,7 +14,7 @@ from torch.autograd.function import once_differentiable
 
 from .autocast import without_autocast
 
-__all__ = ["no_values", "unread"]
+__all__ = ["no_values", "unread", "unread_product"]
 
 
 def unread(linear: nn.Module, x: Tensor) -> Tensor:
@@ -24,8 +24,11 @@ def unread(linear: nn.Module, x: Tensor) -> Tensor:
     weight is trained or of another dtype, is computed.
     """
     own = getattr(linear, "unread", None)
-    if own is not None:
-        return own(x)
+    return own(x) if own is not None else unread_product(linear, x)
+
+
+def unread_product(linear: nn.Module, x: Tensor) -> Tensor:
+    """Does what `unread` does of a linear that has no such method."""
     if type(linear) is not nn.Linear or linear.weight.requires_grad or linear.weight.dtype != x.dtype:
         return linear(x)
     return cast(Tensor, _Unread.apply(x, linear.weight))

@@ -112,9 +112,17 @@ class MemoryEstimate:
 
 
 def estimate_memory(
-    job: JobShape, step: StepShape, *, measures: MemoryMeasures | None = None, preview: StepShape | None = None
+    job: JobShape,
+    step: StepShape,
+    *,
+    measures: MemoryMeasures | None = None,
+    preview: StepShape | None = None,
+    beside_preview: int = 0,
 ) -> MemoryEstimate:
-    """Predict a job whose largest micro-batch is `step`, and whose previews, where it makes some, are as `preview`."""
+    """Predict a job whose largest micro-batch is `step`, and whose previews, where it makes some, are as `preview`.
+
+    `beside_preview`: bytes of what else lies on the first device while one is rendered.
+    """
     measures = measures or MemoryMeasures()
     weights = _Weights.of(job, measures)
     adapters = Counter[str]()
@@ -142,6 +150,8 @@ def estimate_memory(
             kind: traced_watching(job.shape, job.numerics, shape, job.unpacking_bytes)
             for kind, shape in watched.items()
         }
+        if "preview" in watching:
+            watching["preview"] += beside_preview
         if device != job.placement.first:
             trace, watching = _without_ends(job, step, trace), {}
         trained = int(adapters[name] * (_WEIGHT_BYTES + _GRADIENT_BYTES + job.optimizer_bytes))

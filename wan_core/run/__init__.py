@@ -6,7 +6,7 @@ The jobs themselves (train_job, sample_job, ranks) are imported by their files: 
 from __future__ import annotations
 
 from .best_step import suggested_step
-from .cells import Cell, SampleJob
+from .cells import Cell, Column, SampleJob
 from .checks import check_adapters, check_quantize, trained_variant, with_expert, with_model_values
 from .choose import RunDecision, choose_run, prepare_run
 from .config import QUEUE_DONE, DataConfig, RunConfig, RunStatus, cache_names_in_use, read_run, read_status
@@ -20,6 +20,7 @@ from .suggestions import suggestions_for
 __all__ = [
     "QUEUE_DONE",
     "Cell",
+    "Column",
     "DataConfig",
     "Job",
     "MemoryPlan",

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from dataclasses import dataclass, field
 
 from ..config import Config
 from ..errors import ConfigError
-from ..sampler import SampleConfig
+from ..lora import FrozenLora
+from ..sampler import SampleConfig, file_name_of
 
 __all__ = ["Cell", "Column", "Row", "SampleJob"]
 
@@ -17,13 +20,20 @@ _BASE = "baseline"
 
 @dataclass(frozen=True)
 class Column:
-    """What is rendered in a column; without a step the base model."""
+    """What is rendered in a column; without a step or a LoRA the base model."""
 
     name: str
     """how the ids of its clips begin"""
     step: int | None = None
     """of the saved step"""
     strength: float | None = None
+    lora: FrozenLora | None = None
+    """a LoRA file in place of the run's own; `strength` is counted in its strengths"""
+
+    @property
+    def is_base(self) -> bool:
+        """Whether it shows the base model."""
+        return self.step is None and self.lora is None
 
 
 @dataclass(frozen=True)
@@ -58,13 +68,19 @@ class SampleJob(Config):
     preview: SampleConfig = field(default_factory=SampleConfig)
     seeds: tuple[int, ...] = ()
     """of the noise, in place of those of `preview`; empty: those"""
+    loras: tuple[FrozenLora, ...] = ()
+    """LoRA files to render too, each at every strength in columns of its own; with them no saved steps means none"""
 
     @property
     def columns(self) -> list[Column]:
-        """The base model first, where it is asked for, then every saved step at every strength."""
+        """The base model first, where it is asked for, then every saved step and LoRA file at every strength."""
         loras = [
             Column(f"step-{step:06d}_s{strength}", step, strength)
             for step in self.saved_steps
+            for strength in self.strengths
+        ] + [
+            Column(f"lora-{_name_of(lora)}_s{strength}", None, strength, lora.stronger(strength))
+            for lora in self.loras
             for strength in self.strengths
         ]
         return [Column(_BASE), *loras] if self.baseline else loras
@@ -89,7 +105,13 @@ class SampleJob(Config):
         rows, columns = self.rows, self.columns
         if len(rows) * len(columns) > MOST_CELLS:
             raise ConfigError(
-                f"{len(rows)} rows (prompts x seeds) of {len(columns)} clips (saved steps x strengths, base model) are "
-                f"{len(rows) * len(columns)} clips; at most {MOST_CELLS} are rendered in one go. Give fewer of them."
+                f"{len(rows)} rows (prompts x seeds) of {len(columns)} clips (steps or LoRAs x strengths, base model) "
+                f"are {len(rows) * len(columns)} clips; at most {MOST_CELLS} are rendered in one go. Give fewer."
             )
         return [self.cell(row, column) for row in rows for column in columns]
+
+
+def _name_of(lora: FrozenLora) -> str:
+    """Returns the name of a LoRA file as a part of ids, with a mark of its content."""
+    mark = hashlib.sha256(json.dumps(lora.identity()).encode()).hexdigest()[:6]
+    return f"{file_name_of(lora.name)[:24]}-{mark}"

@@ -33,9 +33,11 @@ def check_files(config: RunConfig, roots: Roots, *, with_start: bool) -> None:
     """
     asked = config if with_start else replace(config, lora=replace(config.lora, start_from=""), start_digest="")
     now = asked.with_digests(roots)
+    under = zip(asked.model.loras, now.model.loras, strict=True)
     for what, known, found in (
         (asked.model.base_file, asked.base_digest, now.base_digest),
         (asked.lora.start_from, asked.start_digest, now.start_digest),
+        *((then.file, then.digest, here.digest) for then, here in under),
     ):
         if known and known != found:
             raise CheckpointError(

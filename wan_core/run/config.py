@@ -90,6 +90,11 @@ class RunConfig(Config):
         if self.version != RUN_VERSION:
             raise ConfigError(f"version {self.version} is not {RUN_VERSION}, which this pack writes. Update the pack.")
         safe_name(self.run_name, "run_name")
+        if self.model.loras and self.lora.kind == "DoRA":
+            raise ConfigError(
+                "A DoRA measures the weights it stands on, and over frozen LoRAs those are not the ones it would stand on "
+                "in ComfyUI. Set lora_kind to LoRA, or take Add Frozen LoRA out."
+            )
 
     def with_digests(self, roots: Roots) -> RunConfig:
         """Returns the config with the digests of the files it names filled in."""
@@ -97,8 +102,21 @@ class RunConfig(Config):
         base, low = (checkpoint_digest(roots.resolve(file)) if file else "" for file in files)
         starts = (self.lora.start_from, self.lora.low_noise_start_from)
         start, low_start = (sampled_digest(roots.resolve(file)) if file else "" for file in starts)
+        loras = tuple(
+            replace(
+                lora,
+                digest=sampled_digest(roots.resolve(lora.file)) if lora.file else "",
+                low_noise_digest=sampled_digest(roots.resolve(lora.low_noise_file)) if lora.low_noise_file else "",
+            )
+            for lora in self.model.loras
+        )
         return replace(
-            self, base_digest=base, start_digest=start, low_noise_digest=low, low_noise_start_digest=low_start
+            self,
+            model=replace(self.model, loras=loras),
+            base_digest=base,
+            start_digest=start,
+            low_noise_digest=low,
+            low_noise_start_digest=low_start,
         )
 
     def of_expert(self, expert: str, roots: Roots) -> RunConfig:
@@ -133,6 +151,7 @@ class RunConfig(Config):
           evaluated, and what only memory and speed depend on;
         - a file counts by its digest and not by its name, a dataset by the fingerprint of its set;
         - where blocks lie does not count, but the number of copies does: several ranks make a larger batch;
+        - LoRAs that act under the trained one count by their digests and strengths, where there are some;
         - an alpha of the rank is no alpha: both scale by 1;
         - what concerns a pair of experts counts only where both are trained;
         - a setting that came after the first release counts only where it differs from its default, since a job from
@@ -150,6 +169,9 @@ class RunConfig(Config):
         data["train"] = {k: v for k, v in data["train"].items() if k in _TRAIN_FROM_THE_START or v != usual[k]}
         if self.model.precision.matmul == "compute":
             data["model"]["precision"].pop("matmul")
+        data["model"]["loras"] = [lora.identity() for lora in self.model.loras]
+        if not self.model.loras:
+            data["model"].pop("loras")
         data["model"].pop("base_file")
         data["model"].pop("low_noise_file")  # its digest counts where it is trained
         if self.model.quantize is not None and not self.model.quantize.vace_blocks:

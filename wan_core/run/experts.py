@@ -35,6 +35,7 @@ from ..train import (
     saved_bytes,
 )
 from ..words import first_line, logger
+from .acting import acting
 from .checks import check_quantized_alike
 from .config import RunConfig
 from .expert import Expert, Learnt, host_holds, prefix_of, saved_of
@@ -211,7 +212,8 @@ class Experts:
             self._bring(expert)
         except OutOfMemory as error:  # it costs this clip; whether the run can go on shows when it is back at work
             raise MemoryError(str(error)) from error
-        with expert.trainer.judged(), evaluating(self._model_of(expert)) as model:
+        loras = self.config.preview.loras if self.config.preview is not None else ()
+        with expert.trainer.judged(), evaluating(self._model_of(expert)) as model, acting(model, expert.run, loras):
             yield model
 
     def _model_at_home(self) -> WanTransformer:

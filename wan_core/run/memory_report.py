@@ -14,7 +14,7 @@ from ..cache import CacheSet
 from ..errors import ConfigError
 from ..files import Roots
 from ..footprint import weights_once_loaded
-from ..load import ModelPlan, WanFile, inspect_model
+from ..load import ModelPlan, WanFile, bytes_beside, inspect_model
 from ..lora import LoraConfig
 from ..model import LatentSpace
 from ..placement import (
@@ -133,18 +133,22 @@ def job_on_clips(
     file: WanFile | None = None,
 ) -> Job:
     """Returns the job of training `model` on `clips`, which need not be encoded yet; `file` where it was inspected."""
-    previewed = None
+    file = file or inspect_model(model, roots)
+    previewed, beside = None, 0
     if train.preview_every_n_steps:
+        loras = [lora.on_model(train.expert, pair=False) for lora in (preview or SampleConfig()).loras]
+        beside = sum(bytes_beside(model, roots, file.variant, file.compute_dtype, loras).values())
         _, frames, height, width = largest_preview_shape(clips, preview or SampleConfig())
         previewed = StepShape(batch_size=1, latent_frames=frames, latent_height=height, latent_width=width)
     return Job(
         model=model,
         roots=roots,
-        file=file or inspect_model(model, roots),
+        file=file,
         lora=lora,
         train=train,
         step=largest_step(clips, train.batch_size),
         preview=previewed,
+        beside_preview=beside,
         own_runs=own_runs_of(roots),
     )
 

@@ -54,6 +54,8 @@ class Job:
     """the largest micro-batch"""
     preview: StepShape | None = None
     """the largest preview; None where there are none"""
+    beside_preview: int = 0
+    """bytes of LoRAs that act while it is rendered, and then only"""
     placement: Placement | None = None
     """instead of the model's own, for cards that this machine need not have"""
     own_runs: OwnRuns = OwnRuns()
@@ -72,7 +74,9 @@ class Job:
 
     def estimate(self, shape: JobShape, measures: MemoryMeasures) -> MemoryEstimate:
         """Returns what it takes under `measures`, as the runs on this machine say; `shape` is its own."""
-        found = estimate_memory(shape, self.step, measures=measures, preview=self.preview)
+        found = estimate_memory(
+            shape, self.step, measures=measures, preview=self.preview, beside_preview=self.beside_preview
+        )
         return corrected(found, self.ratio) if self.own_runs.ratios else found
 
     def shape(self) -> JobShape:

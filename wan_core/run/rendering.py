@@ -9,11 +9,12 @@ from functools import partial
 
 from ..footprint import weights_once_loaded
 from ..load import materialize
-from ..lora import LoraWeights, set_strength
+from ..lora import FrozenLora, LoraWeights, set_strength
 from ..model import WanTransformer
 from ..placement.room import release_cached_memory, weights_out_of_the_way
 from ..sampler import Denoiser
 from ..train import SavedStep, evaluating
+from .acting import acting
 from .expert import host_holds, saved_of
 from .open import OpenRun
 
@@ -33,13 +34,14 @@ class Renderers:
         self._read: tuple[int, dict[str, LoraWeights]] | None = None
         """the weights of the saved step that was used last"""
         self._strength = 0.0
+        self._loras: Sequence[FrozenLora] = ()
 
-    def use(self, saved: SavedStep | None, strength: float) -> list[str]:
-        """Render with the LoRAs of a saved step from now on; None: without any.
+    def use(self, saved: SavedStep | None, strength: float, loras: Sequence[FrozenLora] = ()) -> list[str]:
+        """Render with the LoRAs of a saved step from now on; None: without any. `loras` act besides.
 
         Returns the experts that the step holds no LoRA of: they render as they are.
         """
-        self._strength, self._weights = strength, {}
+        self._strength, self._weights, self._loras = strength, {}, loras
         if saved is None:
             return []
         if self._read is None or self._read[0] != saved.step:
@@ -70,7 +72,7 @@ class Renderers:
         if weights is not None:
             weights.load_into(model, "The saved step")
         set_strength(model, self._strength if weights is not None else 0.0)
-        with evaluating(model):
+        with evaluating(model), acting(model, run, self._loras):
             yield model
 
     def _bring(self, run: OpenRun) -> None:

@@ -9,6 +9,7 @@ from ..control import Control
 from ..errors import CheckpointError, ConfigError, Stopped
 from ..events import Emit, Finished, Note, Stage
 from ..files import Roots, read_json
+from ..lora import FrozenLora
 from ..train import PreviewClip, Previewer, PreviewInputs, SaveStore, read_preview_inputs
 from .cells import Cell, SampleJob
 from .checks import check_files
@@ -28,7 +29,7 @@ def sample_job(directory: Path, job_file: Path, roots: Roots, *, emit: Emit, con
     """
     job = SampleJob.from_dict(read_json(job_file), "job")
     config, store = read_run(directory), SaveStore(directory)
-    newest = store.latest() if not job.saved_steps else None
+    newest = store.latest() if not job.saved_steps and not job.loras else None
     if newest is not None:
         job = replace(job, saved_steps=(newest.step,))
     cells = job.cells()
@@ -36,7 +37,7 @@ def sample_job(directory: Path, job_file: Path, roots: Roots, *, emit: Emit, con
     for step, saved in saves.items():
         if saved is None:
             raise CheckpointError(f"Run {directory.name} has no intact saved step {step}. It has: {store.steps()}.")
-    if not saves:
+    if not saves and not job.loras:
         raise CheckpointError(f"Run {directory.name} has no saved step yet. Train it first.")
     runs = open_experts(directory, roots, config)
     for one in runs:
@@ -77,7 +78,7 @@ def sample_job(directory: Path, job_file: Path, roots: Roots, *, emit: Emit, con
                     continue
                 step = cell.column.step
                 saved = None if step is None else saves[step]
-                for expert in renderers.use(saved, cell.column.strength or 0.0):
+                for expert in renderers.use(saved, cell.column.strength or 0.0, _loras(job, cell)):
                     if (step, expert) not in said:
                         said.add((step, expert))
                         text = f"Step {step} has no LoRA of the {expert} noise expert yet: it renders as it is."
@@ -85,7 +86,12 @@ def sample_job(directory: Path, job_file: Path, roots: Roots, *, emit: Emit, con
                 previewer.render_clip(step or 0, cell.name, folder, _asked(previews, cell))
     except Stopped as stop:
         return Finished(state="stopped", step=0, result={"reason": stop.reason})
-    return Finished(state="done", step=max(saves))
+    return Finished(state="done", step=max(saves, default=0))
+
+
+def _loras(job: SampleJob, cell: Cell) -> tuple[FrozenLora, ...]:
+    """Returns what acts beside the run's own LoRA: what its previews have, and the file of the column."""
+    return (*job.preview.loras, *([] if cell.column.lora is None else [cell.column.lora]))
 
 
 def _asked(previews: PreviewInputs, cell: Cell) -> PreviewClip:

@@ -202,6 +202,7 @@ class Saver:
                 data_fingerprint=config.data.fingerprint,
                 base_digest=config.base_digest,
                 pack_version=config.pack_version,
+                frozen=config.model.loras,
             )
             | synthetic_mark(run.cache_set)
             | (workflow_metadata(self.directory) if self._embed_workflow else {}),

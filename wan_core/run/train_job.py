@@ -20,6 +20,7 @@ from ..metrics import HealthWatch, JsonlSink
 from ..train import Group, NotFinite, TargetFunction, true_velocity
 from ..train.meters import MemoryReading
 from ..words import shortened
+from .acting import check_acting
 from .between_steps import BetweenSteps
 from .config import QUEUE_DONE, RunConfig, read_run
 from .expert import Expert
@@ -202,6 +203,8 @@ class _Session:
         if synthetic:
             self.emit(Note(text=synthetic, level="warning"))
         previews = preview_inputs(self._open[0]) if self.group.leads else None
+        for run in self._open:
+            check_acting(run, previews.config.loras if previews is not None else ())
         self._experts = Experts(
             self._open,
             self.config,

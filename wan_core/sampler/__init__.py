@@ -5,14 +5,16 @@ from __future__ import annotations
 from .config import SampleConfig
 from .denoiser import Denoiser
 from .generate import generate
-from .presets import SamplingPreset, template_of
-from .prompts import PreviewPrompt, read_prompts
+from .presets import FEW_STEPS, SamplingPreset, template_of
+from .prompts import PreviewPrompt, file_name_of, read_prompts
 
 __all__ = [
+    "FEW_STEPS",
     "Denoiser",
     "PreviewPrompt",
     "SampleConfig",
     "SamplingPreset",
+    "file_name_of",
     "generate",
     "read_prompts",
     "template_of",

@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 
 from ..config import Config, setting
 from ..errors import ConfigError
+from ..lora import FrozenLora
 from .guidance import Guidance
-from .presets import PRESETS, RETIRED, SamplingPreset
+from .presets import PRESETS, SamplingPreset
 from .prompts import TRIGGER, PreviewPrompt, file_name_of
 from .schedules import SCHEDULERS
 from .solvers import SOLVERS
@@ -50,9 +51,9 @@ class SampleConfig(Config):
         "auto",
         "auto: as ComfyUI's own template of the model, such as 30 steps, cfg 6, shift 8, uni_pc for Wan 2.1 "
         "text-to-video. ComfyUI template: 20 steps, cfg 6, shift 8, euler. "
-        "official: 50 steps, cfg 5, shift 5, euler. custom: the numbers below.",
+        "official: 50 steps, cfg 5, shift 5, euler. 4-step LoRA: 4 steps, cfg 1, shift 5, euler, with a distilled LoRA "
+        "at loras. custom: the numbers below.",
         choices=("auto", *PRESETS, "custom"),
-        also=tuple(RETIRED),
     )
     width: int = setting(
         0, "Width in pixels. 0 = as the first training clip.", low=0, high=16384, offered=(0, 4096), step=16
@@ -126,6 +127,9 @@ class SampleConfig(Config):
         0.15, "Share of sampling at which skip-layer guidance ends. 1 = never.", low=0, high=1, step=0.01
     )
 
+    loras: tuple[FrozenLora, ...] = ()
+    """LoRAs that act while clips are sampled, and never in training: the few-step LoRA of a preset"""
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.num_frames and self.num_frames % 4 != 1:
@@ -158,8 +162,7 @@ class SampleConfig(Config):
 
     def resolved(self, template: SamplingPreset | None = None) -> SamplingPreset:
         """Returns all that sampling needs, with every 0 filled in; `template` is what "auto" stands for."""
-        named = PRESETS | RETIRED
-        preset = named.get(self.sampling) or (template if self.sampling == "auto" else None)
+        preset = PRESETS.get(self.sampling) or (template if self.sampling == "auto" else None)
         preset = preset or PRESETS["ComfyUI template"]
         return replace(
             preset,

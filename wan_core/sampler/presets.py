@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from .guidance import Guidance
 
-__all__ = ["PRESETS", "RETIRED", "SamplingPreset", "template_of"]
+__all__ = ["FEW_STEPS", "PRESETS", "SamplingPreset", "template_of"]
 
 
 @dataclass(frozen=True)
@@ -23,13 +23,14 @@ class SamplingPreset:
     """the scale of the low noise expert of a pair; None: the same"""
 
 
+FEW_STEPS = "4-step LoRA"
+"""makes sense only with a LoRA that was distilled for so few steps: without it clips end in noise"""
 PRESETS = {
     "ComfyUI template": SamplingPreset(20, 6.0, 8.0),
     # Wan2.1 README for T2V-1.3B; the other models' configs say shift 5, guidance 5.
     "official": SamplingPreset(50, 5.0, 5.0),
+    FEW_STEPS: SamplingPreset(4, 1.0, 5.0),
 }
-RETIRED = {"4-step LoRA": SamplingPreset(4, 1.0, 5.0)}
-"""readable in stored runs; without the LoRA it was meant for, which previews cannot load, clips end in noise"""
 
 # Read from the files of comfyui-workflow-templates-json 0.1.123, without the few-step LoRAs some of them switch on:
 # text_to_video_wan, image_to_video_wan, wan2.1_flf2v_720_f16, video_wan_vace_flf2v, wan2.1_fun_control,

@@ -11,6 +11,7 @@ from wan_core.control import SignalControl
 from wan_core.errors import ConfigError
 from wan_core.events import DecodeWanted, Event
 from wan_core.files import atomic_write_json
+from wan_core.lora import FrozenLora
 from wan_core.run import SampleJob, sample_job
 from wan_core.run.train_job import run_job
 from wan_core.sampler import PreviewPrompt, SampleConfig
@@ -31,6 +32,13 @@ def test_a_row_is_a_prompt_with_a_seed_and_begins_with_the_base_model() -> None:
         "step-000010_s0.5_d3_p0_Red-Ball", "step-000010_s1.0_d3_p0_Red-Ball", "baseline_d4_p0_Red-Ball",
     ]  # fmt: skip
     assert names[-1] == "step-000010_s1.0_d4_p1"
+    foreign = FrozenLora(file="loras:kohya/My style (v2).safetensors", strength=0.5, digest="abc")
+    files = SampleJob(loras=(foreign,), strengths=(1.0, 2.0), baseline=False)
+    assert [cell.name for cell in files.cells()] == [
+        "lora-My-style-v2-99b62a_s1.0_p0",
+        "lora-My-style-v2-99b62a_s2.0_p0",
+    ]
+    assert [cell.column.lora.strength for cell in files.cells() if cell.column.lora] == [0.5, 1.0]
     plain = SampleJob(saved_steps=(2,), preview=SampleConfig())
     assert [cell.name for cell in plain.cells()] == ["baseline_p0", "step-000002_s1.0_p0"]
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from wan_core.cache import pad_text
 from wan_core.dataset import stack_conditions, with_mask
 from wan_core.files import Roots
 from wan_core.load import ModelPlan, materialize
+from wan_core.lora import act_on, read_lora
 from wan_core.model import WAN21_LATENTS, WAN22_LATENTS
 from wan_core.sampler import Denoiser, generate
 from wan_core.sampler.denoiser import turns
@@ -33,6 +36,9 @@ SIZE = (64, 64, 9)
 """width, height, frames"""
 LATENTS = {"t2v": (1, 16, 3, 8, 8), "i2v": (1, 16, 3, 8, 8), "pair": (1, 16, 3, 8, 8), "ti2v": (1, 48, 3, 4, 4)}
 SEED, STEPS, CFG, SHIFT, BOUNDARY = 42, 10, 4.0, 5.0, 0.875
+STACK = ((0, 1.0), (1, 0.5))
+"""number and strength of the LoRAs of the stacked cases"""
+CPU = torch.device("cpu")
 # Largest difference of latents after ten guided steps, float32, CPU.
 TOLERANCE = 2e-3
 SLG, ZERO = "comfy_extras.nodes_slg", "comfy_extras.nodes_cfg"
@@ -62,13 +68,31 @@ def combinations(*, all_of_them: bool) -> list[tuple[str, str, str]]:
     return [(KINDS[n % 4], samplers[n % 6], schedulers[(n + n // 6) % 5]) for n in range(12)]
 
 
+def distilled(weights: dict[str, torch.Tensor], seed: int) -> dict[str, torch.Tensor]:
+    """A LoRA in kohya's halves with alpha; an even one with changes of biases and norms too, as distilled ones have."""
+    generator, found = torch.Generator().manual_seed(seed), {}
+    for name, value in weights.items():
+        module, _, leaf = name.rpartition(".")
+        if value.ndim == 2 and module.startswith("blocks."):
+            found[f"diffusion_model.{module}.lora_down.weight"] = torch.randn(4, value.shape[1], generator=generator)
+            found[f"diffusion_model.{module}.lora_up.weight"] = torch.randn(value.shape[0], 4, generator=generator) / 99
+            found[f"diffusion_model.{module}.alpha"] = torch.tensor(2.0)
+        elif value.ndim == 1 and seed % 2 == 0:
+            part = "diff_b" if leaf == "bias" else "diff"
+            found[f"diffusion_model.{module}.{part}"] = 0.1 * torch.randn(value.shape, generator=generator)
+    return found
+
+
 class Tiny:
     """The models and inputs of both sides."""
 
     def __init__(self, root: Path, comfy_script: RunScript) -> None:
         self.root, self.run_script, generator = root, comfy_script, torch.Generator().manual_seed(11)
         for number, (name, shape) in enumerate(SHAPES.items()):
-            save_file(random_weights(shape, seed=number), root / f"{name}.safetensors")
+            weights = random_weights(shape, seed=number)
+            save_file(weights, root / f"{name}.safetensors")
+            for which, _ in STACK:
+                save_file(distilled(weights, seed=which), root / f"{name}_{which}_lora.safetensors")
         text, negative = (pad_text(torch.randn(rows, 4096, generator=generator))[None] for rows in (9, 4))
         self.inputs = {
             "text": text,
@@ -83,6 +107,21 @@ class Tiny:
             name: materialize(ModelPlan(base_file=f"diffusion_models:{name}.safetensors"), roots, None).train(False)
             for name in SHAPES
         }
+
+    def stack(self, name: str) -> list[tuple[str, float]]:
+        """The LoRA files on a model, and their strengths."""
+        return [(str(self.root / f"{name}_{number}_lora.safetensors"), strength) for number, strength in STACK]
+
+    @contextmanager
+    def stacked(self) -> Iterator[None]:
+        """Inside, they act on every model."""
+        with ExitStack() as ends:
+            for name, model in self.models.items():
+                for file, strength in self.stack(name):
+                    lora = read_lora(Path(file))
+                    for undo in act_on(model, lora, strength, dtype=torch.float32, device_of=lambda _: CPU):
+                        ends.callback(undo)
+            yield
 
     def sampled_by_comfyui(self, tree: Path, cases: dict[str, dict[str, Any]]) -> dict[str, torch.Tensor]:
         job = {
@@ -133,9 +172,10 @@ def case_of(tiny: Tiny, kind: str, preset: SamplingPreset) -> dict[str, Any]:
         "cfg": preset.guidance_scale, "shift": preset.shift,
     }  # fmt: skip
     if kind == "pair":
+        low = preset.guidance_scale if preset.low_noise_guidance is None else preset.low_noise_guidance
         skips_last = SOLVERS[preset.sampler_name].skips_last
         sigmas = schedule(preset.scheduler, preset.steps, preset.shift, skips_last=skips_last)
-        case |= {"switch": len(turns(tiny.denoisers("pair"), sigmas)[0][1]) - 1, "cfg_low": CFG - 1}
+        case |= {"switch": len(turns(tiny.denoisers("pair"), sigmas)[0][1]) - 1, "cfg_low": low}
     return case
 
 
@@ -152,6 +192,8 @@ class Case:
     kind: str
     preset: SamplingPreset
     nodes: tuple[Any, ...] = ()
+    stacked: bool = False
+    """with two LoRAs on every model, of which one is as distilled ones are"""
 
 
 def combination_cases(*, all_of_them: bool) -> dict[str, Case]:
@@ -168,8 +210,24 @@ def guidance_cases() -> dict[str, Case]:
     }
 
 
+def stacked_cases(*, all_of_them: bool) -> dict[str, Case]:
+    """Four steps without guidance, as a distilled LoRA is used, on every sampler; in short on two."""
+    few = [("t2v", "euler", "simple"), ("pair", "lcm", "sgm_uniform")]
+    asked = itertools.product(KINDS, SOLVERS, SCHEDULERS) if all_of_them else few
+    return {
+        f"stacked {kind} {sampler_name} {scheduler}": Case(
+            kind, SamplingPreset(4, 1.0, SHIFT, sampler_name, scheduler), stacked=True
+        )
+        for kind, sampler_name, scheduler in asked
+    }
+
+
 def comfyui_on(tiny: Tiny, tree: Path, cases: dict[str, Case]) -> dict[str, torch.Tensor]:
-    asked = {name: case_of(tiny, case.kind, case.preset) | {"nodes": case.nodes} for name, case in cases.items()}
+    asked = {
+        name: case_of(tiny, case.kind, case.preset)
+        | {"nodes": case.nodes, "stacks": {k: tiny.stack(k) for k in SHAPES} if case.stacked else {}}
+        for name, case in cases.items()
+    }
     return tiny.sampled_by_comfyui(tree, asked)
 
 
@@ -179,19 +237,41 @@ def differences(tiny: Tiny, tree: Path, cases: dict[str, Case], theirs: dict[str
     found = {}
     for name, case in cases.items():
         seed = SEED - (older and case.preset.sampler_name == "lcm")
-        found[name] = largest_difference(case.kind, tiny.sampled(case.kind, case.preset, seed), theirs[name])
+        with tiny.stacked() if case.stacked else nullcontext():
+            found[name] = largest_difference(case.kind, tiny.sampled(case.kind, case.preset, seed), theirs[name])
     return found
 
 
 @pytest.fixture(scope="module")
 def theirs(tiny: Tiny, comfyui_tree: Path) -> dict[str, torch.Tensor]:
     """Every short case, in one process."""
-    return comfyui_on(tiny, comfyui_tree, combination_cases(all_of_them=False) | guidance_cases())
+    cases = combination_cases(all_of_them=False) | guidance_cases() | stacked_cases(all_of_them=False)
+    return comfyui_on(tiny, comfyui_tree, cases)
 
 
 def test_every_sampler_ends_where_comfyui_ends(tiny: Tiny, comfyui_tree: Path, theirs: dict[str, torch.Tensor]) -> None:
     found = differences(tiny, comfyui_tree, combination_cases(all_of_them=False), theirs)
     assert len(found) == 12
+    assert max(found.values()) < TOLERANCE, found
+
+
+def test_with_loras_stacked_sampling_ends_where_comfyui_ends(
+    tiny: Tiny, comfyui_tree: Path, theirs: dict[str, torch.Tensor]
+) -> None:
+    cases = stacked_cases(all_of_them=False)
+    found = differences(tiny, comfyui_tree, cases, theirs)
+    assert max(found.values()) < TOLERANCE, found
+    bare = {name: tiny.sampled(case.kind, case.preset) for name, case in cases.items()}
+    moved = {name: float((theirs[name] - clip).abs().max()) for name, clip in bare.items() if "euler" in name}
+    assert min(moved.values()) > 50 * TOLERANCE, moved
+
+
+@pytest.mark.soak
+def test_with_loras_stacked_every_sampler_ends_where_comfyui_ends(tiny: Tiny, comfyui_tree: Path) -> None:
+    cases = stacked_cases(all_of_them=True)
+    found = differences(tiny, comfyui_tree, cases, comfyui_on(tiny, comfyui_tree, cases))
+    print(*(f"{error:.1e} {name}" for name, error in found.items()), sep="\n")  # noqa: T201
+    assert len(found) == 120
     assert max(found.values()) < TOLERANCE, found
 
 

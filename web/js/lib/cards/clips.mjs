@@ -8,7 +8,7 @@ import { records, text } from "./lists.mjs";
 /**
  * As ValidateVideo leaves them in `wan_clips`: a row per prompt and seed, in it the base model (no step) and every saved
  * step and strength, from the same noise. While it renders, those that are there.
- * @typedef {{ step?: unknown, strength?: unknown, file?: unknown, still?: unknown }} Clip
+ * @typedef {{ step?: unknown, lora?: unknown, strength?: unknown, file?: unknown, still?: unknown }} Clip
  * @typedef {{ width?: unknown, height?: unknown, rows?: { prompt?: unknown, seed?: unknown, clips?: Clip[] }[] }} Clips
  * @typedef {{ label: string, file: unknown, still: unknown }} Shown
  */
@@ -36,9 +36,10 @@ export function rows(facts) {
 }
 
 /** @param {Clip} clip */
-function label({ step, strength }) {
-  if (!Number.isFinite(step)) return t("base model");
-  const words = [t("step {step}", { step: Number(step) })];
+function label({ step, lora, strength }) {
+  const name = text(lora);
+  if (!Number.isFinite(step) && !name) return t("base model");
+  const words = [name || t("step {step}", { step: Number(step) })];
   if (Number.isFinite(strength))
     words.push(t("strength {value}", { value: short(Number(strength)) }));
   return words.join(" · ");

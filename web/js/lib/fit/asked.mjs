@@ -20,7 +20,7 @@ import { kindOf } from "../page/ids.mjs";
 const LOADER = "LoadWanModel";
 const QUANTIZE = "Fp8Quantize";
 /** Nodes that take a model and give one. */
-const CHANGES = ["WanPrecisionPolicy", QUANTIZE, "SplitAcrossGPUs"];
+const CHANGES = ["WanPrecisionPolicy", QUANTIZE, "SplitAcrossGPUs", "AddFrozenLora"];
 const DATASETS = ["WanVideoDataset", "WanDatasetFromFile", "WanSyntheticDataset"];
 /** Nodes whose widgets and links decide what a training takes. */
 export const KINDS = [

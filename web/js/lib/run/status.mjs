@@ -16,7 +16,7 @@ import { stateText } from "./facts.mjs";
 /**
  * What TrainLoRA leaves in its ui output as `wan_run`.
  * @typedef {{ status: string, step: number, steps: number, lora_name?: string, reason?: string,
- *   use?: { lora: string, model: string }[], eval_loss_first?: number | null, eval_loss_last?: number | null, eval_held_out?: boolean | null }} RunSummary
+ *   use?: { lora: string, model: string, strength?: number }[], eval_loss_first?: number | null, eval_loss_last?: number | null, eval_held_out?: boolean | null }} RunSummary
  */
 
 /**
@@ -33,7 +33,11 @@ export function summaryText(run) {
       ? t("evaluation loss {first} → {last} on training clips", losses)
       : t("evaluation loss {first} → {last}", losses);
   const loss = measured ? `, ${said}` : "";
-  const use = (run.use ?? []).map((one) => t("{lora}: on {model}, at strength 1.0", one));
+  const use = (run.use ?? []).map(({ lora, model, strength }) =>
+    strength === undefined
+      ? t("{lora}: on {model}, at strength 1.0", { lora, model })
+      : t("{lora}: on {model}, at strength {strength}, under it", { lora, model, strength }),
+  );
   const names = use.length ? use : [run.lora_name ?? ""].filter(Boolean);
   return [`${stateText({ ...run, state: run.status })}${loss}`, ...names].join("\n");
 }

@@ -6,6 +6,9 @@
  */
 // biome-ignore format: one order a line, whatever their number
 export const ORDERS = {
+  AddFrozenLora: [
+    "lora,strength,low_noise_lora,strength_low_noise",
+  ],
   ApplyWanLoRA: [
     "saved_step,strength_high_noise,strength_low_noise",
     "saved_step,strength_high_noise",
@@ -52,6 +55,9 @@ export const ORDERS = {
   WanDatasetSettings: [
     "frame_extraction,frame_stride,frame_sample,frame_buckets,frame_rounding,crop,horizontal_flip,variants,split_scenes,scene_threshold,recursive,weight,caption_prefix,caption_shuffles,keep_tokens,missing_captions,mask_use,held_out_ratio,held_out,latent_dtype,cache_compression,cache_limit_gb",
     "frame_extraction,frame_stride,frame_sample,frame_buckets,frame_rounding,crop,horizontal_flip,variants,split_scenes,scene_threshold",
+  ],
+  WanLoraFile: [
+    "lora,strength,low_noise_lora,strength_low_noise",
   ],
   WanPrecisionPolicy: [
     "preset,residual,norm,qk_norm,time,modulation,head,rope_table,rope,attention,adapter,matmul",

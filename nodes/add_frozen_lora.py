@@ -1,0 +1,51 @@
+"""Add Frozen LoRA: a LoRA that acts on the model while another one is trained, and is not trained itself."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from comfy_api.latest import io
+
+from ..wan_core.load import inspect_model, inspect_pair
+from .bridge import folders
+from .bridge.loras import NONE, frozen_lora, lora_marks, lora_widgets
+from .bridge.types import CATEGORY, ModelHandle, WanTrainModel
+from .bridge.widgets import searched_as
+
+
+class AddFrozenLora(io.ComfyNode):
+    """For training on top of a distilled or a style LoRA. Behind LoadWanModel; several stand one behind another."""
+
+    @classmethod
+    def define_schema(cls) -> io.Schema:
+        return io.Schema(
+            node_id="AddFrozenLora",
+            display_name="Add Frozen LoRA (Training)",
+            category=CATEGORY,
+            **searched_as("lora loader", "stack lora", "lightning", "lightx2v", "distilled lora", "base lora"),
+            description="Lets a LoRA act under the one that is trained. It is not trained and not in the file: put it "
+            "on a loader too when you generate.",
+            inputs=[
+                WanTrainModel.Input("model", tooltip="From LoadWanModel, or another node that gives a model to train."),
+                *lora_widgets(),
+            ],
+            outputs=[WanTrainModel.Output(display_name="model", tooltip="The plan with the LoRA added.")],
+        )
+
+    @classmethod
+    def fingerprint_inputs(cls, lora: str = NONE, low_noise_lora: str = NONE, **_: object) -> list[object]:
+        return lora_marks(lora, low_noise_lora)
+
+    @classmethod
+    def execute(
+        cls,
+        model: ModelHandle,
+        lora: str = NONE,
+        strength: float = 1.0,
+        low_noise_lora: str = NONE,
+        strength_low_noise: float = 1.0,
+    ) -> io.NodeOutput:
+        added = frozen_lora(lora, strength, low_noise_lora, strength_low_noise)
+        plan = replace(model.plan, loras=(*model.plan.loras, added))
+        (inspect_pair if plan.low_noise_file else inspect_model)(plan, folders.roots())  # refuses what does not fit
+        return io.NodeOutput(replace(model, plan=plan))

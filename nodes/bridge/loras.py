@@ -1,0 +1,58 @@
+"""LoRA files that act and are not trained, as nodes ask for them: one for a model, or one for each expert of a pair."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from comfy_api.latest import io
+
+from ...wan_core.errors import ConfigError
+from ...wan_core.files import file_identity, sampled_digest
+from ...wan_core.lora import FrozenLora
+from . import folders
+from .widgets import combo, number, one_of
+
+__all__ = ["frozen_lora", "lora_marks", "lora_widgets"]
+
+NONE = "none"
+
+
+def lora_widgets() -> list[io.Input]:
+    """The widgets that name files and strengths."""
+    known = [NONE, *folders.file_names("loras")]
+    return [
+        combo("lora", known, "A LoRA in models/loras, of any trainer. Of a Wan 2.2 A14B pair, the high-noise one."),
+        number("strength", 1.0, -100.0, 100.0, "How strongly it acts. 1.0 = as trained, 0 = not at all."),
+        combo("low_noise_lora", known, "Its file for the low-noise model of a Wan 2.2 A14B pair. none: none there."),
+        number(
+            "strength_low_noise", 1.0, -100.0, 100.0, "How strongly that one acts. 1.0 = as trained, 0 = not at all."
+        ),
+    ]
+
+
+def frozen_lora(lora: str, strength: float, low_noise_lora: str, strength_low_noise: float) -> FrozenLora:
+    """Returns what the widgets say. Raises ConfigError where they name no file."""
+    file, low = (_reference(name, value) for name, value in (("lora", lora), ("low_noise_lora", low_noise_lora)))
+    if not file and not low:
+        raise ConfigError("lora and low_noise_lora are both none. Choose a LoRA, or take the node out.")
+    digests = ["" if not one else sampled_digest(folders.roots().resolve(one)) for one in (file, low)]
+    return FrozenLora(
+        file=file,
+        strength=strength,
+        low_noise_file=low,
+        low_noise_strength=strength_low_noise,
+        digest=digests[0],
+        low_noise_digest=digests[1],
+    )
+
+
+def lora_marks(lora: Any, low_noise_lora: Any) -> list[object]:
+    """Returns marks that change with the files: no path, since ComfyUI writes them into the metadata of images."""
+    known = folders.file_names("loras")
+    named = [name for name in (lora, low_noise_lora) if name in known]
+    return [file_identity(folders.roots().resolve(folders.model_reference("loras", name)))[1:] for name in named]
+
+
+def _reference(widget: str, name: str) -> str:
+    one_of(widget, name, [NONE, *folders.file_names("loras")])
+    return "" if name == NONE else folders.model_reference("loras", name)

@@ -1,0 +1,50 @@
+"""Wan LoRA File: a LoRA for previews, or for a column of its own in Validate Video."""
+
+from __future__ import annotations
+
+from comfy_api.latest import io
+
+from ..wan_core.lora import FrozenLora
+from .bridge.loras import NONE, frozen_lora, lora_marks, lora_widgets
+from .bridge.types import CATEGORY, WanLoras
+from .bridge.widgets import searched_as
+
+
+class WanLoraFile(io.ComfyNode):
+    """Names a file; nothing is loaded. Several stand one behind another."""
+
+    @classmethod
+    def define_schema(cls) -> io.Schema:
+        return io.Schema(
+            node_id="WanLoraFile",
+            display_name="Wan LoRA File",
+            category=CATEGORY,
+            **searched_as("lora loader", "compare lora", "lightning", "lightx2v", "few-step lora", "4-step"),
+            description="A LoRA of any trainer: acts in previews (the few-step LoRA of a preset), or is compared with "
+            "the trained one in a grid.",
+            inputs=[
+                WanLoras.Input("loras", optional=True, tooltip="From another Wan LoRA File: its LoRAs come first."),
+                *lora_widgets(),
+            ],
+            outputs=[
+                WanLoras.Output(
+                    display_name="loras",
+                    tooltip="For WanPreviewSettings, where all of them act; and ValidateVideo, a column each.",
+                )
+            ],
+        )
+
+    @classmethod
+    def fingerprint_inputs(cls, lora: str = NONE, low_noise_lora: str = NONE, **_: object) -> list[object]:
+        return lora_marks(lora, low_noise_lora)
+
+    @classmethod
+    def execute(
+        cls,
+        loras: tuple[FrozenLora, ...] = (),
+        lora: str = NONE,
+        strength: float = 1.0,
+        low_noise_lora: str = NONE,
+        strength_low_noise: float = 1.0,
+    ) -> io.NodeOutput:
+        return io.NodeOutput((*loras, frozen_lora(lora, strength, low_noise_lora, strength_low_noise)))

@@ -1,0 +1,269 @@
+"""LoRA files that act and are not trained: under the trained one, in previews alone, or beside it in a comparison.
+
+On the linears of blocks, which may be packed, each is a branch of its own: y = base(x) + strength * change(x). The
+base weight stays what it was, to the last bit. Biases, norms and linears outside the blocks are never packed; there
+the change is added to the value, as ComfyUI does, and taken back by putting the old value in its place again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from ..errors import CheckpointError
+from ..model import block_of
+from ..model.unread import unread_product
+from .adapters import Hadamard, Kronecker, LowRank
+from .source import LoraSource
+
+__all__ = ["Undo", "act_on", "check_frozen"]
+
+Undo = Callable[[], None]
+_WHOLE, _BIAS = ("diff", "w_norm"), ("diff_b", "b_norm")
+"""what ComfyUI calls changes of whole weights and of biases"""
+
+
+@dataclass(frozen=True)
+class _Change:
+    """What a file changes of one module."""
+
+    module: str
+    pair: LoraSource | None
+    """the file, where it holds a LoRA, LoKr or LoHa of it"""
+    whole: str
+    """the part that is a change of the whole weight; "" without one"""
+    bias: str
+
+
+def check_frozen(source: LoraSource, model: nn.Module, itemsize: int) -> dict[str, int]:
+    """Returns the bytes that the branches of a LoRA take, by the weight they stand beside; `model` may be meta.
+
+    `itemsize`: bytes of the dtype they rest in. CheckpointError when the file has other sizes than the model, or
+    nothing that it has, or something that cannot act so.
+    """
+    shapes = {name: tuple(value.shape) for name, value in model.named_parameters()}
+    modules = dict(model.named_modules())
+    found: dict[str, int] = {}
+    fits = 0
+    for change in _changes(source):
+        weight, bias = _weight_of(change.module, shapes), f"{change.module}.bias"
+        if weight not in shapes:
+            continue
+        fits += 1
+        values = 0
+        if change.pair is not None:
+            values += _check_pair(change, change.pair, shapes[weight])
+        for part, name in ((change.whole, weight), (change.bias, bias)):
+            if part:
+                own = source.header.tensors[source.modules[change.module][part]].shape
+                if tuple(own) != shapes.get(name):
+                    raise _misfit(source, name, own, shapes.get(name))
+                values += prod(own)
+        if _linear_of_a_block(change.module, modules.get(change.module)) is not None:
+            found[weight] = values * itemsize
+    if not fits:
+        raise CheckpointError(
+            f"{source.name} changes nothing that this model has (for example {next(iter(source.modules))}): it was "
+            "trained for another Wan model. Choose a LoRA of this model."
+        )
+    return found
+
+
+def act_on(
+    part: nn.Module,
+    source: LoraSource,
+    strength: float,
+    *,
+    dtype: torch.dtype,
+    device_of: Callable[[str], torch.device],
+    prefix: str = "",
+) -> list[Undo]:
+    """Let a LoRA that `check_frozen` let pass act on a model, or on the `part` of it that is called `prefix`.
+
+    Returns what ends that, to be called last first. `dtype`: what branches rest and compute in; `device_of`: where a
+    module is computed. What the model does not have is passed over.
+    """
+    begin = f"{prefix}." if prefix else ""
+    modules, parameters = dict(part.named_modules()), dict(part.named_parameters())
+    undo: list[Undo] = []
+    for change in _changes(source, begin):
+        inside = change.module.removeprefix(begin)
+        if (linear := _linear_of_a_block(change.module, modules.get(inside))) is not None:
+            branch = _branch(source, change, strength).to(device_of(change.module), dtype)
+            undo.append(_over(linear, branch))
+        elif (weight := _weight_of(inside, parameters)) in parameters:
+            undo += _edits(part, source, change, weight, strength)
+    return undo
+
+
+def _changes(source: LoraSource, begin: str = "") -> Iterator[_Change]:
+    """Yields what a file changes, module by module, of those whose names begin so.
+
+    Raises CheckpointError for what cannot act beside a base.
+    """
+    more = {*_WHOLE, *_BIAS}
+    modules = {name: parts for name, parts in source.modules.items() if name.startswith(begin)}
+    pairs = replace(
+        source,
+        modules={
+            name: {part: key for part, key in parts.items() if part not in more} for name, parts in modules.items()
+        },
+    )
+    for module, parts in modules.items():
+        whole, bias = (next((part for part in names if part in parts), "") for names in (_WHOLE, _BIAS))
+        pair = pairs if pairs.modules[module].keys() - {"alpha"} else None
+        if pair is not None and (what := pair.unlike_a_pair(module)):
+            raise CheckpointError(
+                f"{source.name} is {what} ({module}), which cannot act beside a base that stays as it is. Choose a "
+                "LoRA, LoKr or LoHa, or merge it into the base model first."
+            )
+        yield _Change(module, pair, whole, bias)
+
+
+def _linear_of_a_block(name: str, module: nn.Module | None) -> nn.Linear | None:
+    """Returns the linear that may be packed, and so gets a branch; below the adapters of a run where it has some."""
+    linear = getattr(module, "base_layer", module)
+    return linear if isinstance(linear, nn.Linear) and block_of(name) is not None else None
+
+
+def _weight_of(module: str, names: dict[str, Any]) -> str:
+    """Returns the parameter that a change of a module's weight is about: a table has no module of its own."""
+    return module if module in names else f"{module}.weight"
+
+
+def _check_pair(change: _Change, pair: LoraSource, shape: tuple[int, ...]) -> int:
+    """Returns how many values a branch holds of a pair."""
+    if len(shape) != 2:  # a convolution: its pair is as flat as its weight
+        return 0
+    if (own := pair.shape(change.module)) != shape:
+        raise _misfit(pair, change.module, own, shape)
+    parts = pair.modules[change.module]
+    if pair.kind(change.module) == "LoHa":
+        return _rank_of_both(pair, change.module) * sum(shape)
+    return sum(prod(pair.header.tensors[key].shape) for part, key in parts.items() if part != "alpha")
+
+
+def _rank_of_both(pair: LoraSource, module: str) -> int:
+    ranks = (pair.header.tensors[pair.modules[module][part]].shape[0] for part in ("hada_w1_b", "hada_w2_b"))
+    return min(prod(ranks), *pair.shape(module))
+
+
+def _misfit(source: LoraSource, name: str, own: tuple[int, ...], here: tuple[int, ...] | None) -> CheckpointError:
+    return CheckpointError(
+        f"{source.name} was trained for a model of another size: {name} is {own} there and {here} here. Choose a LoRA "
+        "of this model."
+    )
+
+
+class _Branch(nn.Module):
+    """What one LoRA adds to the output of one linear. Nothing of it is trained, and nothing of x is kept for it."""
+
+    def __init__(self, values: dict[str, Tensor], makes: Callable[[_Branch, Tensor], Tensor] | None) -> None:
+        super().__init__()
+        for name, value in values.items():
+            self.register_buffer(name, value)
+        self._makes = makes
+
+    def forward(self, x: Tensor, result: Tensor) -> Tensor:
+        """x (..., in), and result (..., out) of what lies below -> their sum, in the dtype of the result."""
+        if self._makes is not None:
+            inside = next(self.buffers()).dtype
+            result = result + self._makes(self, x.to(inside)).to(result.dtype)
+        bias = getattr(self, "bias", None)
+        return result if bias is None else result + bias.to(result.dtype)
+
+
+def _of_pair(branch: Any, x: Tensor) -> Tensor:
+    return functional.linear(functional.linear(x, branch.down), branch.up)
+
+
+def _of_kronecker(branch: Any, x: Tensor) -> Tensor:
+    """kron(first (a, c), second (b, d)) @ x, for x (..., c * d), without the whole matrix."""
+    rows = x.unflatten(-1, (branch.first.shape[1], branch.second.shape[1]))
+    return (branch.first @ functional.linear(rows, branch.second)).flatten(-2)
+
+
+def _of_whole(branch: Any, x: Tensor) -> Tensor:
+    return functional.linear(x, branch.whole)
+
+
+def _branch(source: LoraSource, change: _Change, strength: float) -> nn.Module:
+    """Returns what a file adds to a linear of a block."""
+    values: dict[str, Tensor] = {}
+    makes = None
+    adapter = change.pair.adapter(change.module) if change.pair is not None else None
+    if change.whole:  # ComfyUI lets it replace the pair
+        values["whole"], makes = strength * source.values(change.module, change.whole), _of_whole
+    elif isinstance(adapter, Kronecker):
+        first = strength * adapter.scale * adapter.first
+        values, makes = {"first": first, "second": adapter.second}, _of_kronecker
+    elif isinstance(adapter, Hadamard):
+        found = adapter.factors(min(adapter.up1.shape[0], adapter.down1.shape[1]))
+        values, makes = {"down": found.down, "up": strength * found.up}, _of_pair
+    elif isinstance(adapter, LowRank):
+        values, makes = {"down": adapter.down, "up": strength * adapter.scale * adapter.up}, _of_pair
+    if change.bias:
+        values["bias"] = strength * source.values(change.module, change.bias)
+    return _Branch(values, makes)
+
+
+def _over(linear: nn.Linear, branch: nn.Module) -> Undo:
+    """Let `branch` add to what `linear` returns, over those that do already."""
+    own = linear.__dict__
+    before = {name: own[name] for name in ("forward", "unread") if name in own}
+    forward, unread = linear.forward, getattr(linear, "unread", None) or partial(unread_product, linear)
+    number = sum(name.startswith("frozen_") for name, _ in linear.named_children())
+    linear.add_module(f"frozen_{number}", branch)
+    own["forward"] = lambda x: branch(x, forward(x))
+    own["unread"] = lambda x: branch(x, unread(x))
+
+    def undo() -> None:
+        delattr(linear, f"frozen_{number}")
+        for name in ("forward", "unread"):
+            own.pop(name)
+        own.update(before)
+
+    return undo
+
+
+def _edits(part: nn.Module, source: LoraSource, change: _Change, weight: str, strength: float) -> list[Undo]:
+    """Change the weight and the bias of a module that is no linear of a block."""
+    undo: list[Undo] = []
+    if change.whole:
+        undo.append(_edit(part, weight, strength * source.values(change.module, change.whole)))
+    elif change.pair is not None:
+        undo.append(_edit(part, weight, strength * _delta(change.pair, change.module)))
+    if change.bias:
+        name = f"{weight.removesuffix('.weight')}.bias"
+        undo.append(_edit(part, name, strength * source.values(change.module, change.bias)))
+    return undo
+
+
+def _delta(pair: LoraSource, module: str) -> Tensor:
+    parts = pair.modules[module]
+    if len(pair.header.tensors[parts.get("down", next(iter(parts.values())))].shape) == 2:
+        return pair.adapter(module).delta()
+    down, up = pair.values(module, "down"), pair.values(module, "up")
+    alpha = pair.alpha(module)
+    return (1.0 if alpha is None else alpha / len(down)) * (up.flatten(1) @ down.flatten(1))
+
+
+def _edit(part: nn.Module, name: str, change: Tensor) -> Undo:
+    """Add to a value in its place, wherever it rests; what it was is kept in host memory."""
+    value = part.get_parameter(name)
+    before = value.detach().to("cpu", copy=True)
+    with torch.no_grad():
+        value.copy_(before.float() + change.view(before.shape))
+
+    def undo() -> None:
+        with torch.no_grad():
+            part.get_parameter(name).copy_(before)  # it may have been moved meanwhile
+
+    return undo

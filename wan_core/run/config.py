@@ -92,8 +92,8 @@ class RunConfig(Config):
         safe_name(self.run_name, "run_name")
         if self.model.loras and self.lora.kind == "DoRA":
             raise ConfigError(
-                "A DoRA measures the weights it stands on, and over frozen LoRAs those are not the ones it would stand on "
-                "in ComfyUI. Set lora_kind to LoRA, or take Add Frozen LoRA out."
+                "A DoRA measures the weights it stands on, and over frozen LoRAs they are others here than in ComfyUI. "
+                "Train another kind of LoRA, or take Add Frozen LoRA out."
             )
 
     def with_digests(self, roots: Roots) -> RunConfig:

@@ -95,6 +95,12 @@ def over(root: Path, name: str, plan: ModelPlan) -> TinyRun:
     return make_run(root / name, train=SETTINGS, plan=plan)
 
 
+def test_a_dora_is_refused_over_it(tmp_path: Path) -> None:
+    run = over(tmp_path, "run", replace(PLAN, loras=(UNDER,)))
+    with pytest.raises(ConfigError, match="A DoRA measures the weights it stands on"):
+        replace(run.config, lora=replace(run.config.lora, kind="DoRA"))
+
+
 def test_the_planner_counts_it_beside_the_weights(tmp_path: Path) -> None:
     run = over(tmp_path, "counted", replace(PLAN, loras=(UNDER, UNDER)))
     with_it, without = (weights_once_loaded(plan, inspect_model(plan, run.roots)) for plan in (run.config.model, PLAN))

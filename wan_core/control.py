@@ -33,7 +33,7 @@ class Control(Protocol):
         ...
 
     def take(self, command: str) -> bool:
-        """True once for each time `command` (save, sample) was given."""
+        """True once for each time `command` (save, sample, profile) was given."""
         ...
 
     def wait_decoded(self, sample_id: str, timeout_s: float) -> dict[str, Any] | None:

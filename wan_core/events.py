@@ -231,9 +231,9 @@ class Failed(Event):
 
 Emit = Callable[[Event], None]
 
-COMMANDS = ("stop", "save", "sample", "decoded")
-"""stop: save state and LoRA, then exit 3. save: save now. sample: preview now. decoded: answer to decode_wanted
-(sample_id, file or error, needs_room)."""
+COMMANDS = ("stop", "save", "sample", "profile", "decoded")
+"""stop: save state and LoRA, then exit 3. save: save now. sample: preview now. profile: the next steps. decoded: answer
+to decode_wanted (sample_id, file or error, needs_room)."""
 
 _EVENTS: dict[str, type[Event]] = {
     kind.name: kind

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
-__all__ = ["LIVE", "LiveRun", "LiveRuns"]
+__all__ = ["BUTTONS", "LIVE", "LiveRun", "LiveRuns"]
 
-BUTTONS = {"stop": "Stop and keep was pressed", "save": "", "sample": ""}
+BUTTONS = {"stop": "Stop and keep was pressed", "save": "", "sample": "", "profile": ""}
 
 
 class Listener(Protocol):
@@ -42,7 +42,7 @@ class LiveRun:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def press(self, button: str) -> None:
-        """stop, save or sample. A press that was heard already changes nothing."""
+        """stop, save, sample or profile. A press that was heard already changes nothing."""
         with self._lock:
             if button == "stop":
                 self.stop_pressed = True

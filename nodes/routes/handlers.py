@@ -18,7 +18,7 @@ from ...wan_core.files import confine, read_json
 from ...wan_core.metrics import MetricsPages, Page, whole
 from ...wan_core.words import logger
 from ..bridge.second_ids import PREFIX
-from ..engine.live_runs import LiveRuns
+from ..engine.live_runs import BUTTONS, LiveRuns
 from ..runs.publish import published, use_step
 from ..runs.scrub import scrubbed
 from .clip import send_clip
@@ -88,9 +88,7 @@ class RunRoutes:
             f"{run}/workflow": self.workflow,
         }
         changes: dict[str, Handler] = {
-            **{
-                f"{run}/{button}": functools.partial(self.press, button=button) for button in ("stop", "save", "sample")
-            },
+            **{f"{run}/{button}": functools.partial(self.press, button=button) for button in BUTTONS},
             f"{run}/delete": self.delete,
             f"{run}/use": self.use,
             f"{run}/open": self.show_folder,

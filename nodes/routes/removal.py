@@ -28,6 +28,7 @@ _OF_A_JOB = re.compile(r"(job-[0-9a-f]{12}\.json|grid-[0-9a-f]{12}\.(png|mp4|web
 _LORAS = ("lora.safetensors", "lora_low_noise.safetensors")
 _EVENT_FILE = re.compile(r"events\.out\.tfevents\.[0-9]+\.[^/\\]{1,200}")
 """as TensorBoard names them"""
+_PROFILE = re.compile(r"steps-[0-9]{6,}-[0-9]{6,}\.(json\.gz|txt)")
 _STEP = re.compile(r"step-[0-9]{6,}")
 
 
@@ -55,15 +56,16 @@ def listed_files(directory: Path) -> list[Parts]:
         *((name,) for name in _OF_THE_RUN),
         *_of_saves(directory),
         *_of_samples(directory),
-        *_event_files(directory),
+        *_beside_the_run(directory),
     ]
 
 
-def _event_files(directory: Path) -> Iterator[Parts]:
-    with contextlib.suppress(OSError):
-        for name in sorted(os.listdir(directory / "tensorboard")):
-            if _EVENT_FILE.fullmatch(name):
-                yield ("tensorboard", name)
+def _beside_the_run(directory: Path) -> Iterator[Parts]:
+    for folder, names in (("tensorboard", _EVENT_FILE), ("profile", _PROFILE)):
+        with contextlib.suppress(OSError):
+            for name in sorted(os.listdir(directory / folder)):
+                if names.fullmatch(name):
+                    yield (folder, name)
 
 
 def _of_saves(directory: Path) -> Iterator[Parts]:

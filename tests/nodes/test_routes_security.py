@@ -46,6 +46,7 @@ ROUTES = {
     "/runs/cat/stop": b"{}",
     "/runs/cat/save": b"{}",
     "/runs/cat/sample": b"{}",
+    "/runs/cat/profile": b"{}",
     "/runs/dog/delete": b'{"confirm": "dog"}',
     "/runs/dog/open": b"{}",
     "/runs/dog/use": b'{"step": 4}',
@@ -95,8 +96,8 @@ def test_our_own_page_changes_things(
     statuses = [
         routes.ask("POST", f"/wan_trainer{path}", headers, body).status for path, body in reversed(ROUTES.items())
     ]
-    assert statuses == [200, 200, 202, 200, 202, 202, 202]
-    assert sorted(worker.heard) == ["sample", "save", "stop"]
+    assert statuses == [200, 200, 202, 200, 202, 202, 202, 202]
+    assert sorted(worker.heard) == ["profile", "sample", "save", "stop"]
     assert not (routes.runs / "dog").exists()
     assert opened == [routes.runs / "dog"]
 

@@ -43,6 +43,8 @@ def add_run_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
         sub.add_argument(
             "--embed-workflow", action="store_true", help="write the run's workflow.json into its LoRAs, for ComfyUI"
         )
+        text = "profile so many steps from the second on, into the folder profile of the run"
+        sub.add_argument("--profile", type=int, default=0, metavar="STEPS", help=text)
         text = "time that encoding took before this session, to be kept with the run's other times"
         sub.add_argument(
             "--trackers", type=Path, metavar="FILE", help="JSON file: tracker, webhook and mirror of this machine"
@@ -92,6 +94,7 @@ def _train(options: argparse.Namespace, emit: Emit, _out: BinaryIO) -> int:
                 group=group,
                 max_steps=options.max_steps,
                 cache_seconds=options.cache_seconds,
+                profile_steps=options.profile,
                 require_state=options.command == "resume",
                 embed_workflow=options.embed_workflow,
             )

@@ -18,6 +18,7 @@ from ..train import Group, Previewer
 from .best_step import steps_worth_keeping, suggestion_of
 from .config import RunConfig
 from .experts import Experts
+from .profiling import PROFILED_STEPS, StepProfiler
 from .saving import Saver
 
 __all__ = ["BetweenSteps"]
@@ -39,8 +40,14 @@ class BetweenSteps:
         control: Control,
         group: Group,
         timed: Callable[[str, int], contextlib.AbstractContextManager[None]],
+        profile_steps: int = 0,
     ) -> None:
-        """`synthetic`: no clip shows anything, so no step is suggested. `timed(stage, step)` counts what is inside."""
+        """`synthetic`: no clip shows anything, so no step is suggested. `timed(stage, step)` counts what is inside.
+
+        `profile_steps`: so many are profiled, from the second of this session on.
+        """
+        self.profiler = StepProfiler(directory, emit)
+        self._profile_steps = profile_steps
         self.previewer: Previewer | None = None
         self._directory, self._config, self._roots = directory, config, roots
         self._experts, self._saver, self._synthetic = experts, saver, synthetic
@@ -65,6 +72,7 @@ class BetweenSteps:
         train = self._config.train
         if not self._group.leads:
             return
+        self.profiler.after(step)
         self._owes_save |= step % train.save_every_n_steps == 0
         self._owes_preview |= bool(train.preview_every_n_steps) and step % train.preview_every_n_steps == 0
         if self._experts.trainer.bad_in_a_row:
@@ -87,6 +95,9 @@ class BetweenSteps:
                 self._prune()
         if due or wants_preview:
             self._emit(Stage(stage="train", done=step, total=train.steps))
+        wanted = PROFILED_STEPS if self._control.take("profile") else self._profile_steps
+        self._profile_steps = 0
+        self.profiler.after(step, steps=min(wanted, train.steps - step))
 
     def save(self) -> None:
         """Commit the last good step; Stopped when the disk is full and a stop is asked for meanwhile."""

@@ -46,14 +46,15 @@ def run_job(
     require_state: bool = False,
     embed_workflow: bool = False,
     cache_seconds: float = 0.0,
+    profile_steps: int = 0,
     target: TargetFunction = true_velocity,
 ) -> Finished:
     """Train the run in `directory` until its step total, a stop, or `max_steps` steps of this session (0 = all).
 
     Returns Finished (state done or stopped); everything lost by a kill is what came after the last committed step.
     Raises WanTrainerError for anything a user can mend. `embed_workflow`: the LoRAs carry the run's workflow.json.
-    `cache_seconds`: spent on encoding for this session before it began, to be kept with the run's other times. `target`
-    is replaced only by tests.
+    `cache_seconds`: spent on encoding for this session before it began, to be kept with the run's other times.
+    `profile_steps`: so many steps of this session are profiled, from its second on. `target` is replaced only by tests.
     """
     group = group or Group()
     config = read_run(directory)
@@ -61,7 +62,7 @@ def run_job(
         directory / ".lock", f"Run {directory.name} is being trained by another process. Stop that one first."
     )
     with lock if group.leads else contextlib.nullcontext():
-        session = _Session(directory, config, roots, emit, control, group, target, embed_workflow)
+        session = _Session(directory, config, roots, emit, control, group, target, embed_workflow, profile_steps)
         with session, session.memory_named():
             return session.train(max_steps, require_state, cache_seconds)
 
@@ -79,9 +80,11 @@ class _Session:
         group: Group,
         target: TargetFunction,
         embed_workflow: bool,
+        profile_steps: int,
     ) -> None:
         self.directory, self.config, self.roots = directory, config, roots
         self.control, self.group, self.target = control, group, target
+        self._profile_steps = profile_steps
         self._sink = JsonlSink(directory / "metrics.jsonl") if group.leads else None
         self._health = HealthWatch(directory / "metrics.jsonl") if group.leads else None
         self._emit_out = emit
@@ -232,6 +235,7 @@ class _Session:
             control=self.control,
             group=self.group,
             timed=self._timed,
+            profile_steps=self._profile_steps,
         )
         if previews is not None:
             self._between.previewer = self._experts.previewer(previews, self.directory)
@@ -257,6 +261,8 @@ class _Session:
     def _finish(self, state: str, step: int, reason: str = "") -> Finished:
         if self._at_work is not None and self.group.leads:
             self._at_work.keep_measured(self.roots)
+        if self._between is not None:
+            self._between.profiler.end(step)
         with contextlib.suppress(OSError):  # a full disk: what counts is saved, and says the same
             self.saver.write_status(state, reason)
         self.emit(Stage(stage="done", done=step, total=self.config.train.steps))

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.profiler import record_function
 
 from ..cache import Batches, BatchReader
 from ..control import Control
@@ -236,11 +237,14 @@ class Trainer:
         for index in range(count):
             if self._group.world == 1:
                 self._raise_if_stopped()
-            batch, timestep = self._draw((step - 1) * count + index)
+            with record_function("wan: batch"):
+                batch, timestep = self._draw((step - 1) * count + index)
             timestep_sum += timestep
             self._report.add(batch)
-            loss = self._objective.trained(batch)
-            (loss / count).backward()
+            with record_function("wan: forward"):
+                loss = self._objective.trained(batch)
+            with record_function("wan: backward"):
+                (loss / count).backward()
             loss_sum += loss.detach() / count
         return loss_sum, timestep_sum / count
 
@@ -264,7 +268,8 @@ class Trainer:
             return
         self._streak.end()
         self._relief.attempt(step, self._optimizer.check_room, lambda: None)
-        lr = self._optimizer.step(learning_rate_at(step, self.config))
+        with record_function("wan: optimizer"):
+            lr = self._optimizer.step(learning_rate_at(step, self.config))
         self._forget_gradients()
         self._report.tell(step, loss=mean_loss, lr=lr, grad_norm=norm, timestep=timestep, began=started)
 

@@ -1,0 +1,49 @@
+"""A window of steps is profiled on request, and what is learnt stays the same."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+from tests.support.tiny_run import TinyRun, make_run
+from wan_core.control import SignalControl
+from wan_core.events import Event, Note
+from wan_core.run.train_job import run_job
+from wan_core.train import TrainConfig
+
+
+class Asking(SignalControl):
+    """Is asked for a profile once, after a step."""
+
+    asked = True
+
+    def take(self, command: str) -> bool:
+        given, self.asked = command == "profile" and self.asked, self.asked and command != "profile"
+        return given
+
+
+def trained(run: TinyRun, control: SignalControl, steps: int = 0, **options: int) -> list[str]:
+    heard: list[Event] = []
+    run_job(run.directory, run.roots, emit=heard.append, control=control, max_steps=steps, **options)  # type: ignore[arg-type]
+    return [event.text for event in heard if isinstance(event, Note) and "profile" in event.text]
+
+
+def lora_of(run: TinyRun) -> bytes:
+    return (run.directory / "saves" / "step-000006" / "lora.safetensors").read_bytes()
+
+
+def test_steps_are_profiled_when_asked_and_learn_the_same(tmp_path: Path) -> None:
+    config = TrainConfig(steps=6, save_every_n_steps=6, preview_every_n_steps=0, eval_items=0)
+    plain, by_button, by_option = (make_run(tmp_path / name, train=config) for name in ("plain", "button", "option"))
+    assert trained(plain, SignalControl(signals=False)) == []
+    (said,) = trained(by_button, Asking(signals=False))
+    assert said.startswith("3 steps profiled: profile/steps-000002-000004.json.gz, ")
+    assert lora_of(by_button) == lora_of(plain)
+
+    (said,) = trained(by_option, SignalControl(signals=False), 3, profile_steps=5)
+    assert said.startswith("2 steps profiled: profile/steps-000002-000003.json.gz, "), "the session ended before"
+    trace = json.loads(gzip.decompress((by_option.directory / "profile" / "steps-000002-000003.json.gz").read_bytes()))
+    names = [event.get("name") for event in trace["traceEvents"]]
+    assert names.count("wan: backward") == names.count("wan: optimizer") == 2
+    assert "aten::addmm" in (by_option.directory / "profile" / "steps-000002-000003.txt").read_text("utf-8")

@@ -1,0 +1,82 @@
+"""A window of torch.profiler over a few steps: where their time goes, operator by operator.
+
+The trace opens in chrome://tracing and Perfetto; the table beside it is for reading. Steps in the window are slower,
+and learn the same.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..events import Emit, Note
+from ..files import FileError, atomic_write_bytes
+from ..words import counted, first_line
+
+__all__ = ["PROFILED_STEPS", "StepProfiler"]
+
+PROFILED_STEPS = 3
+"""in a window that was asked for without a number"""
+FOLDER = "profile"
+_ROWS = 40
+
+
+class StepProfiler:
+    """Profiles whole steps between two calls of `after`. Writes into the folder `profile` of the run."""
+
+    def __init__(self, directory: Path, emit: Emit) -> None:
+        self._folder, self._emit = directory / FOLDER, emit
+        self._profile: Any = None
+        self._first = self._last = 0
+
+    def after(self, step: int, *, steps: int = 0) -> None:
+        """Called after each step; `steps`: a window of so many, from the next step on, is asked for."""
+        if self._profile is not None and step >= self._last:
+            self.end(step)
+        if steps > 0 and self._profile is None:
+            self._begin(step + 1, steps)
+
+    def end(self, step: int) -> None:
+        """Writes what was profiled up to `step`; nothing where no window is open. Never raises for the disk."""
+        if self._profile is None:
+            return
+        profile, self._profile = self._profile, None
+        profile.__exit__(None, None, None)
+        if step < self._first:
+            return
+        name = f"steps-{self._first:06d}-{step:06d}"
+        order = "self_device_time_total" if torch.cuda.is_available() else "self_cpu_time_total"
+        table = profile.key_averages().table(sort_by=order, row_limit=_ROWS)
+        try:
+            self._folder.mkdir(exist_ok=True)
+            with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+                trace = Path(folder) / "trace.json.gz"  # torch compresses by the end of the name
+                profile.export_chrome_trace(str(trace))
+                data = trace.read_bytes()
+            atomic_write_bytes(self._folder / f"{name}.json.gz", data)
+            atomic_write_bytes(self._folder / f"{name}.txt", table.encode())
+        except (OSError, FileError) as error:
+            said = f"The profile of step {step} could not be written: {first_line(error)}. Make room, and ask again."
+            self._emit(Note(text=said, level="warning"))
+            return
+        self._emit(
+            Note(
+                text=f"{counted(step - self._first + 1, 'step')} profiled: {FOLDER}/{name}.json.gz, "
+                f"{len(data) / 2**20:.1f} MiB, for Perfetto or chrome://tracing, and {name}.txt in the run's folder."
+            )
+        )
+
+    def _begin(self, first: int, steps: int) -> None:
+        kinds = [torch.profiler.ProfilerActivity.CPU]
+        if torch.cuda.is_available():
+            kinds.append(torch.profiler.ProfilerActivity.CUDA)
+        profile = torch.profiler.profile(activities=kinds, record_shapes=True)
+        try:
+            profile.__enter__()
+        except RuntimeError as error:  # somebody else profiles this process
+            self._emit(Note(text=f"Steps cannot be profiled now: {first_line(error)}.", level="warning"))
+            return
+        self._profile, self._first, self._last = profile, first, first + steps - 1

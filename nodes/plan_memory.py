@@ -69,7 +69,7 @@ class PlanMemory(io.ComfyNode):
         check_menus(TrainConfig, {"expert": expert})
         given = dict(settings.train) if settings is not None else {}
         train = TrainConfig.from_dict({**given, "expert": expert, "blocks_to_swap": blocks_to_swap})
-        lora = LoraConfig(rank=rank, targets=settings.lora.targets if settings is not None else LoraConfig.targets)
+        lora = replace(settings.lora if settings is not None else LoraConfig(), rank=rank)
         roots = folders.roots()
         plan = model.plan.of_expert(expert, roots)
         train = replace(train, expert="both" if plan.low_noise_file else expert)

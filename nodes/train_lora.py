@@ -209,11 +209,10 @@ class TrainLoRA(io.ComfyNode):
             run_name=run_name,
             model=plan,
             data=DataConfig(fingerprint=cache.fingerprint, num_items=len(cache.cache_set.items)),
-            lora=LoraConfig(
+            lora=replace(
+                base,
                 rank=rank,
                 alpha=alpha,
-                dropout=base.dropout,
-                targets=base.targets,
                 start_from=_start_from(start_from_lora),
                 low_noise_start_from=_low_noise_start(start_from_lora) if expert == "both" else "",
             ),

@@ -8,11 +8,11 @@ import torch
 from comfy_api.latest import io
 
 from ..wan_core.errors import ConfigError
-from ..wan_core.lora import LoraConfig
+from ..wan_core.lora import KINDS, TARGET_PRESETS, LoraConfig
 from ..wan_core.model import check_compile
 from ..wan_core.train import TrainConfig, state_bytes
 from .bridge.types import CATEGORY, SettingsHandle, WanSettings
-from .bridge.widgets import check_menus, listed, searched_as, widget
+from .bridge.widgets import check_menus, combo, listed, one_of, searched_as, widget
 
 _EVAL = listed(TrainConfig.eval_timesteps)
 
@@ -26,7 +26,17 @@ class WanTrainSettings(io.ComfyNode):
             node_id="WanTrainSettings",
             display_name="Wan Train Settings",
             category=CATEGORY,
-            **searched_as("optimizer", "adamw", "batch size", "gradient accumulation", "lr scheduler", "loss", "ema"),
+            **searched_as(
+                "optimizer",
+                "adamw",
+                "batch size",
+                "gradient accumulation",
+                "lr scheduler",
+                "loss",
+                "ema",
+                "dora",
+                "lokr",
+            ),
             description="Batch size, optimizer, timestep sampling and the rest. Optional: TrainLoRA works without it.",
             inputs=[
                 *(
@@ -64,12 +74,38 @@ class WanTrainSettings(io.ComfyNode):
                         *("logit_mean", "logit_std", "mode_scale"),
                     )
                 ),
+                widget(LoraConfig, "kind", "adapter"),
+                widget(LoraConfig, "init", "adapter_init"),
+                combo(
+                    "target_preset",
+                    list(TARGET_PRESETS),
+                    "The layers that get an adapter, where lora_targets is empty. motion: queries and keys of "
+                    "self-attention, where frames meet. all linears: also VACE's second stream.",
+                ),
+                widget(LoraConfig, "rank_patterns", multiline=True, placeholder="blocks\\.\\d+\\.ffn\\..* = 32"),
+                widget(LoraConfig, "rank_dropout"),
+                widget(LoraConfig, "module_dropout"),
+                widget(LoraConfig, "max_norm", "scale_weight_norms"),
+                widget(LoraConfig, "lokr_factor"),
             ],
             outputs=[WanSettings.Output(display_name="settings", tooltip="For TrainLoRA.")],
         )
 
     @classmethod
-    def execute(cls, lora_dropout: float = LoraConfig.dropout, lora_targets: str = "", **values: Any) -> io.NodeOutput:
+    def execute(
+        cls,
+        lora_dropout: float = LoraConfig.dropout,
+        lora_targets: str = "",
+        adapter: str = LoraConfig.kind,
+        adapter_init: str = LoraConfig.init,
+        target_preset: str = next(iter(TARGET_PRESETS)),
+        rank_patterns: str = "",
+        rank_dropout: float = LoraConfig.rank_dropout,
+        module_dropout: float = LoraConfig.module_dropout,
+        scale_weight_norms: float = LoraConfig.max_norm,
+        lokr_factor: int = LoraConfig.lokr_factor,
+        **values: Any,
+    ) -> io.NodeOutput:
         check_menus(TrainConfig, values)
         if "eval_timesteps" in values:
             values["eval_timesteps"] = tuple(_numbers(values["eval_timesteps"]))
@@ -80,9 +116,23 @@ class WanTrainSettings(io.ComfyNode):
             check_compile(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
         # Whether warm-up fits into the steps is known only in TrainLoRA; everything else is checked here.
         state_bytes(TrainConfig.from_dict({**values, "steps": 10_000_000}))  # is the optimizer to be had?
-        targets = tuple(line.strip() for line in lora_targets.splitlines() if line.strip())
-        lora = LoraConfig(dropout=lora_dropout, targets=targets or LoraConfig.targets)
+        preset = TARGET_PRESETS[one_of("target_preset", target_preset, tuple(TARGET_PRESETS))]
+        lora = LoraConfig(
+            kind=one_of("adapter", adapter, list(KINDS)),
+            init=adapter_init,
+            dropout=lora_dropout,
+            targets=_lines(lora_targets) or preset,
+            rank_patterns=_lines(rank_patterns),
+            rank_dropout=rank_dropout,
+            module_dropout=module_dropout,
+            max_norm=scale_weight_norms,
+            lokr_factor=lokr_factor,
+        )
         return io.NodeOutput(SettingsHandle(tuple(values.items()), lora))
+
+
+def _lines(text: str) -> tuple[str, ...]:
+    return tuple(line.strip() for line in text.splitlines() if line.strip())
 
 
 def _numbers(listed: str) -> list[float]:

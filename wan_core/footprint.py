@@ -24,7 +24,7 @@ from .load import (
     resting_bytes,
     stays_stored,
 )
-from .lora import LoraConfig, check_targets, count_values, inject_lora
+from .lora import STARTS_IN_THE_WEIGHT, LoraConfig, check_targets, count_values, inject_lora
 from .model import Numerics, model_without_values
 from .placement import (
     JobShape,
@@ -125,7 +125,8 @@ def job_shape(
         storage_bytes=partial(resting_bytes, plan, found, numerics),
         adapt=_Adapt(lora, numerics.adapter if numerics.adapter != numerics.compute else None),
         adapter_values=count_values(lora, linears),
-        optimizer_bytes=optimizer_bytes,
+        # A pair that begins in the weight is kept beside the trained one.
+        optimizer_bytes=optimizer_bytes + 4 * (lora.init in STARTS_IN_THE_WEIGHT),
         recomputing=recomputing or Recomputing(),
         unpacking_bytes=_beside_the_widest(plan, found, numerics),
     )

@@ -6,7 +6,7 @@ The nodes themselves turn their widgets into a plan, as when they are queued; th
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from comfy_api.latest import io
@@ -74,7 +74,7 @@ class Ahead:
             model=plan,
             roots=roots,
             file=file,
-            lora=LoraConfig(rank=values.get("rank", LoraConfig.rank), dropout=base.dropout, targets=base.targets),
+            lora=replace(base, rank=values.get("rank", LoraConfig.rank)),
             train=train,
             step=step,
             preview=preview,

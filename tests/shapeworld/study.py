@@ -278,15 +278,23 @@ class Study:
 
     # ---- sampling ----
 
-    @torch.no_grad()
     def sample(
         self, experts: Sequence[WanTransformer], concept: Concept, clips: int, sampling: Sampling | None = None
     ) -> list[Frames]:
         """Clips of the concept from fixed noise, (T, H, W, 3) uint8 each. A pair changes hands at its boundary."""
+        return self.sampled(experts, [concept.caption] * clips, sampling)
+
+    @torch.no_grad()
+    def sampled(
+        self, experts: Sequence[WanTransformer], captions: Sequence[str], sampling: Sampling | None = None
+    ) -> list[Frames]:
+        """A clip of each caption from fixed noise, (T, H, W, 3) uint8."""
         sampling = sampling or self._sampling
         shape = (16, (SAMPLING.frames - 1) // 4 + 1, SAMPLING.size // 8, SAMPLING.size // 8)
+        clips = len(captions)
         latent = torch.stack([draw_noise(shape, seeded_generator("clip", number)) for number in range(clips)])
-        text, nothing = (pad_text(self.text(said)).expand(clips, -1, -1) for said in (concept.caption, ""))
+        text = torch.stack([pad_text(self.text(caption)) for caption in captions])
+        nothing = pad_text(self.text("")).expand(clips, -1, -1)
         for here, there in itertools.pairwise(simple_sigmas(sampling.steps, sampling.shift).tolist()):
             model = experts[0] if len(experts) == 1 or here >= BOUNDARY - 1e-6 else experts[1]
             timestep = torch.full((clips,), 1000 * here)

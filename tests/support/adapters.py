@@ -15,6 +15,8 @@ KINDS = {
     "whole LoKr": LoraConfig(kind="LoKr", rank=64, alpha=3.0, lokr_factor=4),
     "LoHa": LoraConfig(kind="LoHa", rank=4, alpha=3.0),
     "OFT": LoraConfig(kind="OFT", rank=4),
+    "PiSSA": LoraConfig(rank=4, alpha=3.0, init="PiSSA"),
+    "OLoRA": LoraConfig(rank=4, alpha=3.0, init="OLoRA"),
 }
 
 

@@ -19,7 +19,7 @@ from ..lora import (
     LoraConfig,
     LoraSource,
     act_on,
-    adapter_parameters,
+    adapters_of,
     check_peft,
     check_start,
     check_targets,
@@ -96,7 +96,7 @@ def materialize(
         multiply_in(model, numerics.matmul)
         if lora is not None:
             inject_lora(model, lora, seed=seed, dtype=numerics.adapter if numerics.adapter != compute else None)
-            _bring_home(adapter_parameters(model), placement)
+            _bring_home(model, placement)
             model.checkpoint_keeps_rng = lora.draws
             if start is not None:
                 start_from(model, start, lora)
@@ -147,10 +147,10 @@ def _fill(
             offload.settle(prefix, part)
 
 
-def _bring_home(adapters: Mapping[str, nn.Parameter], placement: Placement) -> None:
+def _bring_home(model: nn.Module, placement: Placement) -> None:
     """Move adapters to the device of their block: they begin beside their linear's weight, which may rest elsewhere."""
-    for name, adapter in adapters.items():
-        adapter.data = adapter.data.to(placement.device_of(name))
+    for adapter in adapters_of(model):
+        adapter.move(placement.device_of(adapter.name))
 
 
 def _not_finite(reader: WeightReader, name: str, source: StoredWeight, rests: torch.dtype) -> Exception:

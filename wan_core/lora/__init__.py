@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .config import LoraConfig
+from .config import KINDS, PAIRS, STARTS_IN_THE_WEIGHT, TARGET_PRESETS, LoraConfig
 from .describe import describe_lora, is_lora
 from .frozen import act_on, check_frozen
 from .frozen_config import FrozenLora
@@ -23,6 +23,10 @@ from .start import check_start, start_from
 from .weights import LoraWeights
 
 __all__ = [
+    "KINDS",
+    "PAIRS",
+    "STARTS_IN_THE_WEIGHT",
+    "TARGET_PRESETS",
     "FrozenLora",
     "LoraConfig",
     "LoraSource",

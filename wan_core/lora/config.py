@@ -11,9 +11,9 @@ from ..config import Config, setting
 from ..errors import ConfigError
 from ..patterns import check_patterns
 
-__all__ = ["LoraConfig"]
+__all__ = ["KINDS", "PAIRS", "STARTS_IN_THE_WEIGHT", "TARGET_PRESETS", "LoraConfig"]
 
-KIND_WORDS = {
+KINDS = {
     "LoRA": "two thin matrices beside each layer",
     "rsLoRA": "a LoRA that counts with alpha / sqrt(rank)",
     "DoRA": "a LoRA, and the length of each row of the weight",
@@ -22,8 +22,11 @@ KIND_WORDS = {
     "OFT": "outputs turned in blocks of rank",
 }
 """kinds of adapters, and what each is"""
-_PAIRS = ("LoRA", "rsLoRA", "DoRA")
-_INITS = ("default", "gaussian")
+PAIRS = ("LoRA", "rsLoRA", "DoRA")
+"""kinds that train two matrices, A and B, of each layer"""
+STARTS_IN_THE_WEIGHT = ("PiSSA", "OLoRA")
+"""first values that are part of the weight, of which only what is learnt counts"""
+_INITS = ("default", "gaussian", *STARTS_IN_THE_WEIGHT)
 
 DEFAULT_TARGETS = (
     r"blocks\.\d+\.(self_attn|cross_attn)\.(q|k|v|o)",
@@ -96,11 +99,12 @@ class LoraConfig(Config):
         "LoRA",
         "LoRA: two thin matrices. rsLoRA: alpha / sqrt(rank). DoRA: rows' lengths too. LoKr, LoHa: other products. "
         "OFT: turns outputs in blocks of rank.",
-        choices=tuple(KIND_WORDS),
+        choices=tuple(KINDS),
     )
     init: str = setting(
         "default",
-        "First values. default: the kind's own, which changes nothing. gaussian: A of a LoRA, rsLoRA or DoRA normal.",
+        "First values. default: the kind's own. gaussian: A of a LoRA, rsLoRA or DoRA normal. PiSSA: the weight's "
+        "largest directions; OLoRA: its QR form; both LoRA and rsLoRA, with a file of twice the rank.",
         choices=_INITS,
     )
     rank_patterns: tuple[str, ...] = setting(
@@ -146,10 +150,12 @@ class LoraConfig(Config):
         self._check_kind()
 
     def _check_kind(self) -> None:
-        if self.kind not in _PAIRS and self.init != "default":
+        if self.kind not in PAIRS and self.init != "default":
             raise ConfigError(
                 f'init "{self.init}" is for LoRA, rsLoRA and DoRA, and this is a {self.kind}. Use default.'
             )
+        if self.init in STARTS_IN_THE_WEIGHT:
+            self._check_start_in_the_weight()
         if self.kind not in ("LoRA", "rsLoRA") and (self.start_from or self.low_noise_start_from):
             raise ConfigError(
                 f"A {self.kind} cannot start from a LoRA file. Set start_from_lora to none, or the adapter to LoRA."
@@ -158,6 +164,19 @@ class LoraConfig(Config):
             raise ConfigError(
                 f"An OFT turns outputs, so it has neither alpha ({self.alpha:g}) nor lora_dropout ({self.dropout:g}). "
                 "Set both to 0; rank_dropout and module_dropout are for it too."
+            )
+
+    def _check_start_in_the_weight(self) -> None:
+        if self.kind == "DoRA":
+            raise ConfigError(
+                f'init "{self.init}" is for LoRA and rsLoRA, and this is a DoRA. Use default or gaussian.'
+            )
+        if self.start_from or self.low_noise_start_from:
+            raise ConfigError(f'init "{self.init}" and start_from_lora both say how a LoRA begins. Set one to none.')
+        if self.max_norm:
+            raise ConfigError(
+                f'init "{self.init}" begins with a part of the weight, which scale_weight_norms '
+                f"({self.max_norm:g}) would shrink. Set it to 0."
             )
 
     @property
@@ -197,9 +216,10 @@ class LoraConfig(Config):
         return [_ranked(line) for line in self.rank_patterns]
 
     def describe(self) -> str:
-        """Returns the adapter in a few words, for a line of a log."""
-        more = ", other ranks for some layers" if self.rank_patterns else ""
-        return f"{self.kind} of rank {self.rank}{more}"
+        """Returns the adapter in a few words: of a LoRA its rank alone."""
+        kind = "" if self.kind == "LoRA" else f"{self.kind}, "
+        init = "" if self.init == "default" else f", {self.init}"
+        return f"{kind}rank {self.rank}{init}{', other ranks for some layers' if self.rank_patterns else ''}"
 
     @property
     def pattern(self) -> str:

@@ -43,6 +43,8 @@ class LinearAdapter(ABC):
         `inject_lora`."""
         self.name, self.layer, self.config = name, cast(Any, layer), config
         self.rank, self.alpha, self.dtype = rank, alpha, dtype
+        self.constants: dict[str, Tensor] = {}
+        """what it needs besides its parameters to go on, by part; not trained"""
         self.strength = 1.0
         """for sampling: 1 is what was trained, 0 the base"""
         self.base: nn.Linear = self.layer.base_layer
@@ -148,10 +150,16 @@ class LinearAdapter(ABC):
         bias = cast("Tensor | None", self.base.bias)
         return base if bias is None else base - bias.to(base.dtype)
 
+    def move(self, device: torch.device) -> None:
+        """Moves all of it to a device."""
+        for part in self.parts:
+            self.parameter(part).data = self.parameter(part).data.to(device)
+        self.constants = {part: value.to(device) for part, value in self.constants.items()}
+
     def set_values(self, part: str, values: Tensor) -> None:
         """Gives a part, which may be without memory, its values."""
         device, holder, key = self.base.weight.device, *self._place(part)
-        parameter = nn.Parameter(values.to(device, torch.float32))
+        parameter = nn.Parameter(values.to(device, torch.float32).contiguous())
         if isinstance(holder, nn.ParameterDict):
             holder[key] = parameter
         else:

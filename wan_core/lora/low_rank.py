@@ -9,17 +9,18 @@ import math
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from ..flow import seeded_generator
-from ..precision import product_without_bias, row_squares
-from .config import LoraConfig
+from ..precision import product_without_bias, row_squares, values_of
+from .config import STARTS_IN_THE_WEIGHT, LoraConfig
 from .linear_adapter import LinearAdapter, uniform
 
 __all__ = ["DoraAdapter", "LoraAdapter", "RsLoraAdapter"]
 
 _DOWN, _UP, _LENGTHS = "lora_A.weight", "lora_B.weight", "lora_magnitude_vector.weight"
+_EXACT_UP_TO, _MORE = 1024, 16
 
 
 class LoraAdapter(LinearAdapter):
@@ -41,21 +42,47 @@ class LoraAdapter(LinearAdapter):
         down = self.parameter(_DOWN)
         if self.base.weight.device.type == "meta":  # only sizes are asked for
             self.set_values(_DOWN, torch.empty_like(down, device="meta"))
+        elif self.config.init in STARTS_IN_THE_WEIGHT:
+            if self.config.init == "PiSSA":
+                pair = principal_pair(self.base, self.rank, self.scale, seeded_generator(seed, "PiSSA", self.name))
+            else:
+                pair = orthogonal_pair(self.base, self.rank)
+            self.set_values(_DOWN, pair[0])
+            self.set_values(_UP, pair[1])
+            self._keep_start()
+            return
         elif self.config.init == "gaussian":
             self.set_values(_DOWN, gaussian(down.shape, self.rank**-0.5, seed, self.name))
         else:
             self.set_values(_DOWN, uniform(down.shape, 1 / math.sqrt(down.shape[1]), seed, "lora", self.name))
         self.begin(_UP, seed, None)
+        if self.config.init in STARTS_IN_THE_WEIGHT:
+            self._keep_start()
+
+    def _keep_start(self) -> None:
+        self.constants = {f"start_{part}": self.parameter(part).detach().clone() for part in (_DOWN, _UP)}
+
+    def pair(self) -> tuple[Tensor, Tensor]:
+        """Returns the matrices (r, in) and (out, r) whose product is the change.
+
+        A pair that begins in the weight, at B0 @ A0, has changed it by B @ A - B0 @ A0 since. As (B - B0) @ A and
+        B0 @ (A - A0) that is a pair of twice the rank, in which nothing large is subtracted once it is rounded.
+        """
+        down, up = self.parameter(_DOWN), self.parameter(_UP)
+        if not self.constants:
+            return down, up
+        first_down, first_up = self.constants.values()
+        return torch.cat([down, down - first_down]), torch.cat([up - first_up, first_up], 1)
 
     def change(self, x: Tensor, base: Tensor) -> Tensor:
-        return self._added(x, base, self.parameter(_UP), self.scale * self.strength)
+        return self._added(x, base, *self.pair(), self.scale * self.strength)
 
-    def _added(self, x: Tensor, result: Tensor, up: Tensor, scale: float) -> Tensor:
-        """Returns result + scale * up @ A @ x."""
+    def _added(self, x: Tensor, result: Tensor, down: Tensor, up: Tensor, scale: float) -> Tensor:
+        """Returns result + scale * up @ down @ x."""
         inside = self.compute_dtype(x)
-        hidden = functional.linear(self.dropped(x.to(inside)), self.parameter(_DOWN).to(inside))
+        hidden = functional.linear(self.dropped(x.to(inside)), down.to(inside))
         if (kept := self.kept(self.rank)) is not None:
-            hidden = hidden * kept.to(inside)
+            hidden = hidden * kept.to(inside).repeat(len(down) // self.rank)
         if inside == result.dtype:
             # One pass over the wide result instead of three: the product is added while it is made.
             rows = torch.addmm(result.flatten(0, -2), hidden.flatten(0, -2), up.to(inside).t(), alpha=scale)
@@ -64,11 +91,11 @@ class LoraAdapter(LinearAdapter):
 
     def exported(self) -> dict[str, Tensor]:
         """Returns both matrices, and the alpha with which a reader's alpha / rank is our scale."""
-        pair = {part: self.parameter(part).detach() for part in (_DOWN, _UP)}
-        return pair | {"alpha": torch.tensor(self.scale * self.rank)}
+        down, up = self.pair()
+        return {_DOWN: down, _UP: up, "alpha": torch.tensor(self.scale * len(down))}
 
     def norm(self) -> Tensor:
-        down, up = self.parameter(_DOWN), self.parameter(_UP)
+        down, up = self.pair()
         return abs(self.scale) * ((up.T @ up) * (down @ down.T)).sum().clamp(min=0).sqrt()
 
     def shrink(self, ratio: Tensor) -> None:
@@ -104,6 +131,10 @@ class DoraAdapter(LoraAdapter):
         self._base_squares = row_squares(self.base)
         self.set_values(_LENGTHS, self._base_squares.sqrt())
 
+    def move(self, device: torch.device) -> None:
+        super().move(device)
+        self._base_squares = self._base_squares.to(device)
+
     @torch.no_grad()
     def row_norms(self) -> Tensor:
         """Returns the lengths of the rows of W + scale * B @ A, (out,) float32, without making that sum."""
@@ -111,7 +142,7 @@ class DoraAdapter(LoraAdapter):
         against_base = product_without_bias(self.base, down).T.to(up.device, torch.float32)  # W @ A.T, (out, r)
         crossed = (against_base * up).sum(1)
         own = ((up @ (down @ down.T)) * up).sum(1)
-        squares = self._base_squares.to(up.device) + 2 * self.scale * crossed + self.scale**2 * own
+        squares = self._base_squares + 2 * self.scale * crossed + self.scale**2 * own
         return squares.clamp(min=0).sqrt().clamp(min=torch.finfo(torch.float32).tiny)
 
     def change(self, x: Tensor, base: Tensor) -> Tensor:
@@ -120,7 +151,8 @@ class DoraAdapter(LoraAdapter):
         if self.config.module_dropout and (kept := self.kept(self.rank)) is not None:
             longer = longer * (kept.amax() > 0)  # nothing is kept: the whole adapter is left out
         result = torch.addcmul(base, self.without_bias(base), longer.to(base.dtype))
-        return self._added(x, result, self.parameter(_UP) * (gain * self.strength)[:, None], self.scale)
+        longer_up = self.parameter(_UP) * (gain * self.strength)[:, None]
+        return self._added(x, result, self.parameter(_DOWN), longer_up, self.scale)
 
     def unread(self, x: Tensor) -> Tensor:
         """Computes it: the gradient of the lengths needs the values of the linear."""
@@ -133,6 +165,32 @@ class DoraAdapter(LoraAdapter):
         """
         lengths = self.parameter(_LENGTHS).detach() * (self._base_squares.sqrt() / self.row_norms())
         return super().exported() | {"dora_scale": lengths[:, None]}
+
+
+def principal_pair(linear: nn.Linear, rank: int, scale: float, directions: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Returns A (r, in) and B (out, r) with scale * B @ A the best form of that rank of the weight (PiSSA).
+
+    A wide weight is looked at through a few more random directions than asked for, turned towards it eight times.
+    """
+    weight = values_of(linear)
+    if min(weight.shape) <= _EXACT_UP_TO:
+        left, values, right = torch.linalg.svd(weight, full_matrices=False)
+    else:
+        drawn = torch.randn(weight.shape[1], rank + _MORE, generator=directions)
+        found = torch.linalg.qr(weight @ drawn.to(weight.device)).Q
+        for _ in range(8):
+            found = torch.linalg.qr(weight @ torch.linalg.qr(weight.T @ found).Q).Q
+        left, values, right = torch.linalg.svd(found.T @ weight, full_matrices=False)
+        left = found @ left
+    roots = (values[:rank] / scale).sqrt()
+    return roots[:, None] * right[:rank], left[:, :rank] * roots
+
+
+def orthogonal_pair(linear: nn.Linear, rank: int) -> tuple[Tensor, Tensor]:
+    """Returns the first rows of R and columns of Q of the weight's QR form as A (r, in) and B (out, r) (OLoRA)."""
+    weight = values_of(linear)
+    columns = torch.linalg.qr(weight[:, :rank]).Q
+    return columns.T @ weight, columns
 
 
 def gaussian(shape: torch.Size, deviation: float, seed: int, name: str) -> Tensor:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import CheckpointError
-from .inject import adapter_parameters
+from .inject import adapter_parameters, adapters_of
 
 __all__ = ["LoraWeights"]
 
@@ -22,11 +22,11 @@ class LoraWeights:
     @classmethod
     def of(cls, model: nn.Module) -> LoraWeights:
         """Returns copies of a model's adapters on the CPU, float32."""
-        return cls({name: p.detach().to("cpu", copy=True) for name, p in adapter_parameters(model).items()})
+        return cls({name: p.detach().to("cpu", copy=True) for name, p in _tensors(model).items()})
 
     def load_into(self, model: nn.Module, source: str) -> None:
         """Put the values into a model's adapters; CheckpointError unless names and shapes agree exactly."""
-        parameters = adapter_parameters(model)
+        parameters = _tensors(model)
         missing, unknown = parameters.keys() - self.tensors.keys(), self.tensors.keys() - parameters.keys()
         if missing or unknown:
             raise CheckpointError(
@@ -43,3 +43,11 @@ class LoraWeights:
         with torch.no_grad():
             for name, parameter in parameters.items():
                 parameter.copy_(self.tensors[name])
+
+
+def _tensors(model: nn.Module) -> dict[str, Tensor]:
+    """Returns what is trained, and what a run needs of the adapters besides to go on."""
+    found: dict[str, Tensor] = dict(adapter_parameters(model))
+    for adapter in adapters_of(model):
+        found |= {f"{adapter.name}.{part}": value for part, value in adapter.constants.items()}
+    return found

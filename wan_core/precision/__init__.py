@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .linear import QuantizedLinear, multiply_in, product_without_bias, row_squares
+from .linear import QuantizedLinear, multiply_in, product_without_bias, row_squares, values_of
 from .matmul import check_matmul, matmul_bytes
 from .policy import PRESETS, SWITCHES, PrecisionPolicy, dtype_name, switch_values, torch_dtype
 from .quantize import (
@@ -31,4 +31,5 @@ __all__ = [
     "row_squares",
     "switch_values",
     "torch_dtype",
+    "values_of",
 ]

@@ -19,7 +19,7 @@ from ..model.autocast import without_autocast
 from ..model.unread import no_values
 from .matmul import input_gradient, multiplies, product
 
-__all__ = ["QuantizedLinear", "multiply_in", "product_without_bias", "row_squares"]
+__all__ = ["QuantizedLinear", "multiply_in", "product_without_bias", "row_squares", "values_of"]
 
 
 class QuantizedLinear(nn.Linear):
@@ -76,18 +76,18 @@ def multiply_in(model: nn.Module, dtype: torch.dtype | None) -> None:
 @torch.no_grad()
 def product_without_bias(linear: nn.Linear, rows: Tensor) -> Tensor:
     """Returns rows (n, in) @ weight.T (n, out), where the weight lies and in the dtype it computes in."""
-    values = _values(linear, linear.bias.dtype if isinstance(linear, QuantizedLinear) else linear.weight.dtype)
+    values = values_of(linear, linear.bias.dtype if isinstance(linear, QuantizedLinear) else linear.weight.dtype)
     return functional.linear(rows.to(values.device, values.dtype), values)
 
 
 @torch.no_grad()
 def row_squares(linear: nn.Linear) -> Tensor:
     """Returns the sum of squares of each row of a weight, (out,) float32."""
-    return _values(linear, torch.float32).square().sum(1)
+    return values_of(linear).square().sum(1)
 
 
-def _values(linear: nn.Linear, dtype: torch.dtype) -> Tensor:
-    """Returns the weight of a linear (out, in) in `dtype`."""
+def values_of(linear: nn.Linear, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Returns the weight of a linear (out, in), packed or not, in `dtype`."""
     if isinstance(linear, QuantizedLinear):
         return dequantise(linear.weight, linear.scale, dtype, linear.whole_scale, layout=linear.layout)
     return linear.weight.detach().to(dtype)

@@ -20,7 +20,7 @@ from ..config import Config
 from ..errors import ConfigError
 from ..files import FileError, Roots, atomic_write_json, read_json, safe_name, sampled_digest
 from ..load import ModelPlan
-from ..lora import LoraConfig
+from ..lora import PAIRS, LoraConfig
 from ..sampler import SampleConfig
 from ..train import EXPERTS, SaveStore, TrainConfig, earlier_meanings, settings_of_expert, without_pair
 
@@ -94,6 +94,11 @@ class RunConfig(Config):
             raise ConfigError(
                 "A DoRA measures the weights it stands on, and over frozen LoRAs they are others here than in ComfyUI. "
                 "Train another kind of LoRA, or take Add Frozen LoRA out."
+            )
+        if self.train.loraplus_lr_ratio != 1 and self.lora.kind not in PAIRS:
+            raise ConfigError(
+                f"loraplus_lr_ratio is {self.train.loraplus_lr_ratio:g}, and a {self.lora.kind} has no second matrix "
+                f"of a pair. Set it to 1, or adapter to {', '.join(PAIRS)}."
             )
 
     def with_digests(self, roots: Roots) -> RunConfig:

@@ -48,11 +48,11 @@ class Learnt:
     @property
     def judged(self) -> LoraWeights:
         """The weights that count, in float32: a mean where there is one, else those that are trained."""
-        for kind in ("ema.", "judged.", "lora."):
-            found = {name.removeprefix(kind): value for name, value in self.state.items() if name.startswith(kind)}
-            if found:
-                return LoraWeights(found)
-        raise CheckpointError("The saved step holds no LoRA. Choose another one.")
+        names = [name.removeprefix("lora.") for name in self.state if name.startswith("lora.")]
+        if not names:
+            raise CheckpointError("The saved step holds no LoRA. Choose another one.")
+        kinds = ("ema.", "judged.", "lora.")  # what is not trained is under the last name alone
+        return LoraWeights({n: next(self.state[k + n] for k in kinds if k + n in self.state) for n in names})
 
     @property
     def step(self) -> int:

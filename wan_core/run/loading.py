@@ -13,6 +13,7 @@ from ..control import Control
 from ..errors import Stopped, WanTrainerError
 from ..events import Emit, Note, Stage
 from ..load import materialize
+from ..lora import adapter_parameters
 from ..model import WanTransformer
 from ..placement import MemoryMeasures, resolve_placement, room_here
 from ..sampler import SampleConfig
@@ -29,7 +30,7 @@ from .memory_report import job_of_run, measured_against
 from .open import OpenRun
 from .own_runs import Measured
 from .planning import asked_measures, plan_memory, without_a_plan
-from .remarks import remarks_on_attention, remarks_on_base
+from .remarks import remark_on_adapter, remarks_on_attention, remarks_on_base
 
 __all__ = ["Loaded", "Planned", "load_model", "plan_training", "preview_inputs"]
 
@@ -60,6 +61,8 @@ def load_model(
     for remark in [*remarks_on_attention(run.config.model, run.file), *remarks_on_base(run.config.model, run.file)]:
         emit(Note(text=remark, level="warning"))
     model = _materialize(run, emit, control, group, planned.measures, with_start=with_start)
+    if remark := remark_on_adapter(run.config.lora, sum(p.numel() for p in adapter_parameters(model).values())):
+        emit(Note(text=remark))
     return Loaded(model, _trainer(run, model, emit, control, group, target, planned))
 
 

@@ -166,7 +166,7 @@ def plan_here(job: Job) -> MemoryPlan | None:
 def plan_sentences(plan: MemoryPlan) -> str:
     """Returns a plan as lines of text for people: what each device takes in each phase, measures, time, verdict."""
     job, estimate = plan.job, plan.estimate
-    lines = [f"{job.file.variant.name}, {size_words(job.file.variant, job.step)}, rank {job.lora.rank}"]
+    lines = [f"{job.file.variant.name}, {size_words(job.file.variant, job.step)}, {job.lora.describe()}"]
     for name, memory in estimate.devices.items():
         phases = ", ".join(f"{phase} {value / _GIB:.1f}" for phase, value in memory.phases.items())
         room = plan.room.devices.get(name)
@@ -197,6 +197,7 @@ def report_of(plan: MemoryPlan, card: Card | None) -> dict[str, Any]:
         "compute_dtype": str(job.file.compute_dtype).removeprefix("torch."),
         "size": size_words(job.file.variant, job.step),
         "rank": job.lora.rank,
+        "adapter": job.lora.describe(),
         "tokens": job.step.tokens,
         "measures": estimate.measures.to_dict(),
         "checkpointing_policy": plan.policy,

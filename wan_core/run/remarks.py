@@ -17,6 +17,7 @@ from ..errors import TrainingError
 from ..files import size_text
 from ..footprint import weights_once_loaded
 from ..load import ModelPlan, WanFile, attention_kernels, unpacked_kinds
+from ..lora import KINDS, LoraConfig
 from ..train import NotFinite, PreviewInputs, SaveStore, TrainConfig
 from ..words import logger, shortened
 from .config import RunConfig
@@ -25,6 +26,7 @@ __all__ = [
     "disk_remark",
     "preview_note",
     "rate_remark",
+    "remark_on_adapter",
     "remarks_on_attention",
     "remarks_on_base",
     "set_aside_note",
@@ -82,6 +84,13 @@ def rate_remark(config: TrainConfig) -> str:
             "diverges. Lower it unless you mean it."
         )
     return f"learning_rate {rate:g} is below {low:g}: with {name} the LoRA will hardly change. Raise it."
+
+
+def remark_on_adapter(config: LoraConfig, values: int) -> str:
+    """Returns what is trained instead of a plain LoRA; "" where it is one."""
+    if config.kind == "LoRA" and config.init == "default":
+        return ""
+    return f"Trains {config.describe()}: {KINDS[config.kind]}; {values:,} values."
 
 
 def preview_note(variant: WanVariant, previews: PreviewInputs) -> str:

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 import torch
+from peft import LoraConfig as PeftConfig
+from peft import inject_adapter_in_model
 from torch import nn
 from torch.nn import functional
 
@@ -51,6 +53,11 @@ def rows(count: int = 7, wide: int = WIDE) -> torch.Tensor:
 def by_peft(one: LinearAdapter, x: torch.Tensor) -> torch.Tensor:
     """What PEFT's own forward makes of the same parameters. An OFT of PEFT turns inputs, so it gets the transpose."""
     layer: Any = one.layer
+    if one.constants:
+        down, up = one.constants.values()
+        return functional.linear(x, one.base.weight - one.scale * up @ down, one.base.bias) + one.scale * layer.lora_B[
+            "default"
+        ](layer.lora_A["default"](x))
     if one.config.kind != "OFT":
         layer.scaling["default"] = one.scale
         return type(layer).forward(layer, x)
@@ -136,7 +143,7 @@ def test_matmuls_run_in_the_dtype_that_is_asked_for(kind: str) -> None:
         assert float((found.float() - full).detach().norm() / full.detach().norm()) < 0.02
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [kind for kind, config in KINDS.items() if config.init == "default"])
 def test_max_norm_scales_a_larger_change_down_to_it_and_leaves_a_smaller_one(kind: str) -> None:
     model = holder(KINDS[kind])
     one = adapter(model)
@@ -183,6 +190,24 @@ def test_module_dropout_leaves_the_base_in_its_share_of_steps_with_gradients_of_
     assert 8 <= left_out <= 30
 
 
+@pytest.mark.parametrize("init", ["PiSSA", "OLoRA"])
+@pytest.mark.parametrize("wide", [False, True])
+def test_a_pair_that_begins_in_the_weight_is_pefts(init: str, wide: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`wide`: by a few random directions, as weights of real models."""
+    if wide:
+        monkeypatch.setattr("wan_core.lora.low_rank._EXACT_UP_TO", 8)
+        monkeypatch.setattr("wan_core.lora.low_rank._MORE", 12)
+    one = adapter(holder(KINDS[init], fill=False))
+    theirs = nn.ModuleDict({"linear": nn.Linear(WIDE, TALL)})
+    theirs.load_state_dict({f"linear.{key}": value for key, value in one.base.state_dict().items()})
+    asked = PeftConfig(r=4, lora_alpha=3.0, target_modules=["linear"], init_lora_weights=init.lower())  # type: ignore[arg-type]
+    layer: Any = inject_adapter_in_model(asked, theirs)["linear"]  # type: ignore[index]
+    product = layer.lora_B["default"].weight @ layer.lora_A["default"].weight
+    down, up = one.constants.values()
+    torch.testing.assert_close(up @ down, product.detach(), rtol=0, atol=1e-3 if wide else 1e-5)
+    torch.testing.assert_close(layer(rows()), one.layer(rows()), rtol=0, atol=2e-5)
+
+
 def test_other_ranks_are_those_of_the_first_pattern_that_matches() -> None:
     config = LoraConfig(rank=8, alpha=4.0, rank_patterns=(r".*\.0 = 2", r"blocks\..*= 4, 1", ".* = 16"))
     assert config.rank_of("blocks.0.ffn.0") == (2, 1.0)
@@ -209,6 +234,15 @@ def test_an_oft_turns_blocks_of_the_largest_size_that_divides_the_outputs() -> N
         (
             {"kind": "LoHa", "init": "gaussian"},
             r"^init .gaussian. is for LoRA, rsLoRA and DoRA, and this is a LoHa\.",
+        ),
+        (
+            {"kind": "DoRA", "init": "PiSSA"},
+            r"^init .PiSSA. is for LoRA and rsLoRA, and this is a DoRA\. Use default or",
+        ),
+        ({"init": "OLoRA", "start_from": "loras:a"}, r"^init .OLoRA. and start_from_lora both say how a LoRA begins\."),
+        (
+            {"init": "PiSSA", "max_norm": 1.0},
+            r"^init .PiSSA. begins with a part of the weight, which scale_weight_norms",
         ),
         (
             {"kind": "DoRA", "start_from": "loras:a"},

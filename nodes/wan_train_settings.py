@@ -79,8 +79,8 @@ class WanTrainSettings(io.ComfyNode):
                 combo(
                     "target_preset",
                     list(TARGET_PRESETS),
-                    "The layers that get an adapter, where lora_targets is empty. motion: queries and keys of "
-                    "self-attention, where frames meet. all linears: also VACE's second stream.",
+                    "The layers that get an adapter, where lora_targets is empty. motion: queries and keys by which "
+                    "frames meet. all linears: VACE's second stream too.",
                 ),
                 widget(LoraConfig, "rank_patterns", multiline=True, placeholder="blocks\\.\\d+\\.ffn\\..* = 32"),
                 widget(LoraConfig, "rank_dropout"),

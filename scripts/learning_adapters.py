@@ -28,6 +28,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "DoRA": {"kind": "DoRA"},
     "LoKr": {"kind": "LoKr"},
     "LoKr, factor 4": {"kind": "LoKr", "lokr_factor": 4},
+    "LoKr, factor 4, whole": {"kind": "LoKr", "lokr_factor": 4, "rank": 1024},
     "LoHa": {"kind": "LoHa"},
 }
 """what each sets in a LoraConfig"""

@@ -38,7 +38,13 @@ SHOWN: dict[str, tuple[type[Config], ...]] = {
     "WanVideoDataset": (DatasetConfig,),
 }
 """node -> the configs its widgets are settings of"""
-RENAMED = {"lora_dropout": "dropout", "lora_targets": "targets"}
+RENAMED = {
+    "lora_dropout": "dropout",
+    "lora_targets": "targets",
+    "adapter": "kind",
+    "adapter_init": "init",
+    "scale_weight_norms": "max_norm",
+}
 OWN: dict[str, dict[str, Any]] = {
     "SplitAcrossGPUs.mode": {"default": "auto", "options": ["auto", *MODES[1:]]},
     "SplitAcrossGPUs.devices": {"default": "all"},

@@ -130,7 +130,7 @@ class LoraConfig(Config):
     )
     max_norm: float = setting(
         0.0,
-        "Largest norm of a layer's change (scale_weight_norms); a larger one is scaled down after each step. 0 = none.",
+        "Largest norm of a layer's change; a larger one is scaled down after each step. 0 = none.",
         low=0,
         offered=(0.0, 1000.0),
         step=0.1,

@@ -101,6 +101,12 @@ class RunConfig(Config):
                 f"of a pair. Set it to 1, or adapter to {', '.join(PAIRS)}."
             )
 
+        if self.train.optimizer == "muon" and self.lora.kind == "DoRA":
+            raise ConfigError(
+                "optimizer muon trains matrices, and the lengths of a DoRA's rows are none. Choose another optimizer, "
+                "or set adapter to LoRA."
+            )
+
     def with_digests(self, roots: Roots) -> RunConfig:
         """Returns the config with the digests of the files it names filled in."""
         files = (self.model.base_file, self.model.low_noise_file)

@@ -16,8 +16,11 @@ from tests.support.adapters import KINDS
 from tests.support.forked import ForkServer, Worker
 from tests.support.tiny_run import TinyRun, make_pair_run, make_run
 from wan_core.control import SignalControl
+from wan_core.errors import ConfigError
 from wan_core.events import Event, StepDone
+from wan_core.load import ModelPlan
 from wan_core.lora import LoraConfig
+from wan_core.run.config import DataConfig, RunConfig
 from wan_core.run.train_job import run_job
 from wan_core.train import TrainConfig
 
@@ -94,3 +97,31 @@ def test_killed_at_fifty_random_moments_equals_never_killed(server: ForkServer, 
                 break
             kills += 1
         assert files(run) == files(straight), f"after {kills} kills"
+
+
+@pytest.mark.parametrize(
+    ("kind", "train", "sentence"),
+    [
+        ("LoKr", {"loraplus_lr_ratio": 16.0}, r"^loraplus_lr_ratio is 16, and a LoKr has no second matrix of a pair\."),
+        (
+            "DoRA",
+            {"optimizer": "muon"},
+            r"^optimizer muon trains matrices, and the lengths of a DoRA's rows are none\.",
+        ),
+    ],
+)
+def test_what_a_kind_cannot_be_trained_with_is_refused(kind: str, train: dict[str, object], sentence: str) -> None:
+    settings = TrainConfig(**train)  # type: ignore[arg-type]
+    job = {"run_name": "x", "model": ModelPlan(base_file="diffusion_models:x"), "data": DataConfig(fingerprint="0")}
+    with pytest.raises(ConfigError, match=sentence):
+        RunConfig(**job, lora=LoraConfig(kind=kind), train=settings)  # type: ignore[arg-type]
+    RunConfig(**job, lora=LoraConfig(), train=settings)  # type: ignore[arg-type]
+
+
+def test_a_setting_of_adapters_is_part_of_a_job_only_where_it_is_used() -> None:
+    """So jobs of before are what they were."""
+    job = {"run_name": "x", "model": ModelPlan(base_file="diffusion_models:x"), "data": DataConfig(fingerprint="0")}
+    usual, other = (RunConfig(**job, lora=lora) for lora in (LoraConfig(), LoraConfig(kind="DoRA")))  # type: ignore[arg-type]
+    assert set(usual.identity()["lora"]) == {"rank", "alpha", "dropout", "targets"}
+    assert other.identity()["lora"] == usual.identity()["lora"] | {"kind": "DoRA"}
+    assert usual.job_id != other.job_id

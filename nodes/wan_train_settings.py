@@ -71,7 +71,7 @@ class WanTrainSettings(io.ComfyNode):
                         *("high_noise_share", "expert_order", "expert_turn_steps", "low_noise_learning_rate"),
                         "low_noise_rank",
                         *("eval_every_n_steps", "keep_last_saves"),
-                        *("logit_mean", "logit_std", "mode_scale"),
+                        *("logit_mean", "logit_std", "mode_scale", "tread_routes"),
                     )
                 ),
                 widget(LoraConfig, "kind", "adapter"),

@@ -42,6 +42,15 @@ def _drawn(sampling: str, *shifts: float) -> dict[str, dict[str, Any]]:
 RECIPES: dict[str, dict[str, Any]] = {
     **_drawn("shift", 1, 2, 3, 5, 8, 12),
     **_drawn("uniform", 1, 3, 5, 8, 12),
+    **{
+        f"shift 3, cosine, TREAD {share:g}": {
+            "timestep_sampling": "shift",
+            "shift": 3.0,
+            "lr_scheduler": "cosine",
+            "tread_routes": f"{share:g}: 1..-2",
+        }
+        for share in (0.25, 0.5, 0.75)
+    },
     "shift 3, wide": {"timestep_sampling": "shift", "shift": 3.0, "sigmoid_scale": 1.6},
     "shift 5, wide": {"timestep_sampling": "shift", "shift": 5.0, "sigmoid_scale": 1.6},
     "shift 3, alpha 1": {"timestep_sampling": "shift", "shift": 3.0, "alpha": 1.0},
@@ -82,7 +91,10 @@ def main(arguments: list[str]) -> int:
         if zlib.crc32(repr(trial).encode()) % parts != part - 1:
             continue
         line = {"recipe": name, **dataclasses.asdict(trial)}
-        if any(all(known.get(key) == value for key, value in line.items()) for known in read_results(asked.results)):
+        usual = {field.name: field.default for field in dataclasses.fields(trial)}  # of settings younger than a line
+        if any(
+            all((usual | known)[key] == value for key, value in line.items()) for known in read_results(asked.results)
+        ):
             continue
         add_result(asked.results, line | study.run(trial, CLIPS, templates=asked.model == "pair"))
     return 0

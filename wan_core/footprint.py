@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
@@ -25,7 +26,7 @@ from .load import (
     stays_stored,
 )
 from .lora import STARTS_IN_THE_WEIGHT, LoraConfig, check_targets, count_values, inject_lora
-from .model import Numerics, model_without_values
+from .model import Numerics, Route, model_without_values, placed_routes
 from .placement import (
     JobShape,
     MemoryEstimate,
@@ -105,11 +106,12 @@ def job_shape(
     found: WanFile | None = None,
     placement: Placement | None = None,
     optimizer_bytes: float = 8.0,
+    routes: Sequence[Route] = (),
 ) -> JobShape:
     """Returns what `estimate_memory` needs to know of a plan, from the header alone.
 
     `placement`: instead of the plan's own, for devices that this machine need not have. `optimizer_bytes`: what the
-    optimizer holds for each adapter value.
+    optimizer holds for each adapter value. `routes`: layers that a share of the tokens passes by.
     """
     found = found or inspect_model(plan, roots)
     shape, numerics = found.variant.shape, numerics or plan.precision.numerics(found.compute_dtype)
@@ -129,6 +131,7 @@ def job_shape(
         optimizer_bytes=optimizer_bytes + 4 * (lora.init in STARTS_IN_THE_WEIGHT),
         recomputing=recomputing or Recomputing(),
         unpacking_bytes=_beside_the_widest(plan, found, numerics),
+        routes=placed_routes(routes, shape.num_layers),
     )
 
 

@@ -16,7 +16,7 @@ from ...wan_core.load import inspect_model
 from ...wan_core.lora import LoraConfig
 from ...wan_core.model import LatentSpace
 from ...wan_core.placement import StepShape
-from ...wan_core.run import Job, own_runs_of
+from ...wan_core.run import Job, own_runs_of, with_model_values
 from ...wan_core.sampler import read_prompts
 from ...wan_core.train import TrainConfig
 from . import folders
@@ -58,9 +58,9 @@ class Ahead:
         settings = self._settings(asked.get("settings"))
         file = inspect_model(plan, roots)
         names = ("steps", "preview_every_n_steps", "blocks_to_swap")
-        train = TrainConfig.from_dict(
-            {**(dict(settings.train) if settings else {}), **{name: values[name] for name in names if name in values}}
-        )
+        asked_for = {name: values[name] for name in names if name in values}
+        train = TrainConfig.from_dict({**(dict(settings.train) if settings else {}), **asked_for})
+        train = with_model_values(train, file.variant)
         base = settings.lora if settings else LoraConfig()
         grid, space = file.variant.size_multiple, file.variant.latents
         steps = [_step(size, grid, space, train.batch_size) for size in _sizes(asked.get("sizes"))]

@@ -25,7 +25,7 @@ from wan_core.files import Roots
 from wan_core.flow import draw_noise, seeded_generator, simple_sigmas
 from wan_core.load import ModelPlan, inspect_model, materialize
 from wan_core.lora import LoraConfig
-from wan_core.model import WanTransformer
+from wan_core.model import Passage, WanTransformer
 from wan_core.sampler.presets import PRESETS
 from wan_core.train import TrainConfig, Trainer, true_velocity
 from wan_core.train.noised import NoisedBatch
@@ -88,6 +88,7 @@ class Trial:
     """of the old world, trained beside them"""
     held_out: int = 0
     """clips of the concept that are only evaluated"""
+    tread_routes: str = ""
 
     def train_config(self) -> TrainConfig:
         return TrainConfig(
@@ -100,6 +101,7 @@ class Trial:
             discrete_flow_shift=self.shift,
             sigmoid_scale=self.sigmoid_scale,
             gradient_checkpointing=False,
+            tread_routes=self.tread_routes,
             seed=self.seed,
             prefetch_batches=0,
         )
@@ -254,8 +256,8 @@ class Study:
             sigma_range = (BOUNDARY, 1.0) if "high" in file else (0.0, BOUNDARY)
 
         class Weighted(Objective):
-            def _predicted(self, batch: NoisedBatch) -> Tensor:
-                return _weighted(trial.weighting, batch, super()._predicted(batch))
+            def _predicted(self, batch: NoisedBatch, passages: tuple[Passage, ...] = ()) -> Tensor:
+                return _weighted(trial.weighting, batch, super()._predicted(batch, passages))
 
         with mock.patch("wan_core.train.trainer.Objective", Weighted):
             trainer = Trainer(

@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.support.sim_device import register
 from wan_core.lora import LoraConfig, adapter_parameters, inject_lora
-from wan_core.model import Constants, WanShape, WanTransformer
+from wan_core.model import Constants, Passage, WanShape, WanTransformer, draw_passages, read_routes
 from wan_core.placement import DeviceCarrier
 from wan_core.placement.plan import Placement, split_blocks
 from wan_core.precision import PrecisionPolicy
@@ -74,6 +74,12 @@ def main(forgotten: list[int]) -> None:
         errors = {number: error_without(short, halves, number, devices[0]) for number in forgotten}
         short.carrier = DeviceCarrier(halves)
         whole = list(forward(short, devices[0]).shape)
+        over_the_border = draw_passages(read_routes("0.5: 1..4"), 5, 30 * 52, [torch.Generator()])
+        routed = forward(short, devices[0], over_the_border)
+        torch.nn.functional.mse_loss(routed, torch.empty_like(routed)).backward()
+        routed_at_home = all(
+            p.grad is not None and p.grad.device == p.device for p in adapter_parameters(short).values()
+        )
         model.carrier = DeviceCarrier(put_on(model, devices, SHAPE.num_layers))
         output = forward(model, devices[0])
         torch.nn.functional.mse_loss(output, torch.empty_like(output)).backward()
@@ -89,6 +95,7 @@ def main(forgotten: list[int]) -> None:
                 "norm_of_all_gradients_on": str(norm.device),
                 "on_second_device": sum(p.device == devices[1] for p in parameters.values()),
                 "errors": errors,
+                "routed_at_home": routed_at_home,
                 "with_every_bridge": whole,
                 "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
                 "seconds": round(time.monotonic() - started, 1),
@@ -97,10 +104,10 @@ def main(forgotten: list[int]) -> None:
     )
 
 
-def forward(model: WanTransformer, device: torch.device) -> torch.Tensor:
+def forward(model: WanTransformer, device: torch.device, passages: tuple[Passage, ...] = ()) -> torch.Tensor:
     """832x480, 17 frames: tokens of more than one chunk."""
     latent = torch.empty(1, 16, 5, 60, 104, device=device)
-    return model(latent, torch.empty(1, device=device), torch.empty(1, 512, 4096, device=device))
+    return model(latent, torch.empty(1, device=device), torch.empty(1, 512, 4096, device=device), None, passages)
 
 
 def error_without(model: WanTransformer, placement: Placement, forgotten: int, device: torch.device) -> str:

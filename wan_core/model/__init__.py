@@ -9,6 +9,7 @@ from .keeping import POLICIES, Policy
 from .kernels import ATTENTIONS, check_attention, check_attention_name, sdpa_choice
 from .latents import WAN21_LATENTS, WAN22_LATENTS, LatentSpace
 from .names import ACTIVATIONS
+from .routing import Passage, Route, draw_passages, placed_routes, read_routes, tokens_by_layer
 from .shape import BLOCK_LISTS, Numerics, WanShape, block_of
 from .transformer import WanTransformer, model_without_values
 
@@ -23,14 +24,20 @@ __all__ = [
     "Constants",
     "LatentSpace",
     "Numerics",
+    "Passage",
     "Policy",
+    "Route",
     "WanShape",
     "WanTransformer",
     "block_of",
     "check_attention",
     "check_attention_name",
     "check_compile",
+    "draw_passages",
     "model_without_values",
+    "placed_routes",
+    "read_routes",
     "sdpa_choice",
     "sent",
+    "tokens_by_layer",
 ]

@@ -12,7 +12,7 @@ No autocast here, ever: each cast is written down, so that gradient recompute se
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import Protocol
@@ -33,6 +33,7 @@ from .kernels import attention_kernel
 from .modulate import cast_linear
 from .offload import NoOffload, Offload
 from .rope import rope_table
+from .routing import Passage, Routing, Streams
 from .shape import Numerics, WanShape
 
 __all__ = ["TEXT_ROWS", "Carrier", "WanTransformer", "model_without_values"]
@@ -123,21 +124,29 @@ class WanTransformer(nn.Module):
             self.skipped_blocks = before
 
     def forward(
-        self, latent: Tensor, timestep: Tensor, text: Tensor, conditioning: Conditioning | None = None
+        self,
+        latent: Tensor,
+        timestep: Tensor,
+        text: Tensor,
+        conditioning: Conditioning | None = None,
+        passages: Sequence[Passage] = (),
     ) -> Tensor:
         """Predict the velocity.
 
         latent (B, C_out, F, H, W) any float dtype, H and W even; timestep (B,) or (B, F), 0..1000, fractions allowed;
         text (B, 512, text_dim), zero rows after the prompt; conditioning as the variant needs it, ConfigError when
-        something is missing or too much. Returns (B, C_out, F, H, W) float32, or float64 from a float64 head.
+        something is missing or too much; passages of `draw_passages`, in the order of the layers, where a reference
+        image counts as a frame. Returns (B, C_out, F, H, W) float32, or float64 from a float64 head.
         Ambient autocast is switched off inside, so the dtypes written down here are the ones that run; recompute sees
         the same.
         """
         given = conditioning or Conditioning()
         check_conditioning(self.shape, latent, timestep, text, given)
-        return without_autocast(latent.device.type, self._forward, latent, timestep, text, given)
+        return without_autocast(latent.device.type, self._forward, latent, timestep, text, given, passages)
 
-    def _forward(self, latent: Tensor, timestep: Tensor, text: Tensor, given: Conditioning) -> Tensor:
+    def _forward(
+        self, latent: Tensor, timestep: Tensor, text: Tensor, given: Conditioning, passages: Sequence[Passage]
+    ) -> Tensor:
         frames, height, width = grid = (latent.shape[2], latent.shape[3] // PATCH[1], latent.shape[4] // PATCH[2])
         tokens = self._embed_video(latent, given)
         if given.reference is not None:
@@ -158,18 +167,21 @@ class WanTransformer(nn.Module):
         image = None
         if self.shape.image_dim and given.image_tokens is not None:
             image = self.img_emb(given.image_tokens)
-        tokens = self._run_blocks(tokens, Constants(time_rows, self._embed_text(text), *rope, image), given)
+        tokens = self._run_blocks(tokens, Constants(time_rows, self._embed_text(text), *rope, image), given, passages)
         tokens, time = self.carrier.to_head(tokens, time)
         if given.reference is not None:
             tokens, time = tokens[:, height * width :], time[:, -max(time.shape[1] - 1, 1) :]
         return self._unpatchify(self.head(tokens, time), grid)
 
-    def _run_blocks(self, tokens: Tensor, constants: Constants, given: Conditioning) -> Tensor:
-        start, control = tokens, None
+    def _run_blocks(
+        self, tokens: Tensor, constants: Constants, given: Conditioning, passages: Sequence[Passage]
+    ) -> Tensor:
+        start, control, routing = tokens, None, Routing(passages)
         if given.vace is not None:
             patches = embed_patches(self.vace_patch_embedding, given.vace, self.numerics.compute)
             control = patches.flatten(2).transpose(1, 2).to(self.numerics.residual)
         for index, block in enumerate(self.blocks):
+            tokens, control, constants = routing.before(index, Streams(tokens, control, constants))
             tokens, here = self.carrier.to_block(index, tokens, constants)
             if index not in self.skipped_blocks:
                 tokens = block(tokens, *here, recompute=self._run("blocks", index))
@@ -177,9 +189,11 @@ class WanTransformer(nn.Module):
                 # The second stream stays on the first device, its layers' home; only its hints travel.
                 number = self.shape.vace_layers.index(index)
                 run = self._run("vace_blocks", number)
-                control, hint = self.vace_blocks[number](control, start, *constants, recompute=run)
+                begun = routing.seen(start) if number == 0 else start  # only the first one reads it
+                control, hint = self.vace_blocks[number](control, begun, *constants, recompute=run)
                 hint, _ = self.carrier.to_block(index, hint, constants)
                 tokens = torch.add(tokens, hint.to(tokens.dtype), alpha=given.vace_strength)
+            tokens, control, constants = routing.behind(index, Streams(tokens, control, constants))
         return tokens
 
     def _run(self, stream: str, number: int) -> Recompute:

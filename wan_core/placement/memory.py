@@ -7,16 +7,17 @@ and the measures that the job uses, which costs a few seconds for 14B and follow
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ..model import Numerics, WanShape, block_of, model_without_values
+from ..model import Numerics, Route, WanShape, block_of, model_without_values, tokens_by_layer
 from .measures import MemoryMeasures, running_order, swapped_blocks
 from .plan import Placement
+from .routed import traced_routed
 from .trace import Recomputing, StepShape, StepTrace, traced_step, traced_watching
 
 __all__ = ["DeviceMemory", "JobShape", "MemoryEstimate", "estimate_memory"]
@@ -49,6 +50,13 @@ class JobShape:
     recomputing: Recomputing = Recomputing()
     unpacking_bytes: int = 0
     """what the widest packed weight takes while its linear runs; nothing of it is kept"""
+    routes: tuple[Route, ...] = ()
+    """layers that a share of the tokens passes by"""
+
+    def tokens(self, step: StepShape) -> tuple[int, ...]:
+        """Returns how many tokens of a clip go through each layer of the main stream."""
+        frames = step.latent_frames
+        return tokens_by_layer(self.routes, self.shape.num_layers, step.tokens // frames, frames)
 
     def unchecked_on(self, device: torch.device) -> int:
         """Returns how many of the last blocks, which keep their activations, lie on `device`."""
@@ -129,18 +137,16 @@ def estimate_memory(
     for linear, values in job.adapter_values.items():
         adapters[str(job.placement.device_of(linear))] += values
     offloaded = measures.offload_inputs and job.recomputing.blocks
+    tokens, traced = job.tokens(step), traced_routed if job.routes else traced_step
     devices: dict[str, DeviceMemory] = {}
     kept_in_host = 0
     for device in job.placement.devices:
-        name, mine = str(device), sum(d == device for d in job.placement.block_devices)
+        name, mine = str(device), [layer for layer, d in enumerate(job.placement.block_devices) if d == device]
         # VACE's second stream stays on the first device.
         shape = job.shape if device == job.placement.first else replace(job.shape, vace_layers=())
-        trace = traced_step(
-            shape,
-            job.numerics,
-            step,
-            job.adapt,
-            layers=mine,
+        trace = traced(
+            *(shape, job.numerics, step, job.adapt),
+            **(_seen_by(tokens, mine, shape) if job.routes else {"layers": len(mine)}),
             recomputing=replace(job.recomputing, unchecked=job.unchecked_on(device)),
             offloaded=offloaded,
             unpacking_bytes=job.unpacking_bytes,
@@ -169,9 +175,9 @@ def estimate_memory(
                 "save": between,
             },
         )
-        kept_in_host += (
-            (mine - job.unchecked_on(device) + len(shape.vace_layers)) * _passing(job, step) if offloaded else 0
-        )
+        if offloaded:
+            inputs = [*mine[: len(mine) - job.unchecked_on(device)], *shape.vace_layers]
+            kept_in_host += sum(tokens[layer] for layer in inputs) * _passing(job, step) // step.tokens
     pinned = sum(weights.swapped.values()) + kept_in_host
     return MemoryEstimate(
         measures=measures,
@@ -180,6 +186,11 @@ def estimate_memory(
         host=pinned + weights.on_host + int((_WEIGHT_BYTES + job.optimizer_bytes) * sum(adapters.values())),
         streamed=dict(weights.swapped),
     )
+
+
+def _seen_by(tokens: Sequence[int], layers: Sequence[int], shape: WanShape) -> dict[str, list[int]]:
+    """Returns how many tokens go through the `layers` of a device, and through the second stream of its model."""
+    return {"tokens": [tokens[layer] for layer in layers], "control": [tokens[layer] for layer in shape.vace_layers]}
 
 
 def _passing(job: JobShape, step: StepShape) -> int:

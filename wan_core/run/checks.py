@@ -10,7 +10,7 @@ from ..errors import CheckpointError, ConfigError
 from ..files import Roots
 from ..load import ModelPlan, inspect_model, inspect_pair
 from ..lora import LoraConfig, check_start, check_targets, count_values, read_lora
-from ..model import WanShape, model_without_values
+from ..model import WanShape, model_without_values, placed_routes
 from ..precision import QuantizeConfig, QuantizedBy
 from ..train import TrainConfig
 from .config import RunConfig
@@ -80,7 +80,11 @@ def check_quantized_alike(step: int, noted: object, here: QuantizedBy | None) ->
 
 
 def with_model_values(train: TrainConfig, variant: WanVariant) -> TrainConfig:
-    """Returns `train` with the values it leaves to the model: those of `variant`."""
+    """Returns `train` with the values it leaves to the model: those of `variant`.
+
+    Raises ConfigError where it names layers that the model lacks.
+    """
+    placed_routes(train.routes, variant.shape.num_layers)
     return train if train.discrete_flow_shift else replace(train, discrete_flow_shift=variant.training_shift)
 
 

@@ -89,6 +89,7 @@ class Job:
             found=self.file,
             placement=self.placement,
             optimizer_bytes=state_bytes(self.train),
+            routes=self.train.routes,
         )
 
 
@@ -187,11 +188,12 @@ def _with_attention_kept(plan: MemoryPlan) -> MemoryPlan:
     if job.train.memory == "manual" or not _may_keep_attention(job.train) or not plan.fits:
         return plan
     shape = job.shape()
-    of_one_block = job.step.batch_size * job.step.tokens * shape.shape.dim * shape.numerics.compute.itemsize
+    of_a_token = job.step.batch_size * shape.shape.dim * shape.numerics.compute.itemsize
     for device in shape.placement.devices:
-        blocks = sum(one == device for one in shape.placement.block_devices)
+        on_device = zip(shape.tokens(job.step), shape.placement.block_devices, strict=True)
+        more = of_a_token * sum(tokens for tokens, one in on_device if one == device)
         room = plan.room.devices.get(str(device))
-        if room is not None and plan.estimate.devices[str(device)].step + blocks * of_one_block > room:
+        if room is not None and plan.estimate.devices[str(device)].step + more > room:
             return plan  # not worth a trace
     kept = replace(job, train=replace(job.train, checkpointing_policy="attn_output"))
     estimate = kept.estimate(kept.shape(), plan.measures)

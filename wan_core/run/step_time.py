@@ -73,11 +73,12 @@ def step_seconds(job: JobShape, step: StepShape, estimate: MemoryEstimate, card:
     Copies run beside the arithmetic; they count where they take longer.
     """
     flops, speed = _flops(job, step), card.bf16 * _REACHED
-    recomputed = flops.recomputed * (1 - job.recomputing.unchecked / job.shape.num_layers)
+    checked = job.shape.num_layers - job.recomputing.unchecked
+    recomputed = flops.recomputed * checked / job.shape.num_layers
     policy = job.recomputing.policy
     if "attn_output" in policy.saved | policy.offloaded:
-        checked = job.shape.num_layers - job.recomputing.unchecked
-        recomputed -= 4.0 * step.batch_size * step.tokens**2 * job.shape.dim * checked
+        pairs = sum(tokens**2 for tokens in job.tokens(step)[:checked])
+        recomputed -= 4.0 * step.batch_size * pairs * job.shape.dim
     forward = flops.forward / speed
     backward = (flops.backward + recomputed * job.recomputing.blocks) / speed
     weights = sum(estimate.streamed.values()) / _COPIES
@@ -101,7 +102,7 @@ def _flops(job: JobShape, step: StepShape) -> StepFlops:
     )
     image_rows = (job.shape.image_positions or 257) if job.shape.image_dim else 0
     count = _counted(job.shape, job.numerics, job.adapt)
-    return count.of(torch.Size(latent), time_rows=1, image_rows=image_rows, text_rows=step.text_rows)
+    return count.of(torch.Size(latent), time_rows=1, image_rows=image_rows, text_rows=step.text_rows, routes=job.routes)
 
 
 @lru_cache(maxsize=4)

@@ -10,7 +10,7 @@ from ..cache import BUCKET_SAMPLINGS
 from ..config import nearest, setting
 from ..errors import ConfigError
 from ..flow import EVALUATION_TIMESTEPS
-from ..model import ACTIVATIONS, POLICIES, Policy
+from ..model import ACTIVATIONS, POLICIES, Policy, Route, read_routes
 from ..placement import Recomputing
 from .objective_config import ObjectiveConfig
 from .update_config import UpdateConfig
@@ -192,8 +192,16 @@ class TrainConfig(UpdateConfig, ObjectiveConfig):
         high=1024,
     )
 
+    tread_routes: str = setting(
+        "",
+        "TREAD: a share of the tokens passes by layers while it is trained, which saves their time. 0.5: 2..-2 is half "
+        "of them, layer 2 to the last but one; several by semicolons, or SimpleTuner's JSON. Evaluation and previews "
+        "see all. Empty: off.",
+    )
+
     def __post_init__(self) -> None:
         super().__post_init__()
+        read_routes(self.tread_routes)
         for timestep in self.eval_timesteps:
             if not 0 <= timestep <= 1000:
                 raise ConfigError(f"eval_timesteps {timestep} is out of range. Use 0 to 1000.")
@@ -227,6 +235,11 @@ class TrainConfig(UpdateConfig, ObjectiveConfig):
     def experts(self) -> tuple[str, ...]:
         """The models that a run trains, by what `expert` may say: two of a pair, else what it does say."""
         return EXPERTS if self.expert == "both" else (self.expert,)
+
+    @property
+    def routes(self) -> tuple[Route, ...]:
+        """The layers that a share of the tokens passes by."""
+        return read_routes(self.tread_routes)
 
     @property
     def keeps(self) -> Policy:

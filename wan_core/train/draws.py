@@ -5,6 +5,7 @@ It needs the CPU alone and no model, so that the thread that reads ahead draws t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -12,10 +13,11 @@ from torch import Tensor
 
 from ..cache import Batch, Batches
 from ..flow import draw_noise, draw_sigma, resolution_shift, seeded_generator
+from ..model import Passage, Route, draw_passages
 from .config import TrainConfig
 from .group import Group
 
-__all__ = ["Draw", "Draws", "given_first_frames"]
+__all__ = ["Draw", "Draws", "given_first_frames", "passages_of"]
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,8 @@ class Draw:
     """(B,)"""
     given: Tensor | None
     """(B,) bool: the first latent frame stays clean; None where that is never so"""
+    passages: tuple[Passage, ...] = ()
+    """which tokens go through the layers of each route"""
 
     @property
     def timestep(self) -> float:
@@ -39,7 +43,8 @@ class Draw:
     def pinned(self) -> Draw:
         """Returns the same in page-locked memory, for copies to a GPU; needs CUDA."""
         given = None if self.given is None else self.given.pin_memory()
-        return Draw(self.batch.pinned(), self.noise.pin_memory(), self.sigma.pin_memory(), given)
+        passages = tuple(passage._replace(kept=passage.kept.pin_memory()) for passage in self.passages)
+        return Draw(self.batch.pinned(), self.noise.pin_memory(), self.sigma.pin_memory(), given, passages)
 
 
 class Draws:
@@ -54,7 +59,10 @@ class Draws:
         *,
         sigma_range: tuple[float, float],
         first_frame_share: float,
+        routes: Sequence[Route] = (),
     ) -> None:
+        """`routes`: those of `placed_routes`."""
+        self._routes = routes
         self._batches, self._empty_text, self._config, self._group = batches, empty_text, config, group
         self._sigma_range, self._first_frame_share = config.narrowed(sigma_range), first_frame_share
 
@@ -88,7 +96,15 @@ class Draws:
                 batch = replace(batch, texts=torch.where(dropped.view(-1, 1, 1), self._empty_text, batch.texts))
         noise = draw_noise(batch.latents.shape, seeded_generator(config.seed, "noise", place))
         given = given_first_frames(batch.latents, self._first_frame_share, config.seed, place)
-        return Draw(batch, noise, sigma, given)
+        return Draw(batch, noise, sigma, given, passages_of(batch, self._routes, config.seed, place))
+
+
+def passages_of(batch: Batch, routes: Sequence[Route], *draw: int | str) -> tuple[Passage, ...]:
+    """Returns the passages of placed routes for the draw named so; a reference image is a frame more."""
+    frames, height, width = batch.latents.shape[2:]
+    reference = batch.conditioning is not None and batch.conditioning.reference is not None
+    generators = [seeded_generator("tread", number, *draw) for number in range(len(routes))]
+    return draw_passages(routes, frames + reference, (height // 2) * (width // 2), generators)
 
 
 def given_first_frames(latents: Tensor, share: float, *draw: int | str) -> Tensor | None:

@@ -12,13 +12,15 @@ says how much the former is), nor are norms, activations, the optimizer, a refer
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import nn
 
 from ..lora import adapters_of
-from ..model import WanTransformer, block_of
+from ..model import Route, WanTransformer, block_of, tokens_by_layer
 
 __all__ = ["FlopCount", "StepFlops"]
 
@@ -36,6 +38,8 @@ _UNREAD = ("ffn.2", "ffn.2.base_layer")
 Place = tuple[int, int]
 """(layer, stage) in the token stream"""
 _NEVER: Place = (1 << 30, 0)
+_OUTSIDE = -1
+"""the layer of what lies in no block"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +82,7 @@ class FlopCount:
     """Counts for one materialized model with its adapters; a micro-batch of any size is then a few products."""
 
     def __init__(self, model: WanTransformer) -> None:
-        self._vace_layers = model.shape.vace_layers
+        self._layers, self._vace_layers = model.shape.num_layers, model.shape.vace_layers
         self._linears = {
             name: module
             for name, module in model.named_modules()
@@ -87,41 +91,59 @@ class FlopCount:
         # Where a parameter lies directly in PEFT's layer, what is trained is called by its own name.
         self._trained = {name.rpartition(".")[0] for name, value in model.named_parameters() if value.requires_grad}
         self._first = self._first_trained()
-        kinds = ("tokens", "text", "time", "image", "self", "to_text", "to_image")
-        self._terms = {kind: _Term() for kind in kinds}
+        self._terms: defaultdict[tuple[str, int], _Term] = defaultdict(_Term)
         for name, module in self._linears.items():
             self._add_linear(name, 2.0 * _weights(module))
         for adapter in adapters_of(model):  # the part of it that is no linear; with gradients of input and parameters
             self._add_linear(f"{adapter.name}.adapter", 2.0 * adapter.multiplies, trains=True)
         for stream, layers in (("blocks", model.shape.num_layers), ("vace_blocks", len(self._vace_layers))):
-            for layer in range(layers):
-                self._add_attention(f"{stream}.{layer}", model.shape.dim, bool(model.shape.image_dim))
+            for number in range(layers):
+                self._add_attention(f"{stream}.{number}", model.shape.dim, bool(model.shape.image_dim))
 
-    def of(self, latent: torch.Size, *, time_rows: int, image_rows: int, text_rows: int = 512) -> StepFlops:
+    def of(
+        self,
+        latent: torch.Size,
+        *,
+        time_rows: int,
+        image_rows: int,
+        text_rows: int = 512,
+        routes: Sequence[Route] = (),
+    ) -> StepFlops:
         """Returns the operations of a micro-batch: latent (B, C, F, H, W).
 
-        The rows of timesteps, CLIP tokens and text are those of one clip.
+        The rows of timesteps, CLIP tokens and text are those of one clip; the layers of `routes` see fewer tokens.
         """
         clips, _, frames, height, width = latent
-        tokens = frames * (height // 2) * (width // 2)
-        rows = {"tokens": tokens, "text": text_rows, "time": time_rows, "image": image_rows}
-        pairs = {"self": tokens * tokens, "to_text": tokens * text_rows, "to_image": tokens * image_rows}
-        units = rows | pairs
+        in_frame = (height // 2) * (width // 2)
+        tokens_of = (*tokens_by_layer(routes, self._layers, in_frame, frames), in_frame * frames)  # and _OUTSIDE
+        units: dict[int, dict[str, int]] = {}
+        for tokens in set(tokens_of):
+            rows = {"tokens": tokens, "text": text_rows, "time": time_rows, "image": image_rows}
+            pairs = {"self": tokens * tokens, "to_text": tokens * text_rows, "to_image": tokens * image_rows}
+            units[tokens] = rows | pairs
+        counted = [(units[tokens_of[layer]][kind], term) for (kind, layer), term in self._terms.items()]
         return StepFlops(
-            forward=clips * sum(units[kind] * term.forward for kind, term in self._terms.items()),
-            backward=clips * sum(units[kind] * term.backward for kind, term in self._terms.items()),
-            recomputed=clips * sum(units[kind] * term.in_blocks for kind, term in self._terms.items()),
+            forward=clips * sum(count * term.forward for count, term in counted),
+            backward=clips * sum(count * term.backward for count, term in counted),
+            recomputed=clips * sum(count * term.in_blocks for count, term in counted),
         )
 
-    def work_of(self, latent: torch.Size, *, time_rows: int, image_rows: int) -> Work:
-        """Returns the work of a micro-batch: latent (B, C, F, H, W)."""
+    def work_of(self, latent: torch.Size, *, time_rows: int, image_rows: int, routes: Sequence[Route] = ()) -> Work:
+        """Returns the work of a micro-batch: latent (B, C, F, H, W); its tokens are all of them."""
         clips, _, frames, height, width = latent
-        useful = self.of(latent, time_rows=time_rows, image_rows=image_rows).useful
+        useful = self.of(latent, time_rows=time_rows, image_rows=image_rows, routes=routes).useful
         return Work(useful, clips * frames * (height // 2) * (width // 2), clips)
+
+    def _layer(self, name: str) -> int:
+        """Returns the layer of the main stream that a linear runs at; one of the second stream at that of its hint."""
+        found = block_of(name)
+        if found is None:
+            return _OUTSIDE
+        return found.number if found.stream == "blocks" else self._vace_layers[found.number]
 
     def _add_linear(self, name: str, operations: float, *, trains: bool = False) -> None:
         """`operations`: of one row forward. `trains`: whatever it is called."""
-        term = self._terms[_rows_of(name)]
+        term = self._terms[_rows_of(name), self._layer(name)]
         term.forward += operations
         term.backward += operations * ((trains or name in self._trained) + self._input_has_gradient(name))
         if self._is_recomputed(name):
@@ -133,7 +155,7 @@ class FlopCount:
             pairs["to_image"] = ("cross_attn", "k_img", "v_img")
         for kind, (part, key, value) in pairs.items():
             query, key, value = (self._output_has_gradient(f"{layer}.{part}.{name}") for name in ("q", key, value))
-            term = self._terms[kind]
+            term = self._terms[kind, self._layer(f"{layer}.{part}.q")]
             term.forward += 4.0 * dim
             term.in_blocks += 4.0 * dim * self._is_recomputed(f"{layer}.{part}.q")
             term.backward += 2.0 * dim * (query + key + value + (query or key))

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..cache import Batch
 from ..flow import add_noise, velocity_target
-from ..model import Conditioning, sent
+from ..model import Conditioning, Passage, sent
 
 __all__ = ["NoisedBatch", "TargetFunction", "noise_batch", "true_velocity"]
 
@@ -32,6 +32,8 @@ class NoisedBatch:
     """(B,) bool: latent frame 0 is the clean one (TI2V image-to-video); None when it is for none"""
     loss_mask: Tensor | None = None
     """(B, 1, F, H, W) weights of the loss; None when every value counts alike"""
+    passages: tuple[Passage, ...] = ()
+    """where a share of the tokens passes by layers while it is trained"""
 
     @property
     def timestep(self) -> Tensor:
@@ -77,7 +79,13 @@ def true_velocity(batch: NoisedBatch) -> Tensor:
 
 
 def noise_batch(
-    batch: Batch, noise: Tensor, sigma: Tensor, texts: Tensor, device: torch.device, given: Tensor | None = None
+    batch: Batch,
+    noise: Tensor,
+    sigma: Tensor,
+    texts: Tensor,
+    device: torch.device,
+    given: Tensor | None = None,
+    passages: tuple[Passage, ...] = (),
 ) -> NoisedBatch:
     """Noise `batch` on `device`: noise (B, C, F, H, W), sigma (B,), texts (B, 512, D) in place of the batch's own.
 
@@ -92,4 +100,5 @@ def noise_batch(
         noised[:, :, 0] = torch.where(given[:, None, None, None], latent[:, :, 0], noised[:, :, 0])
     conditioning = batch.conditioning.to(device) if batch.conditioning is not None else None
     mask = sent(batch.loss_mask, device) if batch.loss_mask is not None else None
-    return NoisedBatch(latent, noise, noised, sigma, texts, conditioning, given, mask)
+    passages = tuple(passage._replace(kept=sent(passage.kept, device)) for passage in passages)
+    return NoisedBatch(latent, noise, noised, sigma, texts, conditioning, given, mask, passages)

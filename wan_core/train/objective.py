@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from ..flow import loss_factor, velocity_loss
-from ..model import WanTransformer
+from ..model import Passage, WanTransformer
 from .noised import NoisedBatch, TargetFunction
 from .objective_config import ObjectiveConfig
 
@@ -22,7 +22,7 @@ class Objective:
         """Returns the loss that the settings ask for."""
         config = self._config
         return velocity_loss(
-            self._predicted(batch),
+            self._predicted(batch, batch.passages),
             self._target(batch),
             batch.trained,
             kind=config.loss_type,
@@ -31,8 +31,8 @@ class Objective:
         )
 
     def evaluated(self, batch: NoisedBatch) -> Tensor:
-        """Returns the mean squared error whatever is trained, so that runs can be compared."""
+        """Returns the mean squared error of all tokens, whatever is trained, so that runs can be compared."""
         return velocity_loss(self._predicted(batch), self._target(batch), batch.trained)
 
-    def _predicted(self, batch: NoisedBatch) -> Tensor:
-        return self._model(batch.noised, batch.timestep, batch.text, batch.conditioning)
+    def _predicted(self, batch: NoisedBatch, passages: tuple[Passage, ...] = ()) -> Tensor:
+        return self._model(batch.noised, batch.timestep, batch.text, batch.conditioning, passages)

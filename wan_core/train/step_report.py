@@ -32,7 +32,7 @@ class StepReport:
     def add(self, batch: NoisedBatch) -> None:
         """Count the work of one micro-batch of this rank."""
         rows = {"time_rows": batch.time_rows, "image_rows": batch.image_rows}
-        self._work += self._flops.work_of(batch.latent.shape, **rows)
+        self._work += self._flops.work_of(batch.latent.shape, **rows, routes=self._config.routes)
 
     def tell(self, step: int, *, loss: float, lr: float, grad_norm: float, timestep: float, began: float) -> None:
         """Tell of a step that began at `began` of the monotonic clock; every rank calls it."""

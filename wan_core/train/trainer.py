@@ -23,9 +23,9 @@ from ..errors import Stopped
 from ..events import Emit, Evaluated, Note
 from ..flow import draw_noise, seeded_generator
 from ..lora import LoraWeights, adapter_parameters, limit_norms
-from ..model import WanTransformer, check_compile
+from ..model import WanTransformer, check_compile, placed_routes
 from .config import TrainConfig
-from .draws import Draws
+from .draws import Draws, passages_of
 from .evaluation import Evaluation
 from .group import Group
 from .meters import DeviceMeters
@@ -80,8 +80,15 @@ class Trainer:
         self._device = next(model.parameters()).device
         self.meters = DeviceMeters((p.device for p in model.parameters()), predicted_memory)
         self._report = StepReport(model, config, self.meters, group, emit)
+        self._routes = placed_routes(config.routes, model.shape.num_layers)
         self._draws = Draws(
-            batches, empty_text, config, self._group, sigma_range=sigma_range, first_frame_share=first_frame_share
+            batches,
+            empty_text,
+            config,
+            self._group,
+            sigma_range=sigma_range,
+            first_frame_share=first_frame_share,
+            routes=self._routes,
         )
         self._reader = BatchReader(self._draws, ahead=config.prefetch_batches, pin=self._device.type == "cuda")
         self._evaluation = Evaluation(
@@ -224,7 +231,8 @@ class Trainer:
         size, frames = len(batch.latents), batch.latents.shape[2]
         given = torch.ones(size, dtype=torch.bool) if self._first_frame_share and frames > 1 else None
         noise = draw_noise(batch.latents.shape, seeded_generator("rehearsal"))
-        noised = noise_batch(batch, noise, torch.full((size,), 0.5), batch.texts, self._device, given)
+        passages = passages_of(batch, self._routes, "rehearsal")
+        noised = noise_batch(batch, noise, torch.full((size,), 0.5), batch.texts, self._device, given, passages)
         self._relief.attempt(self.step + 1, lambda: self._objective.trained(noised).backward(), self._forget_gradients)
         self._forget_gradients()
 
@@ -255,7 +263,7 @@ class Trainer:
             place = self._draws.place(micro_step)
             torch.manual_seed(seeded_generator(self.config.seed, "dropout", place).initial_seed())
         batch = draw.batch
-        noised = noise_batch(batch, draw.noise, draw.sigma, batch.texts, self._device, draw.given)
+        noised = noise_batch(batch, draw.noise, draw.sigma, batch.texts, self._device, draw.given, draw.passages)
         return noised, draw.timestep
 
     def _apply(self, step: int, loss: Tensor, timestep: float, started: float) -> None:

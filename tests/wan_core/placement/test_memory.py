@@ -18,13 +18,24 @@ from wan_core.checkpoint import dequantise, row_values, unpacking_bytes
 from wan_core.checkpoint.ggml import BLOCKS
 from wan_core.config import settings_of
 from wan_core.lora import LoraConfig, adapter_parameters, check_targets, inject_lora
-from wan_core.model import POLICIES, Numerics, WanShape, WanTransformer, block_of
+from wan_core.model import (
+    POLICIES,
+    Numerics,
+    WanShape,
+    WanTransformer,
+    block_of,
+    draw_passages,
+    placed_routes,
+    read_routes,
+    tokens_by_layer,
+)
 from wan_core.model.block import WanBlock
 from wan_core.model.checkpointing import Checkpointing
 from wan_core.placement import JobShape, MemoryEstimate, MemoryMeasures, Recomputing, StepShape, estimate_memory
 from wan_core.placement.plan import split_blocks
+from wan_core.placement.routed import traced_routed
 from wan_core.placement.storage_meter import StorageMeter
-from wan_core.placement.trace import _trace, traced_step
+from wan_core.placement.trace import _Batch, _trace, traced_step
 from wan_core.precision import PrecisionPolicy, QuantizeConfig, quantize_block
 
 SCRIPT = Path(__file__).parents[2] / "support" / "measure_memory.py"
@@ -173,6 +184,45 @@ def test_a_model_of_any_depth_is_a_straight_line_through_short_ones(
     numerics, step = PrecisionPolicy().numerics(torch.bfloat16), SMALL_STEP
     drawn = traced_step(shape, numerics, step, Adapt(4), layers=6, recomputing=recomputing, offloaded=offloaded)
     assert drawn == _trace(shape, numerics, step, Adapt(4), recomputing, offloaded)
+
+
+@pytest.mark.lasts(1)
+@pytest.mark.parametrize(
+    ("recomputing", "offloaded", "vace_layers", "text"),
+    [
+        (Recomputing(), False, (), "0.5: 2..-2"),
+        (Recomputing(policy=POLICIES["attn_output"], unchecked=2), False, (), "0.75: 1..-1"),
+        (Recomputing(), True, (0, 2, 3), "0.25: 1..2; 0.5: 4..-1"),
+        pytest.param(Recomputing(), False, (0, 2, 3), "0.9: 0..4", marks=pytest.mark.soak),
+        pytest.param(Recomputing(blocks=False), False, (), "0.5: 0..-1", marks=pytest.mark.soak),
+    ],
+    ids=["one route", "attention kept, some unchecked", "offloaded, two streams", "nearly all", "nothing again"],
+)
+def test_tokens_that_pass_by_take_no_memory_of_a_layer(
+    recomputing: Recomputing,
+    offloaded: bool,
+    vace_layers: tuple[int, ...],
+    text: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Put together of short models, against the engine run with all layers and the same passages."""
+    shape = replace(SMALL, num_layers=8, vace_layers=vace_layers)
+    numerics, step, routes = PrecisionPolicy().numerics(torch.bfloat16), SMALL_STEP, placed_routes(read_routes(text), 8)
+    of_frame = step.tokens // step.latent_frames
+    tokens = tokens_by_layer(routes, 8, of_frame, step.latent_frames)
+    control = [tokens[layer] for layer in vace_layers]
+    how = {"recomputing": recomputing, "offloaded": offloaded}
+    found = traced_routed(shape, numerics, step, Adapt(4), tokens=tokens, control=control, **how)
+    whole = traced_step(shape, numerics, step, Adapt(4), layers=8, **how)
+    passages = draw_passages(routes, step.latent_frames, of_frame, [torch.Generator() for _ in routes])
+    monkeypatch.setattr(
+        _Batch, "through", lambda self, model: model(self.noised, self.timestep, self.text, self.conditioning, passages)
+    )
+    run = _trace(shape, numerics, step, Adapt(4), recomputing, offloaded)
+    for name in ("kept", "forward", "head", "backward"):
+        assert 0.98 <= getattr(found, name) / getattr(run, name) <= 1.06, name
+    if not offloaded:  # there nothing is kept on the device anyway
+        assert found.backward < 0.93 * whole.backward
 
 
 @pytest.mark.parametrize(

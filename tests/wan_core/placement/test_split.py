@@ -36,6 +36,7 @@ def step_of_14b(run_script: RunScript) -> dict[str, Any]:
 def test_a_14b_step_runs_on_two_devices_with_checkpointing_in_under_3_gib(step_of_14b: dict[str, Any]) -> None:
     assert step_of_14b["adapters"] == 2 * 10 * 40
     assert step_of_14b["gradients_at_home"]
+    assert step_of_14b["routed_at_home"], "tokens that pass by from a layer of one device to one of the other"
     assert step_of_14b["norm_of_all_gradients_on"] == "sim:0", "clipped by the norm over both devices"
     assert step_of_14b["on_second_device"] == step_of_14b["adapters"] // 2
     assert step_of_14b["peak_rss_bytes"] < 3 * 2**30

@@ -111,6 +111,30 @@ def test_killed_in_the_middle_of_a_copy_equals_a_run_where_nothing_was_moved(
     assert final_files(run) == undisturbed
 
 
+def test_which_tokens_pass_by_is_drawn_by_the_step(
+    server: ForkServer, tmp_path: Path, undisturbed: tuple[bytes, bytes]
+) -> None:
+    """Killed in the middle of a copy, blocks and inputs in host memory; a share of nothing is as if there were none."""
+    away = {"memory": "manual", "offload_activations": "on", "blocks_to_swap": 2}
+    changes: dict[str, dict[str, object]] = {
+        "plain": {"tread_routes": "0.5: 1..1"},
+        "away": {"tread_routes": '[{"selection_ratio": 0.5, "start_layer_idx": -1, "end_layer_idx": 1}]', **away},
+        "nothing": {"tread_routes": "0: 0..-1"},
+    }
+    found: dict[str, tuple[bytes, bytes]] = {}
+    for name, change in changes.items():
+        run = make_run(tmp_path / name, train=settings(**change))
+        if name == "away":
+            first = "from tests.support.travel import die_in_copy; die_in_copy(60)"
+            assert server.start(words(run), run.directory / "out.jsonl", first=first).wait() == -signal.SIGKILL
+        code, events = train(server, run)
+        assert code == 0, events[-1]
+        found[name] = final_files(run)
+    assert found["away"][1] == found["plain"][1]
+    assert found["nothing"][1] == undisturbed[1]
+    assert found["plain"][1] != undisturbed[1]
+
+
 @pytest.mark.soak
 def test_killed_at_fifty_random_moments_equals_never_killed(
     server: ForkServer, tmp_path: Path, undisturbed: tuple[bytes, bytes]

@@ -1,0 +1,200 @@
+"""Token routing (TREAD, arXiv 2501.04765): for some layers a share of the tokens passes by, and rejoins behind them.
+
+A route is written as SimpleTuner writes it. Of each latent frame equally many tokens go through, those of smaller
+number first: so a timestep per frame still has equally many tokens, wherever the code counts in rows of them. The
+tokens that go through keep their own positions.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from itertools import pairwise
+from typing import Any, NamedTuple, cast
+
+import torch
+from torch import Tensor
+
+from ..config import Config, setting
+from ..errors import ConfigError
+from .block import Constants
+from .conditioning import sent
+
+__all__ = ["Passage", "Route", "Routing", "Streams", "draw_passages", "placed_routes", "read_routes", "tokens_by_layer"]
+
+_SHORT = re.compile(r"\s*([0-9.eE+-]+?)\s*:\s*(-?\d+)\s*\.\.\s*(-?\d+)\s*")
+_HOW = 'Write it as "0.5: 2..-2": share that passes by, first layer, last layer; -1 is the last one. Several by ";".'
+
+
+@dataclass(frozen=True, kw_only=True)
+class Route(Config):
+    """A run of layers that a share of the tokens passes by; the names are SimpleTuner's."""
+
+    selection_ratio: float = setting(0.5, "Share of the tokens (0 to 1) that passes by.", low=0.0, high=0.99)
+    start_layer_idx: int = setting(2, "The first layer of the route, from 0; below 0 from the end.")
+    end_layer_idx: int = setting(-2, "Its last layer, which belongs to it; -1 is the last of the model.")
+
+    _refusals = ("tread_routes: {name} {value} is out of range. Use {low} to {high}.", "")
+
+    def placed(self, layers: int) -> Route:
+        """Returns the same route with both layers counted from 0. Raises ConfigError where the model lacks them."""
+        first, last = (index + layers if index < 0 else index for index in (self.start_layer_idx, self.end_layer_idx))
+        if not 0 <= first <= last < layers:
+            raise ConfigError(
+                f"tread_routes goes from layer {self.start_layer_idx} to {self.end_layer_idx}, and this model has "
+                f"layers 0 to {layers - 1}. Use for example 2 and -2, the first not behind the last."
+            )
+        return Route(selection_ratio=self.selection_ratio, start_layer_idx=first, end_layer_idx=last)
+
+    def kept(self, tokens: int) -> int:
+        """Returns how many of the tokens of a latent frame go through: at least one."""
+        return max(1, tokens - round(tokens * self.selection_ratio))
+
+
+def read_routes(text: str) -> tuple[Route, ...]:
+    """Returns the routes that `text` names: `0.5: 2..-2; ...`, or SimpleTuner's JSON; none where it is empty.
+
+    Raises ConfigError where it is neither.
+    """
+    text = text.strip()
+    if not text:
+        return ()
+    if text[0] in "[{":
+        return _from_json(text)
+    found = []
+    for part in filter(str.strip, re.split("[;\n]", text)):
+        match = _SHORT.fullmatch(part)
+        if match is None:
+            raise ConfigError(f'tread_routes has "{part.strip()[:60]}", which is no route. {_HOW}')
+        try:
+            share = float(match[1])
+        except ValueError:
+            raise ConfigError(f'tread_routes has "{part.strip()[:60]}", whose share is no number. {_HOW}') from None
+        found.append({"selection_ratio": share, "start_layer_idx": int(match[2]), "end_layer_idx": int(match[3])})
+    return tuple(Route.from_dict(one, "tread_routes") for one in found)
+
+
+def _from_json(text: str) -> tuple[Route, ...]:
+    try:
+        data: Any = json.loads(text)
+    except (ValueError, RecursionError):
+        raise ConfigError(f"tread_routes is no JSON: {text[:60]} ... {_HOW}") from None
+    for outer in ("tread_config", "routes"):
+        if isinstance(data, dict) and outer in data:
+            data = cast("dict[str, Any]", data)[outer]
+    listed = cast("list[Any]", data) if isinstance(data, list) else [data]
+    names = {field.name for field in fields(Route)}
+    for one in listed:
+        if isinstance(one, dict) and (lacking := names - cast("dict[str, Any]", one).keys()):
+            raise ConfigError(f"A route of tread_routes lacks {', '.join(sorted(lacking))}. {_HOW}")
+    return tuple(Route.from_dict(one, f"tread_routes[{number}]") for number, one in enumerate(listed))
+
+
+def placed_routes(routes: Sequence[Route], layers: int) -> tuple[Route, ...]:
+    """Returns the routes through a model of so many layers, in its order; one that nothing passes by on is left out.
+
+    Raises ConfigError where two share a layer, or the model lacks one.
+    """
+    placed = sorted((route.placed(layers) for route in routes), key=lambda route: route.start_layer_idx)
+    for one, other in pairwise(placed):
+        if other.start_layer_idx <= one.end_layer_idx:
+            raise ConfigError(
+                f"Two routes of tread_routes share layer {other.start_layer_idx}. Let each begin behind the end of "
+                "the one before it."
+            )
+    return tuple(route for route in placed if route.selection_ratio > 0)
+
+
+def tokens_by_layer(routes: Sequence[Route], layers: int, in_frame: int, frames: int) -> tuple[int, ...]:
+    """Returns how many tokens of a clip go through each layer: `in_frame` tokens in each of `frames` latent frames."""
+    found = [in_frame * frames] * layers
+    for route in placed_routes(routes, layers):
+        for layer in range(route.start_layer_idx, route.end_layer_idx + 1):
+            found[layer] = route.kept(in_frame) * frames
+    return tuple(found)
+
+
+class Passage(NamedTuple):
+    """A route in one pass through the model: the layers from `first` to `last` see the tokens `kept` alone."""
+
+    first: int
+    last: int
+    kept: Tensor
+    """(K,) int64, rising: the same for every clip of the batch"""
+
+    def through(self, streams: Streams) -> Streams:
+        """Returns the streams of the tokens that go through, (B, K, D) each, with their own positions."""
+
+        tokens, control, constants = streams
+        cos, sin = self.some(constants.rope_cos, 0), self.some(constants.rope_sin, 0)
+        here = constants._replace(rope_cos=cos, rope_sin=sin)
+        return Streams(self.some(tokens), None if control is None else self.some(control), here)
+
+    def some(self, tensor: Tensor, axis: int = 1) -> Tensor:
+        """Returns those of the N tokens along `axis` that go through."""
+        return tensor.index_select(axis, sent(self.kept, tensor.device))
+
+    def rejoined(self, streams: Streams, before: Streams) -> Streams:
+        """Returns the streams of all tokens, (B, N, D) each: those that passed by are as they were `before`."""
+
+        def whole(some: Tensor, all_of_them: Tensor) -> Tensor:
+            found = sent(all_of_them, some.device).clone()
+            found[:, sent(self.kept, some.device)] = some  # index_copy would keep `some` for the way back
+            return found
+
+        tokens = whole(streams.tokens, before.tokens)
+        if streams.control is None or before.control is None:
+            return before._replace(tokens=tokens)
+        return before._replace(tokens=tokens, control=whole(streams.control, before.control))
+
+
+class Streams(NamedTuple):
+    """What the layers of both streams read."""
+
+    tokens: Tensor
+    """(B, N, D)"""
+    control: Tensor | None
+    """(B, N, D) of VACE's second stream"""
+    constants: Constants
+
+
+class Routing:
+    """The passages of one pass through the model, in its order."""
+
+    def __init__(self, passages: Sequence[Passage]) -> None:
+        self._begin = {passage.first: passage for passage in passages}
+        self._now: tuple[Passage, Streams] | None = None
+
+    def before(self, layer: int, streams: Streams) -> Streams:
+        """Returns what the layer of that number sees."""
+        passage = self._begin.get(layer)
+        if passage is None:
+            return streams
+        self._now = passage, streams
+        return passage.through(streams)
+
+    def seen(self, tokens: Tensor) -> Tensor:
+        """Returns those of all tokens (B, N, D) that the layer sees which runs now."""
+        return tokens if self._now is None else self._now[0].some(tokens)
+
+    def behind(self, layer: int, streams: Streams) -> Streams:
+        """Returns what stands behind the layer of that number."""
+        if self._now is None or self._now[0].last != layer:
+            return streams
+        (passage, before), self._now = self._now, None
+        return passage.rejoined(streams, before)
+
+
+def draw_passages(
+    routes: Sequence[Route], frames: int, in_frame: int, generators: Sequence[torch.Generator]
+) -> tuple[Passage, ...]:
+    """Returns the passages of `placed_routes` for `frames` latent frames of `in_frame` tokens; a generator for each."""
+    starts = torch.arange(frames)[:, None] * in_frame
+    found = []
+    for route, generator in zip(routes, generators, strict=True):
+        order = torch.rand(frames, in_frame, generator=generator).argsort(dim=1)
+        kept = order[:, : route.kept(in_frame)].sort(dim=1).values + starts
+        found.append(Passage(route.start_layer_idx, route.end_layer_idx, kept.flatten()))
+    return tuple(found)

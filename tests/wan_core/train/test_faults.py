@@ -749,7 +749,7 @@ class TwoAtOnce(Trainer):
     def _draw(self, micro_step: int) -> tuple[NoisedBatch, float]:
         one, two = super()._draw(2 * micro_step)[0], super()._draw(2 * micro_step + 1)[0]
         pairs = {f.name: [getattr(one, f.name), getattr(two, f.name)] for f in dataclasses.fields(one)}
-        both = {name: torch.cat(pair) for name, pair in pairs.items() if pair[0] is not None}
+        both = {name: torch.cat(pair) for name, pair in pairs.items() if isinstance(pair[0], torch.Tensor)}
         batch = NoisedBatch(**both)
         return batch, float(batch.sigma.mean()) * 1000
 

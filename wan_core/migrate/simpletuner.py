@@ -99,7 +99,7 @@ KEYS = (
       for name in ("ema_decay", "ema_update_interval")),
     *drops("ema_validation", "what is saved is previewed: the mean"),
     *drops("ema_device ema_cpu_only ema_foreach_disable ema_warmup_steps", "a mean of a LoRA is small"),
-    *drops("tread_config", "every token is trained in every block"),
+    Key("tread_config", "WanTrainSettings.tread_routes", "the same routes", kind=object, read=to.routes),
     Key("base_model_precision", "Fp8Quantize.scheme", "8 bits", read=quantized),
     *drops("quantize_via quantization_config base_model_default_dtype sdnq_weights_dtype sdnq_group_size",
            "block by block, where the block lies"),

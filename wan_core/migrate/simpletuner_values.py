@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from typing import Any
 
 from ..errors import ConfigError
+from ..model import read_routes
 from .job import Job
 from .keys import Changed, Without
 from .learning import arguments_of, run_name
@@ -33,6 +35,7 @@ __all__ = [
     "optimizer",
     "precision",
     "prompt",
+    "routes",
     "size",
     "skipped",
     "steps",
@@ -216,3 +219,9 @@ def attention(value: str, _job: Job) -> Any:
     ours = _ATTENTIONS.get(value, "sdpa")
     return ours if ours == value else Changed(ours, "the same, by its name here" if value in _ATTENTIONS else
                                               "it is not known here")  # fmt: skip
+
+
+def routes(value: Any, _job: Job) -> str:
+    """Returns the routes of TREAD as the widget has them; a file of them is not read."""
+    found = read_routes(value if isinstance(value, str) else json.dumps(value))
+    return "; ".join(f"{one.selection_ratio:g}: {one.start_layer_idx}..{one.end_layer_idx}" for one in found)

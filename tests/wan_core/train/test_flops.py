@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from tests.support.tiny_run import TINY, TINY_CAMERA, TINY_FLF2V, TINY_I2V_21, TINY_TI2V, TINY_VACE
 from wan_core.lora import LoraConfig, inject_lora
-from wan_core.model import Conditioning, WanShape, WanTransformer
+from wan_core.model import Conditioning, Route, WanShape, WanTransformer, draw_passages
 from wan_core.precision import PrecisionPolicy
 from wan_core.train import FlopCount
 
@@ -42,8 +42,9 @@ def model_of(shape: WanShape, targets: tuple[str, ...] = ()) -> WanTransformer:
     return model
 
 
-def counted(model: WanTransformer) -> tuple[int, int]:
+def counted(model: WanTransformer, routes: tuple[Route, ...] = ()) -> tuple[int, int]:
     """(forward, forward and backward) as torch counts them, attention in its plain form: nothing is computed twice."""
+    passages = draw_passages(routes, SIZE[1], SIZE[2] * SIZE[3] // 4, [torch.Generator() for _ in routes])
     shape, (clips, frames, height, width) = model.shape, SIZE
     given = Conditioning(
         channels=torch.randn(clips, shape.condition_channels, *SIZE[1:]) if shape.condition_channels else None,
@@ -54,7 +55,7 @@ def counted(model: WanTransformer) -> tuple[int, int]:
     timestep = torch.rand(clips, time_rows(shape)).squeeze(1) * 1000
     latent = torch.randn(clips, shape.out_channels, *SIZE[1:])
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
-        output = model(latent, timestep, torch.randn(clips, 512, shape.text_dim), given)
+        output = model(latent, timestep, torch.randn(clips, 512, shape.text_dim), given, passages)
         forward = counter.get_total_flops()
         output.sum().backward()
         return forward, counter.get_total_flops()
@@ -68,12 +69,23 @@ def time_rows(shape: WanShape) -> int:
     return SIZE[1] if shape is TINY_TI2V else 1
 
 
-def by_formula(model: WanTransformer) -> tuple[float, float, float]:
+def by_formula(model: WanTransformer, routes: tuple[Route, ...] = ()) -> tuple[float, float, float]:
     """(forward, forward and backward, recomputed)."""
     shape = model.shape
     latent = torch.Size((SIZE[0], shape.out_channels, *SIZE[1:]))
-    found = FlopCount(model).of(latent, time_rows=time_rows(shape), image_rows=image_rows(shape))
+    rows = {"time_rows": time_rows(shape), "image_rows": image_rows(shape)}
+    found = FlopCount(model).of(latent, **rows, routes=routes)
     return found.forward, found.useful, found.recomputed
+
+
+@pytest.mark.parametrize("kind", ["a timestep per frame", "control stream", "with CLIP tokens"])
+def test_the_formula_counts_the_tokens_that_go_through(kind: str) -> None:
+    model, route = model_of(KINDS[kind]), Route(selection_ratio=0.5, start_layer_idx=0, end_layer_idx=0)
+    forward, useful, _ = by_formula(model, (route,))
+    measured_forward, measured = counted(model, (route,))
+    assert forward == pytest.approx(measured_forward, rel=0.002)
+    assert useful == pytest.approx(measured, rel=0.002)
+    assert useful < by_formula(model)[1]
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -137,20 +137,15 @@ def estimate_memory(
     for linear, values in job.adapter_values.items():
         adapters[str(job.placement.device_of(linear))] += values
     offloaded = measures.offload_inputs and job.recomputing.blocks
-    tokens, traced = job.tokens(step), traced_routed if job.routes else traced_step
+    tokens = job.tokens(step)
     devices: dict[str, DeviceMemory] = {}
     kept_in_host = 0
     for device in job.placement.devices:
         name, mine = str(device), [layer for layer, d in enumerate(job.placement.block_devices) if d == device]
         # VACE's second stream stays on the first device.
         shape = job.shape if device == job.placement.first else replace(job.shape, vace_layers=())
-        trace = traced(
-            *(shape, job.numerics, step, job.adapt),
-            **(_seen_by(tokens, mine, shape) if job.routes else {"layers": len(mine)}),
-            recomputing=replace(job.recomputing, unchecked=job.unchecked_on(device)),
-            offloaded=offloaded,
-            unpacking_bytes=job.unpacking_bytes,
-        )
+        recomputing = replace(job.recomputing, unchecked=job.unchecked_on(device))
+        trace = _traced(job, step, shape, mine, recomputing, offloaded=offloaded)
         watched = {"evaluate": step, **({} if preview is None else {"preview": preview})}
         watching = {
             kind: traced_watching(job.shape, job.numerics, shape, job.unpacking_bytes)
@@ -188,9 +183,25 @@ def estimate_memory(
     )
 
 
-def _seen_by(tokens: Sequence[int], layers: Sequence[int], shape: WanShape) -> dict[str, list[int]]:
-    """Returns how many tokens go through the `layers` of a device, and through the second stream of its model."""
-    return {"tokens": [tokens[layer] for layer in layers], "control": [tokens[layer] for layer in shape.vace_layers]}
+def _traced(
+    job: JobShape, step: StepShape, shape: WanShape, layers: Sequence[int], recomputing: Recomputing, *, offloaded: bool
+) -> StepTrace:
+    """Returns the trace of a device that has these layers of the main stream, and the second stream of `shape`."""
+    of_step = (shape, job.numerics, step, job.adapt)
+    unpacking = job.unpacking_bytes
+    if not job.routes:
+        return traced_step(
+            *of_step, layers=len(layers), recomputing=recomputing, offloaded=offloaded, unpacking_bytes=unpacking
+        )
+    tokens = job.tokens(step)
+    return traced_routed(
+        *of_step,
+        tokens=[tokens[layer] for layer in layers],
+        control=[tokens[layer] for layer in shape.vace_layers],
+        recomputing=recomputing,
+        offloaded=offloaded,
+        unpacking_bytes=unpacking,
+    )
 
 
 def _passing(job: JobShape, step: StepShape) -> int:

@@ -71,7 +71,7 @@ class WanTrainSettings(io.ComfyNode):
                         *("high_noise_share", "expert_order", "expert_turn_steps", "low_noise_learning_rate"),
                         "low_noise_rank",
                         *("eval_every_n_steps", "keep_last_saves"),
-                        *("logit_mean", "logit_std", "mode_scale", "tread_routes"),
+                        *("logit_mean", "logit_std", "mode_scale"),
                     )
                 ),
                 widget(LoraConfig, "kind", "adapter"),
@@ -87,6 +87,7 @@ class WanTrainSettings(io.ComfyNode):
                 widget(LoraConfig, "module_dropout"),
                 widget(LoraConfig, "max_norm", "scale_weight_norms"),
                 widget(LoraConfig, "lokr_factor"),
+                widget(TrainConfig, "tread_routes"),
             ],
             outputs=[WanSettings.Output(display_name="settings", tooltip="For TrainLoRA.")],
         )

@@ -67,7 +67,7 @@ class PlanMemory(io.ComfyNode):
         blocks_to_swap: int = TrainConfig.blocks_to_swap,
     ) -> io.NodeOutput:
         check_menus(TrainConfig, {"expert": expert})
-        given = dict(settings.train) if settings is not None else {}
+        given = settings.over({}) if settings is not None else {}
         train = TrainConfig.from_dict({**given, "expert": expert, "blocks_to_swap": blocks_to_swap})
         lora = replace(settings.lora if settings is not None else LoraConfig(), rank=rank)
         roots = folders.roots()

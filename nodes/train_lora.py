@@ -160,7 +160,8 @@ class TrainLoRA(io.ComfyNode):
         plan = model.plan.of_expert(train.expert, folders.roots())
         train = replace(train, expert=_expert(plan, train.expert))
         base = settings.lora if settings is not None else LoraConfig()
-        lora = replace(base, rank=widgets.get("rank", LoraConfig.rank))
+        swept = dict(settings.swept) if settings is not None else {}
+        lora = replace(base, rank=swept.get("rank", widgets.get("rank", LoraConfig.rank)))
         note_training(cls.hidden.unique_id, AskedTraining(plan, lora, train, validation))
         return ["cache"]
 
@@ -187,7 +188,8 @@ class TrainLoRA(io.ComfyNode):
         blocks_to_swap: int = TrainConfig.blocks_to_swap,
     ) -> io.NodeOutput:
         check_peft()
-        base = settings.lora if settings is not None else LoraConfig()
+        given = settings or SettingsHandle((), LoraConfig())
+        base, swept, run_name = given.lora, dict(given.swept), given.run_name(run_name)
         plan = model.plan.of_expert(expert, folders.roots())
         check_menus(TrainConfig, {"expert": expert})
         expert = _expert(plan, expert)
@@ -211,8 +213,8 @@ class TrainLoRA(io.ComfyNode):
             data=DataConfig(fingerprint=cache.fingerprint, num_items=len(cache.cache_set.items)),
             lora=replace(
                 base,
-                rank=rank,
-                alpha=alpha,
+                rank=base.rank if "rank" in swept else rank,
+                alpha=base.alpha if "alpha" in swept else alpha,
                 start_from=_start_from(start_from_lora),
                 low_noise_start_from=_low_noise_start(start_from_lora) if expert == "both" else "",
             ),
@@ -248,7 +250,7 @@ class TrainLoRA(io.ComfyNode):
 
 
 def _train_config(settings: SettingsHandle | None, can_preview: bool, widgets: dict[str, Any]) -> TrainConfig:
-    train = TrainConfig.from_dict({**(dict(settings.train) if settings is not None else {}), **widgets})
+    train = TrainConfig.from_dict(settings.over(widgets) if settings is not None else widgets)
     return train if can_preview else replace(train, preview_every_n_steps=0)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,10 @@ from comfy_api.latest import io
 
 from ...wan_core.cache import CacheSet, EncodingReport
 from ...wan_core.checkpoint import WanVariant
+from ...wan_core.config import settings_of
 from ...wan_core.load import ModelPlan
 from ...wan_core.lora import LoraConfig
+from ...wan_core.train import TrainConfig
 
 __all__ = [
     "CATEGORY",
@@ -89,6 +92,18 @@ class SettingsHandle:
 
     train: tuple[tuple[str, object], ...]
     lora: LoraConfig
+    swept: tuple[tuple[str, object], ...] = ()
+    """of a sweep: what leads over the widgets of TrainLoRA too"""
+
+    def over(self, widgets: Mapping[str, object]) -> dict[str, Any]:
+        """Returns the settings of a training with those of TrainLoRA's own widgets, and a sweep's in their place."""
+        known = settings_of(TrainConfig)
+        return {**dict(self.train), **widgets, **{name: value for name, value in self.swept if name in known}}
+
+    def run_name(self, name: str) -> str:
+        """Returns the name of the run: with each value of a sweep behind it, as a file may be called."""
+        words = [f"{key}_{value:g}" if isinstance(value, float) else f"{key}_{value}" for key, value in self.swept]
+        return "_".join([name, *(word.replace("+", "") for word in words)])
 
     def __repr__(self) -> str:
         return f"<training settings, batch_size {dict(self.train).get('batch_size')}>"

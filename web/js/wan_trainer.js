@@ -121,7 +121,7 @@ function onExecuted(detail) {
   dropClips(detail);
   if (!trainers.isHere(detail)) return;
   const id = detail.display_node ?? detail.node;
-  const run = detail.output?.wan_run?.[0]?.run;
+  const run = detail.output?.wan_run?.at(-1)?.run;
   if (typeof run === "string") trainers.panelOf(id)?.bind(run);
   const text = outputText(detail.output);
   if (text) show(id, text);

@@ -50,6 +50,15 @@ test("a training is asked for by its widgets, from the loader down", () => {
   });
 });
 
+test("the settings above a sweep are those that are planned", () => {
+  const settings = node("WanTrainSettings", { batch_size: 2 });
+  const sweep = node("WanSweepSettings", { setting: "rank", values: "4, 8" }, { settings });
+  const twice = node("WanSweepSettings", { setting: "seed", values: "1" }, { settings: sweep });
+  assert.deepEqual(trainingOf(training({ settings: twice }).trainer)?.asked.settings, {
+    batch_size: 2,
+  });
+});
+
 test("what changes the model, settings and previews are asked for too; a bypassed node is not", () => {
   const { load } = training();
   const fp8 = node("Fp8Quantize", { scheme: "int8" }, { model: load });

@@ -21,6 +21,8 @@ const LOADER = "LoadWanModel";
 const QUANTIZE = "Fp8Quantize";
 /** Nodes that take a model and give one. */
 const CHANGES = ["WanPrecisionPolicy", QUANTIZE, "SplitAcrossGPUs", "AddFrozenLora"];
+/** Gives settings several times, each with another value. */
+const SWEEP = "WanSweepSettings";
 const DATASETS = ["WanVideoDataset", "WanDatasetFromFile", "WanSyntheticDataset"];
 /** Nodes whose widgets and links decide what a training takes. */
 export const KINDS = [
@@ -49,7 +51,7 @@ export function trainingOf(trainer) {
   const datasets = datasetsOf(trainer);
   const sizes = datasets.flatMap(sizesOf).slice(0, MOST_SIZES);
   if (!sizes.length) return null;
-  const settings = sourceOf(trainer, "settings");
+  const settings = settingsOf(trainer);
   const previews = sourceOf(trainer, "vae") ? sourceOf(trainer, "validation") : null;
   const own = valuesOf(trainer);
   const train = Object.fromEntries(Object.entries(own).filter(([name]) => COUNTING.includes(name)));
@@ -87,6 +89,15 @@ function chain(trainer) {
     node = sourceOf(node, "model");
   }
   return found;
+}
+
+/** The Wan Train Settings of a trainer, past the sweeps between them. @param {GraphNode} trainer @returns {GraphNode | null} */
+function settingsOf(trainer) {
+  let node = sourceOf(trainer, "settings");
+  for (let far = 0; node && kindOf(node) === SWEEP && far < LONGEST; far += 1) {
+    node = sourceOf(node, "settings");
+  }
+  return node;
 }
 
 /** @param {GraphNode} trainer @returns {GraphNode[]} */

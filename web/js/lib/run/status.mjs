@@ -48,7 +48,7 @@ export function summaryText(run) {
  * @returns {string}
  */
 export function outputText(output) {
-  if (output?.wan_run?.[0]) return summaryText(output.wan_run[0]);
+  if (output?.wan_run?.[0]) return summaryText(output.wan_run.at(-1));
   const clips = output?.wan_clips?.[0]
     ? rows(output.wan_clips[0]).flatMap((row) => row.clips).length
     : 0;

@@ -67,6 +67,9 @@ export const ORDERS = {
     "prompts,negative_prompt,sampling,width,height,num_frames,steps,cfg,shift,seed,sampler_name,scheduler,cfg_low_noise,cfg_passes,cfg_zero_star,skip_layer_guidance,skip_layers,skip_layer_scale,skip_layer_start,skip_layer_end,trigger_word",
     "prompts,negative_prompt,sampling,width,height,num_frames,steps,cfg,shift,seed",
   ],
+  WanSweepSettings: [
+    "setting,values",
+  ],
   WanSyntheticDataset: [
     "count,width,height,num_frames,text_length,seed",
   ],

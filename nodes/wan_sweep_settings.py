@@ -1,0 +1,103 @@
+"""Sweep Wan Settings: several values of one setting, each trained as a run of its own, one after the other."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from comfy_api.latest import io
+
+from ..wan_core.config import settings_of
+from ..wan_core.errors import ConfigError
+from ..wan_core.lora import LoraConfig
+from ..wan_core.train import TrainConfig
+from .bridge.types import CATEGORY, SettingsHandle, WanSettings
+from .bridge.widgets import combo, one_of, searched_as, text
+
+SWEPT = [
+    *("learning_rate", "rank", "alpha", "steps", "seed", "batch_size", "gradient_accumulation_steps", "optimizer"),
+    *("lr_scheduler", "lr_warmup_steps", "timestep_sampling", "discrete_flow_shift", "sigmoid_scale"),
+    *("weight_decay", "max_grad_norm", "adam_beta1", "adam_beta2", "lora_dropout", "caption_dropout"),
+    *("loraplus_lr_ratio", "ema_decay", "loss_type", "huber_delta", "loss_weighting", "min_timestep", "max_timestep"),
+]
+"""settings of Train Wan LoRA and Wan Train Settings, by the names of their widgets"""
+_OF_LORA = {"rank": "rank", "alpha": "alpha", "lora_dropout": "dropout"}
+_MOST = 100
+
+
+class WanSweepSettings(io.ComfyNode):
+    """Gives a list, so ComfyUI runs Train Wan LoRA once for each value; two of them in a row make every pair."""
+
+    @classmethod
+    def define_schema(cls) -> io.Schema:
+        return io.Schema(
+            node_id="WanSweepSettings",
+            display_name="Sweep Wan Settings",
+            category=CATEGORY,
+            **searched_as("grid search", "hyperparameter", "compare learning rates", "xy plot"),
+            description="Trains one LoRA for each value of a setting: runs of their own, whose names say the value. "
+            "The runs tab compares them. Put it between WanTrainSettings and TrainLoRA.",
+            inputs=[
+                WanSettings.Input(
+                    "settings",
+                    optional=True,
+                    tooltip="From WanTrainSettings, or another sweep: then every value of one with every value of the "
+                    "other. Without it defaults are used.",
+                ),
+                combo(
+                    "setting",
+                    SWEPT,
+                    "The setting whose values are tried. It leads over the widgets of TrainLoRA and WanTrainSettings.",
+                ),
+                text(
+                    "values",
+                    "5e-5, 1e-4, 2e-4",
+                    "Its values, by commas or a line each, such as 8, 16, 32. Menus by their words: adamw, lion.",
+                    multiline=True,
+                ),
+            ],
+            outputs=[
+                WanSettings.Output(
+                    display_name="settings", tooltip="For TrainLoRA: one for each value.", is_output_list=True
+                )
+            ],
+        )
+
+    @classmethod
+    def execute(
+        cls, settings: SettingsHandle | None = None, setting: str = SWEPT[0], values: str = "5e-5, 1e-4, 2e-4"
+    ) -> io.NodeOutput:
+        one_of("setting", setting, SWEPT)
+        base = settings or SettingsHandle((), LoraConfig())
+        if setting in dict(base.swept):
+            raise ConfigError(f"{setting} is swept twice. Choose another setting in one of the two.")
+        return io.NodeOutput([_with(base, setting, value) for value in _values(setting, values)])
+
+
+def _values(setting: str, written: str) -> list[object]:
+    """The values in order, each once. Raises ConfigError for one that cannot be, or too many."""
+    words = [word.strip() for line in written.splitlines() for word in line.split(",") if word.strip()]
+    if not 1 <= len(words) <= _MOST:
+        raise ConfigError(f"values names {len(words)} values of {setting}. Write 1 to {_MOST}, such as 5e-5, 1e-4.")
+    return list(dict.fromkeys(_value(setting, word) for word in words))
+
+
+def _value(setting: str, word: str) -> object:
+    config, name = (LoraConfig, _OF_LORA[setting]) if setting in _OF_LORA else (TrainConfig, setting)
+    known = settings_of(config)[name]
+    if known.choices:
+        return one_of(setting, word, known.choices)
+    try:
+        number = float(word)
+    except ValueError as error:
+        raise ConfigError(
+            f'values: "{word[:40]}" is no number for {setting}. Write such as 5e-5, 1e-4, 2e-4.'
+        ) from error
+    whole = isinstance(known.default, int) and number.is_integer()
+    value = int(number) if whole else number
+    config.from_dict({name: value, **({"steps": 10_000_000} if setting == "lr_warmup_steps" else {})})
+    return value
+
+
+def _with(base: SettingsHandle, setting: str, value: object) -> SettingsHandle:
+    lora = replace(base.lora, **{_OF_LORA[setting]: value}) if setting in _OF_LORA else base.lora  # type: ignore[arg-type]
+    return replace(base, lora=lora, swept=(*base.swept, (setting, value)))

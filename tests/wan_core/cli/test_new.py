@@ -100,6 +100,16 @@ def test_a_run_is_made_like_another_and_changed_until_it_has_saved(
     assert tiny.config.data.fingerprint[:12] in nothing.stderr
 
 
+def test_settings_of_another_trainer_become_a_graph(tmp_path: Path, wan_core_command: RunCommand) -> None:
+    (tmp_path / "job.toml").write_text("[model]\ntype='wan'\nckpt_path='Wan2.1-T2V-1.3B'\n[adapter]\nrank=8\n")
+    done = wan_core_command("import", str(tmp_path / "job.toml"), "--out", str(tmp_path / "graph.json"))
+    assert done.returncode == ExitCode.DONE, done.stderr
+    assert json.loads(done.stdout)["written"] == ["graph.json"]
+    assert "taken over:\n" in done.stderr
+    assert json.loads((tmp_path / "graph.json").read_text())["nodes"][0]["type"] == "LoadWanModel"
+    assert wan_core_command("import", str(tmp_path / "no.toml")).returncode == ExitCode.BAD_INPUT
+
+
 def test_help_has_examples_and_the_exit_codes(wan_core_command: RunCommand) -> None:
     assert "exit codes: 0 done" in wan_core_command("--help").stdout + wan_core_command("--help").stderr
     said = wan_core_command("new", "--help")

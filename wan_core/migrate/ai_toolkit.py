@@ -10,7 +10,7 @@ from ..importers import processes_of
 from . import ai_toolkit_values as to
 from .job import Job
 from .keys import Key, drops, ledger_of, take_over
-from .learning import run_name, save_dtype, scheduler
+from .learning import adapter, run_name, save_dtype, scheduler
 from .models import base_name
 
 __all__ = ["TABLES", "read_ai_toolkit_job"]
@@ -30,7 +30,7 @@ _PROCESS = (
     *drops("slider adapter embedding decorator guidance", _NOTHING),
 )  # fmt: skip
 _NETWORK = (
-    Key("type", "", "lora; other kinds are named", read=to.adapter),
+    Key("type", "WanTrainSettings.adapter", "LoRA, LoKr", read=adapter),
     Key("linear rank", "TrainLoRA.rank", kind=int, own=4),
     Key("linear_alpha alpha", "TrainLoRA.alpha", kind=float, own=1.0),
     Key("dropout", "WanTrainSettings.lora_dropout", kind=float),
@@ -44,7 +44,9 @@ _NETWORK = (
     *drops("conv conv_alpha", "the linears of the blocks have adapters"),
     *drops("split_multistage_loras", "each expert has a LoRA of its own"),
     *drops("layer_offloading", "blocks travel by themselves where they must: memory auto"),
-    *drops("lokr_full_rank lokr_factor old_lokr_format all_layers transformer_only lorm", _NOTHING),
+    Key("lokr_factor", "WanTrainSettings.lokr_factor", "-1 is 0", kind=int, read=lambda value, _job: max(0, value)),
+    *drops("lokr_full_rank", "set rank to 1024 for the largest"),
+    *drops("old_lokr_format all_layers transformer_only lorm", _NOTHING),
 )
 _SAVE = (
     Key("dtype", "WanTrainSettings.save_dtype", own="float16", read=save_dtype),

@@ -12,7 +12,6 @@ from .learning import quantized
 from .models import KINDS, model_file
 
 __all__ = [
-    "adapter",
     "arch",
     "bias",
     "ema",
@@ -96,12 +95,6 @@ def quantize(value: bool, job: Job) -> Any:
         return None
     model: dict[str, Any] = job.ledger.get("model", dict, {})
     return quantized(str(model.get("qtype", "qfloat8")).partition("|")[0], job)
-
-
-def adapter(value: str, job: Job) -> Any:
-    if value.lower() == "lora":
-        return None
-    return Without(f"{value} is no kind of adapter here yet; a LoRA is trained in its place")
 
 
 def targets(value: Any, job: Job) -> Any:

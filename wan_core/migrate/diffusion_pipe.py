@@ -8,7 +8,7 @@ from typing import Any
 from ..errors import ConfigError
 from .job import Job
 from .keys import Changed, Key, Without, drops, ledger_of, shown, take_over
-from .learning import optimizer, quantized, run_name, save_dtype, scheduler
+from .learning import adapter, optimizer, quantized, run_name, save_dtype, scheduler
 from .models import base_name, model_file, text_encoder
 
 __all__ = ["TABLES", "read_diffusion_pipe_job"]
@@ -113,15 +113,9 @@ def _edge(value: float, _job: Job) -> Any:
     return Changed(value * 1000, "noise levels go from 0 to 1000")
 
 
-def _adapter(value: str, job: Job) -> Any:
-    if value == "lora":
-        return None
-    return Without(f"{value} is no kind of adapter here yet; a LoRA is trained in its place")
-
-
 def _rank(value: float, job: Job) -> Any:
     """alpha is always the rank; LoKr says a huge one for a full matrix."""
-    return int(value) if value <= 1024 else Changed(16, "a rank for a full matrix of LoKr")
+    return int(value) if value <= 1024 else Changed(1024, "the largest here")
 
 
 def _optimizer(value: str, job: Job) -> Any:
@@ -191,12 +185,14 @@ _MODEL = (
     *drops("guidance", "not for Wan"),
 )  # fmt: skip
 _ADAPTER = (
-    Key("type", "", "lora; other kinds are named", read=_adapter),
+    Key("type", "WanTrainSettings.adapter", "LoRA, LoKr", read=adapter),
     Key("rank", "TrainLoRA.rank", kind=float, read=_rank),
     *drops("alpha", "diffusion-pipe always takes the rank, as alpha 0 does here"),
     *drops("dtype", "the LoRA is trained in float32"),
     Key("dropout", "WanTrainSettings.lora_dropout", kind=float),
-    *drops("rank_dropout decompose_factor", "of LoKr"),
+    Key("rank_dropout", "WanTrainSettings.rank_dropout", kind=float),
+    Key("decompose_factor", "WanTrainSettings.lokr_factor", "-1 is 0", kind=int,
+        read=lambda value, _job: max(0, value)),
     Key("init_from_existing", "TrainLoRA.start_from_lora", "its file, in ComfyUI's loras folder",
         read=lambda value, _job: f"{base_name(value).removesuffix('.safetensors')}.safetensors"),
     *drops("fuse_adapters", "merge it into the model first"),

@@ -26,7 +26,23 @@ _CONFIGS = {
     TRAINER: (TrainConfig, LoraConfig),
 }
 """where the default of a node's widget stands"""
-_OTHER_NAMES = {"lora_dropout": "dropout", "lora_targets": "targets"}
+_OTHER_NAMES = {
+    "lora_dropout": "dropout",
+    "lora_targets": "targets",
+    "adapter": "kind",
+    "adapter_init": "init",
+    "scale_weight_norms": "max_norm",
+}
+"""widgets of Wan Train Settings whose setting is called otherwise"""
+_OF_LORA = (
+    "adapter",
+    "adapter_init",
+    "lora_dropout",
+    "rank_dropout",
+    "module_dropout",
+    "scale_weight_norms",
+    "lokr_factor",
+)
 
 
 @dataclass(frozen=True)
@@ -93,8 +109,8 @@ class Job:
         return LoraConfig(
             rank=self.of("TrainLoRA.rank"),
             alpha=self.of("TrainLoRA.alpha"),
-            dropout=self.of("WanTrainSettings.lora_dropout"),
             targets=targets or LoraConfig.targets,
+            **{_OTHER_NAMES.get(name, name): settings[name] for name in _OF_LORA if name in settings},
         )
 
     def train(self) -> TrainConfig:

@@ -9,7 +9,7 @@ from typing import Any
 from .job import Job
 from .keys import Changed, Without, shown
 
-__all__ = ["arguments_of", "only_for", "optimizer", "quantized", "run_name", "save_dtype", "scheduler"]
+__all__ = ["adapter", "arguments_of", "only_for", "optimizer", "quantized", "run_name", "save_dtype", "scheduler"]
 
 _FLOAT32 = "the LoRA's weights are float32 here, so nothing is lost between steps"
 _TORCHAO = "torchao's, with 8-bit moments too"
@@ -162,6 +162,27 @@ def scheduler(value: str, _job: Job) -> Any:
         return Changed("constant", f"{shown(value)} has no counterpart")
     ours, why = _SCHEDULES[name]
     return Changed(ours, why) if why else ours
+
+
+_ADAPTERS = {
+    "lora": "LoRA",
+    "lora_wan": "LoRA",
+    "standard": "LoRA",
+    "locon": "LoRA",
+    "dora": "DoRA",
+    "lokr": "LoKr",
+    "loha": "LoHa",
+    "oft": "OFT",
+}
+
+
+def adapter(value: str, _job: Job) -> Any:
+    """The kind of adapter; a LoRA in place of one that is not here."""
+    name = value.rpartition(".")[2]
+    ours = _ADAPTERS.get(name.lower())
+    if ours is None:
+        return Changed("LoRA", f"{shown(name)} is no kind of adapter here")
+    return Changed(ours, "with the linears of the blocks alone") if name == "locon" else ours
 
 
 def only_for(schedule: str) -> Callable[[Any, Job], Any]:

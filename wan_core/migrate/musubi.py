@@ -9,7 +9,7 @@ from ..errors import ConfigError
 from . import musubi_values as to
 from .job import Job
 from .keys import Key, drops, ledger_of, take_over
-from .learning import only_for, save_dtype, scheduler
+from .learning import adapter, only_for, save_dtype, scheduler
 from .models import said_kind, text_encoder, vae_file
 
 __all__ = ["FLAGS", "KEYS", "read_musubi_job"]
@@ -47,7 +47,7 @@ KEYS = (
     Key("lr_scheduler_power", "WanTrainSettings.lr_scheduler_power", kind=float, own=1.0, read=only_for("polynomial")),
     Key("lr_scheduler_min_lr_ratio", "WanTrainSettings.lr_scheduler_min_lr_ratio", kind=float),
     *drops("lr_scheduler_type lr_scheduler_args lr_scheduler_timescale", "schedules are those of the menu"),
-    Key("network_module", "", "a LoRA; other kinds are named", read=to.network),
+    Key("network_module", "WanTrainSettings.adapter", "LoRA, LoHa, LoKr", read=adapter),
     Key("network_dim", "TrainLoRA.rank", kind=int, own=4),
     Key("network_alpha", "TrainLoRA.alpha", kind=float, own=1.0),
     Key("network_dropout", "WanTrainSettings.lora_dropout", kind=float),
@@ -56,7 +56,7 @@ KEYS = (
     Key("network_weights", "TrainLoRA.start_from_lora", "its file, in ComfyUI's loras folder",
         read=lambda value, _job: value.replace("\\", "/").rpartition("/")[2]),
     *drops("dim_from_weights", "set rank to that of the file"),
-    *drops("scale_weight_norms", "weight_decay pulls large weights back"),
+    Key("scale_weight_norms", "WanTrainSettings.scale_weight_norms", kind=float),
     *drops("base_weights base_weights_multiplier", "merge it into the model first"),
     Key("timestep_sampling", "WanTrainSettings.timestep_sampling", own="sigma", read=to.sampling),
     Key("discrete_flow_shift", "WanTrainSettings.discrete_flow_shift", kind=float, own=1.0, read=to.shift),

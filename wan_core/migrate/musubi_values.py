@@ -22,7 +22,6 @@ __all__ = [
     "keep",
     "keep_epochs",
     "low",
-    "network",
     "network_args",
     "noise_range",
     "optimizer",
@@ -84,11 +83,7 @@ def noise_range(value: float, job: Job) -> Any:
     return Changed(value, "draws outside are drawn again, as with preserve_distribution_shape, and not squeezed in")
 
 
-def network(value: str, job: Job) -> Any:
-    name = value.rpartition(".")[2]
-    if name in ("lora_wan", "lora"):
-        return None
-    return Without(f"{name} is no kind of adapter here yet; a LoRA is trained in its place")
+_OF_LORA = {"rank_dropout": "rank_dropout", "module_dropout": "module_dropout", "factor": "lokr_factor"}
 
 
 def network_args(value: Any, job: Job) -> None:
@@ -96,6 +91,9 @@ def network_args(value: Any, job: Job) -> None:
         if name == "loraplus_lr_ratio":
             job.put("WanTrainSettings.loraplus_lr_ratio", float(said))
             job.ledger.take(f"network_args {name} -> loraplus_lr_ratio {said}")
+        elif name in _OF_LORA:
+            job.put(f"WanTrainSettings.{_OF_LORA[name]}", int(said) if name == "factor" else float(said))
+            job.ledger.take(f"network_args {name} -> {_OF_LORA[name]} {said}")
         elif name in ("include_patterns", "exclude_patterns"):
             _patterns(name, said, job)
         else:

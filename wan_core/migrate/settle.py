@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from ..dataset import DatasetConfig
 from ..errors import ConfigError, WanTrainerError
 from ..importers import SourceFile, open_source, read_document
 from ..sampler import SampleConfig, read_prompts
 from .job import LOADER, PREVIEW, SETTINGS, TRAINER, Job
+from .keys import Changed
+from .learning import adapter
 from .models import KINDS
 
 __all__ = ["settle"]
@@ -30,6 +32,7 @@ def settle(job: Job, folders: list[Path], clips: int = 0) -> Job:
         _dataset(job, data, folders)
     job.clips = clips or job.clips
     _prompts(job, folders)
+    _lycoris(job, folders)
     _steps(job)
     _warmup(job)
     _together(job)
@@ -133,6 +136,33 @@ def _line(line: str, lost: set[str]) -> str:
     kept = [suffix for suffix in suffixes if suffix.split(" ")[0] in _SUFFIXES]
     lost |= {f"--{suffix.split(' ')[0]}" for suffix in suffixes} - {f"--{suffix.split(' ')[0]}" for suffix in kept}
     return " --".join([prompt, *kept])
+
+
+def _lycoris(job: Job, folders: list[Path]) -> None:
+    """Read the kind of adapter of LyCORIS from its own file."""
+    named = job.values.pop("lycoris", {}).get("file", "")
+    if not named:
+        return
+    path = _found(named, folders)
+    said: Any = read_document(path) if path is not None else {}
+    if not isinstance(said, dict) or "algo" not in said:
+        job.put("WanTrainSettings.adapter", "LoKr")
+        job.hints.append(f"{named[:80]} was not found: adapter is LoKr, LyCORIS's usual kind; set lokr_factor and rank")
+        return
+    given = cast("dict[str, Any]", said)
+    made = adapter(str(given["algo"]), job)
+    job.put("WanTrainSettings.adapter", made.value if isinstance(made, Changed) else made)
+    for key, at in _LYCORIS.items():
+        if isinstance(value := given.get(key), int | float):
+            job.put(at, min(int(value), 1024) if at != _ALPHA else float(value))
+    rest = sorted(given.keys() - _LYCORIS.keys() - {"algo"})
+    job.ledger.take(f"lycoris_config: algo {given['algo']} -> adapter, and {', '.join(given.keys() & _LYCORIS.keys())}")
+    if rest:
+        job.ledger.change(f"lycoris_config: {', '.join(rest)} -> left out: lora_targets and rank_patterns name layers")
+
+
+_ALPHA = "TrainLoRA.alpha"
+_LYCORIS = {"factor": "WanTrainSettings.lokr_factor", "linear_dim": "TrainLoRA.rank", "linear_alpha": _ALPHA}
 
 
 def _steps(job: Job) -> None:

@@ -16,12 +16,12 @@ from .learning import optimizer as known_optimizer
 from .models import base_name, model_file, said_kind
 
 __all__ = [
-    "adapter",
     "attention",
     "base",
     "clipping",
     "copies",
     "data",
+    "dora",
     "ema",
     "epochs",
     "every",
@@ -29,6 +29,7 @@ __all__ = [
     "flavour",
     "if_so",
     "library",
+    "lora_type",
     "loss",
     "modules",
     "name",
@@ -77,10 +78,17 @@ def base(value: str, job: Job) -> Any:
     return model_file(value, job)
 
 
-def adapter(value: str, job: Job) -> Any:
-    if value == "standard":
-        return None
-    return Without(f"{value} is no kind of adapter here yet; a LoRA is trained in its place")
+def lora_type(value: str, job: Job) -> Any:
+    """LyCORIS says its kind in a file of its own; `settle` reads it."""
+    if value != "lycoris":
+        return "LoRA" if value == "standard" else Changed("LoRA", f"{value} is no kind of adapter here")
+    job.put("lycoris.file", str(job.said("lycoris_config") or "lycoris_config.json"))
+    return None
+
+
+def dora(value: bool, _job: Job) -> Any:
+    """A flag beside lora_type."""
+    return "DoRA" if value else None
 
 
 def modules(value: Any, _job: Job) -> Any:

@@ -239,7 +239,30 @@ def test_what_cannot_be_is_refused_with_a_sentence(tmp_path, name, text, sentenc
 
 def test_an_optimizer_or_adapter_that_is_not_here_is_named(tmp_path):
     path = tmp_path / "a.toml"
-    path.write_text("[model]\ntype='wan'\n[adapter]\ntype='lokr'\nrank=1000000.0\n[optimizer]\ntype='automagic'\n")
+    path.write_text("[model]\ntype='wan'\n[adapter]\ntype='boft'\n[optimizer]\ntype='automagic'\n")
     account = read_job(path).account()
-    assert any(line.startswith("adapter.type lokr (lokr is no kind") for line in account["no counterpart here"])
+    assert "adapter.type boft -> adapter LoRA: boft is no kind of adapter here" in account["changed"]
     assert "optimizer.type automagic -> optimizer adamw: it has no counterpart here" in account["changed"]
+
+
+def test_kinds_of_adapters_are_those_of_the_trainer(tmp_path):
+    path = tmp_path / "a.toml"
+    path.write_text("[model]\ntype='wan'\n[adapter]\ntype='lokr'\nrank=1e6\ndecompose_factor=4\nrank_dropout=0.1\n")
+    lora = read_job(path).lora()
+    assert (lora.kind, lora.rank, lora.lokr_factor, lora.rank_dropout) == ("LoKr", 1024, 4, 0.1)
+
+    more = "scale_weight_norms=2.0\nnetwork_args=['module_dropout=0.2']\n"
+    path.write_text(f"dit='x'\nnetwork_module='networks.loha'\n{more}")
+    lora = read_job(path).lora()
+    assert (lora.kind, lora.max_norm, lora.module_dropout) == ("LoHa", 2.0, 0.2)
+
+    config = {"model_family": "wan", "lora_type": "lycoris", "lycoris_config": "config/lycoris.json"}
+    (tmp_path / "a.json").write_text(json.dumps(config))
+    job = read_job(tmp_path / "a.json")
+    assert job.lora().kind == "LoKr"
+    assert any("config/lycoris.json was not found" in line for line in job.account()["to do"])
+    said = {"algo": "loha", "multiplier": 1.0, "linear_dim": 8, "linear_alpha": 4, "apply_preset": {}}
+    (tmp_path / "lycoris.json").write_text(json.dumps(said))
+    job = read_job(tmp_path / "a.json")
+    assert (job.lora().kind, job.lora().rank, job.lora().alpha) == ("LoHa", 8, 4)
+    assert any("apply_preset, multiplier -> left out" in line for line in job.account()["changed"])

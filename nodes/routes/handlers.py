@@ -19,17 +19,18 @@ from ...wan_core.metrics import MetricsPages, Page, whole
 from ...wan_core.words import logger
 from ..bridge.second_ids import PREFIX
 from ..engine.live_runs import BUTTONS, LiveRuns
-from ..runs.publish import published, use_step
+from ..runs.publish import use_step
 from ..runs.scrub import scrubbed
 from .clip import send_clip
 from .desktop import open_folder
 from .guard import BODY_LIMIT, check_change, check_host, check_local, read_body
+from .listing import DAMAGED, all_summaries
 from .plan import NO_PLAN, Planner
 from .refusal import Refused
 from .removal import delete_run
-from .run_folders import find_run, line_number, list_runs
+from .run_folders import find_run, line_number
 from .samples import find_sample
-from .summary import detail, summary
+from .summary import detail
 
 __all__ = ["RunRoutes"]
 
@@ -43,8 +44,6 @@ HEADERS = {
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
-DAMAGED = (ValueError, TypeError, ArithmeticError, RecursionError, KeyError)
-"""what reading files may raise that hold JSON of another shape than ours"""
 _FOLDER = Path(__file__).parents[2].name
 _PACK = "{pack}" if set("{}") & set(_FOLDER) else _FOLDER
 """spelled out: the folder's files are served by a route that is looked at before a shorter one"""
@@ -108,18 +107,8 @@ class RunRoutes:
         return web.Response(status=302, headers={**HEADERS, "Location": "../" * page.count("/") + page})
 
     async def all_runs(self, _request: web.Request) -> web.StreamResponse:
-        def collect() -> list[dict[str, Any]]:
-            found: list[dict[str, Any]] = []
-            loras = self.loras()
-            there = published(loras)
-            for run_id, directory in list_runs(self.runs()):
-                try:
-                    found.append(summary(directory, self.live.get(run_id), loras, there))
-                except (WanTrainerError, OSError, *DAMAGED):
-                    continue  # a folder of another version, a damaged one, or one that is being deleted
-            return sorted(found, key=lambda s: (s["live"], s["updated"]), reverse=True)
-
-        return _json({"version": 1, "runs": await asyncio.to_thread(collect)})
+        found = await asyncio.to_thread(lambda: all_summaries(self.runs(), self.live, self.loras()))
+        return _json({"version": 1, "runs": found})
 
     async def detail(self, request: web.Request) -> web.StreamResponse:
         directory = await self._find(request)

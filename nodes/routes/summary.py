@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import os
 from collections.abc import Container
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from ..runs.publish import chosen_step, listed_names, lora_experts, published
 from ..runs.scrub import scrubbed
 from .samples import list_samples
 
-__all__ = ["detail", "summary"]
+__all__ = ["detail", "settings_told", "summary"]
 
 Data = dict[str, Any]
 _LONGEST_DEVICE = 40
@@ -38,6 +39,8 @@ class _OnDisk:
     updated: float
     variant: str
     """by the newest saved LoRA; empty when the config says it"""
+    settings: dict[str, str]
+    """of training and adapter, as JSON texts"""
 
 
 def summary(directory: Path, live: LiveRun | None, loras: Path, there: Container[str] | None = None) -> Data:
@@ -77,6 +80,11 @@ def summary(directory: Path, live: LiveRun | None, loras: Path, there: Container
         "prompt_id": live.prompt_id if live is not None else None,
         "memory": _memory(config, tail, state == "running"),
     }
+
+
+def settings_told(directory: Path) -> dict[str, str]:
+    """Returns the settings of training and adapter of a run as JSON texts, by name; without paths and secrets."""
+    return _on_disk(str(directory), tuple(_mark(directory, name) for name in _TOLD)).settings
 
 
 def detail(directory: Path, live: LiveRun | None, loras: Path) -> Data:
@@ -131,6 +139,7 @@ def _on_disk(directory: str, marks: tuple[tuple[int, int, int] | None, ...]) -> 
     """The files of a run as `marks` saw them; WanTrainerError for no run."""
     folder = Path(directory)
     config, steps = read_run(folder), SaveStore(folder).steps()
+    settings = scrubbed({**config.lora.to_dict(), **config.train.to_dict()})
     return _OnDisk(
         config=config,
         status=read_status(folder),
@@ -138,6 +147,7 @@ def _on_disk(directory: str, marks: tuple[tuple[int, int, int] | None, ...]) -> 
         steps=tuple(steps),
         updated=max((mark[0] / 1e9 for mark in marks[:3] if mark is not None), default=0.0),
         variant=_variant_of_saves(folder, steps) if config.model.variant == "auto" else "",
+        settings={name: json.dumps(value) for name, value in settings.items()},
     )
 
 

@@ -321,6 +321,16 @@ def test_the_tab_compares_opens_copies_resumes_and_asks_before_it_deletes(
     assert serious(canvas, ".wan-runs") == []
     canvas.screenshot("tab")
 
+    canvas.page.get_by_role("button", name="Table").click()
+    table = canvas.page.locator(".wan-table")
+    table.get_by_role("button", name="run").click()
+    canvas.page.get_by_label("Find runs by name").fill("o")
+    rows = table.locator("tbody th")
+    assert [text for text in rows.all_inner_texts()] == sorted(rows.all_inner_texts())
+    assert serious(canvas, ".wan-runs") == []
+    canvas.screenshot("table")
+    canvas.page.get_by_role("button", name="Table").click()
+
     card = canvas.page.locator(".wan-run").filter(has_text="halfway")
     shows(card, "Cancel was pressed")
     card.get_by_role("button", name="Copy LoRA name").click()

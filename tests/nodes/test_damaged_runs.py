@@ -71,15 +71,15 @@ def test_a_damaged_run_never_hides_the_others(routes: RouteServer, value: str) -
 def test_a_run_that_cannot_be_told_is_left_out_of_the_list(
     routes: RouteServer, pack_nodes: dict[str, Any], monkeypatch: pytest.MonkeyPatch, error: type[Exception]
 ) -> None:
-    handlers = our_module(pack_nodes, "routes.handlers")
-    tell = handlers.summary
+    handlers, listing = our_module(pack_nodes, "routes.handlers"), our_module(pack_nodes, "routes.listing")
+    tell = listing.summary
 
     def told(directory: Path, *rest: Any) -> Any:
         if directory.name == "cat":
             raise error("damaged")
         return tell(directory, *rest)
 
-    monkeypatch.setattr(handlers, "summary", told)
+    monkeypatch.setattr(listing, "summary", told)
     monkeypatch.setattr(handlers, "detail", told)
     answer = routes.get("/runs")
     assert (answer.status, [run["id"] for run in answer.data["runs"]]) == (200, ["dog"])

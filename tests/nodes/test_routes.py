@@ -73,6 +73,7 @@ def test_the_list_tells_where_each_run_stands(routes: RouteServer) -> None:
         "expert": "auto",
         "variant": "2.1-T2V-1.3B",
         "live": False,
+        "settings": {},
         "can_preview": False,
         "node": None,
         "prompt_id": None,
@@ -80,6 +81,14 @@ def test_the_list_tells_where_each_run_stands(routes: RouteServer) -> None:
     assert list(run["memory"].values()) == [{"now": None, "peak": 1004, "predicted": None}], (
         "as earlier versions say it"
     )
+
+
+def test_the_list_tells_in_which_settings_runs_differ(routes: RouteServer) -> None:
+    write_run(routes.runs, "dog", total=20)
+    assert {run["id"]: run["settings"] for run in routes.get("/runs").data["runs"]} == {
+        "cat": {"steps": 10},
+        "dog": {"steps": 20},
+    }
 
 
 def test_memory_is_told_by_device_and_only_a_running_run_holds_any_now(routes: RouteServer) -> None:

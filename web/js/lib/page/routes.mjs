@@ -9,10 +9,10 @@ import { t } from "./words.mjs";
  *   loss?: number | null, eval_loss?: number | null, eval_held_out?: boolean | null, best?: number | null,
  *   best_why?: string, seconds_per_step?: number | null, seconds_left?: number | null,
  *   expert?: string, variant?: string, lora_names?: string[], live?: boolean, node?: string | null, can_preview?: boolean,
- *   memory?: Record<string, Memory> }} Summary
+ *   memory?: Record<string, Memory>, settings?: Record<string, unknown> }} Summary `settings`: those in which runs differ
  * @typedef {{ id: string, step: number, label?: string, prompt?: number, strength?: number | null,
  *   rendering?: string, name?: string, text?: string, seed?: string | null }} Sample
- * @typedef {Summary & { saves?: { step: number, eval_loss?: number | null }[], samples?: Sample[],
+ * @typedef {Omit<Summary, "settings"> & { saves?: { step: number, eval_loss?: number | null }[], samples?: Sample[],
  *   chosen?: number | null, has_workflow?: boolean, settings?: unknown }} Detail
  */
 

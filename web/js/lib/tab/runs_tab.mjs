@@ -3,7 +3,7 @@
 
 import { color } from "../chart/chart.mjs";
 import { Plot } from "../chart/plot.mjs";
-import { button, element, fill, write } from "../page/dom.mjs";
+import { button, element, fill, toggle, write } from "../page/dom.mjs";
 import { Follower } from "../page/pacing.mjs";
 import { t } from "../page/words.mjs";
 import { comparedLines } from "../run/curves.mjs";
@@ -11,6 +11,7 @@ import { RunHistory } from "../run/history.mjs";
 import { told } from "../run/server_sentences.mjs";
 import { RunCard } from "./run_card.mjs";
 import { RunClips } from "./run_clips.mjs";
+import { RunTable } from "./run_table.mjs";
 
 /**
  * @typedef {import("../page/routes.mjs").Routes} Routes
@@ -47,11 +48,14 @@ export class RunsTab {
     });
     this.reader = new Follower(() => this.read(), { failed: (error) => this.say(message(error)) });
     this.draw = this.draw.bind(this);
+    /** Made when somebody asks for it. @type {RunTable | null} */
+    this.table = null;
     this.build();
   }
 
   build() {
     this.plot = new Plot(this.frames, () => this.view(), { dots: false, timesteps: false });
+    this.place = element("div");
     this.spoken = element("div", { class: "wan-said", role: "status", "aria-live": "polite" });
     this.listed = element("ul", { class: "wan-list", "aria-label": t("Training runs") });
     this.element = element(
@@ -61,9 +65,17 @@ export class RunsTab {
         "div",
         { class: "wan-run-head" },
         element("h2", {}, t("Training runs")),
-        button(t("Refresh"), t("Read the list again"), () => this.refresh()),
+        element(
+          "span",
+          {},
+          toggle(t("Table"), t("Show in a table in what the runs differ"), false, (on) =>
+            this.tabulate(on),
+          ),
+          button(t("Refresh"), t("Read the list again"), () => this.refresh()),
+        ),
       ),
       this.plot.element,
+      this.place,
       this.spoken,
       this.listed,
     );
@@ -120,6 +132,7 @@ export class RunsTab {
       if (this.listed.children[index] !== card.element)
         this.listed.insertBefore(card.element, this.listed.children[index] ?? null);
     });
+    this.table?.update(this.runs);
     this.plot.element.hidden = !this.runs.length;
     this.sayNone(t("No runs yet. Queue a graph with Train Wan LoRA."));
     this.frames.once(this.plot.draw);
@@ -181,6 +194,13 @@ export class RunsTab {
           say: (text) => this.say(text),
         }),
     };
+  }
+
+  /** @param {boolean} on whether the table is to be seen */
+  tabulate(on) {
+    this.table = on ? new RunTable() : null;
+    fill(this.place, this.table?.element);
+    this.frames.ask(this.draw);
   }
 
   /** @param {string} id @param {boolean} on */

@@ -1,0 +1,46 @@
+"""The list of runs: a summary of each, and the settings in which they differ from each other."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from ...wan_core.errors import WanTrainerError
+from ..engine.live_runs import LiveRuns
+from ..runs.publish import published
+from .run_folders import list_runs
+from .summary import settings_told, summary
+
+__all__ = ["DAMAGED", "all_summaries"]
+
+DAMAGED = (ValueError, TypeError, ArithmeticError, RecursionError, KeyError)
+"""what reading files may raise that hold JSON of another shape than ours"""
+_LONGEST = 200
+"""of a setting that is told"""
+
+
+def all_summaries(runs: Path, live: LiveRuns, loras: Path) -> list[dict[str, Any]]:
+    """Returns SUMMARY of every run that can be read, the live and newest first, each with its own `settings`."""
+    found: list[dict[str, Any]] = []
+    there = published(loras)
+    for run_id, directory in list_runs(runs):
+        try:
+            told = summary(directory, live.get(run_id), loras, there)
+            found.append({**told, "settings": settings_told(directory)})
+        except (WanTrainerError, OSError, *DAMAGED):
+            continue  # a folder of another version, a damaged one, or one that is being deleted
+    _keep_differences(found)
+    return sorted(found, key=lambda s: (s["live"], s["updated"]), reverse=True)
+
+
+def _keep_differences(found: list[dict[str, Any]]) -> None:
+    """Leave in each `settings` what is not the same in all of them: thousands of runs are told in one answer."""
+    values: dict[str, set[str]] = {}
+    for told in found:
+        for name, text in told["settings"].items():
+            values.setdefault(name, set()).add(text)
+    differ = {name for name, known in values.items() if len(known) > 1}
+    for told in found:
+        texts = {name: text for name, text in told["settings"].items() if name in differ and len(text) <= _LONGEST}
+        told["settings"] = {name: json.loads(text) for name, text in texts.items()}

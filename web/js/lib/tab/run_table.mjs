@@ -1,0 +1,110 @@
+// @ts-check
+/** The runs as a table of what differs between them: found by their names, sorted by any column, the best in bold. */
+
+import { element, fill } from "../page/dom.mjs";
+import { t } from "../page/words.mjs";
+import { short } from "../run/format.mjs";
+import { columnsOf, named, sorted } from "./differences.mjs";
+
+/** @typedef {import("../page/routes.mjs").Summary} Summary */
+
+export class RunTable {
+  constructor() {
+    /** @type {Summary[]} */
+    this.runs = [];
+    /** @type {import("./differences.mjs").Order | null} */
+    this.order = null;
+    /** What is drawn: made anew only when it changes, so that nobody loses the button they are on. */
+    this.drawn = "";
+    this.find = element("input", {
+      type: "search",
+      placeholder: t("Find runs by name"),
+      "aria-label": t("Find runs by name"),
+      oninput: () => this.draw(),
+    });
+    this.table = element("table", { class: "wan-table" });
+    this.element = element(
+      "div",
+      { class: "wan-table-box" },
+      this.find,
+      element("div", { class: "wan-table-scroll" }, this.table),
+    );
+  }
+
+  /** @param {Summary[]} runs */
+  update(runs) {
+    this.runs = runs;
+    this.draw();
+  }
+
+  draw() {
+    const shown = sorted(named(this.runs, this.find.value), this.order);
+    const columns = columnsOf(shown);
+    const drawn = JSON.stringify([shown.map((run) => run.id), columns, this.order]);
+    if (drawn === this.drawn) return;
+    this.drawn = drawn;
+    const heads = [{ key: "id" }, ...columns].map(({ key }) => this.head(key));
+    const rows = shown.map((run, row) =>
+      element(
+        "tr",
+        {},
+        element("th", { scope: "row" }, run.id),
+        ...columns.map(({ values, best }) => cell(values[row], best)),
+      ),
+    );
+    fill(
+      this.table,
+      element("thead", {}, element("tr", {}, ...heads)),
+      element("tbody", {}, ...rows),
+    );
+  }
+
+  /** @param {string} key */
+  head(key) {
+    const down = this.order?.key === key ? this.order.down : null;
+    const made = element("th", {
+      scope: "col",
+      "aria-sort": down === null ? "none" : down ? "descending" : "ascending",
+    });
+    const press = element(
+      "button",
+      { type: "button", onclick: () => this.sort(key) },
+      `${titleOf(key)}${down === null ? "" : down ? " ▾" : " ▴"}`,
+    );
+    made.append(press);
+    return made;
+  }
+
+  /** Ascending, then descending, then as listed. @param {string} key */
+  sort(key) {
+    const same = this.order?.key === key ? this.order : null;
+    this.order = same?.down ? null : { key, down: Boolean(same) };
+    this.draw();
+  }
+}
+
+/** @param {string} key */
+function titleOf(key) {
+  /** @type {Record<string, string>} */
+  const told = {
+    id: t("run"),
+    step: t("step"),
+    loss: t("loss"),
+    eval_loss: t("evaluation"),
+    seconds_per_step: t("s/step"),
+  };
+  return told[key] ?? key;
+}
+
+/** @param {unknown} value @param {number | null} best */
+function cell(value, best) {
+  const text = typeof value === "number" ? number(value) : value === null ? "" : String(value);
+  const made = element("td", {});
+  made.append(best !== null && value === best ? element("strong", {}, text) : text);
+  return made;
+}
+
+/** @param {number} value */
+function number(value) {
+  return Number.isInteger(value) ? `${value}` : short(value, 4);
+}

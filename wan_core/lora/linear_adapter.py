@@ -47,7 +47,6 @@ class LinearAdapter(ABC):
         """what it needs besides its parameters to go on, by part; not trained"""
         self.strength = 1.0
         """for sampling: 1 is what was trained, 0 the base"""
-        self.base: nn.Linear = self.layer.base_layer
         self.layer.forward, self.layer.unread = self.forward, self.unread
 
     # ---- what each kind says of itself
@@ -93,6 +92,11 @@ class LinearAdapter(ABC):
         """Makes the change `ratio` () times as large."""
 
     # ---- what all have in common
+
+    @property
+    def base(self) -> nn.Linear:
+        """The linear it changes: asked for anew, so that one whose weight was replaced, or moved, is not kept."""
+        return cast("nn.Linear", self.layer.base_layer)
 
     @property
     def scale(self) -> float:

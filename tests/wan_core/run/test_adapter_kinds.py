@@ -125,3 +125,18 @@ def test_a_setting_of_adapters_is_part_of_a_job_only_where_it_is_used() -> None:
     assert set(usual.identity()["lora"]) == {"rank", "alpha", "dropout", "targets"}
     assert other.identity()["lora"] == usual.identity()["lora"] | {"kind": "DoRA"}
     assert usual.job_id != other.job_id
+
+
+@pytest.mark.parametrize("kind", [pytest.param(k, marks=[] if k == "DoRA" else pytest.mark.soak) for k in KINDS])
+def test_over_weights_that_rest_in_host_memory_it_learns_the_same(tmp_path: Path, kind: str) -> None:
+    """The export too reads them there: that of a DoRA needs the lengths of the base's rows."""
+    settings = {"steps": 2, "save_every_n_steps": 2, "preview_every_n_steps": 0, "eval_items": 0}
+    away = {"memory": "manual", "offload_activations": "on", "blocks_to_swap": 2}
+    found = []
+    for name, more in (("here", {}), ("away", away)):
+        train = TrainConfig(**settings, **more)  # type: ignore[arg-type]
+        run = make_run(tmp_path / name, train=train, lora=KINDS[kind], clips=1)
+        run_job(run.directory, run.roots, emit=lambda _event: None, control=SignalControl())
+        found.append(load_file(run.directory / "saves" / "step-000002" / "lora.safetensors"))
+    assert found[0].keys() == found[1].keys()
+    assert all(torch.equal(found[0][name], found[1][name]) for name in found[0])

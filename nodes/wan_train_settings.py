@@ -88,6 +88,7 @@ class WanTrainSettings(io.ComfyNode):
                 widget(LoraConfig, "max_norm", "scale_weight_norms"),
                 widget(LoraConfig, "lokr_factor"),
                 widget(TrainConfig, "tread_routes"),
+                *(widget(TrainConfig, name) for name in ("timestep_range", "timestep_list", "timestep_strata")),
             ],
             outputs=[WanSettings.Output(display_name="settings", tooltip="For TrainLoRA.")],
         )
@@ -108,8 +109,9 @@ class WanTrainSettings(io.ComfyNode):
         **values: Any,
     ) -> io.NodeOutput:
         check_menus(TrainConfig, values)
-        if "eval_timesteps" in values:
-            values["eval_timesteps"] = tuple(_numbers(values["eval_timesteps"]))
+        for name in ("eval_timesteps", "timestep_list"):
+            if name in values:
+                values[name] = tuple(_numbers(name, values[name]))
         for name in ("checkpointing_names_saved", "checkpointing_names_offloaded"):
             if name in values:
                 values[name] = tuple(values[name].replace(",", " ").split())
@@ -136,8 +138,8 @@ def _lines(text: str) -> tuple[str, ...]:
     return tuple(line.strip() for line in text.splitlines() if line.strip())
 
 
-def _numbers(listed: str) -> list[float]:
+def _numbers(name: str, listed: str) -> list[float]:
     try:
         return [float(part) for part in listed.replace(",", " ").split()]
     except ValueError as error:
-        raise ConfigError(f'eval_timesteps "{listed[:100]}" is not a list of numbers. Example: {_EVAL}') from error
+        raise ConfigError(f'{name} "{listed[:100]}" is not a list of numbers. Example: {_EVAL}') from error

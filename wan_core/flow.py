@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -18,6 +19,7 @@ __all__ = [
     "EVALUATION_TIMESTEPS",
     "LOSSES",
     "LOSS_WEIGHTINGS",
+    "TIMESTEP_RANGES",
     "TIMESTEP_SAMPLINGS",
     "add_noise",
     "draw_noise",
@@ -36,11 +38,14 @@ TIMESTEP_SAMPLINGS = ("uniform", "sigmoid", "shift", "flux_shift", "qwen_shift",
 qwen_shift the same with the shift of `resolution_shift`. logsnr: the signal-to-noise ratio is normal. mode: Stable
 Diffusion 3's. beta: Beta(2, 2)."""
 
+TIMESTEP_RANGES = ("cut", "rescaled")
+"""what a range narrower than [0, 1] does to a draw: those outside are drawn again, or all are squeezed into it"""
+
 _BY_RESOLUTION = {"flux_shift": (1.15, 4096), "qwen_shift": (0.9, 8192)}
 """the logarithm of the shift, and the tokens of a frame at which it is reached; both begin with 0.5 at 256"""
 
 LOSSES = ("mse", "huber", "pseudo_huber", "l1")
-LOSS_WEIGHTINGS = ("none", "bell", "sigma_sqrt", "cosmap")
+LOSS_WEIGHTINGS = ("none", "bell", "sigma_sqrt", "cosmap", "min_snr")
 
 EVALUATION_TIMESTEPS = (125.0, 375.0, 625.0, 875.0)
 """the middles of four equal parts of the noise range; held-out clips keep their noise at these"""
@@ -82,12 +87,14 @@ def draw_sigma(
     mode_scale: float = 1.29,
     sigma_min: float = 0.0,
     sigma_max: float = 1.0,
+    parts: Tensor | None = None,
 ) -> Tensor:
     """`count` noise levels (count,) float32 on the CPU, inside [sigma_min, sigma_max].
 
     A range narrower than [0, 1] (one expert of a pair) cuts the distribution and keeps its shape: draws outside are
     drawn again, so the expert sees the noise levels it would see in the pair. `logit_mean` and `logit_std` are those of
-    logsnr, `mode_scale` is that of mode. Raises ConfigError where almost nothing falls into the range.
+    logsnr, `mode_scale` is that of mode. `parts` (count,) float64, 0 to 1: the shares of the same distribution below
+    the levels, instead of numbers from the generator. Raises ConfigError where almost nothing falls into the range.
     """
     if sampling not in TIMESTEP_SAMPLINGS:
         raise ConfigError(f'timestep_sampling "{sampling}" is unknown. Use one of: {", ".join(TIMESTEP_SAMPLINGS)}.')
@@ -95,15 +102,29 @@ def draw_sigma(
         raise ConfigError(
             f"The training shift is {shift:g}. Set discrete_flow_shift above 0, or leave it to the model."
         )
-    kept = torch.empty(0)
-    for _ in range(1000):
+
+    def made(number: Tensor) -> Tensor:
         if sampling in ("uniform", "mode", "beta"):
-            sigma = _from_uniform(torch.rand(count, generator=generator), sampling, shift, mode_scale)
-        elif sampling == "logsnr":  # arXiv 2411.14793
-            sigma = torch.sigmoid(-(logit_mean + logit_std * torch.randn(count, generator=generator)) / 2)
-        else:
-            sigma = torch.sigmoid(sigmoid_scale * torch.randn(count, generator=generator))
-            sigma = sigma if sampling == "sigmoid" else shift_sigma(sigma, shift)
+            return _from_uniform(number, sampling, shift, mode_scale)
+        if sampling == "logsnr":  # arXiv 2411.14793
+            return torch.sigmoid(-(logit_mean + logit_std * number) / 2)
+        sigma = torch.sigmoid(sigmoid_scale * number)
+        return sigma if sampling == "sigmoid" else shift_sigma(sigma, shift)
+
+    drawn = torch.rand if sampling in ("uniform", "mode", "beta") else torch.randn
+    if parts is not None:
+        falls = sampling in ("mode", "logsnr")
+
+        def at(part: Tensor) -> Tensor:
+            part = 1 - part if falls else part
+            return made(part if drawn is torch.rand else torch.special.ndtri(part))
+
+        ends = [_part_below(at, sigma) for sigma in (sigma_min, sigma_max)]
+        if ends[1] - ends[0] > _ALMOST_NOTHING:
+            return at(ends[0] + (ends[1] - ends[0]) * parts.double()).clamp(sigma_min, sigma_max).float()
+    kept = torch.empty(0)
+    for _ in range(1000 if parts is None else 0):
+        sigma = made(drawn(count, generator=generator))
         kept = torch.cat([kept, sigma[is_in_range(sigma, (sigma_min, sigma_max))]])
         if len(kept) >= count:
             return kept[:count]
@@ -111,6 +132,20 @@ def draw_sigma(
         f"timestep_sampling {sampling} with shift {shift} almost never falls into the range "
         f"{sigma_min * 1000:.0f}-{sigma_max * 1000:.0f}. Choose uniform, or another shift or logit_mean."
     )
+
+
+_ALMOST_NOTHING = 1e-6
+
+
+def _part_below(rising: Callable[[Tensor], Tensor], sigma: float) -> float:
+    """Returns the share of a distribution below `sigma`; `rising` maps shares, float64, to levels."""
+    if sigma <= 0 or sigma >= 1:
+        return float(sigma >= 1)
+    low, high = 0.0, 1.0
+    for _ in range(50):
+        middle = (low + high) / 2
+        low, high = (middle, high) if float(rising(torch.tensor(middle).double())) < sigma else (low, middle)
+    return low
 
 
 def _from_uniform(part: Tensor, sampling: str, shift: float, mode_scale: float) -> Tensor:
@@ -191,6 +226,8 @@ def loss_factor(sigma: Tensor, weighting: str) -> Tensor | None:
     """Returns how much samples of noise level `sigma` (B,) count, one of LOSS_WEIGHTINGS; None: all alike.
 
     sigma_sqrt and cosmap are those of Stable Diffusion 3 (arXiv 2403.03206); bell has a mean of 1 over all levels.
+    min_snr is Min-SNR with gamma 5 (arXiv 2303.09556): it weighs the error of the clean latent, which is sigma times
+    that of the velocity, by the signal-to-noise ratio ((1 - sigma) / sigma)^2, 5 at most.
     """
     if weighting == "none":
         return None
@@ -198,6 +235,8 @@ def loss_factor(sigma: Tensor, weighting: str) -> Tensor | None:
         return sigma.clamp_min(1e-3) ** -2.0  # timestep 1 and below count alike
     if weighting == "cosmap":
         return 2 / (math.pi * (1 - 2 * sigma + 2 * sigma**2))
+    if weighting == "min_snr":
+        return torch.minimum((1 - sigma) ** 2, 5 * sigma**2)
     if weighting == "bell":
         edge = math.exp(-0.5)
         mean = math.sqrt(math.pi / 2) * math.erf(math.sqrt(0.5)) - edge

@@ -78,9 +78,9 @@ def weighting(value: str, job: Job) -> Any:
 
 
 def noise_range(value: float, job: Job) -> Any:
-    if job.said("preserve_distribution_shape"):
-        return value
-    return Changed(value, "draws outside are drawn again, as with preserve_distribution_shape, and not squeezed in")
+    if not job.said("preserve_distribution_shape"):
+        job.put("WanTrainSettings.timestep_range", "rescaled")
+    return value
 
 
 _OF_LORA = {"rank_dropout": "rank_dropout", "module_dropout": "module_dropout", "factor": "lokr_factor"}

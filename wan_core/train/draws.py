@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 
 from ..cache import Batch, Batches
-from ..flow import draw_noise, draw_sigma, resolution_shift, seeded_generator
+from ..flow import draw_noise, seeded_generator
 from ..model import Passage, Route, draw_passages
 from .config import TrainConfig
 from .group import Group
+from .levels import Levels
 
 __all__ = ["Draw", "Draws", "given_first_frames", "passages_of"]
 
@@ -64,7 +65,7 @@ class Draws:
         """`routes`: those of `placed_routes`."""
         self._routes = routes
         self._batches, self._empty_text, self._config, self._group = batches, empty_text, config, group
-        self._sigma_range, self._first_frame_share = config.narrowed(sigma_range), first_frame_share
+        self._levels, self._first_frame_share = Levels(config, sigma_range), first_frame_share
 
     def place(self, micro_step: int) -> int:
         """The number of this rank's draw among those of all ranks."""
@@ -75,19 +76,7 @@ class Draws:
         config, place = self._config, self.place(micro_step)
         batch = self._batches.at(micro_step)
         size = len(batch.latents)
-        by_size = resolution_shift(config.timestep_sampling, *batch.latents.shape[-2:])
-        sigma = draw_sigma(
-            size,
-            seeded_generator(config.seed, "sigma", place),
-            sampling=config.timestep_sampling,
-            shift=config.discrete_flow_shift if by_size is None else by_size,
-            sigmoid_scale=config.sigmoid_scale,
-            logit_mean=config.logit_mean,
-            logit_std=config.logit_std,
-            mode_scale=config.mode_scale,
-            sigma_min=self._sigma_range[0],
-            sigma_max=self._sigma_range[1],
-        )
+        sigma = self._levels.drawn(place, batch.latents)
         if config.caption_dropout:
             dropped = (
                 torch.rand(size, generator=seeded_generator(config.seed, "caption", place)) < config.caption_dropout

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ..config import Config, setting
 from ..errors import ConfigError
-from ..flow import LOSS_WEIGHTINGS, LOSSES, TIMESTEP_SAMPLINGS
+from ..flow import LOSS_WEIGHTINGS, LOSSES, TIMESTEP_RANGES, TIMESTEP_SAMPLINGS
 
 __all__ = ["ObjectiveConfig"]
 
@@ -78,8 +78,26 @@ class ObjectiveConfig(Config):
     loss_weighting: str = setting(
         "none",
         "How much a noise level counts. none: all alike. bell: the middle most. sigma_sqrt: low noise far more. "
-        "cosmap: the middle up to twice as much.",
+        "cosmap: the middle up to twice as much. min_snr: as Min-SNR with gamma 5, low and middle noise most.",
         choices=LOSS_WEIGHTINGS,
+    )
+    timestep_range: str = setting(
+        "cut",
+        "What min_timestep and max_timestep do. cut: draws outside are drawn again, the others stay as they are. "
+        "rescaled: all draws are squeezed into the range.",
+        choices=TIMESTEP_RANGES,
+    )
+    timestep_list: tuple[float, ...] = setting(
+        (),
+        "The noise levels (0 to 1000) that are trained and no others, equally often, such as 1000, 750, 500, 250. "
+        "Empty: as timestep_sampling says.",
+    )
+    timestep_strata: int = setting(
+        0,
+        "So many clips in a row are spread evenly over the draw: one of each equal part of it. Take the clips of an "
+        "optimizer step, or of an epoch. 0 = each is drawn by itself.",
+        low=0,
+        high=1_000_000,
     )
 
     def __post_init__(self) -> None:
@@ -89,6 +107,9 @@ class ObjectiveConfig(Config):
                 f"min_timestep {self.min_timestep:g} is not below max_timestep {self.max_timestep:g}, so nothing would "
                 "be trained. Set them to 0 and 1000 for all noise levels."
             )
+        for timestep in self.timestep_list:
+            if not 0 <= timestep <= 1000:
+                raise ConfigError(f"timestep_list has {timestep:g}, which is no noise level. Use 0 to 1000.")
         if 0 < self.discrete_flow_shift < 0.01:
             raise ConfigError(f"discrete_flow_shift {self.discrete_flow_shift} is too small. Use 0 or 0.01 to 1000.")
 

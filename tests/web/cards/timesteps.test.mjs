@@ -180,3 +180,19 @@ test("shares are read in per cent", () => {
     "100 %",
   ]);
 });
+
+test("a list is drawn as it is, and a range squeezes where it is asked to", () => {
+  const listed = [...settings("shift", 3), ...widgets({ timestep_list: "1000, 750 500" })];
+  const draw = drawOf(listed, WHOLE);
+  assert.deepEqual(draw.levels, [0.5, 0.75, 1]);
+  assert.ok(Math.abs(share(draw, 0.7, 0.8) - 1 / 3) < 1e-12);
+  assert.deepEqual(sentences(draw, WHOLE), [
+    "Only listed timesteps from 0 to 1000 are trained, equally often.",
+  ]);
+  const half = widgets({ min_timestep: 200, max_timestep: 600, timestep_range: "rescaled" });
+  const squeezed = drawOf([...settings("shift", 3), ...half], WHOLE);
+  const whole = drawOf(settings("shift", 3), WHOLE);
+  assert.equal(timestep(squeezed, 0.5), Math.round(200 + 0.4 * 750), "sigmoid(0) moved by 3 is 750");
+  assert.ok(Math.abs(share(squeezed, 0.2, 0.4) - share(whole, 0, 0.5)) < 1e-12);
+  assert.ok(sentences(squeezed, WHOLE).includes("All draws are squeezed into 200 to 600."));
+});

@@ -7,9 +7,11 @@
 /**
  * What decides the draw. `low` and `high` are the noise levels of one expert of a pair: draws outside are drawn again.
  * `asModel`: the shift was left to the model, and whether the model is known. `narrowed`: the settings allow less than
- * the model does. `mean` and `deviation` are those of logsnr, `mode` the scale of mode.
+ * the model does. `mean` and `deviation` are those of logsnr, `mode` the scale of mode. `rescaled`: the range squeezes
+ * the draws and cuts none. `levels`: the noise levels that alone are trained, rising.
  * @typedef {{ sampling: string, shift: number, scale: number, low: number, high: number, asModel?: boolean,
- *   narrowed?: boolean, mean?: number, deviation?: number, mode?: number }} Draw
+ *   narrowed?: boolean, mean?: number, deviation?: number, mode?: number, rescaled?: boolean,
+ *   levels?: number[] }} Draw
  */
 
 export const SAMPLINGS = [
@@ -100,6 +102,8 @@ export function shiftBySize(sampling, width, height) {
  * @param {Draw} draw
  */
 export function kept(draw) {
+  if (draw.levels) return Math.sign(draw.levels.length);
+  if (draw.rescaled) return 1;
   return below(draw, draw.high) - below(draw, draw.low);
 }
 
@@ -110,7 +114,16 @@ export function kept(draw) {
  * @param {number} to
  */
 export function share(draw, from, to) {
-  const inside = (/** @type {number} */ sigma) => Math.min(Math.max(sigma, draw.low), draw.high);
+  const { low, high, levels } = draw;
+  if (levels) {
+    const inside = levels.filter((level) => (level > from || from === 0) && level <= to);
+    return inside.length / levels.length;
+  }
+  const inside = (/** @type {number} */ sigma) => Math.min(Math.max(sigma, low), high);
+  if (draw.rescaled) {
+    const whole = (/** @type {number} */ sigma) => (inside(sigma) - low) / (high - low);
+    return below(draw, whole(to)) - below(draw, whole(from));
+  }
   return (below(draw, inside(to)) - below(draw, inside(from))) / kept(draw);
 }
 

@@ -122,8 +122,18 @@ export function drawOf(widgets, { low, high, shift: own }) {
   const sound = SAMPLINGS.includes(sampling) && shift > 0 && scale > 0 && least < most;
   if (!sound || !known(shift) || !known(scale)) return null;
   const narrowed = least > low || most < high;
+  const listed = String(value("timestep_list") ?? "").trim();
+  if (listed) {
+    const sigmas = listed.split(/[\s,]+/).map((one) => Number(one) / 1000);
+    const isIn = (/** @type {number} */ one) =>
+      one >= least && (most < 1 ? one < most : one <= most);
+    const levels = sigmas.filter(isIn).sort((one, other) => one - other);
+    if (!sigmas.every((one) => one >= 0 && one <= 1)) return null;
+    return { ...{ sampling, shift, scale, low: least, high: most }, levels };
+  }
   return {
     ...{ sampling, shift, scale, low: least, high: most },
+    ...(narrowed && value("timestep_range") === "rescaled" && { rescaled: true }),
     ...(asked === 0 && SHIFTED.includes(sampling) && { asModel: known(own) }),
     ...(sampling === "logsnr" && {
       mean: number("logit_mean", 0),
@@ -171,6 +181,13 @@ export function quarters(draw) {
 export function sentences(draw, { boundary, open }) {
   const cut = draw.low > 0 || draw.high < 1;
   const [low, high] = [Math.round(1000 * draw.low), Math.round(1000 * draw.high)];
+  if (draw.levels) {
+    return [
+      draw.levels.length
+        ? t("Only listed timesteps from {low} to {high} are trained, equally often.", { low, high })
+        : t("No listed timestep lies in {low} to {high}, which is trained here.", { low, high }),
+    ];
+  }
   if (!drawable(draw)) {
     return [
       t(
@@ -187,7 +204,9 @@ export function sentences(draw, { boundary, open }) {
       last,
     }),
   ];
-  if (cut) {
+  if (draw.rescaled) {
+    said.push(t("All draws are squeezed into {low} to {high}.", { low, high }));
+  } else if (cut) {
     const part = percent(kept(draw));
     const numbers = { low, high, part };
     said.push(

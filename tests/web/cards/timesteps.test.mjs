@@ -1,6 +1,7 @@
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { test } from "node:test";
+import { share } from "../../../web/js/lib/cards/density.mjs";
 
 import {
   boundaryOf,
@@ -192,7 +193,11 @@ test("a list is drawn as it is, and a range squeezes where it is asked to", () =
   const half = widgets({ min_timestep: 200, max_timestep: 600, timestep_range: "rescaled" });
   const squeezed = drawOf([...settings("shift", 3), ...half], WHOLE);
   const whole = drawOf(settings("shift", 3), WHOLE);
-  assert.equal(timestep(squeezed, 0.5), Math.round(200 + 0.4 * 750), "sigmoid(0) moved by 3 is 750");
+  assert.equal(
+    timestep(squeezed, 0.5),
+    Math.round(200 + 0.4 * 750),
+    "sigmoid(0) moved by 3 is 750",
+  );
   assert.ok(Math.abs(share(squeezed, 0.2, 0.4) - share(whole, 0, 0.5)) < 1e-12);
   assert.ok(sentences(squeezed, WHOLE).includes("All draws are squeezed into 200 to 600."));
 });

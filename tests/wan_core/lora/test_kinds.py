@@ -61,12 +61,12 @@ def by_peft(one: LinearAdapter, x: torch.Tensor) -> torch.Tensor:
     if one.config.kind != "OFT":
         layer.scaling["default"] = one.scale
         return type(layer).forward(layer, x)
-    weight = layer.base_layer.weight
+    base, weight = one.base, one.base.weight
     layer.base_layer = nn.Linear(weight.shape[0], weight.shape[1], bias=False)
     layer.base_layer.weight = nn.Parameter(weight.T)
     turned = type(layer).forward(layer, torch.eye(len(weight)))  # R @ W
-    layer.base_layer = one.base
-    return functional.linear(x, turned, one.base.bias)
+    layer.base_layer = base
+    return functional.linear(x, turned, base.bias)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -28,6 +28,8 @@ def step_line(step: int, steps: int, **facts: Any) -> dict[str, Any]:
         "memory_bytes": 11 << 30,
         "memory": {"cuda:0": {"now": 9 << 30, "peak": 11 << 30, "predicted": 12 << 30}},
         "tflops": 212.5 + 10 * noise,
+        "tokens": 14040,
+        "clips": 1,
         **facts,
     }
 

@@ -146,6 +146,11 @@ def test_the_suggested_step_is_marked_and_can_be_made_the_runs_lora(
 
 
 def test_a_run_is_drawn_from_its_file_in_both_kinds_of_nodes(canvas: Any, smoke: dict[str, Any], runs: Runs) -> None:
+    sentence = "The evaluation loss has not fallen since step 20: more steps like these add little."
+    runs.lines["smoke_test"] += [
+        {"event": "skipped", "step": 41, "reason": "the loss is not finite", "in_a_row": 1},
+        {"event": "marked", "step": 50, "kind": "plateau", "text": sentence, "expert": ""},
+    ]
     for vue in (False, True):
         canvas.vue_nodes(vue)
         canvas.load(smoke)
@@ -153,6 +158,8 @@ def test_a_run_is_drawn_from_its_file_in_both_kinds_of_nodes(canvas: Any, smoke:
         canvas.focus("TrainLoRA")
         panel = canvas.page.locator(".wan-panel")
         shows(panel, "64 / 150")
+        shows(panel.locator(".wan-marks"), f"⚠ {sentence}")
+        shows(panel.locator(".wan-legend"), "⚠ marked as wrong: step 50", "× left out, not finite")
         assert canvas.page.get_by_label("Memory of cuda:0").count() == 1
         assert serious(canvas, ".wan-panel") == []
 

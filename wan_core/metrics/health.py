@@ -144,5 +144,5 @@ def _name(expert: str) -> str:
 
 def _mark(kind: str, event: StepDone | Evaluated, text: str) -> Marked:
     expert = _name(event.expert)
-    whose = f"The {expert} noise expert: " if expert else ""
-    return Marked(step=event.step, kind=kind, text=whose + text, expert=expert)
+    text = f"The {expert} noise expert: {text}" if expert else text
+    return Marked(step=event.step, kind=kind, text=text, expert=expert)

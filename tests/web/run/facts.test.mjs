@@ -44,6 +44,9 @@ test("numbers come from the newest step, and what nobody knows is left out", () 
 
 test("arithmetic per second is shown as soon as the engine says it", () => {
   assert.equal(values(trained({ tflops: 41.26 }))["TFLOP/s"], "41.3");
+  const work = values(trained({ tokens: 640, clips: 2, seconds: 4 }));
+  assert.deepEqual([work["tokens/s"], work["clips/h"]], ["160", "1800"]);
+  assert.equal(values(trained({}))["tokens/s"], undefined);
   assert.equal(values(trained({ tflops: 0.00334 }))["TFLOP/s"], "< 0.01");
 });
 

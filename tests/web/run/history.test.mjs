@@ -1,5 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
+import { curvesOf } from "../../../web/js/lib/run/curves.mjs";
 
 import { RunHistory } from "../../../web/js/lib/run/history.mjs";
 
@@ -160,4 +161,15 @@ test("evaluations are kept by timestep, say whose clips they are of, and the new
 test("a damaged suggestion suggests nothing", () => {
   const history = read([{ event: "suggested", step: 2, best: "2", why: 7, overfits_from: [] }]);
   assert.deepEqual(history.suggestion, { best: null, why: "", overfitsFrom: null });
+});
+
+test("what is wrong is remembered once at its step, and shown in the chart with the steps left out", () => {
+  const mark = { event: "marked", step: 7, kind: "explosion", text: "Training diverges." };
+  const history = read([mark, mark, { event: "skipped", step: 9, reason: "x", in_a_row: 1 }]);
+  assert.deepEqual(history.marks, [{ step: 7, kind: "explosion", text: "Training diverges." }]);
+  const shown = curvesOf(history, false);
+  assert.deepEqual([shown.marks, shown.skipped], [history.marks, [{ step: 9, value: 0 }]]);
+  for (let step = 0; step < 200; step += 1) history.add({ ...mark, step });
+  assert.equal(history.marks.length, 50);
+  assert.deepEqual(read([{ event: "marked", step: 1, kind: 5 }]).marks[0].text, "");
 });

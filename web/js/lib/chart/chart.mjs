@@ -19,6 +19,7 @@ import {
   drawOverfit,
   drawStar,
   drawTimesteps,
+  drawWarnings,
   LEFT,
   RIGHT,
   TOP,
@@ -29,9 +30,9 @@ import {
  * @typedef {import("../run/series.mjs").Series} Series
  * @typedef {{ name: string, color: string, loss?: Series, evaluation?: Series }} Curve
  * @typedef {{ curves: Curve[], saves?: Point[], samples?: Point[], timesteps?: number[] | null, log: boolean,
- *   best?: number | null, overfitsFrom?: number | null,
+ *   best?: number | null, overfitsFrom?: number | null, marks?: { step: number }[], skipped?: { step: number }[],
  *   smoothing: number, steps?: number, dots?: boolean, cursor?: number | null }} View
- * @typedef {{ text: string, grid: string, ground: string, marker: string }} Theme
+ * @typedef {{ text: string, grid: string, ground: string, marker: string, warning: string }} Theme
  */
 
 /** Height of the histogram of noise levels, in CSS pixels. */
@@ -118,6 +119,7 @@ export function draw(context, view, width, height, theme) {
     drawEvaluations(context, plan, plan.evaluations[index], curve.color, theme);
   });
   context.restore();
+  drawWarnings(context, plan, view, theme);
   if (view.best) drawStar(context, plan, view.best, theme);
   if (view.timesteps)
     drawTimesteps(context, view.timesteps, plan.floor + BOTTOM, width, height, theme);

@@ -61,6 +61,30 @@ export function drawMarkers(context, plan, view, theme) {
 }
 
 /**
+ * What is wrong, at its step: a line with a sign at its head where something was marked, a cross on the floor for a step
+ * that was left out.
+ * @param {CanvasRenderingContext2D} context
+ * @param {Plan} plan
+ * @param {View} view
+ * @param {Theme} theme
+ */
+export function drawWarnings(context, plan, view, theme) {
+  context.strokeStyle = theme.warning;
+  context.fillStyle = theme.warning;
+  context.lineWidth = 1.5;
+  for (const { step } of view.skipped ?? []) {
+    const [x, y] = [plan.x.at(step), plan.floor - 4];
+    segment(context, x - 3, y - 3, x + 3, y + 3);
+    segment(context, x - 3, y + 3, x + 3, y - 3);
+  }
+  for (const { step } of view.marks ?? []) {
+    const x = Math.round(plan.x.at(Math.max(step, plan.x.from(LEFT)))) + 0.5;
+    segment(context, x, TOP + 12, x, plan.floor);
+    polygon(context, [x - 6, TOP + 12], [x + 6, TOP + 12], [x, TOP + 1]);
+  }
+}
+
+/**
  * The steps in which a run over-fits, shaded.
  * @param {CanvasRenderingContext2D} context
  * @param {Plan} plan

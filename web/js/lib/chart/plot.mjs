@@ -10,7 +10,7 @@ import { color, draw, reading } from "./chart.mjs";
  * @typedef {import("./chart.mjs").View} View
  * @typedef {{ name: string, loss?: import("../run/series.mjs").Series, evaluation?: import("../run/series.mjs").Series }} Line
  * @typedef {{ lines: Line[], saves?: import("../run/series.mjs").Point[], samples?: import("../run/series.mjs").Point[],
- *   levels?: Line[], best?: number | null, overfitsFrom?: number | null, timesteps?: number[], steps?: number,
+ *   levels?: Line[], best?: number | null, overfitsFrom?: number | null, marks?: { step: number }[], skipped?: { step: number }[], timesteps?: number[], steps?: number,
  *   summary: string, empty: string }} Facts
  */
 
@@ -193,14 +193,21 @@ function legendText({ name, color: ink, loss, evaluation }) {
 }
 
 /** @param {Facts} facts */
-function markerTexts({ saves, samples, best, overfitsFrom }) {
+function markerTexts({ saves, samples, best, overfitsFrom, marks, skipped }) {
   const texts = [
     saves?.length ? t("▲ saved") : "",
     samples?.length ? t("▶ preview") : "",
     best ? t("★ suggested: step {step}", { step: best }) : "",
     overfitsFrom ? t("▒ over-fits after step {step}", { step: overfitsFrom }) : "",
+    marks?.length ? t("⚠ marked as wrong: step {step}", { step: steps(marks) }) : "",
+    skipped?.length ? t("× left out, not finite") : "",
   ];
   return texts.filter(Boolean).map((text) => ({ text, color: "" }));
+}
+
+/** The newest few. @param {{ step: number }[]} marks */
+function steps(marks) {
+  return [...new Set(marks.map((one) => one.step))].slice(-5).join(", ");
 }
 
 /** @param {{ text: string, color: string }} row */
@@ -217,6 +224,7 @@ export function theme(style) {
     ground: style.backgroundColor,
     grid: style.getPropertyValue("--wan-line").trim() || "#8884",
     marker: style.getPropertyValue("--wan-muted-ink").trim() || style.color,
+    warning: isDark(style.backgroundColor) ? "#ffb02e" : "#b45309",
   };
 }
 

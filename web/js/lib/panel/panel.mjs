@@ -19,6 +19,7 @@ import { told } from "../run/server_sentences.mjs";
 import { chipOf, StageClock } from "../run/stages.mjs";
 import { Buttons } from "./buttons.mjs";
 import { CHART_MIN, neededHeight } from "./layout.mjs";
+import { MarksLine } from "./marks_line.mjs";
 import { Meters } from "./meters.mjs";
 import { Player } from "./player.mjs";
 import { StatusLine } from "./status_line.mjs";
@@ -85,8 +86,9 @@ export class Panel {
     this.spoken = element("div", { class: "wan-spoken", role: "status", "aria-live": "polite" });
     const { stages, numbers, memory } = this.meters;
     this.suggestion = new SuggestionLine((step) => this.use(step));
-    const line = this.suggestion.element;
-    this.left = element("div", { class: "wan-left" }, numbers, memory, this.plot.element, line);
+    this.marks = new MarksLine();
+    const said = [this.marks.element, this.suggestion.element];
+    this.left = element("div", { class: "wan-left" }, numbers, memory, this.plot.element, ...said);
     this.body = element("div", { class: "wan-body" }, this.left, this.player.element);
     this.element = element(
       "section",
@@ -261,6 +263,7 @@ export class Panel {
     this.meters.draw(this.history, this.detail, this.clock, this.now());
     const canUse = Boolean(this.run && this.detail) && !this.live;
     this.player.suggest(this.history.suggestion?.best ?? null, canUse);
+    this.marks.draw(this.history.marks);
     this.suggestion.draw(this.history.suggestion, this.detail?.chosen ?? null, canUse);
     const canPreview = this.detail?.can_preview !== false;
     this.buttons.draw({ run: this.run, live: this.live, canPreview });

@@ -26,6 +26,8 @@ export function curvesOf(history, live) {
       .map(([level, evaluation]) => ({ name: t("timestep {level}", { level }), evaluation })),
     best: history.suggestion?.best ?? null,
     overfitsFrom: history.suggestion?.overfitsFrom ?? null,
+    marks: history.marks,
+    skipped: history.skipped.points,
     saves: history.saves.points,
     samples: history.samples.points,
     timesteps: history.timesteps,

@@ -48,6 +48,12 @@ export function facts(history, summary) {
     [...evaluationName(history, summary), short(history.evaluation ?? summary?.eval_loss, 4)],
     ["lr", t("Learning rate"), short(line?.lr)],
     [t("grad"), t("Gradient norm before clipping"), short(line?.grad_norm)],
+    [
+      t("tokens/s"),
+      t("Tokens the model works on per second of training"),
+      rate(line?.tokens, line?.seconds, 1),
+    ],
+    [t("clips/h"), t("Clips trained per hour"), rate(line?.clips, line?.seconds, 3600)],
     ["TFLOP/s", t("Arithmetic done per second"), speed(line?.tflops)],
     [
       t("skipped"),
@@ -74,6 +80,16 @@ function evaluationName(history, summary) {
       t("Loss on training clips with the same noise each time: no clips are held out."),
     ];
   return [t("eval"), t("Loss on fixed clips, noise and timesteps")];
+}
+
+/**
+ * So many of them per second, or per `unit` seconds; empty where an older version wrote the line.
+ * @param {any} count
+ * @param {any} seconds
+ * @param {number} unit
+ */
+function rate(count, seconds, unit) {
+  return count > 0 && seconds > 0 ? short((unit * count) / seconds) : "";
 }
 
 /** TFLOP/s: a CPU does so few that more digits would only be noise. @param {any} value */

@@ -9,17 +9,19 @@ import { MOST_POINTS, Series } from "./series.mjs";
  * A line of metrics.jsonl. Later versions may write more keys and more kinds of line; those are passed over.
  * @typedef {{ event: string, step: number, steps?: number, loss?: number | null, lr?: number | null,
  *   grad_norm?: number | null, seconds?: number | null, expert?: string, timestep_mean?: number | null,
- *   eval_loss?: number | null, tflops?: number | null, sample_id?: string, stage?: string, held_out?: boolean | null,
+ *   eval_loss?: number | null, tflops?: number | null, tokens?: number, clips?: number, sample_id?: string, stage?: string, held_out?: boolean | null,
  *   per_timestep?: Record<string, number | null>, measures?: Record<string, number | null>, best?: number | null, why?: string, overfits_from?: number | null,
- *   updates?: Record<string, number | null>, modules?: number | null, passed_over?: number,
+ *   updates?: Record<string, number | null>, kind?: string, text?: string, modules?: number | null, passed_over?: number,
  *   memory?: import("../page/routes.mjs").Summary["memory"] }} Line
  * @typedef {{ best: number | null, why: string, overfitsFrom: number | null }} Suggestion
  *   the saved step that the run suggests, and why; and the step from which it over-fits
+ * @typedef {{ step: number, kind: string, text: string }} Mark what is wrong, at the step where it showed
  * @typedef {{ next: number, records: Line[], more?: boolean, restarted?: boolean }} Answer
  */
 
 export const BINS = 20;
 const PACE_STEPS = 20;
+const MOST_MARKS = 50;
 const LAST_TIMESTEP = 1000;
 
 export class RunHistory {
@@ -47,6 +49,8 @@ export class RunHistory {
     /** What was seen of saved LoRAs, by their steps. @type {Map<number, import("./looks.mjs").Look>} */
     this.looks = new Map();
     this.skipped = new Series(MOST_POINTS);
+    /** What was marked as wrong, oldest first. @type {Mark[]} */
+    this.marks = [];
     /** The newest step line. @type {Line | null} */
     this.newest = null;
     /** Time spent in steps, those trained twice included. @type {import("./stages.mjs").Spent} */
@@ -87,6 +91,7 @@ export class RunHistory {
     else if (line.event === "saved") this.addSave(line);
     else if (line.event === "sample") this.addSample(line);
     else if (line.event === "skipped") this.skipped.add(line.step, 0);
+    else if (line.event === "marked") this.addMark(line);
     else if (line.event === "stage_ended") this.addStage(line);
   }
 
@@ -129,6 +134,13 @@ export class RunHistory {
   addSave(line) {
     this.saves.add(line.step, 0);
     this.looks.set(line.step, lookOf(line));
+  }
+
+  /** A session that goes on may find the same again. @param {Line} line */
+  addMark({ step, kind, text }) {
+    const [of, said] = [String(kind ?? ""), String(text ?? "")];
+    if (this.marks.some((one) => one.step === step && one.text === said)) return;
+    this.marks = [...this.marks, { step, kind: of, text: said }].slice(-MOST_MARKS);
   }
 
   /** @param {Line} line */

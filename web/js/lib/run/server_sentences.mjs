@@ -80,6 +80,27 @@ export const SENTENCES = [
       "The evaluation loss rose from {first} before training to {now} at step {step}: the run gets worse, not better. Stop it, lower learning_rate or alpha, and start again.",
       v,
     ),
+  (v) => t("The {expert} noise expert: {sentence}", v),
+  (v) =>
+    t(
+      "Training diverges at step {step}: in {n} steps the gradients grew to {norm} times and the loss to {loss} times what they were. Stop it, and go on from an earlier saved step with a lower learning_rate.",
+      v,
+    ),
+  (v) =>
+    t(
+      "The evaluation loss has not fallen since step {step}: more steps like these add little. Stop it here, or extend the run only with another learning_rate or more clips.",
+      v,
+    ),
+  (v) =>
+    t(
+      "learning_rate {rate} is above {high}: with {optimizer} a LoRA is not known to learn there, and often diverges. Lower it unless you mean it.",
+      v,
+    ),
+  (v) =>
+    t(
+      "learning_rate {rate} is below {low}: with {optimizer} the LoRA will hardly change. Raise it.",
+      v,
+    ),
   (v) =>
     t(
       "{device} is full ({held} of {total} GiB), so Windows moves memory of this run into the computer's own, and steps take several times longer. Stop it, set memory to auto in Wan Train Settings, take other programs off the GPU, and queue it again: it goes on after its last saved step.",

@@ -207,6 +207,7 @@ class TrainLoRA(io.ComfyNode):
             },
         )
         variant = trained_variant(plan, expert, folders.roots())
+        validation = AskedTraining(plan, replace(base, rank=rank), train, validation).sized(cache.cache_set)
         config = RunConfig(
             run_name=run_name,
             model=plan,

@@ -11,13 +11,14 @@ from typing import Any
 
 from comfy_api.latest import io
 
+from ...wan_core.checkpoint import WanVariant
 from ...wan_core.errors import ConfigError
 from ...wan_core.load import inspect_model
 from ...wan_core.lora import LoraConfig
 from ...wan_core.model import LatentSpace
 from ...wan_core.placement import StepShape
-from ...wan_core.run import Job, own_runs_of, with_model_values
-from ...wan_core.sampler import read_prompts
+from ...wan_core.run import Job, is_free_of_clips, own_runs_of, sized_as_template, with_model_values
+from ...wan_core.sampler import AS_TEMPLATE, SampleConfig, read_prompts
 from ...wan_core.train import TrainConfig
 from . import folders
 from .types import ModelHandle, SettingsHandle
@@ -47,7 +48,8 @@ class Ahead:
         `asked`: `chain`, pairs of a node's id and its widgets from Load Wan Model on; `settings`, widgets of Wan Train
         Settings, or none; `train`, those of Train Wan LoRA; `sizes`, the (width, height, frames) of each dataset;
         `preview`, that of the previews with 0 for what is a clip's, or none; `prompts`, their text and trigger word,
-        where a prompt may say a size of its own.
+        where a prompt may say a size of its own; `preview_size` as that widget, `pictured` whether a start image is
+        linked.
         """
         model = self._model(_chain(asked.get("chain")))
         values = self._values(TRAINER, asked.get("train"))
@@ -65,10 +67,11 @@ class Ahead:
         grid, space = file.variant.size_multiple, file.variant.latents
         steps = [_step(size, grid, space, train.batch_size) for size in _sizes(asked.get("sizes"))]
         step = max(steps, key=lambda one: one.tokens)
-        preview = None
+        preview, gives_way = None, False
         if train.preview_every_n_steps and asked.get("preview") is not None:
             (size,) = _sizes([asked["preview"]], least=0)
-            previews = [_preview(one, grid, space, step) for one in _own_sizes(size, asked.get("prompts"))]
+            own, gives_way = _as_template(size, asked, file.variant, train)
+            previews = [_preview(one, grid, space, step) for one in _own_sizes(own, asked.get("prompts"))]
             preview = max(previews, key=lambda one: one.tokens)
         return Job(
             model=plan,
@@ -78,6 +81,7 @@ class Ahead:
             train=train,
             step=step,
             preview=preview,
+            preview_gives_way=gives_way,
             own_runs=own_runs_of(roots),
         )
 
@@ -154,6 +158,20 @@ def _sizes(listed: Any, least: int = 1) -> list[tuple[int, int, int]]:
     if not sizes:
         raise ConfigError("No dataset says how large its clips are.")
     return [(size[0], size[1], size[2]) for size in sizes]
+
+
+def _as_template(
+    size: tuple[int, int, int], asked: Mapping[str, Any], variant: WanVariant, train: TrainConfig
+) -> tuple[tuple[int, int, int], bool]:
+    """Returns the size of previews, and whether it gives way to what fits: that of ComfyUI's template, where asked."""
+    starts = train.first_frame_conditioning_p >= 1
+    free = is_free_of_clips(variant, pictured=asked.get("pictured") is True, starts_from_clip=starts)
+    if asked.get("preview_size") != AS_TEMPLATE or not free:
+        return size, False
+    width, height, frames = size
+    config = SampleConfig(width=width, height=height, num_frames=frames, preview_size=AS_TEMPLATE)
+    found = sized_as_template(config, variant)
+    return (found.width, found.height, found.num_frames), found != config and asked.get("prompts") is None
 
 
 def _own_sizes(size: tuple[int, int, int], prompts: Any) -> list[tuple[int, int, int]]:

@@ -6,15 +6,15 @@ node that encodes has not begun.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ...wan_core.cache import CacheSet
 from ...wan_core.errors import WanTrainerError
 from ...wan_core.load import ModelPlan
 from ...wan_core.lora import LoraConfig
-from ...wan_core.run import Job, job_on_clips, plan_here
-from ...wan_core.sampler import SampleConfig
+from ...wan_core.run import Job, is_free_of_clips, job_on_clips, plan_here, sized_as_template
+from ...wan_core.sampler import AS_TEMPLATE, SampleConfig
 from ...wan_core.train import TrainConfig, settings_of_expert
 from ...wan_core.words import logger
 from ..bridge import folders
@@ -46,6 +46,40 @@ class AskedTraining:
                 return
             if plan is not None:
                 plan.check()
+
+    def sized(self, clips: CacheSet) -> SampleConfig | None:
+        """Returns the settings of the previews with their size, where they ask for that of ComfyUI's template.
+
+        As many frames as fit beside the training of every expert; unchanged where there is no GPU to say so.
+        """
+        config = self.preview
+        if config is None or config.preview_size != AS_TEMPLATE or not self.train.preview_every_n_steps:
+            return config
+        try:
+            return self._sized(config, clips)
+        except WanTrainerError:
+            raise
+        except Exception:
+            _log.exception("how large previews may be could not be predicted: they are as the first clip")
+            return config
+
+    def _sized(self, config: SampleConfig, clips: CacheSet) -> SampleConfig:
+        variant = self._job(self.train.experts[0], clips).file.variant
+        pictured = bool(config.start_image or config.end_image)
+        starts = self.train.first_frame_conditioning_p >= 1
+        wanted = sized_as_template(config, variant)
+        if wanted == config or not is_free_of_clips(variant, pictured=pictured, starts_from_clip=starts):
+            return config
+        asked = replace(self, preview=wanted)
+        jobs = [replace(asked._job(expert, clips), preview_gives_way=True) for expert in self.train.experts]
+        frames: list[int] = []
+        for job in jobs:
+            plan = plan_here(job)
+            found = plan and plan.job.preview
+            if not found or not job.preview or found.latent_height != job.preview.latent_height:
+                return config
+            frames.append(found.latent_frames)
+        return replace(wanted, num_frames=(min(frames) - 1) * variant.latents.temporal_stride + 1)
 
     def _job(self, expert: str, clips: CacheSet) -> Job:
         roots, train = folders.roots(), settings_of_expert(self.train, expert)

@@ -9,7 +9,7 @@ import json
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from threading import Lock
 from typing import Any
 
@@ -81,12 +81,13 @@ class Planner:
         ]
         seconds, found, more = report["step_seconds"], None, False
         if asked.get("suggest") is True and not plan.fits:
-            found, more = self._suggestions(job, plan.room)
+            found, more = self._suggestions(replace(job, preview=plan.job.preview), plan.room)
         return {
             "version": 1,
             "fits": plan.fits,
             "size": report["size"],
             "rank": report["rank"],
+            "preview": report["preview"],
             "devices": devices,
             "host": {"needed": report["host"]["bytes"], "room": report["host"]["room_bytes"]},
             "measures": {**report["measures"], "gradient_checkpointing": job.train.gradient_checkpointing},

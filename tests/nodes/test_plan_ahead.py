@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from comfy_server import ComfyServer
 from route_server import our_module
+from world import tiny_graph
 
 from tests.support.headers import write_empty_model
 
@@ -82,6 +86,18 @@ def test_previews_count_with_the_largest_size_that_a_prompt_says_for_itself(plan
         planner.job(asked(preview=[0, 0, 0], prompts="a ball --w 512"))
 
 
+def test_a_preview_as_the_template_gives_way_to_what_fits_and_the_plan_says_how_large_it_is(
+    planner: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked_for = asked(preview=[0, 0, 0], preview_size="template", sizes=[[256, 256, 1]])
+    job = planner.job(asked_for)
+    assert job.preview_gives_way
+    assert job.preview.tokens == 9 * 30 * 52, "832x480x33"
+    assert not planner.job(asked(preview=[0, 0, 0], preview_size="clip")).preview_gives_way
+    monkeypatch.setenv("WAN_TRAINER_CARD_GIB", "48")
+    assert planner.answer(asked_for)["preview"] == "832x480x33"
+
+
 @pytest.mark.lasts(12)
 def test_what_does_not_fit_is_answered_with_turns_that_do(planner: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WAN_TRAINER_CARD_GIB", "2.17")
@@ -120,3 +136,22 @@ def test_a_question_that_no_page_of_ours_asks_is_refused_in_a_sentence(
     for sentence, change in bad.items():
         with pytest.raises(refusal, match=re.escape(sentence)):
             planner.answer(asked(**change))
+
+
+@pytest.mark.soak
+def test_a_queued_run_says_how_large_its_previews_as_the_template_are(
+    own_comfy: Callable[..., ComfyServer], repo: Path
+) -> None:
+    comfy = own_comfy(env={"WAN_TRAINER_CARD_GIB": "16"})
+    graph = json.loads((repo / "workflows" / "api" / "08_smoke_test.json").read_text(encoding="utf-8"))
+    asked_for = {"preview_size": "template", "num_frames": 1, "steps": 1}
+    few = {"steps": 1, "save_every_n_steps": 1, "preview_every_n_steps": 1}
+    sizes: list[tuple[int, int, int]] = []
+    for gib in ("16", ""):  # with a card, and without a GPU
+        comfy.post("/tiny/card", {"gib": gib})
+        run_name = f"sized{gib}"
+        queued = tiny_graph(graph, WanPreviewSettings=asked_for, TrainLoRA={**few, "run_name": run_name})
+        comfy.run({k: v for k, v in queued.items() if v["class_type"] != "ValidateVideo"})
+        run = json.loads((comfy.base / "output" / "wan_trainer" / run_name / "run.json").read_text(encoding="utf-8"))
+        sizes.append(tuple(run["preview"][name] for name in ("width", "height", "num_frames")))
+    assert sizes == [(832, 480, 1), (0, 0, 1)]

@@ -14,6 +14,7 @@ from .memory_report import card_of, job_on_clips, plan_here, plan_run, plan_sent
 from .open import OpenRun, open_experts
 from .own_runs import own_runs_of
 from .planning import Job, MemoryPlan, plan_memory
+from .preview_size import is_free_of_clips, sized_as_template
 from .sample_job import sample_job
 from .suggestions import suggestions_for
 
@@ -34,6 +35,7 @@ __all__ = [
     "check_adapters",
     "check_quantize",
     "choose_run",
+    "is_free_of_clips",
     "job_on_clips",
     "open_experts",
     "own_runs_of",
@@ -47,6 +49,7 @@ __all__ = [
     "read_status",
     "report_of",
     "sample_job",
+    "sized_as_template",
     "suggested_step",
     "suggestions_for",
     "trained_variant",

@@ -33,6 +33,7 @@ from .config import read_run
 from .open import OpenRun, open_experts
 from .own_runs import SECONDS, Measured, OwnRuns, own_runs_of
 from .planning import Job, MemoryPlan, plan_memory, size_words
+from .preview_size import with_fitting_preview
 from .step_time import Card, card_named, card_of_size, step_seconds, step_tflops, unknown_card
 
 __all__ = [
@@ -160,7 +161,9 @@ def plan_here(job: Job) -> MemoryPlan | None:
     """
     layers = job.file.variant.shape.num_layers
     room = room_here(resolve_placement(job.model.placement, layers).devices, ask_driver=False)
-    return plan_memory(job, room) if room.devices else None
+    if not room.devices:
+        return None
+    return plan_memory(with_fitting_preview(job, room) if job.preview_gives_way else job, room)
 
 
 def plan_sentences(plan: MemoryPlan) -> str:
@@ -198,6 +201,7 @@ def report_of(plan: MemoryPlan, card: Card | None) -> dict[str, Any]:
         "size": size_words(job.file.variant, job.step),
         "rank": job.lora.rank,
         "adapter": job.lora.describe(),
+        "preview": None if job.preview is None else size_words(job.file.variant, job.preview),
         "tokens": job.step.tokens,
         "measures": estimate.measures.to_dict(),
         "checkpointing_policy": plan.policy,

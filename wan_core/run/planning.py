@@ -36,8 +36,7 @@ __all__ = [
     "without_a_plan",
 ]
 
-_RANKS = (16, 8, 4)
-_SMALLER = (1.0, 0.75, 0.5)
+_RANKS, _SMALLER = (16, 8, 4), (1.0, 0.75, 0.5)
 """of width and height, tried from the largest on where not even one frame fits"""
 
 
@@ -56,6 +55,8 @@ class Job:
     """the largest preview; None where there are none"""
     beside_preview: int = 0
     """bytes of LoRAs that act while it is rendered, and then only"""
+    preview_gives_way: bool = False
+    """whether it has as many frames as fit beside training (preview_size.py), and not more"""
     placement: Placement | None = None
     """instead of the model's own, for cards that this machine need not have"""
     own_runs: OwnRuns = OwnRuns()

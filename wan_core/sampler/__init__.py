@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from .config import SampleConfig
+from .config import AS_TEMPLATE, SampleConfig
 from .denoiser import Denoiser
 from .generate import generate
-from .presets import FEW_STEPS, SamplingPreset, template_of
+from .presets import FEW_STEPS, SamplingPreset, template_of, template_size
 from .prompts import PreviewPrompt, file_name_of, read_prompts
 
 __all__ = [
+    "AS_TEMPLATE",
     "FEW_STEPS",
     "Denoiser",
     "PreviewPrompt",
@@ -18,4 +19,5 @@ __all__ = [
     "generate",
     "read_prompts",
     "template_of",
+    "template_size",
 ]

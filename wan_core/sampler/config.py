@@ -14,10 +14,12 @@ from .prompts import TRIGGER, PreviewPrompt, file_name_of
 from .schedules import SCHEDULERS
 from .solvers import SOLVERS
 
-__all__ = ["SampleConfig"]
+__all__ = ["AS_TEMPLATE", "SampleConfig"]
 
 
 _AS_SAMPLING = "as sampling says"
+_AS_FIRST_CLIP, AS_TEMPLATE = "clip", "template"
+"""of preview_size"""
 _SKIPS = ("off", "extra pass", "negative pass")
 
 
@@ -55,14 +57,12 @@ class SampleConfig(Config):
         "at loras. custom: the numbers below.",
         choices=("auto", *PRESETS, "custom"),
     )
-    width: int = setting(
-        0, "Width in pixels. 0 = as the first training clip.", low=0, high=16384, offered=(0, 4096), step=16
-    )
+    width: int = setting(0, "Width in pixels. 0 = as preview_size says.", low=0, high=16384, offered=(0, 4096), step=16)
     height: int = setting(
-        0, "Height in pixels. 0 = as the first training clip.", low=0, high=16384, offered=(0, 4096), step=16
+        0, "Height in pixels. 0 = as preview_size says.", low=0, high=16384, offered=(0, 4096), step=16
     )
     num_frames: int = setting(
-        0, "Frames of each preview clip: 4n+1. 0 = as the first training clip.", low=0, high=10_001, offered=(0, 1001)
+        0, "Frames of each preview clip: 4n+1. 0 = as preview_size says.", low=0, high=10_001, offered=(0, 1001)
     )
     steps: int = setting(0, "Sampling steps. 0 = as sampling says.", low=0, high=1000)
     cfg: float = setting(0.0, "Guidance scale. 0 = as sampling says. 1 = no guidance.", low=0, high=100.0, step=0.1)
@@ -129,6 +129,14 @@ class SampleConfig(Config):
 
     loras: tuple[FrozenLora, ...] = ()
     """LoRAs that act while clips are sampled, and never in training: the few-step LoRA of a preset"""
+    preview_size: str = setting(
+        _AS_FIRST_CLIP,
+        "What a width, height or num_frames of 0 is while training. clip: as the first training clip. template: as "
+        "ComfyUI's own template of the model, such as 640x640x81 for a Wan 2.2 14B pair, with as many frames as fit "
+        "beside the training; Train Wan LoRA says how many. Without a GPU, and for image-to-video without a "
+        "start_image, as the first clip.",
+        choices=(_AS_FIRST_CLIP, AS_TEMPLATE),
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

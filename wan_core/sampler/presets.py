@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from .guidance import Guidance
 
-__all__ = ["FEW_STEPS", "PRESETS", "SamplingPreset", "template_of"]
+__all__ = ["FEW_STEPS", "PRESETS", "SamplingPreset", "template_of", "template_size"]
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,24 @@ _PAIR = {
     "control": SamplingPreset(20, 3.5, 8.0),
     "camera": SamplingPreset(20, 3.5, 8.0),
 }
+
+
+# Width, height and frames of the same files.
+_ONE_SIZE = {
+    "t2v": (832, 480, 33),
+    "i2v": (512, 512, 33),
+    "flf2v": (720, 1280, 33),
+    "vace": (512, 512, 45),
+    "control": (960, 544, 77),
+    "camera": (832, 480, 81),
+    "ti2v": (1280, 704, 121),
+}
+_PAIR_SIZE = {"camera": (832, 480, 81)}
+
+
+def template_size(task: str, *, pair: bool) -> tuple[int, int, int]:
+    """Returns width, height and frames that ComfyUI's template of a model generates; arguments as of `template_of`."""
+    return _PAIR_SIZE.get(task, (640, 640, 81)) if pair else _ONE_SIZE.get(task, _ONE_SIZE["t2v"])
 
 
 def template_of(task: str, *, pair: bool) -> SamplingPreset:

@@ -94,6 +94,25 @@ test("prompts are asked for where one may say a size of its own", () => {
   assert.deepEqual(of("a [trigger] --w 1280"), ["a [trigger] --w 1280", "ohwx"]);
 });
 
+test("previews as the template are asked for as such, and the plan says how large they are", () => {
+  const picture = node("LoadImage");
+  const links = { start_image: picture };
+  const previews = node("WanPreviewSettings", {
+    width: 0,
+    height: 0,
+    num_frames: 0,
+    preview_size: "template",
+  });
+  const pictured = node("WanPreviewSettings", { preview_size: "clip" }, links);
+  const of = (validation) =>
+    trainingOf(training({ vae: node("VAELoader"), validation }).trainer)?.asked;
+  assert.equal(of(previews)?.preview_size, "template");
+  assert.equal(of(previews)?.pictured, false);
+  assert.equal(of(pictured)?.pictured, true);
+  const plan = { fits: true, devices: [], suggestions: null, preview: "640x640x49" };
+  assert.deepEqual(details(plan), ["Previews 640x640x49."]);
+});
+
 test("what follows earlier runs says so", () => {
   const plan = { fits: true, devices: [], suggestions: null };
   const said = (own_runs) => details({ ...plan, own_runs }).join(" ");

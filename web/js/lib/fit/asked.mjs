@@ -11,8 +11,9 @@ import { kindOf } from "../page/ids.mjs";
  * @typedef {import("../page/graph.mjs").GraphNode} GraphNode
  * @typedef {[width: number, height: number, frames: number]} Size
  * @typedef {{ chain: [string, Record<string, unknown>][], settings: Record<string, unknown> | null,
- *   train: Record<string, unknown>, sizes: Size[], preview: Size | null, prompts?: [text: string, trigger: string] }} Asked
- *   what the server is asked; `prompts` may say sizes of their own
+ *   train: Record<string, unknown>, sizes: Size[], preview: Size | null, prompts?: [text: string, trigger: string],
+ *   preview_size?: string, pictured?: boolean }} Asked what the server is asked; `prompts` may say sizes of their own, and
+ *   `pictured` whether previews start from a picture
  * @typedef {{ asked: Asked, nodes: GraphNode[], datasets: GraphNode[] }} Training `nodes`: all that were looked at, the
  *   trainer first; `datasets`: those whose widgets say how large clips are
  */
@@ -63,7 +64,7 @@ export function trainingOf(trainer) {
       train,
       sizes,
       preview: sourceOf(trainer, "vae") ? (previews ? sizeOf(previews) : [0, 0, 0]) : null,
-      ...(previews ? promptsOf(previews) : {}),
+      ...(previews ? { ...promptsOf(previews), ...leftOpen(previews) } : {}),
     },
     nodes: [trainer, ...models.map(({ node }) => node), ...datasets, settings, previews].filter(
       (node) => node !== null,
@@ -155,6 +156,13 @@ function promptsOf(node) {
   const { prompts, trigger_word: trigger } = valuesOf(node);
   if (typeof prompts !== "string" || !prompts.includes("--")) return {};
   return { prompts: /** @type {[string, string]} */ ([prompts, String(trigger ?? "")]) };
+}
+
+/** How large previews are where their widgets leave it open. @param {GraphNode} node */
+function leftOpen(node) {
+  const { preview_size: size } = valuesOf(node);
+  if (typeof size !== "string") return {};
+  return { preview_size: size, pictured: Boolean(sourceOf(node, "start_image")) };
 }
 
 /** @param {GraphNode} node @returns {Size} */

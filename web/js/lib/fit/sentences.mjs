@@ -8,7 +8,7 @@ import { clock, gib, known, short } from "../run/format.mjs";
  * What the server answers (nodes/routes/plan.py).
  * @typedef {{ name: string, needed: number, room: number | null, total: number | null }} Device
  * @typedef {Record<string, number | string>} Settings of widgets by their names
- * @typedef {{ fits: boolean | null, size?: string, rank?: number, devices: Device[],
+ * @typedef {{ fits: boolean | null, size?: string, rank?: number, preview?: string | null, devices: Device[],
  *   host?: { needed: number, room: number | null },
  *   measures?: { offload_inputs?: boolean, blocks_to_swap?: number, gradient_checkpointing?: boolean },
  *   card?: string | null, step_seconds?: number | null, seconds?: number | null, suggestions: Settings[] | null, more?: boolean,
@@ -49,6 +49,7 @@ export function details(plan) {
   const said = [];
   if (plan.size)
     said.push(t("Largest clips {size}, rank {rank}.", { size: plan.size, rank: plan.rank ?? "" }));
+  if (plan.preview) said.push(t("Previews {size}.", { size: plan.preview }));
   if (!plan.fits && known(device?.total) && known(device?.room) && device.total > device.room) {
     const kept = gib(device.total - device.room);
     said.push(t("{kept} of it stay free: driver, other programs.", { kept }));

@@ -64,6 +64,7 @@ export const ORDERS = {
     "preset,residual,norm,qk_norm,time,modulation,head,rope_table,rope,attention,adapter",
   ],
   WanPreviewSettings: [
+    "prompts,negative_prompt,sampling,width,height,num_frames,steps,cfg,shift,seed,sampler_name,scheduler,cfg_low_noise,cfg_passes,cfg_zero_star,skip_layer_guidance,skip_layers,skip_layer_scale,skip_layer_start,skip_layer_end,trigger_word,preview_size",
     "prompts,negative_prompt,sampling,width,height,num_frames,steps,cfg,shift,seed,sampler_name,scheduler,cfg_low_noise,cfg_passes,cfg_zero_star,skip_layer_guidance,skip_layers,skip_layer_scale,skip_layer_start,skip_layer_end,trigger_word",
     "prompts,negative_prompt,sampling,width,height,num_frames,steps,cfg,shift,seed",
   ],

@@ -121,6 +121,7 @@ def ready(pack_nodes: dict[str, Any], monkeypatch: pytest.MonkeyPatch, base: Pat
         "WanCacheFromTFRecord": {"model": model, "folder": "shards"},
         "WanSyntheticDataset": {"model": model},
         "WanTrainSettings": {},
+        "WanSweepSettings": {},
         "TrainLoRA": {"model": model, "cache": cache},
         "PlanMemory": {"model": model, "cache": cache},
         "ValidateVideo": {"run": run, "vae": None},

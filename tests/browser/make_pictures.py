@@ -4,12 +4,14 @@
 
 workflows/NAME.jpg are the thumbnails of the template browser; docs/images/stage_*.jpg and canvas.jpg are the stages of
 a real run of the smoke graph; panel*.png and runs_tab.png show the panel and the sidebar tab on made-up runs, fit.png
-the bar that says whether a training fits, settings.png the node with the many settings.
+the bar that says whether a training fits, settings.png the node with the many settings, grid_node.png and grid.png
+Validate Video and what it makes.
 """
 
 from __future__ import annotations
 
 import io
+import json
 import time
 from pathlib import Path
 from typing import Any
@@ -101,7 +103,7 @@ def test_thumbnails(bare: Any, workflows: dict[str, Any]) -> None:
         assert file.stat().st_size <= 80_000
 
 
-def demo_run(canvas: Any, workflows: dict[str, Any]) -> dict[str, Any]:
+def demo_run(canvas: Any, workflows: dict[str, Any], **more: dict[str, Any]) -> dict[str, Any]:
     """The smoke graph with the demo model and the concept of the learning test, so that previews show something."""
     model, concept = MODELS["t2v"], load_concept(CONCEPTS / f"{DEFAULT_CONCEPT}.json")
     recipe = Recipe(steps=250, batch_size=3, prior_clips=0)
@@ -119,7 +121,9 @@ def demo_run(canvas: Any, workflows: dict[str, Any]) -> dict[str, Any]:
             "shift": SAMPLING.shift,
         },
         "TrainLoRA": {**train_inputs(recipe, "my_lora"), "preview_every_n_steps": 50, "save_every_n_steps": 50},
+        "ValidateVideo": {},
     }
+    changes = {kind: {**inputs, **more.get(kind, {})} for kind, inputs in changes.items()}
     return without_note(tiny_canvas(workflows["08_smoke_test"], **changes))
 
 
@@ -157,6 +161,42 @@ def test_the_stages_of_a_run(bare: Any, workflows: dict[str, Any]) -> None:
     bare.fit()
     bare.press_run(timeout_s=540)
     save_canvas(bare, "canvas")
+
+
+def test_a_grid(bare: Any, workflows: dict[str, Any]) -> None:
+    """Twelve cells of Validate Video: two prompts with two seeds, by the base model and two saved steps."""
+    caption = load_concept(CONCEPTS / f"{DEFAULT_CONCEPT}.json").caption
+    graph = demo_run(
+        bare,
+        workflows,
+        TrainLoRA={"run_name": "grid", "steps": 80, "save_every_n_steps": 40, "preview_every_n_steps": 0},
+        WanPreviewSettings={"prompts": json.dumps({"concept": caption, "old world": "a red circle moving right"})},
+        ValidateVideo={"saved_steps": "40, 80", "seeds": "1, 2"},
+    )
+    bare.load(graph)
+    prompt = bare.to_prompt()
+    bare.page.goto("about:blank")  # nothing is drawn while it renders
+    bare.server.run(prompt, timeout=1500)
+    bare.open()
+    bare.load(graph)  # it shows what its nodes left in the history
+    bare.page.wait_for_function("() => document.querySelectorAll('.wan-compared video').length === 12")
+    bare.script(
+        """() => {
+          const node = window.app.graph._nodes.find(n => n.type === "ValidateVideo"), view = window.app.canvas;
+          node.setSize([700, 760]);
+          view.ds.scale = 1;
+          [view.ds.offset[0], view.ds.offset[1]] = [600 - node.pos[0], 120 - node.pos[1]];
+          view.setDirty(true, true);
+        }"""
+    )
+    bare.page.wait_for_timeout(5000)
+    box = bare.page.locator(".wan-compared").bounding_box()
+    clip = {"x": box["x"] - 20, "y": 70, "width": box["width"] + 40, "height": 860}
+    with Image.open(io.BytesIO(bare.page.screenshot(clip=clip))) as shot:
+        save([shot.convert("RGB")], "grid_node.png")
+    (sheet,) = (bare.server.base / "output" / "wan_trainer").glob("grid*/samples/validate-*/grid-*.png")
+    with Image.open(sheet) as labelled:  # without its workflow
+        save([labelled.convert("RGB")], "grid.png")
 
 
 # Seconds apart, as the messages of a run that was watched from its start.

@@ -163,4 +163,5 @@ class PipeControl:
                 if left <= 0:
                     return {"error": f"there was no answer within {timeout_s:.0f} s"}
                 self._changed.wait(left)
-            return self._decoded.pop(sample_id)
+            answer = self._decoded.pop(sample_id)
+            return None if answer.get("nobody") else answer

@@ -17,6 +17,7 @@ from .errors import ConfigError
 
 __all__ = [
     "EVALUATION_TIMESTEPS",
+    "LEAST_SHARE",
     "LOSSES",
     "LOSS_WEIGHTINGS",
     "TIMESTEP_RANGES",
@@ -75,6 +76,10 @@ def resolution_shift(sampling: str, latent_height: int, latent_width: int) -> fl
     return math.exp(0.5 + (highest - 0.5) * (tokens - 256) / (most - 256))
 
 
+LEAST_SHARE = 0.0005
+"""share of the draws that must fall into the range of a model for it to be trained"""
+
+
 def draw_sigma(
     count: int,
     generator: torch.Generator,
@@ -123,8 +128,8 @@ def draw_sigma(
         if ends[1] - ends[0] > _ALMOST_NOTHING:
             return at(ends[0] + (ends[1] - ends[0]) * parts.double()).clamp(sigma_min, sigma_max).float()
     kept = torch.empty(0)
-    for _ in range(1000 if parts is None else 0):
-        sigma = made(drawn(count, generator=generator))
+    for tries in range(2_500 if parts is None else 0):  # a share of LEAST_SHARE gives none once in e^48
+        sigma = made(drawn(count if tries < 1_000 else 64 * count, generator=generator))
         kept = torch.cat([kept, sigma[is_in_range(sigma, (sigma_min, sigma_max))]])
         if len(kept) >= count:
             return kept[:count]

@@ -16,7 +16,7 @@ from ..dataset import ConditionKind, condition_kind
 from ..files import Roots
 from ..load import WanFile, inspect_model
 from ..lora import LoraConfig
-from ..train import TrainConfig, state_bytes
+from ..train import Levels, TrainConfig, state_bytes
 from .checks import check_files, with_expert, with_model_values
 from .config import RunConfig, read_run
 
@@ -77,7 +77,9 @@ class OpenRun:
         """
         variant = self.variant
         state_bytes(self.config.train)
-        self.config.train.narrowed(variant.sigma_range())
+        levels = Levels(self.settings, variant.sigma_range())
+        for height, width in {self.cache_set.latent_shape(item)[-2:] for item in self.cache_set.items}:
+            levels.require_draws((height, width))
         check_files(self.config, self.roots, with_start=with_start)
         self.cache_set.require_fit(variant.name, variant.latents, self.condition_kind)
 

@@ -23,7 +23,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 from ..control import stop_on_signals
 from ..errors import ExitCode, RankLost
-from ..events import Failed, to_line
+from ..events import DecodeWanted, Failed, to_line
 from ..pipes import chunks
 from ..train import MEETING
 from ..words import shortened
@@ -61,7 +61,7 @@ def start_ranks(directory: Path, ranks: int, options: argparse.Namespace, out: B
     if options.cache_seconds:
         command += ["--cache-seconds", str(options.cache_seconds)]
     with tempfile.TemporaryDirectory(prefix="wan_ranks", ignore_cleanup_errors=True) as meeting:
-        crew = _Crew(command, ranks, meeting, out)
+        crew = _Crew(command, ranks, meeting, out, decodes=options.controlled)
         try:
             # Rank 0 always listens to us: a signal becomes a command, and our death the end of its stdin.
             stop_on_signals(crew.stop)
@@ -76,8 +76,9 @@ def start_ranks(directory: Path, ranks: int, options: argparse.Namespace, out: B
 class _Crew:
     """The processes of all ranks."""
 
-    def __init__(self, command: list[str], ranks: int, meeting: str, out: BinaryIO) -> None:
-        self._out = out
+    def __init__(self, command: list[str], ranks: int, meeting: str, out: BinaryIO, *, decodes: bool) -> None:
+        """`decodes`: whether whoever started us may decode clips."""
+        self._out, self._decodes = out, decodes
         self._said: queue.Queue[tuple[int, bytes | None]] = queue.Queue()
         self._sending = threading.Lock()
         self._asked = False
@@ -128,11 +129,13 @@ class _Crew:
                 endings.append(_Ending(rank, code, failed.get(rank, {}), rank in silent))
                 if code not in (ExitCode.DONE, ExitCode.STOPPED):
                     deadline = deadline or time.monotonic() + _LOST_S
-            elif event := _failed(line):  # which of them is the cause is known at the end
+            elif event := _said(line, Failed.name):  # which of them is the cause is known at the end
                 failed[rank] = event
             elif rank == 0:
                 with contextlib.suppress(OSError):  # the reader is gone; the end of our stdin tells rank 0 to stop
                     self._out.write(line)
+                if not self._decodes and (event := _said(line, DecodeWanted.name)):
+                    self._tell({"command": "decoded", "sample_id": event.get("sample_id"), "nobody": True})
         return endings
 
     def forward(self, file: int) -> None:
@@ -148,11 +151,15 @@ class _Crew:
         if self._asked:
             return False
         self._asked = True  # a closed stdin does not tell: ours ends too when whoever started us goes away
-        with contextlib.suppress(OSError, ValueError):
-            self._stdin.write(json.dumps({"command": "stop", "reason": reason}).encode() + b"\n")
-            self._stdin.flush()
+        self._tell({"command": "stop", "reason": reason})
         self._close()
         return True
+
+    def _tell(self, command: dict[str, Any]) -> None:
+        """Send a command of our own to rank 0."""
+        with contextlib.suppress(OSError, ValueError):
+            self._stdin.write(json.dumps(command).encode() + b"\n")
+            self._stdin.flush()
 
     def _close(self) -> None:
         with contextlib.suppress(OSError, ValueError):
@@ -173,15 +180,15 @@ class _Crew:
         return running
 
 
-def _failed(line: bytes) -> dict[str, Any]:
-    """Returns the event of `line` when it says that its rank failed, else nothing."""
-    if b'"failed"' not in line:
+def _said(line: bytes, name: str) -> dict[str, Any]:
+    """Returns the event of `line` where it is one of that name, else nothing."""
+    if f'"{name}"'.encode() not in line:
         return {}
     try:
         event = json.loads(line)
     except ValueError:
         return {}
-    return event if event.get("event") == Failed.name else {}
+    return event if event.get("event") == name else {}
 
 
 def _exit_code(endings: list[_Ending], directory: Path, out: BinaryIO) -> int:

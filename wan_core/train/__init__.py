@@ -5,6 +5,7 @@ from __future__ import annotations
 from .config import EXPERTS, TrainConfig, earlier_meanings
 from .flops import FlopCount, StepFlops
 from .group import MEETING, Group, join_group
+from .levels import Levels
 from .meters import largest_step
 from .noised import NoisedBatch, TargetFunction, noise_batch, true_velocity
 from .optimizer_state import saved_bytes, state_bytes
@@ -20,6 +21,7 @@ __all__ = [
     "MEETING",
     "FlopCount",
     "Group",
+    "Levels",
     "NoisedBatch",
     "NotFinite",
     "PreviewClip",

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ..errors import ConfigError
-from ..flow import draw_sigma, is_in_range, resolution_shift, seeded_generator
+from ..flow import LEAST_SHARE, draw_sigma, is_in_range, resolution_shift, seeded_generator
 from .config import TrainConfig
 
 __all__ = ["Levels"]
@@ -36,10 +36,37 @@ class Levels:
         if len(self._listed):
             numbers = torch.rand(count, generator=generator, dtype=torch.float64) if parts is None else parts
             return self._listed[(numbers * len(self._listed)).long().clamp(max=len(self._listed) - 1)]
-        rescaled = config.timestep_range == "rescaled"
         low, high = self._range
-        by_size = resolution_shift(config.timestep_sampling, *latents.shape[-2:])
-        sigma = draw_sigma(
+        size = (latents.shape[-2], latents.shape[-1])
+        if config.timestep_range == "rescaled":
+            return low + (high - low) * self._draw(count, generator, size, (0.0, 1.0), parts)
+        return self._draw(count, generator, size, self._range, parts)
+
+    def require_draws(self, size: tuple[int, int]) -> None:
+        """Raises ConfigError where almost none of the levels drawn for latents of `size` (h, w) is trained."""
+        config, (low, high) = self._config, self._range
+        if len(self._listed) or config.timestep_strata or config.timestep_range == "rescaled":
+            return
+        sigma = self._draw(100_000, seeded_generator("share of draws"), size, (0.0, 1.0))
+        share = float(is_in_range(sigma, self._range).float().mean())
+        if share < LEAST_SHARE:
+            raise ConfigError(
+                f"timestep_sampling {config.timestep_sampling} draws {100 * share:.2g} % of its noise levels in "
+                f"{1000 * low:g} to {1000 * high:g}, what is trained here. Choose shift or uniform, or another "
+                "logit_mean or discrete_flow_shift."
+            )
+
+    def _draw(
+        self,
+        count: int,
+        generator: torch.Generator,
+        size: tuple[int, int],
+        sigma_range: tuple[float, float],
+        parts: Tensor | None = None,
+    ) -> Tensor:
+        config = self._config
+        by_size = resolution_shift(config.timestep_sampling, *size)
+        return draw_sigma(
             count,
             generator,
             sampling=config.timestep_sampling,
@@ -48,11 +75,10 @@ class Levels:
             logit_mean=config.logit_mean,
             logit_std=config.logit_std,
             mode_scale=config.mode_scale,
-            sigma_min=0.0 if rescaled else low,
-            sigma_max=1.0 if rescaled else high,
+            sigma_min=sigma_range[0],
+            sigma_max=sigma_range[1],
             parts=parts,
         )
-        return low + (high - low) * sigma if rescaled else sigma
 
     def _parts(self, first: int, count: int) -> Tensor:
         """Returns where the draws from number `first` on lie in the distribution, (count,) float64 in 0 to 1.

@@ -595,6 +595,8 @@ def test_commands_come_through_a_pipe_and_its_end_means_stop() -> None:
         assert control.take("save")
         assert not control.take("save")
         assert control.wait_decoded("a", 0.01) == {"error": "there was no answer within 0 s"}
+        pipe.write(b'{"command": "decoded", "sample_id": "c", "nobody": true}\n')
+        assert control.wait_decoded("c", 5) is None, "nobody decodes"
         assert control.stop_reason() == ""
     with pytest.raises(Stopped, match="the parent process ended"):
         control.wait_decoded("a", 5)

@@ -23,6 +23,7 @@ from tests.browser.grown import OUTPUTS, ROOM, TELL, finished_runs, overlaps
 pytestmark = pytest.mark.browser
 
 SAVED = sorted((ROOT / "tests" / "fixtures" / "workflows").glob("*.json"))
+SAVED_FOR_VUE = ("first_graphs", "before_both_experts")
 SCHEMAS: dict[str, Any] = json.loads((ROOT / "tests" / "nodes" / "schemas.json").read_text(encoding="utf-8"))
 LORAS: dict[str, bytes] = {}
 """the LoRA of each run name, trained once for all frontends"""
@@ -173,7 +174,21 @@ def test_every_shipped_graph_is_its_api_twin_and_no_node_lies_on_another_however
 
 
 @pytest.mark.parametrize("file", SAVED, ids=lambda file: file.stem)
-def test_workflows_of_earlier_versions_keep_every_value_at_its_name(page: Canvas, file: Path) -> None:
+def test_workflows_of_earlier_versions_keep_every_value_at_its_name(plain: Canvas, file: Path) -> None:
+    assert_values_kept(plain, file)
+
+
+@pytest.mark.parametrize("page", ["vue"], indirect=True)
+@pytest.mark.parametrize(
+    "file",
+    [pytest.param(file, id=file.stem, marks=() if file.stem in SAVED_FOR_VUE else pytest.mark.soak) for file in SAVED],
+)
+def test_workflows_of_earlier_versions_keep_every_value_in_nodes_that_vue_draws(page: Canvas, file: Path) -> None:
+    """Values are named before anything is drawn: one workflow that has names and one that has none is enough."""
+    assert_values_kept(page, file)
+
+
+def assert_values_kept(page: Canvas, file: Path) -> None:
     old = json.loads(file.read_text(encoding="utf-8"))
     page.load(old["workflow"])
     for node, body in ours(page.to_prompt()).items():

@@ -49,6 +49,7 @@ def test_a_trial_gives_the_same_line_each_time_but_for_its_seconds(study: Study)
     assert first["eval_before"] != first["eval_after"]
 
 
+@pytest.mark.soak
 @pytest.mark.lasts(3)
 def test_every_part_of_a_recipe_changes_what_is_learnt(study: Study) -> None:
     concept = load_concept(CONCEPTS / "hopping_bar.json")
@@ -60,6 +61,7 @@ def test_every_part_of_a_recipe_changes_what_is_learnt(study: Study) -> None:
     assert len(set(losses)) == len(changes), losses
 
 
+@pytest.mark.soak
 @pytest.mark.lasts(4)
 def test_the_experts_of_a_pair_are_both_trained_and_sample_in_turn(study: Study) -> None:
     concept = load_concept(CONCEPTS / "hopping_bar.json")

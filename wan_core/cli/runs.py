@@ -33,7 +33,8 @@ def add_run_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     sample = command("sample", _sample, "render validation clips of a run")
     audit = command("audit", _audit, "measure what each precision switch costs on the model and clips of a run")
     export = command("export", _export, "copy the LoRA of a saved step to a file")
-    for sub in (train, resume, sample, audit, export):
+    ema = command("ema", _ema, "make a LoRA of the mean of the saved steps of a run")
+    for sub in (train, resume, sample, audit, export, ema):
         sub.add_argument("run_path", type=Path, metavar="RUN")
     for sub in (train, resume, sample, audit):
         sub.add_argument("--controlled", action="store_true", help="obey JSON commands on stdin; its end means stop")
@@ -56,6 +57,14 @@ def add_run_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     audit.add_argument("--alone", action="store_true", help="also float32 with each part lowered alone")
     export.add_argument("--step", type=int, help="saved step; default: the latest")
     export.add_argument("--to", type=Path, help="target file; default: <run_name>.safetensors in the run directory")
+    text = (
+        "standard deviation of the mean in time, as a share of the run: 0.05 is the last steps, 0.28 nearly all alike"
+    )
+    ema.add_argument("--width", type=float, default=0.1, help=text)
+    ema.add_argument("--step", type=int, help="the last saved step that counts; default: the newest")
+    ema.add_argument(
+        "--to", type=Path, help="target file; default: <run_name>_ema<width>.safetensors in the run directory"
+    )
 
 
 def _train(options: argparse.Namespace, emit: Emit, _out: BinaryIO) -> int:
@@ -156,6 +165,20 @@ def _export(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
     target = options.to or directory / f"{read_run(directory).run_name}.safetensors"
     saved = export_lora(directory, options.step, target)
     print_json(out, {"version": 1, "step": saved.step, "file": target.name, "size_bytes": target.stat().st_size})
+    return ExitCode.DONE
+
+
+def _ema(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
+    from ..run import read_run
+    from ..run.power_mean import export_power_mean
+
+    directory = run_directory(options.run_path)
+    usual = directory / f"{read_run(directory).run_name}_ema{options.width:g}.safetensors"
+    made = export_power_mean(directory, options.width, options.step, options.to or usual)
+    shares = {str(step): round(share, 4) for step, share in zip(made.steps, made.shares, strict=True)}
+    print_json(
+        out, {"version": 1, "width": options.width, "files": [file.name for file in made.files], "steps": shares}
+    )
     return ExitCode.DONE
 
 

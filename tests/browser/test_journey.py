@@ -61,6 +61,7 @@ class Journey:
 
     def keep(self, what: str) -> None:
         """The nodes of the page as the next picture."""
+        self.canvas.script("() => window.app.canvas.deselectAll()")  # cards are cut off around a selected node
         self.canvas.page.wait_for_timeout(1500)  # the page makes room for what has just come
         self._write(what, picture(self.canvas, mouse=(2190, 640)))
 
@@ -88,23 +89,27 @@ def journey(canvas: Any, frontend: str) -> Journey:
     canvas.vue = frontend != "shipped"
     canvas.server.setting("Comfy.VueNodes.Enabled", canvas.vue)
     fill_models(canvas.server.base, MODELS["pair"])
-    draw_dataset(canvas.server.base, load_concept(CONCEPTS / f"{DEFAULT_CONCEPT}.json"), Recipe(prior_clips=0))
+    draw_dataset(
+        canvas.server.base, load_concept(CONCEPTS / f"{DEFAULT_CONCEPT}.json"), Recipe(clips=16, prior_clips=0)
+    )
     canvas.open()
     return Journey(canvas, "canvas" if frontend == "shipped" else "vue")
 
 
 # What the demo pair is sampled with; a template's own settings are those of the real models.
 AS_SAMPLED = {"negative_prompt": "", "steps": SAMPLING.steps, "cfg": SAMPLING.cfg, "shift": SAMPLING.shift}
-ADD_PREVIEW_SETTINGS = """values => {
+PREVIEWS = ("WanPreviewSettings", [0, 740], AS_SAMPLED, ["TinyWanCLIPLoader", "clip"], ["TrainLoRA", "validation"])
+HELD_OUT = ("WanDatasetSettings", [-410, 30], {"held_out_ratio": 0.375}, None, ["WanVideoDataset", "settings"])
+ADD = """([kind, pos, values, from, to]) => {
   const { graph } = window.app, find = type => graph._nodes.find(n => n.type === type);
-  const node = window.LiteGraph.createNode("WanPreviewSettings");
-  node.pos = [0, 740];
+  const node = window.LiteGraph.createNode(kind), slot = (n, name) => n.inputs.findIndex(one => one.name === name);
+  node.pos = pos;
   graph.add(node);
   for (const widget of node.widgets)
     if (widget.name in values) { widget.value = values[widget.name]; widget.callback?.(widget.value); }
-  const slot = (n, name) => n.inputs.findIndex(input => input.name === name), trainer = find("TrainLoRA");
-  find("TinyWanCLIPLoader").connect(0, node, slot(node, "clip"));
-  node.connect(0, trainer, slot(trainer, "validation"));
+  if (from) find(from[0]).connect(0, node, slot(node, from[1]));
+  const target = find(to[0]);
+  node.connect(0, target, slot(target, to[1]));
 }"""
 
 SIZE = {"width": SAMPLING.size, "height": SAMPLING.size}
@@ -185,7 +190,8 @@ def use_an_earlier_step_in_the_tab(journey: Journey, loras: list[str]) -> None:
     page.locator(TAB).first.click()
     run = page.locator(".wan-run").filter(has_text="my_character")
     run.get_by_role("button", name="Clips").click()
-    shows(run, PROMPT, "takes every name", "likeness to the first preview", "flicker", "No step is suggested")
+    shows(run, PROMPT, "takes every name", "likeness to the first preview", "flicker")
+    shows(run.locator(".wan-suggestion"), "★")
     earlier = STEPS - STEPS // 3
     for step in (earlier, STEPS):
         run.get_by_role("slider", name="Saved step to preview").press("ArrowLeft" if step == earlier else "End")
@@ -205,7 +211,8 @@ def test_from_template_03_to_both_loras_in_template_07(
     canvas = journey.canvas
     card_of(ROOM_MIB)
     journey.open(TRAIN_03, training_of(workflows[TRAIN_03], rank=64))
-    canvas.script(ADD_PREVIEW_SETTINGS, AS_SAMPLED)
+    for added in (PREVIEWS, HELD_OUT):
+        canvas.script(ADD, added)
     canvas.watch()
     bar = canvas.page.locator(BAR)
     shows(bar, "Does not fit: ", "rank 64", "rank 32 fits")
@@ -233,6 +240,7 @@ def test_from_template_03_to_both_loras_in_template_07(
     use_an_earlier_step_in_the_tab(journey, loras)
 
     journey.open(USE_07, generating_of(workflows[USE_07], rank=32))
+    canvas.script(ADD, HELD_OUT)
     canvas.watch()
     canvas.press_run()
     assert [d for d in canvas.seen("wan_trainer.status") if d.get("stage") == "train"] == [], "it trained again"

@@ -9,10 +9,13 @@ from pathlib import Path
 import pytest
 import torch
 from learning_recipes import RESULTS
+from learning_shifts import PAGE as SHIFTS_PAGE
+from learning_shifts import RESULTS as SHIFTS
 
 from shapeworld.comfy_graphs import MODELS, SAMPLING
 from shapeworld.concept import load_concept
 from shapeworld.learning import CONCEPTS, missing_models
+from shapeworld.shifts_report import page as shifts_page
 from shapeworld.study import Study, Trial, studied
 from shapeworld.study_report import page
 
@@ -69,3 +72,10 @@ def test_the_experts_of_a_pair_are_both_trained_and_sample_in_turn(study: Study)
     clips = [study.sample(pair, concept, 1)[0] for pair in (experts, experts[:1], experts[1:])]
     assert len(experts) == 2
     assert all((clips[0] != other).any() for other in clips[1:])
+
+
+def test_the_page_of_shifts_is_what_its_lessons_say() -> None:
+    """docs/learning_shifts.md: python scripts/learning_shifts.py --write-docs."""
+    lines = [json.loads(line) for line in SHIFTS.read_text(encoding="utf-8").splitlines()]
+    assert len({json.dumps([line[key] for key in ("concept", "high", "low")]) for line in lines}) == len(lines)
+    assert shifts_page(lines) == SHIFTS_PAGE.read_text(encoding="utf-8")

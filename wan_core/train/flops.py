@@ -197,10 +197,11 @@ class FlopCount:
 def _place(name: str) -> tuple[str, Place] | None:
     """Returns the list of blocks that a linear lies in, and where its token stream meets it.
 
-    Returns None outside the blocks.
+    Returns None outside the blocks, and for what is no linear.
     """
     found = block_of(name)
-    return None if found is None else (found.stream, (found.number, _STAGE[_linear_in(found.inside)]))
+    stage = None if found is None else _STAGE.get(_linear_in(found.inside))
+    return None if found is None or stage is None else (found.stream, (found.number, stage))
 
 
 def _linear_in(inside: str) -> str:

@@ -94,6 +94,8 @@ class StepDone(Event):
     """of all ranks"""
     tflops: float | None = None
     """useful model arithmetic per second, in 10^12; what is counted says `train.flops`"""
+    epoch: float = 0.0
+    """passes over the data of this model so far, 0.5 is half of the first; 0 where an older version wrote the line"""
 
 
 @dataclass(frozen=True, kw_only=True)

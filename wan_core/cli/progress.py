@@ -60,9 +60,10 @@ class _Terminal:
         self._shown = now
         pace = sum(self._pace) / len(self._pace)
         expert = f" {event.expert} noise" if event.expert in ("high", "low") else ""
+        epoch = f"  epoch {event.epoch:.1f}" if event.epoch else ""
         line = (
-            f"step {event.step}/{event.steps}{expert}  loss {event.loss:.4f}  lr {event.lr:.3g}  {pace:.2f} s/step  "
-            f"{_span((event.steps - event.step) * pace)} left"
+            f"step {event.step}/{event.steps}{expert}{epoch}  loss {event.loss:.4f}  lr {event.lr:.3g}  "
+            f"{pace:.2f} s/step  {_span((event.steps - event.step) * pace)} left"
         )
         self._write("\r" + line.ljust(len(self._line)))
         self._line = line

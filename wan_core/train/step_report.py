@@ -19,8 +19,17 @@ class StepReport:
     """Follows a step from its first micro-batch to the event that tells of it."""
 
     def __init__(
-        self, model: WanTransformer, config: TrainConfig, meters: DeviceMeters, group: Group, emit: Emit
+        self,
+        model: WanTransformer,
+        config: TrainConfig,
+        meters: DeviceMeters,
+        group: Group,
+        emit: Emit,
+        *,
+        batches_per_epoch: int,
     ) -> None:
+        """`batches_per_epoch`: of all ranks."""
+        self._epochs_a_step = config.gradient_accumulation_steps * group.world / batches_per_epoch
         self._config, self._meters, self._group, self._emit = config, meters, group, emit
         self._device = next(model.parameters()).device
         self._flops, self._work = FlopCount(model), Work()
@@ -54,6 +63,7 @@ class StepReport:
                 memory=memory,
                 tokens=work.tokens,
                 clips=work.clips,
+                epoch=round(step * self._epochs_a_step, 4),
                 tflops=work.flops / seconds / 1e12 if seconds > 0 else None,
             )
         )

@@ -79,7 +79,7 @@ class Trainer:
         self._optimizer = AdapterOptimizer(self.parameters, config, then=partial(limit_norms, model))
         self._device = next(model.parameters()).device
         self.meters = DeviceMeters((p.device for p in model.parameters()), predicted_memory)
-        self._report = StepReport(model, config, self.meters, group, emit)
+        self._report = StepReport(model, config, self.meters, group, emit, batches_per_epoch=batches.batches_per_epoch)
         self._routes = placed_routes(config.routes, model.shape.num_layers)
         self._draws = Draws(
             batches,

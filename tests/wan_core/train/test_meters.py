@@ -13,6 +13,7 @@ import torch
 
 from tests.support.metrics_file import read_metrics
 from tests.support.tiny_run import TINY, TinyRun, make_run
+from wan_core.cache import LatentCache
 from wan_core.control import SignalControl
 from wan_core.events import Event
 from wan_core.load import ModelPlan
@@ -118,6 +119,9 @@ def test_a_step_says_what_the_process_holds_and_how_much_it_computes(tmp_path: P
         assert memory["predicted"] is None, "what is predicted is not what the host process holds"
         assert 50 * MIB < memory["now"] <= memory["peak"]
         assert step["memory_bytes"] == memory["now"]
+    cache = LatentCache(run.roots.first("cache"))
+    clips = len(cache.read_set(run.config.data.fingerprint).items)
+    assert [step["epoch"] for step in steps] == pytest.approx([2 * n / clips for n in (1, 2, 3, 4)], abs=1e-4)
     count = FlopCount(tiny_model(run))
     of_step = 2 * count.of(torch.Size((1, 16, 2, 4, 4)), time_rows=1, image_rows=0).useful
     assert [step["tflops"] * step["seconds"] for step in steps] == pytest.approx([of_step / 1e12] * 4)

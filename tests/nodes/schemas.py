@@ -15,7 +15,7 @@ __all__ = ["SNAPSHOT", "shape_of"]
 SNAPSHOT = Path(__file__).with_name("schemas.json")
 FIRST_FILE = {"diffusion_model", "file", "folder"}
 """inputs whose default depends on the machine"""
-MACHINE_LISTS = {*FIRST_FILE, "low_noise_model", "device", "start_from_lora"}
+MACHINE_LISTS = {*FIRST_FILE, "low_noise_model", "device", "start_from_lora", "lora", "low_noise_lora"}
 """inputs whose options do"""
 
 

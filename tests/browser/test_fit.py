@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from environment import OTHER_FRONTEND
 
 from tests.browser.conftest import shows, tiny_canvas
 from tests.browser.test_panel import serious
@@ -30,6 +31,7 @@ def card_of(canvas: Any) -> Iterator[Callable[[float], None]]:
     told("")
 
 
+@pytest.mark.parametrize("frontend", ["shipped", pytest.param(OTHER_FRONTEND, marks=pytest.mark.soak)], indirect=True)
 def test_what_does_not_fit_is_red_before_it_is_queued_and_fits_after_a_click(
     canvas: Any, workflows: dict[str, Any], card_of: Callable[[float], None], frontend: str
 ) -> None:

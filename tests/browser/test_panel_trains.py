@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from environment import OTHER_FRONTEND
 
 from tests.browser.conftest import PATIENCE_MS, Canvas, tiny_canvas
 from tests.browser.test_panel import TAB
@@ -107,6 +108,8 @@ def ended(canvas: Any) -> None:
     assert clips, "the nodes after TrainLoRA did not run"
 
 
+# The shipped frontend trains in test_train_on_canvas.py.
+@pytest.mark.parametrize("frontend", [pytest.param("shipped", marks=pytest.mark.soak), OTHER_FRONTEND], indirect=True)
 def test_a_run_is_stopped_reloaded_resumed_and_watched_by_a_page_of_each_kind(
     canvas: Any, vue: Any, workflows: dict[str, Any]
 ) -> None:

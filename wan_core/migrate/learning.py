@@ -103,8 +103,8 @@ def _arguments(given: Mapping[str, Any], ours: str, stated: set[str], job: Job) 
         elif name == "eps" and ours in _BETAS and not isinstance(value, list | tuple):
             job.put("WanTrainSettings.adam_epsilon", float(value))
         elif name in _DROPPED:
-            if name in stated - {"lr", "type"}:
-                job.ledger.drop(name) if name in job.ledger else None
+            if name in stated - {"lr", "type"} and name in job.ledger:
+                job.ledger.drop(name)
         elif name in stated:
             rest.append(f"{name}={tuple(value) if isinstance(value, list) else value}")
     if rest and ours == "custom":

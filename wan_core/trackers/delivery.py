@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
-from ..events import Event
+from ..events import Event, StepDone
 from ..export.secrets import without_secrets
 from ..words import logger, shortened
 
@@ -17,7 +17,7 @@ __all__ = ["Delivery", "Destination"]
 
 _log = logger(__name__)
 _WAITING = 4096
-"""events that wait at most; a step more or less of a curve does no harm"""
+"""from so many events on that wait, steps are left out; a saved step and the end of a run never are"""
 _RETRY_S = 60.0
 """between two tries to begin"""
 
@@ -48,7 +48,7 @@ class Delivery:
 
     def __init__(self, destination: Destination) -> None:
         self._destination = destination
-        self._events: deque[Event] = deque(maxlen=_WAITING)
+        self._events: deque[Event] = deque()
         self._changed = threading.Condition()
         self._closing = False
         self._complaints: deque[str] = deque(maxlen=8)
@@ -57,8 +57,10 @@ class Delivery:
         self._thread.start()
 
     def put(self, event: Event) -> None:
-        """Returns at once; where too many wait, the oldest is forgotten."""
+        """Returns at once; where too many wait, a step more is left out, as a curve can bear."""
         with self._changed:
+            if isinstance(event, StepDone) and len(self._events) >= _WAITING:
+                return
             self._events.append(event)
             self._changed.notify()
 

@@ -189,6 +189,19 @@ def test_nobody_waits_for_a_slow_one_until_the_end_of_the_run() -> None:
     assert slow.taken == [STEP] * 6
 
 
+def test_a_slow_one_misses_steps_and_never_a_saved_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("wan_core.trackers.delivery._WAITING", 3)
+    saved = [CheckpointSaved(step=step, folder=f"saves/step-{step:06d}") for step in range(3)]
+    slow = Failing(set(), slow_s=0.02)
+    with Telling(lambda _: None, [slow]) as tell:
+        for one in saved:
+            tell(one)
+            for _ in range(20):
+                tell(STEP)
+    assert [event for event in slow.taken if isinstance(event, CheckpointSaved)] == saved
+    assert slow.taken.count(STEP) < 10
+
+
 def test_a_destination_that_hangs_is_left_behind() -> None:
     hanging = Failing(set(), slow_s=60.0)
     hanging.patience_s = 0.2

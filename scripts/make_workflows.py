@@ -14,7 +14,6 @@ import argparse
 import json
 import re
 import sys
-import uuid
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,10 @@ from shipped_graphs import GRAPHS, NOTE, Graph, Link, Node
 from shipped_graphs.core_nodes import CONTROL, CORE, FOLDERS, SOCKET_ONLY, url_of
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from wan_core.canvas import note_node, workflow_document  # noqa: E402
+
 WORKFLOWS = ROOT / "workflows"
 
 
@@ -93,21 +96,9 @@ def canvas_form(graph: Graph, known: dict[str, Any], version: str) -> dict[str, 
                 **({} if node.kind in CORE else {"widgets_values_named": values}),
             }
         )
-    for number, source, slot, *_ in links:
-        nodes[source - 1]["outputs"][slot]["links"].append(number)
-    nodes.append(note_node(graph, len(nodes) + 1))
-    return {
-        "id": str(uuid.uuid5(uuid.NAMESPACE_URL, f"wan-trainer/{graph.name}")),
-        "revision": 0,
-        "last_node_id": len(nodes),
-        "last_link_id": len(links),
-        "nodes": nodes,
-        "links": links,
-        "groups": [],
-        "config": {},
-        "extra": {},
-        "version": 0.4,
-    }
+    text = re.sub(r"(?<=\S)\n(?!\n|- |\d+\. )", " ", graph.note)
+    nodes.append(note_node(len(nodes) + 1, "Read me", text, graph.note_at, NOTE))
+    return workflow_document(graph.name, nodes, links)
 
 
 def properties(graph: Graph, node: Node, widgets: list[dict[str, Any]], version: str) -> dict[str, Any]:
@@ -122,23 +113,6 @@ def properties(graph: Graph, node: Node, widgets: list[dict[str, Any]], version:
     ]
     models = [{"name": name, "url": url_of(name, folder), "directory": folder} for name, folder in files]
     return {**found, "models": models} if models and graph.downloads else found
-
-
-def note_node(graph: Graph, number: int) -> dict[str, Any]:
-    return {
-        "id": number,
-        "type": "MarkdownNote",
-        "title": "Read me",
-        "pos": list(graph.note_at),
-        "size": list(NOTE),
-        "flags": {},
-        "order": number - 1,
-        "mode": 0,
-        "inputs": [],
-        "outputs": [],
-        "properties": {},
-        "widgets_values": [re.sub(r"(?<=\S)\n(?!\n|- |\d+\. )", " ", graph.note)],
-    }
 
 
 def files() -> dict[Path, str]:

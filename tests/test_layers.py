@@ -18,6 +18,7 @@ ROOMS = (
     "packages",
     "config",
     "patterns",
+    "canvas",
     "files",
     "events",
     "pipes",

@@ -30,6 +30,7 @@ from .refusal import Refused
 from .removal import delete_run
 from .run_folders import find_run, line_number
 from .samples import find_sample
+from .settings_files import SETTINGS_LIMIT, graph_of
 from .summary import detail
 
 __all__ = ["RunRoutes"]
@@ -92,6 +93,7 @@ class RunRoutes:
             f"{run}/use": self.use,
             f"{run}/open": self.show_folder,
             "/wan_trainer/plan": self.plan,
+            "/wan_trainer/import": self.settings_file,
         }
         return [
             *(("GET", path, _answering(self._to_ourselves(handler))) for path, handler in reads.items()),
@@ -181,6 +183,11 @@ class RunRoutes:
         except WanTrainerError as error:  # half of a graph is the usual case while somebody builds one
             return _json({**NO_PLAN, "reason": scrubbed(str(error))})
 
+    async def settings_file(self, request: web.Request) -> web.StreamResponse:
+        """The graph of other trainers' settings. It changes nothing, and is guarded because reading them costs time."""
+        asked = await self._change(request, SETTINGS_LIMIT)
+        return _json(await asyncio.to_thread(graph_of, asked))
+
     def _to_ourselves(self, handler: Handler) -> Handler:
         """Wraps `handler` so that it answers only requests that name this server as it is called."""
 
@@ -196,15 +203,15 @@ class RunRoutes:
     async def _find(self, request: web.Request) -> Path:
         return await asyncio.to_thread(find_run, self.runs(), request.match_info["run"])
 
-    async def _change(self, request: web.Request) -> dict[str, Any]:
+    async def _change(self, request: web.Request, limit: int = BODY_LIMIT) -> dict[str, Any]:
         """The body of a request that may change something; Refused for any other."""
         check_change(request.headers, await asyncio.to_thread(self.known_hosts))
-        body = b""
-        async for block in request.content.iter_chunked(BODY_LIMIT):
+        body = bytearray()
+        async for block in request.content.iter_chunked(limit):
             body += block
-            if len(body) > BODY_LIMIT:
-                raise Refused(413, f"The body is longer than {BODY_LIMIT} bytes.")
-        return read_body(body)
+            if len(body) > limit:
+                raise Refused(413, f"The body is longer than {limit} bytes.")
+        return read_body(bytes(body))
 
     def _pages_of(self, directory: Path) -> MetricsPages:
         path = directory / "metrics.jsonl"

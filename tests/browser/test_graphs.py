@@ -426,3 +426,37 @@ def test_a_node_that_nobody_has_is_missing(plain: Canvas) -> None:
     """`missing_nodes` itself sees something. Last: the page keeps a dialog open."""
     plain.load_api({"1": {"class_type": "NoSuchNodeAnywhere", "inputs": {}}})
     assert plain.missing_nodes()
+
+
+# ---- files that fall on the page -----------------------------------------------------------------
+
+JOBS = ROOT / "tests" / "fixtures" / "jobs"
+DROP = """files => {
+  const carried = new DataTransfer();
+  for (const [name, text] of files) carried.items.add(new File([text], name));
+  const drop = { bubbles: true, cancelable: true, clientX: 900, clientY: 500, dataTransfer: carried };
+  (window.app.canvasEl ?? window.app.canvas.canvas).dispatchEvent(new DragEvent("drop", drop));
+}"""
+ON_CANVAS = "type => window.app.graph._nodes.some(n => n.type === type)"
+
+
+def test_settings_of_another_trainer_fall_on_the_page_and_a_workflow_does_as_ever(
+    plain: Canvas, workflows: dict[str, Any]
+) -> None:
+    names = ("foxes.toml", "foxes_prompts.txt", "musubi_command.sh")  # the first is no training, and is asked for first
+    plain.script(DROP, [[name, (JOBS / name).read_text(encoding="utf-8")] for name in names])
+    plain.page.wait_for_function(ON_CANVAS, arg="WanDatasetFromFile")
+    said = plain.page.locator(".p-toast, [data-testid=toast]")
+    said.get_by_text("musubi_command.sh of musubi-tuner: ", exact=False).first.wait_for()
+    assert plain.missing_nodes() == []
+    prompt = {body["class_type"]: body["inputs"] for body in plain.to_prompt().values()}
+    assert (prompt["TrainLoRA"]["rank"], prompt["WanTrainSettings"]["optimizer"]) == (32, "adamw8bit")
+    assert "a red fox runs through deep snow" in prompt["WanPreviewSettings"]["prompts"]
+    note = "() => window.app.graph._nodes.find(n => n.type === 'MarkdownNote').widgets[0].value"
+    assert "**taken over**" in plain.script(note)
+
+    smoke = workflows["08_smoke_test"]
+    plain.script(DROP, [["smoke.json", json.dumps(smoke)]])
+    plain.page.wait_for_function(ON_CANVAS, arg="WanVideoDataset")
+    plain.page.wait_for_function("() => !document.querySelector('.p-progressspinner')")
+    assert without_versions(plain.to_prompt()) == twin("08_smoke_test")

@@ -51,6 +51,7 @@ ROUTES = {
     "/runs/dog/open": b"{}",
     "/runs/dog/use": b'{"step": 4}',
     "/plan": b"{}",
+    "/import": b'{"files": {"a.toml": "x = 1"}}',
 }
 
 
@@ -96,7 +97,7 @@ def test_our_own_page_changes_things(
     statuses = [
         routes.ask("POST", f"/wan_trainer{path}", headers, body).status for path, body in reversed(ROUTES.items())
     ]
-    assert statuses == [200, 200, 202, 200, 202, 202, 202, 202]
+    assert statuses == [200, 200, 200, 202, 200, 202, 202, 202, 202]
     assert sorted(worker.heard) == ["profile", "sample", "save", "stop"]
     assert not (routes.runs / "dog").exists()
     assert opened == [routes.runs / "dog"]

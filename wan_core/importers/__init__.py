@@ -11,7 +11,7 @@ from .maxdiffusion.convert import export_records, import_records
 from .source import Columns, SourceFile
 from .source_file import is_source, list_sources, open_source, source_fingerprint
 from .trainers.ai_toolkit import processes_of
-from .trainers.detect import is_backend_list, read_document
+from .trainers.detect import is_backend_list, parse_document, read_settings_text
 from .trainers.ledger import Ledger
 
 __all__ = [
@@ -28,8 +28,9 @@ __all__ = [
     "list_sources",
     "match_captions",
     "open_source",
+    "parse_document",
     "processes_of",
-    "read_document",
+    "read_settings_text",
     "scan_pixels",
     "source_fingerprint",
     "store_clips",

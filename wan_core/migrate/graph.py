@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import uuid
 from itertools import pairwise
 from typing import Any
 
 from .. import __version__
+from ..canvas import note_node, workflow_document
 from .job import DATA, LOADER, PREVIEW, QUANTIZE, SETTINGS, SPLIT, TRAINER, Job
 from .models import base_name
 
@@ -99,23 +99,9 @@ def canvas_graph(job: Job) -> dict[str, Any]:
     ids = {node: number for number, node in enumerate(values, 1)}
     drawn: list[list[Any]] = []
     nodes = [_canvas_node(node, widgets, links[node], ids, drawn) for node, widgets in values.items()]
-    for number, source, slot, *_ in drawn:
-        nodes[source - 1]["outputs"][slot]["links"].append(number)
     _place(nodes)
-    nodes.append(_note(job, len(nodes) + 1))
-    text = json.dumps(values, sort_keys=True, ensure_ascii=True)
-    return {
-        "id": str(uuid.uuid5(uuid.NAMESPACE_URL, f"wan-trainer/{text}")),
-        "revision": 0,
-        "last_node_id": len(nodes),
-        "last_link_id": len(drawn),
-        "nodes": nodes,
-        "links": drawn,
-        "groups": [],
-        "config": {},
-        "extra": {},
-        "version": 0.4,
-    }
+    nodes.append(note_node(len(nodes) + 1, "What became of your settings", _note_of(job), (-560, 30), (520, 900)))
+    return workflow_document(json.dumps(values, sort_keys=True, ensure_ascii=True), nodes, drawn)
 
 
 def _values(job: Job) -> dict[str, dict[str, Any]]:
@@ -187,20 +173,3 @@ def _place(nodes: list[dict[str, Any]]) -> None:
             node["pos"] = [left, top]
             top += node["size"][1] + _GAP
         left += max((node["size"][0] for node in there), default=-_GAP) + _GAP
-
-
-def _note(job: Job, number: int) -> dict[str, Any]:
-    return {
-        "id": number,
-        "type": "MarkdownNote",
-        "title": "What became of your settings",
-        "pos": [-560, 30],
-        "size": [520, 900],
-        "flags": {},
-        "order": number - 1,
-        "mode": 0,
-        "inputs": [],
-        "outputs": [],
-        "properties": {},
-        "widgets_values": [_note_of(job)],
-    }

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import re
 import shlex
-from pathlib import Path
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
 from typing import Any, cast
 
 from ..errors import ConfigError, WanTrainerError
-from ..importers import is_backend_list, processes_of, read_document
+from ..importers import is_backend_list, parse_document, processes_of, read_settings_text
 from ..words import first_line
 from .ai_toolkit import read_ai_toolkit_job
+from .beside import Beside, Folders, Texts
 from .diffusion_pipe import read_diffusion_pipe_job
 from .job import Job
 from .musubi import FLAGS, read_musubi_job
 from .settle import settle
 from .simpletuner import read_simpletuner_job
 
-__all__ = ["read_job"]
+__all__ = ["UnknownSettingsError", "read_job", "read_texts"]
 
 _DATA_HALF = (
     "{name} is the data half of {trainer} alone. Choose it in Wan Dataset From File, or import the training settings, "
@@ -27,7 +29,15 @@ _READS = (
     "Read are: the command line of musubi-tuner's wan_train_network.py in a text file, or its --config_file; "
     "diffusion-pipe's TOML; SimpleTuner's config.json; ai-toolkit's YAML."
 )
-_MAX_BYTES = 1 << 20
+_DOCUMENTS = (".toml", ".json", ".yaml", ".yml")
+
+
+class DataHalfError(ConfigError):
+    """Settings of a dataset alone."""
+
+
+class UnknownSettingsError(ConfigError):
+    """A file that is of no trainer that is known."""
 
 
 def read_job(path: Path, *, folders: tuple[Path, ...] = (), clips: int = 0) -> Job:
@@ -36,10 +46,33 @@ def read_job(path: Path, *, folders: tuple[Path, ...] = (), clips: int = 0) -> J
     `folders` are looked in for the files it names, after its own; `clips` is what an epoch has where nothing can be
     counted. Raises ConfigError where the file is of no known trainer, or of no Wan model.
     """
-    name, suffix = path.name, path.suffix.lower()
-    data: Any = read_document(path) if suffix in (".toml", ".json", ".yaml", ".yml") else _command_line(path)
+    beside = Folders((path.parent, *path.parents[1:4], *folders))
+    return _settled(path.name, read_settings_text(path), beside, clips)
+
+
+def read_texts(texts: Mapping[str, str]) -> tuple[Job, tuple[str, ...]]:
+    """Returns the job of settings that came as texts by name, and the files it names that did not come along.
+
+    Nothing is read from disk. The first text that is a job counts; the others are what it names. Raises
+    UnknownSettingsError where none is of a known trainer, ConfigError where one is and cannot be taken.
+    """
+    refused: WanTrainerError | None = None
+    for name, text in texts.items():
+        beside = Texts(texts)
+        try:
+            return _settled(name, text, beside, 0), tuple(beside.missing)
+        except DataHalfError as error:
+            refused = error
+        except UnknownSettingsError as error:
+            refused = refused or error
+    raise refused or UnknownSettingsError(_READS)
+
+
+def _settled(name: str, text: str, beside: Beside, clips: int) -> Job:
+    suffix = PurePosixPath(name).suffix.lower()
+    data: Any = parse_document(name, text) if suffix in _DOCUMENTS else _command_line(name, text)
     try:
-        return settle(_job_of(data, name, suffix), [path.parent, *path.parents[1:4], *folders], clips)
+        return settle(_job_of(data, name, suffix), beside, clips)
     except WanTrainerError:
         raise
     except (TypeError, ValueError, IndexError, AttributeError) as error:  # a text where the trainer has a table, say
@@ -48,7 +81,7 @@ def read_job(path: Path, *, folders: tuple[Path, ...] = (), clips: int = 0) -> J
 
 def _job_of(data: Any, name: str, suffix: str) -> Job:
     if suffix == ".json" and is_backend_list(data):
-        raise ConfigError(_DATA_HALF.format(name=name, trainer="SimpleTuner"))
+        raise DataHalfError(_DATA_HALF.format(name=name, trainer="SimpleTuner"))
     table = cast("dict[str, Any]", data) if isinstance(data, dict) else {}
     if processes_of(table):
         return read_ai_toolkit_job(table, name)
@@ -58,30 +91,27 @@ def _job_of(data: Any, name: str, suffix: str) -> Job:
     if suffix == ".toml" and isinstance(table.get("model"), dict):
         return read_diffusion_pipe_job(table, name)
     if suffix == ".toml" and isinstance(table.get("datasets"), list):
-        raise ConfigError(_DATA_HALF.format(name=name, trainer="musubi-tuner"))
+        raise DataHalfError(_DATA_HALF.format(name=name, trainer="musubi-tuner"))
     if suffix == ".toml" and isinstance(table.get("directory"), list):
-        raise ConfigError(_DATA_HALF.format(name=name, trainer="diffusion-pipe"))
+        raise DataHalfError(_DATA_HALF.format(name=name, trainer="diffusion-pipe"))
     try:
         return read_musubi_job(table, name)
     except ConfigError as error:
         if str(error).endswith("of musubi-tuner."):
-            raise ConfigError(f"{name} is of no trainer that is known. {_READS}") from error
+            raise UnknownSettingsError(f"{name} is of no trainer that is known. {_READS}") from error
         raise
 
 
-def _command_line(path: Path) -> dict[str, Any]:
+def _command_line(name: str, text: str) -> dict[str, Any]:
     """The options of the first command of musubi-tuner's Wan trainer in a script."""
-    if path.stat().st_size > _MAX_BYTES:
-        raise ConfigError(f"{path.name} is larger than 1 MiB; a command line is not. Choose the file it stands in.")
-    text = path.read_text(encoding="utf-8", errors="replace")
     text = re.sub(r"[\\^`][ \t]*\r?\n", " ", text)  # lines that go on, in a shell, in cmd and in PowerShell
     line = next((line for line in text.splitlines() if "wan_train_network" in line), "")
     if not line:
-        raise ConfigError(f"{path.name} holds no command of a known trainer. {_READS}")
+        raise UnknownSettingsError(f"{name} holds no command of a known trainer. {_READS}")
     try:
         words = shlex.split(line.replace("\\", "/"), comments=True)
     except ValueError as error:
-        raise ConfigError(f"{path.name}: the command cannot be read ({error}). Check its quotes.") from error
+        raise ConfigError(f"{name}: the command cannot be read ({error}). Check its quotes.") from error
     start = next(index for index, word in enumerate(words) if "wan_train_network" in word)
     return _options(words[start + 1 :])
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from pathlib import PurePosixPath
 from typing import Any, cast
 
-from ..dataset import DatasetConfig
 from ..errors import ConfigError, WanTrainerError
-from ..importers import SourceFile, open_source, read_document
+from ..importers import parse_document
 from ..sampler import SampleConfig, read_prompts
+from .beside import Beside
 from .job import LOADER, PREVIEW, SETTINGS, TRAINER, Job
 from .keys import Changed
 from .learning import adapter
@@ -21,18 +21,16 @@ _SUFFIXES = ("w", "h", "f", "s", "d", "l", "fs", "n")
 """of a prompt, that are read here"""
 
 
-def settle(job: Job, folders: list[Path], clips: int = 0) -> Job:
-    """Make `job` whole; `folders` are looked in for the files it names, and `clips` says what an epoch has.
+def settle(job: Job, beside: Beside, clips: int = 0) -> Job:
+    """Make `job` whole; `beside` has the files it names, and `clips` says what an epoch has.
 
     Raises ConfigError where a value cannot be.
     """
     _files(job)
-    data = _found(job.data, folders)
-    if data is not None:
-        _dataset(job, data, folders)
+    _dataset(job, beside)
     job.clips = clips or job.clips
-    _prompts(job, folders)
-    _lycoris(job, folders)
+    _prompts(job, beside)
+    _lycoris(job, beside)
     _steps(job)
     _warmup(job)
     _together(job)
@@ -71,20 +69,13 @@ def _files(job: Job) -> None:
     )
 
 
-def _found(named: str, folders: list[Path]) -> Path | None:
-    """A file that settings name, by its path, or by the last parts of it below one of the folders."""
-    parts = [part for part in named.replace("\\", "/").split("/") if part not in ("", ".", "..")]
-    for folder in folders:
-        for start in range(len(parts)):
-            path = folder.joinpath(*parts[start:])
-            if path.is_file():
-                return path
-    return None
-
-
-def _dataset(job: Job, path: Path, folders: list[Path]) -> None:
+def _dataset(job: Job, beside: Beside) -> None:
     """Take from the data half what is a setting of the training here, and count its clips."""
-    document: Any = read_document(path)
+    found = beside.text(job.data) if job.data else None
+    if found is None:
+        return
+    name, text = found
+    document: Any = parse_document(name, text)
     if isinstance(document, dict) and job.trainer == "musubi-tuner":
         sections: list[Any] = [document.get("general") or {}, *(document.get("datasets") or [])]
         sizes = {
@@ -92,42 +83,36 @@ def _dataset(job: Job, path: Path, folders: list[Path]) -> None:
         }
         if sizes:
             job.put("WanTrainSettings.batch_size", min(sizes))
-            job.ledger.take(f"batch_size of {path.name} -> batch_size {min(sizes)}")
+            job.ledger.take(f"batch_size of {name} -> batch_size {min(sizes)}")
     try:
-        job.clips = _count_clips(path, [path.parent, *folders])
+        job.clips = beside.clips(job.data)
     except WanTrainerError as error:
         job.hints.append(f"its clips are not counted: {str(error)[:300]}")
 
 
-def _count_clips(path: Path, allowed: list[Path]) -> int:
-    """Returns how many clips an epoch of dataset settings has, repeats included. Opens no media file."""
-    places = [folder.resolve() for folder in allowed]
-    parts = open_source(SourceFile(path=path.resolve(), allowed=places, unpacked=None))
-    return sum(len(part.files) * int(part.settings.get("num_repeats", DatasetConfig.num_repeats)) for part in parts)
-
-
-def _prompts(job: Job, folders: list[Path]) -> None:
+def _prompts(job: Job, beside: Beside) -> None:
     """Put the text of a prompt file into the node."""
     named = job.values.pop("prompts", {}).get("file", "")
     if not named:
         return
-    path = _found(named, folders)
-    if path is None:
+    found = beside.text(named)
+    if found is None:
         job.hints.append(f"{named[:80]} was not found, so its prompts are not here; write them into prompts")
         return
-    if path.suffix.lower() == ".toml":
-        job.hints.append(f"{path.name}: prompts in TOML are not read; write them into prompts, one a line")
+    name, text = found
+    suffix = PurePosixPath(name).suffix.lower()
+    if suffix == ".toml":
+        job.hints.append(f"{name}: prompts in TOML are not read; write them into prompts, one a line")
         return
-    text = path.read_text(encoding="utf-8", errors="replace")
     lost = set[str]()
-    if path.suffix.lower() != ".json":
+    if suffix != ".json":
         text = "\n".join(_line(line, lost) for line in text.splitlines())
     job.put(f"{PREVIEW}.prompts", text.strip())
-    job.ledger.take(f"{path.name}: {len(read_prompts(text, 'x'))} prompts -> prompts")
+    job.ledger.take(f"{name}: {len(read_prompts(text, 'x'))} prompts -> prompts")
     if "<token>" in text:
         job.hints.append("<token> stands in prompts for a word of yours: write the word")
     if lost:
-        job.ledger.change(f"{path.name}: {', '.join(sorted(lost))} behind a prompt -> left out: they are not read here")
+        job.ledger.change(f"{name}: {', '.join(sorted(lost))} behind a prompt -> left out: they are not read here")
 
 
 def _line(line: str, lost: set[str]) -> str:
@@ -138,13 +123,13 @@ def _line(line: str, lost: set[str]) -> str:
     return " --".join([prompt, *kept])
 
 
-def _lycoris(job: Job, folders: list[Path]) -> None:
+def _lycoris(job: Job, beside: Beside) -> None:
     """Read the kind of adapter of LyCORIS from its own file."""
     named = job.values.pop("lycoris", {}).get("file", "")
     if not named:
         return
-    path = _found(named, folders)
-    said: Any = read_document(path) if path is not None else {}
+    found = beside.text(named)
+    said: Any = parse_document(*found) if found is not None else {}
     if not isinstance(said, dict) or "algo" not in said:
         job.put("WanTrainSettings.adapter", "LoKr")
         job.hints.append(f"{named[:80]} was not found: adapter is LoKr, LyCORIS's usual kind; set lokr_factor and rank")

@@ -10,6 +10,7 @@ import { api } from "../../../scripts/api.js";
 // @ts-expect-error served by ComfyUI
 import { app } from "../../../scripts/app.js";
 import { CardNodes } from "./lib/cards/card_nodes.mjs";
+import { SettingsFiles } from "./lib/files/settings_files.mjs";
 import { FitNodes } from "./lib/fit/fit_nodes.mjs";
 import { element } from "./lib/page/dom.mjs";
 import { findNode } from "./lib/page/graph.mjs";
@@ -78,6 +79,23 @@ function newTab() {
     address: (path) => api.apiURL(path),
     seen: (runs) => trainers.onRuns(runs),
   });
+}
+
+/** Settings of other trainers open as workflows do: dropped on the page, or chosen with Open. */
+const files = new SettingsFiles({
+  read: (texts) => routes.settingsFiles(texts),
+  open: (graph, name) => app.loadGraphData(graph, true, true, name),
+  say: (severity, detail) =>
+    app.extensionManager?.toast?.add({ severity, summary: NAME, detail, life: 20000 }),
+});
+
+function openSettings() {
+  const seen = (/** @type {DragEvent} */ event) => files.fell(event.dataTransfer?.files ?? []);
+  document.addEventListener("drop", seen, { capture: true });
+  const handle = app.handleFile;
+  app.handleFile = async function (/** @type {File} */ file, /** @type {unknown[]} */ ...rest) {
+    if (!(await files.takes(file))) return handle.call(this, file, ...rest);
+  };
 }
 
 /** @returns {Graph} */
@@ -163,6 +181,7 @@ const extension = {
 
   async setup() {
     renameOnLoad();
+    openSettings();
     showChartTheme(setting(CHART_THEME));
     const locale = String(setting("Comfy.Locale") ?? "en");
     await loadWords((path) => api.fetchApi(path), locale);

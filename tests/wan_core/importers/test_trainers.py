@@ -16,9 +16,8 @@ from PIL import Image
 from wan_core.dataset import DatasetConfig, ScanContext, read_sample, scan_parts
 from wan_core.dataset.report import scan_report
 from wan_core.errors import DatasetError
-from wan_core.importers import open_source
+from wan_core.importers import open_source, parse_document
 from wan_core.importers.source import SourceFile
-from wan_core.importers.trainers.detect import _toml, _yaml
 from wan_core.video import VideoProcess
 
 _clip: list[bytes] = []
@@ -71,8 +70,7 @@ SECTIONS = {"general", "datasets", "directory", "process"}
 
 @pytest.mark.parametrize("name", ["musubi.toml", "diffusion_pipe.toml", "multidatabackend.json", "ai_toolkit.yaml"])
 def test_every_key_of_the_settings_is_spoken_of(mira, name):
-    path = mira / name
-    data = {".toml": _toml, ".yaml": _yaml, ".json": lambda p: json.loads(p.read_text())}[path.suffix](path)
+    data = parse_document(name, (mira / name).read_text())
     if name == "ai_toolkit.yaml":  # the training itself is no part of a dataset: its sections are named, not their keys
         data = {"process": data["config"]["process"][0]["datasets"], **dict.fromkeys(data["config"]["process"][0])}
     if name == "multidatabackend.json":  # backends that are not used are named as a whole

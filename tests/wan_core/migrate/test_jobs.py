@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from wan_core.errors import ConfigError, DatasetError
-from wan_core.importers import read_document
+from wan_core.importers import parse_document
 from wan_core.migrate import api_graph, canvas_graph, read_job
 from wan_core.migrate.graph import NODES
 
@@ -58,7 +58,7 @@ def keys_in(path):
     """Every key that somebody wrote; of ai-toolkit those of its process without the data half."""
     if path.suffix == ".sh":
         return set(re.findall(r"--(\w+)", path.read_text().partition("wan_train_network")[2]))
-    data = read_document(path)
+    data = parse_document(path.name, path.read_text())
     if path.suffix == ".yaml":
         data = {**data["config"]["process"][0], "datasets": 1}
     sections = {"routes", "anyflow", "model_arguments", "training", "monitoring", "use_ema", "ema_decay"}

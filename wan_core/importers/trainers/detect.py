@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import json
 import sys
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, cast
 
 from ...dataset.captions import read_utf8
 from ...dataset.files import SourcePart
 from ...errors import DatasetError, DependencyError
-from ...files import read_json
 from ...packages import pip_line
 from .ai_toolkit import processes_of, read_ai_toolkit
 from .diffusion_pipe import read_diffusion_pipe
@@ -18,7 +18,13 @@ from .ledger import Context
 from .musubi import read_musubi
 from .simpletuner import read_simpletuner
 
-__all__ = ["SETTINGS_SUFFIXES", "is_backend_list", "read_document", "read_settings"]
+__all__ = [
+    "SETTINGS_SUFFIXES",
+    "is_backend_list",
+    "parse_document",
+    "read_settings",
+    "read_settings_text",
+]
 
 SETTINGS_SUFFIXES = frozenset({".toml", ".json", ".yaml", ".yml"})
 _MAX_BYTES = 4 << 20
@@ -27,7 +33,7 @@ _MAX_BYTES = 4 << 20
 def read_settings(context: Context) -> list[SourcePart]:
     """The datasets of a settings file; DatasetError when it belongs to no known trainer."""
     path = context.path
-    suffix, data = path.suffix.lower(), read_document(path)
+    suffix, data = path.suffix.lower(), parse_document(path.name, read_settings_text(path))
     if suffix == ".json" and is_backend_list(data):
         return read_simpletuner(data, context)
     table = cast("dict[str, Any]", data) if isinstance(data, dict) else {}
@@ -48,10 +54,15 @@ def read_settings(context: Context) -> list[SourcePart]:
     )
 
 
-def read_document(path: Path) -> Any:
-    """Returns what a TOML, JSON or YAML file holds, by its suffix; DatasetError for one that is none."""
-    suffix = path.suffix.lower()
-    return _toml(path) if suffix == ".toml" else read_json(path) if suffix == ".json" else _yaml(path)
+def read_settings_text(path: Path) -> str:
+    """Returns the text of a settings file; DatasetError for one above 4 MiB, or that is not UTF-8."""
+    return read_utf8(path, _MAX_BYTES, "is larger than 4 MiB; settings are not. Choose the settings file itself.")
+
+
+def parse_document(name: str, text: str) -> Any:
+    """Returns what a TOML, JSON or YAML text holds, by the suffix of its name; DatasetError for one that is none."""
+    suffix = PurePosixPath(name).suffix.lower()
+    return _toml(name, text) if suffix == ".toml" else _json(name, text) if suffix == ".json" else _yaml(name, text)
 
 
 def is_backend_list(data: Any) -> bool:
@@ -65,38 +76,40 @@ def _is_tables(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and all(isinstance(v, dict) for v in cast("list[Any]", value))
 
 
-def _text(path: Path) -> str:
-    return read_utf8(path, _MAX_BYTES, "is larger than 4 MiB; settings are not. Choose the settings file itself.")
+def _json(name: str, text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise DatasetError(f"{name} is not valid JSON ({error}).") from error
 
 
-def _toml(path: Path) -> Any:
+def _toml(name: str, text: str) -> Any:
     try:
         tomllib: Any = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
     except ImportError as error:
-        raise DependencyError(f"{path.name} needs tomli on Python 3.10. Run: {pip_line('tomli')}") from error
+        raise DependencyError(f"{name} needs tomli on Python 3.10. Run: {pip_line('tomli')}") from error
     try:
-        return tomllib.loads(_text(path))
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise DatasetError(f"{path.name} is not valid TOML ({error}).") from error
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits is no TOMLDecodeError
+        raise DatasetError(f"{name} is not valid TOML ({error}).") from error
 
 
-def _yaml(path: Path) -> Any:
+def _yaml(name: str, text: str) -> Any:
     try:
         import yaml
     except ImportError as error:
-        raise DependencyError(f"{path.name} needs the package PyYAML. Run: {pip_line('pyyaml')}") from error
-    text = _text(path)
+        raise DependencyError(f"{name} needs the package PyYAML. Run: {pip_line('pyyaml')}") from error
     # References let a few lines stand for gigabytes; settings have no use for them.
-    if any(isinstance(token, yaml.AliasToken) for token in _tokens(yaml, text, path)):
-        raise DatasetError(f"{path.name} holds YAML references (*name). Write the values out.")
+    if any(isinstance(token, yaml.AliasToken) for token in _tokens(yaml, text, name)):
+        raise DatasetError(f"{name} holds YAML references (*name). Write the values out.")
     try:
         return yaml.safe_load(text)
     except (yaml.YAMLError, RecursionError, ValueError) as error:
-        raise DatasetError(f"{path.name} is not valid YAML ({str(error)[:200]}).") from error
+        raise DatasetError(f"{name} is not valid YAML ({str(error)[:200]}).") from error
 
 
-def _tokens(yaml: Any, text: str, path: Path) -> list[Any]:
+def _tokens(yaml: Any, text: str, name: str) -> list[Any]:
     try:
         return list(yaml.scan(text, Loader=yaml.SafeLoader))
     except (yaml.YAMLError, RecursionError) as error:
-        raise DatasetError(f"{path.name} is not valid YAML ({str(error)[:200]}).") from error
+        raise DatasetError(f"{name} is not valid YAML ({str(error)[:200]}).") from error

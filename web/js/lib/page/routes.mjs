@@ -65,6 +65,11 @@ export class Routes {
     return this.post("/wan_trainer/plan", asked);
   }
 
+  /** @param {Record<string, string>} files texts of another trainer's settings, by name @returns {Promise<any>} */
+  settingsFiles(files) {
+    return this.post("/wan_trainer/import", { files });
+  }
+
   /** @param {string} path */
   async get(path) {
     return answer(await this.fetchApi(path, { cache: "no-store" }));

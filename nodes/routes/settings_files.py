@@ -1,0 +1,47 @@
+"""Settings files of other trainers that somebody dropped on the page: texts in, a workflow and its account out.
+
+Nothing is read from disk or written to it: a file that the settings name and that did not come along is named.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from ...wan_core.migrate import UnknownSettingsError, canvas_graph, read_texts
+from .refusal import Refused
+
+__all__ = ["SETTINGS_LIMIT", "graph_of"]
+
+SETTINGS_LIMIT = 1 << 20
+"""bytes of a request with the texts of settings files"""
+_MOST_FILES = 16
+_NAME = re.compile(r"[^/\\\x00-\x1f]{1,200}")
+
+
+def graph_of(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the workflow of {"files": {name: text}}; `known` is false where no text is of a known trainer.
+
+    Raises Refused(400) for anything else, and ConfigError or DatasetError for settings that cannot be taken.
+    """
+    files = asked.get("files")
+    if not isinstance(files, dict) or not 1 <= len(files) <= _MOST_FILES:
+        raise Refused(400, 'Reading settings needs {"files": {<name>: <text>}}, with 1 to 16 files.')
+    for name, text in files.items():
+        if not _NAME.fullmatch(name) or not isinstance(text, str):
+            raise Refused(400, "A settings file has a plain name and a text.")
+    try:
+        job, missing = read_texts(files)
+    except UnknownSettingsError as error:
+        return {"version": 1, "known": False, "reason": str(error)}
+    return {
+        "version": 1,
+        "known": True,
+        "trainer": job.trainer,
+        "source": job.source,
+        "graph": canvas_graph(job),
+        "account": dict(job.account()),
+        "data": job.data,
+        "missing": list(missing),
+    }

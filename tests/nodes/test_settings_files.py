@@ -1,0 +1,109 @@
+"""Other trainers' settings that were dropped on the page: a route takes their texts, and reads nothing else."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+from route_server import RouteServer, assert_safe, loose
+
+pytestmark = pytest.mark.comfy
+JOBS = Path(__file__).parents[1] / "fixtures" / "jobs"
+
+
+def texts(*names: str) -> dict[str, dict[str, str]]:
+    return {"files": {Path(name).name: (JOBS / name).read_text(encoding="utf-8") for name in names}}
+
+
+def test_settings_become_a_workflow_and_an_account(routes: RouteServer) -> None:
+    answer = routes.post("/import", texts("musubi_command.sh"))
+    assert answer.status == 200
+    assert_safe(answer)
+    said = answer.data
+    assert (said["known"], said["trainer"], said["source"]) == (True, "musubi-tuner", "musubi_command.sh")
+    kinds = [node["type"] for node in said["graph"]["nodes"]]
+    assert {"LoadWanModel", "WanDatasetFromFile", "TrainLoRA", "MarkdownNote"} <= set(kinds)
+    assert said["missing"], "the dataset and the prompts were not dropped with it"
+    assert {Path(name).suffix for name in said["missing"]} == {".toml", ".txt"}
+    assert "not known, so not used" not in said["account"]
+
+
+def test_what_is_dropped_together_is_read_together_in_any_order(routes: RouteServer) -> None:
+    alone = routes.post("/import", texts("musubi_command.sh")).data
+    there = [path.name for path in JOBS.rglob("*") if path.name in {Path(name).name for name in alone["missing"]}]
+    together = routes.post("/import", {"files": {**_found(there), **texts("musubi_command.sh")["files"]}}).data
+    assert (together["source"], together["missing"]) == ("musubi_command.sh", [])
+    preview = next(node for node in together["graph"]["nodes"] if node["type"] == "WanPreviewSettings")
+    assert "a red fox runs" in preview["widgets_values_named"]["prompts"]
+
+
+def _found(names: list[str]) -> dict[str, str]:
+    return {path.name: path.read_text(encoding="utf-8") for path in JOBS.rglob("*") if path.name in names}
+
+
+def test_a_file_of_nobody_is_left_to_comfyui(routes: RouteServer) -> None:
+    for name, text in {"a.toml": "x = 1", "a.yaml": "x: 1", "a.json": '{"nodes": []}', "a.txt": "hello"}.items():
+        said = routes.post("/import", {"files": {name: text}}).data
+        assert said["known"] is False, name
+
+
+def test_a_data_half_alone_says_what_goes_with_it(routes: RouteServer) -> None:
+    answer = routes.post("/import", {"files": {"data.toml": "[[datasets]]\nvideo_directory = 'x'"}})
+    assert answer.status == 409
+    assert "data half of musubi-tuner" in answer.data["error"]
+
+
+@pytest.mark.parametrize(
+    "named", ["/etc/passwd", "../../../../etc/passwd", "C:\\Windows\\win.ini", "//server/share/x.toml", "~/.ssh/id_rsa"]
+)
+def test_no_file_of_this_computer_is_read(routes: RouteServer, named: str) -> None:
+    """The settings name a file that is there; it is told as missing, like one that is not."""
+    before = loose(routes.runs)
+    job = {"task": "t2v-1.3B", "dit": "x.safetensors", "dataset_config": named, "sample_prompts": named}
+    toml = "\n".join(f"{key} = {json.dumps(value)}" for key, value in job.items())
+    said = routes.post("/import", {"files": {"job.toml": toml}})
+    assert said.data["missing"] == [named]
+    assert b"root:" not in said.body
+    assert loose(routes.runs) == before
+
+
+@pytest.mark.parametrize("name", ["../job.toml", "a/b.toml", "a\\b.toml", "a\x00.toml", "", "x" * 201])
+def test_a_name_that_is_a_path_is_refused(routes: RouteServer, name: str) -> None:
+    assert routes.post("/import", {"files": {name: "x = 1"}}).status == 400
+
+
+@pytest.mark.parametrize("body", [{}, {"files": []}, {"files": {}}, {"files": {"a.toml": 1}}, {"files": None}])
+def test_what_is_no_file_is_refused(routes: RouteServer, body: dict[str, object]) -> None:
+    assert routes.post("/import", body).status == 400
+    assert routes.post("/import", {"files": {f"{number}.toml": "" for number in range(17)}}).status == 400
+
+
+def test_too_much_is_refused_unread(routes: RouteServer) -> None:
+    assert routes.post("/import", {"files": {"a.toml": "x" * (1 << 20)}}).status == 413
+
+
+HOSTILE = {
+    "deep.json": '{"model_family": ' + "[" * 50_000 + "]" * 50_000 + "}",
+    "deep.yaml": "config: " + "{a: " * 3000 + "1" + "}" * 3000,
+    "deep.toml": "dit = " + "[" * 5000 + "]" * 5000,
+    "bomb.yaml": "a: &a [x, x]\nconfig: {process: [*a, *a]}",
+    "number.json": '{"model_family": "wan", "lora_rank": ' + "9" * 5000 + "}",
+    "number.toml": "dit = 'x'\nnetwork_dim = " + "9" * 5000,
+    "infinite.json": '{"model_family": "wan", "learning_rate": Infinity, "max_train_steps": NaN}',
+    "wide.sh": "python wan_train_network.py " + "--a " * 60_000,
+    "lines.sh": "\\ " * 100_000 + "wan_train_network.py --task t2v-1.3B",
+    "arguments.toml": "dit = 'x'\noptimizer_type = 'lion'\noptimizer_args = ['a=" + "(" * 2000 + "']",
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_settings_are_refused_in_a_sentence_and_soon(routes: RouteServer, name: str) -> None:
+    begun = time.monotonic()
+    answer = routes.post("/import", {"files": {name: HOSTILE[name]}})
+    assert time.monotonic() - begun < 20
+    assert answer.status in (200, 409)
+    assert_safe(answer)
+    assert len(answer.data.get("error") or answer.data.get("reason") or "") < 1000
+    assert routes.get("/runs").status == 200

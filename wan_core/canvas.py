@@ -1,0 +1,51 @@
+"""The document that ComfyUI's canvas opens: nodes, the links between them, and a note."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+__all__ = ["note_node", "workflow_document"]
+
+Link = list[Any]
+"""[number, source node, its output, target node, its input, type]; numbers count from 1"""
+
+
+def workflow_document(identity: str, nodes: list[dict[str, Any]], links: list[Link]) -> dict[str, Any]:
+    """Returns a workflow of `nodes`, numbered from 1 in order, whose outputs are told their links.
+
+    `identity` decides the document's id, by which the page knows a workflow again.
+    """
+    for number, source, slot, *_ in links:
+        nodes[source - 1]["outputs"][slot]["links"].append(number)
+    return {
+        "id": str(uuid.uuid5(uuid.NAMESPACE_URL, f"wan-trainer/{identity}")),
+        "revision": 0,
+        "last_node_id": len(nodes),
+        "last_link_id": len(links),
+        "nodes": nodes,
+        "links": links,
+        "groups": [],
+        "config": {},
+        "extra": {},
+        "version": 0.4,
+    }
+
+
+def note_node(number: int, title: str, text: str, at: Sequence[int], size: Sequence[int]) -> dict[str, Any]:
+    """Returns a note in Markdown, at a place of the canvas."""
+    return {
+        "id": number,
+        "type": "MarkdownNote",
+        "title": title,
+        "pos": list(at),
+        "size": list(size),
+        "flags": {},
+        "order": number - 1,
+        "mode": 0,
+        "inputs": [],
+        "outputs": [],
+        "properties": {},
+        "widgets_values": [text],
+    }

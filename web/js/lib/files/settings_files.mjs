@@ -1,0 +1,124 @@
+// @ts-check
+/**
+ * Settings files of other trainers that are dropped on the page, or chosen with Open: they become a graph. Whatever is none
+ * of those stays ComfyUI's.
+ */
+
+import { t } from "../page/words.mjs";
+import { noteInWords, SAID } from "./note.mjs";
+
+/**
+ * @typedef {{ known: boolean, trainer: string, source: string, graph: any, account: Record<string, string[]>,
+ *   missing: string[] }} Imported
+ * @typedef {{ name: string, size: number, lastModified: number, text(): Promise<string> }} TextFile
+ * @typedef {{ read: (files: Record<string, string>) => Promise<Imported>, open: (graph: any, name: string) => Promise<void>,
+ *   say: (severity: string, text: string) => void }} Doors
+ */
+
+const TEXT = /[.](toml|ya?ml|json|txt|sh|bat|cmd|ps1)$/i;
+/** What a document of a trainer holds, in any of its files. */
+const WORDS = /model_family|data_backend_config|pretrained_model_name_or_path|"process"/;
+const COMMAND = "wan_train_network";
+const MOST_BYTES = 512 << 10;
+/** Of an answer that says what is wrong with settings of a trainer that is known. */
+const REFUSED = 409;
+const MOST_FILES = 16;
+
+/** Whether a text may be a training of another trainer; the server knows. @param {string} name @param {string} text */
+export function mayBeSettings(name, text) {
+  if (/[.](toml|ya?ml)$/i.test(name)) return true;
+  return /[.]json$/i.test(name) ? WORDS.test(text) && !isGraph(text) : text.includes(COMMAND);
+}
+
+/** Whether a text is a workflow or a graph of the queue API. @param {string} text */
+function isGraph(text) {
+  try {
+    const data = JSON.parse(text);
+    const nodes = Object.values(data ?? {});
+    return Array.isArray(data?.nodes) || (nodes.length > 0 && nodes.every((n) => n?.class_type));
+  } catch {
+    return true; // no JSON is nobody's
+  }
+}
+
+export class SettingsFiles {
+  /** Files of the last drop, and those of them that are a part of what was opened. @type {TextFile[]} */
+  #dropped = [];
+  /** @type {Set<string>} */
+  #taken = new Set();
+
+  /** @param {Doors} doors */
+  constructor(doors) {
+    this.doors = doors;
+  }
+
+  /** Files fell on the page; ComfyUI is going to ask for one of them, or for each. @param {Iterable<TextFile>} files */
+  fell(files) {
+    this.#dropped = [...files];
+    this.#taken.clear();
+  }
+
+  /** Open a file that is, with those it fell with, a training of another trainer. @param {TextFile} file @returns {Promise<boolean>} */
+  async takes(file) {
+    if (this.#taken.has(nameOf(file))) return true;
+    const together = this.#dropped.some((one) => nameOf(one) === nameOf(file));
+    const files = await settingsOf(together ? this.#dropped : [file]);
+    if (!files.some(({ one }) => nameOf(one) === nameOf(file))) return false;
+    if (!files.some(({ one, text }) => mayBeSettings(one.name, text))) return false;
+    return this.#open(
+      files.map(({ one }) => one),
+      Object.fromEntries(files.map(({ one, text }) => [one.name, text])),
+    );
+  }
+
+  /** @param {TextFile[]} files @param {Record<string, string>} texts */
+  async #open(files, texts) {
+    let found;
+    try {
+      found = await this.doors.read(texts);
+    } catch (error) {
+      if (!(error instanceof Error && "status" in error && error.status === REFUSED)) return false;
+      this.doors.say("error", error.message);
+      return true;
+    }
+    if (!found.known) return false;
+    for (const one of files) this.#taken.add(nameOf(one));
+    await this.doors.open(noteInWords(found.graph), found.source.replace(/[.]\w+$/, ""));
+    this.doors.say(found.missing.length ? "warn" : "success", summary(found));
+    return true;
+  }
+}
+
+/** @param {Imported} found */
+function summary({ trainer, source, account, missing }) {
+  const [taken, changed, without, unknown] = SAID.map((title) => account[title]?.length ?? 0);
+  const lines = [
+    t(
+      "{source} of {trainer}: {taken} settings are taken over, {changed} changed, {without} have no counterpart, {unknown} are not known. The note beside the nodes says each.",
+      { source, trainer, taken, changed, without, unknown },
+    ),
+  ];
+  if (missing.length) {
+    const files = missing.join(", ");
+    lines.push(
+      t("It names files that were not dropped with it: {files}. Drop all of them together.", {
+        files,
+      }),
+    );
+  }
+  return lines.join("\n");
+}
+
+/** Those that a trainer could have written, with their texts. @param {TextFile[]} files */
+async function settingsOf(files) {
+  const small = files.filter((one) => TEXT.test(one.name) && one.size <= MOST_BYTES);
+  const read = await Promise.all(small.map(async (one) => ({ one, text: await one.text() })));
+  return read
+    .filter(({ one, text }) => !(/[.]json$/i.test(one.name) && isGraph(text)))
+    .slice(0, MOST_FILES);
+}
+
+/** A file of one drop; each look at a drop gives other objects. @param {TextFile} file */
+function nameOf(file) {
+  return `${file.name}/${file.size}/${file.lastModified}`;
+}

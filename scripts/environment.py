@@ -138,6 +138,8 @@ class Environment:
     def variables(self) -> dict[str, str]:
         """The process environment for everything started from here."""
         out = dict(os.environ)
+        # ComfyUI's threads sleep while they wait, as our engine's do (wan_core/__main__.py says why).
+        out.setdefault("OMP_WAIT_POLICY", "PASSIVE")
         out["COMFYUI_PATH"] = str(self.comfyui)
         out["WAN_TRAINER_CLIPS"] = str(CACHE / "clips")
         if self.chromium:

@@ -84,6 +84,11 @@ def cache_all(root: Path, clips: int, side: int = SIDE, **options: object) -> tu
     class Clips:
         def __init__(self, *_: object) -> None: ...
 
+        def __enter__(self) -> Clips:
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+
         def pixels(self, sample: _Clip) -> torch.Tensor:
             return torch.tensor(float(sample.number))
 
@@ -98,6 +103,6 @@ def cache_all(root: Path, clips: int, side: int = SIDE, **options: object) -> tu
         latents_reused=clips - len(missing),
         texts_reused=0,
     )
-    with patch.object(module, "_Clips", Clips):
+    with patch.object(module, "ReadAhead", Clips):
         encode_missing(plan, cache, codec=codec, text_encoder=Text(), video=None, **options)  # type: ignore[arg-type]
     return codec.seen, damaged

@@ -21,6 +21,7 @@ from ..model.latents import ImageEncoder, LatentCodec
 
 __all__ = [
     "condition_from_files",
+    "files_read",
     "mask_pixels",
 ]
 
@@ -60,6 +61,20 @@ def condition_from_files(
         with_mask = kind.name == "control_mask"
         channels = {"channels": control_channels(control, start, codec.encode, with_mask=with_mask)}
     return channels | _image_tokens(pixels, kind, image_encoder)
+
+
+def files_read(sample: Sample, kind: ConditionKind) -> list[Companion | None]:
+    """Returns what `condition_from_files` asks `pixels_of` for, in that order; None is the sample itself."""
+    if not kind.files:
+        return [None]
+    found: list[Companion | None] = []
+    if sample.mask is not None and kind.reads("mask"):
+        found.append(sample.mask)
+    if kind.frames:
+        found.append(None)
+    if kind.files != ("mask",) and sample.control is not None:
+        found.append(sample.control)
+    return found
 
 
 def mask_pixels(sample: Sample, pixels_of: PixelsOf) -> Tensor:

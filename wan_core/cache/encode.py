@@ -8,22 +8,22 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-import torch
 from torch import Tensor
 
-from ..dataset import Companion, Progress, Sample, TextLengths, lengths_of, read_sample
+from ..dataset import Companion, Progress, Sample, TextLengths, lengths_of
 from ..dataset.conditioning import loss_mask, name_of
 from ..errors import CacheError
 from ..model.latents import ImageEncoder, LatentCodec, TextEncoder
 from ..video import UnreadableError, VideoProcess
-from .condition import condition_from_files, mask_pixels
+from .condition import condition_from_files, files_read, mask_pixels
 from .encoding_plan import ConditionTask, EncodingPlan, LatentTask, MaskTask, TextTask
 from .encoding_report import EncodingReport, report_of
-from .entry_names import require_unchanged, stop_if
+from .entry_names import stop_if
 from .evaluation import write_evaluations
 from .keys import Stored
 from .latent_cache import LatentCache
 from .memos import EncodingSpeed
+from .read_ahead import ReadAhead, WriteBehind
 from .unreadable import UnreadableMemo, left_out_of, require_enough, without
 from .upkeep import tidy
 
@@ -52,20 +52,25 @@ def encode_missing(
     start = time.monotonic()
     _check_encoders(plan, codec, text_encoder, image_encoder)
     work: list[TextTask | LatentTask | ConditionTask | MaskTask] = [*plan.missing_texts, *_by_clip(plan)]
-    doing = _Doing(plan, cache, codec, text_encoder, image_encoder, _Clips(video, plan.cache_set.fps))
+    clips, writes = ReadAhead(video, plan.cache_set.fps, _reads_of(plan)), WriteBehind()
+    doing = _Doing(plan, cache, codec, text_encoder, image_encoder, clips, writes)
     counter = TextCounter(plan, text_encoder)
     try:
-        for done, task in enumerate(work, 1):
-            stop_if(should_stop)
-            if isinstance(task, TextTask):
-                name = doing.text(task)
-                counter.add(task)
-            else:
-                name = doing.clip_unless_unreadable(task)
-            if progress is not None:
-                progress(done, len(work), name)
+        with writes, clips:
+            for done, task in enumerate(work, 1):
+                stop_if(should_stop)
+                if isinstance(task, TextTask):
+                    name = doing.text(task)
+                    counter.add(task)
+                else:
+                    name = doing.clip_unless_unreadable(task)
+                if done == len(work):
+                    writes.settle()  # before anybody is told that all is done
+                if progress is not None:
+                    progress(done, len(work), name)
     finally:
         doing.remember_unreadable()
+        cache.save_digests()
     doing.require_enough(finished=True)
     EncodingSpeed(cache.root).remember(plan.cache_set.latent_space, doing.vae_s, doing.megapixels)
     kept = without(plan.cache_set, doing.failed)
@@ -74,6 +79,7 @@ def encode_missing(
     report = report_of(plan, kept, fingerprint, time.monotonic() - start)
     report = replace(report, latents_encoded=report.latents_encoded - doing.failed_latents)
     upkeep = tidy(cache, fingerprint, limit_gb=plan.cache_limit_gb, in_use=in_use, should_stop=should_stop)
+    cache.save_digests()
     failed = {**plan.unreadable, **{key: str(error) for key, error in doing.failed.items()}}
     return replace(
         report,
@@ -93,7 +99,8 @@ class _Doing:
     codec: LatentCodec | None
     text_encoder: TextEncoder | None
     image_encoder: ImageEncoder | None
-    clips: _Clips
+    clips: ReadAhead
+    writes: WriteBehind
     vae_s: float = 0.0
     megapixels: float = 0.0
     black: list[str] = field(default_factory=list[str])
@@ -112,10 +119,9 @@ class _Doing:
     def text(self, task: TextTask) -> str:
         """Encode one prompt; returns what progress calls it."""
         assert self.text_encoder is not None
-        name = task.text[:60]
-        self.cache.write_text(
-            task.key, self.text_encoder.encode(task.text), name or "the empty prompt", self._stored(task)
-        )
+        name = task.text[:60] or "the empty prompt"
+        features, stored = self.text_encoder.encode(task.text), self._stored(task)
+        self.writes.put(lambda: self.cache.write_text(task.key, features, name, stored))
         return name_of(task.text)
 
     def clip_unless_unreadable(self, task: LatentTask | ConditionTask | MaskTask) -> str:
@@ -156,12 +162,12 @@ class _Doing:
             return sample.name
         assert self.codec is not None
         if isinstance(task, LatentTask):
-            latent = _encode(task, self.clips.pixels(sample), self.codec)
-            self.cache.write_latent(task.key, latent, sample.name, self._stored(task))
+            latent, stored = _encode(task, self.clips.pixels(sample), self.codec), self._stored(task)
+            self.writes.put(lambda: self.cache.write_latent(task.key, latent, sample.name, stored))
         else:
-            kind = self.plan.cache_set.kind
+            kind, stored = self.plan.cache_set.kind, self._stored(task)
             given = condition_from_files(sample, kind, self.clips.pixels, self.codec, self.image_encoder)
-            self.cache.write_condition(task.key, given, sample.name, self._stored(task))
+            self.writes.put(lambda: self.cache.write_condition(task.key, given, sample.name, stored))
         passes = 1 if isinstance(task, LatentTask) else self.plan.cache_set.kind.vae_passes
         bucket = sample.bucket
         self.megapixels += passes * bucket.num_frames * bucket.height * bucket.width / 1e6
@@ -174,7 +180,7 @@ class _Doing:
     def _mask(self, task: MaskTask) -> None:
         mask = mask_pixels(task.sample, self.clips.pixels)
         weights = loss_mask(mask, self.plan.cache_set.space.spatial_stride)
-        self.cache.write_mask(task.key, weights, task.sample.name)
+        self.writes.put(lambda: self.cache.write_mask(task.key, weights, task.sample.name))
         if not bool(weights.any()):
             self.black.append(task.sample.name)
 
@@ -192,27 +198,19 @@ def _by_clip(plan: EncodingPlan) -> list[LatentTask | ConditionTask | MaskTask]:
     return sorted(tasks, key=lambda task: order[task.key])
 
 
-class _Clips:
-    """Decodes clips and the files that go with them; remembers the last clip."""
-
-    def __init__(self, video: VideoProcess, fps: float) -> None:
-        self._video, self._fps = video, fps
-        self._last: tuple[Sample, Tensor] | None = None
-
-    def pixels(self, sample: Sample, companion: Companion | None = None) -> Tensor:
-        """(F, H, W, 3) float32 in [0, 1] of a sample, or of a file that goes with it, cut alike."""
-        if companion is not None:
-            return self._decode(sample, companion)
-        if self._last is None or self._last[0] is not sample:
-            self._last = sample, self._decode(sample, sample)
-        return self._last[1]
-
-    def _decode(self, sample: Sample, file: Sample | Companion) -> Tensor:
-        try:
-            frames = read_sample(self._video, sample, self._fps, file.path)
-        finally:
-            require_unchanged(file)
-        return torch.from_numpy(frames).float() / 255  # pyright: ignore[reportUnknownMemberType]
+def _reads_of(plan: EncodingPlan) -> list[tuple[Sample, Companion | None]]:
+    """What the tasks of a plan will read, in order; the frames of a sample once for all its tasks."""
+    reads: list[tuple[Sample, Companion | None]] = []
+    last: Sample | None = None
+    for task in _by_clip(plan):
+        sample, files = task.sample, [None]
+        if isinstance(task, ConditionTask):
+            files = files_read(sample, plan.cache_set.kind)
+        elif isinstance(task, MaskTask):
+            files = [sample.mask]
+        reads += [(sample, file) for file in files if file is not None or sample is not last]
+        last = sample if None in files else last
+    return reads
 
 
 def _encode(task: LatentTask, pixels: Tensor, codec: LatentCodec) -> Tensor:

@@ -75,6 +75,10 @@ class VideoProcess:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def another(self) -> VideoProcess:
+        """Returns a process of its own, as yet without a child, that is stopped by whoever stops this one."""
+        return VideoProcess(self._should_stop, timeouts_s=self._timeouts_s)
+
     @property
     def pid(self) -> int | None:
         """Process id of the child, if one is running."""

@@ -105,8 +105,8 @@ def plan_encoding(
     rebuild: bool = False,
     should_stop: Callable[[], bool] | None = None,
 ) -> EncodingPlan:
-    """Compare a dataset with the cache. Entries are read and checked, so a damaged one counts as
-    missing.
+    """Compare a dataset with the cache. A damaged entry counts as missing; what was written or checked here and has not
+    changed since is not read for that.
 
     What each clip is conditioned on follows from the dataset's model. `rebuild` treats every entry as missing.
     """
@@ -163,7 +163,10 @@ def plan_encoding(
     unreadable = {key: known[key] for item in cache_set.all_items for key in keys_of(item) if key in known}
     lost = [clip.why for clip in left_out_of(unreadable, samples) if clip.whole]
     require_enough(lost, len({sample.path for sample in samples.values()}), finished=True)
-    plan = _compare(without(cache_set, unreadable), samples, cache, rebuild, should_stop)
+    try:
+        plan = _compare(without(cache_set, unreadable), samples, cache, rebuild, should_stop)
+    finally:
+        cache.save_digests()
     limits = [part.config.cache_limit_gb for part in dataset.parts if part.config.cache_limit_gb]
     outdated = sum(
         older[task.key] != task.key and cache.has("latent", older[task.key])
@@ -206,10 +209,8 @@ def _compare(
     def is_missing(kind: str, key: str, shape: tuple[int, ...] | None = None) -> bool:
         nonlocal damaged
         stop_if(should_stop)
-        if rebuild or not cache.has(kind, key):
-            return True
-        sound = cache.is_sound(kind, key, shape)
-        damaged += not sound
+        sound = None if rebuild else cache.holds(kind, key, shape)
+        damaged += sound is False
         return not sound
 
     latents = [

@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import hashlib
 import math
+import os
 import sys
 from collections.abc import Collection, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,12 +25,14 @@ from torch import Tensor
 
 from ..checkpoint.header import StatedHeader, TensorPlace, header_end, parse_header
 from ..errors import DependencyError
+from ..files import FileError, open_regular
 from ..packages import pip_line
 from .keys import STORED_DTYPES, Stored
 
 __all__ = [
     "MAX_ENTRY_BYTES",
     "pack_entry",
+    "read_whole",
     "unpack_entry",
 ]
 
@@ -95,6 +99,18 @@ _FRAME = "zstd"
 
 class _DamagedError(ValueError):
     """Internal: what is wrong with the bytes, without the name of the file."""
+
+
+def read_whole(path: Path) -> bytearray:
+    """The bytes of an entry that is a file of its own; FileError or OSError when they cannot be read."""
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > MAX_ENTRY_BYTES:
+            raise FileError(f"it has {size} bytes")
+        data = bytearray(size)
+        if file.readinto(data) != size:  # type: ignore[attr-defined]
+            raise FileError("it could not be read to its end")
+        return data
 
 
 def pack_entry(tensors: Mapping[str, Tensor], *, key: str, stored: Stored | None = None) -> bytes:

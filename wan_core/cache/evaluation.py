@@ -59,7 +59,7 @@ def write_evaluations(cache: LatentCache, cache_set: CacheSet) -> None:
     """
     for item in cache_set.held_out:
         shape = cache_set.latent_shape(item)
-        if item.evaluation_key and not cache.is_sound("evaluation", item.evaluation_key, shape):
+        if item.evaluation_key and not cache.holds("evaluation", item.evaluation_key, shape):
             draws = [
                 draw_noise((1, *shape), seeded_generator("evaluation", item.latent_key, timestep))[0]
                 for timestep in EVALUATION_TIMESTEPS

@@ -2,39 +2,40 @@
 
 A key covers the bytes of the media file, the transform, the encoder's weights and `CODE_VERSION`,
 so an entry is either right or absent: nothing is invalidated, an edited clip simply has another
-key. Written by nodes, read-only to workers. Owns its folder:
+key. Written by nodes; workers only read, and leave a doubt where they cannot. Owns its folder:
 
     latents/<2 hex>/<key>.safetensors       texts/<2 hex>/<key>.safetensors
     conditions/<2 hex>/<key>.safetensors    evaluations/<2 hex>/<key>.safetensors
     masks/<2 hex>/<key>.safetensors
     packs/<kind>-<number>-<8 hex>.pack      entries that were moved together (packing.py)
     sets/<fingerprint>.json or .columns     digests.json
+    doubts/<kind>-<key>                     verified.json
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from ..dataset.conditioning import CONDITION_TENSORS, condition_misfits
-from ..errors import CacheError, ConfigError
-from ..files import FileError, atomic_write_bytes, atomic_write_json, open_regular, read_json
-from .cache_set import COLUMNS_FROM, CacheSet, read_columns, write_columns
-from .entry import MAX_ENTRY_BYTES, pack_entry, unpack_entry
-from .keys import KEY, KINDS, STORED_DTYPES, TEXT_LENGTH, TEXT_WIDTH, Stored, require_key
+from ..errors import CacheError
+from ..files import FileError, atomic_write_bytes
+from ..words import listed
+from .cache_set import CacheSet
+from .entry import pack_entry, read_whole, unpack_entry
+from .keys import KINDS, STORED_DTYPES, TEXT_LENGTH, TEXT_WIDTH, Stored, require_key
 from .memos import DigestMemo
 from .packs import Packs
+from .set_files import AGAIN, read_set, write_set
 from .synthetic import draw_entry, is_synthetic
+from .verified import FileMark, Verified, mark_of
 
 __all__ = ["LatentCache"]
-
-
-_AGAIN = "Queue CacheLatents again; it re-encodes only what is missing."
 
 
 class LatentCache:
@@ -44,14 +45,13 @@ class LatentCache:
         self.root = Path(root)
         self.packs = Packs(self.root / "packs")
         self._digests = DigestMemo(self.root / "digests.json")
+        self._verified = Verified(self.root)
 
     def has(self, kind: str, key: str) -> bool:
         """True when an entry ("latent", "text" or "condition") exists; its content is checked when it is read (or by
         `is_sound`).
         """
-        if is_synthetic(key):
-            return True
-        return os.path.isfile(self.loose_path(kind, key)) or self.packs.find(kind, key) is not None
+        return is_synthetic(key) or self._mark(kind, key) is not None
 
     def read_latent(self, key: str, shape: tuple[int, ...] | None = None) -> Tensor:
         """The latent (C, F, h, w) bfloat16; CacheError unless whole, finite and of `shape`."""
@@ -154,6 +154,38 @@ class LatentCache:
             return False
         return True
 
+    def holds(self, kind: str, key: str, shape: tuple[int, ...] | None = None) -> bool | None:
+        """`is_sound`, and None where there is no such entry; what was written or found sound here is not read again
+        until its file changes (`Verified`). Call `save_digests` afterwards.
+        """
+        if is_synthetic(key):
+            return True
+        found, name = self._mark(kind, key), f"{kind}-{key}"
+        if found is None:
+            return None
+        mark, pack = found
+        trusted = self._verified.knows(name, mark) or (pack is not None and self._verified.knows(pack, mark))
+        if trusted and not self._verified.is_doubted(name):
+            return True
+        if not self.is_sound(kind, key, shape):
+            return False
+        self._verified.remember(name, mark)
+        self._verified.settle(name)
+        return True
+
+    def trust_pack(self, path: Path) -> None:
+        """Take every entry of a pack for sound: each was checked, and read back from it."""
+        if (mark := mark_of(path)) is not None:
+            self._verified.remember(path.name, mark)
+
+    def _mark(self, kind: str, key: str) -> tuple[FileMark, str | None] | None:
+        """The mark of the file that an entry lies in, and the name of that file if it is a pack."""
+        if (mark := mark_of(self.loose_path(kind, key))) is not None:
+            return mark, None
+        place = self.packs.find(kind, key)
+        mark = None if place is None else mark_of(place.path)
+        return None if place is None or mark is None else (mark, place.path.name)
+
     def verify(self, cache_set: CacheSet, should_stop: Callable[[], bool] | None = None) -> None:
         """CacheError naming the first bad entries of a set unless all of them can be read."""
         bad: list[str] = []
@@ -174,7 +206,7 @@ class LatentCache:
                 return
         bad += [what for key, what in texts.items() if not self.is_sound("text", key)]
         if bad:
-            raise CacheError(f"{len(bad)} cache entries are missing or damaged, for {_some(bad)}. {_AGAIN}")
+            raise CacheError(f"{len(bad)} cache entries are missing or damaged, for {listed(bad, 5)}. {AGAIN}")
 
     def digest_of(self, path: Path, should_stop: Callable[[], bool] | None = None) -> str:
         """SHA-256 of a media file; remembered by path, size, times and inode. Call `save_digests`
@@ -183,42 +215,24 @@ class LatentCache:
         return self._digests.digest_of(path, should_stop)
 
     def save_digests(self) -> None:
-        """Keep what `digest_of` computed, so that the next scan hashes nothing."""
+        """Keep what `digest_of` computed and `holds` found, so that the next time nothing is hashed or read."""
         self._digests.save()
+        self._verified.save()
 
     def write_set(self, cache_set: CacheSet) -> str:
         """Store a set; returns its fingerprint."""
-        fingerprint = cache_set.fingerprint()
-        by_column = len(cache_set.items) >= COLUMNS_FROM
-        with self._writing(self.root / "sets" / f"{fingerprint}.{'columns' if by_column else 'json'}") as path:
-            if by_column:
-                write_columns(path, cache_set, fingerprint)
-            else:
-                atomic_write_json(path, cache_set.to_dict())
-        return fingerprint
+        with self._writing(self.root / "sets" / "any") as path:
+            return write_set(path.parent, cache_set)
 
     def read_set(self, fingerprint: str) -> CacheSet:
         """The set with that fingerprint, verified against it."""
-        if not KEY.match(fingerprint):
-            raise CacheError(f"{fingerprint[:100]!r} is not a cache fingerprint. {_AGAIN}")
-        path = self.root / "sets" / f"{fingerprint}.json"
-        columns = path.with_suffix(".columns")
-        if not path.is_file() and not columns.is_file():
-            raise CacheError(f"The cache holds no set {fingerprint[:12]}. {_AGAIN}")
-        try:
-            if columns.is_file():
-                return read_columns(columns, fingerprint)
-            cache_set = CacheSet.from_dict(read_json(path), path.name)
-        except (FileError, ConfigError, CacheError) as error:
-            raise CacheError(f"Cache set {fingerprint[:12]} is damaged: {error} {_AGAIN}") from error
-        if cache_set.fingerprint() != fingerprint:
-            raise CacheError(f"Cache set {fingerprint[:12]} was changed after it was written. {_AGAIN}")
-        return cache_set
+        return read_set(self.root / "sets", fingerprint)
 
     def loose_path(self, kind: str, key: str) -> Path:
         """Returns the path an entry has as a file of its own, until it is packed."""
         require_key(key)
-        return self.root / KINDS[kind].folder / key[:2] / f"{key}.safetensors"
+        # One path of text: a plan asks for tens of thousands.
+        return Path(os.path.join(self.root, KINDS[kind].folder, key[:2], f"{key}.safetensors"))
 
     def read_tensors(self, kind: str, key: str) -> dict[str, Tensor]:
         """The tensors of any entry by name; CacheError unless whole and finite. Their shapes are the caller's."""
@@ -235,14 +249,14 @@ class LatentCache:
         try:
             # First the loose file: it is the newer one where there are both.
             if path.is_file():
-                return _read_whole(path)
+                return read_whole(path)
         except FileError:
             if path.is_file():
                 raise
             # it was packed this moment
         data = self.packs.read(kind, key)
         if data is None:
-            raise CacheError(f"The cache holds no {kind} {key[:12]}. {_AGAIN}")
+            raise CacheError(f"The cache holds no {kind} {key[:12]}. {AGAIN}")
         return data
 
     def write_tensors(
@@ -259,6 +273,9 @@ class LatentCache:
             )
         with self._writing(self.loose_path(kind, key)) as path:
             atomic_write_bytes(path, pack_entry(kept, key=key, stored=stored))
+        if (mark := mark_of(path)) is not None:
+            self._verified.remember(f"{kind}-{key}", mark)
+        self._verified.settle(f"{kind}-{key}")
 
     @contextlib.contextmanager
     def _writing(self, path: Path) -> Generator[Path]:
@@ -273,25 +290,9 @@ class LatentCache:
             ) from error
 
     def _unusable(self, kind: str, key: str, why: str) -> CacheError:
-        return CacheError(f"Cached {kind} {key[:12]} cannot be used: {why}. {_AGAIN}")
-
-
-def _read_whole(path: Path) -> bytearray:
-    with open_regular(path) as file:
-        size = os.fstat(file.fileno()).st_size
-        if size > MAX_ENTRY_BYTES:
-            raise FileError(f"it has {size} bytes")
-        data = bytearray(size)
-        if file.readinto(data) != size:  # type: ignore[attr-defined]
-            raise FileError("it could not be read to its end")
-        return data
+        self._verified.doubt(f"{kind}-{key}")
+        return CacheError(f"Cached {kind} {key[:12]} cannot be used: {why}. {AGAIN}")
 
 
 def _is_text_shape(tensor: Tensor) -> bool:
     return tensor.ndim == 2 and 1 <= tensor.shape[0] <= TEXT_LENGTH and tensor.shape[1] == TEXT_WIDTH
-
-
-def _some(names: Iterable[str], shown: int = 5) -> str:
-    listed = list(names)
-    rest = len(listed) - shown
-    return ", ".join(listed[:shown]) + (f" and {rest} more" if rest > 0 else "")

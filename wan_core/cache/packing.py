@@ -10,7 +10,7 @@ import contextlib
 import os
 import re
 import secrets
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 
 from ..errors import CacheError, Stopped
@@ -18,7 +18,7 @@ from ..files import FileError, clean_partials, fsync_folder, locked
 from .entry import unpack_entry
 from .keys import KINDS
 from .latent_cache import LatentCache
-from .packs import PACK_NAME, read_place, write_pack
+from .packs import PACK_NAME, Place, read_place, write_pack
 
 __all__ = [
     "clean_leftovers",
@@ -85,7 +85,10 @@ def drop_from_packs(cache: LatentCache, kind: str, keys: Collection[str]) -> int
             # The old number: entries of newer packs still count before these.
             number = index.path.name.split("-")[1]
             path = _new_name(cache, kind, int(number))
-            after = write_pack(path, ((key, read_place(place)) for key, place in kept)).size
+            damaged: list[str] = []
+            after = write_pack(path, _still_sound(kind, kept, damaged)).size
+            if not damaged:
+                cache.trust_pack(path)
         # On Windows a reader may hold it for a moment; then it stays until the next time, and nothing is lost.
         with contextlib.suppress(PermissionError):
             os.unlink(index.path)
@@ -155,6 +158,7 @@ def _move(
     if not index.count:  # all were damaged
         os.unlink(index.path)
         return 0
+    cache.trust_pack(index.path)
     for key, facts in written:
         path = cache.loose_path(kind, key)
         with contextlib.suppress(FileNotFoundError, PermissionError):
@@ -165,14 +169,30 @@ def _move(
     return len(written)
 
 
+def _still_sound(kind: str, places: Iterable[tuple[str, Place]], damaged: list[str]) -> Iterator[tuple[str, bytearray]]:
+    """Yields entries of a pack as they are; `damaged` receives the keys of those that cannot be used."""
+    for key, place in places:
+        data = read_place(place)
+        if not _is_sound(kind, key, data):
+            damaged.append(key)
+        yield key, data
+
+
 def _sound_bytes(cache: LatentCache, kind: str, key: str) -> bytearray | None:
     """The bytes of a loose entry after every check, or None."""
     try:
         data = bytearray(cache.loose_path(kind, key).read_bytes())
-        unpack_entry(data, allowed=KINDS[kind].tensors, key=key, dtypes=KINDS[kind].dtypes)
-    except (OSError, ValueError):
+    except OSError:
         return None
-    return data
+    return data if _is_sound(kind, key, data) else None
+
+
+def _is_sound(kind: str, key: str, data: bytearray) -> bool:
+    try:
+        unpack_entry(data, allowed=KINDS[kind].tensors, key=key, dtypes=KINDS[kind].dtypes)
+    except ValueError:
+        return False
+    return True
 
 
 def _new_name(cache: LatentCache, kind: str, number: int | None = None) -> Path:

@@ -151,14 +151,11 @@ def trim(cache: LatentCache, limit_bytes: int, *, keep: Collection[str] = ()) ->
 
 
 def removals_seen(cache: LatentCache) -> int:
-    """Returns a number that changes whenever entries were removed.
+    """Returns a number that changes whenever entries were removed, or somebody could not read one.
 
     Whoever remembers that a cache was complete looks again then.
     """
-    try:
-        return (cache.packs.folder / _MARK).stat().st_mtime_ns
-    except OSError:
-        return 0
+    return int(1000 * (_mtime(cache.packs.folder / _MARK) + _mtime(cache.root / "doubts")))
 
 
 def _remove(cache: LatentCache, kind: str, keys: set[str]) -> tuple[int, int]:

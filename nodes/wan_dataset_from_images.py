@@ -1,8 +1,9 @@
-"""Wan Dataset from Images: clips or stills that other nodes made, with their captions, as a dataset."""
+"""Wan Dataset from Images: clips or stills of other nodes, IMAGE or VIDEO, with their captions, as a dataset."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from comfy import model_management as mm
 from comfy_api.latest import io
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from ..wan_core.dataset import Dataset, DatasetConfig, condition_kind, dataset_report
 from ..wan_core.errors import WanTrainerError
-from ..wan_core.importers import match_captions, scan_pixels
+from ..wan_core.importers import Pixels, match_captions, scan_pixels
 from ..wan_core.video import VideoProcess, require_pyav
 from .bridge import folders
 from .bridge.interrupts import stops_become_interrupts
@@ -30,14 +31,18 @@ class WanDatasetFromImages(io.ComfyNode):
             node_id="WanDatasetFromImages",
             display_name="Wan Dataset from Images",
             category=CATEGORY,
-            **searched_as("image dataset", "stills", "photos", "training data"),
+            **searched_as("image dataset", "video list", "stills", "photos", "training data"),
             description="A dataset of images from the graph. They are kept without loss in the cache folder, so "
             "training, resuming and caching need the graph no more; queueing again writes and encodes nothing.",
             is_input_list=True,
             hidden=[io.Hidden.unique_id],
             inputs=[
                 WanTrainModel.Input("model", tooltip="Tells the frame rate and the size grid. From LoadWanModel."),
-                io.Image.Input("images", tooltip="A list: one IMAGE for each clip, or stills, alone or in batches."),
+                io.MultiType.Input(
+                    "images",
+                    [io.Image, io.Video],
+                    tooltip="A list: one IMAGE or VIDEO for each clip, or stills, alone or in batches.",
+                ),
                 text(
                     "captions",
                     "",
@@ -45,7 +50,13 @@ class WanDatasetFromImages(io.ComfyNode):
                     multiline=True,
                 ),
                 combo("batch_is", BATCH_IS, "clip: each IMAGE is one clip. stills: each frame is a picture."),
-                number("fps", 0.0, 0.0, 120.0, "Frames per second the clips were made for. 0 = the model's own rate."),
+                number(
+                    "fps",
+                    0.0,
+                    0.0,
+                    120.0,
+                    "Frames per second the clips were made for. 0 = a VIDEO's own rate; of an IMAGE the model's.",
+                ),
                 widget(DatasetConfig, "width"),
                 widget(DatasetConfig, "height"),
                 widget(DatasetConfig, "num_frames", tooltip="Frames from the start of each clip: 4n+1."),
@@ -78,7 +89,7 @@ class WanDatasetFromImages(io.ComfyNode):
     def execute(
         cls,
         model: list[ModelHandle],
-        images: list[Tensor],
+        images: list[Any],
         captions: Sequence[str] = ("",),
         batch_is: Sequence[str] = ("clip",),
         fps: Sequence[float] = (0.0,),
@@ -102,17 +113,32 @@ class WanDatasetFromImages(io.ComfyNode):
             size_multiple=variant.size_multiple,
             conditioning=condition_kind(variant.task, variant.shape.image_dim, variant.shape.condition_channels).name,
         )
-        clips = match_captions(images, captions, stills=stills)
         with stops_become_interrupts(), VideoProcess(mm.processing_interrupted) as video:
-            scanned = scan_pixels(
-                config,
-                clips,
-                scan_context(cls, video),
-                stills=stills,
-                fps=fps[0] or variant.fps,
-                cache_root=folders.cache().root,
-            )
+            rates = _rates(images, fps, variant.fps)
+            clips = match_captions([_pixels(one) for one in images], captions, rates, stills=stills)
+            cache_root = folders.cache().root
+            scanned = scan_pixels(config, clips, scan_context(cls, video), stills=stills, cache_root=cache_root)
         before = append_to[0]
         dataset = Dataset((*(before.parts if before is not None else ()), scanned))
         report = dataset_report(dataset)
         return io.NodeOutput(dataset, report, ui={"text": [report]})
+
+
+def _pixels(image: Any) -> Pixels:
+    """Returns the frames of an IMAGE; those of a VIDEO when they are asked for, so that one clip is in memory."""
+    return image if isinstance(image, Tensor) else lambda: image.get_components().images
+
+
+def _rates(images: Sequence[Any], fps: Sequence[float], usual: float) -> list[float]:
+    """Returns the frames per second of each clip: as given, once or for each, and its own where that is 0."""
+    given = [fps[0]] * len(images) if len(fps) == 1 else list(fps)
+    if len(given) != len(images):
+        return given  # match_captions refuses them with the numbers
+    return [rate or _own_rate(image, usual) for rate, image in zip(given, images, strict=True)]
+
+
+def _own_rate(image: Any, usual: float) -> float:
+    if isinstance(image, Tensor):
+        return usual
+    known = getattr(image, "get_frame_rate", None)  # ComfyUI 0.3.75 has none: there only the decoded clip knows
+    return float(known() if known is not None else image.get_components().frame_rate)

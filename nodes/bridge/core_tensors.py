@@ -25,15 +25,14 @@ _MASK_CHANNELS = 4
 def read_clips(latents: Sequence[Any], conditioning: Sequence[Any], variant: WanVariant) -> Iterator[TensorClip]:
     """The clips of a list of LATENTs, each with its text and what else the model of that variant reads.
 
-    One CONDITIONING for each LATENT, which then counts for all clips of its batch, or one for each clip; DatasetError
-    at once when their numbers do not go together. Clips are converted one at a time.
+    One CONDITIONING for each LATENT: its only prompt counts for all clips of the batch, and as many prompts as clips
+    are one for each, as core ResolutionBucket groups them. Or one CONDITIONING for each clip. DatasetError at once when
+    their numbers do not go together. Clips are converted one at a time.
     """
     batches = [_samples(latent, number) for number, latent in enumerate(latents, 1)]
     raw = [clip for batch in batches for clip in batch]
     if len(conditioning) == len(batches):
-        texts = [
-            (cond, place) for cond, batch in zip(conditioning, batches, strict=True) for place in range(len(batch))
-        ]
+        texts = [text for cond, batch in zip(conditioning, batches, strict=True) for text in _texts(cond, len(batch))]
     else:
         texts = [(cond, 0) for cond in conditioning]
     if not raw or len(texts) != len(raw):
@@ -59,6 +58,13 @@ def text_features(conditioning: Any, name: str) -> Tensor:
     if tensor.ndim != 3 or len(tensor) != 1:
         raise DatasetError(f"The text of {name} has shape {list(tensor.shape)}; one prompt is (1, tokens, 4096).")
     return _plain(checked_text(tensor, name))
+
+
+def _texts(conditioning: Any, clips: int) -> list[tuple[Any, int]]:
+    """Of each clip of a batch: the CONDITIONING of its prompt, and which row of what comes with it is its own."""
+    if len(conditioning) == clips > 1:
+        return [([entry], 0) for entry in conditioning]
+    return [(conditioning, place) for place in range(clips)]
 
 
 def _samples(latent: Any, number: int) -> Tensor:

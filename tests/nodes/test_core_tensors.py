@@ -106,6 +106,18 @@ def test_texts_go_with_latents_or_with_clips(core: Any, models: Any) -> None:
             lengths(*counts)
 
 
+def test_the_buckets_of_core_resolution_bucket_hold_a_prompt_for_each_clip(core: Any, models: Any) -> None:
+    """Its LATENT is the batch of one size, its CONDITIONING the prompts of that batch in a row."""
+    variant, _ = models("wan_tiny_t2v")
+    latents = [{"samples": drawn(2, 16, 1, 4, 6)}, {"samples": drawn(3, 16, 1, 6, 4, seed=1)}]
+    buckets = [conditioning(3) + conditioning(5), conditioning(7) + conditioning(2) + conditioning(4)]
+    clips = list(core.read_clips(latents, buckets, variant))
+    assert [len(clip.text) for clip in clips] == [3, 5, 7, 2, 4]
+    assert torch.equal(clips[3].text, drawn(1, 2, 4096, seed=2)[0])
+    with pytest.raises(ValueError, match="latent 1 holds 3 prompts"):
+        list(core.read_clips(latents[:1], [conditioning(1) * 3], variant))
+
+
 REFUSED: list[tuple[str, dict[str, Any], Any, str]] = [
     ("wan_tiny_t2v", {"samples": drawn(1, 16, 4, 6)}, conditioning(), r"LATENT 1 has shape \[1, 16, 4, 6\]"),
     ("wan_tiny_t2v", {}, conditioning(), "LATENT 1 has shape none"),

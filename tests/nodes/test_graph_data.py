@@ -79,6 +79,13 @@ def test_images_of_the_graph_are_kept_once_and_encoded_once(comfy: ComfyServer) 
     assert kept(comfy) == before
     assert not {data.get("node") for data in seen.of("executing")} & {"vae"}
 
+    films = from_images(images=["films", 0])
+    films["films"] = {"class_type": "CreateVideo", "inputs": {"images": ["list", 0], "fps": 16.0}}
+    assert "latents: 0 encoded, 3 reused" in shown(comfy, comfy.run(films)), "a VIDEO is its frames at its rate"
+    assert kept(comfy) == before
+    films["films"]["inputs"]["fps"] = 32.0
+    assert "clip 1 has 3 frames at 16 fps (5 at 32 fps)" in comfy.error(comfy.run(films, check=False))
+
     stills = showing(from_images(batch_is="stills", captions="\n".join(f"picture {n}" for n in range(15))), ["data", 1])
     assert "0 clips, 15 stills" in shown(comfy, comfy.run(stills))
 

@@ -5,7 +5,7 @@ Fenced in: nothing below this room knows that it is here.
 
 from __future__ import annotations
 
-from .graph_images import match_captions, scan_pixels
+from .graph_images import Pixels, match_captions, scan_pixels
 from .graph_tensors import PromptKeys, TensorClip, checked_text, store_clips, store_text
 from .maxdiffusion.convert import export_records, import_records
 from .source import Columns, SourceFile
@@ -17,6 +17,7 @@ from .trainers.ledger import Ledger
 __all__ = [
     "Columns",
     "Ledger",
+    "Pixels",
     "PromptKeys",
     "SourceFile",
     "TensorClip",

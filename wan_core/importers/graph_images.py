@@ -7,7 +7,7 @@ they are files like any other. So the cache, a resume and the worker need no gra
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -22,32 +22,50 @@ from ..errors import CacheError, DatasetError
 from ..video import ClipInfo, VideoProcess
 
 __all__ = [
+    "Pixels",
     "match_captions",
     "scan_pixels",
 ]
+
+Pixels = Tensor | Callable[[], Tensor]
+"""(F, H, W, C) in [0, 1], RGB first; anything behind it is dropped. Or what decodes them, each time it is called."""
 
 
 @dataclass(frozen=True)
 class PixelClip:
     """One clip, or one still."""
 
-    pixels: Tensor
-    """(F, H, W, C) in [0, 1], RGB first; anything behind it is dropped"""
+    held: Pixels
+    fps: float
+    """the rate it was made for; of a still nothing"""
     caption: str
     name: str
     """for messages: "clip 1" """
 
+    @property
+    def pixels(self) -> Tensor:
+        """(F, H, W, C); decoded anew each time where they are not in memory."""
+        return self.held if isinstance(self.held, Tensor) else self.held()
 
-def match_captions(clips: Sequence[Tensor], captions: Sequence[str], *, stills: bool) -> list[PixelClip]:
-    """Each clip with its caption. DatasetError unless there is exactly one for each, and none is empty.
+
+def match_captions(
+    clips: Sequence[Pixels], captions: Sequence[str], rates: Sequence[float], *, stills: bool
+) -> list[PixelClip]:
+    """Each clip with its caption and frame rate. DatasetError unless there is exactly one caption for each, none empty.
 
     With `stills`, every frame of every clip is one. A single text of as many lines as there are clips is a caption a
-    line, as in a text field.
+    line, as in a text field. `rates` are one for all clips, or one for each.
     """
-    parts = [frame[None] for clip in clips for frame in clip] if stills else list(clips)
+    parts = _frames_of(clips) if stills else list(clips)
     what = "still" if stills else "clip"
     if not parts:
         raise DatasetError(f"No {what}s came in. Connect images, one IMAGE for each clip or any number of stills.")
+    if len(rates) == 1 or stills:
+        rates = [rates[0]] * len(parts)
+    if len(rates) != len(parts):
+        raise DatasetError(
+            f"There are {len(rates)} frame rates for {len(parts)} clips. Give fps one number, or one for each clip."
+        )
     texts = _lines(captions, len(parts))
     if len(texts) != len(parts):
         more = "more captions than" if len(texts) > len(parts) else "fewer captions than"
@@ -57,7 +75,8 @@ def match_captions(clips: Sequence[Tensor], captions: Sequence[str], *, stills: 
         )
     if empty := [number for number, text in enumerate(texts, 1) if not text]:
         raise DatasetError(f"Caption {empty[0]} of {len(texts)} is empty. Write what is seen.")
-    return [PixelClip(part, text, f"{what} {n}") for n, (part, text) in enumerate(zip(parts, texts, strict=True), 1)]
+    both = enumerate(zip(parts, rates, texts, strict=True), 1)
+    return [PixelClip(part, rate, text, f"{what} {n}") for n, (part, rate, text) in both]
 
 
 def scan_pixels(
@@ -66,26 +85,35 @@ def scan_pixels(
     context: ScanContext,
     *,
     stills: bool,
-    fps: float,
     cache_root: Path,
 ) -> ScanResult:
-    """Keep `clips`, shown at `fps`, and scan them as files are; DatasetError names the one that cannot be used.
+    """Keep `clips` and scan them as files are; DatasetError names the one that cannot be used.
 
     Nothing is written before all of them have been looked at.
     """
     for clip in clips:
-        _check(clip, config, stills, fps)
+        context.stop_if_asked("looking at images of the graph")
+        _check(clip, config, stills)
     names: dict[Path, str] = {}
     files: list[MediaFile] = []
     for number, clip in enumerate(clips, 1):
         context.stop_if_asked("keeping images of the graph")
-        path = _keep_still(cache_root, clip) if stills else _keep_clip(cache_root, clip, fps, context.video)
+        path = _keep_still(cache_root, clip) if stills else _keep_clip(cache_root, clip, context.video)
         names.setdefault(path, clip.name)
         files.append(MediaFile(path=path, caption=clip.caption))
         context.tell(number, len(clips), clip.name)
     # The files are the cache's own, so no other place has to be allowed; what is told is how far keeping them is.
     found = scan_files(config, "the graph", files, replace(context, allowed=(), progress=None))
     return replace(found, samples=tuple(replace(sample, name=names[sample.path]) for sample in found.samples))
+
+
+def _frames_of(clips: Sequence[Pixels]) -> list[Pixels]:
+    frames: list[Pixels] = []
+    for clip in clips:
+        if not isinstance(clip, Tensor):
+            raise DatasetError("A VIDEO is one clip. Set batch_is to clip, or take its images by Get Video Components.")
+        frames.extend(frame[None] for frame in clip)
+    return frames
 
 
 def _lines(captions: Sequence[str], wanted: int) -> list[str]:
@@ -95,14 +123,15 @@ def _lines(captions: Sequence[str], wanted: int) -> list[str]:
     return [" ".join(text.split()) for text in captions]
 
 
-def _check(clip: PixelClip, config: DatasetConfig, stills: bool, fps: float) -> None:
-    shape = tuple(clip.pixels.shape)
+def _check(clip: PixelClip, config: DatasetConfig, stills: bool) -> None:
+    pixels, fps = clip.pixels, clip.fps
+    shape = tuple(pixels.shape)
     if len(shape) != 4 or shape[3] < 3 or shape[0] < 1:
         raise DatasetError(f"{clip.name} has shape {list(shape)}; an IMAGE is (frames, height, width, 3). Check it.")
     height, width = shape[1:3]
     if min(height, width) < MIN_SOURCE_PIXELS:
         raise DatasetError(f"{clip.name} is only {width}x{height} pixels. Use images of {MIN_SOURCE_PIXELS} and more.")
-    if not bool(torch.isfinite(clip.pixels).all()):
+    if not bool(torch.isfinite(pixels).all()):
         raise DatasetError(f"{clip.name} holds NaN or infinity. Look at what makes it.")
     if stills:
         return
@@ -120,8 +149,8 @@ def _keep_still(cache_root: Path, clip: PixelClip) -> Path:
     return picture_path(cache_root, write_picture(cache_root, clip.pixels[0, :, :, :3]))
 
 
-def _keep_clip(cache_root: Path, clip: PixelClip, fps: float, video: VideoProcess) -> Path:
-    frames = _bytes_of(clip.pixels)
+def _keep_clip(cache_root: Path, clip: PixelClip, video: VideoProcess) -> Path:
+    frames, fps = _bytes_of(clip.pixels), clip.fps
     name = hashlib.sha256(f"{frames.shape} {fps!r} ".encode() + frames.tobytes()).hexdigest()
     path = cache_root / "clips" / name[:2] / f"{name}.mp4"
     if not _is_whole(path, len(frames), video):

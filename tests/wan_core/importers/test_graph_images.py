@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import weakref
+
 import numpy as np
 import pytest
 import torch
@@ -21,8 +24,8 @@ def settings(**changes) -> DatasetConfig:
 
 
 def scan(tmp_path, video, clips, captions, *, stills=False, fps=16.0, **changes):
-    matched = match_captions(clips, captions, stills=stills)
-    return scan_pixels(settings(**changes), matched, ScanContext(video), stills=stills, fps=fps, cache_root=tmp_path)
+    matched = match_captions(clips, captions, [fps], stills=stills)
+    return scan_pixels(settings(**changes), matched, ScanContext(video), stills=stills, cache_root=tmp_path)
 
 
 def read(video, sample, fps=16.0):
@@ -40,9 +43,9 @@ def test_every_byte_of_a_clip_comes_back(tmp_path, video, size, fps):
     height, width = size
     clip = pictures(5, 48, 80)[:, :, :width]
     clip = clip.repeat_interleave(15, 1).repeat_interleave(16, 2) if height == 720 else clip
-    matched = match_captions([clip], ["noise"], stills=False)
+    matched = match_captions([clip], ["noise"], [fps], stills=False)
     config = settings(width=width, height=height, fps=fps)
-    (sample,) = scan_pixels(config, matched, ScanContext(video), stills=False, fps=fps, cache_root=tmp_path).samples
+    (sample,) = scan_pixels(config, matched, ScanContext(video), stills=False, cache_root=tmp_path).samples
     assert sample.info.num_frames == 5
     assert sample.info.fps == pytest.approx(fps)
     assert np.array_equal(read(video, sample, fps), as_bytes(clip))
@@ -80,12 +83,39 @@ def test_clips_are_resampled_by_time_as_files_are(tmp_path, video):
     assert np.array_equal(read(video, twice), as_bytes(clip)[[0, 0, 1, 1, 2]])
 
 
+def test_clips_that_are_decoded_when_read_are_the_same_and_one_at_a_time(tmp_path, video):
+    """What a VIDEO of the graph is: nothing of it is held between looking at it and keeping it."""
+    clips, alive = [pictures(5, seed=seed) for seed in range(3)], []
+
+    def decoded(number):
+        assert not [one for one in alive if one() is not None], "another clip is still in memory"
+        frames = clips[number].clone()
+        alive.append(weakref.ref(frames))
+        return frames
+
+    lazy = [functools.partial(decoded, number) for number in range(3)]
+    first = scan(tmp_path / "lazy", video, lazy, ["a", "b", "c"])
+    second = scan(tmp_path / "held", video, clips, ["a", "b", "c"])
+    assert [s.path.read_bytes() for s in first.samples] == [s.path.read_bytes() for s in second.samples]
+    with pytest.raises(DatasetError, match=r"A VIDEO is one clip\. Set batch_is to clip"):
+        scan(tmp_path, video, lazy, ["a"] * 15, stills=True)
+
+
+def test_each_clip_may_have_a_frame_rate_of_its_own(tmp_path, video):
+    clips = [pictures(10), pictures(5)]
+    matched = match_captions(clips, ["a", "b"], [32.0, 16.0], stills=False)
+    found = scan_pixels(settings(), matched, ScanContext(video), stills=False, cache_root=tmp_path).samples
+    assert [sample.info.fps for sample in found] == [32.0, 16.0]
+    with pytest.raises(DatasetError, match=r"3 frame rates for 2 clips\. Give fps one number, or one for each clip"):
+        match_captions(clips, ["a", "b"], [16.0] * 3, stills=False)
+
+
 def test_one_text_may_hold_a_line_for_each_clip():
     clips = [pictures(1), pictures(1), pictures(1)]
-    assert [c.caption for c in match_captions(clips, ["one\n\n two  three\nfour\n"], stills=False)] == [
+    assert [c.caption for c in match_captions(clips, ["one\n\n two  three\nfour\n"], [16.0], stills=False)] == [
         *("one", "two three", "four"),
     ]
-    assert [c.caption for c in match_captions(clips[:1], ["one\ntwo"], stills=False)] == ["one two"]
+    assert [c.caption for c in match_captions(clips[:1], ["one\ntwo"], [16.0], stills=False)] == ["one two"]
 
 
 @pytest.mark.parametrize(

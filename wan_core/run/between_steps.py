@@ -14,7 +14,7 @@ from ..control import Control
 from ..errors import Stopped
 from ..events import Emit, Stage, Suggested
 from ..files import Roots
-from ..train import Group, Previewer
+from ..train import Group, Previewer, SavedStep
 from .best_step import steps_worth_keeping, suggestion_of
 from .config import RunConfig
 from .experts import Experts
@@ -98,6 +98,14 @@ class BetweenSteps:
         wanted = PROFILED_STEPS if self._control.take("profile") else self._profile_steps
         self._profile_steps = 0
         self.profiler.after(step, steps=min(wanted, train.steps - step))
+
+    def judge(self, saved: SavedStep) -> None:
+        """Evaluate each model and render previews of a saved step that is loaded, as if it had just been saved."""
+        self._emit(self._saver.look(saved, self._experts))
+        for expert in self._experts.all:
+            self._experts.take_turn(expert)
+            self._evaluate()
+        self._preview(saved.step)
 
     def save(self) -> None:
         """Commit the last good step; Stopped when the disk is full and a stop is asked for meanwhile."""

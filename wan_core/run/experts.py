@@ -110,10 +110,9 @@ class Experts:
         return self.at_work is not None and self.at_work.step >= self.at_work.total
 
     def begin(self) -> None:
-        """Bring the model to work whose turn it is."""
+        """Bring the model to work whose turn it is; the first one where nothing is left to train."""
         turn = next_turn([expert.step for expert in self.all], self.config.train)
-        if turn is not None:
-            self._take_turn(self.all[turn[0]])
+        self.take_turn(self.all[turn[0] if turn is not None else 0])
 
     def train(self, goal: int, before_turn: Callable[[], None], between_steps: Callable[[int], None]) -> None:
         """Train up to step `goal` of the run. Both are called on every rank: at the begin of a turn, and after a step.
@@ -125,7 +124,7 @@ class Experts:
             if turn is None:
                 return
             expert, until = self.all[turn[0]], turn[1]
-            self._take_turn(expert)
+            self.take_turn(expert)
             before_turn()
             try:
                 last = min(until, expert.step + goal - self.step)
@@ -135,7 +134,8 @@ class Experts:
                     raise
                 raise NotFinite(f"{expert.name} noise expert, counted in its own steps: {error}") from error
 
-    def _take_turn(self, expert: Expert) -> None:
+    def take_turn(self, expert: Expert) -> None:
+        """Bring `expert` to work, loaded and rehearsed; whoever worked rests."""
         if not expert.at_work:
             with self._timed("load", self.step):
                 self._bring(expert)

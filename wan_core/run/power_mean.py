@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -18,10 +18,15 @@ import torch
 from torch import Tensor
 
 from ..errors import CheckpointError, ConfigError
+from ..events import Evaluated
 from ..files import atomic_write_bytes
-from ..train import SaveStore
+from ..metrics import records_of
+from ..train import SavedStep, SaveStore
+from .best_step import METRICS
+from .choose import choose_run, prepare_run
+from .config import RunStatus, read_run, write_status
 
-__all__ = ["export_power_mean"]
+__all__ = ["export_power_mean", "make_mean_run"]
 
 _WIDEST = math.sqrt(1 / 12)
 """of the plain mean over the whole run"""
@@ -55,6 +60,45 @@ def export_power_mean(directory: Path, width: float, last: int | None, target: P
     Where both experts of a pair are trained there are two files, with _high_noise and _low_noise behind the name.
     Raises CheckpointError where fewer than two steps are saved, and ConfigError for an impossible width.
     """
+    saves, shares = _counted(directory, width, last)
+    files: list[Path] = []
+    for expert in saves[-1].loras:
+        file = target.with_name(f"{target.stem}_{expert}_noise{target.suffix}") if expert else target
+        atomic_write_bytes(file, _mean_file(_of_expert(expert, saves, shares), width))
+        files.append(file)
+    return PowerMean(steps=tuple(saved.step for saved in saves), shares=shares, files=tuple(files))
+
+
+def make_mean_run(directory: Path, width: float, last: int | None) -> tuple[Path, PowerMean]:
+    """Makes a run of its own beside `directory`, whose one saved step is the mean: what judges, compares and uses saved
+    steps takes it like any.
+
+    The optimizer is that of the newest step, so training can go on from the mean. What was measured before training is
+    taken along. Returns its directory. Raises what `export_power_mean` does.
+    """
+    saves, shares = _counted(directory, width, last)
+    newest, config = saves[-1], read_run(directory)
+    config = replace(config, run_name=f"{directory.name}_ema{width:g}")
+    decision = choose_run(directory.parent, config, resume="new")
+    config = prepare_run(decision, config)
+    loras = [_mean_file(_of_expert(expert, saves, shares), width) for expert in newest.loras]
+    low_noise = loras[1] if len(loras) > 1 else b""
+    state = _mean_state(saves, shares)
+    made = SaveStore(decision.directory).commit(
+        newest.step, config.job_id, loras[0], state, newest.progress, low_noise_lora=low_noise
+    )
+    _take_along(directory, decision.directory)
+    total = config.train.steps
+    reason = f"the mean of {len(saves)} saved steps of {directory.name}"
+    state_name = "done" if made.step >= total else "stopped"
+    status = RunStatus(state=state_name, step=made.step, steps=total, reason=reason, job_id=config.job_id)
+    write_status(decision.directory, status)
+    steps = tuple(saved.step for saved in saves)
+    return decision.directory, PowerMean(steps=steps, shares=shares, files=tuple(made.loras.values()))
+
+
+def _counted(directory: Path, width: float, last: int | None) -> tuple[list[SavedStep], tuple[float, ...]]:
+    """Returns the saved steps that count, and how much each does."""
     store = SaveStore(directory)
     found = [saved for step in store.steps() if (last is None or step <= last) and (saved := store.read(step))]
     if last is not None and (not found or found[-1].step != last):
@@ -64,18 +108,53 @@ def export_power_mean(directory: Path, width: float, last: int | None, target: P
             f"Run {directory.name} has {len(found)} intact saved steps, and a mean needs two. Train on, or lower "
             "save_every_n_steps."
         )
-    steps = tuple(saved.step for saved in found)
-    shares, files = shares_of(steps, width), []
-    for expert in found[-1].loras:
-        of_expert = {
-            saved.step: (share, saved.loras[expert])
-            for saved, share in zip(found, shares, strict=True)
-            if expert in saved.loras
-        }
-        file = target.with_name(f"{target.stem}_{expert}_noise{target.suffix}") if expert else target
-        atomic_write_bytes(file, _mean_file(of_expert, width))
-        files.append(file)
-    return PowerMean(steps=steps, shares=shares, files=tuple(files))
+    return found, shares_of([saved.step for saved in found], width)
+
+
+def _of_expert(expert: str, saves: Sequence[SavedStep], shares: Sequence[float]) -> dict[int, tuple[float, Path]]:
+    return {
+        saved.step: (share, saved.loras[expert])
+        for saved, share in zip(saves, shares, strict=True)
+        if expert in saved.loras
+    }
+
+
+def _mean_state(saves: Sequence[SavedStep], shares: Sequence[float]) -> dict[str, Tensor]:
+    """Returns the newest resume state with the mean of the weights that count in place of its adapters."""
+    state = saves[-1].read_state()
+    names = [name for name in state if _TRAINED in f".{name}"]
+    sums = {name: torch.zeros_like(state[name], dtype=torch.float64) for name in names}
+    whole = dict.fromkeys(names, 0.0)
+    for saved, share in zip(saves, shares, strict=True):
+        held = saved.read_state()
+        for name in names:
+            if name in held:  # an expert that had not begun has none
+                sums[name] += share * _judged(held, name).double()
+                whole[name] += share
+    for name in names:
+        mean = (sums[name] / whole[name]).to(state[name].dtype)
+        state |= dict.fromkeys((kept for kept in _kinds(name) if kept in state), mean)
+    return {name: value.clone() for name, value in state.items()}  # no two of a file share memory
+
+
+_TRAINED = ".lora."
+"""begins the names of trained weights, behind that of an expert"""
+
+
+def _kinds(name: str) -> tuple[str, ...]:
+    """The names under which a state may hold the weights that count, best first."""
+    head, _, rest = f".{name}".partition(_TRAINED)
+    return tuple(f"{head}.{kind}.{rest}".removeprefix(".") for kind in ("ema", "judged", "lora"))
+
+
+def _judged(state: Mapping[str, Tensor], name: str) -> Tensor:
+    return next(state[kept] for kept in _kinds(name) if kept in state)
+
+
+def _take_along(source: Path, target: Path) -> None:
+    """Writes what was measured before training, with which the mean is compared."""
+    found = [record for record in records_of(source / METRICS, (Evaluated.name,)) if record.get("step") == 0]
+    atomic_write_bytes(target / METRICS, b"".join(json.dumps(record).encode() + b"\n" for record in found))
 
 
 def _power_of(width: float) -> float:

@@ -22,7 +22,7 @@ from ..train.meters import MemoryReading
 from ..words import shortened
 from .acting import check_acting
 from .between_steps import BetweenSteps
-from .config import QUEUE_DONE, RunConfig, read_run
+from .config import QUEUE_DONE, RunConfig, read_run, read_status
 from .expert import Expert
 from .experts import Experts
 from .full_memory import memory_named
@@ -32,7 +32,7 @@ from .remarks import disk_remark, preview_note, rate_remark, set_aside_note, wha
 from .saving import Saver
 from .spill import SpillWatch
 
-__all__ = ["run_job"]
+__all__ = ["judge_job", "run_job"]
 
 
 def run_job(
@@ -65,6 +65,18 @@ def run_job(
         session = _Session(directory, config, roots, emit, control, group, target, embed_workflow, profile_steps)
         with session, session.memory_named():
             return session.train(max_steps, require_state, cache_seconds)
+
+
+def judge_job(directory: Path, roots: Roots, *, emit: Emit, control: Control) -> Finished:
+    """Evaluate and preview the newest saved step of a run as training does when it saves one. Nothing is trained.
+
+    Raises CheckpointError where nothing is saved, Stopped, and what `run_job` raises while it loads.
+    """
+    config = read_run(directory)
+    with locked(directory / ".lock", f"Run {directory.name} is being trained by another process. Stop that one first."):
+        session = _Session(directory, config, roots, emit, control, Group(), true_velocity, False, 0)
+        with session, session.memory_named():
+            return session.judge()
 
 
 class _Session:
@@ -195,6 +207,16 @@ class _Session:
         if saver.saved_step < total and self.group.leads:
             return self._finish("stopped", saver.saved_step, reason)
         return self._finish("done" if self.experts.step == total else "stopped", self.experts.step)
+
+    def judge(self) -> Finished:
+        self.saver.clean()
+        self.saver.find_saved()
+        if self.saver.saved is None:
+            raise CheckpointError(f"Run {self.directory.name} has no saved step. Train it first.")
+        known = read_status(self.directory)
+        self._load()
+        self.between.judge(self.saver.saved)
+        return self._finish(known.state, self.saver.saved_step, known.reason)
 
     def _load(self) -> None:
         """Open, check and plan everything there is to train, and load what comes first.

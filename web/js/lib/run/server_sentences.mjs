@@ -23,6 +23,7 @@ export const SENTENCES = [
   (v) => t("{n} steps of this queue are done", v),
   (v) => t("status.json was damaged", v),
   (v) => t("It was never trained.", v),
+  (v) => t("the mean of {n} saved steps of {run}", v),
   (v) => t("Its process ended unexpectedly after saved step {step}. Queue again to resume.", v),
   (v) =>
     t(

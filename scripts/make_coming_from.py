@@ -25,6 +25,7 @@ TITLES = {
     "LoadWanModel": "Load Wan Model",
     "Fp8Quantize": "Fp8 / Int8 Quantize",
     "SplitAcrossGPUs": "Split Across GPUs",
+    "AddFrozenLora": "Add Frozen LoRA",
     "WanDatasetFromFile": "Wan Dataset From File",
     "WanTrainSettings": "Wan Train Settings",
     "WanPreviewSettings": "Wan Preview Settings",

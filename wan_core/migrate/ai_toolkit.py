@@ -11,12 +11,13 @@ from . import ai_toolkit_values as to
 from .job import Job
 from .keys import Key, drops, ledger_of, take_over
 from .learning import adapter, run_name, save_dtype, scheduler
+from .loras import one
 from .models import base_name
 
 __all__ = ["TABLES", "read_ai_toolkit_job"]
 
 _ENCODES = "ComfyUI's own loaders encode"
-_UPLOAD = "nothing is uploaded"
+_UPLOAD = "the mirror of the server's trackers.json copies saved steps, to hf:// too"
 _NOTHING = "nothing here does that"
 
 _PROCESS = (
@@ -26,7 +27,7 @@ _PROCESS = (
            "output/wan_trainer"),
     Key("datasets", "WanDatasetFromFile.other_file", "the data half, read as it is", kind=object,
         read=lambda _value, _job: None),
-    *drops("logging", "metrics.jsonl and the curve of the node are always written"),
+    *drops("logging", "metrics.jsonl and TensorBoard are always written; wandb: trackers.json of the server"),
     *drops("slider adapter embedding decorator guidance", _NOTHING),
 )  # fmt: skip
 _NETWORK = (
@@ -83,8 +84,11 @@ _TRAIN = (
     *drops("unload_text_encoder cache_text_embeddings", "texts are always cached"),
     *drops("disable_sampling skip_first_sample force_first_sample", "preview_every_n_steps 0 is without previews"),
     *drops("attention_backend xformers sdp", "attention of Load Wan Model"),
-    *drops("linear_timesteps linear_timesteps2 next_sample_timesteps snr_gamma min_snr_gamma", "loss_weighting weighs "
-           "noise levels"),
+    Key("linear_timesteps", "WanTrainSettings.loss_weighting", "bell", kind=bool, read=to.if_so("bell")),
+    *drops("linear_timesteps2", "loss_weighting bell weighs both sides of the middle"),
+    *drops("next_sample_timesteps", "noise levels are drawn, each by the seed of its step"),
+    Key("snr_gamma min_snr_gamma", "WanTrainSettings.loss_weighting", "min_snr, its analogue for flow matching",
+        kind=float, read=to.min_snr),
     *drops("diff_output_preservation diff_output_preservation_multiplier diff_output_preservation_class "
            "blank_prompt_preservation blank_prompt_preservation_multiplier do_differential_guidance "
            "differential_guidance_scale do_guidance_loss guidance_loss_target reg_weight "
@@ -107,7 +111,9 @@ _MODEL = (
     Key("compile", "WanTrainSettings.compile", kind=bool),
     *drops("block_compile compile_mode compile_fullgraph compile_dynamic cache_size_limit", "compile has no modes"),
     *drops("dtype", "the precision policy computes in bf16"),
-    *drops("lora_path assistant_lora_path inference_lora_path", "merge it into the model first"),
+    Key("lora_path", "AddFrozenLora.lora", "beside the model, not merged into it", read=one("lora_path")),
+    Key("assistant_lora_path", "AddFrozenLora.lora", "it acts in previews too", read=one("assistant_lora_path")),
+    *drops("inference_lora_path", "Wan LoRA File, linked to loras of Wan Preview Settings"),
     *drops("split_model_over_gpus", "Split Across GPUs"),
 )  # fmt: skip
 _SAMPLE = (

@@ -16,7 +16,9 @@ __all__ = [
     "bias",
     "ema",
     "experts",
+    "if_so",
     "loss",
+    "min_snr",
     "negative",
     "number",
     "optimizer",
@@ -51,6 +53,19 @@ _TIMESTEPS = {
     "lumina2_shift": ("flux_shift", 0.0, "the nearest of the shifts by size"),
     "lognorm_blend": ("sigmoid", 0.0, "a blend has no counterpart"),
 }
+
+
+def if_so(choice: str) -> Any:
+    """Returns a reader of a flag that stands for one choice of a menu."""
+
+    def read(value: bool, _job: Job) -> Any:
+        return choice if value else None
+
+    return read
+
+
+def min_snr(value: float, _job: Job) -> Any:
+    return Changed("min_snr", "its analogue for flow matching, with gamma 5") if value > 0 else None
 
 
 def arch(value: str, job: Job) -> None:

@@ -9,11 +9,12 @@ from ..errors import ConfigError
 from .job import Job
 from .keys import Changed, Key, Without, drops, ledger_of, shown, take_over
 from .learning import adapter, optimizer, quantized, run_name, save_dtype, scheduler
+from .loras import fused
 from .models import base_name, model_file, text_encoder
 
 __all__ = ["TABLES", "read_diffusion_pipe_job"]
 
-_LOGS = "metrics.jsonl and the curve of the node are always written"
+_LOGS = "metrics.jsonl and TensorBoard are always written; wandb, mlflow and trackio: trackers.json of the server"
 _EVAL = "clips are held out by held_out_ratio of Wan Dataset Settings"
 
 
@@ -195,7 +196,8 @@ _ADAPTER = (
         read=lambda value, _job: max(0, value)),
     Key("init_from_existing", "TrainLoRA.start_from_lora", "its file, in ComfyUI's loras folder",
         read=lambda value, _job: f"{base_name(value).removesuffix('.safetensors')}.safetensors"),
-    *drops("fuse_adapters", "merge it into the model first"),
+    Key("fuse_adapters", "AddFrozenLora.lora", "path and weight of each; in front of the trained one, not merged",
+        kind=object, read=fused),
     *drops("exclude_modules", "name the layers to train in lora_targets"),
 )  # fmt: skip
 _OPTIMIZER = (

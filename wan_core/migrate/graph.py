@@ -8,7 +8,7 @@ from typing import Any
 
 from .. import __version__
 from ..canvas import note_node, workflow_document
-from .job import DATA, LOADER, PREVIEW, QUANTIZE, SETTINGS, SPLIT, TRAINER, Job
+from .job import DATA, FROZEN, LOADER, PREVIEW, QUANTIZE, SETTINGS, SPLIT, TRAINER, Job
 from .models import base_name
 
 __all__ = ["NODES", "Node", "api_graph", "canvas_graph"]
@@ -22,6 +22,7 @@ NODES: dict[str, Node] = {
     LOADER: ({}, [("model", _MODEL), ("info", "STRING")]),
     QUANTIZE: ({"model": _MODEL}, [("model", _MODEL)]),
     SPLIT: ({"model": _MODEL}, [("model", _MODEL)]),
+    FROZEN: ({"model": _MODEL}, [("model", _MODEL)]),
     DATA: ({"model": _MODEL}, [("dataset", "WAN_DATASET"), ("report", "STRING"), ("contact_sheet", "IMAGE")]),
     "VAELoader": ({}, [("VAE", _VAE)]),
     "CLIPLoader": ({}, [("CLIP", _CLIP)]),
@@ -55,15 +56,15 @@ _CORE: dict[str, dict[str, Any]] = {
 """widgets of core nodes, in their order"""
 _COLUMNS = (
     (LOADER, "VAELoader", "CLIPLoader", VISION),
-    (QUANTIZE, SPLIT, DATA),
+    (FROZEN, QUANTIZE, SPLIT, DATA),
     (CACHE, PREVIEW),
     (SETTINGS,),
     (TRAINER,),
 )
 _SIZES = {
-    LOADER: (400, 330), QUANTIZE: (400, 220), SPLIT: (400, 545), DATA: (400, 910), "VAELoader": (400, 120),
-    "CLIPLoader": (400, 170), VISION: (400, 120), CACHE: (400, 215), PREVIEW: (400, 900), SETTINGS: (420, 1900),
-    TRAINER: (420, 700),
+    LOADER: (400, 330), FROZEN: (400, 200), QUANTIZE: (400, 220), SPLIT: (400, 545), DATA: (400, 910),
+    "VAELoader": (400, 120), "CLIPLoader": (400, 170), VISION: (400, 120), CACHE: (400, 215), PREVIEW: (400, 900),
+    SETTINGS: (420, 1900), TRAINER: (420, 700),
 }  # fmt: skip
 """room that a node is given"""
 _GAP = 40
@@ -86,7 +87,7 @@ def api_graph(job: Job) -> dict[str, Any]:
     ids = {node: str(number) for number, node in enumerate(values, 1)}
     return {
         ids[node]: {
-            "class_type": node,
+            "class_type": _kind(node),
             "inputs": {**widgets, **{name: [ids[source], slot] for name, (source, slot) in links[node].items()}},
         }
         for node, widgets in values.items()
@@ -108,17 +109,26 @@ def _values(job: Job) -> dict[str, dict[str, Any]]:
     """The nodes of the graph in order, each with its widgets."""
     given = {node: dict(widgets) for node, widgets in job.values.items() if node in NODES}
     given.setdefault(DATA, {})["other_file"] = base_name(job.data)
-    wanted = [LOADER, QUANTIZE, SPLIT, DATA, "VAELoader", "CLIPLoader", VISION, CACHE, SETTINGS, PREVIEW, TRAINER]
+    for number, (file, strength) in enumerate(job.frozen, 1):
+        low = {"low_noise_lora": file, "strength_low_noise": strength} if job.is_pair else {}
+        given[f"{FROZEN} {number}"] = {"lora": file, "strength": strength, **low}
+    chain = [LOADER, *(node for node in given if _kind(node) == FROZEN), QUANTIZE, SPLIT]
+    wanted = [*chain, DATA, "VAELoader", "CLIPLoader", VISION, CACHE, SETTINGS, PREVIEW, TRAINER]
     optional = {QUANTIZE, SPLIT, PREVIEW, VISION} - given.keys()
     if job.kind is not None and job.kind.reads_clip:
         optional.discard(VISION)
     return {node: {**_CORE.get(node, {}), **given.get(node, {})} for node in wanted if node not in optional}
 
 
+def _kind(node: str) -> str:
+    """The id of a node; several of one kind are told apart by a number behind it."""
+    return node.partition(" ")[0]
+
+
 def _links(job: Job) -> dict[str, dict[str, Link]]:
     """Where each socket of each node comes from."""
     there = _values(job)
-    chain = [node for node in (LOADER, QUANTIZE, SPLIT) if node in there]
+    chain = [node for node in there if _kind(node) in (LOADER, FROZEN, QUANTIZE, SPLIT)]
     found: dict[str, dict[str, Link]] = {node: {} for node in there}
     for before, node in pairwise(chain):
         found[node]["model"] = (before, 0)
@@ -138,7 +148,8 @@ def _links(job: Job) -> dict[str, dict[str, Link]]:
 def _canvas_node(
     node: str, widgets: dict[str, Any], links: dict[str, Link], ids: dict[str, int], drawn: list[list[Any]]
 ) -> dict[str, Any]:
-    sockets, outputs = NODES[node]
+    kind_of_node = _kind(node)
+    sockets, outputs = NODES[kind_of_node]
     inputs: list[dict[str, Any]] = []
     for name, kind in sockets.items():
         source = links.get(name)
@@ -149,25 +160,24 @@ def _canvas_node(
     ours = {"cnr_id": "wan-trainer", "ver": __version__}
     return {
         "id": ids[node],
-        "type": node,
+        "type": kind_of_node,
         "pos": [0, 0],
-        "size": list(_SIZES[node]),
+        "size": list(_SIZES[kind_of_node]),
         "flags": {},
         "order": ids[node] - 1,
         "mode": 0,
         "inputs": inputs,
         "outputs": [{"name": name, "type": kind, "links": []} for name, kind in outputs],
-        "properties": {"Node name for S&R": node, **({"cnr_id": "comfy-core"} if core else ours)},
+        "properties": {"Node name for S&R": kind_of_node, **({"cnr_id": "comfy-core"} if core else ours)},
         # Values of our nodes are read by name, so the file need not know their order.
         **({"widgets_values": list(widgets.values())} if core else {"widgets_values_named": widgets}),
     }
 
 
 def _place(nodes: list[dict[str, Any]]) -> None:
-    by_kind = {node["type"]: node for node in nodes}
     left = 0
     for column in _COLUMNS:
-        there = [by_kind[kind] for kind in column if kind in by_kind]
+        there = [node for kind in column for node in nodes if node["type"] == kind]
         top = 30
         for node in there:
             node["pos"] = [left, top]

@@ -14,9 +14,22 @@ from ..precision import QuantizeConfig
 from ..sampler import SampleConfig
 from ..train import TrainConfig
 
-__all__ = ["DATA", "LOADER", "PREVIEW", "QUANTIZE", "SETTINGS", "SPLIT", "TRAINER", "Job", "Kind", "default_of"]
+__all__ = [
+    "DATA",
+    "FROZEN",
+    "LOADER",
+    "PREVIEW",
+    "QUANTIZE",
+    "SETTINGS",
+    "SPLIT",
+    "TRAINER",
+    "Job",
+    "Kind",
+    "default_of",
+]
 
 LOADER, QUANTIZE, SPLIT, DATA = "LoadWanModel", "Fp8Quantize", "SplitAcrossGPUs", "WanDatasetFromFile"
+FROZEN = "AddFrozenLora"
 SETTINGS, PREVIEW, TRAINER = "WanTrainSettings", "WanPreviewSettings", "TrainLoRA"
 _CONFIGS = {
     LOADER: (ModelPlan,),
@@ -73,6 +86,8 @@ class Job:
     """node id -> widget -> value; a node that is not here stays out of the graph, or as it is"""
     data: str = ""
     """the dataset settings that go with it, as the settings call them"""
+    frozen: list[tuple[str, float]] = field(default_factory=list[tuple[str, float]])
+    """LoRAs that act under the one that is trained: file, strength"""
     kind: Kind | None = None
     epochs: tuple[str, int] | None = None
     """(key, epochs) where the length is given so"""
@@ -102,6 +117,11 @@ class Job:
         node, _, widget = at.partition(".")
         return self.values.get(node, {}).get(widget, default_of(at))
 
+    @property
+    def is_pair(self) -> bool:
+        """Whether both experts of a pair are loaded."""
+        return self.of(f"{LOADER}.low_noise_model") not in (None, "", "none")
+
     def lora(self) -> LoraConfig:
         """Returns the LoRA as the nodes would make it."""
         settings = self.values.get(SETTINGS, {})
@@ -116,6 +136,8 @@ class Job:
     def train(self) -> TrainConfig:
         """Returns the training as the nodes would make it."""
         known = {**self.values.get(SETTINGS, {}), **self.values.get(TRAINER, {})}
+        if listed := known.get("timestep_list"):
+            known["timestep_list"] = [float(number) for number in listed.split(",")]
         return TrainConfig.from_dict({name: value for name, value in known.items() if name in settings_of(TrainConfig)})
 
     def account(self) -> Mapping[str, list[str]]:

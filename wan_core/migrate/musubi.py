@@ -10,13 +10,14 @@ from . import musubi_values as to
 from .job import Job
 from .keys import Key, drops, ledger_of, take_over
 from .learning import adapter, only_for, save_dtype, scheduler
+from .loras import merged
 from .models import said_kind, text_encoder, vae_file
 
 __all__ = ["FLAGS", "KEYS", "read_musubi_job"]
 
 _ALWAYS = "always so"
-_LOGS = "metrics.jsonl and the curve of the node are always written"
-_UPLOAD = "nothing is uploaded"
+_LOGS = "metrics.jsonl and TensorBoard are always written; wandb, mlflow and trackio: trackers.json of the server"
+_UPLOAD = "the mirror of the server's trackers.json copies saved steps, to hf:// too"
 _ENCODES = "ComfyUI's own loaders encode"
 
 KEYS = (
@@ -57,7 +58,8 @@ KEYS = (
         read=lambda value, _job: value.replace("\\", "/").rpartition("/")[2]),
     *drops("dim_from_weights", "set rank to that of the file"),
     Key("scale_weight_norms", "WanTrainSettings.scale_weight_norms", kind=float),
-    *drops("base_weights base_weights_multiplier", "merge it into the model first"),
+    Key("base_weights", "AddFrozenLora.lora", "beside the model, not merged into it", kind=object, read=merged),
+    Key("base_weights_multiplier", "AddFrozenLora.strength", kind=object, read=lambda _value, _job: None),
     Key("timestep_sampling", "WanTrainSettings.timestep_sampling", own="sigma", read=to.sampling),
     Key("discrete_flow_shift", "WanTrainSettings.discrete_flow_shift", kind=float, own=1.0, read=to.shift),
     Key("sigmoid_scale", "WanTrainSettings.sigmoid_scale", kind=float),

@@ -199,6 +199,8 @@ def _together(job: Job) -> None:
     if job.of("TrainLoRA.blocks_to_swap") > 0 and not job.of("WanTrainSettings.gradient_checkpointing"):
         settings["gradient_checkpointing"] = True
         job.mended.append("gradient_checkpointing -> true: blocks that travel need it, and it changes no number")
+    if job.frozen and job.is_pair:
+        job.hints.append("each expert may need its own: look at the two LoRAs of Add Frozen LoRA")
     rank, alpha = job.of("TrainLoRA.rank"), job.of("TrainLoRA.alpha")
     if alpha and rank / alpha >= 8:
         job.hints.append(

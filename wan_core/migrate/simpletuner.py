@@ -9,13 +9,14 @@ from . import simpletuner_values as to
 from .job import Job
 from .keys import Key, drops, ledger_of, shown, take_over
 from .learning import only_for, quantized, scheduler
+from .loras import assistant
 from .models import base_name, model_file, vae_file
 
 __all__ = ["KEYS", "read_simpletuner_job"]
 
 _CACHE = "there is one cache for everything, by content"
-_UPLOAD = "nothing is uploaded"
-_LOGS = "metrics.jsonl and the curve of the node are always written"
+_UPLOAD = "the mirror of the server's trackers.json copies saved steps, to hf:// too"
+_LOGS = "metrics.jsonl and TensorBoard are always written; wandb, mlflow and trackio: trackers.json of the server"
 _ENCODES = "ComfyUI's own loaders encode"
 _SET = "each dataset of the data half says it"
 _RAM = "blocks travel by themselves where they must: memory auto"
@@ -46,14 +47,18 @@ KEYS = (
     Key("lycoris_config", "WanTrainSettings.adapter", "algo, factor, linear_dim and linear_alpha of the file",
         read=lambda _value, _job: None),
     Key("use_dora", "WanTrainSettings.adapter", "DoRA", kind=bool, read=to.dora),
-    *drops("lora_init_type peft_lora_mode init_lokr_norm singlora_ramp_up_steps lora_format slider_lora_target",
+    Key("lora_init_type", "WanTrainSettings.adapter_init", "gaussian, PiSSA, OLoRA", read=to.begins),
+    *drops("peft_lora_mode init_lokr_norm singlora_ramp_up_steps lora_format slider_lora_target",
            "the LoRA begins at nothing"),
     Key("init_lora", "TrainLoRA.start_from_lora", "its file, in ComfyUI's loras folder",
         read=lambda value, _job: base_name(value)),
     Key("peft_lora_target_modules", "WanTrainSettings.lora_targets", "by the original names", kind=object,
         read=to.modules),
-    *drops("assistant_lora_path assistant_lora_strength assistant_lora_inference_strength disable_assistant_lora",
-           "merge it into the model first"),
+    Key("assistant_lora_path", "AddFrozenLora.lora", "a file; one of a repository is named as something to do",
+        read=assistant),
+    Key("assistant_lora_strength", "AddFrozenLora.strength", kind=float, read=lambda _value, _job: None),
+    *drops("assistant_lora_inference_strength", "previews are made with it, as it acts in training"),
+    *drops("disable_assistant_lora", "true leaves it out"),
     Key("learning_rate", "TrainLoRA.learning_rate", kind=float, own=4e-7),
     Key("optimizer", "WanTrainSettings.optimizer", "torchao's and pytorch-optimizer's classes", own="adamw_bf16",
         read=to.optimizer),
@@ -72,7 +77,8 @@ KEYS = (
     Key("lr_num_cycles", "WanTrainSettings.lr_scheduler_num_cycles", kind=int, own=1,
         read=only_for("cosine_with_restarts")),
     Key("lr_power", "WanTrainSettings.lr_scheduler_power", kind=float, own=0.8, read=only_for("polynomial")),
-    *drops("lr_end", "lr_scheduler_min_lr_ratio says a share of the learning rate"),
+    Key("lr_end", "WanTrainSettings.lr_scheduler_min_lr_ratio", "as a share of the learning rate", kind=float,
+        read=to.lowest_rate),
     Key("lr_scale", "WanTrainSettings.lr_scaling", "linear", kind=bool, read=to.if_so("linear")),
     Key("lr_scale_sqrt", "WanTrainSettings.lr_scaling", "sqrt", kind=bool, read=to.if_so("sqrt")),
     Key("caption_dropout_probability", "WanTrainSettings.caption_dropout", kind=float, own=0.1),
@@ -85,13 +91,17 @@ KEYS = (
     Key("flow_use_beta_schedule", "WanTrainSettings.timestep_sampling", "beta (2, 2)", kind=bool,
         read=to.if_so("beta")),
     *drops("flow_beta_schedule_alpha flow_beta_schedule_beta", "beta is Beta(2, 2)"),
-    *drops("flow_custom_timesteps flow_timesteps_mode flow_cubic_schedule_weights timestep_bias_strategy "
+    Key("flow_custom_timesteps", "WanTrainSettings.timestep_list", "up to 1 they are noise levels, times 1000",
+        kind=object, read=to.timesteps),
+    *drops("flow_timesteps_mode", "listed noise levels are trained equally often"),
+    *drops("flow_cubic_schedule_weights timestep_bias_strategy "
            "timestep_bias_begin timestep_bias_end timestep_bias_multiplier timestep_bias_portion "
            "disable_segmented_timestep_sampling", "noise levels are drawn, each by the seed of its step"),
     Key("loss_type", "WanTrainSettings.loss_type", "huber is pseudo_huber here", read=to.loss),
     Key("huber_c", "WanTrainSettings.huber_delta", kind=float, read=lambda _value, _job: None),
     *drops("huber_schedule", "one width for all noise levels"),
-    *drops("snr_gamma use_soft_min_snr soft_min_snr_sigma_data", "loss_weighting weighs noise levels"),
+    *drops("snr_gamma use_soft_min_snr soft_min_snr_sigma_data", "SimpleTuner does not read it for flow matching; "
+           "loss_weighting min_snr is the analogue here"),
     *drops("noise_offset noise_offset_probability input_perturbation input_perturbation_steps", "noise stays as it is "
            "drawn"),
     *drops("masked_loss_probability", "masks of a dataset always count"),

@@ -18,6 +18,7 @@ from .models import base_name, model_file, said_kind
 __all__ = [
     "attention",
     "base",
+    "begins",
     "clipping",
     "copies",
     "data",
@@ -31,6 +32,7 @@ __all__ = [
     "library",
     "lora_type",
     "loss",
+    "lowest_rate",
     "modules",
     "name",
     "optimizer",
@@ -40,6 +42,7 @@ __all__ = [
     "size",
     "skipped",
     "steps",
+    "timesteps",
 ]
 
 
@@ -98,6 +101,37 @@ def modules(value: Any, _job: Job) -> Any:
              "ffn.net.2": "ffn.2", "add_k_proj": "k_img", "add_v_proj": "v_img"}  # fmt: skip
     ours = [known.get(str(name).strip("\"' "), str(name).strip("\"' ")) for name in names]
     return Changed("\n".join(rf"blocks\..*\.{re.escape(name)}" for name in ours), "by the names of the original model")
+
+
+_INITS = {"gaussian": "gaussian", "pissa": "PiSSA", "olora": "OLoRA"}
+
+
+def begins(value: str, job: Job) -> Any:
+    """How a LoRA begins; of other kinds it is the kind's own way."""
+    if value.lower() in ("default", "true", ""):
+        return None
+    of_pairs = str(job.said("lora_type") or "standard") == "standard" and not job.said("use_dora")
+    if not of_pairs:
+        return Without("LoRA and rsLoRA alone begin otherwise")
+    return _INITS.get(value.lower()) or Without("the LoRA begins at nothing")
+
+
+def timesteps(value: Any, _job: Job) -> Any:
+    """Noise levels by commas or as a list: up to 1, or up to 1000."""
+    listed = value if isinstance(value, list) else str(value).strip("[]() ").split(",")
+    numbers = [float(one) for one in listed if str(one).strip()]
+    if not numbers:
+        return None
+    times = 1000 if max(numbers) <= 1 else 1
+    return ", ".join(f"{number * times:g}" for number in numbers)
+
+
+def lowest_rate(value: float, job: Job) -> Any:
+    """What a falling schedule ends at; SimpleTuner says the rate itself."""
+    rate, schedule = job.of("TrainLoRA.learning_rate"), job.of("WanTrainSettings.lr_scheduler")
+    if not (schedule.startswith("cosine") or schedule == "polynomial") or not 0 <= value <= rate:
+        return Without("schedules that fall read it, as a share of the learning rate")
+    return Changed(round(value / rate, 6), f"{value:g} as a share of the learning rate of {rate:g}")
 
 
 def clipping(value: float, job: Job) -> Any:

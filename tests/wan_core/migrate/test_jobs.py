@@ -266,3 +266,35 @@ def test_kinds_of_adapters_are_those_of_the_trainer(tmp_path):
     job = read_job(tmp_path / "a.json")
     assert (job.lora().kind, job.lora().rank, job.lora().alpha) == ("LoHa", 8, 4)
     assert any("apply_preset, multiplier -> left out" in line for line in job.account()["changed"])
+
+
+@pytest.mark.parametrize(
+    ("said", "widget", "value"),
+    [
+        ({"flow_custom_timesteps": "801,694, 548"}, "timestep_list", (801, 694, 548)),
+        ({"flow_custom_timesteps": [1.0, 0.5]}, "timestep_list", (1000, 500)),
+        ({"lr_end": 1e-5, "lr_scheduler": "cosine", "learning_rate": 1e-4}, "lr_scheduler_min_lr_ratio", 0.1),
+        ({"lr_end": 1e-5, "lr_scheduler": "constant"}, "lr_scheduler_min_lr_ratio", 0.0),
+    ],
+)
+def test_what_simpletuner_says_otherwise(tmp_path, said, widget, value):
+    (tmp_path / "a.json").write_text(json.dumps({"model_family": "wan", **said}))
+    assert getattr(read_job(tmp_path / "a.json").train(), widget) == value
+
+
+@pytest.mark.parametrize(("said", "init"), [("pissa", "PiSSA"), ("gaussian", "gaussian"), ("loftq", "default")])
+def test_a_lora_begins_as_simpletuner_lets_it(tmp_path, said, init):
+    config = {"model_family": "wan", "lora_init_type": said}
+    (tmp_path / "a.json").write_text(json.dumps(config))
+    assert read_job(tmp_path / "a.json").lora().init == init
+    (tmp_path / "a.json").write_text(json.dumps({**config, "use_dora": True}))
+    assert read_job(tmp_path / "a.json").lora().init == "default"
+
+
+@pytest.mark.parametrize(
+    ("said", "weighting"), [({"min_snr_gamma": 5.0}, "min_snr"), ({"linear_timesteps": True}, "bell"), ({}, "none")]
+)
+def test_ai_toolkits_weights_of_noise_levels(tmp_path, said, weighting):
+    process = {"model": {"arch": "wan21:1b", "name_or_path": "x"}, "train": {"timestep_type": "sigmoid", **said}}
+    (tmp_path / "a.json").write_text(json.dumps({"config": {"process": [process]}}))
+    assert read_job(tmp_path / "a.json").train().loss_weighting == weighting

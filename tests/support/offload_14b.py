@@ -1,4 +1,4 @@
-"""Steps of the real 14B shape on a simulated device, with inputs offloaded and blocks swapped; run as a script.
+"""Steps of real shapes on a simulated device, with inputs offloaded and blocks swapped; run as a script.
 
 The argument is the JSON of one case, `measured`'s arguments. Prints one JSON object: the peak bytes of each device in
 loading, in a preview and in a step, and how long they take on an RTX 4090 with a bus of 25 GB/s.
@@ -27,13 +27,23 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from tests.support.sim_device import register
 from tests.support.timeline import Event, timeline
 from wan_core.lora import LoraConfig, adapter_parameters, inject_lora
-from wan_core.model import WanShape, WanTransformer
+from wan_core.model import BLOCK_LISTS, Conditioning, WanShape, WanTransformer
 from wan_core.model.attention import WanAttention
 from wan_core.placement import BlockOffload, DeviceCarrier, MemoryMeasures, Placement, running_order
 from wan_core.placement.plan import split_blocks
 from wan_core.precision import PrecisionPolicy, QuantizeConfig, quantize_block
 
-SHAPE = WanShape(dim=5120, ffn_dim=13824, num_heads=40, num_layers=40)
+_14B = WanShape(dim=5120, ffn_dim=13824, num_heads=40, num_layers=40)
+_1_3B = WanShape(dim=1536, ffn_dim=8960, num_heads=12, num_layers=30)
+SHAPES = {
+    "14B": _14B,
+    "2.2 I2V-A14B": replace(_14B, in_channels=36),
+    "2.1 I2V-14B": replace(_14B, in_channels=36, image_dim=1280),
+    "2.1 VACE-14B": replace(_14B, vace_layers=tuple(range(0, 40, 5))),
+    "5B": WanShape(dim=3072, ffn_dim=14336, num_heads=24, num_layers=30, in_channels=48, out_channels=48),
+    "1.3B": _1_3B,
+    "2.1 VACE-1.3B": replace(_1_3B, vace_layers=tuple(range(0, 30, 2))),
+}
 RTX_4090 = 0.6 * 165.2e12
 """FLOP/s: 60 % of the peak in bfloat16, as docs and goals count"""
 PCIE = 25e9
@@ -121,9 +131,22 @@ def flash(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     return torch.ops.aten._scaled_dot_product_flash_attention(*inputs)[0].transpose(1, 2)
 
 
-def skeleton(layers: int) -> WanTransformer:
+def cut(name: str, layers: int) -> WanShape:
+    """A shape with so many layers; 0: all of its own."""
+    shape = SHAPES[name]
+    layers = layers or shape.num_layers
+    return replace(shape, num_layers=layers, vace_layers=tuple(one for one in shape.vace_layers if one < layers))
+
+
+def latent_size(shape: WanShape, frames: int) -> tuple[int, int, int]:
+    """Latent frames, rows and columns of a clip of 832x480; those of 5B are half as high and wide."""
+    stride = 16 if shape.out_channels == 48 else 8
+    return (frames - 1) // 4 + 1, 480 // stride, 832 // stride
+
+
+def skeleton(shape: WanShape) -> WanTransformer:
     with torch.device("meta"):
-        model = WanTransformer(replace(SHAPE, num_layers=layers), PrecisionPolicy().numerics(torch.bfloat16))
+        model = WanTransformer(shape, PrecisionPolicy().numerics(torch.bfloat16))
     model.to(torch.bfloat16).requires_grad_(False)
     inject_lora(model, LoraConfig(rank=32), seed=0)
     for module in model.modules():
@@ -132,29 +155,34 @@ def skeleton(layers: int) -> WanTransformer:
     return model
 
 
-def fill(model: WanTransformer, offload: BlockOffload, placement: Placement) -> None:
-    """Weights as the loader makes them: block by block, packed, and to where they rest."""
-    others = [(name, part) for name, part in model.named_children() if name != "blocks"]
-    for name, part in [*others, *((f"blocks.{number}", block) for number, block in enumerate(model.blocks))]:
+def fill(model: WanTransformer, offload: BlockOffload, placement: Placement, *, packed: bool) -> None:
+    """Weights as the loader makes them: block by block, packed where `packed`, and to where they rest."""
+    others = [(name, part) for name, part in model.named_children() if name not in BLOCK_LISTS]
+    blocks = [(name, model.get_submodule(name)) for name in running_order(len(model.blocks), model.shape.vace_layers)]
+    for name, part in [*others, *blocks]:
         home = placement.device_of(name)
         for module in part.modules():
             for leaf, p in list(module.named_parameters(recurse=False)):
                 value = torch.empty(p.shape, dtype=torch.float32 if p.requires_grad else p.dtype, device=home)
                 module.register_parameter(leaf, nn.Parameter(value, requires_grad=p.requires_grad))
-        if name.startswith("blocks."):
-            assert quantize_block(part, name, QuantizeConfig()) == 10
+        if packed and name.startswith("blocks."):
+            assert quantize_block(part, name, QuantizeConfig()) >= 10
         offload.settle(name, part)
 
 
-def measured(*, frames: int, layers: int, swap: int, offload: bool, cards: int) -> dict[str, Any]:
+def measured(
+    *, frames: int, layers: int, swap: int, offload: bool, cards: int, name: str = "14B", packed: bool = True
+) -> dict[str, Any]:
     """Peaks and times of a step and of a preview, by device."""
-    model, started = skeleton(layers), time.monotonic()
+    shape, started = cut(name, layers), time.monotonic()
+    model, layers = skeleton(shape), shape.num_layers
     homes = [torch.device("sim", number) for number in range(cards)]
     placement = split_blocks(homes, layers, "auto")
     with FakeTensorMode(allow_non_fake_inputs=True), Devices() as devices:
         measures = MemoryMeasures(offload_inputs=offload, blocks_to_swap=swap)
-        moved = BlockOffload(placement, running_order(layers), measures, copies=lambda at: Logged(at, devices))
-        fill(model, moved, placement)
+        order = running_order(layers, shape.vace_layers)
+        moved = BlockOffload(placement, order, measures, copies=lambda at: Logged(at, devices))
+        fill(model, moved, placement, packed=packed)
         model.offload, model.checkpoint_blocks = moved, True
         if cards > 1:
             model.carrier = DeviceCarrier(placement)
@@ -177,9 +205,18 @@ def measured(*, frames: int, layers: int, swap: int, offload: bool, cards: int) 
 
 
 def forward(model: WanTransformer, frames: int, home: torch.device) -> Tensor:
-    latent = torch.empty(1, 16, (frames - 1) // 4 + 1, 60, 104, device=home)
-    text = torch.empty(1, 512, 4096, device=home)
-    return model(latent, torch.empty(1, device=home), text)
+    shape, size = model.shape, latent_size(model.shape, frames)
+
+    def of(channels: int) -> Tensor | None:
+        return torch.empty(1, channels, *size, device=home) if channels else None
+
+    latent, text = torch.empty(1, shape.out_channels, *size, device=home), torch.empty(1, 512, 4096, device=home)
+    given = Conditioning(
+        channels=of(shape.condition_channels),
+        vace=of(shape.vace_channels if shape.vace_layers else 0),
+        image_tokens=torch.empty(1, 257, shape.image_dim, device=home) if shape.image_dim else None,
+    )
+    return model(latent, torch.empty(1, device=home), text, given)
 
 
 def step(model: WanTransformer, optimizer: torch.optim.Optimizer, frames: int, home: torch.device) -> None:

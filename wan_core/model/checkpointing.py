@@ -3,19 +3,19 @@
 Ours and not torch's, for what the backward pass holds at once. The second stage of a layer is run again and walked
 backward by chunks, so its widest tensors exist for a chunk only; what `remade` makes again is made again here too
 (torch's checkpoint keeps it); and the frozen weights and the kept inputs may rest elsewhere between the passes.
-The gradients are those of a pass that keeps everything, bit for bit on a CPU.
+The gradients are those of a pass that keeps everything, bit for bit on a CPU, also where several passes add up.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import get_device_states, set_device_states
 
@@ -165,11 +165,27 @@ class _Checkpointed(torch.autograd.Function):
         ]
         before, device = (_RandomState.now(first) if layer.drawn else None), first.device.type
         del first, others
-        with layer.weights(again=True), torch.enable_grad():
+        with layer.weights(again=True), _sums_of_a_pass(layer.stages.layer), torch.enable_grad():
             without_autocast(device, layer.walk_back, inputs, gradients)
         if before is not None:
             before.restore()
         return None, None, *(None if value is None else value.grad for value in inputs)
+
+
+@contextmanager
+def _sums_of_a_pass(module: nn.Module) -> Iterator[None]:
+    """Inside, gradients of `module` begin anew; afterwards those of before are added.
+
+    Autograd sums what the chunks of one pass make before it adds it to what earlier passes made; a sum taken chunk by
+    chunk would differ in its last bit.
+    """
+    before = [(p, p.grad) for p in module.parameters() if p.grad is not None]
+    for p, _ in before:
+        p.grad = None
+    yield
+    with torch.no_grad():
+        for p, gradient in before:
+            p.grad = gradient if p.grad is None else gradient.add_(p.grad)
 
 
 class _RandomState(NamedTuple):

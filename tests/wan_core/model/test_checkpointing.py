@@ -33,16 +33,24 @@ def adapted(block: nn.Module, dropout: float = 0.0) -> nn.Module:
 
 
 def gradients(
-    how: Checkpointing, chunk_tokens: int, *, shape: WanShape = SHAPE, frames: int = 1, dropout: float = 0.0
+    how: Checkpointing,
+    chunk_tokens: int,
+    *,
+    shape: WanShape = SHAPE,
+    frames: int = 1,
+    dropout: float = 0.0,
+    passes: int = 1,
 ) -> dict[str, Tensor]:
-    """Of every adapter, of the tokens, and the output."""
+    """Of every adapter and of the tokens, added up over the passes, and the output."""
     block, inputs = adapted(new_block(MIXED, shape), dropout), block_inputs(MIXED, shape, frames=frames)
     block.chunk_tokens = chunk_tokens
     torch.manual_seed(3)
-    output = block(*inputs, recompute=how)
-    after = torch.get_rng_state()
-    output.square().mean().backward()
-    assert torch.equal(torch.get_rng_state(), after), "the walk back moved the generator"
+    output = torch.empty(0)
+    for _ in range(passes):
+        output = block(*inputs, recompute=how)
+        after = torch.get_rng_state()
+        output.square().mean().backward()
+        assert torch.equal(torch.get_rng_state(), after), "the walk back moved the generator"
     found = {name: p.grad for name, p in block.named_parameters() if p.grad is not None}
     assert len(found) == (24 if shape.image_dim else 20)
     assert inputs[0] is not None
@@ -62,6 +70,13 @@ def assert_same_bits(found: dict[str, Tensor], expected: dict[str, Tensor]) -> N
 def test_gradients_are_those_of_a_layer_that_keeps_everything(chunk_tokens: int, shape: WanShape, frames: int) -> None:
     expected = gradients(Checkpointing(recomputes=False), chunk_tokens, shape=shape, frames=frames)
     assert_same_bits(gradients(Checkpointing(), chunk_tokens, shape=shape, frames=frames), expected)
+
+
+@pytest.mark.parametrize("chunk_tokens", [WHOLE, 4, 10])
+def test_so_are_those_that_several_passes_add_up(chunk_tokens: int) -> None:
+    """Sums of sums: what the chunks of a pass make is added up before it meets what earlier passes made."""
+    expected = gradients(Checkpointing(recomputes=False), chunk_tokens, passes=3)
+    assert_same_bits(gradients(Checkpointing(), chunk_tokens, passes=3), expected)
 
 
 @pytest.mark.parametrize("chunk_tokens", [WHOLE, 4])

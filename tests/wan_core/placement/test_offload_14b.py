@@ -1,4 +1,4 @@
-"""The engine itself on the real 14B shape in 8 bits, on simulated cards: what it holds, and what was planned.
+"""The engine itself on real shapes, 14B in 8 bits, on simulated cards: what it holds, and what was planned.
 
 832x480, rank 32. What one case measured is kept: a step of 14B takes seconds, also without values.
 """
@@ -8,9 +8,9 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -18,29 +18,49 @@ from torch import Tensor, nn
 
 from tests.support import sim_device
 from tests.support.forked import RunScript
+from tests.support.offload_14b import cut, latent_size
 from tests.support.timeline import Event, timeline
 from wan_core.checkpoint import unpacking_bytes
 from wan_core.lora import LoraConfig, check_targets, inject_lora
-from wan_core.model import WanShape, block_of, model_without_values
+from wan_core.model import block_of, model_without_values
 from wan_core.placement import JobShape, MemoryMeasures, StepShape, estimate_memory
 from wan_core.placement.plan import split_blocks
 from wan_core.precision import PrecisionPolicy
 
 SCRIPT = Path(__file__).parents[2] / "support" / "offload_14b.py"
-SHAPE = WanShape(dim=5120, ffn_dim=13824, num_heads=40, num_layers=40)
 GIB = 2**30
 FIRST, SECOND = "sim:0", "sim:1"
 
-Case = tuple[int, int, int, bool, int]
-"""frames, layers, blocks that rest in host memory, whether kept inputs rest there too, cards"""
-SHORT: Case = (33, 10, 6, True, 1)
-FITS = {SHORT: 6.0, (33, 40, 26, True, 1): 11.0, (49, 40, 18, True, 1): 15.0, (81, 40, 0, True, 1): 22.5}
+
+class Case(NamedTuple):
+    """The arguments of `measured` in the script."""
+
+    frames: int
+    layers: int
+    """0: all of the shape"""
+    swap: int = 0
+    offload: bool = True
+    cards: int = 1
+    name: str = "14B"
+    packed: bool = True
+
+
+SHORT = Case(33, 10, 6)
+FITS = {SHORT: 6.0, Case(33, 40, 26): 11.0, Case(49, 40, 18): 15.0, Case(81, 40): 22.5}
 """case -> GiB that a step and a preview may take"""
 PLANNED = (
     SHORT,
-    *((33, 10, 0, False, 1), (33, 10, 0, True, 1), (33, 10, 6, False, 1), (49, 10, 0, False, 1), (49, 10, 4, True, 1)),
-    *((81, 10, 0, True, 1), (81, 10, 10, True, 1), (5, 10, 5, True, 1), (33, 8, 0, False, 2), (33, 8, 4, True, 2)),
-    (49, 40, 18, True, 1),
+    *(Case(33, 10, 0, offload=False), Case(33, 10), Case(33, 10, 6, offload=False), Case(49, 10, 0, offload=False)),
+    *(Case(49, 10, 4), Case(81, 10), Case(81, 10, 10), Case(5, 10, 5), Case(49, 40, 18)),
+    *(Case(33, 8, 0, offload=False, cards=2), Case(33, 8, 4, cards=2)),
+    *(Case(33, 8, 4, name="2.2 I2V-A14B"), Case(33, 8, 4, name="2.1 I2V-14B")),
+    Case(17, 6, 0, offload=False, cards=2, name="2.1 I2V-14B"),
+)
+OTHERS = (
+    *(Case(33, 0, name="1.3B", packed=False), Case(49, 0, 8, name="5B", packed=False)),
+    *(Case(121, 8, name="5B", packed=False), Case(49, 8, 4, offload=False, cards=2, name="5B", packed=False)),
+    *(Case(33, 12, 0, offload=False, name="2.1 VACE-14B"), Case(33, 12, 7, name="2.1 VACE-14B")),
+    Case(33, 8, 4, name="2.1 VACE-1.3B", packed=False),
 )
 
 
@@ -56,7 +76,7 @@ def measured(run_script: RunScript) -> Callable[[Case], dict[str, Any]]:
 
     @functools.cache
     def measure(case: Case) -> dict[str, Any]:
-        named = dict(zip(("frames", "layers", "swap", "offload", "cards"), case, strict=True))
+        named = case._asdict()
         done = run_script(SCRIPT, json.dumps(named))
         assert done.returncode == 0, done.stderr[-2000:]
         found = json.loads(done.stdout)
@@ -72,12 +92,12 @@ def measured(run_script: RunScript) -> Callable[[Case], dict[str, Any]]:
 @pytest.mark.parametrize("case", short_and_long(FITS), ids=str)
 def test_a_14b_step_fits_and_no_copy_is_waited_for(measured: Callable[[Case], dict[str, Any]], case: Case) -> None:
     """On an RTX 4090 at 60 % of its peak, with a bus of 25 GB/s; the preview is the first pass of all."""
-    found, (frames, layers, *_) = measured(case), case
+    found = measured(case)
     assert max(peaks[FIRST] for peaks in found["peaks"].values()) <= FITS[case] * GIB
     step = found["times"]["step"][FIRST]
     assert step["waits"] == 0
     assert step["seconds"] <= 1.05 * step["compute"]
-    assert step["out_bytes"] == layers * input_bytes(frames), "every input leaves once, no weight ever"
+    assert step["out_bytes"] == case.layers * input_bytes(case.frames), "every input leaves once, no weight ever"
     assert found["times"]["preview"][FIRST]["waits"] <= 1, "the first block of all has nobody to be fetched by"
 
 
@@ -85,19 +105,37 @@ def test_a_14b_step_fits_and_no_copy_is_waited_for(measured: Callable[[Case], di
 @pytest.mark.parametrize("case", short_and_long(PLANNED), ids=str)
 def test_the_plan_is_within_3_percent_of_the_meter(measured: Callable[[Case], dict[str, Any]], case: Case) -> None:
     """The peak of a step and of a preview, on each card."""
-    meter, (frames, layers, swap, offload, cards) = measured(case)["peaks"], case
-    step = StepShape(batch_size=1, latent_frames=(frames - 1) // 4 + 1, latent_height=60, latent_width=104)
-    measures = MemoryMeasures(offload_inputs=offload, blocks_to_swap=swap)
-    planned = estimate_memory(job(layers, cards), step, measures=measures, preview=step).devices
+    ratios = planned_over_measured(case, measured(case)["peaks"])
+    assert all(0.98 <= ratio <= 1.03 for ratio in ratios.values()), ratios
+
+
+@pytest.mark.slow
+@pytest.mark.soak
+@pytest.mark.parametrize("case", OTHERS, ids=str)
+def test_so_it_is_within_5_for_other_shapes(measured: Callable[[Case], dict[str, Any]], case: Case) -> None:
+    """Half a percent for 1.3B, one or two for 5B, three where VACE's second stream is half of a short model."""
+    found = measured(case)
+    ratios = planned_over_measured(case, found["peaks"])
+    assert all(0.98 <= ratio <= 1.05 for ratio in ratios.values()), ratios
+    step = found["times"]["step"][FIRST]
+    assert step["seconds"] <= 1.05 * step["compute"]
+
+
+def planned_over_measured(case: Case, meter: dict[str, dict[str, int]]) -> dict[str, float]:
+    """The ratio of each phase and card."""
+    frames, height, width = latent_size(cut(case.name, case.layers), case.frames)
+    step = StepShape(batch_size=1, latent_frames=frames, latent_height=height, latent_width=width)
+    measures = MemoryMeasures(offload_inputs=case.offload, blocks_to_swap=case.swap)
+    planned = estimate_memory(job(case), step, measures=measures, preview=step).devices
     ratios = {
         f"{phase} {number}": planned[f"cuda:{number}"].phases[phase] / meter[phase][f"sim:{number}"]
         for phase in ("step", "preview")
-        for number in range(cards)
+        for number in range(case.cards)
         if phase in planned[f"cuda:{number}"].phases
     }
     print(case, {name: round(ratio, 4) for name, ratio in ratios.items()})  # noqa: T201
     assert {"step 0", "preview 0"} <= ratios.keys()
-    assert all(0.98 <= ratio <= 1.03 for ratio in ratios.values()), ratios
+    return ratios
 
 
 @dataclass(frozen=True)
@@ -106,23 +144,25 @@ class Adapt:
         inject_lora(model, LoraConfig(rank=32), seed=0)
 
 
-def job(layers: int, cards: int) -> JobShape:
-    shape = replace(SHAPE, num_layers=layers)
+def job(case: Case) -> JobShape:
+    shape = cut(case.name, case.layers)
     linears = check_targets(model_without_values(shape), LoraConfig(rank=32))
+    cards = [torch.device("cuda", number) for number in range(case.cards)]
     return JobShape(
         shape=shape,
         numerics=PrecisionPolicy().numerics(torch.bfloat16),
-        placement=split_blocks([torch.device("cuda", number) for number in range(cards)], layers, "auto"),
-        storage_bytes=resting_bytes,
+        placement=split_blocks(cards, shape.num_layers, "auto"),
+        storage_bytes=packed_bytes if case.packed else lambda _name, parameter: 2 * parameter.numel(),
         adapt=Adapt(),
         adapter_values={name: 32 * (one.in_features + one.out_features) for name, one in linears.items()},
-        unpacking_bytes=unpacking_bytes(shape.dim * shape.ffn_dim, torch.bfloat16),
+        unpacking_bytes=unpacking_bytes(shape.dim * shape.ffn_dim, torch.bfloat16) if case.packed else 0,
     )
 
 
-def resting_bytes(name: str, parameter: Tensor) -> int:
-    """In a block a linear has 8 bits and a float32 scale per row; all else is bfloat16."""
-    packed = block_of(name) is not None and parameter.ndim == 2
+def packed_bytes(name: str, parameter: Tensor) -> int:
+    """In a block of the main stream a linear has 8 bits and a float32 scale per row; all else is bfloat16."""
+    found = block_of(name)
+    packed = found is not None and found.stream == "blocks" and parameter.ndim == 2
     return parameter.numel() + 4 * parameter.shape[0] if packed else 2 * parameter.numel()
 
 
@@ -136,7 +176,7 @@ def test_each_card_of_a_split_has_buffers_and_kept_inputs_of_its_own(
     measured: Callable[[Case], dict[str, Any]],
 ) -> None:
     """A tensor of one on the other would be an error there."""
-    found = measured((5, 6, 6, True, 2))
+    found = measured(Case(5, 6, 6, cards=2))
     for device in (FIRST, SECOND):
         step = found["times"]["step"][device]
         assert step["out_bytes"] == 3 * input_bytes(5)

@@ -4,7 +4,7 @@ and predicts the memory."""
 from __future__ import annotations
 
 from .bridge import DeviceCarrier
-from .cards import Room, card_bytes, room_here, room_of_cards, total_bytes
+from .cards import Room, card_bytes, fullest_process, room_here, room_of_cards, total_bytes
 from .choosing import choose_measures
 from .measures import MemoryMeasures, running_order
 from .memory import JobShape, MemoryEstimate, estimate_memory
@@ -27,6 +27,7 @@ __all__ = [
     "card_bytes",
     "choose_measures",
     "estimate_memory",
+    "fullest_process",
     "resolve_placement",
     "room_here",
     "room_of_cards",

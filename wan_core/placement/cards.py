@@ -11,8 +11,18 @@ import torch
 
 from ..errors import ConfigError
 from .memory import MemoryEstimate
+from .plan import Placement, PlacementConfig, resolve_placement
 
-__all__ = ["Room", "card_bytes", "card_limit", "host_bytes", "room_here", "room_of_cards", "total_bytes"]
+__all__ = [
+    "Room",
+    "card_bytes",
+    "card_limit",
+    "fullest_process",
+    "host_bytes",
+    "room_here",
+    "room_of_cards",
+    "total_bytes",
+]
 
 CARD_LIMIT = "WAN_TRAINER_CARD_GIB"
 """environment variable: plan as if every card had so many GiB; the CPU then counts as a card too"""
@@ -56,6 +66,19 @@ def room_here(devices: Iterable[torch.device], *, ask_driver: bool) -> Room:
         elif limit is not None:
             found[str(device)] = _less_reserve(limit)
     return Room(devices=found, host=_host_room() if found else None)
+
+
+def fullest_process(config: PlacementConfig, num_blocks: int, *, ask_driver: bool) -> tuple[Placement, Room]:
+    """Returns where the model lies for the process of a job that has the least room, and that room (`room_here`).
+
+    Where each card trains a copy, each process has its share of the host memory.
+    """
+    processes = [resolve_placement(config, num_blocks, rank) for rank in range(config.ranks)]
+    rooms = [room_here(placement.devices, ask_driver=ask_driver) for placement in processes]
+    fullest = min(range(len(rooms)), key=lambda rank: min(rooms[rank].devices.values(), default=0))
+    room = rooms[fullest]
+    host = None if room.host is None else room.host // len(rooms)
+    return processes[fullest], Room(devices=room.devices, host=host)
 
 
 def _host_room() -> int | None:
@@ -116,8 +139,8 @@ def _room_on_card(device: torch.device, limit: float | None, *, ask_driver: bool
         free, _ = torch.cuda.mem_get_info(device)
         taken = total - free - torch.cuda.memory_reserved(device)  # what is ours is given back, or used again
     whole = total if limit is None else min(total, int(limit * _GIB))
-    return whole - taken - int(_RESERVE_GIB * _GIB)
+    return max(whole - taken - int(_RESERVE_GIB * _GIB), 0)
 
 
 def _less_reserve(gibibytes: float) -> int:
-    return int((gibibytes - _RESERVE_GIB) * _GIB)
+    return max(int((gibibytes - _RESERVE_GIB) * _GIB), 0)

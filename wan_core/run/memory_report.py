@@ -19,7 +19,9 @@ from ..lora import LoraConfig
 from ..model import LatentSpace
 from ..placement import (
     Placement,
+    Room,
     StepShape,
+    fullest_process,
     resolve_placement,
     room_here,
     room_of_cards,
@@ -63,8 +65,7 @@ def plan_run(directory: Path, roots: Roots) -> dict[str, Any]:
     runs = open_experts(directory, roots, config)
     plans: list[MemoryPlan] = []
     for run in runs:
-        devices = resolve_placement(run.config.model.placement, run.file.variant.shape.num_layers).devices
-        plans.append(plan_memory(job_of_run(run), room_here(devices, ask_driver=True)))
+        plans.append(plan_memory(*_in_the_fullest_process(job_of_run(run), ask_driver=True)))
     plan = max(plans, key=lambda one: max(memory.peak for memory in one.estimate.devices.values()))
     report = report_of(plan, card_of(torch.device(next(iter(plan.estimate.devices))), plan.job))
     for name, needs in report["devices"].items():
@@ -157,13 +158,21 @@ def job_on_clips(
 def plan_here(job: Job) -> MemoryPlan | None:
     """Returns the plan of a job for the devices of this machine; None where no device has an end, as the CPU.
 
+    Where each card trains a copy, it is that of the process with the least room.
     Cards that this process does not use are taken for empty: asking would open a CUDA context on them, and keep it.
     """
-    layers = job.file.variant.shape.num_layers
-    room = room_here(resolve_placement(job.model.placement, layers).devices, ask_driver=False)
+    job, room = _in_the_fullest_process(job, ask_driver=False)
     if not room.devices:
         return None
     return plan_memory(with_fitting_preview(job, room) if job.preview_gives_way else job, room)
+
+
+def _in_the_fullest_process(job: Job, *, ask_driver: bool) -> tuple[Job, Room]:
+    """Returns the job where it has the least room on this machine, and that room."""
+    asked, layers = job.model.placement, job.file.variant.shape.num_layers
+    placement, room = fullest_process(asked, layers, ask_driver=ask_driver)
+    first = placement == resolve_placement(asked, layers)
+    return job if first else replace(job, placement=placement), room
 
 
 def plan_sentences(plan: MemoryPlan) -> str:

@@ -18,10 +18,10 @@ from wan_core.files import Roots
 from wan_core.load import ModelPlan, inspect_model
 from wan_core.lora import LoraConfig
 from wan_core.model import Policy, WanShape
-from wan_core.placement import MemoryMeasures, PlacementConfig, Room, StepShape, resolve_placement, room_of_cards
+from wan_core.placement import MemoryMeasures, PlacementConfig, Room, StepShape, cards, resolve_placement, room_of_cards
 from wan_core.precision import QuantizeConfig
 from wan_core.run import plan_run
-from wan_core.run.memory_report import job_of_run
+from wan_core.run.memory_report import job_of_run, plan_here
 from wan_core.run.open import open_run
 from wan_core.run.planning import Job, nearest_that_fits, plan_memory
 from wan_core.run.step_time import card_of_size, step_seconds
@@ -171,6 +171,27 @@ def test_each_process_is_planned_for_its_own_devices(
     found = plan_memory(job, Room(devices={})).estimate.devices
     assert list(found) == devices
     assert min(memory.step for memory in found.values()) > 100_000
+
+
+def test_a_copy_per_gpu_is_planned_for_the_fullest_card_and_its_share_of_host_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each rank would refuse what its own card does not hold, hours later, when everything is encoded."""
+    free = {0: 40 * GIB, 1: 20 * GIB}
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(cards, "_room_on_card", lambda device, _limit, *, ask_driver: free[device.index])
+    monkeypatch.setattr(cards, "host_bytes", lambda: 10 * GIB)
+    placement = PlacementConfig(mode="copy per GPU", devices="0,1")
+    plan = ModelPlan(base_file="diffusion_models:wan_tiny_t2v.safetensors", placement=placement)
+    run = make_run(tmp_path, plan=plan)
+    planned = plan_here(job_of_run(open_run(run.directory, run.roots)))
+    assert planned is not None
+    assert planned.room == Room(devices={"cuda:1": 20 * GIB}, host=5 * GIB)
+    assert list(planned.estimate.devices) == ["cuda:1"]
+    free[1] = 1 << 10
+    refused = plan_here(job_of_run(open_run(run.directory, run.roots)))
+    assert refused is not None
+    assert not refused.fits
 
 
 @pytest.mark.lasts(4)

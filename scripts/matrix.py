@@ -91,9 +91,10 @@ def interpreter(stack: Stack, named: str | None) -> str:
     if not found:
         raise SystemExit(f"Python {stack.python} is needed and python{stack.python} was not found; name one: --python")
     code = "import sys; print('%d.%d' % sys.version_info[:2])"
-    here = subprocess.run([found, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+    here = subprocess.run([found, "-c", code], capture_output=True, text=True, check=False).stdout.strip()
     if here != stack.python:
-        raise SystemExit(f"Python {stack.python} is needed; {found} is {here}. Name another: --python")
+        said = here or "a name that starts no Python"
+        raise SystemExit(f"Python {stack.python} is needed; {found} is {said}. Name another: --python")
     return found
 
 

@@ -56,7 +56,7 @@ def python(code: str, *arguments: str, blocked: tuple[str, ...], cwd: Path) -> s
         cwd=cwd,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,  # one that hangs; a busy machine may take a minute or two
         check=False,
     )
     assert done.returncode == 0, done.stderr[-4000:]

@@ -70,20 +70,38 @@ def options() -> argparse.ArgumentParser:
 
 def run(trial: dict[str, Any], asked: argparse.Namespace) -> dict[str, Any]:
     """Train one adapter, and judge clips of its concept and of old captions."""
+    return outcome(trial, asked, adapter=KINDS.get(trial["kind"]))
+
+
+def outcome(
+    trial: dict[str, Any],
+    asked: argparse.Namespace,
+    *,
+    adapter: dict[str, Any] | None,
+    training: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Returns what judges see after a training on `trial["concept"]`; the model as it is without an `adapter`.
+
+    `adapter` and `training` are what is otherwise in LoraConfig and TrainConfig than in every trial.
+    """
     from shapeworld.comfy_graphs import MODELS
     from shapeworld.files import balanced_words
     from shapeworld.learning import word_score
     from shapeworld.study import Study, Trial, studied
 
     from wan_core.lora import LoraConfig, adapter_parameters
+    from wan_core.train import TrainConfig
 
     class Adapted(Trial):
         def lora_config(self) -> LoraConfig:
-            return dataclasses.replace(super().lora_config(), **KINDS[trial["kind"]])
+            return dataclasses.replace(super().lora_config(), **(adapter or {}))
+
+        def train_config(self) -> TrainConfig:
+            return dataclasses.replace(super().train_config(), **(training or {}))
 
     study = Study(asked.work, Path(os.environ.get("COMFYUI_PATH", ROOT / ".cache" / "comfyui")))
     concept, began, facts, values = studied(trial["concept"]), time.monotonic(), dict[str, Any](), 0
-    if trial["kind"] == "none":
+    if adapter is None:
         experts = [study.model(MODELS["t2v"].files[0], None).train(False)]
     else:
         settings = Adapted(

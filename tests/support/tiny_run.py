@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -66,11 +67,15 @@ class TinyRun:
 
 
 def make_roots(
-    root: Path, shape: WanShape = TINY, clips: int = 3, size: tuple[int, int, int] = (2, 4, 4)
+    root: Path,
+    shape: WanShape = TINY,
+    clips: int = 3,
+    size: tuple[int, int, int] = (2, 4, 4),
+    sizes: Sequence[tuple[int, int, int]] = (),
 ) -> tuple[Roots, str]:
     """Base file and cache below `root`; returns the roots and the fingerprint of the cache set.
 
-    `size` is (latent frames, latent height, latent width).
+    `size` is (latent frames, latent height, latent width); of several `sizes` the clips take one each, in turn.
     """
     models, cache_root = root / "models", root / "runs" / "_cache"
     models.mkdir(parents=True, exist_ok=True)
@@ -79,13 +84,13 @@ def make_roots(
     space = WAN22_LATENTS if shape.out_channels == 48 else WAN21_LATENTS
     kind = _kind_of(shape)
     generator = torch.Generator().manual_seed(7)
-    frames, height, width = size
 
     def key(number: int) -> str:
         return f"{number:064x}"
 
     items = []
     for index in range(clips):
+        frames, height, width = sizes[index % len(sizes)] if sizes else size
         cache.write_latent(key(index), torch.randn(space.channels, frames, height, width, generator=generator))
         if kind.tensors:
             given = torch.Generator().manual_seed(50 + index)
@@ -137,6 +142,7 @@ def make_pair_run(
     expert: str = "both",
     preview: SampleConfig | None = None,
     lora: LoraConfig | None = None,
+    sizes: Sequence[tuple[int, int, int]] = (),
     **train: object,
 ) -> TinyRun:
     """A run of both experts of a tiny Wan 2.2 pair, or of one of them, whose `expert` is that name."""
@@ -150,6 +156,7 @@ def make_pair_run(
         train=TrainConfig(**{**settings, **train, "expert": expert}),  # type: ignore[arg-type]
         preview=preview,
         lora=lora,
+        sizes=sizes,
     )
 
 

@@ -134,9 +134,16 @@ class Worker:
 
     def wait_for(self, name: str, step: int, timeout_s: float = 30) -> None:
         """Until it has reported event `name` of `step` or later."""
+        self._wait_for((name,), step, timeout_s)
+
+    def wait_for_a_step(self, timeout_s: float = 30) -> None:
+        """Until it has trained one, or ended: a worker that was killed after its last save has none left."""
+        self._wait_for(("step", "finished"), 0, timeout_s)
+
+    def _wait_for(self, names: tuple[str, ...], step: int, timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s
-        while not any(e["event"] == name and e.get("step", 0) >= step for e in self.events()):
-            assert time.monotonic() < deadline, f"no {name} of step {step}: {self.events()[-3:]}"
+        while not any(e["event"] in names and e.get("step", 0) >= step for e in self.events()):
+            assert time.monotonic() < deadline, f"no {names[0]} of step {step}: {self.events()[-3:]}"
             time.sleep(0.002)
 
     def send(self, command: dict[str, Any]) -> None:

@@ -93,7 +93,7 @@ def test_killed_at_fifty_random_moments_equals_never_killed(server: ForkServer, 
         run = make_pair_run(tmp_path / f"after-{kills}", lora=hard(kind), sizes=BUCKETS, **settings)
         for attempt in range(50):
             worker = start(server, run, f"out-{attempt}.jsonl")
-            worker.wait_for("step", 0)  # so that every try comes further
+            worker.wait_for_a_step()  # so that every try comes further
             time.sleep(chance.uniform(0, 0.3))
             if worker.kill() == 0:
                 break

@@ -51,7 +51,7 @@ def test_killed_at_random_points_and_resumed_equals_never_killed(
         run = make_pair_run(tmp_path / f"round-{done}", **SETTINGS, **ORDERS[order])
         for attempt in range(kills):
             worker = start(run, f"out-{attempt}.jsonl")
-            worker.wait_for("step", 0)  # so that every try comes further
+            worker.wait_for_a_step()  # so that every try comes further
             time.sleep(chance.uniform(0, 0.3))
             if worker.kill() == 0:
                 break

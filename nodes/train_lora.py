@@ -18,6 +18,7 @@ from ..wan_core.run import (
     check_adapters,
     choose_run,
     trained_variant,
+    with_clip_values,
     with_model_values,
 )
 from ..wan_core.sampler import SampleConfig
@@ -219,7 +220,7 @@ class TrainLoRA(io.ComfyNode):
                 start_from=_start_from(start_from_lora),
                 low_noise_start_from=_low_noise_start(start_from_lora) if expert == "both" else "",
             ),
-            train=with_model_values(train, variant),
+            train=with_clip_values(with_model_values(train, variant), cache.cache_set, plan.placement.ranks),
             preview=validation,
         ).with_digests(folders.roots())
         codec = cls._codec(vae, model) if vae is not None and preview_every_n_steps else None

@@ -89,6 +89,7 @@ class WanTrainSettings(io.ComfyNode):
                 widget(LoraConfig, "lokr_factor"),
                 widget(TrainConfig, "tread_routes"),
                 *(widget(TrainConfig, name) for name in ("timestep_range", "timestep_list", "timestep_strata")),
+                *(widget(TrainConfig, name) for name in ("max_train_epochs", "max_train_hours", "global_batch_size")),
             ],
             outputs=[WanSettings.Output(display_name="settings", tooltip="For TrainLoRA.")],
         )

@@ -103,8 +103,8 @@ def page(lines: list[dict[str, Any]]) -> str:
 Written by `python scripts/learning_optimizers.py --write-docs` from the {len(lines)} lines of
 [benchmarks/results/{RESULTS.name}](../benchmarks/results/{RESULTS.name}), a trial each; no figure in the table is typed
 by hand. A trial trains a LoRA of rank 8 in the tiny Wan on the eight clips of one concept and nothing else: 400 steps
-of one clip, shift 3, a learning rate that falls along a cosine (schedule_free: constant), float32. Then {CLIPS} clips of
-the concept and {OLD} of captions the model knew before are sampled (20 steps of euler, cfg 2.5, shift 3) and judged
+of one clip, shift 3, a learning rate that falls along a cosine (schedule_free: constant), float32. Then {CLIPS} clips
+of the concept and {OLD} of captions the model knew before are sampled (20 steps of euler, cfg 2.5, shift 3) and judged
 without a network. These learning rates are high because the model is tiny; only their ratios can be carried over.
 
 {markdown_table(head, rows)}

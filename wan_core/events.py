@@ -96,6 +96,13 @@ class StepDone(Event):
     """useful model arithmetic per second, in 10^12; what is counted says `train.flops`"""
     epoch: float = 0.0
     """passes over the data of this model so far, 0.5 is half of the first; 0 where an older version wrote the line"""
+    seconds_left: float | None = None
+    """of the hours that the run may take; None where it has no such limit"""
+
+    def left(self, pace: float) -> float:
+        """Returns the seconds until the run ends, at `pace` seconds per step."""
+        of_steps = pace * max(self.steps - self.step, 0)
+        return of_steps if self.seconds_left is None else min(of_steps, self.seconds_left)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,7 @@ from ...wan_core.load import inspect_model
 from ...wan_core.lora import LoraConfig
 from ...wan_core.model import LatentSpace
 from ...wan_core.placement import StepShape
-from ...wan_core.run import Job, is_free_of_clips, own_runs_of, sized_as_template, with_model_values
+from ...wan_core.run import Job, is_free_of_clips, own_runs_of, sized_as_template, with_global_batch, with_model_values
 from ...wan_core.sampler import AS_TEMPLATE, SampleConfig, read_prompts
 from ...wan_core.train import TrainConfig
 from . import folders
@@ -62,7 +62,7 @@ class Ahead:
         names = ("steps", "preview_every_n_steps", "blocks_to_swap")
         asked_for = {name: values[name] for name in names if name in values}
         train = TrainConfig.from_dict({**(dict(settings.train) if settings else {}), **asked_for})
-        train = with_model_values(train, file.variant)
+        train = with_global_batch(with_model_values(train, file.variant), plan.placement.ranks)
         base = settings.lora if settings else LoraConfig()
         grid, space = file.variant.size_multiple, file.variant.latents
         steps = [_step(size, grid, space, train.batch_size) for size in _sizes(asked.get("sizes"))]

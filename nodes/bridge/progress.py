@@ -146,7 +146,7 @@ class NodeProgress:
     def _on_step(self, event: StepDone) -> None:
         self._seconds = [*self._seconds[-19:], event.seconds or 0.0]
         pace = self.seconds_per_step
-        left = pace * (event.steps - event.step)
+        left = event.left(pace)
         self.bar(event.step, event.steps)
         numbers: dict[str, Any] = {
             "step": event.step,

@@ -17,6 +17,7 @@ import torch
 
 from ...wan_core.placement import Room, card_bytes
 from ...wan_core.run import Job, card_of, plan_here, report_of, suggestions_for
+from ...wan_core.train import TrainConfig
 from .refusal import Refused
 
 __all__ = ["NO_PLAN", "Planner"]
@@ -94,7 +95,7 @@ class Planner:
             "card": report["card"],
             "own_runs": report["own_runs"],
             "step_seconds": seconds,
-            "seconds": None if seconds is None else round(seconds * job.train.steps),
+            "seconds": _whole_time(seconds, job.train),
             "suggestions": found,
             "more": more,
         }
@@ -110,3 +111,10 @@ class Planner:
 
         found = suggestions_for(job, room, enough=enough)
         return [one.settings for one in found], cut
+
+
+def _whole_time(step: float | None, train: TrainConfig) -> int | None:
+    """Returns the seconds of a run of such steps; None where nobody knows how many an epoch has."""
+    if step is None or train.max_train_epochs:
+        return None
+    return round(min(step * train.steps, 3600 * train.max_train_hours or float("inf")))

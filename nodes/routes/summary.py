@@ -70,7 +70,7 @@ def summary(directory: Path, live: LiveRun | None, loras: Path, there: Container
         "best": whole((tail.suggested or {}).get("best")),
         "best_why": _text((tail.suggested or {}).get("why")),
         "seconds_per_step": pace,
-        "seconds_left": pace * max(0, steps - step) if pace is not None and state == "running" else None,
+        "seconds_left": _seconds_left(tail, pace, steps - step) if state == "running" else None,
         "expert": config.train.expert,
         "variant": _variant(config, live) or known.variant,
         "lora_names": names,
@@ -80,6 +80,13 @@ def summary(directory: Path, live: LiveRun | None, loras: Path, there: Container
         "prompt_id": live.prompt_id if live is not None else None,
         "memory": _memory(config, tail, state == "running"),
     }
+
+
+def _seconds_left(tail: MetricsTail, pace: float | None, steps: int) -> float | None:
+    """Returns the seconds until a run ends that has so many steps to go: earlier where its hours are over before."""
+    of_hours = finite(tail.step.get("seconds_left"))
+    known = [seconds for seconds in (None if pace is None else pace * max(0, steps), of_hours) if seconds is not None]
+    return min(known, default=None)
 
 
 def settings_told(directory: Path) -> dict[str, str]:

@@ -71,11 +71,11 @@ def make_roots(
     shape: WanShape = TINY,
     clips: int = 3,
     size: tuple[int, int, int] = (2, 4, 4),
-    sizes: Sequence[tuple[int, int, int]] = (),
+    buckets: Sequence[tuple[int, int, int]] = (),
 ) -> tuple[Roots, str]:
     """Base file and cache below `root`; returns the roots and the fingerprint of the cache set.
 
-    `size` is (latent frames, latent height, latent width); of several `sizes` the clips take one each, in turn.
+    `size` is (latent frames, latent height, latent width); of several `buckets` the clips take one each, in turn.
     """
     models, cache_root = root / "models", root / "runs" / "_cache"
     models.mkdir(parents=True, exist_ok=True)
@@ -90,7 +90,7 @@ def make_roots(
 
     items = []
     for index in range(clips):
-        frames, height, width = sizes[index % len(sizes)] if sizes else size
+        frames, height, width = buckets[index % len(buckets)] if buckets else size
         cache.write_latent(key(index), torch.randn(space.channels, frames, height, width, generator=generator))
         if kind.tensors:
             given = torch.Generator().manual_seed(50 + index)
@@ -142,7 +142,7 @@ def make_pair_run(
     expert: str = "both",
     preview: SampleConfig | None = None,
     lora: LoraConfig | None = None,
-    sizes: Sequence[tuple[int, int, int]] = (),
+    buckets: Sequence[tuple[int, int, int]] = (),
     **train: object,
 ) -> TinyRun:
     """A run of both experts of a tiny Wan 2.2 pair, or of one of them, whose `expert` is that name."""
@@ -156,7 +156,7 @@ def make_pair_run(
         train=TrainConfig(**{**settings, **train, "expert": expert}),  # type: ignore[arg-type]
         preview=preview,
         lora=lora,
-        sizes=sizes,
+        buckets=buckets,
     )
 
 

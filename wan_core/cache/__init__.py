@@ -14,7 +14,7 @@ from .encoding_report import EncodingReport
 from .keys import TEXT_LENGTH, TEXT_WIDTH, condition_key, latent_key, tensor_key, text_key
 from .latent_cache import LatentCache
 from .memos import EncodingSpeed
-from .order import BUCKET_SAMPLINGS
+from .order import BUCKET_SAMPLINGS, Order
 from .packing import clean_leftovers, pack_entries
 from .pictures import picture_path, read_picture, write_picture
 from .synthetic import SyntheticConfig, synthetic_mark, synthetic_note, synthetic_set
@@ -33,6 +33,7 @@ __all__ = [
     "EncodingReport",
     "EncodingSpeed",
     "LatentCache",
+    "Order",
     "SyntheticConfig",
     "check_entries",
     "clean_leftovers",

@@ -37,12 +37,15 @@ def add_new_command(command: Callable[..., argparse.ArgumentParser]) -> None:
 
 
 def _new(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
-    from ..run import choose_run, prepare_run
+    from ..cache import LatentCache
+    from ..run import choose_run, prepare_run, with_clip_values
 
     runs = options.runs.resolve()
     roots, written = _roots(options, runs)
     config = with_settings(_config(options, runs, roots), options.set)
     config = _with_model(replace(config, run_name=options.run_name), roots)
+    clips = LatentCache(roots.first("cache")).read_set(config.data.fingerprint)
+    config = replace(config, train=with_clip_values(config.train, clips, config.model.placement.ranks))
     decision = choose_run(runs, config, resume="new")
     config = prepare_run(decision, config)
     facts = {"run": config.run_name, "directory": str(decision.directory), "job_id": config.job_id}

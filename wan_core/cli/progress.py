@@ -63,7 +63,7 @@ class _Terminal:
         epoch = f"  epoch {event.epoch:.1f}" if event.epoch else ""
         line = (
             f"step {event.step}/{event.steps}{expert}{epoch}  loss {event.loss:.4f}  lr {event.lr:.3g}  "
-            f"{pace:.2f} s/step  {_span((event.steps - event.step) * pace)} left"
+            f"{pace:.2f} s/step  {_span(event.left(pace))} left"
         )
         self._write("\r" + line.ljust(len(self._line)))
         self._line = line

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -20,6 +21,7 @@ from .settings import add_set_option, with_settings
 
 if TYPE_CHECKING:
     from ..control import Control
+    from ..files import Roots
 
 __all__ = ["add_run_commands"]
 
@@ -81,7 +83,7 @@ def _train(options: argparse.Namespace, emit: Emit, _out: BinaryIO) -> int:
 
     is_rank = "LOCAL_RANK" in os.environ
     if options.set and not is_rank:
-        _change_settings(directory, options.set)
+        _change_settings(directory, roots_of(options), options.set)
     under_torchrun = is_rank and MEETING not in os.environ
     placement = read_run(directory).model.placement
     ranks = placement.ranks
@@ -119,14 +121,18 @@ def _train(options: argparse.Namespace, emit: Emit, _out: BinaryIO) -> int:
     return ExitCode.STOPPED if stopped else ExitCode.DONE
 
 
-def _change_settings(directory: Path, asked: list[str]) -> None:
+def _change_settings(directory: Path, roots: Roots, asked: list[str]) -> None:
     """Write what `--set` asks for into run.json. Raises ConfigError where saved steps would be of another job."""
+    from ..cache import LatentCache
     from ..files import atomic_write_json
-    from ..run import read_run
+    from ..run import read_run, with_clip_values
     from ..train import SaveStore
 
     known = read_run(directory)
     changed = with_settings(known, asked)
+    if changed.data == known.data:
+        clips = LatentCache(roots.first("cache")).read_set(known.data.fingerprint)
+        changed = replace(changed, train=with_clip_values(changed.train, clips, changed.model.placement.ranks))
     if changed.model != known.model or changed.data != known.data:
         raise ConfigError(f"The model and the clips of {directory.name} stay. Make another run: new NAME --model FILE.")
     if changed.job_id != known.job_id and SaveStore(directory).latest() is not None:

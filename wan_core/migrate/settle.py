@@ -17,6 +17,7 @@ from .models import KINDS
 __all__ = ["settle"]
 
 _WARMUP, _STEPS = "WanTrainSettings.lr_warmup_steps", "TrainLoRA.steps"
+_EPOCHS = "WanTrainSettings.max_train_epochs"
 _SUFFIXES = ("w", "h", "f", "s", "d", "l", "fs", "n")
 """of a prompt, that are read here"""
 
@@ -151,19 +152,19 @@ _LYCORIS = {"factor": "WanTrainSettings.lokr_factor", "linear_dim": "TrainLoRA.r
 
 
 def _steps(job: Job) -> None:
-    """Epochs as steps, of the run and of what happens every so many of them."""
+    """Epochs of the run, and as steps what happens every so many of them."""
     batch = max(1, job.of("WanTrainSettings.batch_size") * job.of("WanTrainSettings.gradient_accumulation_steps"))
     epoch = -(-job.clips // batch) if job.clips else 0
     count = f"{job.clips} clips an epoch, {batch} a step"
     if job.epochs is not None:
         key, epochs = job.epochs
+        job.put(_EPOCHS, epochs)
         if epoch:
             job.put(_STEPS, max(1, epochs * epoch))
-            job.ledger.change(f"{key} {epochs} -> steps {epochs * epoch} ({count})")
         else:
             job.values.get(TRAINER, {}).pop("steps", None)
-            job.ledger.change(f"{key} {epochs} -> steps {job.of(_STEPS)}: how many clips an epoch has is not known")
-            job.hints.append("set steps to epochs x clips / batch size, or say --clips when you import")
+        about = f", about {epochs * epoch} steps ({count})" if epoch else ""
+        job.ledger.take(f"{key} {epochs} -> max_train_epochs {epochs}{about}")
     for at, (key, epochs) in job.every_epochs.items():
         widget = at.partition(".")[2]
         if widget in job.values.get(at.partition(".")[0], {}):

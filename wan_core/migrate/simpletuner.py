@@ -34,7 +34,7 @@ KEYS = (
            "from elsewhere"),
     Key("data_backend_config", "WanDatasetFromFile.other_file", "the data half, read as it is", read=to.data),
     Key("output_dir", "TrainLoRA.run_name", "the last folder of it", read=to.name),
-    Key("num_train_epochs", "TrainLoRA.steps", "as steps", kind=int, read=to.epochs),
+    Key("num_train_epochs", "WanTrainSettings.max_train_epochs", kind=int, read=to.epochs),
     Key("max_train_steps", "TrainLoRA.steps", "leads over epochs", kind=int, read=to.steps),
     *drops("strict_epoch_limit ignore_final_epochs", "exactly so many steps are trained"),
     Key("train_batch_size", "WanTrainSettings.batch_size", kind=int, own=4),

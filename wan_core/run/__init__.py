@@ -10,6 +10,7 @@ from .cells import Cell, Column, SampleJob
 from .checks import check_adapters, check_quantize, trained_variant, with_expert, with_model_values
 from .choose import RunDecision, choose_run, prepare_run
 from .config import QUEUE_DONE, DataConfig, RunConfig, RunStatus, cache_names_in_use, read_run, read_status
+from .length import with_clip_values, with_global_batch
 from .memory_report import card_of, job_on_clips, plan_here, plan_run, plan_sentences, plan_settings, report_of
 from .open import OpenRun, open_experts
 from .own_runs import own_runs_of
@@ -53,6 +54,8 @@ __all__ = [
     "suggested_step",
     "suggestions_for",
     "trained_variant",
+    "with_clip_values",
     "with_expert",
+    "with_global_batch",
     "with_model_values",
 ]

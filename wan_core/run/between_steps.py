@@ -18,6 +18,7 @@ from ..train import Group, Previewer, SavedStep
 from .best_step import steps_worth_keeping, suggestion_of
 from .config import RunConfig
 from .experts import Experts
+from .length import TimeLimit
 from .profiling import PROFILED_STEPS, StepProfiler
 from .saving import Saver
 
@@ -40,14 +41,16 @@ class BetweenSteps:
         control: Control,
         group: Group,
         timed: Callable[[str, int], contextlib.AbstractContextManager[None]],
+        limit: TimeLimit,
         profile_steps: int = 0,
     ) -> None:
         """`synthetic`: no clip shows anything, so no step is suggested. `timed(stage, step)` counts what is inside.
+        The step at which `limit` is over is the last one.
 
         `profile_steps`: so many are profiled, from the second of this session on.
         """
         self.profiler = StepProfiler(directory, emit)
-        self._profile_steps = profile_steps
+        self._profile_steps, self._limit = profile_steps, limit
         self.previewer: Previewer | None = None
         self._directory, self._config, self._roots = directory, config, roots
         self._experts, self._saver, self._synthetic = experts, saver, synthetic
@@ -78,7 +81,7 @@ class BetweenSteps:
         if self._experts.trainer.bad_in_a_row:
             return
         wants_save, wants_preview = self._control.take("save"), self._control.take("sample")
-        last = step == train.steps
+        last = step == train.steps or self._limit.is_over
         due = last or self._owes_save or self._experts.turn_is_over
         with self._stops_at_the_border():
             if due or wants_save:
@@ -93,6 +96,7 @@ class BetweenSteps:
             self._suggest(step)
             if due or wants_save:
                 self._prune()
+        self._limit.ended = last and self._saver.saved_step == step
         if due or wants_preview:
             self._emit(Stage(stage="train", done=step, total=train.steps))
         wanted = PROFILED_STEPS if self._control.take("profile") else self._profile_steps

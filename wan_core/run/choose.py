@@ -13,6 +13,7 @@ from ..files import atomic_write_json, replace_patiently
 from ..train import SavedStep, SaveStore
 from ..words import plain
 from .config import ForeignRun, NewerRun, RunConfig, RunStatus, read_run, write_status
+from .length import hours_are_over
 
 __all__ = ["RunDecision", "choose_run", "prepare_run"]
 
@@ -133,7 +134,7 @@ def _decide(directory: Path, known: RunConfig, wanted: RunConfig, saved: SavedSt
     name, total = directory.name, wanted.train.steps
     if saved is None:
         return RunDecision(directory, "resume", f"{name} starts over: it has no intact saved step.", wanted)
-    if saved.step >= total:
+    if saved.step >= total or hours_are_over(directory, wanted.train):
         note = f"{name} is finished at step {saved.step}; nothing to train."
         return RunDecision(directory, "done", note, wanted)
     note = f"{name} continues after step {saved.step} of {total}."

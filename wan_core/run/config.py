@@ -48,6 +48,8 @@ _LORA_FROM_THE_START = ("rank", "alpha", "dropout", "targets")
 _TRAIN_WITHOUT_EFFECT = (
     *("steps", "save_every_n_steps", "preview_every_n_steps", "eval_items", "eval_timesteps", "save_dtype"),
     *("eval_every_n_steps", "keep_last_saves", "max_bad_steps", "prefetch_batches"),
+    # what they say stands in steps and gradient_accumulation_steps
+    *("max_train_epochs", "max_train_hours", "global_batch_size"),
     # the same gradients to the last bit
     *("gradient_checkpointing", "checkpointing_policy", "checkpointing_names_saved", "checkpointing_names_offloaded"),
     *("unchecked_blocks", "memory", "offload_activations", "blocks_to_swap"),

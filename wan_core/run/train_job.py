@@ -26,6 +26,7 @@ from .config import QUEUE_DONE, RunConfig, read_run, read_status
 from .expert import Expert
 from .experts import Experts
 from .full_memory import memory_named
+from .length import TimedControl, TimeLimit
 from .loading import preview_inputs
 from .open import OpenRun, open_experts
 from .remarks import disk_remark, preview_note, rate_remark, set_aside_note, what_stands
@@ -95,7 +96,8 @@ class _Session:
         profile_steps: int,
     ) -> None:
         self.directory, self.config, self.roots = directory, config, roots
-        self.control, self.group, self.target = control, group, target
+        self._limit = TimeLimit(directory, config.train)
+        self.control, self.group, self.target = TimedControl(control, self._limit), group, target
         self._profile_steps = profile_steps
         self._sink = JsonlSink(directory / "metrics.jsonl") if group.leads else None
         self._health = HealthWatch(directory / "metrics.jsonl") if group.leads else None
@@ -124,16 +126,22 @@ class _Session:
                 self._sink.close()
 
     def emit(self, event: Event) -> None:
+        event = self._limit.told(event)
         if self._sink is not None:
             self._sink(event)
         self._emit_out(event)
         if self._at_work is not None:
             self._at_work.hear(event)
-        if isinstance(event, StepDone) and self._spill is not None and (said := self._spill.remark(event)):
-            self.emit(Note(text=said, level="warning"))
+        if isinstance(event, StepDone):
+            self._say(self._spill.remark(event) if self._spill is not None else "")
+            self._say(self._limit.remark(event))
         for mark in self._health.hear(event) if self._health is not None else ():
             self.emit(mark)
             self.emit(Note(text=mark.text, level="warning"))
+
+    def _say(self, remark: str) -> None:
+        if remark:
+            self.emit(Note(text=remark, level="warning"))
 
     def memory_named(self) -> contextlib.AbstractContextManager[None]:
         """Inside, memory that runs out becomes a sentence with what helps this run."""
@@ -179,8 +187,8 @@ class _Session:
             raise CheckpointError(
                 f"Run {self.directory.name} has no saved step to resume. Use train instead of resume."
             )
-        if saver.saved is not None and saver.saved.step >= total:
-            return self._finish("done", saver.saved.step)
+        if saver.saved is not None and (saver.saved.step >= total or self._limit.is_over):
+            return self._finish("done", saver.saved.step, "" if saver.saved.step >= total else self._limit.reason)
         saver.begin(self.roots)
         if cache_seconds > 0:
             self.emit(StageEnded(stage="cache", seconds=cache_seconds, step=saver.saved_step))
@@ -195,6 +203,8 @@ class _Session:
             reason = self._save_before_stopping(stop.reason)
             if saver.saved_step == total:  # told to stop while the last clip was rendered: nothing is left to train
                 return self._finish("done", total)
+            if reason == self._limit.reason:
+                return self._finish("done", self.experts.step, reason)
             return self._finish("stopped", saver.saved_step, reason)
         except NotFinite as error:
             if self.group.leads:
@@ -257,6 +267,7 @@ class _Session:
             control=self.control,
             group=self.group,
             timed=self._timed,
+            limit=self._limit,
             profile_steps=self._profile_steps,
         )
         if previews is not None:
@@ -266,8 +277,7 @@ class _Session:
         if remark := rate_remark(self.config.train):
             self.emit(Marked(step=self._experts.step, kind="learning rate", text=remark))
             self.emit(Note(text=remark, level="warning"))
-        if remark := disk_remark(self.directory, self._experts.bytes_of_a_save):
-            self.emit(Note(text=remark, level="warning"))
+        self._say(disk_remark(self.directory, self._experts.bytes_of_a_save))
 
     def _save_before_stopping(self, reason: str) -> str:
         """Returns why the run stops.

@@ -202,6 +202,11 @@ class TrainConfig(UpdateConfig, ObjectiveConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         read_routes(self.tread_routes)
+        if self.max_train_hours and self.expert == "both" and self.expert_order != "alternating":
+            raise ConfigError(
+                f"max_train_hours is {self.max_train_hours:g}, and expert_order {self.expert_order}: the hours could "
+                "end before the low noise expert has begun. Set expert_order to alternating, or max_train_hours to 0."
+            )
         for timestep in self.eval_timesteps:
             if not 0 <= timestep <= 1000:
                 raise ConfigError(f"eval_timesteps {timestep} is out of range. Use 0 to 1000.")

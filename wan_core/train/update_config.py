@@ -134,6 +134,28 @@ class UpdateConfig(Config):
         "them. sqrt: times their root, usual for Adam. none: as given.",
         choices=("none", "linear", "sqrt"),
     )
+    max_train_epochs: int = setting(
+        0,
+        "Length in epochs, passes over all clips, in place of steps; where both experts are trained, of each. 0 = "
+        "steps says it.",
+        low=0,
+        high=1_000_000,
+    )
+    max_train_hours: float = setting(
+        0.0,
+        "After so many hours of work on it the run is saved and done, if its steps are not before. Encoding is not "
+        "counted, all else is, of every queue. 0 = no limit.",
+        low=0.0,
+        high=100_000.0,
+        step=0.5,
+    )
+    global_batch_size: int = setting(
+        0,
+        "Clips of an optimizer step over all GPUs, in place of gradient_accumulation_steps, which is then this / "
+        "(batch_size x GPUs). 0 = not used.",
+        low=0,
+        high=1_000_000,
+    )
     ema_decay: float = setting(
         0.0,
         "Mean of the weights over past steps (EMA), which is then saved, evaluated and previewed. 0.99 is about the "

@@ -200,6 +200,7 @@ def test_diffusion_pipe_counts_epochs_by_the_clips_that_are_told(settings):
     job = of(settings, "diffusion_pipe_min_vram.toml", clips=3)
     train = job.train()
     assert (train.steps, train.save_every_n_steps, train.eval_every_n_steps) == (3000, 15, 3)
+    assert train.max_train_epochs == 1000
     assert (job.of("TrainLoRA.blocks_to_swap"), train.offload_activations, train.adam_beta2) == (32, "on", 0.99)
     assert (train.timestep_sampling, job.lora().alpha) == ("sigmoid", 0)
 

@@ -70,7 +70,7 @@ def test_each_kind_trains_and_its_parts_all_move(tmp_path: Path, kind: str) -> N
 @pytest.mark.parametrize("kind", [pytest.param(k, marks=[] if k == "DoRA" else pytest.mark.soak) for k in KINDS])
 def test_killed_in_either_expert_and_resumed_equals_never_killed(server: ForkServer, tmp_path: Path, kind: str) -> None:
     straight, killed = (
-        make_pair_run(tmp_path / name, steps=STEPS, save_every_n_steps=1, lora=hard(kind), sizes=BUCKETS, **HARD)
+        make_pair_run(tmp_path / name, steps=STEPS, save_every_n_steps=1, lora=hard(kind), buckets=BUCKETS, **HARD)
         for name in ("straight", "killed")
     )
     assert start(server, straight).wait() == 0
@@ -87,10 +87,10 @@ def test_killed_in_either_expert_and_resumed_equals_never_killed(server: ForkSer
 def test_killed_at_fifty_random_moments_equals_never_killed(server: ForkServer, tmp_path: Path, kind: str) -> None:
     chance, kills = random.Random(0), 0
     settings = {"steps": STEPS, "save_every_n_steps": 1, "expert_order": "alternating", "expert_turn_steps": 1, **HARD}
-    straight = make_pair_run(tmp_path / "straight", lora=hard(kind), sizes=BUCKETS, **settings)
+    straight = make_pair_run(tmp_path / "straight", lora=hard(kind), buckets=BUCKETS, **settings)
     assert start(server, straight).wait() == 0
     while kills < 50:
-        run = make_pair_run(tmp_path / f"after-{kills}", lora=hard(kind), sizes=BUCKETS, **settings)
+        run = make_pair_run(tmp_path / f"after-{kills}", lora=hard(kind), buckets=BUCKETS, **settings)
         for attempt in range(50):
             worker = start(server, run, f"out-{attempt}.jsonl")
             worker.wait_for_a_step()  # so that every try comes further

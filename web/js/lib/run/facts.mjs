@@ -37,7 +37,7 @@ export function facts(history, summary) {
     [
       t("left"),
       t("Time left at this pace"),
-      running && step !== steps ? clock(secondsLeft(pace, step, steps)) : "",
+      running && step !== steps ? clock(secondsLeft(pace, step, steps, line?.seconds_left)) : "",
     ],
     [
       t("expert"),

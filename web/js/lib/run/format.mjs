@@ -33,11 +33,12 @@ export function clock(seconds) {
  * @param {number | null | undefined} pace seconds per step
  * @param {number | null | undefined} step
  * @param {number | null | undefined} steps
+ * @param {number | null} [ofHours] seconds left of the hours that the run may take
  * @returns {number | null} seconds, or null before a pace is known
  */
-export function secondsLeft(pace, step, steps) {
+export function secondsLeft(pace, step, steps, ofHours = null) {
   if (!known(pace) || !known(step) || !known(steps) || pace <= 0) return null;
-  return Math.max(steps - step, 0) * pace;
+  return Math.min(Math.max(steps - step, 0) * pace, ofHours ?? Number.POSITIVE_INFINITY);
 }
 
 /**

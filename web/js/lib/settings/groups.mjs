@@ -18,7 +18,8 @@ const FIRST = [
 /** A setting that no group names is in the last one. @type {Record<string, string[]>} */
 export const GROUPS = {
   batch: [
-    ...["batch_size", "gradient_accumulation_steps", "bucket_sampling", "caption_dropout"],
+    ...["batch_size", "gradient_accumulation_steps", "global_batch_size", "max_train_epochs"],
+    ...["max_train_hours", "bucket_sampling", "caption_dropout"],
     ...["first_frame_conditioning_p", "max_bad_steps"],
   ],
   optimizer: [

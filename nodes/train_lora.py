@@ -234,7 +234,7 @@ class TrainLoRA(io.ComfyNode):
         if decision.action == "start":
             for one in config.train.experts:
                 adapters = config.of_expert(one, folders.roots()).lora
-                check_adapters(adapters, model.variant.shape, folders.roots())
+                check_adapters(adapters, model.variant.shape, folders.roots(), config.train)
         if decision.action != "done":
             AskedTraining(config.model, config.lora, config.train, config.preview).check(cache.cache_set)
         job = QueuedTraining(cls.hidden, model, cache, decision)

@@ -90,6 +90,7 @@ class WanTrainSettings(io.ComfyNode):
                 widget(TrainConfig, "tread_routes"),
                 *(widget(TrainConfig, name) for name in ("timestep_range", "timestep_list", "timestep_strata")),
                 *(widget(TrainConfig, name) for name in ("max_train_epochs", "max_train_hours", "global_batch_size")),
+                widget(TrainConfig, "lr_patterns", multiline=True, placeholder="blocks\\.\\d+\\.ffn\\..* = 0.5"),
             ],
             outputs=[WanSettings.Output(display_name="settings", tooltip="For TrainLoRA.")],
         )
@@ -116,6 +117,8 @@ class WanTrainSettings(io.ComfyNode):
         for name in ("checkpointing_names_saved", "checkpointing_names_offloaded"):
             if name in values:
                 values[name] = tuple(values[name].replace(",", " ").split())
+        if "lr_patterns" in values:
+            values["lr_patterns"] = _lines(values["lr_patterns"])
         if values.get("compile"):  # here, and not after clips were encoded for an hour
             check_compile(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
         # Whether warm-up fits into the steps is known only in TrainLoRA; everything else is checked here.

@@ -28,8 +28,8 @@ _OPTIMIZERS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "adamw8": ("adamw8bit", _TORCHAO, {}),
     "adam8bit": ("adamw8bit", _TORCHAO, {"weight_decay": 0.0}),
     "adamw8bit": ("adamw8bit", _TORCHAO, {}),
-    "bnbadamw8bit": ("adamw8bit", _TORCHAO, {}),
-    "bnbadamw8bitpaged": ("adamw8bit", _TORCHAO, {}),
+    "bnbadamw8bit": ("bnb_adamw8bit", "", {}),
+    **dict.fromkeys(("bnbadamw8bitpaged", "pagedadamw8bit"), ("bnb_paged_adamw8bit", "", {})),
     "adamw8bitkahan": ("adamw8bit", f"torchao's; {_FLOAT32}", {}),
     "aoadamw8bit": ("adamw8bit", "", {}),
     "aoadamw4bit": ("adamw4bit", "", {}),
@@ -41,7 +41,7 @@ _OPTIMIZERS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "optimilion": ("lion", _FLOAT32, {"betas": (0.9, 0.99), "weight_decay": 0.0}),
     "lion8bit": ("lion", "its one moment is not 8-bit: that of a LoRA is small", {"weight_decay": 0.0}),
     "bnblion": ("lion", "", {"weight_decay": 0.0}),
-    "bnblion8bit": ("lion", "its one moment is not 8-bit: that of a LoRA is small", {"weight_decay": 0.0}),
+    "bnblion8bit": ("bnb_lion8bit", "", {"weight_decay": 0.0}),
     "bnblion8bitpaged": ("lion", "its one moment is not 8-bit: that of a LoRA is small", {"weight_decay": 0.0}),
     "prodigy": ("prodigy", "", {"weight_decay": 0.0}),
     "prodigyopt.prodigy": ("prodigy", "pytorch-optimizer's", {"weight_decay": 0.0}),
@@ -63,7 +63,10 @@ _CLASSES = {
     "soap": "pytorch_optimizer.SOAP",
 }
 _NONE = ("automagic", "genericoptim", "dadapt")
-_BETAS = ("adamw", "adamw8bit", "adamw4bit", "adamwfp8", "prodigy", "schedule_free")
+_BETAS = (
+    *("adamw", "adamw8bit", "adamw4bit", "adamwfp8", "prodigy", "schedule_free"),
+    *("bnb_adamw8bit", "bnb_paged_adamw8bit"),
+)
 _DROPPED = {"stabilize", "kahan_sum", "decouple_lr", "foreach", "fused", "gradient_release", "max_lr", "lr", "type"}
 
 

@@ -12,7 +12,7 @@ from ..load import ModelPlan, inspect_model, inspect_pair
 from ..lora import LoraConfig, check_start, check_targets, count_values, read_lora
 from ..model import WanShape, model_without_values, placed_routes
 from ..precision import QuantizeConfig, QuantizedBy
-from ..train import TrainConfig
+from ..train import TrainConfig, check_rates
 from .config import RunConfig
 
 __all__ = [
@@ -45,14 +45,16 @@ def check_files(config: RunConfig, roots: Roots, *, with_start: bool) -> None:
             )
 
 
-def check_adapters(config: LoraConfig, shape: WanShape, roots: Roots) -> int:
-    """Returns how many values the adapters have.
+def check_adapters(config: LoraConfig, shape: WanShape, roots: Roots, train: TrainConfig | None = None) -> int:
+    """Returns how many values the adapters have; with `train` their own learning rates are looked at too.
 
     Raises ConfigError or CheckpointError when a model of that shape cannot be adapted so, or not start from that LoRA:
     asked before a run has a folder, and long before its weights are read.
     """
     model = model_without_values(shape)
     linears = check_targets(model, config)
+    if train is not None:
+        check_rates(train, linears)
     if config.start_from:
         check_start(model, read_lora(roots.resolve(config.start_from)), config)
     return sum(count_values(config, linears).values())

@@ -15,8 +15,9 @@ from ..checkpoint import WanVariant
 from ..dataset import ConditionKind, condition_kind
 from ..files import Roots
 from ..load import WanFile, inspect_model
-from ..lora import LoraConfig
-from ..train import Levels, TrainConfig, state_bytes
+from ..lora import LoraConfig, check_targets
+from ..model import model_without_values
+from ..train import Levels, TrainConfig, check_rates, state_bytes
 from .checks import check_files, with_expert, with_model_values
 from .config import RunConfig, read_run
 
@@ -77,6 +78,8 @@ class OpenRun:
         """
         variant = self.variant
         state_bytes(self.config.train)
+        if self.config.train.lr_patterns:
+            check_rates(self.config.train, check_targets(model_without_values(variant.shape), self.config.lora))
         levels = Levels(self.settings, variant.sigma_range())
         for height, width in {self.cache_set.latent_shape(item)[-2:] for item in self.cache_set.items}:
             levels.require_draws((height, width))

@@ -12,6 +12,7 @@ from .optimizer_state import saved_bytes, state_bytes
 from .pair import next_turn, settings_of_expert, without_pair
 from .preview import Previewer, evaluating
 from .preview_inputs import PreviewClip, PreviewInputs, largest_preview_shape, preview_shape, read_preview_inputs
+from .rates import check_rates
 from .saves import SavedStep, SaveStore
 from .streak import NotFinite
 from .trainer import Trainer
@@ -33,6 +34,7 @@ __all__ = [
     "TargetFunction",
     "TrainConfig",
     "Trainer",
+    "check_rates",
     "earlier_meanings",
     "evaluating",
     "join_group",

@@ -22,7 +22,7 @@ from ..words import first_line
 from .config import TrainConfig
 from .mean_weights import MeanWeights
 from .named_values import copy_of, filled_from, flat, same
-from .optimizers import finds_own_rate, make_optimizer, ran_out_of_memory, runs_uncompiled
+from .optimizers import finds_own_rate, make_optimizer, ran_out_of_memory, runs_on_gpu, runs_uncompiled
 from .schedule import owns_rate
 
 __all__ = ["AdapterOptimizer", "saved_bytes", "state_bytes"]
@@ -64,7 +64,8 @@ class AdapterOptimizer:
         if self._mean is not None:
             self._mean.update()
         group = self.inner.param_groups[0]
-        return float(group["lr"]) * (float(group["d"]) if finds_own_rate(self._config) else 1.0)
+        found = float(group["d"]) if finds_own_rate(self._config) else 1.0
+        return float(group["lr"]) / group["rate_factor"] * found
 
     def check_room(self) -> None:
         """Raises torch.OutOfMemoryError where a step would run out of GPU memory half-way.
@@ -181,7 +182,7 @@ class AdapterOptimizer:
 def state_bytes(config: TrainConfig) -> float:
     """Returns the bytes that the optimizer of `config`, and the mean of the weights, hold for each adapter value.
 
-    They are counted on a small pair of weights, trained for three steps on the CPU. Raises what `make_optimizer` does,
+    They are counted on a small pair of weights, trained for three steps. Raises what `make_optimizer` does,
     and ConfigError for an optimizer that is not the same after a resume.
     """
     return _optimizer_bytes(config)[0] + (4.0 if config.ema_decay else 0.0)
@@ -244,14 +245,16 @@ class _Trial:
     def __init__(self, config: TrainConfig) -> None:
         draw = torch.Generator().manual_seed(0)
         shapes = {"trial.lora_A.weight": (16, 1024), "trial.lora_B.weight": (1024, 16)}
-        self.weights = {name: nn.Parameter(torch.randn(shape, generator=draw) * 0.02) for name, shape in shapes.items()}
+        where = "cuda" if runs_on_gpu(config) and torch.cuda.is_available() else "cpu"
+        values = {name: 0.02 * torch.randn(shape, generator=draw) for name, shape in shapes.items()}
+        self.weights = {name: nn.Parameter(value.to(where)) for name, value in values.items()}
         self.optimizer, self._rate = AdapterOptimizer(self.weights, config), config.learning_rate
 
     def train(self, start: int, stop: int) -> None:
         for step in range(start, stop):
             draw = torch.Generator().manual_seed(1 + step)
             for weight in self.weights.values():
-                weight.grad = torch.randn(weight.shape, generator=draw)
+                weight.grad = torch.randn(weight.shape, generator=draw).to(weight.device)
             self.optimizer.step(self._rate)
 
     def take_up(self, other: _Trial) -> None:

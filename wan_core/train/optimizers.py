@@ -22,8 +22,9 @@ from ..errors import ConfigError, DependencyError, host_memory_ran_out
 from ..packages import pip_line, version_of
 from ..words import first_line
 from .config import TrainConfig
+from .rates import rate_groups
 
-__all__ = ["finds_own_rate", "make_optimizer", "ran_out_of_memory", "runs_uncompiled"]
+__all__ = ["finds_own_rate", "make_optimizer", "ran_out_of_memory", "runs_on_gpu", "runs_uncompiled"]
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,7 @@ class _Known:
 
 _EXTRA = "pytorch-optimizer>=4.1"
 _LOW_BIT = "torchao>=0.16"
+_BNB = "bitsandbytes>=0.50"
 _CATALOGUE = {
     "adamw": _Known("torch.optim.AdamW", betas=True, eps=True),
     "adamw8bit": _Known("torchao.optim.AdamW8bit", _LOW_BIT, betas=True, eps=True),
@@ -53,6 +55,9 @@ _CATALOGUE = {
     "prodigy": _Known("pytorch_optimizer.Prodigy", _EXTRA, betas=True, eps=True),
     "schedule_free": _Known("pytorch_optimizer.ScheduleFreeAdamW", _EXTRA, betas=True, eps=True),
     "came": _Known("pytorch_optimizer.CAME", _EXTRA),
+    "bnb_adamw8bit": _Known("bitsandbytes.optim.AdamW8bit", _BNB, betas=True, eps=True),
+    "bnb_paged_adamw8bit": _Known("bitsandbytes.optim.PagedAdamW8bit", _BNB, betas=True, eps=True),
+    "bnb_lion8bit": _Known("bitsandbytes.optim.Lion8bit", _BNB),
 }
 
 _OURS = {"params": "", "lr": "learning_rate", "weight_decay": "weight_decay"}
@@ -62,7 +67,7 @@ _OURS = {"params": "", "lr": "learning_rate", "weight_decay": "weight_decay"}
 def make_optimizer(parameters: Mapping[str, nn.Parameter], config: TrainConfig) -> torch.optim.Optimizer:
     """Returns the optimizer that `config.optimizer` names, over float32 adapter weights by name.
 
-    With a LoRA+ ratio the `lora_B` weights are a group of their own, whose learning rate is so many times the other's.
+    Weights whose learning rate is a multiple of the run's are groups of their own (`rates.py`).
     Raises DependencyError with the pip line for a package that is missing, and ConfigError for a class, an argument or
     a value that cannot be. Memory that runs out is raised as it is.
     """
@@ -83,7 +88,7 @@ def make_optimizer(parameters: Mapping[str, nn.Parameter], config: TrainConfig) 
             rest = sorted(takes - _OURS.keys())
             raise ConfigError(f'optimizer_args: {kind.__name__} takes no "{name}".{nearest(name, rest)}')
     try:
-        return kind(_groups(parameters, config), **(given | asked))
+        return kind(rate_groups(parameters, config), **(given | asked))
     except Exception as error:  # a library says what it does not like in a type of its own
         if ran_out_of_memory(error):
             raise
@@ -101,6 +106,11 @@ def ran_out_of_memory(error: Exception) -> bool:
 def finds_own_rate(config: TrainConfig) -> bool:
     """Returns whether the optimizer works out the learning rate, so that the setting is a factor of it."""
     return config.optimizer == "prodigy"
+
+
+def runs_on_gpu(config: TrainConfig) -> bool:
+    """Returns whether the optimizer is written for GPUs, so that one where it is to be had says what it holds."""
+    return "bitsandbytes" in (config.optimizer_class or _CATALOGUE[config.optimizer].path)
 
 
 def runs_uncompiled(optimizer: torch.optim.Optimizer) -> contextlib.AbstractContextManager[object]:
@@ -146,18 +156,6 @@ def _parts(text: str) -> Iterable[str]:
             piece += letter
     if piece.strip():
         yield piece.strip()
-
-
-def _groups(parameters: Mapping[str, nn.Parameter], config: TrainConfig) -> list[dict[str, Any]]:
-    """Returns the groups of weights; `rate_factor` is what the learning rate of one is multiplied with."""
-    ratio = config.loraplus_lr_ratio
-    if ratio == 1:
-        return [{"params": list(parameters.values()), "rate_factor": 1.0}]
-    sides = [[p for name, p in parameters.items() if (".lora_B." in name) is is_b] for is_b in (False, True)]
-    return [
-        {"params": side, "lr": config.learning_rate * factor, "rate_factor": factor}
-        for side, factor in zip(sides, (1.0, ratio), strict=True)
-    ]
 
 
 def _class_of(config: TrainConfig) -> tuple[Callable[..., torch.optim.Optimizer], _Known]:

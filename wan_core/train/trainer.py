@@ -32,6 +32,7 @@ from .meters import DeviceMeters
 from .noised import NoisedBatch, TargetFunction, noise_batch, true_velocity
 from .objective import Objective
 from .optimizer_state import AdapterOptimizer
+from .rates import rates_told
 from .relief import Relief
 from .schedule import learning_rate_at, scaled_to_batch
 from .step_report import StepReport
@@ -68,12 +69,13 @@ class Trainer:
         """
         group = group or Group()
         config, scaled = scaled_to_batch(config, group.world)
-        if scaled and group.leads:
-            emit(Note(text=scaled))
         self.model, self.batches, self.config = model, batches, config
         self.step = 0
         self._streak = Streak(config.max_bad_steps, emit)
         self.parameters = adapter_parameters(model)
+        for said in (scaled, rates_told(self.parameters, config)):
+            if said and group.leads:
+                emit(Note(text=said))
         self._objective, self._first_frame_share = Objective(model, config, target), first_frame_share
         self._emit, self._control, self._group = emit, control, group
         self._optimizer = AdapterOptimizer(self.parameters, config, then=partial(limit_norms, model))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from functools import cached_property
 
 from ..config import Config, setting
 from ..errors import ConfigError
+from ..patterns import check_patterns
 
 __all__ = ["UpdateConfig"]
 
@@ -38,10 +41,10 @@ class UpdateConfig(Config):
         "adamw: PyTorch's AdamW. adamw8bit, adamw4bit, adamwfp8: with small moments; need torchao. adafactor, muon: "
         "PyTorch's. lion: a third of AdamW's learning_rate. prodigy: finds the rate itself; learning_rate 1. "
         "schedule_free: with lr_scheduler constant. came: as AdamW, less memory. These four need pytorch-optimizer. "
-        "custom: what optimizer_class names.",
+        "bnb_adamw8bit, bnb_paged_adamw8bit, bnb_lion8bit: of bitsandbytes. custom: what optimizer_class names.",
         choices=(
             *("adamw", "adamw8bit", "adamw4bit", "adamwfp8", "adafactor", "muon", "lion", "prodigy", "schedule_free"),
-            *("came", "custom"),
+            *("came", "custom", "bnb_adamw8bit", "bnb_paged_adamw8bit", "bnb_lion8bit"),
         ),
     )
     """`optimizers.py` says what they are"""
@@ -90,6 +93,11 @@ class UpdateConfig(Config):
         high=10_000.0,
         offered=(0.001, 1000.0),
         step=0.5,
+    )
+    lr_patterns: tuple[str, ...] = setting(
+        (),
+        "Other learning rates for some layers, one a line: expression = factor of the learning rate. The first that "
+        "matches counts; LoRA+ and the rate of an expert stay on top. Empty: one rate for all.",
     )
     max_grad_norm: float = setting(1.0, "Longer gradients are scaled down to this norm. 0 = off.", low=0.0, high=1e9)
     lr_scheduler: str = setting(
@@ -169,6 +177,7 @@ class UpdateConfig(Config):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._check_optimizer()
+        check_patterns([pattern for pattern, _ in self.rates], (), "lr_patterns", whole=True)
         if self.lr_warmup_steps and self.lr_warmup_share:
             raise ConfigError(
                 f"lr_warmup_steps is {self.lr_warmup_steps} and lr_warmup_share {self.lr_warmup_share:g}, and both say "
@@ -197,13 +206,35 @@ class UpdateConfig(Config):
                 f"ema_decay is {self.ema_decay:g}, and optimizer schedule_free keeps a mean of its own. Set ema_decay "
                 "to 0."
             )
-        if self.optimizer == "prodigy" and self.loraplus_lr_ratio != 1:
+        if self.optimizer == "prodigy" and (self.loraplus_lr_ratio != 1 or self.lr_patterns):
+            which, usual = ("lr_patterns", "nothing") if self.lr_patterns else ("loraplus_lr_ratio", "1")
+            said = "set" if self.lr_patterns else f"{self.loraplus_lr_ratio:g}"
             raise ConfigError(
-                f"loraplus_lr_ratio is {self.loraplus_lr_ratio:g}, and optimizer prodigy has one learning rate for "
-                "all weights. Set loraplus_lr_ratio to 1."
+                f"{which} is {said}, and optimizer prodigy has one learning rate for all weights. Set {which} to "
+                f"{usual}."
             )
+
+    @cached_property
+    def rates(self) -> list[tuple[str, float]]:
+        """Pattern and factor of each line of `lr_patterns`."""
+        return [_rated(line) for line in self.lr_patterns]
 
     @property
     def warmup(self) -> int:
         """The optimizer steps of warm-up, however they were given."""
         return self.lr_warmup_steps or round(self.lr_warmup_share * self.steps)
+
+
+def _rated(line: str) -> tuple[str, float]:
+    """Returns pattern and factor of a line such as `blocks\\.0\\..* = 0.5`."""
+    pattern, _, number = line.rpartition("=")
+    try:
+        factor = float(number)
+    except ValueError:
+        factor = 0.0
+    if not pattern.strip() or not re.fullmatch(r"[\s\d.e+-]+", number) or not 1e-6 <= factor <= 1e6:
+        raise ConfigError(
+            rf'lr_patterns "{line[:80]}" is not an expression = factor. Example: blocks\.\d+\.ffn\..* = 0.5; factors '
+            "are above 0."
+        )
+    return pattern.strip(), factor

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import signal
+import sys
 from collections.abc import Mapping
 from pathlib import Path
+from types import ModuleType
 from unittest.mock import Mock
 
 import pytest
@@ -26,12 +28,17 @@ from wan_core.train.mean_weights import MeanWeights
 from wan_core.train.optimizer_state import AdapterOptimizer, _counted
 from wan_core.train.optimizers import _read_arguments
 
-pytestmark = [pytest.mark.lasts(2), pytest.mark.usefixtures("short_texts")]
+pytestmark = [
+    pytest.mark.lasts(2),
+    pytest.mark.usefixtures("short_texts"),
+    pytest.mark.filterwarnings("ignore:Paged optimizers are not supported on CPU"),
+]
 
 NAMED = [name for name in settings_of(TrainConfig)["optimizer"].choices if name != "custom"]
 PACKAGE = dict.fromkeys(("lion", "prodigy", "schedule_free", "came"), "pytorch-optimizer") | dict.fromkeys(
     ("adamw8bit", "adamw4bit", "adamwfp8"), "torchao"
 )
+PACKAGE |= dict.fromkeys(("bnb_adamw8bit", "bnb_paged_adamw8bit", "bnb_lion8bit"), "bitsandbytes")
 BYTES = {
     "adamw": 8,
     "adamw8bit": 2.16,
@@ -43,6 +50,9 @@ BYTES = {
     "prodigy": 16,
     "schedule_free": 8,
     "came": 4.51,
+    "bnb_adamw8bit": 2.16,
+    "bnb_paged_adamw8bit": 2.16,
+    "bnb_lion8bit": 1.08,
 }
 
 
@@ -236,6 +246,57 @@ def test_the_reported_rate_of_prodigy_is_the_one_it_found() -> None:
     optimizer = AdapterOptimizer(weights, settings("prodigy", optimizer_args="d0=1e-4"))
     weights["x.lora_B.weight"].grad = torch.ones(4, 4)
     assert optimizer.step(0.5) == pytest.approx(0.5e-4)
+
+
+class EightBit(torch.optim.Optimizer):
+    """Stands in for bitsandbytes' classes: their arguments, and moments in bytes with scales beside them."""
+
+    def __init__(
+        self, params, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=1e-2, amsgrad=False, optim_bits=32,
+        args=None, min_8bit_size=4096, is_paged=False,
+    ) -> None:  # fmt: skip
+        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
+        self.min_8bit_size = min_8bit_size
+
+    @torch.no_grad()
+    def step(self, closure=None) -> None:
+        for group in self.param_groups:
+            for weight in group["params"]:
+                state = self.state[weight]
+                if not state:
+                    zeros = torch.zeros_like(weight, dtype=torch.uint8)
+                    state |= {"step": 0, "state1": zeros, "absmax1": torch.zeros(weight.numel() // 256)}
+                state["step"] += 1
+                state["state1"] += (weight.grad > 0).to(torch.uint8)
+                state["absmax1"] += weight.grad.abs().amax()
+                weight.sub_(group["lr"] * (state["state1"] / state["step"] - 0.5))
+
+
+def test_names_of_bitsandbytes_are_given_the_settings_and_what_its_classes_hold_is_saved(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    package, optim = ModuleType("bitsandbytes"), ModuleType("bitsandbytes.optim")
+    for name in ("AdamW8bit", "PagedAdamW8bit"):
+        setattr(optim, name, EightBit)
+    monkeypatch.setitem(sys.modules, "bitsandbytes", package)
+    monkeypatch.setitem(sys.modules, "bitsandbytes.optim", optim)
+    _counted.cache_clear()
+    config = settings("bnb_paged_adamw8bit", adam_beta1=0.8, adam_epsilon=1e-6, optimizer_args="min_8bit_size=16384")
+    weights = {"x.lora_A.weight": nn.Parameter(torch.zeros(16, 16))}
+    made = AdapterOptimizer(weights, config).inner
+    assert isinstance(made, EightBit)
+    assert (made.defaults["betas"], made.defaults["eps"], made.min_8bit_size) == ((0.8, 0.999), 1e-6, 16384)
+    assert state_bytes(config) == pytest.approx(1 + 4 / 256)
+    with pytest.raises(DependencyError, match=r"Lion8bit, which bitsandbytes .*lacks"):
+        state_bytes(settings("bnb_lion8bit"))
+
+
+def test_bitsandbytes_that_is_not_there_is_named_with_its_pip_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    if version_of("bitsandbytes"):
+        pytest.skip("bitsandbytes is installed")
+    _counted.cache_clear()
+    with pytest.raises(DependencyError, match=r'"bnb_adamw8bit" needs bitsandbytes, .* pip install "bitsandbytes>='):
+        state_bytes(settings("bnb_adamw8bit"))
 
 
 def test_an_optimizer_of_another_package_by_its_name() -> None:

@@ -29,6 +29,7 @@ export const GROUPS = {
   schedule: [
     ...["lr_scheduler", "lr_warmup_steps", "lr_warmup_share", "lr_scheduler_num_cycles"],
     ...["lr_scheduler_power", "lr_scheduler_min_lr_ratio", "lr_decay_share", "lr_scaling"],
+    "lr_patterns",
   ],
   objective: [
     ...["timestep_sampling", "discrete_flow_shift", "sigmoid_scale", "logit_mean", "logit_std"],

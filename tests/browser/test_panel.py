@@ -334,6 +334,7 @@ def test_the_tab_compares_opens_copies_resumes_and_asks_before_it_deletes(
     canvas.page.get_by_label("Find runs by name").fill("o")
     rows = table.locator("tbody th")
     assert [text for text in rows.all_inner_texts()] == sorted(rows.all_inner_texts())
+    canvas.page.get_by_role("button", name="Group by name").click()
     assert serious(canvas, ".wan-runs") == []
     canvas.screenshot("table")
     canvas.page.get_by_role("button", name="Table").click()

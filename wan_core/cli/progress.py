@@ -60,7 +60,7 @@ class _Terminal:
         self._shown = now
         pace = sum(self._pace) / len(self._pace)
         expert = f" {event.expert} noise" if event.expert in ("high", "low") else ""
-        epoch = f"  epoch {event.epoch:.1f}" if event.epoch else ""
+        epoch = f"  epoch {_epochs(event)}" if event.epoch else ""
         line = (
             f"step {event.step}/{event.steps}{expert}{epoch}  loss {event.loss:.4f}  lr {event.lr:.3g}  "
             f"{pace:.2f} s/step  {_span(event.left(pace))} left"
@@ -75,6 +75,16 @@ class _Terminal:
 
     def _write(self, text: str) -> None:
         self._out.write(text.encode("utf-8", "replace"))
+
+
+def _epochs(event: StepDone) -> str:
+    """Passes over the data so far and in the end; of a pair the end of one expert is not known.
+
+    Rounded as `epoch` is, the end is sure to a digit once a tenth of the first pass is done.
+    """
+    sure = event.epoch >= 0.1 and event.expert not in ("high", "low")
+    end = f" of {event.epoch * event.steps / event.step:.1f}".removesuffix(".0") if sure else ""
+    return f"{event.epoch:.1f}{end}"
 
 
 def _sentence(event: Event) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -9,6 +10,7 @@ from urllib.parse import urlsplit
 from ..errors import ConfigError, DependencyError, WanTrainerError
 from ..events import CheckpointSaved, Event, Finished
 from ..packages import pip_line
+from ..train import SaveStore
 from .figures import About
 from .settings import MirrorSettings
 
@@ -36,7 +38,10 @@ class Gone(WanTrainerError):  # noqa: N818  what happened, as a sentence
 
 
 class Mirror:
-    """Copies each saved step once it is committed; the manifest goes last, so a folder that has one is whole."""
+    """Copies each saved step once it is committed; the manifest goes last, so a folder that has one is whole.
+
+    What could not be copied is tried again with the next saved step and at the end, in a later session too.
+    """
 
     title = "The mirror"
     patience_s = 900.0
@@ -61,6 +66,8 @@ class Mirror:
         self._directory, self._folder = directory, about.folder
         self._files: Any = None
         self._root = ""
+        self._whole: set[str] = set()
+        """saved steps that are known to be there"""
 
     def begin(self) -> None:
         """Makes the run's folder there."""
@@ -71,15 +78,32 @@ class Mirror:
         self._files.makedirs(self._root, exist_ok=True)
 
     def take(self, event: Event) -> None:
-        """Copies a saved step; at the end of the run what it measured. Raises Gone, and what the storage raises."""
+        """Copies a saved step, then those that are not there yet; at the end of the run what it measured too.
+
+        Raises Gone, and what the storage raises.
+        """
         if isinstance(event, CheckpointSaved):
             self._copy_step(self._directory / event.folder)
+        if isinstance(event, CheckpointSaved | Finished):
+            for folder in self._behind():
+                self._copy_step(folder)
         if isinstance(event, CheckpointSaved | Finished):
             for name in _OF_THE_RUN:
                 self._put(self._directory / name, f"{self._root}/{name}")
 
     def end(self) -> None:
         """Nothing is held open."""
+
+    def _behind(self) -> Iterator[Path]:
+        """The saved steps of the run that are not there whole, oldest first."""
+        for step in SaveStore(self._directory).steps():
+            folder = self._directory / "saves" / f"step-{step:06d}"
+            if folder.name in self._whole:
+                continue
+            if self._files.exists(f"{self._root}/{folder.name}/{_MANIFEST}"):
+                self._whole.add(folder.name)
+            elif (folder / _MANIFEST).is_file():
+                yield folder
 
     def _copy_step(self, folder: Path) -> None:
         try:
@@ -93,6 +117,7 @@ class Mirror:
         self._files.makedirs(there, exist_ok=True)
         for name in (*wanted, _MANIFEST):
             self._put(folder / name, f"{there}/{name}")
+        self._whole.add(folder.name)
 
     def _put(self, here: Path, there: str) -> None:
         if here.is_file():

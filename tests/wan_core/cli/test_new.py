@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,17 @@ def test_a_terminal_shows_one_line_that_counts_and_sentences_above_it() -> None:
     assert "saved step 1\n" in rest[1]
     assert "\x1b" not in shown
     assert shown.endswith("done at step 10\n")
+
+
+@pytest.mark.parametrize(
+    ("epoch", "expert", "shown"),
+    [(3.4, "single", "epoch 3.4 of 34  "), (0.3333, "single", "epoch 0.3 of 3.3  "), (0.04, "single", "epoch 0.0  "),
+     (3.4, "low", "epoch 3.4  ")],
+)  # fmt: skip
+def test_epochs_are_counted_and_their_end_is_told_where_it_is_sure(epoch: float, expert: str, shown: str) -> None:
+    out = io.BytesIO()
+    terminal_emitter(out)(replace(step(1), epoch=epoch, expert=expert))
+    assert f"  {shown}loss" in out.getvalue().decode()
 
 
 @pytest.mark.lasts(8)

@@ -50,6 +50,15 @@ test("arithmetic per second is shown as soon as the engine says it", () => {
   assert.equal(values(trained({ tflops: 0.00334 }))["TFLOP/s"], "< 0.01");
 });
 
+test("epochs are counted, and their end is told where it is sure", () => {
+  const epoch = (extra) => values(trained(extra)).epoch;
+  assert.equal(epoch({}), undefined, "an older version wrote the line");
+  assert.equal(epoch({ epoch: 3.4 }), "3.4 / 17");
+  assert.equal(epoch({ epoch: 0.3333 }), "0.3 / 1.7");
+  assert.equal(epoch({ epoch: 0.0021 }), "0.002", "rounded, it does not say the end");
+  assert.equal(epoch({ epoch: 3.4, expert: "high" }), "3.4", "of its own steps");
+});
+
 test("a run that has ended has no time left", () => {
   assert.equal("left" in values(trained(), { state: "stopped", step: 2, steps: 10 }), false);
 });

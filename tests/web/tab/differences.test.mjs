@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { columnsOf, named, sorted } from "../../../web/js/lib/tab/differences.mjs";
+import { bestOf, columnsOf, grouped, named, sorted } from "../../../web/js/lib/tab/differences.mjs";
 
 const run = (id, settings, loss, more = {}) => ({ id, settings, step: 10, loss, ...more });
 const RUNS = [
@@ -49,4 +49,29 @@ test("a column sorts by number and groups what is alike; what is not known stand
 test("runs are found by every word of their names", () => {
   assert.deepEqual(ids(named(RUNS, "FOX 16")), ["fox_rank_16"]);
   assert.deepEqual(ids(named(RUNS, " ")), ids(RUNS));
+});
+
+test("runs of one name stand together: those of a sweep, later ones, and means of saved steps", () => {
+  const made = (id) => run(id, { learning_rate: 1e-4, rank: 8 }, 0.1);
+  const all = [
+    "fox_rank_8",
+    "owl",
+    "fox_002",
+    "fox_ema0.1",
+    "fox_learning_rate_5e-05_rank_8_003",
+    "fox_red",
+  ];
+  const groups = grouped(all.map(made)).map(([name, runs]) => [name, ids(runs)]);
+  assert.deepEqual(groups, [
+    ["fox", ["fox_rank_8", "fox_002", "fox_ema0.1", "fox_learning_rate_5e-05_rank_8_003"]],
+    ["owl", ["owl"]],
+    ["fox_red", ["fox_red"]],
+  ]);
+  assert.deepEqual(grouped([]), []);
+});
+
+test("the best is the lowest where lower is better", () => {
+  assert.equal(bestOf("eval_loss", [0.3, null, 0.2]), 0.2);
+  assert.equal(bestOf("eval_loss", [0.2, 0.2]), null);
+  assert.equal(bestOf("step", [1, 2]), null);
 });

@@ -33,6 +33,7 @@ export function facts(history, summary) {
       t("Optimizer steps done and asked for"),
       known(step) && known(steps) ? `${step} / ${steps}` : "",
     ],
+    [t("epoch"), t("Passes over the clips, done and asked for"), epochs(line)],
     ["s/it", t("Median seconds of the last 20 steps"), short(pace)],
     [
       t("left"),
@@ -62,6 +63,23 @@ export function facts(history, summary) {
     ],
   ];
   return all.filter(([, , value]) => value).map(([name, title, value]) => ({ name, title, value }));
+}
+
+/**
+ * Passes over the data so far and in the end; of a pair the end of one expert is not known. Once a tenth of the first is
+ * done the end is sure to a digit.
+ * @param {Record<string, any> | null | undefined} line
+ */
+function epochs(line) {
+  if (!known(line?.epoch) || line.epoch <= 0) return "";
+  const whole = (line.epoch * line.steps) / line.step;
+  const sure = line.epoch >= 0.1 && !line.expert && known(whole);
+  return sure ? `${passes(line.epoch)} / ${passes(whole)}` : passes(line.epoch);
+}
+
+/** @param {number} value */
+function passes(value) {
+  return value.toFixed(value < 0.1 ? 3 : 1).replace(/[.]0$/, "");
 }
 
 /**

@@ -30,11 +30,35 @@ export function columnsOf(runs) {
     .map((column) => ({ ...column, setting: true, best: null }));
   const outcomes = OUTCOMES.map((key) => {
     const values = runs.map((run) => /** @type {any} */ (run)[key] ?? null);
-    const numbers = values.filter((one) => typeof one === "number");
-    const judged = LOWER_IS_BETTER.includes(key) && new Set(numbers).size > 1;
-    return { key, setting: false, values, best: judged ? Math.min(...numbers) : null };
+    return { key, setting: false, values, best: bestOf(key, values) };
   }).filter(({ values }) => values.some((one) => one !== null));
   return [...settings, ...outcomes];
+}
+
+/** The lowest of values where lower is better, and they are not all alike. @param {string} key @param {unknown[]} values */
+export function bestOf(key, values) {
+  const numbers = values.filter((one) => typeof one === "number");
+  const judged = LOWER_IS_BETTER.includes(key) && new Set(numbers).size > 1;
+  return judged ? Math.min(...numbers) : null;
+}
+
+/**
+ * The runs by the name they were asked for: a sweep writes settings and their values behind it, of one name the later runs
+ * have a number, and a mean of saved steps has its width. Groups stand where their first run stood.
+ * @param {Summary[]} runs
+ * @returns {[string, Summary[]][]}
+ */
+export function grouped(runs) {
+  /** @type {Map<string, Summary[]>} */
+  const groups = new Map();
+  const settings = new Set(runs.flatMap((run) => Object.keys(run.settings ?? {})));
+  for (const run of runs) {
+    const plain = run.id.replace(/(?:_\d{3}|_ema[\d.]+)+$/, "");
+    const swept = [...settings].map((key) => plain.indexOf(`_${key}_`)).filter((at) => at > 0);
+    const name = plain.slice(0, Math.min(plain.length, ...swept));
+    groups.set(name, [...(groups.get(name) ?? []), run]);
+  }
+  return [...groups];
 }
 
 /**

@@ -1,10 +1,10 @@
 // @ts-check
-/** The runs as a table of what differs between them: found by their names, sorted by any column, the best in bold. */
+/** The runs as a table of what differs between them: found by their names, sorted by any column, grouped by name, the best in bold. */
 
-import { element, fill } from "../page/dom.mjs";
+import { element, fill, toggle } from "../page/dom.mjs";
 import { t } from "../page/words.mjs";
 import { short } from "../run/format.mjs";
-import { columnsOf, named, sorted } from "./differences.mjs";
+import { bestOf, columnsOf, grouped, named, sorted } from "./differences.mjs";
 
 /** @typedef {import("../page/routes.mjs").Summary} Summary */
 
@@ -14,6 +14,8 @@ export class RunTable {
     this.runs = [];
     /** @type {import("./differences.mjs").Order | null} */
     this.order = null;
+    /** Whether runs of one name stand together, each group with a best of its own. */
+    this.groups = false;
     /** What is drawn: made anew only when it changes, so that nobody loses the button they are on. */
     this.drawn = "";
     this.find = element("input", {
@@ -26,7 +28,20 @@ export class RunTable {
     this.element = element(
       "div",
       { class: "wan-table-box" },
-      this.find,
+      element(
+        "span",
+        {},
+        this.find,
+        toggle(
+          t("Group by name"),
+          t("Runs of one name together, the best of each in bold"),
+          false,
+          (on) => {
+            this.groups = on;
+            this.draw();
+          },
+        ),
+      ),
       element("div", { class: "wan-table-scroll" }, this.table),
     );
   }
@@ -38,25 +53,25 @@ export class RunTable {
   }
 
   draw() {
-    const shown = sorted(named(this.runs, this.find.value), this.order);
-    const columns = columnsOf(shown);
-    const drawn = JSON.stringify([shown.map((run) => run.id), columns, this.order]);
+    const found = sorted(named(this.runs, this.find.value), this.order);
+    /** @type {[string, Summary[]][]} */
+    const groups = this.groups ? grouped(found) : [["", found]];
+    const columns = columnsOf(groups.flatMap(([, runs]) => runs));
+    const drawn = JSON.stringify([found.map((run) => run.id), columns, this.order, this.groups]);
     if (drawn === this.drawn) return;
     this.drawn = drawn;
     const heads = [{ key: "id" }, ...columns].map(({ key }) => this.head(key));
-    const rows = shown.map((run, row) =>
-      element(
-        "tr",
-        {},
-        element("th", { scope: "row" }, run.id),
-        ...columns.map(({ values, best }) => cell(values[row], best)),
-      ),
-    );
-    fill(
-      this.table,
-      element("thead", {}, element("tr", {}, ...heads)),
-      element("tbody", {}, ...rows),
-    );
+    let from = 0;
+    const bodies = groups.map(([name, runs]) => {
+      const part = columns.map(({ key, setting, values }) => {
+        const own = values.slice(from, from + runs.length);
+        return { values: own, best: setting ? null : bestOf(key, own) };
+      });
+      from += runs.length;
+      const head = this.groups && runs.length > 1 ? [groupHead(name, columns.length + 1)] : [];
+      return element("tbody", {}, ...head, ...runs.map((run, row) => line(run, row, part)));
+    });
+    fill(this.table, element("thead", {}, element("tr", {}, ...heads)), ...bodies);
   }
 
   /** @param {string} key */
@@ -81,6 +96,23 @@ export class RunTable {
     this.order = same?.down ? null : { key, down: Boolean(same) };
     this.draw();
   }
+}
+
+/** @param {Summary} run @param {number} row @param {{ values: unknown[], best: number | null }[]} columns */
+function line(run, row, columns) {
+  return element(
+    "tr",
+    {},
+    element("th", { scope: "row" }, run.id),
+    ...columns.map(({ values, best }) => cell(values[row], best)),
+  );
+}
+
+/** @param {string} name @param {number} wide columns */
+function groupHead(name, wide) {
+  const made = element("th", { scope: "rowgroup", class: "wan-group" }, name);
+  made.setAttribute("colspan", `${wide}`);
+  return element("tr", {}, made);
 }
 
 /** @param {string} key */

@@ -8,6 +8,7 @@ from pathlib import Path
 import folder_paths
 
 from ...wan_core.cache import LatentCache, removals_seen
+from ...wan_core.dataset import ScanMemo
 from ...wan_core.errors import ConfigError
 from ...wan_core.files import Roots
 
@@ -21,6 +22,7 @@ __all__ = [
     "roots",
     "roots_file",
     "runs_folder",
+    "scan_memo",
     "user_hosts_file",
     "user_roots_file",
 ]
@@ -37,6 +39,11 @@ def runs_folder() -> Path:
 def cache() -> LatentCache:
     """The one latent cache of this ComfyUI."""
     return LatentCache(runs_folder() / "_cache")
+
+
+def scan_memo() -> ScanMemo:
+    """What scans learned of the files of datasets."""
+    return ScanMemo(cache().root / "scanned.json")
 
 
 def cache_state() -> list[int]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from ...wan_core.dataset import (
     Dataset,
     DatasetReview,
     ScanContext,
+    ScanMemo,
     ScanResult,
     condition_kind,
     contact_sheet,
@@ -78,11 +80,12 @@ def scanned_output(
     scan: Callable[[ScanContext], tuple[ScanResult, ...]],
 ) -> io.NodeOutput:
     """Run `scan`, put its datasets behind those of `append_to`, and show what was found on the node."""
-    with stops_become_interrupts(), VideoProcess(mm.processing_interrupted) as video:
-        scanned = scan(scan_context(node, video, allowed_places()))
+    known = folders.scan_memo()
+    with stops_become_interrupts(), saved_at_last(known), VideoProcess(mm.processing_interrupted) as video:
+        scanned = scan(scan_context(node, video, allowed_places(), known))
         dataset = Dataset((*(append_to.parts if append_to is not None else ()), *scanned))
         sheet = torch.tensor(contact_sheet(dataset, video)).float()[None] / 255
-        review = _review(dataset, video)
+        review = _review(dataset, video, known)
     report = f"{dataset_report(dataset)}\n\n{review.report()}"
     facts = {**dataset_facts(review), "asked": asked_of(node)}
     # Not as "images": the page would draw the sheet a second time, small, below the card that shows it.
@@ -90,7 +93,18 @@ def scanned_output(
     return io.NodeOutput(dataset, report, sheet, ui={"text": [report], "wan_dataset": [facts]})
 
 
-def scan_context(node: type[io.ComfyNode], video: VideoProcess, allowed: Sequence[Path] = ()) -> ScanContext:
+@contextlib.contextmanager
+def saved_at_last(known: ScanMemo) -> Iterator[None]:
+    """Keeps what a scan learned also when somebody stops it, so that the next one goes on from there."""
+    try:
+        yield
+    finally:
+        known.save()
+
+
+def scan_context(
+    node: type[io.ComfyNode], video: VideoProcess, allowed: Sequence[Path] = (), known: ScanMemo | None = None
+) -> ScanContext:
     """A scan that fills the bar of the node and ends with the queue's button to stop."""
     progress = NodeProgress(node.hidden.unique_id)
     return ScanContext(
@@ -98,10 +112,11 @@ def scan_context(node: type[io.ComfyNode], video: VideoProcess, allowed: Sequenc
         allowed=allowed,
         progress=lambda done, total, name: progress.bar(done, total),
         should_stop=mm.processing_interrupted,
+        known=known,
     )
 
 
-def _review(dataset: Dataset, video: VideoProcess) -> DatasetReview:
+def _review(dataset: Dataset, video: VideoProcess, known: ScanMemo) -> DatasetReview:
     """Epochs, speed, copies and size; what it hashes is remembered for CacheLatents."""
     cache, space = folders.cache(), space_of(dataset)
     try:
@@ -111,6 +126,7 @@ def _review(dataset: Dataset, video: VideoProcess) -> DatasetReview:
             digest_of=lambda path: cache.digest_of(path, mm.processing_interrupted),
             space=space,
             seconds_per_megapixel=EncodingSpeed(cache.root).seconds_per_megapixel(space.name),
+            known=known,
         )
     finally:
         cache.save_digests()

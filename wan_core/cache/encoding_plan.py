@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from ..dataset import Dataset, Sample, held_out_digests
 from ..dataset.conditioning import DEFAULT_NEGATIVE_PROMPT, ConditionKind
@@ -127,7 +128,7 @@ def plan_encoding(
     held_out: list[CacheItem] = []
     stored: dict[str, Stored] = {}
     samples: dict[str, Sample] = {}
-    older: dict[str, str] = {}
+    older: dict[str, Callable[[], str]] = {}
     try:
         evaluated = held_out_digests(dataset, names.digest_of)
         for part in dataset.parts:
@@ -136,7 +137,7 @@ def plan_encoding(
                 digest = names.digest_of(sample)
                 item = names.item_of(sample, part.config, digest)
                 if sample.kind == "clip":
-                    older[item.latent_key] = names.older_latent_key(sample, part.config, digest)
+                    older[item.latent_key] = partial(names.older_latent_key, sample, part.config, digest)
                 for name in keys_of(item):
                     samples.setdefault(name, sample)
                 stored |= stored_of(item, part.config)
@@ -169,9 +170,9 @@ def plan_encoding(
         cache.save_digests()
     limits = [part.config.cache_limit_gb for part in dataset.parts if part.config.cache_limit_gb]
     outdated = sum(
-        older[task.key] != task.key and cache.has("latent", older[task.key])
+        before != task.key and cache.has("latent", before)
         for task in plan.missing_latents
-        if task.key in older
+        if task.key in older and (before := older[task.key]())
     )
     limit_gb = min(limits, default=0.0)
     return replace(

@@ -180,7 +180,7 @@ class LatentCache:
 
     def _mark(self, kind: str, key: str) -> tuple[FileMark, str | None] | None:
         """The mark of the file that an entry lies in, and the name of that file if it is a pack."""
-        if (mark := mark_of(self.loose_path(kind, key))) is not None:
+        if (mark := mark_of(self._loose_name(kind, key))) is not None:
             return mark, None
         place = self.packs.find(kind, key)
         mark = None if place is None else mark_of(place.path)
@@ -230,9 +230,11 @@ class LatentCache:
 
     def loose_path(self, kind: str, key: str) -> Path:
         """Returns the path an entry has as a file of its own, until it is packed."""
+        return Path(self._loose_name(kind, key))
+
+    def _loose_name(self, kind: str, key: str) -> str:
         require_key(key)
-        # One path of text: a plan asks for tens of thousands.
-        return Path(os.path.join(self.root, KINDS[kind].folder, key[:2], f"{key}.safetensors"))
+        return os.path.join(self.root, KINDS[kind].folder, key[:2], f"{key}.safetensors")
 
     def read_tensors(self, kind: str, key: str) -> dict[str, Tensor]:
         """The tensors of any entry by name; CacheError unless whole and finite. Their shapes are the caller's."""

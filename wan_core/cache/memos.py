@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
-from ..files import FileError, atomic_write_json, digest_file, file_identity, read_json
+from ..files import FileError, atomic_write_json, digest_file, file_mark, read_json
 
 __all__ = [
     "DigestMemo",
@@ -64,21 +64,15 @@ class DigestMemo:
             self._known = {}
             try:
                 data: dict[str, Any] = read_json(self._path) if self._path.is_file() else {}
-                self._known = {
-                    _short(str(name)): ([int(n) for n in identity], str(digest))
-                    for name, (identity, digest) in data.items()
-                }
+                self._known = {_short(name): (identity, digest) for name, (identity, digest) in data.items()}
             except (FileError, OSError, ValueError, TypeError, AttributeError):
                 self._known = {}
         return self._known
 
 
 def _identity(path: Path) -> tuple[str, list[int]]:
-    _, *numbers = file_identity(path)
     name = os.fsencode(os.path.abspath(path)).decode("utf-8", "backslashreplace")
-    if os.name == "posix":  # elsewhere st_ctime is the time of creation
-        numbers.append(os.stat(path).st_ctime_ns)
-    return _short(name), numbers
+    return _short(name), file_mark(path)
 
 
 def _short(name: str) -> str:

@@ -13,11 +13,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import stat
 from pathlib import Path
 from typing import Any, cast
 
-from ..files import FileError, atomic_write_bytes, read_json
+from ..files import FileError, atomic_write_bytes, file_mark, read_json
 
 __all__ = ["FileMark", "Verified", "mark_of"]
 
@@ -28,16 +27,11 @@ FileMark = list[int]
 
 
 def mark_of(path: Path | str) -> FileMark | None:
-    """Returns what changes whenever a file is edited or replaced; None where there is no regular file."""
+    """Returns `file_mark`, or None where there is no file."""
     try:
-        info = os.stat(path)
+        return file_mark(path)
     except OSError:
         return None
-    if not stat.S_ISREG(info.st_mode):
-        return None
-    # Elsewhere st_ctime is the time of creation.
-    changed = [info.st_ctime_ns] if os.name == "posix" else []
-    return [info.st_size, info.st_mtime_ns, info.st_ino, *changed]
 
 
 class Verified:

@@ -19,6 +19,7 @@ from .review import DatasetReview, dataset_review
 from .sample import Companion, Dataset, Sample, ScanResult
 from .scan import MIN_SOURCE_PIXELS, scan_files, scan_folder, scan_parts
 from .scan_context import Progress, ScanContext
+from .scan_memo import ScanMemo
 
 __all__ = [
     "DEFAULT_NEGATIVE_PROMPT",
@@ -33,6 +34,7 @@ __all__ = [
     "Progress",
     "Sample",
     "ScanContext",
+    "ScanMemo",
     "ScanResult",
     "TextLengths",
     "allowed_file",

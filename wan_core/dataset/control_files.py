@@ -16,7 +16,7 @@ from pathlib import Path
 
 from ..errors import DatasetError
 from ..files import file_identity, lies_under
-from ..video import ClipInfo, VideoProcess, shown
+from ..video import ClipInfo, shown
 from .captions import LINK_OUTSIDE
 from .config import DatasetConfig, kind_of, wanted_companions
 from .files import CLIP_SUFFIXES, COMPANION_FOLDERS, STILL_SUFFIXES, MediaFile, Rejected
@@ -101,17 +101,17 @@ def accompanied(
                 continue
             if not lies_under(path, (file.path.parent, *context.allowed)):
                 raise _UnfitError(f"its {_SAID[name]} {shown(path)} {LINK_OUTSIDE}")
-            companion = _look_at(name, path, found, config, context.video)
+            companion = _look_at(name, path, found, config, context)
             found = [replace(sample, **{name: companion}) for sample in found]
     except _UnfitError as unfit:
         return Rejected(name=shown(file.path), reason=str(unfit))
     return found
 
 
-def _look_at(name: str, path: Path, samples: list[Sample], config: DatasetConfig, video: VideoProcess) -> Companion:
+def _look_at(name: str, path: Path, samples: list[Sample], config: DatasetConfig, context: ScanContext) -> Companion:
     said = f"its {_SAID[name]} {shown(path)}"
     try:
-        info, identity = video.probe(path), file_identity(path)
+        info, identity = context.probe(path), file_identity(path)
     except (DatasetError, OSError) as error:
         raise _UnfitError(f"{said} cannot be used: {str(error).removeprefix(f'{shown(path)} ').rstrip('.')}") from error
     _check_shape(said, info, samples[0].info, config)

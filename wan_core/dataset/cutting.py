@@ -7,7 +7,6 @@ finding them decodes all of it.
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,11 +14,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ..files import file_identity, sampled_digest
+from ..files import sampled_digest
 from ..video import ClipInfo, Framing, VideoProcess, covered_size
 from .bucket import Bucket, assign_bucket
 from .config import DatasetConfig
 from .sample import Cut, Sample
+from .scan_context import ScanContext
 from .windows import Window, draw_different, find_windows
 
 __all__ = [
@@ -124,13 +124,16 @@ class _Stretch:
     """of them, those that show the last frame once more"""
 
 
-def cut_file(path: Path, info: ClipInfo, config: DatasetConfig, cuts_s: Sequence[float] = ()) -> list[Piece]:
+def cut_file(
+    path: Path, info: ClipInfo, config: DatasetConfig, context: ScanContext, cuts_s: Sequence[float] = ()
+) -> list[Piece]:
     """All samples of a file, in order of time. `cuts_s` rises: when scenes begin, in seconds from the first frame.
 
     Of samples that take turns, each is one variant: its own random window and its own random crop. Mirroring by turns
     doubles them, and then neighbouring epochs show both sides of one variant.
     """
-    seed = sampled_digest(path) if "random" in (config.frame_extraction, config.crop) else ""
+    draws = "random" in (config.frame_extraction, config.crop)
+    seed: str = context.recall(path, "sampled", lambda: sampled_digest(path)) if draws else ""
     pieces: list[Piece] = []
     stretches = _stretches(info, config, cuts_s)
     for number, stretch in enumerate(stretches):
@@ -228,22 +231,16 @@ def _take_turns(
     ]
 
 
-_REMEMBERED = 10_000
-_found: OrderedDict[tuple[object, ...], tuple[float, ...]] = OrderedDict()
-"""by file identity and threshold; a dataset is scanned anew whenever one of its captions changes"""
-
-
-def scene_cuts(path: Path, info: ClipInfo, config: DatasetConfig, video: VideoProcess) -> tuple[float, ...]:
+def scene_cuts(path: Path, info: ClipInfo, config: DatasetConfig, context: ScanContext) -> Sequence[float]:
     """Returns when each scene but the first begins, in seconds from the first frame; none for a still."""
     if info.kind == "still":
         return ()
-    key = (*file_identity(path), config.scene_threshold)
-    if key not in _found:
-        found = video.cuts(path, threshold=config.scene_threshold, duration_s=info.duration_s)
-        _found[key] = tuple(found)
-        if len(_found) > _REMEMBERED:
-            _found.popitem(last=False)
-    return _found[key]
+    threshold = config.scene_threshold
+    return context.recall(
+        path,
+        f"scenes {threshold:g}",
+        lambda: context.video.cuts(path, threshold=threshold, duration_s=info.duration_s),
+    )
 
 
 def read_sample(video: VideoProcess, sample: Sample, fps: float, path: Path | None = None) -> NDArray[np.uint8]:

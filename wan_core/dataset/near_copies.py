@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +19,9 @@ from numpy.typing import NDArray
 from ..errors import DatasetError
 from ..files import FileError
 from ..video import LOOK_SIZE, VideoProcess, look_of
+from .close_looks import close_pairs
 from .sample import Sample, one_per_file
+from .scan_memo import ScanMemo
 
 __all__ = [
     "NearTwins",
@@ -39,7 +42,6 @@ _CROPS = (0.0, 0.02, 0.04, 0.06)
 _SIDE = 64
 _SAME_LENGTH = 0.05
 """relative difference of durations that containers and encoders explain"""
-_BLOCK = 256
 
 DigestOf = Callable[[Path], str]
 
@@ -67,37 +69,39 @@ def byte_twins(samples: Sequence[Sample], digest_of: DigestOf) -> list[tuple[Sam
     return [tuple(group) for group in by_digest.values() if len(group) > 1]
 
 
-def near_twins(samples: Sequence[Sample], video: VideoProcess, *, allowed_s: float) -> NearTwins:
-    """Groups of files that look alike at their start and in their middle; at most `allowed_s` seconds are spent."""
-    pictures = _Pictures(video, time.monotonic() + allowed_s)
+def near_twins(
+    samples: Sequence[Sample], video: VideoProcess, *, allowed_s: float, known: ScanMemo | None = None
+) -> NearTwins:
+    """Groups of files that look alike at their start and in their middle; at most `allowed_s` seconds are spent.
+
+    Of more than EXACT_UP_TO files a few pairs that look least alike are not seen. `known` remembers what was found
+    among the same files.
+    """
     files = one_per_file(samples)
-    known = [(sample, int(look, 16)) for sample in files if (look := pictures.look(sample))]
-    looks = np.array([look for _, look in known], np.uint64)
+    if known is None:
+        return _found_among(files, _Pictures(video, time.monotonic() + allowed_s, known))
+
+    def find() -> list[Any]:
+        found = _found_among(files, _Pictures(video, time.monotonic() + allowed_s, known))
+        place = {sample.path: number for number, sample in enumerate(files)}
+        return [[[place[sample.path] for sample in group] for group in found.groups], found.left_out]
+
+    how = f"copies within {allowed_s:g} s: {NEAR_BITS} bits, {NEAR_CORRELATION}, {_CROPS}, {_SAME_LENGTH}"
+    groups, left_out = known.search((sample.path for sample in files), how, find)
+    return NearTwins(tuple(tuple(files[number] for number in group) for group in groups), left_out)
+
+
+def _found_among(files: Sequence[Sample], pictures: _Pictures) -> NearTwins:
+    looking = [(sample, int(look, 16)) for sample in files if (look := pictures.look(sample))]
     found: list[tuple[Sample, Sample]] = []
-    for start in range(0, len(known), _BLOCK):
-        for row, column in _near(looks, start):
-            a, b = known[row][0], known[column][0]
+    for settled, pairs in close_pairs(np.array([look for _, look in looking], np.uint64), NEAR_BITS):
+        for row, column in [(-1, -1), *pairs.tolist()]:
             if pictures.over:
-                pictures.late |= {sample.path for sample, _ in known[row:]}
+                pictures.late |= {sample.path for sample, _ in looking[max(settled, row) :]}
                 return NearTwins(_groups(found), len(pictures.late))
-            if _same_length(a, b) and pictures.alike(a, b):
+            if row >= 0 and _same_length(a := looking[row][0], b := looking[column][0]) and pictures.alike(a, b):
                 found.append((a, b))
     return NearTwins(_groups(found), len(pictures.late))
-
-
-def _near(looks: NDArray[np.uint64], start: int) -> Iterable[tuple[int, int]]:
-    """(a, b), a < b, of looks that differ in at most NEAR_BITS bits, for the block of them that begins at `start`."""
-    different = looks[start : start + _BLOCK, None] ^ looks[None, start:]
-    rows, columns = np.nonzero(_ones(different) <= NEAR_BITS)
-    later = columns > rows
-    return zip((start + rows[later]).tolist(), (start + columns[later]).tolist(), strict=True)
-
-
-def _ones(numbers: NDArray[np.uint64]) -> NDArray[np.uint8]:
-    """Returns how many bits of each number (any shape, uint64) are set, as uint8 of the same shape."""
-    if hasattr(np, "bitwise_count"):  # numpy 2
-        return np.bitwise_count(numbers)
-    return np.unpackbits(numbers[..., None].view(np.uint8), axis=-1).sum(-1, dtype=np.uint8)
 
 
 def _same_length(a: Sample, b: Sample) -> bool:
@@ -108,8 +112,8 @@ def _same_length(a: Sample, b: Sample) -> bool:
 class _Pictures:
     """Small pictures of files, decoded once each, until the time is over."""
 
-    def __init__(self, video: VideoProcess, deadline: float) -> None:
-        self._video, self._deadline = video, deadline
+    def __init__(self, video: VideoProcess, deadline: float, known: ScanMemo | None) -> None:
+        self._video, self._deadline, self._memo = video, deadline, known
         self._known: dict[Path, list[NDArray[np.float32]] | None] = {}
         self.late: set[Path] = set()
 
@@ -122,6 +126,11 @@ class _Pictures:
         """Returns the look that the scan found; for stills, which it does not decode, makes it where there is time."""
         if sample.info.look or sample.kind == "clip":
             return sample.info.look
+        if self._memo is None:
+            return self._look_of_still(sample)
+        return self._memo.recall(sample.path, "look", lambda: self._look_of_still(sample))
+
+    def _look_of_still(self, sample: Sample) -> str:
         height = min(max(1, round(_SIDE * sample.info.height / sample.info.width)), 16 * _SIDE)
         picture = self._read(sample, 0.0, _SIDE, height)
         return "" if picture is None else look_of(_grey(picture))

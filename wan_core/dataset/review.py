@@ -15,6 +15,7 @@ from .estimates import BucketRow, CacheSize, cache_size, epoch_lines, epoch_rows
 from .held_out import held_out_digests
 from .near_copies import DigestOf, NearTwins, byte_twins, near_twins
 from .sample import Dataset, Sample, one_per_file
+from .scan_memo import ScanMemo
 
 __all__ = [
     "DatasetReview",
@@ -68,11 +69,12 @@ def dataset_review(
     space: LatentSpace,
     seconds_per_megapixel: float | None = None,
     comparing_s: float = COMPARING_S,
+    known: ScanMemo | None = None,
 ) -> DatasetReview:
     """Look at a dataset without the GPU.
 
     `digest_of` gives the SHA-256 of a file and remembers it; `seconds_per_megapixel` is what the last encoding took
-    here, if there was one.
+    here, if there was one; `known` is what scans learned of files.
     """
     trained, evaluated = _split(dataset, digest_of)
     same = byte_twins(dataset.samples, digest_of)
@@ -85,7 +87,7 @@ def dataset_review(
         averaged=is_averaged(trained),
         held_out=tuple(evaluated),
         same_bytes=tuple(same),
-        look_alikes=near_twins(others, video, allowed_s=comparing_s),
+        look_alikes=near_twins(others, video, allowed_s=comparing_s, known=known),
         comparing_s=comparing_s,
         size=size,
         encoding_s=None if seconds_per_megapixel is None else size.megapixels * seconds_per_megapixel,

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ..errors import ConfigError, DatasetError
 from ..files import FileError, file_identity
-from ..video import ClipInfo, VideoProcess, shown
+from ..video import ClipInfo, shown
 from .allowed import leads_outside
 from .bucket import nearest_frames
 from .captions import LINK_OUTSIDE, caption_with_prefix, caption_with_trigger, read_caption, tag_orders
@@ -132,11 +132,11 @@ def _look_at(file: MediaFile, config: DatasetConfig, context: ScanContext) -> li
     if path.suffix.lower() in OTHER_SUFFIXES:
         return Rejected(name=name, reason=f"{path.suffix} files are not read; convert it to mp4 or png")
     try:
-        info = context.video.probe(path)
+        info = context.probe(path)
         identity = file_identity(path)
     except (DatasetError, OSError) as error:
         return Rejected(name=name, reason=str(error).removeprefix(f"{shown(path)} ").rstrip("."))
-    pieces = _cut(path, info, config, context.video)
+    pieces = _cut(path, info, config, context)
     if isinstance(pieces, Rejected):
         return pieces
     caption = file.caption
@@ -166,14 +166,14 @@ def _look_at(file: MediaFile, config: DatasetConfig, context: ScanContext) -> li
     return with_captions(samples, captions_of((caption, *file.more_captions), config))
 
 
-def _cut(path: Path, info: ClipInfo, config: DatasetConfig, video: VideoProcess) -> list[Piece] | Rejected:
+def _cut(path: Path, info: ClipInfo, config: DatasetConfig, context: ScanContext) -> list[Piece] | Rejected:
     if min(info.width, info.height) < MIN_SOURCE_PIXELS:
         return Rejected(name=shown(path), reason=f"is only {info.width}x{info.height} pixels")
     cuts_s: Sequence[float] = ()
     try:
         if config.split_scenes:
-            cuts_s = scene_cuts(path, info, config, video)
-        return cut_file(path, info, config, cuts_s)
+            cuts_s = scene_cuts(path, info, config, context)
+        return cut_file(path, info, config, context, cuts_s)
     except (DatasetError, FileError) as error:
         return Rejected(name=shown(path), reason=str(error).removeprefix(f"{shown(path)} ").rstrip("."))
     except TooShort as short:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
+from typing import Any
 
 from ..errors import Stopped
-from ..video import VideoProcess
+from ..video import ClipInfo, VideoProcess
+from .scan_memo import ScanMemo
 
 __all__ = ["Progress", "ScanContext"]
 
@@ -25,6 +27,16 @@ class ScanContext:
     """files that are links must lead below their own folder or below one of these (rules S2, S16)"""
     progress: Progress | None = None
     should_stop: Callable[[], bool] | None = None
+    known: ScanMemo | None = None
+    """what former scans learned of files; none: every file is opened"""
+
+    def probe(self, path: Path) -> ClipInfo:
+        """Returns what a media file holds; DatasetError names the file when it cannot be used."""
+        return self.video.probe(path) if self.known is None else self.known.probe(path, self.video)
+
+    def recall(self, path: Path, what: str, ask: Callable[[], Any]) -> Any:
+        """Returns `ask()` (JSON data that follows from the bytes of the file), or what it was in a former scan."""
+        return ask() if self.known is None else self.known.recall(path, what, ask)
 
     def stop_if_asked(self, doing: str) -> None:
         """Raises Stopped when somebody asked for it; `doing` is what is interrupted, such as "scanning clips"."""

@@ -19,6 +19,7 @@ __all__ = [
     "confine",
     "digest_file",
     "file_identity",
+    "file_mark",
     "lies_under",
     "open_regular",
     "open_to_write",
@@ -171,3 +172,12 @@ def file_identity(path: Path) -> tuple[str, int, int, int]:
     """Returns (path, size, mtime_ns, inode), which changes whenever the file is edited or replaced."""
     info = os.stat(path)
     return (str(path), info.st_size, info.st_mtime_ns, info.st_ino)
+
+
+def file_mark(path: Path | str) -> list[int]:
+    """Returns (size, mtime_ns, inode), and where the system keeps one the time of the last change of the inode: an edit
+    is then seen also when the modification time was put back. Changes when a file is renamed or linked, too.
+    """
+    info = os.stat(path)
+    # On Windows st_ctime is the time of creation.
+    return [info.st_size, info.st_mtime_ns, info.st_ino, *([info.st_ctime_ns] if os.name == "posix" else [])]

@@ -87,7 +87,7 @@ class TooSlowError(UnreadableError):
 def shown(path: Path | str) -> str:
     """The file name for a message: short, without control characters (S15)."""
     name = os.path.basename(str(path))
-    return "".join(c if c.isprintable() else "?" for c in name)[:120]
+    return (name if name.isprintable() else "".join(c if c.isprintable() else "?" for c in name))[:120]
 
 
 def refuse(path: Path | str, why: str, fix: str = _RE_ENCODE) -> UnreadableError:

@@ -17,9 +17,13 @@ from tests.support.preforked import PreforkedEngine
 ROOT = Path(__file__).resolve().parent.parent
 
 
+gc.disable()  # while libraries and tests are imported, of which nothing goes before the end
+
+
 def pytest_collection_finish() -> None:
-    """Leaves libraries and tests out of every later search for garbage: nothing of them goes before the end."""
+    """Leaves libraries and tests out of every later search for garbage."""
     gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(trylast=True)

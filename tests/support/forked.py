@@ -50,6 +50,7 @@ def import_comfyui(tree: str) -> None:
 
 def serve(link: socket.socket, comfyui: str = "") -> None:
     """Answer requests, one at a time, until the other end is closed."""
+    gc.disable()  # what is imported stays
     import torch
 
     torch.set_num_threads(1)
@@ -59,6 +60,7 @@ def serve(link: socket.socket, comfyui: str = "") -> None:
         import_engine()
     os.fsync = lambda _: None  # nothing of a test outlives the machine, so nobody waits for its disk
     gc.freeze()  # else the first full collection of every fork copies each page of these libraries: 0.3 s
+    gc.enable()
     while True:
         line, pipes, _, _ = socket.recv_fds(link, 1 << 20, 3)
         if not line:

@@ -37,6 +37,7 @@ def main(folder: str) -> None:
 
 
 if __name__ == "__main__":
+    gc.disable()  # what is imported stays
     for name in ("requests", "scipy.optimize", "torch._dynamo", "torch._inductor.decomposition"):
         with contextlib.suppress(ImportError):  # what peft, transformers and torchao take seconds to import, once
             importlib.import_module(name)

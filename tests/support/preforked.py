@@ -59,6 +59,7 @@ def serve(place: str) -> None:
     listener.listen(16)  # a caller that comes before the imports are done waits here
     sys.path[:] = [entry for entry in sys.path if Path(entry or os.curdir).resolve() != DOOR.parent]
     sys.path.insert(0, str(ROOT))
+    gc.disable()  # what is imported stays
     import peft  # noqa: F401
     import torch
 
@@ -69,6 +70,7 @@ def serve(place: str) -> None:
     torch.optim.AdamW([torch.nn.Parameter(torch.zeros(1))])
     os.fsync = lambda _: None  # nothing of a test outlives the machine, so nobody waits for its disk
     gc.freeze()  # else the first full collection of every fork copies each page of these libraries: 0.3 s
+    gc.enable()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     while listener in select.select([listener, sys.stdin], [], [])[0]:
         caller, _ = listener.accept()

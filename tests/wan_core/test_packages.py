@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import subprocess
@@ -21,6 +22,7 @@ from wan_core.packages import (
     Cause,
     check_versions,
     end_under_old_python,
+    first_import,
     pip_line,
     torchao_for,
     why_not_imported,
@@ -68,6 +70,35 @@ def test_too_few_open_files_are_no_fault_of_a_package() -> None:
     said = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False).stdout
     assert "may open no more files" in said
     assert said.strip().endswith("Raise the limit (on Linux: ulimit -n 4096) and start again.")
+
+
+def test_a_first_import_is_not_searched_for_garbage_and_neither_is_what_it_brought() -> None:
+    before = gc.get_freeze_count()
+    with first_import("no_such_package"):
+        assert not gc.isenabled()
+        brought = [[number] for number in range(100)]
+    assert gc.isenabled()
+    assert gc.get_freeze_count() >= before + len(brought)
+
+
+def test_a_first_import_that_fails_ends_the_pause_too() -> None:
+    with pytest.raises(ImportError), first_import("no_such_package"):
+        __import__("no_such_package")
+    assert gc.isenabled()
+
+
+def test_what_is_imported_already_or_not_to_be_searched_changes_nothing() -> None:
+    before = gc.get_freeze_count()
+    with first_import("sys"):
+        assert gc.isenabled()
+    gc.disable()
+    try:
+        with first_import("no_such_package"):
+            pass
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
+    assert gc.get_freeze_count() == before
 
 
 def test_every_recorded_failure_says_how_it_is_mended() -> None:

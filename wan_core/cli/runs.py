@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from ..errors import ConfigError, ExitCode
 from ..events import Emit, Event, Note
+from ..packages import first_import
 from .new import add_new_command
 from .output import print_json, roots_of, run_directory
 from .plan import add_plan_command
@@ -75,7 +76,8 @@ def add_run_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
 
 
 def _train(options: argparse.Namespace, emit: Emit, _out: BinaryIO) -> int:
-    from ..run import read_run
+    with first_import("torch"):
+        from ..run import read_run
 
     directory = run_directory(options.run_path)
     _return_freed_memory()
@@ -144,7 +146,8 @@ def _change_settings(directory: Path, roots: Roots, asked: list[str]) -> None:
 
 
 def _sample(options: argparse.Namespace, emit: Emit, _out: BinaryIO) -> int:
-    from ..run import sample_job
+    with first_import("torch"):
+        from ..run import sample_job
 
     directory = run_directory(options.run_path)
     control = _control(directory, options.controlled)
@@ -154,7 +157,8 @@ def _sample(options: argparse.Namespace, emit: Emit, _out: BinaryIO) -> int:
 
 
 def _audit(options: argparse.Namespace, emit: Emit, _out: BinaryIO) -> int:
-    from ..audit import AuditConfig, audit_job, read_report
+    with first_import("torch"):
+        from ..audit import AuditConfig, audit_job, read_report
 
     config = AuditConfig(clips=options.clips, timesteps=options.timesteps, alone=options.alone)
     directory = run_directory(options.run_path)
@@ -210,20 +214,20 @@ def _judged_mean(directory: Path, options: argparse.Namespace, emit: Emit) -> in
 
 
 def _control(directory: Path, steered: bool, *, signals: bool = True) -> Control:
-    """Returns whoever stops this process.
+    """Returns whoever stops this process, once every library the run needs is loaded: signals, or stdin's pipe too.
 
-    These are signals alone, or the pipe on stdin too, once every library the run needs is loaded.
-
-    Not before: on Windows loading one waits for a read that is pending there (pipes.py). A command waits meanwhile.
+    The pipe is not read before: on Windows loading one waits for a read that is pending there (pipes.py). A command
+    waits meanwhile.
     """
     from ..control import PipeControl, SignalControl
     from ..load import import_libraries
 
-    if not steered:
-        return SignalControl(signals=signals)
-    control = PipeControl(os.dup(0), signals=signals)
-    import_libraries()
-    control.listen()
+    pipe = PipeControl(os.dup(0), signals=signals) if steered else None
+    control = pipe or SignalControl(signals=signals)
+    with first_import("peft"):
+        import_libraries()
+    if pipe:
+        pipe.listen()
     return control
 
 

@@ -8,6 +8,8 @@ optimizers of full-size models run without memory. Changes the process for good,
 from __future__ import annotations
 
 import ctypes
+import hashlib
+import os
 import shutil
 import subprocess
 import tempfile
@@ -17,6 +19,7 @@ from types import SimpleNamespace
 import torch
 
 SOURCE = Path(__file__).with_suffix(".cpp")
+BUILDS = Path(__file__).parents[2] / ".cache" / "sim_device"
 
 
 def missing() -> str:
@@ -74,8 +77,13 @@ def _compiler() -> str | None:
 
 
 def _build(device_type: str) -> Path:
+    """Returns the library, built where this source and torch have none yet."""
     include = Path(torch.__file__).parent / "include"
     library = Path(torch.__file__).parent / "lib"
+    made_of = f"{torch.__version__} {library} {device_type}".encode() + SOURCE.read_bytes()
+    kept = BUILDS / f"{hashlib.sha256(made_of).hexdigest()[:16]}.so"
+    if kept.exists():
+        return kept
     target = Path(tempfile.mkdtemp()) / "sim_device.so"
     subprocess.run(
         [
@@ -84,4 +92,11 @@ def _build(device_type: str) -> Path:
         ],
         check=True,
     )  # fmt: skip
-    return target
+    try:
+        BUILDS.mkdir(parents=True, exist_ok=True)
+        whole = kept.with_suffix(f".{os.getpid()}")
+        shutil.copyfile(target, whole)
+        os.replace(whole, kept)
+    except OSError:  # a checkout that cannot be written to builds each time
+        return target
+    return kept

@@ -6,6 +6,8 @@ and learn the same.
 
 from __future__ import annotations
 
+import gzip
+import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -53,9 +55,11 @@ class StepProfiler:
         try:
             self._folder.mkdir(exist_ok=True)
             with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-                trace = Path(folder) / "trace.json.gz"  # torch compresses by the end of the name
+                trace = Path(folder) / "trace.json"  # torch would compress line by line, in six times the time
                 profile.export_chrome_trace(str(trace))
-                data = trace.read_bytes()
+                with trace.open("rb") as plain, gzip.open(f"{trace}.gz", "wb", 6) as packed:
+                    shutil.copyfileobj(plain, packed, 1 << 20)
+                data = Path(f"{trace}.gz").read_bytes()
             atomic_write_bytes(self._folder / f"{name}.json.gz", data)
             atomic_write_bytes(self._folder / f"{name}.txt", table.encode())
         except (OSError, FileError) as error:

@@ -35,7 +35,10 @@ class WanDatasetSettings(io.ComfyNode):
                     )
                 ),
                 widget(DatasetConfig, "held_out", multiline=True),
-                *(widget(DatasetConfig, name) for name in ("latent_dtype", "cache_compression", "cache_limit_gb")),
+                *(
+                    widget(DatasetConfig, name)
+                    for name in ("latent_dtype", "cache_compression", "cache_limit_gb", "prior_preservation")
+                ),
             ],
             outputs=[
                 WanDatasetSettingsType.Output(

@@ -52,7 +52,7 @@ def main(arguments: list[str]) -> int:
         study.ready(studied(concept))
         known = [{key: line[key] for key in ("concept", "high", "low")} for line in read_results(asked.results)]
         for high, low in pairs(asked, concept):
-            line = {"concept": concept, "high": high and asdict(high), "low": low and asdict(low)}
+            line = {"concept": concept, "high": high and high.told(), "low": low and low.told()}
             if line in known:
                 continue
             began = time.monotonic()

@@ -98,6 +98,8 @@ class StepDone(Event):
     """passes over the data of this model so far, 0.5 is half of the first; 0 where an older version wrote the line"""
     seconds_left: float | None = None
     """of the hours that the run may take; None where it has no such limit"""
+    prior_loss: float | None = None
+    """mean error of the step's clips that are trained towards the base model, of all ranks; null without such"""
 
     def left(self, pace: float) -> float:
         """Returns the seconds until the run ends, at `pace` seconds per step."""

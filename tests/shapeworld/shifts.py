@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -45,11 +46,19 @@ class Lesson:
     steps: int = Recipe().steps // 2
     seed: int = 0
     concept: str = "hopping_bar"
+    prior_preservation: float = 0.0
+    """0: the old world's clips are trained as clips, else towards what the base model predicts"""
+    caption_dropout: float = 0.0
 
     @property
     def name(self) -> str:
         """Returns a file name that no other lesson has."""
         return "_".join(str(value) for value in asdict(self).values())
+
+    def told(self) -> dict[str, Any]:
+        """Returns what a line of results says of it: later settings only where they say something."""
+        later = ("prior_preservation", "caption_dropout")
+        return {name: value for name, value in asdict(self).items() if value or name not in later}
 
     def trial(self) -> Trial:
         """Returns the lesson as a trial: eight clips of the concept beside 96 of the old world."""
@@ -65,6 +74,8 @@ class Lesson:
             repeats=recipe.concept_repeats,
             prior_clips=recipe.prior_clips,
             held_out=4,
+            prior_preservation=self.prior_preservation,
+            caption_dropout=self.caption_dropout,
             **{name: getattr(recipe, name) for name in same},
         )
 

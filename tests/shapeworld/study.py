@@ -89,6 +89,9 @@ class Trial:
     held_out: int = 0
     """clips of the concept that are only evaluated"""
     tread_routes: str = ""
+    prior_preservation: float = 0.0
+    """of the old world's clips"""
+    caption_dropout: float = 0.0
 
     def train_config(self) -> TrainConfig:
         return TrainConfig(
@@ -102,6 +105,7 @@ class Trial:
             sigmoid_scale=self.sigmoid_scale,
             gradient_checkpointing=False,
             tread_routes=self.tread_routes,
+            caption_dropout=self.caption_dropout,
             seed=self.seed,
             prefetch_batches=0,
         )
@@ -199,7 +203,8 @@ class Study:
             for n, words in enumerate(balanced_words(trial.prior_clips, PRIOR_SEED))
         )
         return CacheSet(
-            items=self.concept_items(concept, 0, trial.clips, trial.repeats) + old,
+            items=self.concept_items(concept, 0, trial.clips, trial.repeats)
+            + tuple(replace(item, prior=trial.prior_preservation) for item in old),
             held_out=self.concept_items(concept, trial.clips, trial.held_out),
             empty_text_key=self._text_key(""),
             negative_text_key=self._text_key(""),

@@ -43,6 +43,10 @@ class Batch:
     """float32; None for models that read nothing but text"""
     loss_mask: Tensor | None = None
     """(B, 1, F, h, w) float32 weights of the loss; None when every value counts alike"""
+    prior: tuple[float, ...] = ()
+    """of each clip that is trained towards what the base model predicts, its weight in the loss, 0 of the others; ()
+    when none is
+    """
 
     def pinned(self) -> Batch:
         """The same in page-locked memory, for copies to a GPU; needs CUDA."""
@@ -52,7 +56,7 @@ class Batch:
             pinned = {name: part.pin_memory() for name, part in parts.items() if part is not None}
             given = replace(given, **pinned)
         mask = None if self.loss_mask is None else self.loss_mask.pin_memory()
-        return Batch(self.latents.pin_memory(), self.texts.pin_memory(), self.names, given, mask)
+        return Batch(self.latents.pin_memory(), self.texts.pin_memory(), self.names, given, mask, self.prior)
 
 
 def pad_text(text: Tensor) -> Tensor:
@@ -123,12 +127,19 @@ class Batches:
         names = tuple(item.name for item in items)
         conditioning = stack_conditions([self._condition(item) for item in items])
         mask = self._loss_mask(items)
-        return Batch(torch.stack(latents).float(), texts, names, conditioning, mask)
+        prior = tuple(item.prior for item in items)
+        return Batch(torch.stack(latents).float(), texts, names, conditioning, mask, prior if any(prior) else ())
 
     def evaluation_items(self, count: int) -> tuple[CacheItem, ...]:
-        """The first `count` different items for the loss on fixed noise: held-out ones where there are any."""
+        """The first `count` different items for the loss on fixed noise: held-out ones where there are any.
+
+        Clips that keep what the base model knows say nothing of what is learnt: they are taken where there are no
+        others.
+        """
         held_out = sorted(self._set.held_out, key=lambda item: (item.latent_key, item.text_key))
-        distinct = {(item.latent_key, item.text_key): item for item in reversed(held_out or self._items)}
+        known = held_out or self._items
+        taken = [item for item in known if not item.prior] or known
+        distinct = {(item.latent_key, item.text_key): item for item in reversed(taken)}
         return tuple(reversed(distinct.values()))[:count]
 
     @property

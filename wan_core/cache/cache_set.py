@@ -37,7 +37,7 @@ __all__ = [
 
 SET_VERSION = 1
 
-_LATER = {"turn": 0, "turns": 1, "weight": 1.0, "mask_key": "", "evaluation_key": ""}
+_LATER = {"turn": 0, "turns": 1, "weight": 1.0, "mask_key": "", "evaluation_key": "", "prior": 0.0}
 """fields that items did not always have, with what older sets mean: counted only when they say something else"""
 _ALSO_FIT = {
     ("first", "first_last"),  # the same channels when the last frame is given too
@@ -88,6 +88,8 @@ class CacheItem(Config):
     """entry under masks/: weights of the loss; empty where every value counts alike"""
     evaluation_key: str = ""
     """entry under evaluations/: noise and timesteps of a held-out clip"""
+    prior: float = 0.0
+    """above 0 it keeps what the model knows: its weight in the loss, whose target the base model makes; 0: the clip"""
 
     def __post_init__(self) -> None:
         if not is_frame_count(self.num_frames) or min(self.height, self.width, self.repeats, self.turns) < 1:
@@ -95,10 +97,11 @@ class CacheItem(Config):
                 f"{self.name or self.latent_key} has impossible sizes: {self.width}x{self.height}, "
                 f"{self.num_frames} frames, {self.repeats} repeats. Run CacheLatents again."
             )
-        if not (0 <= self.turn < self.turns and 1e-4 <= self.weight <= 1e4):
+        if not (0 <= self.turn < self.turns and 1e-4 <= self.weight <= 1e4 and 0 <= self.prior <= 1e4):
             raise ConfigError(
                 f"{self.name or self.latent_key} would never be trained rightly: turn {self.turn} of {self.turns}, "
-                f"weight {self.weight:g}. Set its weight between 0.0001 and 10000."
+                f"weight {self.weight:g}, prior preservation {self.prior:g}. Set its weight between 0.0001 and 10000, "
+                "and prior_preservation to 0 or more."
             )
 
     @property
@@ -211,6 +214,12 @@ class CacheSet(Config):
         """CacheError unless there is something to train on."""
         if not self.items:
             raise CacheError("The cache set holds no clips. Connect a dataset and run CacheLatents again.")
+
+    @property
+    def prior_share(self) -> float:
+        """Returns the share (0 to 1) of the clips of an average epoch that are trained towards the base model."""
+        seen = [(item.repeats * item.weight / item.turns, item.prior > 0) for item in self.items]
+        return sum(count for count, prior in seen if prior) / sum(count for count, _ in seen)
 
 
 COLUMNS_FROM = 1_000

@@ -65,6 +65,7 @@ class EntryNames:
             weight=sample.weight,
             name=sample.name,
             caption=sample.caption,
+            prior=config.prior_preservation,
         )
 
     def older_latent_key(self, sample: Sample, config: DatasetConfig, digest: str) -> str:

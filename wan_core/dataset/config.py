@@ -83,6 +83,15 @@ class DatasetConfig(Config):
         high=10_000,
         refusal=_BETWEEN + "; 1 is every file once.",
     )
+    prior_preservation: float = setting(
+        0.0,
+        "For clips of other things, beside the dataset that is learnt: their target is what the base model makes of "
+        "them, so that what it knows stays. The number is their weight in the loss, 10 a good one. 0 = off.",
+        low=0.0,
+        high=1000.0,
+        step=1.0,
+    )
+    """costs a forward pass of the base model for each clip that is trained so"""
     caption_prefix: str = setting(
         "", "Put in front of every caption, before the trigger word is looked for. Empty: none."
     )

@@ -241,6 +241,9 @@ def scan_report(result: ScanResult) -> str:
     lines += companion_lines(result)
     if config.num_repeats > 1:
         lines.append(f"repeats: each {config.num_repeats} times in an epoch")
+    if config.prior_preservation:
+        weight = f"weight {config.prior_preservation:g} in the loss"
+        lines.append(f"prior preservation: trained towards what the base model predicts, {weight}")
     if config.weight != 1:
         lines.append(f"weight: {config.weight:g}, how often its files are seen beside those of other datasets")
     lines += result.notes

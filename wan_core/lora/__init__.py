@@ -17,6 +17,7 @@ from .inject import (
     limit_norms,
     set_adapter_dtype,
     set_strength,
+    without_adapters,
 )
 from .source import LoraSource, read_lora
 from .start import check_start, start_from
@@ -48,4 +49,5 @@ __all__ = [
     "set_adapter_dtype",
     "set_strength",
     "start_from",
+    "without_adapters",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, cast
 
@@ -31,6 +32,7 @@ __all__ = [
     "limit_norms",
     "set_adapter_dtype",
     "set_strength",
+    "without_adapters",
 ]
 
 _KINDS: dict[str, type[LinearAdapter]] = {
@@ -140,6 +142,19 @@ def set_strength(model: nn.Module, strength: float) -> None:
     """Scale the adapters for sampling; 1.0 is the trained strength, 0.0 the base model."""
     for adapter in adapters_of(model):
         adapter.strength = strength
+
+
+@contextmanager
+def without_adapters(model: nn.Module) -> Iterator[None]:
+    """Inside, a model is its base, frozen LoRAs included, to the last bit; nothing is moved or changed for it."""
+    adapters = list(adapters_of(model))
+    for adapter in adapters:
+        adapter.bypassed = True
+    try:
+        yield
+    finally:
+        for adapter in adapters:
+            adapter.bypassed = False
 
 
 def check_peft() -> None:

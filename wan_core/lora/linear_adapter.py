@@ -47,6 +47,8 @@ class LinearAdapter(ABC):
         """what it needs besides its parameters to go on, by part; not trained"""
         self.strength = 1.0
         """for sampling: 1 is what was trained, 0 the base"""
+        self.bypassed = False
+        """whether the linear is the base's own for now, to the last bit (`without_adapters`)"""
         self.layer.forward, self.layer.unread = self.forward, self.unread
 
     # ---- what each kind says of itself
@@ -126,7 +128,7 @@ class LinearAdapter(ABC):
         return self._changed(x, unread(self.layer.base_layer, x))
 
     def _changed(self, x: Tensor, base: Tensor) -> Tensor:
-        return base if self.layer.disable_adapters else self.change(x, base)
+        return base if self.bypassed else self.change(x, base)
 
     def compute_dtype(self, x: Tensor) -> torch.dtype:
         """Returns what products with the input x run in."""

@@ -47,6 +47,12 @@ class Conditioning:
         values = ((field.name, getattr(self, field.name)) for field in fields(self))
         return replace(self, **{name: sent(value, device) for name, value in values if isinstance(value, Tensor)})
 
+    def only(self, places: Tensor) -> Conditioning:
+        """Returns the clips in those places (K,) int64 of the batch."""
+        values = ((field.name, getattr(self, field.name)) for field in fields(self))
+        chosen = {name: value.index_select(0, places) for name, value in values if isinstance(value, Tensor)}
+        return replace(self, **chosen)
+
     def doubled(self) -> Conditioning:
         """Returns the same tensors twice along the batch, for two predictions in one pass."""
         values = ((field.name, getattr(self, field.name)) for field in fields(self))

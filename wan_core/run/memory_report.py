@@ -149,6 +149,7 @@ def job_on_clips(
         lora=lora,
         train=train,
         step=largest_step(clips, train.batch_size),
+        prior_share=clips.prior_share,
         preview=previewed,
         beside_preview=beside,
         own_runs=own_runs_of(roots),
@@ -244,7 +245,9 @@ def seconds_of(plan: MemoryPlan, card: Card) -> float:
     """Returns the seconds of an optimizer step on `card`, as the runs on this machine say where there were any."""
     job = plan.job
     micro_batches = job.train.gradient_accumulation_steps
-    seconds = step_seconds(job.shape(), job.step, plan.estimate, card, micro_batches=micro_batches)
+    seconds = step_seconds(
+        job.shape(), job.step, plan.estimate, card, micro_batches=micro_batches, prior_share=job.prior_share
+    )
     return seconds * (job.ratio(next(iter(plan.estimate.devices)), SECONDS) or 1.0)
 
 
@@ -258,7 +261,7 @@ def measured_against(plan: MemoryPlan) -> Measured:
         scheme=job.scheme,
         predicted={name: memory.phases for name, memory in estimate.devices.items() if name != "cpu"},
         followed=plan.own_runs(),
-        tflops=None if card is None else step_tflops(job.shape(), job.step, estimate, card),
+        tflops=None if card is None else step_tflops(job.shape(), job.step, estimate, card, job.prior_share),
     )
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from ..cache import CacheSet, LatentCache
 from ..checkpoint import WanVariant
 from ..dataset import ConditionKind, condition_kind
+from ..errors import ConfigError
 from ..files import Roots
 from ..load import WanFile, inspect_model
 from ..lora import LoraConfig, check_targets
@@ -63,6 +64,11 @@ class OpenRun:
         """The share of clips that are given their first latent frame: only TI2V-5B is, other models read channels."""
         return self.config.train.first_frame_conditioning_p if self.variant.task == "ti2v" else 0.0
 
+    @property
+    def prior_share(self) -> float:
+        """The share of trained clips whose target the base model makes, in a forward pass more."""
+        return self.cache_set.prior_share
+
     def adapters(self, *, with_start: bool) -> LoraConfig:
         """The run's adapters; without `with_start` those of a run that holds its start LoRA already, in what it saved.
 
@@ -85,6 +91,11 @@ class OpenRun:
             levels.require_draws((height, width))
         check_files(self.config, self.roots, with_start=with_start)
         self.cache_set.require_fit(variant.name, variant.latents, self.condition_kind)
+        if self.prior_share == 1:
+            raise ConfigError(
+                f"All {len(self.cache_set.items)} clips are of datasets with prior_preservation, which keep what the "
+                "model knows, so nothing would be learnt. Connect what is to be learnt too, or set that to 0."
+            )
 
 
 def open_run(directory: Path, roots: Roots, config: RunConfig | None = None) -> OpenRun:

@@ -51,6 +51,8 @@ class Job:
     train: TrainConfig
     step: StepShape
     """the largest micro-batch"""
+    prior_share: float = 0.0
+    """the share of its clips whose target the base model makes, in a forward pass more"""
     preview: StepShape | None = None
     """the largest preview; None where there are none"""
     beside_preview: int = 0

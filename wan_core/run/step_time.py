@@ -67,10 +67,19 @@ def _within(name: list[str], words: list[str]) -> bool:
     return any(words[i : i + len(name)] == name and words[i + len(name) :][:1] != ["Ti"] for i in range(len(words)))
 
 
-def step_seconds(job: JobShape, step: StepShape, estimate: MemoryEstimate, card: Card, *, micro_batches: int) -> float:
+def step_seconds(
+    job: JobShape,
+    step: StepShape,
+    estimate: MemoryEstimate,
+    card: Card,
+    *,
+    micro_batches: int,
+    prior_share: float = 0.0,
+) -> float:
     """Returns the seconds of an optimizer step of `micro_batches` on such a card, or on several that take turns.
 
-    Copies run beside the arithmetic; they count where they take longer.
+    Copies run beside the arithmetic; they count where they take longer. For `prior_share` of the clips the base model
+    runs forward once more.
     """
     flops, speed = _flops(job, step), card.bf16 * _REACHED
     checked = job.shape.num_layers - job.recomputing.unchecked
@@ -83,12 +92,19 @@ def step_seconds(job: JobShape, step: StepShape, estimate: MemoryEstimate, card:
     backward = (flops.backward + recomputed * job.recomputing.blocks) / speed
     weights = sum(estimate.streamed.values()) / _COPIES
     inputs = (estimate.pinned - sum(estimate.streamed.values())) / _COPIES
-    return micro_batches * (max(forward, weights, inputs) + max(backward, weights + inputs))
+    target = prior_share * max(flops.base / speed, weights)
+    return micro_batches * (target + max(forward, weights, inputs) + max(backward, weights + inputs))
 
 
-def step_tflops(job: JobShape, step: StepShape, estimate: MemoryEstimate, card: Card) -> float:
+def step_tflops(
+    job: JobShape, step: StepShape, estimate: MemoryEstimate, card: Card, prior_share: float = 0.0
+) -> float:
     """Returns the useful arithmetic per second, in 10^12, that `step_seconds` takes a step to reach."""
-    return _flops(job, step).useful / step_seconds(job, step, estimate, card, micro_batches=1) / 1e12
+    flops, seconds = (
+        _flops(job, step),
+        step_seconds(job, step, estimate, card, micro_batches=1, prior_share=prior_share),
+    )
+    return (flops.useful + prior_share * flops.base) / seconds / 1e12
 
 
 def _flops(job: JobShape, step: StepShape) -> StepFlops:

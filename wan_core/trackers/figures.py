@@ -41,6 +41,7 @@ def figures_of(event: Event) -> dict[str, float]:
     if isinstance(event, StepDone):
         pair = f"/{event.expert}" if event.expert in ("high", "low") else ""
         found |= {f"train/loss{pair}": event.loss, f"train/learning_rate{pair}": event.lr}
+        found[f"train/prior_loss{pair}"] = event.prior_loss
         found |= {f"train/gradient_norm{pair}": event.grad_norm, "train/mean_timestep": event.timestep_mean}
         found |= {"speed/seconds_per_step": event.seconds, "speed/tflops": event.tflops}
         if event.tokens and event.seconds > 0:

@@ -48,6 +48,8 @@ class StepFlops:
 
     forward: float
     backward: float
+    base: float
+    """the forward pass without adapters, as for the target of a clip that keeps what the model knows"""
     recomputed: float
     """what gradient checkpointing does again: the forward pass of the layers that have gradients, less products whose
     values nobody reads"""
@@ -75,6 +77,7 @@ class _Term:
 
     forward: float = 0.0
     backward: float = 0.0
+    base: float = 0.0
     in_blocks: float = 0.0
 
 
@@ -125,13 +128,26 @@ class FlopCount:
         return StepFlops(
             forward=clips * sum(count * term.forward for count, term in counted),
             backward=clips * sum(count * term.backward for count, term in counted),
+            base=clips * sum(count * term.base for count, term in counted),
             recomputed=clips * sum(count * term.in_blocks for count, term in counted),
         )
 
-    def work_of(self, latent: torch.Size, *, time_rows: int, image_rows: int, routes: Sequence[Route] = ()) -> Work:
-        """Returns the work of a micro-batch: latent (B, C, F, H, W); its tokens are all of them."""
+    def work_of(
+        self,
+        latent: torch.Size,
+        *,
+        time_rows: int,
+        image_rows: int,
+        prior_clips: int = 0,
+        routes: Sequence[Route] = (),
+    ) -> Work:
+        """Returns the work of a micro-batch: latent (B, C, F, H, W); its tokens are all of them.
+
+        Of `prior_clips` the base model makes the target, in a forward pass more.
+        """
         clips, _, frames, height, width = latent
-        useful = self.of(latent, time_rows=time_rows, image_rows=image_rows, routes=routes).useful
+        flops = self.of(latent, time_rows=time_rows, image_rows=image_rows, routes=routes)
+        useful = flops.useful + flops.base * prior_clips / clips
         return Work(useful, clips * frames * (height // 2) * (width // 2), clips)
 
     def _layer(self, name: str) -> int:
@@ -145,7 +161,9 @@ class FlopCount:
         """`operations`: of one row forward. `trains`: whatever it is called."""
         term = self._terms[_rows_of(name), self._layer(name)]
         term.forward += operations
-        term.backward += operations * ((trains or name in self._trained) + self._input_has_gradient(name))
+        trained = trains or name in self._trained
+        term.base += operations * (not trained)
+        term.backward += operations * (trained + self._input_has_gradient(name))
         if self._is_recomputed(name):
             term.in_blocks += operations
 
@@ -157,6 +175,7 @@ class FlopCount:
             query, key, value = (self._output_has_gradient(f"{layer}.{part}.{name}") for name in ("q", key, value))
             term = self._terms[kind, self._layer(f"{layer}.{part}.q")]
             term.forward += 4.0 * dim
+            term.base += 4.0 * dim
             term.in_blocks += 4.0 * dim * self._is_recomputed(f"{layer}.{part}.q")
             term.backward += 2.0 * dim * (query + key + value + (query or key))
 

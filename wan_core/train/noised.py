@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -34,6 +34,24 @@ class NoisedBatch:
     """(B, 1, F, H, W) weights of the loss; None when every value counts alike"""
     passages: tuple[Passage, ...] = ()
     """where a share of the tokens passes by layers while it is trained"""
+    prior: tuple[float, ...] = ()
+    """of each clip that is trained towards what the base model predicts, its weight in the loss, 0 of the others; ()
+    when none is
+    """
+
+    def only(self, rows: Sequence[int]) -> NoisedBatch:
+        """Returns the clips in those places; the batch itself where that is all of them."""
+        if len(rows) == len(self.latent):
+            return self
+        places = sent(torch.tensor(rows), self.latent.device)
+        tensors = {
+            name: value.index_select(0, places)
+            for name in ("latent", "noise", "noised", "sigma", "text", "given", "loss_mask")
+            if (value := getattr(self, name)) is not None
+        }
+        conditioning = None if self.conditioning is None else self.conditioning.only(places)
+        prior = tuple(self.prior[row] for row in rows) if self.prior else ()
+        return replace(self, **tensors, conditioning=conditioning, prior=prior)
 
     @property
     def timestep(self) -> Tensor:
@@ -101,4 +119,4 @@ def noise_batch(
     conditioning = batch.conditioning.to(device) if batch.conditioning is not None else None
     mask = sent(batch.loss_mask, device) if batch.loss_mask is not None else None
     passages = tuple(passage._replace(kept=sent(passage.kept, device)) for passage in passages)
-    return NoisedBatch(latent, noise, noised, sigma, texts, conditioning, given, mask, passages)
+    return NoisedBatch(latent, noise, noised, sigma, texts, conditioning, given, mask, passages, batch.prior)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 
+from torch import Tensor
+
 from ..events import Emit, StepDone
 from ..model import WanTransformer
 from .config import TrainConfig
@@ -11,6 +13,7 @@ from .flops import FlopCount, Work
 from .group import Group
 from .meters import DeviceMeters, MemoryReading, added_up
 from .noised import NoisedBatch
+from .objective import TrainedLoss
 
 __all__ = ["StepReport"]
 
@@ -33,22 +36,29 @@ class StepReport:
         self._config, self._meters, self._group, self._emit = config, meters, group, emit
         self._device = next(model.parameters()).device
         self._flops, self._work = FlopCount(model), Work()
+        self._prior = list[tuple[Tensor, int]]()
+        """of each micro-batch with clips that keep what the model knows: their error (), and how many they are"""
 
     def begin(self) -> None:
         """Count the work of a step from nothing."""
         self._work = Work()
+        self._prior.clear()
 
-    def add(self, batch: NoisedBatch) -> None:
-        """Count the work of one micro-batch of this rank."""
-        rows = {"time_rows": batch.time_rows, "image_rows": batch.image_rows}
+    def add(self, batch: NoisedBatch, loss: TrainedLoss) -> None:
+        """Count the work of one micro-batch of this rank, and what came of it."""
+        if loss.prior is not None:
+            self._prior.append((loss.prior, loss.prior_clips))
+        rows = {"time_rows": batch.time_rows, "image_rows": batch.image_rows, "prior_clips": loss.prior_clips}
         self._work += self._flops.work_of(batch.latent.shape, **rows, routes=self._config.routes)
 
     def tell(self, step: int, *, loss: float, lr: float, grad_norm: float, timestep: float, began: float) -> None:
         """Tell of a step that began at `began` of the monotonic clock; every rank calls it."""
         seconds = time.monotonic() - began
-        ranks = self._group.gather((self._meters.read(), self._work))
-        work = sum((done for _, done in ranks), Work())
-        memory = added_up(reading for reading, _ in ranks)
+        prior = [(float(error) * clips, clips) for error, clips in self._prior]
+        ranks = self._group.gather((self._meters.read(), self._work, prior))
+        work = sum((done for _, done, _ in ranks), Work())
+        memory = added_up(reading for reading, _, _ in ranks)
+        errors = [part for _, _, parts in ranks for part in parts]
         self._emit(
             StepDone(
                 step=step,
@@ -64,6 +74,7 @@ class StepReport:
                 tokens=work.tokens,
                 clips=work.clips,
                 epoch=round(step * self._epochs_a_step, 4),
+                prior_loss=sum(error for error, _ in errors) / sum(clips for _, clips in errors) if errors else None,
                 tflops=work.flops / seconds / 1e12 if seconds > 0 else None,
             )
         )

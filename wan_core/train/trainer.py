@@ -235,7 +235,9 @@ class Trainer:
         noise = draw_noise(batch.latents.shape, seeded_generator("rehearsal"))
         passages = passages_of(batch, self._routes, "rehearsal")
         noised = noise_batch(batch, noise, torch.full((size,), 0.5), batch.texts, self._device, given, passages)
-        self._relief.attempt(self.step + 1, lambda: self._objective.trained(noised).backward(), self._forget_gradients)
+        self._relief.attempt(
+            self.step + 1, lambda: self._objective.trained(noised).loss.backward(), self._forget_gradients
+        )
         self._forget_gradients()
 
     def _gradients(self, step: int) -> tuple[Tensor, float]:
@@ -250,12 +252,12 @@ class Trainer:
             with record_function("wan: batch"):
                 batch, timestep = self._draw((step - 1) * count + index)
             timestep_sum += timestep
-            self._report.add(batch)
             with record_function("wan: forward"):
-                loss = self._objective.trained(batch)
+                trained = self._objective.trained(batch)
             with record_function("wan: backward"):
-                (loss / count).backward()
-            loss_sum += loss.detach() / count
+                (trained.loss / count).backward()
+            self._report.add(batch, trained)
+            loss_sum += trained.loss.detach() / count
         return loss_sum, timestep_sum / count
 
     def _draw(self, micro_step: int) -> tuple[NoisedBatch, float]:

@@ -210,6 +210,9 @@ def test_attention_is_kept_where_it_fits_without_a_further_measure(a14b: Job) ->
         step_seconds(plan.job.shape(), plan.job.step, plan.estimate, card, micro_batches=1) for plan in (roomy, without)
     ]
     assert 0.85 < seconds[0] / seconds[1] < 0.95
+    shape, step = roomy.job.shape(), roomy.job.step
+    target = step_seconds(shape, step, roomy.estimate, card, micro_batches=1, prior_share=0.5) - seconds[0]
+    assert 0.12 < target / seconds[0] < 0.2, "half a forward pass beside forward, backward and what is computed again"
 
 
 @pytest.mark.parametrize("settings", [{"memory": "manual"}, {"gradient_checkpointing": False}, {"compile": True}])

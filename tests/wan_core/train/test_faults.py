@@ -795,7 +795,7 @@ def test_a_short_batch_counts_as_much_as_a_full_one(tmp_path: Path) -> None:
             values = {f.name: getattr(batch, f.name) for f in dataclasses.fields(batch)}
             alone = NoisedBatch(**{name: v if v is None else v[row : row + 1] for name, v in values.items()})
             weight = {1: 0.5, 2: 0.25}[len(batch.latent)]
-            (weight * trainer._objective.trained(alone)).backward()
+            (weight * trainer._objective.trained(alone).loss).backward()
     for name, parameter in trainer.parameters.items():
         assert parameter.grad is not None
         assert float((found[name] - parameter.grad).norm() / parameter.grad.norm()) < 1e-4

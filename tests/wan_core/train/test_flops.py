@@ -10,7 +10,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from tests.support.tiny_run import TINY, TINY_CAMERA, TINY_FLF2V, TINY_I2V_21, TINY_TI2V, TINY_VACE
-from wan_core.lora import LoraConfig, inject_lora
+from wan_core.lora import LoraConfig, inject_lora, without_adapters
 from wan_core.model import Conditioning, Route, WanShape, WanTransformer, draw_passages
 from wan_core.precision import PrecisionPolicy
 from wan_core.train import FlopCount
@@ -57,7 +57,8 @@ def counted(model: WanTransformer, routes: tuple[Route, ...] = ()) -> tuple[int,
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
         output = model(latent, timestep, torch.randn(clips, 512, shape.text_dim), given, passages)
         forward = counter.get_total_flops()
-        output.sum().backward()
+        if output.requires_grad:  # adapters act
+            output.sum().backward()
         return forward, counter.get_total_flops()
 
 
@@ -105,6 +106,19 @@ def test_our_count_is_that_of_maxdiffusion_for_a_14b_step_at_720p() -> None:
         model = WanTransformer(WanShape(dim=5120, ffn_dim=13824, num_heads=40, num_layers=40)).requires_grad_(False)
     found = FlopCount(model).of(torch.Size((1, 16, 21, 90, 160)), time_rows=1, image_rows=0)
     assert 3 * 0.25 * found.forward / 1e12 == pytest.approx(4893.27, rel=0.003)
+
+
+@pytest.mark.parametrize("kind", ["text to video", "control stream"])
+def test_a_target_that_the_base_makes_counts_one_pass_without_adapters(kind: str) -> None:
+    model = model_of(KINDS[kind])
+    latent = torch.Size((SIZE[0], model.shape.out_channels, *SIZE[1:]))
+    count = FlopCount(model)
+    found = count.of(latent, time_rows=1, image_rows=0)
+    with without_adapters(model):
+        assert found.base == pytest.approx(counted(model)[0], rel=2e-3)
+    assert found.base < found.forward
+    none, both = (count.work_of(latent, time_rows=1, image_rows=0, prior_clips=clips) for clips in (0, 2))
+    assert both.flops - none.flops == pytest.approx(found.base)
 
 
 @pytest.mark.parametrize("targets", TARGETS)

@@ -21,8 +21,7 @@ _WITHOUT = {
     "type": "",
     "caption_dropout_rate": "caption_dropout of Wan Train Settings",
     "token_dropout_rate": "",
-    "is_reg": "no regularisation sets",
-    "prior_reg": "no regularisation sets",
+    "is_reg": "its clips are trained as the others are; prior_preservation of Wan Dataset Settings keeps what is known",
     "network_weight": "",
     "loss_multiplier": "weight scales how often files are seen instead",
     "flip_y": "clips upside down teach nothing",
@@ -102,6 +101,9 @@ def _parts(ledger: Ledger, trigger_word: str, context: Context) -> list[SourcePa
     repeats = ledger.get("num_repeats", int, 1)
     settings["num_repeats"] = repeats
     ledger.take(f"num_repeats {repeats}")
+    if ledger.get("prior_reg", bool, False):
+        settings["prior_preservation"] = 1.0
+        ledger.take("prior_reg: trained towards what the base model predicts (prior_preservation)")
     sizes = _sizes(ledger, context)
     ledger.drop_all(_WITHOUT)
     notes = ledger.sentences()

@@ -47,8 +47,6 @@ _WITHOUT = {
     "start_step": "",
     "end_epoch": "",
     "end_step": "",
-    "is_regularisation_data": _ADAPTER,
-    "is_regularization_data": _ADAPTER,
     "slider_strength": _ADAPTER,
     "delete_unwanted_images": _NEVER,
     "delete_problematic_images": _NEVER,
@@ -106,6 +104,7 @@ def _part(ledger: Ledger, by_id: Mapping[str, dict[str, Any]], context: Context)
         **_seen(ledger),
         **caption_settings,
         **_shuffle(ledger),
+        **_prior(ledger),
     }
     if "mask" in watched:
         settings["mask_use"] = "loss"
@@ -118,6 +117,14 @@ def _part(ledger: Ledger, by_id: Mapping[str, dict[str, Any]], context: Context)
         settings=settings,
         watched=(place, *watched.values()),
     )
+
+
+def _prior(ledger: Ledger) -> dict[str, Any]:
+    spellings = ("is_regularisation_data", "is_regularization_data")
+    if not any([ledger.get(name, bool, False) for name in spellings]):
+        return {}
+    ledger.take("is_regularisation_data: trained towards what the base model predicts (prior_preservation)")
+    return {"prior_preservation": 1.0}
 
 
 def _size(ledger: Ledger, context: Context) -> dict[str, Any]:

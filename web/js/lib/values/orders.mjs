@@ -53,6 +53,7 @@ export const ORDERS = {
     "captions,batch_is,fps,width,height,num_frames,num_repeats,enable_bucket",
   ],
   WanDatasetSettings: [
+    "frame_extraction,frame_stride,frame_sample,frame_buckets,frame_rounding,crop,horizontal_flip,variants,split_scenes,scene_threshold,recursive,weight,caption_prefix,caption_shuffles,keep_tokens,missing_captions,mask_use,held_out_ratio,held_out,latent_dtype,cache_compression,cache_limit_gb,prior_preservation",
     "frame_extraction,frame_stride,frame_sample,frame_buckets,frame_rounding,crop,horizontal_flip,variants,split_scenes,scene_threshold,recursive,weight,caption_prefix,caption_shuffles,keep_tokens,missing_captions,mask_use,held_out_ratio,held_out,latent_dtype,cache_compression,cache_limit_gb",
     "frame_extraction,frame_stride,frame_sample,frame_buckets,frame_rounding,crop,horizontal_flip,variants,split_scenes,scene_threshold",
   ],

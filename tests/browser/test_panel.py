@@ -313,6 +313,7 @@ def test_the_tab_compares_opens_copies_resumes_and_asks_before_it_deletes(
     canvas: Any, smoke: dict[str, Any], runs: Runs
 ) -> None:
     runs.add("halfway", whole_run(40, 90, 20), reason="Cancel was pressed")
+    runs.add("halfway_ema0.1", whole_run(40, 90, 20), lora_names=[], state="done")
     runs.workflows["halfway"] = smoke
     canvas.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     # The page's colours change before any list was read: all is drawn, and nothing is known yet.
@@ -339,7 +340,13 @@ def test_the_tab_compares_opens_copies_resumes_and_asks_before_it_deletes(
     canvas.screenshot("table")
     canvas.page.get_by_role("button", name="Table").click()
 
-    card = canvas.page.locator(".wan-run").filter(has_text="halfway")
+    mean = canvas.page.locator(".wan-run").filter(has_text="halfway_ema0.1")
+    mean.get_by_role("button", name="Use as LoRA").click()
+    shows(canvas.page.locator(".wan-said"), "is the run's LoRA now.")
+    assert [path for path, *_ in runs.posted] == ["halfway_ema0.1/use"]
+    runs.posted.clear()
+    card = canvas.page.locator(".wan-run").filter(has_text="halfway").filter(has_not_text="ema")
+    assert not card.get_by_role("button", name="Use as LoRA").is_visible(), "it is among the LoRAs"
     shows(card, "Cancel was pressed")
     card.get_by_role("button", name="Copy LoRA name").click()
     canvas.page.wait_for_function(
@@ -370,6 +377,6 @@ def test_the_tab_compares_opens_copies_resumes_and_asks_before_it_deletes(
     assert runs.posted == []
     card.get_by_role("button", name="Delete …").click()
     card.get_by_role("alertdialog").get_by_role("button", name="Delete", exact=True).click()
-    canvas.page.wait_for_function("() => document.querySelectorAll('.wan-run').length === 2")
+    canvas.page.wait_for_function("() => document.querySelectorAll('.wan-run').length === 3")
     assert [(path, body) for path, _, body in runs.posted] == [("halfway/delete", {"confirm": "halfway"})]
     assert canvas.our_problems == []

@@ -10,7 +10,7 @@ import { told } from "../run/server_sentences.mjs";
 /**
  * @typedef {import("../page/routes.mjs").Summary} Summary
  * @typedef {{ open: (run: string) => void, resume: (run: string) => void, copy: (name: string) => void,
- *   remove: (run: string) => void, compare: (run: string, on: boolean) => void,
+ *   use: (run: string) => void, remove: (run: string) => void, compare: (run: string, on: boolean) => void,
  *   clips: (run: string) => import("./run_clips.mjs").RunClips }} Actions
  */
 
@@ -97,6 +97,9 @@ export class RunCard {
       open: button(t("Open workflow"), t("Open the graph that trains {run}", run), () =>
         actions.open(id),
       ),
+      use: button(t("Use as LoRA"), t("Put the LoRA of {run} among ComfyUI's LoRAs", run), () =>
+        actions.use(id),
+      ),
       copy: button(t("Copy LoRA name"), t("Copy the name loader lists show for {run}", run), () =>
         actions.copy(loraNames(this.run)),
       ),
@@ -117,7 +120,9 @@ export class RunCard {
     write(this.numbers, cardText(run, now));
     mark(this.numbers, "title", told(run.best_why ?? ""));
     write(this.reason, run.state !== "done" ? told(run.reason ?? "") : "");
-    enable(this.buttons.copy, Boolean(run.lora_names?.length));
+    const listed = Boolean(run.lora_names?.length);
+    enable(this.buttons.copy, listed);
+    this.buttons.use.hidden = listed || run.live === true || !run.step;
     enable(this.buttons.resume, !run.live && run.state !== "done");
     enable(this.buttons.remove, !run.live);
   }

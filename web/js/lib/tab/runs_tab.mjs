@@ -181,6 +181,14 @@ export class RunsTab {
         await this.page.copy(name);
         return t("Copied {name}", { name });
       }),
+      // Trained without ComfyUI, or a mean of saved steps: nothing has put it among the LoRAs.
+      use: work(async (id) => {
+        const { best, saves } = await this.routes.detail(id);
+        const step = best ?? saves?.at(-1)?.step ?? 0;
+        await this.routes.use(id, step);
+        this.refresh();
+        return t("Step {step} is the run's LoRA now.", { step });
+      }),
       remove: work(async (id) => {
         await this.routes.remove(id);
         this.refresh();

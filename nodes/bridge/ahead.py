@@ -77,7 +77,7 @@ class Ahead:
             model=plan,
             roots=roots,
             file=file,
-            lora=replace(base, rank=values.get("rank", LoraConfig.rank)),
+            lora=replace(base, rank=_rank(values.get("rank", LoraConfig.rank), expert, model, train)),
             train=train,
             step=step,
             preview=preview,
@@ -121,6 +121,13 @@ class Ahead:
             raise ConfigError(f"The widgets of {kind} must be a JSON object.")
         known = {given.id: given for given in self.nodes[kind].define_schema().inputs}
         return {name: _checked(known[name], value) for name, value in widgets.items() if name in known}
+
+
+def _rank(rank: int, expert: str, model: ModelHandle, train: TrainConfig) -> int:
+    """Returns the largest rank of the experts that are trained."""
+    low = train.low_noise_rank or rank
+    both = bool(model.plan.low_noise_file) and expert not in ("high", "low")
+    return low if expert == "low" else max(rank, low) if both else rank
 
 
 def _checked(widget: io.Input, value: Any) -> Any:

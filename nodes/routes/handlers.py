@@ -182,6 +182,8 @@ class RunRoutes:
             return _json(await asyncio.to_thread(self.planner.answer, asked))
         except WanTrainerError as error:  # half of a graph is the usual case while somebody builds one
             return _json({**NO_PLAN, "reason": scrubbed(str(error))})
+        except OSError as error:  # a file that went meanwhile, or a name that can be none
+            return _json({**NO_PLAN, "reason": f"The model cannot be read ({error.strerror})."})
 
     async def settings_file(self, request: web.Request) -> web.StreamResponse:
         """The graph of other trainers' settings. It changes nothing, and is guarded because reading them costs time."""

@@ -119,6 +119,22 @@ def test_what_does_not_fit_is_answered_with_turns_that_do(planner: Any, monkeypa
         assert planner.answer(asked(*nodes, train=train, sizes=[size]))["fits"], change
 
 
+def test_of_a_pair_the_expert_with_the_larger_rank_counts(pack_nodes: dict[str, Any], models: Path) -> None:
+    ahead = our_module(pack_nodes, "bridge.ahead").Ahead(pack_nodes)
+    planner = our_module(pack_nodes, "routes.plan").Planner(ahead.job, ahead.mark)
+    names = {kind: f"wan2.2_t2v_{kind}_noise_14B.safetensors" for kind in ("high", "low")}
+    for name in names.values():
+        write_empty_model(models / name, "wan2.2-t2v-A14B-expert")
+    load = {"diffusion_model": names["high"], "low_noise_model": names["low"], "device": "cpu"}
+
+    def rank(**low: int) -> int:
+        question = asked(chain=[["LoadWanModel", load]], settings=low)
+        return planner.job(question).lora.rank
+
+    assert rank(low_noise_rank=64) == 64
+    assert rank(low_noise_rank=8) == rank(low_noise_rank=0) == 32
+
+
 def test_a_question_that_no_page_of_ours_asks_is_refused_in_a_sentence(
     pack_nodes: dict[str, Any], planner: Any
 ) -> None:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["add_plan_command"]
 
+_NOT_CHECKPOINTED = ("none", "off")
 _QUANTIZE = {"none": "", "fp8": "fp8_e4m3fn", "int8": "int8"}
 
 
@@ -35,7 +36,8 @@ def add_plan_command(command: Callable[..., argparse.ArgumentParser]) -> None:
     plan.add_argument("--policy", default="balanced", help="precision policy: balanced, reference or fast")
     plan.add_argument("--batch", type=int, default=1, help="clips per forward pass")
     plan.add_argument("--accumulate", type=int, default=1, help="forward and backward passes per optimizer step")
-    plan.add_argument("--checkpointing", default="full", metavar="POLICY", help="off, or a checkpointing_policy")
+    text = "none, or a checkpointing_policy; default: auto, as in a new run"
+    plan.add_argument("--checkpointing", default="auto", metavar="POLICY", help=text)
     plan.add_argument("--unchecked-blocks", type=int, default=0)
     plan.add_argument("--offload-activations", default="auto", help="auto, on or off")
     plan.add_argument("--blocks-to-swap", type=int, default=-1, help="-1: as few as are needed")
@@ -45,7 +47,7 @@ def _plan(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
     report = _report(options)
     print_json(out, report)
     if not report["fits"]:
-        print("It does not fit.", file=sys.stderr)
+        print(report["verdict"], file=sys.stderr)
     return ExitCode.DONE if report["fits"] else ExitCode.DOES_NOT_FIT
 
 
@@ -63,8 +65,8 @@ def _report(options: argparse.Namespace) -> dict[str, Any]:
     train = TrainConfig(
         batch_size=options.batch,
         gradient_accumulation_steps=options.accumulate,
-        gradient_checkpointing=options.checkpointing != "off",
-        checkpointing_policy="full" if options.checkpointing == "off" else options.checkpointing,
+        gradient_checkpointing=options.checkpointing not in _NOT_CHECKPOINTED,
+        checkpointing_policy="full" if options.checkpointing in _NOT_CHECKPOINTED else options.checkpointing,
         unchecked_blocks=options.unchecked_blocks,
         offload_activations=options.offload_activations,
         blocks_to_swap=options.blocks_to_swap,
@@ -101,6 +103,6 @@ def _gibibytes(listed: str) -> list[float]:
         found = [float(part) for part in listed.split(",") if part.strip()]
     except ValueError:
         found = [0.0]
-    if any(not 0 < card < 1e6 for card in found):
+    if any(not 0 < card < 1e6 for card in found) or (listed and not found):
         raise ConfigError(f'--card "{listed[:40]}" is not the GiB of each card, such as 16 or 24,24.')
     return found

@@ -56,7 +56,8 @@ _WORDS = {SECONDS: "time of a step"}
 
 
 def plan_run(directory: Path, roots: Roots) -> dict[str, Any]:
-    """Returns the report of `wan_core plan RUN`: what `report_of` holds, the run's name, and what its saves take.
+    """Returns the report of `wan_core plan RUN`: what `report_of` holds, the run's name, what its saves take, and
+    the verdict in a sentence.
 
     Of both experts of a pair the larger one counts on the devices, since they take turns there. `resting_bytes` are the
     weights of the other one: they lie in host memory meanwhile where they fit beside the rest, or are read again.
@@ -68,16 +69,24 @@ def plan_run(directory: Path, roots: Roots) -> dict[str, Any]:
         plans.append(plan_memory(*_in_the_fullest_process(job_of_run(run), ask_driver=True)))
     plan = max(plans, key=lambda one: max(memory.peak for memory in one.estimate.devices.values()))
     report = report_of(plan, card_of(torch.device(next(iter(plan.estimate.devices))), plan.job))
+    said = [one.verdict() for one in plans if not one.fits]
     for name, needs in report["devices"].items():
-        needs["total_bytes"] = total_bytes(torch.device(name))
-        report["fits"] &= needs["peak_bytes"] <= needs["total_bytes"]
+        needed, total = needs["peak_bytes"], total_bytes(torch.device(name))
+        needs["total_bytes"] = total
+        if needed > total:
+            said.append(f"It needs {needed / _GIB:.1f} GiB on {name}, which has {total / _GIB:.1f} GiB in all.")
     if len(runs) > 1:
         report["host"]["resting_bytes"] = max(weights_once_loaded(run.config.model, run.file) for run in runs)
     save_bytes = sum(report_of(one, None)["disk"]["save_bytes"] for one in plans)
     saves = -(-config.train.steps // config.train.save_every_n_steps)
     free = shutil.disk_usage(directory).free
     report["disk"] |= {"save_bytes": save_bytes, "all_saves_bytes": saves * save_bytes, "free_bytes": free}
-    return {**report, "run_name": config.run_name, "fits": report["fits"] and save_bytes <= free}
+    if save_bytes > free:
+        said.append(
+            f"A save takes {save_bytes / _GIB:.1f} GiB, and the disk of the run has {free / _GIB:.1f} GiB free."
+        )
+    verdict = said[0] if said else plan.verdict()
+    return {**report, "run_name": config.run_name, "fits": not said, "verdict": verdict}
 
 
 def plan_settings(
@@ -112,7 +121,8 @@ def plan_settings(
         placement=placement,
         own_runs=OwnRuns() if cards else own_runs_of(roots),
     )
-    return report_of(plan_memory(job, room), card if cards else card_of(placement.first, job))
+    plan = plan_memory(job, room)
+    return {**report_of(plan, card if cards else card_of(placement.first, job)), "verdict": plan.verdict()}
 
 
 def job_of_run(run: OpenRun, placement: Placement | None = None) -> Job:

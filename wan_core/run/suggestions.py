@@ -12,6 +12,8 @@ from .planning import Job, nearest_that_fits, plan_memory
 __all__ = ["Suggestion", "suggestions_for"]
 
 _AUTOMATIC: dict[str, int | str] = {"memory": "auto", "offload_activations": "auto", "blocks_to_swap": -1}
+_CHECKPOINTED: dict[str, int | str] = {"gradient_checkpointing": True, "unchecked_blocks": 0}
+"""what the planner never turns on by itself: it costs a third of a step"""
 _RANKS = (4, 8, 16, 32)
 """tried from the smallest on: where that does not fit, no larger one does"""
 
@@ -45,10 +47,16 @@ def suggestions_for(
 
 def _alone(job: Job, room: Room) -> Iterator[Suggestion | None]:
     """Yields each change with which the job fits; None for a look without a find, so that `enough` is asked."""
-    asked = {name: value for name, value in _AUTOMATIC.items() if getattr(job.train, name) != value}
-    if asked:
-        automatic = replace(job, train=replace(job.train, **asked))
-        yield Suggestion(settings=asked) if plan_memory(automatic, room).fits else None
+    asked: dict[str, int | str] = {}
+    for measures in (_AUTOMATIC, _CHECKPOINTED):
+        more = {name: value for name, value in measures.items() if getattr(job.train, name) != value}
+        if more:
+            asked |= more
+            tried = replace(job, train=replace(job.train, **asked))
+            if plan_memory(tried, room).fits:
+                yield Suggestion(settings=asked)
+                break
+            yield None
     quantized = _quantized(job)
     if quantized is not None:
         yield Suggestion(settings=_scheme(quantized)) if plan_memory(quantized, room).fits else None

@@ -41,7 +41,9 @@ def test_a_14b_expert_in_fp8_is_planned_for_a_card_of_16_gib(tmp_path: Path, wan
     code, found, said = planned(wan_core_command, *job, "--card", 6)
     assert code == ExitCode.DOES_NOT_FIT
     assert not found["fits"]
-    assert "does not fit" in said
+    assert said.strip() == found["verdict"]
+    assert said.startswith("832x480x33 at rank 32 needs 6.")
+    assert "5.0 GiB are free. Nearest that fits: 832x480x" in said
 
 
 def test_the_folder_of_runs_beside_the_models_is_found(tmp_path: Path) -> None:
@@ -61,6 +63,7 @@ def test_what_is_missing_or_wrong_on_the_line_is_said(tmp_path: Path, wan_core_c
         (["--model", file, "--size", "830x480x33"], "multiples of 16"),
         (["--model", file, "--size", "832x480x34"], "4n+1"),
         (["--model", file, "--size", "832x480x33", "--card", "big"], "--card"),
+        (["--model", file, "--size", "832x480x33", "--card", ","], "--card"),
     ):
         done = wan_core_command("plan", *map(str, words))
         assert done.returncode == ExitCode.BAD_INPUT

@@ -25,6 +25,7 @@ from wan_core.run.memory_report import job_of_run, plan_here
 from wan_core.run.open import open_run
 from wan_core.run.planning import Job, nearest_that_fits, plan_memory
 from wan_core.run.step_time import card_of_size, step_seconds
+from wan_core.run.suggestions import suggestions_for
 from wan_core.run.train_job import run_job
 from wan_core.train import TrainConfig, Trainer
 
@@ -171,6 +172,14 @@ def test_each_process_is_planned_for_its_own_devices(
     found = plan_memory(job, Room(devices={})).estimate.devices
     assert list(found) == devices
     assert min(memory.step for memory in found.values()) > 100_000
+
+
+def test_checkpointing_is_offered_where_it_is_off(a14b: Job) -> None:
+    for off in ({"gradient_checkpointing": False}, {"unchecked_blocks": 20}):
+        job = replace(a14b, train=TrainConfig(**off))
+        turned = {"gradient_checkpointing": True} if "gradient_checkpointing" in off else {"unchecked_blocks": 0}
+        assert not plan_memory(job, room(16)).fits
+        assert [one.settings for one in suggestions_for(job, room(16), most=1)] == [turned]
 
 
 def test_a_copy_per_gpu_is_planned_for_the_fullest_card_and_its_share_of_host_memory(

@@ -50,6 +50,19 @@ test("a training is asked for by its widgets, from the loader down", () => {
   });
 });
 
+test("a suggestion turns checkpointing on and unchecked blocks off", () => {
+  const settings = node("WanTrainSettings", { gradient_checkpointing: false, unchecked_blocks: 4 });
+  const found = trainingOf(training({ settings }).trainer);
+  assert.ok(found);
+  const wanted = { gradient_checkpointing: true, unchecked_blocks: 0 };
+  assert.ok(canApply(found, wanted));
+  apply(found, wanted, () => null);
+  assert.deepEqual(
+    Object.fromEntries(settings.widgets.map((one) => [one.name, one.value])),
+    wanted,
+  );
+});
+
 test("the settings above a sweep are those that are planned", () => {
   const settings = node("WanTrainSettings", { batch_size: 2 });
   const sweep = node("WanSweepSettings", { setting: "rank", values: "4, 8" }, { settings });
@@ -228,5 +241,7 @@ test("buttons say what they set", () => {
   assert.equal(suggestionText({ width: 416, height: 240 }), "416 × 240 fits");
   assert.equal(suggestionText({ preview_every_n_steps: 0 }), "no previews fits");
   assert.equal(suggestionText({ blocks_to_swap: -1 }), "memory auto fits");
+  assert.equal(suggestionText({ gradient_checkpointing: true }), "gradient checkpointing fits");
+  assert.equal(suggestionText({ unchecked_blocks: 0 }), "gradient checkpointing fits");
   assert.equal(suggestionText({ something: 1 }), "");
 });

@@ -7,7 +7,7 @@ import { clock, gib, known, short } from "../run/format.mjs";
 /**
  * What the server answers (nodes/routes/plan.py).
  * @typedef {{ name: string, needed: number, room: number | null, total: number | null }} Device
- * @typedef {Record<string, number | string>} Settings of widgets by their names
+ * @typedef {Record<string, number | string | boolean>} Settings of widgets by their names
  * @typedef {{ fits: boolean | null, size?: string, rank?: number, preview?: string | null, devices: Device[],
  *   host?: { needed: number, room: number | null },
  *   measures?: { offload_inputs?: boolean, blocks_to_swap?: number, gradient_checkpointing?: boolean },
@@ -18,6 +18,9 @@ import { clock, gib, known, short } from "../run/format.mjs";
 
 /** Settings that leave it to the planner what rests in host memory. */
 const AUTOMATIC = ["memory", "offload_activations", "blocks_to_swap"];
+
+/** Settings with which every block is computed again in the backward pass. */
+const CHECKPOINTED = ["gradient_checkpointing", "unchecked_blocks"];
 
 /** The phase under which a ratio of time stands. */
 const TIME = "seconds";
@@ -88,6 +91,7 @@ export function suggestionText(settings) {
   const { num_frames: frames, width, height, rank, scheme } = settings;
   const changes = [
     AUTOMATIC.some((name) => name in settings) ? t("memory auto") : "",
+    CHECKPOINTED.some((name) => name in settings) ? t("gradient checkpointing") : "",
     width && height ? `${width} × ${height}` : "",
     frames ? t("{n} frames", { n: frames }) : "",
     rank ? t("rank {rank}", { rank }) : "",

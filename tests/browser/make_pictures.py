@@ -5,7 +5,7 @@
 workflows/NAME.jpg are the thumbnails of the template browser; docs/images/stage_*.jpg and canvas.jpg are the stages of
 a real run of the smoke graph; panel*.png and runs_tab.png show the panel and the sidebar tab on made-up runs, fit.png
 the bar that says whether a training fits, settings.png the node with the many settings, grid_node.png and grid.png
-Validate Video and what it makes.
+Validate Video and what it makes, dropped.jpg what settings of another trainer become.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from shapeworld.learning import CONCEPTS, DEFAULT_CONCEPT, draw_dataset, fill_mo
 from tests.browser.conftest import BOUNDS, shows, tiny_canvas
 from tests.browser.runs_on_page import Runs, whole_run
 from tests.browser.test_fit import a14b_on_16_gib
+from tests.browser.test_graphs import DROP, JOBS
 from tests.browser.test_settings import FINDER, TURN
 from tests.browser.test_settings import GRAPH as SETTINGS_GRAPH
 
@@ -321,7 +322,16 @@ def test_the_settings(bare: Any) -> None:
     shows(finder, "weight_decay 0.05")
     bare.page.wait_for_timeout(1500)
     pictures.append(picture(bare, mouse=(1500, 500)))
-    finder.get_by_role("searchbox").fill("evaluat")
+    finder.get_by_role("searchbox").fill("learning rate")
     bare.page.wait_for_timeout(1500)
     pictures.append(picture(bare, mouse=(1500, 500)))
     save(pictures, "settings.png")
+
+
+def test_settings_of_another_trainer(bare: Any) -> None:
+    """What a settings file of musubi-tuner and the files it names become, dropped together."""
+    bare.page.set_viewport_size({"width": 2600, "height": 1500})
+    names = ("musubi_command.sh", "foxes.toml", "foxes_prompts.txt")
+    bare.script(DROP, [[name, (JOBS / name).read_text(encoding="utf-8")] for name in names])
+    bare.page.wait_for_function("() => window.app.graph._nodes.some(n => n.type === 'TrainLoRA')")
+    save_canvas(bare, "dropped")

@@ -45,6 +45,8 @@ def test_settings_are_found_by_search_and_group_and_changes_are_marked(canvas: A
 
     finder.get_by_role("searchbox").fill("warmup")
     sees(canvas, "lr_warmup_steps", "lr_warmup_share")
+    finder.get_by_role("searchbox").fill("learning rate")
+    shows(finder, "learning_rate is in Train Wan LoRA")
     finder.get_by_role("searchbox").fill("")
     finder.get_by_role("button", name="Both experts").click()
     sees(canvas, *FIRST, *OF_THE_PAIR)

@@ -2,7 +2,13 @@ import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { test } from "node:test";
 
-import { GROUPS, groupOf, isShown } from "../../../web/js/lib/settings/groups.mjs";
+import {
+  ELSEWHERE,
+  elsewhere,
+  GROUPS,
+  groupOf,
+  isShown,
+} from "../../../web/js/lib/settings/groups.mjs";
 
 const schemas = JSON.parse(
   readFileSync(new URL("../../nodes/schemas.json", import.meta.url), "utf8"),
@@ -39,4 +45,19 @@ test("a search looks for every word in names, labels and tooltips, and shows not
   assert.ok(!found("ema rank", {}));
   assert.ok(!found("rank", { value: 1 }));
   assert.ok(found("rank", { linked: true }));
+});
+
+test("who looks for a setting of another node is told which", () => {
+  for (const [kind, found] of Object.entries(ELSEWHERE)) {
+    const there = schemas[kind].inputs.map(({ name }) => name);
+    assert.deepEqual(
+      found.filter((name) => !there.includes(name) || names.includes(name)),
+      [],
+    );
+  }
+  assert.deepEqual(elsewhere("learning rate"), { name: "learning_rate", kind: "TrainLoRA" });
+  assert.deepEqual(elsewhere(" Steps"), { name: "steps", kind: "TrainLoRA" });
+  assert.equal(elsewhere("weight_decay"), null);
+  assert.equal(elsewhere("l"), null);
+  assert.equal(elsewhere(""), null);
 });

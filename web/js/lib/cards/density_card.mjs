@@ -51,7 +51,8 @@ export class DensityCard extends Card {
     );
     this.quarters = element("dl", { class: "wan-facts" });
     this.said = element("p", { class: "wan-hint" });
-    fill(this.body, this.box, this.quarters, this.said);
+    const title = element("h4", {}, t("Timesteps that are trained"));
+    fill(this.body, title, this.box, this.quarters, this.said);
     this.ask();
   }
 

@@ -3,16 +3,20 @@
 
 import { button, element, fill, mark, toggle, write } from "../page/dom.mjs";
 import { t } from "../page/words.mjs";
-import { GROUPS, groupOf, groupTitle, isChanged, isShown } from "./groups.mjs";
+import { elsewhere, GROUPS, groupOf, groupTitle, isChanged, isShown } from "./groups.mjs";
 
 /** @typedef {import("./groups.mjs").Setting} Setting */
 
 const LONGEST = 18;
 
 export class Finder {
-  /** @param {{ changed: () => void, reset: (name: string) => void }} node `changed`: other settings are to be shown */
-  constructor({ changed, reset }) {
+  /**
+   * @param {{ changed: () => void, reset: (name: string) => void, titleOf: (kind: string) => string }} node `changed`: other
+   *   settings are to be shown; `titleOf` a kind of node, as the page calls it
+   */
+  constructor({ changed, reset, titleOf }) {
     this.changed = changed;
+    this.titleOf = titleOf;
     this.reset = reset;
     /** @type {Set<string>} */
     this.open = new Set();
@@ -33,11 +37,13 @@ export class Finder {
       ]),
     );
     this.count = element("span", { class: "wan-hint", role: "status" });
+    this.elsewhere = element("p", { class: "wan-hint", role: "status" });
     this.back = element("div", { class: "wan-changes" });
     this.element = element(
       "section",
       { class: "wan-card", "data-card": "settings", "aria-label": t("Settings") },
       element("div", { class: "wan-find" }, this.search, this.count),
+      this.elsewhere,
       element("div", { class: "wan-groups" }, ...Object.values(this.groups)),
       this.back,
     );
@@ -57,10 +63,17 @@ export class Finder {
     const shown = settings.filter((one) => isShown(one, view));
     const changed = settings.filter(isChanged);
     write(this.count, t("{n} of {all} shown", { n: shown.length, all: settings.length }));
+    const other = elsewhere(this.search.value);
+    write(
+      this.elsewhere,
+      other ? t("{name} is in {node}.", { name: other.name, node: this.titleOf(other.kind) }) : "",
+    );
+    this.elsewhere.hidden = !other;
+    const searched = this.search.value.trim() !== "";
     for (const [group, made] of Object.entries(this.groups)) {
       const marks = changed.filter(({ name }) => groupOf(name) === group).length;
       write(made, marks ? `${groupTitle(group)} ●${marks}` : groupTitle(group));
-      mark(made, "aria-pressed", String(this.open.has(group)));
+      mark(made, "aria-pressed", String(this.open.has(group) && !searched));
     }
     const key = JSON.stringify(changed.map(({ name, value }) => [name, value]));
     if (key !== this.key) {

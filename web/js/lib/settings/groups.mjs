@@ -15,6 +15,18 @@ const FIRST = [
   ...["lr_warmup_steps", "timestep_sampling"],
 ];
 
+/** What people look for here and find in another node, by the ids of the nodes. @type {Record<string, string[]>} */
+export const ELSEWHERE = {
+  TrainLoRA: [
+    ...["learning_rate", "steps", "rank", "alpha", "seed", "save_every_n_steps", "run_name"],
+    ...["preview_every_n_steps", "blocks_to_swap", "start_from_lora", "expert"],
+  ],
+  LoadWanModel: ["attention", "base_precision"],
+  WanPreviewSettings: ["sampler_name", "cfg", "prompts", "negative_prompt"],
+  WanDatasetSettings: ["held_out_ratio"],
+  WanVideoDataset: ["num_repeats"],
+};
+
 /** A setting that no group names is in the last one. @type {Record<string, string[]>} */
 export const GROUPS = {
   batch: [
@@ -70,6 +82,21 @@ export function groupTitle(group) {
     default:
       return t("LoRA and more");
   }
+}
+
+/**
+ * Which node has a widget of that name, or of one that begins so.
+ * @param {string} query what is looked for
+ * @returns {{ name: string, kind: string } | null}
+ */
+export function elsewhere(query) {
+  const word = query.trim().toLowerCase().replace(/\s+/g, "_");
+  if (word.length < 2) return null;
+  for (const [kind, names] of Object.entries(ELSEWHERE)) {
+    const name = names.find((one) => one.startsWith(word));
+    if (name) return { name, kind };
+  }
+  return null;
 }
 
 /** @param {string} name of a setting @returns {string} its group */

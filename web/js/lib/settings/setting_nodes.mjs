@@ -1,7 +1,7 @@
 // @ts-check
 /** Nodes with more settings than fit on a page show the first of them, what was changed, and the groups that are open. */
 
-import { kindOf } from "../page/ids.mjs";
+import { idHere, kindOf } from "../page/ids.mjs";
 import { addWidget, MARGINS, watchWidgets } from "../page/widget.mjs";
 import { Finder } from "./finder.mjs";
 import { groupOf, groupTitle } from "./groups.mjs";
@@ -35,6 +35,8 @@ export class SettingNodes {
         node.properties[OPEN] = [...finder.open].join(" ");
         this.ask(node);
       },
+      titleOf: (kind) =>
+        /** @type {any} */ (window).LiteGraph?.registered_node_types?.[idHere(kind)]?.title ?? kind,
       reset: (name) => {
         const widget = widgets.find((one) => one.name === name);
         if (!widget) return;

@@ -2,6 +2,8 @@
 /** The note beside a graph that was made of another trainer's settings, in the language of the page. Pure. */
 
 import { t } from "../page/words.mjs";
+import { teller } from "../run/server_sentences.mjs";
+import { SENTENCES } from "./account_sentences.mjs";
 
 /** Headings of the account, as wan_core/migrate says them. @type {(() => string)[]} */
 const TITLES = [
@@ -14,6 +16,8 @@ const TITLES = [
 ];
 /** The same in English, in which the server says them: the page has learned no other language yet. */
 export const SAID = TITLES.map((says) => says());
+
+const told = teller(SENTENCES);
 
 /**
  * The graph, its note translated where it has one.
@@ -42,8 +46,16 @@ function lineInWords(line) {
   const put = /^Put `(?<name>.+)` and the folders it names into ComfyUI's `input` folder\.$/.exec(
     line,
   );
-  if (!put) return line;
+  if (!put) return line.startsWith("- ") ? `- ${sentence(line.slice(2))}` : line;
   return t("Put `{name}` and the folders it names into ComfyUI's `input` folder.", {
     name: put.groups?.name ?? "",
   });
+}
+
+/** A whole sentence, or the part before an arrow. @param {string} text */
+function sentence(text) {
+  const said = told(text);
+  if (said !== text) return said;
+  const [head, ...rest] = text.split(" -> ");
+  return [told(head), ...rest].join(" -> ");
 }

@@ -147,26 +147,30 @@ export const SENTENCES = [
 function pattern(english) {
   const parts = english.split(/(\{\w+\})/);
   const hole = (/** @type {string} */ part) => `(?<${part.slice(1, -1)}>.+?)`;
-  const source = parts.map((part, i) => (i % 2 ? hole(part) : part.replace(/[.()]/g, "\\$&")));
+  const source = parts.map((part, i) => (i % 2 ? hole(part) : part.replace(/[.()[\]+/]/g, "\\$&")));
   return new RegExp(`^${source.join("")}$`, "s");
 }
 
-// Before a page has learned another language, every sentence is English.
-const known = SENTENCES.map((says) => ({ says, text: pattern(says({})) }));
-
 /**
- * What the server said, in the language of the page where it is known there.
- * @param {string} text
- * @returns {string}
+ * What says a text of the server in the language of the page, where it is one of `sentences`. To be made before the page has
+ * learned another language than English.
+ * @param {Says[]} sentences
+ * @returns {(text: string) => string}
  */
-export function told(text) {
-  if (text.length > LONGEST) return text;
-  for (const sentence of known) {
-    const found = sentence.text.exec(text);
-    if (found) return sentence.says(inner(found.groups ?? {}));
-  }
-  return text;
+export function teller(sentences) {
+  const known = sentences.map((says) => ({ says, text: pattern(says({})) }));
+  return (text) => {
+    if (text.length > LONGEST) return text;
+    for (const sentence of known) {
+      const found = sentence.text.exec(text);
+      if (found) return sentence.says(inner(found.groups ?? {}));
+    }
+    return text;
+  };
 }
+
+/** What the server said, in the language of the page where it is known there. */
+export const told = teller(SENTENCES);
 
 /** What stands in a hole may be such a sentence itself. @param {Values} groups @returns {Values} */
 function inner(groups) {

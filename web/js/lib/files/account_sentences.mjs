@@ -1,0 +1,74 @@
+// @ts-check
+/**
+ * What the account of another trainer's settings says a person has to do or should know, as wan_core/migrate says it. Why a
+ * single key has no counterpart stays English: there are hundreds of those. Pure.
+ */
+
+import { t } from "../page/words.mjs";
+
+/** @type {import("../run/server_sentences.mjs").Says[]} */
+export const SENTENCES = [
+  (v) => t("{key} is not stated: {value}, {trainer}'s own", v),
+  (v) => t("which Wan model is trained does not show; choose it in Load Wan Model", v),
+  (v) =>
+    t(
+      "the model files are {files}{both}, {vae} and {encoder}; choose yours in the nodes where they are called otherwise",
+      v,
+    ),
+  (v) => t("its clips are not counted: {reason}", v),
+  (v) => t("{file} was not found, so its prompts are not here; write them into prompts", v),
+  (v) => t("{file}: prompts in TOML are not read; write them into prompts, one a line", v),
+  (v) => t("<token> stands in prompts for a word of yours: write the word", v),
+  (v) =>
+    t("{file} was not found: adapter is LoKr, LyCORIS's usual kind; set lokr_factor and rank", v),
+  (v) =>
+    t(
+      "alpha {alpha} of rank {rank}: the LoRA counts with {share}, as in {trainer}, and learns slowly; alpha 0 is the rank",
+      v,
+    ),
+  (v) => t("each expert may need its own: look at the two LoRAs of Add Frozen LoRA", v),
+  (v) => t("put the file of {file} among your LoRAs, and add it by Add Frozen LoRA", v),
+  (v) =>
+    t(
+      "optimizer {name} is given no {arguments}: its own arguments may have other names here. See optimizer_args of Wan Train Settings",
+      v,
+    ),
+  (v) =>
+    t(
+      "{value}: 4-bit and smaller bases are trained here from GGUF files (Q4_K, Q5_K, Q6_K); choose one in Load Wan Model, and remove Fp8 / Int8 Quantize",
+      v,
+    ),
+  (v) => t("no previews are asked for; set preview_every_n_steps to see clips while it trains", v),
+  (v) =>
+    t(
+      "diffusion-pipe makes no previews; set preview_every_n_steps to see clips while it trains",
+      v,
+    ),
+  (v) => t("{n} more processes of the file are not read; import one at a time", v),
+  (v) => t("network_kwargs {name} {value} has no counterpart: see lora_targets", v),
+  (v) =>
+    t(
+      "warm-up of {n} steps in a run of {steps} -> {to}: the learning rate would never have been reached",
+      v,
+    ),
+  (v) => t("lr_scheduler -> constant: schedule_free replaces the schedule", v),
+  (v) => t("ema_decay -> 0: schedule_free keeps a mean of its own", v),
+  (v) => t("loraplus_lr_ratio -> 1: Prodigy has one learning rate for all weights", v),
+  (v) =>
+    t("gradient_checkpointing -> true: blocks that travel need it, and it changes no number", v),
+  (v) => t("previews of {n} frames -> {to} (Wan needs 4n+1)", v),
+  (v) => t("previews of {side} {n} -> {to} (a multiple of 16)", v),
+  (v) =>
+    t("learning_rate {rate} -> 1: Prodigy finds the rate itself, and this is a factor of it", v),
+  (v) =>
+    t(
+      "musubi-tuner trains one LoRA for both experts; here each has its own, in one run: see expert_order and high_noise_share of Wan Train Settings",
+      v,
+    ),
+  (v) => t("model_type {type} trains the whole model; here it is a LoRA", v),
+  (v) =>
+    t(
+      "no [adapter] is stated, so diffusion-pipe would train the whole model; here it is a LoRA",
+      v,
+    ),
+];

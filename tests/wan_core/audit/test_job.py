@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from tests.support.audits import BF16_PLAN as PLAN
 from tests.support.audits import audit, audit_of
 from tests.support.forked import ForkServer
-from tests.support.tiny_run import make_run
+from tests.support.tiny_run import TINY, make_run
 from wan_core.audit import REPORT_FILE, AuditConfig, read_report
 from wan_core.control import SignalControl
 from wan_core.errors import CacheError, CheckpointError, ConfigError, OutOfMemory
@@ -182,7 +182,7 @@ def test_counts_out_of_range_are_refused(field: str, value: int) -> None:
 
 
 def test_the_command_line_audits_a_run(server: ForkServer, tmp_path: Path) -> None:
-    own = make_run(tmp_path, plan=PLAN, size=(1, 4, 4))
+    own = make_run(tmp_path, plan=PLAN, shape=replace(TINY, num_layers=1), size=(1, 4, 4))
     words = ["audit", str(own.directory), "--roots", str(own.roots_file), "--timesteps", "1"]
     worker = server.start(words, tmp_path / "out.jsonl")
     assert worker.wait() == 0, worker.log()

@@ -89,9 +89,11 @@ def check_targets(model: nn.Module, config: LoraConfig) -> dict[str, nn.Linear]:
 
 def adapters_of(model: nn.Module) -> Iterator[LinearAdapter]:
     """Yields the adapter of every adapted linear, in model order."""
-    for module in model.modules():
-        if isinstance(adapter := getattr(module, "adapter", None), LinearAdapter):
-            yield adapter
+    if isinstance(adapter := vars(model).get("adapter"), LinearAdapter):
+        yield adapter  # and what lies within PEFT's layer is not looked through at every step
+        return
+    for child in model.children():
+        yield from adapters_of(child)
 
 
 def adapter_parameters(model: nn.Module) -> dict[str, nn.Parameter]:

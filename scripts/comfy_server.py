@@ -91,6 +91,7 @@ class ComfyServer:
         *,
         comfyui: Path | None = None,
         python: str | Path | None = None,
+        main: str | Path = "main.py",
         packs: Sequence[Path] = (),
         flags: Sequence[str] = (),
         front_end_root: Path | None = None,
@@ -104,7 +105,7 @@ class ComfyServer:
         self.client_id = uuid.uuid4().hex
         self.port = 0
         self.process: subprocess.Popen[bytes] | None = None
-        self._python = str(python or sys.executable)
+        self._python, self._main = str(python or sys.executable), str(main)
         self._flags = list(flags)
         if front_end_root:
             self._flags += ["--front-end-root", str(front_end_root)]
@@ -147,7 +148,7 @@ class ComfyServer:
         self._starts += 1
         self.port = port or _free_port()
         command = [
-            *(self._python, "-X", "utf8", "main.py", "--port", str(self.port)),
+            *(self._python, "-X", "utf8", self._main, "--port", str(self.port)),
             *("--base-directory", str(self.base), "--database-url", "sqlite:///:memory:"),
             *("--disable-api-nodes", "--disable-auto-launch", *self._flags),
         ]

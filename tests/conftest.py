@@ -13,8 +13,10 @@ import pytest
 from comfy_server import ComfyServer, make_base
 
 from tests.support.preforked import PreforkedEngine
+from wan_core.packages import first_import
 
 ROOT = Path(__file__).resolve().parent.parent
+QUICK_MAIN = ROOT / "tests" / "tiny" / "quick_main.py"
 
 
 gc.disable()  # while libraries and tests are imported, of which nothing goes before the end
@@ -78,7 +80,7 @@ def pack_nodes(comfyui_tree: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     """Node id -> node class, loaded in this process as ComfyUI loads them. For schemas and pure parts of nodes."""
     from pack_loader import list_nodes, load_pack
 
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), first_import("comfy"):
         warnings.simplefilter("ignore")  # ComfyUI's imports are not ours to judge
         return list_nodes(load_pack(comfyui_tree, make_base(tmp_path_factory.mktemp("in_process"))))
 
@@ -128,7 +130,7 @@ def comfy(
     Its workers are forked with their imports done. Tests of the process itself ask for `real_engine`, or `own_comfy`.
     """
     env = preforked.environment if preforked else None
-    with ComfyServer(comfy_base("shared"), comfyui=comfyui_tree, env=env) as server:
+    with ComfyServer(comfy_base("shared"), comfyui=comfyui_tree, main=QUICK_MAIN, env=env) as server:
         yield server
 
 
@@ -153,7 +155,7 @@ def own_comfy(comfy_base: Callable[..., Path], comfyui_tree: Path) -> Iterator[C
     started: list[ComfyServer] = []
 
     def start(base: Path | None = None, **options: Any) -> ComfyServer:
-        server = ComfyServer(base or comfy_base("own"), comfyui=comfyui_tree, **options)
+        server = ComfyServer(base or comfy_base("own"), comfyui=comfyui_tree, main=QUICK_MAIN, **options)
         started.append(server)
         return server.start()
 

@@ -7,6 +7,7 @@ small world (tests/shapeworld) are one token each; any other word is spelled, on
 
 from __future__ import annotations
 
+import gc
 import io
 import math
 import os
@@ -16,6 +17,9 @@ from typing import Any, ClassVar
 
 from .card import add_card_route
 from .flood import add_routes
+
+gc.freeze()
+gc.enable()  # after quick_main.py
 
 CHARACTERS = string.ascii_letters + string.digits + string.punctuation
 # The order is part of the shipped demo models: a word's place is its row in the embedding table. Only append.

@@ -163,6 +163,11 @@ def _class_of(config: TrainConfig) -> tuple[Callable[..., torch.optim.Optimizer]
     known = _CATALOGUE.get(config.optimizer) or _Known(config.optimizer_class)
     module, _, name = known.path.rpartition(".")
     package = module.partition(".")[0]
+    if name == "CPUOffloadOptimizer":
+        raise ConfigError(
+            f"optimizer_class {known.path[:80]} works on CUDA alone, and takes gradients before they are clipped, "
+            "averaged and found finite. Choose bnb_paged_adamw8bit, whose moments leave a full GPU, or adamw8bit."
+        )
     if package in sys.stdlib_module_names:
         raise ConfigError(f'optimizer_class "{known.path[:80]}" is part of Python, and no optimizer.')
     try:

@@ -302,6 +302,7 @@ def test_bitsandbytes_that_is_not_there_is_named_with_its_pip_line(monkeypatch: 
 def test_an_optimizer_of_another_package_by_its_name() -> None:
     config = settings("custom", optimizer_class="torch.optim.SGD", optimizer_args="momentum=0.9, nesterov=true")
     assert state_bytes(config) == 4.0
+    assert state_bytes(settings("adamw", optimizer_args="fused=true")) == 8.0, "and it is resumed to the last bit"
 
 
 @pytest.mark.parametrize(
@@ -310,6 +311,7 @@ def test_an_optimizer_of_another_package_by_its_name() -> None:
         ({"optimizer_class": "no_such_package.Adam"}, DependencyError, 'pip install "no-such-package"'),
         ({"optimizer_class": "os.path"}, ConfigError, "is part of Python"),
         ({"optimizer_class": "torch.nn.Linear"}, ConfigError, "is no class of an optimizer"),
+        ({"optimizer_class": "torchao.optim.CPUOffloadOptimizer"}, ConfigError, "works on CUDA alone, and takes grad"),
         ({"optimizer_class": "torch.optim.LBFGS"}, ConfigError, "cannot train a LoRA"),
         ({"optimizer_class": "tests.wan_core.train.test_optimizers.Forgetful"}, ConfigError, "cannot be saved"),
         ({"optimizer_args": "momentm=0.9"}, ConfigError, 'takes no "momentm". Did you mean "momentum"?'),

@@ -63,6 +63,11 @@ def test_a_turn_of_a_widget_is_planned_for_the_largest_clips_and_answered_once(
     assert plan["seconds"] == pytest.approx(100 * plan["step_seconds"], abs=1)
     assert plan["suggestions"] is None
     assert planner.answer(asked()) is plan
+    whole = our_module(pack_nodes, "routes.plan")._whole_time
+    train = type(planner.job(asked()).train)
+    assert whole(2.5, train(steps=100)) == 250
+    assert whole(2.5, train(steps=10_000, max_train_hours=1)) == 3600
+    assert whole(2.5, train(max_train_epochs=3)) is None, "how many steps an epoch has is not asked here"
     monkeypatch.delenv("WAN_TRAINER_CARD_GIB")
     on_cpu = our_module(pack_nodes, "routes.plan").Planner(planner.job, planner.mark).answer(asked())
     assert (on_cpu["fits"], on_cpu["devices"]) == (None, []), "the computer's own memory is no card"

@@ -289,6 +289,11 @@ def test_a_run_that_says_running_is_running_only_while_a_process_holds_it(routes
         elsewhere = routes.get("/runs/cat").data
     assert (elsewhere["state"], elsewhere["live"], elsewhere["step"]) == ("running", False, 4)
     assert elsewhere["seconds_left"] == pytest.approx(6 * 0.25)
+    line = {"event": "step", "step": 5, "steps": 10, "loss": 1.0, "seconds": 0.25, "seconds_left": 0.5}
+    with open(directory / "metrics.jsonl", "a", encoding="utf-8") as file:
+        file.write(json.dumps(line) + "\n")
+    with locked(directory / ".lock", "busy"):
+        assert routes.get("/runs/cat").data["seconds_left"] == 0.5, "its hours end before its steps"
 
 
 def test_looking_at_a_run_makes_no_file(routes: RouteServer) -> None:

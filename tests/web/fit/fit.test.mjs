@@ -231,6 +231,8 @@ test("a plan in words: of the fullest device, with what it does and how long it 
     "Host memory: 70.0 GiB needed, 60.0 GiB free.",
     "About 28.8 s per step, 12:00:30 in all (RTX 4080).",
   ]);
+  const ofEpochs = details({ ...plan, seconds: null });
+  assert.equal(ofEpochs.at(-1), "About 28.8 s per step (RTX 4080).");
 });
 
 test("buttons say what they set", () => {

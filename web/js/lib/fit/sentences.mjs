@@ -67,9 +67,13 @@ export function details(plan) {
     const values = { needed: gib(host.needed), free: gib(host.room) };
     said.push(t("Host memory: {needed} needed, {free} free.", values));
   }
-  if (known(pace) && known(seconds)) {
+  if (known(pace)) {
     const values = { pace: short(pace), time: clock(seconds), card: card ?? "" };
-    said.push(t("About {pace} s per step, {time} in all ({card}).", values));
+    said.push(
+      known(seconds)
+        ? t("About {pace} s per step, {time} in all ({card}).", values)
+        : t("About {pace} s per step ({card}).", values),
+    );
   }
   return [...said, ...measured(plan)];
 }

@@ -443,6 +443,9 @@ ON_CANVAS = "type => window.app.graph._nodes.some(n => n.type === type)"
 def test_settings_of_another_trainer_fall_on_the_page_and_a_workflow_does_as_ever(
     plain: Canvas, workflows: dict[str, Any]
 ) -> None:
+    assert ".toml" in plain.script("() => document.getElementById('comfy-file-input').accept"), (
+        "Open offers no settings"
+    )
     names = ("foxes.toml", "foxes_prompts.txt", "musubi_command.sh")  # the first is no training, and is asked for first
     plain.script(DROP, [[name, (JOBS / name).read_text(encoding="utf-8")] for name in names])
     plain.page.wait_for_function(ON_CANVAS, arg="WanDatasetFromFile")

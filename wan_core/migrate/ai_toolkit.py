@@ -90,8 +90,9 @@ _TRAIN = (
     Key("snr_gamma min_snr_gamma", "WanTrainSettings.loss_weighting", "min_snr, its analogue for flow matching",
         kind=float, read=to.min_snr),
     *drops("diff_output_preservation diff_output_preservation_multiplier diff_output_preservation_class "
-           "blank_prompt_preservation blank_prompt_preservation_multiplier do_differential_guidance "
-           "differential_guidance_scale do_guidance_loss guidance_loss_target reg_weight "
+           "blank_prompt_preservation blank_prompt_preservation_multiplier reg_weight", "prior_preservation of Wan "
+           "Dataset Settings: clips of a dataset of their own keep what the model knows"),
+    *drops("do_differential_guidance differential_guidance_scale do_guidance_loss guidance_loss_target "
            "inverted_mask_prior", _NOTHING),
     *drops("noise_offset noise_multiplier weight_jitter img_multiplier latent_multiplier force_consistent_noise",
            "noise stays as it is drawn"),

@@ -10,7 +10,7 @@ import { api } from "../../../scripts/api.js";
 // @ts-expect-error served by ComfyUI
 import { app } from "../../../scripts/app.js";
 import { CardNodes } from "./lib/cards/card_nodes.mjs";
-import { SettingsFiles } from "./lib/files/settings_files.mjs";
+import { SettingsFiles, SUFFIXES } from "./lib/files/settings_files.mjs";
 import { FitNodes } from "./lib/fit/fit_nodes.mjs";
 import { element } from "./lib/page/dom.mjs";
 import { findNode } from "./lib/page/graph.mjs";
@@ -90,6 +90,8 @@ const files = new SettingsFiles({
 });
 
 function openSettings() {
+  const open = document.getElementById("comfy-file-input");
+  if (open instanceof HTMLInputElement) open.accept += `,${SUFFIXES}`;
   const seen = (/** @type {DragEvent} */ event) => files.fell(event.dataTransfer?.files ?? []);
   document.addEventListener("drop", seen, { capture: true });
   const handle = app.handleFile;

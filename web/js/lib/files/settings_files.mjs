@@ -16,6 +16,8 @@ import { noteInWords, SAID } from "./note.mjs";
  */
 
 const TEXT = /[.](toml|ya?ml|json|txt|sh|bat|cmd|ps1)$/i;
+/** What the dialog Open offers besides ComfyUI's own. */
+export const SUFFIXES = ".toml,.yaml,.yml,.txt,.sh,.bat,.cmd,.ps1";
 /** What a document of a trainer holds, in any of its files. */
 const WORDS = /model_family|data_backend_config|pretrained_model_name_or_path|"process"/;
 const COMMAND = "wan_train_network";

@@ -20,8 +20,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from ...wan_core.events import Event, Failed, Finished, StepDone, parse_event
 from ...wan_core.files import open_append
 
@@ -45,21 +43,16 @@ _ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 _ASYNC = re.compile(r"(^|,)\s*backend\s*:\s*cudaMallocAsync\s*(?=,|$)")
 
 
-def worker_environment(outside: Mapping[str, str], *, growing_segments: bool) -> dict[str, str]:
+def worker_environment(outside: Mapping[str, str]) -> dict[str, str]:
     """Returns `outside` for an engine process: with the user's own allocator settings, without ComfyUI's.
 
     ComfyUI adds `backend:cudaMallocAsync` for itself, which suits sampling and not training.
-
-    Where the user said nothing, `growing_segments` asks for segments that grow: clips of several sizes then leave fewer
-    holes. Only for Linux and CUDA, where torch has them.
     """
     found = dict(outside)
     for name in _ALLOCATOR:
         kept = _ASYNC.sub("", found.pop(name, "")).strip(" ,")
         if kept:
             found[name] = kept
-    if growing_segments and not any(name in found for name in _ALLOCATOR):
-        found[_ALLOCATOR[1]] = "expandable_segments:True"
     return found
 
 
@@ -110,8 +103,7 @@ class Worker:
     """One engine process. stdin carries commands, stdout events, stderr goes straight into the log file."""
 
     def __init__(self, command: Sequence[str], cwd: Path, log: Path) -> None:
-        growing = sys.platform == "linux" and torch.version.cuda is not None
-        environment = worker_environment(os.environ, growing_segments=growing)
+        environment = worker_environment(os.environ)
         self._log = log
         with open_append(log) as stderr:
             self._log_start = stderr.tell()

@@ -207,14 +207,13 @@ def test_a_worker_gets_the_users_allocator_settings(
 ASYNC = "backend:cudaMallocAsync"  # what ComfyUI adds for itself
 OWN = "garbage_collection_threshold:0.8,roundup_power2_divisions:[256:1,>:4]"
 NEW, OLD = "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"
-GROWING = {OLD: "expandable_segments:True"}
 
 
 @pytest.mark.parametrize(
     ("outside", "inside"),
     [
-        ({}, GROWING),
-        ({OLD: ASYNC}, GROWING),
+        ({}, {}),
+        ({OLD: ASYNC}, {}),
         ({OLD: f"expandable_segments:False,{ASYNC}"}, {OLD: "expandable_segments:False"}),
         ({OLD: f"{OWN},{ASYNC}"}, {OLD: OWN}),
         ({NEW: f"{ASYNC},{OWN}"}, {NEW: OWN}),
@@ -229,9 +228,7 @@ def test_only_the_backend_of_comfyui_is_taken_out_of_the_users_allocator_setting
 ) -> None:
     module = sys.modules[f"{pack_nodes['TrainLoRA'].__module__.rpartition('.')[0]}.engine.worker"]
     given = {"LANG": "C.UTF-8", **outside}
-    assert module.worker_environment(given, growing_segments=True) == {"LANG": "C.UTF-8", **inside}
-    without = {} if inside == GROWING else inside
-    assert module.worker_environment(given, growing_segments=False) == {"LANG": "C.UTF-8", **without}
+    assert module.worker_environment(given) == {"LANG": "C.UTF-8", **inside}
 
 
 def test_nothing_is_left_when_the_caller_breaks(start: Callable[[str], Any]) -> None:

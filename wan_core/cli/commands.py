@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import sys
 import traceback
 from pathlib import Path
 from typing import NoReturn
 
 from ..errors import ConfigError, ExitCode, OutOfMemory, Stopped, WanTrainerError, host_memory_ran_out
-from ..packages import check_versions
+from ..packages import check_versions, version_of
 from ..words import plain
+from .allocator import let_segments_grow
 from .cache import add_cache_commands
 from .files import add_file_commands
 from .maxdiffusion import add_tfrecord_commands
@@ -35,6 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
     emit = terminal_emitter(out) if out.isatty() else emitter(out)
     try:
         check_versions()
+        let_segments_grow(os.environ, torch=version_of("torch"))
         options = _parser().parse_args(arguments)
         return options.run(options, emit, out)
     except KeyboardInterrupt:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from ..errors import ConfigError
+from .host import host_bytes, host_total
 from .memory import MemoryEstimate
 from .plan import Placement, PlacementConfig, resolve_placement
 
@@ -18,7 +19,6 @@ __all__ = [
     "card_bytes",
     "card_limit",
     "fullest_process",
-    "host_bytes",
     "room_here",
     "room_of_cards",
     "total_bytes",
@@ -108,7 +108,7 @@ def total_bytes(device: torch.device) -> int:
     """Returns the memory of a device; of the host for the CPU, and without limit where psutil is missing."""
     if device.type == "cuda":
         return torch.cuda.get_device_properties(device).total_memory
-    return _host_memory("total") or 1 << 62  # unknown: the host's memory is not the limit anybody plans for
+    return host_total() or 1 << 62  # unknown: the host's memory is not the limit anybody plans for
 
 
 def card_bytes(device: torch.device) -> int | None:
@@ -117,19 +117,6 @@ def card_bytes(device: torch.device) -> int | None:
     if limit is not None:
         total = min(total, int(limit * _GIB))
     return total if total < 1 << 60 else None
-
-
-def host_bytes() -> int | None:
-    """Returns the host memory that is free, or could be made so at once; None where psutil is missing."""
-    return _host_memory("available")
-
-
-def _host_memory(kind: str) -> int | None:
-    try:
-        import psutil
-    except ImportError:
-        return None
-    return int(getattr(psutil.virtual_memory(), kind))
 
 
 def _room_on_card(device: torch.device, limit: float | None, *, ask_driver: bool) -> int:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..words import logger
-from .cards import host_bytes
+from .host import host_bytes
 
 __all__ = ["Copies", "CudaCopies", "PlainCopies", "copies_of"]
 

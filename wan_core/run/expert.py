@@ -15,7 +15,7 @@ from ..events import Event
 from ..files import Roots
 from ..lora import LoraWeights, exported
 from ..model import WanTransformer
-from ..placement.cards import host_bytes
+from ..placement.host import host_bytes
 from ..placement.room import release_cached_memory, weights_out_of_the_way
 from ..precision import QuantizedBy, quantized_by
 from ..train import EXPERTS, SavedStep, Trainer

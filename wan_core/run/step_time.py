@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -46,10 +47,32 @@ CARDS = (
 )
 
 
+_OTHERS = (
+    Card("RTX 3060", 12, 25.5e12),
+    Card("RTX 3080", 10, 59.5e12),
+    Card("RTX 4060 Ti", 16, 44.1e12),
+    Card("RTX 4070 Ti", 12, 80.2e12),
+    Card("RTX 4070 SUPER", 12, 71.0e12),
+    Card("RTX 4070 Ti SUPER", 16, 88.2e12),
+    Card("RTX 4080 SUPER", 16, 104.4e12),
+    Card("RTX 5060 Ti", 16, 47.4e12),
+    Card("RTX 5070", 12, 61.7e12),
+    Card("RTX 5070 Ti", 16, 87.9e12),
+    Card("RTX 5080", 16, 112.6e12),
+    Card("RTX A6000", 48, 154.8e12),
+    Card("L40S", 48, 362.0e12),
+    Card("H100 PCIe", 80, 756.0e12),
+)
+"""known by name; those above also stand for their size"""
+_OTHER_CARD = frozenset({"Ti", "SUPER", "Laptop", "D", "Max"})
+"""words behind a number that make it another card"""
+
+
 def card_named(device_name: str) -> Card | None:
     """Returns the card that a driver calls so, for example "NVIDIA GeForce RTX 4090"; None where it is not known."""
-    words = device_name.split()
-    return next((card for card in CARDS if _within(card.name.split(), words)), None)
+    words = re.split(r"[\s-]+", device_name)
+    known = sorted((*CARDS, *_OTHERS), key=lambda card: -len(card.name.split()))
+    return next((card for card in known if _within(card.name.split(), words)), None)
 
 
 def unknown_card(device_name: str) -> Card:
@@ -64,7 +87,9 @@ def card_of_size(gibibytes: float) -> Card:
 
 
 def _within(name: list[str], words: list[str]) -> bool:
-    return any(words[i : i + len(name)] == name and words[i + len(name) :][:1] != ["Ti"] for i in range(len(words)))
+    """Whether a card is called so, and is no other one: a larger, or a slower one of that number."""
+    ends = [i + len(name) for i in range(len(words)) if words[i : i + len(name)] == name]
+    return any(not _OTHER_CARD & {*words[end:]} for end in ends)
 
 
 def step_seconds(

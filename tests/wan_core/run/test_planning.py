@@ -24,7 +24,7 @@ from wan_core.run import plan_run
 from wan_core.run.memory_report import job_of_run, plan_here
 from wan_core.run.open import open_run
 from wan_core.run.planning import Job, nearest_that_fits, plan_memory
-from wan_core.run.step_time import card_of_size, step_seconds
+from wan_core.run.step_time import card_named, card_of_size, step_seconds
 from wan_core.run.suggestions import suggestions_for
 from wan_core.run.train_job import run_job
 from wan_core.train import TrainConfig, Trainer
@@ -222,6 +222,26 @@ def test_attention_is_kept_where_it_fits_without_a_further_measure(a14b: Job) ->
     shape, step = roomy.job.shape(), roomy.job.step
     target = step_seconds(shape, step, roomy.estimate, card, micro_batches=1, prior_share=0.5) - seconds[0]
     assert 0.12 < target / seconds[0] < 0.2, "half a forward pass beside forward, backward and what is computed again"
+
+
+@pytest.mark.parametrize(
+    ("said", "name"),
+    [
+        ("NVIDIA GeForce RTX 4090", "RTX 4090"),
+        ("NVIDIA GeForce RTX 4070 Ti SUPER", "RTX 4070 Ti SUPER"),
+        ("NVIDIA GeForce RTX 4070 SUPER", "RTX 4070 SUPER"),
+        ("NVIDIA A100-SXM4-80GB", "A100"),
+        ("NVIDIA H100 80GB HBM3", "H100"),
+        ("NVIDIA H100 PCIe", "H100 PCIe"),
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", None),
+        ("NVIDIA GeForce RTX 3080 Ti", None),
+        ("AMD Radeon RX 7900 XTX", None),
+    ],
+)
+def test_a_card_is_known_by_what_its_driver_calls_it(said: str, name: str | None) -> None:
+    """A slower one of the same number is another card."""
+    found = card_named(said)
+    assert (found and found.name) == name
 
 
 @pytest.mark.parametrize("settings", [{"memory": "manual"}, {"gradient_checkpointing": False}, {"compile": True}])

@@ -1,0 +1,32 @@
+"""Segments of a GPU's memory grow where torch has such, unless the user has settings of their own."""
+
+from __future__ import annotations
+
+import pytest
+
+from wan_core.cli.allocator import let_segments_grow
+
+NEW, OLD = "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"
+GROWING = {OLD: "expandable_segments:True"}
+
+
+@pytest.mark.parametrize(
+    ("outside", "torch", "platform", "inside"),
+    [
+        ({}, "2.9.1", "linux", GROWING),
+        ({}, "2.9.1+cu128", "linux", GROWING),
+        ({OLD: ""}, "2.9.1", "linux", GROWING),
+        ({NEW: "max_split_size_mb:64"}, "2.9.1", "linux", {NEW: "max_split_size_mb:64"}),
+        ({OLD: "expandable_segments:False"}, "2.9.1", "linux", {OLD: "expandable_segments:False"}),
+        ({}, "2.9.1+cpu", "linux", {}),
+        ({}, "2.9.1+rocm6.4", "linux", {}),
+        ({}, "2.9.1", "win32", {}),
+        ({}, "2.9.1", "darwin", {}),
+    ],
+)
+def test_whoever_said_nothing_gets_segments_that_grow(
+    outside: dict[str, str], torch: str, platform: str, inside: dict[str, str]
+) -> None:
+    environment = dict(outside)
+    let_segments_grow(environment, torch=torch, platform=platform)
+    assert environment == inside

@@ -219,3 +219,32 @@ def test_cards_say_what_is_known_before_and_after_a_queue_and_a_reload_and_never
     for kind in ("dataset", "split", "clips"):
         shows(card(canvas, kind), HOSTILE[0])
     assert strangers(canvas) == [0, 0, "nothing ran"]
+
+
+def test_files_without_a_caption_are_marked_and_the_buttons_say_what_becomes_of_them(canvas: Any, folder: Path) -> None:
+    next(iter(sorted(folder.glob("*.txt")))).unlink()
+    dataset = {**GRAPH["3"]["inputs"], "trigger_word": ""}
+    canvas.vue_nodes(True)
+    canvas.load_api({"1": GRAPH["1"], "3": {**GRAPH["3"], "inputs": dataset}})
+    queue(canvas)
+    shown = card(canvas, "dataset")
+    shows(shown, "without a caption: nothing is trained until each has one")
+    canvas.fit()
+    canvas.screenshot("cards-captions-missing")
+    assert serious(canvas, '.wan-card[data-card="dataset"]') == []
+
+    shown.get_by_label("trigger word").fill("ohwx")
+    shown.get_by_role("button", name="Use this trigger word").click()
+    assert "ohwx" in values(canvas)["WanVideoDataset"]
+    shows(shown, "Changed since: ")
+    turn(canvas, "WanVideoDataset", "trigger_word", "")
+
+    shown.get_by_role("button", name="Skip these files").click()
+    shows(shown, "Set. Run again to see what it does.")
+    assert "skip the file" in values(canvas)["WanDatasetSettings"]
+    canvas.fit()
+    canvas.screenshot("cards-captions-skipped")
+    queue(canvas)
+    canvas.page.wait_for_function("() => !document.querySelector('.wan-remedies')")
+    shows(shown, "Left out, and why")
+    assert canvas.our_problems == []

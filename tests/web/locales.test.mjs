@@ -26,6 +26,7 @@ const HOLE = /\$\{(?:[^{}]|\{[^{}]*\})*\}/g;
 const NOT_READ = [
   /^pi pi-[a-z-]+$/, // an icon's classes
   /^\d+px sans-serif$/, // the font of a canvas
+  /^(skip the file|empty caption)$/, // values of a widget
   /^\[WanTrainer\] /, // said in the console, for who mends the pack
 ];
 

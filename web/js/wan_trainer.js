@@ -56,13 +56,15 @@ const frames = new Frames(requestAnimationFrame.bind(window));
 const lines = new StatusLines(frames);
 const routes = new Routes((path, options) => api.fetchApi(path, options));
 const trainers = new TrainerNodes({ app, api, routes, frames, root });
-const cards = new CardNodes({ app, api, frames, root, storage: sessionStorage });
+/** Makes a node that is in no graph yet. @type {(kind: string) => any} */
+const create = (kind) => /** @type {any} */ (window).LiteGraph?.createNode(idHere(kind)) ?? null;
+const cards = new CardNodes({ app, api, frames, root, storage: sessionStorage, create });
 const settingNodes = new SettingNodes(frames);
 const fits = new FitNodes({
   routes,
   frames,
   root,
-  create: (kind) => /** @type {any} */ (window).LiteGraph?.createNode(idHere(kind)) ?? null,
+  create,
 });
 
 /** Made when the words of the page's language are there: what it says is written once. @type {RunsTab} */

@@ -16,6 +16,7 @@ import { changedSince, factsIn, factsInHistory, fits, nameOf } from "./card_fact
 import { ClipsCard } from "./clips_card.mjs";
 import { DatasetCard } from "./dataset_card.mjs";
 import { DensityCard } from "./density_card.mjs";
+import { setMissingCaptions, setTriggerWord } from "./remedies.mjs";
 import { SplitCard } from "./split_card.mjs";
 import { Kept } from "./tab_memory.mjs";
 import { LOADER, TRAINER, trainersOf } from "./trainers.mjs";
@@ -43,14 +44,15 @@ const HISTORY = "/history?max_items=8";
 export class CardNodes {
   /**
    * @param {{ app: any, api: any, frames: import("../page/pacing.mjs").Frames, root: () => Graph,
-   *   storage: Pick<Storage, "getItem" | "setItem"> }} page
+   *   storage: Pick<Storage, "getItem" | "setItem">, create: (kind: string) => GraphNode | null }} page
    */
-  constructor({ app, api, frames, root, storage }) {
+  constructor({ app, api, frames, root, storage, create }) {
     this.app = app;
     this.api = api;
     this.frames = frames;
     this.root = root;
     this.kept = new Kept(storage);
+    this.create = create;
     this.follower = new Follower(() => this.readHistory(), { failed: () => {} });
     this.redraw = this.redraw.bind(this);
   }
@@ -92,7 +94,11 @@ export class CardNodes {
     if (KEYS[kind] === "wan_split") return new SplitCard(this.frames, grew);
     const address = (/** @type {unknown} */ file) => this.address(file);
     if (KEYS[kind] === CLIPS) return new ClipsCard(this.frames, grew, address);
-    return KEYS[kind] === SHEET ? new DatasetCard(this.frames, grew, address) : null;
+    if (KEYS[kind] !== SHEET) return null;
+    return new DatasetCard(this.frames, grew, address, {
+      missing: (value) => setMissingCaptions(node, value, this.create),
+      trigger: (word) => setTriggerWord(node, word),
+    });
   }
 
   /** The card scrolls where it can, and the canvas zooms elsewhere. @param {WheelEvent} event */

@@ -18,7 +18,7 @@ import { list, records, text } from "./lists.mjs";
  *   captions?: number, encoding_s?: number | null,
  *   sheet?: { columns: number, rows: number, cell_width: number, cell_height: number, name_height: number,
  *   cells: Cell[] } }} Dataset
- * @typedef {{ text: string, count: number, names: string, warns: boolean }} Note
+ * @typedef {{ kind: string, text: string, count: number, names: string, warns: boolean }} Note
  * @typedef {{ name: string, about: string, left: string, top: string, wide: string, shape: string }} Picture
  */
 
@@ -115,6 +115,7 @@ function bucketName({ frames, width, height }) {
  */
 export function notes(dataset) {
   const all = records(dataset.findings).map((one) => ({
+    kind: String(one.kind),
     text: findingText(String(one.kind)),
     count: known(one.count) ? one.count : 0,
     names: list(one.names).map(text).filter(Boolean).join(", "),

@@ -1,24 +1,31 @@
 // @ts-check
 /** The card of the dataset nodes: numbers, contact sheet, batches by size, what may be wrong, what was left out. */
 
-import { element, fill } from "../page/dom.mjs";
+import { button, element, fill, write } from "../page/dom.mjs";
 import { t } from "../page/words.mjs";
 import { number } from "../panel/parts.mjs";
 import { Card, notYet } from "./card.mjs";
 import { notes, numbers, pictures, table, tableTitle } from "./dataset.mjs";
 import { list, text } from "./lists.mjs";
+import { EMPTY, SKIP } from "./remedies.mjs";
 
-/** @typedef {import("./dataset.mjs").Dataset} Dataset */
+/**
+ * @typedef {import("./dataset.mjs").Dataset} Dataset
+ * @typedef {{ missing: (value: string) => boolean, trigger: (word: string) => boolean }} Remedies what can be done about
+ *   files without a caption, and whether it could
+ */
 
 export class DatasetCard extends Card {
   /**
    * @param {import("../page/pacing.mjs").Frames} frames
    * @param {() => void} grew
    * @param {(image: unknown) => string} address where the page finds a picture of the node's output; empty for none
+   * @param {Remedies} remedies
    */
-  constructor(frames, grew, address) {
+  constructor(frames, grew, address, remedies) {
     super(frames, { label: t("What will be trained"), kind: "dataset", grew });
     this.address = address;
+    this.remedies = remedies;
     this.show(null);
   }
 
@@ -37,7 +44,7 @@ export class DatasetCard extends Card {
       element("dl", { class: "wan-facts" }, ...facts),
       this.sheet(dataset),
       buckets(dataset),
-      ...noted(dataset),
+      ...noted(dataset, this.remedies),
       leftOut(dataset, this.ask),
     );
   }
@@ -97,20 +104,57 @@ function buckets(dataset) {
   return element("div", shown, made);
 }
 
-/** @param {Dataset} dataset */
-function noted(dataset) {
+/** @param {Dataset} dataset @param {Remedies} remedies */
+function noted(dataset, remedies) {
   const all = notes(dataset);
   if (!all.length) return [];
-  const rows = all.map(({ text: said, count, names, warns }) =>
+  const rows = all.map(({ kind, text: said, count, names, warns }) =>
     element(
       "li",
       { "data-warns": String(warns), title: names },
       element("strong", {}, `${warns ? "⚠ " : ""}${count} `),
       said,
       names ? element("span", { class: "wan-names" }, names) : null,
+      kind === "needs_caption" ? offered(remedies) : null,
     ),
   );
   return [element("ul", { class: "wan-notes", "aria-label": t("What may be wrong") }, ...rows)];
+}
+
+/** What can be done about files without a caption, beside writing them. @param {Remedies} remedies */
+function offered({ missing, trigger }) {
+  const said = element("span", { role: "status" });
+  const tell = (/** @type {boolean} */ done) =>
+    write(
+      said,
+      done
+        ? t("Set. Run again to see what it does.")
+        : t("This cannot be set from here: write captions, or set it in the node yourself."),
+    );
+  const word = element("input", { type: "text", placeholder: t("trigger word") });
+  word.setAttribute("aria-label", t("trigger word"));
+  const use = () => (word.value.trim() ? tell(trigger(word.value)) : word.focus());
+  word.addEventListener("keydown", (/** @type {KeyboardEvent} */ event) => {
+    event.stopPropagation(); // the canvas has keys of its own
+    if (event.key === "Enter") use();
+  });
+  return element(
+    "div",
+    { class: "wan-remedies" },
+    button(t("Skip these files"), t("missing_captions: the rest is trained"), () =>
+      tell(missing(SKIP)),
+    ),
+    button(t("Train them without words"), t("missing_captions: the empty prompt"), () =>
+      tell(missing(EMPTY)),
+    ),
+    word,
+    button(
+      t("Use this trigger word"),
+      t("trigger_word: for files without a caption, and in front of the others"),
+      use,
+    ),
+    said,
+  );
 }
 
 /** @param {Dataset} dataset @param {() => void} resized */

@@ -39,6 +39,8 @@ WRITE_S = 300.0
 GRID_S = 1800.0
 _START_S = 120.0
 _POLL_S = 0.1
+_PIPE_BYTES = 1 << 20
+"""what Linux gives to anybody"""
 
 _LAUNCH = Path(__file__).resolve().parent.parent / "launch.py"
 
@@ -236,6 +238,7 @@ class _Child:
             creationflags=subprocess.CREATE_NO_WINDOW if sys.platform == "win32" else 0,
         )
         self.pid = self._process.pid
+        _widen(self._process.stdout)
         self.answers: queue.Queue[Answer | None] = queue.Queue()
         self._requests: queue.Queue[tuple[dict[str, Any], Any] | None] = queue.Queue()
         self._stderr: collections.deque[bytes] = collections.deque(maxlen=20)
@@ -287,3 +290,11 @@ class _Child:
         with contextlib.suppress(OSError, ValueError):
             for line in stderr:
                 self._stderr.append(line)
+
+
+def _widen(pipe: Any) -> None:
+    """Lets a pipe hold more at once, where the system can: the frames of a clip take thousands of turns otherwise."""
+    with contextlib.suppress(ImportError, AttributeError, OSError):
+        import fcntl
+
+        fcntl.fcntl(pipe.fileno(), fcntl.F_SETPIPE_SZ, _PIPE_BYTES)

@@ -39,8 +39,7 @@ WRITE_S = 300.0
 GRID_S = 1800.0
 _START_S = 120.0
 _POLL_S = 0.1
-_PIPE_BYTES = 1 << 20
-"""what Linux gives to anybody"""
+_PIPE_BYTES = 1 << 20  # what Linux gives to anybody
 
 _LAUNCH = Path(__file__).resolve().parent.parent / "launch.py"
 
@@ -294,7 +293,8 @@ class _Child:
 
 def _widen(pipe: Any) -> None:
     """Lets a pipe hold more at once, where the system can: the frames of a clip take thousands of turns otherwise."""
-    with contextlib.suppress(ImportError, AttributeError, OSError):
+    if sys.platform == "linux":
         import fcntl
 
-        fcntl.fcntl(pipe.fileno(), fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+        with contextlib.suppress(OSError):
+            fcntl.fcntl(pipe.fileno(), fcntl.F_SETPIPE_SZ, _PIPE_BYTES)

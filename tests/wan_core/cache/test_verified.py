@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from tests.support.caching import cache_all, key, latent, shape_of
-from wan_core.cache import LatentCache, pack_entries
+from wan_core.cache import LatentCache, pack_entries, removals_seen
 from wan_core.cache.packing import drop_from_packs, upkeep_lock
 from wan_core.cache.verified import Verified
 from wan_core.errors import CacheError
@@ -132,8 +132,10 @@ def rot(root: Path, number: int) -> None:
 def test_who_cannot_read_an_entry_leaves_a_doubt_and_the_next_plan_encodes_it_again(root, monkeypatch):
     rot(root, 0)
     assert held_unread(root, monkeypatch) == [True] * 3, "nobody can know yet"
+    before = removals_seen(LatentCache(root))
     with pytest.raises(CacheError, match=r"its checksum does not match\. Queue CacheLatents again"):
         LatentCache(root).read_latent(key(0))
+    assert removals_seen(LatentCache(root)) != before, "whoever remembers a complete cache looks again"
     assert held(root) == [False, True, True]
     cache = LatentCache(root)
     cache.write_latent(key(0), latent(0))

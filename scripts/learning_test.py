@@ -6,6 +6,7 @@ table, leaves result.json and contact sheets in demo_output, and ends with 1 whe
 
     python3 scripts/learning_test.py --short                        one minute, small samples
     python3 scripts/learning_test.py --model pair                   a high- and a low-noise expert, a LoRA on each
+    python3 scripts/learning_test.py --prior-preservation 5         the old world is kept, not taught again
     python3 scripts/learning_test.py --model i2v                    starts from images; a LoRA teaches a motion
     python3 scripts/learning_test.py --concept my_concept.json      a concept of your own
     python3 scripts/learning_test.py --captions 0 --steps 500       only the LoRA, other settings

@@ -120,6 +120,8 @@ class Recipe:
     eval_items: int = 0
     """clips of the fixed-noise evaluation, at the start and at every save; they cost time and teach nothing"""
     seed: int = 0
+    prior_preservation: float = 0.0
+    """of the old world's clips: above 0 they keep what the model knows, with that weight in the loss"""
 
 
 @dataclass(frozen=True)
@@ -296,6 +298,9 @@ def training_graph(
     if prior:
         graph["prior"] = _node("WanVideoDataset", model=["model", 0], **dataset_inputs(prior))
         graph["data"]["inputs"]["append_to"] = ["prior", 0]
+        if recipe.prior_preservation:
+            graph["kept"] = _node("WanDatasetSettings", prior_preservation=recipe.prior_preservation)
+            graph["prior"]["inputs"]["settings"] = ["kept", 0]
     return graph
 
 

@@ -110,6 +110,9 @@ def test_training_saves_once_and_previews_nothing() -> None:
     assert graph[TRAIN]["inputs"]["preview_every_n_steps"] == 0
     assert graph["settings"]["inputs"]["gradient_checkpointing"] is False
     assert graph["data"]["inputs"]["append_to"] == ["prior", 0]
+    kept = training_graph(MODELS["t2v"], Recipe(prior_preservation=5.0), "run", "concept", "world")
+    assert kept[kept["prior"]["inputs"]["settings"][0]]["inputs"] == {"prior_preservation": 5.0}
+    assert "settings" not in graph["prior"]["inputs"]
     assert "prior" not in training_graph(MODELS["t2v"], Recipe(), "run", "concept")
 
 

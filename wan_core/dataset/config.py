@@ -86,7 +86,7 @@ class DatasetConfig(Config):
     prior_preservation: float = setting(
         0.0,
         "For clips of other things, beside the dataset that is learnt: their target is what the base model makes of "
-        "them, so that what it knows stays. The number is their weight in the loss, 10 a good one. 0 = off.",
+        "them, so that what it knows stays. The number is their weight in the loss, 5 a good one. 0 = off.",
         low=0.0,
         high=1000.0,
         step=1.0,

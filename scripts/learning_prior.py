@@ -1,0 +1,74 @@
+"""What does prior preservation keep, and what does it cost? A JSON line each: `python scripts/learning_prior.py`.
+
+Teaches the tiny pair the demo's concept as scripts/learning_shifts.py does at shift 12, the old world's clips trained
+towards what the base model predicts, with several weights. Lines that are in the results already are skipped. The pair
+as it is, and the lessons without prior preservation, are lines of learning_shifts.
+
+    .venv/bin/python scripts/learning_prior.py --weights 1 5 7 10 --seeds 0 1 2
+
+--write-docs writes docs/learning_prior.md from both files alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "scripts"), str(ROOT / "tests"), str(ROOT / "tests" / "tiny")]
+
+import learning_shifts  # noqa: E402
+from learning_recipes import add_result, read_results  # noqa: E402
+
+RESULTS = ROOT / "benchmarks" / "results" / "learning_prior_CPU_2026-11.jsonl"
+PAGE = ROOT / "docs" / "learning_prior.md"
+CONCEPT = "hopping_bar"
+
+
+def main(arguments: list[str]) -> int:
+    asked = options().parse_args(arguments)
+    if asked.write_docs:
+        from shapeworld.prior_report import page
+
+        PAGE.write_text(page(read_results(asked.results), read_results(learning_shifts.RESULTS)), encoding="utf-8")
+        return 0
+    import torch
+    from shapeworld.shifts import Lesson, PairStudy
+    from shapeworld.study import studied
+
+    torch.set_num_threads(asked.threads)
+    study = PairStudy(asked.work, Path(os.environ.get("COMFYUI_PATH", ROOT / ".cache" / "comfyui")))
+    study.ready(studied(CONCEPT))
+    for seed in asked.seeds:
+        for weight in asked.weights:
+            high, low = (
+                Lesson(expert=expert, shift=12.0, seed=seed, concept=CONCEPT, prior_preservation=weight)
+                for expert in ("high", "low")
+            )
+            line = {"concept": CONCEPT, "high": high.told(), "low": low.told()}
+            if line in [{key: known[key] for key in line} for known in read_results(asked.results)]:
+                continue
+            began = time.monotonic()
+            new, old = study.scores(high, low, CONCEPT, learning_shifts.SEEDS, learning_shifts.CLIPS)
+            seconds = round(time.monotonic() - began, 1)
+            add_result(asked.results, line | {"new": asdict(new), "old": asdict(old), "seconds": seconds})
+    return 0
+
+
+def options() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--weights", nargs="+", type=float, default=[1.0, 5.0, 7.0, 10.0])
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--work", type=Path, default=ROOT / "demo_output" / "learning_shifts", help="clips and lessons")
+    parser.add_argument("--write-docs", action="store_true", help="write docs/learning_prior.md, train nothing")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

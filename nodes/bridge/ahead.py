@@ -14,10 +14,18 @@ from comfy_api.latest import io
 from ...wan_core.checkpoint import WanVariant
 from ...wan_core.errors import ConfigError
 from ...wan_core.load import inspect_model
-from ...wan_core.lora import LoraConfig
+from ...wan_core.lora import FrozenLora, LoraConfig
 from ...wan_core.model import LatentSpace
 from ...wan_core.placement import StepShape
-from ...wan_core.run import Job, is_free_of_clips, own_runs_of, sized_as_template, with_global_batch, with_model_values
+from ...wan_core.run import (
+    Job,
+    beside_preview,
+    is_free_of_clips,
+    own_runs_of,
+    sized_as_template,
+    with_global_batch,
+    with_model_values,
+)
 from ...wan_core.sampler import AS_TEMPLATE, SampleConfig, read_prompts
 from ...wan_core.train import TrainConfig
 from . import folders
@@ -25,7 +33,7 @@ from .types import ModelHandle, SettingsHandle
 
 __all__ = ["Ahead"]
 
-LOADER, SETTINGS, TRAINER = "LoadWanModel", "WanTrainSettings", "TrainLoRA"
+LOADER, SETTINGS, TRAINER, LORA = "LoadWanModel", "WanTrainSettings", "TrainLoRA", "WanLoraFile"
 CHANGES = ("WanPrecisionPolicy", "Fp8Quantize", "SplitAcrossGPUs", "AddFrozenLora")
 """nodes that take a model and give one"""
 _LONGEST = 16
@@ -49,7 +57,7 @@ class Ahead:
         Settings, or none; `train`, those of Train Wan LoRA; `sizes`, the (width, height, frames) of each dataset;
         `preview`, that of the previews with 0 for what is a clip's, or none; `prompts`, their text and trigger word,
         where a prompt may say a size of its own; `preview_size` as that widget, `pictured` whether a start image is
-        linked.
+        linked; `loras`, the widgets of each Wan LoRA File that acts in previews.
         """
         model = self._model(_chain(asked.get("chain")))
         values = self._values(TRAINER, asked.get("train"))
@@ -67,12 +75,13 @@ class Ahead:
         grid, space = file.variant.size_multiple, file.variant.latents
         steps = [_step(size, grid, space, train.batch_size) for size in _sizes(asked.get("sizes"))]
         step = max(steps, key=lambda one: one.tokens)
-        preview, gives_way = None, False
+        preview, gives_way, beside = None, False, 0
         if train.preview_every_n_steps and asked.get("preview") is not None:
             (size,) = _sizes([asked["preview"]], least=0)
             own, gives_way = _as_template(size, asked, file.variant, train)
             previews = [_preview(one, grid, space, step) for one in _own_sizes(own, asked.get("prompts"))]
             preview = max(previews, key=lambda one: one.tokens)
+            beside = beside_preview(plan, roots, file, expert, self._loras(asked.get("loras")))
         return Job(
             model=plan,
             roots=roots,
@@ -82,12 +91,17 @@ class Ahead:
             step=step,
             preview=preview,
             preview_gives_way=gives_way,
+            beside_preview=beside,
             own_runs=own_runs_of(roots),
         )
 
     def mark(self, asked: Mapping[str, Any]) -> str:
         """Returns what changes when the file of the model does, or a run here teaches: an answer holds as long."""
-        return repr([self._file_mark(_chain(asked.get("chain"))), own_runs_of(folders.roots())])
+        loras = [
+            self.nodes[LORA].fingerprint_inputs(**self._values(LORA, widgets))
+            for widgets in _listed(asked.get("loras"))
+        ]
+        return repr([self._file_mark(_chain(asked.get("chain"))), loras, own_runs_of(folders.roots())])
 
     def _file_mark(self, chain: list[tuple[str, Any]]) -> str:
         (_, widgets), *_rest = chain
@@ -108,6 +122,12 @@ class Ahead:
         if widgets is None:
             return None
         return self._made(SETTINGS, self._values(SETTINGS, widgets))
+
+    def _loras(self, listed: Any) -> tuple[FrozenLora, ...]:
+        found: tuple[FrozenLora, ...] = ()
+        for widgets in _listed(listed):
+            found = self._made(LORA, {"loras": found, **self._values(LORA, widgets)})
+        return found
 
     def _made(self, kind: str, inputs: dict[str, Any]) -> Any:
         """Returns the first output of a node."""
@@ -153,6 +173,14 @@ def _chain(listed: Any) -> list[tuple[str, Any]]:
     kinds = [kind for kind, _ in found]
     if len(found) != len(pairs) or len(found) > _LONGEST or kinds[:1] != [LOADER] or not set(kinds[1:]) <= {*CHANGES}:
         raise ConfigError(f"The model must come from {LOADER}, through {', '.join(CHANGES)} only.")
+    return found
+
+
+def _listed(loras: Any) -> list[Any]:
+    """Returns the widgets of each node. Raises ConfigError for what is no list, or for a longer one than a page has."""
+    found = [] if loras is None else loras
+    if not isinstance(found, list) or len(found) > _LONGEST:
+        raise ConfigError(f"loras must be a list of at most {_LONGEST} nodes' widgets.")
     return found
 
 

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from comfy_server import ComfyServer
 from route_server import our_module
+from safetensors.torch import save_file
 from world import tiny_graph
 
 from tests.support.headers import write_empty_model
@@ -89,6 +91,32 @@ def test_previews_count_with_the_largest_size_that_a_prompt_says_for_itself(plan
         tokens("a [trigger] --w 512")
     with pytest.raises(ValueError, match="text and the trigger word"):
         planner.job(asked(preview=[0, 0, 0], prompts="a ball --w 512"))
+
+
+def test_loras_that_act_in_previews_count_beside_them(
+    planner: Any, models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import folder_paths
+
+    name = "blocks_0_self_attn_q"
+    pair = {"lora_down": torch.zeros(16, 1536), "lora_up": torch.zeros(1536, 16)}
+    save_file({f"lora_unet_{name}.{part}.weight": value for part, value in pair.items()}, models / "few.safetensors")
+    entry = ([str(models)], folder_paths.supported_pt_extensions)
+    monkeypatch.setitem(folder_paths.folder_names_and_paths, "loras", entry)
+    folder_paths.filename_list_cache.pop("loras", None)
+    twice = [{"lora": "few.safetensors", "strength": 1.0}, {"lora": "few.safetensors", "strength": 0.5}]
+    plain, one, two = (
+        planner.job(asked(preview=[0, 0, 0], **more)).beside_preview
+        for more in ({}, {"loras": twice[:1]}, {"loras": twice})
+    )
+    assert (plain, one, two) == (0, 2 * 16 * 1536 * 2, 2 * 2 * 16 * 1536 * 2)
+    assert planner.job(asked(loras=twice)).beside_preview == 0, "there are no previews"
+    before = planner.mark(asked(loras=twice))
+    save_file({f"lora_unet_{name}.alpha": torch.ones(())}, models / "few.safetensors")
+    assert planner.mark(asked(loras=twice)) != before
+    with pytest.raises(ValueError, match="list of at most"):
+        planner.job(asked(preview=[0, 0, 0], loras={}))
+    folder_paths.filename_list_cache.pop("loras", None)
 
 
 def test_a_preview_as_the_template_gives_way_to_what_fits_and_the_plan_says_how_large_it_is(

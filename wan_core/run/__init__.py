@@ -11,7 +11,16 @@ from .checks import check_adapters, check_quantize, trained_variant, with_expert
 from .choose import RunDecision, choose_run, prepare_run
 from .config import QUEUE_DONE, DataConfig, RunConfig, RunStatus, cache_names_in_use, read_run, read_status
 from .length import with_clip_values, with_global_batch
-from .memory_report import card_of, job_on_clips, plan_here, plan_run, plan_sentences, plan_settings, report_of
+from .memory_report import (
+    beside_preview,
+    card_of,
+    job_on_clips,
+    plan_here,
+    plan_run,
+    plan_sentences,
+    plan_settings,
+    report_of,
+)
 from .open import OpenRun, open_experts
 from .own_runs import own_runs_of
 from .planning import Job, MemoryPlan, plan_memory
@@ -31,6 +40,7 @@ __all__ = [
     "RunDecision",
     "RunStatus",
     "SampleJob",
+    "beside_preview",
     "cache_names_in_use",
     "card_of",
     "check_adapters",

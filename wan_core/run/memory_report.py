@@ -15,7 +15,7 @@ from ..errors import ConfigError
 from ..files import Roots
 from ..footprint import weights_once_loaded
 from ..load import ModelPlan, WanFile, bytes_beside, inspect_model
-from ..lora import LoraConfig
+from ..lora import FrozenLora, LoraConfig
 from ..model import LatentSpace
 from ..placement import (
     Placement,
@@ -39,6 +39,7 @@ from .preview_size import with_fitting_preview
 from .step_time import Card, card_named, card_of_size, step_seconds, step_tflops, unknown_card
 
 __all__ = [
+    "beside_preview",
     "card_of",
     "job_of_run",
     "job_on_clips",
@@ -148,8 +149,7 @@ def job_on_clips(
     file = file or inspect_model(model, roots)
     previewed, beside = None, 0
     if train.preview_every_n_steps:
-        loras = [lora.on_model(train.expert, pair=False) for lora in (preview or SampleConfig()).loras]
-        beside = sum(bytes_beside(model, roots, file.variant, file.compute_dtype, loras).values())
+        beside = beside_preview(model, roots, file, train.expert, (preview or SampleConfig()).loras)
         _, frames, height, width = largest_preview_shape(clips, preview or SampleConfig())
         previewed = StepShape(batch_size=1, latent_frames=frames, latent_height=height, latent_width=width)
     return Job(
@@ -164,6 +164,15 @@ def job_on_clips(
         beside_preview=beside,
         own_runs=own_runs_of(roots),
     )
+
+
+def beside_preview(model: ModelPlan, roots: Roots, file: WanFile, expert: str, loras: Sequence[FrozenLora]) -> int:
+    """Returns the bytes of LoRAs that act in previews of a run of one model, of a pair that of `expert`.
+
+    Raises what a LoRA of another model is refused with.
+    """
+    here = [lora.on_model(expert, pair=False) for lora in loras]
+    return sum(bytes_beside(model, roots, file.variant, file.compute_dtype, here).values())
 
 
 def plan_here(job: Job) -> MemoryPlan | None:

@@ -97,6 +97,23 @@ test("what changes the model, settings and previews are asked for too; a bypasse
   );
 });
 
+test("LoRAs that act in previews are asked for, the first one first, and belong to the training", () => {
+  const first = node("WanLoraFile", { lora: "few.safetensors", strength: 1 });
+  const second = node(
+    "WanLoraFile",
+    { lora: "style.safetensors", strength: 0.5 },
+    { loras: first },
+  );
+  const validation = node("WanPreviewSettings", { width: 0 }, { loras: second });
+  const found = trainingOf(training({ vae: node("VAELoader"), validation }).trainer);
+  assert.deepEqual(
+    found?.asked.loras?.map(({ lora }) => lora),
+    ["few.safetensors", "style.safetensors"],
+  );
+  assert.ok(found?.nodes.includes(first));
+  assert.equal(trainingOf(training({ validation }).trainer)?.asked.preview, null);
+});
+
 test("prompts are asked for where one may say a size of its own", () => {
   const of = (prompts) => {
     const values = { width: 0, height: 0, num_frames: 0, prompts, trigger_word: "ohwx" };

@@ -12,8 +12,8 @@ import { kindOf } from "../page/ids.mjs";
  * @typedef {[width: number, height: number, frames: number]} Size
  * @typedef {{ chain: [string, Record<string, unknown>][], settings: Record<string, unknown> | null,
  *   train: Record<string, unknown>, sizes: Size[], preview: Size | null, prompts?: [text: string, trigger: string],
- *   preview_size?: string, pictured?: boolean }} Asked what the server is asked; `prompts` may say sizes of their own, and
- *   `pictured` whether previews start from a picture
+ *   preview_size?: string, pictured?: boolean, loras?: Record<string, unknown>[] }} Asked what the server is asked; `prompts` may say sizes of their own, and
+ *   `pictured` whether previews start from a picture, `loras` what Wan LoRA File nodes let act in them, the first one first
  * @typedef {{ asked: Asked, nodes: GraphNode[], datasets: GraphNode[] }} Training `nodes`: all that were looked at, the
  *   trainer first; `datasets`: those whose widgets say how large clips are
  */
@@ -22,13 +22,15 @@ const LOADER = "LoadWanModel";
 const QUANTIZE = "Fp8Quantize";
 /** Nodes that take a model and give one. */
 const CHANGES = ["WanPrecisionPolicy", QUANTIZE, "SplitAcrossGPUs", "AddFrozenLora"];
+/** Gives a LoRA that acts in previews. */
+const LORA = "WanLoraFile";
 /** Gives settings several times, each with another value. */
 const SWEEP = "WanSweepSettings";
 const DATASETS = ["WanVideoDataset", "WanDatasetFromFile", "WanSyntheticDataset"];
 /** Nodes whose widgets and links decide what a training takes. */
 export const KINDS = [
   ...[LOADER, ...CHANGES, ...DATASETS],
-  ...["CacheLatents", "WanTrainSettings", "WanPreviewSettings", "TrainLoRA"],
+  ...["CacheLatents", "WanTrainSettings", "WanPreviewSettings", LORA, "TrainLoRA"],
 ];
 /** The widgets of Train Wan LoRA that count. */
 const COUNTING = ["steps", "rank", "preview_every_n_steps", "blocks_to_swap"];
@@ -54,6 +56,7 @@ export function trainingOf(trainer) {
   if (!sizes.length) return null;
   const settings = settingsOf(trainer);
   const previews = sourceOf(trainer, "vae") ? sourceOf(trainer, "validation") : null;
+  const loras = previews ? lorasOf(previews) : [];
   const own = valuesOf(trainer);
   const train = Object.fromEntries(Object.entries(own).filter(([name]) => COUNTING.includes(name)));
   if (!sourceOf(trainer, "vae")) train.preview_every_n_steps = 0;
@@ -65,10 +68,12 @@ export function trainingOf(trainer) {
       sizes,
       preview: sourceOf(trainer, "vae") ? (previews ? sizeOf(previews) : [0, 0, 0]) : null,
       ...(previews ? { ...promptsOf(previews), ...leftOpen(previews) } : {}),
+      ...(loras.length ? { loras: loras.map(valuesOf) } : {}),
     },
-    nodes: [trainer, ...models.map(({ node }) => node), ...datasets, settings, previews].filter(
-      (node) => node !== null,
-    ),
+    nodes: [
+      ...[trainer, ...models.map(({ node }) => node), ...datasets],
+      ...[settings, previews, ...loras].filter((node) => node !== null),
+    ],
     datasets,
   };
 }
@@ -156,6 +161,17 @@ function promptsOf(node) {
   const { prompts, trigger_word: trigger } = valuesOf(node);
   if (typeof prompts !== "string" || !prompts.includes("--")) return {};
   return { prompts: /** @type {[string, string]} */ ([prompts, String(trigger ?? "")]) };
+}
+
+/** @param {GraphNode} previews @returns {GraphNode[]} the Wan LoRA Files above it, the first one first */
+function lorasOf(previews) {
+  const found = [];
+  let node = sourceOf(previews, "loras");
+  while (node && kindOf(node) === LORA && found.length < LONGEST) {
+    found.unshift(node);
+    node = sourceOf(node, "loras");
+  }
+  return found;
 }
 
 /** How large previews are where their widgets leave it open. @param {GraphNode} node */

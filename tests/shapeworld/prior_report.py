@@ -69,8 +69,8 @@ adapters switched off, predicts for the same noise, noise level and caption, wit
 
 ## Through a real ComfyUI
 
-`python3 scripts/learning_test.py --model pair --prior-preservation 5`, core nodes sampling: the concept in 21 of 24 clips
-and 159 of 161 old captions kept (98.8 %). The [same test without it](learning_test_pair.md): 22 of 24, and 156 of 161.
+`python3 scripts/learning_test.py --model pair --prior-preservation 5`, core nodes sampling: the concept in 21 of 24
+clips, and 159 of 161 old captions kept (98.8 %). The [same test without it](learning_test_pair.md): 22 of 24, and 156.
 
 ## How to use it
 

@@ -248,14 +248,14 @@ class LatentCache:
 
     def _bytes_of(self, kind: str, key: str) -> bytearray:
         path = self.loose_path(kind, key)
-        try:
-            # First the loose file: it is the newer one where there are both.
-            if path.is_file():
-                return read_whole(path)
-        except FileError:
-            if path.is_file():
-                raise
-            # it was packed this moment
+        # First the loose file: it is the newer one where there are both. It may be packed and written again meanwhile.
+        for last in (False, False, True):
+            try:
+                if path.is_file():
+                    return read_whole(path)
+            except FileError:
+                if last:
+                    raise
         data = self.packs.read(kind, key)
         if data is None:
             raise CacheError(f"The cache holds no {kind} {key[:12]}. {AGAIN}")

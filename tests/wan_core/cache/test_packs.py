@@ -10,12 +10,14 @@ from pathlib import Path
 import pytest
 import torch
 
+import wan_core.cache.latent_cache as latent_cache
 import wan_core.cache.packing as packing
 from tests.support.dying import Dying, forked, steps_of
 from wan_core.cache import CacheItem, CacheSet, LatentCache, clean_leftovers, pack_entries
 from wan_core.cache.packing import drop_from_packs, upkeep_lock
 from wan_core.cache.packs import PackIndex, read_place, write_pack
 from wan_core.errors import CacheError, Stopped
+from wan_core.files import FileError
 
 posix = pytest.mark.skipif(os.name == "nt", reason="needs fork")
 
@@ -282,3 +284,23 @@ def test_a_packed_cache_of_a_hundred_thousand_clips_opens_within_a_second(tmp_pa
     assert found == large
     print(f"{seconds:.2f} s")  # noqa: T201
     assert seconds < 1.0
+
+
+@pytest.mark.parametrize("failures", [1, 2, 3])
+def test_an_entry_packed_and_written_again_while_it_is_opened_is_found(tmp_path, monkeypatch, failures):
+    """Its file is there before and after; what stays unreadable is said."""
+    cache, real, left = filled(tmp_path), latent_cache.read_whole, failures
+
+    def gone_for_a_moment(path: Path) -> bytearray:
+        nonlocal left
+        left -= 1
+        if left >= 0:
+            raise FileError("it is gone")
+        return real(path)
+
+    monkeypatch.setattr(latent_cache, "read_whole", gone_for_a_moment)
+    if failures < 3:
+        assert torch.equal(cache.read_latent(key(0)).float(), latent(0))
+    else:
+        with pytest.raises(CacheError, match="it is gone"):
+            cache.read_latent(key(0))

@@ -7,6 +7,7 @@ is (out, in), r the rank of its adapter; parameters are float32, their products 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from types import MethodType
 from typing import Any, cast
 
 import torch
@@ -49,7 +50,9 @@ class LinearAdapter(ABC):
         """for sampling: 1 is what was trained, 0 the base"""
         self.bypassed = False
         """whether the linear is the base's own for now, to the last bit (`without_adapters`)"""
-        self.layer.forward, self.layer.unread = self.forward, self.unread
+        self.layer.adapter = self
+        # Of the layer and not of this object: torch 2.6 compiles no method of something that is no module.
+        self.layer.forward, self.layer.unread = MethodType(_forward, layer), MethodType(_unread, layer)
 
     # ---- what each kind says of itself
 
@@ -197,3 +200,11 @@ def _kept(name: str, count: int, rank_p: float, module_p: float) -> Tensor:
     drawn = torch.rand(count, generator=seeded_generator(step, "rank dropout", name)) >= rank_p
     whole = torch.rand(1, generator=seeded_generator(step, "module dropout", name)) >= module_p
     return drawn * whole / (1 - rank_p)
+
+
+def _forward(layer: Any, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    return layer.adapter.forward(x, *args, **kwargs)
+
+
+def _unread(layer: Any, x: Tensor) -> Tensor:
+    return layer.adapter.unread(x)

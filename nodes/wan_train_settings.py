@@ -91,6 +91,7 @@ class WanTrainSettings(io.ComfyNode):
                 *(widget(TrainConfig, name) for name in ("timestep_range", "timestep_list", "timestep_strata")),
                 *(widget(TrainConfig, name) for name in ("max_train_epochs", "max_train_hours", "global_batch_size")),
                 widget(TrainConfig, "lr_patterns", multiline=True, placeholder="blocks\\.\\d+\\.ffn\\..* = 0.5"),
+                widget(TrainConfig, "loss_scaling"),
             ],
             outputs=[WanSettings.Output(display_name="settings", tooltip="For TrainLoRA.")],
         )

@@ -30,7 +30,7 @@ from .memory_report import job_of_run, measured_against
 from .open import OpenRun
 from .own_runs import Measured
 from .planning import asked_measures, plan_memory, without_a_plan
-from .remarks import remark_on_adapter, remarks_on_attention, remarks_on_base
+from .remarks import remark_on_adapter, remark_on_scaling, remarks_on_attention, remarks_on_base
 
 __all__ = ["Loaded", "Planned", "load_model", "plan_training", "preview_inputs"]
 
@@ -58,7 +58,8 @@ def load_model(
 
     Raises Stopped when a stop is asked for while the weights are read.
     """
-    for remark in [*remarks_on_attention(run.config.model, run.file), *remarks_on_base(run.config.model, run.file)]:
+    remarks = [*remarks_on_attention(run.config.model, run.file), *remarks_on_base(run.config.model, run.file)]
+    for remark in [*remarks, *remark_on_scaling(run.file.compute_dtype, run.config.train)]:
         emit(Note(text=remark, level="warning"))
     model = _materialize(run, emit, control, group, planned.measures, with_start=with_start)
     if remark := remark_on_adapter(run.config.lora, sum(p.numel() for p in adapter_parameters(model).values())):

@@ -27,6 +27,7 @@ __all__ = [
     "preview_note",
     "rate_remark",
     "remark_on_adapter",
+    "remark_on_scaling",
     "remarks_on_attention",
     "remarks_on_base",
     "set_aside_note",
@@ -91,6 +92,16 @@ def remark_on_adapter(config: LoraConfig, values: int) -> str:
     if config.kind == "LoRA" and config.init == "default":
         return ""
     return f"Trains {config.describe()}: {KINDS[config.kind]}; {values:,} values."
+
+
+def remark_on_scaling(compute: torch.dtype, config: TrainConfig) -> list[str]:
+    """Returns a warning where linears run in float16, which cannot say small gradients, and the loss is not scaled."""
+    if compute != torch.float16 or config.loss_scaling != "off":
+        return []
+    return [
+        "The base computes in fp16, in which small gradients vanish. Set loss_scaling to dynamic, or base_precision to "
+        "bf16, whose range is that of fp32."
+    ]
 
 
 def preview_note(variant: WanVariant, previews: PreviewInputs) -> str:

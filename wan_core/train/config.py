@@ -12,6 +12,7 @@ from ..errors import ConfigError
 from ..flow import EVALUATION_TIMESTEPS
 from ..model import ACTIVATIONS, POLICIES, Policy, Route, read_routes
 from ..placement import Recomputing
+from .loss_scale import LOSS_SCALINGS
 from .objective_config import ObjectiveConfig
 from .update_config import UpdateConfig
 
@@ -197,6 +198,12 @@ class TrainConfig(UpdateConfig, ObjectiveConfig):
         "TREAD: a share of the tokens passes by layers while it is trained, which saves their time. 0.5: 2..-2 is half "
         "of them, layer 2 to the last but one; several by semicolons, or SimpleTuner's JSON. Evaluation and previews "
         "see all. Empty: off.",
+    )
+    loss_scaling: str = setting(
+        "off",
+        "For base_precision fp16, which loses small gradients. dynamic: the loss is scaled up before the backward "
+        "pass, as far as fits, and the gradients down again. off: neither.",
+        choices=LOSS_SCALINGS,
     )
 
     def __post_init__(self) -> None:

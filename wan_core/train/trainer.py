@@ -28,6 +28,7 @@ from .config import TrainConfig
 from .draws import Draws, passages_of
 from .evaluation import Evaluation
 from .group import Group
+from .loss_scale import LossScale
 from .meters import DeviceMeters
 from .noised import NoisedBatch, TargetFunction, noise_batch, true_velocity
 from .objective import Objective
@@ -70,9 +71,8 @@ class Trainer:
         group = group or Group()
         config, scaled = scaled_to_batch(config, group.world)
         self.model, self.batches, self.config = model, batches, config
-        self.step = 0
-        self._streak = Streak(config.max_bad_steps, emit)
-        self.parameters = adapter_parameters(model)
+        self.step, self._streak = 0, Streak(config.max_bad_steps, emit)
+        self.parameters, self._scale = adapter_parameters(model), LossScale(config.loss_scaling)
         for said in (scaled, rates_told(self.parameters, config)):
             if said and group.leads:
                 emit(Note(text=said))
@@ -113,7 +113,7 @@ class Trainer:
     def state(self) -> dict[str, Tensor]:
         """Returns the adapters as they are trained, float32, and what the optimizer holds, as CPU tensors."""
         adapters = {f"lora.{name}": value for name, value in LoraWeights.of(self.model).tensors.items()}
-        return adapters | self._optimizer.state()
+        return adapters | self._optimizer.state() | self._scale.state()
 
     @property
     def bad_in_a_row(self) -> int:
@@ -146,6 +146,7 @@ class Trainer:
         # Earlier versions also saved in the middle of a streak; what they saved is the state before it.
         self.step = int(progress["step"]) - int(progress.get("bad_in_a_row", 0))
         self._streak.end()
+        self._scale.load(state)
         if self.step:
             self._optimizer.load(state)
 
@@ -168,12 +169,15 @@ class Trainer:
     def _run(self, last_step: int, between_steps: Callable[[int], None]) -> None:
         while self.step < last_step or (self.bad_in_a_row and self.step < self.config.steps):
             started = time.monotonic()
-            loss, timestep = self._attempt(self.step + 1)
-            self._apply(self.step + 1, loss, timestep, started)
+            self._apply(self.step + 1, *self._tried(self.step + 1), started)
             between_steps(self.step)
         if self.bad_in_a_row:
             self._outlast_streak()
             between_steps(self.step)
+
+    def _tried(self, step: int) -> tuple[float, float, float]:
+        """Returns (norm of the gradients, loss, mean timestep) of a step; its gradients lie in `.grad`, clipped."""
+        return self._scale.fitted(lambda: self._measured(*self._attempt(step)), self._forget_gradients)
 
     def _attempt(self, step: int) -> tuple[Tensor, float]:
         """Returns what `_gradients` does, which leaves them in `.grad`. Raises Stopped where a stop is asked for."""
@@ -195,8 +199,7 @@ class Trainer:
         tries = 0
         while self._streak.length:
             tries += 1
-            loss, _ = self._attempt(self.step + tries)
-            norm, mean_loss = self._measured(loss)
+            norm, mean_loss, _ = self._tried(self.step + tries)
             self._forget_gradients()
             if math.isfinite(norm) and math.isfinite(mean_loss) and self.good_step:
                 self._streak.end()
@@ -235,27 +238,25 @@ class Trainer:
         noise = draw_noise(batch.latents.shape, seeded_generator("rehearsal"))
         passages = passages_of(batch, self._routes, "rehearsal")
         noised = noise_batch(batch, noise, torch.full((size,), 0.5), batch.texts, self._device, given, passages)
-        self._relief.attempt(
-            self.step + 1, lambda: self._objective.trained(noised).loss.backward(), self._forget_gradients
-        )
+        trained = partial(self._objective.trained, noised)
+        self._relief.attempt(self.step + 1, lambda: trained().loss.backward(), self._forget_gradients)
         self._forget_gradients()
 
     def _gradients(self, step: int) -> tuple[Tensor, float]:
         """Sum the gradients of one step's micro-batches; mean loss (scalar tensor) and mean timestep."""
         count = self.config.gradient_accumulation_steps
-        loss_sum = torch.zeros((), device=self._device)
-        timestep_sum = 0.0
+        loss_sum, timestep_sum = torch.zeros((), device=self._device), 0.0
         self._report.begin()
         for index in range(count):
-            if self._group.world == 1:
-                self._raise_if_stopped()
+            if self._group.world == 1 and (reason := self._control.stop_reason()):
+                raise Stopped(reason)
             with record_function("wan: batch"):
                 batch, timestep = self._draw((step - 1) * count + index)
             timestep_sum += timestep
             with record_function("wan: forward"):
                 trained = self._objective.trained(batch)
             with record_function("wan: backward"):
-                (trained.loss / count).backward()
+                self._scale.raised(trained.loss / count).backward()
             self._report.add(batch, trained)
             loss_sum += trained.loss.detach() / count
         return loss_sum, timestep_sum / count
@@ -270,33 +271,30 @@ class Trainer:
         noised = noise_batch(batch, draw.noise, draw.sigma, batch.texts, self._device, draw.given, draw.passages)
         return noised, draw.timestep
 
-    def _apply(self, step: int, loss: Tensor, timestep: float, started: float) -> None:
-        """Clip, check, update and report one step; a non-finite one is skipped whole."""
-        norm, mean_loss = self._measured(loss)
+    def _apply(self, step: int, norm: float, mean_loss: float, timestep: float, started: float) -> None:
+        """Check, update and report one step; a non-finite one is skipped whole."""
         self.step = step
         if not (math.isfinite(norm) and math.isfinite(mean_loss)):
             self._forget_gradients()
             self._streak.add(step, "loss" if not math.isfinite(mean_loss) else "gradients")
             return
         self._streak.end()
+        self._scale.count()
         self._relief.attempt(step, self._optimizer.check_room, lambda: None)
         with record_function("wan: optimizer"):
             lr = self._optimizer.step(learning_rate_at(step, self.config))
         self._forget_gradients()
         self._report.tell(step, loss=mean_loss, lr=lr, grad_norm=norm, timestep=timestep, began=started)
 
-    def _measured(self, loss: Tensor) -> tuple[float, float]:
-        """(norm of the gradients, loss), both over all ranks; the gradients are clipped."""
+    def _measured(self, loss: Tensor, timestep: float) -> tuple[float, float, float]:
+        """(norm of the gradients, loss), both over all ranks, and the timestep; the gradients are clipped."""
         parameters = list(self.parameters.values())
+        self._scale.lower(parameters)
         self._group.average_gradients(parameters)
         self._group.average([loss])
         limit = self.config.max_grad_norm or math.inf
-        return float(torch.nn.utils.clip_grad_norm_(parameters, limit)), float(loss)
+        return float(torch.nn.utils.clip_grad_norm_(parameters, limit)), float(loss), timestep
 
     def _forget_gradients(self) -> None:
         for parameter in self.parameters.values():
             parameter.grad = None
-
-    def _raise_if_stopped(self) -> None:
-        if reason := self._control.stop_reason():
-            raise Stopped(reason)

@@ -47,6 +47,7 @@ export const GROUPS = {
     ...["timestep_sampling", "discrete_flow_shift", "sigmoid_scale", "logit_mean", "logit_std"],
     ...["mode_scale", "min_timestep", "max_timestep", "loss_type", "huber_delta", "loss_weighting"],
     ...["timestep_range", "timestep_list", "timestep_strata", "tread_routes"],
+    "loss_scaling",
   ],
   memory: [
     ...["memory", "gradient_checkpointing", "checkpointing_policy", "checkpointing_names_saved"],

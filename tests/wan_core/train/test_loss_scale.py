@@ -1,0 +1,125 @@
+"""A loss that is scaled for float16: the same numbers where there is room, better ones where there was none."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import wan_core.train.loss_scale as loss_scale
+from tests.support.tiny_run import make_roots, make_run
+from wan_core.cache import Batches, LatentCache, pad_text
+from wan_core.control import SignalControl
+from wan_core.events import Event, Note, StepDone, StepSkipped
+from wan_core.load import ModelPlan, materialize
+from wan_core.lora import LoraConfig
+from wan_core.run.train_job import run_job
+from wan_core.train import TrainConfig, Trainer
+from wan_core.train.loss_scale import LossScale
+from wan_core.train.objective import TrainedLoss
+
+pytestmark = [pytest.mark.lasts(0.3), pytest.mark.usefixtures("short_texts")]
+
+
+def settings(**changes: Any) -> TrainConfig:
+    usual = {"steps": 6, "save_every_n_steps": 2, "preview_every_n_steps": 0, "learning_rate": 1e-3, "eval_items": 0}
+    return TrainConfig(**{**usual, "save_dtype": "fp32", "discrete_flow_shift": 3.0, **changes})
+
+
+def plan(precision: str) -> ModelPlan:
+    return ModelPlan(base_file="diffusion_models:wan_tiny_t2v.safetensors", base_precision=precision)
+
+
+def trainer_of(root: Path, precision: str, scaling: str, events: list[Event] | None = None) -> Trainer:
+    roots, fingerprint = make_roots(root)
+    cache = LatentCache(roots.first("cache"))
+    cache_set = cache.read_set(fingerprint)
+    return Trainer(
+        materialize(plan(precision), roots, LoraConfig(rank=4), seed=0),
+        Batches(cache_set, cache, seed=0, batch_size=1),
+        pad_text(cache.read_text(cache_set.empty_text_key)),
+        settings(loss_scaling=scaling),
+        emit=(events if events is not None else []).append,
+        control=SignalControl(),
+    )
+
+
+def gradients(trainer: Trainer, part: float) -> torch.Tensor:
+    """Those of the first step for so small a part of the loss, which is put back on them."""
+    trained = trainer._objective.trained
+    trainer._objective.trained = lambda batch: TrainedLoss(trained(batch).loss * part, None)  # type: ignore[method-assign]
+    trainer._reader.start()
+    trainer._measured(*trainer._attempt(1))
+    trainer._reader.stop()
+    return torch.cat([p.grad.flatten() for p in trainer.parameters.values() if p.grad is not None]) / part
+
+
+def test_small_gradients_of_float16_are_there_with_scaling_and_lost_without(tmp_path: Path) -> None:
+    part = 2.0**-24  # what one value of a clip of 16 million has of the mean
+    exact = gradients(trainer_of(tmp_path / "a", "fp32", "off"), part)
+    lost, kept = (gradients(trainer_of(tmp_path / name, "fp16", name), part) for name in ("off", "dynamic"))
+    wrong = [float((found - exact).norm() / exact.norm()) for found in (lost, kept)]
+    assert wrong[0] > 0.1, "the test is about gradients that float16 cannot say"
+    assert wrong[1] < 0.01
+
+
+def trained(root: Path, precision: str, *sessions: int, **changes: Any) -> tuple[dict[str, torch.Tensor], list[Event]]:
+    """The last state of a run in so many sessions, and its events."""
+    run, events = make_run(root, train=settings(**changes), plan=plan(precision)), list[Event]()
+    for steps in sessions or (0,):
+        run_job(run.directory, run.roots, emit=events.append, control=SignalControl(), max_steps=steps)
+    return load_file(run.directory / "saves" / "step-000006" / "state.safetensors"), events
+
+
+def test_in_float32_scaling_changes_no_bit(tmp_path: Path) -> None:
+    plain, _ = trained(tmp_path / "off", "fp32")
+    scaled, _ = trained(tmp_path / "on", "fp32", loss_scaling="dynamic")
+    assert scaled.pop("loss_scale").tolist() == [2.0**16, 6]
+    assert scaled.keys() == plain.keys()
+    assert all(torch.equal(value, plain[name]) for name, value in scaled.items())
+
+
+def test_a_resumed_run_has_the_scale_it_would_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The factor grows after three good steps and falls where it overflows, in sessions that end in between."""
+    monkeypatch.setattr(loss_scale, "_GOOD_STEPS", 3)
+    monkeypatch.setattr(loss_scale, "_FIRST", 2.0**40)
+    monkeypatch.setattr(loss_scale, "_MOST", 2.0**60)
+    straight, events = trained(tmp_path / "straight", "fp16", loss_scaling="dynamic")
+    resumed, _ = trained(tmp_path / "resumed", "fp16", 2, 2, 2, loss_scaling="dynamic")
+    assert straight["loss_scale"][0] < 2.0**40, "it overflowed"
+    assert [e.step for e in events if isinstance(e, StepDone)] == [1, 2, 3, 4, 5, 6]
+    assert not [e for e in events if isinstance(e, StepSkipped)], "a step that overflows is done again, not left out"
+    assert not any("fp16" in e.text for e in events if isinstance(e, Note))
+    assert resumed.keys() == straight.keys()
+    assert all(torch.equal(value, resumed[name]) for name, value in straight.items())
+
+
+def test_a_run_in_float16_without_scaling_says_what_is_lost(tmp_path: Path) -> None:
+    _, events = trained(tmp_path, "fp16")
+    (note,) = [e for e in events if isinstance(e, Note) and "fp16" in e.text]
+    assert (note.level, note.text[-34:]) == ("warning", "bf16, whose range is that of fp32.")
+
+
+def test_gradients_that_are_wrong_skip_their_step_and_leave_the_scale(tmp_path: Path) -> None:
+    events: list[Event] = []
+    trainer = trainer_of(tmp_path, "fp32", "dynamic", events)
+    next(iter(trainer.parameters.values())).register_hook(lambda grad: grad * math.nan if trainer.step == 1 else grad)
+    trainer.run(3, lambda _step: None)
+    assert [e.step for e in events if isinstance(e, StepSkipped)] == [2]
+    assert [e.step for e in events if isinstance(e, StepDone)] == [1, 3]
+    assert trainer.state()["loss_scale"].tolist()[0] == 2.0**16
+
+
+def test_a_loss_that_is_not_finite_is_no_matter_of_the_scale() -> None:
+    scale, tries = LossScale("dynamic"), []
+
+    def attempt() -> tuple[float, float, float]:
+        tries.append(scale.factor)
+        return math.nan, math.nan, 0.5
+
+    scale.fitted(attempt, lambda: None)
+    assert tries == [2.0**16]

@@ -20,6 +20,7 @@ from wan_core.run import expert as one_expert
 from wan_core.run.choose import choose_run
 from wan_core.run.config import RunConfig, read_run, read_status
 from wan_core.run.train_job import run_job
+from wan_core.sampler import SampleConfig
 from wan_core.train import SaveStore, TrainConfig, next_turn, settings_of_expert
 from wan_core.train.pair import expert_steps
 
@@ -36,6 +37,8 @@ SETTINGS = {
     "lr_scheduler": "cosine",
     "lr_warmup_steps": 1,
 }
+PREVIEW = SampleConfig(sampling="custom", steps=6, cfg=5.0, shift=5.0)
+"""three steps of each expert"""
 ALTERNATING = {"expert_order": "alternating", "expert_turn_steps": 1}
 Files = tuple[bytes, dict[str, torch.Tensor]]
 
@@ -187,7 +190,7 @@ def test_without_room_in_host_memory_weights_are_read_again_and_nothing_else_cha
 
 
 def test_previews_go_through_both_and_change_nothing(alternating: TinyRun, tmp_path: Path) -> None:
-    run = make_pair_run(tmp_path, **{**SETTINGS, **ALTERNATING, "preview_every_n_steps": 3})
+    run = make_pair_run(tmp_path, preview=PREVIEW, **{**SETTINGS, **ALTERNATING, "preview_every_n_steps": 3})
     seen: list[str] = []
 
     class Watching(SignalControl):
@@ -203,7 +206,7 @@ def test_previews_go_through_both_and_change_nothing(alternating: TinyRun, tmp_p
 def test_validation_clips_go_through_both_whether_one_rests_or_is_read_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = make_pair_run(tmp_path, **{**SETTINGS, "preview_every_n_steps": STEPS})
+    run = make_pair_run(tmp_path, preview=PREVIEW, **{**SETTINGS, "preview_every_n_steps": STEPS})
     run_job(run.directory, run.roots, emit=lambda _: None, control=Decoding(signals=False))
     clips = rendered(run, "resting")
     base, without, trained = (clips[name] for name in ("baseline_p0", "step-000010_s0.0_p0", "step-000010_s1.0_p0"))

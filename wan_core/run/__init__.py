@@ -10,6 +10,7 @@ from .cells import Cell, Column, SampleJob
 from .checks import check_adapters, check_quantize, trained_variant, with_expert, with_model_values
 from .choose import RunDecision, choose_run, prepare_run
 from .config import QUEUE_DONE, DataConfig, RunConfig, RunStatus, cache_names_in_use, read_run, read_status
+from .job import Job
 from .length import with_clip_values, with_global_batch
 from .memory_report import (
     beside_preview,
@@ -23,7 +24,7 @@ from .memory_report import (
 )
 from .open import OpenRun, open_experts
 from .own_runs import own_runs_of
-from .planning import Job, MemoryPlan, plan_memory
+from .planning import MemoryPlan, plan_memory
 from .preview_size import is_free_of_clips, sized_as_template
 from .sample_job import sample_job
 from .suggestions import suggestions_for

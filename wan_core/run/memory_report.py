@@ -32,9 +32,10 @@ from ..placement.plan import split_blocks
 from ..sampler import SampleConfig
 from ..train import TrainConfig, largest_preview_shape, largest_step, saved_bytes
 from .config import read_run
+from .job import Job, size_words
 from .open import OpenRun, open_experts
 from .own_runs import SECONDS, Measured, OwnRuns, own_runs_of
-from .planning import Job, MemoryPlan, plan_memory, size_words
+from .planning import MemoryPlan, plan_memory
 from .preview_size import with_fitting_preview
 from .step_time import Card, card_named, card_of_size, step_seconds, step_tflops, unknown_card
 

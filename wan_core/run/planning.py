@@ -7,93 +7,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from ..checkpoint import WanVariant
 from ..errors import OutOfMemory
-from ..files import Roots
-from ..footprint import job_shape
-from ..load import ModelPlan, WanFile
-from ..lora import LoraConfig
-from ..placement import (
-    JobShape,
-    MemoryEstimate,
-    MemoryMeasures,
-    Placement,
-    Room,
-    StepShape,
-    choose_measures,
-    estimate_memory,
-)
-from ..train import TrainConfig, state_bytes
-from .own_runs import OwnRuns, card_name, corrected
+from ..placement import JobShape, MemoryEstimate, MemoryMeasures, Room, StepShape, choose_measures
+from ..train import TrainConfig
+from .job import Job, size_words
+from .own_runs import card_name
 
 __all__ = [
-    "Job",
     "MemoryPlan",
     "asked_measures",
     "nearest_that_fits",
     "plan_memory",
-    "size_words",
     "without_a_plan",
 ]
 
 _RANKS, _SMALLER = (16, 8, 4), (1.0, 0.75, 0.5)
 """of width and height, tried from the largest on where not even one frame fits"""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Job:
-    """What is to be trained on what, as far as memory depends on it."""
-
-    model: ModelPlan
-    roots: Roots
-    file: WanFile
-    lora: LoraConfig
-    train: TrainConfig
-    step: StepShape
-    """the largest micro-batch"""
-    prior_share: float = 0.0
-    """the share of its clips whose target the base model makes, in a forward pass more"""
-    preview: StepShape | None = None
-    """the largest preview; None where there are none"""
-    beside_preview: int = 0
-    """bytes of LoRAs that act while it is rendered, and then only"""
-    preview_gives_way: bool = False
-    """whether it has as many frames as fit beside training (preview_size.py), and not more"""
-    placement: Placement | None = None
-    """instead of the model's own, for cards that this machine need not have"""
-    own_runs: OwnRuns = OwnRuns()
-    """what earlier runs on this machine took; none for cards that it need not have"""
-
-    @property
-    def scheme(self) -> str:
-        """How the base weights are stored while it trains, in a word."""
-        return self.model.quantize.scheme if self.model.quantize is not None else self.file.quantization
-
-    def ratio(self, device: str, phase: str) -> float | None:
-        """Returns what runs of this kind took of a phase over what was predicted; None where none ran here."""
-        if not self.own_runs.ratios:
-            return None
-        return self.own_runs.of(card_name(device), self.file.variant.name, self.scheme, phase)
-
-    def estimate(self, shape: JobShape, measures: MemoryMeasures) -> MemoryEstimate:
-        """Returns what it takes under `measures`, as the runs on this machine say; `shape` is its own."""
-        found = estimate_memory(
-            shape, self.step, measures=measures, preview=self.preview, beside_preview=self.beside_preview
-        )
-        return corrected(found, self.ratio) if self.own_runs.ratios else found
-
-    def shape(self) -> JobShape:
-        """Returns what the prediction needs to know. Raises what a model that cannot be trained so is refused with."""
-        return job_shape(
-            self.model,
-            self.roots,
-            self.lora,
-            recomputing=self.train.recomputing,
-            found=self.file,
-            placement=self.placement,
-            optimizer_bytes=state_bytes(self.train),
-            routes=self.train.routes,
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -235,13 +164,6 @@ def nearest_that_fits(job: Job, room: Room) -> Job | None:
             if most:
                 return replace(smaller, step=replace(smaller.step, latent_frames=most))
     return None
-
-
-def size_words(variant: WanVariant, step: StepShape) -> str:
-    """Returns the size of a micro-batch in pixels, for example 832x480x33."""
-    space = variant.latents
-    width, height = (side * space.spatial_stride for side in (step.latent_width, step.latent_height))
-    return f"{width}x{height}x{(step.latent_frames - 1) * space.temporal_stride + 1}"
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,8 @@ from dataclasses import replace
 from ..checkpoint import WanVariant
 from ..placement import Room
 from ..sampler import AS_TEMPLATE, SampleConfig, template_size
-from .planning import Job, plan_memory
+from .job import Job
+from .planning import plan_memory
 
 __all__ = ["is_free_of_clips", "sized_as_template", "with_fitting_preview"]
 

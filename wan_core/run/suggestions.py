@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 from ..placement import Room, StepShape
 from ..precision import QuantizeConfig
-from .planning import Job, nearest_that_fits, plan_memory
+from .job import Job
+from .planning import nearest_that_fits, plan_memory
 
 __all__ = ["Suggestion", "suggestions_for"]
 

@@ -111,7 +111,8 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TinyRun:
     run = replace(run, roots=replace(run.roots, folders={**run.roots.folders, "runs": (str(tmp_path),)}))
     monkeypatch.setenv("WAN_TRAINER_CARD_GIB", "16")
     monkeypatch.setattr(module, "card_name", lambda _device: CARD)
-    monkeypatch.setattr("wan_core.run.planning.card_name", lambda _device: CARD)
+    for user in ("job", "planning"):
+        monkeypatch.setattr(f"wan_core.run.{user}.card_name", lambda _device: CARD)
     return run
 
 
@@ -187,7 +188,8 @@ def test_the_time_of_a_step_follows_this_machine_also_on_a_card_that_no_table_kn
     import torch
 
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _device=None: "NVIDIA Something New")
-    monkeypatch.setattr("wan_core.run.planning.card_name", lambda _device: "NVIDIA Something New")
+    for user in ("job", "planning"):
+        monkeypatch.setattr(f"wan_core.run.{user}.card_name", lambda _device: "NVIDIA Something New")
     assert card_of(torch.device("cuda:0"), job) is None
     new = replace(job, own_runs=OwnRuns((replace(slow, card="NVIDIA Something New"),)))
     found = card_of(torch.device("cuda:0"), new)

@@ -21,9 +21,10 @@ from wan_core.model import Policy, WanShape
 from wan_core.placement import MemoryMeasures, PlacementConfig, Room, StepShape, cards, resolve_placement, room_of_cards
 from wan_core.precision import QuantizeConfig
 from wan_core.run import plan_run
+from wan_core.run.job import Job
 from wan_core.run.memory_report import job_of_run, plan_here
 from wan_core.run.open import open_run
-from wan_core.run.planning import Job, nearest_that_fits, plan_memory
+from wan_core.run.planning import nearest_that_fits, plan_memory
 from wan_core.run.step_time import card_named, card_of_size, step_seconds
 from wan_core.run.suggestions import suggestions_for
 from wan_core.run.train_job import run_job

@@ -8,9 +8,9 @@ from pathlib import Path
 from tests.support.tiny_run import make_run
 from wan_core.placement import Room, StepShape
 from wan_core.run import is_free_of_clips, plan_memory, sized_as_template
+from wan_core.run.job import Job
 from wan_core.run.memory_report import job_of_run, report_of
 from wan_core.run.open import open_run
-from wan_core.run.planning import Job
 from wan_core.run.preview_size import with_fitting_preview
 from wan_core.sampler import AS_TEMPLATE, SampleConfig
 from wan_core.train import TrainConfig

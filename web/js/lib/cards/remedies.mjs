@@ -39,7 +39,7 @@ export function setMissingCaptions(node, value, create) {
     if (linked && kindOf(linked) !== SETTINGS) return false; // through a node of somebody else
     const settings = linked ?? beside(node, slot, create(SETTINGS));
     if (linked) linked.mode = ALWAYS; // there, and bypassed
-    else if (settings) turn(settings, "held_out_ratio", 0); // every other file is trained as before
+    if (settings && !linked) turn(settings, "held_out_ratio", 0); // all other files are trained as before
     return settings !== null && turn(settings, "missing_captions", value);
   });
 }

@@ -24,8 +24,6 @@ pytestmark = pytest.mark.browser
 
 SAVED = sorted((ROOT / "tests" / "fixtures" / "workflows").glob("*.json"))
 SAVED_FOR_VUE = ("first_graphs", "before_both_experts")
-MEANT: dict[str, dict[str, Any]] = {"WanDatasetSettings": {"held_out_ratio": 0}}
-"""what a saved node meant by lacking a setting that a new node begins with otherwise"""
 SCHEMAS: dict[str, Any] = json.loads((ROOT / "tests" / "nodes" / "schemas.json").read_text(encoding="utf-8"))
 LORAS: dict[str, bytes] = {}
 """the LoRA of each run name, trained once for all frontends"""
@@ -194,8 +192,7 @@ def assert_values_kept(page: Canvas, file: Path) -> None:
     old = json.loads(file.read_text(encoding="utf-8"))
     page.load(old["workflow"])
     for node, body in ours(page.to_prompt()).items():
-        kind = body["class_type"]
-        assert values(body) == {**defaults(kind), **MEANT.get(kind, {}), **values(old["prompt"][node])}, kind
+        assert values(body) == {**defaults(body["class_type"]), **values(old["prompt"][node])}, body["class_type"]
 
 
 def test_graphs_that_earlier_versions_shipped_keep_every_value(plain: Canvas) -> None:
@@ -425,16 +422,8 @@ def test_a_large_lora_is_opened_from_its_first_bytes(plain: Canvas, smoke: dict[
     assert all(end - begin <= 4 << 20 for begin, end in ranges)
 
 
-def test_a_node_that_nobody_has_is_missing(plain: Canvas) -> None:
-    """`missing_nodes` itself sees something. Last: the page keeps a dialog open."""
-    plain.load_api({"1": {"class_type": "NoSuchNodeAnywhere", "inputs": {}}})
-    assert plain.missing_nodes()
-
-
-# ---- files that fall on the page -----------------------------------------------------------------
-
 JOBS = ROOT / "tests" / "fixtures" / "jobs"
-DROP = """files => {
+DROP_TEXTS = """files => {
   const carried = new DataTransfer();
   for (const [name, text] of files) carried.items.add(new File([text], name));
   const drop = { bubbles: true, cancelable: true, clientX: 900, clientY: 500, dataTransfer: carried };
@@ -450,7 +439,7 @@ def test_settings_of_another_trainer_fall_on_the_page_and_a_workflow_does_as_eve
         "Open offers no settings"
     )
     names = ("foxes.toml", "foxes_prompts.txt", "musubi_command.sh")  # the first is no training, and is asked for first
-    plain.script(DROP, [[name, (JOBS / name).read_text(encoding="utf-8")] for name in names])
+    plain.script(DROP_TEXTS, [[name, (JOBS / name).read_text(encoding="utf-8")] for name in names])
     plain.page.wait_for_function(ON_CANVAS, arg="WanDatasetFromFile")
     said = plain.page.locator(".p-toast, [data-testid=toast]")
     said.get_by_text("musubi_command.sh of musubi-tuner: ", exact=False).first.wait_for()
@@ -462,7 +451,16 @@ def test_settings_of_another_trainer_fall_on_the_page_and_a_workflow_does_as_eve
     assert "**taken over**" in plain.script(note)
 
     smoke = workflows["08_smoke_test"]
-    plain.script(DROP, [["smoke.json", json.dumps(smoke)]])
+    plain.script(DROP_TEXTS, [["smoke.json", json.dumps(smoke)]])
     plain.page.wait_for_function(ON_CANVAS, arg="WanVideoDataset")
     plain.page.wait_for_function("() => !document.querySelector('.p-progressspinner')")
     assert without_versions(plain.to_prompt()) == twin("08_smoke_test")
+
+
+def test_a_node_that_nobody_has_is_missing(plain: Canvas) -> None:
+    """`missing_nodes` itself sees something. Last: the page keeps a dialog open."""
+    plain.load_api({"1": {"class_type": "NoSuchNodeAnywhere", "inputs": {}}})
+    assert plain.missing_nodes()
+
+
+# ---- files that fall on the page -----------------------------------------------------------------

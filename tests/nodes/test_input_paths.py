@@ -27,8 +27,8 @@ TYPED = {"STRING", "COMBO"}
 LIBRARIES = tuple(
     {str(Path(place).resolve()) for place in (sys.prefix, sys.base_prefix, *filter(None, sys.path), "/usr", "/lib")}
 )
-# How much memory there is: the block map of SplitAcrossGPUs says so.
-MACHINE = ("/proc/meminfo",)
+# How much memory there is, and how much of it a container has: the block map of SplitAcrossGPUs says so.
+MACHINE = ("/proc/meminfo", "/proc/self/cgroup", "/sys/fs/cgroup")
 TOUCHES = {
     *("open", "os.listdir", "os.scandir", "os.mkdir", "os.remove", "os.rmdir", "os.rename", "os.link", "os.symlink"),
     *("os.truncate", "os.chmod", "os.utime", "shutil.rmtree", "shutil.copyfile", "shutil.move", "subprocess.Popen"),
@@ -80,7 +80,7 @@ def touched(base: Path) -> Iterator[set[str]]:
     """Paths outside `base` that this process opened, listed or changed."""
     global watching
     found: set[str] = set()
-    inside = (str(base.resolve()), *LIBRARIES, *MACHINE)
+    inside = (str(base.resolve()), *LIBRARIES, *map(os.path.realpath, MACHINE))
 
     def hear(path: str) -> None:
         with contextlib.suppress(ValueError):

@@ -11,6 +11,10 @@ from ..wan_core.errors import ConfigError
 from .bridge.types import CATEGORY, DatasetSettingsHandle, WanDatasetSettingsType
 from .bridge.widgets import check_menus, searched_as, widget
 
+NEW_HELD_OUT_RATIO = -1.0
+"""A few files, where there are enough: what a node begins with that is made now. Left out of a queue or of a saved
+workflow it goes on meaning 0, the default of DatasetConfig (web/js/lib/values/by_name.mjs)."""
+
 
 class WanDatasetSettings(io.ComfyNode):
     """Checks the settings and hands them on; WanVideoDataset uses them."""
@@ -31,9 +35,10 @@ class WanDatasetSettings(io.ComfyNode):
                         *("frame_extraction", "frame_stride", "frame_sample", "frame_buckets", "frame_rounding"),
                         *("crop", "horizontal_flip", "variants", "split_scenes", "scene_threshold", "recursive"),
                         *("weight", "caption_prefix", "caption_shuffles", "keep_tokens", "missing_captions"),
-                        *("mask_use", "held_out_ratio"),
+                        "mask_use",
                     )
                 ),
+                widget(DatasetConfig, "held_out_ratio", default=NEW_HELD_OUT_RATIO),
                 widget(DatasetConfig, "held_out", multiline=True),
                 *(
                     widget(DatasetConfig, name)

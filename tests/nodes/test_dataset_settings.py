@@ -8,6 +8,8 @@ import pytest
 from comfy_server import ComfyServer
 from graphs import run_of, training_graph
 
+from wan_core.dataset import DatasetConfig
+
 pytestmark = pytest.mark.comfy
 
 
@@ -20,6 +22,12 @@ def test_values_travel_as_settings_of_the_dataset(pack_nodes: dict[str, Any]) ->
     assert values == {"frame_extraction": "chunk", "frame_buckets": (17, 33, 81), "horizontal_flip": "turns"}
     held_out = values_of(pack_nodes, held_out="a.mp4\n\n b \nlast/\n", frame_buckets="")
     assert held_out == {"frame_buckets": (), "held_out": ("a.mp4", "b"), "held_out_folder": "last"}
+
+
+def test_a_queue_that_leaves_the_share_out_holds_nothing_out(pack_nodes: dict[str, Any]) -> None:
+    """A node made now begins with -1; prompts of before, which lack it, mean what they meant."""
+    shown = pack_nodes["WanDatasetSettings"].GET_NODE_INFO_V1()["input"]["optional"]["held_out_ratio"][1]
+    assert (shown["default"], DatasetConfig(folder="clips", **values_of(pack_nodes)).held_out_ratio) == (-1.0, 0.0)
 
 
 @pytest.mark.parametrize(

@@ -51,6 +51,7 @@ OWN: dict[str, dict[str, Any]] = {
     "WanPrecisionPolicy.preset": {"default": "as loaded", "options": ["as loaded", *PRESETS]},
     "WanPreviewSettings.negative_prompt": {"default": DEFAULT_NEGATIVE_PROMPT},
     "WanTrainSettings.lora_targets": {"default": ""},
+    "WanDatasetSettings.held_out_ratio": {"default": -1.0},
     "WanDatasetFromImages.fps": {"default": 0.0, "min": 0.0},
 }
 """what a node says itself, because there it means something else"""

@@ -33,7 +33,10 @@ const settings = () => ({
   comfyClass: "WanDatasetSettings",
   mode: 4,
   size: [300, 200],
-  widgets: [{ name: "missing_captions", value: "refuse" }],
+  widgets: [
+    { name: "missing_captions", value: "refuse" },
+    { name: "held_out_ratio", value: -1 },
+  ],
 });
 
 test("a trigger word is set in the node, as one step of undo", () => {
@@ -49,6 +52,7 @@ test("the settings node that is linked says what becomes of files without a capt
   const { node, graph, create } = canvas({ linked });
   assert.equal(setMissingCaptions(node, SKIP, create), true);
   assert.deepEqual([linked.widgets[0].value, linked.mode], ["skip the file", 0]);
+  assert.equal(linked.widgets[1].value, -1, "it is the user's");
   assert.deepEqual(graph.nodes, []);
 });
 
@@ -57,6 +61,7 @@ test("where there is no settings node one is made, beside the node and linked to
   assert.equal(setMissingCaptions(node, EMPTY, create), true);
   const [made] = graph.nodes;
   assert.deepEqual([made.widgets[0].value, made.pos], ["empty caption", [160, 80]]);
+  assert.equal(made.widgets[1].value, 0, "no file that was trained is held out by it");
   assert.deepEqual(told, ["before", [0, node, 1], "after"]);
 });
 

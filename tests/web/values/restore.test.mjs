@@ -71,6 +71,30 @@ test("graphs that earlier versions shipped keep their settings", () => {
   }
 });
 
+test("saved dataset settings hold out what they said, nothing where they said nothing; new ones a few", () => {
+  const kind = "WanDatasetSettings";
+  const at = widgetsOf(kind).findIndex(({ name }) => name === "held_out_ratio");
+  assert.equal(widgetsOf(kind)[at].value, -1);
+  class Settings {
+    widgets = widgetsOf(kind);
+    configure(saved) {
+      return [saved.widgets_values[at], saved.widgets_values_named.held_out_ratio];
+    }
+  }
+  keepByName(Settings, kind);
+  const seen = { said: 0, lacking: 0 };
+  for (const { workflow, prompt } of old) {
+    for (const node of ours(workflow).filter(({ type }) => type === kind)) {
+      const said = told(node, prompt).held_out_ratio;
+      seen[said === undefined ? "lacking" : "said"] += 1;
+      assert.deepEqual(new Settings().configure(structuredClone(node)), [said ?? 0, said ?? 0]);
+    }
+  }
+  assert.ok(seen.said && seen.lacking, JSON.stringify(seen));
+  const own = { widgets_values: [], widgets_values_named: { held_out_ratio: 0.25 } };
+  assert.deepEqual(new Settings().configure(own), [0.25, 0.25]);
+});
+
 const BEFORE = ["name", "steps"];
 const NOW = ["name", "device", "steps", "note"];
 const widgets = () => [

@@ -39,6 +39,7 @@ export function setMissingCaptions(node, value, create) {
     if (linked && kindOf(linked) !== SETTINGS) return false; // through a node of somebody else
     const settings = linked ?? beside(node, slot, create(SETTINGS));
     if (linked) linked.mode = ALWAYS; // there, and bypassed
+    if (settings && !linked) turn(settings, "held_out_ratio", 0); // all other files are trained as before
     return settings !== null && turn(settings, "missing_captions", value);
   });
 }
@@ -51,7 +52,7 @@ function change({ graph }, task) {
   return done;
 }
 
-/** @param {GraphNode} node @param {string} name @param {string} value */
+/** @param {GraphNode} node @param {string} name @param {string | number} value */
 function turn(node, name, value) {
   const widget = node.widgets?.find((one) => one.name === name);
   if (!widget) return false;

@@ -6,6 +6,9 @@ import { inOrder, namedValues, valuesByName } from "./restore.mjs";
 
 /** @typedef {import("./restore.mjs").SavedNode} SavedNode */
 
+/** What a setting means that a saved node lacks, where a new node begins with something else. @type {Record<string, object>} */
+const LACKING = { WanDatasetSettings: { held_out_ratio: 0 } };
+
 /**
  * Every way to load or copy a node (file, undo, paste, subgraph) goes through these two methods of its class.
  * @param {{ prototype: any }} nodeType the class the page made of a node
@@ -17,8 +20,9 @@ export function keepByName({ prototype }, kind) {
   const { configure, onSerialize } = prototype;
   prototype.configure = function (/** @type {SavedNode} */ saved) {
     const widgets = this.widgets ?? [];
-    const named = namedValues(saved, widgets, orders);
-    if (named) {
+    const told = namedValues(saved, widgets, orders);
+    if (told) {
+      const named = { ...LACKING[kind], ...told };
       saved.widgets_values = inOrder(named, widgets);
       saved.widgets_values_named = named;
     }

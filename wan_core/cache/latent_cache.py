@@ -37,6 +37,9 @@ from .verified import FileMark, Verified, mark_of
 
 __all__ = ["LatentCache"]
 
+_LOOKS = 8
+"""An entry that is packed, or taken out of a pack, may be missed in both places; not so often."""
+
 
 class LatentCache:
     """The cache folder. Creates nothing until the first write."""
@@ -247,19 +250,19 @@ class LatentCache:
             raise self._unusable(kind, key, str(error)) from error
 
     def _bytes_of(self, kind: str, key: str) -> bytearray:
-        path = self.loose_path(kind, key)
-        # First the loose file: it is the newer one where there are both. It may be packed and written again meanwhile.
-        for last in (False, False, True):
+        path, unreadable = self.loose_path(kind, key), None
+        for _ in range(_LOOKS):
+            # First the loose file: it is the newer one where there are both.
             try:
                 if path.is_file():
                     return read_whole(path)
-            except FileError:
-                if last:
-                    raise
-        data = self.packs.read(kind, key)
-        if data is None:
-            raise CacheError(f"The cache holds no {kind} {key[:12]}. {AGAIN}")
-        return data
+            except FileError as error:
+                unreadable = error
+            if (data := self.packs.read(kind, key)) is not None:
+                return data
+        if unreadable is not None and path.is_file():
+            raise unreadable
+        raise CacheError(f"The cache holds no {kind} {key[:12]}. {AGAIN}")
 
     def write_tensors(
         self, kind: str, key: str, tensors: Mapping[str, Tensor], name: str = "", stored: Stored | None = None

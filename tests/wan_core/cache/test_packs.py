@@ -286,7 +286,7 @@ def test_a_packed_cache_of_a_hundred_thousand_clips_opens_within_a_second(tmp_pa
     assert seconds < 1.0
 
 
-@pytest.mark.parametrize("failures", [1, 2, 3])
+@pytest.mark.parametrize("failures", [1, 5, 1000])
 def test_an_entry_packed_and_written_again_while_it_is_opened_is_found(tmp_path, monkeypatch, failures):
     """Its file is there before and after; what stays unreadable is said."""
     cache, real, left = filled(tmp_path), latent_cache.read_whole, failures
@@ -299,7 +299,7 @@ def test_an_entry_packed_and_written_again_while_it_is_opened_is_found(tmp_path,
         return real(path)
 
     monkeypatch.setattr(latent_cache, "read_whole", gone_for_a_moment)
-    if failures < 3:
+    if failures < 1000:
         assert torch.equal(cache.read_latent(key(0)).float(), latent(0))
     else:
         with pytest.raises(CacheError, match="it is gone"):

@@ -12,8 +12,9 @@ from ..wan_core.errors import WanTrainerError
 from ..wan_core.importers import Columns, SourceFile, list_sources, open_source, source_fingerprint
 from ..wan_core.video import require_pyav
 from .bridge import folders
+from .bridge.folders import allowed_places, input_folder
 from .bridge.interrupts import stops_become_interrupts
-from .bridge.scanning import allowed_places, chosen_elsewhere, dataset_outputs, input_folder, scanned_output
+from .bridge.scanning import chosen_elsewhere, dataset_outputs, scanned_output
 from .bridge.types import (
     CATEGORY,
     DatasetSettingsHandle,

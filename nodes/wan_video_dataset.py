@@ -18,7 +18,8 @@ from ..wan_core.dataset import (
 from ..wan_core.errors import WanTrainerError
 from ..wan_core.video import require_pyav
 from .bridge import folders
-from .bridge.scanning import allowed_places, chosen_elsewhere, dataset_outputs, input_folder, scanned_output
+from .bridge.folders import allowed_places, input_folder
+from .bridge.scanning import chosen_elsewhere, dataset_outputs, scanned_output
 from .bridge.types import (
     CATEGORY,
     DatasetSettingsHandle,

@@ -8,15 +8,17 @@ from pathlib import Path
 import folder_paths
 
 from ...wan_core.cache import LatentCache, removals_seen
-from ...wan_core.dataset import ScanMemo
+from ...wan_core.dataset import ScanMemo, read_roots
 from ...wan_core.errors import ConfigError
 from ...wan_core.files import Roots
 
 __all__ = [
+    "allowed_places",
     "cache",
     "cache_state",
     "diffusion_models",
     "file_names",
+    "input_folder",
     "model_reference",
     "publish_folder",
     "roots",
@@ -84,6 +86,16 @@ def roots_file() -> Path:
 def user_roots_file() -> Path:
     """The list of further dataset folders. Only a person edits it; the pack only reads it."""
     return Path(folder_paths.get_user_directory()) / "wan_trainer" / "roots.json"
+
+
+def input_folder() -> Path:
+    """Returns ComfyUI's input folder."""
+    return Path(folder_paths.get_input_directory())
+
+
+def allowed_places() -> tuple[Path, ...]:
+    """Returns the places a dataset may lie in: ComfyUI's input folder and the roots of the server-side file."""
+    return (input_folder(), *read_roots(user_roots_file()))
 
 
 def user_hosts_file() -> Path:

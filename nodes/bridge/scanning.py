@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import folder_paths
 import torch
 from comfy import model_management as mm
 from comfy_api.latest import io, ui
@@ -24,34 +23,24 @@ from ...wan_core.dataset import (
     dataset_facts,
     dataset_report,
     dataset_review,
-    read_roots,
 )
 from ...wan_core.model import WAN21_LATENTS, WAN22_LATENTS, LatentSpace
 from ...wan_core.video import VideoProcess
 from . import folders
+from .folders import allowed_places
 from .interrupts import stops_become_interrupts
 from .progress import NodeProgress
+from .scans import SCANS
 from .types import DatasetSettingsHandle, ModelHandle, WanDataset
 from .widgets import asked_of
 
 __all__ = [
-    "allowed_places",
     "chosen_elsewhere",
     "dataset_outputs",
-    "input_folder",
     "scan_context",
     "scanned_output",
     "space_of",
 ]
-
-
-def input_folder() -> Path:
-    return Path(folder_paths.get_input_directory())
-
-
-def allowed_places() -> tuple[Path, ...]:
-    """Returns the places a dataset may lie in: ComfyUI's input folder and the roots of the server-side file."""
-    return (input_folder(), *read_roots(folders.user_roots_file()))
 
 
 def chosen_elsewhere(model: ModelHandle, force_rate: float, settings: DatasetSettingsHandle | None) -> dict[str, Any]:
@@ -87,7 +76,7 @@ def scanned_output(
         sheet = torch.tensor(contact_sheet(dataset, video)).float()[None] / 255
         review = _review(dataset, video, known)
     report = f"{dataset_report(dataset)}\n\n{review.report()}"
-    facts = {**dataset_facts(review), "asked": asked_of(node)}
+    facts = {**dataset_facts(review), "asked": asked_of(node), "scan": SCANS.add(dataset)}
     # Not as "images": the page would draw the sheet a second time, small, below the card that shows it.
     facts["image"] = dict(ui.PreviewImage(sheet, cls=node).values[0])
     return io.NodeOutput(dataset, report, sheet, ui={"text": [report], "wan_dataset": [facts]})

@@ -1,4 +1,4 @@
-"""HTTP under /wan_trainer/: the page and API clients ask about runs here, and steer them.
+"""HTTP under /wan_trainer/: the page and API clients ask about runs and scans here, and change them.
 
 The run's folder is the only memory; a restarted server, a second client and a reloaded page see the same.
 """
@@ -15,10 +15,13 @@ from ...wan_core.errors import WanTrainerError
 from ...wan_core.files import read_json
 from ..bridge import folders
 from ..bridge.ahead import Ahead
+from ..bridge.scans import SCANS
 from ..bridge.second_ids import TakenIds
 from ..engine.live_runs import LIVE
+from .answers import Doors
 from .handlers import RunRoutes
 from .plan import Planner
+from .scans import ScanRoutes
 
 __all__ = ["register_routes"]
 
@@ -37,7 +40,8 @@ def register_routes(taken: TakenIds, nodes: Mapping[str, type[io.ComfyNode]]) ->
     ahead = Ahead(nodes)
     planner = Planner(ahead.job, ahead.mark)
     routes = RunRoutes(folders.runs_folder, folders.publish_folder, _known_hosts, LIVE, taken.by_pack, planner)
-    for method, path, handler in routes.table():
+    scans = ScanRoutes(Doors(_known_hosts), SCANS)
+    for method, path, handler in (*routes.table(), *scans.table()):
         getattr(server.routes, method.lower())(path)(handler)
     server.app.on_startup.append(taken.tell)  # the server starts when every pack is loaded
     setattr(server, _MARK, routes)

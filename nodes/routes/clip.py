@@ -1,4 +1,4 @@
-"""Sending a preview clip: from an open regular file, whole or the part a player asks for."""
+"""Sending a clip: from an open regular file, whole or the part a player asks for."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .inside import open_file
 from .refusal import Refused
 from .samples import NO_SAMPLE, Sample
 
-__all__ = ["send_clip"]
+__all__ = ["send_clip", "send_file"]
 
 _BLOCK_BYTES = 1 << 18
 
@@ -40,6 +40,13 @@ async def send_clip(
         source = await asyncio.to_thread(open_file, directory, sample.parts)
     except OSError:
         raise Refused(404, NO_SAMPLE) from None
+    return await send_file(request, source, sample.media_type, headers)
+
+
+async def send_file(
+    request: web.Request, source: BinaryIO, media_type: str, headers: dict[str, str]
+) -> web.StreamResponse:
+    """Stream an open file, and close it."""
     with source:
         size = os.fstat(source.fileno()).st_size
         try:
@@ -50,7 +57,7 @@ async def send_clip(
         response = web.StreamResponse(
             status=200 if part is None else 206, headers={**headers, "Accept-Ranges": "bytes"}
         )
-        response.content_type, response.content_length = sample.media_type, len(wanted)
+        response.content_type, response.content_length = media_type, len(wanted)
         if part is not None:
             response.headers["Content-Range"] = f"bytes {part.start}-{part.stop - 1}/{size}"
         await response.prepare(request)

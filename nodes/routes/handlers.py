@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import json
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,9 +20,10 @@ from ..bridge.second_ids import PREFIX
 from ..engine.live_runs import BUTTONS, LiveRuns
 from ..runs.publish import use_step
 from ..runs.scrub import scrubbed
+from .answers import HEADERS, Doors, Handler, answering, as_json, as_json_text, to_text
 from .clip import send_clip
 from .desktop import open_folder
-from .guard import BODY_LIMIT, check_change, check_host, check_local, read_body
+from .guard import check_local
 from .listing import DAMAGED, all_summaries
 from .plan import NO_PLAN, Planner
 from .refusal import Refused
@@ -37,14 +37,6 @@ __all__ = ["RunRoutes"]
 
 _log = logger(__name__)
 
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-
-HEADERS = {
-    "X-Content-Type-Options": "nosniff",
-    "Cache-Control": "no-store",
-    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
-    "Cross-Origin-Resource-Policy": "same-origin",
-}
 _FOLDER = Path(__file__).parents[2].name
 _PACK = "{pack}" if set("{}") & set(_FOLDER) else _FOLDER
 """spelled out: the folder's files are served by a route that is looked at before a shorter one"""
@@ -75,6 +67,10 @@ class RunRoutes:
     planner: Planner | None = None
     _pages: OrderedDict[Path, MetricsPages] = field(default_factory=OrderedDict[Path, MetricsPages])
 
+    @property
+    def _doors(self) -> Doors:
+        return Doors(self.known_hosts)
+
     def table(self) -> list[tuple[str, str, Handler]]:
         """Returns (method, path, handler) of every route."""
         run = "/wan_trainer/runs/{run}"
@@ -96,12 +92,12 @@ class RunRoutes:
             "/wan_trainer/import": self.settings_file,
         }
         return [
-            *(("GET", path, _answering(self._to_ourselves(handler))) for path, handler in reads.items()),
-            *(("POST", path, _answering(handler)) for path, handler in changes.items()),
+            *(("GET", path, self._doors.to_read(handler)) for path, handler in reads.items()),
+            *(("POST", path, answering(handler)) for path, handler in changes.items()),
         ]
 
     async def ids(self, _request: web.Request) -> web.StreamResponse:
-        return _json({"version": 1, "prefix": PREFIX, "taken": self.taken_ids()})
+        return as_json({"version": 1, "prefix": PREFIX, "taken": self.taken_ids()})
 
     async def help_page(self, request: web.Request) -> web.StreamResponse:
         """The page of the first id; a relative address holds behind a proxy too."""
@@ -110,17 +106,17 @@ class RunRoutes:
 
     async def all_runs(self, _request: web.Request) -> web.StreamResponse:
         found = await asyncio.to_thread(lambda: all_summaries(self.runs(), self.live, self.loras()))
-        return _json({"version": 1, "runs": found})
+        return as_json({"version": 1, "runs": found})
 
     async def detail(self, request: web.Request) -> web.StreamResponse:
         directory = await self._find(request)
         live, loras = self.live.get(directory.name), self.loras()
-        return _json(await _reading(directory, lambda: detail(directory, live, loras)))
+        return as_json(await _reading(directory, lambda: detail(directory, live, loras)))
 
     async def metrics(self, request: web.Request) -> web.StreamResponse:
         line = line_number(request.query.get("since", "0"))
         pages = self._pages_of(await self._find(request))
-        return _json_text(await asyncio.to_thread(lambda: _page_text(pages.since(line))))
+        return as_json_text(await asyncio.to_thread(lambda: _page_text(pages.since(line))))
 
     async def sample(self, request: web.Request) -> web.StreamResponse:
         directory = await self._find(request)
@@ -136,84 +132,62 @@ class RunRoutes:
                 raise Refused(404, "This run has no workflow: it was not started from ComfyUI.")
             return scrubbed(read_json(file))  # runs of earlier versions were scrubbed less
 
-        return _json(await _reading(directory, read))
+        return as_json(await _reading(directory, read))
 
     async def press(self, request: web.Request, button: str) -> web.StreamResponse:
-        await self._change(request)
+        await self._doors.change(request)
         live = self.live.get((await self._find(request)).name)
         if live is None:
             raise Refused(409, _NOT_LIVE)
         if button == "sample" and not live.can_preview:
             raise Refused(409, _NO_PREVIEW)
         await asyncio.to_thread(live.press, button)
-        return _json({"sent": True}, status=202)
+        return as_json({"sent": True}, status=202)
 
     async def delete(self, request: web.Request) -> web.StreamResponse:
-        body = await self._change(request)
+        body = await self._doors.change(request)
         directory = await self._find(request)
         if body.get("confirm") != directory.name:
             raise Refused(400, 'Deleting needs {"confirm": <the run\'s id>}.')
         if self.live.is_used(directory.name):
             raise Refused(409, "This run is in use. Stop it first.")
-        return _json(await asyncio.to_thread(delete_run, directory))
+        return as_json(await asyncio.to_thread(delete_run, directory))
 
     async def use(self, request: web.Request) -> web.StreamResponse:
         """Publishes a saved step as the run's LoRA. A run that trains would publish its next save over it."""
-        step = whole((await self._change(request)).get("step"))
+        step = whole((await self._doors.change(request)).get("step"))
         directory = await self._find(request)
         if step is None:
             raise Refused(400, 'Choosing a step needs {"step": <a saved step of the run>}.')
         if self.live.is_used(directory.name):
             raise Refused(409, "This run is in use. Stop it first.")
-        return _json({"lora_name": await asyncio.to_thread(use_step, directory, step)})
+        return as_json({"lora_name": await asyncio.to_thread(use_step, directory, step)})
 
     async def show_folder(self, request: web.Request) -> web.StreamResponse:
-        await self._change(request)
+        await self._doors.change(request)
         check_local(request.remote, request.headers)
         open_folder(await self._find(request))
-        return _json({"opened": True}, status=202)
+        return as_json({"opened": True}, status=202)
 
     async def plan(self, request: web.Request) -> web.StreamResponse:
         """What a graph on the page would take. It changes nothing, and costs enough to be guarded like what does."""
-        asked = await self._change(request)
+        asked = await self._doors.change(request)
         if self.planner is None:
             raise Refused(404, "This server makes no plans.")
         try:
-            return _json(await asyncio.to_thread(self.planner.answer, asked))
+            return as_json(await asyncio.to_thread(self.planner.answer, asked))
         except WanTrainerError as error:  # half of a graph is the usual case while somebody builds one
-            return _json({**NO_PLAN, "reason": scrubbed(str(error))})
+            return as_json({**NO_PLAN, "reason": scrubbed(str(error))})
         except OSError as error:  # a file that went meanwhile, or a name that can be none
-            return _json({**NO_PLAN, "reason": f"The model cannot be read ({error.strerror})."})
+            return as_json({**NO_PLAN, "reason": f"The model cannot be read ({error.strerror})."})
 
     async def settings_file(self, request: web.Request) -> web.StreamResponse:
         """The graph of other trainers' settings. It changes nothing, and is guarded because reading them costs time."""
-        asked = await self._change(request, SETTINGS_LIMIT)
-        return _json(await asyncio.to_thread(graph_of, asked))
-
-    def _to_ourselves(self, handler: Handler) -> Handler:
-        """Wraps `handler` so that it answers only requests that name this server as it is called."""
-
-        async def read(request: web.Request) -> web.StreamResponse:
-            try:
-                check_host(request.headers)
-            except Refused:  # the usual names need no list
-                check_host(request.headers, await asyncio.to_thread(self.known_hosts))
-            return await handler(request)
-
-        return read
+        asked = await self._doors.change(request, SETTINGS_LIMIT)
+        return as_json(await asyncio.to_thread(graph_of, asked))
 
     async def _find(self, request: web.Request) -> Path:
         return await asyncio.to_thread(find_run, self.runs(), request.match_info["run"])
-
-    async def _change(self, request: web.Request, limit: int = BODY_LIMIT) -> dict[str, Any]:
-        """The body of a request that may change something; Refused for any other."""
-        check_change(request.headers, await asyncio.to_thread(self.known_hosts))
-        body = bytearray()
-        async for block in request.content.iter_chunked(limit):
-            body += block
-            if len(body) > limit:
-                raise Refused(413, f"The body is longer than {limit} bytes.")
-        return read_body(bytes(body))
 
     def _pages_of(self, directory: Path) -> MetricsPages:
         path = directory / "metrics.jsonl"
@@ -235,30 +209,12 @@ async def _reading(directory: Path, read: Callable[[], Any]) -> Any:
         raise Refused(409, f"The files of run {directory.name} are damaged. Restore them, or delete the run.") from None
 
 
-def _answering(handler: Handler) -> Handler:
-    """Wraps `handler` so that its refusals become JSON answers."""
-
-    async def answer(request: web.Request) -> web.StreamResponse:
-        try:
-            return await handler(request)
-        except Refused as refusal:
-            return _json({"error": refusal.sentence}, refusal.status)
-        except WanTrainerError as error:
-            return _json({"error": scrubbed(str(error))}, 409)
-        except ConnectionError:
-            raise  # the client went away
-        except OSError as error:
-            return _json({"error": f"{error.strerror or 'The disk does not answer'}. Check the output folder."}, 409)
-
-    return answer
-
-
 def _page_text(page: Page) -> str:
     records = [clean for record in page.records if (clean := _clean(record)) is not None]
     answer: dict[str, Any] = {"version": 1, "next": page.next, "records": records}
     answer |= {"more": True} if page.more else {}
     answer |= {"restarted": True} if page.restarted else {}
-    return _to_text(answer)
+    return to_text(answer)
 
 
 def _clean(record: dict[str, Any]) -> dict[str, Any] | None:
@@ -278,19 +234,3 @@ def _needs_no_scrubbing(value: Any) -> bool:
     if isinstance(value, str):
         return "/" not in value and "\\" not in value and len(value) <= _LONGEST_PLAIN
     return isinstance(value, int | float | None)
-
-
-def _json(data: Any, status: int = 200) -> web.Response:
-    return _json_text(_to_text(data), status)
-
-
-def _json_text(text: str, status: int = 200) -> web.Response:
-    return web.Response(text=text, status=status, content_type="application/json", headers=HEADERS)
-
-
-def _to_text(data: Any) -> str:
-    """JSON as every reader parses it: numbers it does not know become null."""
-    try:
-        return json.dumps(data, allow_nan=False)
-    except ValueError:
-        return json.dumps(json.loads(json.dumps(data), parse_constant=lambda _: None))

@@ -30,6 +30,7 @@ __all__ = [
     "CANARY",
     "CHANGE",
     "CLIP",
+    "SCAN",
     "Answer",
     "RouteServer",
     "Worker",
@@ -43,6 +44,7 @@ __all__ = [
 
 CANARY = b"the canary sings"
 CLIP = bytes(range(256)) * 40
+SCAN = "5ca9" * 8
 CHANGE = {"Content-Type": "application/json", "X-Wan-Trainer": "1"}
 
 
@@ -74,6 +76,8 @@ class RouteServer:
     runs: Path
     loras: Path
     live: Any
+    clips: Path
+    """of the scan SCAN: a0.mp4 and a1.png with captions, a2.webm without, a3.mp4 whose caption a list says"""
     hosts: list[str] = field(default_factory=list)
     port: int = 0
 
@@ -114,14 +118,17 @@ class Worker:
 
 @contextlib.contextmanager
 def serve(pack_nodes: dict[str, Any], runs: Path, loras: Path) -> Iterator[RouteServer]:
-    """The routes over `runs` until the block ends."""
-    server = RouteServer(runs, loras, our_module(pack_nodes, "engine.live_runs").LiveRuns())
+    """The routes over `runs`, and over a scan of four files, until the block ends."""
+    clips = runs.parent.parent / "input" / "pets"
+    server = RouteServer(runs, loras, our_module(pack_nodes, "engine.live_runs").LiveRuns(), clips)
     planner: Any = SimpleNamespace(answer=dict)  # says what it was asked
     routes = our_module(pack_nodes, "routes").RunRoutes(
         lambda: runs, lambda: loras, lambda: server.hosts, server.live, planner=planner
     )
     app = web.Application()
-    for method, path, handler in routes.table():
+    doors = our_module(pack_nodes, "routes.answers").Doors(lambda: server.hosts)
+    scans = our_module(pack_nodes, "routes.scans").ScanRoutes(doors, write_scan(pack_nodes, clips))
+    for method, path, handler in (*routes.table(), *scans.table()):
         getattr(app.router, f"add_{method.lower()}")(path, handler)  # as ComfyUI registers: GET answers HEAD too
     loop = asyncio.new_event_loop()
     runner = web.AppRunner(app)
@@ -138,6 +145,24 @@ def serve(pack_nodes: dict[str, Any], runs: Path, loras: Path) -> Iterator[Route
         loop.call_soon_threadsafe(loop.stop)
         thread.join(10)
         loop.close()
+
+
+def write_scan(pack_nodes: dict[str, Any], clips: Path) -> Any:
+    """The scans of a server that knows one."""
+    clips.mkdir(parents=True)
+    names = ("a0.mp4", "a1.png", "a2.webm", "a3.mp4")
+    for name in names:
+        (clips / name).write_bytes(CLIP + name.encode())
+    (clips / "a0.txt").write_text("a red cat\n", encoding="utf-8")
+    (clips / "a1.txt").write_text("a red dog", encoding="utf-8")
+    edits = our_module(pack_nodes, "routes.scans").CaptionEdits
+    scanned = sys.modules[edits.__module__].ScannedFile
+    files = [scanned(path=clips / name, name=name, caption_file=(clips / name).with_suffix(".txt")) for name in names]
+    files[3] = scanned(
+        path=clips / "a3.mp4", name="a3.mp4", caption_file=clips / "a3.txt", listed_in="l.csv", said="red"
+    )
+    known = {SCAN: edits(files, lambda: [clips.parent])}
+    return SimpleNamespace(get=known.get)
 
 
 def write_run(runs: Path, name: str = "cat", *, steps: int = 4, total: int = 10, state: str = "stopped") -> Path:

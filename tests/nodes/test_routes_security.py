@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from route_server import CHANGE, RouteServer, Worker, assert_safe, loose, our_module
+from route_server import CHANGE, SCAN, RouteServer, Worker, assert_safe, loose, our_module
 
 from wan_core.events import StepSkipped
 from wan_core.files import atomic_write_json
@@ -52,26 +52,30 @@ ROUTES = {
     "/runs/dog/use": b'{"step": 4}',
     "/plan": b"{}",
     "/import": b'{"files": {"a.toml": "x = 1"}}',
+    f"/scans/{SCAN}/undo": b'{"change": 1}',
+    f"/scans/{SCAN}/replace": b'{"find": "red", "by": "blue", "captions": 1, "places": 1}',
+    f"/scans/{SCAN}/caption": b'{"clip": 0, "before": "a red cat", "text": "a black cat"}',
 }
 
 
 def test_there_are_twelve_strangers_and_they_try_every_route_that_changes(
     routes: RouteServer, pack_nodes: dict[str, Any]
 ) -> None:
-    handlers = our_module(pack_nodes, "routes").RunRoutes(None, None, None, None)
-    posts = {path.rpartition("/")[2] for method, path, _ in handlers.table() if method == "POST"}
+    package = our_module(pack_nodes, "routes")
+    tables = package.RunRoutes(None, None, None, None).table() + package.ScanRoutes(None, None).table()
+    posts = {path.rpartition("/")[2] for method, path, _ in tables if method == "POST"}
     assert posts == {path.rpartition("/")[2] for path in ROUTES}
     assert len(STRANGERS) == 12
 
 
 @pytest.mark.parametrize("who", STRANGERS)
 def test_a_stranger_changes_nothing(routes: RouteServer, worker: Worker, opened: list[Path], who: str) -> None:
-    before = loose(routes.runs)
+    before = loose(routes.runs), loose(routes.clips)
     for path, body in ROUTES.items():
         answer = routes.ask("POST", f"/wan_trainer{path}", STRANGERS[who](routes.port), body)
         assert answer.status in (403, 415), path
         assert_safe(answer)
-    assert loose(routes.runs) == before
+    assert (loose(routes.runs), loose(routes.clips)) == before
     assert worker.heard == []
     assert opened == []
 
@@ -97,10 +101,11 @@ def test_our_own_page_changes_things(
     statuses = [
         routes.ask("POST", f"/wan_trainer{path}", headers, body).status for path, body in reversed(ROUTES.items())
     ]
-    assert statuses == [200, 200, 200, 202, 200, 202, 202, 202, 202]
+    assert statuses == [200, 200, 200, 200, 200, 200, 202, 200, 202, 202, 202, 202]
     assert sorted(worker.heard) == ["profile", "sample", "save", "stop"]
     assert not (routes.runs / "dog").exists()
     assert opened == [routes.runs / "dog"]
+    assert [(routes.clips / f"a{n}.txt").read_text(encoding="utf-8") for n in (0, 1)] == ["a red cat\n", "a blue dog"]
 
 
 @pytest.mark.parametrize(
@@ -116,7 +121,10 @@ BOUND = "evil.example:8188"
 """a name somebody else's page was opened under, and which then leads here (DNS rebinding)"""
 
 
-@pytest.mark.parametrize("path", ["/ids", "/runs", "/runs/cat", "/runs/cat/metrics", "/runs/cat/workflow", CLIP_PATH])
+READABLE = ("/ids", "/runs", "/runs/cat", "/runs/cat/metrics", "/runs/cat/workflow", CLIP_PATH)
+
+
+@pytest.mark.parametrize("path", [*READABLE, f"/scans/{SCAN}/captions", f"/scans/{SCAN}/clips/0"])
 def test_nobody_reads_under_a_name_that_is_not_ours(routes: RouteServer, path: str) -> None:
     assert routes.get(path).status == 200
     for host in (BOUND, "127.0.0.1.evil.example", "localhost.evil.example", "evillocalhost", ""):
@@ -167,12 +175,12 @@ def test_the_server_knows_the_name_of_its_own_computer(
 
 
 def test_reading_never_changes_and_changing_is_never_reading(routes: RouteServer, worker: Worker) -> None:
-    before = loose(routes.runs)
+    before = loose(routes.runs), loose(routes.clips)
     for path in ROUTES:
         assert routes.ask("GET", f"/wan_trainer{path}", CHANGE).status == 405
         assert routes.ask("PUT", f"/wan_trainer{path}", CHANGE).status == 405
     assert routes.ask("POST", "/wan_trainer/runs/cat", CHANGE, b"{}").status == 405
-    assert loose(routes.runs) == before
+    assert (loose(routes.runs), loose(routes.clips)) == before
     assert worker.heard == []
 
 

@@ -78,10 +78,10 @@ def test_the_routes_are_added_once_and_only_to_a_server(
     assert register()
     assert not register()
     added = [(route.method, route.path) for route in server.routes]
-    assert len(added) == len(set(added)) == 16
+    assert len(added) == len(set(added)) == 21
     others = {path.partition("{")[0] for _, path in added if not path.startswith("/wan_trainer/runs")}
-    assert len(others) == 4, others
-    assert {"/wan_trainer/ids", "/wan_trainer/plan", "/wan_trainer/import"} < others
+    assert len(others) == 5, others
+    assert {"/wan_trainer/ids", "/wan_trainer/plan", "/wan_trainer/import", "/wan_trainer/scans/"} < others
     assert any(re.fullmatch(r"/extensions/(.+/docs/WanTrainer_)?", path) for path in others), "help of second ids"
 
 

@@ -6,6 +6,7 @@ Opens no weights and decodes no pixels until a sample is read.
 from __future__ import annotations
 
 from .allowed import allowed_file, allowed_folder, list_folders, named_roots, read_roots
+from .caption_edits import CaptionEdits, Found, Written, scanned_files
 from .captions import TOKEN_LIMIT, TextLengths, lengths_of
 from .conditioning import DEFAULT_NEGATIVE_PROMPT, ConditionKind, condition_kind, stack_conditions, with_mask
 from .config import DatasetConfig
@@ -25,11 +26,13 @@ __all__ = [
     "DEFAULT_NEGATIVE_PROMPT",
     "MIN_SOURCE_PIXELS",
     "TOKEN_LIMIT",
+    "CaptionEdits",
     "Companion",
     "ConditionKind",
     "Dataset",
     "DatasetConfig",
     "DatasetReview",
+    "Found",
     "MediaFile",
     "Progress",
     "Sample",
@@ -37,6 +40,7 @@ __all__ = [
     "ScanMemo",
     "ScanResult",
     "TextLengths",
+    "Written",
     "allowed_file",
     "allowed_folder",
     "condition_kind",
@@ -57,6 +61,7 @@ __all__ = [
     "scan_folder",
     "scan_parts",
     "scan_report",
+    "scanned_files",
     "stack_conditions",
     "with_mask",
 ]

@@ -18,7 +18,7 @@ import math
 import os
 import re
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -35,6 +35,9 @@ __all__ = [
     "TOKEN_LIMIT",
     "NotUtf8Error",
     "TextLengths",
+    "caption_bytes",
+    "caption_in",
+    "caption_key",
     "caption_with_prefix",
     "caption_with_trigger",
     "decoded",
@@ -93,8 +96,14 @@ def read_caption(path: Path, *, allowed: Sequence[Path] = ()) -> str:
 
     A link may lead anywhere below the caption's own folder or below `allowed`; elsewhere it is refused unread.
     """
+    data = caption_bytes(path, allowed=allowed)
+    return "" if data is None else caption_in(path, data)
+
+
+def caption_bytes(path: Path, *, allowed: Sequence[Path] = ()) -> bytes | None:
+    """Returns the bytes of the caption file `path`, None where there is none; links as in `read_caption`."""
     if not os.path.lexists(path):
-        return ""
+        return None
     if leads_outside(path, allowed):
         raise DatasetError(f"{shown(path)} {LINK_OUTSIDE}.")
     real = os.path.realpath(path) if os.path.islink(path) else path
@@ -105,6 +114,11 @@ def read_caption(path: Path, *, allowed: Sequence[Path] = ()) -> str:
         raise DatasetError(str(error)) from error
     if len(data) > MAX_CAPTION_BYTES:
         raise DatasetError(f"{path.name} is longer than 64 KiB. A caption is one paragraph.")
+    return data
+
+
+def caption_in(path: Path, data: bytes) -> str:
+    """Returns the caption in the bytes of the caption file `path`."""
     try:
         text = decoded(data)
     except NotUtf8Error as error:
@@ -141,13 +155,19 @@ def _from_json(path: Path, text: str) -> str:
     except (ValueError, RecursionError) as error:
         raise DatasetError(f"{path.name} is not valid JSON ({error}). Save it again, or use .txt captions.") from error
     known = cast("dict[str, Any]", data) if isinstance(data, dict) else {"caption": data}
-    found = next((known[key] for key in CAPTION_KEYS if isinstance(known.get(key), str)), None)
-    if found is None:
+    key = caption_key(known)
+    if key is None:
         raise DatasetError(f'{path.name} holds no text under "{CAPTION_KEYS[0]}". Write {{"caption": "what is seen"}}.')
+    found: str = known[key]
     # JSON can spell what UTF-8 cannot: half of a surrogate pair.
     if not _is_utf8(found):
         raise DatasetError(f"The caption in {path.name} holds half of a character (a lone surrogate). Write it again.")
     return found
+
+
+def caption_key(known: Mapping[str, Any]) -> str | None:
+    """Returns under which key of a JSON object its caption stands; None where it has none."""
+    return next((key for key in CAPTION_KEYS if isinstance(known.get(key), str)), None)
 
 
 def _is_utf8(text: str) -> bool:

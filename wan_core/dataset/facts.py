@@ -5,9 +5,11 @@ Names of files and captions are shortened, and lists are: history stays in Comfy
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from .caption_edits import scanned_files
 from .captions import TOKEN_LIMIT, estimated_tokens
 from .contact_sheet import sheet_layout, sheet_samples
 from .estimates import BATCH_SIZES, BucketRow, off_speed
@@ -31,6 +33,7 @@ def dataset_facts(review: DatasetReview) -> dict[str, Any]:
     files = [sample for part in dataset.parts for sample in one_per_file(part.samples)]
     clips = sum(sample.kind == "clip" for sample in files)
     rejected = [item for part in dataset.parts for item in part.rejected]
+    numbers = {file.path: number for number, file in enumerate(scanned_files(dataset))}
     return {
         "version": 1,
         "folders": [_short(part.config.folder) for part in dataset.parts],
@@ -52,7 +55,7 @@ def dataset_facts(review: DatasetReview) -> dict[str, Any]:
         "encoding_s": review.encoding_s,
         "sheet": {
             **sheet_layout(dataset),
-            "cells": [_cell(sample) for sample in sheet_samples(dataset)],
+            "cells": [_cell(sample, numbers) for sample in sheet_samples(dataset)],
         },
     }
 
@@ -111,8 +114,9 @@ def _bucket(row: BucketRow) -> dict[str, Any]:
     }
 
 
-def _cell(sample: Sample) -> dict[str, Any]:
+def _cell(sample: Sample, numbers: Mapping[Path, int]) -> dict[str, Any]:
     return {
+        "clip": numbers[sample.path],
         "name": _short(sample.name),
         "kind": sample.kind,
         "frames": sample.bucket.num_frames,

@@ -83,6 +83,8 @@ class Sample:
     """scales how often it is seen"""
     control: Companion | None = None
     mask: Companion | None = None
+    listed: bool = False
+    """whether a list says its caption, and no file beside it does"""
 
     @property
     def kind(self) -> str:

@@ -160,6 +160,7 @@ def _look_at(file: MediaFile, config: DatasetConfig, context: ScanContext) -> li
             turns=piece.turns,
             scenes=piece.scenes,
             weight=config.weight * file.weight,
+            listed=file.caption is not None,
         )
         for piece in pieces
     ]

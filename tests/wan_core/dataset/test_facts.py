@@ -96,6 +96,7 @@ def test_the_cells_are_where_the_contact_sheet_has_them(folder: Path, video: Vid
     middle = sheet[top + facts["cell_height"] // 2, left + facts["cell_width"] // 2]
     assert middle.tolist() == [90, 90, 90], "another picture lies there"
     assert facts["cells"][tall] == {
+        "clip": 4,
         "name": "tall.png",
         "kind": "still",
         "frames": 1,

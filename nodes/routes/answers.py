@@ -1,0 +1,91 @@
+"""The doors of the routes: which requests come in, refusals as JSON, and the headers of every answer."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import dataclass
+from typing import Any
+
+from aiohttp import web
+
+from ...wan_core.errors import WanTrainerError
+from ..runs.scrub import scrubbed
+from .guard import BODY_LIMIT, check_change, check_host, read_body
+from .refusal import Refused
+
+__all__ = ["HEADERS", "Doors", "Handler", "answering", "as_json", "as_json_text", "to_text"]
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+
+
+@dataclass(frozen=True)
+class Doors:
+    """What a request passes on its way to a handler."""
+
+    known_hosts: Callable[[], Collection[str]]
+    """names of this server that are no address"""
+
+    def to_read(self, handler: Handler) -> Handler:
+        """Wraps `handler` so that it answers only requests that name this server as it is called."""
+
+        async def read(request: web.Request) -> web.StreamResponse:
+            try:
+                check_host(request.headers)
+            except Refused:  # the usual names need no list
+                check_host(request.headers, await asyncio.to_thread(self.known_hosts))
+            return await handler(request)
+
+        return answering(read)
+
+    async def change(self, request: web.Request, limit: int = BODY_LIMIT) -> dict[str, Any]:
+        """The body of a request that may change something; Refused for any other."""
+        check_change(request.headers, await asyncio.to_thread(self.known_hosts))
+        body = bytearray()
+        async for block in request.content.iter_chunked(limit):
+            body += block
+            if len(body) > limit:
+                raise Refused(413, f"The body is longer than {limit} bytes.")
+        return read_body(bytes(body))
+
+
+def answering(handler: Handler) -> Handler:
+    """Wraps `handler` so that its refusals become JSON answers."""
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        try:
+            return await handler(request)
+        except Refused as refusal:
+            return as_json({"error": refusal.sentence}, refusal.status)
+        except WanTrainerError as error:
+            return as_json({"error": scrubbed(str(error))}, 409)
+        except ConnectionError:
+            raise  # the client went away
+        except OSError as error:
+            return as_json({"error": f"{error.strerror or 'The disk does not answer'}. Check the output folder."}, 409)
+
+    return answer
+
+
+def as_json(data: Any, status: int = 200) -> web.Response:
+    return as_json_text(to_text(data), status)
+
+
+def as_json_text(text: str, status: int = 200) -> web.Response:
+    return web.Response(text=text, status=status, content_type="application/json", headers=HEADERS)
+
+
+def to_text(data: Any) -> str:
+    """JSON as every reader parses it: numbers it does not know become null."""
+    try:
+        return json.dumps(data, allow_nan=False)
+    except ValueError:
+        return json.dumps(json.loads(json.dumps(data), parse_constant=lambda _: None))

@@ -1,0 +1,252 @@
+"""Captions written by hand: only beside files of a scan, only as the reader reads them, and back to the last byte."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from wan_core.dataset.caption_edits import CaptionEdits, ScannedFile
+from wan_core.dataset.caption_files import with_caption
+from wan_core.dataset.captions import read_caption
+from wan_core.dataset.files import fingerprint_of_folder
+from wan_core.errors import DatasetError, WanTrainerError
+from wan_core.files import file_identity
+
+posix = pytest.mark.skipif(os.name == "nt", reason="links and modes of POSIX")
+BOM = b"\xef\xbb\xbf"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    folder = tmp_path / "input" / "clips"
+    folder.mkdir(parents=True)
+    for name, caption in {
+        "a": b"a red fox\n",
+        "b": BOM + b"a fox\r\nruns",
+        "d": b"a red \xc3\xa4pfel and a red dog",
+    }.items():
+        (folder / f"{name}.mp4").write_bytes(name.encode() * 9)
+        (folder / f"{name}.txt").write_bytes(caption)
+    (folder / "c.mp4").write_bytes(b"c")
+    return tmp_path / "input"
+
+
+def file(path: Path, ending: str = ".txt", **values: Any) -> ScannedFile:
+    return ScannedFile(path=path, name=path.name, caption_file=path.with_suffix(ending), **values)
+
+
+def edits(root: Path, ending: str = ".txt", **values: Any) -> CaptionEdits:
+    return CaptionEdits([file(root / "clips" / f"{name}.mp4", ending, **values) for name in "abcd"], lambda: [root])
+
+
+def count(known: CaptionEdits, text: str) -> tuple[int, int, int]:
+    found = known.find(text, 1)
+    assert len(found.first) <= 1
+    return found.count, found.can_change, found.places
+
+
+def loose(root: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
+
+
+def test_a_caption_is_written_beside_its_clip_and_put_back_to_the_byte(root: Path) -> None:
+    known, before = edits(root), loose(root)
+    assert [one.caption for one in known.find("", 9).first] == [
+        "a red fox",
+        "a fox runs",
+        "",
+        "a red äpfel and a red dog",
+    ]
+    marks = fingerprint_of_folder(root / "clips")
+    changes = [
+        known.write(0, "a red fox", "  a grey\nfox "),
+        known.write(1, "a fox runs", "狐 runs"),
+        known.write(2, "", "new"),
+    ]
+    assert [one.clips for one in changes] == [1, 1, 1]
+    after = loose(root)
+    assert (after["a.txt"], after["b.txt"], after["c.txt"]) == (b"a grey fox\n", BOM + "狐 runs".encode(), b"new")
+    assert read_caption(root / "clips" / "b.txt") == "狐 runs"
+    assert fingerprint_of_folder(root / "clips") != marks
+    assert known.write(0, "a grey fox", "a grey  fox ").change == 0, "the same words are no change"
+    for one in changes:
+        assert known.undo(one.change).clips == 1
+    assert loose(root) == before
+    with pytest.raises(DatasetError, match="no longer known"):
+        known.undo(changes[0].change)
+
+
+def test_an_edit_of_the_same_size_is_seen_by_the_next_scan(root: Path) -> None:
+    path = root / "clips" / "a.txt"
+    before = file_identity(path)
+    edits(root).write(0, "a red fox", "a red cat")
+    os.utime(path, ns=(before[2], before[2]))
+    assert file_identity(path) != before
+    assert (path.stat().st_size, path.stat().st_mtime_ns) == before[1:3]
+
+
+def test_what_somebody_else_wrote_meanwhile_stays(root: Path) -> None:
+    known = edits(root)
+    change = known.write(0, "a red fox", "mine").change
+    (root / "clips" / "a.txt").write_bytes(b"theirs")
+    with pytest.raises(DatasetError, match="changed by somebody else"):
+        known.write(0, "mine", "mine again")
+    undone = known.undo(change)
+    assert (undone.clips, undone.change) == (0, change)
+    assert "changed since" in undone.refused[0]
+    assert (root / "clips" / "a.txt").read_bytes() == b"theirs"
+
+
+def test_a_text_is_counted_and_then_replaced_in_all_captions(root: Path) -> None:
+    known, before = edits(root), loose(root)
+    (root / "clips" / "c.png").write_bytes(b"beside c.mp4: it shares its caption")
+    counted = count(known, "red")
+    assert counted == (2, 2, 3)
+    with pytest.raises(DatasetError, match="Count them again"):
+        known.replace("red", "blue", (2, 2))
+    done = known.replace("red", "", counted[1:])
+    assert (done.clips, done.refused) == (2, ())
+    assert [one.caption for one in known.find("", 9).first][::3] == ["a fox", "a äpfel and a dog"]
+    assert count(known, "red") == (0, 0, 0)
+    assert count(known, "") == (4, 0, 0)
+    (root / "clips" / "d.txt").write_bytes(b"edited since")
+    undone = known.undo(done.change)
+    assert (undone.clips, len(undone.refused)) == (1, 1)
+    assert loose(root)["a.txt"] == before["a.txt"]
+    assert loose(root)["d.txt"] == b"edited since"
+
+
+def test_two_files_that_share_a_caption_file_are_one_write(root: Path) -> None:
+    both = [file(root / "clips" / name) for name in ("a.mp4", "a.png")]
+    known = CaptionEdits(both, lambda: [root])
+    assert known.replace("fox", "foxfox", (2, 2)).clips == 2
+    assert loose(root)["a.txt"] == b"a red foxfox\n"
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (None, b'{"caption": "\xe7\x8b\x90"}'),
+        (b" \n", b'{"caption": "\xe7\x8b\x90"}\n'),
+        (b'"a fox"', b'"\xe7\x8b\x90"'),
+        (BOM + b'{"n": 1%030d, "text": "a"}\r\n' % 1, BOM + b'{"n": 1%030d, "text": "\xe7\x8b\x90"}\r\n' % 1),
+        (b'{\n "half": "\\ud800",\n "prompt": "a"\n}', b'{\n  "half": "\\ud800",\n  "prompt": "\xe7\x8b\x90"\n}'),
+    ],
+)  # fmt: skip
+def test_of_json_only_the_caption_changes(tmp_path: Path, before: bytes | None, after: bytes) -> None:
+    made = with_caption(tmp_path / "a.json", before, "狐")
+    assert made == after
+    assert json.loads(made.decode("utf-8-sig"))
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "caption", "says"),
+    [
+        ("a.txt", None, "half \ud800", "would not be read as this caption"),
+        ("a.txt", None, "zero \0 byte", "would not be read as this caption"),
+        ("a.txt", None, "\ufeffmark", "would not be read as this caption"),
+        ("a.json", None, "half \udfff", "would not be read as this caption"),
+        ("a.json", b'{"caption": "a", "n": NaN}', "b", "would not be read as this caption"),
+        ("a.json", b'{"caption": "a", "n": 1e999}', "b", "would not be read as this caption"),
+        ("a.txt", None, "x" * (1 << 16) + "y", "longer than 64 KiB"),
+        ("a.txt", b"\xff\xfea\0", "b", "is not UTF-8"),
+        ("a.json", b"{", "b", "not valid JSON"),
+        ("a.json", b'{"title": "a"}', "b", "holds no text under"),
+    ],
+)
+def test_what_would_not_be_read_back_is_not_written(
+    tmp_path: Path, name: str, before: bytes | None, caption: str, says: str
+) -> None:
+    with pytest.raises(DatasetError, match=says):
+        with_caption(tmp_path / name, before, caption)
+
+
+@pytest.mark.parametrize("ending", [".mp4", ".py", ".txt.exe", ".TXT.js"])
+def test_no_other_kind_of_file_is_written(root: Path, ending: str) -> None:
+    known, before = edits(root, ending), loose(root)
+    with pytest.raises(DatasetError, match="is not written here"):
+        known.write(2, "", "import os")
+    assert loose(root) == before
+
+
+def test_a_caption_in_a_list_says_where_it_is_edited(root: Path) -> None:
+    known, before = edits(root, listed_in="all.jsonl", said="a red hen"), loose(root)
+    assert count(known, "red") == (4, 0, 0)
+    assert known.caption(0).refusal.startswith("The caption of a.mp4 stands in all.jsonl. Edit it there")
+    with pytest.raises(DatasetError, match=r"stands in all.jsonl"):
+        known.write(0, "a red hen", "x")
+    assert loose(root) == before
+
+
+@pytest.mark.parametrize("clip", [-1, 4, 10**30])
+def test_only_files_of_the_scan_have_a_number(root: Path, clip: int) -> None:
+    known = edits(root)
+    for ask in (known.caption, known.open_media, lambda number: known.write(number, "", "x")):
+        with pytest.raises(DatasetError, match="is none of the 4 of this scan"):
+            ask(clip)
+
+
+@posix
+def test_links_lead_nowhere(root: Path, tmp_path: Path) -> None:
+    """A folder, a clip and a caption that became links after the scan."""
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "secret.txt").write_bytes(b"a red secret")
+    (outside / "c.mp4").write_bytes(b"secret")
+    known = edits(root)
+    (root / "clips" / "c.txt").symlink_to(outside / "secret.txt")
+    (root / "clips" / "c.mp4").unlink()
+    (root / "clips" / "c.mp4").symlink_to(outside / "c.mp4")
+    before = loose(tmp_path)
+    assert count(known, "red") == (2, 2, 3)
+    with pytest.raises(DatasetError, match="is a link"):
+        known.write(2, "", "x")
+    with pytest.raises(DatasetError, match="leads outside"):
+        known.open_media(2)
+    change = known.write(0, "a red fox", "x").change
+    (root / "clips").rename(root / "old")
+    (root / "clips").symlink_to(outside)
+    (outside / "a.txt").write_bytes(b"x\n")
+    (outside / "a.mp4").write_bytes(b"secret")
+    for ask in (known.open_media, lambda number: known.write(number, "x", "y")):
+        with pytest.raises(DatasetError, match="outside the allowed folders"):
+            ask(0)
+    assert known.undo(change).clips == 0
+    assert loose(outside) == {name: data for name, data in before.items() if name in ("secret.txt", "c.mp4")} | {
+        "a.txt": b"x\n", "a.mp4": b"secret"
+    }  # fmt: skip
+
+
+@posix
+def test_a_root_that_a_person_took_back_is_closed(root: Path, tmp_path: Path) -> None:
+    allowed = [root]
+    known = CaptionEdits([file(root / "clips" / "a.mp4")], lambda: allowed)
+    ending, opened = known.open_media(0)
+    with opened:
+        assert (ending, opened.read()) == (".mp4", b"a" * 9)
+    allowed.clear()
+    with pytest.raises(WanTrainerError, match="outside the allowed folders"):
+        known.open_media(0)
+    with pytest.raises(DatasetError, match="outside the allowed folders"):
+        known.write(0, "a red fox", "x")
+
+
+def test_a_full_disk_leaves_the_caption_and_names_it(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: Path, data: bytes) -> None:
+        if path.name == "d.txt":
+            raise OSError(28, "No space left on device")
+        path.write_bytes(data)
+
+    monkeypatch.setattr("wan_core.dataset.caption_edits.atomic_write_bytes", full)
+    known, before = edits(root), loose(root)
+    done = known.replace("red", "blue", (2, 3))
+    assert (done.clips, loose(root)["a.txt"]) == (1, b"a blue fox\n")
+    assert done.refused == (
+        "d.txt cannot be written: No space left on device. Make room, or make its folder writable.",
+    )
+    assert known.undo(done.change).clips == 1
+    assert loose(root) == before

@@ -23,7 +23,7 @@ def routes(pack_nodes: dict[str, Any], tmp_path: Path) -> Iterator[RouteServer]:
     (runs / "cat" / "samples" / "secret.mp4").write_bytes(CANARY)  # in no index
     loras = tmp_path / "loras"
     loras.mkdir()
-    with serve(pack_nodes, runs, loras) as server:
+    with serve(pack_nodes, runs, loras, tmp_path / "input" / "pets") as server:
         yield server
 
 

@@ -117,17 +117,18 @@ class Worker:
 
 
 @contextlib.contextmanager
-def serve(pack_nodes: dict[str, Any], runs: Path, loras: Path) -> Iterator[RouteServer]:
-    """The routes over `runs`, and over a scan of four files, until the block ends."""
-    clips = runs.parent.parent / "input" / "pets"
-    server = RouteServer(runs, loras, our_module(pack_nodes, "engine.live_runs").LiveRuns(), clips)
+def serve(pack_nodes: dict[str, Any], runs: Path, loras: Path, clips: Path | None = None) -> Iterator[RouteServer]:
+    """The routes over `runs`, and over a scan of the four files of `clips`, until the block ends."""
+    live = our_module(pack_nodes, "engine.live_runs").LiveRuns()
+    server = RouteServer(runs, loras, live, clips or runs / "none")
+    known = {SCAN: scanned(pack_nodes, clips)} if clips else {}
     planner: Any = SimpleNamespace(answer=dict)  # says what it was asked
     routes = our_module(pack_nodes, "routes").RunRoutes(
         lambda: runs, lambda: loras, lambda: server.hosts, server.live, planner=planner
     )
     app = web.Application()
     doors = our_module(pack_nodes, "routes.answers").Doors(lambda: server.hosts)
-    scans = our_module(pack_nodes, "routes.scans").ScanRoutes(doors, write_scan(pack_nodes, clips))
+    scans = our_module(pack_nodes, "routes.scans").ScanRoutes(doors, SimpleNamespace(get=known.get))
     for method, path, handler in (*routes.table(), *scans.table()):
         getattr(app.router, f"add_{method.lower()}")(path, handler)  # as ComfyUI registers: GET answers HEAD too
     loop = asyncio.new_event_loop()
@@ -147,22 +148,21 @@ def serve(pack_nodes: dict[str, Any], runs: Path, loras: Path) -> Iterator[Route
         loop.close()
 
 
-def write_scan(pack_nodes: dict[str, Any], clips: Path) -> Any:
-    """The scans of a server that knows one."""
+def scanned(pack_nodes: dict[str, Any], clips: Path) -> Any:
+    """Four files as a scan that found them in `clips`."""
     clips.mkdir(parents=True)
-    names = ("a0.mp4", "a1.png", "a2.webm", "a3.mp4")
-    for name in names:
+    for name in ("a0.mp4", "a1.png", "a2.webm", "a3.mp4"):
         (clips / name).write_bytes(CLIP + name.encode())
     (clips / "a0.txt").write_text("a red cat\n", encoding="utf-8")
     (clips / "a1.txt").write_text("a red dog", encoding="utf-8")
     edits = our_module(pack_nodes, "routes.scans").CaptionEdits
-    scanned = sys.modules[edits.__module__].ScannedFile
-    files = [scanned(path=clips / name, name=name, caption_file=(clips / name).with_suffix(".txt")) for name in names]
-    files[3] = scanned(
-        path=clips / "a3.mp4", name="a3.mp4", caption_file=clips / "a3.txt", listed_in="l.csv", said="red"
+    file = sys.modules[edits.__module__].ScannedFile
+    listed = {"a3.mp4": {"listed_in": "l.csv", "said": "red"}}
+    media = [path for path in sorted(clips.iterdir()) if path.suffix != ".txt"]
+    return edits(
+        [file(path=p, name=p.name, caption_file=p.with_suffix(".txt"), **listed.get(p.name, {})) for p in media],
+        lambda: [clips.parent],
     )
-    known = {SCAN: edits(files, lambda: [clips.parent])}
-    return SimpleNamespace(get=known.get)
 
 
 def write_run(runs: Path, name: str = "cat", *, steps: int = 4, total: int = 10, state: str = "stopped") -> Path:

@@ -62,7 +62,7 @@ def test_there_are_twelve_strangers_and_they_try_every_route_that_changes(
     routes: RouteServer, pack_nodes: dict[str, Any]
 ) -> None:
     package = our_module(pack_nodes, "routes")
-    tables = package.RunRoutes(None, None, None, None).table() + package.ScanRoutes(None, None).table()
+    tables = package.RunRoutes(None, None, None, None).table() + package.ScanRoutes(package.Doors(None), None).table()
     posts = {path.rpartition("/")[2] for method, path, _ in tables if method == "POST"}
     assert posts == {path.rpartition("/")[2] for path in ROUTES}
     assert len(STRANGERS) == 12

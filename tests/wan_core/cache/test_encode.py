@@ -13,7 +13,15 @@ from PIL import Image
 from wan_core.cache import Batches, LatentCache, encode_missing, entry_names, plan_encoding
 from wan_core.cache import memos as digests_module
 from wan_core.cache.unreadable import LeftOut, left_out_lines, require_enough
-from wan_core.dataset import DEFAULT_NEGATIVE_PROMPT, Dataset, DatasetConfig, ScanContext, scan_folder
+from wan_core.dataset import (
+    DEFAULT_NEGATIVE_PROMPT,
+    CaptionEdits,
+    Dataset,
+    DatasetConfig,
+    ScanContext,
+    scan_folder,
+    scanned_files,
+)
 from wan_core.dataset.report import dataset_report
 from wan_core.errors import CacheError, ConfigError, DatasetError, Stopped
 from wan_core.flow import EVALUATION_TIMESTEPS, draw_noise, seeded_generator
@@ -176,11 +184,19 @@ def test_editing_one_clip_encodes_exactly_that_clip_and_back_again_none(bench, m
 
 
 def test_editing_one_caption_encodes_exactly_that_caption(bench):
-    bench.run()
-    (bench.folder / "b.txt").write_text("another caption")
+    """As the contact sheet edits it; put back, nothing is encoded."""
+    first, *_ = bench.run()
+    scan = scan_folder(DatasetConfig(**bench.settings), bench.folder, ScanContext(bench.video))
+    edits = CaptionEdits(scanned_files(Dataset((scan,))), lambda: [bench.folder])
+    b = edits.find("", 9).first[1]
+    change = edits.write(b.clip, b.caption, "another caption").change
+    assert (bench.folder / "b.txt").read_text() == "another caption"
     report, _, text = bench.run()
     assert counts(report) == (0, 3, 1, 4)
     assert text.seen == ["another caption"]
+    edits.undo(change)
+    back, _, text = bench.run()
+    assert (back.fingerprint, text.seen) == (first.fingerprint, [])
 
 
 def test_renaming_encodes_nothing(bench):

@@ -10,11 +10,12 @@ from ...wan_core.errors import WanTrainerError
 from ..engine.live_runs import LiveRuns
 from ..runs.publish import published
 from .run_folders import list_runs
-from .summary import settings_told, summary
+from .seen_runs import SEEN
+from .summary import summary
 
 __all__ = ["DAMAGED", "all_summaries"]
 
-DAMAGED = (ValueError, TypeError, ArithmeticError, RecursionError, KeyError)
+DAMAGED = (ValueError, TypeError, AttributeError, ArithmeticError, RecursionError, KeyError)
 """what reading files may raise that hold JSON of another shape than ours"""
 _LONGEST = 200
 """of a setting that is told"""
@@ -24,12 +25,14 @@ def all_summaries(runs: Path, live: LiveRuns, loras: Path) -> list[dict[str, Any
     """Returns SUMMARY of every run that can be read, the live and newest first, each with its own `settings`."""
     found: list[dict[str, Any]] = []
     there = published(loras)
+    SEEN.open(runs)
     for run_id, directory in list_runs(runs):
         try:
-            told = summary(directory, live.get(run_id), loras, there)
-            found.append({**told, "settings": settings_told(directory)})
+            seen = SEEN.of(directory)
+            found.append({**summary(directory, live.get(run_id), loras, there, seen), "settings": seen.settings})
         except (WanTrainerError, OSError, *DAMAGED):
             continue  # a folder of another version, a damaged one, or one that is being deleted
+    SEEN.keep(runs, [told["id"] for told in found])
     _keep_differences(found)
     return sorted(found, key=lambda s: (s["live"], s["updated"]), reverse=True)
 

@@ -15,7 +15,7 @@ from ...wan_core.files import confine, read_json
 from .inside import Parts
 from .refusal import Refused
 
-__all__ = ["NO_SAMPLE", "Sample", "find_sample", "list_samples", "read_index"]
+__all__ = ["NO_SAMPLE", "Sample", "find_sample", "list_samples", "newest_preview", "read_index"]
 
 CLIP_TYPES = {".mp4": "video/mp4", ".webm": "video/webm", ".png": "image/png", ".webp": "image/webp"}
 """what the route sends, and as what; a file of another kind is no sample"""
@@ -117,6 +117,13 @@ def list_samples(directory: Path) -> list[Sample]:
         found.values(), key=lambda s: (s.rendering, s.step, s.prompt, s.seed or 0, s.strength or 0.0, s.id)
     )
     return [sample for sample in ordered if sample.media_type and (directory / sample.file).is_file()]
+
+
+def newest_preview(directory: Path) -> str | None:
+    """Returns the id of the newest preview of the first prompt, by the index alone; None without one."""
+    named = [_sample_of(entry) for entry in read_index(directory)]
+    previews = [sample for sample in named if sample is not None and not sample.rendering and sample.media_type]
+    return max(previews, key=lambda sample: (sample.step, -sample.prompt)).id if previews else None
 
 
 def _sample_of(entry: dict[str, Any]) -> Sample | None:

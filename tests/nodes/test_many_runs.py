@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import time
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 from route_server import RouteServer, our_module, step_done, write_run
 
+from wan_core.events import Evaluated
 from wan_core.metrics import JsonlSink
 from wan_core.run.config import RunStatus, write_status
 
@@ -26,14 +28,14 @@ def test_only_what_changed_is_read_again_for_the_list(
         shutil.copytree(one, routes.runs / f"run_{number:04d}")
     (routes.runs / "no_run").mkdir()
     (routes.runs / "a_link").symlink_to(one)
-    reads = our_module(pack_nodes, "routes.summary")._on_disk
-    reads.cache_clear()
+    seen = our_module(pack_nodes, "routes.seen_runs").SEEN
+    seen.forget()
 
     def ask() -> tuple[list[dict[str, Any]], int, float]:
         """The runs, how many were read from disk, and the CPU seconds of it all."""
-        before, began = reads.cache_info().misses, time.process_time()
+        before, began = seen.reads, time.process_time()
         runs = routes.get("/runs").data["runs"]
-        return runs, reads.cache_info().misses - before, time.process_time() - began
+        return runs, seen.reads - before, time.process_time() - began
 
     first, read, _ = ask()
     assert {run["id"] for run in first} == {f"run_{number:04d}" for number in range(count)}
@@ -54,3 +56,54 @@ def test_only_what_changed_is_read_again_for_the_list(
     assert by_id["run_0007"]["loss"] == 0.2
     assert (by_id["run_0008"]["state"], by_id["run_0008"]["step"]) == ("done", 10)
     assert by_id["run_0009"]["lora_names"] == [f"{routes.loras.name}/run_0009.safetensors"]
+
+    seen.forget()  # the server starts anew
+    write_status(routes.runs / "run_0010", RunStatus(state="failed", reason="the disk is full", step=4, steps=10))
+    shutil.rmtree(routes.runs / "run_0011")
+    write_run(routes.runs, "run_0011", steps=2)
+    again, read, seconds = ask()
+    assert read == 4, "those that changed since the file was written"
+    print(f"{count} runs of a server that has just started: {seconds:.2f} CPU s")  # noqa: T201
+    told = {run["id"]: run for run in again}
+    assert {name for name in told if told[name] != by_id[name]} == {"run_0010", "run_0011"}
+    assert (told["run_0010"]["state"], told["run_0011"]["step"]) == ("failed", 2)
+
+
+def test_the_file_beside_the_runs_is_believed_only_where_it_is_ours(
+    routes: RouteServer, pack_nodes: dict[str, Any]
+) -> None:
+    for number in range(25):
+        write_run(routes.runs, f"more_{number:02d}")
+    seen = our_module(pack_nodes, "routes.seen_runs").SEEN
+    seen.forget()
+    told = routes.get("/runs").data["runs"]
+    file = routes.runs / "_seen" / "runs.json"
+    kept = json.loads(file.read_text())
+    for damage in (
+        b"",
+        b"[]",
+        b"{",
+        json.dumps({**kept, "pack": "0.0.0"}).encode(),
+        json.dumps({**kept, "runs": {"cat": [[], []]}}).encode(),
+        json.dumps({**kept, "runs": {"cat": 1, "../cat": 2}}).encode(),
+    ):
+        seen.forget()
+        file.write_bytes(damage)
+        assert routes.get("/runs").data["runs"] == told, damage[:100]
+        assert seen.reads == len(told), damage[:100]
+
+
+def test_a_run_says_its_lowest_evaluation_its_newest_preview_and_its_data(routes: RouteServer) -> None:
+    sink = JsonlSink(routes.runs / "cat" / "metrics.jsonl")
+    for step, loss in ((5, 0.01), (6, 0.9)):
+        sink(Evaluated(step=step, eval_loss=loss))
+    sink.close()
+    write_run(routes.runs, "bigger")
+    config = json.loads((routes.runs / "bigger" / "run.json").read_text())
+    config["data"] |= {"num_items": 34, "fingerprint": "ab" * 32}
+    (routes.runs / "bigger" / "run.json").write_text(json.dumps(config))
+    runs = {run["id"]: run for run in routes.get("/runs").data["runs"]}
+    cat = runs["cat"]
+    assert (cat["eval_loss"], cat["eval_best"], cat["eval_best_step"]) == (0.9, 0.01, 5)
+    assert cat["preview"] == routes.get("/runs/cat").data["samples"][-1]["id"]
+    assert [runs[name]["settings"]["data"] for name in ("cat", "bigger")] == ["3 #000000", "34 #ababab"]

@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 
 from ..events import Evaluated, StepDone, Suggested
 from ..files import FileError, open_regular
-from .pages import finite, parse_record
+from .pages import finite, parse_record, whole
 
 __all__ = ["MetricsTail", "read_tail"]
 
@@ -35,6 +35,7 @@ class MetricsTail:
     seconds_per_step: float | None = None
     """median of the last 20 steps"""
     eval_loss: float | None = None
+    eval_step: int | None = None
     eval_held_out: bool | None = None
     """whether it is one of clips that are never trained"""
     suggested: dict[str, Any] | None = None
@@ -62,6 +63,7 @@ def read_tail(path: Path) -> MetricsTail:
         step=steps[0] if steps else {},
         seconds_per_step=median(seconds) if seconds else None,
         eval_loss=finite((evaluated or {}).get("eval_loss")),
+        eval_step=whole((evaluated or {}).get("step")),
         eval_held_out=held_out if isinstance(held_out := (evaluated or {}).get("held_out"), bool) else None,
         suggested=suggested,
     )

@@ -28,7 +28,7 @@ def test_nothing_is_known_before_the_first_step(path: Path) -> None:
     path.write_text("")
     assert read_tail(path) == MetricsTail()
     path.write_text(evaluated(0, 0.5))
-    assert read_tail(path) == MetricsTail(eval_loss=0.5)
+    assert read_tail(path) == MetricsTail(eval_loss=0.5, eval_step=0)
 
 
 def test_the_newest_of_each_kind_counts(path: Path) -> None:

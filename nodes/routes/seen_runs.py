@@ -1,0 +1,299 @@
+"""What the files of run folders said when they were last read, known again by the marks of those files.
+
+Kept in memory, and in one file beside the runs, so that a server that has just started tells of thousands of runs
+without opening them. A run whose files have other marks is read again, and the file as a whole counts only for the
+version of the pack that wrote it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...wan_core import __version__
+from ...wan_core.checkpoint import read_header
+from ...wan_core.errors import WanTrainerError
+from ...wan_core.files import FileError, atomic_write_bytes, confine, file_mark, read_json
+from ...wan_core.metrics import MetricsTail, finite, read_measured, read_tail, whole
+from ...wan_core.run import RunConfig, read_run, read_status
+from ...wan_core.train import SaveStore
+from ..runs.publish import lora_experts
+from ..runs.scrub import scrubbed
+from .samples import newest_preview
+
+__all__ = ["SEEN", "SeenRun"]
+
+Marks = tuple[tuple[int, ...], ...]
+
+_TOLD = ("run.json", "status.json", "metrics.jsonl", "saves", "samples/index.json")
+"""what a run is told from: while none of them changes, neither does what is told"""
+SEEN_FOLDER = "_seen"
+"""beside the runs: looking at a run makes no file in it, and this folder can be deleted at any time"""
+_FILE = "runs.json"
+_FORMAT = 1
+_MOST = 8192
+_WORTH_KEEPING = 20
+"""runs read anew before the file is written again: fewer are read in no time"""
+_LARGE = 8 << 20
+
+
+@dataclass(frozen=True)
+class SeenRun:
+    """A run as its files say, without paths and secrets."""
+
+    state: str
+    """as status.json says it"""
+    step: int
+    """the last committed one"""
+    reason: str
+    updated: float
+    """unix seconds"""
+    steps: int
+    expert: str
+    experts: tuple[str, ...]
+    """whose LoRAs are published under names of their own"""
+    variant: str
+    """empty where run.json leaves it to the file"""
+    saved_variant: str
+    """as the newest saved LoRA names it, where run.json does not"""
+    last_step: int | None
+    """the newest in metrics.jsonl"""
+    loss: float | None
+    seconds_per_step: float | None
+    hours_left: float | None
+    """seconds of the hours that the run may take, after its newest step"""
+    eval_loss: float | None
+    eval_held_out: bool | None
+    eval_best: float | None
+    """the lowest so far"""
+    eval_best_step: int | None
+    best: int | None
+    """the saved step that is suggested"""
+    best_why: str
+    memory: dict[str, dict[str, Any]]
+    """bytes by device, as the newest step says"""
+    saves: tuple[int, ...]
+    preview: str | None
+    """id of the newest preview"""
+    settings: dict[str, str]
+    """of training and adapter, the model and the data, as JSON texts"""
+
+
+class SeenRuns:
+    """Safe to share between threads."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[str, tuple[Marks, SeenRun]] = OrderedDict()
+        self._opened: set[Path] = set()
+        self._unkept: dict[Path, int] = {}
+        self._lock = threading.Lock()
+        self.reads = 0
+        """how many runs were read from their own files"""
+
+    def of(self, directory: Path) -> SeenRun:
+        """What the files of the run say now; WanTrainerError for no run."""
+        name, marks = str(directory), tuple(_mark(directory, name) for name in _TOLD)
+        with self._lock:
+            known = self._known.get(name)
+        if known is not None and known[0] == marks:
+            return known[1]
+        found = _read(directory, marks)
+        with self._lock:
+            self.reads += 1
+            self._unkept[directory.parent] = self._unkept.get(directory.parent, 0) + 1
+            self._known[name] = marks, found
+            self._known.move_to_end(name)
+            while len(self._known) > _MOST:
+                self._known.popitem(last=False)
+        return found
+
+    def open(self, runs: Path) -> None:
+        """Learn what the file beside the runs says of them, once; nothing where it is damaged or foreign."""
+        runs = Path(os.path.realpath(runs))
+        if runs in self._opened:
+            return
+        self._opened.add(runs)
+        kept = _opened(runs / SEEN_FOLDER / _FILE)
+        with self._lock:
+            for run, entry in kept.items():
+                self._known.setdefault(str(runs / run), entry)
+
+    def keep(self, runs: Path, names: Iterable[str]) -> None:
+        """Write what is known of these runs beside them, when there is much that is new; a full disk is no matter."""
+        runs = Path(os.path.realpath(runs))
+        if self._unkept.get(runs, 0) < _WORTH_KEEPING:
+            return
+        with self._lock:
+            self._unkept[runs] = 0
+            known = {name: self._known[str(runs / name)] for name in names if str(runs / name) in self._known}
+        try:
+            (runs / SEEN_FOLDER).mkdir(exist_ok=True)
+            atomic_write_bytes(confine(runs, f"{SEEN_FOLDER}/{_FILE}", "index of runs"), _written(known))
+        except (FileError, OSError):
+            return
+
+    def forget(self) -> None:
+        """Be as a server that has just started."""
+        self.__init__()
+
+
+SEEN = SeenRuns()
+"""of this process"""
+
+
+def _written(known: dict[str, tuple[Marks, SeenRun]]) -> bytes:
+    """The file: settings stand in it once, and of each run those in which it differs, since runs are nearly alike."""
+    usual = next((run.settings for _, run in known.values()), {})
+    runs: dict[str, Any] = {}
+    for name, (marks, run) in known.items():
+        facts = {field: getattr(run, field) for field in _FIELDS}
+        facts["settings"] = {key: text for key, text in run.settings.items() if usual.get(key) != text}
+        facts["settings"] |= {key: None for key in usual if key not in run.settings}
+        runs[name] = [marks, list(facts.values())]
+    return json.dumps({**_head(), "usual": usual, "runs": runs}, separators=(",", ":")).encode()
+
+
+def _opened(file: Path) -> dict[str, tuple[Marks, SeenRun]]:
+    try:
+        data = read_json(file)
+        if any(data.get(key) != value for key, value in _head().items()):
+            return {}
+        usual, found = data["usual"], {}
+        for name, (marks, values) in data["runs"].items():
+            facts = dict(zip(_FIELDS, values, strict=True))
+            settings = usual | facts["settings"] if facts["settings"] else usual
+            facts["settings"] = {key: text for key, text in settings.items() if text is not None}
+            facts["experts"], facts["saves"] = tuple(facts["experts"]), tuple(facts["saves"])
+            found[name] = tuple(map(tuple, marks)), SeenRun(**facts)
+    except (WanTrainerError, OSError, ValueError, TypeError, LookupError, AttributeError):
+        return {}
+    return found
+
+
+_FIELDS = tuple(field.name for field in dataclasses.fields(SeenRun))
+
+
+def _head() -> dict[str, Any]:
+    """What must be the same for the file to be believed: a version of another code reads runs in another way."""
+    return {
+        "version": _FORMAT,
+        "pack": __version__,
+        "settings": _names_of_settings(),
+        "fields": list(_FIELDS),
+    }
+
+
+@functools.cache
+def _names_of_settings() -> list[str]:
+    from ...wan_core.lora import LoraConfig
+    from ...wan_core.train import TrainConfig
+
+    return [*LoraConfig().to_dict(), *TrainConfig().to_dict()]
+
+
+def _mark(directory: Path, name: str) -> tuple[int, ...]:
+    """Returns a mark that changes with the file; empty where there is none."""
+    try:
+        return tuple(file_mark(f"{directory}/{name}"))
+    except OSError:
+        return ()
+
+
+def _read(directory: Path, marks: Marks) -> SeenRun:
+    config, status, steps = read_run(directory), read_status(directory), SaveStore(directory).steps()
+    metrics = directory / "metrics.jsonl"
+    tail = read_tail(metrics)
+    suggested = tail.suggested or {}
+    lowest, is_auto = _lowest(metrics, tail, marks[2]), config.model.variant == "auto"
+    return SeenRun(
+        state=status.state,
+        step=status.step,
+        reason=scrubbed(status.reason),
+        updated=max((mark[1] / 1e9 for mark in marks[:3] if mark), default=0.0),
+        steps=config.train.steps,
+        expert=config.train.expert,
+        experts=lora_experts(config.train),
+        variant="" if is_auto else config.model.variant,
+        saved_variant=_variant_of_saves(directory, steps) if is_auto else "",
+        last_step=whole(tail.step.get("step")),
+        loss=finite(tail.step.get("loss")),
+        seconds_per_step=tail.seconds_per_step,
+        hours_left=finite(tail.step.get("seconds_left")),
+        eval_loss=tail.eval_loss,
+        eval_held_out=tail.eval_held_out,
+        eval_best=lowest[1] if lowest else None,
+        eval_best_step=lowest[0] if lowest else None,
+        best=whole(suggested.get("best")),
+        best_why=scrubbed(why[:1000]) if isinstance(why := suggested.get("why"), str) else "",
+        memory=_memory(config, tail),
+        saves=tuple(steps),
+        preview=newest_preview(directory),
+        settings=_settings(config),
+    )
+
+
+def _settings(config: RunConfig) -> dict[str, str]:
+    """Every setting by which runs can be told apart. A dataset has no name in run.json: its size and digest tell it."""
+    data = f"{config.data.num_items} #{config.data.fingerprint[:6]}"
+    model = config.model.base_file.partition(":")[2] or config.model.base_file
+    settings = {**config.lora.to_dict(), **config.train.to_dict(), "data": data, "model": model}
+    return {name: json.dumps(value) for name, value in scrubbed(settings).items()}
+
+
+def _lowest(metrics: Path, tail: MetricsTail, mark: tuple[int, ...]) -> tuple[int, float] | None:
+    """Returns (step, loss) of the lowest evaluation; of both experts the mean at steps that hold both as measured.
+
+    A long file is read again for it only when it has a new evaluation.
+    """
+    if tail.eval_step is None:
+        return None
+    is_long = mark[0] > _LARGE
+    return _lowest_of_long(metrics, mark[2], tail.eval_step, tail.eval_loss) if is_long else _lowest_in(metrics)
+
+
+@functools.lru_cache(maxsize=64)
+def _lowest_of_long(
+    metrics: Path, _inode: int, _newest_step: int, _newest_loss: float | None
+) -> tuple[int, float] | None:
+    return _lowest_in(metrics)
+
+
+def _lowest_in(metrics: Path) -> tuple[int, float] | None:
+    points = [point for point in read_measured(metrics) if point.settled]
+    best = min(points, key=lambda point: point.loss, default=None)
+    return None if best is None else (best.step, best.loss)
+
+
+def _variant_of_saves(directory: Path, steps: list[int]) -> str:
+    """Returns the variant that the newest saved LoRA names."""
+    for step in reversed(steps):
+        try:
+            lora = confine(directory, f"saves/step-{step:06d}/lora.safetensors", "LoRA")
+            return str(read_header(lora).metadata.get("wan_trainer.variant", ""))
+        except (WanTrainerError, OSError):
+            continue
+    return ""
+
+
+def _memory(config: RunConfig, tail: MetricsTail) -> dict[str, dict[str, Any]]:
+    known = tail.step.get("memory")
+    if isinstance(known, dict) and known:
+        return {str(device): values for device, values in known.items() if isinstance(values, dict)}
+    peak = tail.step.get("memory_bytes")  # runs of earlier versions say no more
+    return {_first_device(config): {"peak": peak}} if isinstance(peak, int) else {}
+
+
+def _first_device(config: RunConfig) -> str:
+    """Names the device on which `memory_bytes` was measured, as torch does."""
+    try:
+        return config.model.placement.device_names()[0]
+    except WanTrainerError:  # trained on another machine
+        return config.model.placement.devices.partition(",")[0]

@@ -92,6 +92,7 @@ class WanTrainSettings(io.ComfyNode):
                 *(widget(TrainConfig, name) for name in ("max_train_epochs", "max_train_hours", "global_batch_size")),
                 widget(TrainConfig, "lr_patterns", multiline=True, placeholder="blocks\\.\\d+\\.ffn\\..* = 0.5"),
                 widget(TrainConfig, "loss_scaling"),
+                widget(LoraConfig, "also_train"),
             ],
             outputs=[WanSettings.Output(display_name="settings", tooltip="For TrainLoRA.")],
         )
@@ -109,6 +110,7 @@ class WanTrainSettings(io.ComfyNode):
         module_dropout: float = LoraConfig.module_dropout,
         scale_weight_norms: float = LoraConfig.max_norm,
         lokr_factor: int = LoraConfig.lokr_factor,
+        also_train: str = LoraConfig.also_train,
         **values: Any,
     ) -> io.NodeOutput:
         check_menus(TrainConfig, values)
@@ -135,6 +137,7 @@ class WanTrainSettings(io.ComfyNode):
             module_dropout=module_dropout,
             max_norm=scale_weight_norms,
             lokr_factor=lokr_factor,
+            also_train=also_train,
         )
         return io.NodeOutput(SettingsHandle(tuple(values.items()), lora))
 

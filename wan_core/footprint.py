@@ -25,7 +25,7 @@ from .load import (
     resting_bytes,
     stays_stored,
 )
-from .lora import STARTS_IN_THE_WEIGHT, LoraConfig, check_targets, count_values, inject_lora
+from .lora import STARTS_IN_THE_WEIGHT, LoraConfig, count_values, inject_lora
 from .model import Numerics, Route, model_without_values, placed_routes
 from .placement import (
     JobShape,
@@ -119,14 +119,13 @@ def job_shape(
         placement = resolve_placement(plan.placement, shape.num_layers)
         check_plan_attention(plan, shape, numerics, placement)
         check_plan_matmul(plan, found, placement)
-    linears = check_targets(model_without_values(shape, numerics), lora)
     return JobShape(
         shape=shape,
         numerics=numerics,
         placement=placement,
         storage_bytes=partial(resting_bytes, plan, found, numerics),
         adapt=_Adapt(lora, numerics.adapter if numerics.adapter != numerics.compute else None),
-        adapter_values=count_values(lora, linears),
+        adapter_values=count_values(model_without_values(shape, numerics), lora),
         # A pair that begins in the weight is kept beside the trained one.
         optimizer_bytes=optimizer_bytes + 4 * (lora.init in STARTS_IN_THE_WEIGHT),
         recomputing=recomputing or Recomputing(),

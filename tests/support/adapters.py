@@ -17,6 +17,8 @@ KINDS = {
     "OFT": LoraConfig(kind="OFT", rank=4),
     "PiSSA": LoraConfig(rank=4, alpha=3.0, init="PiSSA"),
     "OLoRA": LoraConfig(rank=4, alpha=3.0, init="OLoRA"),
+    "norms and biases": LoraConfig(rank=4, alpha=3.0, also_train="norms and biases"),
+    "DoRA, norms and biases": LoraConfig(kind="DoRA", rank=4, alpha=3.0, also_train="norms and biases"),
 }
 
 

@@ -25,10 +25,12 @@ _WHOLE = tuple(
         ("lokr_w1", "lokr_w2", "alpha"),
         ("lokr_w1", "lokr_w2_a", "lokr_w2_b", "alpha"),
         ("oft_blocks",),
+        (),
     )
 )
-"""what a file holds of one linear, kind by kind"""
-_PARTS = sorted({part for parts in _WHOLE for part in parts})
+"""what a file holds of one linear, kind by kind, besides whole differences; of a norm there are only those"""
+_OFFSETS = ("diff", "diff_b")
+_PARTS = sorted({part for parts in _WHOLE for part in parts} | {*_OFFSETS})
 
 
 @dataclass(frozen=True)
@@ -40,8 +42,8 @@ class LoraLook:
     modules: int
     """weights it changes, so far as ComfyUI takes their names"""
     updates: dict[str, float]
-    """block -> Frobenius norm of its change at strength 1; "other" is what lies in no block. Of a DoRA that of its pair
-    alone, of an OFT that of its skew matrices: what they change depends on the weights too"""
+    """block -> Frobenius norm of its change at strength 1, biases and norms too; "other" is what lies in no block. Of a
+    DoRA that of its pair alone, of an OFT that of its skew matrices: what they change depends on the weights too"""
 
 
 def look_at_lora(file: Path, weights: Collection[str]) -> LoraLook:
@@ -64,11 +66,13 @@ def look_at_lora(file: Path, weights: Collection[str]) -> LoraLook:
                 modules.setdefault(key.removesuffix(f".{part}"), {})[part] = key
         for module, parts in sorted(modules.items()):
             name = module.removeprefix(_PREFIX)
-            if name == module or f"{name}.weight" not in weights or frozenset(parts) not in _WHOLE:
+            if name == module or f"{name}.weight" not in weights or frozenset(parts).difference(_OFFSETS) not in _WHOLE:
                 unplaced.append(module)
                 continue
             placed += 1
-            norm = _norm({part: tensors.get_tensor(key).float() for part, key in parts.items()})
+            found = {part: tensors.get_tensor(key).float() for part, key in parts.items()}
+            norms = [float(found.pop(part).norm()) for part in _OFFSETS if part in found]
+            norm = math.hypot(*norms, _norm(found) if found else 0.0)
             place = block_of(name)
             block = f"{place.stream}.{place.number}" if place is not None else "other"
             squares[block] = squares.get(block, 0.0) + norm**2

@@ -7,6 +7,7 @@ from .describe import describe_lora, is_lora
 from .frozen import act_on, check_frozen
 from .frozen_config import FrozenLora
 from .inject import (
+    adapted_modules,
     adapter_parameters,
     adapters_of,
     check_peft,
@@ -33,6 +34,7 @@ __all__ = [
     "LoraSource",
     "LoraWeights",
     "act_on",
+    "adapted_modules",
     "adapter_parameters",
     "adapters_of",
     "check_frozen",

@@ -26,6 +26,7 @@ PAIRS = ("LoRA", "rsLoRA", "DoRA")
 """kinds that train two matrices, A and B, of each layer"""
 STARTS_IN_THE_WEIGHT = ("PiSSA", "OLoRA")
 """first values that are part of the weight, of which only what is learnt counts"""
+_ALSO = ("nothing", "biases", "norms", "norms and biases")
 _INITS = ("default", "gaussian", *STARTS_IN_THE_WEIGHT)
 
 DEFAULT_TARGETS = (
@@ -143,6 +144,13 @@ class LoraConfig(Config):
         high=1024,
     )
 
+    also_train: str = setting(
+        "nothing",
+        "Trained besides, as whole differences, which ComfyUI loads. biases: of the adapted layers. norms: scales and "
+        "shifts of the norms in their blocks. nothing: neither.",
+        choices=_ALSO,
+    )
+
     def __post_init__(self) -> None:
         super().__post_init__()
         check_patterns([*self.targets, self.pattern], (), "LoRA target", whole=True)
@@ -188,6 +196,16 @@ class LoraConfig(Config):
         return self.effective_alpha / self.rank
 
     @property
+    def trains_biases(self) -> bool:
+        """Whether the biases of the adapted linears are trained too."""
+        return self.also_train.endswith("biases")
+
+    @property
+    def trains_norms(self) -> bool:
+        """Whether the norms in the blocks of the adapted linears are trained too."""
+        return self.also_train.startswith("norms")
+
+    @property
     def draws(self) -> bool:
         """Whether a training step leaves something out at random."""
         return bool(self.dropout or self.rank_dropout or self.module_dropout)
@@ -219,7 +237,8 @@ class LoraConfig(Config):
         """Returns the adapter in a few words: of a LoRA its rank alone."""
         kind = "" if self.kind == "LoRA" else f"{self.kind}, "
         init = "" if self.init == "default" else f", {self.init}"
-        return f"{kind}rank {self.rank}{init}{', other ranks for some layers' if self.rank_patterns else ''}"
+        also = "" if self.also_train == "nothing" else f", {self.also_train}"
+        return f"{kind}rank {self.rank}{init}{', other ranks for some layers' if self.rank_patterns else ''}{also}"
 
     @property
     def pattern(self) -> str:

@@ -16,12 +16,15 @@ from ..model import block_of
 from ..packages import PEFT, causes_of, version_of, why_not_imported
 from ..patterns import check_patterns
 from .config import LoraConfig
-from .linear_adapter import PEFT_NAME, LinearAdapter
+from .linear_adapter import LinearAdapter, has_bias
 from .low_rank import DoraAdapter, LoraAdapter, RsLoraAdapter
+from .module_adapter import PEFT_NAME, ModuleAdapter
+from .norms import NormAdapter, norms_beside
 from .products import LohaAdapter, LokrAdapter
 from .rotation import OftAdapter
 
 __all__ = [
+    "adapted_modules",
     "adapter_parameters",
     "adapters_of",
     "check_peft",
@@ -46,23 +49,31 @@ _KINDS: dict[str, type[LinearAdapter]] = {
 
 
 def inject_lora(model: nn.Module, config: LoraConfig, *, seed: int, dtype: torch.dtype | None = None) -> list[str]:
-    """Add adapters to every matching linear of a placed (and quantized) model; returns the adapted module names.
+    """Add adapters to every matching linear of a placed (and quantized) model, and to what `also_train` asks for.
+
+    Returns the names of the adapted linears.
 
     They start from generators named by (seed, module), so neither device, split nor order changes the start, and
     change nothing yet. The base is frozen; adapter weights are float32 on their layer's device. `dtype` is what the
     adapter's matmuls run in; None follows the input, which spares a float32 copy of every activation.
     """
     kind, linears = _KINDS[config.kind], check_targets(model, config)
+    norms = norms_beside(model, linears) if config.trains_norms else {}
     model.requires_grad_(False)
     for (name, linear), layer in zip(linears.items(), _layers(config, linears), strict=True):
         layer.base_layer = linear
         rank, alpha = config.rank_of(name)
         adapter = kind(name, layer, config, rank=kind.rank_for(linear, rank), alpha=alpha, dtype=dtype)
         adapter.start(seed)
-        layer.adapter = adapter
-        owner, _, leaf = name.rpartition(".")
-        setattr(model.get_submodule(owner), leaf, layer.train(model.training))
+        _put(model, name, layer)
+    for name, norm in norms.items():
+        _put(model, name, NormAdapter(name, norm, config).layer)
     return list(linears)
+
+
+def _put(model: nn.Module, name: str, layer: nn.Module) -> None:
+    owner, _, leaf = name.rpartition(".")
+    setattr(model.get_submodule(owner), leaf, layer.train(model.training))
 
 
 def check_targets(model: nn.Module, config: LoraConfig) -> dict[str, nn.Linear]:
@@ -87,10 +98,10 @@ def check_targets(model: nn.Module, config: LoraConfig) -> dict[str, nn.Linear]:
     return found
 
 
-def adapters_of(model: nn.Module) -> Iterator[LinearAdapter]:
-    """Yields the adapter of every adapted linear, in model order."""
-    if isinstance(adapter := vars(model).get("adapter"), LinearAdapter):
-        yield adapter  # and what lies within PEFT's layer is not looked through at every step
+def adapters_of(model: nn.Module) -> Iterator[ModuleAdapter]:
+    """Yields the adapter of every adapted module, in model order."""
+    if isinstance(adapter := vars(model).get("adapter"), ModuleAdapter):
+        yield adapter  # and what lies within its layer is not looked through at every step
         return
     for child in model.children():
         yield from adapters_of(child)
@@ -101,10 +112,23 @@ def adapter_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
     return {name: value for adapter in adapters_of(model) for name, value in adapter.parameters().items()}
 
 
-def count_values(config: LoraConfig, linears: Mapping[str, nn.Linear]) -> dict[str, int]:
-    """Returns how many values the adapter of each linear trains, by name; the linears need no memory."""
-    sizes = {name: (linear.in_features, linear.out_features, *config.rank_of(name)) for name, linear in linears.items()}
-    return {name: _values_of(config.kind, config.lokr_factor, *size) for name, size in sizes.items()}
+def adapted_modules(model: nn.Module, config: LoraConfig) -> dict[str, nn.Module]:
+    """Returns the linears and norms that get an adapter, by name; refuses what `check_targets` refuses."""
+    linears = check_targets(model, config)
+    return {**linears, **(norms_beside(model, linears) if config.trains_norms else {})}
+
+
+def count_values(model: nn.Module, config: LoraConfig) -> dict[str, int]:
+    """Returns how many values the adapter of each module trains, by name; the model needs no memory."""
+    found = {}
+    for name, module in adapted_modules(model, config).items():
+        if isinstance(module, nn.Linear):
+            size = (module.in_features, module.out_features, *config.rank_of(name))
+            bias = module.out_features if config.trains_biases and has_bias(module) else 0
+            found[name] = _values_of(config.kind, config.lokr_factor, *size) + bias
+        else:
+            found[name] = sum(value.numel() for value in module.parameters(recurse=False))
+    return found
 
 
 @lru_cache(maxsize=256)
@@ -121,7 +145,7 @@ def exported(model: nn.Module) -> dict[str, Tensor]:
         return {
             f"{adapter.name}.{part}": value.to("cpu", copy=True)
             for adapter in adapters_of(model)
-            for part, value in adapter.exported().items()
+            for part, value in adapter.in_file().items()
         }
 
 

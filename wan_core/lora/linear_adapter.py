@@ -6,7 +6,7 @@ is (out, in), r the rank of its adapter; parameters are float32, their products 
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from types import MethodType
 from typing import Any, cast
 
@@ -17,18 +17,16 @@ from torch.nn import functional
 from ..flow import seeded_generator
 from ..model.unread import unread
 from .config import LoraConfig
+from .module_adapter import ModuleAdapter
 
-__all__ = ["PEFT_NAME", "LinearAdapter", "uniform"]
+__all__ = ["BIAS", "LinearAdapter", "has_bias", "uniform"]
 
-PEFT_NAME = "default"
-"""what PEFT calls the one adapter of a layer"""
+BIAS = "diff_b"
+"""the trained change of a bias, as ComfyUI calls it"""
 
 
-class LinearAdapter(ABC):
-    """Adapts one linear. Made by `inject_lora`, which puts PEFT's layer in the place of the linear."""
-
-    parts: tuple[str, ...] = ()
-    """the names of its parameters behind that of the module, such as lora_A.weight"""
+class LinearAdapter(ModuleAdapter):
+    """Adapts one linear, and its bias where that is asked for. The layer in its place is PEFT's."""
 
     def __init__(
         self,
@@ -42,15 +40,11 @@ class LinearAdapter(ABC):
     ) -> None:
         """`layer`: PEFT's, its parameters without values yet, with the linear as `base_layer`. `dtype`: see
         `inject_lora`."""
-        self.name, self.layer, self.config = name, cast(Any, layer), config
+        super().__init__(name, layer, config)
         self.rank, self.alpha, self.dtype = rank, alpha, dtype
-        self.constants: dict[str, Tensor] = {}
-        """what it needs besides its parameters to go on, by part; not trained"""
-        self.strength = 1.0
-        """for sampling: 1 is what was trained, 0 the base"""
-        self.bypassed = False
-        """whether the linear is the base's own for now, to the last bit (`without_adapters`)"""
-        self.layer.adapter = self
+        self._has_bias = config.trains_biases and has_bias(self.base)
+        if self._has_bias:
+            self.layer.diff_b = nn.Parameter(torch.zeros(self.base.out_features, device=self.base.weight.device))
         # Of the layer and not of this object: torch 2.6 compiles no method of something that is no module.
         self.layer.forward, self.layer.unread = MethodType(_forward, layer), MethodType(_unread, layer)
 
@@ -71,11 +65,6 @@ class LinearAdapter(ABC):
         """Returns the rank that a linear gets where `rank` is asked for."""
         return rank
 
-    @property
-    def multiplies(self) -> int:
-        """Multiplications for each row of the input, besides those of linears within PEFT's layer."""
-        return 0
-
     @abstractmethod
     def start(self, seed: int) -> None:
         """Gives every part its first values, which names and `seed` alone decide: the change begins at nothing."""
@@ -86,17 +75,12 @@ class LinearAdapter(ABC):
 
     @abstractmethod
     def exported(self) -> dict[str, Tensor]:
-        """Returns what a LoRA file holds of it, by the parts ComfyUI knows."""
-
-    @abstractmethod
-    def norm(self) -> Tensor:
-        """Returns the size of the change () that `max_norm` bounds: the Frobenius norm of what is added."""
-
-    @abstractmethod
-    def shrink(self, ratio: Tensor) -> None:
-        """Makes the change `ratio` () times as large."""
+        """Returns what a LoRA file holds of it, by the parts ComfyUI knows, the bias apart."""
 
     # ---- what all have in common
+
+    def in_file(self) -> dict[str, Tensor]:
+        return self.exported() | ({BIAS: self.parameter(BIAS).detach()} if self._has_bias else {})
 
     @property
     def base(self) -> nn.Linear:
@@ -108,19 +92,9 @@ class LinearAdapter(ABC):
         """What the change is multiplied with."""
         return self.alpha / self.rank
 
-    def parameter(self, part: str) -> nn.Parameter:
-        """Returns the parameter called `part`."""
-        holder, key = self._place(part)
-        return cast(nn.Parameter, holder[key] if isinstance(holder, nn.ParameterDict) else getattr(holder, key))
-
-    def parameters(self) -> dict[str, nn.Parameter]:
-        """Returns its parameters by their whole names."""
-        return {f"{self.name}.{part}": self.parameter(part) for part in self.parts}
-
     @property
-    def values(self) -> int:
-        """How many values it trains."""
-        return sum(self.parameter(part).numel() for part in self.parts)
+    def trained(self) -> tuple[str, ...]:
+        return (*self.parts, BIAS) if self._has_bias else self.parts
 
     def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         """x (..., in) -> (..., out); the forward of PEFT's layer."""
@@ -131,7 +105,15 @@ class LinearAdapter(ABC):
         return self._changed(x, unread(self.layer.base_layer, x))
 
     def _changed(self, x: Tensor, base: Tensor) -> Tensor:
-        return base if self.bypassed else self.change(x, base)
+        if self.bypassed:
+            return base
+        changed = self.change(x, base)
+        if not self._has_bias:
+            return changed
+        offset = self.layer.diff_b.to(changed.dtype)
+        if self.layer.training and self.config.module_dropout:
+            offset = offset * cast(Tensor, cast(Any, _present)(self.name, self.config.module_dropout)).to(offset)
+        return torch.add(changed, offset, alpha=self.strength)
 
     def compute_dtype(self, x: Tensor) -> torch.dtype:
         """Returns what products with the input x run in."""
@@ -159,12 +141,6 @@ class LinearAdapter(ABC):
         bias = cast("Tensor | None", self.base.bias)
         return base if bias is None else base - bias.to(base.dtype)
 
-    def move(self, device: torch.device) -> None:
-        """Moves all of it to a device."""
-        for part in self.parts:
-            self.parameter(part).data = self.parameter(part).data.to(device)
-        self.constants = {part: value.to(device) for part, value in self.constants.items()}
-
     def set_values(self, part: str, values: Tensor) -> None:
         """Gives a part, which may be without memory, its values."""
         device, holder, key = self.base.weight.device, *self._place(part)
@@ -182,10 +158,10 @@ class LinearAdapter(ABC):
         else:
             self.set_values(part, uniform(shape, bound, seed, "lora", self.name, part))
 
-    def _place(self, part: str) -> tuple[Any, str]:
-        holder, _, key = part.partition(".")
-        found = getattr(self.layer, holder)
-        return (found[PEFT_NAME], key) if key else (found, PEFT_NAME)
+
+def has_bias(linear: nn.Linear) -> bool:
+    """Whether a linear has a bias, which torch's types do not tell."""
+    return cast("Tensor | None", linear.bias) is not None
 
 
 def uniform(shape: torch.Size, bound: float, *named: int | str) -> Tensor:
@@ -196,10 +172,16 @@ def uniform(shape: torch.Size, bound: float, *named: int | str) -> Tensor:
 @torch.compiler.disable
 def _kept(name: str, count: int, rank_p: float, module_p: float) -> Tensor:
     """Returns (count,) on the CPU: 0 for what is dropped, else what keeps the mean of a rank or row."""
-    step = torch.initial_seed()
-    drawn = torch.rand(count, generator=seeded_generator(step, "rank dropout", name)) >= rank_p
-    whole = torch.rand(1, generator=seeded_generator(step, "module dropout", name)) >= module_p
-    return drawn * whole / (1 - rank_p)
+    drawn = torch.rand(count, generator=seeded_generator(torch.initial_seed(), "rank dropout", name)) >= rank_p
+    return drawn * _is_present(name, module_p) / (1 - rank_p)
+
+
+def _is_present(name: str, module_p: float) -> Tensor:
+    """Returns (1,) on the CPU: False where a whole adapter is left out of this micro-step."""
+    return torch.rand(1, generator=seeded_generator(torch.initial_seed(), "module dropout", name)) >= module_p
+
+
+_present = torch.compiler.disable(_is_present)
 
 
 def _forward(layer: Any, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:

@@ -18,6 +18,7 @@ from ..model import block_of
 from ..words import logger
 from .config import LoraConfig
 from .inject import adapters_of
+from .linear_adapter import LinearAdapter
 from .source import LoraSource
 from .weights import LoraWeights
 
@@ -37,7 +38,7 @@ def start_from(model: nn.Module, source: LoraSource, config: LoraConfig) -> floa
     """
     check_start(model, source, config)
     fresh = LoraWeights.of(model).tensors
-    adapted = {adapter.name: adapter for adapter in adapters_of(model)}
+    adapted = {one.name: one for one in adapters_of(model) if isinstance(one, LinearAdapter)}
     total = lost = 0.0
     for module in source.modules:
         found = source.adapter(module).factors(adapted[module].rank)

@@ -55,6 +55,7 @@ _OF_LORA = (
     "module_dropout",
     "scale_weight_norms",
     "lokr_factor",
+    "also_train",
 )
 
 

@@ -11,11 +11,7 @@ from .names import naming
 from .rope import rotate
 from .shape import Numerics, WanShape
 
-__all__ = [
-    "WanAttention",
-    "WanCrossAttention",
-    "WanSelfAttention",
-]
+__all__ = ["WanAttention", "WanCrossAttention", "WanRMSNorm", "WanSelfAttention"]
 
 
 class WanRMSNorm(nn.Module):

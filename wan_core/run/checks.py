@@ -9,7 +9,7 @@ from ..checkpoint import PAIR_BOUNDARIES, WanVariant
 from ..errors import CheckpointError, ConfigError
 from ..files import Roots
 from ..load import ModelPlan, inspect_model, inspect_pair
-from ..lora import LoraConfig, check_start, check_targets, count_values, read_lora
+from ..lora import LoraConfig, check_start, count_values, read_lora
 from ..model import WanShape, model_without_values, placed_routes
 from ..precision import QuantizeConfig, QuantizedBy
 from ..train import TrainConfig, check_rates
@@ -52,12 +52,12 @@ def check_adapters(config: LoraConfig, shape: WanShape, roots: Roots, train: Tra
     asked before a run has a folder, and long before its weights are read.
     """
     model = model_without_values(shape)
-    linears = check_targets(model, config)
+    values = count_values(model, config)
     if train is not None:
-        check_rates(train, linears)
+        check_rates(train, values)
     if config.start_from:
         check_start(model, read_lora(roots.resolve(config.start_from)), config)
-    return sum(count_values(config, linears).values())
+    return sum(values.values())
 
 
 def check_quantize(config: QuantizeConfig, shape: WanShape) -> None:

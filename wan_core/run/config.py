@@ -102,11 +102,10 @@ class RunConfig(Config):
                 f"loraplus_lr_ratio is {self.train.loraplus_lr_ratio:g}, and a {self.lora.kind} has no second matrix "
                 f"of a pair. Set it to 1, or adapter to {', '.join(PAIRS)}."
             )
-
-        if self.train.optimizer == "muon" and self.lora.kind == "DoRA":
+        if self.train.optimizer == "muon" and (self.lora.kind == "DoRA" or self.lora.also_train != "nothing"):
             raise ConfigError(
-                "optimizer muon trains matrices, and the lengths of a DoRA's rows are none. Choose another optimizer, "
-                "or set adapter to LoRA."
+                "optimizer muon trains matrices; the lengths of a DoRA's rows, norms and biases are none. Choose "
+                "another optimizer, or set adapter to LoRA and also_train to nothing."
             )
 
     def with_digests(self, roots: Roots) -> RunConfig:

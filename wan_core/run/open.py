@@ -16,7 +16,7 @@ from ..dataset import ConditionKind, condition_kind
 from ..errors import ConfigError
 from ..files import Roots
 from ..load import WanFile, inspect_model
-from ..lora import LoraConfig, check_targets
+from ..lora import LoraConfig, adapted_modules
 from ..model import model_without_values
 from ..train import Levels, TrainConfig, check_rates, state_bytes
 from .checks import check_files, with_expert, with_model_values
@@ -85,7 +85,7 @@ class OpenRun:
         variant = self.variant
         state_bytes(self.config.train)
         if self.config.train.lr_patterns:
-            check_rates(self.config.train, check_targets(model_without_values(variant.shape), self.config.lora))
+            check_rates(self.config.train, adapted_modules(model_without_values(variant.shape), self.config.lora))
         levels = Levels(self.settings, variant.sigma_range())
         for height, width in {self.cache_set.latent_shape(item)[-2:] for item in self.cache_set.items}:
             levels.require_draws((height, width))

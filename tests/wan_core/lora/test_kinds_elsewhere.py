@@ -19,6 +19,7 @@ from tests.wan_core.export.test_readers import SHAPES, inputs_of, random_model, 
 from tests.wan_core.lora.test_kinds import by_peft
 from wan_core.export import LoraFile, look_at_lora
 from wan_core.lora import adapters_of, exported, inject_lora, read_lora
+from wan_core.lora.linear_adapter import LinearAdapter
 from wan_core.model import WanTransformer
 
 pytestmark = pytest.mark.lasts(0.7)
@@ -58,6 +59,10 @@ class Trial:
         return self.folder / f"t2v.{kind.replace(' ', '_')}.safetensors"
 
 
+def linears_of(model: WanTransformer) -> list[LinearAdapter]:
+    return [one for one in adapters_of(model) if isinstance(one, LinearAdapter)]
+
+
 @pytest.fixture(scope="module")
 def trial(tmp_path_factory: pytest.TempPathFactory) -> Trial:
     return Trial(tmp_path_factory.mktemp("kinds"))
@@ -85,13 +90,14 @@ def test_comfyui_knows_every_key_and_computes_what_peft_does(
 ) -> None:
     (found, report), label = in_comfyui, trial.path(kind).stem
     assert report["said"] == []
-    assert report["changed"][label] == 20
+    whole_differences = sum(part.startswith("diff") for one in adapters_of(trial.models[kind]) for part in one.trained)
+    assert report["changed"][label] == 20 + whole_differences
     whole = float((trial.ours[kind] - found[label]).abs().max())
     generator, worst, change = torch.Generator().manual_seed(9), 0.0, 0.0
-    for one in list(adapters_of(trial.models[kind]))[:10]:
+    for one in linears_of(trial.models[kind])[:10]:
         x = torch.randn(5, one.base.in_features, generator=generator)
         with torch.no_grad():
-            theirs = functional.linear(x, found[f"{label}.{one.name}.weight"], one.base.bias)
+            theirs = functional.linear(x, *(found[f"{label}.{one.name}.{part}"] for part in ("weight", "bias")))
             worst = max(worst, float((theirs - by_peft(one, x)).abs().max()))
             change = max(change, float((theirs - one.base(x)).abs().max()))
     print(f"{kind}: model {whole:.1e}, linears {worst:.1e} beside PEFT, changed by {change:.2f}")  # noqa: T201
@@ -114,7 +120,7 @@ def test_diffusers_makes_the_same_of_an_rslora(trial: Trial, tmp_path: Path, run
 @pytest.mark.parametrize("kind", ["LoKr", "whole LoKr", "LoHa"])
 def test_our_own_reader_finds_the_change_that_was_trained(kind: str, trial: Trial) -> None:
     source = read_lora(trial.path(kind))
-    for one in list(adapters_of(trial.models[kind]))[:3]:
+    for one in linears_of(trial.models[kind])[:3]:
         x = torch.eye(one.base.in_features)
         with torch.no_grad():
             change = (one.layer(x) - one.base(x)).T
@@ -129,6 +135,11 @@ def test_a_look_at_the_file_places_every_name_and_measures_each_block(kind: str,
     with torch.no_grad():
         for one in adapters_of(model):
             block = ".".join(one.name.split(".")[:2])
-            squares[block] = squares.get(block, 0.0) + float(one.norm()) ** 2
+            bias = (
+                float(one.parameter("diff_b").norm())
+                if isinstance(one, LinearAdapter) and "diff_b" in one.trained
+                else 0
+            )
+            squares[block] = squares.get(block, 0.0) + float(one.norm()) ** 2 + bias**2
     assert found.unplaced == ()
     assert found.updates == {block: pytest.approx(square**0.5, rel=1e-4) for block, square in squares.items()}

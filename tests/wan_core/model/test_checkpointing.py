@@ -23,10 +23,10 @@ IMAGES = replace(SHAPE, image_dim=20)
 WHOLE = 0
 
 
-def adapted(block: nn.Module, dropout: float = 0.0) -> nn.Module:
+def adapted(block: nn.Module, dropout: float = 0.0, also: str = "nothing") -> nn.Module:
     """Filled adapters on its ten or twelve linears; only they train, as in a run."""
     holder = nn.ModuleDict({"blocks": nn.ModuleList([block])})
-    inject_lora(holder, LoraConfig(rank=2, dropout=dropout), seed=1)
+    inject_lora(holder, LoraConfig(rank=2, dropout=dropout, also_train=also), seed=1)
     for number, adapter in enumerate(adapter_parameters(holder).values()):
         adapter.data = torch.randn(adapter.shape, generator=torch.Generator().manual_seed(number))
     return block
@@ -40,9 +40,10 @@ def gradients(
     frames: int = 1,
     dropout: float = 0.0,
     passes: int = 1,
+    also: str = "nothing",
 ) -> dict[str, Tensor]:
     """Of every adapter and of the tokens, added up over the passes, and the output."""
-    block, inputs = adapted(new_block(MIXED, shape), dropout), block_inputs(MIXED, shape, frames=frames)
+    block, inputs = adapted(new_block(MIXED, shape), dropout, also), block_inputs(MIXED, shape, frames=frames)
     block.chunk_tokens = chunk_tokens
     torch.manual_seed(3)
     output = torch.empty(0)
@@ -52,7 +53,9 @@ def gradients(
         output.square().mean().backward()
         assert torch.equal(torch.get_rng_state(), after), "the walk back moved the generator"
     found = {name: p.grad for name, p in block.named_parameters() if p.grad is not None}
-    assert len(found) == (24 if shape.image_dim else 20)
+    linears = 12 if shape.image_dim else 10
+    norms = 7 if shape.image_dim else 6  # one of them has a shift too
+    assert len(found) == 2 * linears + {"nothing": 0, "norms": norms, "norms and biases": norms + linears}[also]
     assert inputs[0] is not None
     assert inputs[0].grad is not None
     return found | {"tokens": inputs[0].grad, "output": output.detach()}
@@ -67,16 +70,20 @@ def assert_same_bits(found: dict[str, Tensor], expected: dict[str, Tensor]) -> N
 @pytest.mark.parametrize("frames", [1, 2])
 @pytest.mark.parametrize("shape", [SHAPE, IMAGES], ids=["text", "images"])
 @pytest.mark.parametrize("chunk_tokens", [WHOLE, 4, 10])
-def test_gradients_are_those_of_a_layer_that_keeps_everything(chunk_tokens: int, shape: WanShape, frames: int) -> None:
-    expected = gradients(Checkpointing(recomputes=False), chunk_tokens, shape=shape, frames=frames)
-    assert_same_bits(gradients(Checkpointing(), chunk_tokens, shape=shape, frames=frames), expected)
+@pytest.mark.parametrize("also", ["nothing", "norms", "norms and biases"])
+def test_gradients_are_those_of_a_layer_that_keeps_everything(
+    also: str, chunk_tokens: int, shape: WanShape, frames: int
+) -> None:
+    expected = gradients(Checkpointing(recomputes=False), chunk_tokens, shape=shape, frames=frames, also=also)
+    assert_same_bits(gradients(Checkpointing(), chunk_tokens, shape=shape, frames=frames, also=also), expected)
 
 
 @pytest.mark.parametrize("chunk_tokens", [WHOLE, 4, 10])
-def test_so_are_those_that_several_passes_add_up(chunk_tokens: int) -> None:
+@pytest.mark.parametrize("also", ["nothing", "norms and biases"])
+def test_so_are_those_that_several_passes_add_up(also: str, chunk_tokens: int) -> None:
     """Sums of sums: what the chunks of a pass make is added up before it meets what earlier passes made."""
-    expected = gradients(Checkpointing(recomputes=False), chunk_tokens, passes=3)
-    assert_same_bits(gradients(Checkpointing(), chunk_tokens, passes=3), expected)
+    expected = gradients(Checkpointing(recomputes=False), chunk_tokens, passes=3, also=also)
+    assert_same_bits(gradients(Checkpointing(), chunk_tokens, passes=3, also=also), expected)
 
 
 @pytest.mark.parametrize("chunk_tokens", [WHOLE, 4])

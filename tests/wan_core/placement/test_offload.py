@@ -141,6 +141,15 @@ def test_no_bit_changes_in_training_nor_in_a_preview_between(measures: str, vari
     assert moved.copies.begun
 
 
+@pytest.mark.parametrize("scheme", ["", "int8"])
+def test_trained_norms_and_biases_stay_where_the_block_runs(scheme: str) -> None:
+    lora = LoraConfig(rank=2, targets=TARGETS, also_train="norms and biases")
+    plain, moved = (job(m, lora=lora, scheme=scheme) for m in (None, MEASURES["all"]))
+    for seed in range(2):
+        assert_same_bits(moved.step(seed=seed), plain.step(seed=seed))
+    assert moved.copies.begun
+
+
 @pytest.mark.parametrize(
     ("policy", "scheme"), [("reference", "int8"), ("balanced", "fp8_e4m3fn"), ("balanced", "int8"), ("fast", "int8")]
 )

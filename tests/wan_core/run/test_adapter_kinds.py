@@ -105,18 +105,15 @@ def test_killed_at_fifty_random_moments_equals_never_killed(server: ForkServer, 
     ("kind", "train", "sentence"),
     [
         ("LoKr", {"loraplus_lr_ratio": 16.0}, r"^loraplus_lr_ratio is 16, and a LoKr has no second matrix of a pair\."),
-        (
-            "DoRA",
-            {"optimizer": "muon"},
-            r"^optimizer muon trains matrices, and the lengths of a DoRA's rows are none\.",
-        ),
+        ("DoRA", {"optimizer": "muon"}, r"^optimizer muon trains matrices; the lengths of a DoRA's rows, norms and"),
+        ("norms and biases", {"optimizer": "muon"}, r"set adapter to LoRA and also_train to nothing\.$"),
     ],
 )
 def test_what_a_kind_cannot_be_trained_with_is_refused(kind: str, train: dict[str, object], sentence: str) -> None:
     settings = TrainConfig(**train)  # type: ignore[arg-type]
     job = {"run_name": "x", "model": ModelPlan(base_file="diffusion_models:x"), "data": DataConfig(fingerprint="0")}
     with pytest.raises(ConfigError, match=sentence):
-        RunConfig(**job, lora=LoraConfig(kind=kind), train=settings)  # type: ignore[arg-type]
+        RunConfig(**job, lora=KINDS[kind], train=settings)  # type: ignore[arg-type]
     RunConfig(**job, lora=LoraConfig(), train=settings)  # type: ignore[arg-type]
 
 

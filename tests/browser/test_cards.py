@@ -118,8 +118,9 @@ def facts_of_strangers() -> dict[str, Any]:
     """Outputs of which every text is markup."""
     bad = HOSTILE[0]
     named = {"count": 1, "names": list(HOSTILE)}
-    cell = {"name": bad, "kind": bad, "frames": bad, "width": bad, "height": bad, "caption": bad}
+    cell = {"clip": bad, "name": bad, "kind": bad, "frames": bad, "width": bad, "height": bad, "caption": bad}
     dataset = {
+        "scan": bad,
         "clips": bad,
         "stills": 1,
         "buckets": [{"frames": 5, "width": bad, "height": bad, "clips": bad, "samples": bad, "batches": [bad]}],

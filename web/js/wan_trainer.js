@@ -58,7 +58,7 @@ const routes = new Routes((path, options) => api.fetchApi(path, options));
 const trainers = new TrainerNodes({ app, api, routes, frames, root });
 /** Makes a node that is in no graph yet. @type {(kind: string) => any} */
 const create = (kind) => /** @type {any} */ (window).LiteGraph?.createNode(idHere(kind)) ?? null;
-const cards = new CardNodes({ app, api, frames, root, storage: sessionStorage, create });
+const cards = new CardNodes({ app, api, routes, frames, root, storage: sessionStorage, create });
 const settingNodes = new SettingNodes(frames);
 const fits = new FitNodes({
   routes,
@@ -191,7 +191,7 @@ const extension = {
     await loadWords((path) => api.fetchApi(path), locale);
     tab = newTab();
     sayWhoTookIds(NAME, app.extensionManager?.toast);
-    for (const sheet of ["./wan_trainer.css", "./wan_cards.css"]) {
+    for (const sheet of ["./wan_trainer.css", "./wan_cards.css", "./wan_sheet.css"]) {
       const href = new URL(sheet, import.meta.url).href;
       document.head.append(element("link", { rel: "stylesheet", href }));
     }

@@ -4,6 +4,7 @@
 import { findNode, nodes, placed } from "../page/graph.mjs";
 import { kindOf } from "../page/ids.mjs";
 import { Follower } from "../page/pacing.mjs";
+import { captionsPath, clipPath } from "../page/routes.mjs";
 import {
   addWidget,
   hideOutputs,
@@ -43,12 +44,13 @@ const HISTORY = "/history?max_items=8";
 
 export class CardNodes {
   /**
-   * @param {{ app: any, api: any, frames: import("../page/pacing.mjs").Frames, root: () => Graph,
+   * @param {{ app: any, api: any, routes: import("../page/routes.mjs").Routes, frames: import("../page/pacing.mjs").Frames, root: () => Graph,
    *   storage: Pick<Storage, "getItem" | "setItem">, create: (kind: string) => GraphNode | null }} page
    */
-  constructor({ app, api, frames, root, storage, create }) {
+  constructor({ app, api, routes, frames, root, storage, create }) {
     this.app = app;
     this.api = api;
+    this.routes = routes;
     this.frames = frames;
     this.root = root;
     this.kept = new Kept(storage);
@@ -95,10 +97,25 @@ export class CardNodes {
     const address = (/** @type {unknown} */ file) => this.address(file);
     if (KEYS[kind] === CLIPS) return new ClipsCard(this.frames, grew, address);
     if (KEYS[kind] !== SHEET) return null;
-    return new DatasetCard(this.frames, grew, address, {
-      missing: (value) => setMissingCaptions(node, value, this.create),
-      trigger: (word) => setTriggerWord(node, word),
-    });
+    const remedies = {
+      missing: (/** @type {string} */ value) => setMissingCaptions(node, value, this.create),
+      trigger: (/** @type {string} */ word) => setTriggerWord(node, word),
+    };
+    return new DatasetCard(this.frames, grew, address, remedies, this.captions());
+  }
+
+  /** @returns {import("./caption_edits.mjs").Doors} */
+  captions() {
+    const { routes, api } = this;
+    return {
+      caption: async (scan, clip) => (await routes.get(captionsPath(scan, { clip }))).caption,
+      find: (scan, text) => routes.get(captionsPath(scan, { text })),
+      write: (scan, clip, before, text) => routes.caption(scan, { clip, before, text }),
+      replace: (scan, find, by, { can_change: captions, places }) =>
+        routes.replace(scan, { find, by, captions, places }),
+      undo: (scan, change) => routes.undo(scan, change),
+      address: (scan, clip) => api.apiURL(clipPath(scan, clip)),
+    };
   }
 
   /** The card scrolls where it can, and the canvas zooms elsewhere. @param {WheelEvent} event */

@@ -11,7 +11,8 @@ import { list, records, text } from "./lists.mjs";
  * @typedef {Named & { kind: string }} Finding
  * @typedef {{ frames: number | null, width: number | null, height: number | null, clips: number, stills: number,
  *   samples: number, batches: number[] }} Bucket
- * @typedef {{ name: string, kind: string, frames: number, width: number, height: number, caption: string }} Cell
+ * @typedef {{ clip?: number, name: string, kind: string, frames: number, width: number, height: number,
+ *   caption: string }} Cell
  * @typedef {{ folders?: string[], clips?: number, stills?: number, samples?: number, held_out?: Named, fps?: number,
  *   batch_sizes?: number[], averaged?: boolean, buckets?: Bucket[], findings?: Finding[],
  *   left_out?: { count?: number, files?: { name: string, reason: string }[] }, cache_bytes?: number,
@@ -19,7 +20,8 @@ import { list, records, text } from "./lists.mjs";
  *   sheet?: { columns: number, rows: number, cell_width: number, cell_height: number, name_height: number,
  *   cells: Cell[] } }} Dataset
  * @typedef {{ kind: string, text: string, count: number, names: string, warns: boolean }} Note
- * @typedef {{ name: string, about: string, left: string, top: string, wide: string, shape: string }} Picture
+ * @typedef {{ clip: number | null, name: string, about: string, empty: boolean, left: string, top: string, wide: string,
+ *   shape: string }} Picture `clip`: its number in the scan; `empty`: nothing is written about it
  */
 
 /** Findings that say how it is, and ask for nothing. */
@@ -170,8 +172,10 @@ export function pictures({ sheet }) {
   if (![columns, wide, high, below].every((one) => known(one) && one > 0)) return [];
   const [across, picture, row] = [Number(columns), Number(high), Number(high) + Number(below)];
   return list(sheet?.cells).map((/** @type {Cell} */ cell, index) => ({
+    clip: Number.isInteger(cell?.clip) ? Number(cell.clip) : null,
     name: text(cell?.name),
     about: about(cell),
+    empty: cell?.caption === "",
     left: `${-100 * (index % across)}%`,
     top: `${((-100 * row) / picture) * Math.floor(index / across)}%`,
     wide: `${100 * across}%`,

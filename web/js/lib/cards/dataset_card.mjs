@@ -4,10 +4,12 @@
 import { button, element, fill, write } from "../page/dom.mjs";
 import { t } from "../page/words.mjs";
 import { number } from "../panel/parts.mjs";
+import { Memory } from "./caption_edits.mjs";
 import { Card, notYet } from "./card.mjs";
-import { notes, numbers, pictures, table, tableTitle } from "./dataset.mjs";
+import { notes, numbers, table, tableTitle } from "./dataset.mjs";
 import { list, text } from "./lists.mjs";
 import { EMPTY, SKIP } from "./remedies.mjs";
+import { Sheet } from "./sheet.mjs";
 
 /**
  * @typedef {import("./dataset.mjs").Dataset} Dataset
@@ -21,11 +23,14 @@ export class DatasetCard extends Card {
    * @param {() => void} grew
    * @param {(image: unknown) => string} address where the page finds a picture of the node's output; empty for none
    * @param {Remedies} remedies
+   * @param {import("./caption_edits.mjs").Doors} captions
    */
-  constructor(frames, grew, address, remedies) {
+  constructor(frames, grew, address, remedies, captions) {
     super(frames, { label: t("What will be trained"), kind: "dataset", grew });
     this.address = address;
     this.remedies = remedies;
+    this.captions = captions;
+    this.memory = new Memory();
     this.show(null);
   }
 
@@ -39,41 +44,21 @@ export class DatasetCard extends Card {
   /** @param {Dataset & { image?: unknown }} dataset */
   fill(dataset) {
     const facts = numbers(dataset).map(number);
+    const sheet = new Sheet(dataset, {
+      source: this.address(dataset.image),
+      doors: this.captions,
+      memory: this.memory,
+      resized: this.ask,
+    });
     fill(
       this.body,
       element("dl", { class: "wan-facts" }, ...facts),
-      this.sheet(dataset),
+      ...sheet.parts,
       buckets(dataset),
       ...noted(dataset, this.remedies),
       leftOut(dataset, this.ask),
     );
   }
-
-  /** The contact sheet, picture by picture: as many beside each other as there is room for. @param {Dataset & { image?: unknown }} dataset */
-  sheet(dataset) {
-    const source = this.address(dataset.image);
-    const cells = pictures(dataset).map((picture) => cell(picture, source));
-    if (!cells.length) return null;
-    const label = t("First frames");
-    const shown = { class: "wan-sheet", tabindex: 0, "aria-label": label, "data-scrolls": "yes" };
-    return element("ul", shown, ...cells);
-  }
-}
-
-/** @param {import("./dataset.mjs").Picture} picture @param {string} source of the whole sheet */
-function cell({ name, about, left, top, wide, shape }, source) {
-  const image = element("img", {
-    alt: "",
-    loading: "lazy",
-    draggable: "false",
-    // Temporary files are gone after a restart: the names stay.
-    onerror: () => image.remove(),
-  });
-  if (source) image.src = source;
-  Object.assign(image.style, { left, top, width: wide });
-  const frame = element("div", { class: "wan-frame" }, source ? image : null);
-  frame.style.aspectRatio = shape;
-  return element("li", { title: about }, frame, element("span", {}, name));
 }
 
 /** @param {Dataset} dataset */

@@ -70,6 +70,21 @@ export class Routes {
     return this.post("/wan_trainer/import", { files });
   }
 
+  /** @param {string} scan @param {{ clip: number, before: string, text: string }} asked `before`: what the page saw */
+  caption(scan, asked) {
+    return this.post(`${scanPlace(scan)}/caption`, asked);
+  }
+
+  /** @param {string} scan @param {{ find: string, by: string, captions: number, places: number }} asked as counted before */
+  replace(scan, asked) {
+    return this.post(`${scanPlace(scan)}/replace`, asked);
+  }
+
+  /** @param {string} scan @param {number} change of captions, to be put back */
+  undo(scan, change) {
+    return this.post(`${scanPlace(scan)}/undo`, { change });
+  }
+
   /** @param {string} path */
   async get(path) {
     return answer(await this.fetchApi(path, { cache: "no-store" }));
@@ -91,6 +106,24 @@ export class Routes {
  */
 export function samplePath(run, sample) {
   return `${place(run)}/samples/${encodeURIComponent(sample)}`;
+}
+
+/** Where captions of a scan are read. @param {string} scan @param {{ clip: number } | { text: string }} which */
+export function captionsPath(scan, which) {
+  const query = new URLSearchParams(
+    Object.entries(which).map(([name, value]) => [name, `${value}`]),
+  );
+  return `${scanPlace(scan)}/captions?${query}`;
+}
+
+/** Where a clip of a scan is fetched. @param {string} scan @param {number} clip */
+export function clipPath(scan, clip) {
+  return `${scanPlace(scan)}/clips/${clip}`;
+}
+
+/** @param {string} scan */
+function scanPlace(scan) {
+  return `/wan_trainer/scans/${encodeURIComponent(scan)}`;
 }
 
 /** @param {string} run */

@@ -141,6 +141,25 @@ export const SENTENCES = [
       "These are random tensors, not data: a LoRA trained on them has learned nothing. For benchmarks and tests.",
       v,
     ),
+  (v) =>
+    t(
+      "The server does not know this scan any more: it was started again, or has made many scans since. Run the node again.",
+      v,
+    ),
+  (v) => t("{file} was changed by somebody else meanwhile. Look at it again, then write.", v),
+  (v) => t("The caption of {name} stands in {list}. Edit it there, then run the node again.", v),
+  (v) => t("{file} is a link. Edit the file it leads to.", v),
+  (v) => t("{file} is not written here: captions have one of {endings}.", v),
+  (v) => t("The captions have changed since they were counted. Count them again, then replace.", v),
+  (v) => t("{file} was changed since, and stays as it is.", v),
+  (v) => t("This change is no longer known. Write the captions again.", v),
+  (v) => t("{file} cannot be written: {why}. Make room, or make its folder writable.", v),
+  (v) =>
+    t(
+      "{file} would not be read as this caption: it has a character that text files cannot hold, or the file has numbers that JSON cannot. Write it again, or edit the file itself.",
+      v,
+    ),
+  (v) => t("The caption is longer than 64 KiB. A caption is one paragraph.", v),
 ];
 
 /** A text that belongs to a sentence, its holes named. @param {string} english @returns {RegExp} */

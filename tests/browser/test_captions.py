@@ -1,0 +1,90 @@
+"""The contact sheet on the canvas: a clip plays, its caption is written and put back, a text is replaced in all."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from world import MODEL
+
+from tests.browser.conftest import shows
+from tests.browser.test_cards import PICTURES, card, queue
+from tests.browser.test_panel import serious
+
+pytestmark = pytest.mark.browser
+FOLDER = "sheet"
+GRAPH = {
+    "1": {"class_type": "LoadWanModel", "inputs": {"diffusion_model": MODEL}},
+    "3": {
+        "class_type": "WanVideoDataset",
+        "inputs": {"model": ["1", 0], "folder": FOLDER, "width": 48, "height": 48, "num_frames": 5},
+    },
+}
+PLAYS = (
+    "() => { const v = document.querySelector('.wan-editor video'); return v && v.readyState >= 2 && v.videoWidth; }"
+)
+
+
+@pytest.fixture
+def folder(canvas: Any) -> Iterator[Path]:
+    """The clips of the tests, of which the last has no caption."""
+    clips = Path(canvas.server.base) / "input" / "clips"
+    made = clips.with_name(FOLDER)
+    shutil.copytree(clips, made, dirs_exist_ok=True)
+    for number, path in enumerate(sorted(made.glob("*.mp4"))):
+        path.with_suffix(".txt").write_text(f"a red fox number {number}\n", encoding="utf-8")
+    path.with_suffix(".txt").unlink()
+    yield made
+    shutil.rmtree(made)
+
+
+def texts(folder: Path) -> dict[str, str]:
+    return {path.name: path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.txt"))}
+
+
+def test_captions_are_edited_on_the_contact_sheet(canvas: Any, frontend: str, folder: Path) -> None:
+    """LiteGraph nodes on the one frontend, Vue nodes on the other."""
+    names = [path.stem for path in sorted(folder.glob("*.mp4"))]
+    before = texts(folder)
+    vue = frontend != "shipped"
+    canvas.vue_nodes(vue)
+    canvas.load_api(GRAPH)
+    queue(canvas)
+    canvas.page.wait_for_function(PICTURES)
+    canvas.fit()
+    sheet = card(canvas, "dataset")
+    shows(sheet, f"⚠ {names[-1]}.mp4")
+
+    sheet.get_by_role("button", name=f"{names[-1]}.mp4").click()
+    caption = sheet.get_by_label("Caption", exact=True)
+    canvas.page.wait_for_function(PLAYS)
+    canvas.page.wait_for_function("() => !document.querySelector('.wan-editor textarea').readOnly")
+    caption.fill("a <b>blue</b> bird")
+    shows(sheet, "not saved yet")
+    canvas.fit()
+    canvas.screenshot(f"captions-{'vue' if vue else 'litegraph'}")
+    assert serious(canvas, '.wan-card[data-card="dataset"]') == []
+    caption.press("Control+Enter")
+    shows(sheet, "Saved. Run again to train with it.")
+    assert texts(folder) == {**before, f"{names[-1]}.txt": "a <b>blue</b> bird"}
+
+    sheet.get_by_label("Find in captions").fill("fox")
+    shows(
+        sheet,
+        f"{len(names) - 1} of {len(names)} captions",
+        f"Replace {len(names) - 1} in {len(names) - 1} captions",
+    )
+    sheet.get_by_label("Replace with").fill("hare")
+    sheet.get_by_role("button", name="Replace 2 in").click()
+    shows(sheet, f"{len(names) - 1} captions changed.")
+    assert texts(folder)[f"{names[0]}.txt"] == "a red hare number 0\n"
+    for _ in range(2):
+        sheet.get_by_role("button", name="Undo").click()
+        shows(sheet, "Put back: ")
+        canvas.page.wait_for_timeout(200)
+    assert texts(folder) == before
+    sheet.get_by_label("Find in captions").fill("")
+    assert canvas.our_problems == []

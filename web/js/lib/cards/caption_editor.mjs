@@ -1,0 +1,192 @@
+// @ts-check
+/** One clip of the contact sheet: it plays, and its caption is written. */
+
+import { button, element, fill, mark, write } from "../page/dom.mjs";
+import { t } from "../page/words.mjs";
+import { told } from "../run/server_sentences.mjs";
+
+/**
+ * @typedef {import("./caption_edits.mjs").Caption} Caption
+ * @typedef {import("./caption_edits.mjs").Doors} Doors
+ * @typedef {import("./caption_edits.mjs").Memory} Memory
+ */
+
+export class CaptionEditor {
+  /** What is shown: the number of a clip, and its caption as it was read. @type {Caption | null} */
+  #shown = null;
+  #clip = -1;
+
+  /**
+   * @param {{ scan: string, doors: Doors, memory: Memory, resized: () => void, changed: (caption: Caption) => void,
+   *   closed: () => void }} options
+   */
+  constructor({ scan, doors, memory, resized, changed, closed }) {
+    this.scan = scan;
+    this.doors = doors;
+    this.memory = memory;
+    this.resized = resized;
+    this.changed = changed;
+    this.closed = closed;
+    this.name = element("strong");
+    this.media = element("div", { class: "wan-editor-media" });
+    this.text = element("textarea", {
+      rows: 4,
+      spellcheck: "false",
+      "aria-label": t("Caption"),
+      "data-scrolls": "yes",
+      oninput: () => this.#typed(),
+    });
+    this.said = element("span", { role: "status" });
+    this.saving = button(t("Save caption"), t("Beside the clip, as UTF-8. Ctrl+Enter"), () =>
+      this.save(),
+    );
+    this.element = element(
+      "div",
+      { class: "wan-editor", role: "group", hidden: true, onkeydown: (event) => this.#key(event) },
+      element(
+        "div",
+        { class: "wan-editor-head" },
+        this.name,
+        button("✕", t("Close"), () => this.close()),
+      ),
+      this.media,
+      this.text,
+      element("div", { class: "wan-editor-line" }, this.saving, this.said),
+    );
+  }
+
+  get clip() {
+    return this.#clip;
+  }
+
+  /** @param {number} clip @param {string} name */
+  async open(clip, name) {
+    this.#clip = clip;
+    this.#shown = null;
+    write(this.name, name);
+    mark(this.element, "aria-label", name);
+    fill(this.media);
+    this.text.value = "";
+    this.text.readOnly = true;
+    this.saving.hidden = true;
+    this.tell("");
+    this.element.hidden = false;
+    this.resized();
+    await this.read();
+  }
+
+  /** Read the caption again, and show it unless something else was typed. */
+  async read() {
+    const clip = this.#clip;
+    if (clip < 0) return;
+    try {
+      const caption = await this.doors.caption(this.scan, clip);
+      if (this.#clip === clip) this.#show(caption);
+    } catch (error) {
+      if (this.#clip === clip) this.fail(error);
+    }
+  }
+
+  /** @param {Caption} caption */
+  #show(caption) {
+    if (!this.#shown) this.#play(caption);
+    this.#shown = caption;
+    this.text.value = this.memory.drafts.get(this.#keyOf(caption)) ?? caption.caption;
+    this.text.readOnly = Boolean(caption.refusal);
+    this.saving.hidden = Boolean(caption.refusal);
+    if (caption.refusal) this.tell(told(caption.refusal));
+    this.resized();
+  }
+
+  /** @param {Caption} caption */
+  #play({ clip, picture }) {
+    const cannot = () => {
+      fill(this.media, element("span", {}, t("This browser cannot play this file.")));
+      this.resized();
+    };
+    const shared = { onerror: cannot, src: this.doors.address(this.scan, clip) };
+    if (picture) {
+      fill(
+        this.media,
+        element("img", { alt: "", draggable: "false", onload: this.resized, ...shared }),
+      );
+      return;
+    }
+    const moves = !matchMedia("(prefers-reduced-motion: reduce)").matches;
+    const video = element("video", {
+      controls: true,
+      loop: true,
+      playsinline: true,
+      onloadedmetadata: this.resized,
+      ...shared,
+    });
+    video.muted = true;
+    video.autoplay = moves;
+    fill(this.media, video);
+  }
+
+  #typed() {
+    const shown = this.#shown;
+    if (!shown) return;
+    const key = this.#keyOf(shown);
+    if (this.text.value === shown.caption) this.memory.drafts.delete(key);
+    else this.memory.drafts.set(key, this.text.value);
+    this.tell(this.text.value === shown.caption ? "" : t("not saved yet"));
+  }
+
+  async save() {
+    const shown = this.#shown;
+    if (!shown || shown.refusal) return;
+    const typed = this.text.value;
+    try {
+      const done = await this.doors.write(this.scan, shown.clip, shown.caption, typed);
+      this.memory.keep(this.scan, done);
+      if (this.memory.drafts.get(this.#keyOf(shown)) === typed) {
+        this.memory.drafts.delete(this.#keyOf(shown));
+      }
+      if (this.#shown === shown) {
+        this.#show(done.caption);
+        this.tell(done.change ? t("Saved. Run again to train with it.") : "");
+      }
+      this.changed(done.caption);
+    } catch (error) {
+      this.fail(error);
+    }
+  }
+
+  close() {
+    this.#clip = -1;
+    this.#shown = null;
+    fill(this.media); // a clip that is not seen does not play
+    this.element.hidden = true;
+    this.resized();
+    this.closed();
+  }
+
+  /** @param {string} said @param {boolean} bad */
+  tell(said, bad = false) {
+    write(this.said, said);
+    mark(this.said, "data-bad", String(bad));
+  }
+
+  /** @param {unknown} error */
+  fail(error) {
+    this.tell(told(error instanceof Error ? error.message : String(error)), true);
+    this.resized();
+  }
+
+  /** @param {KeyboardEvent} event */
+  #key(event) {
+    event.stopPropagation(); // the canvas has keys of its own
+    if (event.key === "Escape") this.close();
+    if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
+      event.preventDefault();
+      this.save();
+    }
+  }
+
+  /** @param {Caption} caption */
+  #keyOf({ clip, name }) {
+    return `${clip}:${name}`;
+  }
+}

@@ -1,0 +1,71 @@
+// @ts-check
+/** What a page remembers of the captions somebody edits on it, until it is left; and what is said of them. Pure. */
+
+import { t } from "../page/words.mjs";
+import { told } from "../run/server_sentences.mjs";
+import { list, text } from "./lists.mjs";
+
+/**
+ * @typedef {{ clip: number, name: string, picture: boolean, caption: string, refusal: string }} Caption one, as the server
+ *   reads it now; `refusal`: why it cannot be written here
+ * @typedef {{ total: number, count: number, can_change: number, places: number, captions: Caption[] }} Search
+ * @typedef {{ change: number, clips: number, kept: number, refused: string[] }} Written
+ * @typedef {{ caption: (scan: string, clip: number) => Promise<Caption>,
+ *   find: (scan: string, text: string) => Promise<Search>,
+ *   write: (scan: string, clip: number, before: string, text: string) => Promise<Written & { caption: Caption }>,
+ *   replace: (scan: string, find: string, by: string, found: Search) => Promise<Written>,
+ *   undo: (scan: string, change: number) => Promise<Written>,
+ *   address: (scan: string, clip: number) => string }} Doors where captions are read and written
+ */
+
+/** Edits of one node, which outlive the scan they were made on. */
+export class Memory {
+  /** Newest last. @type {{ scan: string, change: number }[]} */
+  #changes = [];
+  /** Texts that are not saved yet. @type {Map<string, string>} */
+  drafts = new Map();
+  /** What is looked for. */
+  find = "";
+
+  /** @param {string} scan @param {Written} done */
+  keep(scan, { change }) {
+    if (change) this.#changes.push({ scan, change });
+  }
+
+  get canUndo() {
+    return this.#changes.length > 0;
+  }
+
+  /** The newest change, which is no longer kept. */
+  take() {
+    return this.#changes.pop();
+  }
+}
+
+/** Whether a text may name a scan of the server. @param {unknown} scan */
+export function isScan(scan) {
+  return typeof scan === "string" && /^[0-9a-f]{32}$/.test(scan);
+}
+
+/** @param {Search} found */
+export function foundText({ count, total }) {
+  return t("{count} of {total} captions", { count, total });
+}
+
+/** What the button would do. @param {Search} found */
+export function replaceText({ can_change: captions, places }) {
+  return t("Replace {places} in {captions} captions", { places, captions });
+}
+
+/** @param {Search} found why fewer are replaced than were found; empty where all are */
+export function lessText({ count, can_change: able }) {
+  return count > able ? t("{count} cannot be changed here", { count: count - able }) : "";
+}
+
+/** @param {Written} done @param {boolean} back whether it was an undo */
+export function doneText({ clips, refused }, back) {
+  const said = back
+    ? t("Put back: {count} caption files.", { count: clips })
+    : t("{count} captions changed. Run again to train with them.", { count: clips });
+  return [said, ...list(refused).map(text).map(told)].filter(Boolean).join(" ");
+}

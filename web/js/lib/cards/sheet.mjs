@@ -1,0 +1,244 @@
+// @ts-check
+/** The contact sheet: pictures of the files, a search in their captions, and the one that is looked at closely. */
+
+import { button, element, enable, fill, mark, write } from "../page/dom.mjs";
+import { Follower } from "../page/pacing.mjs";
+import { t } from "../page/words.mjs";
+import { told } from "../run/server_sentences.mjs";
+import { CaptionEditor } from "./caption_editor.mjs";
+import { doneText, foundText, isScan, lessText, replaceText } from "./caption_edits.mjs";
+import { pictures } from "./dataset.mjs";
+
+/**
+ * @typedef {import("./dataset.mjs").Dataset} Dataset
+ * @typedef {import("./dataset.mjs").Picture} Picture
+ * @typedef {import("./caption_edits.mjs").Caption} Caption
+ * @typedef {import("./caption_edits.mjs").Search} Search
+ */
+
+/** Milliseconds between two searches while somebody types. */
+const GAP = 300;
+
+export class Sheet {
+  /** What was found for the text that is looked for; null: nothing is looked for. @type {Search | null} */
+  #found = null;
+  /** Captions that were written here, by clip. @type {Map<number, string>} */
+  #written = new Map();
+
+  /**
+   * @param {Dataset & { scan?: unknown }} dataset
+   * @param {{ source: string, doors: import("./caption_edits.mjs").Doors,
+   *   memory: import("./caption_edits.mjs").Memory, resized: () => void }} options `source`: where the picture of all is
+   */
+  constructor(dataset, { source, doors, memory, resized }) {
+    this.pictures = pictures(dataset);
+    this.source = source;
+    this.doors = doors;
+    this.memory = memory;
+    this.resized = resized;
+    this.scan = isScan(dataset.scan) ? String(dataset.scan) : "";
+    const label = t("First frames");
+    const shown = { class: "wan-sheet", tabindex: 0, "aria-label": label, "data-scrolls": "yes" };
+    this.cells = element("ul", shown);
+    this.editor = new CaptionEditor({
+      scan: this.scan,
+      doors,
+      memory,
+      resized,
+      changed: (caption) => this.#wrote([caption]),
+      closed: () => this.#press(-1),
+    });
+    this.follower = new Follower(() => this.#search(), { gap: GAP, failed: (e) => this.#fail(e) });
+    this.#makeFind();
+    this.draw();
+    if (this.scan && memory.find) this.follower.ask();
+  }
+
+  /** @returns {HTMLElement[]} from top to bottom */
+  get parts() {
+    if (!this.pictures.length) return [];
+    return this.scan ? [this.finding, this.cells, this.editor.element] : [this.cells];
+  }
+
+  #makeFind() {
+    const typed = () => {
+      this.memory.find = this.find.value;
+      this.follower.ask();
+    };
+    const field = (/** @type {string} */ name, /** @type {() => void} */ changed) =>
+      element("input", { type: "search", placeholder: name, "aria-label": name, oninput: changed });
+    this.find = field(t("Find in captions"), typed);
+    this.find.value = this.memory.find;
+    this.by = field(t("Replace with"), () => {});
+    this.said = element("span", { role: "status" });
+    this.less = element("span", { class: "wan-hint" });
+    this.replacing = button("", t("In all captions, wherever the text stands; case counts"), () =>
+      this.#replace(),
+    );
+    this.undoing = button(
+      t("Undo"),
+      t("Puts the caption files of the last change back as they were"),
+      () => this.#undo(),
+    );
+    this.replaceLine = element(
+      "div",
+      { class: "wan-find-line", hidden: true },
+      this.by,
+      this.replacing,
+      this.less,
+    );
+    this.finding = element(
+      "div",
+      {
+        class: "wan-find",
+        role: "group",
+        "aria-label": t("Captions"),
+        onkeydown: (event) => event.stopPropagation(), // the canvas has keys of its own
+      },
+      element("div", { class: "wan-find-line" }, this.find, this.undoing),
+      this.replaceLine,
+      this.said,
+    );
+  }
+
+  draw() {
+    const bySheet = new Map(this.pictures.map((one) => [one.clip, one]));
+    const shown = this.#found
+      ? this.#found.captions.map((one) => ({ ...bySheet.get(one.clip), ...seen(one) }))
+      : this.pictures;
+    fill(this.cells, ...shown.map((one) => this.#cell(one)));
+    this.#press(this.editor.clip);
+    enable(this.undoing, this.memory.canUndo);
+    this.replaceLine.hidden = !this.#found?.can_change;
+    if (this.#found) {
+      write(this.replacing, replaceText(this.#found));
+      write(this.less, lessText(this.#found));
+    }
+    this.resized();
+  }
+
+  /** @param {Partial<Picture> & { name: string, clip: number | null }} picture */
+  #cell(picture) {
+    const { clip, name } = picture;
+    const written = clip === null ? undefined : this.#written.get(clip);
+    const empty = written === undefined ? picture.empty : !written;
+    const about = written === undefined ? (picture.about ?? name) : `${name}\n${written}`;
+    const inside = [
+      frame(picture, this.source),
+      element("span", {}, `${empty ? "⚠ " : ""}${name}`),
+    ];
+    const title = empty ? `${about}\n${t("no caption")}` : about;
+    if (!this.scan || clip === null) return element("li", { title }, ...inside);
+    const press = () => this.#open(clip, name);
+    const made = element("button", { type: "button", title, onclick: press }, ...inside);
+    mark(made, "data-clip", String(clip));
+    return element("li", {}, made);
+  }
+
+  /** @param {number} clip @param {string} name */
+  #open(clip, name) {
+    if (this.editor.clip === clip) return this.editor.close();
+    this.editor.open(clip, name);
+    this.#press(clip);
+  }
+
+  /** @param {number} clip the one that is open */
+  #press(clip) {
+    for (const made of this.cells.querySelectorAll("button")) {
+      mark(made, "aria-pressed", String(made.getAttribute("data-clip") === String(clip)));
+    }
+  }
+
+  async #search() {
+    const text = this.memory.find;
+    const found = text ? await this.doors.find(this.scan, text) : null;
+    if (text !== this.memory.find) return true;
+    this.#found = found;
+    this.#tell(found ? foundText(found) : "");
+    this.draw();
+  }
+
+  async #replace() {
+    if (!this.#found) return;
+    try {
+      const done = await this.doors.replace(
+        this.scan,
+        this.memory.find,
+        this.by.value,
+        this.#found,
+      );
+      this.memory.keep(this.scan, done);
+      await this.#again();
+      this.#tell(doneText(done, false));
+    } catch (error) {
+      this.#fail(error);
+    }
+  }
+
+  async #undo() {
+    const last = this.memory.take();
+    if (!last) return;
+    try {
+      const done = await this.doors.undo(last.scan, last.change);
+      this.memory.keep(last.scan, done); // what could not be put back may be later
+      await this.#again();
+      this.#tell(doneText(done, true));
+    } catch (error) {
+      this.#fail(error);
+      this.draw();
+    }
+  }
+
+  /** Captions were changed: everything that shows one reads it again. */
+  async #again() {
+    const pressed = [...this.cells.querySelectorAll("button")].map((one) =>
+      Number(one.getAttribute("data-clip")),
+    );
+    this.#found = this.memory.find ? await this.doors.find(this.scan, this.memory.find) : null;
+    const every = await this.doors.find(this.scan, "");
+    this.#wrote(every.captions.filter((one) => pressed.includes(one.clip)));
+    await this.editor.read();
+  }
+
+  /** @param {Caption[]} captions as they are now */
+  #wrote(captions) {
+    for (const { clip, caption } of captions) this.#written.set(clip, caption);
+    this.draw();
+  }
+
+  /** @param {string} said */
+  #tell(said, bad = false) {
+    write(this.said, said);
+    mark(this.said, "data-bad", String(bad));
+    this.resized();
+  }
+
+  /** @param {unknown} error */
+  #fail(error) {
+    this.#tell(told(error instanceof Error ? error.message : String(error)), true);
+  }
+}
+
+/** @param {Caption} caption a file that was found, which may have no picture on the sheet */
+function seen({ clip, name, caption }) {
+  return { clip, name, about: `${name}\n${caption}`, empty: !caption };
+}
+
+/** @param {Partial<Picture>} picture @param {string} source of the whole sheet */
+function frame({ left, top, wide, shape }, source) {
+  const made = element("div", { class: "wan-frame" });
+  if (!shape) return made;
+  made.style.aspectRatio = shape;
+  if (!source) return made;
+  const image = element("img", {
+    alt: "",
+    loading: "lazy",
+    draggable: "false",
+    // Temporary files are gone after a restart: the names stay.
+    onerror: () => image.remove(),
+  });
+  image.src = source;
+  Object.assign(image.style, { left, top, width: wide });
+  made.append(image);
+  return made;
+}

@@ -14,12 +14,13 @@ from aiohttp import web
 
 from ...wan_core.errors import WanTrainerError
 from ...wan_core.files import confine, read_json
-from ...wan_core.metrics import MetricsPages, Page, whole
+from ...wan_core.metrics import LINES_PER_PAGE, MetricsHistory, whole
 from ...wan_core.words import logger
 from ..bridge.second_ids import PREFIX
 from ..engine.live_runs import BUTTONS, LiveRuns
 from ..runs.publish import use_step
 from ..runs.scrub import scrubbed
+from ..runs.seen_folder import curves_file
 from .answers import HEADERS, Doors, Handler, answering, as_json, as_json_text, to_text
 from .clip import send_clip
 from .desktop import open_folder
@@ -65,7 +66,7 @@ class RunRoutes:
     taken_ids: Callable[[], dict[str, str]] = dict
     """short ids of our nodes that other packs have"""
     planner: Planner | None = None
-    _pages: OrderedDict[Path, MetricsPages] = field(default_factory=OrderedDict[Path, MetricsPages])
+    _pages: OrderedDict[Path, MetricsHistory] = field(default_factory=OrderedDict[Path, MetricsHistory])
 
     @property
     def _doors(self) -> Doors:
@@ -116,7 +117,8 @@ class RunRoutes:
     async def metrics(self, request: web.Request) -> web.StreamResponse:
         line = line_number(request.query.get("since", "0"))
         pages = self._pages_of(await self._find(request))
-        return as_json_text(await asyncio.to_thread(lambda: _page_text(pages.since(line))))
+        is_whole = line == 0 and "condensed" in request.query
+        return as_json_text(await asyncio.to_thread(_condensed_text if is_whole else _page_text, pages, line))
 
     async def sample(self, request: web.Request) -> web.StreamResponse:
         directory = await self._find(request)
@@ -189,9 +191,11 @@ class RunRoutes:
     async def _find(self, request: web.Request) -> Path:
         return await asyncio.to_thread(find_run, self.runs(), request.match_info["run"])
 
-    def _pages_of(self, directory: Path) -> MetricsPages:
+    def _pages_of(self, directory: Path) -> MetricsHistory:
         path = directory / "metrics.jsonl"
-        pages = self._pages.setdefault(path, MetricsPages(path))
+        if path not in self._pages:
+            self._pages[path] = MetricsHistory(path, curves_file(directory))
+        pages = self._pages[path]
         self._pages.move_to_end(path)
         while len(self._pages) > _OPEN_FILES:
             self._pages.popitem(last=False)
@@ -209,12 +213,28 @@ async def _reading(directory: Path, read: Callable[[], Any]) -> Any:
         raise Refused(409, f"The files of run {directory.name} are damaged. Restore them, or delete the run.") from None
 
 
-def _page_text(page: Page) -> str:
-    records = [clean for record in page.records if (clean := _clean(record)) is not None]
-    answer: dict[str, Any] = {"version": 1, "next": page.next, "records": records}
+def _condensed_text(pages: MetricsHistory, line: int) -> str:
+    """A run that one page tells is told in full; of a longer one, what is shown of it."""
+    if pages.count() <= LINES_PER_PAGE:
+        return _page_text(pages, line)
+    lines, told = pages.condensed()
+    records = _cleaned(told.pop("records"))
+    told["newest"] = next(iter(_cleaned([told["newest"]] if told["newest"] else [])), None)
+    for curves in ("losses", "evaluations", "stages"):
+        told[curves] = {scrubbed(name): values for name, values in told[curves].items()}
+    return to_text({"version": 1, "next": lines, "records": records, "condensed": told})
+
+
+def _page_text(pages: MetricsHistory, line: int) -> str:
+    page = pages.since(line)
+    answer: dict[str, Any] = {"version": 1, "next": page.next, "records": _cleaned(page.records)}
     answer |= {"more": True} if page.more else {}
     answer |= {"restarted": True} if page.restarted else {}
     return to_text(answer)
+
+
+def _cleaned(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [clean for record in records if (clean := _clean(record)) is not None]
 
 
 def _clean(record: dict[str, Any]) -> dict[str, Any] | None:

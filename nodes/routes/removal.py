@@ -14,6 +14,7 @@ from pathlib import Path
 from ...wan_core.errors import WanTrainerError
 from ...wan_core.files import confine, locked, read_json
 from ..runs.publish import CHOICE
+from ..runs.seen_folder import curves_file
 from .inside import Parts, remove_empty, remove_file
 from .samples import read_index
 
@@ -46,6 +47,9 @@ def delete_run(directory: Path) -> dict[str, object]:
             remove_empty(directory, folder)
     deleted += sum(remove_file(directory, (name,)) for name in _LAST)
     remove_empty(directory.parent, (directory.name,))
+    with contextlib.suppress(OSError):
+        if (curves := curves_file(directory)) is not None:
+            curves.unlink(missing_ok=True)
     kept = sorted(os.listdir(directory)) if directory.is_dir() else []
     return {"deleted": deleted, "kept": kept}
 

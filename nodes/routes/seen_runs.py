@@ -7,6 +7,7 @@ version of the pack that wrote it.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import json
@@ -27,6 +28,7 @@ from ...wan_core.run import RunConfig, read_run, read_status
 from ...wan_core.train import SaveStore
 from ..runs.publish import lora_experts
 from ..runs.scrub import scrubbed
+from ..runs.seen_folder import index_file
 from .samples import newest_preview
 
 __all__ = ["SEEN", "SeenRun"]
@@ -35,9 +37,6 @@ Marks = tuple[tuple[int, ...], ...]
 
 _TOLD = ("run.json", "status.json", "metrics.jsonl", "saves", "samples/index.json")
 """what a run is told from: while none of them changes, neither does what is told"""
-SEEN_FOLDER = "_seen"
-"""beside the runs: looking at a run makes no file in it, and this folder can be deleted at any time"""
-_FILE = "runs.json"
 _FORMAT = 1
 _MOST = 8192
 _WORTH_KEEPING = 20
@@ -121,7 +120,7 @@ class SeenRuns:
         if runs in self._opened:
             return
         self._opened.add(runs)
-        kept = _opened(runs / SEEN_FOLDER / _FILE)
+        kept = _opened(file) if (file := index_file(runs)) is not None else {}
         with self._lock:
             for run, entry in kept.items():
                 self._known.setdefault(str(runs / run), entry)
@@ -134,11 +133,11 @@ class SeenRuns:
         with self._lock:
             self._unkept[runs] = 0
             known = {name: self._known[str(runs / name)] for name in names if str(runs / name) in self._known}
-        try:
-            (runs / SEEN_FOLDER).mkdir(exist_ok=True)
-            atomic_write_bytes(confine(runs, f"{SEEN_FOLDER}/{_FILE}", "index of runs"), _written(known))
-        except (FileError, OSError):
-            return
+        file = index_file(runs)
+        with contextlib.suppress(FileError, OSError):
+            if file is not None:
+                file.parent.mkdir(exist_ok=True)
+                atomic_write_bytes(file, _written(known))
 
     def forget(self) -> None:
         """Be as a server that has just started."""

@@ -14,7 +14,7 @@ from comfy_api.latest import io
 from ...wan_core.errors import WanTrainerError
 from ...wan_core.events import CheckpointSaved, Event
 from ...wan_core.files import atomic_write_json
-from ...wan_core.metrics import MetricsPages
+from ...wan_core.metrics import MetricsHistory
 from ...wan_core.run import RunConfig, RunDecision, prepare_run, read_run
 from ...wan_core.train import SavedStep, SaveStore
 from ...wan_core.words import logger
@@ -28,6 +28,7 @@ from ..engine.session import PreviewDecoder, run_engine
 from .facts import RunFacts, run_report
 from .publish import chosen, listed_name, publish
 from .scrub import scrubbed
+from .seen_folder import curves_file
 
 __all__ = ["QueuedTraining"]
 
@@ -46,7 +47,7 @@ class QueuedTraining:
         self._store = SaveStore(self.directory)
         self._stop_pressed = False
         self._button = CancelButton()
-        lines = MetricsPages(self.directory / "metrics.jsonl")
+        self._lines = lines = MetricsHistory(self.directory / "metrics.jsonl", curves_file(self.directory))
         self._progress = NodeProgress(
             hidden.unique_id,
             self._button,
@@ -73,6 +74,7 @@ class QueuedTraining:
                 live=live,
             )
         self._stop_pressed = live.stop_pressed
+        self._lines.condensed()  # of a long run it is kept, so that its page opens at once
         if ending.cancelled:
             self._publish_latest()
             raise InterruptProcessingException()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from comfy_server import PACK_NAME, ComfyServer
 from route_server import CLIP, RouteServer, Worker, loose, our_module, serve, step_done, write_run
 from safetensors.torch import save
 
-from wan_core.events import Evaluated
+from wan_core.events import Evaluated, Marked, to_line
 from wan_core.files import atomic_write_json, locked
 from wan_core.metrics import JsonlSink
 from wan_core.run.config import RunStatus, read_run, write_status
@@ -404,3 +405,26 @@ def test_a_run_in_use_is_not_deleted(routes: RouteServer, pack_nodes: dict[str, 
     assert answer.status == 409
     assert "another process" in answer.data["error"]
     assert {k: v for k, v in loose(routes.runs).items() if not k.endswith(".lock")} == before
+
+
+def test_a_long_run_is_told_condensed_to_who_asks_and_deleted_with_what_was_kept_of_it(
+    routes: RouteServer, pack_nodes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    short = routes.get("/runs/cat/metrics?since=0&condensed=1").data
+    assert short == routes.get("/runs/cat/metrics?since=0").data, "one page says it all"
+    history = sys.modules[our_module(pack_nodes, "routes.handlers").MetricsHistory.__module__]
+    monkeypatch.setattr(history, "_WORTH_KEEPING", 1000)
+    lines = [to_line(step_done(step, 6000)) for step in range(5, 6001)]
+    with (routes.runs / "cat" / "metrics.jsonl").open("a") as file:
+        file.writelines([*lines, to_line(Marked(step=6000, kind="worse", text="It grew. Look into /data/somebody/x."))])
+    told = routes.get("/runs/cat/metrics?since=0&condensed=1").data
+    assert told["next"] == len(short["records"]) + len(lines) + 1
+    assert told["condensed"]["newest"]["step"] == 6000
+    assert [record["text"] for record in told["records"] if record["event"] == "marked"] == [
+        "It grew. Look into [path removed]"
+    ]
+    assert routes.get(f"/runs/cat/metrics?since={told['next']}&condensed=1").data["records"] == []
+    kept = our_module(pack_nodes, "runs.seen_folder").curves_file(routes.runs / "cat")
+    assert kept.is_file()
+    assert routes.post("/runs/cat/delete", {"confirm": "cat"}).status == 200
+    assert not kept.exists()

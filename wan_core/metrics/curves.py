@@ -21,7 +21,7 @@ from ..events import Evaluated, StepDone
 from ..files import FileError, open_regular
 from .pages import finite, parse_record, whole
 
-__all__ = ["Curves", "eval_losses", "read_curves", "records_of"]
+__all__ = ["Curves", "eval_losses", "read_curves", "records_of", "whole_lines"]
 
 _BLOCK_BYTES = 1 << 20
 _LONGEST_LINE = 8 << 20
@@ -60,7 +60,7 @@ def read_curves(path: Path, expert: str = "") -> Curves:
     steps, losses, seconds = array("q"), array("d"), array("d")
     evaluated: dict[int, float | None] = {}
     with contextlib.suppress(FileError, OSError), open_regular(path, follow_links=False) as file:
-        for block in _whole_lines(file):
+        for block in whole_lines(file):
             if expert:
                 block = _lines_of(block, expert)
             for step, loss, spent, other in _LINE.findall(block):
@@ -77,7 +77,7 @@ def eval_losses(path: Path) -> dict[int, float | None]:
     """Returns step -> fixed-noise loss; of a step measured twice the last one counts."""
     found: dict[int, float | None] = {}
     with contextlib.suppress(FileError, OSError), open_regular(path, follow_links=False) as file:
-        for block in _whole_lines(file):
+        for block in whole_lines(file):
             place = block.find(_EVALUATED)
             while place >= 0:
                 start, end = block.rfind(b"\n", 0, place) + 1, block.find(b"\n", place)
@@ -99,7 +99,7 @@ def records_of(path: Path, kinds: Collection[str]) -> Iterator[dict[str, Any]]:
     """
     marks = [f'"event": "{kind}"'.encode() for kind in kinds]
     with contextlib.suppress(FileError, OSError), open_regular(path, follow_links=False) as file:
-        for block in _whole_lines(file):
+        for block in whole_lines(file):
             for line in _lines_with(block, marks):
                 if (record := parse_record(line)) and record.get("event") in kinds:
                     yield record
@@ -152,13 +152,14 @@ def _numbers(loss: bytes, spent: bytes) -> tuple[float, float] | None:
         return None
 
 
-def _whole_lines(file: BinaryIO) -> Iterator[bytes]:
-    """Yields blocks that end with a newline.
+def whole_lines(file: BinaryIO, size: int | None = None) -> Iterator[bytes]:
+    """Yields blocks that end with a newline, of the next `size` bytes or of all.
 
     A torn last line, and one that is far longer than any of ours, is left out.
     """
-    rest, skipping = b"", False
-    while block := file.read(_BLOCK_BYTES):
+    rest, skipping, left = b"", False, size
+    while block := file.read(_BLOCK_BYTES if left is None else min(_BLOCK_BYTES, left)):
+        left = None if left is None else left - len(block)
         end = block.rfind(b"\n") + 1
         if not end:
             rest, skipping = (b"", True) if len(rest) > _LONGEST_LINE else (rest + block, skipping)

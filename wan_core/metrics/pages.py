@@ -20,6 +20,7 @@ from typing import Any, BinaryIO
 from ..files import FileError, open_regular
 
 __all__ = [
+    "LINES_PER_PAGE",
     "MetricsPages",
     "Page",
     "finite",

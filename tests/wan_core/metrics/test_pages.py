@@ -12,7 +12,8 @@ import pytest
 
 import wan_core.metrics.pages as pages_module
 from wan_core.events import StepDone
-from wan_core.metrics import JsonlSink, MetricsPages
+from wan_core.metrics import JsonlSink
+from wan_core.metrics.pages import MetricsPages
 
 
 def lines_of(first: int, last: int) -> str:

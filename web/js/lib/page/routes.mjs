@@ -6,7 +6,8 @@ import { t } from "./words.mjs";
 /**
  * @typedef {{ now?: number | null, peak?: number | null, predicted?: number | null }} Memory
  * @typedef {{ id: string, state: string, step: number, steps: number, reason?: string, updated?: number,
- *   loss?: number | null, eval_loss?: number | null, eval_held_out?: boolean | null, best?: number | null,
+ *   loss?: number | null, eval_loss?: number | null, eval_held_out?: boolean | null, eval_best?: number | null, eval_best_step?: number | null,
+ *   preview?: string | null, best?: number | null,
  *   best_why?: string, seconds_per_step?: number | null, seconds_left?: number | null,
  *   expert?: string, variant?: string, lora_names?: string[], live?: boolean, node?: string | null, can_preview?: boolean,
  *   memory?: Record<string, Memory>, settings?: Record<string, unknown> }} Summary `settings`: those in which runs differ
@@ -35,9 +36,12 @@ export class Routes {
     return this.get(place(run));
   }
 
-  /** @param {string} run @param {number} since @returns {Promise<import("../run/history.mjs").Answer>} */
+  /**
+   * A long run comes condensed when it is asked for from its first line.
+   * @param {string} run @param {number} since @returns {Promise<import("../run/history.mjs").Answer>}
+   */
   metrics(run, since) {
-    return this.get(`${place(run)}/metrics?since=${since}`);
+    return this.get(`${place(run)}/metrics?since=${since}${since ? "" : "&condensed=1"}`);
   }
 
   /** @param {string} run @returns {Promise<any>} */

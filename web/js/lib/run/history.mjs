@@ -16,7 +16,12 @@ import { MOST_POINTS, Series } from "./series.mjs";
  * @typedef {{ best: number | null, why: string, overfitsFrom: number | null }} Suggestion
  *   the saved step that the run suggests, and why; and the step from which it over-fits
  * @typedef {{ step: number, kind: string, text: string }} Mark what is wrong, at the step where it showed
- * @typedef {{ next: number, records: Line[], more?: boolean, restarted?: boolean }} Answer
+ * @typedef {{ next: number, records: Line[], more?: boolean, restarted?: boolean, condensed?: Condensed }} Answer
+ * @typedef {import("./series.mjs").Told} Told
+ * @typedef {{ losses: Record<string, Told>, evaluations: Record<string, Told>, levels: Record<string, Told>, skipped: Told,
+ *   held_out: boolean | null, newest: Line | null, trained: number[], stages: Record<string, number[]>, timesteps: number[],
+ *   furthest: number, pace: number[] }} Condensed a long run as `wan_core/metrics/condensed.py` tells it, its saves,
+ *   previews and marks apart
  */
 
 export const BINS = 20;
@@ -77,9 +82,28 @@ export class RunHistory {
       this.clear();
       return true;
     }
+    if (answer.condensed) this.restore(answer.condensed);
     for (const line of answer.records) this.add(line);
     this.lines = answer.next;
     return Boolean(answer.more);
+  }
+
+  /** Be what a long run is so far. @param {Condensed} told */
+  restore(told) {
+    const curves = (/** @type {Record<string, Told>} */ of) =>
+      new Map(Object.entries(of).map(([name, series]) => [name, Series.of(series)]));
+    this.losses = curves(told.losses);
+    this.evaluations = curves(told.evaluations);
+    this.levels = new Map([...curves(told.levels)].map(([name, series]) => [Number(name), series]));
+    this.skipped = Series.of(told.skipped);
+    this.heldOut = told.held_out;
+    this.newest = told.newest;
+    const spent = ([seconds, count] = [0, 0]) => ({ seconds, count });
+    this.trained = spent(told.trained);
+    this.stages = new Map(Object.entries(told.stages).map(([name, one]) => [name, spent(one)]));
+    this.timesteps = told.timesteps;
+    this.furthest = told.furthest;
+    this.pace = told.pace;
   }
 
   /** @param {Line} line */

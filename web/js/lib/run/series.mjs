@@ -1,11 +1,13 @@
 // @ts-check
 /**
  * One curve of a run, of any length, in at most 2,000 points: neighbouring steps share a bucket that keeps its lowest
- * and its highest value, so that no spike is lost, and its mean, which the smoothed line follows. Pure.
+ * and its highest value, so that no spike is lost, and its mean, which the smoothed line follows. The first and the newest
+ * point stand as they were measured. `wan_core/metrics/condensed.py` does the same for runs of a million lines. Pure.
  */
 
 /** @typedef {{ step: number, value: number }} Point */
 /** @typedef {{ pass: number, points: Point[], sum: number, count: number, middle: number }} Bucket */
+/** @typedef {{ width: number, pass: number, ends: number[][], buckets: number[][] }} Told a curve as the server condensed it */
 
 export const MOST_POINTS = 2000;
 
@@ -18,10 +20,29 @@ export class Series {
     /** @type {Map<number, Bucket>} */
     this.buckets = new Map();
     this.length = 0;
-    this.last = Number.NEGATIVE_INFINITY;
+    /** @type {Point | null} */
+    this.first = null;
+    /** @type {Point | null} */
+    this.newest = null;
     this.pass = 0;
     /** @type {{ points: Point[], means: Point[] } | null} */
     this.sorted = null;
+  }
+
+  /** @param {Told} told @param {number} most */
+  static of(told, most = MOST_POINTS) {
+    const made = new Series(most);
+    made.width = told.width;
+    made.pass = told.pass;
+    [made.first = null, made.newest = null] = told.ends.map(([step, value]) => ({ step, value }));
+    for (const [index, pass, sum, count, middle, ...rest] of told.buckets) {
+      const points = [];
+      for (let at = 0; at + 1 < rest.length; at += 2)
+        points.push({ step: rest[at], value: rest[at + 1] });
+      made.buckets.set(index, { pass, points, sum, count, middle });
+      made.length += points.length;
+    }
+    return made;
   }
 
   /**
@@ -32,8 +53,9 @@ export class Series {
    */
   add(step, value) {
     if (!Number.isFinite(step) || typeof value !== "number" || !Number.isFinite(value)) return;
-    if (step <= this.last) this.pass += 1;
-    this.last = step;
+    if (this.newest && step <= this.newest.step) this.pass += 1;
+    this.newest = { step, value };
+    if (!this.first || step <= this.first.step) this.first = this.newest;
     const index = Math.floor(step / this.width);
     const bucket = this.buckets.get(index) ?? newBucket(this.pass);
     this.length -= bucket.points.length;
@@ -61,7 +83,11 @@ export class Series {
         .sort((a, b) => a[0] - b[0])
         .map((entry) => entry[1]);
       this.sorted = {
-        points: buckets.flatMap((bucket) => bucket.points),
+        points: withEnds(
+          buckets.flatMap((bucket) => bucket.points),
+          this.first,
+          this.newest,
+        ),
         means: buckets.map((b) => ({ step: b.middle / b.count, value: b.sum / b.count })),
       };
     }
@@ -115,6 +141,19 @@ export function smooth(points, halfLife) {
  */
 export function halfLife(slider, span) {
   return slider * slider * 0.25 * Math.max(span, 0);
+}
+
+/**
+ * A bucket of many steps keeps its extremes, which the ends of a curve seldom are.
+ * @param {Point[]} points in order
+ * @param {Point | null} first
+ * @param {Point | null} newest
+ */
+function withEnds(points, first, newest) {
+  if (!first || !newest) return points;
+  if (points[0].step > first.step) points.unshift(first);
+  if (points[points.length - 1].step < newest.step) points.push(newest);
+  return points;
 }
 
 /** @param {number} pass @returns {Bucket} */

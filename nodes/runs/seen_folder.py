@@ -1,0 +1,32 @@
+"""Where what was seen of runs is kept beside them: looking at a run makes no file in it.
+
+All of it can be deleted at any time: it is made again from the files of the runs.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ...wan_core.files import FileError, confine
+
+__all__ = ["curves_file", "index_file"]
+
+_FOLDER = "_seen"
+
+
+def index_file(runs: Path) -> Path | None:
+    """What the files of all runs said; None where links lead elsewhere."""
+    return _inside(runs, "runs.json")
+
+
+def curves_file(directory: Path) -> Path | None:
+    """The condensed history of a run."""
+    return _inside(directory.parent, f"curves/{directory.name}.json")
+
+
+def _inside(runs: Path, name: str) -> Path | None:
+    try:
+        path = confine(runs, f"{_FOLDER}/{name}", "what was seen of runs")
+    except (FileError, OSError):
+        return None
+    return path

@@ -1,0 +1,312 @@
+"""A run's whole history in little room: what a page shows of a metrics.jsonl of any length, kept as lines come.
+
+A curve has at most 2,000 points: neighbouring steps share a bucket that keeps its lowest and its highest value, so
+that no spike is lost, and its mean; its first and its newest point stand in it as they were written.
+`web/js/lib/run/series.mjs` and `history.mjs` do the same with lines that come while a page is open, and go on from
+here: both change together, which one fixture proves for both.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import deque
+from typing import Any
+
+from ..events import CheckpointSaved, Evaluated, Marked, SampleReady, StageEnded, StepDone, StepSkipped, Suggested
+from .pages import finite, parse_record
+
+__all__ = ["Condensed", "Series"]
+
+MOST_POINTS = 2000
+BINS = 20
+_LAST_TIMESTEP = 1000
+_PACE_STEPS = 20
+_MOST_MARKS = 50
+_MOST_RECORDS = 4000
+"""saves and previews that are told; of all but the newest thousand only where they stand"""
+_WHOLE_RECORDS = 1000
+_NUMBER = rb"-?\d[\d.eE+-]{0,40}"
+_STEP = re.compile(
+    rb'\{"event": "step", "step": (\d{1,15}), "steps": \d{1,15}, "loss": (%(n)s), "lr": [^,\n]+, "grad_norm": [^,\n]+, '
+    rb'"seconds": (%(n)s), "expert": "(\w{0,40})", "timestep_mean": (%(n)s)[,}][^\n]*\n|([^\n]*)\n' % {b"n": _NUMBER}
+)
+"""a step as `to_line` writes it, or any other line"""
+_IS_STEP = b'"event": "step"'
+
+Point = tuple[float, float]
+
+
+class Series:
+    """One curve: (step, value) in order of their coming."""
+
+    def __init__(self) -> None:
+        self.width = 1
+        """steps that share a bucket"""
+        self.buckets: dict[int, list[Any]] = {}
+        """by number: [pass, points, sum of values, count, sum of steps]"""
+        self.length = 0
+        self.first: Point | None = None
+        self.newest: Point | None = None
+        self.passes = 0
+
+    def add(self, step: float, value: float) -> None:
+        """A step at or below the newest is trained again by a resumed run: of each step the newest value counts."""
+        if self.newest is not None and step <= self.newest[0]:
+            self.passes += 1
+        self.newest = (step, value)
+        if self.first is None or step <= self.first[0]:
+            self.first = self.newest
+        index = int(step // self.width)
+        bucket = self.buckets.get(index)
+        if bucket is None:
+            bucket = self.buckets[index] = [self.passes, [], 0.0, 0, 0]
+        points = bucket[1]
+        before = len(points)
+        if bucket[0] != self.passes:
+            kept = [point for point in points if point[0] < step]
+            bucket[:] = [self.passes, [], 0.0, 0, 0]
+            for point in kept:
+                _put(bucket, point)
+        _put(bucket, (step, value))
+        self.length += len(bucket[1]) - before
+        while self.length > MOST_POINTS:
+            self._coarsen()
+
+    def _coarsen(self) -> None:
+        self.width *= 2
+        merged: dict[int, list[Any]] = {}
+        for index in sorted(self.buckets):
+            bucket, into = self.buckets[index], merged.get(index >> 1)
+            if into is None:
+                merged[index >> 1] = bucket
+            else:
+                into[1] = _extremes([*into[1], *bucket[1]])
+                into[0] = max(into[0], bucket[0])
+                for place in (2, 3, 4):
+                    into[place] += bucket[place]
+        self.buckets = merged
+        self.length = sum(len(bucket[1]) for bucket in merged.values())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns it as the page restores it."""
+        rows = [
+            [index, *bucket[:1], *bucket[2:], *(number for point in bucket[1] for number in point)]
+            for index, bucket in sorted(self.buckets.items())
+        ]
+        ends = [self.first, self.newest] if self.first else []
+        return {"width": self.width, "pass": self.passes, "ends": ends, "buckets": rows}
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Series:
+        """Raises ValueError, TypeError or LookupError for anything that `to_dict` does not return."""
+        series = cls()
+        series.width, series.passes = int(data["width"]), int(data["pass"])
+        if data["ends"]:
+            (first, first_value), (newest, value) = data["ends"]
+            series.first, series.newest = (_number(first), float(first_value)), (_number(newest), float(value))
+        for index, passed, total, count, middle, *rest in data["buckets"]:
+            numbers = iter([_number(value) for value in rest])
+            points = list(zip(numbers, numbers, strict=True))
+            series.buckets[int(index)] = [int(passed), points, float(total), int(count), _number(middle)]
+            series.length += len(points)
+        return series
+
+
+class Condensed:
+    """What is shown of a run, from the blocks of whole lines of its file, which come in their order."""
+
+    def __init__(self) -> None:
+        self.losses: dict[str, Series] = {}
+        self.evaluations: dict[str, Series] = {}
+        self.levels: dict[float, Series] = {}
+        self.skipped = Series()
+        self.held_out: bool | None = None
+        self.suggested: dict[str, Any] | None = None
+        self.marked: dict[tuple[float, str], dict[str, Any]] = {}
+        self.records: deque[dict[str, Any]] = deque(maxlen=_MOST_RECORDS)
+        self.newest: dict[str, Any] | None = None
+        self.trained = [0.0, 0]
+        self.stages: dict[str, list[float]] = {}
+        self.timesteps = [0] * BINS
+        self.furthest: float = 0
+        self.pace: deque[float] = deque(maxlen=_PACE_STEPS)
+
+    def add(self, block: bytes) -> None:
+        """Take whole lines."""
+        for step, loss, seconds, expert, timestep, other in _STEP.findall(block):
+            if not step:
+                self._add_line(other)
+                continue
+            numbers = float(loss), float(seconds), float(timestep)
+            if all(map(math.isfinite, numbers)):
+                self._add_step(int(step), expert.decode(), *numbers)
+        self._take_newest(block)
+
+    def _take_newest(self, block: bytes) -> None:
+        """Keeps the last step line whole."""
+        place = block.rfind(_IS_STEP)
+        while place >= 0:
+            start, end = block.rfind(b"\n", 0, place) + 1, block.find(b"\n", place)
+            record = parse_record(block[start:end])
+            if record and record.get("event") == StepDone.name and finite(record.get("step")) is not None:
+                self.newest = record
+                return
+            place = block.rfind(_IS_STEP, 0, start)
+
+    def _add_step(
+        self, step: float, expert: str, loss: float | None, seconds: float | None, timestep: float | None
+    ) -> None:
+        series = _of(self.losses, expert)
+        if loss is not None:
+            series.add(step, loss)
+        if seconds is not None:
+            self.pace.append(seconds)
+            if seconds >= 0:
+                self.trained[0] += seconds
+                self.trained[1] += 1
+        if step > self.furthest:
+            if timestep is not None:
+                self.timesteps[min(BINS - 1, max(0, math.floor(timestep / _LAST_TIMESTEP * BINS)))] += 1
+            self.furthest = step
+
+    def _add_line(self, line: bytes) -> None:
+        """A line of any other kind or spelling."""
+        record = parse_record(line) if line else None
+        step = finite(record.get("step")) if record else None
+        if record is None or step is None:
+            return
+        step = int(step) if step.is_integer() else step
+        match record.get("event"):
+            case StepDone.name:
+                loss, seconds, timestep = (finite(record.get(name)) for name in ("loss", "seconds", "timestep_mean"))
+                self._add_step(step, _expert(record), loss, seconds, timestep)
+            case Evaluated.name:
+                self._add_evaluation(step, record)
+            case Suggested.name:
+                self.suggested = record
+            case Marked.name:
+                self.marked.setdefault((step, str(record.get("text", ""))), record)
+                while len(self.marked) > _MOST_MARKS:
+                    self.marked.pop(next(iter(self.marked)))
+            case StepSkipped.name:
+                self.skipped.add(step, 0.0)
+            case CheckpointSaved.name | SampleReady.name:
+                self.records.append(record)
+                if len(self.records) > _WHOLE_RECORDS:
+                    old = self.records[-1 - _WHOLE_RECORDS]
+                    self.records[-1 - _WHOLE_RECORDS] = {"event": old["event"], "step": old["step"]}
+            case StageEnded.name:
+                seconds = finite(record.get("seconds"))
+                if seconds is not None and seconds >= 0:
+                    spent = self.stages.setdefault(str(record.get("stage") or ""), [0.0, 0])
+                    spent[0] += seconds
+                    spent[1] += 1
+            case _:
+                pass
+
+    def _add_evaluation(self, step: float, record: dict[str, Any]) -> None:
+        series, loss = _of(self.evaluations, _expert(record)), finite(record.get("eval_loss"))
+        if loss is not None:
+            series.add(step, loss)
+        held_out, levels = record.get("held_out"), record.get("per_timestep")
+        self.held_out = held_out if isinstance(held_out, bool) else None
+        for name, value in levels.items() if isinstance(levels, dict) else ():
+            loss = finite(value)
+            try:
+                level = float(name)
+            except ValueError:
+                continue
+            if math.isfinite(level):
+                series = self.levels.setdefault(level, Series())
+                if loss is not None:
+                    series.add(step, loss)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns it as the page restores it and as it is kept."""
+        return {
+            "losses": {name: series.to_dict() for name, series in self.losses.items()},
+            "evaluations": {name: series.to_dict() for name, series in self.evaluations.items()},
+            "levels": {f"{level:g}": series.to_dict() for level, series in self.levels.items()},
+            "skipped": self.skipped.to_dict(),
+            "held_out": self.held_out,
+            "newest": self.newest,
+            "trained": self.trained,
+            "stages": self.stages,
+            "timesteps": self.timesteps,
+            "furthest": self.furthest,
+            "pace": list(self.pace),
+            "records": [*self.records, *self.marked.values(), *([self.suggested] if self.suggested else [])],
+        }
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Condensed:
+        """Raises ValueError, TypeError, LookupError or AttributeError for anything that `to_dict` does not return."""
+        found = cls()
+        found.losses = {str(name): Series.from_dict(series) for name, series in data["losses"].items()}
+        found.evaluations = {str(name): Series.from_dict(series) for name, series in data["evaluations"].items()}
+        found.levels = {float(level): Series.from_dict(series) for level, series in data["levels"].items()}
+        found.skipped = Series.from_dict(data["skipped"])
+        found.held_out = data["held_out"]
+        found.newest = None if data["newest"] is None else dict(data["newest"].items())
+        found.trained = [float(data["trained"][0]), int(data["trained"][1])]
+        found.stages = {str(name): [float(spent[0]), int(spent[1])] for name, spent in data["stages"].items()}
+        found.timesteps = [int(count) for count in data["timesteps"]]
+        found.furthest = _number(data["furthest"])
+        found.pace.extend(float(seconds) for seconds in data["pace"])
+        for record in data["records"]:
+            if record["event"] == Suggested.name:
+                found.suggested = record
+            elif record["event"] == Marked.name:
+                found.marked[record["step"], str(record.get("text", ""))] = record
+            else:
+                found.records.append(record)
+        if len(found.timesteps) != BINS:
+            raise ValueError("not what was kept")
+        return found
+
+
+def _of(curves: dict[str, Series], name: str) -> Series:
+    found = curves.get(name)
+    if found is None:
+        found = curves[name] = Series()
+    return found
+
+
+def _expert(record: dict[str, Any]) -> str:
+    expert = record.get("expert")
+    return "" if expert is None else str(expert)[:40]
+
+
+def _put(bucket: list[Any], point: Point) -> None:
+    points = bucket[1]
+    if len(points) < 2:
+        points.append(point)
+    else:
+        bucket[1] = _extremes([*points, point])
+    bucket[2] += point[1]
+    bucket[3] += 1
+    bucket[4] += point[0]
+
+
+def _extremes(points: list[Point]) -> list[Point]:
+    """The lowest and the highest of a few points in order of their step; the first and last where all are alike."""
+    if len(points) <= 2:
+        return points
+    low = min(points, key=_value)
+    high = max(points, key=_value)
+    if low is high:
+        return [points[0], points[-1]]
+    return [low, high] if low[0] < high[0] else [high, low]
+
+
+def _value(point: Point) -> float:
+    return point[1]
+
+
+def _number(value: object) -> float:
+    """A finite number as it is, whole ones whole."""
+    number = finite(value)
+    if number is None:
+        raise ValueError("not a number")
+    return int(number) if number.is_integer() else number

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from world import MODEL
 
 from tests.browser.conftest import shows
-from tests.browser.test_cards import PICTURES, card, queue
+from tests.browser.test_cards import PICTURES, card, queue, values
 from tests.browser.test_panel import serious
 
 pytestmark = pytest.mark.browser
@@ -81,10 +82,60 @@ def test_captions_are_edited_on_the_contact_sheet(canvas: Any, frontend: str, fo
     sheet.get_by_role("button", name="Replace 2 in").click()
     shows(sheet, f"{len(names) - 1} captions changed.")
     assert texts(folder)[f"{names[0]}.txt"] == "a red hare number 0\n"
-    for _ in range(2):
+    for count in (len(names) - 1, 1):
         sheet.get_by_role("button", name="Undo").click()
-        shows(sheet, "Put back: ")
-        canvas.page.wait_for_timeout(200)
+        shows(sheet, f"Put back: {count} caption files.")
     assert texts(folder) == before
     sheet.get_by_label("Find in captions").fill("")
+    assert canvas.our_problems == []
+
+
+DROP = """([data, onCard]) => {
+  const bytes = Uint8Array.from(atob(data), one => one.charCodeAt(0));
+  const carried = new DataTransfer();
+  for (const [name, content] of [["Hop.mp4", bytes], ["Hop.txt", "a rabbit hops"], ["notes.docx", "x"]])
+    carried.items.add(new File([content], name));
+  const node = window.app.graph._nodes.find(one => one.type === "WanVideoDataset");
+  const view = window.app.canvas, at = view.canvas.getBoundingClientRect();
+  const [x, y] = [0, 1].map(side => (node.pos[side] + [60, -12][side] + view.ds.offset[side]) * view.ds.scale);
+  const drawn = document.querySelector(`[data-node-id="${node.id}"]`);
+  const place = onCard ? document.querySelector(".wan-card .wan-hint, .wan-card dl") : drawn ?? view.canvas;
+  const how = { bubbles: true, cancelable: true, clientX: at.x + x, clientY: at.y + y, dataTransfer: carried };
+  for (const kind of ["dragenter", "dragover", "drop"]) place.dispatchEvent(new DragEvent(kind, how));
+}"""
+
+CHOSEN = """before => window.app.graph._nodes.flatMap(node => node.widgets ?? []).some(
+  widget => /^dropped_/.test(widget.value) && widget.value !== before)"""
+
+
+def test_clips_dropped_on_the_node_lie_in_a_new_folder_that_it_reads(canvas: Any, frontend: str) -> None:
+    base = Path(canvas.server.base) / "input"
+    clip = next((base / "clips").glob("*.mp4")).read_bytes()
+    before = set(base.iterdir())
+    canvas.vue_nodes(frontend != "shipped")
+    canvas.load_api({**GRAPH, "3": {**GRAPH["3"], "inputs": {**GRAPH["3"]["inputs"], "folder": "clips"}}})
+    canvas.fit()
+    sheet = card(canvas, "dataset")
+    shows(sheet, "go into a new folder of input/")
+    made = base / "clips"
+    try:
+        for on_card in (False, True):
+            canvas.script(DROP, [base64.b64encode(clip).decode(), on_card])
+            canvas.page.wait_for_function(CHOSEN, arg=made.name)
+            shows(sheet, "Run to see what will be trained.")
+            canvas.screenshot(f"dropped-{'vue' if canvas.vue else 'litegraph'}")
+            made = base / values(canvas)["WanVideoDataset"][0]
+            shows(
+                sheet, f"2 files are in input/{made.name}. Run to see what will be trained.", "nor caption: notes.docx."
+            )
+            assert {path.name: path.read_bytes() for path in made.iterdir()} == {
+                "Hop.mp4": clip, "Hop.txt": b"a rabbit hops"
+            }  # fmt: skip
+        assert len(set(base.iterdir()) - before) == 2, "a drop is never into a folder that is there"
+        queue(canvas)
+        canvas.page.wait_for_function(PICTURES)
+        shows(sheet, "Hop.mp4")
+    finally:
+        for made in set(base.iterdir()) - before:
+            shutil.rmtree(made)
     assert canvas.our_problems == []

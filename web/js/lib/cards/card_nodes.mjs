@@ -17,6 +17,7 @@ import { changedSince, factsIn, factsInHistory, fits, nameOf } from "./card_fact
 import { ClipsCard } from "./clips_card.mjs";
 import { DatasetCard } from "./dataset_card.mjs";
 import { DensityCard } from "./density_card.mjs";
+import { takeDrops } from "./drops.mjs";
 import { setMissingCaptions, setTriggerWord } from "./remedies.mjs";
 import { SplitCard } from "./split_card.mjs";
 import { Kept } from "./tab_memory.mjs";
@@ -30,10 +31,11 @@ import { LOADER, TRAINER, trainersOf } from "./trainers.mjs";
 
 const SHEET = "wan_dataset";
 const CLIPS = "wan_clips";
+const FOLDER_NODE = "WanVideoDataset";
 /** Under which name the output of a node has its facts. @type {Record<string, string>} */
 const KEYS = {
   SplitAcrossGPUs: "wan_split",
-  WanVideoDataset: SHEET,
+  [FOLDER_NODE]: SHEET,
   WanDatasetFromFile: SHEET,
   ValidateVideo: CLIPS,
   [LOADER]: "wan_model",
@@ -101,7 +103,10 @@ export class CardNodes {
       missing: (/** @type {string} */ value) => setMissingCaptions(node, value, this.create),
       trigger: (/** @type {string} */ word) => setTriggerWord(node, word),
     };
-    return new DatasetCard(this.frames, grew, address, remedies, this.captions());
+    const drops = kind === FOLDER_NODE;
+    const card = new DatasetCard(this.frames, grew, address, remedies, this.captions(), drops);
+    if (drops) takeDrops(node, card, this);
+    return card;
   }
 
   /** @returns {import("./caption_edits.mjs").Doors} */

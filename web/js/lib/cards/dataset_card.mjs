@@ -1,7 +1,7 @@
 // @ts-check
 /** The card of the dataset nodes: numbers, contact sheet, batches by size, what may be wrong, what was left out. */
 
-import { button, element, fill, write } from "../page/dom.mjs";
+import { button, element, fill, mark, write } from "../page/dom.mjs";
 import { t } from "../page/words.mjs";
 import { number } from "../panel/parts.mjs";
 import { Memory } from "./caption_edits.mjs";
@@ -24,20 +24,40 @@ export class DatasetCard extends Card {
    * @param {(image: unknown) => string} address where the page finds a picture of the node's output; empty for none
    * @param {Remedies} remedies
    * @param {import("./caption_edits.mjs").Doors} captions
+   * @param {boolean} drops whether clips can be dropped on the node
    */
-  constructor(frames, grew, address, remedies, captions) {
+  constructor(frames, grew, address, remedies, captions, drops = false) {
     super(frames, { label: t("What will be trained"), kind: "dataset", grew });
     this.address = address;
     this.remedies = remedies;
     this.captions = captions;
     this.memory = new Memory();
+    this.drops = drops;
+    /** What became of files that were dropped. */
+    this.dropped = element("p", { class: "wan-dropped", role: "status" });
+    this.body.before(this.dropped);
     this.show(null);
   }
 
   /** @param {(Dataset & { image?: unknown }) | null} dataset */
   show(dataset) {
-    if (!dataset) fill(this.body, notYet(t("Shows the files, their sizes and the batches.")));
-    else this.fill(dataset);
+    if (dataset) {
+      write(this.dropped, ""); // it is seen now
+      this.fill(dataset);
+    } else fill(this.body, notYet(t("Shows the files, their sizes and the batches.")), this.hint());
+    this.ask();
+  }
+
+  hint() {
+    if (!this.drops) return null;
+    const said = t("Clips and captions dropped on this node go into a new folder of input/.");
+    return element("p", { class: "wan-hint" }, said);
+  }
+
+  /** Say what became of dropped files. @param {string} text @param {boolean} bad */
+  tell(text, bad = false) {
+    write(this.dropped, text);
+    mark(this.dropped, "data-bad", String(bad));
     this.ask();
   }
 

@@ -1,6 +1,7 @@
 // @ts-check
 /** What can be done about files without a caption, done in the graph: by the dataset node or by its settings node. */
 
+import { asOneStep, turn } from "../page/graph.mjs";
 import { kindOf } from "../page/ids.mjs";
 
 /** @typedef {import("../page/graph.mjs").GraphNode} GraphNode */
@@ -21,7 +22,7 @@ const APART = 40;
  * @returns {boolean} whether that could be done
  */
 export function setTriggerWord(node, word) {
-  return change(node, () => turn(node, "trigger_word", word.trim()));
+  return asOneStep(node, () => turn(node, "trigger_word", word.trim()));
 }
 
 /**
@@ -32,7 +33,7 @@ export function setTriggerWord(node, word) {
  * @returns {boolean} whether that could be done
  */
 export function setMissingCaptions(node, value, create) {
-  return change(node, () => {
+  return asOneStep(node, () => {
     const slot = node.inputs?.findIndex((input) => input.name === "settings") ?? -1;
     if (slot < 0) return false;
     const linked = node.getInputNode?.(slot) ?? null;
@@ -42,24 +43,6 @@ export function setMissingCaptions(node, value, create) {
     if (settings && !linked) turn(settings, "held_out_ratio", 0); // all other files are trained as before
     return settings !== null && turn(settings, "missing_captions", value);
   });
-}
-
-/** As one step of undo. @param {GraphNode} node @param {() => boolean} task */
-function change({ graph }, task) {
-  graph?.beforeChange?.();
-  const done = task();
-  graph?.afterChange?.();
-  return done;
-}
-
-/** @param {GraphNode} node @param {string} name @param {string | number} value */
-function turn(node, name, value) {
-  const widget = node.widgets?.find((one) => one.name === name);
-  if (!widget) return false;
-  widget.value = value;
-  widget.callback?.(value);
-  node.setDirtyCanvas?.(true, true);
-  return true;
 }
 
 /** @param {GraphNode} node @param {number} slot @param {GraphNode | null} made */

@@ -12,7 +12,7 @@
  *   inputs?: { name: string, link?: number | null, widget?: { name: string } }[],
  *   wanTrainerStatus?: HTMLElement, wanTrainerPanel?: import("../panel/panel.mjs").Panel,
  *   wanTrainerCard?: import("../cards/card.mjs").Card, wanTrainerFacts?: Record<string, any>, addDOMWidget: Function,
- *   getInputNode?: Function, onConnectionsChange?: Function, setDirtyCanvas?: Function }} GraphNode
+ *   onDragOver?: Function, onDragDrop?: Function, getInputNode?: Function, onConnectionsChange?: Function, setDirtyCanvas?: Function }} GraphNode
  */
 
 /**
@@ -59,4 +59,27 @@ export function* placed(root, before = "") {
     yield { id, node };
     if (node.subgraph) yield* placed(node.subgraph, `${id}:`);
   }
+}
+
+/** Change a graph as one step of undo. @param {GraphNode} node of it @param {() => boolean} task whether it was done */
+export function asOneStep({ graph }, task) {
+  graph?.beforeChange?.();
+  const done = task();
+  graph?.afterChange?.();
+  return done;
+}
+
+/**
+ * Turn a widget as a person does; false where the node has none of that name.
+ * @param {GraphNode} node
+ * @param {string} name
+ * @param {string | number} value
+ */
+export function turn(node, name, value) {
+  const widget = node.widgets?.find((one) => one.name === name);
+  if (!widget) return false;
+  widget.value = value;
+  widget.callback?.(value);
+  node.setDirtyCanvas?.(true, true);
+  return true;
 }

@@ -26,7 +26,9 @@ class AddFrozenLora(io.ComfyNode):
             description="Lets a LoRA act under the one that is trained. It is not trained and not in the file: put it "
             "on a loader too when you generate.",
             inputs=[
-                WanTrainModel.Input("model", tooltip="From LoadWanModel, or another node that gives a model to train."),
+                WanTrainModel.Input(
+                    "model", tooltip="From Load Wan Model, or another node that gives a model to train."
+                ),
                 *lora_widgets(),
             ],
             outputs=[WanTrainModel.Output(display_name="model", tooltip="The plan with the LoRA added.")],

@@ -25,10 +25,12 @@ class ApplyWanLoRA(io.ComfyNode):
             display_name="Apply Wan LoRA",
             category=CATEGORY,
             **searched_as("load lora", "lora loader", "use lora"),
-            description="Puts the trained LoRA on a model from UNETLoader, for a sampler in the same graph.",
+            description="Puts the trained LoRA on a model from Load Diffusion Model, for a sampler in the same graph.",
             inputs=[
-                WanRun.Input("run", tooltip="From TrainLoRA."),
-                io.Model.Input("model", lazy=True, tooltip="From UNETLoader. Loaded only when training is over."),
+                WanRun.Input("run", tooltip="From Train Wan LoRA."),
+                io.Model.Input(
+                    "model", lazy=True, tooltip="From Load Diffusion Model. Loaded only when training is over."
+                ),
                 text("saved_step", "latest", "latest, best (the suggested one), or a number such as 500."),
                 number(
                     "strength_high_noise",
@@ -108,7 +110,8 @@ def with_lora(model: Any, run: RunHandle, step: int, strength: float, *, expert:
     if lost or not names:
         raise ExportError(
             f"{len(lost)} of {len(names)} LoRA modules of {run.directory.name} have no place in this model, for "
-            f"example {lost[0] if lost else 'none found'}. Connect the model the LoRA was trained on, from UNETLoader."
+            f"example {lost[0] if lost else 'none found'}. Connect the model the LoRA was trained on, from Load "
+            "Diffusion Model."
         )
     patched, _ = comfy.sd.load_lora_for_models(model, None, tensors, strength, 0)
     if strength and (patched is None or not patched.patches):

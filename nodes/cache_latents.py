@@ -38,21 +38,21 @@ class CacheLatents(io.ComfyNode):
             "loads no encoder.",
             hidden=[io.Hidden.unique_id, io.Hidden.dynprompt, io.Hidden.extra_pnginfo],
             inputs=[
-                WanDataset.Input("dataset", tooltip="From WanVideoDataset, or another dataset node."),
+                WanDataset.Input("dataset", tooltip="From Wan Video Dataset, or another dataset node."),
                 io.Vae.Input(
-                    "vae", lazy=True, tooltip="VAELoader with wan_2.1_vae (TI2V-5B: wan2.2_vae). Loaded only if needed."
+                    "vae", lazy=True, tooltip="Load VAE with wan_2.1_vae (TI2V-5B: wan2.2_vae). Loaded only if needed."
                 ),
-                io.Clip.Input("clip", lazy=True, tooltip="CLIPLoader with umt5_xxl, type wan. Loaded only if needed."),
+                io.Clip.Input("clip", lazy=True, tooltip="Load CLIP with umt5_xxl, type wan. Loaded only if needed."),
                 io.ClipVision.Input(
                     "clip_vision",
                     optional=True,
                     lazy=True,
-                    tooltip="Only for Wan 2.1 image-to-video: CLIPVisionLoader, clip_vision_h. Loaded only if needed.",
+                    tooltip="Only for Wan 2.1 image-to-video: Load CLIP Vision, clip_vision_h. Loaded only if needed.",
                 ),
                 combo("mode", MODES, "auto: encode what is missing. rebuild: encode everything of this dataset again."),
             ],
             outputs=[
-                WanCache.Output(display_name="cache", tooltip="For TrainLoRA."),
+                WanCache.Output(display_name="cache", tooltip="For Train Wan LoRA."),
                 io.String.Output(display_name="report", tooltip="What was encoded, what was reused."),
             ],
         )

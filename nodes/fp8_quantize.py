@@ -27,10 +27,10 @@ class Fp8Quantize(io.ComfyNode):
             category=CATEGORY,
             **searched_as("8 bit", "quantization", "low vram", "save memory"),
             description="Trains on an 8-bit copy of the base model: about half the memory of bf16. Weights only; the "
-            "LoRA is not quantized. May stand before or after SplitAcrossGPUs. A file that is quantized already "
+            "LoRA is not quantized. May stand before or after Split Across GPUs. A file that is quantized already "
             "(fp8, GGUF) stays as it is.",
             inputs=[
-                WanTrainModel.Input("model", tooltip="From LoadWanModel or SplitAcrossGPUs."),
+                WanTrainModel.Input("model", tooltip="From Load Wan Model or Split Across GPUs."),
                 *(widget(QuantizeConfig, name) for name in ("scheme", "keep_high_precision", "include", "exclude")),
             ],
             outputs=[WanTrainModel.Output(display_name="model", tooltip="The plan with quantization added.")],
@@ -66,8 +66,8 @@ class Fp8Quantize(io.ComfyNode):
         check_quantize(quantize, model.variant.shape)
         if model.quantization != "none" and model.plan.base_precision == "as in file":
             note = (
-                f"The model is stored quantized already ({model.quantization}); Fp8Quantize leaves it so. "
-                "To quantize it anew, set base_precision of LoadWanModel to bf16."
+                f"The model is stored quantized already ({model.quantization}); Fp8 / Int8 Quantize leaves it so. "
+                "To quantize it anew, set base_precision of Load Wan Model to bf16."
             )
             _log.warning("%s", note)
             return io.NodeOutput(model, ui={"text": [note]})

@@ -49,7 +49,8 @@ class LoadWanModel(io.ComfyNode):
             display_name="Load Wan Model (Training)",
             category=CATEGORY,
             **searched_as("unet loader", "load diffusion model", "wan 2.1", "wan 2.2", "t2v", "i2v", "vace", "gguf"),
-            description="The Wan diffusion model to train on: a file, a GGUF or a folder. Reads its header; TrainLoRA "
+            description="The Wan diffusion model to train on: a file, a GGUF or a folder. Reads its header; "
+            "Train Wan LoRA "
             "loads it.",
             hidden=[io.Hidden.unique_id, io.Hidden.prompt],
             inputs=[

@@ -34,9 +34,9 @@ class PlanMemory(io.ComfyNode):
             "will take to fit, and how long a step lasts. Trains nothing and loads nothing.",
             is_output_node=True,
             inputs=[
-                WanTrainModel.Input("model", tooltip="From LoadWanModel, or any node that changes its plan."),
-                WanCache.Input("cache", tooltip="From CacheLatents, or another node that gives a cache."),
-                WanSettings.Input("settings", optional=True, tooltip="From WanTrainSettings, as for TrainLoRA."),
+                WanTrainModel.Input("model", tooltip="From Load Wan Model, or any node that changes its plan."),
+                WanCache.Input("cache", tooltip="From Cache Latents + Captions, or another node that gives a cache."),
+                WanSettings.Input("settings", optional=True, tooltip="From Wan Train Settings, as for Train Wan LoRA."),
                 widget(LoraConfig, "rank"),
                 widget(TrainConfig, "expert"),
                 widget(TrainConfig, "blocks_to_swap"),

@@ -44,9 +44,11 @@ class PrecisionAudit(io.ComfyNode):
             is_output_node=True,
             hidden=[io.Hidden.unique_id],
             inputs=[
-                WanTrainModel.Input("model", tooltip="From LoadWanModel, or any node that changes its plan."),
+                WanTrainModel.Input("model", tooltip="From Load Wan Model, or any node that changes its plan."),
                 WanCache.Input(
-                    "cache", tooltip="From CacheLatents, or another node that gives a cache. A short clip is enough."
+                    "cache",
+                    tooltip="From Cache Latents + Captions, or another node that gives a cache. A short clip is "
+                    "enough.",
                 ),
                 *(widget(AuditConfig, name) for name in ("clips", "timesteps", "alone")),
             ],

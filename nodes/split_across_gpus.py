@@ -37,7 +37,7 @@ class SplitAcrossGPUs(io.ComfyNode):
             is_output_node=True,
             hidden=[io.Hidden.unique_id, io.Hidden.prompt],
             inputs=[
-                WanTrainModel.Input("model", tooltip="From LoadWanModel or Fp8Quantize."),
+                WanTrainModel.Input("model", tooltip="From Load Wan Model or Fp8 / Int8 Quantize."),
                 widget(
                     PlacementConfig,
                     "mode",

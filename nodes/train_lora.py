@@ -61,21 +61,23 @@ class TrainLoRA(io.ComfyNode):
             is_output_node=True,
             hidden=[io.Hidden.unique_id, io.Hidden.prompt, io.Hidden.dynprompt, io.Hidden.extra_pnginfo],
             inputs=[
-                WanTrainModel.Input("model", tooltip="From LoadWanModel, Fp8Quantize or SplitAcrossGPUs."),
-                WanCache.Input("cache", lazy=True, tooltip="From CacheLatents, or another node that gives a cache."),
+                WanTrainModel.Input("model", tooltip="From Load Wan Model, Fp8 / Int8 Quantize or Split Across GPUs."),
+                WanCache.Input(
+                    "cache", lazy=True, tooltip="From Cache Latents + Captions, or another node that gives a cache."
+                ),
                 io.Vae.Input(
                     "vae",
                     optional=True,
-                    tooltip="VAELoader with wan_2.1_vae (TI2V-5B: wan2.2_vae). Decodes previews; without it there are "
+                    tooltip="Load VAE with wan_2.1_vae (TI2V-5B: wan2.2_vae). Decodes previews; without it there are "
                     "none.",
                 ),
                 WanSettings.Input(
-                    "settings", optional=True, tooltip="From WanTrainSettings. Without it its defaults are used."
+                    "settings", optional=True, tooltip="From Wan Train Settings. Without it its defaults are used."
                 ),
                 WanValidation.Input(
                     "validation",
                     optional=True,
-                    tooltip="From WanPreviewSettings. Without it the first cached caption is previewed.",
+                    tooltip="From Wan Preview Settings. Without it the first cached caption is previewed.",
                 ),
                 text("run_name", "my_lora", "Folder below output/wan_trainer, and name of the LoRA."),
                 widget(TrainConfig, "steps"),
@@ -108,7 +110,7 @@ class TrainLoRA(io.ComfyNode):
                 widget(TrainConfig, "blocks_to_swap"),
             ],
             outputs=[
-                WanRun.Output(display_name="run", tooltip="For ValidateVideo and ApplyWanLoRA."),
+                WanRun.Output(display_name="run", tooltip="For Validate Video and Apply Wan LoRA."),
                 io.LoraModel.Output(display_name="lora", tooltip="For core LoraModelLoader and SaveLoRA."),
                 io.LossMap.Output(display_name="loss_map", tooltip="For core LossGraphNode."),
                 io.Int.Output(display_name="steps", tooltip="The newest saved step."),

@@ -43,15 +43,17 @@ class ValidateVideo(io.ComfyNode):
             is_output_node=True,
             hidden=[io.Hidden.unique_id, io.Hidden.prompt, io.Hidden.dynprompt, io.Hidden.extra_pnginfo],
             inputs=[
-                WanRun.Input("run", tooltip="From TrainLoRA."),
+                WanRun.Input("run", tooltip="From Train Wan LoRA."),
                 io.Vae.Input("vae", tooltip="Decodes the clips: wan_2.1_vae (TI2V-5B: wan2.2_vae)."),
                 WanValidation.Input(
-                    "validation", optional=True, tooltip="From WanPreviewSettings. Without it: the previews of the run."
+                    "validation",
+                    optional=True,
+                    tooltip="From Wan Preview Settings. Without it: the previews of the run.",
                 ),
                 WanLoras.Input(
                     "loras",
                     optional=True,
-                    tooltip="From WanLoraFile: LoRAs of any trainer to compare on the run's model, a column each.",
+                    tooltip="From Wan LoRA File: LoRAs of any trainer to compare on the run's model, a column each.",
                 ),
                 text(
                     "saved_steps",

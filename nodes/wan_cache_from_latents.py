@@ -38,7 +38,7 @@ class WanCacheFromLatents(io.ComfyNode):
                 WanTrainModel.Input(
                     "model",
                     tooltip="Tells the channels, the frame rate and what the model reads besides latents. From "
-                    "LoadWanModel.",
+                    "Load Wan Model.",
                 ),
                 io.Latent.Input("latents", tooltip="A list, from VAEEncode with a Wan VAE. A batch is several clips."),
                 io.Conditioning.Input(
@@ -50,7 +50,7 @@ class WanCacheFromLatents(io.ComfyNode):
                     "clip",
                     optional=True,
                     lazy=True,
-                    tooltip="CLIPLoader with umt5_xxl, type wan: encodes the empty and the default negative prompt, "
+                    tooltip="Load CLIP with umt5_xxl, type wan: encodes the empty and the default negative prompt, "
                     "once. Loaded only if needed.",
                 ),
                 io.Conditioning.Input(
@@ -61,7 +61,7 @@ class WanCacheFromLatents(io.ComfyNode):
                 ),
             ],
             outputs=[
-                WanCache.Output(display_name="cache", tooltip="For TrainLoRA."),
+                WanCache.Output(display_name="cache", tooltip="For Train Wan LoRA."),
                 io.String.Output(display_name="report", tooltip="What was stored."),
             ],
         )

@@ -37,7 +37,8 @@ class WanCacheFromTFRecord(io.ComfyNode):
             inputs=[
                 WanTrainModel.Input(
                     "model",
-                    tooltip="From LoadWanModel: the model to be trained. Latents of another kind of model are refused.",
+                    tooltip="From Load Wan Model: the model to be trained. Latents of another kind of model are "
+                    "refused.",
                 ),
                 combo(
                     "folder",
@@ -48,7 +49,7 @@ class WanCacheFromTFRecord(io.ComfyNode):
                     "clip",
                     optional=True,
                     lazy=True,
-                    tooltip="CLIPLoader with umt5_xxl, type wan: encodes the empty and the default negative prompt, "
+                    tooltip="Load CLIP with umt5_xxl, type wan: encodes the empty and the default negative prompt, "
                     "which files of other programs lack. Loaded only if needed.",
                 ),
                 flag(
@@ -59,7 +60,7 @@ class WanCacheFromTFRecord(io.ComfyNode):
                 ),
             ],
             outputs=[
-                WanCache.Output(display_name="cache", tooltip="For TrainLoRA."),
+                WanCache.Output(display_name="cache", tooltip="For Train Wan LoRA."),
                 io.String.Output(display_name="report", tooltip="What was read."),
             ],
         )

@@ -45,7 +45,7 @@ class WanDatasetFromFile(io.ComfyNode):
             is_output_node=True,
             hidden=[io.Hidden.unique_id, io.Hidden.prompt],
             inputs=[
-                WanTrainModel.Input("model", tooltip="Tells the frame rate and the size grid. From LoadWanModel."),
+                WanTrainModel.Input("model", tooltip="Tells the frame rate and the size grid. From Load Wan Model."),
                 combo(
                     "file",
                     source_files(),
@@ -93,7 +93,7 @@ class WanDatasetFromFile(io.ComfyNode):
                     "Off: the widgets decide.",
                 ),
                 WanDataset.Input("append_to", optional=True, tooltip="Another dataset, to train on both."),
-                WanDatasetSettingsType.Input("settings", optional=True, tooltip="From WanDatasetSettings."),
+                WanDatasetSettingsType.Input("settings", optional=True, tooltip="From Wan Dataset Settings."),
             ],
             outputs=dataset_outputs(),
         )

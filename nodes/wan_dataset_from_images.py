@@ -37,7 +37,7 @@ class WanDatasetFromImages(io.ComfyNode):
             is_input_list=True,
             hidden=[io.Hidden.unique_id],
             inputs=[
-                WanTrainModel.Input("model", tooltip="Tells the frame rate and the size grid. From LoadWanModel."),
+                WanTrainModel.Input("model", tooltip="Tells the frame rate and the size grid. From Load Wan Model."),
                 io.MultiType.Input(
                     "images",
                     [io.Image, io.Video],
@@ -65,7 +65,7 @@ class WanDatasetFromImages(io.ComfyNode):
                 WanDataset.Input("append_to", optional=True, tooltip="Another dataset, to train on both."),
             ],
             outputs=[
-                WanDataset.Output(display_name="dataset", tooltip="For CacheLatents."),
+                WanDataset.Output(display_name="dataset", tooltip="For Cache Latents + Captions."),
                 io.String.Output(display_name="report", tooltip="What will be trained."),
             ],
         )

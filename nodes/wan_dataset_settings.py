@@ -27,7 +27,7 @@ class WanDatasetSettings(io.ComfyNode):
             category=CATEGORY,
             **searched_as("frame extraction", "frame buckets", "crop", "flip", "scene cuts", "held out clips", "masks"),
             description="Which parts of each clip are trained on, and which part of the picture. Optional: "
-            "WanVideoDataset works without it.",
+            "Wan Video Dataset works without it.",
             inputs=[
                 *(
                     widget(DatasetConfig, name)
@@ -47,7 +47,7 @@ class WanDatasetSettings(io.ComfyNode):
             ],
             outputs=[
                 WanDatasetSettingsType.Output(
-                    display_name="settings", tooltip="For WanVideoDataset and WanDatasetFromFile."
+                    display_name="settings", tooltip="For Wan Video Dataset and Wan Dataset From File."
                 )
             ],
         )

@@ -29,7 +29,7 @@ class WanLoraFile(io.ComfyNode):
             outputs=[
                 WanLoras.Output(
                     display_name="loras",
-                    tooltip="For WanPreviewSettings, where all of them act; and ValidateVideo, a column each.",
+                    tooltip="For Wan Preview Settings, where all of them act; and Validate Video, a column each.",
                 )
             ],
         )

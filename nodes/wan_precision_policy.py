@@ -26,9 +26,9 @@ class WanPrecisionPolicy(io.ComfyNode):
             category=CATEGORY,
             **searched_as("bf16", "fp16", "float32", "mixed precision", "dtype"),
             description="Sets single precision switches of the training model. Most people need only the presets of "
-            "LoadWanModel; PrecisionAudit measures what a switch costs on your model.",
+            "Load Wan Model; Precision Audit measures what a switch costs on your model.",
             inputs=[
-                WanTrainModel.Input("model", tooltip="From LoadWanModel, Fp8Quantize or SplitAcrossGPUs."),
+                WanTrainModel.Input("model", tooltip="From Load Wan Model, Fp8 / Int8 Quantize or Split Across GPUs."),
                 widget(
                     PrecisionPolicy,
                     "preset",

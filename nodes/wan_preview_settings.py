@@ -31,18 +31,19 @@ class WanPreviewSettings(io.ComfyNode):
             display_name="Wan Preview Settings",
             category=CATEGORY,
             **searched_as("sample prompts", "sample video", "validation prompt"),
-            description="Prompts and sampling of the preview clips. Optional: without it TrainLoRA previews the first "
+            description="Prompts and sampling of the preview clips. Optional: without it Train Wan LoRA "
+            "previews the first "
             "caption the way ComfyUI's own Wan template samples.",
             hidden=[io.Hidden.unique_id, io.Hidden.dynprompt],
             inputs=[
                 io.Clip.Input(
-                    "clip", lazy=True, tooltip="CLIPLoader with umt5_xxl, type wan. Loaded only for new prompts."
+                    "clip", lazy=True, tooltip="Load CLIP with umt5_xxl, type wan. Loaded only for new prompts."
                 ),
                 io.ClipVision.Input(
                     "clip_vision",
                     optional=True,
                     lazy=True,
-                    tooltip="Only for Wan 2.1 image-to-video with a start image: CLIPVisionLoader with clip_vision_h.",
+                    tooltip="Only for Wan 2.1 image-to-video with a start image: Load CLIP Vision with clip_vision_h.",
                 ),
                 io.Image.Input(
                     "start_image",
@@ -56,7 +57,7 @@ class WanPreviewSettings(io.ComfyNode):
                 WanLoras.Input(
                     "loras",
                     optional=True,
-                    tooltip="From WanLoraFile: LoRAs that act in previews alone, such as the one of 4-step LoRA.",
+                    tooltip="From Wan LoRA File: LoRAs that act in previews alone, such as the one of 4-step LoRA.",
                 ),
                 widget(SampleConfig, "prompts", multiline=True),
                 widget(SampleConfig, "negative_prompt", default=DEFAULT_NEGATIVE_PROMPT, multiline=True),
@@ -74,7 +75,7 @@ class WanPreviewSettings(io.ComfyNode):
                     )
                 ),
             ],
-            outputs=[WanValidation.Output(display_name="validation", tooltip="For TrainLoRA and ValidateVideo.")],
+            outputs=[WanValidation.Output(display_name="validation", tooltip="For Train Wan LoRA and Validate Video.")],
         )
 
     @classmethod

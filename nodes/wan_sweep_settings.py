@@ -35,18 +35,20 @@ class WanSweepSettings(io.ComfyNode):
             category=CATEGORY,
             **searched_as("grid search", "hyperparameter", "compare learning rates", "xy plot"),
             description="Trains one LoRA for each value of a setting: runs of their own, whose names say the value. "
-            "The runs tab compares them. Put it between WanTrainSettings and TrainLoRA.",
+            "The runs tab compares them. Put it between Wan Train Settings and Train Wan LoRA.",
             inputs=[
                 WanSettings.Input(
                     "settings",
                     optional=True,
-                    tooltip="From WanTrainSettings, or another sweep: then every value of one with every value of the "
+                    tooltip="From Wan Train Settings, or another sweep: then every value of one with every "
+                    "value of the "
                     "other. Without it defaults are used.",
                 ),
                 combo(
                     "setting",
                     SWEPT,
-                    "The setting whose values are tried. It leads over the widgets of TrainLoRA and WanTrainSettings.",
+                    "The setting whose values are tried. It leads over the widgets of Train Wan LoRA and Wan "
+                    "Train Settings.",
                 ),
                 text(
                     "values",
@@ -57,7 +59,7 @@ class WanSweepSettings(io.ComfyNode):
             ],
             outputs=[
                 WanSettings.Output(
-                    display_name="settings", tooltip="For TrainLoRA: one for each value.", is_output_list=True
+                    display_name="settings", tooltip="For Train Wan LoRA: one for each value.", is_output_list=True
                 )
             ],
         )

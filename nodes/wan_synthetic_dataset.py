@@ -26,13 +26,15 @@ class WanSyntheticDataset(io.ComfyNode):
             "A LoRA trained on them has learned nothing, and its file says so.",
             inputs=[
                 WanTrainModel.Input(
-                    "model", tooltip="Tells the channels, the size grid and the conditioning. From LoadWanModel."
+                    "model", tooltip="Tells the channels, the size grid and the conditioning. From Load Wan Model."
                 ),
                 *(widget(SyntheticConfig, name) for name in ("count", "width", "height", "num_frames", "text_length")),
                 widget(SyntheticConfig, "seed", control_after_generate=False),
             ],
             outputs=[
-                WanCache.Output(display_name="cache", tooltip="For TrainLoRA, in place of CacheLatents."),
+                WanCache.Output(
+                    display_name="cache", tooltip="For Train Wan LoRA, in place of Cache Latents + Captions."
+                ),
                 io.String.Output(display_name="report", tooltip="What will be drawn."),
             ],
         )

@@ -37,7 +37,8 @@ class WanTrainSettings(io.ComfyNode):
                 "dora",
                 "lokr",
             ),
-            description="Batch size, optimizer, timestep sampling and the rest. Optional: TrainLoRA works without it.",
+            description="Batch size, optimizer, timestep sampling and the rest. Optional: Train Wan LoRA works "
+            "without it.",
             inputs=[
                 *(
                     widget(TrainConfig, name)
@@ -94,7 +95,7 @@ class WanTrainSettings(io.ComfyNode):
                 widget(TrainConfig, "loss_scaling"),
                 widget(LoraConfig, "also_train"),
             ],
-            outputs=[WanSettings.Output(display_name="settings", tooltip="For TrainLoRA.")],
+            outputs=[WanSettings.Output(display_name="settings", tooltip="For Train Wan LoRA.")],
         )
 
     @classmethod

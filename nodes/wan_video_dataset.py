@@ -46,7 +46,7 @@ class WanVideoDataset(io.ComfyNode):
             is_output_node=True,
             hidden=[io.Hidden.unique_id, io.Hidden.prompt],
             inputs=[
-                WanTrainModel.Input("model", tooltip="Tells the frame rate and the size grid. From LoadWanModel."),
+                WanTrainModel.Input("model", tooltip="Tells the frame rate and the size grid. From Load Wan Model."),
                 combo(
                     "folder",
                     dataset_folders(),
@@ -62,7 +62,7 @@ class WanVideoDataset(io.ComfyNode):
                 widget(DatasetConfig, "num_repeats"),
                 widget(DatasetConfig, "enable_bucket"),
                 WanDataset.Input("append_to", optional=True, tooltip="Another dataset, to train on both."),
-                WanDatasetSettingsType.Input("settings", optional=True, tooltip="From WanDatasetSettings."),
+                WanDatasetSettingsType.Input("settings", optional=True, tooltip="From Wan Dataset Settings."),
             ],
             outputs=dataset_outputs(),
         )

@@ -52,7 +52,8 @@ def text_features(conditioning: Any, name: str) -> Tensor:
     tensor, values = _entry(conditioning, name)
     if values.get("pooled_output") is not None:
         raise DatasetError(
-            f"The text of {name} comes from another encoder than umT5 (it has a pooled output). Set CLIPLoader type to "
+            f"The text of {name} comes from another encoder than umT5 (it has a pooled output). Set type of "
+            "Load CLIP to "
             "wan and load umt5_xxl."
         )
     if tensor.ndim != 3 or len(tensor) != 1:

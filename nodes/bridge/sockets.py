@@ -46,7 +46,7 @@ class ComfyVae:
         if getattr(vae, "latent_dim", None) != 3 or channels != space.channels:
             raise ConfigError(
                 f"The VAE makes latents of {channels} channels, the model needs {space.channels} ({space.name}). "
-                f"Choose {_VAE_FILES.get(space.name, space.name)} in VAELoader."
+                f"Choose {_VAE_FILES.get(space.name, space.name)} in Load VAE."
             )
         self._vae = vae
         self.identity = identity
@@ -125,7 +125,7 @@ class ComfyImageEncoder:
             size = " x ".join(map(str, tokens.shape[1:]))
             raise ConfigError(
                 f"The CLIP vision encoder gives {size} values per image; Wan 2.1 needs "
-                "257 x 1280. Choose clip_vision_h.safetensors in CLIPVisionLoader."
+                "257 x 1280. Choose clip_vision_h.safetensors in Load CLIP Vision."
             )
         return _plain(tokens[0].float().cpu())
 
@@ -141,7 +141,7 @@ def _padded(tokens: dict[str, Any]) -> dict[str, Any]:
 
 def _not_umt5() -> ConfigError:
     return ConfigError(
-        "The CLIP is not umt5, the text encoder of Wan. Choose umt5_xxl in CLIPLoader and set CLIPLoader type to wan."
+        "The CLIP is not umt5, the text encoder of Wan. Choose umt5_xxl in Load CLIP and set its type to wan."
     )
 
 
@@ -189,7 +189,7 @@ def _from_graph(dynprompt: Any, node_id: str, socket: str, cache: LatentCache) -
         return _file_identity("vae", inputs.get("vae_name"), cache)
     if node["class_type"] == "CLIPLoader":
         if isinstance(inputs.get("type", "wan"), str) and inputs.get("type", "wan") != "wan":
-            raise ConfigError(f"CLIPLoader has type {inputs['type']}; Wan needs umt5: set CLIPLoader type to wan.")
+            raise ConfigError(f"Load CLIP has type {inputs['type']}; Wan needs umt5: set its type to wan.")
         return _file_identity("text_encoders", inputs.get("clip_name"), cache)
     if node["class_type"] == "CLIPVisionLoader":
         return _file_identity("clip_vision", inputs.get("clip_name"), cache)
@@ -235,7 +235,7 @@ def prompt_key(hidden: Any, clip: Any, name: str, cache: LatentCache) -> str:
     identity = _identity(hidden, clip, cache)
     if identity is None:
         raise ConfigError(
-            "Training also needs the empty and the negative prompt. Connect clip (CLIPLoader, umt5_xxl, type wan), "
+            "Training also needs the empty and the negative prompt. Connect clip (Load CLIP, umt5_xxl, type wan), "
             "or both empty and negative (CLIPTextEncode)."
         )
     key = text_key(_PROMPTS[name], identity)

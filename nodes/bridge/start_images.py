@@ -70,7 +70,7 @@ def _encoded(
         return _first_frame(config, cache, how, codec)
     if not cache_set.kind.frames or cache_set.kind.reads("control"):
         raise ConfigError(
-            f"WanPreviewSettings has a start_image, but previews of {variant.name} do not start from one. Disconnect "
+            f"Wan Preview Settings has a start_image, but previews of {variant.name} do not start from one. Disconnect "
             "it, or choose an image-to-video model."
         )
     return _channels(config, cache, cache_set, how, codec)
@@ -78,7 +78,9 @@ def _encoded(
 
 def _first_frame(config: SampleConfig, cache: LatentCache, how: dict[str, Any], codec: ComfyVae) -> SampleConfig:
     if config.end_image or not config.start_image:
-        raise ConfigError("TI2V-5B starts from one picture. Connect start_image of WanPreviewSettings, not end_image.")
+        raise ConfigError(
+            "TI2V-5B starts from one picture. Connect start_image of Wan Preview Settings, not end_image."
+        )
     key = latent_key(content_digest=config.start_image, transform=how, encoder_identity=codec.identity)
     if not cache.is_sound("latent", key):
         cache.write_latent(key, codec.encode(_fitted(cache, config.start_image, how)[None]), "the start image")
@@ -91,8 +93,8 @@ def _channels(
     kind, count = cache_set.kind, config.num_frames or cache_set.items[0].num_frames
     if kind.vision and not config.vision_key:
         raise ConfigError(
-            "This model also reads CLIP vision tokens of the start image. Connect CLIPVisionLoader with clip_vision_h "
-            "to clip_vision of WanPreviewSettings."
+            "This model also reads CLIP vision tokens of the start image. Connect Load CLIP Vision with clip_vision_h "
+            "to clip_vision of Wan Preview Settings."
         )
     pictures = {0: config.start_image, -1: config.end_image}
     given = tuple(frame for frame, name in pictures.items() if name)

@@ -131,7 +131,7 @@ def _answer(
 ) -> dict[str, Any]:
     """Answers and never raises: a preview that cannot be decoded is skipped, the run goes on."""
     if decoder is None:
-        return {"error": "no VAE is connected to TrainLoRA"}
+        return {"error": "no VAE is connected to Train Wan LoRA"}
     answer: dict[str, Any] = {"error": "Cancel was pressed"}
     try:
         with button.listening():

@@ -127,7 +127,7 @@ def from_latents(run_name: str, **inputs: Any) -> Graph:
 
 def test_latents_and_conditioning_of_core_nodes_are_trained(comfy: ComfyServer) -> None:
     refused = comfy.run(from_latents("core_latents"), check=False)
-    assert "Connect clip (CLIPLoader, umt5_xxl, type wan), or both empty and negative" in comfy.error(refused)
+    assert "Connect clip (Load CLIP, umt5_xxl, type wan), or both empty and negative" in comfy.error(refused)
 
     run = run_of(comfy, comfy.run(from_latents("core_latents", clip=["clip", 0])))
     assert (run["status"], run["step"]) == ("done", 2)

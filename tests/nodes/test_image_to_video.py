@@ -111,13 +111,13 @@ def test_an_image_to_video_lora_is_trained_previewed_and_used(comfy: ComfyServer
 def test_models_with_image_tokens_are_trained_and_previewed(comfy: ComfyServer) -> None:
     graph = graph_for("wan_tiny_i2v_clip", "tokens")
     refused = comfy.run(graph, check=False)
-    assert "Connect CLIPVisionLoader with clip_vision_h to clip_vision of CacheLatents" in comfy.error(refused)
+    assert "Connect Load CLIP Vision with clip_vision_h to clip_vision of Cache Latents" in comfy.error(refused)
 
     graph = with_previews(graph)
     graph["vision"] = {"class_type": "TinyWanCLIPVisionLoader", "inputs": {}}
     graph[CACHE]["inputs"]["clip_vision"] = ["vision", 0]
     refused = comfy.run(graph, check=False)
-    assert "to clip_vision of WanPreviewSettings" in comfy.error(refused)
+    assert "to clip_vision of Wan Preview Settings" in comfy.error(refused)
 
     graph["preview"]["inputs"]["clip_vision"] = ["vision", 0]
     run = run_of(comfy, comfy.run(graph))

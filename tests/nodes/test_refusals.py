@@ -134,7 +134,7 @@ def test_the_wrong_type_of_text_encoder(comfy: ComfyServer) -> None:
     graph = training_graph("refused")
     (comfy.base / "models" / "text_encoders" / "some.safetensors").write_bytes(b"not read")
     graph["clip"] = {"class_type": "CLIPLoader", "inputs": {"clip_name": "some.safetensors", "type": "sd3"}}
-    assert "set CLIPLoader type to wan" in refusal(comfy, graph)
+    assert "set its type to wan" in refusal(comfy, graph)
 
 
 def test_devices_that_do_not_exist(comfy: ComfyServer) -> None:

@@ -713,7 +713,9 @@ def test_saves_of_another_job_are_refused_by_the_engine_and_the_next_queue_start
         data = json.loads(manifest.read_text())
         del data["manifest_sha256"]  # as earlier versions wrote it
         manifest.write_text(json.dumps(data | {"job_id": "0" * 32}))
-    with pytest.raises(CheckpointError, match=r"belongs to another job\. Queue TrainLoRA again: it will start a new"):
+    with pytest.raises(
+        CheckpointError, match=r"belongs to another job\. Queue Train Wan LoRA again: it will start a new"
+    ):
         train(run)
     decision = choose_run(run.directory.parent, run.config)
     assert (decision.action, decision.directory.name) == ("start", "tiny_002")

@@ -44,8 +44,8 @@ _DOUBT = 1.1
 """only a prediction this far above the memory of a device refuses; nearer ones are tried"""
 _NEVER_TRAINED = ("alone", "floor")
 _SHORTER = (
-    "Audit shorter or smaller clips (num_frames, width and height in WanVideoDataset): the ranking hardly depends on "
-    "their size. Fp8Quantize or SplitAcrossGPUs help too."
+    "Audit shorter or smaller clips (num_frames, width and height in Wan Video Dataset): the ranking hardly depends on "
+    "their size. Fp8 / Int8 Quantize or Split Across GPUs help too."
 )
 
 

@@ -95,7 +95,7 @@ class CacheItem(Config):
         if not is_frame_count(self.num_frames) or min(self.height, self.width, self.repeats, self.turns) < 1:
             raise ConfigError(
                 f"{self.name or self.latent_key} has impossible sizes: {self.width}x{self.height}, "
-                f"{self.num_frames} frames, {self.repeats} repeats. Run CacheLatents again."
+                f"{self.num_frames} frames, {self.repeats} repeats. Run Cache Latents + Captions again."
             )
         if not (0 <= self.turn < self.turns and 1e-4 <= self.weight <= 1e4 and 0 <= self.prior <= 1e4):
             raise ConfigError(
@@ -135,13 +135,14 @@ class CacheSet(Config):
     def __post_init__(self) -> None:
         if self.version != SET_VERSION:
             raise ConfigError(
-                f"This cache set has version {self.version}; this pack reads {SET_VERSION}. Run CacheLatents again."
+                f"This cache set has version {self.version}; this pack reads {SET_VERSION}. Run Cache Latents + "
+                "Captions again."
             )
         latent_space(self.latent_space)
         if bare := [item.name for item in self.all_items if bool(item.condition_key) != bool(self.kind.tensors)]:
             raise ConfigError(
                 f'{bare[0] or "An item"} does not match conditioning "{self.conditioning}" of its cache set. '
-                "Run CacheLatents again."
+                "Run Cache Latents + Captions again."
             )
 
     def __repr__(self) -> str:
@@ -195,12 +196,13 @@ class CacheSet(Config):
         if self.latent_space != space.name:
             raise CacheError(
                 f"The cache holds {self.latent_space} latents, {model} needs {space.name}. "
-                "Choose the VAE that belongs to the model in VAELoader."
+                "Choose the VAE that belongs to the model in Load VAE."
             )
         if self.conditioning != kind.name and (kind.name, self.conditioning) not in _ALSO_FIT:
             raise CacheError(
                 f'The cache was made for a model whose conditioning is "{self.conditioning}", {model} needs '
-                f'"{kind.name}". Connect the model that is trained to WanVideoDataset, and queue CacheLatents again.'
+                f'"{kind.name}". Connect the model that is trained to Wan Video Dataset, and queue Cache Latents + '
+                "Captions again."
             )
 
     def entry_keys(self) -> set[str]:
@@ -213,7 +215,7 @@ class CacheSet(Config):
     def require_items(self) -> None:
         """CacheError unless there is something to train on."""
         if not self.items:
-            raise CacheError("The cache set holds no clips. Connect a dataset and run CacheLatents again.")
+            raise CacheError("The cache set holds no clips. Connect a dataset and run Cache Latents + Captions again.")
 
     @property
     def prior_share(self) -> float:

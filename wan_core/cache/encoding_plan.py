@@ -189,7 +189,7 @@ def _require_makeable(kind: ConditionKind, vision_identity: str) -> None:
     if kind.vision and not vision_identity:
         raise CacheError(
             "This model (Wan 2.1 image-to-video) also reads CLIP vision tokens of the given frames. Connect "
-            "CLIPVisionLoader with clip_vision_h to clip_vision of CacheLatents."
+            "Load CLIP Vision with clip_vision_h to clip_vision of Cache Latents + Captions."
         )
 
 

@@ -135,5 +135,6 @@ def require_key(key: str) -> None:
     """CacheError unless `key` is a SHA-256 in lower hex, so that no path can hide in it."""
     if not KEY.match(key):
         raise CacheError(
-            f"{key[:100]!r} is not a cache key. Queue CacheLatents again; it re-encodes only what is missing."
+            f"{key[:100]!r} is not a cache key. Queue Cache Latents + Captions again; it re-encodes only what "
+            "is missing."
         )

@@ -120,7 +120,7 @@ class LatentCache:
             raise CacheError(
                 f"The text encoder returned shape {list(tensor.shape)} for {name or key!r}; "
                 f"at most {TEXT_LENGTH} rows of {TEXT_WIDTH} were expected. Choose the umt5 "
-                "encoder (CLIPLoader type wan) and shorten the caption."
+                "encoder (Load CLIP type wan) and shorten the caption."
             )
         self.write_tensors("text", key, {"text": tensor}, name, stored)
 

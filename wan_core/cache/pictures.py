@@ -47,14 +47,14 @@ def read_picture(cache_root: Path, name: str) -> Tensor:
         with open_regular(picture_path(cache_root, name)) as file, Image.open(BytesIO(file.read())) as picture:
             bytes_ = np.array(picture.convert("RGB"), np.uint8)
     except (FileError, OSError, ValueError) as error:
-        raise CacheError("A start picture of the previews is gone. Queue WanPreviewSettings again.") from error
+        raise CacheError("A start picture of the previews is gone. Queue Wan Preview Settings again.") from error
     if hashlib.sha256(repr(bytes_.shape).encode() + bytes_.tobytes()).hexdigest() != name:
-        raise CacheError("A start picture of the previews was changed. Queue WanPreviewSettings again.")
+        raise CacheError("A start picture of the previews was changed. Queue Wan Preview Settings again.")
     return torch.from_numpy(bytes_).float() / 255  # pyright: ignore[reportUnknownMemberType]
 
 
 def picture_path(cache_root: Path, name: str) -> Path:
     """Returns the path of the picture of that name."""
     if not _NAME.match(name):
-        raise CacheError(f"{name[:100]!r} is not the name of a picture. Queue WanPreviewSettings again.")
+        raise CacheError(f"{name[:100]!r} is not the name of a picture. Queue Wan Preview Settings again.")
     return cache_root / "pictures" / name[:2] / f"{name}.png"

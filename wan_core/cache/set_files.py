@@ -11,7 +11,7 @@ from .keys import KEY
 
 __all__ = ["AGAIN", "read_set", "write_set"]
 
-AGAIN = "Queue CacheLatents again; it re-encodes only what is missing."
+AGAIN = "Queue Cache Latents + Captions again; it re-encodes only what is missing."
 
 
 def write_set(folder: Path, cache_set: CacheSet) -> str:

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 __all__ = ["recognise"]
 
 _ANOTHER = "Choose a Wan 2.1 or 2.2 diffusion model."
-_VAE = "It belongs into models/vae and the VAELoader node."
-_TEXT = "It belongs into models/text_encoders and CLIPLoader"
+_VAE = "It belongs into models/vae and the Load VAE node."
+_TEXT = "It belongs into models/text_encoders and Load CLIP"
 # First match wins: what wraps or adapts a model comes before the models themselves.
 _KINDS = (
     (r"lora_(A|B|up|down)\b|^lora_(unet|te)|\.lokr_|\.hada_|\.oft_", "a LoRA", "It belongs into models/loras."),

@@ -165,7 +165,9 @@ def stack_conditions(clips: Sequence[Mapping[str, Tensor]]) -> Conditioning | No
     """The tensors of several clips, by name, as one float32 batch; None when there are none."""
     names = set(clips[0])
     if any(set(clip) != names for clip in clips):
-        raise CacheError("Clips of one batch are conditioned on different tensors. Queue CacheLatents again.")
+        raise CacheError(
+            "Clips of one batch are conditioned on different tensors. Queue Cache Latents + Captions again."
+        )
     if not names:
         return None
     stacked = {name: torch.stack([clip[name] for clip in clips]).float() for name in names}

@@ -139,7 +139,7 @@ def checked_text(features: Tensor, name: str) -> Tensor:
     if plain.ndim != 2 or plain.shape[1] != TEXT_WIDTH:
         raise DatasetError(
             f"The text of {name} has shape {list(features.shape)}; umT5 gives {TEXT_WIDTH} values a token. Encode it "
-            "with CLIPLoader, umt5_xxl, type wan."
+            "with Load CLIP, umt5_xxl, type wan."
         )
     if not bool(torch.isfinite(plain).all()):
         raise DatasetError(f"The text of {name} holds NaN or infinity. Encode it again.")

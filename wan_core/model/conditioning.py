@@ -116,7 +116,8 @@ def _check_image_tokens(shape: WanShape, batch: int, tokens: Tensor | None) -> N
     if tokens is None:
         raise ConfigError(
             "This model needs CLIP vision tokens of the first frame and the data has none. "
-            "Wire a CLIP_VISION model into CacheLatents and encode again, or choose a Wan 2.2 image-to-video model."
+            "Wire a CLIP_VISION model into Cache Latents + Captions and encode again, or choose a Wan 2.2 "
+            "image-to-video model."
         )
     if tokens.ndim != 3 or tokens.shape[0] != batch or tokens.shape[2] != shape.image_dim or not tokens.shape[1]:
         raise ConfigError(

@@ -159,7 +159,7 @@ def what_stands(error: NotFinite, good_step: int, store: SaveStore, config: RunC
     """
     good = store.latest(config.job_id)
     stands = f"Saved step {good.step} is the last good one." if good else "No good step was saved."
-    fix = "set base_precision to bf16 or fp32 in LoadWanModel; unchanged, it would end here again."
+    fix = "set base_precision to bf16 or fp32 in Load Wan Model; unchanged, it would end here again."
     if good_step:
         fix = f"Lower learning_rate, or {fix}"
     else:

@@ -79,7 +79,7 @@ class Saver:
         if self.saved is None and (other := self.store.latest()) is not None:
             raise CheckpointError(
                 f"The saved step {other.step} of {self.directory.name} belongs to another job. "
-                "Queue TrainLoRA again: it will start a new folder."
+                "Queue Train Wan LoRA again: it will start a new folder."
             )
 
     def begin(self, roots: Roots) -> None:

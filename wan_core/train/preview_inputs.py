@@ -167,5 +167,5 @@ def _require_size_of_first_clip(cache_set: CacheSet, shape: tuple[int, ...]) -> 
         raise ConfigError(
             f"Previews of an image-to-video model start from {first.name or 'the first clip'} and need its size: "
             f"{first.width}x{first.height}, {first.num_frames} frames. Set width, height and num_frames of "
-            "WanPreviewSettings to 0, or connect start_image."
+            "Wan Preview Settings to 0, or connect start_image."
         )

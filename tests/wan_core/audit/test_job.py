@@ -170,7 +170,7 @@ def test_a_cache_that_is_gone_is_named(tmp_path: Path) -> None:
     own = make_run(tmp_path, plan=PLAN, size=(1, 4, 4))
     fingerprint = read_run(own.directory).data.fingerprint
     (own.roots.first("cache") / "sets" / f"{fingerprint}.json").unlink()
-    with pytest.raises(CacheError, match="Queue CacheLatents again"):
+    with pytest.raises(CacheError, match=r"Queue Cache Latents \+ Captions again"):
         audit(own)
 
 

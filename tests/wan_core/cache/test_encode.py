@@ -420,7 +420,7 @@ def test_a_model_with_image_tokens_needs_an_encoder_for_them(bench):
     config = DatasetConfig(**bench.settings, conditioning="first_vision")
     dataset = Dataset((scan_folder(config, bench.folder, ScanContext(bench.video)),))
     cache = LatentCache(bench.cache_root)
-    with pytest.raises(CacheError, match="Connect CLIPVisionLoader with clip_vision_h to clip_vision of CacheLatents"):
+    with pytest.raises(CacheError, match="Connect Load CLIP Vision with clip_vision_h to clip_vision of Cache Latents"):
         bench.plan(dataset, cache, vision_identity="")
     plan = bench.plan(dataset, cache)
     assert plan.needs_vision

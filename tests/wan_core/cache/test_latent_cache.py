@@ -51,14 +51,14 @@ def test_a_flipped_bit_is_refused_wherever_it_is(cache, entry, place):
     data = bytearray(entry.read_bytes())
     data[place] ^= 4
     entry.write_bytes(data)
-    with pytest.raises(CacheError, match="Queue CacheLatents again"):
+    with pytest.raises(CacheError, match=r"Queue Cache Latents \+ Captions again"):
         cache.read_latent(KEY)
 
 
 @pytest.mark.parametrize("kept", [0, 1, 8, 40, 300, -1])
 def test_a_truncated_entry_is_refused(cache, entry, kept):
     entry.write_bytes(entry.read_bytes()[:kept])
-    with pytest.raises(CacheError, match="Queue CacheLatents again"):
+    with pytest.raises(CacheError, match=r"Queue Cache Latents \+ Captions again"):
         cache.read_latent(KEY)
 
 
@@ -93,7 +93,7 @@ def test_the_entry_of_another_key_is_refused(cache, entry):
 )
 def test_foreign_content_is_refused(cache, entry, content):
     entry.write_bytes(content)
-    with pytest.raises(CacheError, match="Queue CacheLatents again"):
+    with pytest.raises(CacheError, match=r"Queue Cache Latents \+ Captions again"):
         cache.read_latent(KEY)
 
 
@@ -279,7 +279,7 @@ def test_a_flipped_bit_of_any_tensor_is_refused(cache, place):
     data = bytearray(path.read_bytes())
     data[place] ^= 4
     path.write_bytes(data)
-    with pytest.raises(CacheError, match="Queue CacheLatents again"):
+    with pytest.raises(CacheError, match=r"Queue Cache Latents \+ Captions again"):
         cache.read_condition(KEY)
 
 

@@ -133,7 +133,7 @@ def test_who_cannot_read_an_entry_leaves_a_doubt_and_the_next_plan_encodes_it_ag
     rot(root, 0)
     assert held_unread(root, monkeypatch) == [True] * 3, "nobody can know yet"
     before = removals_seen(LatentCache(root))
-    with pytest.raises(CacheError, match=r"its checksum does not match\. Queue CacheLatents again"):
+    with pytest.raises(CacheError, match=r"its checksum does not match\. Queue Cache Latents \+ Captions again"):
         LatentCache(root).read_latent(key(0))
     assert removals_seen(LatentCache(root)) != before, "whoever remembers a complete cache looks again"
     assert held(root) == [False, True, True]

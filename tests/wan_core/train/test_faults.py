@@ -219,7 +219,7 @@ def test_a_streak_ends_the_run_saves_nothing_and_names_the_last_good_step(tmp_pa
     events: list[Event] = []
     expected = (
         "4 steps in a row had non-finite loss, the last one step 9. Saved step 4 is the last good one. Lower "
-        "learning_rate, or set base_precision to bf16 or fp32 in LoadWanModel; unchanged, it would end here again."
+        "learning_rate, or set base_precision to bf16 or fp32 in Load Wan Model; unchanged, it would end here again."
     )
     for _ in range(2):  # and again: there is no dead end
         events.clear()

@@ -232,7 +232,7 @@ def test_an_entry_that_goes_bad_stops_the_run_at_its_step_and_keeps_what_was_sav
     ).items_at(2)
     path = cache.loose_path("latent", items[0].latent_key)
     path.write_bytes(path.read_bytes()[:-2])
-    with pytest.raises(CacheError, match="Queue CacheLatents again"):
+    with pytest.raises(CacheError, match=r"Queue Cache Latents \+ Captions again"):
         run_job(run.directory, run.roots, emit=lambda _e: None, control=SignalControl())
     assert sorted(p.name for p in (run.directory / "saves").iterdir() if p.name[0] == "s") == [
         "step-000001", "step-000002",

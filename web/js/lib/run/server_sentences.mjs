@@ -61,7 +61,7 @@ export const SENTENCES = [
   (v) => t("Preview {sample} was not decoded: {reason}", v),
   (v) => t("the empty prompt", v),
   (v) => t("the negative prompt", v),
-  (v) => t("no VAE is connected to TrainLoRA", v),
+  (v) => t("no VAE is connected to Train Wan LoRA", v),
   (v) =>
     t("This run is not being trained by this ComfyUI. Queue its workflow to go on with it.", v),
   (v) =>

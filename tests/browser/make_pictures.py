@@ -5,13 +5,15 @@
 workflows/NAME.jpg are the thumbnails of the template browser; docs/images/stage_*.jpg and canvas.jpg are the stages of
 a real run of the smoke graph; panel*.png and runs_tab.png show the panel and the sidebar tab on made-up runs, fit.png
 the bar that says whether a training fits, settings.png the node with the many settings, grid_node.png and grid.png
-Validate Video and what it makes, dropped.jpg what settings of another trainer become.
+Validate Video and what it makes, contact_sheet.png a dataset with some bad files, dropped.jpg what settings of another
+trainer become.
 """
 
 from __future__ import annotations
 
 import io
 import json
+import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,8 @@ from shapeworld.learning import CONCEPTS, DEFAULT_CONCEPT, draw_dataset, fill_mo
 
 from tests.browser.conftest import BOUNDS, shows, tiny_canvas
 from tests.browser.runs_on_page import Runs, whole_run
+from tests.browser.test_captions import GRAPH as DATASET_GRAPH
+from tests.browser.test_cards import PICTURES, queue
 from tests.browser.test_fit import a14b_on_16_gib
 from tests.browser.test_graphs import DROP, JOBS
 from tests.browser.test_settings import FINDER, TURN
@@ -326,6 +330,53 @@ def test_the_settings(bare: Any) -> None:
     bare.page.wait_for_timeout(1500)
     pictures.append(picture(bare, mouse=(1500, 500)))
     save(pictures, "settings.png")
+
+
+def test_the_contact_sheet(bare: Any) -> None:
+    """A folder with a missing caption, one that is not UTF-8 and a damaged clip; a caption edited, a word replaced."""
+    clips = Path(bare.server.base) / "input" / "clips"
+    folder = clips.with_name("foxes")
+    shutil.copytree(clips, folder, dirs_exist_ok=True)
+    first, second, third = sorted(folder.glob("*.mp4"))
+    first.with_suffix(".txt").write_text("a rabbit looks out of his den, cartoon", encoding="utf-8")
+    second.with_suffix(".txt").write_text("bicycles on a pavement, cartoon", encoding="utf-8")
+    third.with_suffix(".txt").unlink()
+    shutil.copy(first, folder / "den.mp4")
+    (folder / "den.txt").write_bytes(b"caf\xe9")
+    (folder / "torn.mp4").write_bytes(second.read_bytes()[:3000])
+    (folder / "torn.txt").write_text("a street", encoding="utf-8")
+    bare.page.set_viewport_size({"width": 1600, "height": 1500})
+    graph = json.loads(json.dumps(DATASET_GRAPH))
+    graph["3"]["inputs"]["folder"] = folder.name
+    bare.load_api(graph)
+    bare.script("() => window.app.graph._nodes.find(n => n.type === 'WanVideoDataset').setSize([420, 900])")
+    queue(bare)
+    bare.page.wait_for_function(PICTURES)
+    bare.page.get_by_text("Left out, and why").click()
+    pictures = [sheet_picture(bare)]
+    bare.page.get_by_role("button", name=third.name).click()
+    bare.page.wait_for_function("() => document.querySelector('.wan-editor video')?.currentTime > 1")
+    bare.page.get_by_label("Caption", exact=True).fill("a man talks in a car")
+    bare.page.get_by_role("button", name="Save caption").click()
+    shows(bare.page.locator(".wan-editor"), "Saved.")
+    bare.page.get_by_label("Find in captions").fill("cartoon")
+    bare.page.get_by_label("Replace with").fill("3D animation")
+    shows(bare.page.locator(".wan-seek"), "Replace 2 in 2 captions")
+    pictures.append(sheet_picture(bare))
+    save(pictures, "contact_sheet.png")
+    shutil.rmtree(folder)
+
+
+def sheet_picture(canvas: Any) -> Image.Image:
+    """The card of the dataset node, cut out of the page at full size."""
+    canvas.script("() => { window.app.canvas.ds.scale = 1; window.app.canvas.setDirty(true, true); }")
+    canvas.drawn(700)
+    canvas.show(".wan-card")
+    canvas.page.wait_for_timeout(1500)
+    box = canvas.page.locator(".wan-card").first.bounding_box()
+    clip = {"x": box["x"] - 6, "y": box["y"] - 6, "width": box["width"] + 12, "height": box["height"] + 12}
+    with Image.open(io.BytesIO(canvas.page.screenshot(clip=clip))) as shot:
+        return shot.convert("RGB")
 
 
 def test_settings_of_another_trainer(bare: Any) -> None:

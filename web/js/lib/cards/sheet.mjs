@@ -82,7 +82,7 @@ export class Sheet {
     );
     this.replaceLine = element(
       "div",
-      { class: "wan-find-line", hidden: true },
+      { class: "wan-seek-line", hidden: true },
       this.by,
       this.replacing,
       this.less,
@@ -90,12 +90,12 @@ export class Sheet {
     this.finding = element(
       "div",
       {
-        class: "wan-find",
+        class: "wan-seek",
         role: "group",
         "aria-label": t("Captions"),
         onkeydown: (event) => event.stopPropagation(), // the canvas has keys of its own
       },
-      element("div", { class: "wan-find-line" }, this.find, this.undoing),
+      element("div", { class: "wan-seek-line" }, this.find, this.undoing),
       this.replaceLine,
       this.said,
     );

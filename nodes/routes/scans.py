@@ -147,6 +147,7 @@ def _shown(one: Found) -> dict[str, Any]:
         "picture": one.ending in _PICTURES,
         "caption": one.caption,
         "refusal": scrubbed(one.refusal),
+        "unreadable": scrubbed(one.unreadable),
     }
 
 

@@ -43,13 +43,14 @@ def folder(canvas: Any) -> Iterator[Path]:
 
 
 def texts(folder: Path) -> dict[str, str]:
-    return {path.name: path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.txt"))}
+    return {path.name: path.read_text(encoding="latin-1") for path in sorted(folder.glob("*.txt"))}
 
 
 def test_captions_are_edited_on_the_contact_sheet(canvas: Any, frontend: str, folder: Path) -> None:
     """LiteGraph nodes on the one frontend, Vue nodes on the other."""
     names = [path.stem for path in sorted(folder.glob("*.mp4"))]
-    before = texts(folder)
+    shutil.copy(folder / f"{names[0]}.mp4", folder / "bad.mp4")
+    (folder / "bad.txt").write_bytes(b"caf\xe9")
     vue = frontend != "shipped"
     canvas.vue_nodes(vue)
     canvas.load_api(GRAPH)
@@ -58,9 +59,23 @@ def test_captions_are_edited_on_the_contact_sheet(canvas: Any, frontend: str, fo
     canvas.fit()
     sheet = card(canvas, "dataset")
     shows(sheet, f"⚠ {names[-1]}.mp4")
+    before = texts(folder)
+
+    sheet.get_by_text("Left out, and why").click()
+    sheet.get_by_role("button", name="Write its caption").click()
+    shows(
+        sheet, "is not UTF-8: byte 0xe9 at offset 3. Save it again as UTF-8. Saving writes over it; Undo puts it back."
+    )
+    caption = sheet.get_by_label("Caption", exact=True)
+    caption.fill("a café")
+    caption.press("Control+Enter")
+    shows(sheet, "Saved. Run again to train with it.")
+    assert (folder / "bad.txt").read_text(encoding="utf-8") == "a café"
+    sheet.get_by_role("button", name="Undo").click()
+    shows(sheet, "Put back: 1 caption files.")
+    assert texts(folder) == before
 
     sheet.get_by_role("button", name=f"{names[-1]}.mp4").click()
-    caption = sheet.get_by_label("Caption", exact=True)
     canvas.page.wait_for_function(PLAYS)
     canvas.page.wait_for_function("() => !document.querySelector('.wan-editor textarea').readOnly")
     caption.fill("a <b>blue</b> bird")
@@ -75,7 +90,7 @@ def test_captions_are_edited_on_the_contact_sheet(canvas: Any, frontend: str, fo
     sheet.get_by_label("Find in captions").fill("fox")
     shows(
         sheet,
-        f"{len(names) - 1} of {len(names)} captions",
+        f"{len(names) - 1} of {len(names) + 1} captions",
         f"Replace {len(names) - 1} in {len(names) - 1} captions",
     )
     sheet.get_by_label("Replace with").fill("hare")

@@ -51,6 +51,8 @@ class Found:
     caption: str
     refusal: str = ""
     """why the caption cannot be written here; empty: it can"""
+    unreadable: str = ""
+    """why what stands in its caption file is no caption, so that writing one writes over it"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +80,10 @@ class Written:
 
 
 def scanned_files(dataset: Dataset) -> list[ScannedFile]:
-    """Returns the files of a dataset in order, each once; a clip's number is its place in this list."""
+    """Returns the files of a dataset in order, each once; a clip's number is its place in this list.
+
+    Behind them stand those that were left out for want of a caption.
+    """
     found: dict[Path, ScannedFile] = {}
     for part in dataset.parts:
         for sample in one_per_file(part.samples):
@@ -90,6 +95,11 @@ def scanned_files(dataset: Dataset) -> list[ScannedFile]:
                 said=sample.caption if sample.listed else "",
             )
             found.setdefault(sample.path, file)
+    for part in dataset.parts:
+        for item in part.rejected:
+            if (path := item.wants_caption) is not None:
+                beside = path.with_suffix(part.config.caption_extension)
+                found.setdefault(path, ScannedFile(path=path, name=item.name, caption_file=beside))
     return list(found.values())
 
 
@@ -126,7 +136,7 @@ class CaptionEdits:
         file = self._files[self._number(clip)]
         with self._turn:
             data = _bytes_to_change(file, self._places())
-            if _said(file, data) != one_line(before):
+            if _read(file, data)[0] != one_line(before):
                 raise DatasetError(
                     f"{shown(file.caption_file)} was changed by somebody else meanwhile. Look at it again, then write."
                 )
@@ -204,12 +214,16 @@ class CaptionEdits:
 
     def _look(self, number: int, places: _Places) -> Found:
         file = self._files[number]
-        caption, refusal = file.said, ""
+        caption, refusal, unreadable = file.said, "", ""
         try:
-            caption = _said(file, _bytes_to_change(file, places))
+            data = _bytes_to_change(file, places)
+            caption, unreadable = _read(file, data)
         except DatasetError as error:
             refusal = str(error)
-        return Found(clip=number, name=file.name, ending=file.path.suffix.lower(), caption=caption, refusal=refusal)
+        ending = file.path.suffix.lower()
+        return Found(
+            clip=number, name=file.name, ending=ending, caption=caption, refusal=refusal, unreadable=unreadable
+        )
 
     def _keep(self, files: _Change) -> int:
         """Remember a change to undo it; the oldest are forgotten where they are too many."""
@@ -257,8 +271,12 @@ def _now(path: Path, places: _Places) -> bytes | None:
     return caption_bytes(path)
 
 
-def _said(file: ScannedFile, data: bytes | None) -> str:
-    return "" if data is None else caption_in(file.caption_file, data)
+def _read(file: ScannedFile, data: bytes | None) -> tuple[str, str]:
+    """Returns the caption in the bytes of a caption file; "" and why, where they are none."""
+    try:
+        return caption_in(file.caption_file, data or b""), ""
+    except DatasetError as error:
+        return "", str(error)
 
 
 def _size(files: _Change) -> int:

@@ -13,7 +13,7 @@ from typing import Any
 
 from ..errors import DatasetError
 from ..video import shown
-from .captions import CAPTION_KEYS, MAX_CAPTION_BYTES, caption_in, caption_key, one_line
+from .captions import CAPTION_KEYS, MAX_CAPTION_BYTES, caption_in, caption_key, decoded, one_line
 
 __all__ = ["CAPTION_SUFFIXES", "with_caption"]
 
@@ -24,14 +24,19 @@ CAPTION_SUFFIXES = (".txt", ".caption", ".json")
 def with_caption(path: Path, data: bytes | None, caption: str) -> bytes:
     """Returns the bytes of the caption file `path`, which holds `data` now, with another caption in it.
 
-    DatasetError where it would not be read back as `caption`, on one line.
+    Of a file that is no UTF-8 or no JSON nothing stays. DatasetError where it would not be read back as `caption`, on
+    one line.
     """
-    caption = one_line(caption)
+    caption, is_json = one_line(caption), path.suffix.lower() == ".json"
     old = data or b""
-    if old:
-        caption_in(path, old)  # what cannot be read is not written over
     try:
-        made = _json_with(old, caption) if path.suffix.lower() == ".json" else _around(old, caption.encode())
+        text = decoded(old)
+        if is_json and text.strip():
+            json.loads(text)
+    except (ValueError, RecursionError):
+        old = b""
+    try:
+        made = _json_with(old, caption) if is_json else _around(old, caption.encode())
         reads_back = len(made) <= MAX_CAPTION_BYTES and caption_in(path, made) == caption
     except (DatasetError, ValueError):
         made, reads_back = b"", False

@@ -14,7 +14,7 @@ from .captions import TOKEN_LIMIT, estimated_tokens
 from .contact_sheet import sheet_layout, sheet_samples
 from .estimates import BATCH_SIZES, BucketRow, off_speed
 from .review import DatasetReview
-from .sample import Sample, ScanResult, one_per_file
+from .sample import Rejected, Sample, ScanResult, one_per_file
 
 __all__ = ["dataset_facts"]
 
@@ -32,7 +32,8 @@ def dataset_facts(review: DatasetReview) -> dict[str, Any]:
     dataset, size = review.dataset, review.size
     files = [sample for part in dataset.parts for sample in one_per_file(part.samples)]
     clips = sum(sample.kind == "clip" for sample in files)
-    rejected = [item for part in dataset.parts for item in part.rejected]
+    # Those that somebody can do something about here come first.
+    rejected = sorted((r for part in dataset.parts for r in part.rejected), key=lambda r: r.wants_caption is None)
     numbers = {file.path: number for number, file in enumerate(scanned_files(dataset))}
     return {
         "version": 1,
@@ -48,7 +49,7 @@ def dataset_facts(review: DatasetReview) -> dict[str, Any]:
         "findings": [finding for finding in _findings(review) if finding["count"]],
         "left_out": {
             "count": len(rejected),
-            "files": [{"name": _short(item.name), "reason": _short(item.reason)} for item in rejected[:_NAMES]],
+            "files": [_left(item, numbers) for item in rejected[:_NAMES]],
         },
         "cache_bytes": size.known,
         "captions": size.captions,
@@ -124,6 +125,11 @@ def _cell(sample: Sample, numbers: Mapping[Path, int]) -> dict[str, Any]:
         "height": sample.bucket.height,
         "caption": _short(sample.caption),
     }
+
+
+def _left(item: Rejected, numbers: Mapping[Path, int]) -> dict[str, Any]:
+    number = None if item.wants_caption is None else numbers[item.wants_caption]
+    return {"name": _short(item.name), "reason": _short(item.reason), "clip": number}
 
 
 def _short(text: str) -> str:

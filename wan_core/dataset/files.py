@@ -82,6 +82,8 @@ class Rejected:
     reason: str
     frames: int = 0
     """frames it would give, where that is the reason"""
+    wants_caption: Path | None = None
+    """the media file, where a caption beside it would make it usable"""
 
 
 def folder_fingerprint(folder: Path) -> str:

@@ -71,10 +71,13 @@ def without_captionless(config: DatasetConfig, samples: Sequence[Sample]) -> tup
     """Returns what is left of `samples` when files without a caption are skipped, and those files."""
     if config.missing_captions != "skip the file":
         return list(samples), []
-    missing = dict.fromkeys(sample.name for sample in samples if sample.caption_from == "none")
+    missing = {sample.name: sample for sample in samples if sample.caption_from == "none"}
     reason = f"has no caption ({config.caption_extension} file missing or empty), and missing_captions is skip the file"
     kept = [sample for sample in samples if sample.caption_from != "none"]
-    return kept, [Rejected(name=name, reason=reason) for name in missing]
+    return kept, [
+        Rejected(name=name, reason=reason, wants_caption=None if sample.listed else sample.path)
+        for name, sample in missing.items()
+    ]
 
 
 MIN_SOURCE_PIXELS = 16
@@ -144,7 +147,7 @@ def _look_at(file: MediaFile, config: DatasetConfig, context: ScanContext) -> li
         if caption is None:
             caption = read_caption(path.with_suffix(config.caption_extension), allowed=context.allowed)
     except DatasetError as error:
-        return Rejected(name=name, reason=f"its caption {str(error).rstrip('.')}")
+        return Rejected(name=name, reason=f"its caption {str(error).rstrip('.')}", wants_caption=path)
     samples = [
         Sample(
             path=path,

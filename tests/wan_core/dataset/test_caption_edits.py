@@ -134,6 +134,10 @@ def test_two_files_that_share_a_caption_file_are_one_write(root: Path) -> None:
         (b" \n", b'{"caption": "\xe7\x8b\x90"}\n'),
         (b'"a fox"', b'"\xe7\x8b\x90"'),
         (BOM + b'{"n": 1%030d, "text": "a"}\r\n' % 1, BOM + b'{"n": 1%030d, "text": "\xe7\x8b\x90"}\r\n' % 1),
+        (b'{"title": "t"}', b'{"title": "t", "caption": "\xe7\x8b\x90"}'),
+        (b'{"caption": "\\udfff", "n": 1}', b'{"caption": "\xe7\x8b\x90", "n": 1}'),
+        (b'{"caption": ', b'{"caption": "\xe7\x8b\x90"}'),
+        (b"\xff\xfe{\0", b'{"caption": "\xe7\x8b\x90"}'),
         (b'{\n "half": "\\ud800",\n "prompt": "a"\n}', b'{\n  "half": "\\ud800",\n  "prompt": "\xe7\x8b\x90"\n}'),
     ],
 )  # fmt: skip
@@ -153,9 +157,6 @@ def test_of_json_only_the_caption_changes(tmp_path: Path, before: bytes | None, 
         ("a.json", b'{"caption": "a", "n": NaN}', "b", "would not be read as this caption"),
         ("a.json", b'{"caption": "a", "n": 1e999}', "b", "would not be read as this caption"),
         ("a.txt", None, "x" * (1 << 16) + "y", "longer than 64 KiB"),
-        ("a.txt", b"\xff\xfea\0", "b", "is not UTF-8"),
-        ("a.json", b"{", "b", "not valid JSON"),
-        ("a.json", b'{"title": "a"}', "b", "holds no text under"),
     ],
 )
 def test_what_would_not_be_read_back_is_not_written(
@@ -163,6 +164,23 @@ def test_what_would_not_be_read_back_is_not_written(
 ) -> None:
     with pytest.raises(DatasetError, match=says):
         with_caption(tmp_path / name, before, caption)
+
+
+def test_a_caption_nobody_can_read_is_written_over_and_put_back(root: Path) -> None:
+    bad = root / "clips" / "b.txt"
+    bad.write_bytes(b"caf\xe9 fox")
+    known = edits(root)
+    seen = known.caption(1)
+    assert (seen.caption, seen.refusal) == ("", "")
+    assert seen.unreadable.startswith("b.txt is not UTF-8: byte 0xe9 at offset 3")
+    assert count(known, "fox") == (1, 1, 1), "what cannot be read is not searched"
+    change = known.write(1, "", "café fox").change
+    assert (bad.read_text(encoding="utf-8"), known.caption(1).unreadable) == ("café fox", "")
+    known.undo(change)
+    assert bad.read_bytes() == b"caf\xe9 fox"
+    bad.write_bytes(b"x" * (64 << 10) + b"y")
+    with pytest.raises(DatasetError, match="longer than 64 KiB"):
+        known.write(1, "", "x")
 
 
 @pytest.mark.parametrize("ending", [".mp4", ".py", ".txt.exe", ".TXT.js"])

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from wan_core.dataset import Dataset, DatasetConfig, ScanContext, contact_sheet, scan_folder
+from wan_core.dataset import Dataset, DatasetConfig, ScanContext, contact_sheet, scan_folder, scanned_files
 from wan_core.dataset.bucket import Bucket
 from wan_core.dataset.files import folder_fingerprint
 from wan_core.dataset.report import scan_report
@@ -114,6 +114,9 @@ def test_captions_that_are_not_text_cost_their_clips_and_all_are_named(video, ma
     assert [(r.name, r.reason) for r in result.rejected] == [
         (f"{n}.mp4", f"its caption {n}.txt is not UTF-8: byte 0xdf at offset 4. Save it again as UTF-8") for n in "ac"
     ]
+    assert [r.wants_caption for r in result.rejected] == [folder / "a.mp4", folder / "c.mp4"]
+    files = scanned_files(Dataset((result,)))
+    assert [(file.name, file.caption_file.name) for file in files] == [(f"{n}.mp4", f"{n}.txt") for n in "bac"]
 
 
 def test_empty_missing_and_false_folders_are_refused(video, folder):

@@ -95,6 +95,10 @@ export class CaptionEditor {
     this.text.readOnly = Boolean(caption.refusal);
     this.saving.hidden = Boolean(caption.refusal);
     if (caption.refusal) this.tell(told(caption.refusal));
+    else if (caption.unreadable) {
+      const why = told(caption.unreadable);
+      this.tell(t("{why} Saving writes over it; Undo puts it back.", { why }), true);
+    }
     this.resized();
   }
 

@@ -6,8 +6,9 @@ import { told } from "../run/server_sentences.mjs";
 import { list, text } from "./lists.mjs";
 
 /**
- * @typedef {{ clip: number, name: string, picture: boolean, caption: string, refusal: string }} Caption one, as the server
- *   reads it now; `refusal`: why it cannot be written here
+ * @typedef {{ clip: number, name: string, picture: boolean, caption: string, refusal: string, unreadable: string }}
+ *   Caption one, as the server reads it now; `refusal`: why it cannot be written here; `unreadable`: why what stands there
+ *   is none
  * @typedef {{ total: number, count: number, can_change: number, places: number, captions: Caption[] }} Search
  * @typedef {{ change: number, clips: number, kept: number, refused: string[] }} Written
  * @typedef {{ caption: (scan: string, clip: number) => Promise<Caption>,

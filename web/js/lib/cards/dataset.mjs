@@ -13,9 +13,9 @@ import { list, records, text } from "./lists.mjs";
  *   samples: number, batches: number[] }} Bucket
  * @typedef {{ clip?: number, name: string, kind: string, frames: number, width: number, height: number,
  *   caption: string }} Cell
- * @typedef {{ folders?: string[], clips?: number, stills?: number, samples?: number, held_out?: Named, fps?: number,
+ * @typedef {{ scan?: unknown, folders?: string[], clips?: number, stills?: number, samples?: number, held_out?: Named, fps?: number,
  *   batch_sizes?: number[], averaged?: boolean, buckets?: Bucket[], findings?: Finding[],
- *   left_out?: { count?: number, files?: { name: string, reason: string }[] }, cache_bytes?: number,
+ *   left_out?: { count?: number, files?: { name: string, reason: string, clip?: number | null }[] }, cache_bytes?: number,
  *   captions?: number, encoding_s?: number | null,
  *   sheet?: { columns: number, rows: number, cell_width: number, cell_height: number, name_height: number,
  *   cells: Cell[] } }} Dataset

@@ -4,7 +4,7 @@
 import { button, element, fill, mark, write } from "../page/dom.mjs";
 import { t } from "../page/words.mjs";
 import { number } from "../panel/parts.mjs";
-import { Memory } from "./caption_edits.mjs";
+import { isScan, Memory } from "./caption_edits.mjs";
 import { Card, notYet } from "./card.mjs";
 import { notes, numbers, table, tableTitle } from "./dataset.mjs";
 import { list, text } from "./lists.mjs";
@@ -76,7 +76,7 @@ export class DatasetCard extends Card {
       ...sheet.parts,
       buckets(dataset),
       ...noted(dataset, this.remedies),
-      leftOut(dataset, this.ask),
+      leftOut(dataset, this.ask, (clip, name) => sheet.open(clip, name)),
     );
   }
 }
@@ -162,8 +162,12 @@ function offered({ missing, trigger }) {
   );
 }
 
-/** @param {Dataset} dataset @param {() => void} resized */
-function leftOut({ left_out: left }, resized) {
+/**
+ * @param {Dataset} dataset
+ * @param {() => void} resized
+ * @param {(clip: number, name: string) => void} open writes the caption of a file that was left out for want of one
+ */
+function leftOut({ left_out: left, scan }, resized, open) {
   const files = list(left?.files);
   if (!files.length) return null;
   const more = Number(left?.count ?? 0) - files.length;
@@ -175,7 +179,17 @@ function leftOut({ left_out: left }, resized) {
       "ul",
       {},
       ...files.map((file) =>
-        element("li", {}, element("strong", {}, text(file?.name)), `: ${text(file?.reason)}`),
+        element(
+          "li",
+          {},
+          element("strong", {}, text(file?.name)),
+          `: ${text(file?.reason)}`,
+          isScan(scan) && Number.isInteger(file?.clip)
+            ? button(t("Write its caption"), t("Opens the clip above"), () =>
+                open(Number(file.clip), text(file.name)),
+              )
+            : null,
+        ),
       ),
       more > 0 ? element("li", {}, t("and {count} more, in the report", { count: more })) : null,
     ),

@@ -26,7 +26,7 @@ export class Sheet {
   #written = new Map();
 
   /**
-   * @param {Dataset & { scan?: unknown }} dataset
+   * @param {Dataset} dataset
    * @param {{ source: string, doors: import("./caption_edits.mjs").Doors,
    *   memory: import("./caption_edits.mjs").Memory, resized: () => void }} options `source`: where the picture of all is
    */
@@ -129,14 +129,14 @@ export class Sheet {
     ];
     const title = empty ? `${about}\n${t("no caption")}` : about;
     if (!this.scan || clip === null) return element("li", { title }, ...inside);
-    const press = () => this.#open(clip, name);
+    const press = () => this.open(clip, name);
     const made = element("button", { type: "button", title, onclick: press }, ...inside);
     mark(made, "data-clip", String(clip));
     return element("li", {}, made);
   }
 
-  /** @param {number} clip @param {string} name */
-  #open(clip, name) {
+  /** Look at a clip closely, or no longer. @param {number} clip @param {string} name */
+  open(clip, name) {
     if (this.editor.clip === clip) return this.editor.close();
     this.editor.open(clip, name);
     this.#press(clip);

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import Any
 from urllib.parse import quote
 
 import pytest
+from comfy_server import ComfyServer
+from graphs import training_graph
 from hostile_paths import HOSTILE_PATHS
-from route_server import CANARY, CLIP, SCAN, RouteServer, assert_safe, loose
+from route_server import CANARY, CHANGE, CLIP, SCAN, RouteServer, assert_safe, loose
 
 pytestmark = pytest.mark.comfy
 PLACE = f"/scans/{SCAN}"
@@ -119,3 +122,27 @@ def test_a_scan_is_known_until_many_newer_ones_are(pack_nodes: dict[str, Any]) -
     assert len(set(ids)) == 65
     assert all(len(one) == 32 for one in ids)
     assert [scans.get(one) is None for one in (ids[0], ids[1], ids[64], "x")] == [True, False, False, True]
+
+
+def test_a_caption_written_over_the_route_is_what_the_next_queue_scans(comfy: ComfyServer) -> None:
+    """On a real server, whose node made the scan."""
+    folder = comfy.base / "input" / "written"
+    shutil.copytree(comfy.base / "input" / "clips", folder)
+    whole = training_graph("", "written")
+    graph = {name: whole[name] for name in ("model", "data")}
+    first = comfy.outputs(comfy.run(graph), "data")["wan_dataset"][0]
+    assert [cell["clip"] for cell in first["sheet"]["cells"]] == [0, 1, 2]
+    place = f"/wan_trainer/scans/{first['scan']}"
+    seen = comfy.get(f"{place}/captions?clip=1")["caption"]
+    asked = {"clip": 1, "before": seen["caption"], "text": "a caption nobody has written before"}
+    done = comfy.post(f"{place}/caption", asked, headers=CHANGE)
+
+    again = comfy.run(graph)
+    facts = comfy.outputs(again, "data")["wan_dataset"][0]
+    assert facts["sheet"]["cells"][1]["caption"] == asked["text"]
+    assert facts["scan"] != first["scan"]
+
+    comfy.post(f"{place}/undo", {"change": done["change"]}, headers=CHANGE)
+    back = comfy.outputs(comfy.run(graph), "data")["wan_dataset"][0]
+    assert back["sheet"]["cells"] == first["sheet"]["cells"]
+    shutil.rmtree(folder)

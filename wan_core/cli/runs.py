@@ -7,7 +7,6 @@ import os
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -18,12 +17,11 @@ from .new import add_new_command
 from .output import print_json, roots_of, run_directory
 from .plan import add_plan_command
 from .progress import lines_of
-from .settings import add_set_option, with_settings
+from .settings import add_set_option, change_run
+from .torchrun import ranks_here, settle_ranks
 
 if TYPE_CHECKING:
     from ..control import Control
-    from ..files import Roots
-
 __all__ = ["add_run_commands"]
 
 
@@ -84,23 +82,18 @@ def _train(options: argparse.Namespace, emit: Emit, _out: BinaryIO) -> int:
     from ..train import MEETING, join_group
 
     is_rank = "LOCAL_RANK" in os.environ
-    if options.set and not is_rank:
-        _change_settings(directory, roots_of(options), options.set)
     under_torchrun = is_rank and MEETING not in os.environ
-    placement = read_run(directory).model.placement
-    ranks = placement.ranks
-    if under_torchrun and ranks == 1 and int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise ConfigError(
-            f'torchrun started {os.environ["WORLD_SIZE"]} ranks, but run.json says "{placement.mode}". '
-            'Set model.placement.mode to "copy per GPU", or start it without torchrun.'
-        )
-    if ranks > 1 and not is_rank:
+    if options.set and not is_rank:
+        change_run(directory, roots_of(options), options.set)
+    if not is_rank and (ranks := ranks_here(read_run(directory).model.placement)) > 1:
         from ..run.ranks import start_ranks
 
         return start_ranks(directory, ranks, options, lines_of(emit) if _out.isatty() else _out)
     from ..run.train_job import run_job
 
     group = join_group()
+    if under_torchrun:
+        settle_ranks(directory, roots_of(options), options.set, group)
     steered = options.controlled and group.leads
     try:
         with _told(directory, options.trackers, emit) if group.leads else nullcontext(_silent) as tell:
@@ -121,28 +114,6 @@ def _train(options: argparse.Namespace, emit: Emit, _out: BinaryIO) -> int:
     # torchrun takes any code but 0 for a crash and kills the other ranks.
     stopped = finished.state == "stopped" and not under_torchrun
     return ExitCode.STOPPED if stopped else ExitCode.DONE
-
-
-def _change_settings(directory: Path, roots: Roots, asked: list[str]) -> None:
-    """Write what `--set` asks for into run.json. Raises ConfigError where saved steps would be of another job."""
-    from ..cache import LatentCache
-    from ..files import atomic_write_json
-    from ..run import read_run, with_clip_values
-    from ..train import SaveStore
-
-    known = read_run(directory)
-    changed = with_settings(known, asked)
-    if changed.data == known.data:
-        clips = LatentCache(roots.first("cache")).read_set(known.data.fingerprint)
-        changed = replace(changed, train=with_clip_values(changed.train, clips, changed.model.placement.ranks))
-    if changed.model != known.model or changed.data != known.data:
-        raise ConfigError(f"The model and the clips of {directory.name} stay. Make another run: new NAME --model FILE.")
-    if changed.job_id != known.job_id and SaveStore(directory).latest() is not None:
-        raise ConfigError(
-            f"{directory.name} has saved steps, and {', '.join(asked)[:200]} would make it another job. Make a new "
-            f"run: new NAME --like {directory.name} --set ..."
-        )
-    atomic_write_json(directory / "run.json", changed.to_dict())
 
 
 def _sample(options: argparse.Namespace, emit: Emit, _out: BinaryIO) -> int:

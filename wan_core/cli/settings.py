@@ -5,15 +5,20 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ..config import nearest
 from ..errors import ConfigError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ..files import Roots
+    from ..placement import PlacementConfig
     from ..run import RunConfig
 
-__all__ = ["add_set_option", "with_settings"]
+__all__ = ["add_set_option", "change_run", "with_settings"]
 
 _SECTIONS = ("train", "lora")
 """looked through for a name without a dot, in this order"""
@@ -35,6 +40,39 @@ def with_settings(config: RunConfig, asked: Sequence[str]) -> RunConfig:
         section, key = _place(data, name.strip())
         section[key] = _value(text.strip(), section[key])
     return type(config).from_dict(data)
+
+
+def change_run(
+    directory: Path, roots: Roots, asked: Sequence[str], *, placement: PlacementConfig | None = None
+) -> None:
+    """Write what `--set` asks for into run.json, and where the run is trained, if that is given.
+
+    Raises ConfigError where saved steps would be of another job.
+    """
+    from ..cache import LatentCache
+    from ..files import atomic_write_json
+    from ..run import read_run, with_clip_values
+    from ..train import SaveStore
+
+    if not asked and placement is None:
+        return
+    known = read_run(directory)
+    changed = with_settings(known, asked)
+    if placement is not None:
+        changed = replace(changed, model=replace(changed.model, placement=placement))
+    if changed.data == known.data:
+        clips = LatentCache(roots.first("cache")).read_set(known.data.fingerprint)
+        changed = replace(changed, train=with_clip_values(changed.train, clips, changed.model.placement.ranks))
+    elsewhere = replace(changed.model, placement=known.model.placement)
+    if elsewhere != known.model or changed.data != known.data:
+        raise ConfigError(f"The model and the clips of {directory.name} stay. Make another run: new NAME --model FILE.")
+    if changed.job_id != known.job_id and SaveStore(directory).latest() is not None:
+        wanted = [*asked, *([f"{placement.ranks} processes"] if placement else [])]
+        raise ConfigError(
+            f"{directory.name} has saved steps, and {', '.join(wanted)[:200]} would make it another job. Make a new "
+            f"run: new NAME --like {directory.name}{' --set ...' if asked else ''}."
+        )
+    atomic_write_json(directory / "run.json", changed.to_dict())
 
 
 def _place(data: dict[str, Any], name: str) -> tuple[dict[str, Any], str]:

@@ -38,6 +38,8 @@ class PlacementConfig(Config):
         "auto", 'For split blocks: auto, or the number of the first block of each later GPU, such as "20" or "14,28".'
     )
     """midpoint too"""
+    copies: int = setting(0, "For copy per GPU: processes over all machines that torchrun starts. 0 = one per device.")
+    """set by `train` under torchrun (cli/torchrun.py); no widget"""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -65,8 +67,8 @@ class PlacementConfig(Config):
 
     @property
     def ranks(self) -> int:
-        """The number of processes that train together."""
-        return len(self.device_names()) if self.mode == "copy per GPU" else 1
+        """The number of processes that train together, over all machines."""
+        return self.copies or len(self.device_names()) if self.mode == "copy per GPU" else 1
 
 
 @dataclass(frozen=True)
@@ -106,7 +108,7 @@ class Placement:
 
 
 def resolve_placement(config: PlacementConfig, num_blocks: int, rank: int = 0) -> Placement:
-    """Returns the device of each of `num_blocks` blocks for this process."""
+    """Returns the device of each of `num_blocks` blocks for this process, the `rank`-th of this machine."""
     names = config.device_names()
     devices = [_device(n) for n in names]
     if config.mode == "copy per GPU":

@@ -20,6 +20,7 @@ __all__ = [
     "check_files",
     "check_quantize",
     "check_quantized_alike",
+    "check_ranks_alike",
     "trained_variant",
     "with_expert",
     "with_model_values",
@@ -78,6 +79,18 @@ def check_quantized_alike(step: int, noted: object, here: QuantizedBy | None) ->
         raise CheckpointError(
             f"Step {step} was trained on 8-bit weights that {by} made; this one makes others of the same file. "
             "Set resume to new; with start_from_lora the new run begins with the LoRA of that step."
+        )
+
+
+def check_ranks_alike(step: int, noted: object, here: int) -> None:
+    """Refuse to go on with another number of processes: each step would see other clips, and as many more or fewer.
+
+    `noted` is what the saved step says, None where one process made it or it was saved before this was noted.
+    """
+    if isinstance(noted, int) and noted != here:
+        raise ConfigError(
+            f"Step {step} was trained by {noted} processes, and this would go on with {here}. Start {noted} of them, "
+            "or make a new run: new NAME --like RUN; with start_from_lora it begins with the LoRA of that step."
         )
 
 

@@ -190,7 +190,8 @@ class RunConfig(Config):
             data["model"]["quantize"].pop("vace_blocks")
         placement = self.model.placement
         listed = placement.devices.count(",") + 1 if "," in placement.devices else placement.devices
-        data["model"]["placement"] = {"copies": listed if placement.mode == "copy per GPU" else 1}
+        copies = placement.copies or listed
+        data["model"]["placement"] = {"copies": copies if placement.mode == "copy per GPU" else 1}
         data["data"].pop("num_items")
         data["lora"].pop("start_from")
         data["lora"].pop("low_noise_start_from")

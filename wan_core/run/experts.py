@@ -36,7 +36,7 @@ from ..train import (
 )
 from ..words import first_line, logger
 from .acting import acting
-from .checks import check_quantized_alike
+from .checks import check_quantized_alike, check_ranks_alike
 from .config import RunConfig
 from .expert import Expert, Learnt, host_holds, prefix_of, saved_of
 from .loading import load_model, plan_training
@@ -74,6 +74,7 @@ class Experts:
         for expert in self.all:
             expert.run.check(with_start=not expert.step)
             if saved is not None:
+                check_ranks_alike(saved.step, saved.progress.get("ranks"), group.world)
                 prefix = prefix_of(expert)
                 check_quantized_alike(saved.step, saved.progress.get(f"{prefix}quantized_by"), expert.quantized_by)
         for expert in self.all:
@@ -267,7 +268,8 @@ class Experts:
             for expert in self.all
             if expert.quantized_by is not None
         }
-        return {"step": self.good_step, "bad_in_a_row": 0} | steps | marks
+        ranks = {"ranks": self._group.world} if self._group.world > 1 else {}
+        return {"step": self.good_step, "bad_in_a_row": 0} | ranks | steps | marks
 
     # ---- events
 

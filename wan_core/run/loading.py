@@ -97,12 +97,12 @@ def plan_training(run: OpenRun, emit: Emit, group: Group) -> Planned:
 
     Raises OutOfMemory where it does not fit. Where no device has an end, as the CPU, nothing is predicted.
     """
-    placement = resolve_placement(run.config.model.placement, run.variant.shape.num_layers, group.rank)
+    placement = resolve_placement(run.config.model.placement, run.variant.shape.num_layers, group.local_rank)
     room = room_here(placement.devices, ask_driver=True)
     if not room.devices:
         return Planned(asked_measures(run.config.train), without_a_plan(run.settings))
     if room.host is not None:
-        room = replace(room, host=room.host // group.world)
+        room = replace(room, host=room.host // group.local_world)
     try:
         plan = plan_memory(job_of_run(run, placement), room)
     except WanTrainerError:
@@ -135,7 +135,7 @@ def _materialize(
         run.roots,
         run.adapters(with_start=with_start),
         seed=run.config.train.seed,
-        rank=group.rank,
+        rank=group.local_rank,
         on_tensor=on_tensor,
         found=run.file,
         measures=measures,

@@ -1,6 +1,7 @@
 """Several processes training one LoRA: gradients averaged, decisions shared. One process is a group of one.
 
-Over gloo and CPU copies only: adapters are small, and gloo works without NCCL, on Windows too.
+They meet and decide over gloo, which works everywhere, on Windows too. Gradients go over NCCL where every rank has it
+and a GPU of its own, else as CPU copies over gloo.
 """
 
 from __future__ import annotations
@@ -8,10 +9,11 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import socket
 import time
 from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -31,6 +33,9 @@ _STEP_TIMEOUT = timedelta(hours=2)
 """how long ranks wait for each other inside a step, which takes them about the same time, and the leader for the others
 at any time: they have nothing else to do"""
 
+_NCCL = "WAN_TRAINER_NCCL"
+"""environment variable: 0 leaves NCCL out"""
+
 _GIVING_UP_S = 30.0
 """how long ranks that came to one meeting may differ in giving it up"""
 
@@ -38,13 +43,24 @@ _GIVING_UP_S = 30.0
 class Group:
     """This process among its ranks."""
 
-    def __init__(self, rank: int = 0, world: int = 1, in_step: Any = None, roll: Any = None) -> None:
+    def __init__(
+        self,
+        rank: int = 0,
+        world: int = 1,
+        in_step: Any = None,
+        roll: Any = None,
+        *,
+        on_this_machine: tuple[int, int] | None = None,
+    ) -> None:
+        """`on_this_machine`: number and count among the ranks of this machine; None: all are here."""
         self.rank, self.world = rank, world
+        self.local_rank, self.local_world = on_this_machine or (rank, world)
         self._in_step = in_step
         """torch's group of the same ranks, with the patience of a step"""
         self._roll = roll
         """torch's store, in which each rank notes how many meetings it came to; None where a launcher watches them"""
         self._met = 0
+        self._asked_for_nccl, self._over_nccl = False, cast(Any, None)
 
     @property
     def leads(self) -> bool:
@@ -56,14 +72,34 @@ class Group:
         if self.world == 1:
             return
         tensors = list(values)
-        flat = torch.cat([t.detach().float().reshape(-1).cpu() for t in tensors])
+        flat = torch.cat([t.detach().float().reshape(-1) for t in tensors])
+        nccl = self._nccl_between(flat.device)
+        if nccl is None:
+            flat = flat.cpu()
         with self._meeting():
-            torch.distributed.all_reduce(flat, group=self._in_step)
+            if nccl is None:
+                torch.distributed.all_reduce(flat, group=self._in_step)
+            else:  # first it is seen that all came: who waits in NCCL can neither be told nor named
+                torch.distributed.barrier(group=self._in_step)
+                torch.distributed.all_reduce(flat, group=nccl)
         flat /= self.world
         offset = 0
         for tensor in tensors:
             tensor.copy_(flat[offset : offset + tensor.numel()].view_as(tensor))
             offset += tensor.numel()
+
+    def _nccl_between(self, device: torch.device) -> Any:
+        """Returns torch's group over NCCL for tensors of `device`, or None; the ranks decide it together, once."""
+        if not self._asked_for_nccl:
+            self._asked_for_nccl = True
+            has = device.type == "cuda" and torch.distributed.is_nccl_available() and os.environ.get(_NCCL) != "0"
+            card = getattr(torch.cuda.get_device_properties(device), "uuid", device) if has else ""
+            cards = self.gather(f"{socket.gethostname()} {card}" if has else "")
+            if all(cards) and len(set(cards)) == self.world:
+                torch.cuda.set_device(device)
+                with self._meeting():
+                    self._over_nccl = torch.distributed.new_group(backend="nccl", timeout=_STEP_TIMEOUT)
+        return self._over_nccl if device.type == "cuda" else None
 
     def average_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
         self.average([p.grad for p in parameters if p.grad is not None])
@@ -161,4 +197,5 @@ def join_group() -> Group:
             roll = torch.distributed.PrefixStore("meetings", store)
         torch.distributed.init_process_group("gloo", timeout=patience, store=store, rank=rank, world_size=world)
         in_step = torch.distributed.new_group(backend="gloo", timeout=_STEP_TIMEOUT)
-    return Group(rank, world, in_step, roll)
+    here = int(os.environ.get("LOCAL_RANK", rank)), int(os.environ.get("LOCAL_WORLD_SIZE", world))
+    return Group(rank, world, in_step, roll, on_this_machine=here)

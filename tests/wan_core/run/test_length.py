@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 
 from tests.support.tiny_run import TinyRun, make_run
 from wan_core.cache import LatentCache
-from wan_core.cli.runs import _change_settings  # pyright: ignore[reportPrivateUsage]
+from wan_core.cli.settings import change_run
 from wan_core.control import SignalControl
 from wan_core.errors import ConfigError
 from wan_core.events import Event, Finished, StepDone, to_line
@@ -85,7 +85,7 @@ def test_a_global_batch_that_cannot_be_is_refused_with_the_nearest_that_can(
 
 def test_epochs_set_on_the_command_line_are_steps_in_run_json(tmp_path: Path) -> None:
     run = make_run(tmp_path)
-    _change_settings(run.directory, run.roots, ["max_train_epochs=5"])
+    change_run(run.directory, run.roots, ["max_train_epochs=5"])
     assert read_run(run.directory).train.steps == 15
     assert read_run(run.directory).job_id == run.config.job_id, "a longer run is the same job"
 

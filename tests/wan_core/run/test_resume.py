@@ -211,15 +211,6 @@ def test_sigterm_to_the_controller_of_two_ranks_stops_them_all_with_their_state(
     assert SaveStore(run.directory).latest() is not None
 
 
-def test_torchrun_with_more_ranks_than_the_run_says_is_refused(server: ForkServer, tmp_path: Path) -> None:
-    run = make_run(tmp_path, train=settings())
-    worker = server.start(words(run), tmp_path / "out.jsonl", environment={"LOCAL_RANK": "0", "WORLD_SIZE": "2"})
-    assert worker.wait() == 5
-    (event,) = worker.events()
-    message = event["message"]
-    assert 'torchrun started 2 ranks, but run.json says "one device"' in message
-
-
 def test_a_base_file_that_was_exchanged_is_refused(server: ForkServer, tmp_path: Path) -> None:
     run = make_run(tmp_path, train=settings())
     base = run.roots.resolve(run.config.model.base_file)

@@ -18,7 +18,7 @@ from .bridge.interrupts import CancelButton, stops_become_interrupts
 from .bridge.progress import NodeProgress, graph_of
 from .bridge.sockets import ComfyVae, encoder_identity
 from .bridge.start_images import encode_start_images
-from .bridge.types import CATEGORY, RunHandle, WanLoras, WanRun, WanValidation
+from .bridge.types import CATEGORY, ModelHandle, RunHandle, WanLoras, WanRun, WanTrainModel, WanValidation
 from .bridge.widgets import asked_of, combo, flag, one_of, searched_as, text
 from .runs.facts import chosen_steps, output_file
 from .runs.rendering import Rendering
@@ -64,6 +64,12 @@ class ValidateVideo(io.ComfyNode):
                 flag("baseline", True, "Also render the base model without LoRA, and compare with it."),
                 text("seeds", "", "Seeds of the noise, such as 1, 2, 3: a row for each. Empty: that of the previews."),
                 combo("grid_format", FORMATS, "File of grid_video. mp4: H.264. webm: VP9, smaller and slower to make."),
+                WanTrainModel.Input(
+                    "partner",
+                    optional=True,
+                    tooltip="Where the run trained one expert of a pair: LoadWanModel with the other one, or both. "
+                    "Clips go through the pair. Its own LoRA: AddFrozenLora in between.",
+                ),
             ],
             outputs=[
                 io.Video.Output(display_name="videos", is_output_list=True, tooltip="One clip per prompt and variant."),
@@ -90,6 +96,7 @@ class ValidateVideo(io.ComfyNode):
         baseline: bool = True,
         seeds: str = "",
         grid_format: str = FORMATS[0],
+        partner: ModelHandle | None = None,
     ) -> io.NodeOutput:
         one_of("grid_format", grid_format, FORMATS)
         config, roots, cache = read_run(run.directory), folders.roots(), folders.cache()
@@ -104,6 +111,7 @@ class ValidateVideo(io.ComfyNode):
             preview=encode_start_images(preview, cache, cache.read_set(config.data.fingerprint), variant, codec),
             seeds=_seeds(seeds),
             loras=loras,
+            partner=None if partner is None else partner.plan,
         )
         job.cells()  # refuses too many of them
         rendering = Rendering(run.directory, job, run.fps, _metadata(cls.hidden))

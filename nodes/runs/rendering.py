@@ -66,7 +66,8 @@ class Rendering:
     @property
     def folder(self) -> Path:
         """Where the clips lie, with those of other jobs of the same prompts and settings."""
-        return self.run / "samples" / f"validate-{_digest(_named(self.job.preview))}"
+        partner = {} if self.job.partner is None else {"partner": self.job.partner.to_dict()}  # as folders of before
+        return self.run / "samples" / f"validate-{_digest(_named(self.job.preview) | partner)}"
 
     def file(self, cell: Cell, ending: str = "mp4") -> Path:
         return self.folder / f"{cell.name}.{ending}"
@@ -189,7 +190,10 @@ class Rendering:
     @property
     def _id(self) -> str:
         """What makes files of this job differ from those of others in its folder."""
-        return _digest(self.job.to_dict())
+        data = self.job.to_dict()
+        if self.job.partner is None:
+            del data["partner"]  # as before there were any
+        return _digest(data)
 
     def _rows(self) -> list[list[Cell]]:
         return [[self.job.cell(row, column) for column in self.job.columns] for row in self.job.rows]

@@ -45,7 +45,7 @@ def check_acting(run: OpenRun, loras: Sequence[FrozenLora]) -> None:
 
 def _of_this_model(run: OpenRun, loras: Sequence[FrozenLora]) -> list[tuple[LoraSource, float]]:
     """Returns the file and strength of each LoRA that there is for the model of `run`."""
-    own = [lora.on_model(run.config.train.expert, pair=run.both) for lora in loras]
+    own = [lora.on_model(run.config.train.expert, pair=run.both or run.has_partner) for lora in loras]
     return [(read_lora(run.roots.resolve(lora.file)), lora.strength) for lora in own if lora.file and lora.strength]
 
 

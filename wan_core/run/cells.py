@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from ..config import Config
 from ..errors import ConfigError
+from ..load import ModelPlan
 from ..lora import FrozenLora
 from ..sampler import SampleConfig, file_name_of
 
@@ -70,6 +71,8 @@ class SampleJob(Config):
     """of the noise, in place of those of `preview`; empty: those"""
     loras: tuple[FrozenLora, ...] = ()
     """LoRA files to render too, each at every strength in columns of its own; with them no saved steps means none"""
+    partner: ModelPlan | None = None
+    """the other expert of a pair, where the run trains one alone: clips go through both; of both files the other one"""
 
     @property
     def columns(self) -> list[Column]:

@@ -175,8 +175,8 @@ def prefix_of(expert: Expert) -> str:
 
 
 def saved_of(saved: SavedStep | None, run: OpenRun) -> Learnt | None:
-    """Returns what a saved step holds of the model that `run` trains."""
-    if saved is None:
+    """Returns what a saved step holds of the model of `run`; None for one that the run does not train."""
+    if saved is None or not run.trained:
         return None
     state = saved.read_state()
     if not run.both:

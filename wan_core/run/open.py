@@ -42,6 +42,10 @@ class OpenRun:
     cache_set: CacheSet
     both: bool = False
     """whether this is one expert of a run that trains both"""
+    has_partner: bool = False
+    """whether this is one of a pair of which the run trains one expert alone"""
+    trained: bool = True
+    """whether the run trains it; a partner only renders, and no saved step holds anything of it"""
 
     @cached_property
     def variant(self) -> WanVariant:

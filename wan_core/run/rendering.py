@@ -39,7 +39,7 @@ class Renderers:
     def use(self, saved: SavedStep | None, strength: float, loras: Sequence[FrozenLora] = ()) -> list[str]:
         """Render with the LoRAs of a saved step from now on; None: without any. `loras` act besides.
 
-        Returns the experts that the step holds no LoRA of: they render as they are.
+        Returns the experts that are trained and that the step holds no LoRA of: they render as they are.
         """
         self._strength, self._weights, self._loras = strength, {}, loras
         if saved is None:
@@ -48,7 +48,8 @@ class Renderers:
             self._read = None  # before the next ones are read
             self._read = saved.step, self._weights_of(saved)
         self._weights = self._read[1]
-        return [name for run in self._runs if (name := run.config.train.expert) not in self._weights]
+        trained = (run.config.train.expert for run in self._runs if run.trained)
+        return [name for name in trained if name not in self._weights]
 
     def _weights_of(self, saved: SavedStep) -> dict[str, LoraWeights]:
         found: dict[str, LoraWeights] = {}
@@ -86,7 +87,7 @@ class Renderers:
             self._away.pop(name).close()
         else:
             # The start LoRA is already part of every saved step.
-            adapters = run.adapters(with_start=False)
+            adapters = run.adapters(with_start=False) if run.trained else None
             self._models[name] = materialize(
                 run.config.model, run.roots, adapters, on_tensor=self._on_tensor, found=run.file
             )

@@ -16,6 +16,7 @@ from .checks import check_files
 from .config import read_run
 from .full_memory import memory_named
 from .open import open_experts
+from .partner import partner_note, with_partner
 from .remarks import preview_note
 from .rendering import Renderers
 
@@ -42,6 +43,8 @@ def sample_job(directory: Path, job_file: Path, roots: Roots, *, emit: Emit, con
     runs = open_experts(directory, roots, config)
     for one in runs:
         check_files(one.config, roots, with_start=False)
+    if job.partner is not None:
+        runs = with_partner(runs[0], job.partner)
     run = runs[0]
     previews = read_preview_inputs(
         run.cache, run.cache_set, job.preview, run.variant, starts_from_clip=run.first_frame_share == 1.0
@@ -64,6 +67,9 @@ def sample_job(directory: Path, job_file: Path, roots: Roots, *, emit: Emit, con
             renderers = Renderers(runs, on_tensor)
             if len(runs) == 1 and (note := preview_note(run.variant, previews)):
                 emit(Note(text=note))
+            for one in runs:
+                if not one.trained:
+                    emit(Note(text=partner_note(one, job.preview.loras)))
             previewer = Previewer(
                 renderers.denoisers(),
                 previews,

@@ -57,6 +57,11 @@ export const SENTENCES = [
       "Previews of this run are made by the low-noise expert alone: they begin below noise level {level}, where it takes over, with a training clip ({clips}) that is noised that far. Look and detail count, not the layout, which is the clip's. Compare steps with each other; what the pair makes of both LoRAs shows a sampler graph with both models.",
       v,
     ),
+  (v) =>
+    t(
+      "Clips go through the pair. The {expert} noise expert, which this run does not train, is {file}; LoRAs on it: {loras}.",
+      v,
+    ),
   (v) => t("Preview at step {step} was skipped: {reason}", v),
   (v) => t("Preview {sample} was not decoded: {reason}", v),
   (v) => t("the empty prompt", v),

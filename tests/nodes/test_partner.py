@@ -1,0 +1,36 @@
+"""Validate Video through a pair of which a run trained one expert: the other one comes from Load Wan Model."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+from comfy_server import ComfyServer
+from graphs import TRAIN, folder_of, training_graph
+from world import MODEL
+
+pytestmark = [pytest.mark.comfy, pytest.mark.soak]
+VALIDATE = "8"
+PAIR = {name: f"wan2.2_tiny_t2v_{name}_noise_14B.safetensors" for name in ("high", "low")}
+
+
+def test_the_partner_renders_with_it_and_is_named(comfy: ComfyServer) -> None:
+    models = comfy.base / "models" / "diffusion_models"
+    for name in PAIR.values():
+        shutil.copyfile(models / MODEL, models / name)
+    graph = training_graph("one_of_two", steps=2, expert="high")
+    graph["model"]["inputs"] |= {"diffusion_model": PAIR["high"], "low_noise_model": PAIR["low"]}
+    inputs = {"run": [TRAIN, 0], "vae": ["vae", 0], "saved_steps": "2"}
+    graph[VALIDATE] = {"class_type": "ValidateVideo", "inputs": inputs}
+    graph["alone"] = {"class_type": "ValidateVideo", "inputs": dict(inputs)}
+    inputs["partner"] = ["model", 0]
+    with comfy.events() as seen:
+        entry = comfy.run(graph)
+    said = [status["text"] for status in seen.of("wan_trainer.status") if status["node"] == VALIDATE]
+    assert [text for text in said if "Clips go through the pair. The low noise expert" in text and PAIR["low"] in text]
+    folders = list((folder_of(comfy, "one_of_two") / "samples").glob("validate-*"))
+    assert len(folders) == 2, "clips of the expert alone are others"
+    assert all(len(list(folder.glob("*.mp4"))) >= 2 for folder in folders)
+    for node in (VALIDATE, "alone"):
+        (facts,) = comfy.outputs(entry, node)["wan_clips"]
+        assert [clip["step"] for clip in facts["rows"][0]["clips"]] == [None, 2]

@@ -121,9 +121,32 @@ def scan_files(
         context.tell(number + 1, len(files), file.shown_name)
     samples, without_caption = without_captionless(config, samples)
     rejected += without_caption
+    if not samples and config.missing_captions == "refuse" and not config.trigger_word.strip():
+        samples, rejected, unread = shown_without_captions(files, rejected, config, context)
+        notes = (*notes, *unread)
     if not samples:
         raise NothingUsableError(_nothing_left(source, config, rejected))
     return ScanResult(config=config, samples=tuple(samples), rejected=tuple(rejected), notes=tuple(notes))
+
+
+def shown_without_captions(
+    files: Sequence[MediaFile], rejected: Sequence[Rejected], config: DatasetConfig, context: ScanContext
+) -> tuple[list[Sample], list[Rejected], list[str]]:
+    """Returns samples of the files that were left out because nobody can read their captions, what is still left out,
+    and the reasons as notes.
+
+    For a dataset of which nothing else is left, and only where no file is trained without a caption: all of it can be
+    shown then, and the captions be written.
+    """
+    unread = {item.wants_caption: item for item in rejected if item.wants_caption is not None}
+    samples: list[Sample] = []
+    for file in files:
+        if file.path in unread:
+            found = accompanied(_look_at(replace(file, caption=""), config, context), file, config, context)
+            samples += [replace(sample, listed=False) for sample in ([] if isinstance(found, Rejected) else found)]
+    shown_now = {sample.path for sample in samples}
+    left = [item for item in rejected if item.wants_caption not in shown_now]
+    return samples, left, [f"{unread[path].name}: {unread[path].reason}" for path in sorted(shown_now)]
 
 
 def _look_at(file: MediaFile, config: DatasetConfig, context: ScanContext) -> list[Sample] | Rejected:

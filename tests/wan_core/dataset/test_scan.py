@@ -119,6 +119,24 @@ def test_captions_that_are_not_text_cost_their_clips_and_all_are_named(video, ma
     assert [(file.name, file.caption_file.name) for file in files] == [(f"{n}.mp4", f"{n}.txt") for n in "bac"]
 
 
+def test_a_folder_of_which_no_caption_can_be_read_is_shown_and_not_trained(video, make_clip, folder):
+    for name in "ab":
+        make_clip(f"clips/{name}.mp4")
+        (folder / f"{name}.txt").write_bytes(b"stra\xdfe")
+    (folder / "torn.mp4").write_bytes(b"no clip")
+    result = scan_folder(config(), folder, ScanContext(video))
+    assert [(s.name, s.caption, s.caption_from, s.listed) for s in result.samples] == [
+        (f"{n}.mp4", "", "none", False) for n in "ab"
+    ]
+    assert [r.name for r in result.rejected] == ["torn.mp4"]
+    assert "b.mp4: its caption b.txt is not UTF-8: byte 0xdf at offset 4. Save it again as UTF-8" in result.notes
+    with pytest.raises(DatasetError, match="2 of 2 files have no caption"):
+        Dataset((result,)).require_captions()
+    for changes in ({"trigger_word": "ohwx"}, {"missing_captions": "empty caption"}):
+        with pytest.raises(DatasetError, match=r"its caption a\.txt is not UTF-8"):
+            scan_folder(config(**changes), folder, ScanContext(video))
+
+
 def test_empty_missing_and_false_folders_are_refused(video, folder):
     with pytest.raises(DatasetError, match="holds no clips or stills"):
         scan_folder(config(), folder, ScanContext(video))

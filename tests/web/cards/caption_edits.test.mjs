@@ -12,10 +12,11 @@ import {
 import { pictures } from "../../../web/js/lib/cards/dataset.mjs";
 import { captionsPath, clipPath } from "../../../web/js/lib/page/routes.mjs";
 
-const found = { total: 9, count: 4, can_change: 3, places: 5, captions: [] };
+const found = { total: 9, count: 4, can_change: 3, places: 5, captions: [{}, {}, {}, {}] };
 
 test("what would be replaced is counted before, and what cannot be is named", () => {
   assert.equal(foundText(found), "4 of 9 captions");
+  assert.equal(foundText({ ...found, count: 8 }), "8 of 9 captions, the first 4 are shown");
   assert.equal(replaceText(found), "Replace 5 in 3 captions");
   assert.equal(lessText(found), "1 cannot be changed here");
   assert.equal(lessText({ ...found, can_change: 4 }), "");

@@ -49,8 +49,10 @@ export function isScan(scan) {
 }
 
 /** @param {Search} found */
-export function foundText({ count, total }) {
-  return t("{count} of {total} captions", { count, total });
+export function foundText({ count, total, captions }) {
+  const said = t("{count} of {total} captions", { count, total });
+  const { length: shown } = captions;
+  return count > shown ? `${said}, ${t("the first {shown} are shown", { shown })}` : said;
 }
 
 /** What the button would do. @param {Search} found */

@@ -5,7 +5,7 @@ And web/js/lib/values/orders.mjs, by which the page reads workflows of earlier v
     python3 scripts/make_workflows.py --check  # exit code 1 when a file on disk is not what would be written
 
 Widget positions come from tests/nodes/schemas.json, so a graph can never disagree with the nodes. Standard library
-only. Pictures of the graphs: tests/browser/make_pictures.py.
+only. Their thumbnails: scripts/make_thumbnails.py.
 """
 
 from __future__ import annotations

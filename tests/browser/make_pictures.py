@@ -1,8 +1,8 @@
-"""Makes the pictures of the shipped graphs; run by name, never collected with the tests:
+"""Makes the pictures of the docs; run by name, never collected with the tests:
 
     OMP_NUM_THREADS=2 .venv/bin/python -m pytest tests/browser/make_pictures.py
 
-workflows/NAME.jpg are the thumbnails of the template browser; docs/images/stage_*.jpg and canvas.jpg are the stages of
+docs/images/stage_*.jpg and canvas.jpg are the stages of
 a real run of the smoke graph; panel*.png and runs_tab.png show the panel and the sidebar tab on made-up runs, fit.png
 the bar that says whether a training fits, settings.png the node with the many settings, grid_node.png and grid.png
 Validate Video and what it makes, contact_sheet.png a dataset with some bad files, dropped.jpg what settings of another
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image
 from shapeworld.comfy_graphs import MODELS, SAMPLING, VAE, Recipe, dataset_inputs, train_inputs
 from shapeworld.concept import load_concept
 from shapeworld.learning import CONCEPTS, DEFAULT_CONCEPT, draw_dataset, fill_models
@@ -36,8 +36,6 @@ from tests.browser.test_settings import GRAPH as SETTINGS_GRAPH
 pytestmark = pytest.mark.browser
 
 ROOT = Path(__file__).resolve().parents[2]
-SIZE = (800, 450)
-TITLE_HEIGHT = 48
 
 
 @pytest.fixture
@@ -79,33 +77,9 @@ def picture(canvas: Any, mouse: tuple[int, int] = (300, 1200)) -> Image.Image:
         return page.convert("RGB").crop([round(max(0, edge)) for edge in edges])
 
 
-def thumbnail(whole: Image.Image, title: str) -> Image.Image:
-    """The picture below a title, on a plain ground of the size the template browser shows."""
-    out = Image.new("RGB", SIZE, (24, 24, 24))
-    ImageDraw.Draw(out).text((16, 10), title, (235, 235, 235), ImageFont.load_default(26))
-    room = (SIZE[0] - 16, SIZE[1] - TITLE_HEIGHT - 8)
-    whole.thumbnail(room, Image.Resampling.LANCZOS)
-    out.paste(whole, ((SIZE[0] - whole.width) // 2, TITLE_HEIGHT + (room[1] - whole.height) // 2))
-    return out
-
-
-def title_of(workflow: dict[str, Any]) -> str:
-    """The heading of the graph's note."""
-    (note,) = [node for node in workflow["nodes"] if node["type"] == "MarkdownNote"]
-    return str(note["widgets_values"][0]).splitlines()[0].removeprefix("## ")
-
-
 def without_note(workflow: dict[str, Any]) -> dict[str, Any]:
     """At the size of a thumbnail the note is grey dust."""
     return {**workflow, "nodes": [n for n in workflow["nodes"] if n["type"] != "MarkdownNote"]}
-
-
-def test_thumbnails(bare: Any, workflows: dict[str, Any]) -> None:
-    for name, workflow in workflows.items():
-        bare.load(without_note(workflow))
-        file = ROOT / "workflows" / f"{name}.jpg"
-        thumbnail(picture(bare), title_of(workflow)).save(file, quality=85, optimize=True)
-        assert file.stat().st_size <= 80_000
 
 
 def demo_run(canvas: Any, workflows: dict[str, Any], **more: dict[str, Any]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import make_thumbnails
 import make_workflows
 import pytest
 import widget_orders
@@ -180,3 +181,16 @@ def test_the_template_browser_lists_them_and_shows_a_picture_of_each(comfy: Comf
     for path in CANVAS:
         with Image.open(io.BytesIO(comfy.get(f"/api/workflow_templates/{PACK_NAME}/{path.stem}.jpg"))) as picture:
             assert (picture.format, picture.size) == ("JPEG", (800, 450))
+
+
+@pytest.mark.parametrize("path", CANVAS, ids=names(CANVAS))
+def test_the_thumbnail_of_a_graph_says_what_its_note_does(path: Path) -> None:
+    """A picture cannot be compared with what is drawn here, since libraries differ; so it keeps its words."""
+    words = make_thumbnails.words_of(read(path))
+    with Image.open(path.with_suffix(".jpg")) as picture:
+        assert picture.info["comment"].decode() == words.comment(), "run scripts/make_thumbnails.py"
+        assert picture.size == make_thumbnails.SIZE
+    assert path.with_suffix(".jpg").stat().st_size <= 80_000
+    assert words.title
+    assert "Train" in words.stages
+    assert words.card

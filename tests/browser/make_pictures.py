@@ -277,15 +277,60 @@ def fit_picture(canvas: Any) -> Image.Image:
         return shot.convert("RGB")
 
 
-def test_the_tab_of_runs(bare: Any, smoke: dict[str, Any]) -> None:
-    made_up_runs(bare.server.base).serve(bare.page)
+def sweeps(base: Path) -> Runs:
+    """Thirty runs of three sweeps, no two of which learn alike."""
+    runs = made_up_runs(base)
+    runs.summaries.clear()
+    now = time.time()
+    for number in range(30):
+        settings = {"rank": (8, 16, 32)[number % 3], "learning_rate": (5e-5, 1e-4)[number % 2]}
+        settings["data"] = ("34 #a1b2c3", "112 #77ee10")[number // 6 % 2]
+        name = ("my_character", "ink_style", "paper_boat")[number // 12]
+        ran = f"_{number // 6 + 1:03d}" if number % 12 > 5 else ""
+        last = 1500 if number % 11 != 10 else 640
+        lines = [dict(line) for line in whole_run(last, 1500, 250)]
+        falls = (1 + number % 5 / 4, 0.02 * (number % 3), 0.06 + 0.01 * (number * 7 % 10))
+        for line in lines:
+            for key in ("loss", "eval_loss"):
+                if key in line:
+                    line[key] = line[key] ** falls[0] * 1.5 + falls[1] + falls[2] * line["step"] / 9000
+        evaluated = [line for line in lines if line["event"] == "evaluated"]
+        best = min(evaluated, key=lambda line: line["eval_loss"])
+        runs.add(
+            f"{name}_learning_rate_{settings['learning_rate']:g}_rank_{settings['rank']}{ran}",
+            lines,
+            settings=settings,
+            state=("done", "done", "failed", "stopped")[3 if last < 1500 else 2 if number % 13 == 7 else 0],
+            updated=now - 5000 * number,
+            eval_best=best["eval_loss"],
+            eval_best_step=best["step"],
+            preview=f"s{last // 250 * 250}",
+        )
+    return runs
+
+
+def test_the_tab_of_runs(bare: Any) -> None:
+    sweeps(bare.server.base).serve(bare.page)
     bare.page.set_viewport_size({"width": 1800, "height": 1000})
-    bare.page.locator(".wan-trainer-runs-tab-button").first.click()
-    for run in ("my_lora", "my_lora_002", "smoke_test"):
-        bare.page.get_by_label(f"Compare {run}", exact=True).check()
-    bare.page.wait_for_timeout(2500)
-    with Image.open(io.BytesIO(bare.page.locator(".wan-runs").screenshot())) as shot:
-        save([shot.convert("RGB")], "runs_tab.png")
+    pictures: list[Image.Image] = []
+    for palette in ("dark", "light"):
+        bare.server.setting("Comfy.ColorPalette", palette)
+        bare.open()
+        bare.page.locator(".wan-trainer-runs-tab-button").first.click()
+        bare.page.get_by_role("button", name="Group by name").click()
+        bare.page.locator(".wan-runs").wait_for()
+        bare.script(
+            """() => Object.assign(document.querySelector(".wan-runs").style, {position: "fixed", zIndex: 9999,
+              left: "0", top: "0", width: "760px", height: "940px"})"""
+        )
+        for number in range(5):
+            bare.page.locator(".wan-run-name input").nth(number).check()
+        bare.page.locator(".wan-run-name .wan-open").nth(1).click()
+        bare.page.wait_for_timeout(2500)
+        with Image.open(io.BytesIO(bare.page.locator(".wan-runs").screenshot())) as shot:
+            pictures.append(shot.convert("RGB"))
+    bare.server.setting("Comfy.ColorPalette", "dark")
+    save(pictures, "runs_tab.png")
 
 
 def test_the_settings(bare: Any) -> None:

@@ -27,7 +27,7 @@ from shapeworld.learning import CONCEPTS, DEFAULT_CONCEPT, draw_dataset, fill_mo
 from tests.browser.conftest import shows, tiny_canvas
 from tests.browser.make_pictures import picture, without_note
 from tests.browser.test_fit import BAR, card_of
-from tests.browser.test_panel import TAB
+from tests.browser.test_panel import TAB, open_run
 
 pytestmark = [pytest.mark.browser, pytest.mark.soak]
 
@@ -188,7 +188,7 @@ def use_an_earlier_step_in_the_tab(journey: Journey, loras: list[str]) -> None:
     canvas, page = journey.canvas, journey.canvas.page
     assert published(canvas, loras) == saved_at(canvas, STEPS)
     page.locator(TAB).first.click()
-    run = page.locator(".wan-run").filter(has_text="my_character")
+    run = open_run(page, "my_character")
     run.get_by_role("button", name="Clips").click()
     shows(run, PROMPT, "takes every name", "likeness to the first preview", "flicker")
     shows(run.locator(".wan-suggestion"), "★")

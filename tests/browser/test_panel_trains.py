@@ -168,7 +168,7 @@ def test_a_run_is_stopped_reloaded_resumed_and_watched_by_a_page_of_each_kind(
     a_step_more(canvas.server, "panel")
     for page in pages:
         wait_for_points(page, whole + 1)
-        page.page.locator(".wan-run").filter(has_text="panel").first.wait_for()
+        page.page.locator(".wan-run-name").filter(has_text="panel").first.wait_for()
 
 
 def a_step_more(server: Any, run: str) -> None:

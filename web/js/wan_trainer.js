@@ -80,6 +80,11 @@ function newTab() {
     copy: (text) => navigator.clipboard.writeText(text),
     address: (path) => api.apiURL(path),
     seen: (runs) => trainers.onRuns(runs),
+    save: (name, parts) => {
+      const href = URL.createObjectURL(new Blob(parts, { type: "text/csv" }));
+      element("a", { href, download: name }).click();
+      setTimeout(() => URL.revokeObjectURL(href), PULSE);
+    },
   });
 }
 
@@ -191,7 +196,12 @@ const extension = {
     await loadWords((path) => api.fetchApi(path), locale);
     tab = newTab();
     sayWhoTookIds(NAME, app.extensionManager?.toast);
-    for (const sheet of ["./wan_trainer.css", "./wan_cards.css", "./wan_sheet.css"]) {
+    for (const sheet of [
+      "./wan_trainer.css",
+      "./wan_cards.css",
+      "./wan_sheet.css",
+      "./wan_runs.css",
+    ]) {
       const href = new URL(sheet, import.meta.url).href;
       document.head.append(element("link", { rel: "stylesheet", href }));
     }

@@ -1,30 +1,45 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { bestOf, columnsOf, grouped, named, sorted } from "../../../web/js/lib/tab/differences.mjs";
+import {
+  bestOf,
+  columnsOf,
+  differing,
+  found,
+  grouped,
+  sorted,
+} from "../../../web/js/lib/tab/differences.mjs";
 
-const run = (id, settings, loss, more = {}) => ({ id, settings, step: 10, loss, ...more });
+const run = (id, settings, loss, more = {}) => ({
+  id,
+  settings,
+  state: "done",
+  step: 10,
+  loss,
+  ...more,
+});
 const RUNS = [
   run("fox_rank_8", { rank: 8, optimizer: "lion", steps: 5 }, 0.3, { seconds_per_step: 2 }),
   run("fox_rank_16", { rank: 16, optimizer: "adamw", steps: 5 }, 0.1, { seconds_per_step: 3 }),
-  run("owl", { rank: 8, optimizer: "adamw", steps: 5 }, null),
+  run("owl", { rank: 8, optimizer: "adamw", steps: 5 }, null, { state: "failed" }),
 ];
 const ids = (runs) => runs.map(({ id }) => id);
 
 test("a column for each setting that is not the same in all, and for what came of the runs", () => {
-  const columns = columnsOf(RUNS);
   assert.deepEqual(
-    columns.map(({ key }) => key),
-    ["optimizer", "rank", "step", "loss", "seconds_per_step"],
+    columnsOf([{ name: "", runs: RUNS }]).map(({ key }) => key),
+    ["state", "step", "rank", "optimizer", "loss", "seconds_per_step"],
   );
-  const found = Object.fromEntries(columns.map((column) => [column.key, column]));
-  assert.deepEqual(found.rank.values, [8, 16, 8]);
-  assert.equal(found.loss.best, 0.1);
-  assert.equal(found.step.best, null, "more steps are no better");
+  assert.deepEqual(differing([{ name: "", runs: RUNS }], 1), ["rank"]);
 });
 
-test("what is the lowest of one run alone is not the best", () => {
-  assert.equal(columnsOf(RUNS.slice(1)).find(({ key }) => key === "loss")?.best, null);
+test("of groups only what differs inside of one is a column", () => {
+  assert.deepEqual(
+    differing([RUNS.slice(0, 1), RUNS.slice(1)].map((runs) => ({ name: "", runs }))),
+    ["rank"],
+  );
+  const missing = [run("a", {}, 1), run("b", { alpha: 2 }, 1)];
+  assert.deepEqual(differing([{ name: "", runs: missing }]), ["alpha"]);
 });
 
 test("a column sorts by number and groups what is alike; what is not known stands last", () => {
@@ -46,9 +61,15 @@ test("a column sorts by number and groups what is alike; what is not known stand
   assert.equal(sorted(RUNS, null), RUNS);
 });
 
-test("runs are found by every word of their names", () => {
-  assert.deepEqual(ids(named(RUNS, "FOX 16")), ["fox_rank_16"]);
-  assert.deepEqual(ids(named(RUNS, " ")), ids(RUNS));
+test("runs are found by every word of their names, by settings and by state", () => {
+  assert.deepEqual(ids(found(RUNS, "FOX 16")), ["fox_rank_16"]);
+  assert.deepEqual(ids(found(RUNS, " ")), ids(RUNS));
+  assert.deepEqual(ids(found(RUNS, "rank=8")), ["fox_rank_8", "owl"]);
+  assert.deepEqual(ids(found(RUNS, "opt=adam fox")), ["fox_rank_16"]);
+  assert.deepEqual(ids(found(RUNS, "rank=1")), [], "a number is meant as a whole");
+  assert.deepEqual(ids(found(RUNS, "=8")), []);
+  assert.deepEqual(ids(found(RUNS, "", "failed")), ["owl"]);
+  assert.deepEqual(ids(found(RUNS, "fox", "failed")), []);
 });
 
 test("runs of one name stand together: those of a sweep, later ones, and means of saved steps", () => {
@@ -61,7 +82,7 @@ test("runs of one name stand together: those of a sweep, later ones, and means o
     "fox_learning_rate_5e-05_rank_8_003",
     "fox_red",
   ];
-  const groups = grouped(all.map(made)).map(([name, runs]) => [name, ids(runs)]);
+  const groups = grouped(all.map(made)).map(({ name, runs }) => [name, ids(runs)]);
   assert.deepEqual(groups, [
     ["fox", ["fox_rank_8", "fox_002", "fox_ema0.1", "fox_learning_rate_5e-05_rank_8_003"]],
     ["owl", ["owl"]],
@@ -70,8 +91,9 @@ test("runs of one name stand together: those of a sweep, later ones, and means o
   assert.deepEqual(grouped([]), []);
 });
 
-test("the best is the lowest where lower is better", () => {
-  assert.equal(bestOf("eval_loss", [0.3, null, 0.2]), 0.2);
-  assert.equal(bestOf("eval_loss", [0.2, 0.2]), null);
-  assert.equal(bestOf("step", [1, 2]), null);
+test("the best is the lowest where lower is better, and not all are alike", () => {
+  const evaluated = (...losses) => losses.map((eval_best) => ({ eval_best, step: eval_best }));
+  assert.equal(bestOf("eval_best", evaluated(0.3, null, 0.2)), 0.2);
+  assert.equal(bestOf("eval_best", evaluated(0.2, 0.2)), null);
+  assert.equal(bestOf("step", evaluated(1, 2)), null);
 });

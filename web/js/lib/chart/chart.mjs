@@ -28,7 +28,7 @@ import {
 /**
  * @typedef {import("../run/series.mjs").Point} Point
  * @typedef {import("../run/series.mjs").Series} Series
- * @typedef {{ name: string, color: string, loss?: Series, evaluation?: Series }} Curve
+ * @typedef {{ name: string, color: string, dash?: number, faded?: boolean, loss?: Series, evaluation?: Series }} Curve
  * @typedef {{ curves: Curve[], saves?: Point[], samples?: Point[], timesteps?: number[] | null, log: boolean,
  *   best?: number | null, overfitsFrom?: number | null, marks?: { step: number }[], skipped?: { step: number }[],
  *   smoothing: number, steps?: number, dots?: boolean, cursor?: number | null }} View
@@ -37,6 +37,9 @@ import {
 
 /** Height of the histogram of noise levels, in CSS pixels. */
 const HISTOGRAM = 44;
+
+/** What is left of the others while one curve stands out. */
+const FADED = 0.15;
 
 /** Told apart on dark and on light ground, by those who see fewer colours too: chart.test.mjs measures it. */
 export const PALETTES = {
@@ -51,6 +54,19 @@ export const PALETTES = {
 export function color(index, dark) {
   const palette = PALETTES[dark ? "dark" : "light"];
   return palette[index % palette.length];
+}
+
+/** How lines are dashed that share a colour: with eight of those, 32 curves are told apart before one comes twice. */
+export const DASHES = [[], [9, 4], [2, 3], [9, 3, 2, 3]];
+
+/**
+ * Colour and dashes of a curve that stands at a place among many.
+ * @param {number} place
+ * @param {boolean} dark
+ */
+export function ink(place, dark) {
+  const many = PALETTES.dark.length;
+  return { color: color(place % many, dark), dash: Math.floor(place / many) % DASHES.length };
 }
 
 /**
@@ -113,10 +129,15 @@ export function draw(context, view, width, height, theme) {
   context.beginPath();
   context.rect(LEFT, 0, width - LEFT - RIGHT + 4, plan.floor + 3);
   context.clip();
+  const pointed = view.curves.some((curve) => curve.faded);
   view.curves.forEach((curve, index) => {
     if (view.dots !== false) drawDots(context, plan, plan.dots[index], curve.color);
-    drawLine(context, plan, plan.lines[index], curve.color, 2);
+    context.globalAlpha = curve.faded ? FADED : 1;
+    context.setLineDash(DASHES[curve.dash ?? 0]);
+    drawLine(context, plan, plan.lines[index], curve.color, pointed && !curve.faded ? 3 : 2);
+    context.setLineDash([]);
     drawEvaluations(context, plan, plan.evaluations[index], curve.color, theme);
+    context.globalAlpha = 1;
   });
   context.restore();
   drawWarnings(context, plan, view, theme);

@@ -3,12 +3,13 @@
 
 import { element, fill, mark, toggle, write } from "../page/dom.mjs";
 import { t } from "../page/words.mjs";
-import { color, draw, reading } from "./chart.mjs";
+import { draw, ink, reading } from "./chart.mjs";
 
 /**
  * @typedef {import("./chart.mjs").Curve} Curve
  * @typedef {import("./chart.mjs").View} View
- * @typedef {{ name: string, loss?: import("../run/series.mjs").Series, evaluation?: import("../run/series.mjs").Series }} Line
+ * @typedef {{ name: string, place?: number, faded?: boolean, loss?: import("../run/series.mjs").Series,
+ *   evaluation?: import("../run/series.mjs").Series }} Line `place` decides on its colour and dashes, where it is not the order
  * @typedef {{ lines: Line[], saves?: import("../run/series.mjs").Point[], samples?: import("../run/series.mjs").Point[],
  *   levels?: Line[], best?: number | null, overfitsFrom?: number | null, marks?: { step: number }[], skipped?: { step: number }[], timesteps?: number[], steps?: number,
  *   summary: string, empty: string }} Facts
@@ -20,9 +21,9 @@ export class Plot {
   /**
    * @param {import("../page/pacing.mjs").Frames} frames
    * @param {() => Facts} facts asked at each draw
-   * @param {{ dots?: boolean, timesteps?: boolean }} options
+   * @param {{ dots?: boolean, timesteps?: boolean, legend?: boolean }} options `legend` false: somebody else shows one
    */
-  constructor(frames, facts, { dots = true, timesteps = true } = {}) {
+  constructor(frames, facts, { dots = true, timesteps = true, legend = true } = {}) {
     this.facts = facts;
     this.dots = dots;
     this.smoothing = 0.4;
@@ -53,12 +54,13 @@ export class Plot {
     this.reading = element("div", { class: "wan-reading" });
     this.empty = element("div", { class: "wan-empty" });
     this.legend = element("ul", { class: "wan-legend" });
+    this.hasLegend = legend;
     this.element = element(
       "div",
       { class: "wan-plot" },
       this.controls(timesteps),
       element("div", { class: "wan-canvas-box" }, this.canvas, this.empty, this.reading),
-      this.legend,
+      legend ? this.legend : null,
     );
     new ResizeObserver(this.ask).observe(this.canvas);
   }
@@ -135,7 +137,7 @@ export class Plot {
     const lines = this.byLevel && facts.levels?.length ? facts.levels : facts.lines;
     return {
       ...facts,
-      curves: lines.map((line, index) => ({ ...line, color: color(index, dark) })),
+      curves: lines.map((line, index) => ({ ...line, ...ink(line.place ?? index, dark) })),
       timesteps: this.histogram ? facts.timesteps : null,
       log: this.log,
       smoothing: this.smoothing,
@@ -149,6 +151,7 @@ export class Plot {
     write(this.empty, this.plan ? "" : facts.empty);
     mark(this.canvas, "aria-label", this.plan ? facts.summary : facts.empty);
     write(this.reading, this.cursor === null ? "" : reading(view, this.cursor));
+    if (!this.hasLegend) return;
     const rows = [...view.curves.map(legendText), ...markerTexts(facts)];
     const known = rows.map((row) => `${row.text}${row.color}`).join("|");
     if (this.legend.dataset.known === known) return;

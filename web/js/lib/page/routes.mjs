@@ -44,6 +44,11 @@ export class Routes {
     return this.get(`${place(run)}/metrics?since=${since}${since ? "" : "&condensed=1"}`);
   }
 
+  /** The lines of a run one by one. @param {string} run @param {number} since @returns {Promise<import("../run/history.mjs").Answer>} */
+  lines(run, since) {
+    return this.get(`${place(run)}/metrics?since=${since}`);
+  }
+
   /** @param {string} run @returns {Promise<any>} */
   workflow(run) {
     return this.get(`${place(run)}/workflow`);

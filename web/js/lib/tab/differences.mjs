@@ -1,52 +1,105 @@
 // @ts-check
-/** What differs between runs, as a table: a column for each setting that is not the same in all, and for what came of it. Pure. */
+/** Which runs are found, in which order and groups, and in what they differ: what the table of runs shows. Pure. */
 
 /**
  * @typedef {import("../page/routes.mjs").Summary} Summary
- * @typedef {{ key: string, setting: boolean, values: unknown[], best: number | null }} Column `values` in the order of the
- *   runs; `best` is the lowest of them, where lower is better
+ * @typedef {{ key: string, setting: boolean }} Column
  * @typedef {{ key: string, down: boolean }} Order
+ * @typedef {{ name: string, runs: Summary[] }} Group
  */
 
-/** What came of a run, behind its settings. */
-export const OUTCOMES = ["step", "loss", "eval_loss", "seconds_per_step"];
-const LOWER_IS_BETTER = ["loss", "eval_loss", "seconds_per_step"];
+/** Where a run stands, before its settings, and what came of it, behind them. */
+export const STANDING = ["state", "step", "eval_best"];
+export const OUTCOMES = ["loss", "seconds_per_step", "updated"];
+const LOWER_IS_BETTER = ["loss", "eval_best", "seconds_per_step"];
+/** What tells runs apart most often, before the others in order of their names. */
+const FIRST = ["rank", "alpha", "learning_rate", "data", "model", "adapter", "optimizer"];
 /** More columns than a sidebar can show. */
 const MOST_SETTINGS = 12;
 
-/** The runs whose name has every word of `words`. @param {Summary[]} runs @param {string} words */
-export function named(runs, words) {
+/**
+ * The runs in whose name every word stands; a word `rank=16` asks for a setting, `state` for a state.
+ * @param {Summary[]} runs
+ * @param {string} words
+ * @param {string} state empty for all
+ */
+export function found(runs, words, state = "") {
   const wanted = words.toLowerCase().split(/\s+/).filter(Boolean);
-  return runs.filter((run) => wanted.every((word) => run.id.toLowerCase().includes(word)));
+  const fits = (/** @type {Summary} */ run, /** @type {string} */ word) => {
+    const [key, value] = word.split("=");
+    return value === undefined ? run.id.toLowerCase().includes(word) : has(run, key, value);
+  };
+  return runs.filter(
+    (run) => (!state || run.state === state) && wanted.every((word) => fits(run, word)),
+  );
 }
 
-/** @param {Summary[]} runs @returns {Column[]} */
-export function columnsOf(runs) {
-  const keys = [...new Set(runs.flatMap((run) => Object.keys(run.settings ?? {})))].sort();
-  const settings = keys
-    .map((key) => ({ key, values: runs.map((run) => run.settings?.[key] ?? null) }))
-    .filter(({ values }) => new Set(values.map((one) => JSON.stringify(one))).size > 1)
-    .slice(0, MOST_SETTINGS)
-    .map((column) => ({ ...column, setting: true, best: null }));
-  const outcomes = OUTCOMES.map((key) => {
-    const values = runs.map((run) => /** @type {any} */ (run)[key] ?? null);
-    return { key, setting: false, values, best: bestOf(key, values) };
-  }).filter(({ values }) => values.some((one) => one !== null));
-  return [...settings, ...outcomes];
+/** Whether a run has a setting whose name begins so, of that value. @param {Summary} run @param {string} key @param {string} value */
+function has(run, key, value) {
+  return Object.entries(run.settings ?? {}).some(
+    ([name, own]) => key && name.startsWith(key) && same(own, value),
+  );
 }
 
-/** The lowest of values where lower is better, and they are not all alike. @param {string} key @param {unknown[]} values */
-export function bestOf(key, values) {
-  const numbers = values.filter((one) => typeof one === "number");
-  const judged = LOWER_IS_BETTER.includes(key) && new Set(numbers).size > 1;
-  return judged ? Math.min(...numbers) : null;
+/** @param {unknown} own @param {string} value */
+function same(own, value) {
+  if (typeof own === "number") return own === Number(value);
+  return String(own).toLowerCase().startsWith(value);
+}
+
+/**
+ * The settings that are not the same in all runs of a group, in any group.
+ * @param {Group[]} groups
+ * @param {number} most
+ * @returns {string[]}
+ */
+export function differing(groups, most = MOST_SETTINGS) {
+  /** @type {Set<string>} */
+  const keys = new Set();
+  for (const { runs } of groups) {
+    const [first, ...others] = runs.map((run) => run.settings ?? {});
+    for (const other of others)
+      for (const key of [...Object.keys(first), ...Object.keys(other)])
+        if (!keys.has(key) && text(first[key]) !== text(other[key])) keys.add(key);
+  }
+  const rank = (/** @type {string} */ key) =>
+    FIRST.includes(key) ? FIRST.indexOf(key) : FIRST.length;
+  return [...keys].sort((a, b) => rank(a) - rank(b) || a.localeCompare(b)).slice(0, most);
+}
+
+/** @param {unknown} value */
+function text(value) {
+  return typeof value === "object" ? JSON.stringify(value ?? null) : String(value ?? null);
+}
+
+/** @param {Group[]} groups @returns {Column[]} */
+export function columnsOf(groups) {
+  const known = (/** @type {string} */ key) =>
+    groups.some(({ runs }) => runs.some((run) => (figureOf(run, key) ?? null) !== null));
+  return [
+    ...STANDING.filter(known).map((key) => ({ key, setting: false })),
+    ...differing(groups).map((key) => ({ key, setting: true })),
+    ...OUTCOMES.filter(known).map((key) => ({ key, setting: false })),
+  ];
+}
+
+/** @param {Summary} run @param {string} key @returns {any} */
+export function figureOf(run, key) {
+  return run.settings?.[key] ?? /** @type {any} */ (run)[key];
+}
+
+/** The lowest of a column where lower is better, and not all are alike. @param {string} key @param {Summary[]} runs */
+export function bestOf(key, runs) {
+  if (!LOWER_IS_BETTER.includes(key)) return null;
+  const numbers = runs.map((run) => figureOf(run, key)).filter((one) => typeof one === "number");
+  return new Set(numbers).size > 1 ? Math.min(...numbers) : null;
 }
 
 /**
  * The runs by the name they were asked for: a sweep writes settings and their values behind it, of one name the later runs
  * have a number, and a mean of saved steps has its width. Groups stand where their first run stood.
  * @param {Summary[]} runs
- * @returns {[string, Summary[]][]}
+ * @returns {Group[]}
  */
 export function grouped(runs) {
   /** @type {Map<string, Summary[]>} */
@@ -56,9 +109,11 @@ export function grouped(runs) {
     const plain = run.id.replace(/(?:_\d{3}|_ema[\d.]+)+$/, "");
     const swept = [...settings].map((key) => plain.indexOf(`_${key}_`)).filter((at) => at > 0);
     const name = plain.slice(0, Math.min(plain.length, ...swept));
-    groups.set(name, [...(groups.get(name) ?? []), run]);
+    const group = groups.get(name);
+    if (group) group.push(run);
+    else groups.set(name, [run]);
   }
-  return [...groups];
+  return [...groups].map(([name, members]) => ({ name, runs: members }));
 }
 
 /**
@@ -69,20 +124,17 @@ export function grouped(runs) {
  */
 export function sorted(runs, order) {
   if (!order) return runs;
-  const value = (/** @type {Summary} */ run) =>
-    order.key === "id"
-      ? run.id
-      : (run.settings?.[order.key] ?? /** @type {any} */ (run)[order.key]);
-  return [...runs].sort((one, other) => compare(value(one), value(other), order.down));
+  const { key, down } = order;
+  return [...runs].sort((one, other) => compare(figureOf(one, key), figureOf(other, key), down));
 }
+
+const words = new Intl.Collator(undefined, { numeric: true });
 
 /** @param {any} one @param {any} other @param {boolean} down */
 function compare(one, other, down) {
   const missing = (/** @type {any} */ value) => value === null || value === undefined;
   if (missing(one) || missing(other)) return Number(missing(one)) - Number(missing(other));
   const numbers = typeof one === "number" && typeof other === "number";
-  const rank = numbers
-    ? one - other
-    : String(one).localeCompare(String(other), undefined, { numeric: true });
+  const rank = numbers ? one - other : words.compare(String(one), String(other));
   return down ? -rank : rank;
 }

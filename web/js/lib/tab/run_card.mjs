@@ -1,5 +1,5 @@
 // @ts-check
-/** One run in the list: its name, its state, what can be done with it. Deleting asks first. */
+/** The run that was opened in the list: its name, its state, what can be done with it. Deleting asks first. */
 
 import { button, element, enable, fill, mark, toggle, write } from "../page/dom.mjs";
 import { t } from "../page/words.mjs";
@@ -10,7 +10,7 @@ import { told } from "../run/server_sentences.mjs";
 /**
  * @typedef {import("../page/routes.mjs").Summary} Summary
  * @typedef {{ open: (run: string) => void, resume: (run: string) => void, copy: (name: string) => void,
- *   use: (run: string) => void, remove: (run: string) => void, compare: (run: string, on: boolean) => void,
+ *   use: (run: string) => void, remove: (run: string) => void, close: () => void,
  *   clips: (run: string) => import("./run_clips.mjs").RunClips }} Actions
  */
 
@@ -60,12 +60,6 @@ export class RunCard {
     this.actions = actions;
     /** @type {Summary | null} */
     this.run = null;
-    this.swatch = element("span", { class: "wan-swatch", "aria-hidden": "true" });
-    this.check = element("input", {
-      type: "checkbox",
-      "aria-label": t("Compare {run}", { run: id }),
-      onchange: () => actions.compare(id, this.check.checked),
-    });
     this.state = element("span", { class: "wan-chip" });
     this.numbers = element("div", { class: "wan-numbers" });
     this.reason = element("div", { class: "wan-reason" });
@@ -73,14 +67,16 @@ export class RunCard {
     /** Made when somebody asks for them. @type {import("./run_clips.mjs").RunClips | null} */
     this.clips = null;
     this.buttons = this.buildButtons();
+    const close = button("×", t("Close {run}", { run: id }), () => actions.close());
+    mark(close, "aria-label", t("Close {run}", { run: id }));
     this.element = element(
-      "li",
-      { class: "wan-run" },
+      "section",
+      { class: "wan-run", "aria-label": id },
       element(
         "div",
         { class: "wan-run-head" },
-        element("label", {}, this.check, this.swatch, element("strong", {}, id)),
-        this.state,
+        element("strong", {}, id),
+        element("span", { class: "wan-run-state" }, this.state, close),
       ),
       this.numbers,
       this.reason,
@@ -137,13 +133,6 @@ export class RunCard {
     this.clips = this.actions.clips(this.id);
     this.element.append(this.clips.element);
     this.clips.read();
-  }
-
-  /** @param {string | null} color of its curve, or null when it is not compared */
-  paint(color) {
-    this.check.checked = color !== null;
-    this.swatch.hidden = color === null;
-    if (color !== null) this.swatch.style.backgroundColor = color;
   }
 
   /** Nothing is deleted without an answer; the answer at hand is no. */

@@ -1,142 +1,285 @@
 // @ts-check
-/** The runs as a table of what differs between them: found by their names, sorted by any column, grouped by name, the best in bold. */
+/**
+ * The runs as a table of what differs between them: sorted by any column, grouped by name, the best in bold. Of thousands
+ * only the rows in view are drawn; the arrow keys walk over all of them.
+ */
 
-import { element, fill, toggle } from "../page/dom.mjs";
+import { element, fill, mark } from "../page/dom.mjs";
 import { t } from "../page/words.mjs";
-import { short } from "../run/format.mjs";
-import { bestOf, columnsOf, grouped, named, sorted } from "./differences.mjs";
+import { bestOf, columnsOf, grouped, sorted } from "./differences.mjs";
+import { GroupRow } from "./group_row.mjs";
+import { cellText, RunRow } from "./run_row.mjs";
+import { inView, scrolledTo } from "./window.mjs";
 
-/** @typedef {import("../page/routes.mjs").Summary} Summary */
+/**
+ * @typedef {import("../page/routes.mjs").Summary} Summary
+ * @typedef {import("./differences.mjs").Column} Column
+ * @typedef {import("./differences.mjs").Group} Group
+ * @typedef {{ group: Group, bests: Record<string, number | null>, run: Summary | null }} Item a run, or the head of a group
+ * @typedef {import("./run_row.mjs").RowActions & { ink: (run: string) => import("./run_row.mjs").Ink,
+ *   opened: () => string | null, group: (runs: Summary[], on: boolean) => void }} TableActions
+ */
+
+/** As the style sheet has it. */
+const ROW = 36;
+const HEAD = 28;
+/** Characters a column is wide at least and at most. */
+const [NARROW, WIDE] = [4, 22];
+/** Of the names, in pixels. */
+const [NAME_LEAST, NAME_MOST] = [200, 320];
 
 export class RunTable {
-  constructor() {
+  /** @param {import("../page/pacing.mjs").Frames} frames @param {TableActions} actions */
+  constructor(frames, actions) {
+    this.actions = actions;
     /** @type {Summary[]} */
     this.runs = [];
+    /** Found runs in their order. @type {Summary[]} */
+    this.shown = [];
+    /** @type {Item[]} */
+    this.items = [];
+    /** @type {Column[]} */
+    this.columns = [];
     /** @type {import("./differences.mjs").Order | null} */
     this.order = null;
     /** Whether runs of one name stand together, each group with a best of its own. */
     this.groups = false;
-    /** What is drawn: made anew only when it changes, so that nobody loses the button they are on. */
+    /** Names of the groups that are folded. @type {Set<string>} */
+    this.folded = new Set();
+    /** Rows that are drawn, by run or by group. @type {Map<string, RunRow | GroupRow>} */
+    this.rows = new Map();
     this.drawn = "";
-    this.find = element("input", {
-      type: "search",
-      placeholder: t("Find runs by name"),
-      "aria-label": t("Find runs by name"),
-      oninput: () => this.draw(),
-    });
-    this.table = element("table", { class: "wan-table" });
+    this.named = 0;
+    this.draw = this.draw.bind(this);
+    this.ask = () => frames.ask(this.draw);
+    this.sizes = element("colgroup");
+    this.heads = element("tr", { "aria-rowindex": 1 });
+    this.above = space();
+    this.below = space();
+    this.body = element("tbody", {}, this.above, this.below);
+    this.table = element(
+      "table",
+      { class: "wan-table", "aria-label": t("Training runs") },
+      this.sizes,
+      element("thead", {}, this.heads),
+      this.body,
+    );
     this.element = element(
       "div",
-      { class: "wan-table-box" },
-      element(
-        "span",
-        {},
-        this.find,
-        toggle(
-          t("Group by name"),
-          t("Runs of one name together, the best of each in bold"),
-          false,
-          (on) => {
-            this.groups = on;
-            this.draw();
-          },
-        ),
-      ),
-      element("div", { class: "wan-table-scroll" }, this.table),
+      {
+        class: "wan-table-scroll",
+        tabindex: -1,
+        onscroll: this.ask,
+        onkeydown: (/** @type {KeyboardEvent} */ event) => this.walk(event),
+      },
+      this.table,
     );
+    new ResizeObserver(this.ask).observe(this.element);
   }
 
-  /** @param {Summary[]} runs */
+  /** @param {Summary[]} runs those that are found */
   update(runs) {
     this.runs = runs;
-    this.draw();
+    this.arrange();
   }
 
-  draw() {
-    const found = sorted(named(this.runs, this.find.value), this.order);
-    /** @type {[string, Summary[]][]} */
-    const groups = this.groups ? grouped(found) : [["", found]];
-    const columns = columnsOf(groups.flatMap(([, runs]) => runs));
-    const drawn = JSON.stringify([found.map((run) => run.id), columns, this.order, this.groups]);
+  /** Order, groups and columns anew. */
+  arrange() {
+    const all = sorted(this.runs, this.order);
+    const groups = this.groups ? grouped(all) : [{ name: "", runs: all }];
+    this.shown = groups.flatMap(({ runs }) => runs);
+    this.columns = columnsOf(groups);
+    this.items = groups.flatMap((group) => {
+      const bests = Object.fromEntries(
+        this.columns.map(({ key }) => [key, bestOf(key, group.runs)]),
+      );
+      const rows = group.runs.map((run) => ({ group, bests, run }));
+      if (!this.groups || group.runs.length < 2) return rows;
+      return [{ group, bests, run: null }, ...(this.folded.has(group.name) ? [] : rows)];
+    });
+    this.drawHeads();
+    this.ask();
+  }
+
+  drawHeads() {
+    const now = Date.now() / 1000;
+    const widths = this.columns.map(({ key }) => {
+      const texts = this.shown.map((run) => cellText(run, key, now).length);
+      const most = texts.reduce((a, b) => Math.max(a, b), titleOf(key).length + 2);
+      return Math.min(WIDE, Math.max(NARROW, most)) + (key === "state" ? 4 : 2);
+    });
+    const name = this.nameWidth();
+    const drawn = JSON.stringify([this.columns, widths, this.order, name]);
     if (drawn === this.drawn) return;
     this.drawn = drawn;
-    const heads = [{ key: "id" }, ...columns].map(({ key }) => this.head(key));
-    let from = 0;
-    const bodies = groups.map(([name, runs]) => {
-      const part = columns.map(({ key, setting, values }) => {
-        const own = values.slice(from, from + runs.length);
-        return { values: own, best: setting ? null : bestOf(key, own) };
-      });
-      from += runs.length;
-      const head = this.groups && runs.length > 1 ? [groupHead(name, columns.length + 1)] : [];
-      return element("tbody", {}, ...head, ...runs.map((run, row) => line(run, row, part)));
-    });
-    fill(this.table, element("thead", {}, element("tr", {}, ...heads)), ...bodies);
+    this.named = name;
+    const named = { style: `width: ${name}px` };
+    const sizes = widths.map((width) => element("col", { style: `width: ${width}ch` }));
+    fill(this.sizes, element("col", named), ...sizes);
+    this.table.style.width = `calc(${name}px + ${widths.reduce((a, b) => a + b, 0)}ch)`;
+    const focused = document.activeElement?.closest("th")?.dataset.key;
+    fill(this.heads, ...[{ key: "id" }, ...this.columns].map(({ key }) => this.head(key)));
+    if (focused) this.heads.querySelector(`[data-key="${focused}"] button`)?.focus();
   }
 
   /** @param {string} key */
   head(key) {
     const down = this.order?.key === key ? this.order.down : null;
-    const made = element("th", {
-      scope: "col",
-      "aria-sort": down === null ? "none" : down ? "descending" : "ascending",
-    });
-    const press = element(
-      "button",
-      { type: "button", onclick: () => this.sort(key) },
-      `${titleOf(key)}${down === null ? "" : down ? " ▾" : " ▴"}`,
+    const sign = down === null ? "" : down ? " ▾" : " ▴";
+    return element(
+      "th",
+      {
+        scope: "col",
+        "data-key": key,
+        title: titleOf(key),
+        "aria-sort": down === null ? "none" : down ? "descending" : "ascending",
+      },
+      element("button", { type: "button", onclick: () => this.sort(key) }, titleOf(key) + sign),
     );
-    made.append(press);
-    return made;
   }
 
   /** Ascending, then descending, then as listed. @param {string} key */
   sort(key) {
     const same = this.order?.key === key ? this.order : null;
     this.order = same?.down ? null : { key, down: Boolean(same) };
+    this.element.scrollTop = 0;
+    this.arrange();
+  }
+
+  /** A wide sidebar has room for long names. */
+  nameWidth() {
+    const share = Math.round(this.element.clientWidth / 30) * 11;
+    return Math.min(NAME_MOST, Math.max(NAME_LEAST, share));
+  }
+
+  /** The rows in view. */
+  draw() {
+    if (this.named !== this.nameWidth()) this.drawHeads();
+    const { scrollTop, clientHeight } = this.element;
+    const { first, end, above, below } = inView(this.items.length, ROW, scrollTop, clientHeight);
+    mark(this.table, "aria-rowcount", String(this.items.length + 1));
+    mark(this.table, "aria-colcount", String(this.columns.length + 1));
+    const items = this.items.slice(first, end);
+    const keys = new Set(items.map(keyOf));
+    for (const [key, row] of this.rows) {
+      if (keys.has(key)) continue;
+      row.element.remove();
+      this.rows.delete(key);
+    }
+    this.above.style.height = `${above}px`;
+    this.below.style.height = `${below}px`;
+    const now = Date.now() / 1000;
+    /** @type {Element} */
+    let before = this.above;
+    items.forEach((item, place) => {
+      const row = this.row(item);
+      if (before.nextElementSibling !== row.element) before.after(row.element);
+      before = row.element;
+      this.fill(row, item, first + place + 2, now);
+    });
+  }
+
+  /** @param {Item} item */
+  row(item) {
+    const key = keyOf(item);
+    const made =
+      this.rows.get(key) ??
+      (item.run
+        ? new RunRow(item.run.id, this.actions)
+        : new GroupRow((name) => this.fold(name), this.actions.group));
+    this.rows.set(key, made);
+    return made;
+  }
+
+  /** @param {RunRow | GroupRow} row @param {Item} item @param {number} index @param {number} now */
+  fill(row, { group, bests, run }, index, now) {
+    if (row instanceof GroupRow) {
+      const compared = group.runs.filter(({ id }) => this.actions.ink(id) !== null).length;
+      const open = !this.folded.has(group.name);
+      row.update(group, { wide: this.columns.length + 1, open, compared, index });
+    } else if (run) {
+      const opened = this.actions.opened() === run.id;
+      const view = {
+        columns: this.columns,
+        bests,
+        opened,
+        ink: this.actions.ink(run.id),
+        index,
+        now,
+        group: this.groups && group.runs.length > 1 ? group.name : "",
+      };
+      row.update(run, view);
+    }
+  }
+
+  /** @param {string} name */
+  fold(name) {
+    if (!this.folded.delete(name)) this.folded.add(name);
+    this.arrange();
+  }
+
+  /** The arrow keys, Page and Home and End go from row to row, also to those that are not drawn. @param {KeyboardEvent} event */
+  walk(event) {
+    const focused = document.activeElement;
+    const at = Number(focused?.closest("tr")?.getAttribute("aria-rowindex")) - 2;
+    if (!(at >= 0)) return;
+    const page = Math.max(1, Math.floor((this.element.clientHeight - HEAD) / ROW) - 1);
+    const last = this.items.length - 1;
+    /** @type {Record<string, number>} */
+    const ways = {
+      ArrowUp: at - 1,
+      ArrowDown: at + 1,
+      PageUp: at - page,
+      PageDown: at + page,
+      Home: 0,
+      End: last,
+    };
+    if (!(event.key in ways)) return;
+    event.preventDefault();
+    event.stopPropagation();
+    const isCheck = focused instanceof HTMLInputElement;
+    this.reach(Math.min(last, Math.max(0, ways[event.key])), isCheck ? "input" : "button");
+  }
+
+  /** Go to a run, where it is listed. @param {string} id */
+  focus(id) {
+    const place = this.items.findIndex((item) => item.run?.id === id);
+    if (place >= 0) this.reach(place, "button");
+  }
+
+  /** Bring a row into view and go to what is in it. @param {number} place @param {string} what */
+  reach(place, what) {
+    const { scrollTop, clientHeight } = this.element;
+    this.element.scrollTop = scrolledTo(place, ROW, scrollTop, clientHeight, HEAD);
     this.draw();
+    const row = this.rows.get(keyOf(this.items[place]));
+    /** @type {HTMLElement | null | undefined} */ (row?.element.querySelector(what))?.focus();
   }
 }
 
-/** @param {Summary} run @param {number} row @param {{ values: unknown[], best: number | null }[]} columns */
-function line(run, row, columns) {
-  return element(
-    "tr",
-    {},
-    element("th", { scope: "row" }, run.id),
-    ...columns.map(({ values, best }) => cell(values[row], best)),
-  );
+/** @param {Item} item */
+function keyOf({ group, run }) {
+  return run ? `run ${run.id}` : `group ${group.name}`;
 }
 
-/** @param {string} name @param {number} wide columns */
-function groupHead(name, wide) {
-  const made = element("th", { scope: "rowgroup", class: "wan-group" }, name);
-  made.setAttribute("colspan", `${wide}`);
-  return element("tr", {}, made);
+/** The place of rows that are not drawn. */
+function space() {
+  return element("tr", { "aria-hidden": "true", class: "wan-space" });
 }
 
 /** @param {string} key */
-function titleOf(key) {
+export function titleOf(key) {
   /** @type {Record<string, string>} */
-  const told = {
+  const titles = {
     id: t("run"),
+    state: t("state"),
     step: t("step"),
+    eval_best: t("best evaluation"),
     loss: t("loss"),
-    eval_loss: t("evaluation"),
     seconds_per_step: t("s/step"),
+    updated: t("last change"),
+    data: t("data"),
+    model: t("model"),
   };
-  return told[key] ?? key;
-}
-
-/** @param {unknown} value @param {number | null} best */
-function cell(value, best) {
-  const text = typeof value === "number" ? number(value) : value === null ? "" : String(value);
-  const made = element("td", {});
-  made.append(best !== null && value === best ? element("strong", {}, text) : text);
-  return made;
-}
-
-/** @param {number} value */
-function number(value) {
-  return Number.isInteger(value) ? `${value}` : short(value, 4);
+  return titles[key] ?? key;
 }

@@ -1,14 +1,14 @@
 // @ts-check
-/** The sidebar tab "Training runs": every run of this ComfyUI, and the curves of those that are ticked. */
+/** The sidebar tab "Training runs": a table of every run of this ComfyUI, the curves of those that are ticked, and the one that is opened. */
 
-import { color } from "../chart/chart.mjs";
-import { Plot } from "../chart/plot.mjs";
-import { button, element, fill, toggle, write } from "../page/dom.mjs";
+import { button, element, fill, write } from "../page/dom.mjs";
 import { Follower } from "../page/pacing.mjs";
 import { t } from "../page/words.mjs";
-import { comparedLines } from "../run/curves.mjs";
-import { RunHistory } from "../run/history.mjs";
 import { told } from "../run/server_sentences.mjs";
+import { Compared } from "./compared.mjs";
+import { curvesCsv, runsCsv } from "./csv.mjs";
+import { found } from "./differences.mjs";
+import { FindBar } from "./find_bar.mjs";
 import { RunCard } from "./run_card.mjs";
 import { RunClips } from "./run_clips.mjs";
 import { RunTable } from "./run_table.mjs";
@@ -17,11 +17,13 @@ import { RunTable } from "./run_table.mjs";
  * @typedef {import("../page/routes.mjs").Routes} Routes
  * @typedef {import("../page/routes.mjs").Summary} Summary
  * @typedef {{ load: (workflow: any, name: string) => Promise<void>, queue: () => Promise<void>,
- *   copy: (text: string) => Promise<void>, address: (path: string) => string, seen: (runs: Summary[]) => void }} Page
+ *   copy: (text: string) => Promise<void>, address: (path: string) => string, seen: (runs: Summary[]) => void,
+ *   save: (name: string, parts: string[]) => void }} Page
  */
 
-const MOST_CURVES = 8;
 const LIST_GAP = 1000;
+/** How many times as long as reading the list lasts is waited before it is read again: thousands of runs cost time. */
+const REST = 15;
 
 export class RunsTab {
   /**
@@ -38,26 +40,48 @@ export class RunsTab {
     this.known = false;
     /** @type {Summary[]} */
     this.runs = [];
-    /** @type {Map<string, RunCard>} */
-    this.cards = new Map();
-    /** Runs whose curves are drawn. @type {Map<string, RunHistory>} */
-    this.compared = new Map();
+    /** The run that is opened. @type {RunCard | null} */
+    this.card = null;
     this.lister = new Follower(() => this.list(), {
       gap: LIST_GAP,
       failed: (error) => this.say(message(error)),
     });
     this.reader = new Follower(() => this.read(), { failed: (error) => this.say(message(error)) });
     this.draw = this.draw.bind(this);
-    /** Made when somebody asks for it. @type {RunTable | null} */
-    this.table = null;
     this.build();
   }
 
   build() {
-    this.plot = new Plot(this.frames, () => this.view(), { dots: false, timesteps: false });
-    this.place = element("div");
+    const again = () => {
+      this.table.element.scrollTop = 0;
+      this.frames.ask(this.draw);
+    };
+    this.compared = new Compared(this.routes, this.frames, {
+      changed: () => this.comparedChanged(),
+      save: () => this.saveCurves(),
+    });
+    this.table = new RunTable(this.frames, {
+      open: (run) => this.open(run),
+      opened: () => this.card?.id ?? null,
+      compare: (run, on) => this.compare([run], on),
+      group: (runs, on) =>
+        this.compare(
+          runs.map(({ id }) => id),
+          on,
+        ),
+      ink: (run) => this.compared.inkOf(run),
+      address: this.page.address,
+    });
+    this.bar = new FindBar({
+      changed: again,
+      grouped: (on) => {
+        this.table.groups = on;
+        again();
+      },
+      saveTable: () => this.page.save("wan_training_runs.csv", runsCsv(this.table.shown)),
+    });
     this.spoken = element("div", { class: "wan-said", role: "status", "aria-live": "polite" });
-    this.listed = element("ul", { class: "wan-list", "aria-label": t("Training runs") });
+    this.place = element("div", { class: "wan-opened", hidden: true });
     this.element = element(
       "div",
       { class: "wan-runs" },
@@ -65,19 +89,13 @@ export class RunsTab {
         "div",
         { class: "wan-run-head" },
         element("h2", {}, t("Training runs")),
-        element(
-          "span",
-          {},
-          toggle(t("Table"), t("Show in a table in what the runs differ"), false, (on) =>
-            this.tabulate(on),
-          ),
-          button(t("Refresh"), t("Read the list again"), () => this.refresh()),
-        ),
+        button(t("Refresh"), t("Read the list again"), () => this.refresh()),
       ),
-      this.plot.element,
-      this.place,
+      this.compared.element,
+      this.bar.element,
       this.spoken,
-      this.listed,
+      this.table.element,
+      this.place,
     );
   }
 
@@ -101,11 +119,13 @@ export class RunsTab {
   onStatus() {
     if (!this.shown) return;
     this.lister.ask();
-    if (this.compared.size) this.reader.ask();
+    if (this.compared.runs.size) this.reader.ask();
   }
 
   async list() {
+    const began = performance.now();
     this.runs = await this.routes.list();
+    this.lister.gap = Math.max(LIST_GAP, REST * (performance.now() - began));
     this.known = true;
     this.page.seen(this.runs);
     this.frames.ask(this.draw);
@@ -113,48 +133,56 @@ export class RunsTab {
 
   /** Read on in every compared run. @returns {Promise<boolean>} whether there is more */
   async read() {
-    let more = false;
-    for (const [run, history] of [...this.compared]) {
-      const since = history.lines;
-      more = history.take(since, await this.routes.metrics(run, since)) || more;
-    }
+    const more = await this.compared.read();
     this.frames.ask(this.draw);
     return more;
   }
 
   draw() {
-    const now = Date.now() / 1000;
-    const ids = this.runs.map((run) => String(run.id));
-    for (const id of [...this.cards.keys()]) if (!ids.includes(id)) this.forget(id);
-    this.runs.forEach((run, index) => {
-      const card = this.card(ids[index]);
-      card.update(run, now);
-      if (this.listed.children[index] !== card.element)
-        this.listed.insertBefore(card.element, this.listed.children[index] ?? null);
-    });
-    this.table?.update(this.runs);
-    this.plot.element.hidden = !this.runs.length;
-    this.sayNone(t("No runs yet. Queue a graph with Train Wan LoRA."));
-    this.frames.once(this.plot.draw);
-    const compared = comparedLines(this.compared).map((line) => line.run);
-    for (const [id, card] of this.cards) {
-      const place = compared.indexOf(id);
-      card.paint(place < 0 ? null : color(place, this.plot.dark));
+    const { words, state } = this.bar.asked;
+    const shown = found(this.runs, words, state);
+    const ids = new Set(this.runs.map(({ id }) => id));
+    if (this.known) {
+      for (const id of [...this.compared.runs.keys()])
+        if (!ids.has(id)) this.compared.set(id, false);
+      if (this.card && !ids.has(this.card.id)) this.close();
     }
+    this.compared.element.hidden = !this.runs.length;
+    this.bar.element.hidden = !this.runs.length;
+    this.table.element.hidden = !this.runs.length;
+    this.sayNone(t("No runs yet. Queue a graph with Train Wan LoRA."));
+    this.compared.draw();
+    this.bar.tell(shown.length, this.runs.length);
+    this.table.update(shown);
+    this.updateCard();
   }
 
-  /** @param {string} id */
-  card(id) {
-    const found = this.cards.get(id) ?? new RunCard(id, this.actions());
-    this.cards.set(id, found);
-    return found;
+  updateCard() {
+    const run = this.runs.find(({ id }) => id === this.card?.id);
+    if (run) this.card?.update(run, Date.now() / 1000);
   }
 
-  /** @param {string} id */
-  forget(id) {
-    this.cards.get(id)?.element.remove();
-    this.cards.delete(id);
-    this.compared.delete(id);
+  /** Show all of a run below the table, or no more. @param {string} id */
+  open(id) {
+    if (this.card?.id === id) {
+      this.close();
+      return;
+    }
+    this.card = new RunCard(id, this.actions());
+    this.place.hidden = false;
+    fill(this.place, this.card.element);
+    this.updateCard();
+    this.table.ask();
+  }
+
+  close() {
+    const isInside = this.place.contains(document.activeElement);
+    const id = this.card?.id;
+    this.card = null;
+    this.place.hidden = true;
+    fill(this.place);
+    this.table.draw();
+    if (isInside && id) this.table.focus(id);
   }
 
   /** @returns {import("./run_card.mjs").Actions} */
@@ -194,7 +222,7 @@ export class RunsTab {
         this.refresh();
         return t("Deleted {run}.", { run: id });
       }),
-      compare: (id, on) => this.compare(id, on),
+      close: () => this.close(),
       clips: (id) =>
         new RunClips(id, {
           routes: this.routes,
@@ -204,33 +232,30 @@ export class RunsTab {
     };
   }
 
-  /** @param {boolean} on whether the table is to be seen */
-  tabulate(on) {
-    this.table = on ? new RunTable() : null;
-    fill(this.place, this.table?.element);
-    this.frames.ask(this.draw);
+  /** @param {string[]} ids @param {boolean} on */
+  compare(ids, on) {
+    for (const id of ids) this.compared.set(id, on);
+    this.comparedChanged();
   }
 
-  /** @param {string} id @param {boolean} on */
-  compare(id, on) {
-    if (!on) this.compared.delete(id);
-    else if (this.compared.size < MOST_CURVES) this.compared.set(id, new RunHistory());
-    else {
-      this.say(t("At most {n} curves fit in one chart. Untick one first.", { n: MOST_CURVES }));
-    }
+  comparedChanged() {
     this.reader.ask();
     this.frames.ask(this.draw);
   }
 
-  /** @returns {import("../chart/plot.mjs").Facts} */
-  view() {
-    const lines = comparedLines(this.compared);
-    const names = lines.map((line) => line.name).join(", ");
-    return {
-      lines,
-      summary: t("Loss of {names}", { names }),
-      empty: t("Tick runs to compare their curves."),
-    };
+  async saveCurves() {
+    const runs = [...this.compared.runs.keys()];
+    try {
+      const parts = await curvesCsv(
+        runs,
+        (run, since) => this.routes.lines(run, since),
+        (run, lines) => this.say(t("Reading {run}: {n} lines", { run, n: lines })),
+      );
+      this.page.save("wan_training_curves.csv", parts);
+      this.say(t("Saved the curves of {n} runs.", { n: runs.length }));
+    } catch (error) {
+      this.say(message(error));
+    }
   }
 
   /** Said while the list is known to be empty, and no longer. @param {string} none */

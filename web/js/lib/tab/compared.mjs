@@ -1,0 +1,177 @@
+// @ts-check
+/**
+ * The runs whose curves are drawn together, any number of them: one chart, and a legend in which each has its colour and
+ * dashes, comes to the fore when it is pointed at or focused, and is taken out again. Nothing is taken out unasked.
+ */
+
+import { ink } from "../chart/chart.mjs";
+import { Plot } from "../chart/plot.mjs";
+import { button, element, fill, mark, write } from "../page/dom.mjs";
+import { t } from "../page/words.mjs";
+import { comparedLines } from "../run/curves.mjs";
+import { RunHistory } from "../run/history.mjs";
+
+/** @typedef {import("../page/routes.mjs").Routes} Routes */
+
+export class Compared {
+  /**
+   * @param {Routes} routes
+   * @param {import("../page/pacing.mjs").Frames} frames
+   * @param {{ changed: () => void, save: () => void }} actions
+   */
+  constructor(routes, frames, { changed, save }) {
+    this.routes = routes;
+    this.changed = changed;
+    /** In the order they were ticked. @type {Map<string, RunHistory>} */
+    this.runs = new Map();
+    /** Which colour and dashes a run has, as long as it is compared. @type {Map<string, number>} */
+    this.places = new Map();
+    /** The run that stands out. @type {string | null} */
+    this.pointed = null;
+    this.drawn = "";
+    this.plot = new Plot(frames, () => this.view(), {
+      dots: false,
+      timesteps: false,
+      legend: false,
+    });
+    this.legend = element("ul", {
+      class: "wan-legend",
+      "aria-label": t("Compared runs"),
+    });
+    this.legend.classList.add("wan-compared-runs");
+    this.count = element("span", { class: "wan-count" });
+    this.tools = element(
+      "div",
+      { class: "wan-compared-tools", hidden: true },
+      this.count,
+      button(t("Untick all"), t("Take all runs out of the chart"), () => this.clear()),
+      button(t("Curves as CSV"), t("Save every step of the compared runs as a CSV file"), save),
+    );
+    this.element = element(
+      "section",
+      { class: "wan-compared", "aria-label": t("Curves") },
+      this.plot.element,
+      this.tools,
+      this.legend,
+    );
+  }
+
+  /** @param {string} run @param {boolean} on */
+  set(run, on) {
+    if (on === this.runs.has(run)) return;
+    if (on) {
+      const taken = new Set(this.places.values());
+      let place = 0;
+      while (taken.has(place)) place += 1;
+      this.places.set(run, place);
+      this.runs.set(run, new RunHistory());
+    } else {
+      this.runs.delete(run);
+      this.places.delete(run);
+      if (this.pointed === run) this.pointed = null;
+    }
+  }
+
+  clear() {
+    for (const run of [...this.runs.keys()]) this.set(run, false);
+    this.changed();
+  }
+
+  /** How a run is drawn; null when it is not compared. @param {string} run @returns {import("./run_row.mjs").Ink} */
+  inkOf(run) {
+    const place = this.places.get(run);
+    return place === undefined ? null : ink(place, this.plot.dark);
+  }
+
+  /** Read on in every run. @returns {Promise<boolean>} whether there is more */
+  async read() {
+    let more = false;
+    for (const [run, history] of [...this.runs]) {
+      const since = history.lines;
+      more = history.take(since, await this.routes.metrics(run, since)) || more;
+    }
+    return more;
+  }
+
+  /** The chart and its legend. Called once a frame at most. */
+  draw() {
+    this.plot.draw();
+    this.tools.hidden = !this.runs.size;
+    write(this.count, t("{n} compared", { n: this.runs.size }));
+    const drawn = JSON.stringify([[...this.places], this.plot.dark]);
+    if (drawn !== this.drawn) {
+      this.drawn = drawn;
+      const focused = document.activeElement?.closest("li")?.dataset.run;
+      fill(this.legend, ...[...this.runs.keys()].map((run) => this.entry(run)));
+      if (focused && !this.legend.contains(document.activeElement))
+        this.legend.querySelector("button")?.focus();
+    }
+    for (const row of this.legend.children)
+      mark(
+        row,
+        "data-state",
+        /** @type {HTMLElement} */ (row).dataset.run === this.pointed ? "on" : "",
+      );
+  }
+
+  /** @param {string} run */
+  entry(run) {
+    const { color, dash } = /** @type {NonNullable<import("./run_row.mjs").Ink>} */ (
+      this.inkOf(run)
+    );
+    const swatch = element("span", {
+      class: "wan-swatch",
+      "aria-hidden": "true",
+      "data-dash": dash,
+    });
+    swatch.style.color = color;
+    const point = (/** @type {string | null} */ to) => () => this.point(to);
+    const out = element(
+      "button",
+      {
+        type: "button",
+        class: "wan-out",
+        title: t("Take {run} out of the chart", { run }),
+        "aria-label": t("Take {run} out of the chart", { run }),
+        onclick: () => {
+          this.set(run, false);
+          this.changed();
+        },
+        onfocus: point(run),
+        onblur: point(null),
+      },
+      "×",
+    );
+    return element(
+      "li",
+      { "data-run": run, onpointerenter: point(run), onpointerleave: point(null) },
+      swatch,
+      element("span", { title: run }, run),
+      out,
+    );
+  }
+
+  /** @param {string | null} run that is to stand out */
+  point(run) {
+    if (run === this.pointed) return;
+    this.pointed = run;
+    this.plot.ask();
+    for (const row of this.legend.children)
+      mark(row, "data-state", /** @type {HTMLElement} */ (row).dataset.run === run ? "on" : "");
+  }
+
+  /** @returns {import("../chart/plot.mjs").Facts} */
+  view() {
+    const lines = comparedLines(this.runs).map((line) => ({
+      ...line,
+      place: this.places.get(line.run) ?? 0,
+      faded: this.pointed !== null && line.run !== this.pointed,
+    }));
+    const names = lines.map((line) => line.name).join(", ");
+    return {
+      lines,
+      summary: t("Loss of {names}", { names }),
+      empty: t("Tick runs to compare their curves."),
+    };
+  }
+}

@@ -1,0 +1,55 @@
+// @ts-check
+/** What stands over the table: which runs are looked for, groups, how many were found, and the files to save. */
+
+import { button, element, toggle, write } from "../page/dom.mjs";
+import { t } from "../page/words.mjs";
+import { stateName } from "../run/names.mjs";
+
+const STATES = ["running", "done", "stopped", "failed"];
+
+export class FindBar {
+  /** @param {{ changed: () => void, grouped: (on: boolean) => void, saveTable: () => void }} actions */
+  constructor({ changed, grouped, saveTable }) {
+    this.find = element("input", {
+      type: "search",
+      placeholder: t("Find runs by name"),
+      "aria-label": t("Find runs by name"),
+      title: t("Words of a name, and settings such as rank=16"),
+      oninput: changed,
+    });
+    this.state = element(
+      "select",
+      { "aria-label": t("Runs of this state"), onchange: changed },
+      element("option", { value: "" }, t("all states")),
+      ...STATES.map((state) => element("option", { value: state }, stateName(state))),
+    );
+    this.count = element("span", { class: "wan-count", role: "status" });
+    this.element = element(
+      "div",
+      { class: "wan-found", role: "search" },
+      this.find,
+      this.state,
+      toggle(
+        t("Group by name"),
+        t("Runs of one name together, the best of each in bold"),
+        false,
+        grouped,
+      ),
+      button("CSV", t("Save the table as a CSV file"), saveTable),
+      this.count,
+    );
+  }
+
+  /** What is looked for. */
+  get asked() {
+    return { words: this.find.value, state: this.state.value };
+  }
+
+  /** @param {number} found @param {number} all */
+  tell(found, all) {
+    write(
+      this.count,
+      found === all ? t("{n} runs", { n: all }) : t("{n} of {all}", { n: found, all }),
+    );
+  }
+}

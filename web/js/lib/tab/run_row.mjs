@@ -1,0 +1,155 @@
+// @ts-check
+/** One run as a row of the table: ticked to be compared, with the still of its newest preview, its state and figures. */
+
+import { element, mark, write } from "../page/dom.mjs";
+import { samplePath } from "../page/routes.mjs";
+import { t } from "../page/words.mjs";
+import { ago, known, short } from "../run/format.mjs";
+import { stateName } from "../run/names.mjs";
+import { told } from "../run/server_sentences.mjs";
+import { figureOf } from "./differences.mjs";
+
+/**
+ * @typedef {import("../page/routes.mjs").Summary} Summary
+ * @typedef {import("./differences.mjs").Column} Column
+ * @typedef {{ open: (run: string) => void, compare: (run: string, on: boolean) => void, address: (path: string) => string }} RowActions
+ * @typedef {{ color: string, dash: number } | null} Ink how its curve is drawn; null when it is not compared
+ */
+
+/** Milliseconds after which a row that is still in view shows its still: one that flies by asks for nothing. */
+const SETTLED = 150;
+/** A little into the clip: the first frame of a fade is black. */
+const STILL = "#t=0.1";
+
+export class RunRow {
+  /** @param {string} id @param {RowActions} actions */
+  constructor(id, actions) {
+    this.id = id;
+    this.actions = actions;
+    /** The preview whose still is shown. */
+    this.shown = "";
+    this.check = element("input", {
+      type: "checkbox",
+      "aria-label": t("Compare {run}", { run: id }),
+      onchange: () => actions.compare(id, this.check.checked),
+    });
+    this.swatch = element("span", { class: "wan-swatch", "aria-hidden": "true" });
+    this.still = element("span", { class: "wan-still", "aria-hidden": "true" });
+    this.name = element(
+      "button",
+      {
+        type: "button",
+        class: "wan-open",
+        title: id,
+        "aria-label": id,
+        onclick: () => actions.open(id),
+      },
+      id,
+    );
+    this.state = element("span", { class: "wan-chip" });
+    /** @type {HTMLElement[]} */
+    this.cells = [];
+    this.head = element(
+      "th",
+      { scope: "row", class: "wan-run-name" },
+      element("div", {}, this.check, this.swatch, this.still, this.name),
+    );
+    this.element = element("tr", {}, this.head);
+  }
+
+  /**
+   * @param {Summary} run
+   * @param {{ columns: Column[], bests: Record<string, number | null>, opened: boolean, ink: Ink, index: number, now: number, group: string }} view
+   *   `group`: the name under whose head it stands, which is not said again
+   */
+  update(run, { columns, bests, opened, ink, index, now, group }) {
+    const isInside = group && run.id !== group && run.id.startsWith(group);
+    write(this.name, isInside ? run.id.slice(group.length).replace(/^_/, "") : run.id);
+    mark(this.element, "aria-rowindex", String(index));
+    mark(this.name, "aria-expanded", String(opened));
+    this.check.checked = ink !== null;
+    this.swatch.hidden = ink === null;
+    if (ink) {
+      this.swatch.style.color = ink.color;
+      mark(this.swatch, "data-dash", String(ink.dash));
+    }
+    this.show(run.preview ?? "");
+    while (this.cells.length < columns.length) {
+      const made = element("td", {});
+      this.cells.push(made);
+      this.element.append(made);
+    }
+    while (this.cells.length > columns.length) this.cells.pop()?.remove();
+    columns.forEach(({ key }, place) => {
+      this.write(this.cells[place], run, key, bests[key] ?? null, now);
+    });
+  }
+
+  /** @param {HTMLElement} cell @param {Summary} run @param {string} key @param {number | null} best @param {number} now */
+  write(cell, run, key, best, now) {
+    mark(cell, "data-key", key);
+    if (key === "state") {
+      if (this.state.parentElement !== cell) cell.replaceChildren(this.state);
+      write(this.state, stateName(run.state));
+      mark(this.state, "data-state", run.live ? "active" : "seen");
+      mark(this.state, "data-run-state", run.state);
+      mark(cell, "title", run.state === "done" ? "" : told(run.reason ?? ""));
+      return;
+    }
+    if (cell.contains(this.state)) cell.replaceChildren();
+    const text = cellText(run, key, now);
+    mark(cell, "title", titleText(run, key, text));
+    const is = best !== null && figureOf(run, key) === best;
+    mark(cell, "data-best", String(is));
+    write(cell, text);
+  }
+
+  /** The still of a preview, as soon as the row has been in view for a moment. @param {string} preview */
+  show(preview) {
+    if (preview === this.shown) return;
+    this.shown = preview;
+    this.still.replaceChildren();
+    if (!preview) return;
+    setTimeout(() => {
+      if (this.shown !== preview || !this.element.isConnected) {
+        this.shown = "";
+        return;
+      }
+      const clip = element("video", {
+        muted: true,
+        playsinline: true,
+        preload: "metadata",
+        tabindex: -1,
+        src: this.actions.address(samplePath(this.id, preview)) + STILL,
+        onerror: () => clip.remove(),
+      });
+      this.still.replaceChildren(clip);
+    }, SETTLED);
+  }
+}
+
+/** @param {Summary} run @param {string} key @param {number} now unix seconds */
+export function cellText(run, key, now) {
+  if (key === "step") return `${run.step} / ${run.steps}`;
+  if (key === "updated") return run.updated ? ago(now - run.updated) : "";
+  const value = figureOf(run, key);
+  if (!known(value) && typeof value !== "string") return value === undefined ? "" : plain(value);
+  return typeof value === "number" ? number(value) : value;
+}
+
+/** @param {unknown} value */
+function plain(value) {
+  return value === null ? "" : JSON.stringify(value);
+}
+
+/** What a cell says that has no room in it. @param {Summary} run @param {string} key @param {string} text */
+function titleText(run, key, text) {
+  if (key !== "eval_best" || !text) return text.length > 12 ? text : "";
+  const at = t("lowest evaluation, at step {step}", { step: run.eval_best_step ?? 0 });
+  return run.eval_held_out === false ? `${at}, ${t("on training clips")}` : at;
+}
+
+/** @param {number} value */
+function number(value) {
+  return Number.isInteger(value) ? `${value}` : short(value, 4);
+}

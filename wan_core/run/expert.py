@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, cast
 
 from torch import Tensor
@@ -14,22 +13,17 @@ from ..errors import CheckpointError
 from ..events import Event
 from ..files import Roots
 from ..lora import LoraWeights, exported
-from ..model import WanTransformer
-from ..placement.host import host_bytes
-from ..placement.room import release_cached_memory, weights_out_of_the_way
 from ..precision import QuantizedBy, quantized_by
 from ..train import EXPERTS, SavedStep, Trainer
 from ..train.meters import MemoryReading
+from .berth import Berth
 from .loading import Loaded, Planned
 from .open import OpenRun
 
-__all__ = ["Expert", "Learnt", "State", "host_holds", "prefix_of", "saved_of"]
+__all__ = ["Expert", "Learnt", "State", "prefix_of", "saved_of"]
 
 _LOW_NOISE = "low_noise."
 """before the names of what a saved step of both experts holds of the second one"""
-
-_HOST_RESERVE = 2 << 30
-"""bytes of host memory that are left to everybody else"""
 
 State = dict[str, Tensor]
 
@@ -67,17 +61,21 @@ class Expert:
     def __init__(self, run: OpenRun, saved: Learnt | None) -> None:
         """`saved`: what to go on from."""
         self.run, self.name = run, run.config.train.expert
-        self.loaded: Loaded | None = None
+        self._berth = Berth[Loaded](attrgetter("model"))
         self.planned: Planned | None = None
         """how it is trained here, once that is known"""
         self.at_work = self.rehearsed = False
         self._learnt = saved
-        self._away = ExitStack()
         quantize = run.config.model.quantize
         self.quantized_by: QuantizedBy | None = (
             None if quantize is None else quantized_by(quantize, run.file.compute_dtype)
         )
         """the mark of the 8-bit weights of its base; None where they are not made here"""
+
+    @property
+    def loaded(self) -> Loaded | None:
+        """The model and its trainer, at work or resting; None where they are not loaded."""
+        return self._berth.held
 
     @property
     def trainer(self) -> Trainer:
@@ -138,16 +136,17 @@ class Expert:
         Where that fails, as for want of memory, it gives up the model, of which anything may be half there, and can be
         asked again: what was learnt is kept.
         """
-        try:
-            if self.loaded is None:
-                self.loaded, self.rehearsed = load(self._learnt is None), False
-            else:
-                self._away.close()
-            if self._learnt is not None:
-                self.trainer.load_state(self._learnt.state, self._learnt.progress)
-        except BaseException:
-            self._give_up()
-            raise
+        learnt = self._learnt
+        if self.loaded is None:
+            self.rehearsed = False
+        trainer = self._berth.come(lambda: load(learnt is None)).trainer
+        if learnt is not None:
+            try:
+                trainer.load_state(learnt.state, learnt.progress)
+            except BaseException:
+                del trainer  # it holds the model
+                self._berth.give_up()
+                raise
         self.at_work, self._learnt = True, None
 
     def rest(self, *, stays: bool) -> None:
@@ -156,17 +155,7 @@ class Expert:
         self.at_work = False
         if stays:
             self.trainer.forget_moments()
-            assert self.loaded is not None
-            self._away.enter_context(weights_out_of_the_way(self.loaded.model, trained=True))
-            release_cached_memory()
-        else:
-            self._give_up()
-
-    def _give_up(self) -> None:
-        """Gives up the model; it is read from its files when it is needed again."""
-        self.loaded = None
-        gc.collect()
-        release_cached_memory()
+        self._berth.leave(stays=stays)
 
 
 def prefix_of(expert: Expert) -> str:
@@ -201,14 +190,3 @@ def _expert_steps(saved: SavedStep) -> list[int]:
     raise CheckpointError(
         f"Saved step {saved.step} does not say how far each expert is. Resume from an older saved step."
     )
-
-
-def host_holds(leaving: WanTransformer, coming: int, processes: int = 1) -> bool:
-    """Whether host memory holds what a model has on accelerators, beside the `coming` bytes of another one there.
-
-    `processes`: how many share that memory and ask the same.
-    """
-    free = host_bytes()
-    tensors = (*leaving.parameters(), *leaving.buffers())
-    resting = sum(one.nbytes for one in tensors if one.device.type != "cpu")
-    return free is not None and resting + coming + _HOST_RESERVE <= free // processes

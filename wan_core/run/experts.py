@@ -36,9 +36,10 @@ from ..train import (
 )
 from ..words import first_line, logger
 from .acting import acting
+from .berth import host_holds
 from .checks import check_quantized_alike, check_ranks_alike
 from .config import RunConfig
-from .expert import Expert, Learnt, host_holds, prefix_of, saved_of
+from .expert import Expert, Learnt, prefix_of, saved_of
 from .loading import load_model, plan_training
 from .open import OpenRun
 

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from functools import partial
 
 from ..footprint import weights_once_loaded
 from ..load import materialize
 from ..lora import FrozenLora, LoraWeights, set_strength
 from ..model import WanTransformer
-from ..placement.room import release_cached_memory, weights_out_of_the_way
 from ..sampler import Denoiser
 from ..train import SavedStep, evaluating
 from .acting import acting
-from .expert import host_holds, saved_of
+from .berth import Berth, host_holds
+from .expert import saved_of
 from .open import OpenRun
 
 __all__ = ["Renderers"]
@@ -27,8 +26,7 @@ class Renderers:
     def __init__(self, runs: Sequence[OpenRun], on_tensor: Callable[[int, int], None]) -> None:
         """`on_tensor` is that of `materialize`."""
         self._runs, self._on_tensor = runs, on_tensor
-        self._models: dict[str, WanTransformer] = {}
-        self._away: dict[str, ExitStack] = {}
+        self._berths = {run.config.train.expert: Berth[WanTransformer](lambda model: model) for run in runs}
         self._at_home = ""
         self._weights: dict[str, LoraWeights] = {}
         self._read: tuple[int, dict[str, LoraWeights]] | None = None
@@ -64,7 +62,9 @@ class Renderers:
 
     def model_at_home(self) -> WanTransformer:
         """Returns the model that lies on the devices."""
-        return self._models[self._at_home]
+        model = self._berths[self._at_home].held
+        assert model is not None
+        return model
 
     @contextmanager
     def _opened(self, run: OpenRun) -> Iterator[WanTransformer]:
@@ -78,28 +78,20 @@ class Renderers:
 
     def _bring(self, run: OpenRun) -> None:
         name, leaving = run.config.train.expert, self._at_home
-        if name == leaving and name in self._models:
+        if name == leaving:
             return
-        self._at_home = ""
-        if leaving in self._models:
-            self._put_away(leaving, 0 if name in self._models else weights_once_loaded(run.config.model, run.file))
-        if name in self._models:
-            self._away.pop(name).close()
-        else:
-            # The start LoRA is already part of every saved step.
-            adapters = run.adapters(with_start=False) if run.trained else None
-            self._models[name] = materialize(
-                run.config.model, run.roots, adapters, on_tensor=self._on_tensor, found=run.file
-            )
+        coming, self._at_home = self._berths[name], ""
+        if leaving:
+            needed = 0 if coming.held is not None else weights_once_loaded(run.config.model, run.file)
+            self._berths[leaving].leave(stays=self._fits_beside(leaving, needed))
+        coming.come(lambda: self._read_model(run))
         self._at_home = name
 
-    def _put_away(self, name: str, coming: int) -> None:
-        """Make room on the devices for another model, of `coming` bytes where it must be read."""
-        model = self._models[name]
-        if host_holds(model, coming):
-            self._away[name] = ExitStack()
-            self._away[name].enter_context(weights_out_of_the_way(model, trained=True))
-            return
-        del self._models[name], model
-        gc.collect()
-        release_cached_memory()
+    def _fits_beside(self, leaving: str, coming: int) -> bool:
+        model = self._berths[leaving].held
+        return model is not None and host_holds(model, coming)
+
+    def _read_model(self, run: OpenRun) -> WanTransformer:
+        # The start LoRA is already part of every saved step.
+        adapters = run.adapters(with_start=False) if run.trained else None
+        return materialize(run.config.model, run.roots, adapters, on_tensor=self._on_tensor, found=run.file)

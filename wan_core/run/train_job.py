@@ -14,9 +14,8 @@ from pathlib import Path
 from ..cache import synthetic_note
 from ..control import Control
 from ..errors import CheckpointError, OutOfMemory, Stopped
-from ..events import Emit, Event, Finished, Marked, Note, Stage, StageEnded, StepDone
+from ..events import Emit, Finished, Marked, Note, Stage, StageEnded
 from ..files import Roots, locked
-from ..metrics import HealthWatch, JsonlSink
 from ..train import Group, NotFinite, TargetFunction, true_velocity
 from ..train.meters import MemoryReading
 from ..words import shortened
@@ -26,6 +25,7 @@ from .config import QUEUE_DONE, RunConfig, read_run, read_status
 from .expert import Expert
 from .experts import Experts
 from .full_memory import memory_named
+from .hearing import Hearing
 from .length import TimedControl, TimeLimit
 from .loading import preview_inputs
 from .open import OpenRun, open_experts
@@ -99,9 +99,8 @@ class _Session:
         self._limit = TimeLimit(directory, config.train)
         self.control, self.group, self.target = TimedControl(control, self._limit), group, target
         self._profile_steps = profile_steps
-        self._sink = JsonlSink(directory / "metrics.jsonl") if group.leads else None
-        self._health = HealthWatch(directory / "metrics.jsonl") if group.leads else None
-        self._emit_out = emit
+        self._hearing = Hearing(directory, emit, self._limit, leads=group.leads)
+        self.emit = self._hearing.emit
         self.saver = Saver(
             directory, config, emit=self.emit, control=control, leads=group.leads, embed_workflow=embed_workflow
         )
@@ -111,7 +110,6 @@ class _Session:
         """from the checks of its files on"""
         self._between: BetweenSteps | None = None
         """from when they are loaded on"""
-        self._spill: SpillWatch | None = None
 
     def __enter__(self) -> None:
         pass
@@ -122,26 +120,7 @@ class _Session:
                 with contextlib.suppress(OSError):  # the error that ended the run says more than a full disk
                     self.saver.write_status("failed", shortened(str(error), 1000))
         finally:
-            if self._sink is not None:
-                self._sink.close()
-
-    def emit(self, event: Event) -> None:
-        event = self._limit.told(event)
-        if self._sink is not None:
-            self._sink(event)
-        self._emit_out(event)
-        if self._at_work is not None:
-            self._at_work.hear(event)
-        if isinstance(event, StepDone):
-            self._say(self._spill.remark(event) if self._spill is not None else "")
-            self._say(self._limit.remark(event))
-        for mark in self._health.hear(event) if self._health is not None else ():
-            self.emit(mark)
-            self.emit(Note(text=mark.text, level="warning"))
-
-    def _say(self, remark: str) -> None:
-        if remark:
-            self.emit(Note(text=remark, level="warning"))
+            self._hearing.close()
 
     def memory_named(self) -> contextlib.AbstractContextManager[None]:
         """Inside, memory that runs out becomes a sentence with what helps this run."""
@@ -235,8 +214,7 @@ class _Session:
         """
         self._open, saved = open_experts(self.directory, self.roots, self.config), self.saver.saved
         synthetic = synthetic_note(self._open[0].cache_set)
-        if synthetic:
-            self.emit(Note(text=synthetic, level="warning"))
+        self._hearing.warn(synthetic)
         previews = preview_inputs(self._open[0]) if self.group.leads else None
         for run in self._open:
             check_acting(run, previews.config.loras if previews is not None else ())
@@ -250,8 +228,9 @@ class _Session:
             target=self.target,
             timed=self._timed,
         )
+        self._hearing.experts = self._experts
         self._experts.begin()
-        self._spill = SpillWatch.on(self._experts.trainer.meters.devices)
+        self._hearing.spill = SpillWatch.on(self._experts.trainer.meters.devices)
         if saved is not None:
             self.emit(Note(text=f"Continues after saved step {saved.step} of {self.config.train.steps}."))
         if self.group.leads and (note := set_aside_note(self.saver.store)):
@@ -276,8 +255,8 @@ class _Session:
                 self.emit(Note(text=note))
         if remark := rate_remark(self.config.train):
             self.emit(Marked(step=self._experts.step, kind="learning rate", text=remark))
-            self.emit(Note(text=remark, level="warning"))
-        self._say(disk_remark(self.directory, self._experts.bytes_of_a_save))
+            self._hearing.warn(remark)
+        self._hearing.warn(disk_remark(self.directory, self._experts.bytes_of_a_save))
 
     def _save_before_stopping(self, reason: str) -> str:
         """Returns why the run stops.

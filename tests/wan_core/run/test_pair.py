@@ -16,7 +16,7 @@ from wan_core.control import SignalControl
 from wan_core.errors import ConfigError
 from wan_core.events import Evaluated, Event, StepDone
 from wan_core.files import atomic_write_json
-from wan_core.run import expert as one_expert
+from wan_core.run import berth
 from wan_core.run.choose import choose_run
 from wan_core.run.config import RunConfig, read_run, read_status
 from wan_core.run.train_job import run_job
@@ -183,7 +183,7 @@ def test_stopped_anywhere_and_resumed_equals_never_stopped(
 def test_without_room_in_host_memory_weights_are_read_again_and_nothing_else_changes(
     alternating: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(one_expert, "host_bytes", lambda: 0)
+    monkeypatch.setattr(berth, "host_bytes", lambda: 0)
     run = make_pair_run(tmp_path, **SETTINGS, **ALTERNATING)
     train(run)
     assert files(run) == files(alternating)
@@ -213,7 +213,7 @@ def test_validation_clips_go_through_both_whether_one_rests_or_is_read_again(
     assert base == without != trained
     preview = run.directory / "samples" / "step-000010_p0.latent"
     assert trained == preview.read_bytes(), "the last preview of the run"
-    monkeypatch.setattr(one_expert, "host_bytes", lambda: 0)
+    monkeypatch.setattr(berth, "host_bytes", lambda: 0)
     assert rendered(run, "read again") == clips
 
 

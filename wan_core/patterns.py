@@ -54,7 +54,7 @@ def check_patterns(patterns: Iterable[str], names: Sequence[str], what: str, *, 
         raise ConfigError(
             f"{what} {slow[late][:300]!r} takes more than {LIMIT_S:.0f} s to be matched with {len(names)} "
             f"names{others}. "
-            r"Write it without a repeat inside of a repeat, for example blocks\.\d+\.ffn\..*"
+            r"Write it without a repeat inside of a repeat. Example: blocks\.\d+\.ffn\..*"
         )
 
 

@@ -158,7 +158,9 @@ def _checked(widget: io.Input, value: Any) -> Any:
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         value = float(value)
     if kind is None or type(value) is not kind:
-        raise ConfigError(f"{widget.id} cannot be {value!r:.80}.")
+        raise ConfigError(
+            f"{widget.id} is {value!r:.80}; it must be of another kind. Send the value that its widget shows."
+        )
     if isinstance(widget, io.Int.Input | io.Float.Input):
         low, high = widget.min, widget.max
         if (low is not None and value < low) or (high is not None and value > high):
@@ -189,9 +191,9 @@ def _sizes(listed: Any, least: int = 1) -> list[tuple[int, int, int]]:
     for size in sizes:
         sound = isinstance(size, list) and len(size) == 3 and all(type(side) is int for side in size)
         if not sound or not all(least <= side <= _LARGEST for side in size):
-            raise ConfigError(f"{size!r:.80} is not [width, height, frames].")
+            raise ConfigError(f"sizes has {size!r:.80}; each must be [width, height, frames].")
     if not sizes:
-        raise ConfigError("No dataset says how large its clips are.")
+        raise ConfigError("No dataset says how large its clips are. Send sizes as a list of [width, height, frames].")
     return [(size[0], size[1], size[2]) for size in sizes]
 
 

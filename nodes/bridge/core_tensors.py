@@ -117,7 +117,9 @@ def _channels(values: dict[str, Any], place: int, raw: Tensor, name: str, varian
             "Send it through WanImageToVideo or the node of its kind first."
         )
     if values.get("concat_mask_index"):
-        raise DatasetError(f"The CONDITIONING of {name} has its mask among the images, which is not supported.")
+        raise DatasetError(
+            f"The CONDITIONING of {name} has its mask among the images. Make it with a node that gives the mask apart."
+        )
     image = _normalised(_one(image, place), variant)
     if image.shape[0] == wanted:
         return _plain(image)
@@ -183,7 +185,7 @@ def _normalised(images: Tensor, variant: WanVariant) -> Tensor:
     """Normalises raw latents of several images that stand one behind the other along the channels."""
     step = variant.latents.channels
     if images.shape[0] % step:
-        raise DatasetError(f"Image latents have {images.shape[0]} channels, not a multiple of {step}.")
+        raise DatasetError(f"Image latents have {images.shape[0]} channels; they must be a multiple of {step}.")
     return torch.cat([variant.latents.normalise(part) for part in images.float().cpu().split(step)])
 
 

@@ -184,7 +184,9 @@ class CaptionEdits:
             for path, (before, after) in files.items():
                 try:
                     if _now(path, places) != after:
-                        raise DatasetError(f"{shown(path)} was changed since, and stays as it is.")
+                        raise DatasetError(
+                            f"{shown(path)} was changed since, and stays as it is. Scan again to see it."
+                        )
                     _put(path, before)
                     back[path] = (after, before)
                 except DatasetError as error:
@@ -206,7 +208,7 @@ class CaptionEdits:
 
     def _number(self, clip: int) -> int:
         if not 0 <= clip < len(self._files):
-            raise DatasetError(f"Clip {clip} is none of the {len(self._files)} of this scan.")
+            raise DatasetError(f"Clip {clip} is none of the {len(self._files)} of this scan. Scan again.")
         return clip
 
     def _places(self) -> _Places:

@@ -192,7 +192,9 @@ def read_webdataset(source: SourceFile) -> SourcePart:
     """The samples of a tar. Entries that are no regular files, and samples without media, are named."""
     path = source.path
     if source.unpacked is None:
-        raise DatasetError(f"{path.name} has to be unpacked, and no folder is named for that.")
+        raise DatasetError(
+            f"{path.name} has to be unpacked, and no folder is named for that. Unpack it, and name its folder instead."
+        )
     members = tar_members(path)
     rejected = [Rejected(name=member.name[-120:], reason=member.refused) for member in members if member.refused]
     groups = _groups(member for member in members if not member.refused)

@@ -152,7 +152,9 @@ def read_musubi_job(data: Mapping[str, Any], source: str) -> Job:
         flat |= value if isinstance(value, dict) else {key: value}
     flat = {key.replace("-", "_"): value for key, value in flat.items()}
     if not {"dit", "task", "network_module", "dataset_config", "network_dim"} & flat.keys():
-        raise ConfigError(f"{source} holds no training settings of musubi-tuner.")
+        raise ConfigError(
+            f"{source} holds no training settings of musubi-tuner. Choose the file or command line that names its dit."
+        )
     job = Job("musubi-tuner", source, ledger_of(source, flat))
     take_over(KEYS, job, job.ledger)
     high = job.values.get("LoadWanModel", {}).pop("high_noise_model", "")

@@ -102,7 +102,9 @@ def _counted(directory: Path, width: float, last: int | None) -> tuple[list[Save
     store = SaveStore(directory)
     found = [saved for step in store.steps() if (last is None or step <= last) and (saved := store.read(step))]
     if last is not None and (not found or found[-1].step != last):
-        raise CheckpointError(f"Run {directory.name} has no intact saved step {last}.")
+        raise CheckpointError(
+            f"Run {directory.name} has no intact saved step {last}. Name another, or none for the newest."
+        )
     if len(found) < 2:
         raise CheckpointError(
             f"Run {directory.name} has {len(found)} intact saved steps, and a mean needs two. Train on, or lower "

@@ -61,7 +61,9 @@ class Mirror:
                 f"Run: {pip_line(_PACKAGES.get(scheme, 'fsspec[full]'))}"
             ) from error
         except ValueError as error:
-            raise ConfigError(f"mirror.url begins with {scheme}://, which fsspec does not know.") from error
+            raise ConfigError(
+                f"mirror.url begins with {scheme}://, which fsspec does not know. Install its package, or use file://."
+            ) from error
         self._url, self._with_state = settings.url, settings.state
         self._directory, self._folder = directory, about.folder
         self._files: Any = None

@@ -66,7 +66,10 @@ def filled_from(made: dict[str, Any], state: Mapping[str, Tensor], prefix: str, 
             parts = dict(_parts_of(target.detach()))
             part = parts.get(name.removeprefix(key))
             if part is None or part.shape != value.shape:
-                raise CheckpointError(f"The resume state has another kind of {prefix}{key} than this optimizer.")
+                raise CheckpointError(
+                    f"The resume state has another kind of {prefix}{key} than this optimizer. Resume with the "
+                    "optimizer that saved it, or set resume to new."
+                )
             part.copy_(value)
         else:
             filled[key] = value.to(device, copy=True)

@@ -169,7 +169,9 @@ def _class_of(config: TrainConfig) -> tuple[Callable[..., torch.optim.Optimizer]
             "averaged and found finite. Choose bnb_paged_adamw8bit, whose moments leave a full GPU, or adamw8bit."
         )
     if package in sys.stdlib_module_names:
-        raise ConfigError(f'optimizer_class "{known.path[:80]}" is part of Python, and no optimizer.')
+        raise ConfigError(
+            f'optimizer_class "{known.path[:80]}" is part of Python, and no optimizer. Example: torch.optim.SGD'
+        )
     try:
         kind = getattr(importlib.import_module(module), name, None)
     except ModuleNotFoundError as error:

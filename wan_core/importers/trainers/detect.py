@@ -80,7 +80,7 @@ def _json(name: str, text: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise DatasetError(f"{name} is not valid JSON ({error}).") from error
+        raise DatasetError(f"{name} is not valid JSON ({error}). Mend it there, or save it again.") from error
 
 
 def _toml(name: str, text: str) -> Any:
@@ -91,7 +91,7 @@ def _toml(name: str, text: str) -> Any:
     try:
         return tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # a number of thousands of digits is no TOMLDecodeError
-        raise DatasetError(f"{name} is not valid TOML ({error}).") from error
+        raise DatasetError(f"{name} is not valid TOML ({error}). Mend it there, or save it again.") from error
 
 
 def _yaml(name: str, text: str) -> Any:
@@ -105,11 +105,15 @@ def _yaml(name: str, text: str) -> Any:
     try:
         return yaml.safe_load(text)
     except (yaml.YAMLError, RecursionError, ValueError) as error:
-        raise DatasetError(f"{name} is not valid YAML ({str(error)[:200]}).") from error
+        raise DatasetError(
+            f"{name} is not valid YAML ({str(error)[:200]}). Mend it there, or save it again."
+        ) from error
 
 
 def _tokens(yaml: Any, text: str, name: str) -> list[Any]:
     try:
         return list(yaml.scan(text, Loader=yaml.SafeLoader))
     except (yaml.YAMLError, RecursionError) as error:
-        raise DatasetError(f"{name} is not valid YAML ({str(error)[:200]}).") from error
+        raise DatasetError(
+            f"{name} is not valid YAML ({str(error)[:200]}). Mend it there, or save it again."
+        ) from error

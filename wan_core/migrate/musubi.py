@@ -13,7 +13,12 @@ from .learning import adapter, only_for, save_dtype, scheduler
 from .loras import merged
 from .models import said_kind, text_encoder, vae_file
 
-__all__ = ["FLAGS", "KEYS", "read_musubi_job"]
+__all__ = ["FLAGS", "KEYS", "NotOfMusubiError", "read_musubi_job"]
+
+
+class NotOfMusubiError(ConfigError):
+    """Settings that name nothing of musubi-tuner."""
+
 
 _ALWAYS = "always so"
 _LOGS = "metrics.jsonl and TensorBoard are always written; wandb, mlflow and trackio: trackers.json of the server"
@@ -152,7 +157,7 @@ def read_musubi_job(data: Mapping[str, Any], source: str) -> Job:
         flat |= value if isinstance(value, dict) else {key: value}
     flat = {key.replace("-", "_"): value for key, value in flat.items()}
     if not {"dit", "task", "network_module", "dataset_config", "network_dim"} & flat.keys():
-        raise ConfigError(
+        raise NotOfMusubiError(
             f"{source} holds no training settings of musubi-tuner. Choose the file or command line that names its dit."
         )
     job = Job("musubi-tuner", source, ledger_of(source, flat))

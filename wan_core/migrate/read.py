@@ -15,7 +15,7 @@ from .ai_toolkit import read_ai_toolkit_job
 from .beside import Beside, Folders, Texts
 from .diffusion_pipe import read_diffusion_pipe_job
 from .job import Job
-from .musubi import FLAGS, read_musubi_job
+from .musubi import FLAGS, NotOfMusubiError, read_musubi_job
 from .settle import settle
 from .simpletuner import read_simpletuner_job
 
@@ -96,10 +96,8 @@ def _job_of(data: Any, name: str, suffix: str) -> Job:
         raise DataHalfError(_DATA_HALF.format(name=name, trainer="diffusion-pipe"))
     try:
         return read_musubi_job(table, name)
-    except ConfigError as error:
-        if str(error).endswith("of musubi-tuner."):
-            raise UnknownSettingsError(f"{name} is of no trainer that is known. {_READS}") from error
-        raise
+    except NotOfMusubiError as error:
+        raise UnknownSettingsError(f"{name} is of no trainer that is known. {_READS}") from error
 
 
 def _command_line(name: str, text: str) -> dict[str, Any]:

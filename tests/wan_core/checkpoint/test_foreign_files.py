@@ -156,8 +156,8 @@ def test_a_file_that_is_no_wan_model_is_called_what_it_is(kind: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "place"),
     [
-        ("umt5", "CLIPLoader (type wan)"),
-        ("wan 2.1 vae", "VAELoader"),
+        ("umt5", "Load CLIP (type wan)"),
+        ("wan 2.1 vae", "Load VAE"),
         ("wan lora, kohya", "models/loras"),
         ("clip vision", "models/clip_vision"),
     ],

@@ -138,9 +138,9 @@ class OutOfMemory(WanTrainerError):  # noqa: N818  the name users and the field 
     exit_code = ExitCode.DOES_NOT_FIT
 
     @classmethod
-    def of_host(cls) -> OutOfMemory:
-        """Returns the error to raise where `host_memory_ran_out` says so."""
+    def of_host(cls, account: str = "") -> OutOfMemory:
+        """Returns the error to raise where `host_memory_ran_out` says so; `account` is how much there is of it."""
         return cls(
-            "The computer's own memory (RAM) ran out. Close other programs, or enlarge the swap or page file; smaller "
-            "model files (fp8), num_frames, width and height need less of it. Saved steps are kept."
+            f"The computer's own memory (RAM) ran out{account}. Close other programs, or enlarge the swap or page "
+            "file; smaller model files (fp8), num_frames, width and height need less of it. Saved steps are kept."
         )

@@ -22,6 +22,8 @@ from typing import Any
 
 from ...wan_core.events import Event, Failed, Finished, StepDone, parse_event
 from ...wan_core.files import open_append
+from .host_watch import HostWatch
+from .log_file import log_tail, without_noise
 
 __all__ = ["Ending", "Patience", "Worker", "engine_command"]
 
@@ -29,8 +31,6 @@ LAUNCH = Path(__file__).resolve().parents[2] / "wan_core" / "launch.py"
 _LOG_TAIL_BYTES = 4000
 _KILLED = (-9, 137)
 """Linux kills so what takes the last of the memory; 137 is the same through a shell or torchrun"""
-_NOISE = re.compile(r"^[WI]\d{4} \d\d:\d\d:|Warning: |^\s*warnings\.warn\(")
-"""what libraries write into a log: an ending is not explained by it"""
 
 
 def engine_command(*arguments: str) -> list[str]:
@@ -80,19 +80,21 @@ class Ending:
     finished: Finished | None
     failed: Failed | None
     log_tail: str
+    memory: str = ""
+    """what it and the computer held when last looked at: "it held 3.1 GiB ..."; "" where nobody could look"""
 
     def sentence(self) -> str:
         """Returns the reason it did not end well, for the user."""
         if self.failed is not None:
             return self.failed.message
         if self.exit_code in _KILLED:
+            seen = self.memory or "how much was in use is not known"
             return (
                 "The training process was killed by the system, most likely because the computer's own memory (RAM) "
-                "was full. Close other programs, or train smaller clips or an fp8 model. Saved steps are kept; queue "
-                "again to resume."
+                f"was full: {seen}. Close other programs, or train smaller clips or an fp8 model. Saved steps are "
+                "kept; queue again to resume."
             )
-        lines = [line for line in self.log_tail.splitlines() if not _NOISE.search(line)]
-        last = " ".join(" ".join(lines).split())[-300:]
+        last = " ".join(" ".join(without_noise(self.log_tail)).split())[-300:]
         return (
             f"The training process ended unexpectedly (exit code {self.exit_code}). Saved steps are kept; queue again "
             f"to resume. Its log ends with: {last or 'nothing'}"
@@ -159,6 +161,7 @@ class Worker:
         A second press kills at once; committed saves stand.
         """
         stop = _Stopping(self, patience or Patience())
+        watch = HostWatch(self.process.pid)
         finished: Finished | None = None
         failed: Failed | None = None
         while True:
@@ -175,21 +178,18 @@ class Worker:
             if cancel_pressed():
                 stop.press()
             stop.tick()
+            watch.look()
             if self.process.poll() is not None and not self._reader.is_alive() and self._events.empty():
                 break
             if self.process.poll() is not None and not stop.wait_for_reader():
                 break
-        return Ending(self.process.returncode, stop.pressed, stop.killed, finished, failed, self.log_tail())
+        return Ending(
+            self.process.returncode, stop.pressed, stop.killed, finished, failed, self.log_tail(), watch.in_words
+        )
 
     def log_tail(self) -> str:
         """The last lines this process wrote into the log."""
-        try:
-            with open(self._log, "rb") as file:
-                end = file.seek(0, os.SEEK_END)
-                file.seek(max(self._log_start, end - _LOG_TAIL_BYTES))
-                return file.read().decode("utf-8", "replace")
-        except OSError:
-            return ""
+        return log_tail(self._log, _LOG_TAIL_BYTES, self._log_start)
 
     def terminate(self) -> None:
         """Ask the process and everything below it to end; on Windows, where nobody would hear, end them."""

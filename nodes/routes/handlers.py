@@ -18,6 +18,7 @@ from ...wan_core.metrics import LINES_PER_PAGE, MetricsHistory, whole
 from ...wan_core.words import logger
 from ..bridge.second_ids import PREFIX
 from ..engine.live_runs import BUTTONS, LiveRuns
+from ..engine.log_file import log_tail, without_noise
 from ..runs.publish import use_step
 from ..runs.scrub import scrubbed
 from ..runs.seen_folder import curves_file
@@ -44,6 +45,7 @@ _PACK = "{pack}" if set("{}") & set(_FOLDER) else _FOLDER
 _HELP = f"/extensions/{_PACK}/docs/{PREFIX}{{page:[A-Za-z0-9]+(?:/[A-Za-z-]+)?[.]md}}"
 """where the page looks for the help of a node under its second id"""
 _OPEN_FILES = 64
+_LOG_BYTES, _LOG_LINES = 32 << 10, 200
 _LONGEST_PLAIN = 16
 """no token is as short"""
 _NOT_LIVE = "This run is not being trained by this ComfyUI. Queue its workflow to go on with it."
@@ -81,6 +83,7 @@ class RunRoutes:
             "/wan_trainer/runs": self.all_runs,
             run: self.detail,
             f"{run}/metrics": self.metrics,
+            f"{run}/log": self.log,
             f"{run}/samples/{{sample}}": self.sample,
             f"{run}/workflow": self.workflow,
         }
@@ -119,6 +122,16 @@ class RunRoutes:
         pages = self._pages_of(await self._find(request))
         is_whole = line == 0 and "condensed" in request.query
         return as_json_text(await asyncio.to_thread(_condensed_text if is_whole else _page_text, pages, line))
+
+    async def log(self, request: web.Request) -> web.StreamResponse:
+        """The end of log.txt, without paths."""
+        directory = await self._find(request)
+
+        def read() -> str:
+            lines = without_noise(log_tail(directory / "log.txt", _LOG_BYTES))
+            return "\n".join(scrubbed(line) for line in lines[-_LOG_LINES:])
+
+        return as_json({"version": 1, "text": await asyncio.to_thread(read)})
 
     async def sample(self, request: web.Request) -> web.StreamResponse:
         directory = await self._find(request)

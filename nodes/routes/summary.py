@@ -44,6 +44,7 @@ def summary(
         "state": state,
         "step": step,
         "steps": seen.steps,
+        "reached": seen.last_step,
         "reason": _without_secrets(reason),
         "updated": seen.updated,
         "loss": seen.loss,
@@ -100,7 +101,7 @@ def _state(directory: Path, seen: SeenRun, live: LiveRun | None) -> tuple[str, s
     if is_locked(directory / ".lock"):
         return "running", ""
     if seen.state == "running":
-        return "stopped", f"Its process ended unexpectedly after saved step {seen.step}. Queue again to resume."
+        return "failed", f"Its process ended unexpectedly after saved step {seen.step}. Queue again to resume."
     return "stopped", seen.reason or "It was never trained."
 
 

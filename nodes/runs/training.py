@@ -15,7 +15,7 @@ from ...wan_core.errors import WanTrainerError
 from ...wan_core.events import CheckpointSaved, Event
 from ...wan_core.files import atomic_write_json
 from ...wan_core.metrics import MetricsHistory
-from ...wan_core.run import RunConfig, RunDecision, prepare_run, read_run
+from ...wan_core.run import RunConfig, RunDecision, prepare_run, read_run, say_ended
 from ...wan_core.train import SavedStep, SaveStore
 from ...wan_core.words import logger
 from ..bridge import folders
@@ -62,7 +62,7 @@ class QueuedTraining:
         prepare_run(self._decision, config)
         self._write_workflow()
         decoder = PreviewDecoder(codec, self.directory, self._model.variant.fps) if codec is not None else None
-        with self._published_if_it_fails(), LIVE.entered(self._live(codec is not None)) as live:
+        with self._told_if_it_fails(), LIVE.entered(self._live(codec is not None)) as live:
             ending = run_engine(
                 "train",
                 self.directory,
@@ -76,15 +76,20 @@ class QueuedTraining:
         self._stop_pressed = live.stop_pressed
         self._lines.condensed()  # of a long run it is kept, so that its page opens at once
         if ending.cancelled:
+            say_ended(self.directory, "stopped", "Cancel was pressed")
             self._publish_latest()
             raise InterruptProcessingException()
 
     @contextlib.contextmanager
-    def _published_if_it_fails(self) -> Iterator[None]:
-        """The newest saved step of a run that failed may be no good: the newest LoRA is then an older one."""
+    def _told_if_it_fails(self) -> Iterator[None]:
+        """Its folder says so, even where its process could not. The newest saved step of such a run may be no good: the
+        newest LoRA is then an older one.
+        """
         try:
             yield
-        except WanTrainerError:
+        except WanTrainerError as failure:
+            with contextlib.suppress(OSError):  # of a full disk the panel says it until the page is loaded again
+                say_ended(self.directory, "failed", str(failure))
             try:
                 self._publish_latest()
             except (WanTrainerError, OSError) as error:  # why the run failed says more

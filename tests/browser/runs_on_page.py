@@ -64,6 +64,7 @@ class Runs:
         self.posted: list[tuple[str, dict[str, str], Any]] = []
         self.asked: list[str] = []
         self.deny: str = ""
+        self.log = "step 64/150  loss 0.4711"
         self._clip = clip.read_bytes()
 
     def add(self, run: str, lines: list[dict[str, Any]], **facts: Any) -> None:
@@ -123,6 +124,8 @@ class Runs:
             following = lines[since : since + PAGE_LINES]
             end = since + len(following)
             route.fulfill(json={"version": 1, "next": end, "records": following, "more": end < len(lines)})
+        elif parts[1] == "log":
+            route.fulfill(json={"version": 1, "text": self.log})
         elif parts[1] == "workflow":
             route.fulfill(json=self.workflows[parts[0]])
         else:

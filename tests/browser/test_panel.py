@@ -152,6 +152,38 @@ def test_the_suggested_step_is_marked_and_can_be_made_the_runs_lora(
     canvas.screenshot("panel-by-timestep")
 
 
+@pytest.mark.parametrize("frontend", ["shipped"], indirect=True)
+def test_a_run_that_failed_says_so_and_what_to_do(shared: Canvas, smoke: dict[str, Any], shared_runs: Runs) -> None:
+    reason = "Step 64 is not finite. " + "It goes on and on. " * 20 + "Lower learning_rate."
+    shared_runs.add("smoke_test", whole_run(64, 150, 10), state="failed", step=60, reached=64, reason=reason)
+    shared.load(smoke)
+    shown(shared, 64)
+    shared.script("() => { window.queued = 0; window.app.queuePrompt = async () => { window.queued += 1; }; }")
+    shared.script("() => { navigator.clipboard.writeText = async text => { window.copied = text; }; }")
+    shared.focus("TrainLoRA")
+    box = shared.page.locator(".wan-trouble")
+    shows(box, "Failed after step 64 of 150. Saved step 60 is kept.")
+    shows(box, "Lower learning_rate.")
+    is_whole = box.locator("p").evaluate("p => p.clientHeight > 0 && p.scrollHeight <= p.clientHeight + 1")
+    assert is_whole, "a part of the sentence is cut off"
+    box.get_by_role("button", name="Retry from step 60").click()
+    shared.page.wait_for_function("() => window.queued === 1")
+    box.get_by_role("button", name="Copy").click()
+    shared.page.wait_for_function("() => window.copied?.includes('Lower learning_rate.')")
+    assert "step 64/150  loss 0.4711" in shared.script("() => window.copied")
+    box.get_by_role("button", name="Show log").click()
+    shows(box.locator(".wan-log"), "step 64/150")
+    assert serious(shared, ".wan-panel") == []
+    shared.screenshot("panel-failed")
+    shared.page.locator(TAB).first.click()
+    card = open_run(shared.page, "smoke_test")
+    said = box.locator("p").first.inner_text()
+    shows(card.locator(".wan-trouble"), "Failed after step 64 of 150. Saved step 60 is kept.", said)
+    assert serious(shared, ".wan-runs") == []
+    shared.screenshot("tab-failed")
+    shared.page.locator(TAB).first.click()
+
+
 def test_a_run_is_drawn_from_its_file_in_both_kinds_of_nodes(canvas: Any, smoke: dict[str, Any], runs: Runs) -> None:
     sentence = "The evaluation loss has not fallen since step 20: more steps like these add little."
     runs.lines["smoke_test"] += [

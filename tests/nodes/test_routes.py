@@ -63,6 +63,7 @@ def test_the_list_tells_where_each_run_stands(routes: RouteServer) -> None:
         "state": "stopped",
         "step": 4,
         "steps": 10,
+        "reached": 4,
         "reason": "Cancel was pressed",
         "loss": 0.25,
         "eval_loss": 0.25,
@@ -283,11 +284,25 @@ def test_the_workflow_comes_back_without_paths(routes: RouteServer) -> None:
     assert routes.get("/runs/cat").data["has_workflow"] is False
 
 
+def test_the_end_of_the_log_comes_without_paths_and_without_what_libraries_say(routes: RouteServer) -> None:
+    assert routes.get("/runs/cat/log").data == {"version": 1, "text": "a line"}
+    log = routes.runs / "cat" / "log.txt"
+    noise = "W1122 02:28:17.974000 20237 torch/utils/_pytree.py:630] <enum 'X'> is an Enum subclass"
+    log.write_text("\n".join([*map(str, range(300)), noise, "cannot read /data/me/secret.mp4"]), encoding="utf-8")
+    lines = routes.get("/runs/cat/log").data["text"].splitlines()
+    assert (lines[0], lines[-2], len(lines)) == ("101", "299", 200)
+    assert lines[-1] == "cannot read [path removed]"
+    log.unlink()
+    assert routes.get("/runs/cat/log").data["text"] == ""
+    log.symlink_to(routes.runs / "cat" / "run.json")
+    assert routes.get("/runs/cat/log").data.get("text", "") == "", "what a link leads to is nobody's log"
+
+
 def test_a_run_that_says_running_is_running_only_while_a_process_holds_it(routes: RouteServer) -> None:
     directory = routes.runs / "cat"
     write_status(directory, RunStatus(state="running", step=2, steps=10))
     died = routes.get("/runs/cat").data
-    assert (died["state"], died["step"]) == ("stopped", 2)
+    assert (died["state"], died["step"]) == ("failed", 2)
     assert "Queue again to resume" in died["reason"]
     with locked(directory / ".lock", "busy"):
         elsewhere = routes.get("/runs/cat").data

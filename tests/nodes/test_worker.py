@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import time
 from collections.abc import Callable
@@ -176,6 +177,7 @@ def test_a_worker_the_system_killed_says_that_memory_was_full(start: Callable[[s
         ending = worker.follow(lambda _event: None, never)
     assert (ending.exit_code, ending.cancelled) == (-9, False)
     assert "killed by the system, most likely because the computer's own memory (RAM) was full" in ending.sentence()
+    assert re.search(r"it held [\d.]+ GiB, and [\d.]+ of [\d.]+ GiB were free when last seen", ending.sentence())
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no pipes with names in folders")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from .best_step import suggested_step
 from .cells import Cell, Column, SampleJob
 from .checks import check_adapters, check_quantize, trained_variant, with_expert, with_model_values
-from .choose import RunDecision, choose_run, prepare_run
+from .choose import RunDecision, choose_run, prepare_run, say_ended
 from .config import QUEUE_DONE, DataConfig, RunConfig, RunStatus, cache_names_in_use, read_run, read_status
 from .job import Job
 from .length import with_clip_values, with_global_batch
@@ -61,6 +61,7 @@ __all__ = [
     "read_status",
     "report_of",
     "sample_job",
+    "say_ended",
     "sized_as_template",
     "suggested_step",
     "suggestions_for",

@@ -12,10 +12,10 @@ from ..errors import ConfigError
 from ..files import atomic_write_json, replace_patiently
 from ..train import SavedStep, SaveStore
 from ..words import plain
-from .config import ForeignRun, NewerRun, RunConfig, RunStatus, read_run, write_status
+from .config import ForeignRun, NewerRun, RunConfig, RunStatus, read_run, read_status, write_status
 from .length import hours_are_over
 
-__all__ = ["RunDecision", "choose_run", "prepare_run"]
+__all__ = ["RunDecision", "choose_run", "prepare_run", "say_ended"]
 
 UNREAD = "run.unread.json"
 """what is kept of a run.json that could not be read, when the run is known by what it saved"""
@@ -158,3 +158,10 @@ def _changes(config: RunConfig, known: RunConfig) -> list[str]:
         return [f"{where} ({b} there, {a} here)"]
 
     return walk(new, old, "")
+
+
+def say_ended(directory: Path, state: str, reason: str) -> None:
+    """Write how a run ended whose process ended before it could say so; what it said itself stands."""
+    status = read_status(directory)
+    if status.state == "running":
+        write_status(directory, replace(status, state=state, reason=reason[:1500]))

@@ -94,6 +94,12 @@ class Expert:
         measured = self.planned and self.planned.measured
         return measured.predicted_beside(stage, reading) if measured else reading
 
+    @property
+    def planned_bytes(self) -> int | None:
+        """Bytes that a step was planned to take on its fullest device; None where no plan was made."""
+        measured = self.planned and self.planned.measured
+        return max(measured.of_a_step().values(), default=None) if measured else None
+
     def keep_measured(self, roots: Roots) -> None:
         """Let the next plan on this machine follow what the run took, unless it is not run as it was planned."""
         measured = self.planned and self.planned.measured

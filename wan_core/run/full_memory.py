@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable, Iterator
 
 import torch
 
 from ..errors import OutOfMemory, host_memory_ran_out
+from ..placement.host import host_bytes, host_total
 from ..words import first_line
 from .config import RunConfig
 
 __all__ = ["memory_named"]
 
 _USUAL_RANK = 16
+_GIB = 1 << 30
+_ASKED = re.compile(r"Tried to allocate ([\d.]+ [KMG]iB)")
+_CARD = re.compile(r"total capacity of ([\d.]+ [KMG]iB) of which ([\d.]+ [KMG]iB|\d+ bytes) is free")
 
 
 @contextlib.contextmanager
@@ -23,11 +28,13 @@ def memory_named(
     stored_small: Callable[[], bool] = lambda: False,
     rendering: bool = False,
     gpus: int | None = None,
+    predicted: Callable[[], int | None] = lambda: None,
 ) -> Iterator[None]:
     """Inside, a full GPU and a full computer become OutOfMemory, with what helps and is not done yet.
 
     `stored_small`, asked only then: the base file holds its linears in 8 bits or fewer. `rendering`: clips of a run are
-    made, nothing is trained. `gpus`: how many there are; None asks torch.
+    made, nothing is trained. `gpus`: how many there are; None asks torch. `predicted`, asked only then: the bytes a
+    step was planned to take on the fullest device.
     """
     try:
         yield
@@ -35,13 +42,26 @@ def memory_named(
         count = torch.cuda.device_count() if gpus is None else gpus
         helps = _for_clips() if rendering else _for_training(config, stored_small(), count)
         raise OutOfMemory(
-            f"The GPU ran out of memory. What helps most, in this order: {'; '.join(helps)}. Saved steps are kept. "
-            f"({first_line(error)})"
+            f"The GPU ran out of memory{_account(str(error), predicted())}. What helps most, in this order: "
+            f"{'; '.join(helps)}. Saved steps are kept. ({first_line(error)})"
         ) from error
     except (MemoryError, RuntimeError, OSError) as error:
         if not host_memory_ran_out(error):
             raise
-        raise OutOfMemory.of_host() from error
+        free, total = host_bytes(), host_total()
+        known = "" if free is None or total is None else f": {free / _GIB:.1f} of {total / _GIB:.1f} GiB are free"
+        raise OutOfMemory.of_host(known) from error
+
+
+def _account(said: str, predicted: int | None) -> str:
+    """Returns what was asked for and what there was, as torch's error and the plan say; "" where neither does."""
+    asked, card = _ASKED.search(said), _CARD.search(said)
+    parts = [f"it asked for {asked[1]} more"] if asked else []
+    if card:
+        parts.append(f"{card[2]} of {card[1]} were free")
+    if predicted:
+        parts.append(f"a step was planned to take {predicted / _GIB:.1f} GiB")
+    return f": {', '.join(parts)}" if parts else ""
 
 
 def _for_clips() -> list[str]:
@@ -53,6 +73,7 @@ def _for_training(config: RunConfig, stored_small: bool, gpus: int) -> list[str]
     is_8_bit = plan.quantize is not None or (stored_small and plan.base_precision == "as in file")
     measures = {
         "gradient_checkpointing in Wan Train Settings": not train.gradient_checkpointing,
+        "memory set to auto in Wan Train Settings": train.memory == "manual",
         f"batch_size 1 instead of {train.batch_size}, with more gradient_accumulation_steps": train.batch_size > 1,
         "fewer num_frames or a smaller width and height of the dataset": True,
         "Fp8 / Int8 Quantize": not is_8_bit,

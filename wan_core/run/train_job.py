@@ -125,7 +125,9 @@ class _Session:
     def memory_named(self) -> contextlib.AbstractContextManager[None]:
         """Inside, memory that runs out becomes a sentence with what helps this run."""
         return memory_named(
-            self.config, stored_small=lambda: any(run.file.quantization != "none" for run in self._open)
+            self.config,
+            stored_small=lambda: any(run.file.quantization != "none" for run in self._open),
+            predicted=lambda: self._at_work.planned_bytes if self._at_work is not None else None,
         )
 
     @contextlib.contextmanager

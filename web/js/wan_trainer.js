@@ -165,8 +165,9 @@ function onError(detail) {
   trainers.rest();
   if (!trainers.isHere(detail)) return;
   const reason = told(String(detail.exception_message).trim());
-  show(detail.node_id, t("failed: {reason}", { reason }));
-  trainers.panelOf(detail.node_id)?.refresh();
+  const panel = trainers.panelOf(detail.node_id);
+  if (panel) panel.onBroken(reason);
+  else show(detail.node_id, t("failed: {reason}", { reason }));
 }
 
 /** Graphs in API format are loaded by no road that asks extensions. */

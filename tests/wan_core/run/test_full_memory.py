@@ -36,11 +36,33 @@ def test_the_measures_come_in_order_of_what_they_bring() -> None:
         PLAIN, train=TrainConfig(gradient_checkpointing=False, batch_size=4, steps=9), lora=LoraConfig(rank=64)
     )
     assert said(config, gpus=2) == (
-        "The GPU ran out of memory. What helps most, in this order: gradient_checkpointing in Wan Train Settings; "
-        "batch_size 1 instead of 4, with more gradient_accumulation_steps; fewer num_frames or a smaller width and "
-        "height of the dataset; Fp8 / Int8 Quantize; split blocks in Split Across GPUs, over the 2 cards here; a rank "
-        "below 64. Saved steps are kept. (CUDA out of memory. Tried to allocate 2.00 GiB.)"
+        "The GPU ran out of memory: it asked for 2.00 GiB more. What helps most, in this order: gradient_checkpointing "
+        "in Wan Train Settings; batch_size 1 instead of 4, with more gradient_accumulation_steps; fewer num_frames or "
+        "a smaller width and height of the dataset; Fp8 / Int8 Quantize; split blocks in Split Across GPUs, over the 2 "
+        "cards here; a rank below 64. Saved steps are kept. (CUDA out of memory. Tried to allocate 2.00 GiB.)"
     )
+
+
+def test_what_was_asked_for_and_what_there_was_are_said() -> None:
+    full = (
+        "CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total capacity of 15.70 GiB of which 4.50 MiB is "
+        "free. Including non-PyTorch memory, this process has 15.1 GiB memory in use."
+    )
+    with pytest.raises(OutOfMemory) as refused, memory_named(PLAIN, gpus=1, predicted=lambda: 30 << 30):
+        raise torch.OutOfMemoryError(full)
+    assert str(refused.value).startswith(
+        "The GPU ran out of memory: it asked for 20.00 MiB more, 4.50 MiB of 15.70 GiB were free, a step was planned "
+        "to take 30.0 GiB. What helps most"
+    )
+    figures = r"\(RAM\) ran out: [\d.]+ of [\d.]+ GiB are free\. Close"
+    with pytest.raises(OutOfMemory, match=figures), memory_named(PLAIN):
+        raise MemoryError
+
+
+def test_memory_that_was_managed_by_hand_may_be_managed_again() -> None:
+    by_hand = TrainConfig(memory="manual", blocks_to_swap=0, steps=9)
+    assert "memory set to auto in Wan Train Settings" in said(replace(PLAIN, train=by_hand))
+    assert "memory set to auto" not in said(PLAIN)
 
 
 def test_what_is_on_already_is_not_advised() -> None:

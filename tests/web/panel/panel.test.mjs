@@ -44,6 +44,7 @@ function panelOf(run, routes = {}) {
     player: { take: ignore, update: ignore },
     spoken: { textContent: "" },
     clock: { read: ignore },
+    trouble: { broke: "", forget: ignore },
   });
 }
 

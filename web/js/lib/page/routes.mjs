@@ -5,7 +5,7 @@ import { t } from "./words.mjs";
 
 /**
  * @typedef {{ now?: number | null, peak?: number | null, predicted?: number | null }} Memory
- * @typedef {{ id: string, state: string, step: number, steps: number, reason?: string, updated?: number,
+ * @typedef {{ id: string, state: string, step: number, steps: number, reached?: number | null, reason?: string, updated?: number,
  *   loss?: number | null, eval_loss?: number | null, eval_held_out?: boolean | null, eval_best?: number | null, eval_best_step?: number | null,
  *   preview?: string | null, best?: number | null,
  *   best_why?: string, seconds_per_step?: number | null, seconds_left?: number | null,
@@ -47,6 +47,11 @@ export class Routes {
   /** The lines of a run one by one. @param {string} run @param {number} since @returns {Promise<import("../run/history.mjs").Answer>} */
   lines(run, since) {
     return this.get(`${place(run)}/metrics?since=${since}`);
+  }
+
+  /** The end of its log. @param {string} run @returns {Promise<string>} */
+  async log(run) {
+    return String((await this.get(`${place(run)}/log`)).text ?? "");
   }
 
   /** @param {string} run @returns {Promise<any>} */
@@ -155,6 +160,11 @@ async function answer(response) {
   const answered = t("The server answered {status}.", { status: response.status });
   const message = (typeof said === "string" && said ? said : answered).slice(0, LONGEST_MESSAGE);
   throw Object.assign(new Error(message), { status: response.status });
+}
+
+/** What an error says. @param {unknown} error */
+export function message(error) {
+  return error instanceof Error ? error.message : String(error);
 }
 
 /** Whether a route failed because what it is about is not there. @param {unknown} error */

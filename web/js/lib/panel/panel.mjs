@@ -7,7 +7,7 @@
 import { Plot } from "../chart/plot.mjs";
 import { element, write } from "../page/dom.mjs";
 import { Follower } from "../page/pacing.mjs";
-import { isMissing, samplePath } from "../page/routes.mjs";
+import { isMissing, message, samplePath } from "../page/routes.mjs";
 import { t } from "../page/words.mjs";
 import { curvesOf } from "../run/curves.mjs";
 import { stateText } from "../run/facts.mjs";
@@ -24,6 +24,7 @@ import { Meters } from "./meters.mjs";
 import { Player } from "./player.mjs";
 import { StatusLine } from "./status_line.mjs";
 import { SuggestionLine } from "./suggestion_line.mjs";
+import { TroubleBox } from "./trouble_box.mjs";
 
 /**
  * @typedef {import("../page/routes.mjs").Routes} Routes
@@ -40,15 +41,16 @@ const QUIET = 5000;
 export class Panel {
   /**
    * @param {{ routes: Routes, frames: Frames, address: (path: string) => string, grew?: () => void, lost?: (run: string) => void,
-   *   now?: () => number }} page
+   *   queue?: () => Promise<void>, copy?: (text: string) => Promise<void>, now?: () => number }} page
    *   `address` makes a route's path one that a video element can load; `grew` is told when `least` has changed, `lost`
-   *   which run is there no more
+   *   which run is there no more; `queue` queues the graph on the page
    */
-  constructor({ routes, frames, address, grew = () => {}, lost = () => {}, now = Date.now }) {
+  constructor(page) {
+    const { routes, frames, address } = page;
     this.routes = routes;
-    this.now = now;
-    this.grew = grew;
-    this.lost = lost;
+    this.now = page.now ?? Date.now;
+    this.grew = page.grew ?? (() => {});
+    this.lost = page.lost ?? (() => {});
     /** Id of the run shown. @type {string | null} */
     this.run = null;
     /** What the node's run_name was whenever this page queued it. @type {Set<string>} */
@@ -61,6 +63,7 @@ export class Panel {
     this.detailDue = 0;
     this.asked = 0;
     this.line = new StatusLine();
+    this.trouble = new TroubleBox(page, routes, (text) => this.say(text));
     /** Height that shows everything, in CSS pixels. */
     this.least = CHART_MIN;
     this.frames = frames;
@@ -75,7 +78,9 @@ export class Panel {
     );
     this.build();
     const resized = new ResizeObserver(() => frames.ask(this.draw));
-    for (const part of [this.element, this.player.element, this.plot.legend]) resized.observe(part);
+    const { legend } = this.plot;
+    for (const part of [this.element, this.player.element, legend, this.trouble.log])
+      resized.observe(part);
     frames.ask(this.draw);
   }
 
@@ -95,6 +100,7 @@ export class Panel {
       { class: "wan-panel", "aria-label": t("Training run") },
       stages,
       element("div", { class: "wan-head" }, this.name, this.line.element),
+      this.trouble.element,
       this.body,
       this.buttons.element,
       this.spoken,
@@ -114,6 +120,7 @@ export class Panel {
       this.clock = new StageClock();
       this.detail = null;
       this.line.forget(heard);
+      this.trouble.forget();
       this.player.update([], []);
     }
     this.live = live;
@@ -137,6 +144,7 @@ export class Panel {
   /** @param {Status} status */
   onStatus(status) {
     const ended = hasEnded(status.state);
+    this.trouble.forget();
     // A new run is named before its folder is made.
     const begun = status.state !== "start" || status.metrics_lines !== 0;
     if (status.run && status.run !== this.run) this.bind(status.run, { live: !ended, begun });
@@ -235,6 +243,15 @@ export class Panel {
     }
   }
 
+  /** The node broke. @param {string} reason as the queue said it */
+  onBroken(reason) {
+    this.live = false;
+    this.trouble.broke = reason;
+    this.write(t("failed"));
+    write(this.spoken, t("failed: {reason}", { reason }));
+    this.refresh();
+  }
+
   /** @param {number} step a saved one, to be the run's LoRA */
   async use(step) {
     if (!this.run) return;
@@ -260,6 +277,7 @@ export class Panel {
   draw() {
     write(this.name, this.run ?? "");
     this.line.draw(this.live);
+    this.trouble.draw(this.run ?? "", this.detail, this.history.newest?.step);
     this.meters.draw(this.history, this.detail, this.clock, this.now());
     const canUse = Boolean(this.run && this.detail) && !this.live;
     this.player.suggest(this.history.suggestion?.best ?? null, canUse);
@@ -280,9 +298,4 @@ export class Panel {
     const parts = { element: this.element, body: this.body, left: this.left, plot, canvas };
     return neededHeight({ ...parts, player: this.player.element }) ?? this.least;
   }
-}
-
-/** @param {unknown} error */
-function message(error) {
-  return error instanceof Error ? error.message : String(error);
 }

@@ -53,6 +53,8 @@ export class TrainerNodes {
       address: (path) => this.api.apiURL(path),
       grew: () => makeRoom(node),
       lost: (run) => this.onLost(node, run),
+      queue: () => this.app.queuePrompt(0, 1),
+      copy: (text) => navigator.clipboard.writeText(text),
     });
     const widget = addWidget(node, panel.element, { least: () => panel.least + MARGINS });
     // Who renames a node after it was queued still sees what it trains.

@@ -168,7 +168,8 @@ function highest(bytes) {
  */
 export function stateText({ state, step, steps, reason }) {
   const text = t("{state}: step {step} of {steps}", { state: stateName(state), step, steps });
-  return reason && state !== "done" ? `${text} (${told(reason)})` : text;
+  // Why a run failed stands below, whole (run/trouble.mjs).
+  return reason && !["done", "failed"].includes(state) ? `${text} (${told(reason)})` : text;
 }
 
 /**

@@ -32,9 +32,11 @@ export const SENTENCES = [
     ),
   (v) =>
     t(
-      "The training process was killed by the system, most likely because the computer's own memory (RAM) was full. Close other programs, or train smaller clips or an fp8 model. Saved steps are kept; queue again to resume.",
+      "The training process was killed by the system, most likely because the computer's own memory (RAM) was full: {reason}. Close other programs, or train smaller clips or an fp8 model. Saved steps are kept; queue again to resume.",
       v,
     ),
+  (v) => t("it held {held} GiB, and {free} were free when last seen", v),
+  (v) => t("how much was in use is not known", v),
   (v) => t("New run {run}.", v),
   (v) => t("{run} starts over: it has no intact saved step.", v),
   (v) => t("{run} is finished at step {step}; nothing to train.", v),

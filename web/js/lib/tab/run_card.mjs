@@ -3,6 +3,7 @@
 
 import { button, element, enable, fill, mark, toggle, write } from "../page/dom.mjs";
 import { t } from "../page/words.mjs";
+import { TroubleBox } from "../panel/trouble_box.mjs";
 import { ago, clock, known, short } from "../run/format.mjs";
 import { expertName, stateName } from "../run/names.mjs";
 import { told } from "../run/server_sentences.mjs";
@@ -11,6 +12,7 @@ import { told } from "../run/server_sentences.mjs";
  * @typedef {import("../page/routes.mjs").Summary} Summary
  * @typedef {{ open: (run: string) => void, resume: (run: string) => void, copy: (name: string) => void,
  *   use: (run: string) => void, remove: (run: string) => void, close: () => void,
+ *   log: (run: string) => Promise<string>, say: (text: string) => void, take: (text: string) => Promise<void>,
  *   clips: (run: string) => import("./run_clips.mjs").RunClips }} Actions
  */
 
@@ -63,6 +65,8 @@ export class RunCard {
     this.state = element("span", { class: "wan-chip" });
     this.numbers = element("div", { class: "wan-numbers" });
     this.reason = element("div", { class: "wan-reason" });
+    const page = { queue: async () => actions.resume(id), copy: actions.take };
+    this.trouble = new TroubleBox(page, actions, actions.say);
     this.question = element("div", { class: "wan-question" });
     /** Made when somebody asks for them. @type {import("./run_clips.mjs").RunClips | null} */
     this.clips = null;
@@ -80,6 +84,7 @@ export class RunCard {
       ),
       this.numbers,
       this.reason,
+      this.trouble.element,
       element("div", { class: "wan-buttons" }, ...Object.values(this.buttons)),
       this.question,
     );
@@ -115,7 +120,9 @@ export class RunCard {
     mark(this.state, "data-state", run.live ? "active" : "seen");
     write(this.numbers, cardText(run, now));
     mark(this.numbers, "title", told(run.best_why ?? ""));
-    write(this.reason, run.state !== "done" ? told(run.reason ?? "") : "");
+    mark(this.state, "data-run-state", run.state);
+    write(this.reason, ["done", "failed"].includes(run.state) ? "" : told(run.reason ?? ""));
+    this.trouble.draw(this.id, run);
     const listed = Boolean(run.lora_names?.length);
     enable(this.buttons.copy, listed);
     this.buttons.use.hidden = listed || run.live === true || !run.step;

@@ -222,6 +222,9 @@ export class RunsTab {
         this.refresh();
         return t("Deleted {run}.", { run: id });
       }),
+      log: (id) => this.routes.log(id),
+      say: (text) => this.say(text),
+      take: (text) => this.page.copy(text),
       close: () => this.close(),
       clips: (id) =>
         new RunClips(id, {

@@ -1,0 +1,40 @@
+"""What a worker holds of the computer's own memory while it works: once the system has killed it, nobody can ask it."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+
+from ...wan_core.placement.host import host_bytes, host_total
+
+__all__ = ["HostWatch"]
+
+_EVERY_S = 2.0
+_GIB = 1 << 30
+
+
+class HostWatch:
+    """Looks at one process, those it started, and the computer, every two seconds at most."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._next = 0.0
+        self.in_words = ""
+        """what was seen last"""
+        self.look()
+
+    def look(self) -> None:
+        """Look again, when it is time and the process is still there."""
+        now = time.monotonic()
+        if now < self._next:
+            return
+        self._next = now + _EVERY_S
+        with contextlib.suppress(Exception):  # it is gone, or psutil knows this system not well enough
+            import psutil
+
+            process = psutil.Process(self._pid)
+            held = sum(one.memory_info().rss for one in (process, *process.children(recursive=True)))
+            free, total = host_bytes(), host_total()
+            if held and free is not None and total is not None:
+                of_all = f"{free / _GIB:.1f} of {total / _GIB:.1f} GiB"
+                self.in_words = f"it held {held / _GIB:.1f} GiB, and {of_all} were free when last seen"

@@ -1,0 +1,115 @@
+// @ts-check
+/** Failure looks like failure: an icon, a headline, the whole sentence, and the three things one does next. */
+
+import { button, element, write } from "../page/dom.mjs";
+import { message } from "../page/routes.mjs";
+import { t } from "../page/words.mjs";
+import { report, troubleOf } from "../run/trouble.mjs";
+
+/**
+ * @typedef {import("../run/trouble.mjs").Trouble} Trouble
+ * @typedef {{ queue?: () => Promise<void>, copy?: (text: string) => Promise<void> }} Page what only the page can do: queue its
+ *   graph, and take a text into the clipboard
+ */
+
+const LOG_LINES = 40;
+
+export class TroubleBox {
+  /** @param {Page} page @param {{ log: (run: string) => Promise<string> }} routes @param {(text: string) => void} say */
+  constructor(page, routes, say) {
+    this.page = page;
+    this.routes = routes;
+    this.say = say;
+    this.run = "";
+    /** What the queue said when the node broke; empty while it works. */
+    this.broke = "";
+    /** @type {Trouble | null} */
+    this.trouble = null;
+    this.headline = element("strong");
+    this.sentence = element("p");
+    this.log = element("pre", { class: "wan-log", tabindex: "0", hidden: true });
+    this.log.setAttribute("aria-label", t("End of the log"));
+    this.retry = button("", "", () => this.act(() => this.page.queue?.()));
+    this.show = button(t("Show log"), t("The end of the run's log.txt"), () =>
+      this.act(() => this.toggle()),
+    );
+    this.copy = button(
+      t("Copy"),
+      t("Copy what happened and the end of the log, for a report"),
+      () => this.act(() => this.copied()),
+    );
+    this.element = element(
+      "div",
+      { class: "wan-trouble", role: "group", hidden: true },
+      element(
+        "div",
+        {},
+        element("span", { class: "wan-trouble-icon", "aria-hidden": "true" }, "✕"),
+        this.headline,
+      ),
+      this.sentence,
+      element("div", { class: "wan-buttons" }, this.retry, this.show, this.copy),
+      this.log,
+    );
+    this.element.setAttribute("aria-label", t("What went wrong"));
+  }
+
+  /** Another run is shown, or this one works again. */
+  forget() {
+    this.broke = "";
+  }
+
+  /**
+   * @param {string} run
+   * @param {import("../page/routes.mjs").Summary | null} summary
+   * @param {number} [reached] the newest step of its file
+   */
+  draw(run, summary, reached) {
+    const trouble = troubleOf(summary, { reached, said: this.broke });
+    if (run !== this.run || !trouble) this.close();
+    this.run = run;
+    this.trouble = trouble;
+    this.element.hidden = !trouble;
+    if (!trouble) return;
+    write(this.headline, trouble.headline);
+    write(this.sentence, trouble.sentence);
+    write(this.retry, trouble.retry);
+    this.retry.title = trouble.hint;
+  }
+
+  /** @param {() => Promise<void> | void} work */
+  async act(work) {
+    try {
+      await work();
+    } catch (error) {
+      this.say(message(error));
+    }
+  }
+
+  close() {
+    this.log.hidden = true;
+    write(this.show, t("Show log"));
+  }
+
+  async toggle() {
+    if (this.log.hidden) {
+      write(this.log, (await this.tail()) || t("The log is empty."));
+      this.log.hidden = false;
+      write(this.show, t("Hide log"));
+      this.log.scrollTop = this.log.scrollHeight;
+    } else this.close();
+  }
+
+  /** A node that broke before its run began has no log. */
+  async tail() {
+    const text = this.run ? await this.routes.log(this.run) : "";
+    return text.split("\n").slice(-LOG_LINES).join("\n");
+  }
+
+  async copied() {
+    if (!this.trouble) return;
+    const log = await this.tail().catch(() => "");
+    await this.page.copy?.(report(this.run, this.trouble, log));
+    this.say(t("Copied."));
+  }
+}

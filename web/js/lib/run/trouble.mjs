@@ -1,0 +1,63 @@
+// @ts-check
+/** What a run that failed says of itself, in the panel as in the tab: one headline, the whole sentence, what Retry does. Pure. */
+
+import { t } from "../page/words.mjs";
+import { told } from "./server_sentences.mjs";
+
+/**
+ * @typedef {{ headline: string, sentence: string, retry: string, hint: string }} Trouble `retry` is the word on the button,
+ *   `hint` what it does
+ */
+
+/**
+ * @param {{ state: string, step: number, steps: number, reached?: number | null, reason?: string, live?: boolean } | null} run a
+ *   summary of it; its step is the last that was saved
+ * @param {{ reached?: number | null, said?: string }} also the newest step of its file, where that was read since, and what the queue said when it broke
+ * @returns {Trouble | null} null where nothing is wrong
+ */
+export function troubleOf(run, { reached = null, said = "" } = {}) {
+  const failed = run?.state === "failed" && !run.live;
+  if (!failed && !said) return null;
+  const saved = run?.step ?? 0;
+  const sentence = said || told(run?.reason ?? "") || t("It did not say why; its log may.");
+  return {
+    headline: headline(run, Math.max(reached ?? 0, run?.reached ?? 0, saved), saved),
+    sentence,
+    ...retry(saved),
+  };
+}
+
+/** @param {{ steps: number } | null} run @param {number} step the newest trained @param {number} saved */
+function headline(run, step, saved) {
+  if (!run || !step) return t("Failed before the first step.");
+  const failed = t("Failed after step {step} of {steps}.", { step, steps: run.steps });
+  const kept = saved
+    ? t("Saved step {step} is kept.", { step: saved })
+    : t("Nothing was saved yet.");
+  return `${failed} ${kept}`;
+}
+
+/** @param {number} saved */
+function retry(saved) {
+  return saved
+    ? {
+        retry: t("Retry from step {step}", { step: saved }),
+        hint: t("Queue again: it goes on after saved step {step}. First do what is said above.", {
+          step: saved,
+        }),
+      }
+    : {
+        retry: t("Retry"),
+        hint: t("Queue again: it starts from the beginning. First do what is said above."),
+      };
+}
+
+/**
+ * What Copy puts into the clipboard: enough for a bug report.
+ * @param {string} run
+ * @param {Trouble} trouble
+ * @param {string} log the end of its log
+ */
+export function report(run, { headline: first, sentence }, log) {
+  return [`ComfyUI-WanTrainer, ${run}`, first, sentence, "", log].join("\n").trim();
+}

@@ -46,12 +46,32 @@ def texts(folder: Path) -> dict[str, str]:
     return {path.name: path.read_text(encoding="latin-1") for path in sorted(folder.glob("*.txt"))}
 
 
+MARKED = """() => {
+  const { value, selectionStart, selectionEnd } = document.querySelector(".wan-editor textarea");
+  return value.slice(selectionStart, selectionEnd);
+}"""
+PLACES = "() => window.app.graph._nodes.map(node => [...node.pos].map(Number))"
+
+
+def marked_with_the_mouse(canvas: Any, field: Any) -> str:
+    """The text that a drag over the whole field, and beside it, marks; no node moves meanwhile."""
+    before, box = canvas.script(PLACES), field.bounding_box()
+    left, top, right = box["x"] + 4, box["y"] + 6, box["x"] + box["width"]
+    canvas.page.mouse.move(left, top)
+    canvas.page.mouse.down()
+    for x, y in ((right - 4, top), (right + 5, top - 30), (right - 4, top + 2)):
+        canvas.page.mouse.move(x, y, steps=5)
+    canvas.page.mouse.up()
+    assert canvas.script(PLACES) == before
+    return canvas.script(MARKED)
+
+
 def test_captions_are_edited_on_the_contact_sheet(canvas: Any, frontend: str, folder: Path) -> None:
-    """LiteGraph nodes on the one frontend, Vue nodes on the other."""
+    """Vue nodes on the one frontend, LiteGraph nodes on the other."""
     names = [path.stem for path in sorted(folder.glob("*.mp4"))]
     shutil.copy(folder / f"{names[0]}.mp4", folder / "bad.mp4")
     (folder / "bad.txt").write_bytes(b"caf\xe9")
-    vue = frontend != "shipped"
+    vue = frontend == "shipped"
     canvas.vue_nodes(vue)
     canvas.load_api(GRAPH)
     queue(canvas)
@@ -79,6 +99,7 @@ def test_captions_are_edited_on_the_contact_sheet(canvas: Any, frontend: str, fo
     canvas.page.wait_for_function(PLAYS)
     canvas.page.wait_for_function("() => !document.querySelector('.wan-editor textarea').readOnly")
     caption.fill("a <b>blue</b> bird")
+    assert marked_with_the_mouse(canvas, caption) == "a <b>blue</b> bird"
     shows(sheet, "not saved yet")
     canvas.fit()
     canvas.screenshot(f"captions-{'vue' if vue else 'litegraph'}")

@@ -29,6 +29,9 @@ export class Card {
       this.changed,
       this.body,
     );
+    for (const kind of ["pointerdown", "pointermove"]) {
+      this.element.addEventListener(kind, (event) => keepNode(/** @type {PointerEvent} */ (event)));
+    }
     const resized = new ResizeObserver(this.ask);
     for (const part of [this.element, this.body]) resized.observe(part);
   }
@@ -87,4 +90,14 @@ export function notYet(what) {
     " ",
     t("Press Run; with only this node selected, run the selection: nothing is trained then."),
   );
+}
+
+/** Text is marked, and a clip wound, with the mouse: a Vue node stays where it is meanwhile. @param {PointerEvent} event */
+function keepNode(event) {
+  const target = /** @type {Element} */ (event.target);
+  const field = target.closest("input, textarea, video");
+  if (!field || !event.buttons) return;
+  event.stopPropagation();
+  const text = field.tagName !== "VIDEO";
+  if (text && event.type === "pointerdown") field.setPointerCapture(event.pointerId); // also beside the field
 }

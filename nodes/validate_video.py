@@ -67,8 +67,8 @@ class ValidateVideo(io.ComfyNode):
                 WanTrainModel.Input(
                     "partner",
                     optional=True,
-                    tooltip="Where the run trained one expert of a pair: LoadWanModel with the other one, or both. "
-                    "Clips go through the pair. Its own LoRA: AddFrozenLora in between.",
+                    tooltip="Where the run trained one expert of a pair: Load Wan Model with the other one, or both. "
+                    "Clips go through the pair. Its own LoRA: Add Frozen LoRA in between.",
                 ),
             ],
             outputs=[

@@ -38,7 +38,9 @@ class PlacementConfig(Config):
         "auto", 'For split blocks: auto, or the number of the first block of each later GPU, such as "20" or "14,28".'
     )
     """midpoint too"""
-    copies: int = setting(0, "For copy per GPU: processes over all machines that torchrun starts. 0 = one per device.")
+    copies: int = setting(
+        0, "For copy per GPU: processes over all machines that torchrun starts. 0 = one per device.", low=0, high=4096
+    )
     """set by `train` under torchrun (cli/torchrun.py); no widget"""
 
     def __post_init__(self) -> None:

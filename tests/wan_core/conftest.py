@@ -104,6 +104,14 @@ def short_texts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("wan_core.cache.batches.TEXT_LENGTH", 16)
 
 
+@pytest.fixture(scope="module")
+def short_texts_throughout() -> Iterator[None]:
+    """As `short_texts`, for every test of a module and the runs that its fixtures train."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("wan_core.cache.batches.TEXT_LENGTH", 16)
+        yield
+
+
 @pytest.fixture(scope="session")
 def server() -> Iterator[ForkServer]:
     """What forks workers, their imports done."""

@@ -11,7 +11,7 @@ import pytest
 from tests.support.forked import ForkServer, Worker
 from tests.support.tiny_run import TinyRun, make_pair_run
 
-pytestmark = pytest.mark.lasts(6)
+pytestmark = [pytest.mark.lasts(6), pytest.mark.usefixtures("short_texts_throughout")]
 
 STEPS = 12
 SETTINGS = {"steps": STEPS, "save_every_n_steps": 1, "eval_items": 0, "caption_dropout": 0.3, "high_noise_share": 0.6}

@@ -38,6 +38,8 @@ NO_LIBUV = """
 import sys
 import torch.distributed, torch.distributed.rendezvous
 
+pytestmark = pytest.mark.usefixtures("short_texts_throughout")
+
 class Store(torch.distributed.TCPStore):
     def __init__(self, *given, use_libuv=True, **named):
         if use_libuv:

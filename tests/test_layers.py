@@ -21,6 +21,7 @@ ROOMS = (
     "canvas",
     "files",
     "events",
+    "spoken",
     "pipes",
     "control",
     "video",

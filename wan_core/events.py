@@ -98,12 +98,15 @@ class StepDone(Event):
     """passes over the data of this model so far, 0.5 is half of the first; 0 where an older version wrote the line"""
     seconds_left: float | None = None
     """of the hours that the run may take; None where it has no such limit"""
+    beside_left: float | None = None
+    """seconds that saves, evaluations and previews still to come will take, as those before took; None where an older
+    version wrote the line"""
     prior_loss: float | None = None
     """mean error of the step's clips that are trained towards the base model, of all ranks; null without such"""
 
     def left(self, pace: float) -> float:
-        """Returns the seconds until the run ends, at `pace` seconds per step."""
-        of_steps = pace * max(self.steps - self.step, 0)
+        """Returns the seconds until the run ends, at `pace` seconds per step, with what is done beside the steps."""
+        of_steps = pace * max(self.steps - self.step, 0) + (self.beside_left or 0.0)
         return of_steps if self.seconds_left is None else min(of_steps, self.seconds_left)
 
 

@@ -22,6 +22,7 @@ from ...wan_core.events import (
     StepDone,
     StepSkipped,
 )
+from ...wan_core.spoken import SpokenRun
 from ...wan_core.train import EXPERTS
 from ...wan_core.words import logger
 from .interrupts import CancelButton
@@ -69,6 +70,7 @@ class NodeProgress:
         self._last_bar = self._last_status = 0.0
         self._preview: Image.Image | None = None
         self._seconds: list[float] = []
+        self._spoken = SpokenRun()
         self._status: dict[str, Any] = {"node": node_id, "graph": graph}
 
     def bar(self, done: int, total: int) -> None:
@@ -103,6 +105,10 @@ class NodeProgress:
 
     def on_event(self, event: Event) -> None:
         """Show an event of the engine."""
+        if line := self._spoken.line(event):
+            level = logging.WARNING if isinstance(event, Note) and event.level == "warning" else logging.INFO
+            run = self._status.get("run")
+            _log.log(level, "%s", f"{run}: {line[:1000]}" if run else line[:1000])
         if isinstance(event, StepDone):
             self._on_step(event)
         elif isinstance(event, Stage) and event.stage in _STAGES:
@@ -123,7 +129,6 @@ class NodeProgress:
             about = {"kind": "skipped", "step": event.step, "reason": event.reason}
             self.say(f"step {event.step} skipped: {event.reason}", now=True, about=about)
         elif isinstance(event, Note):
-            _log.log(logging.WARNING if event.level == "warning" else logging.INFO, "%s", event.text[:1000])
             self.say(event.text, now=True)
         elif isinstance(event, Finished):
             about = {"kind": "ended", "state": event.state, "step": event.step}

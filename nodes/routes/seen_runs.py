@@ -37,7 +37,7 @@ Marks = tuple[tuple[int, ...], ...]
 
 _TOLD = ("run.json", "status.json", "metrics.jsonl", "saves", "samples/index.json")
 """what a run is told from: while none of them changes, neither does what is told"""
-_FORMAT = 1
+_FORMAT = 2
 _MOST = 8192
 _WORTH_KEEPING = 20
 """runs read anew before the file is written again: fewer are read in no time"""
@@ -69,6 +69,8 @@ class SeenRun:
     seconds_per_step: float | None
     hours_left: float | None
     """seconds of the hours that the run may take, after its newest step"""
+    beside_left: float
+    """seconds that its saves, evaluations and previews still to come will take"""
     eval_loss: float | None
     eval_held_out: bool | None
     eval_best: float | None
@@ -226,6 +228,7 @@ def _read(directory: Path, marks: Marks) -> SeenRun:
         loss=finite(tail.step.get("loss")),
         seconds_per_step=tail.seconds_per_step,
         hours_left=finite(tail.step.get("seconds_left")),
+        beside_left=finite(tail.step.get("beside_left")) or 0.0,
         eval_loss=tail.eval_loss,
         eval_held_out=tail.eval_held_out,
         eval_best=lowest[1] if lowest else None,

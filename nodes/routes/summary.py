@@ -69,9 +69,11 @@ def summary(
 
 
 def _seconds_left(seen: SeenRun, steps: int) -> float | None:
-    """Returns the seconds until a run ends that has so many steps to go: earlier where its hours are over before."""
+    """Returns the seconds until a run ends that has so many steps to go, with its saves, evaluations and previews:
+    earlier where its hours are over before.
+    """
     pace = seen.seconds_per_step
-    of_steps = None if pace is None else pace * max(0, steps)
+    of_steps = None if pace is None else pace * max(0, steps) + seen.beside_left
     return min((seconds for seconds in (of_steps, seen.hours_left) if seconds is not None), default=None)
 
 

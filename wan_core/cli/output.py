@@ -16,7 +16,8 @@ from typing import Any, BinaryIO
 from ..errors import ExitCode
 from ..events import Emit, Event, Failed, to_line
 from ..files import DISK_FULL, Roots, size_text
-from ..words import plain
+from ..spoken import SpokenRun
+from ..words import logger, plain
 
 __all__ = [
     "Command",
@@ -31,6 +32,8 @@ __all__ = [
     "run_directory",
 ]
 
+_log = logger("wan_trainer")
+
 Command = Callable[[argparse.Namespace, Emit, BinaryIO], int]
 """one command: its options, where events go, and where its JSON goes; gives the exit code"""
 
@@ -44,7 +47,15 @@ def private_stdout() -> BinaryIO:
 
 
 def emitter(out: BinaryIO) -> Emit:
+    """Returns what writes events as JSON lines, and into the log those that people read there.
+
+    A rank that a terminal shows already says nothing of its own.
+    """
+    spoken, speaks = SpokenRun(), "LOCAL_RANK" not in os.environ or not sys.stderr.isatty()
+
     def emit(event: Event) -> None:
+        if speaks and (line := spoken.line(event)):
+            _log.info("%s", line)
         with contextlib.suppress(OSError):  # the reader is gone; the end of stdin tells the worker to stop
             out.write(to_line(event).encode("ascii"))
 

@@ -1,19 +1,23 @@
-"""What a terminal shows of a run: one line that counts, and the sentences in between. Pipes get JSON lines."""
+"""What a terminal shows of a run: a bar that moves, and the sentences in between. Pipes get JSON lines."""
 
 from __future__ import annotations
 
 import contextlib
 import io
+import shutil
 import time
 from typing import Any, BinaryIO
 
-from ..events import CheckpointSaved, Emit, Evaluated, Event, Failed, Finished, Note, StepDone, Suggested, parse_event
+from ..events import Emit, Event, StepDone, parse_event
+from ..spoken import SpokenRun, sentence_of
 from ..words import plain
 
 __all__ = ["lines_of", "terminal_emitter"]
 
 _EVERY_S = 0.2
 """seconds between two looks of the line"""
+_LEAST, _MOST = 8, 40
+"""columns of the bar"""
 
 
 def terminal_emitter(out: BinaryIO) -> Emit:
@@ -43,28 +47,26 @@ class _Terminal:
         self._out = out
         self._line = ""
         self._shown = 0.0
-        self._pace: list[float] = []
+        self._spoken = SpokenRun()
 
     def __call__(self, event: Event) -> None:
         with contextlib.suppress(OSError):  # the terminal is gone
             if isinstance(event, StepDone):
                 self._step(event)
-            elif sentence := _sentence(event):
+            elif sentence := sentence_of(event):
                 self._say(sentence)
 
     def _step(self, event: StepDone) -> None:
-        self._pace = [*self._pace[-19:], event.seconds]
+        said = self._spoken.step(event)  # every one: it counts the pace
         now = time.monotonic()
         if now - self._shown < _EVERY_S and event.step < event.steps:
             return
         self._shown = now
-        pace = sum(self._pace) / len(self._pace)
-        expert = f" {event.expert} noise" if event.expert in ("high", "low") else ""
-        epoch = f"  epoch {_epochs(event)}" if event.epoch else ""
-        line = (
-            f"step {event.step}/{event.steps}{expert}{epoch}  loss {event.loss:.4f}  lr {event.lr:.3g}  "
-            f"{pace:.2f} s/step  {_span(event.left(pace))} left"
-        )
+        room = shutil.get_terminal_size().columns - 1
+        width = min(max(room - len(said) - 3, _LEAST), _MOST)
+        bar = "#" * (width * event.step // max(event.steps, 1))
+        # A line that is wider than the terminal goes over into the next one, and no "\r" takes it back.
+        line = f"[{bar:-<{width}}] {said}"[:room]
         self._write("\r" + line.ljust(len(self._line)))
         self._line = line
 
@@ -75,38 +77,3 @@ class _Terminal:
 
     def _write(self, text: str) -> None:
         self._out.write(text.encode("utf-8", "replace"))
-
-
-def _epochs(event: StepDone) -> str:
-    """Passes over the data so far and in the end; of a pair the end of one expert is not known.
-
-    Rounded as `epoch` is, the end is sure to a digit once a tenth of the first pass is done.
-    """
-    sure = event.epoch >= 0.1 and event.expert not in ("high", "low")
-    end = f" of {event.epoch * event.steps / event.step:.1f}".removesuffix(".0") if sure else ""
-    return f"{event.epoch:.1f}{end}"
-
-
-def _sentence(event: Event) -> str:
-    match event:
-        case Note():
-            return event.text
-        case CheckpointSaved():
-            return f"saved step {event.step}"
-        case Evaluated() if event.eval_loss is not None:
-            held_out = "held-out clips" if event.held_out else "training clips"
-            return f"loss of {held_out} at step {event.step}: {event.eval_loss:.4f}"
-        case Suggested() if event.best is not None:
-            return f"best so far: step {event.best}. {event.why}"
-        case Finished():
-            return f"{event.state} at step {event.step}"
-        case Failed():
-            return ""  # its sentence stands on stderr
-        case _:
-            return ""
-
-
-def _span(seconds: float) -> str:
-    whole = round(seconds)
-    hours, minutes = whole // 3600, whole % 3600 // 60
-    return f"{hours}:{minutes:02d}:{whole % 60:02d}" if hours else f"{minutes}:{whole % 60:02d}"

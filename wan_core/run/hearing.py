@@ -8,6 +8,7 @@ from ..events import Emit, Event, Note, StepDone
 from ..metrics import HealthWatch, JsonlSink
 from .experts import Experts
 from .length import TimeLimit
+from .remaining import Remaining
 from .spill import SpillWatch
 
 __all__ = ["Hearing"]
@@ -16,9 +17,9 @@ __all__ = ["Hearing"]
 class Hearing:
     """Takes each event of a session. Of several ranks only the leading one writes it down and watches the losses."""
 
-    def __init__(self, directory: Path, out: Emit, limit: TimeLimit, *, leads: bool) -> None:
-        """`out` hears every event after it is written; `limit` tells its own time in it."""
-        self._out, self._limit = out, limit
+    def __init__(self, directory: Path, out: Emit, limit: TimeLimit, remaining: Remaining, *, leads: bool) -> None:
+        """`out` hears every event after it is written; `limit` and `remaining` tell their times in it."""
+        self._out, self._limit, self._remaining = out, limit, remaining
         self._sink = JsonlSink(directory / "metrics.jsonl") if leads else None
         self._health = HealthWatch(directory / "metrics.jsonl") if leads else None
         self.experts: Experts | None = None
@@ -28,7 +29,7 @@ class Hearing:
 
     def emit(self, event: Event) -> None:
         """Write down, tell and remark on an event."""
-        event = self._limit.told(event)
+        event = self._remaining.told(self._limit.told(event))
         if self._sink is not None:
             self._sink(event)
         self._out(event)

@@ -29,6 +29,7 @@ from .hearing import Hearing
 from .length import TimedControl, TimeLimit
 from .loading import preview_inputs
 from .open import OpenRun, open_experts
+from .remaining import Remaining
 from .remarks import disk_remark, preview_note, rate_remark, set_aside_note, what_stands
 from .saving import Saver
 from .spill import SpillWatch
@@ -99,7 +100,7 @@ class _Session:
         self._limit = TimeLimit(directory, config.train)
         self.control, self.group, self.target = TimedControl(control, self._limit), group, target
         self._profile_steps = profile_steps
-        self._hearing = Hearing(directory, emit, self._limit, leads=group.leads)
+        self._hearing = Hearing(directory, emit, self._limit, Remaining(config.train), leads=group.leads)
         self.emit = self._hearing.emit
         self.saver = Saver(
             directory, config, emit=self.emit, control=control, leads=group.leads, embed_workflow=embed_workflow

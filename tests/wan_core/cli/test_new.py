@@ -54,7 +54,8 @@ def step(number: int) -> StepDone:
     return StepDone(step=number, expert="high", **known)  # type: ignore[arg-type]
 
 
-def test_a_terminal_shows_one_line_that_counts_and_sentences_above_it() -> None:
+def test_a_terminal_shows_a_bar_that_moves_and_sentences_above_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "93")
     out = io.BytesIO()
     emit = terminal_emitter(out)
     for event in (
@@ -67,7 +68,13 @@ def test_a_terminal_shows_one_line_that_counts_and_sentences_above_it() -> None:
         lines_of(emit).write(to_line(event).encode())
     shown = out.getvalue().decode()
     first, *rest = shown.split("\r")[1:]
-    assert first == "step 1/10 high noise  loss 0.5000  lr 0.0001  360.00 s/step  54:00 left"
+    said = "step 1/10 high noise  loss 0.5000  lr 0.0001  360.00 s/it  54:00 left"
+    assert first == f"[##------------------] {said}"
+    assert f"[{'#' * 20}] step 10/10" in shown
+    narrow = io.BytesIO()
+    monkeypatch.setenv("COLUMNS", "30")
+    terminal_emitter(narrow)(step(1))
+    assert narrow.getvalue().decode() == "\r[--------] step 1/10 high noi", "what goes over its edge stays there"
     assert "saved step 1\n" in rest[1]
     assert "\x1b" not in shown
     assert shown.endswith("done at step 10\n")

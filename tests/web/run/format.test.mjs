@@ -25,6 +25,7 @@ test("time left follows from pace and steps, and is unknown before there is a pa
   assert.equal(secondsLeft(2.5, 1600, 1500), 0);
   assert.equal(secondsLeft(2.5, 640, 1500, 60), 60);
   assert.equal(secondsLeft(2.5, 1499, 1500, 60), 2.5);
+  assert.equal(secondsLeft(2.5, 1499, 1500, null, 40), 42.5, "saves and previews count");
   assert.equal(secondsLeft(null, 1, 2), null);
   assert.equal(secondsLeft(0, 1, 2), null);
   assert.equal(secondsLeft(1, undefined, 2), null);

@@ -38,7 +38,9 @@ export function facts(history, summary) {
     [
       t("left"),
       t("Time left at this pace"),
-      running && step !== steps ? clock(secondsLeft(pace, step, steps, line?.seconds_left)) : "",
+      running && step !== steps
+        ? clock(secondsLeft(pace, step, steps, line?.seconds_left, line?.beside_left))
+        : "",
     ],
     [
       t("expert"),

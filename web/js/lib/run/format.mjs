@@ -34,11 +34,13 @@ export function clock(seconds) {
  * @param {number | null | undefined} step
  * @param {number | null | undefined} steps
  * @param {number | null} [ofHours] seconds left of the hours that the run may take
+ * @param {number | null} [beside] seconds that saves, evaluations and previews still to come will take
  * @returns {number | null} seconds, or null before a pace is known
  */
-export function secondsLeft(pace, step, steps, ofHours = null) {
+export function secondsLeft(pace, step, steps, ofHours = null, beside = null) {
   if (!known(pace) || !known(step) || !known(steps) || pace <= 0) return null;
-  return Math.min(Math.max(steps - step, 0) * pace, ofHours ?? Number.POSITIVE_INFINITY);
+  const ofSteps = Math.max(steps - step, 0) * pace + (beside ?? 0);
+  return Math.min(ofSteps, ofHours ?? Number.POSITIVE_INFINITY);
 }
 
 /**

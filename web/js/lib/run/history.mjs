@@ -8,7 +8,7 @@ import { MOST_POINTS, Series } from "./series.mjs";
 /**
  * A line of metrics.jsonl. Later versions may write more keys and more kinds of line; those are passed over.
  * @typedef {{ event: string, step: number, steps?: number, loss?: number | null, lr?: number | null,
- *   grad_norm?: number | null, seconds?: number | null, seconds_left?: number | null, expert?: string, timestep_mean?: number | null,
+ *   grad_norm?: number | null, seconds?: number | null, seconds_left?: number | null, beside_left?: number | null, expert?: string, timestep_mean?: number | null,
  *   eval_loss?: number | null, tflops?: number | null, tokens?: number, clips?: number, sample_id?: string, stage?: string, held_out?: boolean | null,
  *   per_timestep?: Record<string, number | null>, measures?: Record<string, number | null>, best?: number | null, why?: string, overfits_from?: number | null,
  *   updates?: Record<string, number | null>, kind?: string, text?: string, modules?: number | null, passed_over?: number,

@@ -1,0 +1,64 @@
+"""What log.txt and the console say of a run: a line for whatever happens, and of steps one now and then."""
+
+from __future__ import annotations
+
+import itertools
+
+from wan_core.events import CheckpointSaved, Evaluated, Finished, Note, SampleReady, Stage, StepDone, StepSkipped
+from wan_core.spoken import SpokenRun
+
+
+def step(number: int, steps: int = 1000) -> StepDone:
+    return StepDone(
+        step=number,
+        steps=steps,
+        loss=0.25,
+        lr=1e-4,
+        grad_norm=1.0,
+        seconds=2.0,
+        expert="high",
+        timestep_mean=0.5,
+        epoch=0.5,
+        memory={"cuda:0": {"now": 1 << 30, "peak": 14 << 30}, "cuda:1": {"now": 1 << 30, "peak": None}},
+        beside_left=10.0,
+    )
+
+
+def test_steps_are_told_of_less_and_less_often_and_the_last_one_always() -> None:
+    clock = [0.0]
+    spoken = SpokenRun(lambda: clock[0])
+    told: list[float] = []
+    for number in range(1, 1000):
+        clock[0] += 1.0
+        if spoken.line(step(number)):
+            told.append(clock[0])
+    assert told[:6] == [1, 6, 16, 36, 76, 136]
+    assert {b - a for a, b in itertools.pairwise(told[4:])} == {60}
+    assert spoken.line(step(1000)) == (
+        "step 1000/1000 high noise  epoch 0.5  loss 0.2500  lr 0.0001  2.00 s/it  0:10 left  14.0 GiB"
+    )
+
+
+def test_whatever_else_happens_is_a_line() -> None:
+    spoken = SpokenRun()
+    said = [
+        spoken.line(event)
+        for event in (
+            Stage(stage="train"),
+            CheckpointSaved(step=8, folder="saves/step-000008"),
+            Evaluated(step=8, eval_loss=0.5, held_out=True),
+            SampleReady(sample_id="a", step=8, file="samples/a.mp4"),
+            StepSkipped(step=9, reason="the loss is not finite", in_a_row=1),
+            Note(text="Look here."),
+            Finished(state="stopped", step=9, result={"reason": "Cancel was pressed"}),
+        )
+    ]
+    assert said == [
+        "",
+        "saved step 8",
+        "loss of held-out clips at step 8: 0.5000",
+        "preview at step 8: samples/a.mp4",
+        "step 9 skipped: the loss is not finite",
+        "Look here.",
+        "stopped at step 9: Cancel was pressed",
+    ]

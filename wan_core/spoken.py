@@ -1,0 +1,116 @@
+"""A run in lines for people: what a terminal shows, what log.txt keeps, what ComfyUI's console prints."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from .events import (
+    CheckpointSaved,
+    Evaluated,
+    Event,
+    Finished,
+    Note,
+    SampleReady,
+    StageEnded,
+    StepDone,
+    StepSkipped,
+    Suggested,
+)
+
+__all__ = ["SpokenRun", "sentence_of", "span"]
+
+_PACE_STEPS = 20
+_FIRST_S, _MOST_S = 5.0, 60.0
+"""seconds from one line of a step to the next: these at first, twice as many each time, and never more than those"""
+_GIB = 1 << 30
+
+
+class SpokenRun:
+    """Says what is worth a line: every save, evaluation, preview and remark, and a step now and then."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        """`now` gives seconds."""
+        self._now = now
+        self._pace: list[float] = []
+        self._gap, self._next = _FIRST_S, 0.0
+
+    def line(self, event: Event) -> str:
+        """Returns the line of an event that is due; "" for the others."""
+        if not isinstance(event, StepDone):
+            return sentence_of(event)
+        said = self.step(event)
+        now = self._now()
+        if now < self._next and event.step < event.steps:
+            return ""
+        self._next, self._gap = now + self._gap, min(2 * self._gap, _MOST_S)
+        return said
+
+    def step(self, event: StepDone) -> str:
+        """Returns the line of a step: step, epoch, loss, learning rate, pace, time left and memory."""
+        self._pace = [*self._pace[1 - _PACE_STEPS :], event.seconds or 0.0]
+        pace = sum(self._pace) / len(self._pace)
+        expert = f" {event.expert} noise" if event.expert in ("high", "low") else ""
+        parts = [
+            f"step {event.step}/{event.steps}{expert}",
+            f"epoch {_epochs(event)}" if event.epoch else "",
+            f"loss {_number(event.loss, '.4f')}",
+            f"lr {_number(event.lr, '.3g')}",
+            f"{pace:.2f} s/it",
+            f"{span(event.left(pace))} left",
+            _memory(event),
+        ]
+        return "  ".join(part for part in parts if part)
+
+
+def sentence_of(event: Event) -> str:
+    """Returns what an event other than a step says; "" for those that say nothing to people."""
+    match event:
+        case Note():
+            return event.text
+        case CheckpointSaved():
+            return f"saved step {event.step}"
+        case SampleReady():
+            return f"preview at step {event.step}: {event.file}"
+        case StepSkipped():
+            return f"step {event.step} skipped: {event.reason}"
+        case Evaluated() if event.eval_loss is not None:
+            held_out = "held-out clips" if event.held_out else "training clips"
+            return f"loss of {held_out} at step {event.step}: {event.eval_loss:.4f}"
+        case StageEnded(stage="load"):
+            return f"weights loaded in {span(event.seconds or 0.0)}"
+        case Suggested() if event.best is not None:
+            return f"best so far: step {event.best}. {event.why}"
+        case Finished():
+            reason = event.result.get("reason")
+            return f"{event.state} at step {event.step}" + (f": {reason}" if reason else "")
+        case _:
+            return ""  # the sentence of a failure stands on stderr
+
+
+def span(seconds: float) -> str:
+    """Returns seconds as 0:07, 12:05 or 3:02:01."""
+    whole = round(seconds)
+    hours, minutes = whole // 3600, whole % 3600 // 60
+    return f"{hours}:{minutes:02d}:{whole % 60:02d}" if hours else f"{minutes}:{whole % 60:02d}"
+
+
+def _number(value: float | None, digits: str) -> str:
+    """Returns a number; what is not finite comes as null from another process."""
+    return "nan" if value is None else format(value, digits)
+
+
+def _epochs(event: StepDone) -> str:
+    """Passes over the data so far and in the end; of a pair the end of one expert is not known.
+
+    Rounded as `epoch` is, the end is sure to a digit once a tenth of the first pass is done.
+    """
+    sure = event.epoch >= 0.1 and event.expert not in ("high", "low")
+    end = f" of {event.epoch * event.steps / event.step:.1f}".removesuffix(".0") if sure else ""
+    return f"{event.epoch:.1f}{end}"
+
+
+def _memory(event: StepDone) -> str:
+    """What the fullest device held at most."""
+    held = [values.get("peak") or values.get("now") or 0 for values in event.memory.values()]
+    return f"{max(held) / _GIB:.1f} GiB" if any(held) else ""

@@ -37,7 +37,7 @@ def with_caption(path: Path, data: bytes | None, caption: str) -> bytes:
         old = b""
     try:
         made = _json_with(old, caption) if is_json else _around(old, caption.encode())
-        reads_back = len(made) <= MAX_CAPTION_BYTES and caption_in(path, made) == caption
+        reads_back = caption_in(path, made) == caption
     except (DatasetError, ValueError):
         made, reads_back = b"", False
     if len(made) > MAX_CAPTION_BYTES:

@@ -123,8 +123,10 @@ def test_a_text_is_counted_and_then_replaced_in_all_captions(root: Path) -> None
 def test_two_files_that_share_a_caption_file_are_one_write(root: Path) -> None:
     both = [file(root / "clips" / name) for name in ("a.mp4", "a.png")]
     known = CaptionEdits(both, lambda: [root])
-    assert known.replace("fox", "foxfox", (2, 2)).clips == 2
-    assert loose(root)["a.txt"] == b"a red foxfox\n"
+    done = known.replace("fox", "foxfox", (2, 2))
+    assert (done.clips, loose(root)["a.txt"]) == (2, b"a red foxfox\n")
+    assert known.undo(done.change).clips == 1
+    assert loose(root)["a.txt"] == b"a red fox\n"
 
 
 @pytest.mark.parametrize(
@@ -225,6 +227,9 @@ def test_links_lead_nowhere(root: Path, tmp_path: Path) -> None:
         known.write(2, "", "x")
     with pytest.raises(DatasetError, match="leads outside"):
         known.open_media(2)
+    (root / "clips" / "c.txt").unlink()
+    (root / "clips" / "c.txt").symlink_to("a.txt")
+    assert known.caption(2).refusal == "c.txt is a link. Edit the file it leads to.", "also a link within the folder"
     change = known.write(0, "a red fox", "x").change
     (root / "clips").rename(root / "old")
     (root / "clips").symlink_to(outside)

@@ -174,10 +174,10 @@ def test_a_question_that_no_page_of_ours_asks_is_refused_in_a_sentence(
     bad = {
         "must come from": {"chain": [["TrainLoRA", {}]]},
         "through": {"chain": [["LoadWanModel", {}], ["SaveImage", {}]]},
-        "rank cannot be": {"train": {"rank": "16"}},
+        "rank is '16'; it must be of another kind": {"train": {"rank": "16"}},
         "rank is 100000": {"train": {"rank": 100000}},
         "must be a JSON object": {"train": None},
-        "is not [width, height, frames]": {"sizes": [[1e9, 1, 1]]},
+        "each must be [width, height, frames]": {"sizes": [[1e9, 1, 1]]},
         "No dataset": {"sizes": []},
         "is not a choice": {"chain": [["LoadWanModel", {"diffusion_model": "../../etc/passwd"}]]},
     }

@@ -121,7 +121,7 @@ BOUND = "evil.example:8188"
 """a name somebody else's page was opened under, and which then leads here (DNS rebinding)"""
 
 
-READABLE = ("/ids", "/runs", "/runs/cat", "/runs/cat/metrics", "/runs/cat/workflow", CLIP_PATH)
+READABLE = ("/ids", "/runs", "/runs/cat", "/runs/cat/metrics", "/runs/cat/workflow", "/runs/cat/log", CLIP_PATH)
 
 
 @pytest.mark.parametrize("path", [*READABLE, f"/scans/{SCAN}/captions", f"/scans/{SCAN}/clips/0"])

@@ -21,6 +21,7 @@ export class Compared {
    */
   constructor(routes, frames, { changed, save }) {
     this.routes = routes;
+    this.frames = frames;
     this.changed = changed;
     /** In the order they were ticked. @type {Map<string, RunHistory>} */
     this.runs = new Map();
@@ -95,7 +96,7 @@ export class Compared {
 
   /** The chart and its legend. Called once a frame at most. */
   draw() {
-    this.plot.draw();
+    this.frames.once(this.plot.draw);
     this.tools.hidden = !this.runs.size;
     write(this.count, t("{n} compared", { n: this.runs.size }));
     const drawn = JSON.stringify([[...this.places], this.plot.dark]);

@@ -24,6 +24,11 @@ export class GroupRow {
     this.element = element("tr", {}, this.cell);
   }
 
+  /** It is out of view. */
+  leave() {
+    this.element.remove();
+  }
+
   /**
    * @param {import("./differences.mjs").Group} group
    * @param {{ wide: number, open: boolean, compared: number, index: number }} view `compared`: how many of its runs are

@@ -104,12 +104,23 @@ export class RunRow {
     write(cell, text);
   }
 
+  /** It is out of view: a browser plays few clips at once, and forgets those that have no source any more. */
+  leave() {
+    this.shown = "";
+    const clip = this.still.querySelector("video");
+    clip?.removeAttribute("src");
+    clip?.load();
+    this.element.remove();
+  }
+
   /** The still of a preview, as soon as the row has been in view for a moment. @param {string} preview */
   show(preview) {
     if (preview === this.shown) return;
     this.shown = preview;
-    this.still.replaceChildren();
-    if (!preview) return;
+    if (!preview) {
+      this.still.replaceChildren();
+      return;
+    }
     setTimeout(() => {
       if (this.shown !== preview || !this.element.isConnected) {
         this.shown = "";

@@ -163,7 +163,7 @@ export class RunTable {
     const keys = new Set(items.map(keyOf));
     for (const [key, row] of this.rows) {
       if (keys.has(key)) continue;
-      row.element.remove();
+      row.leave();
       this.rows.delete(key);
     }
     this.above.style.height = `${above}px`;

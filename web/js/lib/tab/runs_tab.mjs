@@ -40,6 +40,8 @@ export class RunsTab {
     this.known = false;
     /** @type {Summary[]} */
     this.runs = [];
+    /** What the table was made of: it is arranged anew only for other runs. @type {unknown[]} */
+    this.arranged = [];
     /** The run that is opened. @type {RunCard | null} */
     this.card = null;
     this.lister = new Follower(() => this.list(), {
@@ -76,7 +78,7 @@ export class RunsTab {
       changed: again,
       grouped: (on) => {
         this.table.groups = on;
-        again();
+        this.table.arrange();
       },
       saveTable: () => this.page.save("wan_training_runs.csv", runsCsv(this.table.shown)),
     });
@@ -140,7 +142,6 @@ export class RunsTab {
 
   draw() {
     const { words, state } = this.bar.asked;
-    const shown = found(this.runs, words, state);
     const ids = new Set(this.runs.map(({ id }) => id));
     if (this.known) {
       for (const id of [...this.compared.runs.keys()])
@@ -152,8 +153,12 @@ export class RunsTab {
     this.table.element.hidden = !this.runs.length;
     this.sayNone(t("No runs yet. Queue a graph with Train Wan LoRA."));
     this.compared.draw();
-    this.bar.tell(shown.length, this.runs.length);
-    this.table.update(shown);
+    const made = [this.runs, words, state];
+    if (made.some((part, place) => part !== this.arranged[place])) {
+      this.arranged = made;
+      this.table.update(found(this.runs, words, state));
+      this.bar.tell(this.table.runs.length, this.runs.length);
+    } else this.table.ask();
     this.updateCard();
   }
 

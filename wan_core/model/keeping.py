@@ -43,6 +43,11 @@ class Policy:
     def __bool__(self) -> bool:
         return bool(self.saved or self.offloaded)
 
+    @property
+    def names(self) -> frozenset[str]:
+        """All that it keeps."""
+        return self.saved | self.offloaded
+
     def place_of(self, name: str | None, operator: Any) -> str:
         """Returns where the result of `operator` stays, made for the activation `name`: saved, offloaded, or ""."""
         if name == UNREAD:
@@ -83,14 +88,24 @@ class Kept:
     @contextmanager
     def first(self, part: int) -> Iterator[None]:
         """Inside, the named results of chunk `part` are kept."""
-        with listening(), _First(self, part):
+        with self._seen_by(_First(self, part)):
             yield
 
     @contextmanager
     def again(self, part: int) -> Iterator[None]:
         """Inside, they are not computed but given back, once."""
-        with listening(), _Again(self, part):
+        with self._seen_by(_Again(self, part)):
             yield
+
+    @contextmanager
+    def _seen_by(self, mode: TorchDispatchMode) -> Iterator[None]:
+        # A mode costs some microseconds for every operator that it sees, which are most of a step of a tiny model.
+        if EVERY_MATMUL in self._policy.names:
+            with listening(), mode:
+                yield
+        else:
+            with listening(mode, self._policy.names):
+                yield
 
     def fetch(self) -> None:
         """Brings back what was offloaded, in the reverse order; call it before the second pass."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
 
 import torch
 
@@ -33,6 +34,9 @@ class _Listening(threading.local):
 
     on: bool = False
     name: str | None = None
+    observed: frozenset[str] = frozenset()
+    observer: AbstractContextManager[Any] | None = None
+    """None also while it is entered: what is named inside is seen by the same"""
 
 
 _listening = _Listening()
@@ -55,17 +59,28 @@ def current_name() -> str | None:
 @contextmanager
 def _named(name: str) -> Iterator[None]:
     before, _listening.name = _listening.name, name
+    observer = _listening.observer if name in _listening.observed else None
     try:
-        yield
+        if observer is None:
+            yield
+        else:
+            _listening.observer = None
+            with observer:
+                yield
     finally:
         _listening.name = before
+        if observer is not None:
+            _listening.observer = observer
 
 
 @contextmanager
-def listening() -> Iterator[None]:
-    """Inside, names are told."""
-    before, _listening.on = _listening.on, True
+def listening(
+    observer: AbstractContextManager[Any] | None = None, observed: frozenset[str] = frozenset()
+) -> Iterator[None]:
+    """Inside, names are told; `observer` is entered for as long as an activation of `observed` is made."""
+    before = _listening.on, _listening.observer, _listening.observed
+    _listening.on, _listening.observer, _listening.observed = True, observer, observed
     try:
         yield
     finally:
-        _listening.on = before
+        _listening.on, _listening.observer, _listening.observed = before

@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves
 from tests.support.blocks import GRID, MIXED, SHAPE, block_inputs, new_block
 from wan_core.model import Conditioning, Numerics, WanShape, WanTransformer
 from wan_core.model.checkpointing import Checkpointing
-from wan_core.model.keeping import Policy
+from wan_core.model.keeping import EVERY_MATMUL, Policy
 from wan_core.model.names import ACTIVATIONS, UNREAD
 
 IMAGES = WanShape(**SHAPE.to_dict() | {"image_dim": 20})
@@ -61,7 +61,7 @@ def test_a_policy_meets_every_name_once_and_in_order(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(Policy, "place_of", place_of)
     block, inputs = new_block(MIXED), block_inputs(MIXED)
-    block(*inputs, recompute=Checkpointing(policy=Policy(frozenset({"attn_output"}))))
+    block(*inputs, recompute=Checkpointing(policy=Policy(frozenset({EVERY_MATMUL}))))
     assert tuple(name for name, _ in groupby(met) if name is not None) == (*ACTIVATIONS[:-1], UNREAD)
 
 

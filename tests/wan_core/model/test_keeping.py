@@ -18,7 +18,7 @@ from tests.wan_core.model.test_checkpointing import adapted, assert_same_bits
 from wan_core.model import Numerics, WanTransformer
 from wan_core.model.checkpointing import Checkpointing
 from wan_core.model.keeping import EVERY_MATMUL, Kept, Policy
-from wan_core.model.names import ACTIVATIONS, naming
+from wan_core.model.names import ACTIVATIONS, UNREAD, current_name, naming
 
 WHOLE = 0
 
@@ -134,6 +134,39 @@ def test_attention_is_asked_for_what_its_backward_pass_needs() -> None:
     with torch.no_grad(), Spy(), kept.first(0), naming("attn_output"):
         torch.ops.aten._scaled_dot_product_efficient_attention(heads, heads, heads, None, False)
     assert asked == [True]
+
+
+@pytest.mark.parametrize(("kept", "seen"), [("query_proj", 3), ("cross_attn", 4), (EVERY_MATMUL, 9)])
+def test_only_operators_of_what_is_kept_are_looked_at(kept: str, seen: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looking costs microseconds an operator; a name within a name is looked at once."""
+    looked: list[str | None] = []
+
+    def place_of(self: Kept, operator: Any) -> str:
+        looked.append(current_name())
+        return ""
+
+    monkeypatch.setattr(Kept, "place_of", place_of)
+    x = torch.ones(2, 2)
+    keeper = Kept(Policy(saved=frozenset({kept})), Host())
+    for part in (keeper.first(0), keeper.again(0)):
+        looked.clear()
+        with torch.no_grad(), part:
+            x + x
+            for _ in range(3):
+                with naming("query_proj"):
+                    x + x
+            with naming("cross_attn"):
+                x + x
+                with naming("cross_attn"):
+                    x + x
+                with naming("key_proj"):
+                    x + x
+                x + x
+            with naming(UNREAD):
+                x + x
+        assert len(looked) == seen
+        x + x
+        assert len(looked) == seen, "nobody listens any more"
 
 
 def test_the_last_blocks_may_keep_everything() -> None:

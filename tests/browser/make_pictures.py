@@ -353,17 +353,20 @@ def test_the_settings(bare: Any) -> None:
 
 def test_the_contact_sheet(bare: Any) -> None:
     """A folder with a missing caption, one that is not UTF-8 and a damaged clip; a caption edited, a word replaced."""
-    clips = Path(bare.server.base) / "input" / "clips"
-    folder = clips.with_name("foxes")
-    shutil.copytree(clips, folder, dirs_exist_ok=True)
-    first, second, third = sorted(folder.glob("*.mp4"))
-    first.with_suffix(".txt").write_text("a rabbit looks out of his den, cartoon", encoding="utf-8")
-    second.with_suffix(".txt").write_text("bicycles on a pavement, cartoon", encoding="utf-8")
-    third.with_suffix(".txt").unlink()
+    concept = load_concept(CONCEPTS / f"{DEFAULT_CONCEPT}.json")
+    drawn, _ = draw_dataset(bare.server.base, concept, Recipe(steps=1, prior_clips=0))
+    clips = Path(bare.server.base) / "input" / drawn
+    folder = clips.with_name("bars")
+    folder.mkdir(exist_ok=True)
+    first, second, third = (folder / f"{name}.mp4" for name in ("dawn", "dusk", "noon"))
+    for source, clip in zip(sorted(clips.rglob("*.mp4")), (first, second, third), strict=False):
+        shutil.copy(source, clip)
+    first.with_suffix(".txt").write_text("a pink bar hops at dawn, cartoon", encoding="utf-8")
+    second.with_suffix(".txt").write_text("a pink bar hops at dusk, cartoon", encoding="utf-8")
     shutil.copy(first, folder / "den.mp4")
     (folder / "den.txt").write_bytes(b"caf\xe9")
-    (folder / "torn.mp4").write_bytes(second.read_bytes()[:3000])
-    (folder / "torn.txt").write_text("a street", encoding="utf-8")
+    (folder / "torn.mp4").write_bytes(second.read_bytes()[:300])
+    (folder / "torn.txt").write_text("a bar", encoding="utf-8")
     bare.page.set_viewport_size({"width": 1600, "height": 1500})
     graph = json.loads(json.dumps(DATASET_GRAPH))
     graph["3"]["inputs"]["folder"] = folder.name
@@ -374,8 +377,8 @@ def test_the_contact_sheet(bare: Any) -> None:
     bare.page.get_by_text("Left out, and why").click()
     pictures = [sheet_picture(bare)]
     bare.page.get_by_role("button", name=third.name).click()
-    bare.page.wait_for_function("() => document.querySelector('.wan-editor video')?.currentTime > 1")
-    bare.page.get_by_label("Caption", exact=True).fill("a man talks in a car")
+    bare.page.wait_for_function("() => document.querySelector('.wan-editor video')?.currentTime > 0.2")
+    bare.page.get_by_label("Caption", exact=True).fill("a pink bar hops at noon")
     bare.page.get_by_role("button", name="Save caption").click()
     shows(bare.page.locator(".wan-editor"), "Saved.")
     bare.page.get_by_label("Find in captions").fill("cartoon")

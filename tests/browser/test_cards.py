@@ -177,7 +177,7 @@ def test_cards_say_what_is_known_before_and_after_a_queue_and_a_reload_and_never
         files = len(list(folder.glob("*.mp4")))
         text = card(canvas, "dataset").inner_text()
         assert f"clips\n{files}" in text or f"clips {files}" in text
-        assert "5 × 48 × 48" in text
+        assert "48 × 48 × 5" in text
         assert BAD_NAME in text or not (folder / BAD_NAME).exists()
         shows(card(canvas, "split"), "2 copies")
         canvas.fit()

@@ -76,9 +76,9 @@ test("the numbers are those that are not zero", () => {
 
 test("the table has a row for each size, and no column in which nothing is told", () => {
   const { head, sizes, rows } = table(dataset);
-  assert.deepEqual(head, ["frames × width × height", "files", "samples"]);
+  assert.deepEqual(head, ["width × height × frames", "files", "samples"]);
   assert.deepEqual(sizes, ["1", "2", "4"]);
-  assert.deepEqual(rows[0], ["33 × 832 × 480", "4", "6", "6", "3", "2"]);
+  assert.deepEqual(rows[0], ["832 × 480 × 33", "4", "6", "6", "3", "2"]);
   assert.equal(rows[2][0], "all");
   const clips = table({ ...dataset, stills: 0, samples: 4 });
   assert.equal(clips.head.length, 2);
@@ -106,8 +106,8 @@ test("every picture is moved to where the sheet has it", () => {
   assert.equal(found[7].left, "-100%");
   assert.ok(Math.abs(Number.parseFloat(found[7].top) + (100 * 136) / 120) < 1e-9);
   assert.deepEqual([found[7].wide, found[7].shape], ["600%", "160 / 120"]);
-  assert.equal(found[0].about, "0.mp4\n33 × 832 × 480");
-  assert.equal(found[1].about, "1.mp4\n33 × 832 × 480\na clip");
+  assert.equal(found[0].about, "0.mp4\n832 × 480 × 33");
+  assert.equal(found[1].about, "1.mp4\n832 × 480 × 33\na clip");
 });
 
 test("facts of another kind are shown as nothing, and throw nothing", () => {

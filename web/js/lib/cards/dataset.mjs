@@ -87,7 +87,7 @@ export function warnings(dataset) {
  */
 export function table(dataset) {
   const samples = cutUp(dataset);
-  const head = [t("frames × width × height"), t("files"), ...(samples ? [t("samples")] : [])];
+  const head = [t("width × height × frames"), t("files"), ...(samples ? [t("samples")] : [])];
   const many = (/** @type {unknown} */ count) => (known(count) ? count : 0);
   const rows = records(dataset.buckets).map((row) => [
     bucketName(row),
@@ -107,7 +107,7 @@ export function tableTitle(dataset) {
 
 /** @param {Record<string, any>} bucket */
 function bucketName({ frames, width, height }) {
-  return known(frames) ? `${frames} × ${width} × ${height}` : t("all");
+  return known(frames) ? `${width} × ${height} × ${frames}` : t("all");
 }
 
 /**
@@ -185,7 +185,7 @@ export function pictures({ sheet }) {
 
 /** @param {Cell} cell a file in words */
 function about(cell) {
-  const sides = [cell?.frames, cell?.width, cell?.height];
+  const sides = [cell?.width, cell?.height, cell?.frames];
   const shape = sides.every(known) ? sides.join(" × ") : "";
   return [text(cell?.name), shape, text(cell?.caption)].filter(Boolean).join("\n");
 }

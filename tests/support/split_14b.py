@@ -1,6 +1,7 @@
 """One LoRA step of the real 14B shape on two simulated devices; run as a script, prints one JSON line.
 
-Arguments: blocks whose bridge is left out, one at a time, of six blocks of that shape; each must be an error.
+Arguments: how many blocks the model has, then blocks whose bridge is left out, one at a time, of six blocks of that
+shape; each must be an error.
 """
 
 from __future__ import annotations
@@ -64,10 +65,10 @@ def put_on(model: WanTransformer, devices: list[torch.device], blocks: int) -> P
     return placement
 
 
-def main(forgotten: list[int]) -> None:
+def main(blocks: int, forgotten: list[int]) -> None:
     register()
     devices = [torch.device("sim", 0), torch.device("sim", 1)]
-    short, model = meta_model(SIX), meta_model(SHAPE)
+    short, model = meta_model(SIX), meta_model(replace(SHAPE, num_layers=blocks))
     started = time.monotonic()
     with FakeTensorMode(allow_non_fake_inputs=True):
         halves = put_on(short, devices, SIX.num_layers)
@@ -80,7 +81,7 @@ def main(forgotten: list[int]) -> None:
         routed_at_home = all(
             p.grad is not None and p.grad.device == p.device for p in adapter_parameters(short).values()
         )
-        model.carrier = DeviceCarrier(put_on(model, devices, SHAPE.num_layers))
+        model.carrier = DeviceCarrier(put_on(model, devices, blocks))
         output = forward(model, devices[0])
         torch.nn.functional.mse_loss(output, torch.empty_like(output)).backward()
         parameters = adapter_parameters(model)
@@ -121,4 +122,4 @@ def error_without(model: WanTransformer, placement: Placement, forgotten: int, d
 
 
 if __name__ == "__main__":
-    main([int(word) for word in sys.argv[1:]])
+    main(int(sys.argv[1]), [int(word) for word in sys.argv[2:]])

@@ -9,12 +9,14 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
+from tests.support.forked import ForkServer
 from wan_core.cache import CacheItem, CacheSet, LatentCache
 from wan_core.dataset import ConditionKind, condition_kind
-from wan_core.files import Roots
+from wan_core.files import Roots, atomic_write_json
 from wan_core.load import ModelPlan
 from wan_core.lora import LoraConfig
 from wan_core.model import WAN21_LATENTS, WAN22_LATENTS, WanShape, WanTransformer
+from wan_core.placement import PlacementConfig
 from wan_core.run.choose import choose_run, prepare_run
 from wan_core.run.config import DataConfig, RunConfig
 from wan_core.sampler import SampleConfig
@@ -185,3 +187,15 @@ def make_run(
     decision = choose_run(root / "runs", config)
     config = prepare_run(decision, config)
     return TinyRun(decision.directory, roots, config, roots_file)
+
+
+def train_on_two(server: ForkServer, run: TinyRun, *pieces: int) -> TinyRun:
+    """The run, trained by two ranks on the CPU; `pieces`: the steps of each worker, 0 for all that are left."""
+    placement = PlacementConfig(mode="copy per GPU", devices="cpu,cpu")
+    config = replace(run.config, model=replace(run.config.model, placement=placement))
+    atomic_write_json(run.directory / "run.json", config.to_dict())
+    for number, steps in enumerate(pieces):
+        words = ["train", str(run.directory), "--roots", str(run.roots_file), "--max-steps", str(steps)]
+        worker = server.start(words, run.directory / f"worker-{number}.jsonl")
+        assert worker.wait() == (0 if number == len(pieces) - 1 else 3), worker.log()[-3000:]
+    return run

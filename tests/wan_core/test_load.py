@@ -259,8 +259,8 @@ def test_memory_of_packed_weights_is_predicted_with_their_scales(tmp_path: Path,
 # ---- memory of a load ---------------------------------------------------------------------------
 
 MIB = 1 << 20
-BIG = WanShape(dim=1536, ffn_dim=8960, num_heads=12, num_layers=3)
-"""three blocks of the 1.3B model: 0.7 GiB in float32"""
+BIG = WanShape(dim=1536, ffn_dim=8960, num_heads=12, num_layers=2)
+"""two blocks of the 1.3B model: 0.5 GiB in float32"""
 
 
 @pytest.fixture(scope="module")
@@ -303,13 +303,13 @@ def measured(run_script: RunScript, big_models: Path) -> dict[tuple[str, str], d
 def test_a_load_takes_one_tensor_above_its_destination_and_no_second_copy(
     measured: dict[tuple[str, str], dict[str, int]], name: str, precision: str
 ) -> None:
-    """The promise is the largest tensor and 1 GiB; held here to the largest tensor and 256 MiB, so that a second copy
-    of these models would show."""
+    """The promise is the largest tensor and 1 GiB; held here to the largest tensor and 104 MiB, so that a second copy
+    of the smallest of these models would show."""
     found = measured[name, precision]
     over = found["above"] - found["destination"]
     print({key: f"{value / MIB:.0f} MiB" for key, value in found.items()}, f"over {over / MIB:.0f} MiB")  # noqa: T201
     assert found["above"] > 0.9 * found["destination"]  # the measurement sees the model
-    assert over <= found["largest"] + 256 * MIB
+    assert over <= found["largest"] + 104 * MIB
 
 
 # ---- weights that are no numbers ----------------------------------------------------------------

@@ -22,19 +22,22 @@ TWO = [torch.device("cuda", 0), torch.device("cuda", 1)]
 FORGOTTEN = ("3", "4", "5")
 
 
-@pytest.fixture(scope="module")
-def step_of_14b(run_script: RunScript) -> dict[str, Any]:
-    """One step on two simulated devices, after three forward passes of six blocks with one bridge left out each."""
+@pytest.fixture(scope="module", params=[8, pytest.param(40, marks=pytest.mark.soak)])
+def step_of_14b(request: pytest.FixtureRequest, run_script: RunScript) -> dict[str, Any]:
+    """One step of so many blocks on two simulated devices.
+
+    Before it come three forward passes of six blocks with one bridge left out each.
+    """
     if lacking := sim_device.missing():
         pytest.skip(lacking)
-    done = run_script(SCRIPT, *FORGOTTEN)
+    done = run_script(SCRIPT, str(request.param), *FORGOTTEN)
     assert done.returncode == 0, done.stderr[-2000:]
-    return json.loads(done.stdout)
+    return json.loads(done.stdout) | {"blocks": request.param}
 
 
 @pytest.mark.slow
 def test_a_14b_step_runs_on_two_devices_with_checkpointing_in_under_3_gib(step_of_14b: dict[str, Any]) -> None:
-    assert step_of_14b["adapters"] == 2 * 10 * 40
+    assert step_of_14b["adapters"] == 2 * 10 * step_of_14b["blocks"]
     assert step_of_14b["gradients_at_home"]
     assert step_of_14b["routed_at_home"], "tokens that pass by from a layer of one device to one of the other"
     assert step_of_14b["norm_of_all_gradients_on"] == "sim:0", "clipped by the norm over both devices"

@@ -10,12 +10,11 @@ from safetensors.torch import load
 
 from tests.support.forked import ForkServer
 from tests.support.previews import Decoding
-from tests.support.tiny_run import TinyRun, make_pair_run
+from tests.support.tiny_run import TinyRun, make_pair_run, train_on_two
 from wan_core.errors import ConfigError
 from wan_core.events import Evaluated, Event, Note, StepDone
 from wan_core.files import atomic_write_json
 from wan_core.metrics import read_experts
-from wan_core.placement import PlacementConfig
 from wan_core.run import read_run
 from wan_core.run.open import open_experts
 from wan_core.run.power_mean import make_mean_run
@@ -87,15 +86,7 @@ def test_a_pair_trains_previews_and_resumes_bitwise_with(name: str, tmp_path: Pa
 @pytest.mark.soak
 def test_a_pair_trains_previews_and_resumes_bitwise_on_two_ranks(server: ForkServer, tmp_path: Path) -> None:
     def on_two(root: Path, *pieces: int) -> TinyRun:
-        run = make_pair_run(root, preview=ONE, **SETTINGS)
-        placement = PlacementConfig(mode="copy per GPU", devices="cpu,cpu")
-        config = replace(run.config, model=replace(run.config.model, placement=placement))
-        atomic_write_json(run.directory / "run.json", config.to_dict())
-        for number, steps in enumerate(pieces):
-            words = ["train", str(run.directory), "--roots", str(run.roots_file), "--max-steps", str(steps)]
-            worker = server.start(words, root / f"{number}.jsonl")
-            assert worker.wait() == (0 if number == len(pieces) - 1 else 3), worker.log()[-3000:]
-        return run
+        return train_on_two(server, make_pair_run(root, preview=ONE, **SETTINGS), *pieces)
 
     found = left(on_two(tmp_path / "once", 0))
     assert left(on_two(tmp_path / "parts", 1, 2, 0)) == found

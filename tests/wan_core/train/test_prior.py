@@ -12,17 +12,15 @@ from torch import Tensor
 
 from tests.support.adapters import KINDS, filled
 from tests.support.forked import ForkServer
-from tests.support.tiny_run import TINY, TINY_TI2V, TinyRun, make_pair_run, make_run, random_weights
+from tests.support.tiny_run import TINY, TINY_TI2V, TinyRun, make_pair_run, make_run, random_weights, train_on_two
 from tests.wan_core.train.test_conditioned import settings, train
 from tests.wan_core.train.test_masked import with_set
 from wan_core.cache import Batches, LatentCache
 from wan_core.errors import ConfigError
 from wan_core.events import StepDone
-from wan_core.files import atomic_write_json
 from wan_core.flow import velocity_loss
 from wan_core.lora import FrozenLora, LoraConfig, adapter_parameters, inject_lora
 from wan_core.model import WanShape, WanTransformer, draw_passages, placed_routes, read_routes
-from wan_core.placement import PlacementConfig
 from wan_core.precision import PrecisionPolicy
 from wan_core.run.open import open_experts
 from wan_core.train import NoisedBatch, SaveStore, TrainConfig, true_velocity
@@ -211,15 +209,7 @@ def test_a_run_over_a_frozen_lora_goes_on_bitwise_with(tmp_path: Path, changes: 
 @pytest.mark.soak
 def test_two_ranks_say_the_mean_of_both_and_go_on_bitwise(server: ForkServer, tmp_path: Path) -> None:
     def on_two(root: Path, *pieces: int) -> TinyRun:
-        run = marked(make_pair_run(root, **HARD), 0, 2)
-        placement = PlacementConfig(mode="copy per GPU", devices="cpu,cpu")
-        config = replace(run.config, model=replace(run.config.model, placement=placement))
-        atomic_write_json(run.directory / "run.json", config.to_dict())
-        for number, steps in enumerate(pieces):
-            words = ["train", str(run.directory), "--roots", str(run.roots_file), "--max-steps", str(steps)]
-            worker = server.start(words, root / f"{number}.jsonl")
-            assert worker.wait() == (0 if number == len(pieces) - 1 else 3), worker.log()[-3000:]
-        return run
+        return train_on_two(server, marked(make_pair_run(root, **HARD), 0, 2), *pieces)
 
     once, parts = on_two(tmp_path / "once", 0), on_two(tmp_path / "parts", 2, 0)
     assert state_of(once) == state_of(parts)

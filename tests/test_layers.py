@@ -44,6 +44,7 @@ ROOMS = (
     "migrate",
     "trackers",
     "audit",
+    "selftest",
     "cli",
     "launch",
     "__main__",

@@ -19,6 +19,7 @@ from ..packages import check_versions, version_of
 from ..words import plain
 from .allocator import let_segments_grow
 from .cache import add_cache_commands
+from .check import add_check_command
 from .files import add_file_commands
 from .maxdiffusion import add_tfrecord_commands
 from .migrate import add_import_command
@@ -67,6 +68,7 @@ class _Parser(argparse.ArgumentParser):
 _EXIT_CODES = """exit codes: 0 done; 3 stopped, with its state saved; 4 does not fit into memory; 5 bad data or
 settings; 1 a bug. JSON comes on stdout, sentences on stderr; training on a terminal shows a line that counts."""
 _EXAMPLES = {
+    "check": ("check",),
     "inspect": ("inspect models/wan2.1_t2v_1.3B_fp16.safetensors",),
     "scan": ("scan input/my_clips --num-frames 33", "scan clips.jsonl --column path=video --column caption=text"),
     "import": ("import my_training.toml --out my_training.json", "import train.sh --clips 40 --api-out queue_me.json"),
@@ -111,6 +113,7 @@ def _parser() -> argparse.ArgumentParser:
         )
         return sub
 
+    add_check_command(command)
     add_file_commands(command)
     add_import_command(command)
     add_run_commands(command)

@@ -1,0 +1,74 @@
+"""What was tried, and what came of it: one line each, short, without paths."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..words import first_line, plain, shortened
+from .machine import Unneeded, attention, compute, libraries, media, optional_packages, pinned_memory, system
+from .tiny_run import trains, trains_in_fp8
+
+__all__ = ["FAILED", "Finding", "as_text", "check_machine"]
+
+OK, MISSING, FAILED = "ok", "missing", "failed"
+_SIGNS = {OK: "ok", MISSING: "--", FAILED: "FAILED"}
+_PATH = re.compile(r"""(?:[A-Za-z]:[\\/]|(?<![\w.])/)[^\s'",;:)]+""")
+_LONGEST = 300
+
+_TRIED: tuple[tuple[str, Callable[[Path], str]], ...] = (
+    ("system", system),
+    ("libraries", libraries),
+    ("optional", optional_packages),
+    ("compute", compute),
+    ("attention", attention),
+    ("pinned memory", pinned_memory),
+    ("video", media),
+    ("training", trains),
+    ("fp8 training", trains_in_fp8),
+)
+"""each gets an empty folder, says what it found, and raises where it does not work; cheap ones first"""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was tried."""
+
+    name: str
+    state: str
+    """ok; missing, which is needed by some jobs alone; or failed"""
+    said: str
+    seconds: float
+
+
+def check_machine(tell: Callable[[Finding], None]) -> list[Finding]:
+    """Try one thing after the other in a folder that is removed; `tell` hears each when it is known. Never raises."""
+    found: list[Finding] = []
+    with tempfile.TemporaryDirectory(prefix="wan_trainer_check_", ignore_cleanup_errors=True) as folder:
+        for number, (name, work) in enumerate(_TRIED):
+            place = Path(folder).resolve() / f"{number}"
+            place.mkdir()
+            began = time.monotonic()
+            state, said = _tried(work, place)
+            found.append(Finding(name, state, said, time.monotonic() - began))
+            tell(found[-1])
+    return found
+
+
+def as_text(finding: Finding) -> str:
+    """Returns a finding as a line."""
+    return f"{_SIGNS[finding.state]:<6}  {finding.name:<13}  {finding.said}  ({finding.seconds:.1f} s)"
+
+
+def _tried(work: Callable[[Path], str], place: Path) -> tuple[str, str]:
+    try:
+        return OK, work(place)
+    except Unneeded as error:
+        return MISSING, str(error)
+    except Exception as error:  # whatever it is, the next thing is tried
+        said = plain(f"{type(error).__name__}: {first_line(error)}")
+        return FAILED, shortened(_PATH.sub("[path]", said), _LONGEST)

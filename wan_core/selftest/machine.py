@@ -1,0 +1,133 @@
+"""What this machine has: its system, libraries, devices, attention kernels, page-locked memory and codecs."""
+
+from __future__ import annotations
+
+import platform
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from .. import __version__
+from ..model.kernels import sdpa_choice
+from ..packages import version_of
+from ..placement.host import host_bytes, host_total
+from ..video import VideoProcess
+
+__all__ = [
+    "Unneeded",
+    "attention",
+    "compute",
+    "device",
+    "libraries",
+    "media",
+    "optional_packages",
+    "pinned_memory",
+    "system",
+]
+
+_GIB = 1 << 30
+_NEEDED = ("torch", "numpy", "safetensors", "peft", "av", "pillow", "psutil")
+_OPTIONAL = ("gguf", "zstandard", "scenedetect", "tensorboard", "bitsandbytes", "torchao", "triton", "xformers")
+_SIDE, _FRAMES = 64, 9
+
+
+class Unneeded(Exception):  # noqa: N818  no error: not every machine has it
+    """What was to be tried is not here, and no run here needs it."""
+
+
+def device() -> torch.device:
+    """Returns where a run trains by default: the first CUDA device, else the CPU."""
+    return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
+
+
+def system(_place: Path) -> str:
+    """Returns versions of the pack, Python and the system, and the computer's memory."""
+    free, total = host_bytes(), host_total()
+    memory = "" if free is None or total is None else f", {free / _GIB:.1f} of {total / _GIB:.1f} GiB RAM free"
+    python = ".".join(map(str, sys.version_info[:3]))
+    return f"wan_core {__version__}, Python {python}, {platform.system()} {platform.machine()}{memory}"
+
+
+def libraries(_place: Path) -> str:
+    """Returns the versions of what every run needs; raises where the engine cannot use one of them."""
+    from ..load import import_libraries
+
+    import_libraries()
+    return ", ".join(f"{name} {version_of(name) or 'absent'}" for name in _NEEDED)
+
+
+def optional_packages(_place: Path) -> str:
+    """Returns which packages are here that some settings need."""
+    found = {name: version_of(name) for name in _OPTIONAL}
+    there = ", ".join(f"{name} {version}" for name, version in found.items() if version)
+    absent = ", ".join(name for name, version in found.items() if not version)
+    return "; ".join(part for part in (there, f"absent: {absent}" if absent else "") if part)
+
+
+def compute(_place: Path) -> str:
+    """Returns the devices, after a product in bf16 on each and a look at 8-bit floats."""
+    names: list[str] = []
+    for index in range(torch.cuda.device_count()) if torch.cuda.is_available() else ():
+        card = torch.device("cuda", index)
+        properties = torch.cuda.get_device_properties(card)
+        names.append(f"{properties.name} {properties.total_memory / _GIB:.1f} GiB ({_numbers_on(card)})")
+    if not names:
+        names.append(f"no CUDA device: the CPU trains ({_numbers_on(torch.device('cpu'))})")
+    return f"torch {torch.__version__}, " + "; ".join(names)
+
+
+def _numbers_on(where: torch.device) -> str:
+    square = torch.ones(64, 64, device=where, dtype=torch.bfloat16)
+    if float((square @ square).sum()) != 64.0**3:
+        raise ArithmeticError(f"a product in bf16 on {where} is wrong")
+    try:
+        stored = square.to(torch.float8_e4m3fn).to(torch.bfloat16)
+    except (RuntimeError, AttributeError) as error:
+        return f"bf16, no fp8: {type(error).__name__}"
+    return "bf16, fp8 storage" if bool((stored == square).all()) else "bf16, fp8 storage is wrong"
+
+
+def attention(_place: Path) -> str:
+    """Returns the kernel that computes attention, after a forward and a backward pass of it."""
+    where = device()
+    dtype = torch.bfloat16 if where.type == "cuda" else torch.float32
+    parts = [torch.randn(1, 2, 256, 128, device=where, dtype=dtype, requires_grad=True) for _ in range(3)]
+    query, key, value = parts
+    torch.nn.functional.scaled_dot_product_attention(query, key, value).float().square().mean().backward()
+    if not all(part.grad is not None and bool(part.grad.isfinite().all()) for part in parts):
+        raise ArithmeticError(f"gradients of attention on {where} are not finite")
+    kernel = sdpa_choice(device=where, dtype=dtype, head_dim=128) or "chosen by torch"
+    return f"{kernel} on {where.type}, {str(dtype).removeprefix('torch.')}"
+
+
+def pinned_memory(_place: Path) -> str:
+    """Returns how fast page-locked memory travels to the GPU, from which swapped blocks come."""
+    if not torch.cuda.is_available():
+        raise Unneeded("no CUDA device, so there is nowhere to send it")
+    size = 64 << 20
+    held = torch.empty(size, dtype=torch.uint8).pin_memory()
+    there = torch.empty(size, dtype=torch.uint8, device=device())
+    there.copy_(held, non_blocking=True)
+    torch.cuda.synchronize()
+    began = time.monotonic()
+    for _ in range(8):
+        there.copy_(held, non_blocking=True)
+    torch.cuda.synchronize()
+    return f"{8 * size / (time.monotonic() - began) / _GIB:.1f} GiB/s to the GPU"
+
+
+def media(place: Path) -> str:
+    """Returns what came of writing a clip and reading it, in the process of its own that does both."""
+    frames = np.zeros((_FRAMES, _SIDE, _SIDE, 3), np.uint8)
+    frames[:, :, : _SIDE // 2] = 200
+    file = place / "clip.mp4"
+    with VideoProcess() as video:
+        video.write(file, frames, 16.0)
+        read = video.read(file, fps=16.0, num_frames=_FRAMES, width=_SIDE, height=_SIDE)
+    off = int(np.abs(read.astype(int) - frames).mean())
+    if read.shape != frames.shape or off > 8:
+        raise ArithmeticError(f"a clip came back as {read.shape} and {off} levels off")
+    return f"H.264 written and read in a process of its own, {_FRAMES} frames"

@@ -1,0 +1,114 @@
+"""A model of two blocks, trained from its file to a LoRA, stopped on the way and resumed: the whole engine, small."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+
+from ..cache import LatentCache, SyntheticConfig, synthetic_set
+from ..dataset import condition_kind
+from ..errors import TrainingError
+from ..events import CheckpointSaved, DecodeWanted, Event, StepDone
+from ..files import Roots
+from ..load import ModelPlan
+from ..lora import LoraConfig
+from ..model import WAN21_LATENTS, WanShape, WanTransformer
+from ..precision import QuantizeConfig
+from ..run import DataConfig, RunConfig, choose_run, prepare_run
+from ..run.train_job import run_job
+from ..sampler import SampleConfig
+from ..train import SaveStore, TrainConfig
+from .machine import device
+
+__all__ = ["trains", "trains_in_fp8"]
+
+_SHAPE = WanShape(dim=128, ffn_dim=256, num_heads=1, num_layers=2)
+_FILE = "wan_check_t2v.safetensors"
+_STEPS = 6
+
+
+class _Alone:
+    """Nobody steers it, and nobody decodes its previews."""
+
+    def stop_reason(self) -> str:
+        return ""
+
+    def take(self, command: str) -> bool:
+        return False
+
+    def wait_decoded(self, sample_id: str, timeout_s: float) -> dict[str, Any] | None:
+        return None
+
+
+def trains(place: Path) -> str:
+    """Returns what came of a run that is made, trained, stopped, resumed, previewed and saved."""
+    return _train(place, ModelPlan(base_file=f"diffusion_models:{_FILE}"))
+
+
+def trains_in_fp8(place: Path) -> str:
+    """Returns what came of the same run on a base in 8 bits."""
+    plan = ModelPlan(base_file=f"diffusion_models:{_FILE}")
+    return "a base in fp8_e4m3fn: " + _train(place, plan.with_quantize(QuantizeConfig(scheme="fp8_e4m3fn")))
+
+
+def _train(place: Path, plan: ModelPlan) -> str:
+    if device().type == "cuda":
+        plan = replace(plan, base_precision="bf16")
+    directory, roots = _made(place, plan)
+    events: list[Event] = []
+    for part in (_STEPS // 2, 0):  # stopped half-way, then resumed
+        finished = run_job(directory, roots, emit=events.append, control=_Alone(), max_steps=part)
+    losses = [event.loss for event in events if isinstance(event, StepDone)]
+    if (finished.state, len(losses)) != ("done", _STEPS) or not all(map(math.isfinite, losses)):
+        raise TrainingError(f"the run ended as {finished.state} after {len(losses)} of {_STEPS} steps: {losses[-3:]}")
+    saved = SaveStore(directory).latest()
+    looks = [event for event in events if isinstance(event, CheckpointSaved)]
+    if saved is None or not looks or looks[-1].passed_over or not looks[-1].modules:
+        raise TrainingError("No LoRA was saved that ComfyUI's loader takes whole. Report it with these lines.")
+    clips = len({event.sample_id for event in events if isinstance(event, DecodeWanted)})
+    return (
+        f"{_STEPS} steps on {device().type}, resumed half-way, {clips} previews sampled, a LoRA of {looks[-1].modules} "
+        "weights that ComfyUI's loader takes"
+    )
+
+
+def _made(place: Path, plan: ModelPlan) -> tuple[Path, Roots]:
+    models = place / "models"
+    models.mkdir()
+    save_file(_weights(), models / _FILE)
+    roots = Roots({"diffusion_models": (str(models),), "cache": (str(place / "cache"),), "loras": (str(place),)})
+    clips = SyntheticConfig(count=4, width=64, height=64, num_frames=9, text_length=16)
+    drawn = synthetic_set(clips, space=WAN21_LATENTS, size_multiple=16, kind=condition_kind("t2v", 0, 0))
+    config = RunConfig(
+        run_name="check",
+        model=plan,
+        data=DataConfig(fingerprint=LatentCache(place / "cache").write_set(drawn), num_items=len(drawn.items)),
+        lora=LoraConfig(rank=4),
+        train=TrainConfig(
+            steps=_STEPS, save_every_n_steps=3, preview_every_n_steps=_STEPS, eval_items=2, learning_rate=1e-3
+        ),
+        preview=SampleConfig(steps=2),
+    ).with_digests(roots)
+    decision = choose_run(place / "runs", config)
+    prepare_run(decision, config)
+    return decision.directory, roots
+
+
+def _weights() -> dict[str, torch.Tensor]:
+    """Random matrices that keep the size of what passes them, and small biases."""
+    generator = torch.Generator().manual_seed(0)
+    with torch.device("meta"):
+        model = WanTransformer(_SHAPE)
+    weights: dict[str, torch.Tensor] = {}
+    for name, parameter in model.named_parameters():
+        noise = torch.randn(parameter.shape, generator=generator)
+        if parameter.ndim == 1 and name.endswith("weight"):
+            weights[name] = 1 + 0.1 * noise
+        else:
+            weights[name] = noise / max(parameter[0].numel(), 16) ** 0.5 if parameter.ndim > 1 else 0.1 * noise
+    return weights

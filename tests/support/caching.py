@@ -66,8 +66,9 @@ class Codec:
         self._side = side
 
     def encode(self, pixels: torch.Tensor) -> torch.Tensor:
-        self.seen.append(int(pixels))
-        return latent(int(pixels), self._side)
+        number = int(pixels[0, 0, 0, 0])
+        self.seen.append(number)
+        return latent(number, self._side)
 
 
 class Text:
@@ -90,7 +91,7 @@ def cache_all(root: Path, clips: int, side: int = SIDE, **options: object) -> tu
         def __exit__(self, *_: object) -> None: ...
 
         def pixels(self, sample: _Clip) -> torch.Tensor:
-            return torch.tensor(float(sample.number))
+            return torch.full((1, 2, 2, 3), float(sample.number))
 
     cache, cache_set, codec = LatentCache(root), set_of(clips, side), Codec(side)
     missing = [n for n in range(clips) if not cache.is_sound("latent", key(n), shape_of(side))]

@@ -17,6 +17,7 @@ from .memos import EncodingSpeed
 from .order import BUCKET_SAMPLINGS, Order
 from .packing import clean_leftovers, pack_entries
 from .pictures import picture_path, read_picture, write_picture
+from .shows_nothing import nothing_shown_reason
 from .synthetic import SyntheticConfig, synthetic_mark, synthetic_note, synthetic_set
 from .upkeep import check_entries, removals_seen, stats_of, trim
 
@@ -40,6 +41,7 @@ __all__ = [
     "condition_key",
     "encode_missing",
     "latent_key",
+    "nothing_shown_reason",
     "pack_entries",
     "pad_text",
     "picture_path",

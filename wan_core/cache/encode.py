@@ -24,6 +24,7 @@ from .keys import Stored
 from .latent_cache import LatentCache
 from .memos import EncodingSpeed
 from .read_ahead import ReadAhead, WriteBehind
+from .shows_nothing import NothingShownMemo, shows_nothing
 from .unreadable import UnreadableMemo, left_out_of, require_enough, without
 from .upkeep import tidy
 
@@ -70,6 +71,7 @@ def encode_missing(
                     progress(done, len(work), name)
     finally:
         doing.remember_unreadable()
+        NothingShownMemo(cache.root).remember(doing.nothing_shown)
         cache.save_digests()
     doing.require_enough(finished=True)
     EncodingSpeed(cache.root).remember(plan.cache_set.latent_space, doing.vae_s, doing.megapixels)
@@ -85,6 +87,7 @@ def encode_missing(
         report,
         upkeep=upkeep,
         black_masks=tuple(doing.black),
+        nothing_shown=NothingShownMemo(cache.root).names(kept),
         text_lengths=counter.lengths(),
         left_out=left_out_of(failed, plan.samples),
     )
@@ -104,6 +107,8 @@ class _Doing:
     vae_s: float = 0.0
     megapixels: float = 0.0
     black: list[str] = field(default_factory=list[str])
+    nothing_shown: list[str] = field(default_factory=list[str])
+    """names of the latents of clips that show nothing"""
     failed: dict[str, UnreadableError] = field(default_factory=dict[str, UnreadableError])
     """by the name of the entry that could not be made"""
     _tried: dict[str, Sample] = field(default_factory=dict[str, Sample])
@@ -162,7 +167,10 @@ class _Doing:
             return sample.name
         assert self.codec is not None
         if isinstance(task, LatentTask):
-            latent, stored = _encode(task, self.clips.pixels(sample), self.codec), self._stored(task)
+            pixels = self.clips.pixels(sample)
+            latent, stored = _encode(task, pixels, self.codec), self._stored(task)
+            if shows_nothing(pixels):
+                self.nothing_shown.append(task.key)
             self.writes.put(lambda: self.cache.write_latent(task.key, latent, sample.name, stored))
         else:
             kind, stored = self.plan.cache_set.kind, self._stored(task)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..dataset import TOKEN_LIMIT, TextLengths
+from ..words import listed
 from .cache_set import CacheSet
 from .encoding_plan import EncodingPlan
 from .unreadable import LeftOut, left_out_lines
@@ -42,6 +43,8 @@ class EncodingReport:
     masks_reused: int = 0
     black_masks: tuple[str, ...] = ()
     """names of clips encoded now whose mask leaves nothing to train"""
+    nothing_shown: tuple[str, ...] = ()
+    """names of clips of noise or of one colour"""
     held_out: int = 0
     """further clips that are not trained but evaluated"""
     upkeep: str = ""
@@ -69,6 +72,8 @@ class EncodingReport:
             lines.append(f"loss masks: {self.masks_encoded} encoded, {self.masks_reused} reused")
         if self.black_masks:
             lines.append(f"masks without any white, nothing is trained there: {', '.join(self.black_masks[:8])}")
+        if self.nothing_shown:
+            lines.append(f"noise or one colour alone, nothing is learned there: {listed(self.nothing_shown)}")
         if self.held_out:
             lines.append(f"held out for evaluation: {self.held_out}")
         lines.append(f"{self.seconds:.1f} s")

@@ -48,17 +48,17 @@ def suggest(
     *,
     curves: Curves | None = None,
     broken: Mapping[int, str] | None = None,
-    synthetic: bool = False,
+    nothing_to_learn: str = "",
 ) -> Suggestion:
     """Returns the saved step with the lowest held-out loss, where that lies below the one before training by more than
     noise.
 
-    `measured` is in order of its steps, `broken` says of steps what is wrong with their previews, `synthetic` that the
-    clips are random tensors.
+    `measured` is in order of its steps, `broken` says of steps what is wrong with their previews,
+    `nothing_to_learn` of the clips why no loss of theirs says anything, as a sentence.
     """
     broken = broken or {}
-    if synthetic:
-        return Suggestion(None, "No step is suggested: the clips are random tensors, so there is nothing to learn.")
+    if nothing_to_learn:
+        return Suggestion(None, nothing_to_learn)
     if not measured:
         return Suggestion(None, "No step is suggested: no evaluation loss was measured.")
     if not measured[-1].held_out:
@@ -104,7 +104,7 @@ def suggest_of_pair(
     *,
     curves: Mapping[str, Curves],
     broken: Mapping[int, str] | None = None,
-    synthetic: bool = False,
+    nothing_to_learn: str = "",
 ) -> Suggestion:
     """Returns what `suggest` does for a run of both experts, by the mean of their losses as each saved step holds them.
 
@@ -112,8 +112,8 @@ def suggest_of_pair(
     `curves` are the training losses of each. A sentence says who was judged.
     """
     settled = [point for point in together(list(experts.values())) if point.settled]
-    found = suggest(settled, saved, broken=broken, synthetic=synthetic)
-    if synthetic or not settled:
+    found = suggest(settled, saved, broken=broken, nothing_to_learn=nothing_to_learn)
+    if nothing_to_learn or not settled:
         return found
     marks = [overfits_from([p for p in points if p.held_out], curves[name]) for name, points in experts.items()]
     if len(experts) > 1:

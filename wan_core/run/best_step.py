@@ -23,15 +23,16 @@ __all__ = ["steps_worth_keeping", "suggested_step", "suggestion_of"]
 METRICS = "metrics.jsonl"
 
 
-def suggestion_of(directory: Path, *, synthetic: bool = False) -> Suggestion:
-    """Returns what the figures of the run in `directory` suggest now; `synthetic`: its clips are random tensors."""
+def suggestion_of(directory: Path, *, nothing_to_learn: str = "") -> Suggestion:
+    """Returns what the figures of the run in `directory` suggest now; `nothing_to_learn`: why its clips say nothing."""
     store, metrics = SaveStore(directory), directory / METRICS
     saved = [step for step in store.steps() if not store.is_suspect(step)]
     experts, broken = read_experts(metrics), broken_previews(metrics)
     if set(experts) <= {""}:
-        return suggest(experts.get("", []), saved, curves=read_curves(metrics), broken=broken, synthetic=synthetic)
+        curve = read_curves(metrics)
+        return suggest(experts.get("", []), saved, curves=curve, broken=broken, nothing_to_learn=nothing_to_learn)
     curves = {name: read_curves(metrics, name) for name in experts}
-    return suggest_of_pair(experts, saved, curves=curves, broken=broken, synthetic=synthetic)
+    return suggest_of_pair(experts, saved, curves=curves, broken=broken, nothing_to_learn=nothing_to_learn)
 
 
 def steps_worth_keeping(directory: Path) -> set[int]:

@@ -36,7 +36,7 @@ class BetweenSteps:
         experts: Experts,
         saver: Saver,
         *,
-        synthetic: bool,
+        nothing_to_learn: str,
         emit: Emit,
         control: Control,
         group: Group,
@@ -44,8 +44,8 @@ class BetweenSteps:
         limit: TimeLimit,
         profile_steps: int = 0,
     ) -> None:
-        """`synthetic`: no clip shows anything, so no step is suggested. `timed(stage, step)` counts what is inside.
-        The step at which `limit` is over is the last one.
+        """`nothing_to_learn`: why no step is suggested whatever is measured; "" where clips show something.
+        `timed(stage, step)` counts what is inside. The step at which `limit` is over is the last one.
 
         `profile_steps`: so many are profiled, from the second of this session on.
         """
@@ -53,7 +53,7 @@ class BetweenSteps:
         self._profile_steps, self._limit = profile_steps, limit
         self.previewer: Previewer | None = None
         self._directory, self._config, self._roots = directory, config, roots
-        self._experts, self._saver, self._synthetic = experts, saver, synthetic
+        self._experts, self._saver, self._nothing_to_learn = experts, saver, nothing_to_learn
         self._emit, self._control, self._group, self._timed = emit, control, group, timed
         self._owes_save = self._owes_preview = False
         """due since a step that was not finite"""
@@ -142,7 +142,7 @@ class BetweenSteps:
         """Says which saved step the figures suggest, after evaluation and previews have given them."""
         if self._owes_suggestion:
             self._owes_suggestion = False
-            found = suggestion_of(self._directory, synthetic=self._synthetic)
+            found = suggestion_of(self._directory, nothing_to_learn=self._nothing_to_learn)
             self._emit(Suggested(step=step, best=found.step, why=found.why, overfits_from=found.overfits_from))
 
     def _prune(self) -> None:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from ..cache import synthetic_note
+from ..cache import nothing_shown_reason, synthetic_note
 from ..control import Control
 from ..errors import CheckpointError, OutOfMemory, Stopped
 from ..events import Emit, Finished, Marked, Note, Stage, StageEnded
@@ -216,8 +216,7 @@ class _Session:
         Raises what `Experts` refuses, and Stopped when a stop is asked for while the weights are read.
         """
         self._open, saved = open_experts(self.directory, self.roots, self.config), self.saver.saved
-        synthetic = synthetic_note(self._open[0].cache_set)
-        self._hearing.warn(synthetic)
+        self._hearing.warn(synthetic_note(self._open[0].cache_set))
         previews = preview_inputs(self._open[0]) if self.group.leads else None
         for run in self._open:
             check_acting(run, previews.config.loras if previews is not None else ())
@@ -244,7 +243,7 @@ class _Session:
             self.roots,
             self._experts,
             self.saver,
-            synthetic=bool(synthetic),
+            nothing_to_learn=nothing_shown_reason(self._open[0].cache_set, self._open[0].cache.root),
             emit=self.emit,
             control=self.control,
             group=self.group,

@@ -93,7 +93,12 @@ def test_a_rise_while_training_does_not_fall_is_no_over_fitting():
         (measured(parabola(500), held_out=False), list(STEPS), {}, "one of training clips"),
         (measured(parabola(500)), [400], {}, "at two saved steps or more"),
         (measured(parabola(500))[1:], list(STEPS), {}, "the held-out loss before training"),
-        (measured(parabola(500)), list(STEPS), {"synthetic": True}, "random tensors"),
+        (
+            measured(parabola(500)),
+            list(STEPS),
+            {"nothing_to_learn": "No step is suggested: the clips are random tensors."},
+            "random tensors",
+        ),
         (measured(parabola(500)), [400, 800], {"broken": {400: "black", 800: "grey"}}, "look broken (black)"),
         (measured([0.5 + step / 1e4 for step in STEPS]), list(STEPS), {}, "from 0.5000 before training to 0.51"),
     ],

@@ -17,11 +17,13 @@ from shapeworld.wan_vae import TrainableVae
 
 from tests.support.tiny_run import TinyRun, make_run
 from wan_core.cache import Batches, CacheItem, LatentCache, pad_text
+from wan_core.cache.shows_nothing import NothingShownMemo, shows_nothing
 from wan_core.control import SignalControl
 from wan_core.events import CheckpointSaved, Evaluated, Event, Suggested, to_line
 from wan_core.load import ModelPlan, materialize
 from wan_core.lora import LoraConfig
 from wan_core.run import suggested_step
+from wan_core.run.best_step import suggestion_of
 from wan_core.run.choose import choose_run, prepare_run
 from wan_core.run.train_job import run_job
 from wan_core.train import SaveStore, TrainConfig, Trainer
@@ -33,12 +35,17 @@ MODEL = ModelPlan(base_file="diffusion_models:wan_demo_t2v.safetensors")
 
 def latents_of_concept(count: int) -> torch.Tensor:
     """Drawn clips of one concept as the demo VAE encodes them: (count, 16, 3, 8, 8)."""
+    concept = load_concept(CONCEPT)
+    return encoded(as_video([concept_scene(concept, 100 + number) for number in range(count)])[:, :, :9])
+
+
+def encoded(clips: torch.Tensor) -> torch.Tensor:
+    """Clips (count, 3, 9, 64, 64) in [-1, 1] as the demo VAE encodes them."""
     weights = load_file(DEMO / "wan_demo_vae.safetensors")
     vae = TrainableVae(weights["encoder.conv1.weight"].shape[0])
     vae.load_state_dict({name: tensor.float() for name, tensor in weights.items()})
-    concept = load_concept(CONCEPT)
     with torch.no_grad():
-        return vae.encode(as_video([concept_scene(concept, 100 + number) for number in range(count)])[:, :, :9])
+        return vae.encode(clips)
 
 
 def write_clips(run: TinyRun, latents: torch.Tensor) -> list[CacheItem]:
@@ -144,6 +151,25 @@ def test_a_run_on_noise_suggests_no_step_to_who_wants_clips(tmp_path: Path):
     told = [event for event in heard if isinstance(event, Suggested)][-1]
     assert told.best is None
     assert told.why.startswith("No step is suggested: the held-out loss went from 0.")
+
+
+@pytest.mark.soak
+@pytest.mark.usefixtures("short_texts")
+def test_a_run_on_noise_with_noise_held_out_suggests_no_step_and_says_why(tmp_path: Path):
+    """The held-out loss falls far, for noise is learnt too; the pixels told it when they were encoded."""
+    pixels = torch.rand(8, 9, 64, 64, 3, generator=torch.Generator().manual_seed(1))
+    keys = [f"{5000 + number:064x}" for number, clip in enumerate(pixels) if shows_nothing(clip)]
+    assert len(keys) == 8
+    NothingShownMemo(make_run(tmp_path, clips=1, size=(3, 8, 8)).roots.first("cache")).remember(keys)
+    latents = encoded(pixels.permute(0, 4, 1, 2, 3) * 2 - 1)
+    run, heard = trained(tmp_path, latents, 4, 4, steps=120, save_every_n_steps=20, learning_rate=1e-3)
+    losses = [event.eval_loss or 0.0 for event in heard if isinstance(event, Evaluated)]
+    assert min(losses) < 0.6 * losses[0], "without the pixels it would get a star"
+    assert suggestion_of(run.directory).step is not None
+    told = [event for event in heard if isinstance(event, Suggested)]
+    assert [event.best for event in told] == [None] * len(told)
+    assert told[-1].why.startswith("No step is suggested: 8 of 8 clips show noise or one colour alone, such as 0.mp4, ")
+    assert suggested_step(run.directory) is None
 
 
 def test_the_newest_saves_and_the_best_one_stay(tmp_path: Path):

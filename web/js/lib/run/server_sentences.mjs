@@ -141,6 +141,11 @@ export const SENTENCES = [
       "{reason} So far the {expert} noise expert alone is judged; the other one is measured at its turn.",
       v,
     ),
+  (v) =>
+    t(
+      "No step is suggested: {count} of {all} clips show noise or one colour alone, such as {name}, and a loss that falls on those is no better LoRA. Replace those clips, and queue again.",
+      v,
+    ),
   (v) => t("No step is suggested: the clips are random tensors, so there is nothing to learn.", v),
   (v) => t("No step is suggested: the previews of all saved steps look broken ({why}).", v),
   (v) =>

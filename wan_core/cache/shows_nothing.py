@@ -1,0 +1,103 @@
+"""Clips that show nothing: noise, or one colour. A model learns them too, so a loss that falls on them says nothing.
+
+Noise is told by the pixels before they are encoded: neighbours are alike in any picture and not in noise. Latents do
+not tell it, since the VAE spreads whatever it is given.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from ..files import FileError, atomic_write_json, read_json
+from .cache_set import CacheSet
+from .synthetic import synthetic_note
+
+__all__ = ["NothingShownMemo", "nothing_shown_reason", "shows_nothing"]
+
+_LEAST_LIKENESS = 0.5
+"""Measured: noise 0.00 to 0.01, noise blown up twofold 0.51; films and drawn clips 0.89 to 1.00 down to 32 pixels."""
+_LEAST_SPREAD = 2 / 255
+"""of brightness: less is one colour, as of previews"""
+_FEW = 5
+_MOST = 10_000
+"""remembered"""
+
+
+def likeness_of_neighbours(pixels: Tensor) -> float:
+    """Returns how alike pixels of a clip (F, H, W, 3) are to those beside and below them: the correlation of their
+    brightness, by its size alone, over a few frames; 0 for noise, 1 for one colour or a smooth picture.
+    """
+    luma = _brightness(pixels)
+    luma = luma - luma.mean((1, 2), keepdim=True)
+    found: list[float] = []
+    for axis in (1, 2):
+        one, next_ = luma.narrow(axis, 0, luma.shape[axis] - 1), luma.narrow(axis, 1, luma.shape[axis] - 1)
+        power = float((one.square().sum() + next_.square().sum()) / 2)
+        found.append(abs(float((one * next_).sum())) / power if power else 1.0)
+    return sum(found) / len(found)
+
+
+def shows_nothing(pixels: Tensor) -> bool:
+    """Returns whether a clip (F, H, W, 3) in [0, 1] is noise or of one colour in each of its frames."""
+    if float(_brightness(pixels).std((1, 2)).max()) < _LEAST_SPREAD:
+        return True
+    return likeness_of_neighbours(pixels) < _LEAST_LIKENESS
+
+
+def _brightness(pixels: Tensor) -> Tensor:
+    """Returns that of a few frames, evenly spaced, (f, H, W) float32."""
+    places = torch.linspace(0, len(pixels) - 1, min(_FEW, len(pixels))).round().long()
+    return pixels[places.to(pixels.device)].float().mean(-1)
+
+
+class NothingShownMemo:
+    """A JSON file in the cache folder: names of the latents of clips that show nothing. Latents of before it are not
+    among them. Damaged or unwritable, it is forgotten.
+    """
+
+    def __init__(self, cache_root: Path) -> None:
+        self._path = cache_root / "shows_nothing.json"
+
+    def known(self) -> frozenset[str]:
+        """Names of latents."""
+        try:
+            data: Any = read_json(self._path) if self._path.is_file() else []
+        except (FileError, OSError, ValueError):
+            return frozenset()
+        return frozenset(map(str, cast("list[Any]", data))) if isinstance(data, list) else frozenset()
+
+    def remember(self, found: Collection[str]) -> None:
+        """Keep these too."""
+        before = self.known()
+        if new := sorted(set(found) - before):
+            with contextlib.suppress(OSError, FileError):
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                atomic_write_json(self._path, [*sorted(before), *new][-_MOST:])
+
+    def names(self, cache_set: CacheSet) -> tuple[str, ...]:
+        """Returns the clips of a set, trained or held out, that show nothing."""
+        known = self.known()
+        return tuple(item.name for item in cache_set.all_items if item.latent_key in known)
+
+
+def nothing_shown_reason(cache_set: CacheSet, cache_root: Path) -> str:
+    """Returns why a lower loss on this set says nothing and no step is suggested; "" unless half of its clips, or
+    more, show nothing.
+
+    With fewer of them the others decide.
+    """
+    if synthetic_note(cache_set):
+        return "No step is suggested: the clips are random tensors, so there is nothing to learn."
+    names = NothingShownMemo(cache_root).names(cache_set)
+    if 2 * len(names) < len(cache_set.all_items) or not names:
+        return ""
+    return (
+        f"No step is suggested: {len(names)} of {len(cache_set.all_items)} clips show noise or one colour alone, such "
+        f"as {names[0]}, and a loss that falls on those is no better LoRA. Replace those clips, and queue again."
+    )

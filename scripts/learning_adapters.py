@@ -15,6 +15,7 @@ import dataclasses
 import os
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,12 @@ KINDS: dict[str, dict[str, Any]] = {
     "LoHa": {"kind": "LoHa"},
 }
 """what each sets in a LoraConfig"""
+HOW_TO_READ = f"""\
+Numbers below a concept are clips of {CLIPS} that show its shape on its path in its colour, one number per seed; "old
+captions" are clips whose colour, shape and direction are right, after training on the concept alone. "none" is the
+model without an adapter. Twelve clips of one training vary by 3 either way, and two trainings of the same recipe by
+more: over the 36 clips of a row with one seed, shares nearer than about 22 points say nothing.
+"""
 
 
 def main(arguments: list[str]) -> int:
@@ -49,23 +56,39 @@ def main(arguments: list[str]) -> int:
         for concept in asked.concepts
         for kind in asked.kinds
     ]
-    for trial in [{"kind": "none", "concept": one, "rate": 0.0, "seed": 0} for one in asked.concepts] + trials:
+    run_missing(
+        [{"kind": "none", "concept": one, "rate": 0.0, "seed": 0} for one in asked.concepts] + trials, asked, run
+    )
+    return 0
+
+
+def run_missing(
+    trials: list[dict[str, Any]],
+    asked: argparse.Namespace,
+    run: Callable[[dict[str, Any], argparse.Namespace], dict[str, Any]],
+) -> None:
+    """Run each trial that has no line in the results yet, and add it there."""
+    for trial in trials:
         known = read_results(asked.results)
         if not any(all(line.get(key) == value for key, value in trial.items()) for line in known):
             add_result(asked.results, trial | run(trial, asked))
-    return 0
 
 
 def options() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kinds", nargs="+", metavar="KIND", choices=KINDS, default=list(KINDS))
     parser.add_argument("--rates", nargs="+", type=float, default=[2e-3, 4e-3, 8e-3], help="learning rates")
+    add_options_of_trials(parser, RESULTS, PAGE)
+    return parser
+
+
+def add_options_of_trials(parser: argparse.ArgumentParser, results: Path, page: Path) -> None:
+    """Add what every study of trials on several concepts is asked."""
     parser.add_argument("--concepts", nargs="+", default=list(CONCEPTS))
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
-    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--results", type=Path, default=results)
     parser.add_argument("--work", type=Path, default=ROOT / "demo_output" / "learning_recipes", help="encoded clips")
-    parser.add_argument("--write-docs", action="store_true", help="write docs/learning_adapters.md, train nothing")
-    return parser
+    parser.add_argument("--write-docs", action="store_true", help=f"write docs/{page.name}, train nothing")
 
 
 def run(trial: dict[str, Any], asked: argparse.Namespace) -> dict[str, Any]:
@@ -160,11 +183,7 @@ model knew before are sampled (20 steps of euler, cfg 2.5, shift 3) and judged w
 
 {markdown_table(head, rows)}
 
-Numbers below a concept are clips of {CLIPS} that show its shape on its path in its colour, one number per seed; "old
-captions" are clips whose colour, shape and direction are right, after training on the concept alone. "none" is the
-model without an adapter. Twelve clips of one training vary by 3 either way, and two trainings of the same recipe by
-more: over the 36 clips of a row with one seed, shares nearer than about 22 points say nothing.
-"""
+{HOW_TO_READ}"""
 
 
 if __name__ == "__main__":

@@ -12,11 +12,10 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 from typing import Any
 
-from learning_adapters import CLIPS, OLD, outcome
-from learning_recipes import CONCEPTS, ROOT, add_result, read_results
+from learning_adapters import CLIPS, HOW_TO_READ, OLD, add_options_of_trials, outcome, run_missing
+from learning_recipes import CONCEPTS, ROOT, read_results
 
 RESULTS = ROOT / "benchmarks" / "results" / "learning_optimizers_CPU_2026-11.jsonl"
 PAGE = ROOT / "docs" / "learning_optimizers.md"
@@ -48,10 +47,7 @@ def main(arguments: list[str]) -> int:
         for concept in asked.concepts
         for optimizer in asked.optimizers
     ]
-    for trial in trials:
-        known = read_results(asked.results)
-        if not any(all(line.get(key) == value for key, value in trial.items()) for line in known):
-            add_result(asked.results, trial | run(trial, asked))
+    run_missing(trials, asked, run)
     return 0
 
 
@@ -61,11 +57,7 @@ def options() -> argparse.ArgumentParser:
     parser.add_argument(
         "--places", nargs="+", type=int, choices=range(3), default=[0, 1, 2], help="of the optimizer's learning rates"
     )
-    parser.add_argument("--concepts", nargs="+", default=list(CONCEPTS))
-    parser.add_argument("--seeds", nargs="+", type=int, default=[0])
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    parser.add_argument("--work", type=Path, default=ROOT / "demo_output" / "learning_recipes", help="encoded clips")
-    parser.add_argument("--write-docs", action="store_true", help="write docs/learning_optimizers.md, train nothing")
+    add_options_of_trials(parser, RESULTS, PAGE)
     return parser
 
 
@@ -109,11 +101,7 @@ without a network. These learning rates are high because the model is tiny; only
 
 {markdown_table(head, rows)}
 
-Numbers below a concept are clips of {CLIPS} that show its shape on its path in its colour, one number per seed; "old
-captions" are clips whose colour, shape and direction are right, after training on the concept alone. "none" is the
-model without an adapter. Twelve clips of one training vary by 3 either way, and two trainings of the same recipe by
-more: over the 36 clips of a row with one seed, shares nearer than about 22 points say nothing.
-"""
+{HOW_TO_READ}"""
 
 
 if __name__ == "__main__":

@@ -63,10 +63,7 @@ def options() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--weights", nargs="+", type=float, default=[1.0, 5.0, 7.0, 10.0])
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    parser.add_argument("--work", type=Path, default=ROOT / "demo_output" / "learning_shifts", help="clips and lessons")
-    parser.add_argument("--write-docs", action="store_true", help="write docs/learning_prior.md, train nothing")
+    learning_shifts.add_options_of_lessons(parser, RESULTS, PAGE)
     return parser
 
 

@@ -87,11 +87,16 @@ def options() -> argparse.ArgumentParser:
         parser.add_argument(f"--{expert}-steps", type=int, default=350, help="steps of four clips")
     parser.add_argument("--concepts", nargs="+", default=["hopping_bar"])
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    parser.add_argument("--work", type=Path, default=ROOT / "demo_output" / "learning_shifts", help="clips and lessons")
-    parser.add_argument("--write-docs", action="store_true", help="write docs/learning_shifts.md, train nothing")
+    add_options_of_lessons(parser, RESULTS, PAGE)
     return parser
+
+
+def add_options_of_lessons(parser: argparse.ArgumentParser, results: Path, page: Path) -> None:
+    """Add what every study of the tiny pair's lessons is asked."""
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--results", type=Path, default=results)
+    parser.add_argument("--work", type=Path, default=ROOT / "demo_output" / "learning_shifts", help="clips and lessons")
+    parser.add_argument("--write-docs", action="store_true", help=f"write docs/{page.name}, train nothing")
 
 
 if __name__ == "__main__":

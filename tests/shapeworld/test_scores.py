@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -131,6 +132,10 @@ def test_the_document_names_the_command_that_measures_it_again() -> None:
         "old captions kept: colour",
         "old captions kept: all",
     ]
+    assert [check.wanted for check in found.failed()][1:] == [">= 90%"] * 2
+    found.recipe = replace(found.recipe, prior_preservation=5.0)
+    assert [check.wanted for check in found.failed()][1:] == [">= 90%", ">= 98%"], "the old world is to be kept then"
+    found.recipe = replace(found.recipe, prior_preservation=0.0)
     assert "mean 29.8 dB, least 29.0 dB" in document(found)
     assert command(found) == (
         "python3 scripts/learning_test.py --model t2v --concept circling_cross.json "

@@ -2,8 +2,9 @@
 
     a red ball rolling --w 480 --h 832 --f 33 --d 7 --n blurry
     {"ball": "a red ball rolling", "dog": "[trigger] runs --s 30"}
+    ["a red ball rolling", "[trigger] runs --s 30"]
 
-The suffixes are those of kohya's and musubi's prompt files, the JSON is SimpleTuner's.
+The suffixes are those of kohya's and musubi's prompt files, the nicknames are SimpleTuner's.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from ..config import Config
 from ..errors import ConfigError
@@ -20,6 +21,8 @@ from ..errors import ConfigError
 __all__ = ["PreviewPrompt", "file_name_of", "read_prompts"]
 
 TRIGGER = "[trigger]"
+_JSON = re.compile(r'\s*(?:\{\s*["}]|\[\s*["\[{\]])')
+"""how it begins; a line of prose may begin with [trigger]"""
 _SUFFIX = re.compile(r"(?:^|\s)--([A-Za-z]+)(?=\s|$)")
 _SUFFIXES = {
     "w": ("width", int), "h": ("height", int), "f": ("num_frames", int), "s": ("steps", int), "d": ("seed", int),
@@ -81,13 +84,13 @@ def file_name_of(name: str) -> str:
 
 def _written(written: str) -> Iterator[tuple[str, str, str]]:
     """Yields (where it stands, nickname, prompt with its suffixes)."""
-    if not re.match(r'\s*\{\s*["}]', written):
+    if not _JSON.match(written):
         for number, line in enumerate(written.splitlines(), 1):
             if line.strip() and not line.lstrip().startswith("#"):
                 yield f"prompts, line {number}", "", line.strip()
         return
     try:
-        named = json.loads(written, object_pairs_hook=_once_each)
+        read = json.loads(written, object_pairs_hook=_once_each)
     except json.JSONDecodeError as error:
         raise ConfigError(
             f'prompts, line {error.lineno}: this is no JSON ({error.msg}). Write {{"nickname": "prompt"}}, or a prompt '
@@ -95,11 +98,23 @@ def _written(written: str) -> Iterator[tuple[str, str, str]]:
         ) from error
     except RecursionError as error:
         raise ConfigError('prompts are JSON nested too deep. Write {"nickname": "prompt"}.') from error
-    for name, prompt in named.items():
+    if isinstance(read, list):
+        yield from _listed(cast("list[object]", read))
+        return
+    for name, prompt in cast("dict[str, object]", read).items():
         place = f'prompts, "{name[:40]}"'
         if not isinstance(prompt, str) or not prompt.strip():
             raise ConfigError(f'{place}: the prompt is missing. Write "{name[:40]}": "what the clip shows".')
         yield place, name, " ".join(prompt.split())
+
+
+def _listed(prompts: list[object]) -> Iterator[tuple[str, str, str]]:
+    for number, prompt in enumerate(prompts, 1):
+        place = f"prompts, number {number} of the list"
+        if not isinstance(prompt, str) or not prompt.strip():
+            what = json.dumps(prompt, ensure_ascii=False)[:40]
+            raise ConfigError(f'{place} is {what}, which is no text. Write ["one", "two"], or {{"nickname": "one"}}.')
+        yield place, "", " ".join(prompt.split())
 
 
 def _once_each(pairs: list[tuple[str, object]]) -> dict[str, object]:

@@ -25,6 +25,15 @@ def test_suffixes_of_kohya_and_musubi_are_settings_of_that_prompt() -> None:
     )
 
 
+def test_a_json_list_gives_a_prompt_for_each_of_its_texts() -> None:
+    found = read_prompts(' [\n"a red ball --s 4",\n "a  dog, [trigger]"]', "sks")
+    assert found == [("a red ball", PreviewPrompt(steps=4)), ("a dog, sks", PreviewPrompt())]
+    assert [prompt for prompt, _ in read_prompts("[trigger] runs\n[a note] a dog", "sks")] == [
+        "sks runs",
+        "[a note] a dog",
+    ]
+
+
 def test_json_gives_nicknames_in_its_order() -> None:
     found = read_prompts(json.dumps({"Rote Kugel": "a red ball", "dog/1": "a dog\nruns --s 4"}))
     assert [(prompt, own.name, own.steps) for prompt, own in found] == [
@@ -48,6 +57,10 @@ def test_the_trigger_word_takes_the_place_of_its_mark() -> None:
         ("a cat --l", r'prompts, line 1: --l "" is not a number'),
         ("\n\n--w 480", r"prompts, line 3: there is no prompt before --w\. Write it in front\."),
         ("a [trigger]", r"prompts, line 1: there is no trigger word for \[trigger\]\. Write it into trigger_word\."),
+        ('["x", "y"', r"prompts, line 1: this is no JSON "),
+        ('["x", ""]', r'prompts, number 2 of the list is "", which is no text\. Write \["one", "two"\], or \{"nick'),
+        ('[{"prompt": "x"}]', r'prompts, number 1 of the list is \{"prompt": "x"\}, which is no text\. Write'),
+        ('["x", 3]', r"prompts, number 2 of the list is 3, which is no text"),
         ('{"a": "x",\n "b" "y"}', r'prompts, line 2: this is no JSON .*Write \{"nickname": "prompt"\}'),
         ('{"a": 5}', r'prompts, "a": the prompt is missing\. Write "a": "what the clip shows"\.'),
         ('{"a": " "}', r'prompts, "a": the prompt is missing'),

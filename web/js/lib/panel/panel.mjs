@@ -17,6 +17,7 @@ import { lineOf } from "../run/line.mjs";
 import { stageName } from "../run/names.mjs";
 import { told } from "../run/server_sentences.mjs";
 import { chipOf, StageClock } from "../run/stages.mjs";
+import { unreadText } from "../run/trouble.mjs";
 import { Buttons } from "./buttons.mjs";
 import { CHART_MIN, neededHeight } from "./layout.mjs";
 import { MarksLine } from "./marks_line.mjs";
@@ -226,7 +227,7 @@ export class Panel {
       const run = this.run;
       this.bind(null);
       this.lost(run);
-    } else this.say(t("The run cannot be read: {reason}", { reason: message(error) }), "error");
+    } else this.say(unreadText(error), "error");
   }
 
   /**

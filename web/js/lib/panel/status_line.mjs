@@ -51,6 +51,7 @@ export class StatusLine {
       // The numbers below say the same, and more.
       this.element.toggleAttribute("data-step", this.isStep);
     }
+    this.element.toggleAttribute("data-bad", this.origin === "error");
     this.element.toggleAttribute("data-end", this.origin === "end" && !live);
   }
 }

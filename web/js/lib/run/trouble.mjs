@@ -1,6 +1,7 @@
 // @ts-check
 /** What a run that failed says of itself, in the panel as in the tab: one headline, the whole sentence, what Retry does. Pure. */
 
+import { message } from "../page/routes.mjs";
 import { t } from "../page/words.mjs";
 import { told } from "./server_sentences.mjs";
 
@@ -50,6 +51,16 @@ function retry(saved) {
         retry: t("Retry"),
         hint: t("Queue again: it starts from the beginning. First do what is said above."),
       };
+}
+
+/**
+ * Why a run cannot be read. A request that finds no server is a TypeError, in the browser's own words.
+ * @param {unknown} error
+ */
+export function unreadText(error) {
+  return error instanceof TypeError
+    ? t("⚠ ComfyUI does not answer. Saved steps are kept: start ComfyUI again, then queue again.")
+    : `⚠ ${t("The run cannot be read: {reason}", { reason: message(error) })}`;
 }
 
 /**

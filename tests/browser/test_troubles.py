@@ -1,0 +1,120 @@
+"""What a user sees when something breaks, forced one after the other on a real run: a worker that the system kills, a
+server that is gone, a run that somebody deletes. And what each sentence of a run that failed looks like."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+from environment import CACHE
+
+from tests.browser.conftest import shows, tiny_canvas
+from tests.browser.runs_on_page import Runs, whole_run
+from tests.browser.test_panel import PANEL, TAB
+from tests.browser.test_panel_trains import wait_for_points
+from wan_core.cli.output import disk_sentence
+from wan_core.errors import OutOfMemory
+from wan_core.load import ModelPlan
+from wan_core.run import DataConfig, RunConfig
+from wan_core.run.full_memory import memory_named
+from wan_core.run.remarks import what_stands
+from wan_core.train import NotFinite, SaveStore
+
+pytestmark = [pytest.mark.browser, pytest.mark.soak]
+
+DELETE = """async () => (await window.app.api.fetchApi("/wan_trainer/runs/troubles/delete", {
+  method: "POST", body: JSON.stringify({ confirm: "troubles" }),
+  headers: { "Content-Type": "application/json", "X-Wan-Trainer": "1" } })).status"""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no such signal")
+def test_each_trouble_is_seen_and_overcome(canvas: Any, workflows: dict[str, Any]) -> None:
+    facts = {"run_name": "troubles", "steps": 100_000, "save_every_n_steps": 10, "preview_every_n_steps": 0}
+    canvas.load(tiny_canvas(workflows["08_smoke_test"], TrainLoRA=facts))
+    canvas.watch()
+    canvas.focus("TrainLoRA")
+    canvas.page.get_by_role("button", name="Run", exact=True).first.click()
+    wait_for_points(canvas, 24)
+
+    for worker in psutil.Process(canvas.server.pid).children():
+        worker.send_signal(signal.SIGKILL)
+    box = canvas.page.locator(".wan-trouble")
+    shows(box, "Failed after step", "killed by the system", "GiB were free when last seen", "Retry from step")
+    dialogs = canvas.page.get_by_role("dialog")
+    if dialogs.count():
+        canvas.page.keyboard.press("Escape")  # ComfyUI's own, about the same
+    canvas.focus("TrainLoRA")
+    box.get_by_role("button", name="Show log").click()
+    shows(box.locator(".wan-log"), "saved step 10")
+    canvas.focus("TrainLoRA")
+    canvas.screenshot("trouble-killed")
+
+    reached = canvas.script(f"() => {PANEL}.history.newest.step")
+    box.get_by_role("button", name="Retry from step").click()
+    canvas.page.wait_for_function(f"step => {PANEL}.history.newest?.step > step", arg=reached)
+    assert not box.is_visible(), "it goes on"
+
+    canvas.server.stop()
+    shows(canvas.page.locator(".wan-status"), "ComfyUI does not answer. Saved steps are kept")
+    canvas.screenshot("trouble-server")
+    canvas.server.start(canvas.server.port)
+    canvas.page.reload(wait_until="domcontentloaded")
+    canvas.wait_until_ready()
+    wait_for_points(canvas, 24)
+    canvas.focus("TrainLoRA")
+    canvas.screenshot("trouble-server-back")
+
+    # Whether the worker had time to stop by itself decides which of the two it is.
+    how = canvas.page.locator(".wan-panel").inner_text()
+    assert "the parent process ended" in how or "Its process ended unexpectedly after saved step" in how
+    assert canvas.script(DELETE) == 200
+    canvas.page.locator(TAB).first.click()  # the list is read, and has it no more
+    canvas.page.wait_for_function(f"() => !{PANEL}.run")
+    canvas.page.locator(TAB).first.click()
+    shows(canvas.page.locator(".wan-status"), "idle")
+    canvas.screenshot("trouble-deleted")
+
+
+def sentence_of(error: BaseException, config: RunConfig) -> str:
+    """What the engine says of a device that is full."""
+    with pytest.raises(OutOfMemory) as said, memory_named(config, gpus=1, predicted=lambda: 30 << 30):
+        raise error
+    return str(said.value)
+
+
+def test_the_sentence_of_each_failure_is_whole(canvas: Any, smoke: dict[str, Any], tmp_path: Path) -> None:
+    model = ModelPlan(base_file="diffusion_models:wan.safetensors")
+    config = RunConfig(run_name="r", model=model, data=DataConfig(fingerprint="0" * 64))
+    full = (
+        "CUDA out of memory. Tried to allocate 512.00 MiB. GPU 0 has a total capacity of 15.70 GiB of which 204.50 MiB "
+        "is free."
+    )
+    not_finite = NotFinite("20 steps in a row are not finite: the loss is not finite.")
+    reasons = {
+        "memory": sentence_of(torch.OutOfMemoryError(full), config),
+        "ram": sentence_of(MemoryError(), config),
+        "not_finite": str(what_stands(not_finite, 40, SaveStore(tmp_path), config)),
+        "disk": disk_sentence(OSError(errno.ENOSPC, "No space left on device", str(tmp_path / "lora.safetensors"))),
+    }
+    lines = whole_run(64, 150, 10)
+    bad = [{"event": "skipped", "step": n, "reason": "the loss is not finite", "in_a_row": 1} for n in range(45, 65)]
+    runs = Runs(CACHE / "clips" / "carphone.mp4")
+    runs.serve(canvas.page)
+    for name, reason in reasons.items():
+        told = [*(line for line in lines if line["step"] <= 44), *bad] if name == "not_finite" else lines
+        step = 0 if name == "not_finite" else 60
+        runs.add("smoke_test", told, state="failed", step=step, reached=64, reason=reason)
+        canvas.load(smoke)
+        canvas.page.reload(wait_until="domcontentloaded")
+        canvas.wait_until_ready()
+        canvas.focus("TrainLoRA")
+        shows(canvas.page.locator(".wan-trouble"), reason)
+        canvas.show(".wan-panel .wan-facts")
+        canvas.page.wait_for_timeout(500)
+        canvas.screenshot(f"trouble-{name}")

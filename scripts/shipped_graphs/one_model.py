@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from memory_figures import note
 
-from .parts import I2V_HIGH, I2V_LOW, T2V_14B, TI2V_5B, VAE_22, Graph, Link, Node, placed, training
+from .parts import BEST_STEP, I2V_HIGH, I2V_LOW, T2V_14B, TI2V_5B, VAE_22, Graph, Link, Node, placed, training
 
 SHORT = ("model vae clip", "cache dataset", "train")
 BELOW_A_LINK = (0, 80)
@@ -28,6 +28,8 @@ STILLS = Graph(
 3. Press **Run**. Previews play in *Train Wan LoRA*; the LoRA appears in `loras/wan_trainer`.
 
 Cancel saves and stops; Run again goes on where it stopped.
+
+{BEST_STEP}
 
 {note("Wan 2.1 T2V-1.3B", 1)}
 
@@ -60,6 +62,8 @@ a `name.txt` that says what happens.
 was left out.
 3. Press **Run**. Clips and captions are encoded once; later runs reuse them. Previews play in *Train Wan
 LoRA*; the LoRA appears in `loras/wan_trainer`.
+
+{BEST_STEP}
 
 {note("Wan 2.1 T2V-1.3B", 33, 49, 81)}
 
@@ -100,6 +104,8 @@ LoRAs appear as `my_motion_high_noise` and `my_motion_low_noise`.
 **Wan 2.1 image-to-video**: choose its file and connect *Load CLIP Vision* (`clip_vision_h`) to `clip_vision` of
 *Cache Latents* and *Wan Preview Settings*.
 
+{BEST_STEP}
+
 {note("Wan 2.2 I2V-A14B expert, fp8", 33, 49, 81)}
 
 **How long**: 1500 steps for each model, 3000 in all; the panel says how long is left after the first ones.""",
@@ -139,6 +145,8 @@ changes that.
 looks: see the template for clips. Previews are text-to-video; connect a *Load Image* to `start_image` of *Wan Preview
 Settings* to see image-to-video.
 
+{BEST_STEP}
+
 {note("Wan 2.2 TI2V-5B, 1280x704", 33, 49, 81, size="1280x704")}
 
 Less: fewer `num_frames`, or 832x480.
@@ -177,6 +185,8 @@ half of its blocks on each card. The LoRA itself stays in full precision.
 looks: see the template for clips.
 
 More than two cards, or cards of unequal size: write block numbers such as `14,28` into `split_at`.
+
+{BEST_STEP}
 
 {note("Wan 2.1 T2V-14B, fp8, two cards", 33, 49, 81)}
 

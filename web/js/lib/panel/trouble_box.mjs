@@ -48,7 +48,7 @@ export class TroubleBox {
         this.headline,
       ),
       this.sentence,
-      element("div", { class: "wan-buttons" }, this.retry, this.show, this.copy),
+      element("div", { class: "wan-trouble-buttons" }, this.retry, this.show, this.copy),
       this.log,
     );
     this.element.setAttribute("aria-label", t("What went wrong"));

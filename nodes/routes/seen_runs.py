@@ -269,8 +269,7 @@ def _lowest_of_long(
 
 
 def _lowest_in(metrics: Path) -> tuple[int, float] | None:
-    points = [point for point in read_measured(metrics) if point.settled]
-    best = min(points, key=lambda point: point.loss, default=None)
+    best = min((one for one in read_measured(metrics) if one.settled), key=lambda one: one.loss, default=None)
     return None if best is None else (best.step, best.loss)
 
 

@@ -37,8 +37,7 @@ from .verified import FileMark, Verified, mark_of
 
 __all__ = ["LatentCache"]
 
-_LOOKS = 8
-"""An entry that is packed, or taken out of a pack, may be missed in both places; not so often."""
+_LOOKS = 8  # an entry that is packed, or taken out of a pack, may be missed in both places; not so often
 
 
 class LatentCache:
@@ -105,8 +104,7 @@ class LatentCache:
         if tensor.ndim != 4 or tensor.numel() == 0:
             raise CacheError(
                 f"The VAE returned shape {list(tensor.shape)} for {name or key}; "
-                "(channels, frames, height, width) was expected. "
-                "Choose the VAE that belongs to the model."
+                "(channels, frames, height, width) was expected. Choose the VAE that belongs to the model."
             )
         self.write_tensors("latent", key, {"latent": tensor}, name, stored)
 
@@ -212,9 +210,7 @@ class LatentCache:
             raise CacheError(f"{len(bad)} cache entries are missing or damaged, for {listed(bad, 5)}. {AGAIN}")
 
     def digest_of(self, path: Path, should_stop: Callable[[], bool] | None = None) -> str:
-        """SHA-256 of a media file; remembered by path, size, times and inode. Call `save_digests`
-        afterwards.
-        """
+        """SHA-256 of a media file, remembered by path, size, times and inode; call `save_digests` afterwards."""
         return self._digests.digest_of(path, should_stop)
 
     def save_digests(self) -> None:

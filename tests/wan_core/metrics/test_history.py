@@ -26,7 +26,8 @@ from wan_core.events import (
     to_line,
 )
 from wan_core.metrics import MetricsHistory
-from wan_core.metrics.condensed import Condensed, Series
+from wan_core.metrics.condensed import Condensed
+from wan_core.metrics.series import Series
 
 FIXTURE = Path(__file__).parents[2] / "fixtures" / "condensed.json"
 

@@ -49,6 +49,12 @@ test("every kept point is one dot inside the plot", () => {
   for (const [x, y] of calls.fillRect) assert.ok(x >= 40 && x <= 400 && y >= 0 && y <= 185);
 });
 
+test("steps that were left out behind the last loss have places of their own", () => {
+  const plan = layout(view([0.5, 0.4], { skipped: [{ step: 3 }, { step: 40 }] }), 400, 200);
+  assert.ok(plan.x.at(40) <= 400);
+  assert.ok(plan.x.at(40) - plan.x.at(3) > 200);
+});
+
 test("a single point is drawn too", () => {
   const { calls, context } = pen();
   draw(context, view([0.5]), 400, 200, THEME);

@@ -82,7 +82,9 @@ export function layout(view, width, height) {
     ...[...all.map((one) => one.points), ...evaluations].map((p) => p[0]?.step ?? Infinity),
   );
   const last = Math.max(
-    ...[...all.map((one) => one.points), ...evaluations].map((p) => p.at(-1)?.step ?? -Infinity),
+    ...[...all.map((one) => one.points), ...evaluations, view.skipped ?? []].map(
+      (p) => p.at(-1)?.step ?? -Infinity,
+    ),
   );
   if (!Number.isFinite(first)) return null;
   const xRange = {

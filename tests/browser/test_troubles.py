@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -88,7 +89,16 @@ def sentence_of(error: BaseException, config: RunConfig) -> str:
     return str(said.value)
 
 
-def test_the_sentence_of_each_failure_is_whole(canvas: Any, smoke: dict[str, Any], tmp_path: Path) -> None:
+def full_disk(path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What the command line says of a disk with 40 MiB left."""
+    with monkeypatch.context() as full:
+        full.setattr(shutil, "disk_usage", lambda _folder: shutil._ntuple_diskusage(1 << 40, (1 << 40) - 1, 40 << 20))  # type: ignore[attr-defined]
+        return disk_sentence(OSError(errno.ENOSPC, "No space left on device", str(path)))
+
+
+def test_the_sentence_of_each_failure_is_whole(
+    canvas: Any, smoke: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = ModelPlan(base_file="diffusion_models:wan.safetensors")
     config = RunConfig(run_name="r", model=model, data=DataConfig(fingerprint="0" * 64))
     full = (
@@ -100,7 +110,7 @@ def test_the_sentence_of_each_failure_is_whole(canvas: Any, smoke: dict[str, Any
         "memory": sentence_of(torch.OutOfMemoryError(full), config),
         "ram": sentence_of(MemoryError(), config),
         "not_finite": str(what_stands(not_finite, 40, SaveStore(tmp_path), config)),
-        "disk": disk_sentence(OSError(errno.ENOSPC, "No space left on device", str(tmp_path / "lora.safetensors"))),
+        "disk": full_disk(tmp_path / "wan_trainer" / "lora.safetensors", monkeypatch),
     }
     lines = whole_run(64, 150, 10)
     bad = [{"event": "skipped", "step": n, "reason": "the loss is not finite", "in_a_row": 1} for n in range(45, 65)]

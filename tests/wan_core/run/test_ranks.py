@@ -7,8 +7,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +25,8 @@ from wan_core.run.ranks import _Ending, _exit_code  # pyright: ignore[reportPriv
 from wan_core.train import Group, SaveStore, TrainConfig
 from wan_core.train import group as group_module
 
-ROOT = Path(__file__).parents[3]
+pytestmark = pytest.mark.usefixtures("short_texts_throughout")
+
 TWO_RANKS = ModelPlan(
     base_file="diffusion_models:wan_tiny_t2v.safetensors",
     placement=PlacementConfig(mode="copy per GPU", devices="cpu,cpu"),
@@ -38,57 +37,54 @@ NO_LIBUV = """
 import sys
 import torch.distributed, torch.distributed.rendezvous
 
-pytestmark = pytest.mark.usefixtures("short_texts_throughout")
-
 class Store(torch.distributed.TCPStore):
     def __init__(self, *given, use_libuv=True, **named):
         if use_libuv:
             raise RuntimeError("use_libuv was requested but PyTorch was built without libuv support")
         super().__init__(*given, use_libuv=False, **named)
 
-for module in [m for m in sys.modules.values() if getattr(m, "TCPStore", None) is torch.distributed.TCPStore]:
+for module in [m for m in sys.modules.values() if vars(m).get("TCPStore") is torch.distributed.TCPStore]:
     if module is not torch.distributed:
         module.TCPStore = Store
 torch.distributed.TCPStore = Store
 """
 
 
-@pytest.mark.slow
-@pytest.mark.lasts(9)
-def test_two_ranks_train_without_libuv_and_the_death_of_one_ends_the_run_with_its_reason(tmp_path: Path) -> None:
-    (tmp_path / "sitecustomize.py").write_text(NO_LIBUV)
+@pytest.mark.lasts(2)
+def test_two_ranks_train_without_libuv_and_the_death_of_one_ends_the_run_with_its_reason(
+    server: ForkServer, tmp_path: Path
+) -> None:
     settings = TrainConfig(steps=100_000, save_every_n_steps=1, preview_every_n_steps=0, eval_items=0)
     run = make_run(tmp_path, train=settings, plan=TWO_RANKS)
-    command = [sys.executable, "-X", "utf8", str(ROOT / "wan_core" / "launch.py"), "train", str(run.directory)]
-    crew: list[psutil.Process] = []
-    lines: list[dict[str, Any]] = []
-    with (
-        open(tmp_path / "log.txt", "w") as log,
-        subprocess.Popen(
-            [*command, "--roots", str(run.roots_file), "--controlled"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            text=True,
-            env=os.environ | {"PYTHONPATH": str(tmp_path), "OMP_NUM_THREADS": "1"},
-        ) as controller,
-    ):
-        assert controller.stdout is not None
-        for line in controller.stdout:
-            lines.append(json.loads(line))
-            if lines[-1]["event"] == "saved" and not crew:
-                crew = psutil.Process(controller.pid).children()
-                next(rank for rank in crew if rank.environ()["RANK"] == "1").kill()
-    assert crew, (tmp_path / "log.txt").read_text()[-3000:]
-    assert controller.returncode == 1
+    words = ["train", str(run.directory), "--roots", str(run.roots_file), "--controlled"]
+    controller = server.start(words, tmp_path / "out.jsonl", first=NO_LIBUV, stdin=True)
+    controller.wait_for("saved", 1)
+    crew = psutil.Process(controller.pid).children()
+    max(crew, key=lambda rank: rank.pid).kill()  # started last, so rank 1
+    assert controller.wait() == 1, controller.log()[-3000:]
+    lines = controller.events()
     assert [line["event"] for line in lines].count("failed") == 1
     assert lines[-1]["event"] == "failed"
     assert lines[-1]["message"].startswith("Rank 1 of this run ended without a word (exit code -9;")
+    assert len(crew) == 2
     assert not [rank for rank in crew if rank.is_running() and rank.status() != psutil.STATUS_ZOMBIE]
     status = read_status(run.directory)
     assert status.state == "failed"
     assert status.reason == lines[-1]["message"]
     assert SaveStore(run.directory).latest() is not None
+
+
+def test_a_store_that_needs_libuv_would_be_refused_there(server: ForkServer, tmp_path: Path) -> None:
+    """So the test above can fail."""
+    script = tmp_path / "store.py"
+    script.write_text(
+        "import os, torch.distributed\n"
+        "os.environ.update(MASTER_ADDR='127.0.0.1', MASTER_PORT='0', RANK='0', WORLD_SIZE='1')\n"
+        "next(torch.distributed.rendezvous('env://'))\n"
+    )
+    refused = server.start([], tmp_path / "out", first=NO_LIBUV, script=str(script))
+    assert refused.wait() == 1
+    assert "built without libuv support" in refused.log()
 
 
 @pytest.mark.lasts(1)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from environment import OTHER_FRONTEND
 from world import MODEL
 
 from tests.browser.conftest import shows
@@ -222,6 +223,7 @@ def test_cards_say_what_is_known_before_and_after_a_queue_and_a_reload_and_never
     assert strangers(canvas) == [0, 0, "nothing ran"]
 
 
+@pytest.mark.parametrize("frontend", ["shipped", pytest.param(OTHER_FRONTEND, marks=pytest.mark.soak)], indirect=True)
 def test_files_without_a_caption_are_marked_and_the_buttons_say_what_becomes_of_them(canvas: Any, folder: Path) -> None:
     next(iter(sorted(folder.glob("*.txt")))).unlink()
     dataset = {**GRAPH["3"]["inputs"], "trigger_word": ""}

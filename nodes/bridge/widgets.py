@@ -94,8 +94,12 @@ def flag(name: str, default: bool, tooltip: str) -> io.Input:
 
 
 def combo(name: str, options: list[str], tooltip: str, default: str | None = None) -> io.Input:
-    """A COMBO widget; the default is the first option."""
-    first = default if default is not None else next(iter(options), "")
+    """A COMBO widget; the default is the first option.
+
+    Where there is nothing to choose, the empty text is offered: the page would show "undefined" otherwise.
+    """
+    options = options or [""]
+    first = default if default is not None else options[0]
     return io.Combo.Input(name, options=options, optional=True, default=first, tooltip=tooltip)
 
 

@@ -449,6 +449,8 @@ def test_settings_of_another_trainer_fall_on_the_page_and_a_workflow_does_as_eve
     assert plain.missing_nodes() == []
     prompt = {body["class_type"]: body["inputs"] for body in plain.to_prompt().values()}
     assert (prompt["TrainLoRA"]["rank"], prompt["WanTrainSettings"]["optimizer"]) == (32, "adamw8bit")
+    menu = "() => window.app.graph._nodes.find(n => n.type === 'WanDatasetFromFile').widgets[0].value"
+    assert plain.script(menu) == "", "no file was chosen, and none is there"
     assert "a red fox runs through deep snow" in prompt["WanPreviewSettings"]["prompts"]
     note = "() => window.app.graph._nodes.find(n => n.type === 'MarkdownNote').widgets[0].value"
     assert "**taken over**" in plain.script(note)

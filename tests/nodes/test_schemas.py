@@ -34,6 +34,8 @@ def test_every_widget_has_a_default_and_a_tooltip_and_may_be_left_out(pack_nodes
                 if type_name in widgets:
                     assert kind == "optional", f"{node_id}.{name}"
                     assert "default" in options, f"{node_id}.{name}"
+                if type_name == "COMBO":  # else the page shows "undefined", as of a folder without any list here
+                    assert options["default"] in options["options"], f"{node_id}.{name}"
 
 
 def test_no_socket_takes_everything(pack_nodes: dict[str, Any]) -> None:

@@ -129,6 +129,14 @@ test("the empty value of what only shows never lands in an input", () => {
   assert.deepEqual(Object.keys(valuesByName(widgets())), NOW);
 });
 
+test("a menu that was saved with nothing chosen shows what it begins with", () => {
+  const named = { name: "b", device: null, steps: 20 };
+  for (const widgets_values of [Object.values(named), undefined]) {
+    const shown = restored({ widgets_values, widgets_values_named: named });
+    assert.deepEqual(shown, ["b", "default", 20, "say"]);
+  }
+});
+
 test("values whose input is gone are dropped, and those no menu offers are kept for the server to judge", () => {
   const named = { name: "b", scheduler: "old", device: "a card that was sold", steps: 20 };
   assert.deepEqual(

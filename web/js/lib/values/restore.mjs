@@ -49,14 +49,15 @@ export function namedValues(saved, widgets, orders) {
 }
 
 /**
- * What the node's widgets are to show, in their order: the saved values by name; where none was saved, what is there.
+ * What the node's widgets are to show, in their order: the saved values by name; where none was saved, what is there. None
+ * is also the null of a menu that had nothing to choose.
  * @param {Record<string, unknown>} named
  * @param {Widget[]} widgets
  * @returns {unknown[]}
  */
 export function inOrder(named, widgets) {
-  return savedWidgets(widgets).map(({ name, value }) =>
-    Object.hasOwn(named, name) ? named[name] : value,
+  return savedWidgets(widgets).map(
+    ({ name, value }) => (Object.hasOwn(named, name) ? named[name] : null) ?? value,
   );
 }
 

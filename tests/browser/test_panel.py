@@ -186,6 +186,8 @@ def test_a_run_that_failed_says_so_and_what_to_do(shared: Canvas, smoke: dict[st
 
 def test_a_run_is_drawn_from_its_file_in_both_kinds_of_nodes(canvas: Any, smoke: dict[str, Any], runs: Runs) -> None:
     sentence = "The evaluation loss has not fallen since step 20: more steps like these add little."
+    for line in runs.lines["smoke_test"]:
+        line |= {"prior_loss": line["step"] / 1e4} if line["event"] == "step" else {}
     runs.lines["smoke_test"] += [
         {"event": "skipped", "step": 41, "reason": "the loss is not finite", "in_a_row": 1},
         {"event": "marked", "step": 50, "kind": "plateau", "text": sentence, "expert": ""},
@@ -199,6 +201,8 @@ def test_a_run_is_drawn_from_its_file_in_both_kinds_of_nodes(canvas: Any, smoke:
         shows(panel, "64 / 150")
         shows(panel.locator(".wan-marks"), f"⚠ {sentence}")
         shows(panel.locator(".wan-legend"), "⚠ marked as wrong: step 50", "× left out, not finite")
+        shows(panel.locator(".wan-legend"), "prior preservation")
+        shows(panel.locator(".wan-facts"), "prior", "0.0064")
         assert canvas.page.get_by_label("Memory of cuda:0").count() == 1
         assert serious(canvas, ".wan-panel") == []
 

@@ -90,6 +90,6 @@ same folder a second time with captions that lack the trigger word; its clips ar
   noise expert, 90 steps of each, one thread).
 - It is the same for every kind of adapter, over frozen LoRAs (they belong to the base), for both experts, with
   accumulation, EMA and TREAD (the base model passes by the same layers with the same tokens, so that "change nothing"
-  stays the best answer). A run goes on bitwise. `prior_loss` in metrics.jsonl and the trackers says how far the model
-  has strayed on these clips: it begins at 0.
+  stays the best answer). A run goes on bitwise. How far the model has strayed on these clips is a curve of
+  the panel, `prior` among its numbers, and `prior_loss` in metrics.jsonl and the trackers: it begins at 0.
 """

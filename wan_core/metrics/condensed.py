@@ -29,9 +29,11 @@ _WHOLE_RECORDS = 1000
 _NUMBER = rb"-?\d[\d.eE+-]{0,40}"
 _STEP = re.compile(
     rb'\{"event": "step", "step": (\d{1,15}), "steps": \d{1,15}, "loss": (%(n)s), "lr": [^,\n]+, "grad_norm": [^,\n]+, '
-    rb'"seconds": (%(n)s), "expert": "(\w{0,40})", "timestep_mean": (%(n)s)[,}][^\n]*\n|([^\n]*)\n' % {b"n": _NUMBER}
+    rb'"seconds": (%(n)s), "expert": "(\w{0,40})", "timestep_mean": (%(n)s)([,}][^\n]*)\n|([^\n]*)\n' % {b"n": _NUMBER}
 )
-"""a step as `to_line` writes it, or any other line"""
+"""a step as `to_line` writes it, with the rest of it, or any other line"""
+_PRIOR_NAME = b'"prior_loss": '
+_PRIOR = re.compile(_PRIOR_NAME + rb"(%s)[,}]" % _NUMBER)
 _IS_STEP = b'"event": "step"'
 
 
@@ -40,6 +42,7 @@ class Condensed:
 
     def __init__(self) -> None:
         self.losses: dict[str, Series] = {}
+        self.priors: dict[str, Series] = {}
         self.evaluations: dict[str, Series] = {}
         self.levels: dict[float, Series] = {}
         self.skipped = Series()
@@ -56,13 +59,13 @@ class Condensed:
 
     def add(self, block: bytes) -> None:
         """Take whole lines."""
-        for step, loss, seconds, expert, timestep, other in _STEP.findall(block):
+        for step, loss, seconds, expert, timestep, rest, other in _STEP.findall(block):
             if not step:
                 self._add_line(other)
                 continue
             numbers = float(loss), float(seconds), float(timestep)
             if all(map(math.isfinite, numbers)):
-                self._add_step(int(step), expert.decode(), *numbers)
+                self._add_step(int(step), expert.decode(), *numbers, _prior_of(rest))
         self._take_newest(block)
 
     def _take_newest(self, block: bytes) -> None:
@@ -77,11 +80,19 @@ class Condensed:
             place = block.rfind(_IS_STEP, 0, start)
 
     def _add_step(
-        self, step: float, expert: str, loss: float | None, seconds: float | None, timestep: float | None
+        self,
+        step: float,
+        expert: str,
+        loss: float | None,
+        seconds: float | None,
+        timestep: float | None,
+        prior: float | None,
     ) -> None:
         series = _of(self.losses, expert)
         if loss is not None:
             series.add(step, loss)
+        if prior is not None:
+            _of(self.priors, expert).add(step, prior)
         if seconds is not None:
             self.pace.append(seconds)
             if seconds >= 0:
@@ -101,8 +112,8 @@ class Condensed:
         step = int(step) if step.is_integer() else step
         match record.get("event"):
             case StepDone.name:
-                loss, seconds, timestep = (finite(record.get(name)) for name in ("loss", "seconds", "timestep_mean"))
-                self._add_step(step, _expert(record), loss, seconds, timestep)
+                names = ("loss", "seconds", "timestep_mean", "prior_loss")
+                self._add_step(step, _expert(record), *(finite(record.get(name)) for name in names))
             case Evaluated.name:
                 self._add_evaluation(step, record)
             case Suggested.name:
@@ -148,6 +159,7 @@ class Condensed:
         """Returns it as the page restores it and as it is kept."""
         return {
             "losses": {name: series.to_dict() for name, series in self.losses.items()},
+            "priors": {name: series.to_dict() for name, series in self.priors.items()},
             "evaluations": {name: series.to_dict() for name, series in self.evaluations.items()},
             "levels": {f"{level:g}": series.to_dict() for level, series in self.levels.items()},
             "skipped": self.skipped.to_dict(),
@@ -166,6 +178,7 @@ class Condensed:
         """Raises ValueError, TypeError, LookupError or AttributeError for anything that `to_dict` does not return."""
         found = cls()
         found.losses = {str(name): Series.from_dict(series) for name, series in data["losses"].items()}
+        found.priors = {str(name): Series.from_dict(series) for name, series in data["priors"].items()}
         found.evaluations = {str(name): Series.from_dict(series) for name, series in data["evaluations"].items()}
         found.levels = {float(level): Series.from_dict(series) for level, series in data["levels"].items()}
         found.skipped = Series.from_dict(data["skipped"])
@@ -193,6 +206,14 @@ def _of(curves: dict[str, Series], name: str) -> Series:
     if found is None:
         found = curves[name] = Series()
     return found
+
+
+def _prior_of(rest: bytes) -> float | None:
+    """The error towards the base model, which stands near the end of a line."""
+    place = rest.rfind(_PRIOR_NAME)
+    found = _PRIOR.match(rest, place) if place >= 0 else None
+    value = float(found[1]) if found else math.nan
+    return value if math.isfinite(value) else None
 
 
 def _expert(record: dict[str, Any]) -> str:

@@ -55,7 +55,8 @@ def lines_of_a_run() -> list[str]:
     }
     found: list[str] = []
     for step in [*range(1, 2601), *range(2501, 3001)]:
-        found.append(step_line(step, **({"expert": "high", "loss": 0.5} if step in (7, 9) else {})))
+        expert: dict[str, Any] = {"expert": "high", "loss": 0.5} if step in (7, 9) else {}
+        found.append(step_line(step, **expert, prior_loss=None if step % 3 else step / 1e5))
         found += [to_line(event) for event in others.get(step, [])]
         if step % 500 == 0:
             levels = {"200": step / 10000, "800": step / 5000}
@@ -82,6 +83,10 @@ def test_the_page_condenses_the_same_lines_to_the_same() -> None:
         FIXTURE.write_text(json.dumps(found, separators=(",", ":")) + "\n")
     assert found == json.loads(FIXTURE.read_text())
     assert told(Condensed.from_dict(found)) == found
+    spelled = told(condensed([json.dumps(json.loads(line), separators=(",", ":")) + "\n" for line in lines_of_a_run()]))
+    assert {name: spelled[name] for name in ("losses", "priors")} == {
+        name: found[name] for name in ("losses", "priors")
+    }
 
 
 def test_the_ends_are_exact_and_no_spike_is_lost() -> None:

@@ -33,7 +33,8 @@ const OTHERS = {
 function* linesOfARun() {
   for (let number = 1; number <= 3100; number++) {
     const step = number <= 2600 ? number : number - 100;
-    yield stepLine(step, [7, 9].includes(step) ? { expert: "high", loss: 0.5 } : {});
+    const prior = step % 3 ? {} : { prior_loss: step / 1e5 };
+    yield stepLine(step, [7, 9].includes(step) ? { expert: "high", loss: 0.5, ...prior } : prior);
     yield* OTHERS[step] ?? [];
     if (step % 500) continue;
     const levels = { 200: step / 10000, 800: step / 5000 };
@@ -54,6 +55,7 @@ const curves = (of) =>
 
 const shown = (history) => ({
   losses: curves(history.losses),
+  priors: curves(history.priors),
   evaluations: curves(history.evaluations),
   levels: curves(history.levels),
   saves: history.saves.points,
@@ -81,6 +83,7 @@ test("a long run that comes condensed is as one whose lines were all read, and g
   opened.take(0, { next: lines.length, records: condensed.records, condensed });
   assert.deepEqual(shown(opened), shown(read));
   assert.ok(read.losses.get("auto").width > 1);
+  assert.equal(read.priors.get("auto").newest.step, 3000);
 
   const records = Array.from({ length: 900 }, (_, index) => stepLine(2900 + index));
   for (const history of [read, opened])

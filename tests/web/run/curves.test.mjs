@@ -1,6 +1,8 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
+import { reading } from "../../../web/js/lib/chart/chart.mjs";
+import { Plot } from "../../../web/js/lib/chart/plot.mjs";
 import { comparedLines, curvesOf } from "../../../web/js/lib/run/curves.mjs";
 import { RunHistory } from "../../../web/js/lib/run/history.mjs";
 
@@ -42,6 +44,33 @@ test("evaluations that name no expert belong to the only one", () => {
   assert.deepEqual(
     lines.map(({ loss, evaluation }) => [values(loss), values(evaluation)]),
     [[[0.5], [0.75]]],
+  );
+});
+
+test("what keeps the model as it was has a curve of its own for each expert", () => {
+  const kept = (number, expert) => ({ ...step(number, 0.5, expert), prior_loss: number / 100 });
+  const shown = (...records) =>
+    curvesOf(read(...records), false).priors.map(({ name, place, loss }) => [
+      name,
+      place,
+      values(loss),
+    ]);
+  assert.deepEqual(shown(kept(1), step(2, 0.4), kept(3)), [
+    ["prior preservation", 2, [0.01, 0.03]],
+  ]);
+  assert.deepEqual(shown(kept(1, "high"), kept(2, "low"), kept(4, "low")), [
+    ["high noise, prior preservation", 2, [0.01]],
+    ["low noise, prior preservation", 3, [0.02, 0.04]],
+  ]);
+  assert.deepEqual(shown(step(1, 0.5)), []);
+  assert.equal(comparedLines(new Map([["cat", read(kept(1))]])).length, 1, "runs compare losses");
+
+  const plot = Object.assign(Object.create(Plot.prototype), { byLevel: false, cursor: null });
+  const { curves } = plot.look(curvesOf(read(kept(1), evaluated(1, 1, "auto")), false), true);
+  assert.equal(new Set(curves.map(({ color }) => color)).size, 2);
+  assert.equal(
+    reading({ curves }, 1),
+    "step 1: loss 0.5, evaluation loss 1 at step 1, prior preservation step 1: loss 0.01",
   );
 });
 

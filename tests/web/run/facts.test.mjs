@@ -59,6 +59,15 @@ test("epochs are counted, and their end is told where it is sure", () => {
   assert.equal(epoch({ epoch: 3.4, expert: "high" }), "3.4", "of its own steps");
 });
 
+test("prior preservation is the newest there is, since not every step has such a clip", () => {
+  const history = trained({ prior_loss: 0.01234567 });
+  assert.equal(values(history).prior, "0.01235");
+  history.add({ event: "step", step: 3, steps: 10, loss: 0.1, prior_loss: null });
+  assert.equal(values(history).prior, "0.01235");
+  assert.match(chartText(history), /, prior preservation 0[.]0123$/);
+  assert.equal(values(trained({ prior_loss: 0 })).prior, "0", "the model as it was");
+});
+
 test("a run that has ended has no time left", () => {
   assert.equal("left" in values(trained(), { state: "stopped", step: 2, steps: 10 }), false);
 });

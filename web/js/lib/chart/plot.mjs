@@ -11,7 +11,7 @@ import { draw, ink, reading } from "./chart.mjs";
  * @typedef {{ name: string, place?: number, faded?: boolean, loss?: import("../run/series.mjs").Series,
  *   evaluation?: import("../run/series.mjs").Series }} Line `place` decides on its colour and dashes, where it is not the order
  * @typedef {{ lines: Line[], saves?: import("../run/series.mjs").Point[], samples?: import("../run/series.mjs").Point[],
- *   levels?: Line[], best?: number | null, overfitsFrom?: number | null, marks?: { step: number }[], skipped?: { step: number }[], timesteps?: number[], steps?: number,
+ *   priors?: Line[], levels?: Line[], best?: number | null, overfitsFrom?: number | null, marks?: { step: number }[], skipped?: { step: number }[], timesteps?: number[], steps?: number,
  *   summary: string, empty: string }} Facts
  */
 
@@ -134,7 +134,8 @@ export class Plot {
   /** @param {Facts} facts @param {boolean} dark @returns {View} */
   look(facts, dark) {
     this.dark = dark;
-    const lines = this.byLevel && facts.levels?.length ? facts.levels : facts.lines;
+    const losses = [...facts.lines, ...(facts.priors ?? [])];
+    const lines = this.byLevel && facts.levels?.length ? facts.levels : losses;
     return {
       ...facts,
       curves: lines.map((line, index) => ({ ...line, ...ink(line.place ?? index, dark) })),

@@ -21,6 +21,12 @@ export function curvesOf(history, live) {
       loss: history.losses.get(name),
       evaluation: history.evaluations.get(name) ?? (only ? history.evaluations.get("") : undefined),
     })),
+    // Places behind those of both experts, so that no line changes its colour when the second one begins.
+    priors: [...history.priors].map(([name, loss], index) => ({
+      name: priorName(expertName(name)),
+      place: 2 + index,
+      loss,
+    })),
     levels: [...history.levels.entries()]
       .sort((a, b) => a[0] - b[0])
       .map(([level, evaluation]) => ({ name: t("timestep {level}", { level }), evaluation })),
@@ -35,6 +41,11 @@ export function curvesOf(history, live) {
     summary: chartText(history),
     empty: t("The loss appears here once the run trains."),
   };
+}
+
+/** @param {string} expert empty without one */
+function priorName(expert) {
+  return expert ? t("{expert}, prior preservation", { expert }) : t("prior preservation");
 }
 
 /**

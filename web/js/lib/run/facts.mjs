@@ -49,6 +49,11 @@ export function facts(history, summary) {
     ],
     [t("loss"), t("Training loss of the newest step"), short(line?.loss, 4)],
     [...evaluationName(history, summary), short(history.evaluation ?? summary?.eval_loss, 4)],
+    [
+      t("prior"),
+      t("Prior preservation: how far the newest such clips are from what the base model predicts"),
+      short(history.prior, 4),
+    ],
     ["lr", t("Learning rate"), short(line?.lr)],
     [t("grad"), t("Gradient norm before clipping"), short(line?.grad_norm)],
     [
@@ -184,6 +189,8 @@ export function chartText(history) {
   );
   const evaluation = history.evaluation;
   if (evaluation !== null) parts.push(t("evaluation loss {loss}", { loss: short(evaluation) }));
+  if (history.prior !== null)
+    parts.push(t("prior preservation {loss}", { loss: short(history.prior) }));
   const { best, overfitsFrom } = history.suggestion ?? {};
   if (known(best)) parts.push(t("step {step} is suggested", { step: best }));
   if (known(overfitsFrom)) parts.push(t("over-fits after step {step}", { step: overfitsFrom }));

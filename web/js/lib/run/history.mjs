@@ -8,7 +8,7 @@ import { MOST_POINTS, Series } from "./series.mjs";
 /**
  * A line of metrics.jsonl. Later versions may write more keys and more kinds of line; those are passed over.
  * @typedef {{ event: string, step: number, steps?: number, loss?: number | null, lr?: number | null,
- *   grad_norm?: number | null, seconds?: number | null, seconds_left?: number | null, beside_left?: number | null, expert?: string, timestep_mean?: number | null,
+ *   grad_norm?: number | null, seconds?: number | null, seconds_left?: number | null, beside_left?: number | null, expert?: string, timestep_mean?: number | null, prior_loss?: number | null,
  *   eval_loss?: number | null, tflops?: number | null, tokens?: number, clips?: number, sample_id?: string, stage?: string, held_out?: boolean | null,
  *   per_timestep?: Record<string, number | null>, measures?: Record<string, number | null>, best?: number | null, why?: string, overfits_from?: number | null,
  *   updates?: Record<string, number | null>, kind?: string, text?: string, modules?: number | null, passed_over?: number,
@@ -18,7 +18,7 @@ import { MOST_POINTS, Series } from "./series.mjs";
  * @typedef {{ step: number, kind: string, text: string }} Mark what is wrong, at the step where it showed
  * @typedef {{ next: number, records: Line[], more?: boolean, restarted?: boolean, condensed?: Condensed }} Answer
  * @typedef {import("./series.mjs").Told} Told
- * @typedef {{ losses: Record<string, Told>, evaluations: Record<string, Told>, levels: Record<string, Told>, skipped: Told,
+ * @typedef {{ losses: Record<string, Told>, priors: Record<string, Told>, evaluations: Record<string, Told>, levels: Record<string, Told>, skipped: Told,
  *   held_out: boolean | null, newest: Line | null, trained: number[], stages: Record<string, number[]>, timesteps: number[],
  *   furthest: number, pace: number[] }} Condensed a long run as `wan_core/metrics/condensed.py` tells it, its saves,
  *   previews and marks apart
@@ -39,6 +39,8 @@ export class RunHistory {
     this.lines = 0;
     /** Training loss by expert. @type {Map<string, Series>} */
     this.losses = new Map();
+    /** Error of the clips that are trained towards the base model, by expert. @type {Map<string, Series>} */
+    this.priors = new Map();
     /** Evaluation loss by expert. @type {Map<string, Series>} */
     this.evaluations = new Map();
     /** Evaluation loss by timestep. @type {Map<number, Series>} */
@@ -93,6 +95,7 @@ export class RunHistory {
     const curves = (/** @type {Record<string, Told>} */ of) =>
       new Map(Object.entries(of).map(([name, series]) => [name, Series.of(series)]));
     this.losses = curves(told.losses);
+    this.priors = curves(told.priors);
     this.evaluations = curves(told.evaluations);
     this.levels = new Map([...curves(told.levels)].map(([name, series]) => [Number(name), series]));
     this.skipped = Series.of(told.skipped);
@@ -123,6 +126,7 @@ export class RunHistory {
   addStep(line) {
     this.newest = line;
     curve(this.losses, line).add(line.step, line.loss);
+    if (Number.isFinite(line.prior_loss)) curve(this.priors, line).add(line.step, line.prior_loss);
     if (Number.isFinite(line.seconds)) {
       this.pace = [...this.pace.slice(1 - PACE_STEPS), Number(line.seconds)];
       spend(this.trained, line.seconds);
@@ -186,11 +190,19 @@ export class RunHistory {
 
   /** The newest evaluation loss. @returns {number | null} */
   get evaluation() {
-    const last = [...this.evaluations.values()].map(
-      (series) => series.points[series.points.length - 1],
-    );
-    return last.filter(Boolean).sort((a, b) => b.step - a.step)[0]?.value ?? null;
+    return newestOf(this.evaluations);
   }
+
+  /** The newest error towards the base model; not every step has a clip for it. @returns {number | null} */
+  get prior() {
+    return newestOf(this.priors);
+  }
+}
+
+/** @param {Map<string, Series>} curves @returns {number | null} */
+function newestOf(curves) {
+  const last = [...curves.values()].map((series) => series.points[series.points.length - 1]);
+  return last.filter(Boolean).sort((a, b) => b.step - a.step)[0]?.value ?? null;
 }
 
 /** @param {Line} line @returns {Suggestion} */

@@ -22,6 +22,14 @@ SWEPT = [
 """settings of Train Wan LoRA and Wan Train Settings, by the names of their widgets"""
 _OF_LORA = {"rank": "rank", "alpha": "alpha", "lora_dropout": "dropout"}
 _MOST = 100
+_LED_BY = {
+    "steps": {
+        "max_train_epochs": "says how long each run is, whatever its steps",
+        "max_train_hours": "ends each run where its steps are not done before, so runs can be the same",
+    },
+    "gradient_accumulation_steps": {"global_batch_size": "says how many clips a step has, whatever is accumulated"},
+}
+"""setting -> what would have it make no difference, where that is not 0"""
 
 
 class WanSweepSettings(io.ComfyNode):
@@ -72,7 +80,18 @@ class WanSweepSettings(io.ComfyNode):
         base = settings or SettingsHandle((), LoraConfig())
         if setting in dict(base.swept):
             raise ConfigError(f"{setting} is swept twice. Choose another setting in one of the two.")
+        _refuse_without_effect(setting, dict(base.train))
         return io.NodeOutput([_with(base, setting, value) for value in _values(setting, values)])
+
+
+def _refuse_without_effect(setting: str, said: dict[str, object]) -> None:
+    """Raises ConfigError for a sweep whose runs would be one and the same, by what Wan Train Settings says."""
+    for other, why in _LED_BY.get(setting, {}).items():
+        if value := said.get(other):
+            raise ConfigError(
+                f"{setting} is swept, but {other} is {value}, and that {why}. Set {other} of Wan Train Settings to 0, "
+                "or sweep another setting."
+            )
 
 
 def _values(setting: str, written: str) -> list[object]:

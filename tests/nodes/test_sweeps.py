@@ -60,6 +60,30 @@ def test_a_setting_is_swept_once(pack_nodes: dict[str, Any]) -> None:
         swept(pack_nodes, settings=base, setting="rank", values="8")
 
 
+@pytest.mark.parametrize(
+    ("setting", "values", "given"),
+    [
+        ("steps", "10, 20", {"max_train_epochs": 3}),
+        ("steps", "10, 20", {"max_train_hours": 0.5}),
+        ("gradient_accumulation_steps", "1, 2", {"global_batch_size": 8}),
+    ],
+)
+def test_a_sweep_that_would_change_no_run_is_refused_with_the_fix(
+    pack_nodes: dict[str, Any], setting: str, values: str, given: dict[str, Any]
+) -> None:
+    def settings(**widgets: Any) -> Any:
+        return pack_nodes["WanTrainSettings"].execute(**widgets).result[0]
+
+    ((name, value),) = given.items()
+    fix = f"{name} is {value}, .* Set {name} of Wan Train Settings to 0, or sweep another setting"
+    with pytest.raises(Exception, match=fix):
+        swept(pack_nodes, settings=settings(**given), setting=setting, values=values)
+    (base,) = swept(pack_nodes, settings=settings(**given), setting="rank", values="4")
+    with pytest.raises(Exception, match=fix):
+        swept(pack_nodes, settings=base, setting=setting, values=values)
+    assert len(swept(pack_nodes, settings=settings(), setting=setting, values=values)) == 2
+
+
 @pytest.mark.soak
 def test_a_queue_trains_a_run_for_each_value_and_a_second_one_nothing(comfy: ComfyServer) -> None:
     graph = training_graph("sweep", steps=2)

@@ -108,7 +108,7 @@ TOO_LARGE = {
 """what every training is answered to take"""
 
 
-def finished_runs(canvas: Any, workflows: Iterable[dict[str, Any]]) -> None:
+def finished_runs(canvas: Any, workflows: Iterable[dict[str, Any]]) -> Runs:
     """The runs the trainers of these graphs lead to are over, with saves, previews and the memory of two devices."""
     runs = Runs(CACHE / "clips" / "carphone.mp4")
     memory = {f"cuda:{n}": {"now": 9 * GIB, "peak": 11 * GIB, "predicted": 12 * GIB} for n in range(2)}
@@ -118,6 +118,7 @@ def finished_runs(canvas: Any, workflows: Iterable[dict[str, Any]]) -> None:
             runs.add(named["run_name"], whole_run(40, 40, 20), state="done", expert=named["expert"], memory=memory)
     runs.serve(canvas.page)
     canvas.page.route("**/wan_trainer/plan", lambda route: route.fulfill(json=TOO_LARGE))
+    return runs
 
 
 def overlaps(boxes: list[list[Any]]) -> list[str]:

@@ -64,6 +64,7 @@ class Runs:
         self.posted: list[tuple[str, dict[str, str], Any]] = []
         self.asked: list[str] = []
         self.deny: str = ""
+        self._open: list[Any] = []
         self.log = "step 64/150  loss 0.4711"
         self._clip = clip.read_bytes()
 
@@ -96,7 +97,31 @@ class Runs:
 
     def serve(self, page: Any) -> None:
         """From now on this page's requests for runs come here."""
+        page.on("request", self._sent)
+        page.on("requestfinished", self._over)
+        page.on("requestfailed", self._over)
         page.route(re.compile(r"/wan_trainer/runs"), self._answer)
+
+    def leave(self, page: Any) -> None:
+        """The page's graph is emptied, and what it had asked for is answered; then the server answers again."""
+        page.evaluate("() => window.app.graph.clear()")
+        for _ in range(600):
+            page.wait_for_timeout(100)
+            if not self._open:
+                break
+        assert not self._open, f"not answered in a minute: {[request.url for request in self._open]}"
+        page.unroute_all(behavior="wait")
+        page.remove_listener("request", self._sent)
+        for event in ("requestfinished", "requestfailed"):
+            page.remove_listener(event, self._over)
+
+    def _sent(self, request: Any) -> None:
+        if "/wan_trainer/" in request.url:
+            self._open.append(request)
+
+    def _over(self, request: Any) -> None:
+        if request in self._open:
+            self._open.remove(request)
 
     def _answer(self, route: Any) -> None:
         url = urlsplit(route.request.url)

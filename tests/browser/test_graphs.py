@@ -153,7 +153,7 @@ def test_every_shipped_graph_is_its_api_twin_and_no_node_lies_on_another_however
     # The shipped frontend moves nodes by a rule of its own when Vue draws them.
     placed = frontend != "shipped" or not page.script("() => window.LiteGraph.vueNodesMode")
     seen = []
-    finished_runs(page, workflows.values())
+    runs = finished_runs(page, workflows.values())
     for name in workflows:
         workflow = page.server.get(f"/api/workflow_templates/{PACK_NAME}/{name}.json")
         page.load(workflow)
@@ -167,9 +167,7 @@ def test_every_shipped_graph_is_its_api_twin_and_no_node_lies_on_another_however
             page.script(TELL, OUTPUTS)
             page.page.wait_for_function(GROWN)
             assert overlaps(room_at_rest(page)) == [], f"{name}, after a run"
-    page.clear()
-    page.page.wait_for_timeout(500)  # what was asked for is answered
-    page.page.unroute_all(behavior="wait")
+    runs.leave(page.page)
 
 
 # ---- values by name ------------------------------------------------------------------------------

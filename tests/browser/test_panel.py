@@ -93,9 +93,9 @@ def shared(canvas_context: Any, canvas_server: Any, frontend: str) -> Iterator[C
 def shared_runs(shared: Canvas) -> Iterator[Runs]:
     """Made-up runs on the shared page."""
     shared.page.bring_to_front()  # a page that nobody sees draws nothing
-    yield made_up_runs(shared)
-    shared.clear()
-    shared.page.unroute_all(behavior="wait")
+    runs = made_up_runs(shared)
+    yield runs
+    runs.leave(shared.page)
 
 
 def open_run(page: Any, run: str) -> Any:
@@ -150,6 +150,20 @@ def test_the_suggested_step_is_marked_and_can_be_made_the_runs_lora(
     legend, line = (panel.locator(name).bounding_box() for name in (".wan-legend", ".wan-suggestion"))
     assert legend["y"] + legend["height"] <= line["y"] + 1, "the panel grows with its legend"
     canvas.screenshot("panel-by-timestep")
+
+
+def test_a_graph_that_is_left_asks_for_nothing_more(shared: Canvas, smoke: dict[str, Any], shared_runs: Runs) -> None:
+    shared_runs.add("smoke_test", whole_run(64, 150, 10), state="done")
+    shared.load(smoke)
+    shown(shared, 64)
+    shared.script(f"() => {{ window.left = {PANEL}; }}")
+    shared.page.wait_for_function("() => window.left.player.after.video.readyState > 0")
+    shared.clear()
+    assert shared.script("() => window.left.element.querySelectorAll('video[src]').length") == 0
+    asked = len(shared_runs.asked)
+    shared.script("() => { window.left.refresh(); window.left.pulse(); }")
+    shared.page.wait_for_timeout(600)  # it reads at most every 250 ms
+    assert shared_runs.asked[asked:] == []
 
 
 @pytest.mark.parametrize("frontend", ["shipped"], indirect=True)
@@ -433,7 +447,7 @@ def sweep(page: Any, count: int) -> Runs:
 def test_two_thousand_runs_are_found_compared_and_saved_with_keys_alone(shared: Canvas) -> None:
     page = shared.page
     page.bring_to_front()
-    sweep(page, 2000)
+    runs = sweep(page, 2000)
     names = page.locator(".wan-run-name")
     if not page.locator(".wan-runs").is_visible():
         page.locator(TAB).first.click()
@@ -483,4 +497,4 @@ def test_two_thousand_runs_are_found_compared_and_saved_with_keys_alone(shared: 
     page.get_by_role("button", name="Untick all").press("Enter")
     page.wait_for_function("() => !document.querySelector('.wan-runs .wan-legend li')")
     assert legend.count() == 0
-    page.unroute_all(behavior="wait")
+    runs.leave(page)

@@ -12,7 +12,7 @@
  *   inputs?: { name: string, link?: number | null, widget?: { name: string } }[],
  *   wanTrainerStatus?: HTMLElement, wanTrainerPanel?: import("../panel/panel.mjs").Panel,
  *   wanTrainerCard?: import("../cards/card.mjs").Card, wanTrainerFacts?: Record<string, any>, addDOMWidget: Function,
- *   onDragOver?: Function, onDragDrop?: Function, getInputNode?: Function, onConnectionsChange?: Function, setDirtyCanvas?: Function }} GraphNode
+ *   onDragOver?: Function, onDragDrop?: Function, getInputNode?: Function, onConnectionsChange?: Function, onRemoved?: Function, setDirtyCanvas?: Function }} GraphNode
  */
 
 /**

@@ -110,6 +110,7 @@ export class Player {
     const at = position(this.stops, this.channel?.key ?? "", this.following ? undefined : chosen);
     this.slider.value = String(at);
     if (samples.length) this.show();
+    else for (const place of [this.before, this.after]) this.fillClip(place, null, "");
   }
 
   /** The position of the slider. @returns {Stop | null} */
@@ -196,7 +197,10 @@ export class Player {
     if (place.shown !== wanted) {
       place.shown = wanted;
       if (wanted) place.video.src = wanted;
-      else place.video.removeAttribute("src");
+      else {
+        place.video.removeAttribute("src");
+        place.video.load(); // or it goes on reading what it has begun
+      }
     }
     if (!wanted || !this.playing) place.video.pause();
     // A page nobody has touched yet may refuse to play; the button then does it.

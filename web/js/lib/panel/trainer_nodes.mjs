@@ -68,6 +68,11 @@ export class TrainerNodes {
       (name) => name === RUN_NAME,
       () => this.bind(node),
     );
+    const before = node.onRemoved;
+    node.onRemoved = function (/** @type {unknown[]} */ ...values) {
+      panel.bind(null); // a workflow that is left asks the server for nothing more
+      return before?.apply(this, values);
+    };
   }
 
   /** @param {GraphNode} node @returns {boolean} whether it is one of ours, and the list of runs is wanted */

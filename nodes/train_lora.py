@@ -10,20 +10,16 @@ from comfy_api.latest import io
 
 from ..wan_core.errors import WanTrainerError
 from ..wan_core.files import file_identity, safe_name
-from ..wan_core.load import ModelPlan
 from ..wan_core.lora import LoraConfig, check_peft
 from ..wan_core.run import (
     DataConfig,
-    RunConfig,
     check_adapters,
     choose_run,
-    trained_variant,
     with_clip_values,
-    with_model_values,
 )
 from ..wan_core.sampler import SampleConfig
 from ..wan_core.trackers import ServerSettings
-from ..wan_core.train import TrainConfig, earlier_meanings
+from ..wan_core.train import TrainConfig
 from .bridge import folders
 from .bridge.sockets import ComfyVae, encoder_identity
 from .bridge.start_images import encode_start_images
@@ -38,12 +34,10 @@ from .bridge.types import (
     WanTrainModel,
     WanValidation,
 )
-from .bridge.widgets import check_menus, combo, one_of, searched_as, text, whole, widget
+from .bridge.widgets import combo, one_of, searched_as, text, whole, widget
 from .engine.asked import AskedTraining, note_training
+from .runs.job import NONE, RESUME, AskedJob, expert_of, train_config
 from .runs.training import QueuedTraining
-
-RESUME = ["auto", "new", "require"]
-NONE = "none"
 
 
 class TrainLoRA(io.ComfyNode):
@@ -159,9 +153,9 @@ class TrainLoRA(io.ComfyNode):
         if cache is not None:
             return []
         names = ("steps", "learning_rate", "expert", "preview_every_n_steps", "blocks_to_swap")
-        train = _train_config(settings, vae is not None, {k: widgets[k] for k in names if k in widgets})
+        train = train_config(settings, vae is not None, {k: widgets[k] for k in names if k in widgets})
         plan = model.plan.of_expert(train.expert, folders.roots())
-        train = replace(train, expert=_expert(plan, train.expert))
+        train = replace(train, expert=expert_of(plan, train.expert))
         base = settings.lora if settings is not None else LoraConfig()
         swept = dict(settings.swept) if settings is not None else {}
         lora = replace(base, rank=swept.get("rank", widgets.get("rank", LoraConfig.rank)))
@@ -191,46 +185,34 @@ class TrainLoRA(io.ComfyNode):
         blocks_to_swap: int = TrainConfig.blocks_to_swap,
     ) -> io.NodeOutput:
         check_peft()
-        given = settings or SettingsHandle((), LoraConfig())
-        base, swept, run_name = given.lora, dict(given.swept), given.run_name(run_name)
-        plan = model.plan.of_expert(expert, folders.roots())
-        check_menus(TrainConfig, {"expert": expert})
-        expert = _expert(plan, expert)
-        train = _train_config(
+        asked = AskedJob(
+            model,
             settings,
             vae is not None,
             {
+                "run_name": run_name,
                 "steps": steps,
                 "learning_rate": learning_rate,
+                "rank": rank,
+                "alpha": alpha,
                 "expert": expert,
                 "save_every_n_steps": save_every_n_steps,
                 "preview_every_n_steps": preview_every_n_steps,
+                "start_from_lora": start_from_lora,
                 "seed": seed,
                 "blocks_to_swap": blocks_to_swap,
             },
         )
-        variant = trained_variant(plan, expert, folders.roots())
-        validation = AskedTraining(plan, replace(base, rank=rank), train, validation).sized(cache.cache_set)
-        config = RunConfig(
-            run_name=run_name,
-            model=plan,
-            data=DataConfig(fingerprint=cache.fingerprint, num_items=len(cache.cache_set.items)),
-            lora=replace(
-                base,
-                rank=base.rank if "rank" in swept else rank,
-                alpha=base.alpha if "alpha" in swept else alpha,
-                start_from=_start_from(start_from_lora),
-                low_noise_start_from=_low_noise_start(start_from_lora) if expert == "both" else "",
-            ),
-            train=with_clip_values(with_model_values(train, variant), cache.cache_set, plan.placement.ranks),
-            preview=validation,
-        ).with_digests(folders.roots())
+        config = asked.config(DataConfig(fingerprint=cache.fingerprint, num_items=len(cache.cache_set.items)))
+        preview = AskedTraining(config.model, config.lora, config.train, validation).sized(cache.cache_set)
+        train = with_clip_values(config.train, cache.cache_set, config.model.placement.ranks)
+        config = replace(config, train=train, preview=preview)
         codec = cls._codec(vae, model) if vae is not None and preview_every_n_steps else None
         decision = choose_run(
             folders.runs_folder(),
             config,
             resume=one_of("resume", resume, RESUME),
-            earlier=_earlier(config, model, train, settings),
+            earlier=asked.earlier(config),
         )
         config = decision.job
         if decision.action == "start":
@@ -241,8 +223,8 @@ class TrainLoRA(io.ComfyNode):
             AskedTraining(config.model, config.lora, config.train, config.preview).check(cache.cache_set)
         job = QueuedTraining(cls.hidden, model, cache, decision)
         if decision.action != "done":
-            if codec is not None and validation is not None:
-                start = encode_start_images(validation, folders.cache(), cache.cache_set, model.variant, codec)
+            if codec is not None and preview is not None:
+                start = encode_start_images(preview, folders.cache(), cache.cache_set, model.variant, codec)
                 config = replace(config, preview=start)
             job.train(config, codec, steps_this_queue)
         return job.outputs()
@@ -251,37 +233,3 @@ class TrainLoRA(io.ComfyNode):
     def _codec(cls, vae: Any, model: ModelHandle) -> ComfyVae:
         identity = encoder_identity(cls.hidden.dynprompt, cls.hidden.unique_id, "vae", vae, folders.cache())
         return ComfyVae(vae, str(identity), model.variant.latents)
-
-
-def _train_config(settings: SettingsHandle | None, can_preview: bool, widgets: dict[str, Any]) -> TrainConfig:
-    train = TrainConfig.from_dict(settings.over(widgets) if settings is not None else widgets)
-    return train if can_preview else replace(train, preview_every_n_steps=0)
-
-
-def _earlier(
-    config: RunConfig, model: ModelHandle, asked: TrainConfig, settings: SettingsHandle | None
-) -> list[RunConfig]:
-    """Returns what the same graph meant to earlier versions: their runs go on as they began."""
-    left_out = ["discrete_flow_shift"] if asked.discrete_flow_shift == 0 else []
-    left_out += ["lr_scheduler"] if settings is None else []
-    trains = earlier_meanings(config.train, left_out)
-    plans = [config.model, *model.earlier(config.model)]
-    return [replace(config, model=plan, train=train) for train in trains for plan in plans][1:]
-
-
-def _expert(plan: ModelPlan, asked: str) -> str:
-    """Returns what is trained: of a plan that is still a pair both."""
-    return "both" if plan.low_noise_file else asked
-
-
-def _low_noise_start(name: str) -> str:
-    """Returns the LoRA the low noise expert starts from, where the one chosen has a sister for it; else ""."""
-    sister = name.replace("high_noise", "low_noise")
-    return _start_from(sister) if sister != name and sister in folders.file_names("loras") else ""
-
-
-def _start_from(name: str) -> str:
-    if name == NONE:
-        return ""
-    one_of("start_from_lora", name, [NONE, *folders.file_names("loras")])
-    return folders.model_reference("loras", name)

@@ -95,6 +95,13 @@ class Ahead:
             own_runs=own_runs_of(roots),
         )
 
+    def trainer(
+        self, asked: Mapping[str, Any], widgets: Any
+    ) -> tuple[ModelHandle, SettingsHandle | None, dict[str, Any]]:
+        """Returns what a Train Wan LoRA is given: its model and settings, and these widgets, checked."""
+        values = self._values(TRAINER, widgets)
+        return self._model(_chain(asked.get("chain"))), self._settings(asked.get("settings")), values
+
     def mark(self, asked: Mapping[str, Any]) -> str:
         """Returns what changes when the file of the model does, or a run here teaches: an answer holds as long."""
         loras = [

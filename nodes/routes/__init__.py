@@ -22,6 +22,7 @@ from .answers import Doors
 from .handlers import RunRoutes
 from .plan import Planner
 from .scans import ScanRoutes
+from .standing import Standing
 
 __all__ = ["register_routes"]
 
@@ -38,7 +39,8 @@ def register_routes(taken: TakenIds, nodes: Mapping[str, type[io.ComfyNode]]) ->
     if server is None or hasattr(server, _MARK):
         return False
     ahead = Ahead(nodes)
-    planner = Planner(ahead.job, ahead.mark)
+    standing = Standing(ahead, folders.runs_folder, folders.publish_folder, LIVE)
+    planner = Planner(ahead.job, ahead.mark, standing.answer)
     routes = RunRoutes(folders.runs_folder, folders.publish_folder, _known_hosts, LIVE, taken.by_pack, planner)
     scans = ScanRoutes(Doors(_known_hosts), SCANS)
     for method, path, handler in (*routes.table(), *scans.table()):

@@ -38,6 +38,8 @@ class Planner:
     """what a page asks, as a job; raises a WanTrainerError where a node would refuse it"""
     mark: Callable[[Mapping[str, Any]], str]
     """what an answer depends on besides the question"""
+    standing: Callable[[Mapping[str, Any]], dict[str, Any] | None] = lambda _asked: None
+    """what is said of a run that has the name already, where `asked["run"]` says which job it would be"""
     _answers: OrderedDict[str, dict[str, Any]] = field(default_factory=OrderedDict[str, dict[str, Any]])
     _busy: Lock = field(default_factory=Lock)
     _waiting: int = 0
@@ -48,6 +50,7 @@ class Planner:
 
         `fits` is null where nothing is planned, `suggestions` unless `asked["suggest"]` and the job does not fit;
         `more` says that the look for them was cut short, so that asking again may find others.
+        `run`, where it was asked for, is looked up every time.
         """
         self._waiting += 1
         free = self._busy.acquire(timeout=_PATIENCE_S)
@@ -55,15 +58,21 @@ class Planner:
         if not free:
             raise Refused(503, "Another plan is being made. Try again in a moment.")
         try:
-            key = json.dumps([asked, self.mark(asked)], sort_keys=True)
-            found = self._answers.pop(key, None) or self._plan(asked)
-            if not found.get("more"):
-                self._answers[key] = found
-            while len(self._answers) > _KEPT:
-                self._answers.popitem(last=False)
-            return found
+            if "run" not in asked:
+                return self._planned(asked)
+            plan = self._planned({name: value for name, value in asked.items() if name != "run"})
+            return {**plan, "run": self.standing(asked)}
         finally:
             self._busy.release()
+
+    def _planned(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        key = json.dumps([asked, self.mark(asked)], sort_keys=True)
+        found = self._answers.pop(key, None) or self._plan(asked)
+        if not found.get("more"):
+            self._answers[key] = found
+        while len(self._answers) > _KEPT:
+            self._answers.popitem(last=False)
+        return found
 
     def _plan(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         job = self.job(asked)

@@ -63,6 +63,18 @@ def test_what_does_not_fit_is_red_before_it_is_queued_and_fits_after_a_click(
 
     canvas.press_run()
     assert canvas.lines()[-1].startswith("done: step 2 of 2")
+
+    # Opened again, it says what Run would do with that run before anything is queued.
+    run = asked["run_name"]
+    canvas.load(tiny_canvas(workflows["08_smoke_test"], TrainLoRA={**asked, "rank": 32}))
+    standing = canvas.page.locator(".wan-panel .wan-standing")
+    shows(standing, f"{run} is a finished run (step 2 of 2). With the same clips, Run trains nothing more.")
+    canvas.load(tiny_canvas(workflows["08_smoke_test"], TrainLoRA={**asked, "rank": 16}))
+    shows(standing, "It has other settings: rank 32 there, 16 here. Run begins a new one,", f"{run}_002")
+    assert standing.get_attribute("data-action") == "start"
+    assert serious(canvas, ".wan-panel .wan-standing") == []
+    canvas.show(".wan-panel .wan-standing")
+    canvas.screenshot("other-settings")
     assert canvas.our_problems == []
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from route_server import our_module
 
 pytestmark = pytest.mark.comfy
 
@@ -15,30 +15,31 @@ pytestmark = pytest.mark.comfy
 @pytest.fixture
 def earlier(pack_nodes: dict[str, Any]) -> Any:
     """(what was asked for, the settings node) -> (shift, scheduler) of each former meaning, for a model of shift 12."""
-    module = sys.modules[pack_nodes["TrainLoRA"].__module__]
+    module = our_module(pack_nodes, "runs.job")
 
-    def meanings(asked: dict[str, Any], settings: object) -> list[tuple[float, str]]:
+    def meanings(asked: dict[str, Any], *, wired: bool) -> list[tuple[float, str]]:
+        model = SimpleNamespace(earlier=lambda _plan: [])
+        settings = module.SettingsHandle(tuple(asked.items()), module.LoraConfig()) if wired else None
         train = module.TrainConfig(**asked)
-        resolved = replace(train, discrete_flow_shift=train.discrete_flow_shift or 12.0)
         config = module.RunConfig(
             run_name="x",
-            model=sys.modules[module.RunConfig.__module__].ModelPlan(base_file="diffusion_models:a.safetensors"),
+            model=module.ModelPlan(base_file="diffusion_models:a.safetensors"),
             base_digest="b" * 64,
             data=module.DataConfig(fingerprint="c" * 64),
-            train=resolved,
+            train=replace(train, discrete_flow_shift=train.discrete_flow_shift or 12.0),
         )
-        model = SimpleNamespace(earlier=lambda _plan: [])
-        found = [run.train for run in module._earlier(config, model, train, settings)]
+        found = [run.train for run in module.AskedJob(model, settings, False, {"run_name": "x"}).earlier(config)]
         return [(train.discrete_flow_shift, train.lr_scheduler) for train in found]
 
     return meanings
 
 
 def test_a_graph_without_settings_meant_shift_3_and_a_constant_rate(earlier: Any) -> None:
-    assert earlier({}, None) == [(3.0, "cosine"), (12.0, "constant"), (3.0, "constant")]
+    assert earlier({}, wired=False) == [(3.0, "cosine"), (12.0, "constant"), (3.0, "constant")]
 
 
 def test_what_a_settings_node_says_never_meant_anything_else(earlier: Any) -> None:
-    wired = object()
-    assert earlier({"discrete_flow_shift": 8.0, "lr_scheduler": "cosine"}, wired) == []
-    assert earlier({"lr_scheduler": "cosine"}, wired) == [(3.0, "cosine")], "0 is today's word for the model's shift"
+    assert earlier({"discrete_flow_shift": 8.0, "lr_scheduler": "cosine"}, wired=True) == []
+    assert earlier({"lr_scheduler": "cosine"}, wired=True) == [(3.0, "cosine")], (
+        "0 is today's word for the model's shift"
+    )

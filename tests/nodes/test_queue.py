@@ -39,9 +39,27 @@ def test_a_complete_cache_loads_no_encoder(comfy: ComfyServer) -> None:
     assert TRAIN in ran
 
 
+def foreseen(comfy: ComfyServer, graph: Graph) -> dict[str, Any] | None:
+    """What the server says of the run of that name before the graph is queued, as the page asks."""
+    widgets = {key: value for key, value in graph[TRAIN]["inputs"].items() if not isinstance(value, list)}
+    chain = [["LoadWanModel", graph["model"]["inputs"]]]
+    asked = {"chain": chain, "train": {}, "sizes": [[48, 48, 5]], "run": widgets}
+    return comfy.post("/wan_trainer/plan", asked, headers={"X-Wan-Trainer": "1"})["run"]
+
+
 def test_more_steps_continue_and_other_data_starts_a_new_folder(comfy: ComfyServer) -> None:
     clips = place_clips(comfy.base / "input" / "growing")
     comfy.run(training_graph("grow", "growing"))
+    done = {"id": "grow", "state": "done", "step": 4, "steps": 4, "action": "done", "new": "grow_002", "until": 4}
+    assert foreseen(comfy, training_graph("grow")) == {**done, "changes": []}
+    more = foreseen(comfy, training_graph("grow", steps=6))
+    assert (more["action"], more["until"]) == ("resume", 6)
+    other = foreseen(comfy, training_graph("grow", rank=8, learning_rate=0.02))
+    assert (other["action"], other["new"]) == ("start", "grow_002")
+    rate, rank = ({"setting": "learning_rate", "there": 0.01, "here": 0.02}, {"setting": "rank", "there": 4, "here": 8})
+    assert sorted(other["changes"], key=str) == [rate, rank]
+    assert foreseen(comfy, training_graph("grow", rank=8, resume="require"))["action"] == "refuse"
+    assert foreseen(comfy, training_graph("nobody")) is None
     longer = run_of(comfy, comfy.run(training_graph("grow", "growing", steps=6)))
     assert (longer["run"], longer["step"]) == ("grow", 6)
     assert "continues after step 4" in longer["note"]

@@ -10,6 +10,7 @@ from .cells import Cell, Column, SampleJob
 from .checks import check_adapters, check_quantize, trained_variant, with_expert, with_model_values
 from .choose import RunDecision, choose_run, prepare_run, say_ended
 from .config import QUEUE_DONE, DataConfig, RunConfig, RunStatus, cache_names_in_use, read_run, read_status
+from .foresee import Foreseen, foresee
 from .job import Job
 from .length import with_clip_values, with_global_batch
 from .memory_report import (
@@ -34,6 +35,7 @@ __all__ = [
     "Cell",
     "Column",
     "DataConfig",
+    "Foreseen",
     "Job",
     "MemoryPlan",
     "OpenRun",
@@ -47,6 +49,7 @@ __all__ = [
     "check_adapters",
     "check_quantize",
     "choose_run",
+    "foresee",
     "is_free_of_clips",
     "job_on_clips",
     "open_experts",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from ..words import plain
 from .config import ForeignRun, NewerRun, RunConfig, RunStatus, read_run, read_status, write_status
 from .length import hours_are_over
 
-__all__ = ["RunDecision", "choose_run", "prepare_run", "say_ended"]
+__all__ = ["Change", "RunDecision", "changes", "choose_run", "directories_of", "prepare_run", "say_ended"]
 
 UNREAD = "run.unread.json"
 """what is kept of a run.json that could not be read, when the run is known by what it saved"""
@@ -61,9 +61,8 @@ def choose_run(
     wanted = {job.job_id: job for job in (*earlier, config)}
     same: list[tuple[Path, RunConfig, RunConfig]] = []
     unread: dict[Path, str] = {}
-    for number in range(1, 1000):
-        name = config.run_name if number == 1 else f"{config.run_name}_{number:03d}"
-        directory = runs / name
+    for directory in directories_of(runs, config.run_name):
+        name = directory.name
         if not os.path.lexists(directory):
             free = directory
             break
@@ -82,7 +81,7 @@ def choose_run(
             known, unread[directory] = rescued, str(error)
         job = wanted.get(known.job_id, rescued)
         if job is None:
-            different.append(f"{name} differs in {'; '.join(_changes(config, known))}")
+            different.append(f"{name} differs in {'; '.join(map(str, changes(config, known)))}")
         elif resume != "new":
             same.append((directory, known, job))
     for directory, known, job in reversed(same):  # the newest directory of this job
@@ -145,19 +144,42 @@ def _decide(directory: Path, known: RunConfig, wanted: RunConfig, saved: SavedSt
     return RunDecision(directory, "resume", note, wanted)
 
 
-def _changes(config: RunConfig, known: RunConfig) -> list[str]:
-    new, old = config.identity(), known.identity()
+@dataclass(frozen=True)
+class Change:
+    """A setting in which two jobs are not the same."""
 
-    def walk(a: Any, b: Any, where: str) -> list[str]:
+    setting: str
+    """where it stands in the identity of a job, as lora.rank"""
+    there: Any
+    here: Any
+
+    def __str__(self) -> str:
+        if self.is_content:
+            return {"data.fingerprint": "the data"}.get(self.setting, self.setting.replace("_digest", " file"))
+        return f"{self.setting} ({self.there} there, {self.here} here)"
+
+    @property
+    def is_content(self) -> bool:
+        """Whether both values are digests, which say nothing to people."""
+        return "digest" in self.setting or "fingerprint" in self.setting
+
+
+def changes(config: RunConfig, known: RunConfig) -> list[Change]:
+    """Returns in what the job `config` is not the job `known`, in the order of its settings."""
+
+    def walk(a: Any, b: Any, where: str) -> list[Change]:
         if isinstance(a, dict) and isinstance(b, dict):
             return [s for k in dict.fromkeys([*a, *b]) for s in walk(a.get(k), b.get(k), f"{where}.{k}".strip("."))]
-        if a == b:
-            return []
-        if "digest" in where or "fingerprint" in where:
-            return [{"data.fingerprint": "the data"}.get(where, where.replace("_digest", " file"))]
-        return [f"{where} ({b} there, {a} here)"]
+        return [] if a == b else [Change(where, b, a)]
 
-    return walk(new, old, "")
+    return walk(config.identity(), known.identity(), "")
+
+
+def directories_of(runs: Path, run_name: str) -> Iterator[Path]:
+    """Returns the directories that runs of this name have, in their order, whether they are there or not."""
+    yield runs / run_name
+    for number in range(2, 1000):
+        yield runs / f"{run_name}_{number:03d}"
 
 
 def say_ended(directory: Path, state: str, reason: str) -> None:

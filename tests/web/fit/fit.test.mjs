@@ -47,7 +47,16 @@ test("a training is asked for by its widgets, from the loader down", () => {
     train: { steps: 10, rank: 32, preview_every_n_steps: 0 },
     sizes: [[832, 480, 81]],
     preview: null,
+    run: { run_name: "x", steps: 10, rank: 32, expert: "auto" },
   });
+});
+
+test("which run it is remains open where a link or a sweep says a value", () => {
+  assert.ok(trainingOf(training().trainer)?.asked.run);
+  const sweep = node("WanSweepSettings", { setting: "rank", values: "4, 8" });
+  assert.equal(trainingOf(training({ settings: sweep }).trainer)?.asked.run, undefined);
+  const linked = training({ rank: node("PrimitiveInt", { value: 8 }) }).trainer;
+  assert.equal(trainingOf(linked)?.asked.run, undefined);
 });
 
 test("a suggestion turns checkpointing on and unchecked blocks off", () => {

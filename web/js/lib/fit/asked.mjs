@@ -12,8 +12,9 @@ import { kindOf } from "../page/ids.mjs";
  * @typedef {[width: number, height: number, frames: number]} Size
  * @typedef {{ chain: [string, Record<string, unknown>][], settings: Record<string, unknown> | null,
  *   train: Record<string, unknown>, sizes: Size[], preview: Size | null, prompts?: [text: string, trigger: string],
- *   preview_size?: string, pictured?: boolean, loras?: Record<string, unknown>[] }} Asked what the server is asked; `prompts` may say sizes of their own, and
- *   `pictured` whether previews start from a picture, `loras` what Wan LoRA File nodes let act in them, the first one first
+ *   preview_size?: string, pictured?: boolean, loras?: Record<string, unknown>[], run?: Record<string, unknown> }} Asked what
+ *   the server is asked; `prompts` may say sizes of their own, and `pictured` whether previews start from a picture, `loras`
+ *   what Wan LoRA File nodes let act in them, the first one first; `run`: the widgets that decide which run it is
  * @typedef {{ asked: Asked, nodes: GraphNode[], datasets: GraphNode[] }} Training `nodes`: all that were looked at, the
  *   trainer first; `datasets`: those whose widgets say how large clips are
  */
@@ -34,6 +35,11 @@ export const KINDS = [
 ];
 /** The widgets of Train Wan LoRA that count. */
 const COUNTING = ["steps", "rank", "preview_every_n_steps", "blocks_to_swap"];
+/** Those that decide which run a training is. */
+const NAMING = [
+  ...["run_name", "steps", "learning_rate", "rank", "alpha", "expert"],
+  ...["resume", "start_from_lora", "seed"],
+];
 /** As the page marks a node that is passed by, and one that never runs. */
 const BYPASSED = 4;
 const MUTED = 2;
@@ -69,6 +75,7 @@ export function trainingOf(trainer) {
       preview: sourceOf(trainer, "vae") ? (previews ? sizeOf(previews) : [0, 0, 0]) : null,
       ...(previews ? { ...promptsOf(previews), ...leftOpen(previews) } : {}),
       ...(loras.length ? { loras: loras.map(valuesOf) } : {}),
+      ...namedRun(trainer, [...models.map(({ node }) => node), ...(settings ? [settings] : [])]),
     },
     nodes: [
       ...[trainer, ...models.map(({ node }) => node), ...datasets],
@@ -76,6 +83,21 @@ export function trainingOf(trainer) {
     ],
     datasets,
   };
+}
+
+/**
+ * Nothing where a link or a sweep says what the canvas cannot know.
+ * @param {GraphNode} trainer
+ * @param {GraphNode[]} others whose widgets count as well
+ */
+function namedRun(trainer, others) {
+  const own = valuesOf(trainer);
+  const sweep = sourceOf(trainer, "settings");
+  const open = [trainer, ...others].some((node) =>
+    node.widgets?.some(({ name }) => sourceOf(node, name)),
+  );
+  if (open || !own.run_name || (sweep && kindOf(sweep) === SWEEP)) return {};
+  return { run: Object.fromEntries(Object.entries(own).filter(([name]) => NAMING.includes(name))) };
 }
 
 /** The node of a training that has a widget of that name and no link into it. @param {Training} training @param {string} name */

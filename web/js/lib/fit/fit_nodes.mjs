@@ -12,6 +12,7 @@ import { told } from "../run/server_sentences.mjs";
 import { apply, canApply } from "./apply.mjs";
 import { KINDS, trainingOf } from "./asked.mjs";
 import { FitBar } from "./fit_bar.mjs";
+import { RunLine } from "./run_line.mjs";
 
 /**
  * @typedef {import("../page/graph.mjs").Graph} Graph
@@ -43,6 +44,8 @@ export class FitNodes {
     this.watched = new WeakMap();
     /** @type {WeakMap<GraphNode, FitBar>} */
     this.bars = new WeakMap();
+    /** @type {WeakMap<GraphNode, RunLine>} */
+    this.runLines = new WeakMap();
     this.turns = 0;
     /** @type {Promise<unknown>} */
     this.line = Promise.resolve();
@@ -80,6 +83,10 @@ export class FitNodes {
     });
     place.element.insertBefore(bar.element, place.body ?? null);
     this.bars.set(node, bar);
+    if (!node.wanTrainerPanel) return;
+    const line = new RunLine(() => this.frames.ask(place.draw));
+    place.element.insertBefore(line.element, place.body ?? null);
+    this.runLines.set(node, line);
   }
 
   /** Look once nothing has been turned for a while. */
@@ -101,7 +108,11 @@ export class FitNodes {
   look() {
     for (const { node } of this.trainers()) {
       const training = node.wanTrainerPanel?.live ? null : trainingOf(node);
-      const key = training ? JSON.stringify(training.asked) : "";
+      const { run, detail } = node.wanTrainerPanel ?? {};
+      // What lies under the name has changed too when a run ends, is begun or deleted.
+      const key = training
+        ? JSON.stringify([training.asked, run, detail?.state, detail?.step])
+        : "";
       const known = this.watched.get(node);
       if (known && known.key === key) {
         known.training = training;
@@ -170,6 +181,8 @@ export class FitNodes {
     const shown = new Set();
     for (const { node } of this.trainers()) {
       const mine = this.watched.get(node);
+      const title = (/** @type {string} */ name) => titleIn(mine?.training, name);
+      this.runLines.get(node)?.show((mine?.training && mine.plan?.run) || null, title);
       const reason = mine?.failed || mine?.plan?.reason;
       if (!mine?.training || (mine.plan?.fits === null && !reason)) continue;
       for (const bar of this.barsOf(mine)) {
@@ -212,4 +225,10 @@ export class FitNodes {
   trainers() {
     return [...placed(this.root())].filter(({ node }) => kindOf(node) === TRAINER);
   }
+}
+
+/** What people call a setting: the label of its widget, where a node of the training has one. @param {Training | null | undefined} training @param {string} name */
+function titleIn(training, name) {
+  const widgets = (training?.nodes ?? []).flatMap((node) => node.widgets ?? []);
+  return widgets.find((widget) => widget.name === name)?.label || name;
 }

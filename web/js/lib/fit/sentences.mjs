@@ -12,7 +12,8 @@ import { clock, gib, known, short } from "../run/format.mjs";
  *   host?: { needed: number, room: number | null },
  *   measures?: { offload_inputs?: boolean, blocks_to_swap?: number, gradient_checkpointing?: boolean },
  *   card?: string | null, step_seconds?: number | null, seconds?: number | null, suggestions: Settings[] | null, more?: boolean,
- *   own_runs?: Record<string, Record<string, number>>, reason?: string }} Plan `own_runs`: by which ratios the plan follows
+ *   own_runs?: Record<string, Record<string, number>>, reason?: string,
+ *   run?: import("./standing.mjs").Standing | null }} Plan `own_runs`: by which ratios the plan follows
  *   earlier runs, by device and phase; `reason`: why nothing could be planned
  */
 

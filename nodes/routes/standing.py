@@ -1,0 +1,100 @@
+"""What a run that has the name already means for what a page asks: whether queueing goes on with it, or why not."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...wan_core.errors import WanTrainerError
+from ...wan_core.run import DataConfig, Foreseen, foresee
+from ..bridge.ahead import Ahead
+from ..bridge.widgets import one_of
+from ..engine.live_runs import LiveRuns
+from ..runs.job import RESUME, AskedJob
+from ..runs.scrub import scrubbed
+from .listing import DAMAGED
+from .refusal import Refused
+from .run_folders import find_run
+from .summary import summary
+
+__all__ = ["Standing"]
+
+_WIDGETS = {
+    "base_digest": "diffusion_model",
+    "low_noise_digest": "low_noise_model",
+    "start_digest": "start_from_lora",
+    "low_noise_start_digest": "start_from_lora",
+    "model.quantize": "scheme",
+    "lora.kind": "adapter",
+    "lora.init": "adapter_init",
+    "lora.targets": "lora_targets",
+    "lora.dropout": "lora_dropout",
+    "lora.max_norm": "scale_weight_norms",
+}
+"""what is known to people by another name than the last part of its own in run.json"""
+_LONGEST = 60
+_OPEN = DataConfig(fingerprint="")
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Answers from what lies in the folder of runs; writes nothing, and verifies nothing that was saved."""
+
+    ahead: Ahead
+    runs: Callable[[], Path]
+    """the folder of run folders"""
+    loras: Callable[[], Path]
+    live: LiveRuns
+
+    def answer(self, asked: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Returns the run as JSON data, and what queueing would do; None where no run has that name.
+
+        `asked["run"]`: the widgets of Train Wan LoRA by which jobs are told apart. None too where a node would refuse
+        them, which it says itself.
+        """
+        try:
+            found = self._foreseen(asked)
+            return None if found is None else self._told(found)
+        except (WanTrainerError, Refused, OSError, *DAMAGED):
+            return None
+
+    def _foreseen(self, asked: Mapping[str, Any]) -> Foreseen | None:
+        model, settings, widgets = self.ahead.trainer(asked, asked["run"])
+        job = AskedJob(model, settings, asked.get("preview") is not None, widgets)
+        if not os.path.lexists(self.runs() / job.run_name):
+            return None  # so that a file of the model need not be read for its digest
+        config = job.config(_OPEN)
+        how = one_of("resume", widgets.get("resume", RESUME[0]), RESUME)
+        return foresee(self.runs(), config, resume=how, earlier=job.earlier(config))
+
+    def _told(self, found: Foreseen) -> dict[str, Any]:
+        directory = find_run(self.runs(), found.directory.name)
+        about = summary(directory, self.live.get(directory.name), self.loras())
+        return {
+            **{name: about[name] for name in ("id", "state", "step", "steps")},
+            "action": found.action,
+            "new": found.new,
+            "until": found.steps,
+            "changes": scrubbed(
+                [
+                    {
+                        "setting": _WIDGETS.get(change.setting, change.setting.rpartition(".")[2]),
+                        "there": None if change.is_content else _plain(change.there),
+                        "here": None if change.is_content else _plain(change.here),
+                    }
+                    for change in found.changes
+                ]
+            ),
+        }
+
+
+def _plain(value: Any) -> str | int | float | bool | None:
+    """Returns a value that a widget shows; None for what it does not show in a few words."""
+    if isinstance(value, dict):
+        value = value.get("scheme")
+    if isinstance(value, str) and len(value) > _LONGEST:
+        return None
+    return value if isinstance(value, str | int | float) else None

@@ -1,0 +1,101 @@
+"""What the widgets of Train Wan LoRA say, as the job of a run: queued, or asked for by a page before that."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ...wan_core.files import safe_name
+from ...wan_core.load import ModelPlan
+from ...wan_core.lora import LoraConfig
+from ...wan_core.run import DataConfig, RunConfig, trained_variant, with_model_values
+from ...wan_core.train import TrainConfig, earlier_meanings
+from ..bridge import folders
+from ..bridge.types import ModelHandle, SettingsHandle
+from ..bridge.widgets import check_menus, one_of
+
+__all__ = ["NONE", "RESUME", "AskedJob", "expert_of", "train_config"]
+
+RESUME = ["auto", "new", "require"]
+NONE = "none"
+"""of start_from_lora"""
+_TRAIN = ("steps", "learning_rate", "save_every_n_steps", "preview_every_n_steps", "seed", "blocks_to_swap")
+"""the widgets of Train Wan LoRA that are settings of a training, beside expert"""
+
+
+@dataclass(frozen=True)
+class AskedJob:
+    """One Train Wan LoRA: its wires, and its widgets by name."""
+
+    model: ModelHandle
+    settings: SettingsHandle | None
+    can_preview: bool
+    widgets: Mapping[str, Any]
+
+    @property
+    def run_name(self) -> str:
+        """As the widget and a sweep say it; TrainLoRA checks it before it is queued."""
+        given = self.settings or SettingsHandle((), LoraConfig())
+        return safe_name(given.run_name(self.widgets["run_name"]), "run_name")
+
+    def config(self, data: DataConfig) -> RunConfig:
+        """Returns the job on these clips, without previews and with the steps of its widget; reads headers and digests.
+
+        Raises a WanTrainerError where there can be no such job.
+        """
+        given, widgets = self.settings or SettingsHandle((), LoraConfig()), self.widgets
+        base, swept = given.lora, dict(given.swept)
+        expert, start = widgets.get("expert", TrainConfig.expert), widgets.get("start_from_lora", NONE)
+        plan = self.model.plan.of_expert(expert, folders.roots())
+        check_menus(TrainConfig, {"expert": expert})
+        expert = expert_of(plan, expert)
+        variant = trained_variant(plan, expert, folders.roots())
+        return RunConfig(
+            run_name=self.run_name,
+            model=plan,
+            data=data,
+            lora=replace(
+                base,
+                rank=base.rank if "rank" in swept else widgets.get("rank", LoraConfig.rank),
+                alpha=base.alpha if "alpha" in swept else widgets.get("alpha", LoraConfig.alpha),
+                start_from=_start_from(start),
+                low_noise_start_from=_low_noise_start(start) if expert == "both" else "",
+            ),
+            train=with_model_values(self._train(expert), variant),
+        ).with_digests(folders.roots())
+
+    def earlier(self, config: RunConfig) -> list[RunConfig]:
+        """Returns what the same graph meant to earlier versions: their runs go on as they began."""
+        left_out = ["discrete_flow_shift"] if self._train(config.train.expert).discrete_flow_shift == 0 else []
+        left_out += ["lr_scheduler"] if self.settings is None else []
+        trains = earlier_meanings(config.train, left_out)
+        plans = [config.model, *self.model.earlier(config.model)]
+        return [replace(config, model=plan, train=train) for train in trains for plan in plans][1:]
+
+    def _train(self, expert: str) -> TrainConfig:
+        given = {name: self.widgets[name] for name in _TRAIN if name in self.widgets}
+        return train_config(self.settings, self.can_preview, {**given, "expert": expert})
+
+
+def train_config(settings: SettingsHandle | None, can_preview: bool, widgets: dict[str, Any]) -> TrainConfig:
+    train = TrainConfig.from_dict(settings.over(widgets) if settings is not None else widgets)
+    return train if can_preview else replace(train, preview_every_n_steps=0)
+
+
+def expert_of(plan: ModelPlan, asked: str) -> str:
+    """Returns what is trained: of a plan that is still a pair both."""
+    return "both" if plan.low_noise_file else asked
+
+
+def _low_noise_start(name: str) -> str:
+    """Returns the LoRA the low noise expert starts from, where the one chosen has a sister for it; else ""."""
+    sister = name.replace("high_noise", "low_noise")
+    return _start_from(sister) if sister != name and sister in folders.file_names("loras") else ""
+
+
+def _start_from(name: str) -> str:
+    if name == NONE:
+        return ""
+    one_of("start_from_lora", name, [NONE, *folders.file_names("loras")])
+    return folders.model_reference("loras", name)

@@ -18,6 +18,7 @@ __all__ = ["TABLES", "read_ai_toolkit_job"]
 
 _ENCODES = "ComfyUI's own loaders encode"
 _UPLOAD = "the mirror of the server's trackers.json copies saved steps, to hf:// too"
+_LOGS = "metrics.jsonl and TensorBoard are always written; wandb, mlflow and trackio: trackers.json of the server"
 _NOTHING = "nothing here does that"
 
 _PROCESS = (
@@ -27,7 +28,7 @@ _PROCESS = (
            "output/wan_trainer"),
     Key("datasets", "WanDatasetFromFile.other_file", "the data half, read as it is", kind=object,
         read=lambda _value, _job: None),
-    *drops("logging", "metrics.jsonl and TensorBoard are always written; wandb: trackers.json of the server"),
+    *drops("logging", _LOGS),
     *drops("slider adapter embedding decorator guidance", _NOTHING),
 )  # fmt: skip
 _NETWORK = (
@@ -81,7 +82,7 @@ _TRAIN = (
     *drops("noise_scheduler", "flow matching"),
     *drops("train_unet train_text_encoder", "the LoRA of the model is trained, and nothing else"),
     *drops("dtype", "the precision policy computes in bf16"),
-    *drops("unload_text_encoder cache_text_embeddings", "texts are always cached"),
+    *drops("unload_text_encoder cache_text_embeddings", "texts are always cached, by ComfyUI's own loader"),
     *drops("disable_sampling skip_first_sample force_first_sample", "preview_every_n_steps 0 is without previews"),
     *drops("attention_backend xformers sdp", "attention of Load Wan Model"),
     Key("linear_timesteps", "WanTrainSettings.loss_weighting", "bell", kind=bool, read=to.if_so("bell")),

@@ -1,38 +1,88 @@
 import assert from "node:assert/strict";
-import { readdirSync, readFileSync } from "node:fs";
+import { readFileSync } from "node:fs";
 import { test } from "node:test";
 
-import { SENTENCES } from "../../../web/js/lib/files/account_sentences.mjs";
+import { HEADS, SENTENCES } from "../../../web/js/lib/files/account_sentences.mjs";
 import { noteInWords } from "../../../web/js/lib/files/note.mjs";
+import { REASONS } from "../../../web/js/lib/files/reason_sentences.mjs";
 import { learn } from "../../../web/js/lib/page/words.mjs";
 
-const ROOM = new URL("../../../wan_core/migrate/", import.meta.url);
-const python = readdirSync(ROOM)
-  .filter((name) => name.endsWith(".py"))
-  .map((name) => readFileSync(new URL(name, ROOM), "utf8"))
-  .join("\n")
-  .replace(/"\s*\n\s*f?"/g, "")
-  .replace(/\{[^{}"\n]*\}/g, "{}");
-const english = SENTENCES.map((says) => says({}));
+/** Whatever the reading of settings can say: tests/wan_core/migrate/test_reasons.py makes it. */
+const FIXTURE = new URL("../../fixtures/reasons.json", import.meta.url);
+const said = JSON.parse(readFileSync(FIXTURE, "utf8"));
 
-test("every sentence is one that the reading of settings says", () => {
-  const unsaid = english.filter((one) => !python.includes(one.replace(/\{\w+\}/g, "{}")));
-  assert.deepEqual(unsaid, []);
+const english = (sentences) => sentences.map((says) => says({}));
+const bare = (text) => text.replace(/\{\w+\}/g, "{}");
+const plain = (text) => text.replace(/[.*+?^${}()|[\]\\]/g, "\\$&");
+const filled = (text) => text.replace(/\{\w*\}/g, "a: b (4.5)");
+
+/** Lines of a note on a page that knows each sentence as itself in brackets. */
+function shown(lines) {
+  const known = english([...HEADS, ...SENTENCES, ...REASONS]);
+  learn(Object.fromEntries(known.map((one) => [one, `<${one}>`])));
+  const text = lines.map((line) => `- ${line}`).join("\n");
+  const graph = { nodes: [{ type: "MarkdownNote", widgets_values: [text] }] };
+  const [told] = noteInWords(graph).nodes[0].widgets_values;
+  learn({});
+  return told.split("\n").map((line) => line.slice(2));
+}
+
+test("every sentence of the page is one that the reading of settings says, once", () => {
+  const pattern = (one, before) =>
+    new RegExp(`^${before}${bare(one).split("{}").map(plain).join(".+")}[)]?$`);
+  const says = (one, before, all) => all.some((text) => pattern(one, before).test(text));
+  const [whole, reasons] = [english(SENTENCES), english(REASONS)];
+  assert.deepEqual(
+    whole.filter((one) => !says(one, "", said.sentences)),
+    [],
+  );
+  const unsaid = reasons.filter((one) => !said.reasons.includes(bare(one)));
+  assert.deepEqual(
+    unsaid.filter((one) => !says(one, ".+(: | [(])", said.sentences)),
+    [],
+  );
+  assert.equal(new Set([...whole, ...reasons].map(bare)).size, whole.length + reasons.length);
 });
 
-test("a note is said in the page's language, with what it tells", () => {
-  learn(Object.fromEntries(english.map((one) => [one, `<${one}>`])));
-  const lines = english.map((one) => `- ${one.replace(/\{(\w+)\}/g, "a $1 (1.5)")}`);
-  lines.push("- lr is not stated: 1, T's own -> learning_rate 1: why", "- rank 4 -> rank 8: why");
-  const graph = { nodes: [{ type: "MarkdownNote", widgets_values: [lines.join("\n")] }] };
-  const [text] = noteInWords(graph).nodes[0].widgets_values;
-  learn({});
-  const told = text.split("\n");
-  english.forEach((_, i) => {
-    assert.equal(told[i], `- <${lines[i].slice(2)}>`);
+test("every reason is said in the page's language wherever it can stand", () => {
+  for (const reason of said.reasons.map(filled)) {
+    const places = (why) => [
+      `network.key 1 (${why})`,
+      `key C: x (y) -> widget a: ${why}`,
+      `key is not stated: 1, T's own -> widget a: ${why}`,
+    ];
+    const expected = places(`<${reason}>`);
+    expected[2] = expected[2].replace("key is not stated: 1, T's own", (head) => `<${head}>`);
+    assert.deepEqual(shown(places(reason)), expected);
+  }
+});
+
+test("every whole sentence is said in the page's language, with what it tells", () => {
+  const lines = said.sentences.map(filled);
+  shown(lines).forEach((told, i) => {
+    assert.match(told, /<.+>\)?$/, lines[i]);
+    assert.equal(told.replace(/<(.*)>/, "$1"), lines[i]);
   });
-  assert.deepEqual(told.slice(-2), [
-    "- <lr is not stated: 1, T's own> -> learning_rate 1: why",
-    "- rank 4 -> rank 8: why",
-  ]);
+  const whole = english(SENTENCES).map(filled);
+  assert.deepEqual(
+    shown(whole),
+    whole.map((line) => `<${line}>`),
+  );
+});
+
+test("the head of a note says whose settings they were", () => {
+  const note = { type: "MarkdownNote", widgets_values: ["## a of b.toml of musubi-tuner\n\n- x"] };
+  learn({ "{source} of {trainer}": "{trainer}: {source}" });
+  const [told] = noteInWords({ nodes: [note] }).nodes[0].widgets_values;
+  learn({});
+  assert.equal(told, "## musubi-tuner: a of b.toml\n\n- x");
+});
+
+test("a line that nobody knows stays as it came", () => {
+  const lines = [
+    "rank 4 -> rank 8: why",
+    "key text (of a person)",
+    "lr 1e-4 -> learning_rate 0.0001",
+  ];
+  assert.deepEqual(shown(lines), lines);
 });

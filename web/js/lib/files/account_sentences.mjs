@@ -1,18 +1,27 @@
 // @ts-check
 /**
- * What the account of another trainer's settings says a person has to do or should know, as wan_core/migrate says it. Why a
- * single key has no counterpart stays English: there are hundreds of those. Pure.
+ * Whole sentences of the account of another trainer's settings, as wan_core/migrate says them, and what it says of a setting
+ * before an arrow. Why a single setting is another one here: reason_sentences.mjs. Pure.
  */
 
 import { t } from "../page/words.mjs";
 
-/** @type {import("../run/server_sentences.mjs").Says[]} */
+/** @typedef {import("../run/server_sentences.mjs").Says} Says */
+
+/** @type {Says[]} */
+export const HEADS = [(v) => t("{key} is not stated: {value}, {trainer}'s own", v)];
+
+/** @type {Says[]} */
 export const SENTENCES = [
-  (v) => t("{key} is not stated: {value}, {trainer}'s own", v),
   (v) => t("which Wan model is trained does not show; choose it in Load Wan Model", v),
   (v) =>
     t(
-      "the model files are {files}{both}, {vae} and {encoder}; choose yours in the nodes where they are called otherwise",
+      "the model files are {file} and {low}, {vae} and {encoder}; choose yours in the nodes where they are called otherwise",
+      v,
+    ),
+  (v) =>
+    t(
+      "the model files are {files}, {vae} and {encoder}; choose yours in the nodes where they are called otherwise",
       v,
     ),
   (v) => t("its clips are not counted: {reason}", v),
@@ -71,4 +80,22 @@ export const SENTENCES = [
       "no [adapter] is stated, so diffusion-pipe would train the whole model; here it is a LoRA",
       v,
     ),
+  (v) => t("batch_size of {file} -> batch_size {n}", v),
+  (v) => t("caption_dropout_rate of the datasets -> caption_dropout {rate}, for all of them", v),
+  (v) => t("lycoris_config: algo {algo} -> adapter, and {keys}", v),
+  (v) => t("lycoris_config: {keys} -> left out: lora_targets and rank_patterns name layers", v),
+  (v) => t("{key} alone -> that expert's file", v),
+  (v) => t("{key}: empty -> Wan's own negative prompt", v),
+  (v) => t("{key} -> lora_targets, which names the layers to train", v),
+  (v) => t("{key} -> lora_targets, by the original names", v),
+  (v) => t("{key} -> Add Frozen LoRA, strength {strength}: it acts, and is not trained", v),
+  (v) => t("{key} -> left out: it names no file", v),
+  (v) => t("{key} -> left out: {n} LoRAs are taken over", v),
+  (v) => t("{file}: {suffixes} behind a prompt -> left out: they are not read here", v),
+  (v) =>
+    t(
+      "{key} -> max_train_epochs {n}, about {steps} steps ({clips} clips an epoch, {batch} a step)",
+      v,
+    ),
+  (v) => t("{file}: {n} prompts -> prompts", v),
 ];

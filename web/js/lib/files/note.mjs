@@ -3,7 +3,8 @@
 
 import { t } from "../page/words.mjs";
 import { teller } from "../run/server_sentences.mjs";
-import { SENTENCES } from "./account_sentences.mjs";
+import { HEADS, SENTENCES } from "./account_sentences.mjs";
+import { REASONS } from "./reason_sentences.mjs";
 
 /** Headings of the account, as wan_core/migrate says them. @type {(() => string)[]} */
 const TITLES = [
@@ -17,7 +18,10 @@ const TITLES = [
 /** The same in English, in which the server says them: the page has learned no other language yet. */
 export const SAID = TITLES.map((says) => says());
 
+const ARROW = " -> ";
 const told = teller(SENTENCES);
+const toldHead = teller(HEADS);
+const toldReason = teller(REASONS);
 
 /**
  * The graph, its note translated where it has one.
@@ -43,6 +47,8 @@ function inWords(text) {
 function lineInWords(line) {
   const title = SAID.indexOf(/^\*\*(.+)\*\*$/.exec(line)?.[1] ?? "");
   if (title >= 0) return `**${TITLES[title]()}**`;
+  const whose = /^## (?<source>.+) of (?<trainer>[\w-]+)$/.exec(line)?.groups;
+  if (whose) return `## ${t("{source} of {trainer}", whose)}`;
   const put = /^Put `(?<name>.+)` and the folders it names into ComfyUI's `input` folder\.$/.exec(
     line,
   );
@@ -52,10 +58,32 @@ function lineInWords(line) {
   });
 }
 
-/** A whole sentence, or the part before an arrow. @param {string} text */
+/** A whole sentence, or what stands before an arrow, and the reason at the end. @param {string} text */
 function sentence(text) {
   const said = told(text);
   if (said !== text) return said;
-  const [head, ...rest] = text.split(" -> ");
-  return [told(head), ...rest].join(" -> ");
+  const [head, ...rest] = withReason(text).split(ARROW);
+  return [toldHead(head), ...rest].join(ARROW);
+}
+
+/**
+ * The reason of a key stands in brackets, that of a change behind a colon. The value before it may have both.
+ * @param {string} text
+ */
+function withReason(text) {
+  const arrow = text.indexOf(ARROW);
+  const inBrackets = text.endsWith(")") ? reasonBehind(text.slice(0, -1), " (", 0) : "";
+  const behind = reasonBehind(text, ": ", arrow);
+  if (behind && (arrow >= 0 || !inBrackets)) return behind;
+  return inBrackets ? `${inBrackets})` : text;
+}
+
+/** Empty where no reason stands behind the sign. @param {string} text @param {string} sign @param {number} from */
+function reasonBehind(text, sign, from) {
+  for (let at = text.indexOf(sign, from); at >= 0; at = text.indexOf(sign, at + 1)) {
+    const reason = text.slice(at + sign.length);
+    const said = toldReason(reason);
+    if (said !== reason) return text.slice(0, at + sign.length) + said;
+  }
+  return "";
 }

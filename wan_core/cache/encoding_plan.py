@@ -5,7 +5,7 @@ Planning needs no encoder, only the names of their weights, so a complete cache 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -124,33 +124,11 @@ def plan_encoding(
         vision_identity=vision_identity if kind.vision else "",
         should_stop=should_stop,
     )
-    items: list[CacheItem] = []
-    held_out: list[CacheItem] = []
-    stored: dict[str, Stored] = {}
-    samples: dict[str, Sample] = {}
-    older: dict[str, Callable[[], str]] = {}
-    try:
-        evaluated = held_out_digests(dataset, names.digest_of)
-        for part in dataset.parts:
-            for sample in part.samples:
-                stop_if(should_stop)
-                digest = names.digest_of(sample)
-                item = names.item_of(sample, part.config, digest)
-                if sample.kind == "clip":
-                    older[item.latent_key] = partial(names.older_latent_key, sample, part.config, digest)
-                for name in keys_of(item):
-                    samples.setdefault(name, sample)
-                stored |= stored_of(item, part.config)
-                if digest in evaluated:
-                    held_out.append(replace(item, evaluation_key=evaluation_key(item.latent_key)))
-                else:
-                    items.append(item)
-    finally:
-        cache.save_digests()
-    require_trained(dataset, len(items), len(held_out))
+    named = _name_all(dataset, names)
+    require_trained(dataset, len(named.items), len(named.held_out))
     cache_set = CacheSet(
-        items=tuple(items),
-        held_out=tuple(held_out),
+        items=tuple(named.items),
+        held_out=tuple(named.held_out),
         empty_text_key=text_key("", text_identity),
         negative_text_key=text_key(DEFAULT_NEGATIVE_PROMPT, text_identity),
         latent_space=space.name,
@@ -162,22 +140,65 @@ def plan_encoding(
     )
     known = {} if rebuild else UnreadableMemo(cache.root).known()
     unreadable = {key: known[key] for item in cache_set.all_items for key in keys_of(item) if key in known}
-    lost = [clip.why for clip in left_out_of(unreadable, samples) if clip.whole]
-    require_enough(lost, len({sample.path for sample in samples.values()}), finished=True)
+    lost = [clip.why for clip in left_out_of(unreadable, named.samples) if clip.whole]
+    require_enough(lost, len({sample.path for sample in named.samples.values()}), finished=True)
     try:
-        plan = _compare(without(cache_set, unreadable), samples, cache, rebuild, should_stop)
+        plan = _compare(without(cache_set, unreadable), named.samples, cache, rebuild, should_stop)
     finally:
         cache.save_digests()
     limits = [part.config.cache_limit_gb for part in dataset.parts if part.config.cache_limit_gb]
-    outdated = sum(
-        before != task.key and cache.has("latent", before)
-        for task in plan.missing_latents
-        if task.key in older and (before := older[task.key]())
-    )
-    limit_gb = min(limits, default=0.0)
     return replace(
-        plan, stored=stored, unreadable=unreadable, samples=samples, cache_limit_gb=limit_gb, outdated=outdated
+        plan,
+        stored=named.stored,
+        unreadable=unreadable,
+        samples=named.samples,
+        cache_limit_gb=min(limits, default=0.0),
+        outdated=named.outdated(plan.missing_latents, cache),
     )
+
+
+@dataclass(frozen=True)
+class _Named:
+    """The samples of a dataset under the names of their entries."""
+
+    items: list[CacheItem] = field(default_factory=list[CacheItem])
+    held_out: list[CacheItem] = field(default_factory=list[CacheItem])
+    stored: dict[str, Stored] = field(default_factory=dict[str, Stored])
+    samples: dict[str, Sample] = field(default_factory=dict[str, Sample])
+    older: dict[str, Callable[[], str]] = field(default_factory=dict[str, Callable[[], str]])
+    """the name an older version of the pack gave, by that of today"""
+
+    def outdated(self, missing: Iterable[LatentTask], cache: LatentCache) -> int:
+        """Returns how many of the missing latents lie in the cache under their older names."""
+        return sum(
+            before != task.key and cache.has("latent", before)
+            for task in missing
+            if task.key in self.older and (before := self.older[task.key]())
+        )
+
+
+def _name_all(dataset: Dataset, names: EntryNames) -> _Named:
+    """Reads what has to be read of every file for its names, and saves what was read, even when it is stopped."""
+    named = _Named()
+    try:
+        evaluated = held_out_digests(dataset, names.digest_of)
+        for part in dataset.parts:
+            for sample in part.samples:
+                stop_if(names.should_stop)
+                digest = names.digest_of(sample)
+                item = names.item_of(sample, part.config, digest)
+                if sample.kind == "clip":
+                    named.older[item.latent_key] = partial(names.older_latent_key, sample, part.config, digest)
+                for name in keys_of(item):
+                    named.samples.setdefault(name, sample)
+                named.stored.update(stored_of(item, part.config))
+                if digest in evaluated:
+                    named.held_out.append(replace(item, evaluation_key=evaluation_key(item.latent_key)))
+                else:
+                    named.items.append(item)
+    finally:
+        names.cache.save_digests()
+    return named
 
 
 def _require_makeable(kind: ConditionKind, vision_identity: str) -> None:

@@ -223,7 +223,7 @@ def test_a_run_is_drawn_from_its_file_in_both_kinds_of_nodes(canvas: Any, smoke:
         stop = panel.get_by_role("button", name="Stop and keep")
         stop.focus()
         canvas.page.keyboard.press("Enter")
-        canvas.page.wait_for_function(f"() => {PANEL}.spoken.textContent.startsWith('Stopping')")
+        canvas.page.wait_for_function(f"() => {PANEL}.face.spoken.textContent.startsWith('Stopping')")
         path, headers, body = runs.posted.pop()
         assert (path, headers["x-wan-trainer"], headers["content-type"]) == ("smoke_test/stop", "1", "application/json")
         assert body == {}

@@ -42,7 +42,7 @@ function panelOf(run, routes = {}) {
     frames: { ask: ignore },
     follower: { ask: ignore },
     player: { take: ignore, update: ignore },
-    spoken: { textContent: "" },
+    face: { speak: ignore },
     clock: { read: ignore },
     trouble: { broke: "", forget: ignore },
   });

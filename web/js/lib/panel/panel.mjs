@@ -1,11 +1,10 @@
 // @ts-check
 /**
- * The panel inside TrainLoRA: stages, numbers, memory, the loss, previews, buttons. It draws what a run's files say, so a
- * reloaded page, a second browser and a restarted server show the same; a status message only says that there is more.
+ * The panel inside TrainLoRA: which run it shows and what it has read of it; `face.mjs` shows it. It reads the run's files,
+ * so a reloaded page, a second browser and a restarted server show the same; a status message only says that there is more.
  */
 
 import { Plot } from "../chart/plot.mjs";
-import { element, write } from "../page/dom.mjs";
 import { Follower } from "../page/pacing.mjs";
 import { isMissing, message, samplePath } from "../page/routes.mjs";
 import { t } from "../page/words.mjs";
@@ -18,13 +17,10 @@ import { stageName } from "../run/names.mjs";
 import { told } from "../run/server_sentences.mjs";
 import { chipOf, StageClock } from "../run/stages.mjs";
 import { unreadText } from "../run/trouble.mjs";
-import { Buttons } from "./buttons.mjs";
-import { CHART_MIN, neededHeight } from "./layout.mjs";
-import { MarksLine } from "./marks_line.mjs";
-import { Meters } from "./meters.mjs";
+import { Face } from "./face.mjs";
+import { CHART_MIN } from "./layout.mjs";
 import { Player } from "./player.mjs";
 import { StatusLine } from "./status_line.mjs";
-import { SuggestionLine } from "./suggestion_line.mjs";
 import { TroubleBox } from "./trouble_box.mjs";
 
 /**
@@ -77,35 +73,16 @@ export class Panel {
       (sample) => address(samplePath(this.run ?? "", sample.id)),
       (step) => this.use(step),
     );
-    this.build();
+    this.face = new Face(this, {
+      act: (action, said) => this.act(action, said),
+      use: (step) => this.use(step),
+    });
+    this.element = this.face.element;
     const resized = new ResizeObserver(() => frames.ask(this.draw));
     const { legend } = this.plot;
     for (const part of [this.element, this.player.element, legend, this.trouble.log])
       resized.observe(part);
     frames.ask(this.draw);
-  }
-
-  build() {
-    this.name = element("strong", { class: "wan-name" });
-    this.meters = new Meters();
-    this.buttons = new Buttons((action, said) => this.act(action, said));
-    this.spoken = element("div", { class: "wan-spoken", role: "status", "aria-live": "polite" });
-    const { stages, numbers, memory } = this.meters;
-    this.suggestion = new SuggestionLine((step) => this.use(step));
-    this.marks = new MarksLine();
-    const said = [this.marks.element, this.suggestion.element];
-    this.left = element("div", { class: "wan-left" }, numbers, memory, this.plot.element, ...said);
-    this.body = element("div", { class: "wan-body" }, this.left, this.player.element);
-    this.element = element(
-      "section",
-      { class: "wan-panel", "aria-label": t("Training run") },
-      stages,
-      element("div", { class: "wan-head" }, this.name, this.line.element),
-      this.trouble.element,
-      this.body,
-      this.buttons.element,
-      this.spoken,
-    );
   }
 
   /**
@@ -170,7 +147,7 @@ export class Panel {
   /** @param {string | null} stage name of a chip */
   enter(stage) {
     if (stage !== this.clock.active && stage) {
-      write(this.spoken, `${stageName(stage)} ${this.run ?? ""}`);
+      this.face.speak(`${stageName(stage)} ${this.run ?? ""}`);
     }
     this.clock.enter(stage, this.now());
     this.frames.ask(this.draw);
@@ -249,7 +226,7 @@ export class Panel {
     this.live = false;
     this.trouble.broke = reason;
     this.write(t("failed"));
-    write(this.spoken, t("failed: {reason}", { reason }));
+    this.face.speak(t("failed: {reason}", { reason }));
     this.refresh();
   }
 
@@ -271,32 +248,16 @@ export class Panel {
    * @param {import("../run/freshness.mjs").Origin} origin
    */
   say(text, origin = "said") {
-    write(this.spoken, text);
+    this.face.speak(text);
     this.write(text, origin);
   }
 
   draw() {
-    write(this.name, this.run ?? "");
-    this.line.draw(this.live);
-    this.trouble.draw(this.run ?? "", this.detail, this.history.newest?.step);
-    this.meters.draw(this.history, this.detail, this.clock, this.now());
-    const canUse = Boolean(this.run && this.detail) && !this.live;
-    this.player.suggest(this.history.suggestion?.best ?? null, canUse);
-    this.marks.draw(this.history.marks);
-    this.suggestion.draw(this.history.suggestion, this.detail?.chosen ?? null, canUse);
-    const canPreview = this.detail?.can_preview !== false;
-    this.buttons.draw({ run: this.run, live: this.live, canPreview });
+    this.face.draw(this, this.now());
     this.frames.once(this.plot.draw);
-    const least = this.measure();
+    const least = this.face.measure() ?? this.least;
     if (least === this.least) return;
     this.least = least;
     this.grew();
-  }
-
-  /** Height everything needs at this width. */
-  measure() {
-    const { element: plot, canvas } = this.plot;
-    const parts = { element: this.element, body: this.body, left: this.left, plot, canvas };
-    return neededHeight({ ...parts, player: this.player.element }) ?? this.least;
   }
 }

@@ -1,0 +1,80 @@
+// @ts-check
+/** What the panel looks like: its parts, where they stand, and what each shows of the run that the panel has read. */
+
+import { element, write } from "../page/dom.mjs";
+import { t } from "../page/words.mjs";
+import { Buttons } from "./buttons.mjs";
+import { neededHeight } from "./layout.mjs";
+import { MarksLine } from "./marks_line.mjs";
+import { Meters } from "./meters.mjs";
+import { SuggestionLine } from "./suggestion_line.mjs";
+
+/**
+ * @typedef {import("../page/routes.mjs").Detail} Detail
+ * @typedef {import("../run/history.mjs").RunHistory} RunHistory
+ * @typedef {import("../run/stages.mjs").StageClock} StageClock
+ * @typedef {ConstructorParameters<typeof Buttons>[0]} Act
+ */
+
+export class Face {
+  /**
+   * @param {{ line: import("./status_line.mjs").StatusLine, trouble: import("./trouble_box.mjs").TroubleBox,
+   *   plot: import("../chart/plot.mjs").Plot, player: import("./player.mjs").Player }} parts that the panel holds itself
+   * @param {{ act: Act, use: (step: number) => void }} pressed
+   */
+  constructor({ line, trouble, plot, player }, { act, use }) {
+    this.line = line;
+    this.trouble = trouble;
+    this.plot = plot;
+    this.player = player;
+    this.name = element("strong", { class: "wan-name" });
+    this.meters = new Meters();
+    this.buttons = new Buttons(act);
+    this.spoken = element("div", { class: "wan-spoken", role: "status", "aria-live": "polite" });
+    const { stages, numbers, memory } = this.meters;
+    this.suggestion = new SuggestionLine(use);
+    this.marks = new MarksLine();
+    const said = [this.marks.element, this.suggestion.element];
+    this.left = element("div", { class: "wan-left" }, numbers, memory, plot.element, ...said);
+    this.body = element("div", { class: "wan-body" }, this.left, player.element);
+    this.element = element(
+      "section",
+      { class: "wan-panel", "aria-label": t("Training run") },
+      stages,
+      element("div", { class: "wan-head" }, this.name, line.element),
+      trouble.element,
+      this.body,
+      this.buttons.element,
+      this.spoken,
+    );
+  }
+
+  /** To screen readers. @param {string} text */
+  speak(text) {
+    write(this.spoken, text);
+  }
+
+  /**
+   * Everything but the curve.
+   * @param {{ run: string | null, live: boolean, detail: Detail | null, history: RunHistory, clock: StageClock }} read
+   * @param {number} now milliseconds
+   */
+  draw({ run, live, detail, history, clock }, now) {
+    write(this.name, run ?? "");
+    this.line.draw(live);
+    this.trouble.draw(run ?? "", detail, history.newest?.step);
+    this.meters.draw(history, detail, clock, now);
+    const canUse = Boolean(run && detail) && !live;
+    this.player.suggest(history.suggestion?.best ?? null, canUse);
+    this.marks.draw(history.marks);
+    this.suggestion.draw(history.suggestion, detail?.chosen ?? null, canUse);
+    this.buttons.draw({ run, live, canPreview: detail?.can_preview !== false });
+  }
+
+  /** @returns {number | null} the height everything needs at this width; null while it is not on the page */
+  measure() {
+    const { element: plot, canvas } = this.plot;
+    const { element, body, left } = this;
+    return neededHeight({ element, body, left, plot, canvas, player: this.player.element });
+  }
+}

@@ -20,9 +20,10 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from result_files import write_result
 
 __all__ = ["against_peers"]
 
@@ -118,12 +119,7 @@ def against_peers(names: list[str], rounds: int, comfyui_tree: str, out: Path) -
         "modes": {title: summarize(steps[mode], tensors[mode]) for mode, title in MODES.items()},
         "steps": {title: steps[mode] for mode, title in MODES.items()},
     }
-    text = report(result)
-    print(text)
-    out.mkdir(parents=True, exist_ok=True)
-    name = f"train_step_against_peers_CPU_{time.strftime('%Y-%m')}"
-    (out / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    (out / f"{name}.md").write_text(text, encoding="utf-8")
+    write_result("train_step_against_peers", result, report(result), machine="CPU", out=out)
     return 0 if all(row["comparable"] for mode in result["modes"].values() for row in mode.values()) else 1
 
 

@@ -34,16 +34,15 @@ sys.path[:0] = [str(ROOT / part) for part in (".", "benchmarks", "scripts", "tes
 import numpy as np
 from comfy_server import ComfyServer, make_base
 from random_run import write_random_weights
+from result_files import write_result
 from shapeworld.comfy_graphs import CLIP, MODELS, VAE, Graph
 from shapeworld.concept import load_concept
 from shapeworld.files import read_clip, write_clip, write_concept
 from shapeworld.learning import CONCEPTS, DEFAULT_CONCEPT, SERVER_FLAGS, fill_models
-from train_step import hardware
 from world import TINY_PACK
 
 from wan_core.model import WanShape
 
-RESULTS = ROOT / "benchmarks" / "results"
 DEMO, MID = MODELS["t2v"].files[0], "mid_size.safetensors"
 MID_SHAPE = WanShape(dim=512, ffn_dim=2048, num_heads=4, num_layers=8)
 RANK, CLIPS, FRAMES, PIXELS = 8, 8, 9, 64
@@ -270,13 +269,10 @@ def write(jobs: list[Job], tree: Path) -> None:
         "python": platform.python_version(),
         "load": [round(value, 1) for value in os.getloadavg()],
     }
-    name = RESULTS / f"beside_comfyui_{hardware().replace(' ', '-')}_{time.strftime('%Y-%m')}"
     found = {"about": about, "jobs": [asdict(job) for job in jobs]}
-    name.with_suffix(".json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     said = ", ".join(f"{key} {value}" for key, value in about.items())
     page = f"# The same job through ComfyUI's trainer and ours\n\n{said}\n\n{tables(jobs)}\n"
-    name.with_suffix(".md").write_text(page, encoding="utf-8")
-    print(page)
+    write_result("beside_comfyui", found, page)
 
 
 def _cells(values: list[float]) -> str:

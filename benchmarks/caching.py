@@ -30,7 +30,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
 import numpy as np
 import torch
-from train_step import hardware
+from result_files import RESULTS, hardware, write_result
 
 from wan_core.cache import LatentCache, encode_missing, plan_encoding
 from wan_core.dataset import Dataset, DatasetConfig, ScanContext, dataset_report, dataset_review, scan_folder
@@ -233,7 +233,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--cases", nargs="+", default=CASES, choices=CASES)
     parser.add_argument("--work", type=Path, help="folder with what was prepared before, or for it")
-    parser.add_argument("--out", type=Path, default=HERE / "benchmarks" / "results")
+    parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--measure", choices=CASES, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.measure:
@@ -260,10 +260,7 @@ def main() -> int:
         "hardware": hardware(), "torch": torch.__version__, "load": f"{os.getloadavg()[1]:.0f}",
         "against": bool(options.against), "count": options.rounds, "clips": options.clips, "cases": cases,
     }  # fmt: skip
-    name = f"caching_{hardware().replace(' ', '-')}_{time.strftime('%Y-%m')}"
-    (options.out / f"{name}.md").write_text(report(result), encoding="utf-8")
-    (options.out / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n")
-    print(report(result))
+    write_result("caching", result, report(result), out=options.out)
     return 0
 
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import copy
 import hashlib
-import json
 import os
 import statistics
 import sys
@@ -28,7 +27,8 @@ import torch
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
-from train_step import SHAPES, hardware, write_random_weights
+from random_run import SHAPES, write_random_weights
+from result_files import RESULTS, hardware, write_result
 
 from wan_core.cache import Batches, BatchReader, CacheItem, CacheSet, LatentCache, pack_entries, pad_text
 from wan_core.cache.packs import write_pack
@@ -210,18 +210,14 @@ def main() -> int:
     parser.add_argument("--size", default="256x256x17", help="width x height x frames")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--open", type=int, default=100_000, help="clips of the large cache; 0 = leave it out")
-    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results")
+    parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "a").mkdir()
         result = measure(options, Path(folder) / "a")
         opening = measure_opening(options.open, Path(folder) / "b", options.rounds) if options.open else None
-    text = report(result, opening)
-    name = f"loader_{hardware().replace(' ', '-')}_{time.strftime('%Y-%m')}"
-    (options.out / f"{name}.md").write_text(text, encoding="utf-8")
-    (options.out / f"{name}.json").write_text(json.dumps({"loader": result, "opening": opening}, indent=1) + "\n")
-    print(text)
+    write_result("loader", {"loader": result, "opening": opening}, report(result, opening), out=options.out)
     return 0
 
 

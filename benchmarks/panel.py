@@ -18,7 +18,6 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,7 @@ sys.path[:0] = [str(ROOT), *(str(ROOT / name) for name in ("benchmarks", "script
 
 from comfy_server import ComfyServer, make_base
 from environment import CACHE, find_chromium
-from train_step import hardware
+from result_files import hardware, write_result
 from world import TINY_PACK, fill_base, tiny_graph
 
 from tests.browser.conftest import Canvas, tiny_canvas
@@ -175,10 +174,7 @@ def main() -> int:
     result = {
         "hardware": hardware(), "frames": frames, "pace": pace, "steps": options.steps, "seconds": options.seconds
     }  # fmt: skip
-    stem = ROOT / "benchmarks" / "results" / f"panel_{options.hardware}_{date.today():%Y-%m}"
-    stem.with_suffix(".json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    stem.with_suffix(".md").write_text(report(result), encoding="utf-8")
-    sys.stdout.write(report(result))
+    write_result("panel", result, report(result), machine=options.hardware)
     return 0
 
 

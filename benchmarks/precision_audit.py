@@ -12,17 +12,16 @@ where --picture says.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import torch
-from train_step import ROOT, SHAPES, Size, hardware, make_job
+from result_files import RESULTS, hardware, write_result
+from train_step import ROOT, SHAPES, Size, make_job
 
 from wan_core.audit import AuditReport, read_report
 
@@ -39,7 +38,6 @@ def main() -> int:
         shutil.rmtree(folder, ignore_errors=True)
     name = Path(options.demo).stem if options.demo else f"{options.shape}_{options.size}"
     save(report, name, options.out)
-    print(report.table())
     return 0
 
 
@@ -59,7 +57,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--split", action="store_true", help="split blocks over all GPUs")
     parser.add_argument("--no-alone", action="store_true", help="leave out float32 with each part lowered alone")
     parser.add_argument("--work", type=Path, help="folder for the random weights; default: the system's")
-    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results")
+    parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--picture", type=Path, help="where to write the chart")
     parser.set_defaults(steps=1, no_checkpointing=False)  # of the training job the audit reads, which never trains
     return parser.parse_args()
@@ -102,9 +100,6 @@ def audit_demo(folder: Path, options: argparse.Namespace) -> Path:
 
 def save(report: AuditReport, name: str, out: Path) -> None:
     """The report as data, and as a page to read."""
-    out.mkdir(parents=True, exist_ok=True)
-    stem = f"precision_audit_{name}_{hardware().replace(' ', '-')}_{time.strftime('%Y-%m')}"
-    (out / f"{stem}.json").write_text(json.dumps(report.to_dict(), indent=1) + "\n", encoding="utf-8")
     options = (a for a in sys.argv[1:] if not Path(a).is_absolute() and a not in ("--out", "--work", "--picture"))
     settings = f"Settings: `{' '.join(options)}`; {hardware()}, torch {report.torch}"
     note = (
@@ -113,7 +108,7 @@ def save(report: AuditReport, name: str, out: Path) -> None:
         else "Seconds are no benchmark: CPU kernels, on a machine that did other work.\n\n"
     )
     page = f"# Precision audit\n\n{settings}\n\n{note}```\n{report.table()}\n```\n"
-    (out / f"{stem}.md").write_text(page, encoding="utf-8")
+    write_result(f"precision_audit_{name}", report.to_dict(), page, out=out)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,6 @@ import sys
 import tempfile
 import time
 import warnings
-from datetime import date
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -31,6 +30,8 @@ from typing import Any
 HERE = Path(__file__).resolve().parents[1]
 ROOT = Path(os.environ.get("WAN_BENCH_ROOT", HERE))
 sys.path[:0] = [str(ROOT / name) for name in (".", "benchmarks", "scripts", "tests", "tests/nodes", "tests/tiny")]
+
+from result_files import hardware, write_result
 
 RUNS, STEPS = 2000, 1_000_000
 LIST = ("first", "cold", "warm")
@@ -205,8 +206,6 @@ def main() -> int:
         work = {"write": write_world, "listed": listed, "opened": opened}[options.measure]
         sys.stdout.write(json.dumps(work(options.base)) + "\n")
         return 0
-    from train_step import hardware
-
     roots = {"this checkout": HERE} | ({"before": options.against.resolve()} if options.against else {})
     with tempfile.TemporaryDirectory() as folder:
         # The older code writes the runs: it reads no settings that came later.
@@ -214,10 +213,7 @@ def main() -> int:
         rounds = rounds_of(roots, Path(folder), options.rounds)
     load = f"{os.getloadavg()[0]:.0f}"
     result = {"hardware": hardware(), "load": load, "names": list(roots), "rounds": rounds}
-    stem = HERE / "benchmarks" / "results" / f"runs_{options.hardware}_{date.today():%Y-%m}"
-    stem.with_suffix(".json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    stem.with_suffix(".md").write_text(report(result), encoding="utf-8")
-    sys.stdout.write(report(result))
+    write_result("runs", result, report(result), machine=options.hardware)
     return 0
 
 

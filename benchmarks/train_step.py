@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import platform
 import shutil
 import statistics
@@ -30,6 +29,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from random_run import SHAPES, Size, random_run, write_random_weights
+from result_files import RESULTS, hardware
 
 from wan_core.files import Roots
 from wan_core.load import ModelPlan
@@ -46,8 +46,7 @@ TEXT_ROWS = 512
 def main() -> int:
     options = parse()
     if options.against:
-        out = options.out or ROOT / "benchmarks" / "results"
-        return against_peers.against_peers(options.against.split(","), options.rounds, options.comfyui, out)
+        return against_peers.against_peers(options.against.split(","), options.rounds, options.comfyui, options.out)
     size = Size.of(options.size)
     folder = Path(tempfile.mkdtemp(dir=options.work))
     try:
@@ -60,9 +59,8 @@ def main() -> int:
     text = report(result)
     machine = hardware().replace(" ", "-")
     name = f"train_step_{options.shape}_{options.size}{options.tag}_{machine}_{time.strftime('%Y-%m')}.md"
-    out = options.out or ROOT / "benchmarks" / "results"
-    out.mkdir(parents=True, exist_ok=True)
-    (out / name).write_text(text, encoding="utf-8")
+    options.out.mkdir(parents=True, exist_ok=True)
+    (options.out / name).write_text(text, encoding="utf-8")
     print(text)
     return 0
 
@@ -80,7 +78,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--no-checkpointing", action="store_true")
     parser.add_argument("--tag", default="", help="added to the file name, for example _fp8")
     parser.add_argument("--work", type=Path, help="folder for the random weights; default: the system's")
-    parser.add_argument("--out", type=Path, help="folder for the result file")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="folder for the result file")
     against_peers.arguments(parser)
     return parser.parse_args()
 
@@ -153,12 +151,6 @@ def flops(options: argparse.Namespace, size: Size) -> StepFlops:
         model = WanTransformer(shape)
     inject_lora(model, LoraConfig(rank=options.rank), seed=0)
     return FlopCount(model).of(torch.Size((1, *size.latent(shape))), time_rows=1, image_rows=0, text_rows=TEXT_ROWS)
-
-
-def hardware() -> str:
-    if torch.cuda.is_available():
-        return torch.cuda.get_device_name(0).replace("NVIDIA ", "")
-    return f"CPU {os.cpu_count()} cores"
 
 
 def by_device(values: dict[str, int | None]) -> str:

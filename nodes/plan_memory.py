@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 
 from comfy_api.latest import io
 
 from ..wan_core.cache import CacheSet
-from ..wan_core.errors import WanTrainerError
 from ..wan_core.footprint import weights_once_loaded
 from ..wan_core.load import ModelPlan
 from ..wan_core.lora import LoraConfig, check_peft
@@ -16,6 +14,7 @@ from ..wan_core.placement import Room
 from ..wan_core.run import MemoryPlan, job_on_clips, plan_here, plan_memory, plan_sentences, with_expert
 from ..wan_core.train import TrainConfig, settings_of_expert
 from .bridge import folders
+from .bridge.door import answer_of
 from .bridge.types import CATEGORY, CacheHandle, ModelHandle, SettingsHandle, WanCache, WanSettings, WanTrainModel
 from .bridge.widgets import check_menus, searched_as, widget
 
@@ -50,11 +49,7 @@ class PlanMemory(io.ComfyNode):
     @classmethod
     async def validate_inputs(cls, model: object = None) -> bool | str:
         """Refuses before clips are encoded for an hour. Names an input, because ComfyUI asks only about such."""
-        try:
-            await asyncio.to_thread(check_peft)
-        except WanTrainerError as error:
-            return str(error)
-        return True
+        return await answer_of(check_peft)
 
     @classmethod
     def execute(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
 from pathlib import Path
@@ -13,12 +12,13 @@ from comfy_api.latest import io
 from PIL import Image
 
 from ..wan_core.audit import REPORT_FILE, AuditConfig, read_report
-from ..wan_core.errors import ConfigError, WanTrainerError
+from ..wan_core.errors import ConfigError
 from ..wan_core.events import Event, Stage
 from ..wan_core.files import atomic_write_json
 from ..wan_core.lora import check_peft
 from ..wan_core.run import DataConfig, RunConfig
 from .bridge import folders
+from .bridge.door import answer_of
 from .bridge.interrupts import CancelButton, InterruptProcessingException
 from .bridge.progress import NodeProgress
 from .bridge.types import CATEGORY, CacheHandle, ModelHandle, WanCache, WanTrainModel
@@ -61,11 +61,7 @@ class PrecisionAudit(io.ComfyNode):
     @classmethod
     async def validate_inputs(cls, model: object = None) -> bool | str:
         """Refuses before clips are encoded for an hour. Names an input, because ComfyUI asks only about such."""
-        try:
-            await asyncio.to_thread(check_peft)
-        except WanTrainerError as error:
-            return str(error)
-        return True
+        return await answer_of(check_peft)
 
     @classmethod
     def execute(

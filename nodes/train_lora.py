@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 from typing import Any
 
 from comfy_api.latest import io
 
-from ..wan_core.errors import WanTrainerError
 from ..wan_core.files import file_identity, safe_name
 from ..wan_core.lora import LoraConfig, check_peft
 from ..wan_core.run import (
@@ -21,6 +19,7 @@ from ..wan_core.sampler import SampleConfig
 from ..wan_core.trackers import ServerSettings
 from ..wan_core.train import TrainConfig
 from .bridge import folders
+from .bridge.door import answer_of
 from .bridge.sockets import ComfyVae, encoder_identity
 from .bridge.start_images import encode_start_images
 from .bridge.types import (
@@ -122,15 +121,15 @@ class TrainLoRA(io.ComfyNode):
     @classmethod
     async def validate_inputs(cls, run_name: str | None = None) -> bool | str:
         """Refuses, before clips are encoded for an hour, what could not be trained after it."""
-        try:
+
+        def check() -> None:
             if run_name is not None:
                 safe_name(run_name, "run_name")
             if (trackers := folders.user_trackers_file()).is_file():
                 ServerSettings.read(trackers)
-            await asyncio.to_thread(check_peft)  # the first import takes seconds, in which the server must answer
-        except WanTrainerError as error:
-            return str(error)
-        return True
+            check_peft()
+
+        return await answer_of(check)
 
     @classmethod
     def fingerprint_inputs(cls, run_name: str | None = "my_lora", **_: object) -> object:

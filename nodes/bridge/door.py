@@ -6,6 +6,7 @@ that works the queue, and with it the server, until somebody restarts it.
 
 from __future__ import annotations
 
+import asyncio
 import functools
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -16,7 +17,7 @@ from ...wan_core.errors import ConfigError, TrainingError, WanTrainerError
 from ...wan_core.words import is_text, plain
 from .interrupts import InterruptProcessingException
 
-__all__ = ["guarded"]
+__all__ = ["answer_of", "guarded"]
 
 _CALLED = ("fingerprint_inputs", "check_lazy_status", "execute")
 """what ComfyUI calls with values of the graph; validate_inputs answers with a sentence of ours instead of raising"""
@@ -29,6 +30,18 @@ def guarded(node: type[io.ComfyNode]) -> type[io.ComfyNode]:
         if isinstance(method, classmethod) and not hasattr(method.__func__, "__wrapped__"):
             setattr(node, name, classmethod(_behind_the_door(node, method.__func__)))
     return node
+
+
+async def answer_of(check: Callable[[], object]) -> bool | str:
+    """Returns what validate_inputs answers: True, or the sentence with which `check` refuses.
+
+    It runs in a thread: it may import what takes seconds, in which the server must answer.
+    """
+    try:
+        await asyncio.to_thread(check)
+    except WanTrainerError as error:
+        return str(error)
+    return True
 
 
 def _behind_the_door(node: type[io.ComfyNode], method: Callable[..., Any]) -> Callable[..., Any]:

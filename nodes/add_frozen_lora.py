@@ -14,7 +14,7 @@ from .bridge.widgets import searched_as
 
 
 class AddFrozenLora(io.ComfyNode):
-    """For training on top of a distilled or a style LoRA. Behind LoadWanModel; several stand one behind another."""
+    """Serves training on top of a distilled or a style LoRA. It stands behind LoadWanModel; several stand in a row."""
 
     @classmethod
     def define_schema(cls) -> io.Schema:

@@ -9,7 +9,7 @@ import ast
 import functools
 import json
 import os
-from collections.abc import Iterator
+import re
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -39,14 +39,17 @@ def modules() -> dict[str, Path]:
     return found
 
 
-def imported(file: Path) -> Iterator[tuple[str, str]]:
+@functools.cache
+def imported(file: Path) -> tuple[tuple[str, str], ...]:
     """(module, name) of every `from module import name`, with the module's name from the root."""
     package = file.relative_to(ROOT).parent.parts
+    found: list[tuple[str, str]] = []
     for node in ast.walk(parsed(file)):
         if isinstance(node, ast.ImportFrom):
             above = package[: len(package) - node.level + 1] if node.level else ()
             base = ".".join([*above, *(node.module.split(".") if node.module else [])])
-            yield from ((base, alias.name) for alias in node.names)
+            found += [(base, alias.name) for alias in node.names]
+    return tuple(found)
 
 
 def listed(file: Path) -> list[str]:
@@ -121,6 +124,23 @@ def words_of(file: Path) -> set[str]:
         elif isinstance(node, ast.ImportFrom):
             said.update(alias.name for alias in node.names)
     return said
+
+
+def test_docstrings_are_no_clauses() -> None:
+    """A reader of "What of a dataset is not there yet" waits for the verb. What a property is may be said so."""
+    clauses: list[str] = []
+    said = 0
+    for name, file in modules().items():
+        for node in ast.walk(parsed(file)):
+            if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                continue
+            text = ast.get_docstring(node) or ""
+            said += bool(text)
+            is_property = any("property" in ast.unparse(one) for one in getattr(node, "decorator_list", []))
+            if not is_property and re.match(r"(What|Which|How|Where|Whether|Why|Who)\b", text):
+                clauses.append(f"{name}: {text.splitlines()[0]}")
+    assert said > 2000, "the docstrings were not read"
+    assert not clauses, "\n".join(["", *clauses])
 
 
 def test_no_import_leads_in_a_circle() -> None:

@@ -26,10 +26,10 @@ _LONGEST_LINE = 1 << 16
 
 
 class Control(Protocol):
-    """What the training loop may ask."""
+    """The questions that the training loop may ask."""
 
     def stop_reason(self) -> str:
-        """Why to stop, or '' to go on. Cheap: called at every micro-step and denoising step."""
+        """Returns why to stop, or '' to go on. It is cheap: called at every micro-step and denoising step."""
         ...
 
     def take(self, command: str) -> bool:

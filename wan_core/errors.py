@@ -90,7 +90,7 @@ class WanTrainerError(Exception):
 
 
 def host_memory_ran_out(error: BaseException) -> bool:
-    """Whether it says that the computer's own memory (RAM) is full; torch says so by a plain RuntimeError."""
+    """Returns whether it says that the computer's own memory (RAM) is full; torch says so by a plain RuntimeError."""
     if isinstance(error, MemoryError):
         return True
     return isinstance(error, (RuntimeError, OSError)) and any(words in str(error) for words in _ALLOCATORS)

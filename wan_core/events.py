@@ -57,7 +57,7 @@ class Stage(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class StageEnded(Event):
-    """How long a stage other than training took this time; steps say so themselves. A run's stages add up."""
+    """Says how long a stage other than training took this time; steps say it themselves. A run's stages add up."""
 
     name: ClassVar[str] = "stage_ended"
     stage: str
@@ -141,7 +141,7 @@ class Evaluated(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Suggested(Event):
-    """Which saved step the figures so far suggest, and why; or why they suggest none."""
+    """Says which saved step the figures so far suggest, and why; or why they suggest none."""
 
     name: ClassVar[str] = "suggested"
     step: int

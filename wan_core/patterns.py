@@ -59,8 +59,8 @@ def check_patterns(patterns: Iterable[str], names: Sequence[str], what: str, *, 
 
 
 def _is_quick(pattern: str) -> bool:
-    """Whether it cannot take long, judged by its text alone: at most two repeats, none of a group, no back-reference,
-    and few alternatives, each of which may double the ways.
+    """Returns whether it cannot take long, judged by its text alone: at most two repeats, none of a group, no
+    back-reference, and few alternatives, each of which may double the ways.
 
     Names have some 30 characters, so such a pattern tries some ten thousand ways at most.
     """

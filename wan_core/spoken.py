@@ -111,6 +111,6 @@ def _epochs(event: StepDone) -> str:
 
 
 def _memory(event: StepDone) -> str:
-    """What the fullest device held at most."""
+    """Returns what the fullest device held at most."""
     held = [values.get("peak") or values.get("now") or 0 for values in event.memory.values()]
     return f"{max(held) / _GIB:.1f} GiB" if any(held) else ""

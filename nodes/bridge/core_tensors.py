@@ -62,7 +62,7 @@ def text_features(conditioning: Any, name: str) -> Tensor:
 
 
 def _texts(conditioning: Any, clips: int) -> list[tuple[Any, int]]:
-    """Of each clip of a batch: the CONDITIONING of its prompt, and which row of what comes with it is its own."""
+    """Returns for each clip of a batch the CONDITIONING of its prompt, and which row of what comes with it is its."""
     if len(conditioning) == clips > 1:
         return [([entry], 0) for entry in conditioning]
     return [(conditioning, place) for place in range(clips)]

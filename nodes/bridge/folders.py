@@ -44,7 +44,7 @@ def cache() -> LatentCache:
 
 
 def scan_memo() -> ScanMemo:
-    """What scans learned of the files of datasets."""
+    """Returns the memo of what scans learned of the files of datasets."""
     return ScanMemo(cache().root / "scanned.json")
 
 
@@ -104,7 +104,7 @@ def user_hosts_file() -> Path:
 
 
 def user_trackers_file() -> Path:
-    """Who else is told of runs: a tracker, a webhook, a mirror. Only a person edits it; the pack only reads it."""
+    """Returns the file that says who else is told of runs. Only a person edits it; the pack only reads it."""
     return Path(folder_paths.get_user_directory()) / "wan_trainer" / "trackers.json"
 
 

@@ -55,7 +55,7 @@ class NodeProgress:
         pictures: bool = True,
         facts: Callable[[], dict[str, Any]] = dict,
     ) -> None:
-        """With a `button`, a press of Cancel noticed here is kept for it; without one ComfyUI's interrupt is raised.
+        """Keeps a press of Cancel noticed here for the `button`; without one ComfyUI's interrupt is raised.
 
         `graph` is the id of the workflow the node stands in (`graph_of`): node ids are the same in many graphs.
         `pictures` sends preview pictures with the bar; a node whose output is the clip itself does without. `facts` is

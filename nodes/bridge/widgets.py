@@ -120,7 +120,7 @@ def searched_as(*words: str) -> dict[str, Any]:
 
 
 def asked_of(node: type[io.ComfyNode]) -> dict[str, Any]:
-    """What the widgets of the running node were set to; linked inputs are left out.
+    """Returns what the widgets of the running node were set to; linked inputs are left out.
 
     The page compares it with the widgets, and says when a card is older than they are.
     """

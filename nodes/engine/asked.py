@@ -1,4 +1,4 @@
-"""What the queue entry that runs now is going to train: known before clips are encoded, so that it can be refused then.
+"""Keeps what the queue entry that runs now is going to train, so that it can be refused before clips are encoded.
 
 TrainLoRA asks for its cache last (`check_lazy_status`): by then ComfyUI has its model, settings and widgets, and the
 node that encodes has not begun.

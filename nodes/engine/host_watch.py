@@ -1,4 +1,4 @@
-"""What a worker holds of the computer's own memory while it works: once the system has killed it, nobody can ask it."""
+"""Watches what a worker holds of the computer's own memory: once the system has killed it, nobody can ask it."""
 
 from __future__ import annotations
 

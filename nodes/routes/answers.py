@@ -29,7 +29,7 @@ HEADERS = {
 
 @dataclass(frozen=True)
 class Doors:
-    """What a request passes on its way to a handler."""
+    """The checks that a request passes on its way to a handler."""
 
     known_hosts: Callable[[], Collection[str]]
     """names of this server that are no address"""

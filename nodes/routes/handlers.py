@@ -185,7 +185,7 @@ class RunRoutes:
         return as_json({"opened": True}, status=202)
 
     async def plan(self, request: web.Request) -> web.StreamResponse:
-        """What a graph on the page would take. It changes nothing, and costs enough to be guarded like what does."""
+        """Answers what a graph on the page would take. It changes nothing, but costs enough to be guarded."""
         asked = await self._doors.change(request)
         if self.planner is None:
             raise Refused(404, "This server makes no plans.")

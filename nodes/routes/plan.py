@@ -1,4 +1,4 @@
-"""What a training would take, asked by a page while somebody turns widgets: memory, measures, time, and what would fit.
+"""Answers a page while somebody turns widgets: the memory, measures and time of a training, and what would fit.
 
 Nothing is queued, encoded or loaded, and nothing is written.
 """

@@ -1,4 +1,4 @@
-"""What the files of run folders said when they were last read, known again by the marks of those files.
+"""Remembers what the files of run folders said when they were last read, and knows those files again by their marks.
 
 Kept in memory, and in one file beside the runs, so that a server that has just started tells of thousands of runs
 without opening them. A run whose files have other marks is read again, and the file as a whole counts only for the
@@ -100,7 +100,7 @@ class SeenRuns:
         """how many runs were read from their own files"""
 
     def of(self, directory: Path) -> SeenRun:
-        """What the files of the run say now; WanTrainerError for no run."""
+        """Returns what the files of the run say now. Raises WanTrainerError for no run."""
         name, marks = str(directory), tuple(_mark(directory, name) for name in _TOLD)
         with self._lock:
             known = self._known.get(name)
@@ -183,7 +183,7 @@ _FIELDS = tuple(field.name for field in dataclasses.fields(SeenRun))
 
 
 def _head() -> dict[str, Any]:
-    """What must be the same for the file to be believed: a version of another code reads runs in another way."""
+    """Returns what must be the same for the file to be believed: a version of other code reads runs in another way."""
     return {
         "version": _FORMAT,
         "pack": __version__,

@@ -1,4 +1,4 @@
-"""What a run that has the name already means for what a page asks: whether queueing goes on with it, or why not."""
+"""Tells what a run that has the name means for what a page asks: whether queueing goes on with it, or why not."""
 
 from __future__ import annotations
 

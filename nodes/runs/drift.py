@@ -1,4 +1,4 @@
-"""How far each clip of a rendering is from the base model's, from decoded pixels before they are compressed."""
+"""Measures how far each clip of a rendering is from the base model's, on decoded pixels before they are compressed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the widgets of Train Wan LoRA say, as the job of a run: queued, or asked for by a page before that."""
+"""Makes the job of a run of what the widgets of Train Wan LoRA say: queued, or asked for by a page before that."""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ class Rendering:
         drift.complete()
 
     def facts(self) -> dict[str, Any]:
-        """For the page: every clip that is there with what it shows, row by row, and a still of it."""
+        """Returns for the page every clip that is there with what it shows, row by row, and a still of it."""
         preview = self.job.preview
         rows: list[dict[str, Any]] = []
         size = (0, 0)

@@ -1,4 +1,4 @@
-"""Where what was seen of runs is kept beside them: looking at a run makes no file in it.
+"""The folder beside the runs for what was seen of them: looking at a run makes no file in it.
 
 All of it can be deleted at any time: it is made again from the files of the runs.
 """
@@ -15,7 +15,7 @@ _FOLDER = "_seen"
 
 
 def index_file(runs: Path) -> Path | None:
-    """What the files of all runs said; None where links lead elsewhere."""
+    """Returns the file of what the files of all runs said; None where links lead elsewhere."""
     return _inside(runs, "runs.json")
 
 

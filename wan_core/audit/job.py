@@ -51,7 +51,7 @@ _SHORTER = (
 
 @dataclass(frozen=True, kw_only=True)
 class AuditConfig(Config):
-    """How much is measured."""
+    """Says how much is measured."""
 
     clips: int = setting(1, "How many cached clips to measure on.", low=1, high=100)
     """one at a time"""

@@ -31,7 +31,7 @@ _ROWS_PER_BLOCK = 64
 
 @dataclass(frozen=True)
 class Distance:
-    """How far a tensor, or several as one, lies from the exact one."""
+    """The distance of a tensor, or of several as one, from the exact one."""
 
     relative: float
     """relative L2 norm; NaN or infinity when a pass overflowed"""

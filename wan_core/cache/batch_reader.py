@@ -48,7 +48,7 @@ class BatchReader(Generic[T]):
         self._running = False
 
     def start(self) -> None:
-        """From now on read ahead; the thread starts with the first request."""
+        """Reads ahead from now on; the thread starts with the first request."""
         self._running = self._ahead > 0
 
     def stop(self) -> None:

@@ -207,7 +207,7 @@ def _by_clip(plan: EncodingPlan) -> list[LatentTask | ConditionTask | MaskTask]:
 
 
 def _reads_of(plan: EncodingPlan) -> list[tuple[Sample, Companion | None]]:
-    """What the tasks of a plan will read, in order; the frames of a sample once for all its tasks."""
+    """Returns what the tasks of a plan will read, in order; the frames of a sample once for all its tasks."""
     reads: list[tuple[Sample, Companion | None]] = []
     last: Sample | None = None
     for task in _by_clip(plan):

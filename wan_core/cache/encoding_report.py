@@ -115,7 +115,7 @@ def report_of(plan: EncodingPlan, kept: CacheSet, fingerprint: str, seconds: flo
 
 
 def _length_sentences(lengths: TextLengths | None) -> list[str]:
-    """For the report of the encoding."""
+    """Returns the sentences on lengths in the report of the encoding."""
     if lengths is None:
         return []
     line = f"caption length: {lengths.median} tokens in the middle, {lengths.longest} at most, of {TOKEN_LIMIT}"

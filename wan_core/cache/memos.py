@@ -93,7 +93,7 @@ class EncodingSpeed:
         self._path = cache_root / "speed.json"
 
     def seconds_per_megapixel(self, space: str) -> float | None:
-        """Of the last encoding into that latent space, decoding included; None before the first."""
+        """Returns the pace of the last encoding into that latent space, decoding included; None before the first."""
         value = self._read().get(space)
         if not isinstance(value, (int, float)) or not math.isfinite(value) or value <= 0:
             return None

@@ -59,7 +59,7 @@ def keys_of(item: CacheItem) -> tuple[str, ...]:
 
 
 def without(cache_set: CacheSet, failed: Collection[str]) -> CacheSet:
-    """The set without the items of which an entry is among `failed`."""
+    """Returns the set without the items of which an entry is among `failed`."""
     if not failed:
         return cache_set
 
@@ -124,7 +124,7 @@ def left_out_of(failed: Mapping[str, str], samples: Mapping[str, Sample]) -> tup
 
 
 def left_out_lines(clips: Sequence[LeftOut]) -> list[str]:
-    """For the report: how many, and each with its reason and with how much of it is lost."""
+    """Returns for the report how many, and each with its reason and with how much of it is lost."""
     if not clips:
         return []
     whole = sum(clip.whole for clip in clips)
@@ -141,5 +141,5 @@ def _share(clip: LeftOut) -> str:
 
 
 def _reason(sentence: str) -> str:
-    """Without the advice to write the clip again, which would freeze the damage."""
+    """Returns the reason without the advice to write the clip again, which would freeze the damage."""
     return sentence.partition(". Write it again")[0].rstrip(".")

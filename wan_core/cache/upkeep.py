@@ -68,7 +68,7 @@ class TrimReport:
     """True when what may not go is more than the limit"""
 
     def sentence(self) -> str:
-        """For the user; empty when nothing happened."""
+        """Returns what happened, for the user; empty when nothing did."""
         if not self.evicted and not self.kept_over_limit:
             return ""
         text = f"cache: {self.evicted} entries evicted, {self.freed_bytes / 2**30:.2f} GiB freed"

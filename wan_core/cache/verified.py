@@ -1,4 +1,4 @@
-"""What is known of entries without reading them: which files were written and checked here, and which are in doubt.
+"""Remembers what is known of entries unread: which files were written and checked here, and which are in doubt.
 
 An entry is written only after it was checked, and packed only after it was read back. As long as its file is the one
 it was then (size, modification time, inode and, where the system keeps one, the time of the last change of the inode),

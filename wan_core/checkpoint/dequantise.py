@@ -123,7 +123,7 @@ def unpacking_bytes(values: int, dtype: torch.dtype, layout: str = "") -> int:
 
 
 def scale_fits(weight: tuple[int, ...], scale: tuple[int, ...]) -> bool:
-    """Whether a scale of that shape belongs to a weight of that one."""
+    """Returns whether a scale of that shape belongs to a weight of that one."""
     count = torch.Size(scale).numel()
     if count == 1:
         return True

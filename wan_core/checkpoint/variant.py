@@ -29,7 +29,7 @@ TRAINABLE = ("t2v", "i2v", "flf2v", "ti2v", "vace", "control", "camera")
 
 @dataclass(frozen=True, kw_only=True)
 class WanVariant:
-    """What a file is: its task, its sizes, and the numbers that go with them (Wan2.1 / Wan2.2 configs)."""
+    """A Wan model as its file has it: task, sizes, and the numbers that go with them (Wan2.1 / Wan2.2 configs)."""
 
     name: str
     task: str

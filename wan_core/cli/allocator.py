@@ -1,4 +1,4 @@
-"""How torch hands out the memory of GPUs. It reads that from the environment, so it is said before torch is there."""
+"""Sets how torch hands out the memory of GPUs: in the environment, which torch reads when it is imported."""
 
 from __future__ import annotations
 

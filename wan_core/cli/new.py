@@ -108,7 +108,7 @@ def _data(said: str, runs: Path, cache: LatentCache) -> DataConfig:
 
 
 def _roots(options: argparse.Namespace, runs: Path) -> tuple[Roots, str]:
-    """Where things lie: what the file says, or a new one beside the runs; and its path."""
+    """Returns where things lie: what the file says, or a new one beside the runs; and its path."""
     from ..files import Roots
 
     file: Path = options.roots or runs / "roots.json"

@@ -101,7 +101,7 @@ def quieten_libraries() -> None:
 
 
 def roots_of(options: argparse.Namespace) -> Roots:
-    """Where things lie: what --roots says, else roots.json beside the run, as `new` writes it."""
+    """Returns where things lie: what --roots says, else roots.json beside the run, as `new` writes it."""
     if options.roots:
         return Roots.read(options.roots)
     run: Path | None = getattr(options, "run_path", None)

@@ -1,4 +1,4 @@
-"""What a terminal shows of a run: a bar that moves, and the sentences in between. Pipes get JSON lines."""
+"""Shows a run in a terminal: a bar that moves, and the sentences in between. Pipes get JSON lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a caption file becomes when another caption is written into it.
+"""Makes what a caption file becomes when another caption is written into it.
 
 It is written as the reader of captions reads it, and only where it reads back as what was meant; what stands around the
 caption (byte order mark, last line break, other keys of a JSON object) stays.

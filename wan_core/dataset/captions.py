@@ -228,7 +228,7 @@ def estimated_tokens(text: str) -> int:
 
 
 def lengths_of(counts: Iterable[tuple[str, int]]) -> TextLengths:
-    """From (name, tokens) of each caption."""
+    """Returns the lengths, from (name, tokens) of each caption."""
     known = list(counts)
     numbers = sorted(count for _name, count in known) or [0]
     return TextLengths(

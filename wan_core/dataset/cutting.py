@@ -1,4 +1,4 @@
-"""From one file to the samples cut out of it: its windows, times the parts of its picture, times mirroring.
+"""Cuts samples out of one file: its windows, times the parts of its picture, times mirroring.
 
 The part of the picture is its centre, random variants, or all of it. Scene cuts are found once per file, because
 finding them decodes all of it.

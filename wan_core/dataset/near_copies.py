@@ -143,7 +143,7 @@ class _Pictures:
         return all(max(_best(m[0], o), _best(o[0], m)) >= NEAR_CORRELATION for m, o in zip(mine, other, strict=True))
 
     def _crops(self, sample: Sample) -> list[NDArray[np.float32]] | None:
-        """For first and middle frame: every crop as a unit vector (crops, values)."""
+        """Returns for first and middle frame every crop as a unit vector (crops, values)."""
         if sample.path not in self._known:
             times = [0.0] if sample.kind == "still" else [0.0, sample.info.duration_s / 2]
             pictures = [self._read(sample, at_s, _SIDE, _SIDE) for at_s in times]

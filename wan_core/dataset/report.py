@@ -64,7 +64,7 @@ def _windows_line(config: DatasetConfig, clips: Sequence[Sample]) -> str:
 
 
 def unused_s(clips: Sequence[Sample], fps: float) -> dict[Path, float]:
-    """Of each clip, the seconds that no window covers."""
+    """Returns of each clip the seconds that no window covers."""
     spans: dict[Path, list[tuple[float, float]]] = {}
     for sample in clips:
         start_s = sample.cut.start_s

@@ -1,4 +1,4 @@
-"""From files to samples: what each file is, what it says, and the size it will be trained at.
+"""Makes samples of files: finds what each file is, what it says, and the size it will be trained at.
 
 Reads headers, packets and captions, never pixels or weights: everything wrong with a dataset is told before any model
 is loaded. Which files there are is decided in files.py, or by an importer, whose parts state settings of their own.

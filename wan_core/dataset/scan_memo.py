@@ -1,4 +1,4 @@
-"""What a scan learned of files, kept for the next one: a folder of which one caption changed is not opened again.
+"""Keeps what a scan learned of files for the next one: a folder of which one caption changed is not opened again.
 
 A file is the one it was while path, size, modification time, inode and, where the system keeps one, the time of the
 last change of the inode are (`file_mark`): an edit is seen also when its modification time was put back, except on
@@ -56,7 +56,7 @@ class ScanMemo:
         return ClipInfo(**dict(zip(_FIELDS, found, strict=True)))
 
     def recall(self, path: Path, what: str, ask: Callable[[], Any]) -> Any:
-        """What `ask` once gave (JSON data) for the file that still lies at `path`; asked where that is not known."""
+        """Returns what `ask` gave (JSON data) for the file that still lies at `path`; asks where that is not known."""
         name, mark = _short(path), _mark_of(path)
         files = self._load()
         known = files.get(name)
@@ -71,7 +71,7 @@ class ScanMemo:
         return found
 
     def search(self, paths: Iterable[Path], how: str, find: Callable[[], Any]) -> Any:
-        """What `find` once gave (JSON data) for exactly these files, in this order; found anew where one changed."""
+        """Returns what `find` gave (JSON data) for exactly these files, in this order; finds anew where one changed."""
         digest = hashlib.sha256(how.encode())
         for path in paths:
             digest.update(repr((str(path), _mark_of(path))).encode("utf-8", "surrogatepass"))

@@ -35,7 +35,7 @@ _PARTS = sorted({part for parts in _WHOLE for part in parts} | {*_OFFSETS})
 
 @dataclass(frozen=True)
 class LoraLook:
-    """What a LoRA file holds."""
+    """The contents of a LoRA file."""
 
     unplaced: tuple[str, ...]
     """names that ComfyUI would pass over: the model has no weight of that name, or parts of it are missing"""

@@ -101,5 +101,5 @@ def _as_written(text: str) -> str:
 
 
 def announces_a_secret(key: str) -> bool:
-    """Whether what stands under `key` is one, whatever it looks like."""
+    """Returns whether what stands under `key` is one, whatever it looks like."""
     return _NAME.fullmatch(key) is not None

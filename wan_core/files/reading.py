@@ -69,7 +69,7 @@ def confine(root: Path, relative: str, what: str) -> Path:
 
 
 def lies_under(path: Path | str, roots: Iterable[Path | str]) -> bool:
-    """Whether `path` is one of `roots` or below one, judged by where links lead (rules S2, S16)."""
+    """Returns whether `path` is one of `roots` or below one, judged by where links lead (rules S2, S16)."""
     real = Path(os.path.realpath(path))
     bases = [Path(os.path.realpath(root)) for root in roots]
     return any(real == base or base in real.parents for base in bases)

@@ -182,7 +182,7 @@ def locked(path: Path, busy: str) -> Iterator[None]:
 
 
 def is_locked(path: Path) -> bool:
-    """Whether a process holds `locked(path)` now. Writes nothing, and makes no file."""
+    """Returns whether a process holds `locked(path)` now. Writes nothing, and makes no file."""
     try:
         with open_regular(path, follow_links=False) as file:
             _lock(file)  # given back when the file is closed

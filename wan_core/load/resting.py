@@ -1,4 +1,4 @@
-"""What each base weight rests in once it is loaded, and its bytes: what a plan makes of what a file holds."""
+"""Tells what each base weight rests in once it is loaded, and its bytes: what a plan makes of what a file holds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _IMAGE_NORMS = ("img_emb.proj.0.", "img_emb.proj.4.")
 
 
 def stays_stored(plan: ModelPlan, name: str, source: StoredWeight) -> bool:
-    """Whether the weight `name` rests in memory as its file has it: a linear of a block in float8, nvfp4 or GGUF.
+    """Returns whether the weight `name` rests as its file has it: a linear of a block in float8, nvfp4 or GGUF.
 
     Outside the blocks linears are few, and the model computes them in other dtypes: those are dequantised once.
     """
@@ -25,7 +25,7 @@ def stays_stored(plan: ModelPlan, name: str, source: StoredWeight) -> bool:
 
 
 def quantized_anew(plan: ModelPlan, name: str, source: StoredWeight) -> bool:
-    """Whether the weight `name` is one that the plan's Fp8Quantize makes packed."""
+    """Returns whether the weight `name` is one that the plan's Fp8Quantize makes packed."""
     linear = name.removesuffix(".weight")
     return linear != name and len(source.shape) == 2 and plan.quantize is not None and plan.quantize.selects(linear)
 

@@ -18,7 +18,7 @@ _MARK = re.compile(r"[._](lora|dora)[._]|\.lora_[AB]$|\.(alpha|diff|diff_b)$|\.(
 
 
 def is_lora(header: CheckpointHeader) -> bool:
-    """Whether most tensors are named as parts of an adapter, for whatever model."""
+    """Returns whether most tensors are named as parts of an adapter, for whatever model."""
     adapters = sum(_MARK.search(name) is not None for name in header.tensors)
     return adapters * 2 > len(header.tensors)
 

@@ -32,7 +32,7 @@ _WHOLE, _BIAS = ("diff", "w_norm"), ("diff_b", "b_norm")
 
 @dataclass(frozen=True)
 class _Change:
-    """What a file changes of one module."""
+    """The changes of a file to one module."""
 
     module: str
     pair: LoraSource | None
@@ -163,7 +163,7 @@ def _misfit(source: LoraSource, name: str, own: tuple[int, ...], here: tuple[int
 
 
 class _Branch(nn.Module):
-    """What one LoRA adds to the output of one linear. Nothing of it is trained, and nothing of x is kept for it."""
+    """Adds one LoRA to the output of one linear. Nothing of it is trained, and nothing of x is kept for it."""
 
     def __init__(self, values: dict[str, Tensor], makes: Callable[[_Branch, Tensor], Tensor] | None) -> None:
         super().__init__()

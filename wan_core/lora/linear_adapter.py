@@ -160,7 +160,7 @@ class LinearAdapter(ModuleAdapter):
 
 
 def has_bias(linear: nn.Linear) -> bool:
-    """Whether a linear has a bias, which torch's types do not tell."""
+    """Returns whether a linear has a bias, which torch's types do not tell."""
     return cast("Tensor | None", linear.bias) is not None
 
 

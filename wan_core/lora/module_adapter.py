@@ -1,4 +1,4 @@
-"""What is trained of one module of a frozen model, and how its values are found, moved and told to a file."""
+"""The trained part of one module of a frozen model; its values are found, moved and told to a file here."""
 
 from __future__ import annotations
 

@@ -177,7 +177,7 @@ class LoraSource:
 
 
 def is_wan_linear(module: str) -> bool:
-    """Whether a module is called as a linear of a Wan block is."""
+    """Returns whether a module is called as a linear of a Wan block is."""
     found = block_of(module)
     return found is not None and _LINEAR.fullmatch(found.inside) is not None
 

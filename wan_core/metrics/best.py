@@ -1,4 +1,4 @@
-"""Which saved step a run's figures suggest, and whether it over-fits. Pure functions of what was measured.
+"""Judges which saved step a run's figures suggest, and whether it over-fits. Pure functions of what was measured.
 
 What a number is worth is asked first: held-out clips differ from each other, and the loss wanders from one evaluation
 to the next. A difference below that noise suggests nothing, and a sentence says so.

@@ -38,7 +38,7 @@ _IS_STEP = b'"event": "step"'
 
 
 class Condensed:
-    """What is shown of a run, from the blocks of whole lines of its file, which come in their order."""
+    """Condenses a run to what is shown of it; blocks of whole lines of its file come in their order."""
 
     def __init__(self) -> None:
         self.losses: dict[str, Series] = {}

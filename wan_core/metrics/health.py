@@ -1,4 +1,4 @@
-"""What goes wrong with a run while it happens: each finding is a mark at a step, with one sentence.
+"""Finds what goes wrong with a run while it happens: each finding is a mark at a step, with one sentence.
 
 All of it is told from the figures alone, against what the same run showed before. Each kind is told once; gradients
 that calmed down and explode again are told again.
@@ -33,7 +33,7 @@ _FLAT, _LEAST = 6, 10
 
 @dataclass
 class _Expert:
-    """What is remembered of one model."""
+    """The memory of one model's figures."""
 
     norms: deque[float] = field(default_factory=lambda: deque[float](maxlen=_NEW + _USUAL))
     losses: deque[float] = field(default_factory=lambda: deque[float](maxlen=_NEW + _USUAL))

@@ -1,4 +1,4 @@
-"""Which previews of a run look broken, by their measures beside those of the preview from before training."""
+"""Finds the previews of a run that look broken, by their measures beside those of the preview from before training."""
 
 from __future__ import annotations
 

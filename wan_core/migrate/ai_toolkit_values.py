@@ -1,4 +1,4 @@
-"""How the values of ai-toolkit become ours: a reader for each key that needs one."""
+"""Turns the values of ai-toolkit into ours: a reader for each key that needs one."""
 
 from __future__ import annotations
 

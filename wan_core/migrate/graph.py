@@ -126,7 +126,7 @@ def _kind(node: str) -> str:
 
 
 def _links(job: Job) -> dict[str, dict[str, Link]]:
-    """Where each socket of each node comes from."""
+    """Returns where each socket of each node comes from."""
     there = _values(job)
     chain = [node for node in there if _kind(node) in (LOADER, FROZEN, QUANTIZE, SPLIT)]
     found: dict[str, dict[str, Link]] = {node: {} for node in there}

@@ -73,7 +73,7 @@ class Kind:
 
 @dataclass
 class Job:
-    """What is known so far; `settle` makes it whole."""
+    """The job as far as it is known; `settle` makes it whole."""
 
     trainer: str
     """its name, as people write it"""
@@ -110,7 +110,7 @@ class Job:
         self.values.setdefault(node, {})[widget] = value
 
     def said(self, key: str) -> Any:
-        """What the file says under a key of its first level; None where it says nothing."""
+        """Returns what the file says under a key of its first level; None where it says nothing."""
         return self.ledger.get(key, object, None)
 
     def of(self, at: str) -> Any:

@@ -1,4 +1,4 @@
-"""What trainers call the same things of learning: optimizers with their arguments, schedules, number formats."""
+"""Tables of what trainers call the same things of learning: optimizers and arguments, schedules, number formats."""
 
 from __future__ import annotations
 

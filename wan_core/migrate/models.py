@@ -1,4 +1,4 @@
-"""Which Wan model a name means, and the files in which ComfyUI has it."""
+"""Tells which Wan model a name means, and in which files ComfyUI has it."""
 
 from __future__ import annotations
 

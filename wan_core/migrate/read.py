@@ -1,4 +1,4 @@
-"""Which trainer a settings file, or a command line in a text file, belongs to."""
+"""Tells which trainer a settings file, or a command line in a text file, belongs to."""
 
 from __future__ import annotations
 

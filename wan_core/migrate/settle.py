@@ -1,4 +1,4 @@
-"""What only the whole job tells: its files, epochs as steps, and the known mistakes that are put right."""
+"""Settles what only the whole job tells: its files, epochs as steps, and the known mistakes that are put right."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the values of SimpleTuner become ours: a reader for each key that needs one."""
+"""Turns the values of SimpleTuner into ours: a reader for each key that needs one."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ _INITS = {"gaussian": "gaussian", "pissa": "PiSSA", "olora": "OLoRA"}
 
 
 def begins(value: str, job: Job) -> Any:
-    """How a LoRA begins; of other kinds it is the kind's own way."""
+    """Reads how a LoRA begins; of other kinds it is the kind's own way."""
     if value.lower() in ("default", "true", ""):
         return None
     of_pairs = str(job.said("lora_type") or "standard") == "standard" and not job.said("use_dora")
@@ -127,7 +127,7 @@ def timesteps(value: Any, _job: Job) -> Any:
 
 
 def lowest_rate(value: float, job: Job) -> Any:
-    """What a falling schedule ends at; SimpleTuner says the rate itself."""
+    """Reads what a falling schedule ends at; SimpleTuner says the rate itself."""
     rate, schedule = job.of("TrainLoRA.learning_rate"), job.of("WanTrainSettings.lr_scheduler")
     if not (schedule.startswith("cosine") or schedule == "polynomial") or not 0 <= value <= rate:
         return Without("schedules that fall read it, as a share of the learning rate")

@@ -25,7 +25,7 @@ PATCH = (1, 2, 2)
 
 
 class Constants(NamedTuple):
-    """What every block reads besides the token stream."""
+    """The tensors that every block reads besides the token stream."""
 
     time_rows: Tensor
     """(B, T, 6, D) modulation dtype"""

@@ -33,7 +33,7 @@ _ASKS = 4
 
 @dataclass(frozen=True)
 class Policy:
-    """Which activations of a checkpointed block are kept for the backward pass; the empty policy keeps none."""
+    """Says which activations of a checkpointed block are kept for the backward pass; the empty policy keeps none."""
 
     saved: frozenset[str] = frozenset()
     """kept on the block's device; names of ACTIVATIONS, or EVERY_MATMUL"""
@@ -78,7 +78,7 @@ class _Call(NamedTuple):
 
 
 class Kept:
-    """What one pass through one layer keeps, by chunk and in the order of its operators."""
+    """The activations that one pass through one layer keeps, by chunk and in the order of its operators."""
 
     def __init__(self, policy: Policy, offload: Offload) -> None:
         self._policy, self._offload = policy, offload

@@ -30,7 +30,7 @@ UNREAD = "unread"
 
 
 class _Listening(threading.local):
-    """Whether somebody listens, per thread: the backward pass of a GPU runs in a thread of its own."""
+    """Knows whether somebody listens, per thread: the backward pass of a GPU runs in a thread of its own."""
 
     on: bool = False
     name: str | None = None

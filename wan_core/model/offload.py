@@ -1,4 +1,4 @@
-"""What may leave the device around a block: its frozen weights, and what is kept of it for the backward pass.
+"""Lets things leave the device around a block: its frozen weights, and what is kept of it for the backward pass.
 
 The model says when; whether anything leaves, and how it travels, is the business of the placement room.
 """

@@ -31,8 +31,9 @@ def remade(made: Tensor, make: Callable[[], Tensor]) -> AbstractContextManager[N
 
 
 def _others_decide() -> bool:
-    """Whether saved-tensor hooks are active. torch has no question for that on every version; but it refuses to forbid
-    hooks while there are some, and changes nothing by that."""
+    """Returns whether saved-tensor hooks are active. torch has no question for that on every version; but it refuses to
+    forbid hooks while there are some, and changes nothing by that.
+    """
     try:
         with disable_saved_tensors_hooks("asked"):
             return False
@@ -55,7 +56,7 @@ def _hooked(recipe: _Recipe) -> Iterator[None]:
 
 
 class _Recipe:
-    """How to make one activation again. Its uses in the backward pass (q, k and v) share one result."""
+    """Makes one activation again. Its uses in the backward pass (q, k and v) share one result."""
 
     def __init__(self, made: Tensor, make: Callable[[], Tensor]) -> None:
         # Not the tensor: it shall be freed. The address is its own for as long as the caller's block runs.

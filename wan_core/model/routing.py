@@ -151,7 +151,7 @@ class Passage(NamedTuple):
 
 
 class Streams(NamedTuple):
-    """What the layers of both streams read."""
+    """The tensors that the layers of both streams read."""
 
     tokens: Tensor
     """(B, N, D)"""

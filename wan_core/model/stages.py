@@ -23,7 +23,7 @@ Shared = tuple[Tensor, ...]
 
 
 class Stages(NamedTuple):
-    """What a layer computes; called, it runs both stages: `stages(*streams, constants)`."""
+    """The work of a layer; called, it runs both stages: `stages(*streams, constants)`."""
 
     layer: nn.Module
     mix: Callable[..., Tensor]

@@ -1,4 +1,4 @@
-"""How much memory a job may take: of each device, and of the computer, as things stand now."""
+"""Tells how much memory a job may take: of each device, and of the computer, as things stand now."""
 
 from __future__ import annotations
 

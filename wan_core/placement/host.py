@@ -34,14 +34,14 @@ def _of_computer(kind: str) -> int | None:
 
 
 class _Limit(NamedTuple):
-    """What one group of processes may have, in bytes."""
+    """The limit of one group of processes, in bytes."""
 
     most: int
     free: int
 
 
 class _Names(NamedTuple):
-    """What a version of cgroups calls its files, and the lines of `stat` with what files have in memory."""
+    """The names a version of cgroups gives its files, and the lines of `stat` with what files have in memory."""
 
     most: str
     used: str

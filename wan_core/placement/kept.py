@@ -1,4 +1,4 @@
-"""What blocks keep for the backward pass rests in host memory, and is back one block before it is needed.
+"""Rests in host memory what blocks keep for the backward pass, and has it back one block before it is needed.
 
 Per block that is its input, and whatever a checkpoint policy offloads besides.
 """
@@ -138,7 +138,7 @@ class KeptTensors:
 
 
 def _dense(tensor: Tensor) -> bool:
-    """Whether the bytes of a tensor lie one behind another, in whatever order of its dimensions."""
+    """Returns whether the bytes of a tensor lie one behind another, in whatever order of its dimensions."""
     return tensor.nbytes > 0 and torch.empty_like(tensor, device="meta").stride() == tensor.stride()
 
 
@@ -153,7 +153,7 @@ class _Tape:
         self._chunks: list[Tensor] = []
 
     def reaches(self, end: int) -> bool:
-        """Whether there is memory for the first `end` bytes, or could be made."""
+        """Returns whether there is memory for the first `end` bytes, or could be made."""
         while len(self._chunks) * CHUNK_BYTES < end:
             if self._most is not None and (len(self._chunks) + 1) * CHUNK_BYTES > self._most:
                 return False

@@ -1,4 +1,4 @@
-"""What a job does so that it fits: which tensors rest in host memory while nobody needs them."""
+"""The measures a job takes so that it fits: which tensors rest in host memory while nobody needs them."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ class DeviceMemory:
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryEstimate:
-    """What a job is predicted to take under `measures`."""
+    """The memory a job is predicted to take under `measures`."""
 
     measures: MemoryMeasures
     devices: dict[str, DeviceMemory]
@@ -234,7 +234,7 @@ def _constants_bytes(job: JobShape, step: StepShape) -> int:
 
 @dataclass(frozen=True)
 class _Weights:
-    """Where the bytes of the base weights rest."""
+    """The bytes of the base weights, by where they rest."""
 
     on_device: Counter[str]
     on_host: int

@@ -1,4 +1,4 @@
-"""What leaves each device of a model between the passes of its blocks: what they keep, and the weights of some."""
+"""Takes off each device what its blocks do not need between their passes: what they keep, and the weights of some."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["BlockOffload"]
 
 @dataclass
 class _Lane:
-    """What belongs to one device. A backward pass has a thread for each, and none looks at another's lane."""
+    """The things of one device. A backward pass has a thread for each, and none looks at another's lane."""
 
     ring: Ring
     kept: KeptTensors | None
@@ -58,7 +58,7 @@ class BlockOffload:
             self._lanes[device] = _Lane(Ring(device, travel, own), kept)
 
     def rests(self, name: str) -> bool:
-        """Whether the weight or module `name` (original Wan name) lies in a block that rests in host memory."""
+        """Returns whether the weight or module `name` (original Wan name) lies in a block that rests in host memory."""
         found = block_of(name)
         return found is not None and f"{found.stream}.{found.number}" in self._swapped
 

@@ -22,7 +22,7 @@ each, gradients averaged over gloo (works without NCCL, so on Windows too)."""
 
 @dataclass(frozen=True, kw_only=True)
 class PlacementConfig(Config):
-    """What SplitAcrossGPUs and LoadWanModel ask for; devices are resolved where the job runs."""
+    """The placement that SplitAcrossGPUs and LoadWanModel ask for; devices are resolved where the job runs."""
 
     mode: str = setting(
         "one device",

@@ -39,7 +39,7 @@ class StepShape:
 
 @dataclass(frozen=True, kw_only=True)
 class Recomputing:
-    """What the backward pass computes again: the settings of gradient checkpointing, as the model takes them."""
+    """Says what the backward pass computes again: the settings of gradient checkpointing, as the model takes them."""
 
     blocks: bool = True
     """False: every block keeps its activations"""
@@ -240,7 +240,7 @@ def _short_model(shape: WanShape, numerics: Numerics, adapt: Callable[[nn.Module
 
 
 def _flash_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """What torch chooses for a CPU; for meta tensors it would choose the one that makes a whole matrix of scores."""
+    """Does what torch chooses for a CPU; for meta tensors it would choose one that makes a whole matrix of scores."""
     heads = (part.transpose(1, 2) for part in (query, key, value))
     return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(*heads)[0].transpose(1, 2)
 
@@ -254,7 +254,7 @@ def _gradients_of(model: nn.Module) -> list[Tensor]:
 
 @dataclass(frozen=True)
 class _Batch:
-    """What a micro-batch has on the first device (`train.NoisedBatch`)."""
+    """The tensors of a micro-batch on the first device (`train.NoisedBatch`)."""
 
     latent: Tensor
     noise: Tensor

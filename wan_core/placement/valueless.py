@@ -40,7 +40,7 @@ def run_valueless(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -
 
 @cache
 def _makes_new_tensors(func: Any) -> bool:
-    """Whether an operator changes nothing, and shares nothing with what it is given, as far as torch declares it."""
+    """Returns whether an operator, as torch declares it, changes nothing and shares nothing with what it is given."""
     schema = func._schema  # pyright: ignore[reportPrivateUsage]
     return not schema.is_mutable and all(made.alias_info is None for made in schema.returns)
 
@@ -66,7 +66,7 @@ def _answer(args: tuple[Any, ...], result: Any) -> tuple[_New | None, ...] | Non
 
 
 def _is_plain(tensor: Tensor) -> bool:
-    """Whether shape, strides and dtype say all of a tensor."""
+    """Returns whether shape, strides and dtype say all of a tensor."""
     alike = _empty(tensor.shape, tensor.stride(), tensor.dtype).untyped_storage().nbytes()
     return tensor.is_meta and not tensor.storage_offset() and tensor.untyped_storage().nbytes() == alike
 

@@ -22,7 +22,7 @@ _FEWEST_ROWS = 32
 
 
 def multiplies(weight: Tensor, scale: Tensor | None, dtype: torch.dtype) -> bool:
-    """Whether a packed weight (out, in) can be multiplied in `dtype`: it is of it, with one scale per row, or one."""
+    """Returns whether a packed weight (out, in) can be multiplied in `dtype`: it is of it, scaled whole or by row."""
     scales = 1 if scale is None else scale.numel()
     return weight.dtype == dtype and scales in (1, weight.shape[0])
 

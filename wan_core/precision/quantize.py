@@ -36,7 +36,7 @@ _BLOCK = 128
 
 @dataclass(frozen=True, kw_only=True)
 class QuantizeConfig(Config):
-    """What Fp8Quantize asks for."""
+    """The quantization that Fp8Quantize asks for."""
 
     scheme: str = setting(
         _SCHEMES[0],
@@ -76,7 +76,7 @@ class QuantizeConfig(Config):
             check_patterns([getattr(self, name)], names, name, whole=False)
 
     def selects(self, name: str) -> bool:
-        """Whether the linear `name` (original Wan name, without .weight) becomes 8-bit."""
+        """Returns whether the linear `name` (original Wan name, without .weight) becomes 8-bit."""
         if "lora_" in name:
             return False
         found = block_of(name)
@@ -144,7 +144,7 @@ def _groups(shape: Sequence[int], scheme: str) -> tuple[int, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class QuantizedBy(Config):
-    """What the 8-bit weights of a run are made like: another version may make others of the same file."""
+    """Says how the 8-bit weights of a run are made: another version may make others of the same file."""
 
     weights: str
     """digest of a known weight, quantized and unpacked"""

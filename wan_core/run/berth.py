@@ -1,4 +1,4 @@
-"""How two models take turns on the devices: one is there, the other rests in host memory or is read again."""
+"""Two models take turns on the devices: one is there, the other rests in host memory or is read again."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Berth(Generic[Held]):
 
 
 def host_holds(leaving: WanTransformer, coming: int, processes: int = 1) -> bool:
-    """Whether host memory holds what a model has on accelerators, beside the `coming` bytes of another one there.
+    """Returns whether host memory holds what a model has on accelerators, beside `coming` bytes of another one there.
 
     `processes`: how many share that memory and ask the same.
     """

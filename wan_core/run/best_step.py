@@ -1,4 +1,4 @@
-"""Which saved step of a run is suggested, from the run's files."""
+"""Suggests a saved step of a run, from the run's files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a session does between two steps: it saves, evaluates, renders and judges what it has, in this order.
+"""Does what a session has to do between two steps: it saves, evaluates, renders and judges what it has, in this order.
 
 A save comes before anything that could fail. While steps are not finite nothing is known of the weights, so all of it
 waits for the next one that is.

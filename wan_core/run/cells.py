@@ -21,7 +21,7 @@ _BASE = "baseline"
 
 @dataclass(frozen=True)
 class Column:
-    """What is rendered in a column; without a step or a LoRA the base model."""
+    """The model that renders a column; without a step or a LoRA the base model."""
 
     name: str
     """how the ids of its clips begin"""
@@ -39,7 +39,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Row:
-    """What is asked for in a row."""
+    """The prompt and seed of a row."""
 
     prompt: int
     """its number among the prompts"""

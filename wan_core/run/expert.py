@@ -30,7 +30,7 @@ State = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Learnt:
-    """What a model has learnt, in host memory."""
+    """The values a model has learnt, in host memory."""
 
     state: State
     """adapters as they are trained, and what the optimizer holds"""

@@ -176,7 +176,7 @@ class Experts:
         )
 
     def _has_room(self, leaving: Expert, coming: Expert, needed: int) -> bool:
-        """Whether host memory holds the weights of the one that leaves, beside what the one that comes needs there."""
+        """Returns whether host memory holds the weights of the one that leaves, beside what the coming one needs."""
         assert leaving.loaded is not None
         if coming.loaded is not None:
             needed = 0
@@ -187,7 +187,7 @@ class Experts:
     # ---- measuring and showing
 
     def is_to_be_measured(self, *, if_due: bool) -> bool:
-        """Whether the model at work can be evaluated; with `if_due`, and learnt something or came since it last was."""
+        """Returns whether the model at work can be evaluated; with `if_due`, and learnt or came since it last was."""
         expert = self.at_work
         return expert is not None and expert.trainer.evaluates and not (if_due and expert.name not in self._unmeasured)
 

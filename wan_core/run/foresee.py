@@ -1,4 +1,4 @@
-"""What a run of that name would be gone on with or begun, asked before its clips are encoded: whatever they are."""
+"""Tells which run a job would go on with or begin, before its clips are encoded: whatever they are."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Foreseen", "foresee"]
 
 @dataclass(frozen=True)
 class Foreseen:
-    """What queueing a job would come to, as far as it is known without its clips."""
+    """The outcome of queueing a job, as far as it is known without its clips."""
 
     directory: Path
     """the run of this job if the clips are its own, else the newest run of that name"""

@@ -1,4 +1,4 @@
-"""Where the events of a session go: into metrics.jsonl, out to whoever listens, and to those who remark on them."""
+"""Sends the events of a session on: into metrics.jsonl, out to whoever listens, and to those who remark on them."""
 
 from __future__ import annotations
 

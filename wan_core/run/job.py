@@ -1,4 +1,4 @@
-"""What is to be trained on what, as far as memory depends on it, and what that takes under given measures."""
+"""A job, as far as memory depends on it: what is trained on what, and what that takes under given measures."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Job", "size_words"]
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """What is to be trained on what, as far as memory depends on it."""
+    """A training as far as memory depends on it: what is trained on what."""
 
     model: ModelPlan
     roots: Roots

@@ -1,4 +1,4 @@
-"""How long a run is: epochs and a batch over all GPUs become steps once its clips are known; hours end it at a save."""
+"""Tells how long a run is: epochs and a batch over all GPUs become steps once clips are known; hours end at a save."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def preview_inputs(run: OpenRun) -> PreviewInputs | None:
 
 
 class Planned(NamedTuple):
-    """How this process trains a model."""
+    """The plan by which this process trains a model."""
 
     measures: MemoryMeasures
     settings: TrainConfig

@@ -1,4 +1,4 @@
-"""What runs on this machine took beside what was predicted for them, in one small file: the next plan follows it.
+"""Keeps what runs on this machine took beside what was predicted, in one small file: the next plan follows it.
 
 A ratio belongs to a card, a model, the form of its weights and a phase. It is measured against the prediction as it
 was before any ratio, so that ratios never multiply; and it is taken only within bounds, because another program, or
@@ -40,7 +40,7 @@ _PHASES = {"load": "load", "evaluate": "evaluate", "sample": "preview", "save": 
 
 @dataclass(frozen=True, kw_only=True)
 class Ratio(Config):
-    """What was measured over what was predicted."""
+    """The ratio of what was measured to what was predicted."""
 
     card: str
     """as its driver calls it"""

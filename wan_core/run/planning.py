@@ -27,7 +27,7 @@ _RANKS, _SMALLER = (16, 8, 4), (1.0, 0.75, 0.5)
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryPlan:
-    """What a job takes, with the measures that were chosen for it, beside what there is."""
+    """The memory a job takes, with the measures that were chosen for it, beside what there is."""
 
     job: Job
     room: Room
@@ -142,7 +142,7 @@ def asked_measures(train: TrainConfig) -> MemoryMeasures:
 
 
 def _offloads(train: TrainConfig) -> bool:
-    """Whether the settings send something to host memory: all that is kept, or what a policy names."""
+    """Returns whether the settings send something to host memory: all that is kept, or what a policy names."""
     return train.offload_activations == "on" or bool(train.keeps.offloaded)
 
 
@@ -168,7 +168,7 @@ def nearest_that_fits(job: Job, room: Room) -> Job | None:
 
 @dataclass(frozen=True)
 class _Free:
-    """What the settings leave to the planner; a value is taken as it is, None is its choice."""
+    """The choices that the settings leave to the planner; a value is taken as it is, None is its choice."""
 
     offload: bool | None
     swap: int | None

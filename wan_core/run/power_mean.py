@@ -34,7 +34,7 @@ _WIDEST = math.sqrt(1 / 12)
 
 @dataclass(frozen=True, kw_only=True)
 class PowerMean:
-    """What was made."""
+    """The mean that was made."""
 
     steps: tuple[int, ...]
     shares: tuple[float, ...]

@@ -1,4 +1,4 @@
-"""How large previews are that are as ComfyUI's template of the model makes them: as long as fits beside training."""
+"""Sizes previews that are to be as ComfyUI's template of the model makes them: as long as fits beside training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run still has to do beside its steps: saves, evaluations and previews, each as long as those before took."""
+"""Foresees what a run has to do beside its steps: saves, evaluations and previews, each as long as those before."""
 
 from __future__ import annotations
 

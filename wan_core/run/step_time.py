@@ -87,7 +87,7 @@ def card_of_size(gibibytes: float) -> Card:
 
 
 def _within(name: list[str], words: list[str]) -> bool:
-    """Whether a card is called so, and is no other one: a larger, or a slower one of that number."""
+    """Returns whether a card is called so, and is no other one: a larger, or a slower one of that number."""
     ends = [i + len(name) for i in range(len(words)) if words[i : i + len(name)] == name]
     return any(not _OTHER_CARD & {*words[end:]} for end in ends)
 

@@ -1,4 +1,4 @@
-"""What would make a job fit that does not: each found by planning again, so that nothing is offered that fails too."""
+"""Finds what would make a job fit that does not: each is planned again, so that nothing is offered that fails too."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which model denoises at which noise level: one for all of them, or the two experts of a pair in turn."""
+"""Chooses the model for a noise level: one for all of them, or the two experts of a pair in turn."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From noise to a clip: the models in turn, each with its guidance, along the schedule of the sampler."""
+"""Makes a clip of noise: the models in turn, each with its guidance, along the schedule of the sampler."""
 
 from __future__ import annotations
 

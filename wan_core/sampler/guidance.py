@@ -17,7 +17,7 @@ __all__ = ["Asked", "Guidance", "guided_velocity"]
 
 @dataclass(frozen=True)
 class Guidance:
-    """How the negative pass is made, and what stands beside it."""
+    """Says how the negative pass is made, and what stands beside it."""
 
     batched: bool = False
     """both passes at once: one read of the weights, twice the activations"""
@@ -47,7 +47,7 @@ class Guidance:
 
 @dataclass(frozen=True)
 class Asked:
-    """What a model is asked about one latent, all on its first device."""
+    """The question to a model about one latent, all on its first device."""
 
     text: Tensor
     """(B, 512, D)"""

@@ -11,7 +11,7 @@ __all__ = ["FEW_STEPS", "PRESETS", "SamplingPreset", "template_of", "template_si
 
 @dataclass(frozen=True)
 class SamplingPreset:
-    """What belongs together: steps, guidance, shift and the sampler they were chosen for."""
+    """Settings that belong together: steps, guidance, shift and the sampler they were chosen for."""
 
     steps: int
     guidance_scale: float

@@ -33,7 +33,7 @@ _SUFFIXES = {
 
 @dataclass(frozen=True, kw_only=True)
 class PreviewPrompt(Config):
-    """What one prompt says for itself; 0 and None leave it to the settings of all."""
+    """One prompt and what it says for itself; 0 and None leave it to the settings of all."""
 
     name: str = ""
     """its nickname, as it was written"""

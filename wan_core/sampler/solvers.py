@@ -26,7 +26,7 @@ LOWEST = 0.001
 
 @dataclass(frozen=True)
 class Walk:
-    """What a solver needs beside x."""
+    """The values that a solver needs beside x."""
 
     sigmas: tuple[float, ...]
     """(steps + 1) noise levels, falling"""

@@ -1,4 +1,4 @@
-"""What was tried, and what came of it: one line each, short, without paths."""
+"""Says what was tried, and what came of it: one line each, short, without paths."""
 
 from __future__ import annotations
 

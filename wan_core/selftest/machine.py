@@ -1,4 +1,4 @@
-"""What this machine has: its system, libraries, devices, attention kernels, page-locked memory and codecs."""
+"""Lists what this machine has: its system, libraries, devices, attention kernels, page-locked memory and codecs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _SIDE, _FRAMES = 64, 9
 
 
 class Unneeded(Exception):  # noqa: N818  no error: not every machine has it
-    """What was to be tried is not here, and no run here needs it."""
+    """Says that what was to be tried is not here, and that no run here needs it."""
 
 
 def device() -> torch.device:

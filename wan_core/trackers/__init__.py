@@ -1,4 +1,4 @@
-"""Who else is told of a run: TensorBoard, a tracker, a webhook, a mirror. Only the server's own settings decide."""
+"""Tells others of a run: TensorBoard, a tracker, a webhook, a mirror. Only the server's own settings decide."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What trackers show of a run: numbers by their names, the same in each of them."""
+"""Makes what trackers show of a run: numbers by their names, the same in each of them."""
 
 from __future__ import annotations
 

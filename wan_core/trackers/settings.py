@@ -1,4 +1,4 @@
-"""What the owner of a machine lets leave it: trackers, a webhook, a mirror. Read from one file of the server.
+"""Reads what the owner of a machine lets leave it: trackers, a webhook, a mirror. It stands in one file of the server.
 
 No workflow and no request can switch any of it on, so a graph from a stranger sends nothing anywhere.
 """

@@ -267,8 +267,9 @@ class TrainConfig(UpdateConfig, ObjectiveConfig):
 
 
 def earlier_meanings(train: TrainConfig, left_out: Collection[str]) -> list[TrainConfig]:
-    """What `train`, whose maker left the settings `left_out` to their defaults, meant to this version and to each
-    earlier one; this version's meaning is first."""
+    """Returns what `train`, whose maker left the settings `left_out` to their defaults, meant to this version and to
+    each earlier one; this version's meaning is first.
+    """
     meanings = [train]
     for name, former in _FORMER_DEFAULTS.items():
         if name in left_out:

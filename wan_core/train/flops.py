@@ -61,7 +61,7 @@ class StepFlops:
 
 @dataclass(frozen=True)
 class Work:
-    """What a step worked on. `flops` are the useful ones."""
+    """The work of a step. `flops` are the useful ones."""
 
     flops: float = 0.0
     tokens: int = 0

@@ -1,4 +1,4 @@
-"""What a saved step says of itself: manifest.json, its checksums and its counters."""
+"""Reads and writes what a saved step says of itself: manifest.json, its checksums and its counters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an optimizer holds, as named plain tensors and back, to the last bit."""
+"""Turns what an optimizer holds into named plain tensors and back, to the last bit."""
 
 from __future__ import annotations
 

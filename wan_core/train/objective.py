@@ -1,4 +1,4 @@
-"""From a noised batch to the loss that is trained, and to the one that is evaluated.
+"""Makes of a noised batch the loss that is trained, and the one that is evaluated.
 
 Clips that keep what the model knows (prior preservation) have a target of their own: what the base model predicts for
 the same noise, noise level and caption, on the same tokens. Where the adapters change nothing, their error is 0.
@@ -22,7 +22,7 @@ __all__ = ["Objective", "TrainedLoss"]
 
 
 class TrainedLoss(NamedTuple):
-    """What a micro-batch is trained on."""
+    """The loss that a micro-batch is trained on."""
 
     loss: Tensor
     """() float32, with gradients"""

@@ -13,7 +13,7 @@ __all__ = ["ObjectiveConfig"]
 
 @dataclass(frozen=True, kw_only=True)
 class ObjectiveConfig(Config):
-    """Which noise levels are drawn, and the loss of a prediction."""
+    """Says which noise levels are drawn, and what the loss of a prediction is."""
 
     timestep_sampling: str = setting(
         "shift",

@@ -1,4 +1,4 @@
-"""What a run does when a device's memory runs out in a step: the same step again, after giving way.
+"""Gives way when a device's memory runs out in a step: the same step is made again, with stronger measures.
 
 A step changes nothing before its optimizer runs, so there is nothing to restore: its gradients are dropped, and what
 torch reserved goes back to the driver. No measure changes a number; the run goes on as if nothing had happened.

@@ -113,7 +113,7 @@ class SaveStore:
         return ""
 
     def is_suspect(self, step: int) -> bool:
-        """Whether the step was marked by `suspect`: no step after it was finite."""
+        """Returns whether the step was marked by `suspect`: no step after it was finite."""
         return os.path.lexists(self.folder / _folder_name(step) / SUSPECT)
 
     def suspect(self, step: int) -> list[int]:

@@ -1,4 +1,4 @@
-"""What is said of a finished step: its numbers, its time, and the memory and work of all ranks."""
+"""Reports a finished step: its numbers, its time, and the memory and work of all ranks."""
 
 from __future__ import annotations
 
@@ -80,6 +80,8 @@ class StepReport:
         )
 
     def _memory_bytes(self, memory: MemoryReading) -> int:
-        """What earlier versions wrote: the peak of the first CUDA device, else what is resident now; 0 if unknown."""
+        """Returns what earlier versions wrote: the peak of the first CUDA device, else what is resident now; 0 if
+        unknown.
+        """
         first = memory[str(self._device)]
         return first["peak" if self._device.type == "cuda" else "now"] or 0

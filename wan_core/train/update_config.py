@@ -18,7 +18,7 @@ _NAME_A_CLASS = "Name the class, such as pytorch_optimizer.Adan."
 
 @dataclass(frozen=True, kw_only=True)
 class UpdateConfig(Config):
-    """How long is trained, on how much at a time, and how a step moves the LoRA."""
+    """Says how long is trained, on how much at a time, and how a step moves the LoRA."""
 
     steps: int = setting(1500, "Optimizer steps of the whole run. Raise it later to train on.", low=1, high=10_000_000)
     learning_rate: float = setting(

@@ -1,5 +1,5 @@
-"""What can be said of a clip without an opinion: how much of it is empty, how it flickers, whether it shows a grid, and
-how like another one it is. Pure; of a long clip a few frames speak for all.
+"""Measures what can be said of a clip without an opinion: how much of it is empty, how it flickers, whether it shows a
+grid, and how like another one it is. Pure; of a long clip a few frames speak for all.
 """
 
 from __future__ import annotations

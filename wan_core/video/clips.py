@@ -187,7 +187,7 @@ def _shown_at(
     count: int,
     start_s: float,
 ) -> Iterator[tuple[float, VideoFrame]]:
-    """For k = 0 .. count - 1 the frame on screen at `start_s + k / fps`, with its own time; fewer
+    """Yields for k = 0 .. count - 1 the frame on screen at `start_s + k / fps`, with its own time; fewer
     if the file ends.
     """
     tick = float(stream.time_base or 0)

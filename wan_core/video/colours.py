@@ -68,7 +68,7 @@ def refuse_colours(path: Path, frame: VideoFrame) -> None:
 
 
 def bits_of(frame: VideoFrame) -> int:
-    """Of one colour value: 8, 10, 12 or 16."""
+    """Returns the bits of one colour value: 8, 10, 12 or 16."""
     return max((component.bits for component in frame.format.components), default=8)
 
 

@@ -23,7 +23,7 @@ _LINES = 3
 
 @dataclass(frozen=True)
 class Place:
-    """Where a clip lies in the picture, in pixels."""
+    """The place of a clip in the picture, in pixels."""
 
     x: int
     y: int
@@ -139,5 +139,5 @@ class _Text:
 
 
 def readable(label: str) -> bool:
-    """Whether Pillow's own font has every character of a label: it knows Latin letters and little else."""
+    """Returns whether Pillow's own font has every character of a label: it knows Latin letters and little else."""
     return all(character.isprintable() and ord(character) < 0x180 for character in label)

@@ -1,4 +1,4 @@
-"""From a decoded frame to a picture: turned as the file says, square pixels, no transparency, scaled and cropped."""
+"""Makes a picture of a decoded frame: turned as the file says, square pixels, no transparency, scaled and cropped."""
 
 from __future__ import annotations
 

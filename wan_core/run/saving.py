@@ -1,6 +1,7 @@
 """The writing of a training session: its saved steps, and status.json, which says where the run stands.
 
-A full or missing disk pauses a run, it does not end it. `export_lora` is the way out again: the LoRA of a saved step.
+`train/saves.py` commits a step to the disk. A full or missing disk pauses a run, it does not end it. `export_lora` is
+the way out again: the LoRA of a saved step.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The catalogue of optimizers: which class of which package a name means, and what of the settings it is given.
 
-Nothing here is an optimizer of our own. What a class keeps between two steps is the business of `optimizer_state.py`.
+Users choose from the names in `update_config.py`. Nothing here is an optimizer of our own. What a class keeps between
+two steps is the business of `optimizer_state.py`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The learning rate of each adapter beside that of the run: rates by pattern, and LoRA+, as groups of an optimizer."""
+"""Factors of the learning rate, by pattern and for LoRA+, as groups of an optimizer; `schedule.py` has the rate."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ def _roots(options: argparse.Namespace, runs: Path) -> tuple[Roots, str]:
     from ..files import Roots
 
     file: Path = options.roots or runs / "roots.json"
-    known = Roots.read(file) if file.is_file() else Roots({"cache": (str(runs / "_cache"),), "loras": (str(runs),)})
+    known = Roots.read(file) if file.is_file() else Roots(_usual(runs))
     folders = [str(model.resolve().parent) for model in (options.model, options.low_noise_model) if model is not None]
     there = known.folders.get("diffusion_models", ())
     missing = [folder for folder in dict.fromkeys(folders) if folder not in there]
@@ -121,3 +121,12 @@ def _roots(options: argparse.Namespace, runs: Path) -> tuple[Roots, str]:
         file.parent.mkdir(parents=True, exist_ok=True)
         roots.write(file)
     return roots, str(file)
+
+
+def _usual(runs: Path) -> dict[str, tuple[str, ...]]:
+    """Returns where things lie when nothing says it: beside the runs, and in the ComfyUI whose output they are."""
+    models = runs.parent.parent / "models"
+    names = ("diffusion_models", "unet") if runs.parent.name == "output" else ()
+    folders = tuple(str(models / name) for name in names if (models / name).is_dir())
+    loras = (str(models / "loras"),) if folders and (models / "loras").is_dir() else ()
+    return {"cache": (str(runs / "_cache"),), "loras": (*loras, str(runs)), "diffusion_models": folders}

@@ -93,7 +93,13 @@ const files = new SettingsFiles({
   read: (texts) => routes.settingsFiles(texts),
   open: (graph, name) => app.loadGraphData(graph, true, true, name),
   say: (severity, detail) =>
-    app.extensionManager?.toast?.add({ severity, summary: NAME, detail, life: 20000 }),
+    // Where it lies over Run, what went well must not stay: the note beside the nodes says it too.
+    app.extensionManager?.toast?.add({
+      severity,
+      summary: NAME,
+      detail,
+      life: severity === "success" ? 5000 : 20000,
+    }),
 });
 
 function openSettings() {

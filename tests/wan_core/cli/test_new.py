@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,10 +12,12 @@ import pytest
 
 from tests.support.forked import RunCommand
 from tests.support.tiny_run import make_run
+from wan_core.cli.new import _roots
 from wan_core.cli.progress import lines_of, terminal_emitter
 from wan_core.cli.settings import with_settings
 from wan_core.errors import ConfigError, ExitCode
 from wan_core.events import CheckpointSaved, Finished, Note, StepDone, to_line
+from wan_core.files import Roots
 from wan_core.load import ModelPlan
 from wan_core.run import DataConfig, RunConfig, read_run
 
@@ -117,6 +120,20 @@ def test_a_run_is_made_like_another_and_changed_until_it_has_saved(
     nothing = wan_core_command("new", "owl", "--model", str(model), "--data", "zz", *where)
     assert nothing.returncode == ExitCode.BAD_INPUT
     assert tiny.config.data.fingerprint[:12] in nothing.stderr
+
+
+def test_beside_the_runs_of_a_comfyui_its_models_are_found(tmp_path: Path) -> None:
+    runs = tmp_path / "output" / "wan_trainer"
+    options = Namespace(roots=None, model=None, low_noise_model=None)
+    assert _roots(options, tmp_path / "runs")[0].folders["diffusion_models"] == ()
+    for name in ("diffusion_models", "loras"):
+        (tmp_path / "models" / name).mkdir(parents=True)
+    roots, written = _roots(options, runs)
+    assert (roots.first("diffusion_models"), roots.first("loras")) == (
+        tmp_path / "models" / "diffusion_models",
+        tmp_path / "models" / "loras",
+    )
+    assert Roots.read(Path(written)).folders == roots.folders
 
 
 def test_settings_of_another_trainer_become_a_graph(tmp_path: Path, wan_core_command: RunCommand) -> None:

@@ -106,12 +106,14 @@ def job_shape(
     found: WanFile | None = None,
     placement: Placement | None = None,
     optimizer_bytes: float = 8.0,
+    optimizer_host_bytes: float = 0.0,
     routes: Sequence[Route] = (),
 ) -> JobShape:
     """Returns what `estimate_memory` needs to know of a plan, from the header alone.
 
     `placement`: instead of the plan's own, for devices that this machine need not have. `optimizer_bytes`: what the
-    optimizer holds for each adapter value. `routes`: layers that a share of the tokens passes by.
+    optimizer holds for each adapter value, `optimizer_host_bytes`: what of it in host memory. `routes`: layers that a
+    share of the tokens passes by.
     """
     found = found or inspect_model(plan, roots)
     shape, numerics = found.variant.shape, numerics or plan.precision.numerics(found.compute_dtype)
@@ -128,6 +130,7 @@ def job_shape(
         adapter_values=count_values(model_without_values(shape, numerics), lora),
         # A pair that begins in the weight is kept beside the trained one.
         optimizer_bytes=optimizer_bytes + 4 * (lora.init in STARTS_IN_THE_WEIGHT),
+        optimizer_host_bytes=optimizer_host_bytes,
         recomputing=recomputing or Recomputing(),
         unpacking_bytes=_beside_the_widest(plan, found, numerics),
         routes=placed_routes(routes, shape.num_layers),

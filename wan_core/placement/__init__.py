@@ -6,6 +6,7 @@ from __future__ import annotations
 from .bridge import DeviceCarrier
 from .cards import Room, card_bytes, fullest_process, room_here, room_of_cards, total_bytes
 from .choosing import choose_measures
+from .copies import host_memory_of
 from .measures import MemoryMeasures, running_order
 from .memory import JobShape, MemoryEstimate, estimate_memory
 from .offload import BlockOffload
@@ -28,6 +29,7 @@ __all__ = [
     "choose_measures",
     "estimate_memory",
     "fullest_process",
+    "host_memory_of",
     "resolve_placement",
     "room_here",
     "room_of_cards",

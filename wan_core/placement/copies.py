@@ -14,7 +14,7 @@ from torch import Tensor
 from ..words import logger
 from .host import host_bytes
 
-__all__ = ["Copies", "CudaCopies", "PlainCopies", "copies_of"]
+__all__ = ["Copies", "CudaCopies", "PlainCopies", "copies_of", "host_memory_of"]
 
 _log = logger(__name__)
 _PORTABLE = 1
@@ -115,3 +115,9 @@ def _forget_error(device: torch.device) -> None:
 def copies_of(device: torch.device) -> Copies:
     """Returns how tensors travel between `device` and host memory."""
     return CudaCopies(device) if device.type == "cuda" else PlainCopies()
+
+
+def host_memory_of(device: torch.device, size: int) -> Tensor:
+    """Returns `size` new bytes of host memory, (size,) uint8, from which `device` copies by itself where it can."""
+    found = copies_of(device).host_memory(size)
+    return torch.empty(size, dtype=torch.uint8) if found is None else found

@@ -46,7 +46,9 @@ class JobShape:
     adapter_values: Mapping[str, int]
     """values of the adapters of each linear that has some, by original Wan name"""
     optimizer_bytes: float = 8.0
-    """what the optimizer holds for each adapter value; AdamW its two moments"""
+    """what the optimizer holds on the device for each adapter value; AdamW its two moments"""
+    optimizer_host_bytes: float = 0.0
+    """the same in host memory, where it steps there: what it holds, and the weights and gradients it steps with"""
     recomputing: Recomputing = Recomputing()
     unpacking_bytes: int = 0
     """what the widest packed weight takes while its linear runs; nothing of it is kept"""
@@ -158,7 +160,8 @@ def estimate_memory(
         trained = int(adapters[name] * (_WEIGHT_BYTES + _GRADIENT_BYTES + job.optimizer_bytes))
         rests = weights.on_device[name] + trained
         between = rests - adapters[name] * _GRADIENT_BYTES
-        step_bytes = max(trace.step, adapters[name] * _STEP_BYTES + trace.before)
+        stepping = 0 if job.optimizer_host_bytes else adapters[name] * _STEP_BYTES
+        step_bytes = max(trace.step, stepping + trace.before)
         devices[name] = DeviceMemory(
             weights=weights.on_device[name],
             adapters=trained,
@@ -174,11 +177,14 @@ def estimate_memory(
             inputs = [*mine[: len(mine) - job.unchecked_on(device)], *shape.vace_layers]
             kept_in_host += sum(tokens[layer] for layer in inputs) * _passing(job, step) // step.tokens
     pinned = sum(weights.swapped.values()) + kept_in_host
+    away = job.optimizer_host_bytes
+    held = job.optimizer_bytes + max(0.0, away - _WEIGHT_BYTES - _GRADIENT_BYTES)
     return MemoryEstimate(
         measures=measures,
         devices=devices,
         pinned=pinned,
-        host=pinned + weights.on_host + int((_WEIGHT_BYTES + job.optimizer_bytes) * sum(adapters.values())),
+        # A save is a copy of the weights and of what the optimizer holds.
+        host=pinned + weights.on_host + int((_WEIGHT_BYTES + held + away) * sum(adapters.values())),
         streamed=dict(weights.swapped),
     )
 

@@ -53,6 +53,8 @@ _TRAIN_WITHOUT_EFFECT = (
     # the same gradients to the last bit
     *("gradient_checkpointing", "checkpointing_policy", "checkpointing_names_saved", "checkpointing_names_offloaded"),
     *("unchecked_blocks", "memory", "offload_activations", "blocks_to_swap"),
+    # the same update, rounded as another device rounds it
+    "offload_optimizer",
 )
 """settings that are in no job's identity: the weights after a step do not depend on them"""
 QUEUE_DONE = "steps of this queue are done"

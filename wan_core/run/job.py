@@ -10,7 +10,7 @@ from ..footprint import job_shape
 from ..load import ModelPlan, WanFile
 from ..lora import LoraConfig
 from ..placement import JobShape, MemoryEstimate, MemoryMeasures, Placement, StepShape, estimate_memory
-from ..train import TrainConfig, state_bytes
+from ..train import TrainConfig, held_bytes
 from .own_runs import OwnRuns, card_name, corrected
 
 __all__ = ["Job", "size_words"]
@@ -60,6 +60,7 @@ class Job:
 
     def shape(self) -> JobShape:
         """Returns what the prediction needs to know. Raises what a model that cannot be trained so is refused with."""
+        on_device, on_host = held_bytes(self.train)
         return job_shape(
             self.model,
             self.roots,
@@ -67,7 +68,8 @@ class Job:
             recomputing=self.train.recomputing,
             found=self.file,
             placement=self.placement,
-            optimizer_bytes=state_bytes(self.train),
+            optimizer_bytes=on_device,
+            optimizer_host_bytes=on_host,
             routes=self.train.routes,
         )
 

@@ -8,7 +8,7 @@ from .group import MEETING, Group, join_group
 from .levels import Levels
 from .meters import largest_step
 from .noised import NoisedBatch, TargetFunction, noise_batch, true_velocity
-from .optimizer_state import saved_bytes, state_bytes
+from .optimizer_state import held_bytes, saved_bytes, state_bytes
 from .pair import next_turn, settings_of_expert, without_pair
 from .preview import Previewer, evaluating
 from .preview_inputs import PreviewClip, PreviewInputs, largest_preview_shape, preview_shape, read_preview_inputs
@@ -37,6 +37,7 @@ __all__ = [
     "check_rates",
     "earlier_meanings",
     "evaluating",
+    "held_bytes",
     "join_group",
     "largest_preview_shape",
     "largest_step",

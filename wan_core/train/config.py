@@ -149,6 +149,11 @@ class TrainConfig(UpdateConfig, ObjectiveConfig):
         "it is needed to fit.",
         choices=("auto", "on", "off"),
     )
+    offload_optimizer: bool = setting(
+        False,
+        "The optimizer keeps its state in the computer's own memory and steps there: 8 bytes less of the GPU for each "
+        "LoRA value with AdamW. Weights and gradients travel once a step.",
+    )
     blocks_to_swap: int = setting(
         -1,
         "So many blocks of the model rest in the computer's own memory and travel to the GPU when they run. -1: as "

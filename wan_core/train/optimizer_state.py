@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -20,14 +20,17 @@ from torch import Tensor, nn
 from ..errors import CheckpointError, ConfigError, WanTrainerError
 from ..words import first_line
 from .config import TrainConfig
+from .host_weights import HostWeights
 from .mean_weights import MeanWeights
 from .named_values import copy_of, filled_from, flat, same
 from .optimizers import finds_own_rate, make_optimizer, ran_out_of_memory, runs_on_gpu, runs_uncompiled
 from .schedule import owns_rate
 
-__all__ = ["AdapterOptimizer", "saved_bytes", "state_bytes"]
+__all__ = ["AdapterOptimizer", "held_bytes", "saved_bytes", "state_bytes"]
 
 _ADAMW_BYTES = 8.0
+_COPY_BYTES = 8
+"""per adapter value, of a weight and its gradient in host memory"""
 _TEMPORARY_BYTES = 8
 """per adapter value while AdamW runs: its lists; the others take at most as much"""
 _OURS = {"params", "rate_factor"}
@@ -44,7 +47,10 @@ class AdapterOptimizer:
 
         Raises what `make_optimizer` does.
         """
-        self.inner, self._then = make_optimizer(parameters, config), then
+        self._host = HostWeights(parameters) if config.offload_optimizer else None
+        self._stepped = self._host.copies if self._host else parameters
+        self._at_hand = self._host.at_hand if self._host else nullcontext
+        self.inner, self._then = make_optimizer(self._stepped, config), then
         self._parameters, self._config = parameters, config
         self._mean = MeanWeights(parameters, config.ema_decay) if config.ema_decay else None
         self._decided = _OURS | {"lr"} if owns_rate(config) else _OURS
@@ -58,7 +64,7 @@ class AdapterOptimizer:
         if "lr" in self._decided:
             for group in self.inner.param_groups:
                 _write_rate(group, rate * group["rate_factor"])
-        with runs_uncompiled(self.inner):
+        with runs_uncompiled(self.inner), self._at_hand():
             self.inner.step()
         self._then()
         if self._mean is not None:
@@ -73,7 +79,7 @@ class AdapterOptimizer:
         A step that ends in the middle has changed some weights and not others, and nobody could try it again.
         """
         wanted: Counter[torch.device] = Counter()
-        for parameter in self._parameters.values():
+        for parameter in self._stepped.values():
             made = 0.0 if self.inner.state.get(parameter) else _optimizer_bytes(self._config)[0]
             wanted[parameter.device] += int(parameter.numel() * (_TEMPORARY_BYTES + made))
         for device, size in wanted.items():
@@ -96,7 +102,8 @@ class AdapterOptimizer:
             return
         leave, back = modes
         trained = {name: p.detach().to("cpu", copy=True) for name, p in self._parameters.items()}
-        leave()
+        with self._at_hand():
+            leave()
         try:
             yield
         finally:
@@ -114,7 +121,7 @@ class AdapterOptimizer:
         if self._mean is None and self._modes is not None:
             with self.judged():
                 found |= {f"judged.{name}": p.detach().to("cpu", copy=True) for name, p in self._parameters.items()}
-        for name, parameter in self._parameters.items():
+        for name, parameter in self._stepped.items():
             for key, value in self.inner.state.get(parameter, {}).items():
                 found |= flat(f"optimizer.{name}.{key}", value)
         for number, (group, begun) in enumerate(zip(self.inner.param_groups, self._begun, strict=True)):
@@ -139,11 +146,11 @@ class AdapterOptimizer:
                     f"The resume state has no optimizer state for {name}. Resume from an older saved step."
                 )
         self._step_on_nothing()
-        for name, parameter in self._parameters.items():
+        for name, parameter in self._stepped.items():
             self.inner.state[parameter] = filled_from(
                 dict(self.inner.state.get(parameter, {})), state, f"optimizer.{name}.", parameter.device
             )
-        device = next(iter(self._parameters.values())).device
+        device = next(iter(self._stepped.values())).device
         for number, (group, begun) in enumerate(zip(self.inner.param_groups, self._begun, strict=True)):
             now = self._own(group)
             filled = filled_from(now, state, f"optimizer_group.{number}.", device)
@@ -154,6 +161,8 @@ class AdapterOptimizer:
     def forget(self) -> None:
         """Gives up what it holds of the weights; `load` takes it up again."""
         self.inner.state.clear()
+        if self._host:
+            self._host.forget()
 
     @property
     def _modes(self) -> tuple[Callable[[], object], Callable[[], object]] | None:
@@ -167,15 +176,15 @@ class AdapterOptimizer:
 
     def _step_on_nothing(self) -> None:
         """Makes a step with gradients of 0, so that everything is there to be filled; the weights stay."""
-        before = {name: p.detach().to("cpu", copy=True) for name, p in self._parameters.items()}
-        for parameter in self._parameters.values():
+        before = {name: p.detach().to("cpu", copy=True) for name, p in self._stepped.items()}
+        for parameter in self._stepped.values():
             parameter.grad = torch.zeros_like(parameter)
         try:
             with runs_uncompiled(self.inner):
                 self.inner.step()
         finally:
-            _put_back(self._parameters, before)
-            for parameter in self._parameters.values():
+            _put_back(self._stepped, before)
+            for parameter in self._stepped.values():
                 parameter.grad = None
 
 
@@ -188,6 +197,12 @@ def state_bytes(config: TrainConfig) -> float:
     return _optimizer_bytes(config)[0] + (4.0 if config.ema_decay else 0.0)
 
 
+def held_bytes(config: TrainConfig) -> tuple[float, float]:
+    """Returns what `state_bytes` does: of the device, and of host memory with the weights that are stepped there."""
+    total, held = state_bytes(config), _optimizer_bytes(config)[0]
+    return (total - held, held + _COPY_BYTES) if config.offload_optimizer else (total, 0.0)
+
+
 def _optimizer_bytes(config: TrainConfig) -> tuple[float, float]:
     """Returns the bytes for each adapter value in memory, and those that a saved step has besides."""
     if config.optimizer == "adamw" and not config.optimizer_args:
@@ -195,6 +210,7 @@ def _optimizer_bytes(config: TrainConfig) -> tuple[float, float]:
     return _counted(
         *(config.optimizer, config.optimizer_class, config.optimizer_args, config.learning_rate),
         *(config.weight_decay, config.adam_beta1, config.adam_beta2, config.adam_epsilon, config.loraplus_lr_ratio),
+        config.offload_optimizer,
     )
 
 
@@ -207,7 +223,7 @@ def saved_bytes(values: int, config: TrainConfig) -> int:
 @functools.lru_cache(maxsize=64)
 def _counted(*settings: Any) -> tuple[float, float]:
     names = ("optimizer", "optimizer_class", "optimizer_args", "learning_rate", "weight_decay", "adam_beta1")
-    names += ("adam_beta2", "adam_epsilon", "loraplus_lr_ratio")
+    names += ("adam_beta2", "adam_epsilon", "loraplus_lr_ratio", "offload_optimizer")
     usual = TrainConfig(lr_scheduler="constant")
     config = replace(usual, **dict(zip(names, settings, strict=True)))
     with torch.inference_mode(False):

@@ -111,7 +111,9 @@ def finds_own_rate(config: TrainConfig) -> bool:
 
 def runs_on_gpu(config: TrainConfig) -> bool:
     """Returns whether the optimizer is written for GPUs, so that one where it is to be had says what it holds."""
-    return "bitsandbytes" in (config.optimizer_class or _CATALOGUE[config.optimizer].path)
+    return not config.offload_optimizer and "bitsandbytes" in (
+        config.optimizer_class or _CATALOGUE[config.optimizer].path
+    )
 
 
 def runs_uncompiled(optimizer: torch.optim.Optimizer) -> contextlib.AbstractContextManager[object]:
@@ -167,7 +169,8 @@ def _class_of(config: TrainConfig) -> tuple[Callable[..., torch.optim.Optimizer]
     if name == "CPUOffloadOptimizer":
         raise ConfigError(
             f"optimizer_class {known.path[:80]} works on CUDA alone, and takes gradients before they are clipped, "
-            "averaged and found finite. Choose bnb_paged_adamw8bit, whose moments leave a full GPU, or adamw8bit."
+            "averaged and found finite. Choose any other and set offload_optimizer (--set offload_optimizer=true), "
+            "which keeps it in host memory."
         )
     if package in sys.stdlib_module_names:
         raise ConfigError(

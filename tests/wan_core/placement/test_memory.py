@@ -101,6 +101,16 @@ def test_14b_weights_and_adapters_are_counted_exactly() -> None:
     assert found.kept > 40 * 20_280 * 5120 * 4
 
 
+def test_an_optimizer_in_host_memory_leaves_the_device_and_is_counted_there() -> None:
+    usual = job()
+    values = sum(usual.adapter_values.values())
+    away = replace(usual, optimizer_bytes=0.0, optimizer_host_bytes=16.0)
+    here, there = (estimate_memory(one, clips(13)) for one in (usual, away))
+    for phase, value in here.devices["cuda:0"].phases.items():
+        assert value - there.devices["cuda:0"].phases[phase] == (0 if phase == "load" else 8 * values), phase
+    assert there.host - here.host == 16 * values, "a save copies the same"
+
+
 @pytest.mark.lasts(1)
 def test_a_split_halves_what_belongs_to_blocks() -> None:
     one = estimate(1, checkpointed=True).devices["cuda:0"]

@@ -169,7 +169,7 @@ def test_the_bytes_of_an_optimizer_are_counted_and_not_listed(name: str) -> None
     config = settings(name)
     assert state_bytes(config) == pytest.approx(BYTES[name], abs=0.01)
     if name == "adamw":  # the one figure that is written down
-        given = (config.optimizer, "", "", 1e-3, 0.01, 0.9, 0.999, 1e-8, 1.0)
+        given = (config.optimizer, "", "", 1e-3, 0.01, 0.9, 0.999, 1e-8, 1.0, False)
         assert _counted(*given)[0] == state_bytes(config)
 
 

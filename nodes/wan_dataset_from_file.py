@@ -14,16 +14,9 @@ from ..wan_core.video import require_pyav
 from .bridge import folders
 from .bridge.folders import allowed_places, input_folder
 from .bridge.interrupts import stops_become_interrupts
-from .bridge.scanning import chosen_elsewhere, dataset_outputs, scanned_output
-from .bridge.types import (
-    CATEGORY,
-    DatasetSettingsHandle,
-    ModelHandle,
-    WanDataset,
-    WanDatasetSettingsType,
-    WanTrainModel,
-)
-from .bridge.widgets import combo, flag, number, searched_as, text, widget
+from .bridge.scanning import chosen_elsewhere, dataset_input, dataset_outputs, scanned_output
+from .bridge.types import CATEGORY, DatasetSettingsHandle, ModelHandle
+from .bridge.widgets import combo, flag, searched_as, text, widget
 
 ROLES = ("path", "caption", "repeats", "control", "mask")
 
@@ -45,7 +38,7 @@ class WanDatasetFromFile(io.ComfyNode):
             is_output_node=True,
             hidden=[io.Hidden.unique_id, io.Hidden.prompt],
             inputs=[
-                WanTrainModel.Input("model", tooltip="Tells the frame rate and the size grid. From Load Wan Model."),
+                dataset_input("model"),
                 combo(
                     "file",
                     source_files(),
@@ -76,9 +69,7 @@ class WanDatasetFromFile(io.ComfyNode):
                 widget(DatasetConfig, "width"),
                 widget(DatasetConfig, "height"),
                 widget(DatasetConfig, "num_frames", tooltip="Frames taken of each clip: 4n+1. 1 trains on stills."),
-                number(
-                    "force_rate", 0.0, 0.0, 120.0, "Frames per second clips are resampled to. 0 = the model's own rate."
-                ),
+                dataset_input("force_rate"),
                 widget(
                     DatasetConfig,
                     "num_repeats",
@@ -92,8 +83,8 @@ class WanDatasetFromFile(io.ComfyNode):
                     "Another trainer's settings decide over size, frames, repeats and captions where they state them. "
                     "Off: the widgets decide.",
                 ),
-                WanDataset.Input("append_to", optional=True, tooltip="Another dataset, to train on both."),
-                WanDatasetSettingsType.Input("settings", optional=True, tooltip="From Wan Dataset Settings."),
+                dataset_input("append_to"),
+                dataset_input("settings"),
             ],
             outputs=dataset_outputs(),
         )

@@ -15,8 +15,8 @@ from ..wan_core.importers import Pixels, match_captions, scan_pixels
 from ..wan_core.video import VideoProcess, require_pyav
 from .bridge import folders
 from .bridge.interrupts import stops_become_interrupts
-from .bridge.scanning import scan_context
-from .bridge.types import CATEGORY, ModelHandle, WanDataset, WanTrainModel
+from .bridge.scanning import dataset_input, scan_context
+from .bridge.types import CATEGORY, ModelHandle, WanDataset
 from .bridge.widgets import combo, number, one_of, searched_as, text, widget
 
 BATCH_IS = ["clip", "stills"]
@@ -37,7 +37,7 @@ class WanDatasetFromImages(io.ComfyNode):
             is_input_list=True,
             hidden=[io.Hidden.unique_id],
             inputs=[
-                WanTrainModel.Input("model", tooltip="Tells the frame rate and the size grid. From Load Wan Model."),
+                dataset_input("model"),
                 io.MultiType.Input(
                     "images",
                     [io.Image, io.Video],
@@ -62,7 +62,7 @@ class WanDatasetFromImages(io.ComfyNode):
                 widget(DatasetConfig, "num_frames", tooltip="Frames from the start of each clip: 4n+1."),
                 widget(DatasetConfig, "num_repeats", tooltip="How often each clip is seen in one epoch."),
                 widget(DatasetConfig, "enable_bucket"),
-                WanDataset.Input("append_to", optional=True, tooltip="Another dataset, to train on both."),
+                dataset_input("append_to"),
             ],
             outputs=[
                 WanDataset.Output(display_name="dataset", tooltip="For Cache Latents + Captions."),

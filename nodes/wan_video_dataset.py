@@ -19,16 +19,9 @@ from ..wan_core.errors import WanTrainerError
 from ..wan_core.video import require_pyav
 from .bridge import folders
 from .bridge.folders import allowed_places, input_folder
-from .bridge.scanning import chosen_elsewhere, dataset_outputs, scanned_output
-from .bridge.types import (
-    CATEGORY,
-    DatasetSettingsHandle,
-    ModelHandle,
-    WanDataset,
-    WanDatasetSettingsType,
-    WanTrainModel,
-)
-from .bridge.widgets import combo, number, searched_as, widget
+from .bridge.scanning import chosen_elsewhere, dataset_input, dataset_outputs, scanned_output
+from .bridge.types import CATEGORY, DatasetSettingsHandle, ModelHandle
+from .bridge.widgets import combo, searched_as, widget
 
 
 class WanVideoDataset(io.ComfyNode):
@@ -46,7 +39,7 @@ class WanVideoDataset(io.ComfyNode):
             is_output_node=True,
             hidden=[io.Hidden.unique_id, io.Hidden.prompt],
             inputs=[
-                WanTrainModel.Input("model", tooltip="Tells the frame rate and the size grid. From Load Wan Model."),
+                dataset_input("model"),
                 combo(
                     "folder",
                     dataset_folders(),
@@ -56,13 +49,11 @@ class WanVideoDataset(io.ComfyNode):
                     widget(DatasetConfig, name)
                     for name in ("trigger_word", "caption_extension", "width", "height", "num_frames")
                 ),
-                number(
-                    "force_rate", 0.0, 0.0, 120.0, "Frames per second clips are resampled to. 0 = the model's own rate."
-                ),
+                dataset_input("force_rate"),
                 widget(DatasetConfig, "num_repeats"),
                 widget(DatasetConfig, "enable_bucket"),
-                WanDataset.Input("append_to", optional=True, tooltip="Another dataset, to train on both."),
-                WanDatasetSettingsType.Input("settings", optional=True, tooltip="From Wan Dataset Settings."),
+                dataset_input("append_to"),
+                dataset_input("settings"),
             ],
             outputs=dataset_outputs(),
         )

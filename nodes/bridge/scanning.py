@@ -31,16 +31,28 @@ from .folders import allowed_places
 from .interrupts import stops_become_interrupts
 from .progress import NodeProgress
 from .scans import SCANS
-from .types import DatasetSettingsHandle, ModelHandle, WanDataset
-from .widgets import asked_of
+from .types import DatasetSettingsHandle, ModelHandle, WanDataset, WanDatasetSettingsType, WanTrainModel
+from .widgets import asked_of, number
 
 __all__ = [
     "chosen_elsewhere",
+    "dataset_input",
     "dataset_outputs",
     "scan_context",
     "scanned_output",
     "space_of",
 ]
+
+
+def dataset_input(name: str) -> io.Input:
+    """Returns an input that dataset nodes have alike: model, force_rate, append_to or settings."""
+    if name == "model":
+        return WanTrainModel.Input(name, tooltip="Tells the frame rate and the size grid. From Load Wan Model.")
+    if name == "force_rate":
+        return number(name, 0.0, 0.0, 120.0, "Frames per second clips are resampled to. 0 = the model's own rate.")
+    if name == "append_to":
+        return WanDataset.Input(name, optional=True, tooltip="Another dataset, to train on both.")
+    return WanDatasetSettingsType.Input("settings", optional=True, tooltip="From Wan Dataset Settings.")
 
 
 def chosen_elsewhere(model: ModelHandle, force_rate: float, settings: DatasetSettingsHandle | None) -> dict[str, Any]:

@@ -201,17 +201,23 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> 
     assert os.listdir(tmp_path) == ["status.json"]
 
 
-@posix
-@pytest.mark.parametrize("kind", ["link", "dangling link", "folder", "fifo"])
-def test_atomic_write_replaces_regular_files_only(tmp_path: Path, kind: str) -> None:
-    path, other = tmp_path / "out", tmp_path / "other"
+def no_regular_file(path: Path, kind: str) -> tuple[Path, Path]:
+    """Puts a link, a dangling link, a folder or a fifo at `path`; returns it and the file of somebody else beside."""
+    other = path.with_name("other")
     other.write_bytes(b"someone's")
     if kind == "fifo":
         os.mkfifo(path)
     elif kind == "folder":
         path.mkdir()
     else:
-        path.symlink_to(other if kind == "link" else tmp_path / "absent")
+        path.symlink_to(other if kind == "link" else path.with_name("absent"))
+    return path, other
+
+
+@posix
+@pytest.mark.parametrize("kind", ["link", "dangling link", "folder", "fifo"])
+def test_atomic_write_replaces_regular_files_only(tmp_path: Path, kind: str) -> None:
+    path, other = no_regular_file(tmp_path / "out", kind)
     before = sorted(os.listdir(tmp_path))
     with pytest.raises(FileError, match="out exists and is not a regular file"):
         atomic_write_bytes(path, b"new")
@@ -330,14 +336,7 @@ def test_leftovers_go_once_they_are_old_and_what_is_being_written_stays(tmp_path
 @posix
 @pytest.mark.parametrize("kind", ["link", "dangling link", "fifo", "folder"])
 def test_what_is_appended_to_is_a_file_of_its_own_and_nothing_waits(tmp_path: Path, kind: str) -> None:
-    path, other = tmp_path / "log.txt", tmp_path / "other"
-    other.write_bytes(b"someone's")
-    if kind == "fifo":
-        os.mkfifo(path)
-    elif kind == "folder":
-        path.mkdir()
-    else:
-        path.symlink_to(other if kind == "link" else tmp_path / "absent")
+    path, other = no_regular_file(tmp_path / "log.txt", kind)
     with pytest.raises(FileError, match=r"log\.txt is a link or no regular file"):
         files.open_append(path)
     with pytest.raises(FileError, match="is a link or no regular file"), locked(path, "busy"):

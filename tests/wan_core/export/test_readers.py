@@ -15,6 +15,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from tests.support.golden import fill_at_random
 from wan_core.export import LoraFile
 from wan_core.lora import LoraConfig, adapter_parameters, exported, inject_lora, read_lora, start_from
 from wan_core.model import Conditioning, WanShape, WanTransformer
@@ -43,16 +44,8 @@ LINEARS = {"t2v": 20, "i2v_2_1": 24, "i2v_2_2": 20, "vace": 20}
 
 
 def random_model(shape: WanShape, generator: torch.Generator) -> WanTransformer:
-    """As the golden files were made (tests/fixtures/README.md): every output stays near 1."""
     model = WanTransformer(shape)
-    for name, parameter in model.named_parameters():
-        noise = torch.randn(parameter.shape, generator=generator)
-        if name.endswith("modulation"):
-            parameter.data = 0.3 * noise
-        elif parameter.ndim == 1:
-            parameter.data = 0.1 * noise if name.endswith("bias") else 1 + 0.2 * noise
-        else:
-            parameter.data = noise / parameter[0].numel() ** 0.5
+    fill_at_random(model, generator)
     return model.requires_grad_(False)
 
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from tests.support.golden import FLOAT64
+from tests.support.golden import FLOAT64, fill_at_random
 from wan_core.model import Conditioning, WanShape, WanTransformer
 
 SCRIPT = Path(__file__).parents[2] / "tiny" / "peer_forward.py"
@@ -45,18 +45,6 @@ SHAPES = {
 }
 ONLY_COMFYUI = {"fun_control_reference", "fun_camera_2_1", "fun_camera_2_2"}
 PER_FRAME = {"ti2v_5b", "fun_inp_5b"}
-
-
-def random_weights(model: WanTransformer, generator: torch.Generator) -> None:
-    """Every output stays near 1: as the golden files were made."""
-    for name, parameter in model.named_parameters():
-        noise = torch.randn(parameter.shape, generator=generator)
-        if name.endswith("modulation"):
-            parameter.data = 0.3 * noise
-        elif parameter.ndim == 1:
-            parameter.data = 0.1 * noise if name.endswith("bias") else 1 + 0.2 * noise
-        else:
-            parameter.data = noise / parameter[0].numel() ** 0.5
 
 
 def inputs_of(name: str, shape: WanShape, generator: torch.Generator) -> dict[str, torch.Tensor]:
@@ -101,7 +89,7 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, tor
     for number, (name, size) in enumerate(SHAPES.items()):
         generator = torch.Generator().manual_seed(100 + number)
         model = WanTransformer(size)
-        random_weights(model, generator)
+        fill_at_random(model, generator)
         inputs = inputs_of(name, size, generator)
         tensors |= {f"{name}.w.{key}": value for key, value in model.state_dict().items()}
         tensors |= {f"{name}.{key}": value for key, value in inputs.items()}

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from tests.support.tiny_run import make_run
+from tests.support.tiny_run import make_pair_run, make_run
 from tests.wan_core.train.test_optimizers import NAMED, need, same, saved, settings, train
 from wan_core.lora import LoraConfig
 from wan_core.train import held_bytes, state_bytes
@@ -133,6 +134,20 @@ def test_a_run_goes_on_with_its_optimizer_elsewhere(tmp_path: Path) -> None:
     train(stopped)
     assert same(saved(stopped, "state"), saved(straight, "state"))
     assert same(saved(stopped, "lora"), saved(straight, "lora"))
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("order", ["high first", "alternating"])
+def test_experts_that_change_places_and_stop_learn_the_same(tmp_path: Path, order: str) -> None:
+    kept = []
+    for name, offload in (("a", False), ("b", True)):
+        run = make_pair_run(
+            tmp_path / name, offload_optimizer=offload, expert_order=order, expert_turn_steps=1, eval_items=0
+        )
+        for most in (3, 2, 0) if offload else (0,):
+            train(run, most)
+        kept.append(load_file(run.directory / "saves" / "step-000006" / "state.safetensors"))
+    assert same(*kept)
 
 
 def test_what_it_holds_is_counted_where_it_lies() -> None:

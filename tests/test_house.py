@@ -10,6 +10,7 @@ import functools
 import json
 import os
 import re
+from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -30,6 +31,7 @@ def parsed(file: Path) -> ast.Module:
     return ast.parse(file.read_text(encoding="utf-8"))
 
 
+@functools.cache
 def modules() -> dict[str, Path]:
     """Dotted name -> file, of every module of the engine and of the nodes."""
     found: dict[str, Path] = {}
@@ -39,17 +41,18 @@ def modules() -> dict[str, Path]:
     return found
 
 
+def base_of(file: Path, node: ast.ImportFrom) -> str:
+    """Returns the module that `node` imports from, with its name from the root."""
+    package = file.relative_to(ROOT).parent.parts
+    above = package[: len(package) - node.level + 1] if node.level else ()
+    return ".".join([*above, *(node.module.split(".") if node.module else [])])
+
+
 @functools.cache
 def imported(file: Path) -> tuple[tuple[str, str], ...]:
     """(module, name) of every `from module import name`, with the module's name from the root."""
-    package = file.relative_to(ROOT).parent.parts
-    found: list[tuple[str, str]] = []
-    for node in ast.walk(parsed(file)):
-        if isinstance(node, ast.ImportFrom):
-            above = package[: len(package) - node.level + 1] if node.level else ()
-            base = ".".join([*above, *(node.module.split(".") if node.module else [])])
-            found += [(base, alias.name) for alias in node.names]
-    return tuple(found)
+    nodes = [node for node in ast.walk(parsed(file)) if isinstance(node, ast.ImportFrom)]
+    return tuple((base_of(file, node), alias.name) for node in nodes for alias in node.names)
 
 
 def listed(file: Path) -> list[str]:
@@ -101,29 +104,30 @@ def test_a_room_offers_nothing_that_no_other_room_takes() -> None:
 
 def test_a_file_lists_only_what_other_files_of_the_product_take() -> None:
     """Types are left out: who calls a listed function holds them without naming them."""
-    words = {name: words_of(file) for name, file in modules().items()}
-    words |= {str(file): words_of(file) for room in ("scripts", "benchmarks") for file in (ROOT / room).glob("*.py")}
-    words["pack"] = words_of(ROOT / "__init__.py")
+    users = [(name, file) for name, file in modules().items()]
+    users += [(str(file), file) for room in ("scripts", "benchmarks") for file in (ROOT / room).rglob("*.py")]
+    users.append(("pack", ROOT / "__init__.py"))
+    taken = {(base, what) for name, file in users for base, what in used(file) if base != name}
     unused: list[str] = []
     for module, file in modules().items():
-        others = [said for name, said in words.items() if name != module]
         names = [name for name in listed(file) if name.isupper() or not name[0].isupper()]
-        unused += [f"{module}.{name}" for name in names if not any(name in said for said in others)]
+        unused += [f"{module}.{name}" for name in names if (module, name) not in taken]
     unused = [name for name in unused if name not in FOR_OTHERS]
     assert not unused, "\n".join(["", *unused])
 
 
-def words_of(file: Path) -> set[str]:
-    """Every name that the code of a file says."""
-    said: set[str] = set()
+def used(file: Path) -> Iterator[tuple[str, str]]:
+    """(module, name) of all that a file imports, and of what it reads of the modules it imports whole."""
+    yield from imported(file)
+    whole: dict[str, str] = {}
     for node in ast.walk(parsed(file)):
-        if isinstance(node, ast.Name):
-            said.add(node.id)
-        elif isinstance(node, ast.Attribute):
-            said.add(node.attr)
-        elif isinstance(node, ast.ImportFrom):
-            said.update(alias.name for alias in node.names)
-    return said
+        if isinstance(node, ast.ImportFrom):
+            base = base_of(file, node)
+            modules_here = {alias.asname or alias.name: f"{base}.{alias.name}" for alias in node.names}
+            whole |= {name: module for name, module in modules_here.items() if module in modules()}
+    for node in ast.walk(parsed(file)):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in whole:
+            yield whole[node.value.id], node.attr
 
 
 def test_docstrings_are_no_clauses() -> None:

@@ -18,7 +18,7 @@ from .events import (
     Suggested,
 )
 
-__all__ = ["SpokenRun", "sentence_of", "span"]
+__all__ = ["SpokenRun", "sentence_of"]
 
 _PACE_STEPS = 20
 _FIRST_S, _MOST_S = 5.0, 60.0

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 from .refusal import Refused
 
-__all__ = ["BODY_LIMIT", "HEADER", "check_change", "check_host", "check_local", "read_body"]
+__all__ = ["BODY_LIMIT", "check_change", "check_host", "check_local", "read_body"]
 
 HEADER = "X-Wan-Trainer"
 BODY_LIMIT = 4096

@@ -29,7 +29,6 @@ __all__ = [
     "COLUMNS_FROM",
     "CacheItem",
     "CacheSet",
-    "latent_space",
     "read_columns",
     "write_columns",
 ]

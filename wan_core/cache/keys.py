@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 TEXT_LENGTH = 512
-"""umT5 tokens Wan was trained with (Wan configs: text_len)."""
+"""umT5 tokens Wan was trained with (Wan configs: text_len); zero rows pad a text to them and take part in attention"""
 TEXT_WIDTH = 4096
 """umT5-XXL feature width (Wan configs: text_dim)."""
 

@@ -11,7 +11,7 @@ from ..canvas import note_node, workflow_document
 from .job import DATA, FROZEN, LOADER, PREVIEW, QUANTIZE, SETTINGS, SPLIT, TRAINER, Job
 from .models import base_name
 
-__all__ = ["NODES", "Node", "api_graph", "canvas_graph"]
+__all__ = ["Node", "api_graph", "canvas_graph"]
 
 CACHE, VISION = "CacheLatents", "CLIPVisionLoader"
 Link = tuple[str, int]

@@ -9,7 +9,7 @@ from ..errors import ConfigError
 from .job import LOADER, Job, Kind
 from .keys import Changed, Without
 
-__all__ = ["KINDS", "base_name", "kind_of", "model_file", "said_kind", "text_encoder", "vae_file"]
+__all__ = ["KINDS", "base_name", "model_file", "said_kind", "text_encoder", "vae_file"]
 
 _VAE_22 = "wan2.2_vae.safetensors"
 KINDS = {

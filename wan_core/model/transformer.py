@@ -36,10 +36,7 @@ from .rope import rope_table
 from .routing import Passage, Routing, Streams
 from .shape import Numerics, WanShape
 
-__all__ = ["TEXT_ROWS", "Carrier", "WanTransformer", "model_without_values"]
-
-TEXT_ROWS = 512
-"""Text is always padded with zero rows to this length, and the padding takes part in attention (official Wan)."""
+__all__ = ["Carrier", "WanTransformer", "model_without_values"]
 
 
 class Carrier(Protocol):

@@ -18,10 +18,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from wan_core.cache import TEXT_LENGTH
 from wan_core.flow import add_noise, draw_sigma, shift_sigma, simple_sigmas, velocity_loss, velocity_target
 from wan_core.model import Conditioning, WanShape
 from wan_core.model.attention import WanCrossAttention
-from wan_core.model.transformer import TEXT_ROWS, WanTransformer
+from wan_core.model.transformer import WanTransformer
 
 __all__ = [
     "CompactText",
@@ -74,13 +75,13 @@ def compact_texts(texts: Iterable[Tensor]) -> CompactText:
     bias = torch.zeros(len(texts), 1, 1, length)
     for index, text in enumerate(texts):
         rows[index, : len(text)] = text
-        bias[index, ..., len(text) :] = math.log((TEXT_ROWS - len(text)) / (length - len(text)))
+        bias[index, ..., len(text) :] = math.log((TEXT_LENGTH - len(text)) / (length - len(text)))
     return CompactText(rows, bias)
 
 
 def full_text(text: Tensor) -> Tensor:
     """(n, 4096) -> (512, 4096)"""
-    return functional.pad(text, (0, 0, 0, TEXT_ROWS - len(text)))
+    return functional.pad(text, (0, 0, 0, TEXT_LENGTH - len(text)))
 
 
 def new_transformer(job: TransformerJob) -> WanTransformer:

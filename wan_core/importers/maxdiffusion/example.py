@@ -21,8 +21,6 @@ __all__ = [
     "decode_tensor",
     "encode_example",
     "encode_tensor",
-    "field",
-    "fields",
 ]
 
 

@@ -98,7 +98,11 @@ def canvas_form(graph: Graph, known: dict[str, Any], version: str) -> dict[str, 
         )
     text = re.sub(r"(?<=\S)\n(?!\n|- |\d+\. )", " ", graph.note)
     nodes.append(note_node(len(nodes) + 1, "Read me", text, graph.note_at, NOTE))
-    return workflow_document(graph.name, nodes, links)
+    document = workflow_document(graph.name, nodes, links)
+    if graph.app:
+        shown = [[ids[key], widget] for key, widget in graph.app]
+        document["extra"] = {"linearData": {"inputs": shown, "outputs": [ids["train"]]}}
+    return document
 
 
 def properties(graph: Graph, node: Node, widgets: list[dict[str, Any]], version: str) -> dict[str, Any]:

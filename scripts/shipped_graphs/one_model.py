@@ -4,7 +4,21 @@ from __future__ import annotations
 
 from memory_figures import note
 
-from .parts import BEST_STEP, I2V_HIGH, I2V_LOW, T2V_14B, TI2V_5B, VAE_22, Graph, Link, Node, placed, training
+from .parts import (
+    APP,
+    AS_APP,
+    BEST_STEP,
+    I2V_HIGH,
+    I2V_LOW,
+    T2V_14B,
+    TI2V_5B,
+    VAE_22,
+    Graph,
+    Link,
+    Node,
+    placed,
+    training,
+)
 
 SHORT = ("model vae clip", "cache dataset", "train")
 BELOW_A_LINK = (0, 80)
@@ -29,6 +43,8 @@ STILLS = Graph(
 
 Cancel saves and stops; Run again goes on where it stopped.
 
+{AS_APP}
+
 {BEST_STEP}
 
 {note("Wan 2.1 T2V-1.3B", 1)}
@@ -42,6 +58,7 @@ the first ones.""",
         *SHORT,
         tops=BELOW_A_LINK,
     ),
+    app=APP,
 )
 
 CLIPS = Graph(

@@ -50,8 +50,15 @@ class Graph:
     """name where missing model files come from"""
     note_at: tuple[int, int] = (-430, 30)
     """left and top edge of the note: left of the first column"""
+    app: tuple[tuple[str, str], ...] = ()
+    """(node, widget) of each input of the app that the page makes of it; its output is the training"""
 
 
+APP = (("dataset", "folder"), ("dataset", "trigger_word"), ("train", "run_name"), ("train", "wan_trainer_panel"))
+"""what an app of a training asks for; the last is what Train Wan LoRA shows (web/js/lib/page/app_mode.mjs)"""
+AS_APP = """**As an app**: newer versions of ComfyUI show folder, trigger word, name and the panel alone: *Enter app
+mode*, in the menu at the top left."""
+"""for the note of a graph that has one"""
 BEST_STEP = """**Best step**: nothing is held out as the graph stands. With 20 files or more, connect *Wan Dataset
 Settings* to *Wan Video Dataset*: a few are then kept from training, and a star marks the saved step
 that suits them best."""

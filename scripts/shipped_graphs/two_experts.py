@@ -6,7 +6,7 @@ from typing import Any
 
 from memory_figures import note
 
-from .parts import BEST_STEP, T2V_HIGH, T2V_LOW, UMT5, VAE_21, Graph, Link, Node, placed, training
+from .parts import APP, AS_APP, BEST_STEP, T2V_HIGH, T2V_LOW, UMT5, VAE_21, Graph, Link, Node, placed, training
 
 HIGH_ROW, LOW_ROW = -330, 630
 """tops of the two rows that generate: what each expert needs stands in its row"""
@@ -118,6 +118,8 @@ it that names the character the same way. Choose the folder in *Wan Video Datase
 2. Press **Run**. The LoRAs appear in `loras/wan_trainer` as `my_character_high_noise` and `my_character_low_noise`:
 load each on its own model.
 
+{AS_APP}
+
 {BEST_STEP}
 
 {note("Wan 2.2 A14B expert, fp8", 33, 49, 81)}
@@ -125,6 +127,7 @@ load each on its own model.
 **How long**: 1500 steps for each model, 3000 in all; the panel says how long is left after the first ones. Cancel saves
 and stops; Run again goes on where it stopped.""",
     both_experts("my_character"),
+    app=APP,
 )
 
 TRAIN_THEN_GENERATE = Graph(

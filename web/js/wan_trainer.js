@@ -12,6 +12,7 @@ import { app } from "../../../scripts/app.js";
 import { CardNodes } from "./lib/cards/card_nodes.mjs";
 import { SettingsFiles, SUFFIXES } from "./lib/files/settings_files.mjs";
 import { FitNodes } from "./lib/fit/fit_nodes.mjs";
+import { namePanel } from "./lib/page/app_mode.mjs";
 import { element } from "./lib/page/dom.mjs";
 import { findNode } from "./lib/page/graph.mjs";
 import {
@@ -284,6 +285,7 @@ const extension = {
   /** @param {GraphNode} node */
   loadedGraphNode(node) {
     if (trainers.loaded(node)) tab.refresh();
+    if (node.wanTrainerPanel) namePanel(root()?.extra, node);
     cards.loaded(node);
     settingNodes.loaded(node);
     fits.turned();

@@ -5,7 +5,8 @@
  * @typedef {import("./graph.mjs").GraphNode} GraphNode
  */
 
-const WIDGET = "wan_trainer_status";
+/** How the name of every widget of ours begins. */
+export const WIDGET = "wan_trainer_status";
 /** Widgets made so far. */
 let made = 0;
 /** What the canvas leaves free above and below a widget, in pixels. */

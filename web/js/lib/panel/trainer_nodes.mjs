@@ -10,6 +10,7 @@ import {
   watchWidgets,
   zoomThrough,
 } from "../page/widget.mjs";
+import { t } from "../page/words.mjs";
 import { Prompts, runOfNode, takers } from "../run/binding.mjs";
 import { chipOf } from "../run/stages.mjs";
 import { Panel } from "./panel.mjs";
@@ -57,6 +58,7 @@ export class TrainerNodes {
       copy: (text) => navigator.clipboard.writeText(text),
     });
     const widget = addWidget(node, panel.element, { least: () => panel.least + MARGINS });
+    widget.label = t("Training"); // where an app shows it
     // Who renames a node after it was queued still sees what it trains.
     widget.beforeQueued = () => panel.queued.add(String(runName(node)?.value ?? ""));
     node.wanTrainerPanel = panel;

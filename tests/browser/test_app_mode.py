@@ -1,0 +1,63 @@
+"""Templates 01 and 03 as apps of the newer frontend: what a training needs, and its panel, without the canvas."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+import pytest
+from environment import OTHER_FRONTEND, ROOT
+from PIL import Image
+
+from tests.browser.conftest import shows, tiny_canvas
+from tests.browser.test_panel import serious
+
+pytestmark = [pytest.mark.browser, pytest.mark.soak]
+
+STILLS = "01_wan21_t2v_1.3B_stills"
+TOGGLE = "() => window.app.extensionManager.command.execute('Comfy.ToggleLinear')"
+INPUTS = "() => window.app.rootGraph.extra.linearData.inputs.map(([, name]) => name)"
+
+
+@pytest.mark.parametrize("frontend", [OTHER_FRONTEND], indirect=True)
+def test_a_template_is_an_app_whose_panel_trains_and_is_found_again(
+    canvas: Any, workflows: dict[str, Any], frontend: str
+) -> None:
+    few = {"steps": 8, "save_every_n_steps": 8, "preview_every_n_steps": 8, "run_name": "app"}
+    tiny = tiny_canvas(
+        workflows[STILLS],
+        LoadWanModel={"diffusion_model": "wan_tiny_t2v.safetensors"},
+        VAELoader={"vae_name": "wan_tiny_vae.safetensors"},
+        WanVideoDataset={"folder": "clips", "width": 64, "height": 48},
+        TrainLoRA=few,
+    )
+    canvas.page.route(f"**/{STILLS}.json", lambda route: route.fulfill(body=json.dumps(tiny)))
+    canvas.open_template(STILLS)
+    shown = canvas.script(INPUTS)
+    assert shown[:3] == ["folder", "trigger_word", "run_name"]
+    assert shown[3].startswith("wan_trainer_status_")
+    canvas.script(TOGGLE)
+    page = canvas.page
+    page.get_by_role("button", name="Skip").click()  # the tour of a first visit
+    for text in ("folder", "trigger_word", "run_name", "Training"):
+        page.get_by_text(text, exact=True).locator("visible=true").first.wait_for()
+    canvas.watch()
+    canvas.press_run()
+    panel = page.locator(".wan-panel")
+    shows(panel, "done: step 8 of 8")
+    assert panel.is_visible()
+    assert serious(canvas, ".wan-panel") == []
+    page.wait_for_timeout(1000)
+    shot = canvas.screenshot("app-mode")
+    if os.environ.get("WAN_TRAINER_UPDATE"):
+        with Image.open(shot) as picture:
+            picture.convert("RGB").save(ROOT / "docs" / "journey" / "app.jpg", quality=82, optimize=True)
+    saved = canvas.script("async () => (await window.app.graphToPrompt()).workflow")
+    canvas.script(TOGGLE)
+    canvas.load(saved)
+    assert canvas.script(INPUTS)[3] != shown[3], "the panel of this page has another name"
+    canvas.script(TOGGLE)
+    panel.wait_for()
+    assert panel.is_visible()
+    assert canvas.our_problems == []

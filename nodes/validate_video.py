@@ -1,4 +1,4 @@
-"""Validate Video (Preview LoRA): renders the base model and saved steps side by side, from the same noise."""
+"""Validate Video (Preview LoRA): renders the base model, saved steps and LoRA files side by side, from one noise."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from comfy.cli_args import args
 from comfy_api.latest import InputImpl, io
 
 from ..wan_core.errors import ConfigError
-from ..wan_core.load import inspect_model
 from ..wan_core.lora import FrozenLora
-from ..wan_core.run import SampleJob, read_run
+from ..wan_core.run import SampleJob, preview_without_run, read_run, trained_variant
 from ..wan_core.sampler import SampleConfig
 from .bridge import folders
 from .bridge.interrupts import CancelButton, stops_become_interrupts
@@ -23,6 +22,7 @@ from .bridge.widgets import asked_of, combo, flag, one_of, searched_as, text
 from .runs.facts import chosen_steps, output_file
 from .runs.rendering import Rendering
 from .runs.scrub import scrubbed
+from .runs.without_run import folder_without_run
 
 FORMATS = ["mp4", "webm"]
 
@@ -43,7 +43,12 @@ class ValidateVideo(io.ComfyNode):
             is_output_node=True,
             hidden=[io.Hidden.unique_id, io.Hidden.prompt, io.Hidden.dynprompt, io.Hidden.extra_pnginfo],
             inputs=[
-                WanRun.Input("run", tooltip="From Train Wan LoRA."),
+                io.MultiType.Input(
+                    "run",
+                    types=[WanRun, WanTrainModel],
+                    tooltip="From Train Wan LoRA. Or from Load Wan Model: then the LoRAs at loras are rendered on that "
+                    "model, and no run is needed.",
+                ),
                 io.Vae.Input("vae", tooltip="Decodes the clips: wan_2.1_vae (TI2V-5B: wan2.2_vae)."),
                 WanValidation.Input(
                     "validation",
@@ -53,7 +58,7 @@ class ValidateVideo(io.ComfyNode):
                 WanLoras.Input(
                     "loras",
                     optional=True,
-                    tooltip="From Wan LoRA File: LoRAs of any trainer to compare on the run's model, a column each.",
+                    tooltip="From Wan LoRA File: LoRAs of any trainer to compare on the model, a column each.",
                 ),
                 text(
                     "saved_steps",
@@ -87,7 +92,7 @@ class ValidateVideo(io.ComfyNode):
     @classmethod
     def execute(
         cls,
-        run: RunHandle,
+        run: RunHandle | ModelHandle,
         vae: Any,
         validation: SampleConfig | None = None,
         loras: tuple[FrozenLora, ...] = (),
@@ -99,13 +104,21 @@ class ValidateVideo(io.ComfyNode):
         partner: ModelHandle | None = None,
     ) -> io.NodeOutput:
         one_of("grid_format", grid_format, FORMATS)
-        config, roots, cache = read_run(run.directory), folders.roots(), folders.cache()
-        variant = inspect_model(config.model, roots).variant
-        identity = encoder_identity(cls.hidden.dynprompt, cls.hidden.unique_id, "vae", vae, cache)
-        codec = ComfyVae(vae, str(identity), variant.latents)
+        cache = folders.cache()
+        identity = str(encoder_identity(cls.hidden.dynprompt, cls.hidden.unique_id, "vae", vae, cache))
+        steps: tuple[int, ...] = ()
+        if isinstance(run, ModelHandle):
+            _check_without_run(loras, saved_steps, partner)
+            validation = preview_without_run(validation, run.variant)
+            run = folder_without_run(run, validation, identity)
+        else:
+            steps = _steps(run, saved_steps, loras)
+        config = read_run(run.directory)
+        variant = trained_variant(config.model, config.train.expert, folders.roots())
         preview = validation or config.preview or SampleConfig()
+        codec = ComfyVae(vae, identity, variant.latents)
         job = SampleJob(
-            saved_steps=_steps(run, saved_steps, loras),
+            saved_steps=steps,
             strengths=_strengths(strengths),
             baseline=baseline,
             preview=encode_start_images(preview, cache, cache.read_set(config.data.fingerprint), variant, codec),
@@ -128,6 +141,15 @@ class ValidateVideo(io.ComfyNode):
         facts = {**rendering.facts(), "asked": asked_of(cls)}
         ui = {"images": shown, "animated": [True], "text": [metrics], "wan_clips": [facts]}
         return io.NodeOutput(videos, rendering.sheet(), metrics, InputImpl.VideoFromFile(str(movie)), ui=ui)
+
+
+def _check_without_run(loras: tuple[FrozenLora, ...], listed: str, partner: ModelHandle | None) -> None:
+    if not loras:
+        raise ConfigError("Without a run there is no LoRA to render. Connect Wan LoRA File to loras.")
+    if listed.strip().lower() not in ("", "latest", "none"):
+        raise ConfigError(f'saved_steps is "{listed[:100]}", and a model has none. Set it to none, or connect a run.')
+    if partner is not None:
+        raise ConfigError("partner belongs to a run. Choose the other expert as low_noise_model in Load Wan Model.")
 
 
 def _steps(run: RunHandle, listed: str, loras: tuple[FrozenLora, ...]) -> tuple[int, ...]:

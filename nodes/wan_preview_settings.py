@@ -148,6 +148,7 @@ class WanPreviewSettings(io.ComfyNode):
         data["prompt_keys"] = [keys[prompt] for prompt in config.prompts]
         data["vision_key"] = cls._encode_pictures(clip_vision, [p for p in (config.start_image, config.end_image) if p])
         data["negative_key"] = keys.get(negative_prompt, "") if config.negative_prompt is not None else ""
+        data["default_negative_key"] = keys.get(DEFAULT_NEGATIVE_PROMPT, "")
         for own in data["prompt_settings"]:
             own["negative_key"] = keys.get(own["negative_prompt"], "")
         return io.NodeOutput(SampleConfig.from_dict(data))
@@ -205,7 +206,9 @@ def _is_default(negative_prompt: str) -> bool:
 
 
 def _texts(library: list[tuple[str, PreviewPrompt]], negative_prompt: str) -> list[str]:
-    """Lists every text that needs an encoding of its own; the default negative prompt is in every cache."""
+    """Lists every text that is encoded; Wan's own negative prompt, which every cache holds, for clips without a run."""
     negatives = [own.negative_prompt for _, own in library if own.negative_prompt is not None]
     wanted = [*(prompt for prompt, _ in library), *negatives]
-    return list(dict.fromkeys(wanted if _is_default(negative_prompt) else [*wanted, negative_prompt]))
+    if not _is_default(negative_prompt):
+        return list(dict.fromkeys([*wanted, negative_prompt]))
+    return list(dict.fromkeys([*wanted, DEFAULT_NEGATIVE_PROMPT] if wanted else []))

@@ -49,6 +49,8 @@ _LATER = (
     ),
 )
 """settings that came later: left at their defaults, they are no part of a folder's name"""
+_NAMED_BY_THE_RUN = "default_negative_key"
+"""nor is this one: it says what a run says, or the folder without one"""
 _LONGEST_SHEET, _LONGEST_MOVIE = 4096, 2560
 """pixels; what browsers and encoders take"""
 
@@ -191,6 +193,7 @@ class Rendering:
     def _id(self) -> str:
         """What makes files of this job differ from those of others in its folder."""
         data = self.job.to_dict()
+        del data["preview"][_NAMED_BY_THE_RUN]
         if self.job.partner is None:
             del data["partner"]  # as before there were any
         return _digest(data)
@@ -225,6 +228,7 @@ def _column_label(column: Column) -> str:
 
 def _named(preview: SampleConfig) -> dict[str, Any]:
     data, usual = preview.to_dict(), SampleConfig().to_dict()
+    del data[_NAMED_BY_THE_RUN]
     for name in _LATER:
         if data[name] == usual[name]:
             del data[name]

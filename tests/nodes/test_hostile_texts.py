@@ -69,8 +69,8 @@ def queue(pack_nodes: dict[str, Any], base: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(our_module(pack_nodes, "train_lora"), "QueuedTraining", far_enough)
     monkeypatch.setattr(our_module(pack_nodes, "wan_preview_settings"), "encoder_identity", far_enough)
     monkeypatch.setattr(our_module(pack_nodes, "cache_latents"), "encoder_identity", lambda *_: "0" * 64)
-    for name in ("inspect_model", "encoder_identity", "ComfyVae", "encode_start_images"):
-        monkeypatch.setattr(validate, name, lambda *_: SimpleNamespace(variant=SimpleNamespace(latents=None)))
+    for name in ("trained_variant", "encoder_identity", "ComfyVae", "encode_start_images"):
+        monkeypatch.setattr(validate, name, lambda *_: SimpleNamespace(latents=None))
     monkeypatch.setattr(our_module(pack_nodes, "bridge.folders").LatentCache, "read_set", lambda *_: None)
     monkeypatch.setattr(validate, "SampleJob", far_enough_after)
     model = pack_nodes["LoadWanModel"].execute(device="cpu", diffusion_model=MODEL).result[0]

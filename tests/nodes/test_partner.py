@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 from comfy_server import ComfyServer
-from graphs import TRAIN, folder_of, training_graph
+from graphs import TRAIN, Graph, folder_of, training_graph
 from world import MODEL
 
 pytestmark = [pytest.mark.comfy, pytest.mark.soak]
@@ -14,14 +14,26 @@ VALIDATE = "8"
 PAIR = {name: f"wan2.2_tiny_t2v_{name}_noise_14B.safetensors" for name in ("high", "low")}
 
 
-def test_the_partner_renders_with_it_and_is_named(comfy: ComfyServer) -> None:
+def graph_of(comfy: ComfyServer, run_name: str, expert: str) -> tuple[Graph, dict[str, object]]:
+    """Returns a graph that trains on a pair, and the inputs of its Validate Video."""
     models = comfy.base / "models" / "diffusion_models"
     for name in PAIR.values():
         shutil.copyfile(models / MODEL, models / name)
-    graph = training_graph("one_of_two", steps=2, expert="high")
+    graph = training_graph(run_name, steps=2, expert=expert)
     graph["model"]["inputs"] |= {"diffusion_model": PAIR["high"], "low_noise_model": PAIR["low"]}
-    inputs = {"run": [TRAIN, 0], "vae": ["vae", 0], "saved_steps": "2"}
+    inputs: dict[str, object] = {"run": [TRAIN, 0], "vae": ["vae", 0], "saved_steps": "2"}
     graph[VALIDATE] = {"class_type": "ValidateVideo", "inputs": inputs}
+    return graph, inputs
+
+
+def test_a_run_of_both_renders_through_its_pair(comfy: ComfyServer) -> None:
+    graph, _ = graph_of(comfy, "both_of_two", "both")
+    (facts,) = comfy.outputs(comfy.run(graph), VALIDATE)["wan_clips"]
+    assert [clip["step"] for clip in facts["rows"][0]["clips"]] == [None, 2]
+
+
+def test_the_partner_renders_with_it_and_is_named(comfy: ComfyServer) -> None:
+    graph, inputs = graph_of(comfy, "one_of_two", "high")
     graph["alone"] = {"class_type": "ValidateVideo", "inputs": dict(inputs)}
     inputs["partner"] = ["model", 0]
     with comfy.events() as seen:

@@ -29,6 +29,7 @@ from .planning import MemoryPlan, plan_memory
 from .preview_size import is_free_of_clips, sized_as_template
 from .sample_job import sample_job
 from .suggestions import suggestions_for
+from .without_run import preview_without_run, untrained_run
 
 __all__ = [
     "QUEUE_DONE",
@@ -60,6 +61,7 @@ __all__ = [
     "plan_sentences",
     "plan_settings",
     "prepare_run",
+    "preview_without_run",
     "read_run",
     "read_status",
     "report_of",
@@ -69,6 +71,7 @@ __all__ = [
     "suggested_step",
     "suggestions_for",
     "trained_variant",
+    "untrained_run",
     "with_clip_values",
     "with_expert",
     "with_global_batch",

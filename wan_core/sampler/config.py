@@ -40,6 +40,8 @@ class SampleConfig(Config):
     """what each prompt says for itself, one per prompt; none where no prompt does"""
     negative_key: str = ""
     """cache key of the negative prompt; empty: that of the cache set"""
+    default_negative_key: str = ""
+    """cache key of Wan's own negative prompt, for clips without a run, whose cache set would name it"""
     condition_key: str = ""
     """cache key of what image-to-video previews are conditioned on, at their size; empty: what the first clip is"""
     first_frame_key: str = ""

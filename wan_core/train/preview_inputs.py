@@ -73,10 +73,10 @@ def read_preview_inputs(
     is trained on nothing but image-to-video; otherwise its previews are text-to-video. The low noise expert of a pair
     alone starts from a training clip: the one that has the prompt for its caption, else the first one.
     """
-    template, first = template_of(variant.task, pair=variant.boundary is not None), cache_set.items[0]
+    template = template_of(variant.task, pair=variant.boundary is not None)
     asked = list(zip(config.prompt_keys, config.prompts, strict=True)) if config.prompt_keys else []
     clips = []
-    for index, (key, prompt) in enumerate(asked or [(first.text_key, first.caption)]):
+    for index, (key, prompt) in enumerate(asked or [_caption_of_first(cache_set)]):
         own = config.of_prompt(index) if asked else config
         preset, shape = own.resolved(template), preview_shape(cache_set, own)
         preset.guidance.require_blocks(variant.shape.num_layers)
@@ -100,6 +100,11 @@ def read_preview_inputs(
     return PreviewInputs(config, tuple(clips))
 
 
+def _caption_of_first(cache_set: CacheSet) -> tuple[str, str]:
+    first = cache_set.items[0]
+    return first.text_key, first.caption
+
+
 def largest_preview_shape(cache_set: CacheSet, config: SampleConfig) -> tuple[int, int, int, int]:
     """Returns the latent shape (C, F, h, w) of the largest preview of all prompts."""
     shapes = [preview_shape(cache_set, config.of_prompt(index)) for index in range(len(config.prompt_settings))]
@@ -108,9 +113,9 @@ def largest_preview_shape(cache_set: CacheSet, config: SampleConfig) -> tuple[in
 
 def preview_shape(cache_set: CacheSet, config: SampleConfig) -> tuple[int, int, int, int]:
     """Returns the latent shape (C, F, h, w) of a preview: what the settings say, else the first clip's."""
-    space, first = cache_set.space, cache_set.items[0]
-    frames = config.num_frames or first.num_frames
-    height, width = config.height or first.height, config.width or first.width
+    space = cache_set.space
+    frames = config.num_frames or cache_set.items[0].num_frames
+    height, width = config.height or cache_set.items[0].height, config.width or cache_set.items[0].width
     edge = 2 * space.spatial_stride
     for name, pixels in (("width", width), ("height", height)):
         if pixels % edge:

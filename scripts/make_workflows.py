@@ -69,7 +69,8 @@ def canvas_form(graph: Graph, known: dict[str, Any], version: str) -> dict[str, 
                 continue
             link = node.inputs.get(entry["name"])
             if isinstance(link, Link):
-                links.append([len(links) + 1, ids[link.node], link.slot, ids[key], len(sockets), entry["type"]])
+                given = known[graph.nodes[link.node].kind]["outputs"][link.slot]["type"]
+                links.append([len(links) + 1, ids[link.node], link.slot, ids[key], len(sockets), given])
             sockets.append(
                 {
                     "name": entry["name"],

@@ -33,11 +33,12 @@ class ApplyWanLoRA(io.ComfyNode):
                 ),
                 text("saved_step", "latest", "latest, best (the suggested one), or a number such as 500."),
                 number(
-                    "strength_high_noise",
+                    "strength_high_noise",  # the id that saved workflows have, from when there was no other model
                     1.0,
                     -100.0,
                     100.0,
-                    "Strength of the LoRA on model. 1.0 = as trained, 0 = without it.",
+                    "Strength of the LoRA on model, of a pair the high noise one. 1.0 = as trained, 0 = without it.",
+                    display_name="strength_model",
                 ),
                 io.Model.Input(
                     "model_low_noise",

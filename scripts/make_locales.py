@@ -82,12 +82,16 @@ def inputs_of(info: dict[str, Any]) -> Iterator[tuple[str, str, str, dict[str, A
 
 
 def english(object_info: dict[str, dict[str, Any]]) -> Definitions:
-    """nodeDefs.json as the schemas say it. In English an input is shown under its id, which guides and API use too."""
+    """nodeDefs.json as the schemas say it. In English an input is shown under its id, which guides and API use too, but
+    where its schema names it otherwise.
+    """
     return {
         node_id: {
             "display_name": info["display_name"],
             "description": info["description"],
-            "inputs": {name: {"name": name, "tooltip": more["tooltip"]} for name, _, _, more in inputs_of(info)},
+            "inputs": {
+                name: {"name": _shown(name, more), "tooltip": more["tooltip"]} for name, _, _, more in inputs_of(info)
+            },
             "outputs": {
                 str(slot): {"name": name, "tooltip": tooltip}
                 for slot, (name, tooltip) in enumerate(zip(info["output_name"], info["output_tooltips"], strict=True))
@@ -136,7 +140,10 @@ def marked(source: Definitions, marks: dict[str, str], named: Iterable[str]) -> 
 
 def help_page(page: str, info: dict[str, Any]) -> str:
     """The page with the lists under Inputs and Outputs written anew. A table would not fit the page's side bar."""
-    rows = [f"- `{name}`: {rest[-1]['tooltip']} {default_text(name, *rest)}" for name, *rest in inputs_of(info)]
+    rows = [
+        f"- {_named(name, _shown(name, rest[-1]))}: {rest[-1]['tooltip']} {default_text(name, *rest)}"
+        for name, *rest in inputs_of(info)
+    ]
     page = _with_list(page, "Inputs", rows)
     outputs = zip(info["output_name"], info["output_tooltips"], strict=True)
     return _with_list(page, "Outputs", [f"- `{name}`: {tooltip}" for name, tooltip in outputs])
@@ -161,6 +168,10 @@ def translated_page(page: str, info: dict[str, Any], node: dict[str, Any], langu
         page = page.replace(f"\n## {heading}\n", f"\n## {said[heading]}\n")
     _, rest = page.split("\n## ", 1)
     return f"# {node['display_name']}\n\n{node['description']}\n\n## {rest}"
+
+
+def _shown(name: str, options: dict[str, Any]) -> str:
+    return options.get("display_name") or name
 
 
 def _named(name: str, shown: str) -> str:

@@ -47,8 +47,8 @@ def sections(text: str) -> dict[str, str]:
 
 
 def rows(listed: str) -> dict[str, str]:
-    """The name each line of a list begins with -> what it says."""
-    return dict(re.findall(r"^- `(\w+)`: (.+)$", listed, flags=re.M))
+    """The id that each line of a list begins with, behind a name it is shown under -> what it says."""
+    return dict(re.findall(r"^- (?:\w+ )?`(\w+)`: (.+)$", listed, flags=re.M))
 
 
 def test_every_node_has_a_page_and_every_page_a_node() -> None:

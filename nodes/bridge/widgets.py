@@ -74,10 +74,12 @@ def whole(name: str, default: int, low: int, high: int, tooltip: str, step: int 
     return io.Int.Input(name, optional=True, default=default, min=low, max=high, step=step, tooltip=tooltip, **more)
 
 
-def number(name: str, default: float, low: float, high: float, tooltip: str, step: float = 0.01) -> io.Input:
+def number(
+    name: str, default: float, low: float, high: float, tooltip: str, step: float = 0.01, **more: Any
+) -> io.Input:
     """A FLOAT widget. Values are not rounded to `step`: 1e-4 and 5e-7 stay what they are."""
     return io.Float.Input(
-        name, optional=True, default=default, min=low, max=high, step=step, round=1e-9, tooltip=tooltip
+        name, optional=True, default=default, min=low, max=high, step=step, round=1e-9, tooltip=tooltip, **more
     )
 
 

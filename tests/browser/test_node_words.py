@@ -62,3 +62,19 @@ def test_a_japanese_page_shows_japanese_nodes_and_saves_ids(canvas: Any) -> None
     canvas.page.get_by_text(words["inputs"][HOVERED]["tooltip"]).wait_for()
     (saved,) = canvas.to_prompt().values()
     assert set(saved["inputs"]) == set(shown["widgets"])
+
+
+def test_one_strength_is_named_as_in_core_and_saved_under_its_id(canvas: Any) -> None:
+    canvas.clear()
+    label = canvas.script("""() => {
+      const node = window.LiteGraph.createNode("ApplyWanLoRA");
+      window.app.graph.add(node);
+      const widget = node.widgets.find(w => w.name === "strength_high_noise");
+      widget.value = 0.5;
+      return widget.label;
+    }""")
+    assert label == "strength_model"
+    canvas.script("async () => { await window.app.loadGraphData(window.app.graph.serialize()); }")
+    (saved,) = canvas.to_prompt().values()
+    assert saved["inputs"]["strength_high_noise"] == 0.5
+    assert "strength_model" not in saved["inputs"]

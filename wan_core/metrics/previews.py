@@ -16,7 +16,10 @@ _LIMITS = {
     "flicker": (0.02, 4.0, "flicker"),
     "grid": (0.5, 3.0, "a grid"),
 }
-"""a preview is broken where a measure lies above that of the base by so much, and is so many times as large"""
+"""a preview is broken where a measure lies above that of the base by so much, and is so many times as large
+
+Likeness (`ssim`) has no limit: a run that learns gets as unlike as one that over-fits (docs/training_run.md).
+"""
 
 
 def broken_previews(path: Path) -> dict[int, str]:

@@ -84,3 +84,14 @@ def test_a_step_is_broken_where_most_of_its_previews_are_beside_their_base(tmp_p
     file = tmp_path / "metrics.jsonl"
     file.write_text("".join(json.dumps(line) + "\n" for line in lines))
     assert broken_previews(file) == {6: "a grid: 1.20, before training 0.10"}
+
+
+def test_a_preview_that_is_unlike_its_base_is_not_broken(tmp_path: Path):
+    """As unlike as the one of a run that learnt (0.78) and more: what is learnt has to show."""
+    sound, file = {"empty": 0.0, "flicker": 0.01, "grid": 0.1}, tmp_path / "metrics.jsonl"
+    lines = [
+        {"event": "sample", "step": step, "sample_id": f"step-{step:06d}_p0", "file": "x", "measures": sound | likeness}
+        for step, likeness in ((0, {"ssim": 1.0}), (2, {"ssim": 0.78}), (4, {"ssim": 0.05}))
+    ]
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert broken_previews(file) == {}

@@ -249,6 +249,7 @@ export class RunTable {
 
   /** Bring a row into view and go to what is in it. @param {number} place @param {string} what */
   reach(place, what) {
+    this.draw(); // a list that came since the last frame gives no room to scroll in yet
     const { scrollTop, clientHeight } = this.element;
     this.element.scrollTop = scrolledTo(place, ROW, scrollTop, clientHeight, HEAD);
     this.draw();

@@ -251,3 +251,22 @@ def test_files_without_a_caption_are_marked_and_the_buttons_say_what_becomes_of_
     canvas.page.wait_for_function("() => !document.querySelector('.wan-remedies')")
     shows(shown, "Left out, and why")
     assert canvas.our_problems == []
+
+
+def test_validate_video_takes_a_run_or_a_model_where_there_is_none(canvas: Any) -> None:
+    """At the same socket, also once the graph was saved and opened; and nothing else goes there."""
+    taken = {}
+    for giver in ("LoadWanModel", "TrainLoRA", "WanLoraFile"):
+        canvas.clear()
+        taken[giver] = canvas.script(
+            """async giver => {
+          const [from, to] = [giver, "ValidateVideo"].map((type) => window.LiteGraph.createNode(type));
+          for (const node of [from, to]) window.app.graph.add(node);
+          from.connect(from.outputs.findIndex(o => ["model", "run", "loras"].includes(o.name)), to, "run");
+          await window.app.loadGraphData(window.app.graph.serialize());
+          const again = window.app.graph._nodes.find((node) => node.type === "ValidateVideo");
+          return again.inputs.find((input) => input.name === "run").link != null;
+        }""",
+            giver,
+        )
+    assert taken == {"LoadWanModel": True, "TrainLoRA": True, "WanLoraFile": False}

@@ -68,7 +68,8 @@ def _unfit(name: str, value: Any, spec: list[Any], output: Any) -> str:
     """Why an input does not take a value; empty when it does."""
     kind, options = spec[0], spec[1] if len(spec) > 1 else {}
     if isinstance(value, list):
-        return "" if output(value) == kind else f"{output(value)} is not {kind}"
+        several = kind.split(",") if isinstance(kind, str) else []  # a socket may take one of several types
+        return "" if output(value) in several else f"{output(value)} is not {kind}"
     choices = kind if isinstance(kind, list) else options.get("options")
     if kind == DYNAMIC:
         choices = [option["key"] for option in choices]

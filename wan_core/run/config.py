@@ -232,10 +232,7 @@ class NewerRun(ForeignRun):
 
 
 def read_run(directory: Path) -> RunConfig:
-    """Returns run.json of a run directory (or that file itself).
-
-    What it leaves out means what it meant when its run began.
-    """
+    """Returns run.json of a run directory (or that file itself). What it leaves out means what it did at its start."""
     path = directory if directory.name == "run.json" else directory / "run.json"
     try:
         data = read_json(path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from ..control import Control
@@ -10,7 +11,7 @@ from ..errors import CheckpointError, ConfigError, Stopped
 from ..events import Emit, Finished, Note, Stage
 from ..files import Roots, read_json
 from ..lora import FrozenLora
-from ..train import PreviewClip, Previewer, PreviewInputs, SaveStore, read_preview_inputs
+from ..train import PreviewClip, Previewer, PreviewInputs, SavedStep, SaveStore, read_preview_inputs
 from .cells import Cell, SampleJob
 from .checks import check_files
 from .config import read_run
@@ -34,12 +35,7 @@ def sample_job(directory: Path, job_file: Path, roots: Roots, *, emit: Emit, con
     if newest is not None:
         job = replace(job, saved_steps=(newest.step,))
     cells = job.cells()
-    saves = {step: store.read(step) for step in job.saved_steps}
-    for step, saved in saves.items():
-        if saved is None:
-            raise CheckpointError(f"Run {directory.name} has no intact saved step {step}. It has: {store.steps()}.")
-    if not saves and not job.loras:
-        raise CheckpointError(f"Run {directory.name} has no saved step yet. Train it first.")
+    saves = _saves_of(job, store, directory.name)
     runs = open_experts(directory, roots, config)
     for one in runs:
         check_files(one.config, roots, with_start=False)
@@ -56,15 +52,9 @@ def sample_job(directory: Path, job_file: Path, roots: Roots, *, emit: Emit, con
         )
     folder = job_file.parent.relative_to(directory).as_posix()
 
-    def on_tensor(done: int, total: int) -> None:
-        if done % 50 == 0 or done == total:
-            emit(Stage(stage="load", done=done, total=total))
-        if reason := control.stop_reason():
-            raise Stopped(reason)
-
     try:
         with memory_named(config, rendering=True):
-            renderers = Renderers(runs, on_tensor)
+            renderers = Renderers(runs, partial(_tell_of_loading, emit, control))
             if len(runs) == 1 and (note := preview_note(run.variant, previews)):
                 emit(Note(text=note))
             for one in runs:
@@ -82,9 +72,8 @@ def sample_job(directory: Path, job_file: Path, roots: Roots, *, emit: Emit, con
             for cell in cells:
                 if (job_file.parent / f"{cell.name}.mp4").is_file():
                     continue
-                step = cell.column.step
-                saved = None if step is None else saves[step]
-                for expert in renderers.use(saved, cell.column.strength or 0.0, _loras(job, cell)):
+                step, strength = cell.column.step, cell.column.strength or 0.0
+                for expert in renderers.use(None if step is None else saves[step], strength, _loras(job, cell)):
                     if (step, expert) not in said:
                         said.add((step, expert))
                         text = f"Step {step} has no LoRA of the {expert} noise expert yet: it renders as it is."
@@ -93,6 +82,25 @@ def sample_job(directory: Path, job_file: Path, roots: Roots, *, emit: Emit, con
     except Stopped as stop:
         return Finished(state="stopped", step=0, result={"reason": stop.reason})
     return Finished(state="done", step=max(saves, default=0))
+
+
+def _saves_of(job: SampleJob, store: SaveStore, name: str) -> dict[int, SavedStep]:
+    """Returns the saved steps that `job` asks for. Raises CheckpointError for one that is not whole, and for none."""
+    saves: dict[int, SavedStep] = {}
+    for step in job.saved_steps:
+        if (saved := store.read(step)) is None:
+            raise CheckpointError(f"Run {name} has no intact saved step {step}. It has: {store.steps()}.")
+        saves[step] = saved
+    if not saves and not job.loras:
+        raise CheckpointError(f"Run {name} has no saved step yet. Train it first.")
+    return saves
+
+
+def _tell_of_loading(emit: Emit, control: Control, done: int, total: int) -> None:
+    if done % 50 == 0 or done == total:
+        emit(Stage(stage="load", done=done, total=total))
+    if reason := control.stop_reason():
+        raise Stopped(reason)
 
 
 def _loras(job: SampleJob, cell: Cell) -> tuple[FrozenLora, ...]:

@@ -61,12 +61,7 @@ const trainers = new TrainerNodes({ app, api, routes, frames, root });
 const create = (kind) => /** @type {any} */ (window).LiteGraph?.createNode(idHere(kind)) ?? null;
 const cards = new CardNodes({ app, api, routes, frames, root, storage: sessionStorage, create });
 const settingNodes = new SettingNodes(frames);
-const fits = new FitNodes({
-  routes,
-  frames,
-  root,
-  create,
-});
+const fits = new FitNodes({ routes, frames, root, create });
 
 /** Made when the words of the page's language are there: what it says is written once. @type {RunsTab} */
 let tab;

@@ -76,9 +76,9 @@ def test_a_first_import_is_not_searched_for_garbage_and_neither_is_what_it_broug
     before = gc.get_freeze_count()
     with first_import("no_such_package"):
         assert not gc.isenabled()
-        brought = [[number] for number in range(100)]
+        brought = [[number] for number in range(10_000)]
     assert gc.isenabled()
-    assert gc.get_freeze_count() >= before + len(brought)
+    assert gc.get_freeze_count() >= before + len(brought) // 2
 
 
 def test_a_first_import_that_fails_ends_the_pause_too() -> None:
@@ -88,17 +88,19 @@ def test_a_first_import_that_fails_ends_the_pause_too() -> None:
 
 
 def test_what_is_imported_already_or_not_to_be_searched_changes_nothing() -> None:
+    """Nothing is frozen: the count does not grow by what came. It may fall, as frozen objects end like any other."""
     before = gc.get_freeze_count()
     with first_import("sys"):
         assert gc.isenabled()
+        brought = [[number] for number in range(10_000)]
     gc.disable()
     try:
         with first_import("no_such_package"):
-            pass
+            brought += [[number] for number in range(10_000)]
         assert not gc.isenabled()
     finally:
         gc.enable()
-    assert gc.get_freeze_count() == before
+    assert gc.get_freeze_count() < before + len(brought) // 2
 
 
 def test_every_recorded_failure_says_how_it_is_mended() -> None:

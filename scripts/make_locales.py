@@ -1,4 +1,4 @@
-"""Writes what people read about the nodes from the one place it is kept in, the schemas of the node classes:
+"""Writes what people read about the nodes from their schemas, which take the words of a setting from its field:
 
     .venv/bin/python scripts/make_locales.py            # locales/en/nodeDefs.json, the lists of web/docs/*.md, and
                                                         # web/docs/<node>/<language>.md, where the page looks first

@@ -67,6 +67,7 @@ _BETAS = (
     *("adamw", "adamw8bit", "adamw4bit", "adamwfp8", "prodigy", "schedule_free"),
     *("bnb_adamw8bit", "bnb_paged_adamw8bit"),
 )
+"""those of the catalogue in `train/optimizers.py` that take betas, known without torch"""
 _DROPPED = {"stabilize", "kahan_sum", "decouple_lr", "foreach", "fused", "gradient_release", "max_lr", "lr", "type"}
 
 

@@ -21,12 +21,13 @@ from wan_core.control import SignalControl
 from wan_core.errors import ConfigError, DependencyError
 from wan_core.events import Event, StepDone
 from wan_core.lora import LoraConfig
+from wan_core.migrate.learning import _BETAS
 from wan_core.packages import version_of
 from wan_core.run.train_job import run_job
 from wan_core.train import TrainConfig, state_bytes
 from wan_core.train.mean_weights import MeanWeights
 from wan_core.train.optimizer_state import AdapterOptimizer, _counted
-from wan_core.train.optimizers import _read_arguments
+from wan_core.train.optimizers import _CATALOGUE, _read_arguments
 
 pytestmark = [
     pytest.mark.lasts(2),
@@ -78,6 +79,10 @@ def settings(name: str, **changes: object) -> TrainConfig:
         "lr_scheduler": "constant" if name == "schedule_free" else "cosine",
     }
     return TrainConfig(**{**usual, **changes})  # type: ignore[arg-type]
+
+
+def test_what_takes_betas_is_known_to_the_importers_too() -> None:
+    assert {name for name, known in _CATALOGUE.items() if known.betas} == set(_BETAS)
 
 
 def train(run: TinyRun, steps: int = 0) -> list[Event]:

@@ -17,7 +17,7 @@ from ..wan_core.placement import PlacementConfig
 from ..wan_core.precision import PRESETS, PrecisionPolicy
 from .bridge import folders
 from .bridge.types import CATEGORY, ModelHandle, WanTrainModel
-from .bridge.widgets import asked_of, check_menus, combo, one_of, searched_as, widget
+from .bridge.widgets import asked_of, check_menus, combo, file_of, one_of, searched_as, widget
 
 VARIANTS = ["auto", *AMBIGUOUS_NAMES]
 NONE = "none"
@@ -145,13 +145,14 @@ def _chosen(diffusion_model: str | None) -> str:
     known = folders.diffusion_models()
     if not known:
         raise ConfigError("models/diffusion_models holds no model. Put a Wan model there, then press R on the canvas.")
-    return one_of("diffusion_model", next(iter(known), "") if diffusion_model is None else diffusion_model, known)
+    asked = next(iter(known), "") if diffusion_model is None else diffusion_model
+    return file_of("diffusion_model", asked, known, "diffusion_models")
 
 
 def _low_noise(low_noise_model: str, diffusion_model: str) -> str:
     if low_noise_model == NONE:
         return ""
-    one_of("low_noise_model", low_noise_model, [NONE, *folders.diffusion_models()])
+    file_of("low_noise_model", low_noise_model, folders.diffusion_models(), "diffusion_models")
     if low_noise_model == diffusion_model:
         raise ConfigError(
             f"diffusion_model and low_noise_model are both {diffusion_model}. Choose the other file, or none."

@@ -10,7 +10,7 @@ from ...wan_core.errors import ConfigError
 from ...wan_core.files import file_identity, sampled_digest
 from ...wan_core.lora import FrozenLora
 from . import folders
-from .widgets import combo, number, one_of
+from .widgets import combo, file_of, number
 
 __all__ = ["frozen_lora", "lora_marks", "lora_widgets"]
 
@@ -54,5 +54,7 @@ def lora_marks(lora: Any, low_noise_lora: Any) -> list[object]:
 
 
 def _reference(widget: str, name: str) -> str:
-    one_of(widget, name, [NONE, *folders.file_names("loras")])
-    return "" if name == NONE else folders.model_reference("loras", name)
+    if name == NONE:
+        return ""
+    file_of(widget, name, folders.file_names("loras"), "loras")
+    return folders.model_reference("loras", name)

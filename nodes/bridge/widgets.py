@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from difflib import get_close_matches
 from typing import Any
 
 from comfy_api.latest import io
@@ -22,6 +23,7 @@ __all__ = [
     "asked_of",
     "check_menus",
     "combo",
+    "file_of",
     "flag",
     "listed",
     "number",
@@ -106,9 +108,21 @@ def combo(name: str, options: list[str], tooltip: str, default: str | None = Non
 
 
 def one_of(name: str, value: str, options: list[str] | tuple[str, ...]) -> str:
-    """`value` if it is one of `options`, else ConfigError naming the nearest."""
+    """Returns `value` if it is one of `options`. Raises ConfigError naming the nearest."""
     if value not in options:
         raise ConfigError(f'{name} "{str(value)[:200]}" is not a choice.{nearest(str(value), list(options)[:200])}')
+    return value
+
+
+def file_of(name: str, value: str, known: list[str], kind: str) -> str:
+    """Returns `value` if it is one of the `known` files of models. Raises ConfigError saying where it belongs."""
+    if value not in known:
+        close = get_close_matches(str(value)[:200], known, n=1, cutoff=0.8)
+        hint = f' Did you mean "{close[0]}"?' if close else ""
+        raise ConfigError(
+            f'{name} "{str(value)[:200]}" is not a choice: models/{kind} holds no file of that name. Put it there, or '
+            f"choose another.{hint}"
+        )
     return value
 
 

@@ -13,7 +13,7 @@ from ...wan_core.run import DataConfig, RunConfig, trained_variant, with_model_v
 from ...wan_core.train import TrainConfig, earlier_meanings
 from ..bridge import folders
 from ..bridge.types import ModelHandle, SettingsHandle
-from ..bridge.widgets import check_menus, one_of
+from ..bridge.widgets import check_menus, file_of
 
 __all__ = ["NONE", "RESUME", "AskedJob", "expert_of", "train_config"]
 
@@ -97,5 +97,5 @@ def _low_noise_start(name: str) -> str:
 def _start_from(name: str) -> str:
     if name == NONE:
         return ""
-    one_of("start_from_lora", name, [NONE, *folders.file_names("loras")])
+    file_of("start_from_lora", name, folders.file_names("loras"), "loras")
     return folders.model_reference("loras", name)

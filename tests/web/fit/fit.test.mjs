@@ -243,8 +243,14 @@ test("a plan in words: of the fullest device, with what it does and how long it 
     seconds: 43_230,
     suggestions: null,
   };
-  assert.equal(headline(plan), "Does not fit: 17.3 GiB of 16.0 GiB on cuda:1");
-  assert.equal(headline({ ...plan, fits: true }), "Fits: 17.3 GiB of 16.0 GiB on cuda:1");
+  const usable = "17.3 GiB needed, 15.0 GiB of 16.0 GiB usable on cuda:1";
+  assert.equal(headline(plan), `Does not fit: ${usable}`);
+  assert.equal(headline({ ...plan, fits: true }), `Fits: ${usable}`);
+  const whole = [{ name: "cpu", needed: 8 * GIB, room: 16 * GIB, total: 16 * GIB }];
+  assert.equal(
+    headline({ ...plan, fits: true, devices: whole, host: undefined }),
+    "Fits: 8.0 GiB of 16.0 GiB on cpu",
+  );
   const onHost = { ...plan, devices: plan.devices.slice(0, 1) };
   assert.equal(headline(onHost), "Does not fit: 70.0 GiB of 60.0 GiB free host memory");
   assert.ok(
@@ -252,13 +258,23 @@ test("a plan in words: of the fullest device, with what it does and how long it 
   );
   assert.deepEqual(details(plan), [
     "Largest clips 832x480x81, rank 32.",
-    "1.0 GiB of it stay free: driver, other programs.",
+    "1.0 GiB stay free for the driver and other programs.",
     "Saves memory by: gradient checkpointing, kept inputs in host memory, 12 blocks in host memory.",
     "Host memory: 70.0 GiB needed, 60.0 GiB free.",
     "About 28.8 s per step, 12:00:30 in all (RTX 4080).",
   ]);
   const ofEpochs = details({ ...plan, seconds: null });
   assert.equal(ofEpochs.at(-1), "About 28.8 s per step (RTX 4080).");
+  const toy = details({ ...plan, step_seconds: 0.0004, seconds: 0.1 });
+  assert.ok(!toy.some((line) => line.startsWith("About")));
+});
+
+test("host memory is said where much of it is taken, also when all fits", () => {
+  const devices = [{ name: "cuda:0", needed: 5 * GIB, room: 15 * GIB, total: 16 * GIB }];
+  const said = (needed) =>
+    details({ fits: true, devices, suggestions: null, host: { needed: needed * GIB, room: 64 * GIB } });
+  assert.deepEqual(said(60), ["Host memory: 60.0 GiB needed, 64.0 GiB free."]);
+  assert.deepEqual(said(20), []);
 });
 
 test("buttons say what they set", () => {

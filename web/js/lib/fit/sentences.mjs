@@ -23,6 +23,12 @@ const AUTOMATIC = ["memory", "offload_activations", "blocks_to_swap"];
 /** Settings with which every block is computed again in the backward pass. */
 const CHECKPOINTED = ["gradient_checkpointing", "unchecked_blocks"];
 
+/** From which part of the free host memory on its use is said, also where it fits. */
+const WORTH_SAYING = 0.5;
+
+/** Seconds a step must take for its figure to say something. */
+const SOONEST = 0.01;
+
 /** The phase under which a ratio of time stands. */
 const TIME = "seconds";
 
@@ -39,11 +45,21 @@ export function fullest({ devices, host }) {
 export function headline(plan) {
   const device = fullest(plan);
   if (!device) return "";
-  const values = { device: device.name, needed: gib(device.needed), total: gib(device.total) };
-  if (!device.name) return t("Does not fit: {needed} of {total} free host memory", values);
+  const { name, needed, room, total } = device;
+  const values = { device: name, needed: gib(needed), room: gib(room), total: gib(total) };
+  if (!name) return t("Does not fit: {needed} of {total} free host memory", values);
+  if (!keeps(device))
+    return plan.fits
+      ? t("Fits: {needed} of {total} on {device}", values)
+      : t("Does not fit: {needed} of {total} on {device}", values);
   return plan.fits
-    ? t("Fits: {needed} of {total} on {device}", values)
-    : t("Does not fit: {needed} of {total} on {device}", values);
+    ? t("Fits: {needed} needed, {room} of {total} usable on {device}", values)
+    : t("Does not fit: {needed} needed, {room} of {total} usable on {device}", values);
+}
+
+/** Whether a part of the device is left to others. @param {Device | null} device */
+function keeps(device) {
+  return known(device?.total) && known(device?.room) && device.total > device.room;
 }
 
 /** What else is worth knowing, a sentence each. @param {Plan} plan @returns {string[]} */
@@ -54,9 +70,9 @@ export function details(plan) {
   if (plan.size)
     said.push(t("Largest clips {size}, rank {rank}.", { size: plan.size, rank: plan.rank ?? "" }));
   if (plan.preview) said.push(t("Previews {size}.", { size: plan.preview }));
-  if (!plan.fits && known(device?.total) && known(device?.room) && device.total > device.room) {
-    const kept = gib(device.total - device.room);
-    said.push(t("{kept} of it stay free: driver, other programs.", { kept }));
+  if (device && !plan.fits && keeps(device)) {
+    const kept = gib((device.total ?? 0) - (device.room ?? 0));
+    said.push(t("{kept} stay free for the driver and other programs.", { kept }));
   }
   const done = [
     measures.gradient_checkpointing ? t("gradient checkpointing") : "",
@@ -64,11 +80,11 @@ export function details(plan) {
     measures.blocks_to_swap ? t("{n} blocks in host memory", { n: measures.blocks_to_swap }) : "",
   ].filter(Boolean);
   if (done.length) said.push(t("Saves memory by: {measures}.", { measures: done.join(", ") }));
-  if (device?.name && host && known(host.room) && host.needed > host.room) {
+  if (device?.name && host && known(host.room) && host.needed > WORTH_SAYING * host.room) {
     const values = { needed: gib(host.needed), free: gib(host.room) };
     said.push(t("Host memory: {needed} needed, {free} free.", values));
   }
-  if (known(pace)) {
+  if (known(pace) && pace >= SOONEST) {
     const values = { pace: short(pace), time: clock(seconds), card: card ?? "" };
     said.push(
       known(seconds)

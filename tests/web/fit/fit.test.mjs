@@ -272,7 +272,12 @@ test("a plan in words: of the fullest device, with what it does and how long it 
 test("host memory is said where much of it is taken, also when all fits", () => {
   const devices = [{ name: "cuda:0", needed: 5 * GIB, room: 15 * GIB, total: 16 * GIB }];
   const said = (needed) =>
-    details({ fits: true, devices, suggestions: null, host: { needed: needed * GIB, room: 64 * GIB } });
+    details({
+      fits: true,
+      devices,
+      suggestions: null,
+      host: { needed: needed * GIB, room: 64 * GIB },
+    });
   assert.deepEqual(said(60), ["Host memory: 60.0 GiB needed, 64.0 GiB free."]);
   assert.deepEqual(said(20), []);
 });

@@ -1,0 +1,112 @@
+"""Writes web/js/sentences/en.json, the refusals of the code that the page says in its language, and checks their translations.
+
+`--check` writes nothing and fails on what is not as it should be: a list that is not that of the code, a translation that is
+missing, stale, empty, still English or has other holes. `--check ja` looks at one language alone. Without it the list is written
+anew, and a translation whose sentence differs in nothing but the names of its holes goes on with the new names.
+
+    python3 scripts/make_sentences.py [--check [LANGUAGE]]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections import Counter
+from pathlib import Path
+
+import refusals
+
+FOLDER = refusals.ROOT / "web" / "js" / "sentences"
+LANGUAGES = ("es", "ja", "ko", "zh")
+ENGLISH = FOLDER / "en.json"
+SHOWN = 20
+"""lines of what is wrong that one run shows"""
+
+
+def file_of(language: str) -> Path:
+    """Returns where the translations of a language stand."""
+    return FOLDER / f"{language}.json"
+
+
+def as_json(data: object) -> str:
+    """Returns JSON as it lies in the folder, a sentence a line."""
+    return json.dumps(data, indent=1, ensure_ascii=False) + "\n"
+
+
+def read(language: str) -> dict[str, str]:
+    """Returns the translations of a language by their English sentence."""
+    file = file_of(language)
+    return json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+
+
+def carried(known: list[str], translations: dict[str, str]) -> dict[str, str]:
+    """Returns the translations of what is `known`, in its order, their holes named as they are there."""
+    before = {refusals.bare(sentence): sentence for sentence in translations}
+    found: dict[str, str] = {}
+    for sentence in known:
+        old = before.get(refusals.bare(sentence))
+        if old is not None:
+            names = dict(zip(refusals.HOLE.findall(old), refusals.HOLE.findall(sentence), strict=True))
+            found[sentence] = refusals.HOLE.sub(
+                lambda hole, to=names: f"{{{to.get(hole[1], hole[1])}}}", translations[old]
+            )
+    return found
+
+
+def problems(known: list[str], translations: dict[str, str]) -> list[str]:
+    """Returns what is wrong with the translations of a language, a line each."""
+    listed = set(known)
+    wrong = [f"no translation: {one}" for one in known if one not in translations]
+    for sentence, said in translations.items():
+        if sentence not in listed:
+            wrong.append(f"nobody says: {sentence}")
+        elif Counter(refusals.HOLE.findall(sentence)) != Counter(refusals.HOLE.findall(said)):
+            wrong.append(f"other holes: {sentence}")
+        elif not said or said != said.strip():
+            wrong.append(f"empty, or blanks around it: {sentence}")
+        elif said == sentence:
+            wrong.append(f"still English: {sentence}")
+        elif lost := sorted(set(codes(sentence)) - set(codes(said))):
+            wrong.append(f"lacks {', '.join(lost)}: {sentence}")
+    return wrong
+
+
+def codes(sentence: str) -> list[str]:
+    """Returns what a translation keeps as it is: names with an underscore, options of a command, file names and numbers."""
+    plain = refusals.HOLE.sub(" ", sentence)
+    return re.findall(r"--[a-z][a-z-]*|\b[A-Za-z]\w*_\w+\b|\.[a-z]{2,}\b|\d+(?:\.\d+)?", plain)
+
+
+def write() -> None:
+    """Writes the list of the code, and carries translations over to it."""
+    known = refusals.templates()
+    FOLDER.mkdir(exist_ok=True)
+    ENGLISH.write_text(as_json(known), encoding="utf-8")
+    for language in LANGUAGES:
+        file_of(language).write_text(as_json(carried(known, read(language))), encoding="utf-8")
+
+
+def check(languages: list[str]) -> list[str]:
+    """Returns what is wrong with the list and the translations of `languages`."""
+    known = refusals.templates()
+    stands = json.loads(ENGLISH.read_text(encoding="utf-8")) if ENGLISH.exists() else []
+    wrong = [] if stands == known else ["en.json is not the list of the code: run scripts/make_sentences.py"]
+    return wrong + [f"{language}: {one}" for language in languages for one in problems(known, read(language))]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", nargs="?", const="all", choices=("all", *LANGUAGES))
+    asked = parser.parse_args().check
+    if not asked:
+        write()
+    wrong = check(list(LANGUAGES) if asked in (None, "all") else [asked])
+    print("\n".join(wrong[:SHOWN]))
+    print(f"{len(wrong)} to do" if wrong else "every refusal is said in each language")
+    sys.exit(bool(wrong) and bool(asked))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,8 +1,9 @@
-"""Writes web/js/sentences/en.json, the refusals of the code that the page says in its language, and checks their translations.
+"""Writes web/js/sentences/en.json, the refusals of the code that the page says in its language; checks translations.
 
-`--check` writes nothing and fails on what is not as it should be: a list that is not that of the code, a translation that is
-missing, stale, empty, still English or has other holes. `--check ja` looks at one language alone. Without it the list is written
-anew, and a translation whose sentence differs in nothing but the names of its holes goes on with the new names.
+`--check` writes nothing and fails on what is not as it should be: a list that is not that of the code, a translation
+that is missing, stale, empty, still English, has other holes or calls a node otherwise than its title does.
+`--check ja` looks at one language alone. Without it the list is written anew, and a translation whose sentence differs
+in nothing but the names of its holes goes on with the new names.
 
     python3 scripts/make_sentences.py [--check [LANGUAGE]]
 """
@@ -55,6 +56,10 @@ def carried(known: list[str], translations: dict[str, str]) -> dict[str, str]:
     return found
 
 
+def _renamed(said: str, names: dict[str, str]) -> str:
+    return refusals.HOLE.sub(lambda hole: f"{{{names.get(hole[1], hole[1])}}}", said)
+
+
 def problems(known: list[str], translations: dict[str, str]) -> list[str]:
     """Returns what is wrong with the translations of a language, a line each."""
     listed = set(known)
@@ -74,7 +79,7 @@ def problems(known: list[str], translations: dict[str, str]) -> list[str]:
 
 
 def codes(sentence: str) -> list[str]:
-    """Returns what a translation keeps as it is: names with an underscore, options of a command, file names and numbers."""
+    """Returns what a translation keeps as it is: ids, options of a command, endings of files and numbers."""
     plain = refusals.HOLE.sub(" ", sentence)
     return re.findall(r"--[a-z][a-z-]*|\b[A-Za-z]\w*_\w+\b|\.[a-z]{2,}\b|\d+(?:\.\d+)?", plain)
 

@@ -1,7 +1,8 @@
 """Reads out of the code whatever a user can be refused with: every sentence, with a named hole for what is put in.
 
-A refusal is an exception that derives from WanTrainerError, or a route's Refused. What is put into its holes may be words of
-ours as well: those that a name of the same function or module is given, and those that a function of ours returns, are read too.
+A refusal is an exception that derives from WanTrainerError, or a route's Refused. What is put into its holes may be
+words of ours as well: those that a name of the same function or module is given, and those that a function of ours
+returns, are read too.
 """
 
 from __future__ import annotations
@@ -21,10 +22,6 @@ NO_REFUSAL = {"Stopped"}
 ROUTE = "Refused"
 """the exception of nodes/routes, whose sentence is its second argument"""
 HOLE = re.compile(r"\{(\w+)\}")
-COUNTED = "counted"
-"""the function of wan_core/words.py that says a number with its noun"""
-NUMBER = "{n}"
-"""the hole that holds a number and nothing else, where a text has no other words to be known by"""
 IN_THE_TERMINAL = ("wan_core/cli/", "wan_core/selftest/")
 """rooms that speak to a terminal, which is English"""
 DEPTH = 3
@@ -167,7 +164,7 @@ def alternatives(node: ast.expr, module: Module, local: dict[str, list[ast.expr]
             yield from alternatives(value, module, local, depth - 1)
         return
     if isinstance(node, ast.Call):
-        yield from numbered(node) if name_of(node.func) == COUNTED else returned(node, depth)
+        yield from returned(node, depth)
         return
     text = text_of(node, module)
     if text is not None:
@@ -175,13 +172,6 @@ def alternatives(node: ast.expr, module: Module, local: dict[str, list[ast.expr]
         for part in parts_of(node, module):
             if not isinstance(part, str):
                 yield from alternatives(part, module, local, depth)
-
-
-def numbered(call: ast.Call) -> Iterator[str]:
-    """Yields one and many of what is counted."""
-    noun = call.args[1]
-    if isinstance(noun, ast.Constant):
-        yield from (f"1 {noun.value}", f"{NUMBER} {noun.value}s")
 
 
 def imported(name: str) -> list[ast.expr]:
@@ -242,8 +232,8 @@ def refusals() -> Iterator[Said]:
 
 
 def has_words(text: str) -> bool:
-    """Returns whether there is something to translate: two words or more, or a number of something."""
-    return text.startswith(("1 ", NUMBER)) or len(re.findall(r"(?<!\w)[A-Za-z]{2,}(?!\w)", HOLE.sub("", text))) > 1
+    """Returns whether there is something to translate: two words or more."""
+    return len(re.findall(r"(?<![\w./])[A-Za-z]{2,}(?![\w/]|\.\w)", HOLE.sub("", text))) > 1
 
 
 def bare(text: str) -> str:

@@ -34,6 +34,7 @@ import { showChartTheme, watchTheme } from "./lib/page/theme.mjs";
 import { loadWords, t } from "./lib/page/words.mjs";
 import { TrainerNodes } from "./lib/panel/trainer_nodes.mjs";
 import { lineOf } from "./lib/run/line.mjs";
+import { loadRefusals } from "./lib/run/refusals.mjs";
 import { told } from "./lib/run/server_sentences.mjs";
 import { outputText, SaveWatch } from "./lib/run/status.mjs";
 import { SettingNodes } from "./lib/settings/setting_nodes.mjs";
@@ -196,7 +197,10 @@ const extension = {
     openSettings();
     showChartTheme(setting(CHART_THEME));
     const locale = String(setting("Comfy.Locale") ?? "en");
-    await loadWords((path) => api.fetchApi(path), locale);
+    await Promise.all([
+      loadWords((path) => api.fetchApi(path), locale),
+      loadRefusals((address) => fetch(address), locale),
+    ]);
     tab = newTab();
     sayWhoTookIds(NAME, app.extensionManager?.toast);
     for (const sheet of [

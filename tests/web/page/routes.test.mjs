@@ -56,5 +56,5 @@ test("an error page is told by its status", async () => {
 
 test("an endless message is cut", async () => {
   const { routes } = server(400, JSON.stringify({ error: "x".repeat(9999) }));
-  await assert.rejects(routes.detail("a"), (error) => error.message.length === 300);
+  await assert.rejects(routes.detail("a"), (error) => error.message.length === 1500);
 });

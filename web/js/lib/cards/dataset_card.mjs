@@ -3,6 +3,7 @@
 
 import { button, element, fill, mark, write } from "../page/dom.mjs";
 import { t } from "../page/words.mjs";
+import { told } from "../run/server_sentences.mjs";
 import { number } from "../panel/parts.mjs";
 import { isScan, Memory } from "./caption_edits.mjs";
 import { Card, notYet } from "./card.mjs";
@@ -183,7 +184,7 @@ function leftOut({ left_out: left, scan }, resized, open) {
           "li",
           {},
           element("strong", {}, text(file?.name)),
-          `: ${text(file?.reason)}`,
+          `: ${told(text(file?.reason))}`,
           isScan(scan) && Number.isInteger(file?.clip)
             ? button(t("Write its caption"), t("Opens the clip above"), () =>
                 open(Number(file.clip), text(file.name)),

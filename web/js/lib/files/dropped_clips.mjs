@@ -5,6 +5,7 @@
  */
 
 import { t } from "../page/words.mjs";
+import { told } from "../run/server_sentences.mjs";
 
 /**
  * @typedef {{ name: string, size: number }} Named
@@ -146,7 +147,7 @@ export async function take({ files, folder: wanted }, doors, now = new Date()) {
       done += 1;
     }
   } catch (error) {
-    problem = error instanceof Error ? error.message : String(error);
+    problem = told(error instanceof Error ? error.message : String(error));
   }
   const set = done > 0 && (await doors.chosen(folder));
   doors.say(said({ done, folder, set, left, problem, total: chosen.length }), Boolean(problem));

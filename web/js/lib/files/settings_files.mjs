@@ -5,6 +5,7 @@
  */
 
 import { t } from "../page/words.mjs";
+import { told } from "../run/server_sentences.mjs";
 import { noteInWords, SAID } from "./note.mjs";
 
 /**
@@ -80,7 +81,7 @@ export class SettingsFiles {
       found = await this.doors.read(texts);
     } catch (error) {
       if (!(error instanceof Error && "status" in error && error.status === REFUSED)) return false;
-      this.doors.say("error", error.message);
+      this.doors.say("error", told(error.message));
       return true;
     }
     if (!found.known) return false;

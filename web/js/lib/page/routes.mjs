@@ -18,7 +18,8 @@ import { t } from "./words.mjs";
  */
 
 const BASE = "/wan_trainer/runs";
-const LONGEST_MESSAGE = 300;
+/** As long as a refusal of the engine may be (wan_core/errors.py). */
+const LONGEST_MESSAGE = 1500;
 
 export class Routes {
   /** @param {(path: string, options?: RequestInit) => Promise<Response>} fetchApi */

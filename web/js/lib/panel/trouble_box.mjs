@@ -4,6 +4,7 @@
 import { button, element, write } from "../page/dom.mjs";
 import { message } from "../page/routes.mjs";
 import { t } from "../page/words.mjs";
+import { told } from "../run/server_sentences.mjs";
 import { report, troubleOf } from "../run/trouble.mjs";
 
 /**
@@ -82,7 +83,7 @@ export class TroubleBox {
     try {
       await work();
     } catch (error) {
-      this.say(message(error));
+      this.say(told(message(error)));
     }
   }
 

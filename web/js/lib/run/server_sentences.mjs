@@ -1,10 +1,12 @@
 // @ts-check
 /**
- * Sentences the server says in English where facts alone would not do: why a run stopped, notes, refusals. Those listed here
- * are said in the language of the page; any other is shown as it came. Pure.
+ * Sentences the server says in English where facts alone would not do: why a run stopped, and notes. Those listed here are
+ * said in the language of the page, as refusals are (refusals.mjs); any other is shown as it came. Pure.
  */
 
 import { t } from "../page/words.mjs";
+import { formOf, readForm } from "./forms.mjs";
+import { refusal } from "./refusals.mjs";
 
 /**
  * @typedef {Record<string, string>} Values
@@ -69,14 +71,6 @@ export const SENTENCES = [
   (v) => t("the empty prompt", v),
   (v) => t("the negative prompt", v),
   (v) => t("no VAE is connected to Train Wan LoRA", v),
-  (v) =>
-    t("This run is not being trained by this ComfyUI. Queue its workflow to go on with it.", v),
-  (v) =>
-    t(
-      "This run makes no previews. Connect a VAE to Train Wan LoRA, set preview_every_n_steps above 0, and queue again.",
-      v,
-    ),
-  (v) => t("This run is in use. Stop it first.", v),
   (v) => t("Only {free} GiB are free; two saved steps need about {need} GiB.", v),
   (v) =>
     t(
@@ -153,34 +147,8 @@ export const SENTENCES = [
       "These are random tensors, not data: a LoRA trained on them has learned nothing. For benchmarks and tests.",
       v,
     ),
-  (v) =>
-    t(
-      "The server does not know this scan any more: it was started again, or has made many scans since. Run the node again.",
-      v,
-    ),
-  (v) => t("{file} was changed by somebody else meanwhile. Look at it again, then write.", v),
-  (v) => t("The caption of {name} stands in {list}. Edit it there, then run the node again.", v),
-  (v) => t("{file} is a link. Edit the file it leads to.", v),
-  (v) => t("{file} is not written here: captions have one of {endings}.", v),
-  (v) => t("The captions have changed since they were counted. Count them again, then replace.", v),
   (v) => t("{file} was changed since, and stays as it is.", v),
-  (v) => t("This change is no longer known. Write the captions again.", v),
-  (v) => t("{file} cannot be written: {why}. Make room, or make its folder writable.", v),
-  (v) =>
-    t(
-      "{file} would not be read as this caption: it has a character that text files cannot hold, or the file has numbers that JSON cannot. Write it again, or edit the file itself.",
-      v,
-    ),
-  (v) => t("The caption is longer than 64 KiB. A caption is one paragraph.", v),
 ];
-
-/** A text that belongs to a sentence, its holes named. @param {string} english @returns {RegExp} */
-function pattern(english) {
-  const parts = english.split(/(\{\w+\})/);
-  const hole = (/** @type {string} */ part) => `(?<${part.slice(1, -1)}>.+?)`;
-  const source = parts.map((part, i) => (i % 2 ? hole(part) : part.replace(/[.()[\]+/]/g, "\\$&")));
-  return new RegExp(`^${source.join("")}$`, "s");
-}
 
 /**
  * What says a text of the server in the language of the page, where it is one of `sentences`. To be made before the page has
@@ -189,19 +157,24 @@ function pattern(english) {
  * @returns {(text: string) => string}
  */
 export function teller(sentences) {
-  const known = sentences.map((says) => ({ says, text: pattern(says({})) }));
+  const known = sentences.map((says) => ({ says, form: formOf(says({})) }));
   return (text) => {
     if (text.length > LONGEST) return text;
     for (const sentence of known) {
-      const found = sentence.text.exec(text);
-      if (found) return sentence.says(inner(found.groups ?? {}));
+      const found = readForm(sentence.form, text);
+      if (found) return sentence.says(inner(found));
     }
     return text;
   };
 }
 
-/** What the server said, in the language of the page where it is known there. */
-export const told = teller(SENTENCES);
+const listed = teller(SENTENCES);
+
+/** What the server said, in the language of the page where it is known there. @param {string} text @returns {string} */
+export function told(text) {
+  const said = listed(text);
+  return said === text && text.length <= LONGEST ? refusal(text) : said;
+}
 
 /** What stands in a hole may be such a sentence itself. @param {Values} groups @returns {Values} */
 function inner(groups) {

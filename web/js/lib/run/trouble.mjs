@@ -60,7 +60,7 @@ function retry(saved) {
 export function unreadText(error) {
   return error instanceof TypeError
     ? t("⚠ ComfyUI does not answer. Saved steps are kept: start ComfyUI again, then queue again.")
-    : `⚠ ${t("The run cannot be read: {reason}", { reason: message(error) })}`;
+    : `⚠ ${t("The run cannot be read: {reason}", { reason: told(message(error)) })}`;
 }
 
 /**

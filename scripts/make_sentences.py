@@ -21,6 +21,7 @@ import refusals
 
 FOLDER = refusals.ROOT / "web" / "js" / "sentences"
 LANGUAGES = ("es", "ja", "ko", "zh")
+LOCALES = refusals.ROOT / "locales"
 ENGLISH = FOLDER / "en.json"
 SHOWN = 20
 """lines of what is wrong that one run shows"""
@@ -33,7 +34,7 @@ def file_of(language: str) -> Path:
 
 def as_json(data: object) -> str:
     """Returns JSON as it lies in the folder, a sentence a line."""
-    return json.dumps(data, indent=1, ensure_ascii=False) + "\n"
+    return json.dumps(data, indent=2, ensure_ascii=False) + "\n"
 
 
 def read(language: str) -> dict[str, str]:
@@ -60,28 +61,42 @@ def _renamed(said: str, names: dict[str, str]) -> str:
     return refusals.HOLE.sub(lambda hole: f"{{{names.get(hole[1], hole[1])}}}", said)
 
 
-def problems(known: list[str], translations: dict[str, str]) -> list[str]:
+def titles(language: str) -> dict[str, str]:
+    """Returns what our nodes are called in a language, by their English titles, both without what is in brackets."""
+    english, own = (
+        json.loads((LOCALES / one / "nodeDefs.json").read_text(encoding="utf-8")) for one in ("en", language)
+    )
+    return {_short(node["display_name"]): _short(own[name]["display_name"]) for name, node in english.items()}
+
+
+def _short(title: str) -> str:
+    return re.split(r" ?[(（]", title)[0]
+
+
+def problems(language: str, known: list[str], translations: dict[str, str]) -> list[str]:
     """Returns what is wrong with the translations of a language, a line each."""
     listed = set(known)
+    called = titles(language)
     wrong = [f"no translation: {one}" for one in known if one not in translations]
     for sentence, said in translations.items():
         if sentence not in listed:
             wrong.append(f"nobody says: {sentence}")
+        elif not said.strip() or said != said.strip():
+            wrong.append(f"empty, or blanks around it: {sentence}")
         elif Counter(refusals.HOLE.findall(sentence)) != Counter(refusals.HOLE.findall(said)):
             wrong.append(f"other holes: {sentence}")
-        elif not said or said != said.strip():
-            wrong.append(f"empty, or blanks around it: {sentence}")
         elif said == sentence:
             wrong.append(f"still English: {sentence}")
-        elif lost := sorted(set(codes(sentence)) - set(codes(said))):
+        elif lost := [one for one in kept(sentence, called) if one not in said]:
             wrong.append(f"lacks {', '.join(lost)}: {sentence}")
     return wrong
 
 
-def codes(sentence: str) -> list[str]:
-    """Returns what a translation keeps as it is: ids, options of a command, endings of files and numbers."""
+def kept(sentence: str, called: dict[str, str]) -> list[str]:
+    """Returns what stands in a translation too: ids, options of a command, endings of files, numbers, nodes' titles."""
     plain = refusals.HOLE.sub(" ", sentence)
-    return re.findall(r"--[a-z][a-z-]*|\b[A-Za-z]\w*_\w+\b|\.[a-z]{2,}\b|\d+(?:\.\d+)?", plain)
+    codes = re.findall(r"--[a-z][a-z-]*|\b[A-Za-z]\w*_\w+\b|\.[a-z]{2,}\b|\d+(?:\.\d+)?", plain)
+    return sorted(set(codes)) + [own for title, own in called.items() if title in plain]
 
 
 def write() -> None:
@@ -98,7 +113,7 @@ def check(languages: list[str]) -> list[str]:
     known = refusals.templates()
     stands = json.loads(ENGLISH.read_text(encoding="utf-8")) if ENGLISH.exists() else []
     wrong = [] if stands == known else ["en.json is not the list of the code: run scripts/make_sentences.py"]
-    return wrong + [f"{language}: {one}" for language in languages for one in problems(known, read(language))]
+    return wrong + [f"{language}: {one}" for language in languages for one in problems(language, known, read(language))]
 
 
 def main() -> None:

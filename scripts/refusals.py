@@ -19,6 +19,8 @@ ROOMS = ("nodes", "wan_core")
 BASES = {"WanTrainerError", "PlaceError", "NotUtf8Error", "_DamagedError", "_UnfitError"}
 """what a refusal derives from; the last four are caught by a room, which puts their words into a refusal"""
 NO_REFUSAL = {"Stopped"}
+SETTING = "ConfigError"
+"""what a config raises for a value that is refused"""
 ROUTE = "Refused"
 """the exception of nodes/routes, whose sentence is its second argument"""
 HOLE = re.compile(r"\{(\w+)\}")
@@ -29,11 +31,11 @@ DEPTH = 3
 
 
 class Said(NamedTuple):
-    """A text, and where it is said; `whole` where it is all of a refusal, not a part of one."""
+    """A text and where it is said; `by` names the exception whose text it is, and is empty for a part of one."""
 
     place: str
     text: str
-    whole: bool
+    by: str
 
 
 class Module(NamedTuple):
@@ -155,9 +157,9 @@ def alternatives(node: ast.expr, module: Module, local: dict[str, list[ast.expr]
     """Yields every text that an expression can be, and those that its holes can be."""
     if not depth:
         return
-    if isinstance(node, ast.IfExp):
-        yield from alternatives(node.body, module, local, depth)
-        yield from alternatives(node.orelse, module, local, depth)
+    if isinstance(node, ast.IfExp | ast.BoolOp):
+        for value in node.values if isinstance(node, ast.BoolOp) else (node.body, node.orelse):
+            yield from alternatives(value, module, local, depth)
         return
     if isinstance(node, ast.Name):
         for value in local.get(node.id) or module.names.get(node.id) or imported(node.id):
@@ -196,8 +198,8 @@ def locals_of(function: ast.AST) -> dict[str, list[ast.expr]]:
     return assigned([node for node in ast.walk(function) if isinstance(node, ast.stmt)])
 
 
-def calls() -> Iterator[tuple[Module, ast.expr, dict[str, list[ast.expr]]]]:
-    """Yields what every refusal is made of, with the file and the names of the function that makes it."""
+def calls() -> Iterator[tuple[str, Module, ast.expr, dict[str, list[ast.expr]]]]:
+    """Yields every exception that refuses: its name, its file, its text, and the names of the function around it."""
     for module in modules():
         inside = {id(node): f for f in ast.walk(module.tree) if isinstance(f, ast.FunctionDef) for node in ast.walk(f)}
         for node in ast.walk(module.tree):
@@ -206,7 +208,7 @@ def calls() -> Iterator[tuple[Module, ast.expr, dict[str, list[ast.expr]]]]:
             name, function = name_of(node.func), inside.get(id(node))
             said = node.args[1:2] if name == ROUTE else node.args[:1] if name in kinds() else []
             for one in said:
-                yield module, one, locals_of(function) if function else {}
+                yield name, module, one, locals_of(function) if function else {}
 
 
 def settings() -> Iterator[Said]:
@@ -219,16 +221,21 @@ def settings() -> Iterator[Said]:
             elif isinstance(node, ast.Assign) and [name_of(one) for one in node.targets] == ["_refusals"]:
                 made = node.value.elts if isinstance(node.value, ast.Tuple) else []
             for text in filter(None, (text_of(one, module) for one in made)):
-                yield Said(f"{module.place}:{node.value.lineno}", re.sub(r"\{(\w+)[^{}]*\}", r"{\1}", text), True)  # type: ignore[attr-defined]
+                yield Said(f"{module.place}:{node.value.lineno}", re.sub(r"\{(\w+)[^{}]*\}", r"{\1}", text), SETTING)  # type: ignore[attr-defined]
 
 
-def refusals() -> Iterator[Said]:
-    """Yields every text that a refusal is or has in it."""
-    for module, node, local in calls():
+@cache
+def refusals() -> tuple[Said, ...]:
+    """Returns every text that a refusal is or has in it, in the order of the code."""
+    return (*raised(), *settings())
+
+
+def raised() -> Iterator[Said]:
+    """Yields the texts of exceptions."""
+    for name, module, node, local in calls():
         whole = text_of(node, module)
         for text in dict.fromkeys(alternatives(node, module, local)):
-            yield Said(f"{module.place}:{node.lineno}", text, text == whole)
-    yield from settings()
+            yield Said(f"{module.place}:{node.lineno}", text, name if text == whole else "")
 
 
 def has_words(text: str) -> bool:

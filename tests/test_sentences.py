@@ -1,54 +1,33 @@
-"""What a user is refused with is a sentence, or two: what is wrong, where, and what to do or what it must be."""
+"""What a user is refused with is a sentence, or two: what is wrong, where, and what to do or what it must be.
+
+And the page has it in every language: scripts/make_sentences.py reads the refusals out of the code.
+"""
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
-from pathlib import Path
 
-from wan_core import errors
+import pytest
+from make_sentences import LANGUAGES, carried, check, problems
+from refusals import BASES, ROUTE, Module, alternatives, bare, has_words, kinds, refusals, templates, text_of
 
-ROOT = Path(__file__).parents[1]
-REFUSALS = {
-    name
-    for name, kind in vars(errors).items()
-    if isinstance(kind, type) and issubclass(kind, Exception) and kind is not errors.Stopped
-}
-HOLE = "{}"
 SAYS_WHAT_IS_WANTED = re.compile(
     r"[.:!]\s+\S"  # another sentence
     r"|; \S"
     r"|\b(must|needs?|such as|for example|of the form|is no |goes from|Example)\b"
-    rf"|{re.escape(HOLE)}\.?$"  # ends with what somebody else says
+    r"|\{\}\.?$"  # ends with what somebody else says
 )
+ANSWERS = {ROUTE, *BASES} - {"WanTrainerError"}
+"""what a route answers a program, and the ends of sentences that another place begins"""
+ENDED_ELSEWHERE = {"{} is not a cache set ({}).", "Reading {} was stopped."}
+"""whoever asked for the file says what to do"""
 
 
-def text_of(node: ast.expr) -> str | None:
-    """Returns a text with holes for what is put in; None for what is no text here."""
-    if isinstance(node, ast.Constant):
-        return node.value if isinstance(node.value, str) else None
-    if isinstance(node, ast.JoinedStr):
-        return "".join(part.value if isinstance(part, ast.Constant) else HOLE for part in node.values)
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-        sides = [text_of(node.left), text_of(node.right)]
-        return None if sides == [None, None] else "".join(HOLE if side is None else side for side in sides)
-    return None
-
-
-def refusals() -> Iterator[tuple[str, str]]:
-    """Yields place and text of every refusal that is raised or made with a text of its own."""
-    for folder in ("nodes", "wan_core"):
-        for file in sorted((ROOT / folder).rglob("*.py")):
-            for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-                if isinstance(node, ast.Call) and node.args and _name(node.func) in REFUSALS:
-                    text = text_of(node.args[0])
-                    if text is not None and not _is_fragment(text):
-                        yield f"{file.relative_to(ROOT)}:{node.lineno}", text
-
-
-def _name(called: ast.expr) -> str:
-    return called.id if isinstance(called, ast.Name) else called.attr if isinstance(called, ast.Attribute) else ""
+def said() -> list[tuple[str, str]]:
+    """Returns place and text of every refusal with a text of its own, its holes without names."""
+    every = [(one.place, bare(one.text)) for one in refusals() if one.by and one.by not in ANSWERS]
+    return [one for one in every if not _is_fragment(one[1]) and one[1] not in ENDED_ELSEWHERE]
 
 
 def _is_fragment(text: str) -> bool:
@@ -57,17 +36,70 @@ def _is_fragment(text: str) -> bool:
 
 
 def test_every_refusal_says_what_to_do_or_what_it_must_be() -> None:
-    found = list(refusals())
-    assert len(found) > 500
+    found = said()
+    assert len(found) > 550
     assert [one for one in found if not SAYS_WHAT_IS_WANTED.search(one[1])] == []
 
 
 def test_every_refusal_ends_as_a_sentence_or_an_example() -> None:
     ends = re.compile(r"[.)!]$|\{\}$|Example: \S+")
-    assert [one for one in refusals() if not ends.search(one[1].rstrip())] == []
+    assert [one for one in said() if not ends.search(one[1].rstrip())] == []
 
 
 def test_no_refusal_says_that_something_is_invalid_and_no_more() -> None:
     """Words that tell nobody what is the matter."""
     empty = re.compile(r"\b(invalid|illegal|unexpected error|something went wrong|oops)\b", re.IGNORECASE)
-    assert [one for one in refusals() if empty.search(one[1])] == []
+    assert [one for one in said() if empty.search(one[1])] == []
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_every_refusal_is_said_in(language: str) -> None:
+    assert check([language]) == []
+
+
+def test_refusals_of_every_kind_are_in_the_list() -> None:
+    listed = set(templates())
+    assert {"CheckpointError", "FileError", "NewerRun", "NotFinite", "PlaceError"} <= kinds()
+    assert "Stopped" not in kinds()
+    for sentence in (
+        "{name} {value} is out of range. Use {low} to {high}.",  # of a setting
+        "This run is in use. Stop it first.",  # of a route
+        'Did you mean "{close}"?',  # of a function that a refusal calls
+        "No good step was saved.",  # of a name in the function
+        "The two files are swapped",  # of one side of a choice
+    ):
+        assert sentence in listed
+    assert not [one for one in listed if not has_words(one) or one != one.strip()]
+    assert len(listed) == len({bare(one) for one in listed})
+
+
+def test_a_refusal_is_read_with_names_for_its_holes() -> None:
+    code = """f"{path.name} holds {len(files)} of {path.name} and {", ".join(names)}; {fix if fix else 'none'}" + END"""
+    node = ast.parse(code.replace('", "', "glue"), mode="eval").body
+    constant = ast.parse('" Mend it."', mode="eval").body
+    module = Module("a.py", ast.Module([], []), {"END": [constant], "fix": [ast.Constant("Do it twice.")]})
+    text = "{name} holds {files} of {name2} and {names}; {fix} Mend it."
+    assert text_of(node, module) == text
+    assert list(alternatives(node, module, {})) == [text, "Do it twice.", "none"]
+
+
+def test_what_is_wrong_with_a_translation_is_named() -> None:
+    known = ["Lower {rate} of Wan Train Settings to 0.5.", "No {thing}s."]
+    good = {known[0]: "把“Wan 训练设置”的 {rate} 调低到 0.5。", known[1]: "没有 {thing}s。"}
+    assert problems("zh", known, good) == []
+    for wrong, said in (
+        ("no translation", None),
+        ("other holes", "把“Wan 训练设置”调低到 0.5。"),
+        ("lacks 0.5", "把“Wan 训练设置”的 {rate} 调低。"),
+        ("lacks Wan 训练设置", "把 Wan Train Settings 的 {rate} 调低到 0.5。"),
+        ("still English", known[0]),
+        ("empty", " "),
+    ):
+        told = {**good, known[0]: said} if said else {known[1]: good[known[1]]}
+        assert [one.split(":")[0].split(",")[0] for one in problems("zh", known, told)] == [wrong]
+    assert problems("zh", known[1:], good) == [f"nobody says: {known[0]}"]
+
+
+def test_a_hole_that_is_called_otherwise_keeps_its_translation() -> None:
+    before = {"{a} of {b}": "{b} 的 {a}", "gone": "没了"}
+    assert carried(["{one} of {two}", "new"], before) == {"{one} of {two}": "{two} 的 {one}"}

@@ -3,8 +3,8 @@
 
 import { button, element, fill, mark, write } from "../page/dom.mjs";
 import { t } from "../page/words.mjs";
-import { told } from "../run/server_sentences.mjs";
 import { number } from "../panel/parts.mjs";
+import { told } from "../run/server_sentences.mjs";
 import { isScan, Memory } from "./caption_edits.mjs";
 import { Card, notYet } from "./card.mjs";
 import { notes, numbers, table, tableTitle } from "./dataset.mjs";

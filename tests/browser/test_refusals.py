@@ -33,7 +33,7 @@ def test_a_chinese_page_says_in_chinese_what_a_run_is_refused_for(canvas: Any, w
     canvas.page.keyboard.press("Escape")  # ComfyUI's own dialog, in the words of the server
     canvas.focus("TrainLoRA")
     box = canvas.page.locator(".wan-trouble")
-    shows(box, "resume 设为 require，但 没有名为 nobody 的训练任务。请把 resume 设为 auto 以新建训练任务。")
+    shows(box, "resume 设为 require，但没有名为 nobody 的训练任务。请把 resume 设为 auto 以新建训练任务。")
     assert english not in box.inner_text()
     canvas.screenshot("refused-zh")
     assert canvas.our_problems == []

@@ -72,6 +72,25 @@ test("of two sentences that a text may be, the one with more words counts", () =
   assert.equal(refusal("x.tar is empty. Write it again."), "x.tar!");
 });
 
+test("a sentence that ends with a hole does not swallow the sentences behind it", () => {
+  learnRefusals(read("zh"));
+  assert.equal(
+    refusal(
+      "20 steps in a row had non-finite loss, the last one step 40. Saved step 20 is the last good one.",
+    ),
+    "连续 20 步的 loss 不是有限值，最后一步是第 40 步。保存步 20 是最后一个良好的。",
+  );
+});
+
+test("two holes side by side part where the words of the second begin", () => {
+  learnRefusals({
+    "No caption: {names}{more}. Write them.": "{more}（{names}）",
+    "and {n} more": "+{n}",
+  });
+  assert.equal(refusal("No caption: a, b and 3 more. Write them."), " +3（a, b）");
+  assert.equal(refusal("No caption: a and b. Write them."), "（a and b）");
+});
+
 test("what nobody translated is shown as it came, however long, nested or hostile", () => {
   learnRefusals(read("zh"));
   for (const text of ["", " ", "The GPU melted.", "{name}", "<b>$& $1</b>", "constructor"]) {

@@ -8,13 +8,20 @@
 import { wanted } from "../page/words.mjs";
 import { filled, formOf, readForm } from "./forms.mjs";
 
-/** @typedef {{ form: import("./forms.mjs").Form, said: string }} Known */
+/**
+ * @typedef {import("./forms.mjs").Form} Form
+ * @typedef {import("./forms.mjs").Values} Values
+ * @typedef {{ form: Form, said: string }} Known
+ * @typedef {{ said: string, knows: number }} Told
+ */
 
 const LANGUAGES = ["es", "ja", "ko", "zh"];
 /** How deep a sentence may stand in the hole of another one. */
 const DEPTH = 4;
 /** A text of more sentences is a log's. */
-const SENTENCES = 12;
+const SENTENCES = 10;
+/** Longer texts in two holes side by side are not looked through. */
+const LONGEST_PAIR = 300;
 /** Texts that are remembered: a panel says the same ones again and again. */
 const REMEMBERED = 100;
 
@@ -35,7 +42,7 @@ export function learnRefusals(translations) {
   remembered.clear();
 }
 
-/** Of two sentences that a text may be, it is the one with more words of its own. @param {import("./forms.mjs").Form} form */
+/** Of two sentences that a text may be, it is the one with more words of its own. @param {Form} form */
 function weight({ literals }) {
   return literals.join("").length;
 }
@@ -61,51 +68,91 @@ export function refusal(text) {
   if (!known.length) return text;
   const before = remembered.get(text);
   if (before !== undefined) return before;
-  const said = tell(text, DEPTH);
+  const { said } = tell(text, DEPTH);
   if (remembered.size >= REMEMBERED) remembered.clear();
   remembered.set(text, said);
   return said;
 }
 
-/** @param {string} text @param {number} depth @returns {string} */
+/**
+ * What a text is in the language of the page, and how many of its characters were known. A sentence that ends with what
+ * another one says looks like all of both: of two readings it is the one that knows more.
+ * @param {string} text @param {number} depth @returns {Told}
+ */
 function tell(text, depth) {
   const core = text.trim();
-  if (!core || !depth) return text;
-  const said = whole(core, depth) ?? inTurn(core, depth);
-  return said === null ? text : text.replace(core, () => said);
+  if (!core || !depth) return { said: text, knows: 0 };
+  const one = whole(core, depth);
+  const more = inTurn(core, depth);
+  const best = one && one.knows >= more.knows ? one : more;
+  return { said: text.replace(core, () => best.said), knows: best.knows };
 }
 
-/** A text that is one sentence; null where it is none. @param {string} text @param {number} depth */
+/** A text that is one sentence; null where it is none. @param {string} text @param {number} depth @returns {Told | null} */
 function whole(text, depth) {
   for (const { form, said } of known) {
     const values = readForm(form, text, 0);
-    if (values) {
-      const told = Object.entries(values).map(([name, value]) => [name, tell(value, depth - 1)]);
-      return filled(said, Object.fromEntries(told));
-    }
+    if (values) return put(form, said, parted(form, values), depth);
   }
   return null;
 }
 
-/** A text that is several sentences, some of them known; null where none is. @param {string} text @param {number} depth */
+/** @param {Form} form @param {string} said @param {Values} values @param {number} depth @returns {Told} */
+function put(form, said, values, depth) {
+  let knows = weight(form);
+  /** @type {Values} */
+  const told = {};
+  for (const [name, value] of Object.entries(values)) {
+    const inside = tell(value, depth - 1);
+    told[name] = inside.said;
+    knows += inside.knows;
+  }
+  return { said: filled(said, told), knows };
+}
+
+/**
+ * Where two holes stand side by side, the second one holds words of ours or nothing, as in `{names}{more}`.
+ * @param {Form} form @param {Values} values what is in both stands in the second @returns {Values}
+ */
+function parted({ literals, holes }, values) {
+  const both = { ...values };
+  for (let i = 1; i < holes.length; i += 1) {
+    const text = both[holes[i]];
+    if (literals[i] || text.length > LONGEST_PAIR) continue;
+    const starts = [...text.matchAll(/(?=[\s;,(])/g)].map(({ index }) => index);
+    const start = starts.find((from) => isKnown(text.slice(from).trim())) ?? text.length;
+    [both[holes[i - 1]], both[holes[i]]] = [text.slice(0, start), text.slice(start)];
+  }
+  return both;
+}
+
+/** @param {string} text */
+function isKnown(text) {
+  return text !== "" && known.some(({ form }) => readForm(form, text, 0));
+}
+
+/** A text that is several sentences, some of them known. @param {string} text @param {number} depth @returns {Told} */
 function inTurn(text, depth) {
   const sentences = text.split(/(?<=[.!?:]) (?=\S)/);
   const many = sentences.length;
-  if (many < 2 || many > SENTENCES) return null;
-  for (let first = 0; first < many; first += 1) {
-    for (let end = first ? many : many - 1; end > first; end -= 1) {
-      const said = whole(sentences.slice(first, end).join(" "), depth);
-      if (said !== null) {
-        const before = sentences.slice(0, first);
-        const rest = tell(sentences.slice(end).join(" "), depth);
-        return [...before, joined(said, rest)].join(" ");
-      }
+  if (many < 2 || many > SENTENCES) return { said: text, knows: 0 };
+  /** @type {Told[]} */
+  const from = [];
+  from[many] = { said: "", knows: 0 };
+  for (let first = many - 1; first >= 0; first -= 1) {
+    from[first] = joined({ said: sentences[first], knows: 0 }, from[first + 1]);
+    for (let end = first + 1; end <= many; end += 1) {
+      if (end - first === many) continue; // all of it is one sentence, or none
+      const one = whole(sentences.slice(first, end).join(" "), depth);
+      const both = one && joined(one, from[end]);
+      if (both && both.knows > from[first].knows) from[first] = both;
     }
   }
-  return null;
+  return from[0];
 }
 
-/** @param {string} one @param {string} next */
+/** @param {Told} one @param {Told} next @returns {Told} */
 function joined(one, next) {
-  return next ? `${one}${one.endsWith("。") ? "" : " "}${next}` : one;
+  const blank = next.said && !one.said.endsWith("。") ? " " : "";
+  return { said: one.said + blank + next.said, knows: one.knows + next.knows };
 }

@@ -26,7 +26,9 @@ ROUTE = "Refused"
 HOLE = re.compile(r"\{(\w+)\}")
 IN_THE_TERMINAL = ("wan_core/cli/", "wan_core/selftest/")
 """rooms that speak to a terminal, which is English"""
-DEPTH = 3
+LISTING = {"join", "items", "append"}
+"""methods whose argument, or whose own object, is a list of what is said"""
+DEPTH = 4
 """how far the words of a hole are followed"""
 
 
@@ -157,8 +159,8 @@ def alternatives(node: ast.expr, module: Module, local: dict[str, list[ast.expr]
     """Yields every text that an expression can be, and those that its holes can be."""
     if not depth:
         return
-    if isinstance(node, ast.IfExp | ast.BoolOp):
-        for value in node.values if isinstance(node, ast.BoolOp) else (node.body, node.orelse):
+    if (several := members(node)) is not None:
+        for value in several:
             yield from alternatives(value, module, local, depth)
         return
     if isinstance(node, ast.Name):
@@ -174,6 +176,23 @@ def alternatives(node: ast.expr, module: Module, local: dict[str, list[ast.expr]
         for part in parts_of(node, module):
             if not isinstance(part, str):
                 yield from alternatives(part, module, local, depth)
+
+
+def members(node: ast.expr) -> list[ast.expr] | None:
+    """Returns the expressions of which one, or all, are said: choices, lists, what is joined; None for any other."""
+    if isinstance(node, ast.IfExp):
+        return [node.body, node.orelse]
+    if isinstance(node, ast.BoolOp):
+        return node.values
+    if isinstance(node, ast.List | ast.Tuple):
+        return node.elts
+    if isinstance(node, ast.Dict):
+        return [key for key in node.keys if key]
+    if isinstance(node, ast.ListComp):
+        return [node.generators[0].iter]
+    if isinstance(node, ast.Call) and name_of(node.func) in LISTING and isinstance(node.func, ast.Attribute):
+        return node.args or [node.func.value]
+    return None
 
 
 def imported(name: str) -> list[ast.expr]:
@@ -195,7 +214,11 @@ def returned(call: ast.Call, depth: int) -> Iterator[str]:
 
 def locals_of(function: ast.AST) -> dict[str, list[ast.expr]]:
     """Returns what the names of a function are given, wherever in it."""
-    return assigned([node for node in ast.walk(function) if isinstance(node, ast.stmt)])
+    found = assigned([node for node in ast.walk(function) if isinstance(node, ast.stmt)])
+    for node in ast.walk(function):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "append":
+            found.setdefault(name_of(node.func.value), []).extend(node.args)
+    return found
 
 
 def calls() -> Iterator[tuple[str, Module, ast.expr, dict[str, list[ast.expr]]]]:
@@ -239,8 +262,10 @@ def raised() -> Iterator[Said]:
 
 
 def has_words(text: str) -> bool:
-    """Returns whether there is something to translate: two words or more."""
-    return len(re.findall(r"(?<![\w./])[A-Za-z]{2,}(?![\w/]|\.\w)", HOLE.sub("", text))) > 1
+    """Returns whether there is something to translate: two words or more, and no options of a command."""
+    return (
+        not text.startswith("-") and len(re.findall(r"(?<![\w./])[A-Za-z]{2,}(?![\w/]|\.\w)", HOLE.sub("", text))) > 1
+    )
 
 
 def bare(text: str) -> str:

@@ -67,6 +67,7 @@ def test_refusals_of_every_kind_are_in_the_list() -> None:
         'Did you mean "{close}"?',  # of a function that a refusal calls
         "No good step was saved.",  # of a name in the function
         "The two files are swapped",  # of one side of a choice
+        "other programs off the GPU",  # of a list that is joined
     ):
         assert sentence in listed
     assert not [one for one in listed if not has_words(one) or one != one.strip()]

@@ -80,12 +80,32 @@ export function refusal(text) {
  * @param {string} text @param {number} depth @returns {Told}
  */
 function tell(text, depth) {
-  const core = text.trim();
+  const core = text.replace(/^[\s:]+/, "").trimEnd();
   if (!core || !depth) return { said: text, knows: 0 };
-  const one = whole(core, depth);
+  const one = piece(core, depth);
   const more = inTurn(core, depth);
   const best = one && one.knows >= more.knows ? one : more;
   return { said: text.replace(core, () => best.said), knows: best.knows };
+}
+
+/** A text that is one sentence or a list; null where it is neither. @param {string} text @param {number} depth @returns {Told | null} */
+function piece(text, depth) {
+  const one = whole(text, depth);
+  const list = inList(text, depth);
+  return list && list.knows >= (one?.knows ?? 1) ? list : one;
+}
+
+/** What a hole lists, `a; b` or `a, b`. @param {string} text @param {number} depth @returns {Told | null} */
+function inList(text, depth) {
+  const parts = text.split(/(; |, )/);
+  if (depth === DEPTH || parts.length < 2 || parts.length > 2 * SENTENCES) return null;
+  const told = parts.map((part, i) =>
+    i % 2 ? { said: part, knows: 0 } : (whole(part, depth - 1) ?? { said: part, knows: 0 }),
+  );
+  return {
+    said: told.map(({ said }) => said).join(""),
+    knows: told.reduce((sum, { knows }) => sum + knows, 0),
+  };
 }
 
 /** A text that is one sentence; null where it is none. @param {string} text @param {number} depth @returns {Told | null} */
@@ -143,7 +163,7 @@ function inTurn(text, depth) {
     from[first] = joined({ said: sentences[first], knows: 0 }, from[first + 1]);
     for (let end = first + 1; end <= many; end += 1) {
       if (end - first === many) continue; // all of it is one sentence, or none
-      const one = whole(sentences.slice(first, end).join(" "), depth);
+      const one = piece(sentences.slice(first, end).join(" "), depth);
       const both = one && joined(one, from[end]);
       if (both && both.knows > from[first].knows) from[first] = both;
     }

@@ -24,7 +24,8 @@ from ..bridge.interrupts import CancelButton
 from ..bridge.progress import NodeProgress
 from ..bridge.sockets import ComfyVae
 from .live_runs import LIVE, LiveRun
-from .worker import Ending, Worker, engine_command
+from .process import engine_command
+from .worker import Ending, Worker
 
 __all__ = ["PreviewDecoder", "run_engine"]
 

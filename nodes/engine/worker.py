@@ -9,13 +9,10 @@ import contextlib
 import json
 import os
 import queue
-import re
-import signal
 import subprocess
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,36 +21,14 @@ from ...wan_core.events import Event, Failed, Finished, StepDone, parse_event
 from ...wan_core.files import open_append
 from .host_watch import HostWatch
 from .log_file import log_tail, without_noise
+from .process import signal_tree, start_process, worker_environment
+from .spare import SPARE
 
-__all__ = ["Ending", "Patience", "Worker", "engine_command"]
+__all__ = ["Ending", "Patience", "Worker"]
 
-LAUNCH = Path(__file__).resolve().parents[2] / "wan_core" / "launch.py"
 _LOG_TAIL_BYTES = 4000
 _KILLED = (-9, 137)
 """Linux kills so what takes the last of the memory; 137 is the same through a shell or torchrun"""
-
-
-def engine_command(*arguments: str) -> list[str]:
-    """The command line of an engine process, with this ComfyUI's own Python."""
-    return [sys.executable, "-X", "utf8", str(LAUNCH), *arguments]
-
-
-_ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
-"""where torch reads the settings of its CUDA allocator; the second name is older and still read by every version"""
-_ASYNC = re.compile(r"(^|,)\s*backend\s*:\s*cudaMallocAsync\s*(?=,|$)")
-
-
-def worker_environment(outside: Mapping[str, str]) -> dict[str, str]:
-    """Returns `outside` for an engine process: with the user's own allocator settings, without ComfyUI's.
-
-    ComfyUI adds `backend:cudaMallocAsync` for itself, which suits sampling and not training.
-    """
-    found = dict(outside)
-    for name in _ALLOCATOR:
-        kept = _ASYNC.sub("", found.pop(name, "")).strip(" ,")
-        if kept:
-            found[name] = kept
-    return found
 
 
 @dataclass(frozen=True)
@@ -105,20 +80,11 @@ class Worker:
     """One engine process. stdin carries commands, stdout events, stderr goes straight into the log file."""
 
     def __init__(self, command: Sequence[str], cwd: Path, log: Path) -> None:
-        environment = worker_environment(os.environ)
         self._log = log
         with open_append(log) as stderr:
             self._log_start = stderr.tell()
-            # Pipes of Popen are not inherited by other children, so the worker sees its stdin end when we die.
-            self.process: subprocess.Popen[bytes] = subprocess.Popen(
-                list(command),
-                cwd=cwd,
-                env=environment,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=stderr,
-                **_own_group(),
-            )
+            spare = SPARE.take(command, cwd, log)
+            self.process = spare or start_process(command, cwd, worker_environment(os.environ), stderr)
         self._events: queue.Queue[Event | None] = queue.Queue()
         self._sending = threading.Lock()
         self._reader = threading.Thread(target=self._read, daemon=True, name="wan-trainer-events")
@@ -193,11 +159,11 @@ class Worker:
 
     def terminate(self) -> None:
         """Ask the process and everything below it to end; on Windows, where nobody would hear, end them."""
-        _signal_tree(self.process, force=False)
+        signal_tree(self.process, force=False)
 
     def kill(self) -> None:
         """End the process and everything below it now."""
-        _signal_tree(self.process, force=True)
+        signal_tree(self.process, force=True)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(10)
 
@@ -251,28 +217,3 @@ class _Stopping:
         if not self.killed:
             self.killed = True
             self.worker.kill()
-
-
-def _own_group() -> dict[str, Any]:
-    """The worker gets a process group of its own: Ctrl-C in ComfyUI's terminal must not tear a save, and a stop must
-    reach everything below it."""
-    if os.name == "nt":
-        return {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP | subprocess.CREATE_NO_WINDOW}  # type: ignore[attr-defined]
-    return {"start_new_session": True}
-
-
-def _signal_tree(process: subprocess.Popen[bytes], *, force: bool) -> None:
-    if os.name == "nt":
-        # A process without a console window hears no signal there: without /F taskkill would change nothing, and after
-        # the command the next means is the last one.
-        subprocess.run(
-            ["taskkill", "/F", "/T", "/PID", str(process.pid)],
-            capture_output=True,
-            check=False,
-            creationflags=subprocess.CREATE_NO_WINDOW,  # type: ignore[attr-defined]
-        )
-        with contextlib.suppress(OSError):
-            process.kill()
-    else:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL if force else signal.SIGTERM)

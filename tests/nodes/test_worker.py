@@ -227,7 +227,7 @@ NEW, OLD = "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"
 def test_only_the_backend_of_comfyui_is_taken_out_of_the_users_allocator_settings(
     pack_nodes: dict[str, Any], outside: dict[str, str], inside: dict[str, str]
 ) -> None:
-    module = sys.modules[f"{pack_nodes['TrainLoRA'].__module__.rpartition('.')[0]}.engine.worker"]
+    module = sys.modules[f"{pack_nodes['TrainLoRA'].__module__.rpartition('.')[0]}.engine.process"]
     given = {"LANG": "C.UTF-8", **outside}
     assert module.worker_environment(given) == {"LANG": "C.UTF-8", **inside}
 

@@ -26,6 +26,7 @@ from .migrate import add_import_command
 from .output import Command, disk_sentence, emitter, failed, private_stdout, quieten_libraries
 from .progress import terminal_emitter
 from .runs import add_run_commands
+from .spare import SPARE, words_once_told
 
 __all__ = ["main"]
 
@@ -39,7 +40,12 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         check_versions()
         let_segments_grow(os.environ, torch=version_of("torch"))
-        options = _parser().parse_args(arguments)
+        words = sys.argv[1:] if arguments is None else arguments
+        if words == [SPARE]:
+            words = words_once_told()
+        if words is None:
+            return ExitCode.DONE
+        options = _parser().parse_args(words)
         return options.run(options, emit, out)
     except KeyboardInterrupt:
         print("Ended at once; saved steps stand.", file=sys.stderr)

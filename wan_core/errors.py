@@ -141,6 +141,7 @@ class OutOfMemory(WanTrainerError):  # noqa: N818  the name users and the field 
     def of_host(cls, account: str = "") -> OutOfMemory:
         """Returns the error to raise where `host_memory_ran_out` says so; `account` is how much there is of it."""
         return cls(
-            f"The computer's own memory (RAM) ran out{account}. Close other programs, or enlarge the swap or page "
-            "file; smaller model files (fp8), num_frames, width and height need less of it. Saved steps are kept."
+            f"The computer's own memory (RAM) ran out{account}. Close other programs first. If that is not enough: "
+            "model files in fp8, fewer num_frames, a smaller width and height, or a larger swap or page file. Saved "
+            "steps are kept."
         )

@@ -11,6 +11,10 @@ __all__ = ["HostWatch"]
 
 _EVERY_S = 2.0
 _GIB = 1 << 30
+_JUST_STARTED = 64 << 20
+"""bytes: a Python that has imported nothing yet holds less, and what it held says nothing"""
+_SHORT = 0.1
+"""of all memory: with less than this free, the system may well have had to kill somebody"""
 
 
 class HostWatch:
@@ -21,6 +25,8 @@ class HostWatch:
         self._next = 0.0
         self.in_words = ""
         """what was seen last"""
+        self.was_full = True
+        """whether little was free then, as far as anybody knows"""
         self.look()
 
     def look(self) -> None:
@@ -35,6 +41,7 @@ class HostWatch:
             process = psutil.Process(self._pid)
             held = sum(one.memory_info().rss for one in (process, *process.children(recursive=True)))
             free, total = host_bytes(), host_total()
-            if held and free is not None and total is not None:
+            if held > _JUST_STARTED and free is not None and total:
+                self.was_full = free < _SHORT * total
                 of_all = f"{free / _GIB:.1f} of {total / _GIB:.1f} GiB"
                 self.in_words = f"it held {held / _GIB:.1f} GiB, and {of_all} were free when last seen"

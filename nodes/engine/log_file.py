@@ -14,12 +14,16 @@ _NOISE = re.compile(r"^[WI]\d{4} \d\d:\d\d:|Warning: |^\s*warnings\.warn\(")
 
 
 def log_tail(log: Path, most: int, start: int = 0) -> str:
-    """Returns the last `most` bytes that were written after byte `start`; "" where there is no such log."""
+    """Returns the whole lines among the last `most` bytes that were written after byte `start`; "" without a log."""
     try:
         with open_regular(log, follow_links=False) as file:
             end = file.seek(0, os.SEEK_END)
-            file.seek(max(start, end - most, 0))
-            return file.read(most).decode("utf-8", "replace")
+            begins = max(start, end - most, 0)
+            file.seek(begins)
+            read = file.read(most)
+            if begins > start:  # within a line, most likely
+                read = read.partition(b"\n")[2] or read
+            return read.decode("utf-8", "replace")
     except (OSError, FileError):
         return ""
 

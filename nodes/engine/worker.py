@@ -57,6 +57,8 @@ class Ending:
     log_tail: str
     memory: str = ""
     """what it and the computer held when last looked at: "it held 3.1 GiB ..."; "" where nobody could look"""
+    was_full: bool = True
+    """whether the computer's memory was nearly full then; True too where nobody could look"""
 
     def sentence(self) -> str:
         """Returns the reason it did not end well, for the user."""
@@ -64,6 +66,12 @@ class Ending:
             return self.failed.message
         if self.exit_code in _KILLED:
             seen = self.memory or "how much was in use is not known"
+            if not self.was_full:
+                return (
+                    "The training process was killed, and nobody said why. The computer's own memory (RAM) was not "
+                    f"full ({seen}), but it can fill within seconds. Queue again to resume; if that happens again, "
+                    "close other programs, or train smaller clips or an fp8 model. Saved steps are kept."
+                )
             return (
                 "The training process was killed by the system, most likely because the computer's own memory (RAM) "
                 f"was full: {seen}. Close other programs, or train smaller clips or an fp8 model. Saved steps are "
@@ -150,7 +158,8 @@ class Worker:
             if self.process.poll() is not None and not stop.wait_for_reader():
                 break
         return Ending(
-            self.process.returncode, stop.pressed, stop.killed, finished, failed, self.log_tail(), watch.in_words
+            *(self.process.returncode, stop.pressed, stop.killed, finished, failed, self.log_tail()),
+            *(watch.in_words, watch.was_full),
         )
 
     def log_tail(self) -> str:

@@ -170,13 +170,45 @@ def test_a_crash_quotes_the_log(start: Callable[[str], Any]) -> None:
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no signals")
-def test_a_worker_the_system_killed_says_that_memory_was_full(start: Callable[[str], Any]) -> None:
+@pytest.mark.parametrize(
+    ("free", "said"),
+    [
+        (1, "was killed by the system, most likely because the computer's own memory (RAM) was full: it held"),
+        (9, "was killed, and nobody said why. The computer's own memory (RAM) was not full (it held"),
+    ],
+)
+def test_a_worker_that_was_killed_says_whether_memory_was_full(
+    start: Callable[[str], Any], worker_module: Any, monkeypatch: pytest.MonkeyPatch, free: int, said: str
+) -> None:
+    watch = sys.modules[worker_module.HostWatch.__module__]
+    monkeypatch.setattr(watch, "host_bytes", lambda: free << 30)
+    monkeypatch.setattr(watch, "host_total", lambda: 16 << 30)
+    monkeypatch.setattr(watch, "_JUST_STARTED", 0)
     with start("waits") as worker:
         # Only once it speaks: one that is gone before it was looked at has held nothing anybody saw.
         ending = worker.follow(lambda _event: worker.process.kill(), never)
     assert (ending.exit_code, ending.cancelled) == (-9, False)
-    assert "killed by the system, most likely because the computer's own memory (RAM) was full" in ending.sentence()
-    assert re.search(r"it held [\d.]+ GiB, and [\d.]+ of [\d.]+ GiB were free when last seen", ending.sentence())
+    assert said in ending.sentence()
+    assert re.search(rf"it held [\d.]+ GiB, and {free}\.0 of 16\.0 GiB were free when last seen", ending.sentence())
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no signals")
+def test_what_a_process_held_that_had_just_started_is_not_told(
+    start: Callable[[str], Any], worker_module: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules[worker_module.HostWatch.__module__], "_JUST_STARTED", 1 << 50)
+    with start("waits") as worker:
+        ending = worker.follow(lambda _event: worker.process.kill(), never)
+    assert "how much was in use is not known" in ending.sentence()
+
+
+def test_the_end_of_a_log_opens_on_a_whole_line(worker_module: Any, tmp_path: Path) -> None:
+    (tmp_path / "log.txt").write_text("one\ntwo\nthree\n")
+    log_tail = worker_module.log_tail
+    assert log_tail(tmp_path / "log.txt", 8) == "three\n"
+    assert log_tail(tmp_path / "log.txt", 99) == "one\ntwo\nthree\n"
+    assert log_tail(tmp_path / "log.txt", 99, start=4) == "two\nthree\n"
+    assert log_tail(tmp_path / "log.txt", 3) == "ee\n", "of one long line the end is better than nothing"
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no pipes with names in folders")

@@ -10,11 +10,12 @@ import torch
 
 from ..errors import OutOfMemory, host_memory_ran_out
 from ..placement.host import host_bytes, host_total
-from ..words import first_line
+from ..words import first_line, logger
 from .config import RunConfig
 
 __all__ = ["memory_named"]
 
+_log = logger("wan_trainer")
 _USUAL_RANK = 16
 _GIB = 1 << 30
 _ASKED = re.compile(r"Tried to allocate ([\d.]+ [KMG]iB)")
@@ -41,15 +42,17 @@ def memory_named(
     except torch.OutOfMemoryError as error:
         count = torch.cuda.device_count() if gpus is None else gpus
         helps = _for_clips() if rendering else _for_training(config, stored_small(), count)
+        _log.info("%s", first_line(error))
+        account = _account(str(error), predicted())
         raise OutOfMemory(
-            f"The GPU ran out of memory{_account(str(error), predicted())}. What helps most, in this order: "
-            f"{'; '.join(helps)}. Saved steps are kept. ({first_line(error)})"
+            f"The GPU ran out of memory{account}. What helps most, in this order: "
+            f"{'; '.join(helps)}. Saved steps are kept.{'' if account else f' ({first_line(error)})'}"
         ) from error
     except (MemoryError, RuntimeError, OSError) as error:
         if not host_memory_ran_out(error):
             raise
         free, total = host_bytes(), host_total()
-        known = "" if free is None or total is None else f": {free / _GIB:.1f} of {total / _GIB:.1f} GiB are free"
+        known = "" if free is None or total is None else f": {free / _GIB:.1f} of {total / _GIB:.1f} GiB are free now"
         raise OutOfMemory.of_host(known) from error
 
 
@@ -76,7 +79,7 @@ def _for_training(config: RunConfig, stored_small: bool, gpus: int) -> list[str]
         "memory set to auto in Wan Train Settings": train.memory == "manual",
         f"batch_size 1 instead of {train.batch_size}, with more gradient_accumulation_steps": train.batch_size > 1,
         "fewer num_frames or a smaller width and height of the dataset": True,
-        "Fp8 / Int8 Quantize": not is_8_bit,
+        "the node Fp8 / Int8 Quantize (Wan)": not is_8_bit,
         f"split blocks in Split Across GPUs, over the {gpus} cards here": gpus > 1
         and plan.placement.mode != "split blocks",
         f"a rank below {config.lora.rank}": config.lora.rank > _USUAL_RANK,

@@ -26,6 +26,18 @@ test("it says how far it came, what is kept, and where Retry goes on", () => {
   assert.equal(never.sentence, "It did not say why; its log may.");
 });
 
+test("a server that does not answer is trouble too, of which nobody can show a log", () => {
+  const told = troubleOf({ ...failed, state: "running", live: true }, { gone: true });
+  assert.equal(told.headline, "ComfyUI does not answer.");
+  assert.match(
+    told.sentence,
+    /^Saved step 10 is kept\. Start ComfyUI again.* goes on after step 10\.$/,
+  );
+  assert.equal(told.retry, "Look again");
+  assert.ok(told.gone);
+  assert.doesNotMatch(troubleOf(null, { gone: true }).sentence, /step/);
+});
+
 test("a report names the run, what happened and the end of the log", () => {
   const text = report("cat", troubleOf(failed), "last line");
   for (const part of ["cat", "Failed after step 10 of 20.", failed.reason, "last line"])

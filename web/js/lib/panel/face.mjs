@@ -56,15 +56,16 @@ export class Face {
 
   /**
    * Everything but the curve.
-   * @param {{ run: string | null, live: boolean, detail: Detail | null, history: RunHistory, clock: StageClock }} read
+   * @param {{ run: string | null, live: boolean, gone: boolean, detail: Detail | null, history: RunHistory, clock: StageClock }} read
    * @param {number} now milliseconds
    */
-  draw({ run, live, detail, history, clock }, now) {
+  draw({ run, live: trains, gone, detail, history, clock }, now) {
+    const live = trains && !gone;
     write(this.name, run ?? "");
     this.line.draw(live);
-    this.trouble.draw(run ?? "", detail, history.newest?.step);
-    this.meters.draw(history, detail, clock, now);
-    const canUse = Boolean(run && detail) && !live;
+    this.trouble.draw(run ?? "", detail, history.newest?.step, gone);
+    this.meters.draw(history, detail, clock, now, gone);
+    const canUse = Boolean(run && detail) && !live && !gone;
     this.player.suggest(history.suggestion?.best ?? null, canUse);
     this.marks.draw(history.marks);
     this.suggestion.draw(history.suggestion, detail?.chosen ?? null, canUse);

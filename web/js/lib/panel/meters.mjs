@@ -29,19 +29,19 @@ export class Meters {
    * @param {Detail | null} detail
    * @param {StageClock} stageClock
    * @param {number} now milliseconds
+   * @param {boolean} gone whether ComfyUI does not answer: nothing is known of now
    */
-  draw(history, detail, stageClock, now) {
+  draw(history, detail, stageClock, now, gone) {
     for (const [name, one] of this.chips) {
       const seconds = stageClock.seconds(name, recorded(history, name), now);
-      drawChip(one, seconds, name === stageClock.active);
+      drawChip(one, seconds, name === stageClock.active && !gone);
     }
-    this.drawNumbers(history, detail);
+    this.drawNumbers(facts(history, detail).filter(({ name }) => !gone || name !== t("left")));
     this.drawMemory(memoryBars(memoryOf(history, detail)));
   }
 
-  /** @param {RunHistory} history @param {Detail | null} detail */
-  drawNumbers(history, detail) {
-    const all = facts(history, detail);
+  /** @param {import("../run/facts.mjs").Fact[]} all */
+  drawNumbers(all) {
     const key = all.map((fact) => fact.name).join();
     if (this.numbers.dataset.names !== key) {
       this.numbers.dataset.names = key;

@@ -16,7 +16,7 @@ import { lineOf } from "../run/line.mjs";
 import { stageName } from "../run/names.mjs";
 import { told } from "../run/server_sentences.mjs";
 import { chipOf, StageClock } from "../run/stages.mjs";
-import { unreadText } from "../run/trouble.mjs";
+import { findsNobody, unreadText } from "../run/trouble.mjs";
 import { Face } from "./face.mjs";
 import { CHART_MIN } from "./layout.mjs";
 import { Player } from "./player.mjs";
@@ -53,6 +53,8 @@ export class Panel {
     /** What the node's run_name was whenever this page queued it. @type {Set<string>} */
     this.queued = new Set();
     this.live = false;
+    /** Whether ComfyUI did not answer when it was asked last. */
+    this.gone = false;
     this.history = new RunHistory();
     this.clock = new StageClock();
     /** @type {Detail | null} */
@@ -60,7 +62,8 @@ export class Panel {
     this.detailDue = 0;
     this.asked = 0;
     this.line = new StatusLine();
-    this.trouble = new TroubleBox(page, routes, (text) => this.say(text));
+    const look = () => this.refresh();
+    this.trouble = new TroubleBox({ ...page, look }, routes, (text) => this.say(text));
     /** Height that shows everything, in CSS pixels. */
     this.least = CHART_MIN;
     this.frames = frames;
@@ -115,7 +118,7 @@ export class Panel {
 
   /** Look at a run that goes on, when nothing was heard of it for a while. */
   pulse() {
-    const going = this.live || this.detail?.state === "running";
+    const going = this.live || this.gone || this.detail?.state === "running";
     if (going && this.now() - this.asked > QUIET) this.follower.ask();
   }
 
@@ -172,6 +175,7 @@ export class Panel {
     if (!run) return false;
     const since = this.history.lines;
     const answer = await this.routes.metrics(run, since);
+    this.gone = false;
     if (run !== this.run) return true;
     const more = this.history.take(since, answer);
     if (!more) this.clock.read(this.history, this.asked);
@@ -198,13 +202,15 @@ export class Panel {
   onFailure(error) {
     if (this.reading !== this.run) return;
     this.detailDue = 0;
+    const isNews = !this.gone || !findsNobody(error);
+    this.gone = findsNobody(error);
     // The folder of a run that begins comes after its name.
     const begins = this.live && !this.detail;
     if (this.run && isMissing(error) && !begins) {
       const run = this.run;
       this.bind(null);
       this.lost(run);
-    } else this.say(unreadText(error), "error");
+    } else if (isNews) this.say(unreadText(error), "error");
   }
 
   /**

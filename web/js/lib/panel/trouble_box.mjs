@@ -9,8 +9,8 @@ import { report, troubleOf } from "../run/trouble.mjs";
 
 /**
  * @typedef {import("../run/trouble.mjs").Trouble} Trouble
- * @typedef {{ queue?: () => Promise<void>, copy?: (text: string) => Promise<void> }} Page what only the page can do: queue its
- *   graph, and take a text into the clipboard
+ * @typedef {{ queue?: () => Promise<void>, copy?: (text: string) => Promise<void>, look?: () => void }} Page what only the page can
+ *   do: queue its graph, take a text into the clipboard, and read the run again
  */
 
 const LOG_LINES = 40;
@@ -30,7 +30,9 @@ export class TroubleBox {
     this.sentence = element("p");
     this.log = element("pre", { class: "wan-log", tabindex: "0", hidden: true });
     this.log.setAttribute("aria-label", t("End of the log"));
-    this.retry = button("", "", () => this.act(() => this.page.queue?.()));
+    this.retry = button("", "", () =>
+      this.act(() => (this.trouble?.gone ? this.page.look?.() : this.page.queue?.())),
+    );
     this.show = button(t("Show log"), t("The end of the run's log.txt"), () =>
       this.act(() => this.toggle()),
     );
@@ -64,9 +66,10 @@ export class TroubleBox {
    * @param {string} run
    * @param {import("../page/routes.mjs").Summary | null} summary
    * @param {number} [reached] the newest step of its file
+   * @param {boolean} [gone] whether ComfyUI does not answer
    */
-  draw(run, summary, reached) {
-    const trouble = troubleOf(summary, { reached, said: this.broke });
+  draw(run, summary, reached, gone = false) {
+    const trouble = troubleOf(summary, { reached, said: this.broke, gone });
     if (run !== this.run || !trouble) this.close();
     this.run = run;
     this.trouble = trouble;
@@ -75,6 +78,7 @@ export class TroubleBox {
     write(this.headline, trouble.headline);
     write(this.sentence, trouble.sentence);
     write(this.retry, trouble.retry);
+    this.show.hidden = Boolean(trouble.gone);
     this.retry.title = trouble.hint;
   }
 

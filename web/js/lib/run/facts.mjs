@@ -114,7 +114,9 @@ function evaluationName(history, summary) {
  * @param {number} unit
  */
 function rate(count, seconds, unit) {
-  return count > 0 && seconds > 0 ? short((unit * count) / seconds) : "";
+  const value = (unit * count) / seconds;
+  if (!(count > 0 && seconds > 0)) return "";
+  return value < 1e5 ? short(value) : String(Number(value.toPrecision(3)));
 }
 
 /** TFLOP/s: a CPU does so few that more digits would only be noise. @param {any} value */

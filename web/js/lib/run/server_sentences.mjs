@@ -37,6 +37,11 @@ export const SENTENCES = [
       "The training process was killed by the system, most likely because the computer's own memory (RAM) was full: {reason}. Close other programs, or train smaller clips or an fp8 model. Saved steps are kept; queue again to resume.",
       v,
     ),
+  (v) =>
+    t(
+      "The training process was killed, and nobody said why. The computer's own memory (RAM) was not full ({reason}), but it can fill within seconds. Queue again to resume; if that happens again, close other programs, or train smaller clips or an fp8 model. Saved steps are kept.",
+      v,
+    ),
   (v) => t("it held {held} GiB, and {free} were free when last seen", v),
   (v) => t("how much was in use is not known", v),
   (v) => t("New run {run}.", v),

@@ -6,17 +6,19 @@ import { t } from "../page/words.mjs";
 import { told } from "./server_sentences.mjs";
 
 /**
- * @typedef {{ headline: string, sentence: string, retry: string, hint: string }} Trouble `retry` is the word on the button,
- *   `hint` what it does
+ * @typedef {{ headline: string, sentence: string, retry: string, hint: string, gone?: boolean }} Trouble `retry` is the word on
+ *   the button, `hint` what it does; `gone`: nobody is there to be asked for a log or told to train
  */
 
 /**
  * @param {{ state: string, step: number, steps: number, reached?: number | null, reason?: string, live?: boolean } | null} run a
  *   summary of it; its step is the last that was saved
- * @param {{ reached?: number | null, said?: string }} also the newest step of its file, where that was read since, and what the queue said when it broke
+ * @param {{ reached?: number | null, said?: string, gone?: boolean }} also the newest step of its file, where that was read since; what the queue
+ *   said when it broke; whether ComfyUI does not answer
  * @returns {Trouble | null} null where nothing is wrong
  */
-export function troubleOf(run, { reached = null, said = "" } = {}) {
+export function troubleOf(run, { reached = null, said = "", gone = false } = {}) {
+  if (gone) return unanswered(run?.step ?? 0);
   const failed = run?.state === "failed" && !run.live;
   if (!failed && !said) return null;
   const saved = run?.step ?? 0;
@@ -25,6 +27,24 @@ export function troubleOf(run, { reached = null, said = "" } = {}) {
     headline: headline(run, Math.max(reached ?? 0, run?.reached ?? 0, saved), saved),
     sentence,
     ...retry(saved),
+  };
+}
+
+/** @param {number} saved @returns {Trouble} */
+function unanswered(saved) {
+  return {
+    headline: t("ComfyUI does not answer."),
+    sentence: saved
+      ? t(
+          "Saved step {step} is kept. Start ComfyUI again: this panel looks for it every few seconds. Then press Run, and training goes on after step {step}.",
+          { step: saved },
+        )
+      : t(
+          "Start ComfyUI again: this panel looks for it every few seconds. Then press Run; what was saved is kept.",
+        ),
+    retry: t("Look again"),
+    hint: t("Ask ComfyUI now whether it is there."),
+    gone: true,
   };
 }
 
@@ -53,13 +73,15 @@ function retry(saved) {
       };
 }
 
-/**
- * Why a run cannot be read. A request that finds no server is a TypeError, in the browser's own words.
- * @param {unknown} error
- */
+/** Whether a request found no server, which a browser says with a TypeError in words of its own. @param {unknown} error */
+export function findsNobody(error) {
+  return error instanceof TypeError;
+}
+
+/** Why a run cannot be read. @param {unknown} error */
 export function unreadText(error) {
-  return error instanceof TypeError
-    ? t("⚠ ComfyUI does not answer. Saved steps are kept: start ComfyUI again, then queue again.")
+  return findsNobody(error)
+    ? t("ComfyUI does not answer.")
     : `⚠ ${t("The run cannot be read: {reason}", { reason: told(message(error)) })}`;
 }
 

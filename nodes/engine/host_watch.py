@@ -41,7 +41,10 @@ class HostWatch:
             process = psutil.Process(self._pid)
             held = sum(one.memory_info().rss for one in (process, *process.children(recursive=True)))
             free, total = host_bytes(), host_total()
-            if held > _JUST_STARTED and free is not None and total:
+            if held and free is not None and total:
                 self.was_full = free < _SHORT * total
-                of_all = f"{free / _GIB:.1f} of {total / _GIB:.1f} GiB"
-                self.in_words = f"it held {held / _GIB:.1f} GiB, and {of_all} were free when last seen"
+                free_now = f"{free / _GIB:.1f} of {total / _GIB:.1f} GiB"
+                if held > _JUST_STARTED:
+                    self.in_words = f"it held {held / _GIB:.1f} GiB, and {free_now} were free when last seen"
+                else:
+                    self.in_words = f"{free_now} were free when last seen"

@@ -199,7 +199,8 @@ def test_what_a_process_held_that_had_just_started_is_not_told(
     monkeypatch.setattr(sys.modules[worker_module.HostWatch.__module__], "_JUST_STARTED", 1 << 50)
     with start("waits") as worker:
         ending = worker.follow(lambda _event: worker.process.kill(), never)
-    assert "how much was in use is not known" in ending.sentence()
+    assert "GiB were free when last seen" in ending.sentence()
+    assert "it held" not in ending.sentence()
 
 
 def test_the_end_of_a_log_opens_on_a_whole_line(worker_module: Any, tmp_path: Path) -> None:

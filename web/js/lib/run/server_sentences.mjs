@@ -43,6 +43,7 @@ export const SENTENCES = [
       v,
     ),
   (v) => t("it held {held} GiB, and {free} were free when last seen", v),
+  (v) => t("{free} were free when last seen", v),
   (v) => t("how much was in use is not known", v),
   (v) => t("New run {run}.", v),
   (v) => t("{run} starts over: it has no intact saved step.", v),

@@ -14,13 +14,14 @@ from ..control import Control
 from ..errors import Stopped
 from ..events import Emit, Stage, Suggested
 from ..files import Roots
-from ..train import Group, Previewer, SavedStep
+from ..train import Group, SavedStep
 from .best_step import steps_worth_keeping, suggestion_of
 from .config import RunConfig
 from .experts import Experts
 from .length import TimeLimit
 from .profiling import PROFILED_STEPS, StepProfiler
 from .saving import Saver
+from .showing import Showing
 
 __all__ = ["BetweenSteps"]
 
@@ -51,12 +52,13 @@ class BetweenSteps:
         """
         self.profiler = StepProfiler(directory, emit)
         self._profile_steps, self._limit = profile_steps, limit
-        self.previewer: Previewer | None = None
+        self.showing: Showing | None = None
         self._directory, self._config, self._roots = directory, config, roots
         self._experts, self._saver, self._nothing_to_learn = experts, saver, nothing_to_learn
         self._emit, self._control, self._group, self._timed = emit, control, group, timed
         self._owes_save = self._owes_preview = False
         """due since a step that was not finite"""
+        self._asked_preview = False
         self._owes_suggestion = False
         """evaluated since the last one"""
 
@@ -70,6 +72,20 @@ class BetweenSteps:
                     self._preview(0)
         self._emit(Stage(stage="train", done=step, total=self._config.train.steps))
 
+    def shows(self, step: int) -> bool:
+        """Returns whether `after` is going to render clips, for which models may change places."""
+        if self.showing is None or self._experts.trainer.bad_in_a_row:
+            return False
+        self._asked_preview |= self._control.take("sample")
+        return self._asked_preview or self._owes_preview or self._is_last(step) or self._is_preview_step(step)
+
+    def _is_last(self, step: int) -> bool:
+        return step == self._config.train.steps or self._limit.is_over
+
+    def _is_preview_step(self, step: int) -> bool:
+        every = self._config.train.preview_every_n_steps
+        return bool(every) and step % every == 0
+
     def after(self, step: int) -> None:
         """Do what is due after `step`, or was asked for."""
         train = self._config.train
@@ -77,11 +93,12 @@ class BetweenSteps:
             return
         self.profiler.after(step)
         self._owes_save |= step % train.save_every_n_steps == 0
-        self._owes_preview |= bool(train.preview_every_n_steps) and step % train.preview_every_n_steps == 0
+        self._owes_preview |= self._is_preview_step(step)
         if self._experts.trainer.bad_in_a_row:
             return
-        wants_save, wants_preview = self._control.take("save"), self._control.take("sample")
-        last = step == train.steps or self._limit.is_over
+        wants_save, wants_preview = self._control.take("save"), self._control.take("sample") or self._asked_preview
+        self._asked_preview = False
+        last = self._is_last(step)
         due = last or self._owes_save or self._experts.turn_is_over
         with self._stops_at_the_border():
             if due or wants_save:
@@ -124,9 +141,9 @@ class BetweenSteps:
             self._experts.at_work.keep_measured(self._roots)
 
     def _preview(self, step: int) -> None:
-        if self.previewer is not None:
-            with self._timed("sample", step), self._experts.back_to_work():
-                self.previewer.render(step, f"step-{step:06d}")
+        if self.showing is not None:
+            with self._timed("sample", step):
+                self.showing.render(step)
 
     def _evaluate(self, *, if_due: bool = False) -> None:
         """Measure the model at work; with `if_due` only where it learnt something, or came, since it last was."""

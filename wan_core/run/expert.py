@@ -13,6 +13,7 @@ from ..errors import CheckpointError
 from ..events import Event
 from ..files import Roots
 from ..lora import LoraWeights, exported
+from ..model import WanTransformer
 from ..precision import QuantizedBy, quantized_by
 from ..train import EXPERTS, SavedStep, Trainer
 from ..train.meters import MemoryReading
@@ -76,6 +77,12 @@ class Expert:
     def loaded(self) -> Loaded | None:
         """The model and its trainer, at work or resting; None where they are not loaded."""
         return self._berth.held
+
+    @property
+    def model(self) -> WanTransformer:
+        """The model of one that is loaded."""
+        assert self.loaded is not None
+        return self.loaded.model
 
     @property
     def trainer(self) -> Trainer:

@@ -7,35 +7,24 @@ again. Models change places between steps alone, so what each learns is what it 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
-from functools import partial
-from pathlib import Path
 from typing import Any, cast
 
-import torch
-
 from ..control import Control
-from ..errors import OutOfMemory
 from ..events import Emit, Evaluated, Event, Note, StageEnded, StepDone, StepSkipped
 from ..footprint import weights_once_loaded
-from ..model import WanTransformer
-from ..sampler import Denoiser
 from ..train import (
     Group,
     NotFinite,
-    Previewer,
-    PreviewInputs,
     SavedStep,
     TargetFunction,
     Trainer,
-    evaluating,
     next_turn,
     saved_bytes,
 )
-from ..words import first_line, logger
-from .acting import acting
+from ..words import logger
 from .berth import host_holds
 from .checks import check_quantized_alike, check_ranks_alike
 from .config import RunConfig
@@ -116,11 +105,25 @@ class Experts:
         turn = next_turn([expert.step for expert in self.all], self.config.train)
         self.take_turn(self.all[turn[0] if turn is not None else 0])
 
-    def train(self, goal: int, before_turn: Callable[[], None], between_steps: Callable[[int], None]) -> None:
-        """Train up to step `goal` of the run. Both are called on every rank: at the begin of a turn, and after a step.
+    def train(
+        self,
+        goal: int,
+        before_turn: Callable[[], None],
+        between_steps: Callable[[int], None],
+        shows: Callable[[int], bool],
+    ) -> None:
+        """Train up to step `goal` of the run. All are called on every rank: at the begin of a turn, and after a step.
 
-        Raises what `Trainer.run` does.
+        `shows`: whether `between_steps` is going to render. Raises what `Trainer.run` does.
         """
+
+        def leaves(_: int) -> bool:
+            # A trainer at work would hold the model that has to make room, and go on with it where it is read again.
+            if self.both and shows(self.step):
+                return True
+            between_steps(self.step)
+            return False
+
         while self.step < goal:
             turn = next_turn([expert.step for expert in self.all], self.config.train)
             if turn is None:
@@ -128,9 +131,11 @@ class Experts:
             expert, until = self.all[turn[0]], turn[1]
             self.take_turn(expert)
             before_turn()
+            last = min(until, expert.step + goal - self.step)
             try:
-                last = min(until, expert.step + goal - self.step)
-                self.trainer.run(last, lambda _: between_steps(self.step))
+                while self.trainer.run(last, leaves):
+                    between_steps(self.step)
+                    self.take_turn(expert)
             except NotFinite as error:
                 if not self.both:
                     raise
@@ -140,7 +145,7 @@ class Experts:
         """Bring `expert` to work, loaded and rehearsed; whoever worked rests."""
         if not expert.at_work:
             with self._timed("load", self.step):
-                self._bring(expert)
+                self.bring(expert)
         if not expert.rehearsed and expert.trainer.on_gpu:
             self._rehearse(expert)
 
@@ -152,7 +157,7 @@ class Experts:
         expert.trainer.meters.read()
         self._emit_out(StageEnded(stage="load", seconds=time.monotonic() - began, step=self.step))
 
-    def _bring(self, expert: Expert) -> None:
+    def bring(self, expert: Expert) -> None:
         """Bring `expert` to work; whoever worked rests."""
         if expert.at_work:
             return
@@ -184,7 +189,7 @@ class Experts:
             needed = weights_once_loaded(coming.run.config.model, coming.run.file)
         return host_holds(leaving.loaded.model, needed, self._group.world)
 
-    # ---- measuring and showing
+    # ---- measuring
 
     def is_to_be_measured(self, *, if_due: bool) -> bool:
         """Returns whether the model at work can be evaluated; with `if_due`, and learnt or came since it last was."""
@@ -197,55 +202,6 @@ class Experts:
         self._unmeasured.discard(self.at_work.name)
         found = self.at_work.trainer.evaluate()
         return None if found is None else cast("Evaluated", self._as_of_run(self.at_work, found))
-
-    def previewer(self, inputs: PreviewInputs, directory: Path) -> Previewer:
-        """Returns who renders clips of the run in `directory`: its models, each on its own noise levels.
-
-        Experts may change places for it, inside `back_to_work`.
-        """
-        denoisers = [Denoiser(partial(self._opened, expert), *expert.run.variant.sigma_range()) for expert in self.all]
-        return Previewer(
-            denoisers, inputs, directory, emit=self._emit_out, control=self._control, at_home=self._model_at_home
-        )
-
-    @contextmanager
-    def _opened(self, expert: Expert) -> Iterator[WanTransformer]:
-        try:
-            self._bring(expert)
-        except OutOfMemory as error:  # it costs this clip; whether the run can go on shows when it is back at work
-            raise MemoryError(str(error)) from error
-        loras = self.config.preview.loras if self.config.preview is not None else ()
-        with expert.trainer.judged(), evaluating(self._model_of(expert)) as model, acting(model, expert.run, loras):
-            yield model
-
-    def _model_at_home(self) -> WanTransformer:
-        assert self.at_work is not None
-        return self._model_of(self.at_work)
-
-    @contextmanager
-    def back_to_work(self) -> Iterator[None]:
-        """Inside, experts may change places; afterwards the one that was at work is so again.
-
-        Raises OutOfMemory where it no longer fits. What it learnt is then kept, and can be saved.
-        """
-        before = self.at_work
-        try:
-            yield
-        finally:
-            if before is not None:
-                try:
-                    self._bring(before)
-                except torch.OutOfMemoryError as error:
-                    raise OutOfMemory(
-                        f"The {before.name} noise expert made room for a preview and does not fit back. Close what "
-                        "else uses the GPU, or render smaller or no previews, and queue again: it goes on after the "
-                        f"last finished step. ({first_line(error)})"
-                    ) from error
-
-    @staticmethod
-    def _model_of(expert: Expert) -> WanTransformer:
-        assert expert.loaded is not None
-        return expert.loaded.model
 
     # ---- saving
 

@@ -32,6 +32,7 @@ from .open import OpenRun, open_experts
 from .remaining import Remaining
 from .remarks import disk_remark, preview_note, rate_remark, set_aside_note, what_stands
 from .saving import Saver
+from .showing import Showing
 from .spill import SpillWatch
 
 __all__ = ["judge_job", "run_job"]
@@ -180,7 +181,7 @@ class _Session:
             return self._finish("stopped", saver.saved_step, stop.reason)
         goal = min(total, self.experts.step + max_steps) if max_steps else total
         try:
-            self.experts.train(goal, self.between.before_turn, self.between.after)
+            self.experts.train(goal, self.between.before_turn, self.between.after, self.between.shows)
         except Stopped as stop:
             reason = self._save_before_stopping(stop.reason)
             if saver.saved_step == total:  # told to stop while the last clip was rendered: nothing is left to train
@@ -252,7 +253,9 @@ class _Session:
             profile_steps=self._profile_steps,
         )
         if previews is not None:
-            self._between.previewer = self._experts.previewer(previews, self.directory)
+            self._between.showing = Showing(
+                self._experts, previews, self.directory, emit=self.emit, control=self.control
+            )
             if not self._experts.both and (note := preview_note(self._open[0].variant, previews)):
                 self.emit(Note(text=note))
         if remark := rate_remark(self.config.train):

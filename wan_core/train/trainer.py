@@ -154,26 +154,29 @@ class Trainer:
         """Give up the optimizer's memory, of which `state` has a copy; `load_state` brings it back."""
         self._optimizer.forget()
 
-    def run(self, last_step: int, between_steps: Callable[[int], None]) -> None:
+    def run(self, last_step: int, between_steps: Callable[[int], bool | None]) -> bool:
         """Train up to and including `last_step`, and on to the end of a streak of steps that were not finite.
 
-        Raises Stopped between micro-steps when asked to; the step begun is then dropped and `step` is the last finished
-        one. Raises NotFinite when a streak does not end: in it nothing is known of the weights.
+        Returns whether it left before that: it does where `between_steps` answers True, so that nothing here holds the
+        model any longer. Raises Stopped between micro-steps when asked to; the step begun is then dropped and `step` is
+        the last finished one. Raises NotFinite when a streak does not end: in it nothing is known of the weights.
         """
         self._reader.start()
         try:
-            self._run(last_step, between_steps)
+            return self._run(last_step, between_steps)
         finally:
             self._reader.stop()
 
-    def _run(self, last_step: int, between_steps: Callable[[int], None]) -> None:
+    def _run(self, last_step: int, between_steps: Callable[[int], bool | None]) -> bool:
         while self.step < last_step or (self.bad_in_a_row and self.step < self.config.steps):
             started = time.monotonic()
             self._apply(self.step + 1, *self._tried(self.step + 1), started)
-            between_steps(self.step)
+            if between_steps(self.step):
+                return True
         if self.bad_in_a_row:
             self._outlast_streak()
-            between_steps(self.step)
+            return bool(between_steps(self.step))
+        return False
 
     def _tried(self, step: int) -> tuple[float, float, float]:
         """Returns (norm of the gradients, loss, mean timestep) of a step; its gradients lie in `.grad`, clipped."""

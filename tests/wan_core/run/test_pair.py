@@ -203,6 +203,19 @@ def test_previews_go_through_both_and_change_nothing(alternating: TinyRun, tmp_p
     assert seen == [f"step-{step:06d}_p0" for step in (0, 3, 6, 9, 10)]
 
 
+def test_a_model_that_previews_put_out_of_memory_makes_each_step_once(
+    undisturbed: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Previews in the middle of a turn: the one at work is read again, with a trainer of its own."""
+    monkeypatch.setattr(berth, "host_bytes", lambda: 0)
+    run = make_pair_run(tmp_path, preview=PREVIEW, **{**SETTINGS, "preview_every_n_steps": 2})
+    heard: list[Event] = []
+    run_job(run.directory, run.roots, emit=heard.append, control=Decoding(signals=False))
+    assert [event.step for event in heard if isinstance(event, StepDone)] == list(range(1, STEPS + 1))
+    assert files(run) == files(undisturbed)
+    assert len(list((run.directory / "samples").glob("*.latent"))) == 1 + STEPS // 2
+
+
 def test_validation_clips_go_through_both_whether_one_rests_or_is_read_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

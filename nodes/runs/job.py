@@ -10,7 +10,7 @@ from ...wan_core.files import safe_name
 from ...wan_core.load import ModelPlan
 from ...wan_core.lora import LoraConfig
 from ...wan_core.run import DataConfig, RunConfig, trained_variant, with_model_values
-from ...wan_core.train import TrainConfig, earlier_meanings
+from ...wan_core.train import EXPERTS, TrainConfig, earlier_meanings
 from ..bridge import folders
 from ..bridge.types import ModelHandle, SettingsHandle
 from ..bridge.widgets import check_menus, file_of
@@ -51,9 +51,11 @@ class AskedJob:
         check_menus(TrainConfig, {"expert": expert})
         expert = expert_of(plan, expert)
         variant = trained_variant(plan, expert, folders.roots())
+        train = with_model_values(self._train(expert), variant)
         return RunConfig(
             run_name=self.run_name,
             model=plan,
+            partner=_partner(self.model.plan, train),
             data=data,
             lora=replace(
                 base,
@@ -62,7 +64,7 @@ class AskedJob:
                 start_from=_start_from(start),
                 low_noise_start_from=_low_noise_start(start) if expert == "both" else "",
             ),
-            train=with_model_values(self._train(expert), variant),
+            train=train,
         ).with_digests(folders.roots())
 
     def earlier(self, config: RunConfig) -> list[RunConfig]:
@@ -86,6 +88,13 @@ def train_config(settings: SettingsHandle | None, can_preview: bool, widgets: di
 def expert_of(plan: ModelPlan, asked: str) -> str:
     """Returns what is trained: of a plan that is still a pair both."""
     return "both" if plan.low_noise_file else asked
+
+
+def _partner(plan: ModelPlan, train: TrainConfig) -> ModelPlan | None:
+    """Returns what previews go through besides: of two chosen files the one that is not trained, with its own LoRAs."""
+    if not plan.low_noise_file or train.expert not in EXPERTS or not train.preview_every_n_steps:
+        return None
+    return plan.of_expert(EXPERTS[1 - EXPERTS.index(train.expert)], folders.roots())
 
 
 def _low_noise_start(name: str) -> str:

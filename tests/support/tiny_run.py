@@ -145,6 +145,7 @@ def make_pair_run(
     preview: SampleConfig | None = None,
     lora: LoraConfig | None = None,
     buckets: Sequence[tuple[int, int, int]] = (),
+    partner: ModelPlan | None = None,
     **train: object,
 ) -> TinyRun:
     """A run of both experts of a tiny Wan 2.2 pair, or of one of them, whose `expert` is that name."""
@@ -158,6 +159,7 @@ def make_pair_run(
         train=TrainConfig(**{**settings, **train, "expert": expert}),  # type: ignore[arg-type]
         preview=preview,
         lora=lora,
+        partner=partner,
         buckets=buckets,
     )
 
@@ -170,6 +172,7 @@ def make_run(
     lora: LoraConfig | None = None,
     plan: ModelPlan | None = None,
     preview: SampleConfig | None = None,
+    partner: ModelPlan | None = None,
     **cache: object,
 ) -> TinyRun:
     """A run directory ready to train on the CPU in float32."""
@@ -183,6 +186,7 @@ def make_run(
         lora=lora or LoraConfig(rank=4),
         train=train or TrainConfig(steps=6, save_every_n_steps=2, preview_every_n_steps=0, learning_rate=1e-3),
         preview=preview,
+        partner=partner,
     ).with_digests(roots)
     decision = choose_run(root / "runs", config)
     config = prepare_run(decision, config)

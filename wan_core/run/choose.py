@@ -133,6 +133,8 @@ def _decide(directory: Path, known: RunConfig, wanted: RunConfig, saved: SavedSt
     name, total = directory.name, wanted.train.steps
     if saved is None:
         return RunDecision(directory, "resume", f"{name} starts over: it has no intact saved step.", wanted)
+    if known.partner is None and known.train.preview_every_n_steps:
+        wanted = replace(wanted, partner=None)  # its previews compare with the first of them
     if saved.step >= total or hours_are_over(directory, wanted.train):
         note = f"{name} is finished at step {saved.step}; nothing to train."
         return RunDecision(directory, "done", note, wanted)

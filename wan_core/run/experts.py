@@ -29,7 +29,8 @@ from .berth import host_holds
 from .checks import check_quantized_alike, check_ranks_alike
 from .config import RunConfig
 from .expert import Expert, Learnt, prefix_of, saved_of
-from .loading import load_model, plan_training
+from .guest import Guest
+from .loading import load_model, load_partner, plan_training
 from .open import OpenRun
 
 __all__ = ["Experts"]
@@ -51,8 +52,9 @@ class Experts:
         group: Group,
         target: TargetFunction,
         timed: Callable[[str, int], AbstractContextManager[None]],
+        partner: OpenRun | None = None,
     ) -> None:
-        """`timed(stage, step)` is entered while a model is loaded.
+        """`timed(stage, step)` is entered while a model is loaded. `partner`: what previews go through besides.
 
         Raises what `OpenRun.check` refuses, CheckpointError for 8-bit weights that are not those a step was trained on,
         and OutOfMemory where one of them does not fit.
@@ -60,6 +62,7 @@ class Experts:
         self.config, self._emit_out, self._control = config, emit, control
         self._group, self._target, self._timed = group, target, timed
         self._noted: set[str] = set()
+        self._changes_places = len(runs) > 1 or partner is not None
         self.all = [Expert(run, saved_of(saved, run)) for run in runs]
         for expert in self.all:
             expert.run.check(with_start=not expert.step)
@@ -68,13 +71,18 @@ class Experts:
                 prefix = prefix_of(expert)
                 check_quantized_alike(saved.step, saved.progress.get(f"{prefix}quantized_by"), expert.quantized_by)
         for expert in self.all:
-            expert.planned = plan_training(expert.run, self._emit_of(expert), group)
+            expert.planned = plan_training(expert.run, self._emit_of(expert), group, partner)
         self._unmeasured = {expert.name for expert in self.all if not expert.step}
         """those that learnt something since they were last evaluated"""
 
     @property
     def both(self) -> bool:
         return len(self.all) > 1
+
+    @property
+    def processes(self) -> int:
+        """How many share the memory of the computer."""
+        return self._group.world
 
     @property
     def step(self) -> int:
@@ -119,7 +127,7 @@ class Experts:
 
         def leaves(_: int) -> bool:
             # A trainer at work would hold the model that has to make room, and go on with it where it is read again.
-            if self.both and shows(self.step):
+            if self._changes_places and shows(self.step):
                 return True
             between_steps(self.step)
             return False
@@ -163,11 +171,7 @@ class Experts:
             return
         planned = expert.planned
         assert planned is not None
-        if (other := self.at_work) is not None:
-            stays = self._has_room(other, expert, planned.host)
-            where = "rests in host memory" if stays else "will be read again"
-            _log.info("step %s: the %s noise expert %s, the %s one works", self.step, other.name, where, expert.name)
-            other.rest(stays=stays)
+        self.make_room(expert.run, rests=expert.loaded is not None)
         expert.begin(
             lambda with_start: load_model(
                 expert.run,
@@ -180,14 +184,36 @@ class Experts:
             )
         )
 
-    def _has_room(self, leaving: Expert, coming: Expert, needed: int) -> bool:
-        """Returns whether host memory holds the weights of the one that leaves, beside what the coming one needs."""
-        assert leaving.loaded is not None
-        if coming.loaded is not None:
-            needed = 0
-        elif not leaving.trainer.on_gpu:
-            needed = weights_once_loaded(coming.run.config.model, coming.run.file)
-        return host_holds(leaving.loaded.model, needed, self._group.world)
+    def make_room(self, coming: OpenRun, *, rests: bool) -> None:
+        """Let whoever works rest, so that the model of `coming` has its place; `rests`: that one is in host memory."""
+        if (leaving := self.at_work) is None:
+            return
+        stays = host_holds(leaving.model, self.needed_by(coming, rests=rests), self._group.world)
+        where = "rests in host memory" if stays else "will be read again"
+        names = self.step, leaving.name, where, coming.config.train.expert
+        _log.info("step %s: the %s noise expert %s, the %s one works", *names)
+        leaving.rest(stays=stays)
+
+    @property
+    def without_partner(self) -> str:
+        """Why previews cannot go through the partner that was given; empty where they can."""
+        planned = self.all[0].planned
+        return planned.no_partner if planned is not None else ""
+
+    def guest(self, partner: OpenRun) -> Guest:
+        """Returns `partner` as it renders beside the one expert that is trained, in the memory planned for that one."""
+        planned = self.all[0].planned
+        assert planned is not None
+        emit, control, group = self._emit_out, self._control, self._group
+        return Guest(partner, lambda: load_partner(partner, planned, emit=emit, control=control, group=group))
+
+    def needed_by(self, coming: OpenRun, *, rests: bool) -> int:
+        """Returns the bytes of host memory that the model of `coming` takes when it comes to the devices."""
+        if rests:
+            return 0
+        planned = next((one.planned for one in self.all if one.run is coming), self.all[0].planned)
+        on_gpu = any(name != "cpu" for name in coming.config.model.placement.device_names())
+        return planned.host if on_gpu and planned is not None else weights_once_loaded(coming.config.model, coming.file)
 
     # ---- measuring
 

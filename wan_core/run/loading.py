@@ -5,6 +5,7 @@ Reads only. What is worth a word on the way is emitted as a note, in the order i
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -29,10 +30,11 @@ from ..words import logger
 from .memory_report import job_of_run, measured_against
 from .open import OpenRun
 from .own_runs import Measured
+from .partner import counting_partner
 from .planning import asked_measures, plan_memory, without_a_plan
 from .remarks import remark_on_adapter, remark_on_scaling, remarks_on_attention, remarks_on_base
 
-__all__ = ["Loaded", "Planned", "load_model", "plan_training", "preview_inputs"]
+__all__ = ["Loaded", "Planned", "load_model", "load_partner", "plan_training", "preview_inputs"]
 
 _log = logger(__name__)
 
@@ -67,6 +69,22 @@ def load_model(
     return Loaded(model, _trainer(run, model, emit, control, group, target, planned))
 
 
+def load_partner(run: OpenRun, planned: Planned, *, emit: Emit, control: Control, group: Group) -> WanTransformer:
+    """Load the model of `run`, which only renders: it rests in host memory as far as the trained one does (`planned`).
+
+    Raises Stopped when a stop is asked for while the weights are read.
+    """
+    return materialize(
+        run.config.model,
+        run.roots,
+        None,
+        rank=group.local_rank,
+        on_tensor=_told_of_loading(emit, control, group),
+        found=run.file,
+        measures=planned.measures,
+    )
+
+
 def preview_inputs(run: OpenRun) -> PreviewInputs | None:
     """Returns the inputs of previews; None for a run without."""
     if not run.config.train.preview_every_n_steps:
@@ -90,10 +108,12 @@ class Planned(NamedTuple):
     """hears what it takes beside what was predicted, where something was"""
     host: int = 0
     """bytes of host memory it takes, where that was predicted"""
+    no_partner: str = ""
+    """why its previews cannot go through the partner; empty where they can, or there is none"""
 
 
-def plan_training(run: OpenRun, emit: Emit, group: Group) -> Planned:
-    """Returns what the planner chose.
+def plan_training(run: OpenRun, emit: Emit, group: Group, partner: OpenRun | None = None) -> Planned:
+    """Returns what the planner chose. `partner` never changes how it is trained: its previews fit beside that, or not.
 
     Raises OutOfMemory where it does not fit. Where no device has an end, as the CPU, nothing is predicted.
     """
@@ -104,7 +124,7 @@ def plan_training(run: OpenRun, emit: Emit, group: Group) -> Planned:
     if room.host is not None:
         room = replace(room, host=room.host // group.local_world)
     try:
-        plan = plan_memory(job_of_run(run, placement), room)
+        plan, no_partner = counting_partner(plan_memory(job_of_run(run, placement), room), partner)
     except WanTrainerError:
         raise
     except Exception:  # a run is worth more than its prediction
@@ -118,28 +138,32 @@ def plan_training(run: OpenRun, emit: Emit, group: Group) -> Planned:
         measured.tflops = None
     policy = plan.job.train.checkpointing_policy
     settings = replace(run.settings, checkpointing_policy=policy)
-    return Planned(plan.measures, settings, measured, plan.estimate.host)
+    return Planned(plan.measures, settings, measured, plan.estimate.host, no_partner)
 
 
 def _materialize(
     run: OpenRun, emit: Emit, control: Control, group: Group, measures: MemoryMeasures, *, with_start: bool
 ) -> WanTransformer:
-    def on_tensor(done: int, total: int) -> None:
-        if done % 50 == 0 or done == total:
-            emit(Stage(stage="load", done=done, total=total))
-        if (reason := control.stop_reason()) and group.world == 1:
-            raise Stopped(reason)
-
     return materialize(
         run.config.model,
         run.roots,
         run.adapters(with_start=with_start),
         seed=run.config.train.seed,
         rank=group.local_rank,
-        on_tensor=on_tensor,
+        on_tensor=_told_of_loading(emit, control, group),
         found=run.file,
         measures=measures,
     )
+
+
+def _told_of_loading(emit: Emit, control: Control, group: Group) -> Callable[[int, int], None]:
+    def on_tensor(done: int, total: int) -> None:
+        if done % 50 == 0 or done == total:
+            emit(Stage(stage="load", done=done, total=total))
+        if (reason := control.stop_reason()) and group.world == 1:
+            raise Stopped(reason)
+
+    return on_tensor
 
 
 def _trainer(

@@ -35,6 +35,7 @@ from .config import read_run
 from .job import Job, size_words
 from .open import OpenRun, open_experts
 from .own_runs import SECONDS, Measured, OwnRuns, own_runs_of
+from .partner import counting_partner, pair_of_previews
 from .planning import MemoryPlan, plan_memory
 from .preview_size import with_fitting_preview
 from .step_time import Card, card_named, card_of_size, step_seconds, step_tflops, unknown_card
@@ -61,14 +62,15 @@ def plan_run(directory: Path, roots: Roots) -> dict[str, Any]:
     """Returns the report of `wan_core plan RUN`: what `report_of` holds, the run's name, what its saves take, and
     the verdict in a sentence.
 
-    Of both experts of a pair the larger one counts on the devices, since they take turns there. `resting_bytes` are the
-    weights of the other one: they lie in host memory meanwhile where they fit beside the rest, or are read again.
+    Of both experts of a pair the larger one counts on the devices, since they take turns there; one that only renders
+    counts in previews. `resting_bytes` are the weights of the other one: they lie in host memory meanwhile where they
+    fit beside the rest, or are read again.
     """
     config = read_run(directory)
     runs = open_experts(directory, roots, config)
-    plans: list[MemoryPlan] = []
-    for run in runs:
-        plans.append(plan_memory(*_in_the_fullest_process(job_of_run(run), ask_driver=True)))
+    plans = [plan_memory(*_in_the_fullest_process(job_of_run(run), ask_driver=True)) for run in runs]
+    pair = pair_of_previews(runs[0], lambda _: None) if len(runs) == 1 else ()
+    plans[0], no_partner = counting_partner(plans[0], next((run for run in pair if not run.trained), None))
     plan = max(plans, key=lambda one: max(memory.peak for memory in one.estimate.devices.values()))
     report = report_of(plan, card_of(torch.device(next(iter(plan.estimate.devices))), plan.job))
     said = [one.verdict() for one in plans if not one.fits]
@@ -77,8 +79,8 @@ def plan_run(directory: Path, roots: Roots) -> dict[str, Any]:
         needs["total_bytes"] = total
         if needed > total:
             said.append(f"It needs {needed / _GIB:.1f} GiB on {name}, which has {total / _GIB:.1f} GiB in all.")
-    if len(runs) > 1:
-        report["host"]["resting_bytes"] = max(weights_once_loaded(run.config.model, run.file) for run in runs)
+    if len(runs) > 1 or (pair and not no_partner):
+        report["host"]["resting_bytes"] = max(weights_once_loaded(one.config.model, one.file) for one in pair or runs)
     save_bytes = sum(report_of(one, None)["disk"]["save_bytes"] for one in plans)
     saves = -(-config.train.steps // config.train.save_every_n_steps)
     free = shutil.disk_usage(directory).free

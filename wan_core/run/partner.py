@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from ..checkpoint.catalogue import HIGH
-from ..errors import ConfigError
-from ..load import ModelPlan, inspect_model, inspect_pair
+from ..errors import ConfigError, WanTrainerError
+from ..footprint import weights_once_loaded
+from ..load import ModelPlan, bytes_beside, inspect_model, inspect_pair
 from ..lora import FrozenLora
+from ..sampler import SampleConfig
 from ..train import EXPERTS
 from .open import OpenRun
+from .planning import MemoryPlan
 
-__all__ = ["partner_note", "with_partner"]
+__all__ = ["counting_partner", "no_pair", "pair_of_previews", "partner_note", "with_partner"]
 
 
 def with_partner(run: OpenRun, plan: ModelPlan) -> tuple[OpenRun, OpenRun]:
@@ -42,6 +46,21 @@ def with_partner(run: OpenRun, plan: ModelPlan) -> tuple[OpenRun, OpenRun]:
     return (trained, partner) if own == EXPERTS[0] else (partner, trained)
 
 
+def pair_of_previews(run: OpenRun, warn: Callable[[str], None]) -> tuple[OpenRun, ...]:
+    """Returns the models that previews of `run` go through beside it, high noise first; none where it makes them alone.
+
+    A partner that cannot be had, such as a file that is gone, costs no training: it is told to `warn`.
+    """
+    config = run.config
+    if config.partner is None or not config.train.preview_every_n_steps:
+        return ()
+    try:
+        return with_partner(run, config.partner)
+    except WanTrainerError as error:
+        warn(no_pair(str(error)))
+        return ()
+
+
 def partner_note(partner: OpenRun, previewed: tuple[FrozenLora, ...]) -> str:
     """Returns which partner clips go through, and with which LoRAs; `previewed`: those that previews have."""
     expert = partner.config.train.expert
@@ -51,4 +70,34 @@ def partner_note(partner: OpenRun, previewed: tuple[FrozenLora, ...]) -> str:
     return (
         f"Clips go through the pair. The {expert} noise expert, which this run does not train, is "
         f"{partner.file.header.path.name}; LoRAs on it: {under or 'none'}."
+    )
+
+
+def no_pair(reason: str) -> str:
+    """Returns why the previews of a run are not made as its run.json asks for."""
+    return f"Clips cannot go through the pair, so the trained expert makes them alone: {reason}"
+
+
+def counting_partner(plan: MemoryPlan, partner: OpenRun | None) -> tuple[MemoryPlan, str]:
+    """Returns the plan with previews that go through `partner`, or as it is and why they do not fit.
+
+    They take the larger of both models, since the other one is out of the way. Training keeps its measures.
+    """
+    if partner is None or plan.job.preview is None:
+        return plan, ""
+    config, job = partner.config, plan.job
+    theirs = [lora.on_model(config.train.expert, pair=True) for lora in (config.preview or SampleConfig()).loras]
+    variant, compute = partner.file.variant, partner.file.compute_dtype
+    beside = sum(bytes_beside(config.model, partner.roots, variant, compute, theirs).values())
+    beside += max(0, weights_once_loaded(config.model, partner.file) - weights_once_loaded(job.model, job.file))
+    if beside <= job.beside_preview:
+        return plan, ""
+    job = replace(job, beside_preview=beside)
+    found = replace(plan, job=job, estimate=job.estimate(job.shape(), plan.measures))
+    if job.train.memory == "manual" or found.fits or not plan.fits:
+        return found, ""
+    place, needed, free = found.room.lacks(found.estimate)[0]
+    return plan, (
+        f"{partner.file.header.path.name} takes {needed / 2**30:.1f} GiB on {place} for its steps, and "
+        f"{free / 2**30:.1f} GiB are free."
     )

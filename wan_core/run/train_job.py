@@ -29,10 +29,11 @@ from .hearing import Hearing
 from .length import TimedControl, TimeLimit
 from .loading import preview_inputs
 from .open import OpenRun, open_experts
+from .partner import pair_of_previews
 from .remaining import Remaining
-from .remarks import disk_remark, preview_note, rate_remark, set_aside_note, what_stands
+from .remarks import disk_remark, rate_remark, set_aside_note, what_stands
 from .saving import Saver
-from .showing import Showing
+from .showing import begin_showing
 from .spill import SpillWatch
 
 __all__ = ["judge_job", "run_job"]
@@ -218,9 +219,13 @@ class _Session:
         """
         self._open, saved = open_experts(self.directory, self.roots, self.config), self.saver.saved
         self._hearing.warn(synthetic_note(self._open[0].cache_set))
-        previews = preview_inputs(self._open[0]) if self.group.leads else None
-        for run in self._open:
+        pair: tuple[OpenRun, ...] = ()
+        if self.group.leads and len(self._open) == 1:
+            pair = pair_of_previews(self._open[0], self._hearing.warn)
+        previews = preview_inputs((pair or self._open)[0]) if self.group.leads else None
+        for run in pair or self._open:
             check_acting(run, previews.config.loras if previews is not None else ())
+        partner = next((run for run in pair if not run.trained), None)
         self._experts = Experts(
             self._open,
             self.config,
@@ -230,6 +235,7 @@ class _Session:
             group=self.group,
             target=self.target,
             timed=self._timed,
+            partner=partner,
         )
         self._hearing.experts = self._experts
         self._experts.begin()
@@ -253,11 +259,9 @@ class _Session:
             profile_steps=self._profile_steps,
         )
         if previews is not None:
-            self._between.showing = Showing(
-                self._experts, previews, self.directory, emit=self.emit, control=self.control
+            self._between.showing = begin_showing(
+                self._experts, previews, partner, emit=self.emit, warn=self._hearing.warn, control=self.control
             )
-            if not self._experts.both and (note := preview_note(self._open[0].variant, previews)):
-                self.emit(Note(text=note))
         if remark := rate_remark(self.config.train):
             self.emit(Marked(step=self._experts.step, kind="learning rate", text=remark))
             self._hearing.warn(remark)

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.forked import ForkServer, Worker
-from tests.support.tiny_run import TinyRun, make_pair_run
+from tests.support.tiny_run import PAIR, TinyRun, make_pair_run
+from wan_core.sampler import SampleConfig
 
 pytestmark = [pytest.mark.lasts(6), pytest.mark.usefixtures("short_texts_throughout")]
 
@@ -61,3 +62,36 @@ def test_killed_at_random_points_and_resumed_equals_never_killed(
                 break
         done += 1
         assert files(run) == files(straight), f"round {done}, after {killed} kills"
+
+
+@pytest.mark.parametrize("kills", [3, pytest.param(15, marks=pytest.mark.soak)])
+def test_one_expert_that_previews_with_its_partner_is_killed_and_resumed(
+    server: ForkServer, tmp_path: Path, kills: int
+) -> None:
+    """Kills fall on steps, saves, and the partner's way to the devices and back."""
+    chance = random.Random(kills)
+    settings = {**SETTINGS, "expert": "high", "preview_every_n_steps": 1}
+    shown = SampleConfig(sampling="custom", steps=2, cfg=1.0, shift=5.0)
+
+    def made(name: str) -> TinyRun:
+        return make_pair_run(tmp_path / name, preview=shown, partner=PAIR.half("low"), **settings)
+
+    def start(run: TinyRun, out: str) -> Worker:
+        return server.start(["train", str(run.directory), "--roots", str(run.roots_file)], run.directory / out)
+
+    def clips(run: TinyRun) -> dict[str, bytes]:
+        return {file.name: file.read_bytes() for file in (run.directory / "samples").glob("*.latent")}
+
+    straight, run = made("straight"), made("killed")
+    assert start(straight, "out.jsonl").wait() == 0
+    assert len(clips(straight)) == STEPS + 1
+    for attempt in range(kills):
+        worker = start(run, f"out-{attempt}.jsonl")
+        worker.wait_for_a_step()
+        time.sleep(chance.uniform(0, 0.2))
+        if worker.kill() == 0:
+            break
+    assert start(run, "last.jsonl").wait() == 0
+    assert files(run) == files(straight)
+    assert clips(run).items() <= clips(straight).items(), "a clip that a kill took is not made later"
+    assert clips(run)[f"step-{STEPS:06d}_p0.latent"] == clips(straight)[f"step-{STEPS:06d}_p0.latent"]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 
 import pytest
 from comfy_server import ComfyServer
 from graphs import TRAIN, Graph, folder_of, training_graph
+from test_frozen_loras import write_lora
 from world import MODEL
 
 pytestmark = [pytest.mark.comfy, pytest.mark.soak]
@@ -46,3 +48,37 @@ def test_the_partner_renders_with_it_and_is_named(comfy: ComfyServer) -> None:
     for node in (VALIDATE, "alone"):
         (facts,) = comfy.outputs(entry, node)["wan_clips"]
         assert [clip["step"] for clip in facts["rows"][0]["clips"]] == [None, 2]
+
+
+def test_previews_of_one_expert_go_through_the_pair_that_is_loaded(comfy: ComfyServer) -> None:
+    graph, _ = graph_of(comfy, "previewed_one_of_two", "high")
+    del graph[VALIDATE]
+    write_lora(comfy.base, "of_the_other_one.safetensors", 5)
+    graph["frozen"] = {
+        "class_type": "AddFrozenLora",
+        "inputs": {"model": ["model", 0], "lora": "none", "low_noise_lora": "of_the_other_one.safetensors"},
+    }
+    graph[TRAIN]["inputs"] |= {"model": ["frozen", 0], "vae": ["vae", 0], "preview_every_n_steps": 1}
+
+    def said(graph: Graph) -> list[str]:
+        with comfy.events() as seen:
+            comfy.run(graph)
+        texts = [status["text"] for status in seen.of("wan_trainer.status") if status["node"] == TRAIN]
+        return [text for text in texts if "go through the pair" in text or "expert alone" in text]
+
+    (text,) = set(said(graph))
+    assert f"The low noise expert, which this run does not train, is {PAIR['low']}" in text
+    assert "LoRAs on it: of_the_other_one.safetensors at 1." in text
+    run = folder_of(comfy, "previewed_one_of_two")
+    clips = {file.stem for file in (run / "samples").glob("*.mp4")}
+    assert clips == {f"step-{step:06d}_p0" for step in range(3)}
+    known = json.loads((run / "run.json").read_text(encoding="utf-8"))
+    assert known["model"]["loras"] == [], "nothing acts under the one that is trained"
+    assert known["partner"]["base_file"].endswith(PAIR["low"])
+    # With one file the same run goes on, and shows that one alone.
+    graph["model"]["inputs"]["low_noise_model"] = "none"
+    graph[TRAIN]["inputs"] |= {"model": ["model", 0], "steps": 3}
+    (alone,) = set(said(graph))
+    assert "Previews of this run are made by the high-noise expert alone" in alone
+    assert json.loads((run / "run.json").read_text(encoding="utf-8"))["partner"] is None
+    assert not (run.parent / "previewed_one_of_two_002").exists()

@@ -94,8 +94,10 @@ def counting_partner(plan: MemoryPlan, partner: OpenRun | None) -> tuple[MemoryP
         return plan, ""
     job = replace(job, beside_preview=beside)
     found = replace(plan, job=job, estimate=job.estimate(job.shape(), plan.measures))
-    if job.train.memory == "manual" or found.fits or not plan.fits:
+    if job.train.memory == "manual" or found.fits:
         return found, ""
+    if not plan.fits:  # it is refused
+        return plan, ""
     place, needed, free = found.room.lacks(found.estimate)[0]
     return plan, (
         f"{partner.file.header.path.name} takes {needed / 2**30:.1f} GiB on {place} for its steps, and "

@@ -72,10 +72,8 @@ export const SENTENCES = [
       "Clips go through the pair. The {expert} noise expert, which this run does not train, is {file}; LoRAs on it: {loras}.",
       v,
     ),
-  (v) =>
-    t("Clips cannot go through the pair, so the trained expert makes them alone: {reason}", v),
-  (v) =>
-    t("{file} takes {needed} GiB on {place} for its steps, and {free} GiB are free.", v),
+  (v) => t("Clips cannot go through the pair, so the trained expert makes them alone: {reason}", v),
+  (v) => t("{file} takes {needed} GiB on {place} for its steps, and {free} GiB are free.", v),
   (v) => t("Preview at step {step} was skipped: {reason}", v),
   (v) => t("Preview {sample} was not decoded: {reason}", v),
   (v) => t("the empty prompt", v),

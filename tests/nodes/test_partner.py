@@ -58,7 +58,12 @@ def test_previews_of_one_expert_go_through_the_pair_that_is_loaded(comfy: ComfyS
         "class_type": "AddFrozenLora",
         "inputs": {"model": ["model", 0], "lora": "none", "low_noise_lora": "of_the_other_one.safetensors"},
     }
-    graph[TRAIN]["inputs"] |= {"model": ["frozen", 0], "vae": ["vae", 0], "preview_every_n_steps": 1}
+    graph["preview"] = {
+        "class_type": "WanPreviewSettings",
+        "inputs": {"clip": ["clip", 0], "prompts": "a ball", "sampling": "custom", "steps": 2, "cfg": 1.0},
+    }
+    previewed = {"vae": ["vae", 0], "validation": ["preview", 0], "preview_every_n_steps": 1}
+    graph[TRAIN]["inputs"] |= {"model": ["frozen", 0], **previewed}
 
     def said(graph: Graph) -> list[str]:
         with comfy.events() as seen:

@@ -79,6 +79,8 @@ def test_captions_are_edited_on_the_contact_sheet(canvas: Any, frontend: str, fo
     canvas.fit()
     sheet = card(canvas, "dataset")
     shows(sheet, f"⚠ {names[-1]}.mp4")
+    wrong = sheet.get_by_text("nothing is trained until each has one")
+    shows(wrong, "without a caption")
     before = texts(folder)
 
     sheet.get_by_text("Left out, and why").click()
@@ -107,6 +109,7 @@ def test_captions_are_edited_on_the_contact_sheet(canvas: Any, frontend: str, fo
     caption.press("Control+Enter")
     shows(sheet, "Saved. Run again to train with it.")
     assert texts(folder) == {**before, f"{names[-1]}.txt": "a <b>blue</b> bird"}
+    wrong.wait_for(state="detached")
 
     sheet.get_by_label("Find in captions").fill("fox")
     shows(
@@ -122,6 +125,7 @@ def test_captions_are_edited_on_the_contact_sheet(canvas: Any, frontend: str, fo
         sheet.get_by_role("button", name="Undo").click()
         shows(sheet, f"Put back: {count} caption files.")
     assert texts(folder) == before
+    shows(wrong, "without a caption")
     sheet.get_by_label("Find in captions").fill("")
     assert canvas.our_problems == []
 

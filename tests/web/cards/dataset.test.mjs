@@ -8,6 +8,7 @@ import {
   table,
   tableTitle,
   warnings,
+  withCaptions,
 } from "../../../web/js/lib/cards/dataset.mjs";
 
 const bucket = (frames, width, height, clips, stills, samples, batches) => ({
@@ -143,4 +144,20 @@ test("what is no record, number or text in the facts is passed over", () => {
       ["b", "b"],
     ],
   );
+});
+
+test("a file whose caption was written since the scan is no longer one without", () => {
+  const scanned = {
+    findings: [
+      { kind: "needs_caption", count: 12, names: ["a.mp4", "b.mp4"] },
+      { kind: "enlarged", count: 1, names: ["a.mp4"] },
+    ],
+  };
+  const [left, other] = withCaptions(scanned, new Map([["a.mp4", "a fox"]])).findings;
+  assert.deepEqual(left, { kind: "needs_caption", count: 11, names: ["b.mp4"] });
+  assert.deepEqual(other, scanned.findings[1]);
+  const one = { findings: [{ kind: "no_caption", count: 1, names: ["a.mp4"] }] };
+  assert.deepEqual(withCaptions(one, new Map([["a.mp4", "a fox"]])).findings, []);
+  assert.deepEqual(withCaptions(one, new Map([["a.mp4", ""]])), one);
+  assert.deepEqual(withCaptions({}, new Map()).findings, []);
 });

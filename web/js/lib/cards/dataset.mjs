@@ -26,6 +26,8 @@ import { list, records, text } from "./lists.mjs";
 
 /** Findings that say how it is, and ask for nothing. */
 const NOTES = ["variable_rate", "trigger_alone", "faster", "held_last"];
+/** Findings that a caption mends. */
+const WORDLESS = ["needs_caption", "no_caption", "trigger_alone"];
 
 /**
  * The dataset in numbers; what there is nothing of is left out.
@@ -78,6 +80,23 @@ function size(bytes) {
 /** @param {Dataset} dataset @returns {number} how many kinds of things may be wrong */
 export function warnings(dataset) {
   return notes(dataset).filter((note) => note.warns).length;
+}
+
+/**
+ * What was found, less the files that have a caption by now.
+ * @template {Dataset} T
+ * @param {T} dataset as it was scanned
+ * @param {Map<string, string>} written captions that were written since, by the name of the file
+ * @returns {T}
+ */
+export function withCaptions(dataset, written) {
+  const findings = records(dataset.findings).flatMap((one) => {
+    if (!WORDLESS.includes(String(one.kind))) return [one];
+    const names = list(one.names).filter((name) => !written.get(text(name)));
+    const count = (known(one.count) ? one.count : 0) - (list(one.names).length - names.length);
+    return count > 0 ? [{ ...one, count, names }] : [];
+  });
+  return /** @type {T} */ ({ ...dataset, findings });
 }
 
 /**

@@ -7,7 +7,7 @@ import { number } from "../panel/parts.mjs";
 import { told } from "../run/server_sentences.mjs";
 import { isScan, Memory } from "./caption_edits.mjs";
 import { Card, notYet } from "./card.mjs";
-import { notes, numbers, table, tableTitle } from "./dataset.mjs";
+import { notes, numbers, table, tableTitle, withCaptions } from "./dataset.mjs";
 import { list, text } from "./lists.mjs";
 import { EMPTY, SKIP } from "./remedies.mjs";
 import { Sheet } from "./sheet.mjs";
@@ -64,19 +64,31 @@ export class DatasetCard extends Card {
 
   /** @param {Dataset & { image?: unknown }} dataset */
   fill(dataset) {
-    const facts = numbers(dataset).map(number);
+    const facts = element("dl", { class: "wan-facts" });
+    const found = element("ul", { class: "wan-notes", "aria-label": t("What may be wrong") });
+    let drawn = "";
+    const say = (/** @type {Map<string, string>} */ written) => {
+      const now = withCaptions(dataset, written);
+      if (JSON.stringify(now.findings) === drawn) return; // a word that is being typed there stays
+      drawn = JSON.stringify(now.findings);
+      fill(facts, ...numbers(now).map(number));
+      fill(found, ...noted(now, this.remedies));
+      found.hidden = !found.hasChildNodes();
+    };
+    say(new Map());
     const sheet = new Sheet(dataset, {
       source: this.address(dataset.image),
       doors: this.captions,
       memory: this.memory,
       resized: this.ask,
+      wrote: say,
     });
     fill(
       this.body,
-      element("dl", { class: "wan-facts" }, ...facts),
+      facts,
       ...sheet.parts,
       buckets(dataset),
-      ...noted(dataset, this.remedies),
+      found,
       leftOut(dataset, this.ask, (clip, name) => sheet.open(clip, name)),
     );
   }
@@ -112,9 +124,7 @@ function buckets(dataset) {
 
 /** @param {Dataset} dataset @param {Remedies} remedies */
 function noted(dataset, remedies) {
-  const all = notes(dataset);
-  if (!all.length) return [];
-  const rows = all.map(({ kind, text: said, count, names, warns }) =>
+  return notes(dataset).map(({ kind, text: said, count, names, warns }) =>
     element(
       "li",
       { "data-warns": String(warns), title: names },
@@ -124,7 +134,6 @@ function noted(dataset, remedies) {
       kind === "needs_caption" ? offered(remedies) : null,
     ),
   );
-  return [element("ul", { class: "wan-notes", "aria-label": t("What may be wrong") }, ...rows)];
 }
 
 /** What can be done about files without a caption, beside writing them. @param {Remedies} remedies */

@@ -24,18 +24,23 @@ export class Sheet {
   #found = null;
   /** Captions that were written here, by clip. @type {Map<number, string>} */
   #written = new Map();
+  /** The same by the name of the file. @type {Map<string, string>} */
+  #byName = new Map();
 
   /**
    * @param {Dataset} dataset
    * @param {{ source: string, doors: import("./caption_edits.mjs").Doors,
-   *   memory: import("./caption_edits.mjs").Memory, resized: () => void }} options `source`: where the picture of all is
+   *   memory: import("./caption_edits.mjs").Memory, resized: () => void,
+   *   wrote: (captions: Map<string, string>) => void }} options `source`: where the picture of all is; `wrote` is told of
+   *   all captions that were written here, by the name of the file
    */
-  constructor(dataset, { source, doors, memory, resized }) {
+  constructor(dataset, { source, doors, memory, resized, wrote }) {
     this.pictures = pictures(dataset);
     this.source = source;
     this.doors = doors;
     this.memory = memory;
     this.resized = resized;
+    this.wrote = wrote;
     this.scan = isScan(dataset.scan) ? String(dataset.scan) : "";
     const label = t("First frames");
     const shown = { class: "wan-sheet", tabindex: 0, "aria-label": label, "data-scrolls": "yes" };
@@ -196,13 +201,18 @@ export class Sheet {
     );
     this.#found = this.memory.find ? await this.doors.find(this.scan, this.memory.find) : null;
     const every = await this.doors.find(this.scan, "");
-    this.#wrote(every.captions.filter((one) => pressed.includes(one.clip)));
+    const shown = [...pressed, ...this.#written.keys()];
+    this.#wrote(every.captions.filter((one) => shown.includes(one.clip)));
     await this.editor.read();
   }
 
   /** @param {Caption[]} captions as they are now */
   #wrote(captions) {
-    for (const { clip, caption } of captions) this.#written.set(clip, caption);
+    for (const { clip, name, caption } of captions) {
+      this.#written.set(clip, caption);
+      this.#byName.set(name, caption);
+    }
+    this.wrote(this.#byName);
     this.draw();
   }
 

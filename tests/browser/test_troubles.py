@@ -9,8 +9,7 @@ import shutil
 import signal
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
-from unittest.mock import create_autospec
+from typing import Any, cast
 
 import psutil
 import pytest
@@ -94,9 +93,9 @@ def sentence_of(error: BaseException, config: RunConfig) -> str:
     return str(said.value)
 
 
-def saved_at(step: int) -> Any:
+def saved_at(step: int) -> SaveStore:
     """Returns what stands for the saved steps of a run whose last good one is of `step`."""
-    return create_autospec(SaveStore, latest=lambda _job: SimpleNamespace(step=step))
+    return cast(SaveStore, SimpleNamespace(latest=lambda _job: SimpleNamespace(step=step)))
 
 
 def full_disk(path: Path, monkeypatch: pytest.MonkeyPatch) -> str:

@@ -27,7 +27,7 @@ test("it says how far it came, what is kept, and where Retry goes on", () => {
 });
 
 test("a server that does not answer is trouble too, of which nobody can show a log", () => {
-  const told = troubleOf({ ...failed, state: "running", live: true }, { gone: true });
+  const told = troubleOf({ ...failed, state: "running", live: true }, { gone: 10 });
   assert.equal(told.headline, "ComfyUI does not answer.");
   assert.match(
     told.sentence,
@@ -35,7 +35,7 @@ test("a server that does not answer is trouble too, of which nobody can show a l
   );
   assert.equal(told.retry, "Look again");
   assert.ok(told.gone);
-  assert.doesNotMatch(troubleOf(null, { gone: true }).sentence, /step/);
+  assert.doesNotMatch(troubleOf(null, { gone: 0 }).sentence, /step/);
 });
 
 test("a report names the run, what happened and the end of the log", () => {

@@ -63,7 +63,8 @@ export class Face {
     const live = trains && !gone;
     write(this.name, run ?? "");
     this.line.draw(live);
-    this.trouble.draw(run ?? "", detail, history.newest?.step, gone);
+    const kept = gone ? (history.saves.newest?.step ?? 0) : null;
+    this.trouble.draw(run ?? "", detail, history.newest?.step, kept);
     this.meters.draw(history, detail, clock, now, gone);
     const canUse = Boolean(run && detail) && !live && !gone;
     this.player.suggest(history.suggestion?.best ?? null, canUse);

@@ -66,9 +66,9 @@ export class TroubleBox {
    * @param {string} run
    * @param {import("../page/routes.mjs").Summary | null} summary
    * @param {number} [reached] the newest step of its file
-   * @param {boolean} [gone] whether ComfyUI does not answer
+   * @param {number | null} [gone] where ComfyUI does not answer, the last saved step or 0
    */
-  draw(run, summary, reached, gone = false) {
+  draw(run, summary, reached, gone = null) {
     const trouble = troubleOf(summary, { reached, said: this.broke, gone });
     if (run !== this.run || !trouble) this.close();
     this.run = run;

@@ -13,12 +13,12 @@ import { told } from "./server_sentences.mjs";
 /**
  * @param {{ state: string, step: number, steps: number, reached?: number | null, reason?: string, live?: boolean } | null} run a
  *   summary of it; its step is the last that was saved
- * @param {{ reached?: number | null, said?: string, gone?: boolean }} also the newest step of its file, where that was read since; what the queue
- *   said when it broke; whether ComfyUI does not answer
+ * @param {{ reached?: number | null, said?: string, gone?: number | null }} also the newest step of its file, where that was read since; what the
+ *   queue said when it broke; where ComfyUI does not answer, the last step that is known to be saved, or 0
  * @returns {Trouble | null} null where nothing is wrong
  */
-export function troubleOf(run, { reached = null, said = "", gone = false } = {}) {
-  if (gone) return unanswered(run?.step ?? 0);
+export function troubleOf(run, { reached = null, said = "", gone = null } = {}) {
+  if (gone !== null) return unanswered(gone);
   const failed = run?.state === "failed" && !run.live;
   if (!failed && !said) return null;
   const saved = run?.step ?? 0;

@@ -132,6 +132,15 @@ test("an error is forgotten at once when the run can be read again", async () =>
   assert.equal(panel.line.text, "stopped: step 20 of 150");
 });
 
+test("a server that does not answer is forgotten with the run it was asked about", async () => {
+  const runs = { cat: new TypeError("Failed to fetch") };
+  const panel = panelOf("cat", server(runs));
+  await look(panel);
+  assert.ok(panel.gone);
+  panel.bind(null);
+  assert.ok(!panel.gone);
+});
+
 test("a run that was deleted leaves nothing behind, and its node looks for another", async () => {
   const runs = { cat: detail(64) };
   const panel = panelOf("cat", server(runs));

@@ -97,6 +97,7 @@ export class Panel {
   bind(run, { live = false, begun = true, heard = false } = {}) {
     if (this.run !== run) {
       this.run = run;
+      this.gone = false;
       this.history.clear();
       this.clock = new StageClock();
       this.detail = null;

@@ -11,6 +11,7 @@ import gc
 import json
 import os
 import runpy
+import signal
 import socket
 import subprocess
 import sys
@@ -51,6 +52,7 @@ def import_comfyui(tree: str) -> None:
 def serve(link: socket.socket, comfyui: str = "") -> None:
     """Answer requests, one at a time, until the other end is closed."""
     gc.disable()  # what is imported stays
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # tests that nohup starts have workers that hear it too
     import torch
 
     torch.set_num_threads(1)

@@ -27,25 +27,33 @@ def words_once_told(file: int = 0) -> list[str] | None:
     """Returns the words of the command that a line on `file` names, in its folder and with its log; None at the end.
 
     The line is JSON: words, folder and log. Libraries are imported before it is waited for: on Windows loading one
-    waits for a read that is pending (pipes.py).
+    waits for a read that is pending (pipes.py). Where one cannot be imported, that is raised only once the log is known
+    in which the run says so.
     """
-    _import_training()
+    broken = _import_training()
     line = first_line(file, _LONGEST_LINE)
     if not line:
         return None
     told = json.loads(line)
     os.chdir(told["folder"])
     _write_into(Path(told["log"]))
+    if broken is not None:
+        raise broken
     return [str(word) for word in told["words"]]
 
 
-def _import_training() -> None:
-    with first_import("torch"):
-        from ..run import train_job  # noqa: F401  # pyright: ignore[reportUnusedImport]
-    from ..load import import_libraries
+def _import_training() -> Exception | None:
+    """Returns what kept a library from being imported; None where all of them are."""
+    try:
+        with first_import("torch"):
+            from ..run import train_job  # noqa: F401  # pyright: ignore[reportUnusedImport]
+        from ..load import import_libraries
 
-    with first_import("peft"):
-        import_libraries()
+        with first_import("peft"):
+            import_libraries()
+    except Exception as error:
+        return error
+    return None
 
 
 def _write_into(log: Path) -> None:

@@ -131,6 +131,27 @@ def test_the_end_of_stdin_ends_it(tmp_path: Path, server: ForkServer) -> None:
     assert (spare.events(), spare.log()) == ([], "")
 
 
+@pytest.mark.parametrize("package", ["torch", pytest.param("peft", marks=pytest.mark.slow)])
+def test_a_library_that_cannot_be_imported_is_said_as_a_fresh_worker_says_it(package: str, tmp_path: Path) -> None:
+    """It is told before its imports are over, as where clips are cached already."""
+    (tmp_path / f"{package}.py").write_text("raise ImportError('libbroken.so: cannot open shared object file')")
+    run, launch = make_run(tmp_path / "run", train=SETTINGS), str(ROOT / "wan_core" / "launch.py")
+    words = [str(word) for word in told(run)["words"]]  # type: ignore[attr-defined]
+
+    def end(*start: str, input: bytes) -> subprocess.CompletedProcess[bytes]:
+        command = [sys.executable, "-X", "utf8", launch, *start]
+        env = os.environ | {"PYTHONPATH": str(tmp_path)}
+        return subprocess.run(command, check=False, cwd=tmp_path, input=input, capture_output=True, env=env)
+
+    fresh = end(*words, input=b"")
+    through = end("spare", input=json.dumps(told(run)).encode() + b"\n")
+    assert "libbroken.so" in json.loads(fresh.stdout.splitlines()[-1])["message"]
+    assert (through.returncode, through.stdout) == (fresh.returncode, fresh.stdout)
+    (said,) = fresh.stderr.decode().splitlines()[-1:]
+    assert (run.directory / "log.txt").read_text().splitlines()[-1:] == [said]
+    assert end("spare", input=b"").returncode == 0, "nobody wanted it"
+
+
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no such signals")
 @pytest.mark.parametrize(("sent", "code"), [("SIGTERM", -15), ("SIGHUP", -1), ("SIGKILL", -9)])
 def test_a_signal_ends_it_while_it_waits(tmp_path: Path, server: ForkServer, sent: str, code: int) -> None:

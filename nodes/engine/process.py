@@ -12,9 +12,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-__all__ = ["engine_command", "signal_tree", "start_process", "worker_environment"]
+__all__ = ["PACK", "engine_command", "signal_tree", "start_process", "worker_environment"]
 
-LAUNCH = Path(__file__).resolve().parents[2] / "wan_core" / "launch.py"
+PACK = Path(__file__).resolve().parents[2]
+LAUNCH = PACK / "wan_core" / "launch.py"
 
 
 def engine_command(*arguments: str) -> list[str]:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from .process import engine_command, signal_tree, start_process, worker_environment
+from .process import PACK, engine_command, signal_tree, start_process, worker_environment
 
 __all__ = ["SPARE", "Spare"]
 
@@ -34,6 +34,8 @@ class _Waiting:
     start: list[str]
     """its command line without the word that makes it a spare"""
     environment: dict[str, str]
+    code: object
+    """what `code_mark` was before it imported anything"""
     over: threading.Event = field(default_factory=threading.Event)
     """it was taken, or ended"""
 
@@ -52,16 +54,18 @@ class Spare:
             if not wanted() or self._is_fit():
                 return
             self._end()
-            start, environment = engine_command(), worker_environment(os.environ)
+            start, environment, code = engine_command(), worker_environment(os.environ), code_mark(PACK)
             with tempfile.TemporaryFile() as said:
-                process = start_process([*start, "spare"], Path(tempfile.gettempdir()), environment, said)
-            self._waiting = waiting = _Waiting(process, start, environment)
+                # An empty name in PYTHONPATH is the folder of the process: none that others may write into.
+                process = start_process([*start, "spare"], PACK, environment, said)
+            self._waiting = waiting = _Waiting(process, start, environment, code)
             threading.Thread(target=self._watch, args=(waiting, wanted), daemon=True, name="wan-trainer-spare").start()
 
     def take(self, command: Sequence[str], folder: Path, log: Path) -> subprocess.Popen[bytes] | None:
         """Returns the spare, told to be `command` in `folder` with its words in `log`; None where there is none for it.
 
-        It fits when it is the same program in the same environment. One that does not is left to whom it fits.
+        It fits when it is the same program in the same environment, with the code as it is on disk. One that does not
+        is left to whom it fits.
         """
         with self._lock:
             waiting = self._waiting
@@ -90,7 +94,8 @@ class Spare:
         return (
             waiting is not None
             and waiting.process.poll() is None
-            and (waiting.start, waiting.environment) == (engine_command(), worker_environment(os.environ))
+            and (waiting.start, waiting.environment, waiting.code)
+            == (engine_command(), worker_environment(os.environ), code_mark(PACK))
         )
 
     def _end(self) -> None:
@@ -114,6 +119,15 @@ class Spare:
                     if self._waiting is waiting:
                         self._end()
                 return
+
+
+def code_mark(pack: Path) -> object:
+    """Returns what changes with every file of the engine's code, as when the pack is updated while ComfyUI runs."""
+    try:
+        found = ((str(file), file.stat()) for file in sorted((pack / "wan_core").rglob("*.py")))
+        return [(name, info.st_size, info.st_mtime_ns) for name, info in found]
+    except OSError:  # as while files are exchanged
+        return object()  # equals nothing
 
 
 SPARE = Spare()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -116,6 +118,49 @@ def test_another_program_takes_another_process(spares: Callable[..., Any], child
     assert spare.take(other, tmp_path, tmp_path / "log.txt") is None
     assert spare.take(["another python", *child[1:]], tmp_path, tmp_path / "log.txt") is None
     assert process_of(spare).is_running()
+
+
+def test_other_code_takes_another_process(
+    spares: Callable[..., Any],
+    child: list[str],
+    tmp_path: Path,
+    pack_nodes: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The pack was updated meanwhile: what it imported is old, and what it would import from now on is new."""
+    pack = tmp_path / "pack"
+    (pack / "wan_core" / "run").mkdir(parents=True)
+    file = pack / "wan_core" / "run" / "job.py"
+    file.write_text("STEPS = 1")
+    monkeypatch.setattr(our_module(pack_nodes, "engine.spare"), "PACK", pack)
+    spare = spares()
+    for change in (lambda: file.write_text("STEPS = 2"), file.unlink, lambda: file.write_text("STEPS = 2")):
+        spare.prepare(yes)
+        first = process_of(spare)
+        change()
+        assert spare.take(child, tmp_path, tmp_path / "log.txt") is None
+        spare.prepare(yes)
+        assert gone(first)
+    process = spare.take(child, tmp_path, tmp_path / "log.txt")
+    assert process is not None
+    process.communicate(timeout=30)
+
+
+def test_it_imports_nothing_from_the_folder_of_temporary_files(
+    spares: Callable[..., Any], child: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others may write there, and an empty name in PYTHONPATH is the folder of the process, before the libraries."""
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    (shared / "json.py").write_text("raise SystemExit(77)")
+    monkeypatch.setattr(tempfile, "tempdir", str(shared))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep)
+    spare = spares()
+    spare.prepare(yes)
+    process = spare.take(child, tmp_path, tmp_path / "log.txt")
+    assert process is not None
+    assert process.communicate(timeout=30)[0].startswith(b'{"event": "finished"')
+    assert process.returncode == 0
 
 
 def test_one_that_died_is_not_used(spares: Callable[..., Any], child: list[str], tmp_path: Path) -> None:

@@ -101,6 +101,26 @@ test("two holes side by side part where the words of the second begin", () => {
   assert.equal(refusal("No caption: a and b. Write them."), "（a and b）");
 });
 
+test("a name with blanks or dots in it does not part a sentence in the wrong place", () => {
+  learnRefusals(read("zh"));
+  const said = {
+    "Record 12 of my clips v2.tfrecord is damaged at byte 512. Copy or write the file again.":
+      "my clips v2.tfrecord 的第 12 条记录在第 512 字节处损坏。请重新复制或写出该文件。",
+    'Unknown setting "rnk" in train.lora. Did you mean "rank"?':
+      'train.lora 中有未知设置 "rnk"。 您是想写 "rank" 吗？',
+    'Unknown setting "rnk" in train.lora.': 'train.lora 中有未知设置 "rnk"。',
+    "There are fewer captions than clips: 3 for 4. Give exactly one caption for each clip.":
+      "标注少于 clip：3 对 4。请为每个 clip 恰好提供一条标注.",
+    "Dataset folder my old clips does not exist. Choose a folder that holds clips.":
+      "数据集文件夹 my old clips 不存在。请选择含有片段的文件夹。",
+    "clips.jsonl line 3: my clip v2.mp4 does not exist. Put it beside clips.jsonl, or correct the path.":
+      "clips.jsonl line 3：my clip v2.mp4 不存在。请把它放在 clips.jsonl 旁边，或修正路径。",
+    "Dataset folder my old clips melted. Choose a folder that holds clips.":
+      "数据集文件夹 my old clips melted。请选择含有片段的文件夹。",
+  };
+  for (const [text, translated] of Object.entries(said)) assert.equal(refusal(text), translated);
+});
+
 test("what nobody translated is shown as it came, however long, nested or hostile", () => {
   learnRefusals(read("zh"));
   for (const text of ["", " ", "The GPU melted.", "{name}", "<b>$& $1</b>", "constructor"]) {

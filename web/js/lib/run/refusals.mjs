@@ -131,19 +131,39 @@ function put(form, said, values, depth) {
 }
 
 /**
- * Where two holes stand side by side, the second one holds words of ours or nothing, as in `{names}{more}`.
- * @param {Form} form @param {Values} values what is in both stands in the second @returns {Values}
+ * Where two holes stand side by side, as in `{names}{more}`, or next to it, as in `{file} {problem}`, one of them holds words
+ * of ours or nothing. That is where they part, whatever a name in the other one has in it.
+ * @param {Form} form @param {Values} values what is in two that touch stands in the second @returns {Values}
  */
 function parted({ literals, holes }, values) {
   const both = { ...values };
   for (let i = 1; i < holes.length; i += 1) {
-    const text = both[holes[i]];
-    if (literals[i] || text.length > LONGEST_PAIR) continue;
-    const starts = [...text.matchAll(/(?=[\s;,(])/g)].map(({ index }) => index);
-    const start = starts.find((from) => isKnown(text.slice(from).trim())) ?? text.length;
-    [both[holes[i - 1]], both[holes[i]]] = [text.slice(0, start), text.slice(start)];
+    const text = both[holes[i - 1]] + literals[i] + both[holes[i]];
+    if (literals[i].trim().length > 1 || text.length > LONGEST_PAIR) continue;
+    const start = partedAt(text, literals[i]);
+    if (start === undefined) continue;
+    [both[holes[i - 1]], both[holes[i]]] = [
+      text.slice(0, start),
+      text.slice(start + literals[i].length),
+    ];
   }
   return both;
+}
+
+/**
+ * Where the first of two texts ends that have `between` between them; undefined where nothing tells.
+ * @param {string} text @param {string} between
+ */
+function partedAt(text, between) {
+  const cuts = [...text.matchAll(between ? /(?<=.)[\s\S]/g : /(?=[\s;,(])/g)]
+    .map(({ index }) => index)
+    .filter((from) => text.startsWith(between, from));
+  const rest = (/** @type {number} */ from) => text.slice(from + between.length).trim();
+  return (
+    cuts.find((from) => isKnown(rest(from))) ??
+    cuts.find((from) => between && isKnown(text.slice(0, from))) ??
+    (text.endsWith(between) ? text.length - between.length : undefined)
+  );
 }
 
 /** @param {string} text */

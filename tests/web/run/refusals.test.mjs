@@ -109,8 +109,8 @@ test("a name with blanks or dots in it does not part a sentence in the wrong pla
     'Unknown setting "rnk" in train.lora. Did you mean "rank"?':
       'train.lora 中有未知设置 "rnk"。 您是想写 "rank" 吗？',
     'Unknown setting "rnk" in train.lora.': 'train.lora 中有未知设置 "rnk"。',
-    "There are fewer captions than clips: 3 for 4. Give exactly one caption for each clip.":
-      "标注少于 clip：3 对 4。请为每个 clip 恰好提供一条标注.",
+    "There are fewer captions than stills: 3 for 4. Give exactly one caption for each still.":
+      "标注少于 still：3 对 4。请为每个 still 恰好提供一条标注.",
     "Dataset folder my old clips does not exist. Choose a folder that holds clips.":
       "数据集文件夹 my old clips 不存在。请选择含有片段的文件夹。",
     "clips.jsonl line 3: my clip v2.mp4 does not exist. Put it beside clips.jsonl, or correct the path.":

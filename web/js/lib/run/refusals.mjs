@@ -155,12 +155,12 @@ function parted({ literals, holes }, values) {
  * @param {string} text @param {string} between
  */
 function partedAt(text, between) {
-  const cuts = [...text.matchAll(between ? /(?<=.)[\s\S]/g : /(?=[\s;,(])/g)]
+  const cuts = [...text.matchAll(between ? /(?<=.)[\s\S]/g : /(?=[\s;,(]|\.$)/g)]
     .map(({ index }) => index)
     .filter((from) => text.startsWith(between, from));
   const rest = (/** @type {number} */ from) => text.slice(from + between.length).trim();
   return (
-    cuts.find((from) => isKnown(rest(from))) ??
+    cuts.find((from) => isKnown(rest(from)) || rest(from) === ".") ??
     cuts.find((from) => between && isKnown(text.slice(0, from))) ??
     (text.endsWith(between) ? text.length - between.length : undefined)
   );

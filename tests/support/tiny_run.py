@@ -193,13 +193,16 @@ def make_run(
     return TinyRun(decision.directory, roots, config, roots_file)
 
 
-def train_on_two(server: ForkServer, run: TinyRun, *pieces: int) -> TinyRun:
-    """The run, trained by two ranks on the CPU; `pieces`: the steps of each worker, 0 for all that are left."""
+def train_on_two(server: ForkServer, run: TinyRun, *pieces: int, first: str = "") -> TinyRun:
+    """The run, trained by two ranks on the CPU; `pieces`: the steps of each worker, 0 for all that are left.
+
+    `first`: code that each process runs before.
+    """
     placement = PlacementConfig(mode="copy per GPU", devices="cpu,cpu")
     config = replace(run.config, model=replace(run.config.model, placement=placement))
     atomic_write_json(run.directory / "run.json", config.to_dict())
     for number, steps in enumerate(pieces):
         words = ["train", str(run.directory), "--roots", str(run.roots_file), "--max-steps", str(steps)]
-        worker = server.start(words, run.directory / f"worker-{number}.jsonl")
+        worker = server.start(words, run.directory / f"worker-{number}.jsonl", first=first)
         assert worker.wait() == (0 if number == len(pieces) - 1 else 3), worker.log()[-3000:]
     return run

@@ -11,8 +11,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from tests.support.forked import ForkServer
 from tests.support.previews import Decoding
-from tests.support.tiny_run import HIGH_FILE, LOW_FILE, PAIR, TinyRun, make_pair_run
+from tests.support.tiny_run import HIGH_FILE, LOW_FILE, PAIR, TinyRun, make_pair_run, train_on_two
 from tests.wan_core.run.test_frozen_loras import write_lora
 from tests.wan_core.run.test_partner import rendered
 from tests.wan_core.run.test_planning import limit_with
@@ -154,6 +155,25 @@ def test_stopped_and_resumed_it_shows_and_learns_the_same(without: TinyRun, tmp_
         trained(in_parts, steps)
     assert previews(in_parts) == previews(once)
     assert learnt(in_parts) == learnt(without)
+
+
+READ_AGAIN = "import wan_core.run.berth as berth\nberth.host_bytes = lambda: 0\n"
+
+
+@pytest.mark.lasts(6)
+@pytest.mark.parametrize("first", ["", READ_AGAIN], ids=["resting", "read again"])
+def test_of_two_ranks_one_shows_the_pair_and_both_learn_the_same(
+    first: str, server: ForkServer, tmp_path: Path
+) -> None:
+    """The leading rank leaves its trainer for the clips and comes back, while the other one waits in the next step."""
+    unseen, shown = made(tmp_path / "unseen", preview_every_n_steps=0), made(tmp_path / "shown")
+    for run in (unseen, shown):
+        train_on_two(server, run, 1, 0, first=first)
+    assert learnt(shown) == learnt(unseen)
+    assert sorted(previews(shown)) == [f"step-{step:06d}_p0" for step in range(STEPS + 1)]
+    alone = made(tmp_path / "alone", steps=1)
+    trained(alone)
+    assert previews(shown)["step-000000_p0"] == previews(alone)["step-000000_p0"]
 
 
 @pytest.mark.parametrize(

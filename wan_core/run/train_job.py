@@ -194,8 +194,10 @@ class _Session:
             if self.group.leads:
                 saver.store.suspect(self.experts.good_step)
             raise what_stands(error, self.experts.good_step, saver.store, self.config) from error
-        except OutOfMemory:  # between two steps, after a preview
-            self._save_before_stopping("")
+        except Exception as error:
+            # Between two steps, after a preview: the model does not come back, and what it learnt is here.
+            if isinstance(error, OutOfMemory) or self._at_work is None:
+                self._save_before_stopping("")
             raise
         reason = self._save_before_stopping(f"{max_steps} {QUEUE_DONE}")
         if saver.saved_step < total and self.group.leads:

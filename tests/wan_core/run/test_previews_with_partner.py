@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -18,7 +19,7 @@ from tests.wan_core.run.test_frozen_loras import write_lora
 from tests.wan_core.run.test_partner import rendered
 from tests.wan_core.run.test_planning import limit_with
 from wan_core.cache import LatentCache, pad_text
-from wan_core.errors import OutOfMemory
+from wan_core.errors import CheckpointError, OutOfMemory
 from wan_core.events import Event, Note, StepDone
 from wan_core.files import atomic_write_json
 from wan_core.load import ModelPlan, materialize
@@ -26,7 +27,7 @@ from wan_core.lora import FrozenLora, LoraConfig
 from wan_core.model import WanTransformer
 from wan_core.run import SampleJob, berth, loading, plan_run
 from wan_core.run.choose import choose_run
-from wan_core.run.config import read_run
+from wan_core.run.config import read_run, read_status
 from wan_core.run.train_job import run_job
 from wan_core.sampler import SampleConfig
 from wan_core.train import SaveStore
@@ -206,6 +207,32 @@ def test_memory_that_ends_in_the_partners_steps_costs_clips_and_no_step(
     assert len(failed) == STEPS + 1
     assert warnings(heard) == [f"Preview at step {step} was skipped: no room" for step in range(STEPS + 1)]
     assert previews(run) == {}
+    assert learnt(run) == learnt(without)
+
+
+def test_a_trained_model_that_cannot_be_read_again_costs_no_step(
+    without: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where the folder of models is on another computer that is switched off meanwhile."""
+    reads: list[int] = []
+
+    def load(*given: Any, **named: Any) -> Any:
+        reads.append(1)
+        if len(reads) == 3:  # after the clips of steps 0 and 1
+            raise CheckpointError("The model is gone.")
+        return _load(*given, **named)
+
+    _load = loading.load_model
+    monkeypatch.setattr("wan_core.run.experts.load_model", load)
+    monkeypatch.setattr(berth, "host_bytes", lambda: 0)
+    run = made(tmp_path)
+    with pytest.raises(CheckpointError, match=r"The model is gone\."):
+        trained(run)
+    saved = SaveStore(run.directory).latest()
+    assert saved is not None
+    assert saved.step == 1, "nothing was due yet"
+    assert read_status(run.directory).state == "failed"
+    trained(run)
     assert learnt(run) == learnt(without)
 
 

@@ -28,6 +28,8 @@ IN_THE_TERMINAL = ("wan_core/cli/", "wan_core/selftest/")
 """rooms that speak to a terminal, which is English"""
 LISTING = {"join", "items", "append"}
 """methods whose argument, or whose own object, is a list of what is said"""
+APART = re.compile(r" (What helps most, in this order: [^.]*\.|Saved steps are kept(; queue again to resume)?\.)")
+"""what the page takes off a failure, because it shows it otherwise: web/js/lib/run/told_apart.mjs"""
 DEPTH = 4
 """how far the words of a hole are followed"""
 
@@ -277,7 +279,7 @@ def templates() -> list[str]:
     """Returns every text to translate, once, in the order of the code."""
     found: dict[str, str] = {}
     for said in refusals():
-        text = said.text.strip()
+        text = APART.sub("", said.text).strip()
         if has_words(text) and not said.place.startswith(IN_THE_TERMINAL):
             found.setdefault(bare(text), text)
     return list(found.values())

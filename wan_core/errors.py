@@ -132,6 +132,15 @@ class RankLost(TrainingError):  # noqa: N818  it is the other one that broke
     """Another rank of the run ended, so this one cannot go on either."""
 
 
+HOST_HELPS = (
+    "no other programs beside it",
+    "model files in fp8",
+    "fewer num_frames or a smaller width and height of the dataset",
+    "a larger swap or page file",
+)
+"""what frees the computer's own memory, the most helpful first"""
+
+
 class OutOfMemory(WanTrainerError):  # noqa: N818  the name users and the field know
     """The job does not fit on its devices."""
 
@@ -140,8 +149,7 @@ class OutOfMemory(WanTrainerError):  # noqa: N818  the name users and the field 
     @classmethod
     def of_host(cls, account: str = "") -> OutOfMemory:
         """Returns the error to raise where `host_memory_ran_out` says so; `account` is how much there is of it."""
-        return cls(
-            f"The computer's own memory (RAM) ran out{account}. Close other programs first. If that is not enough: "
-            "model files in fp8, fewer num_frames, a smaller width and height, or a larger swap or page file. Saved "
-            "steps are kept."
+        return OutOfMemory(
+            f"The computer's own memory (RAM) ran out{account}. What helps most, in this order: "
+            f"{'; '.join(HOST_HELPS)}. Saved steps are kept."
         )

@@ -69,8 +69,8 @@ class Ending:
             if not self.was_full:
                 return (
                     "The training process was killed, and nobody said why. The computer's own memory (RAM) was not "
-                    f"full ({seen}), but it can fill within seconds. Queue again to resume; if that happens again, "
-                    "close other programs, or train smaller clips or an fp8 model. Saved steps are kept."
+                    f"full ({seen}), but it can fill within seconds. If that happens again, close other programs, or "
+                    "train smaller clips or an fp8 model. Saved steps are kept; queue again to resume."
                 )
             return (
                 "The training process was killed by the system, most likely because the computer's own memory (RAM) "
@@ -79,8 +79,8 @@ class Ending:
             )
         last = " ".join(" ".join(without_noise(self.log_tail)).split())[-300:]
         return (
-            f"The training process ended unexpectedly (exit code {self.exit_code}). Saved steps are kept; queue again "
-            f"to resume. Its log ends with: {last or 'nothing'}"
+            f"The training process ended unexpectedly (exit code {self.exit_code}; its log ends with: "
+            f"{last or 'nothing'}). Saved steps are kept; queue again to resume."
         )
 
 

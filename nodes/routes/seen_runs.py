@@ -224,7 +224,7 @@ def _read(directory: Path, marks: Marks) -> SeenRun:
         experts=lora_experts(config.train),
         variant="" if is_auto else config.model.variant,
         saved_variant=_variant_of_saves(directory, steps) if is_auto else "",
-        last_step=whole(tail.step.get("step")),
+        last_step=tail.reached,
         loss=finite(tail.step.get("loss")),
         seconds_per_step=tail.seconds_per_step,
         hours_left=finite(tail.step.get("seconds_left")),

@@ -103,7 +103,7 @@ def _state(directory: Path, seen: SeenRun, live: LiveRun | None) -> tuple[str, s
     if is_locked(directory / ".lock"):
         return "running", ""
     if seen.state == "running":
-        return "failed", f"Its process ended unexpectedly after saved step {seen.step}. Queue again to resume."
+        return "failed", "Its process ended unexpectedly. Queue again to resume."
     return "stopped", seen.reason or "It was never trained."
 
 

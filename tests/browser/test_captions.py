@@ -86,7 +86,9 @@ def test_captions_are_edited_on_the_contact_sheet(canvas: Any, frontend: str, fo
     sheet.get_by_text("Left out, and why").click()
     sheet.get_by_role("button", name="Write its caption").click()
     shows(
-        sheet, "is not UTF-8: byte 0xe9 at offset 3. Save it again as UTF-8. Saving writes over it; Undo puts it back."
+        sheet,
+        "is not saved as UTF-8 (byte 0xe9 at offset 3). Save it again as UTF-8.",
+        "Save it again as UTF-8. Saving writes over it; Undo puts it back.",
     )
     caption = sheet.get_by_label("Caption", exact=True)
     caption.fill("a café")

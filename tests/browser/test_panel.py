@@ -178,7 +178,7 @@ def test_a_run_that_failed_says_so_and_what_to_do(shared: Canvas, smoke: dict[st
     box = shared.page.locator(".wan-trouble")
     shows(box, "Failed after step 64 of 150. Saved step 60 is kept.")
     shows(box, "Lower learning_rate.")
-    is_whole = box.locator("p").evaluate("p => p.clientHeight > 0 && p.scrollHeight <= p.clientHeight + 1")
+    is_whole = box.locator("p").first.evaluate("p => p.clientHeight > 0 && p.scrollHeight <= p.clientHeight + 1")
     assert is_whole, "a part of the sentence is cut off"
     box.get_by_role("button", name="Retry from step 60").click()
     shared.page.wait_for_function("() => window.queued === 1")

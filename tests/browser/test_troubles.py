@@ -77,7 +77,7 @@ def test_each_trouble_is_seen_and_overcome(canvas: Any, workflows: dict[str, Any
 
     # Whether the worker had time to stop by itself decides which of the two it is.
     how = canvas.page.locator(".wan-panel").inner_text()
-    assert "the parent process ended" in how or "Its process ended unexpectedly after saved step" in how
+    assert "the parent process ended" in how or "Its process ended unexpectedly." in how
     assert canvas.script(DELETE) == 200
     canvas.page.locator(TAB).first.click()  # the list is read, and has it no more
     canvas.page.wait_for_function(f"() => !{PANEL}.run")
@@ -99,10 +99,19 @@ def saved_at(step: int) -> SaveStore:
 
 
 def full_disk(path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """What the command line says of a disk with 40 MiB left."""
+    """What the command line says of a disk with 40 MiB left, beside a saved step of 60."""
+    save = path.parent / "saves" / "step-000060"
+    save.mkdir(parents=True)
+    with open(save / "lora.safetensors", "wb") as file:
+        file.truncate(60 << 20)
     with monkeypatch.context() as full:
         full.setattr(shutil, "disk_usage", lambda _folder: shutil._ntuple_diskusage(1 << 40, (1 << 40) - 1, 40 << 20))  # type: ignore[attr-defined]
         return disk_sentence(OSError(errno.ENOSPC, "No space left on device", str(path)))
+
+
+def first_words(reason: str) -> str:
+    """Returns the first sentence of a failure, which no button says."""
+    return reason.split(". ", maxsplit=1)[0]
 
 
 def test_the_sentence_of_each_failure_is_whole(
@@ -119,7 +128,7 @@ def test_the_sentence_of_each_failure_is_whole(
         "memory": sentence_of(torch.OutOfMemoryError(full), config),
         "ram": sentence_of(MemoryError(), config),
         "not_finite": str(what_stands(not_finite, 44, saved_at(40), config)),
-        "disk": full_disk(tmp_path / "wan_trainer" / "lora.safetensors", monkeypatch),
+        "disk": full_disk(tmp_path / "smoke_test" / "status.json", monkeypatch),
     }
     lines = whole_run(64, 150, 10)
     bad = [{"event": "skipped", "step": n, "reason": "the loss is not finite", "in_a_row": 1} for n in range(45, 65)]
@@ -133,7 +142,13 @@ def test_the_sentence_of_each_failure_is_whole(
         canvas.page.reload(wait_until="domcontentloaded")
         canvas.wait_until_ready()
         canvas.focus("TrainLoRA")
-        shows(canvas.page.locator(".wan-trouble"), reason)
+        box = canvas.page.locator(".wan-trouble")
+        shows(box, first_words(reason), f"Failed after step 64 of 150. Saved step {step} is kept.")
+        assert canvas.page.locator(".wan-status").inner_text() == "failed", "the box says after which step"
+        assert not any(words in box.inner_text() for words in ("queue again", "Saved steps are kept", "last good"))
+        helps = canvas.page.locator(".wan-trouble li").all_inner_texts()
+        assert len(helps) >= 2 if "What helps" in reason else not helps
+        assert box.get_by_role("button", name="Retry").is_visible() is (name != "not_finite")
         canvas.show(".wan-panel .wan-facts")
         canvas.page.wait_for_timeout(500)
         canvas.screenshot(f"trouble-{name}")

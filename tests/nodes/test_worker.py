@@ -166,7 +166,8 @@ def test_a_crash_quotes_the_log(start: Callable[[str], Any]) -> None:
     with start("dies") as worker:
         ending = worker.follow(lambda _event: None, never)
     assert "exit code 9" in ending.sentence()
-    assert ending.sentence().endswith("Its log ends with: a line for the log"), "what libraries always say is left out"
+    ends = "its log ends with: a line for the log). Saved steps are kept; queue again to resume."
+    assert ending.sentence().endswith(ends), "what libraries always say is left out"
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no signals")

@@ -857,8 +857,15 @@ def test_a_file_that_finds_no_room_is_named_with_its_folder_and_what_is_free(
         atomic_write_bytes(tmp_path / "status.json", b"new")
     said = disk_sentence(refusal.value)
     assert re.fullmatch(
-        rf"The disk of {tmp_path.name} has no room for status\.json: [\d.]+ .iB free\. Make room .*", said
+        rf"The disk of folder {tmp_path.name} has no room for status\.json: [\d.]+ .iB free\. Make room .*", said
     )
+    for step, size in ((999_999, 1), (1_000_000, 3 << 20)):
+        (tmp_path / "saves" / f"step-{step:06d}").mkdir(parents=True)
+        (tmp_path / "saves" / f"step-{step:06d}" / "lora.safetensors").write_bytes(bytes(size))
+    (tmp_path / "saves" / ".step-2000000.partial").mkdir()
+    for name in ("status.json", "saves/.step-2000000.partial/lora.safetensors"):
+        said = disk_sentence(OSError(errno.ENOSPC, "No space left on device", str(tmp_path / name)))
+        assert " free, and a saved step takes 3.0 MiB. Make room on it. Saved steps are kept" in said
 
 
 def test_a_full_disk_leaves_the_last_saved_step_and_no_temporary_files(

@@ -79,18 +79,38 @@ def failed(emit: Emit, message: str, kind: str, code: ExitCode) -> int:
 
 
 def disk_sentence(error: OSError) -> str:
-    """Returns an error of the file system in one sentence, without the path of this machine above the folder."""
-    path = str(error.filename or "")
-    name = f" ({os.path.basename(path)})" if path else ""
-    if error.errno in DISK_FULL and path:
-        folder = os.path.dirname(path)
+    """Returns an error of the file system in one sentence, without the path of this machine above the folder.
+
+    Of a full disk it says what the last saved step of the run takes, where there is one.
+    """
+    path = Path(error.filename or "")
+    name = f" ({path.name})" if path.name else ""
+    if error.errno in DISK_FULL and path.name:
         with contextlib.suppress(OSError):
-            free = size_text(shutil.disk_usage(folder).free)
-            return (
-                f"The disk of {os.path.basename(folder)} has no room for {os.path.basename(path)}: {free} free. Make "
-                "room and start again; saved steps are kept."
-            )
+            return _full_sentence(path)
     return f"{error.strerror or error}{name}. Check the disk and folder."
+
+
+def _full_sentence(path: Path) -> str:
+    folder, file, free = path.parent.name, path.name, size_text(shutil.disk_usage(path.parent).free)
+    if need := _bytes_of_a_save(path):
+        return (
+            f"The disk of folder {folder} has no room for {file}: {free} free, and a saved step takes "
+            f"{size_text(need)}. Make room on it. Saved steps are kept; queue again to resume."
+        )
+    return (
+        f"The disk of folder {folder} has no room for {file}: {free} free. Make room on it. Saved steps are kept; "
+        "queue again to resume."
+    )
+
+
+def _bytes_of_a_save(path: Path) -> int:
+    """Returns what the newest saved step of the run takes in whose folder `path` is; 0 where none is known."""
+    run = next((folder for folder in path.parents[:3] if (folder / "saves").is_dir()), path)
+    with contextlib.suppress(OSError):
+        newest = max((run / "saves").glob("step-*[0-9]"), key=lambda save: (len(save.name), save.name), default=None)
+        return sum(file.lstat().st_size for file in newest.iterdir()) if newest else 0
+    return 0
 
 
 def quieten_libraries() -> None:

@@ -51,7 +51,7 @@ __all__ = [
 
 
 class NotUtf8Error(ValueError):
-    """The clause "is not UTF-8: byte 0xdf at offset 4"."""
+    """The clause "is not saved as UTF-8 (byte 0xdf at offset 4)"."""
 
 
 def decoded(data: bytes) -> str:
@@ -64,8 +64,8 @@ def decoded(data: bytes) -> str:
     except UnicodeDecodeError as error:
         bad.append(error.start)
     if bad:
-        guess = " (it looks like UTF-16)" if data[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else ""
-        raise NotUtf8Error(f"is not UTF-8: byte 0x{data[min(bad)]:02x} at offset {min(bad)}{guess}")
+        guess = "; it looks like UTF-16" if data[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else ""
+        raise NotUtf8Error(f"is not saved as UTF-8 (byte 0x{data[min(bad)]:02x} at offset {min(bad)}{guess})")
     return text
 
 

@@ -69,7 +69,7 @@ def _json_row(line: bytes) -> dict[str, Any] | str:
     try:
         row: Any = json.loads(decoded(line))
     except NotUtf8Error as error:
-        return f"{error} of the line"
+        return f"{error}; save the file again as UTF-8"
     except (ValueError, RecursionError) as error:
         return f"is not valid JSON ({str(error)[:120]})"
     return cast("dict[str, Any]", row) if isinstance(row, dict) else "is not an object such as {...}"

@@ -280,7 +280,7 @@ def _caption(tar: BinaryIO, group: _Group) -> str:
     try:
         text = decoded(data)
     except NotUtf8Error as error:
-        raise DatasetError(f"its {suffix} {error}") from error
+        raise DatasetError(f"its {suffix} {error}; save it again as UTF-8") from error
     return one_line(_from_json(text)) if suffix == ".json" else one_line(text)
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, BinaryIO
 
-from ..events import Evaluated, StepDone, Suggested
+from ..events import Evaluated, StepDone, StepSkipped, Suggested
 from ..files import FileError, open_regular
 from .pages import finite, parse_record, whole
 
@@ -23,7 +23,7 @@ _FIRST_BLOCK_BYTES = 64 << 10
 _BLOCK_BYTES = 1 << 20
 _PACE_STEPS = 20
 _SEARCH_BYTES = 64 << 20
-_HEADS = {f'"event": "{kind.name}"'.encode(): kind.name for kind in (StepDone, Evaluated, Suggested)}
+_HEADS = {f'"event": "{kind.name}"'.encode(): kind.name for kind in (StepDone, StepSkipped, Evaluated, Suggested)}
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,8 @@ class MetricsTail:
 
     step: dict[str, Any] = field(default_factory=dict[str, Any])
     """the last step, as it was written; empty before the first"""
+    reached: int | None = None
+    """the number of the last step, also where its loss was not finite and it was skipped"""
     seconds_per_step: float | None = None
     """median of the last 20 steps"""
     eval_loss: float | None = None
@@ -45,11 +47,14 @@ class MetricsTail:
 def read_tail(path: Path) -> MetricsTail:
     """Returns the newest facts of a metrics.jsonl; empty when there is none."""
     steps: list[dict[str, Any]] = []
+    reached: int | None = None
     evaluated: dict[str, Any] | None = None
     suggested: dict[str, Any] | None = None
     with contextlib.suppress(FileError, OSError), open_regular(path, follow_links=False) as file:
         for line in _backwards(file):
             kind = _kind(line)
+            if reached is None and kind in (StepDone.name, StepSkipped.name):
+                reached = whole((parse_record(line) or {}).get("step"))
             if kind == StepDone.name and len(steps) < _PACE_STEPS and (record := parse_record(line)):
                 steps.append(record)
             elif kind == Evaluated.name and evaluated is None:
@@ -61,6 +66,7 @@ def read_tail(path: Path) -> MetricsTail:
     seconds = [number for s in steps if (number := finite(s.get("seconds"))) is not None]
     return MetricsTail(
         step=steps[0] if steps else {},
+        reached=reached,
         seconds_per_step=median(seconds) if seconds else None,
         eval_loss=finite((evaluated or {}).get("eval_loss")),
         eval_step=whole((evaluated or {}).get("step")),

@@ -92,6 +92,6 @@ def _go_home(places: list[_Place]) -> None:
     devices = ", ".join(dict.fromkeys(str(place.home) for place in places))
     raise OutOfMemory(
         f"The model made room for a preview and does not fit back onto {devices}, because another program has taken "
-        "the memory. Close what else uses the GPU, or render smaller or no previews, and queue again: it goes on "
-        f"after the last finished step. ({first_line(failure)})"
+        f"the memory ({first_line(failure)}). Close what else uses the GPU, or render smaller or no previews. Saved "
+        "steps are kept; queue again to resume."
     ) from failure

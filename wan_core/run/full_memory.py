@@ -43,10 +43,10 @@ def memory_named(
         count = torch.cuda.device_count() if gpus is None else gpus
         helps = _for_clips() if rendering else _for_training(config, stored_small(), count)
         _log.info("%s", first_line(error))
-        account = _account(str(error), predicted())
+        account = _account(str(error), predicted()) or f" ({first_line(error)})"
         raise OutOfMemory(
             f"The GPU ran out of memory{account}. What helps most, in this order: "
-            f"{'; '.join(helps)}. Saved steps are kept.{'' if account else f' ({first_line(error)})'}"
+            f"{'; '.join(helps)}. Saved steps are kept."
         ) from error
     except (MemoryError, RuntimeError, OSError) as error:
         if not host_memory_ran_out(error):

@@ -197,25 +197,28 @@ def _exit_code(endings: list[_Ending], directory: Path, out: BinaryIO) -> int:
     if not bad:
         return next(ending.code for ending in endings if ending.rank == 0)
     cause = min(bad, key=_distance)
-    if cause.silent and not cause.failed:
-        kind, code = RankLost.__name__, int(ExitCode.BUG)
-        message = (
-            f"Rank {cause.rank} of this run went silent: the others gave up waiting for it, and it was ended. Saved "
-            "steps are kept; queue again to resume. If it goes silent again, leave its GPU out in Split Across GPUs."
-        )
-    elif cause.failed:
+    if cause.failed:
         message, kind, code = (cause.failed[name] for name in ("message", "kind", "exit_code"))
     else:
-        kind, code = RankLost.__name__, int(ExitCode.BUG)
-        message = (
-            f"Rank {cause.rank} of this run ended without a word (exit code {cause.code}; on Linux -9 often means "
-            "that memory ran out). Saved steps are kept; queue again to resume."
-        )
+        message, kind, code = str(_lost(cause)), RankLost.__name__, int(ExitCode.BUG)
     with contextlib.suppress(OSError):
         out.write(to_line(Failed(message=message, kind=kind, exit_code=code)).encode("ascii"))
     if cause.rank != 0 or cause.silent:
         _keep_reason(directory, message)
     return int(code)
+
+
+def _lost(cause: _Ending) -> RankLost:
+    """Returns what to say of a rank that said nothing itself."""
+    if cause.silent:
+        return RankLost(
+            f"Rank {cause.rank} of this run went silent: the others gave up waiting for it, and it was ended. If that "
+            "happens again, leave its GPU out in Split Across GPUs. Saved steps are kept; queue again to resume."
+        )
+    return RankLost(
+        f"Rank {cause.rank} of this run ended without a word (exit code {cause.code}; on Linux -9 often means that "
+        "memory ran out). Saved steps are kept; queue again to resume."
+    )
 
 
 def _distance(ending: _Ending) -> int:

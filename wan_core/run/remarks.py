@@ -159,10 +159,10 @@ def what_stands(error: NotFinite, good_step: int, store: SaveStore, config: RunC
     """
     good = store.latest(config.job_id)
     stands = f"Saved step {good.step} is the last good one." if good else "No good step was saved."
-    fix = "set base_precision to bf16 or fp32 in Load Wan Model; unchanged, it would end here again."
-    if good_step:
-        fix = f"Lower learning_rate, or {fix}"
-    else:
-        start = "start from another LoRA, or " if config.lora.start_from else ""
-        fix = f"It never had a finite one: {start}{fix}"
-    return TrainingError(f"{error} {stands} {fix}")
+    again = "Unchanged, it would end here again."
+    first = f"a lower learning_rate than {config.train.learning_rate:g}"
+    if not good_step:
+        again = "It never had a finite one: unchanged, it would end here again."
+        first = "another LoRA to start from, or none" if config.lora.start_from else ""
+    helps = [one for one in (first, "base_precision bf16 or fp32 in Load Wan Model") if one]
+    return TrainingError(f"{error} {stands} {again} What helps most, in this order: {'; '.join(helps)}.")

@@ -97,7 +97,8 @@ class Saver:
             free = shutil.disk_usage(self.directory).free
             raise FileError(
                 f"There is no room for run {self.directory.name} ({error.strerror}): its disk has {size_text(free)} "
-                f"free, and a saved step takes {size_text(need)}. Make room, then start again; saved steps are kept."
+                f"free, and a saved step takes {size_text(need)}. Make room. Saved steps are kept; queue again to "
+                "resume."
             ) from error
 
     def write_status(self, state: str, reason: str = "") -> None:

@@ -77,9 +77,9 @@ class Showing:
                     self._bring(before)
                 except torch.OutOfMemoryError as error:
                     raise OutOfMemory(
-                        f"The {before.name} noise expert made room for a preview and does not fit back. Close what "
-                        "else uses the GPU, or render smaller or no previews, and queue again: it goes on after the "
-                        f"last finished step. ({first_line(error)})"
+                        f"The {before.name} noise expert made room for a preview and does not fit back "
+                        f"({first_line(error)}). Close what else uses the GPU, or render smaller or no previews. "
+                        "Saved steps are kept; queue again to resume."
                     ) from error
 
     @contextmanager

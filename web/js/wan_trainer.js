@@ -167,10 +167,10 @@ function setting(id) {
 function onError(detail) {
   trainers.rest();
   if (!trainers.isHere(detail)) return;
-  const reason = told(String(detail.exception_message).trim());
+  const reason = String(detail.exception_message).trim();
   const panel = trainers.panelOf(detail.node_id);
   if (panel) panel.onBroken(reason);
-  else show(detail.node_id, t("failed: {reason}", { reason }));
+  else show(detail.node_id, t("failed: {reason}", { reason: told(reason) }));
 }
 
 /** Graphs in API format are loaded by no road that asks extensions. */

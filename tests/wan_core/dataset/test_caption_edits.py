@@ -174,7 +174,7 @@ def test_a_caption_nobody_can_read_is_written_over_and_put_back(root: Path) -> N
     known = edits(root)
     seen = known.caption(1)
     assert (seen.caption, seen.refusal) == ("", "")
-    assert seen.unreadable.startswith("b.txt is not UTF-8: byte 0xe9 at offset 3")
+    assert seen.unreadable.startswith("b.txt is not saved as UTF-8 (byte 0xe9 at offset 3)")
     assert count(known, "fox") == (1, 1, 1), "what cannot be read is not searched"
     change = known.write(1, "", "café fox").change
     assert (bad.read_text(encoding="utf-8"), known.caption(1).unreadable) == ("café fox", "")

@@ -46,7 +46,7 @@ def test_no_file_is_no_caption(tmp_path):
 def test_undecodable_text_is_named_with_its_offset(tmp_path, content, byte, offset):
     path = tmp_path / "clip.txt"
     path.write_bytes(content)
-    with pytest.raises(DatasetError, match=rf"clip\.txt is not UTF-8: byte {byte} at offset {offset}"):
+    with pytest.raises(DatasetError, match=rf"clip\.txt is not saved as UTF-8 \(byte {byte} at offset {offset}"):
         read_caption(path)
 
 

@@ -17,7 +17,7 @@ USED = {
 }
 MISSING = {"no file": None, "empty": b"", "only spaces": b" \t\r\n\n "}
 REFUSED = {
-    "UTF-16": ("a car".encode("utf-16"), "byte 0xff at offset 0 (it looks like UTF-16)"),
+    "UTF-16": ("a car".encode("utf-16"), "byte 0xff at offset 0; it looks like UTF-16"),
     "Latin-1": ("ein Straßenbild".encode("latin-1"), "byte 0xdf at offset 8"),
     "NUL": (b"a\x00b", "byte 0x00 at offset 1"),
     "lone surrogate": (b"car \xed\xa0\x80", "byte 0xed at offset 4"),

@@ -112,7 +112,8 @@ def test_captions_that_are_not_text_cost_their_clips_and_all_are_named(video, ma
     result = scan_folder(config(trigger_word="ohwx"), folder, ScanContext(video))
     assert [s.name for s in result.samples] == ["b.mp4"]
     assert [(r.name, r.reason) for r in result.rejected] == [
-        (f"{n}.mp4", f"its caption {n}.txt is not UTF-8: byte 0xdf at offset 4. Save it again as UTF-8") for n in "ac"
+        (f"{n}.mp4", f"its caption {n}.txt is not saved as UTF-8 (byte 0xdf at offset 4). Save it again as UTF-8")
+        for n in "ac"
     ]
     assert [r.wants_caption for r in result.rejected] == [folder / "a.mp4", folder / "c.mp4"]
     files = scanned_files(Dataset((result,)))
@@ -129,11 +130,12 @@ def test_a_folder_of_which_no_caption_can_be_read_is_shown_and_not_trained(video
         (f"{n}.mp4", "", "none", False) for n in "ab"
     ]
     assert [r.name for r in result.rejected] == ["torn.mp4"]
-    assert "b.mp4: its caption b.txt is not UTF-8: byte 0xdf at offset 4. Save it again as UTF-8" in result.notes
+    why = "is not saved as UTF-8 (byte 0xdf at offset 4). Save it again as UTF-8"
+    assert f"b.mp4: its caption b.txt {why}" in result.notes
     with pytest.raises(DatasetError, match="2 of 2 files have no caption"):
         Dataset((result,)).require_captions()
     for changes in ({"trigger_word": "ohwx"}, {"missing_captions": "empty caption"}):
-        with pytest.raises(DatasetError, match=r"its caption a\.txt is not UTF-8"):
+        with pytest.raises(DatasetError, match=r"its caption a\.txt is not saved as UTF-8"):
             scan_folder(config(**changes), folder, ScanContext(video))
 
 

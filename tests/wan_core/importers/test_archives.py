@@ -96,7 +96,7 @@ def test_a_sample_is_the_files_of_one_name(tmp_path):
     assert {r.name: r.reason for r in part.rejected} == {
         "0005": "has no clip and no still, only .txt",
         "0006.tiff": ".tiff files are not read",
-        "0007.png": "its .txt is not UTF-8: byte 0xdf at offset 4",
+        "0007.png": "its .txt is not saved as UTF-8 (byte 0xdf at offset 4); save it again as UTF-8",
         "__meta__": "has no clip and no still",
     }
     assert part.files[0].path.read_bytes() == png("red")

@@ -146,11 +146,11 @@ def test_text_that_is_not_utf8_is_named_with_its_offset(folder):
     path.write_bytes(b'{"file": "a.mp4", "caption": "stra\xdfe"}\n{"file": "a.mp4"}\n')
     part = read(path)
     assert [(r.name, r.reason) for r in part.rejected] == [
-        ("line 1", "is not UTF-8: byte 0xdf at offset 34 of the line")
+        ("line 1", "is not saved as UTF-8 (byte 0xdf at offset 34); save the file again as UTF-8")
     ]
     table = folder / "list.csv"
     table.write_bytes(b"file,caption\na.mp4,stra\xdfe\n")
-    with pytest.raises(DatasetError, match=r"list\.csv is not UTF-8: byte 0xdf at offset 23"):
+    with pytest.raises(DatasetError, match=r"list\.csv is not saved as UTF-8 \(byte 0xdf at offset 23\)"):
         read(table)
 
 

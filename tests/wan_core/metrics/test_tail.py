@@ -72,3 +72,11 @@ def test_eval_losses_by_step_the_last_measurement_counting(path: Path) -> None:
     path.write_text(evaluated(0, 0.9) + step(1) + evaluated(2, 0.8) + evaluated(2, 0.7) + evaluated(4, 0.6)[:-1])
     assert eval_losses(path) == {0: 0.9, 2: 0.7}
     assert eval_losses(path.with_name("none")) == {}
+
+
+def test_a_run_has_come_as_far_as_its_last_step_also_where_that_was_skipped(path: Path) -> None:
+    skipped = "".join(json.dumps({"event": "skipped", "step": n, "reason": "not finite"}) + "\n" for n in (3, 4))
+    path.write_text(step(1) + step(2) + skipped)
+    assert (read_tail(path).reached, read_tail(path).step["step"]) == (4, 2)
+    path.write_text(step(1) + step(2) + skipped + step(2))  # it went on after a saved step
+    assert read_tail(path).reached == 2

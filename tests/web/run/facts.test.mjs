@@ -42,6 +42,13 @@ test("numbers come from the newest step, and what nobody knows is left out", () 
   });
 });
 
+test("a run that failed has come as far as the box beside the numbers says", () => {
+  const failed = { state: "failed", step: 1, steps: 10, reached: 6 };
+  assert.equal(values(trained(), failed).step, "6 / 10");
+  assert.equal(values(trained(), { ...failed, reached: null }).step, "2 / 10");
+  assert.equal(values(trained(), { ...failed, state: "stopped" }).step, "2 / 10");
+});
+
 test("arithmetic per second is shown as soon as the engine says it", () => {
   assert.equal(values(trained({ tflops: 41.26 }))["TFLOP/s"], "41.3");
   const work = values(trained({ tokens: 640, clips: 2, seconds: 4 }));
@@ -101,6 +108,7 @@ test("a state says its reason unless all is done", () => {
     "stopped: step 3 of 9 (Cancel was pressed)",
   );
   assert.equal(stateText({ ...run, state: "done" }), "done: step 3 of 9");
+  assert.equal(stateText({ ...run, state: "failed" }), "failed", "the box says after which step");
 });
 
 test("the chart is told in words", () => {

@@ -2,6 +2,7 @@ import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { afterEach, test } from "node:test";
 
+import { learn } from "../../../web/js/lib/page/words.mjs";
 import { filled, formOf, readForm } from "../../../web/js/lib/run/forms.mjs";
 import { learnRefusals, loadRefusals, refusal } from "../../../web/js/lib/run/refusals.mjs";
 import { told } from "../../../web/js/lib/run/server_sentences.mjs";
@@ -11,7 +12,10 @@ const read = (language) =>
   JSON.parse(readFileSync(new URL(`web/js/sentences/${language}.json`, ROOT), "utf8"));
 const SENTENCES = read("en");
 
-afterEach(() => learnRefusals({}));
+afterEach(() => {
+  learnRefusals({});
+  learn({});
+});
 
 test("a text gives back what was put into a sentence", () => {
   const form = formOf("{name} is {value}. Use {low} to {high}.");
@@ -84,8 +88,9 @@ test("a sentence that ends with a hole does not swallow the sentences behind it"
 
 test("what a hole lists is told one by one", () => {
   learnRefusals(read("zh"));
+  learn(JSON.parse(readFileSync(new URL("locales/zh/main.json", ROOT), "utf8")).wanTrainer);
   assert.equal(
-    refusal(
+    told(
       "The GPU ran out of memory: it asked for 512.00 MiB more, 204.50 MiB of 15.70 GiB were free. What helps most, in this order: gradient_checkpointing in Wan Train Settings; a rank below 32. Saved steps are kept.",
     ),
     "GPU 显存不足: 还请求了 512.00 MiB, 15.70 GiB 中有 204.50 MiB 空闲。最有效的办法依次为：打开“Wan 训练设置”中的 gradient_checkpointing; 使用小于 32 的 rank。已保存的步骤都会保留。",

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { report, troubleOf } from "../../../web/js/lib/run/trouble.mjs";
+import { report, stepOf, troubleOf } from "../../../web/js/lib/run/trouble.mjs";
 
 const failed = { state: "failed", step: 10, steps: 20, reason: "clip.mp4 is bad. Mend it." };
 
@@ -24,6 +24,42 @@ test("it says how far it came, what is kept, and where Retry goes on", () => {
   const never = troubleOf({ ...failed, step: 0, reason: "" });
   assert.equal(never.headline, "Failed before the first step.");
   assert.equal(never.sentence, "It did not say why; its log may.");
+});
+
+test("what the headline and the buttons say is not said again, and remedies are a list", () => {
+  const full =
+    "The GPU ran out of memory: it asked for 2.00 GiB more. What helps most, in this order: batch_size 1 instead of 4, with more gradient_accumulation_steps; a rank below 64. Saved steps are kept.";
+  const told = troubleOf({ ...failed, reason: full });
+  assert.equal(told.sentence, "The GPU ran out of memory: it asked for 2.00 GiB more.");
+  assert.deepEqual(told.helps, [
+    "batch_size 1 instead of 4, with more gradient_accumulation_steps",
+    "a rank below 64",
+  ]);
+  assert.match(report("cat", told, ""), /more\.\n1\. batch_size 1 .*steps\n2\. a rank below 64$/);
+  const lost = "Rank 1 went silent. Saved steps are kept; queue again to resume.";
+  assert.equal(troubleOf(null, { said: lost }).sentence, "Rank 1 went silent.");
+  assert.deepEqual(troubleOf(failed).helps, []);
+});
+
+test("a run that would end the same way again is not to be tried again as it is", () => {
+  for (const stands of ["Saved step 10 is the last good one.", "No good step was saved."]) {
+    const reason = `20 steps gave no finite loss. ${stands} Unchanged, it would end here again. What helps most, in this order: a learning_rate below 0.1; base_precision bf16 or fp32 in Load Wan Model.`;
+    const told = troubleOf({ ...failed, reason });
+    assert.equal(
+      told.sentence,
+      "20 steps gave no finite loss. Unchanged, it would end here again.",
+    );
+    assert.equal(told.helps.length, 2);
+    assert.equal(told.first, "Change one of these, then press Run.");
+    assert.equal(told.retry, "");
+  }
+  assert.equal(troubleOf(failed).first, "");
+});
+
+test("a run that failed has come as far everywhere as its headline says", () => {
+  assert.equal(stepOf({ ...failed, reached: 13 }), 13);
+  assert.equal(stepOf({ ...failed, reached: null }), 10);
+  assert.equal(stepOf({ ...failed, state: "stopped", reached: 13 }), 10);
 });
 
 test("a server that does not answer is trouble too, of which nobody can show a log", () => {

@@ -46,6 +46,28 @@ export function write(place, text) {
   if (place.textContent !== text) place.textContent = text;
 }
 
+const LONG_WORD = 14;
+
+/**
+ * Write a name that has room in several lines: it is broken where its words end, never inside of one.
+ * @param {Element} place
+ * @param {string} name
+ */
+export function writeName(place, name) {
+  if (place.textContent === name) return;
+  const parts = wordsOf(name).flatMap((word) => [
+    // A longer one has no room in a line of its own.
+    word.length > LONG_WORD ? word : element("span", { class: "wan-word" }, word),
+    element("wbr"),
+  ]);
+  fill(place, ...parts);
+}
+
+/** Words of a name, what parts them behind each: `5e-05` is one. @param {string} name @returns {string[]} */
+export function wordsOf(name) {
+  return name.match(/\d[\d.]*e-\d+_?|[^_\s-]*[_\s-]|[^_\s-]+/g) ?? [];
+}
+
 /**
  * @param {Element} place
  * @param {string} name

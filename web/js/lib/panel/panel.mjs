@@ -228,12 +228,12 @@ export class Panel {
     }
   }
 
-  /** The node broke. @param {string} reason as the queue said it */
+  /** The node broke. @param {string} reason as the server said it */
   onBroken(reason) {
     this.live = false;
     this.trouble.broke = reason;
     this.write(t("failed"));
-    this.face.speak(t("failed: {reason}", { reason }));
+    this.face.speak(t("failed: {reason}", { reason: told(reason) }));
     this.refresh();
   }
 

@@ -1,7 +1,7 @@
 // @ts-check
 /** Failure looks like failure: an icon, a headline, the whole sentence, and the three things one does next. */
 
-import { button, element, write } from "../page/dom.mjs";
+import { button, element, fill, write } from "../page/dom.mjs";
 import { message } from "../page/routes.mjs";
 import { t } from "../page/words.mjs";
 import { told } from "../run/server_sentences.mjs";
@@ -28,6 +28,9 @@ export class TroubleBox {
     this.trouble = null;
     this.headline = element("strong");
     this.sentence = element("p");
+    this.lead = element("p", {}, t("What helps most comes first:"));
+    this.helps = element("ol");
+    this.first = element("p");
     this.log = element("pre", { class: "wan-log", tabindex: "0", hidden: true });
     this.log.setAttribute("aria-label", t("End of the log"));
     this.retry = button("", "", () =>
@@ -51,6 +54,9 @@ export class TroubleBox {
         this.headline,
       ),
       this.sentence,
+      this.lead,
+      this.helps,
+      this.first,
       element("div", { class: "wan-trouble-buttons" }, this.retry, this.show, this.copy),
       this.log,
     );
@@ -77,9 +83,21 @@ export class TroubleBox {
     if (!trouble) return;
     write(this.headline, trouble.headline);
     write(this.sentence, trouble.sentence);
+    this.advise(trouble);
     write(this.retry, trouble.retry);
+    this.retry.hidden = !trouble.retry;
     this.show.hidden = Boolean(trouble.gone);
     this.retry.title = trouble.hint;
+  }
+
+  /** @param {Trouble} trouble */
+  advise({ helps = [], first = "" }) {
+    const drawn = [...this.helps.children].map((one) => one.textContent);
+    if (drawn.join("\n") !== helps.join("\n"))
+      fill(this.helps, ...helps.map((one) => element("li", {}, one)));
+    this.lead.hidden = this.helps.hidden = !helps.length;
+    write(this.first, first);
+    this.first.hidden = !first;
   }
 
   /** @param {() => Promise<void> | void} work */

@@ -5,6 +5,7 @@ import { t } from "../page/words.mjs";
 import { clock, gib, known, secondsLeft, short } from "./format.mjs";
 import { expertName, stateName } from "./names.mjs";
 import { told } from "./server_sentences.mjs";
+import { stepOf } from "./trouble.mjs";
 
 /**
  * @typedef {import("../page/routes.mjs").Summary} Summary
@@ -22,7 +23,8 @@ import { told } from "./server_sentences.mjs";
  */
 export function facts(history, summary) {
   const line = history.newest;
-  const step = line?.step ?? summary?.step;
+  const failedAt = summary?.state === "failed" ? stepOf(summary) : 0; // skipped steps, which have no line, count
+  const step = failedAt > (line?.step ?? 0) ? failedAt : (line?.step ?? summary?.step);
   const steps = line?.steps ?? summary?.steps;
   const pace = history.secondsPerStep ?? summary?.seconds_per_step;
   const running = !summary || summary.state === "running";
@@ -176,9 +178,10 @@ function highest(bytes) {
  * @param {{ state: string, step: number, steps: number, reason?: string }} summary
  */
 export function stateText({ state, step, steps, reason }) {
+  // After which step, and why, stands below, whole (run/trouble.mjs).
+  if (state === "failed") return stateName(state);
   const text = t("{state}: step {step} of {steps}", { state: stateName(state), step, steps });
-  // Why a run failed stands below, whole (run/trouble.mjs).
-  return reason && !["done", "failed"].includes(state) ? `${text} (${told(reason)})` : text;
+  return reason && state !== "done" ? `${text} (${told(reason)})` : text;
 }
 
 /**

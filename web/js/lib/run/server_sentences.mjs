@@ -7,6 +7,7 @@
 import { t } from "../page/words.mjs";
 import { formOf, readForm } from "./forms.mjs";
 import { refusal } from "./refusals.mjs";
+import { apart, together } from "./told_apart.mjs";
 
 /**
  * @typedef {Record<string, string>} Values
@@ -26,20 +27,23 @@ export const SENTENCES = [
   (v) => t("status.json was damaged", v),
   (v) => t("It was never trained.", v),
   (v) => t("the mean of {n} saved steps of {run}", v),
-  (v) => t("Its process ended unexpectedly after saved step {step}. Queue again to resume.", v),
+  (v) => t("Its process ended unexpectedly.", v),
+  (v) =>
+    t("The training process ended unexpectedly (exit code {code}; its log ends with: {log}).", v),
   (v) =>
     t(
-      "The training process ended unexpectedly (exit code {code}). Saved steps are kept; queue again to resume. Its log ends with: {log}",
+      "The training process was killed by the system, most likely because the computer's own memory (RAM) was full: {reason}. Close other programs, or train smaller clips or an fp8 model.",
       v,
     ),
   (v) =>
     t(
-      "The training process was killed by the system, most likely because the computer's own memory (RAM) was full: {reason}. Close other programs, or train smaller clips or an fp8 model. Saved steps are kept; queue again to resume.",
+      "The training process was killed, and nobody said why. The computer's own memory (RAM) was not full ({reason}), but it can fill within seconds. If that happens again, close other programs, or train smaller clips or an fp8 model.",
       v,
     ),
+  (v) => t("The disk of folder {folder} has no room for {file}: {free} free. Make room on it.", v),
   (v) =>
     t(
-      "The training process was killed, and nobody said why. The computer's own memory (RAM) was not full ({reason}), but it can fill within seconds. Queue again to resume; if that happens again, close other programs, or train smaller clips or an fp8 model. Saved steps are kept.",
+      "The disk of folder {folder} has no room for {file}: {free} free, and a saved step takes {need}. Make room on it.",
       v,
     ),
   (v) => t("it held {held} GiB, and {free} were free when last seen", v),
@@ -180,8 +184,15 @@ const listed = teller(SENTENCES);
 
 /** What the server said, in the language of the page where it is known there. @param {string} text @returns {string} */
 export function told(text) {
+  if (text.length > LONGEST) return text;
+  const parts = apart(text);
+  return parts.what === text ? piece(text) : together(parts, piece);
+}
+
+/** @param {string} text */
+function piece(text) {
   const said = listed(text);
-  return said === text && text.length <= LONGEST ? refusal(text) : said;
+  return said === text ? refusal(text) : said;
 }
 
 /** What stands in a hole may be such a sentence itself. @param {Values} groups @returns {Values} */

@@ -4,11 +4,23 @@
 import { message } from "../page/routes.mjs";
 import { t } from "../page/words.mjs";
 import { told } from "./server_sentences.mjs";
+import { apart } from "./told_apart.mjs";
 
 /**
- * @typedef {{ headline: string, sentence: string, retry: string, hint: string, gone?: boolean }} Trouble `retry` is the word on
- *   the button, `hint` what it does; `gone`: nobody is there to be asked for a log or told to train
+ * @typedef {{ headline: string, sentence: string, helps?: string[], first?: string, retry: string, hint: string, gone?: boolean }} Trouble
+ *   `helps`: what helps, the most helpful first; `first`: what to do before Run is pressed, where `retry` would end as before;
+ *   `retry` is the word on the button, empty where there is none, `hint` what it does; `gone`: nobody is there to be asked for
+ *   a log or told to train
  */
+
+/** What the headline says already. */
+const SAVED = / (?:Saved step \d+ is the last good one|No good step was saved)\./;
+const ENDS_AGAIN = /unchanged, it would end here again\.$/i;
+
+/** The newest step of a run that failed: what it was saved at is another number. @param {{ step: number, reached?: number | null, state: string }} run */
+export function stepOf(run) {
+  return run.state === "failed" ? Math.max(run.reached ?? 0, run.step) : run.step;
+}
 
 /**
  * @param {{ state: string, step: number, steps: number, reached?: number | null, reason?: string, live?: boolean } | null} run a
@@ -22,11 +34,15 @@ export function troubleOf(run, { reached = null, said = "", gone = null } = {}) 
   const failed = run?.state === "failed" && !run.live;
   if (!failed && !said) return null;
   const saved = run?.step ?? 0;
-  const sentence = said || told(run?.reason ?? "") || t("It did not say why; its log may.");
+  const reason = said || run?.reason || "";
+  const { what, helps } = apart(reason.replace(SAVED, ""));
+  const endsAgain = ENDS_AGAIN.test(what);
   return {
     headline: headline(run, Math.max(reached ?? 0, run?.reached ?? 0, saved), saved),
-    sentence,
-    ...retry(saved),
+    sentence: told(what) || t("It did not say why; its log may."),
+    helps: helps.map(told),
+    first: endsAgain ? t("Change one of these, then press Run.") : "",
+    ...(endsAgain ? { retry: "", hint: "" } : retry(saved)),
   };
 }
 
@@ -91,6 +107,7 @@ export function unreadText(error) {
  * @param {Trouble} trouble
  * @param {string} log the end of its log
  */
-export function report(run, { headline: first, sentence }, log) {
-  return [`ComfyUI-WanTrainer, ${run}`, first, sentence, "", log].join("\n").trim();
+export function report(run, { headline: title, sentence, helps = [] }, log) {
+  const numbered = helps.map((one, i) => `${i + 1}. ${one}`);
+  return [`ComfyUI-WanTrainer, ${run}`, title, sentence, ...numbered, "", log].join("\n").trim();
 }

@@ -1,6 +1,8 @@
 // @ts-check
 /** Which runs are found, in which order and groups, and in what they differ: what the table of runs shows. Pure. */
 
+import { stepOf } from "../run/trouble.mjs";
+
 /**
  * @typedef {import("../page/routes.mjs").Summary} Summary
  * @typedef {{ key: string, setting: boolean }} Column
@@ -85,6 +87,7 @@ export function columnsOf(groups) {
 
 /** @param {Summary} run @param {string} key @returns {any} */
 export function figureOf(run, key) {
+  if (key === "step") return stepOf(run);
   return run.settings?.[key] ?? /** @type {any} */ (run)[key];
 }
 

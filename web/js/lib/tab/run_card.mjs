@@ -1,12 +1,13 @@
 // @ts-check
 /** The run that was opened in the list: its name, its state, what can be done with it. Deleting asks first. */
 
-import { button, element, enable, fill, mark, toggle, write } from "../page/dom.mjs";
+import { button, element, enable, fill, mark, toggle, write, writeName } from "../page/dom.mjs";
 import { t } from "../page/words.mjs";
 import { TroubleBox } from "../panel/trouble_box.mjs";
 import { ago, clock, known, short } from "../run/format.mjs";
 import { expertName, stateName } from "../run/names.mjs";
 import { told } from "../run/server_sentences.mjs";
+import { stepOf } from "../run/trouble.mjs";
 
 /**
  * @typedef {import("../page/routes.mjs").Summary} Summary
@@ -29,7 +30,7 @@ export function cardText(run, now) {
   const loss = short(run.loss, 4);
   const evaluation = short(run.eval_loss, 4);
   const parts = [
-    t("step {step} / {steps}", { step: run.step, steps: run.steps }),
+    t("step {step} / {steps}", { step: stepOf(run), steps: run.steps }),
     left && t("{time} left", { time: left }),
     loss && t("loss {loss}", { loss }),
     evaluation && evaluationText(run, evaluation),
@@ -62,6 +63,8 @@ export class RunCard {
     this.actions = actions;
     /** @type {Summary | null} */
     this.run = null;
+    this.name = element("strong", { title: id });
+    writeName(this.name, id);
     this.state = element("span", { class: "wan-chip" });
     this.numbers = element("div", { class: "wan-numbers" });
     this.reason = element("div", { class: "wan-reason" });
@@ -79,7 +82,7 @@ export class RunCard {
       element(
         "div",
         { class: "wan-run-head" },
-        element("strong", {}, id),
+        this.name,
         element("span", { class: "wan-run-state" }, this.state, close),
       ),
       this.numbers,

@@ -1,12 +1,13 @@
 // @ts-check
 /** One run as a row of the table: ticked to be compared, with the still of its newest preview, its state and figures. */
 
-import { element, mark, write } from "../page/dom.mjs";
+import { element, mark, write, writeName } from "../page/dom.mjs";
 import { samplePath } from "../page/routes.mjs";
 import { t } from "../page/words.mjs";
 import { ago, known, short } from "../run/format.mjs";
 import { stateName } from "../run/names.mjs";
 import { told } from "../run/server_sentences.mjs";
+import { stepOf } from "../run/trouble.mjs";
 import { figureOf } from "./differences.mjs";
 
 /**
@@ -35,17 +36,13 @@ export class RunRow {
     });
     this.swatch = element("span", { class: "wan-swatch", "aria-hidden": "true" });
     this.still = element("span", { class: "wan-still", "aria-hidden": "true" });
-    this.name = element(
-      "button",
-      {
-        type: "button",
-        class: "wan-open",
-        title: id,
-        "aria-label": id,
-        onclick: () => actions.open(id),
-      },
-      id,
-    );
+    this.name = element("button", {
+      type: "button",
+      class: "wan-open",
+      title: id,
+      "aria-label": id,
+      onclick: () => actions.open(id),
+    });
     this.state = element("span", { class: "wan-chip" });
     /** @type {HTMLElement[]} */
     this.cells = [];
@@ -64,7 +61,7 @@ export class RunRow {
    */
   update(run, { columns, bests, opened, ink, index, now, group }) {
     const isInside = group && run.id !== group && run.id.startsWith(group);
-    write(this.name, isInside ? run.id.slice(group.length).replace(/^_/, "") : run.id);
+    writeName(this.name, isInside ? run.id.slice(group.length).replace(/^_/, "") : run.id);
     mark(this.element, "aria-rowindex", String(index));
     mark(this.name, "aria-expanded", String(opened));
     this.check.checked = ink !== null;
@@ -141,7 +138,7 @@ export class RunRow {
 
 /** @param {Summary} run @param {string} key @param {number} now unix seconds */
 export function cellText(run, key, now) {
-  if (key === "step") return `${run.step} / ${run.steps}`;
+  if (key === "step") return `${stepOf(run)} / ${run.steps}`;
   if (key === "updated") return run.updated ? ago(now - run.updated) : "";
   const value = figureOf(run, key);
   if (!known(value) && typeof value !== "string") return value === undefined ? "" : plain(value);

@@ -4,7 +4,7 @@
  * only the rows in view are drawn; the arrow keys walk over all of them.
  */
 
-import { element, fill, mark } from "../page/dom.mjs";
+import { element, fill, mark, wordsOf, writeName } from "../page/dom.mjs";
 import { t } from "../page/words.mjs";
 import { bestOf, columnsOf, grouped, sorted } from "./differences.mjs";
 import { GroupRow } from "./group_row.mjs";
@@ -22,11 +22,11 @@ import { inView, scrolledTo } from "./window.mjs";
 
 /** As the style sheet has it. */
 const ROW = 36;
-const HEAD = 28;
+const HEAD = 40;
 /** Characters a column is wide at least and at most. */
 const [NARROW, WIDE] = [4, 22];
 /** Of the names, in pixels. */
-const [NAME_LEAST, NAME_MOST] = [200, 320];
+const [NAME_LEAST, NAME_MOST] = [190, 320];
 
 export class RunTable {
   /** @param {import("../page/pacing.mjs").Frames} frames @param {TableActions} actions */
@@ -105,8 +105,9 @@ export class RunTable {
     const now = Date.now() / 1000;
     const widths = this.columns.map(({ key }) => {
       const texts = this.shown.map((run) => cellText(run, key, now).length);
-      const most = texts.reduce((a, b) => Math.max(a, b), titleOf(key).length + 2);
-      return Math.min(WIDE, Math.max(NARROW, most)) + (key === "state" ? 4 : 2);
+      const longest = Math.max(...wordsOf(titleOf(key)).map((word) => word.length));
+      const most = texts.reduce((a, b) => Math.max(a, b), longest + 2);
+      return Math.min(WIDE, Math.max(NARROW, most)) + (key === "state" ? 6 : 2);
     });
     const name = this.nameWidth();
     const drawn = JSON.stringify([this.columns, widths, this.order, name]);
@@ -126,6 +127,8 @@ export class RunTable {
   head(key) {
     const down = this.order?.key === key ? this.order.down : null;
     const sign = down === null ? "" : down ? " ▾" : " ▴";
+    const title = element("button", { type: "button", onclick: () => this.sort(key) });
+    writeName(title, titleOf(key) + sign);
     return element(
       "th",
       {
@@ -134,7 +137,7 @@ export class RunTable {
         title: titleOf(key),
         "aria-sort": down === null ? "none" : down ? "descending" : "ascending",
       },
-      element("button", { type: "button", onclick: () => this.sort(key) }, titleOf(key) + sign),
+      title,
     );
   }
 

@@ -172,6 +172,10 @@ def alternatives(node: ast.expr, module: Module, local: dict[str, list[ast.expr]
     if isinstance(node, ast.Call):
         yield from returned(node, depth)
         return
+    if isinstance(node, ast.Subscript):
+        for value in column(node, module):
+            yield from alternatives(value, module, local, depth - 1)
+        return
     text = text_of(node, module)
     if text is not None:
         yield text
@@ -197,6 +201,15 @@ def members(node: ast.expr) -> list[ast.expr] | None:
     return None
 
 
+def column(node: ast.Subscript, module: Module) -> list[ast.expr]:
+    """Returns what stands in a place of every row of a constant: `ROWS[1]` as `locals_of` writes it."""
+    place = node.slice.value if isinstance(node.slice, ast.Constant) else None
+    found = module.names.get(name_of(node.value), [])
+    rows = [row for one in found if isinstance(one, ast.Tuple | ast.List) for row in one.elts]
+    rows = [row.elts for row in rows if isinstance(row, ast.Tuple)]
+    return [row[place] for row in rows if isinstance(place, int) and place < len(row)]
+
+
 def imported(name: str) -> list[ast.expr]:
     """Returns what a constant of another file is given, where there is one of that name."""
     found = [module.names[name] for module in modules() if name.isupper() and name in module.names]
@@ -220,6 +233,10 @@ def locals_of(function: ast.AST) -> dict[str, list[ast.expr]]:
     for node in ast.walk(function):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "append":
             found.setdefault(name_of(node.func.value), []).extend(node.args)
+        if isinstance(node, ast.For) and isinstance(node.iter, ast.Name) and isinstance(node.target, ast.Tuple):
+            for place, name in enumerate(node.target.elts):
+                row = ast.Subscript(node.iter, ast.Constant(place), ast.Load())
+                found.setdefault(name_of(name), []).append(row)
     return found
 
 

@@ -10,7 +10,20 @@ import re
 
 import pytest
 from make_sentences import LANGUAGES, carried, check, problems
-from refusals import BASES, ROUTE, Module, alternatives, bare, has_words, kinds, refusals, templates, text_of
+from refusals import (
+    BASES,
+    ROUTE,
+    Module,
+    alternatives,
+    assigned,
+    bare,
+    has_words,
+    kinds,
+    locals_of,
+    refusals,
+    templates,
+    text_of,
+)
 
 SAYS_WHAT_IS_WANTED = re.compile(
     r"[.:!]\s+\S"  # another sentence
@@ -104,3 +117,12 @@ def test_what_is_wrong_with_a_translation_is_named() -> None:
 def test_a_hole_that_is_called_otherwise_keeps_its_translation() -> None:
     before = {"{a} of {b}": "{b} 的 {a}", "gone": "没了"}
     assert carried(["{one} of {two}", "new"], before) == {"{one} of {two}": "{two} 的 {one}"}
+
+
+def test_a_table_that_a_function_goes_through_is_read() -> None:
+    rows = 'ROWS = ((b"<", "a web page"), (b"PK", "an archive"))'
+    tree = ast.parse(f"{rows}\ndef what(start):\n    for magic, words in ROWS:\n        return words")
+    function = tree.body[1]
+    module = Module("a.py", tree, assigned(tree.body))
+    said = alternatives(ast.Name("words", ast.Load()), module, locals_of(function))
+    assert list(said) == ["a web page", "an archive"]

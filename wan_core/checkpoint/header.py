@@ -189,7 +189,7 @@ def _tensor(name: str, place: TensorPlace, path: Path) -> TensorInfo:
 
 def _what_it_is(start: bytes, size: int) -> str:
     if size == 0:
-        return "empty"
+        return "an empty file"
     for magic, words in _NOT_SAFETENSORS:
         if start.startswith(magic):
             return words

@@ -18,7 +18,7 @@ from wan_core.errors import CheckpointError
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"", "is empty"),
+        (b"", "is an empty file"),
         (pickle.dumps({"a": 1}), "pickle"),
         (b"PK\x03\x04" + bytes(40), "pickled PyTorch file"),
         (b"GGUF" + bytes(40), "GGUF"),

@@ -132,7 +132,9 @@ class Evaluated(Event):
     held_out: bool | None = None
     """False where training clips stand in: it then says how well they are remembered; None in older files"""
     per_clip: list[float] = field(default_factory=list[float])
-    """mean loss of each clip, always in the same order: how far the clips agree says what is noise"""
+    """mean loss of each clip, always in the same order: how far the clips agree says what is noise; null on its way out
+    where it is not finite, as in `per_timestep`
+    """
     expert: str = ""
     """high or low in a run of both experts, which are measured each on its own noise levels; empty elsewhere"""
     expert_step: int | None = None
@@ -293,4 +295,6 @@ def _finite(value: Any) -> Any:
         return None
     if isinstance(value, dict):
         return {k: _finite(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(v) for v in value]  # pyright: ignore[reportUnknownVariableType]
     return value

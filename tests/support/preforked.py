@@ -5,6 +5,8 @@ same pipes, signals and exit codes, without the five seconds of imports each. PO
         ComfyServer(base, env=engine.environment)    # its test pack makes engine.python the server's sys.executable
         engine.real.touch()                          # workers from now on are started as for a user; unlink to end
 
+A server whose environment has FIRST gets workers that run this code before anything else.
+
 Run as a script it is the process that forks. `engine_door.py` is what the server starts.
 """
 
@@ -27,6 +29,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 DOOR = Path(__file__).with_name("engine_door.py")
+FIRST = "TINY_ENGINE_FIRST"
 
 
 class PreforkedEngine:
@@ -118,6 +121,7 @@ def work(request: dict[str, Any], pipes: list[int]) -> None:
         os.chdir(request["folder"])
         os.environ.clear()
         os.environ.update(request["environment"])
+        exec(os.environ.get(FIRST, ""), {})  # noqa: S102
         from wan_core.__main__ import main
 
         code = int(main(request["words"]))

@@ -85,9 +85,10 @@ class HealthWatch:
         if not self._read:
             self._read_file()
         expert = self._of(event.expert)
-        if event.eval_loss is None:
+        loss = finite(event.eval_loss)
+        if loss is None:
             return []
-        now = Measured(event.step, event.eval_loss, event.held_out is True, tuple(event.per_clip))
+        now = Measured(event.step, loss, event.held_out is True, tuple(event.per_clip))
         expert.measured = [*(m for m in expert.measured if m.step < now.step), now]
         base, marks = expert.measured[0], list[Marked]()
         from_start = base.step == 0 or event.expert != ""

@@ -23,8 +23,8 @@ pytestmark = [
 ]
 STEPS = 14
 SETTINGS = TrainConfig(
-    steps=STEPS, save_every_n_steps=2, preview_every_n_steps=0, learning_rate=1e-3, eval_items=0, save_dtype="fp32",
-    lr_scheduler="cosine", caption_dropout=0.3,
+    steps=STEPS, save_every_n_steps=2, preview_every_n_steps=0, learning_rate=1e-3, eval_items=1, save_dtype="fp32",
+    lr_scheduler="cosine", caption_dropout=0.3, eval_every_n_steps=5,
 )  # fmt: skip
 
 

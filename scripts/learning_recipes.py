@@ -65,6 +65,10 @@ RECIPES: dict[str, dict[str, Any]] = {
         for shift in (3, 5, 8)
     },
     **{
+        f"shift 3, {scheduler}": {"timestep_sampling": "shift", "shift": 3.0, "lr_scheduler": scheduler}
+        for scheduler in ("wsd", "rex", "linear")
+    },
+    **{
         f"shift 3, {targets}": {"timestep_sampling": "shift", "shift": 3.0, "targets": targets}
         for targets in ("attention", "self attention", "self attention and ffn")
     },

@@ -24,6 +24,7 @@ pytestmark = [pytest.mark.comfy, pytest.mark.slow, pytest.mark.soak]
 KILLS, STEPS = 100, 40
 TROUBLES = "import os; from tests.support.troubles import install; install((0, 0, 2, 9)[os.getpid() % 4])"
 SETTINGS = {"steps": STEPS, "save_every_n_steps": 4}
+FILES = ("lora.safetensors", "state.safetensors")
 KINDS = ("worker", "server", "both")
 
 
@@ -110,5 +111,5 @@ def most_bad_in_a_row(comfy: ComfyServer, name: str) -> int:
 def final_tensors(comfy: ComfyServer, name: str) -> dict[str, bytes]:
     """Each tensor of the last save, of the LoRA and of the optimizer; beside them the files carry the run's name."""
     folder = folder_of(comfy, name) / "saves" / f"step-{STEPS:06d}"
-    files = [load_file(folder / file) for file in ("lora.safetensors", "state.safetensors")]
-    return {key: value.view(torch.uint8).numpy().tobytes() for tensors in files for key, value in tensors.items()}
+    tensors = {f"{file}/{key}": value for file in FILES for key, value in load_file(folder / file).items()}
+    return {key: value.reshape(-1).view(torch.uint8).numpy().tobytes() for key, value in tensors.items()}

@@ -30,7 +30,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 from random_run import SHAPES, write_random_weights
 from result_files import RESULTS, hardware, write_result
 
-from wan_core.cache import Batches, BatchReader, CacheItem, CacheSet, LatentCache, pack_entries, pad_text
+from wan_core.cache import Batches, BatchReader, CacheItem, CacheSet, LatentCache, pack_entries, stack_texts
 from wan_core.cache.packs import write_pack
 from wan_core.control import SignalControl
 from wan_core.files import Roots
@@ -87,7 +87,7 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     sides = {name: Batches(cache_set, cache, seed=0, batch_size=1, memory_bytes=size) for name, size in
              (("cold", 0), ("warm", 4 << 30))}  # fmt: skip
     trainer = Trainer(
-        model, sides["warm"], pad_text(cache.read_text(cache_set.empty_text_key)), config,
+        model, sides["warm"], stack_texts([cache.read_text(cache_set.empty_text_key)])[0], config,
         emit=lambda _event: None, control=SignalControl(),
     )  # fmt: skip
     # The batch is at hand when the model trains: what is timed is the step alone.

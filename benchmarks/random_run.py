@@ -18,7 +18,7 @@ from wan_core.model import WAN21_LATENTS, WAN22_LATENTS, WanShape, WanTransforme
 from wan_core.run import DataConfig, RunConfig, choose_run, prepare_run
 from wan_core.train import TrainConfig
 
-__all__ = ["SHAPES", "Size", "random_run", "write_random_weights"]
+__all__ = ["SHAPES", "TEXT_ROWS", "Size", "random_run", "write_random_weights"]
 
 SHAPES = {
     "tiny": WanShape(dim=256, ffn_dim=512, num_heads=2, num_layers=4),
@@ -31,6 +31,8 @@ SHAPES = {
     "14B": WanShape(dim=5120, ffn_dim=13824, num_heads=40, num_layers=40),
 }
 """Real widths; a number behind the dash is that of the blocks."""
+PROMPT_ROWS, TEXT_ROWS = 64, 80
+"""of a caption, and of the batch that carries it"""
 
 
 class Size(NamedTuple):
@@ -68,7 +70,7 @@ def random_run(
     keys = [f"{number:064x}" for number in range(4)]
     cache.write_latent(keys[0], torch.randn(size.latent(shape), generator=generator))
     for key in keys[1:]:
-        cache.write_text(key, torch.randn(64, 4096, generator=generator))
+        cache.write_text(key, torch.randn(PROMPT_ROWS, 4096, generator=generator))
     item = CacheItem(
         latent_key=keys[0], text_key=keys[1], num_frames=size.frames, height=size.height, width=size.width
     )  # fmt: skip

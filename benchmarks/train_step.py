@@ -28,19 +28,17 @@ import torch
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from random_run import SHAPES, Size, random_run, write_random_weights
+from random_run import SHAPES, TEXT_ROWS, Size, random_run, write_random_weights
 from result_files import RESULTS, hardware
 
 from wan_core.files import Roots
 from wan_core.load import ModelPlan
 from wan_core.lora import LoraConfig, inject_lora
-from wan_core.model import WanTransformer
+from wan_core.model import TEXT_LENGTH, WanTransformer
 from wan_core.placement import PlacementConfig
 from wan_core.precision import PrecisionPolicy, QuantizeConfig
 from wan_core.run import plan_run
 from wan_core.train import FlopCount, StepFlops, TrainConfig
-
-TEXT_ROWS = 512
 
 
 def main() -> int:
@@ -149,6 +147,7 @@ def flops(options: argparse.Namespace, size: Size) -> StepFlops:
     shape = SHAPES[options.shape]
     with torch.device("meta"):
         model = WanTransformer(shape)
+    model.read_texts(TEXT_LENGTH)
     inject_lora(model, LoraConfig(rank=options.rank), seed=0)
     return FlopCount(model).of(torch.Size((1, *size.latent(shape))), time_rows=1, image_rows=0, text_rows=TEXT_ROWS)
 

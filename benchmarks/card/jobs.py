@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from random_run import SHAPES, Size, random_run, write_random_weights
+from random_run import SHAPES, TEXT_ROWS, Size, random_run, write_random_weights
 
 from wan_core.errors import Stopped, WanTrainerError
 from wan_core.load import ModelPlan
 from wan_core.lora import LoraConfig, inject_lora
-from wan_core.model import WanTransformer, check_compile
+from wan_core.model import TEXT_LENGTH, WanTransformer, check_compile
 from wan_core.precision import PrecisionPolicy, QuantizeConfig
 from wan_core.run import plan_run
 from wan_core.run.train_job import run_job
@@ -240,11 +240,13 @@ def flop(job: Job, train: TrainConfig) -> tuple[float, float]:
     shape = SHAPES[job.shape]
     with torch.device("meta"):
         model = WanTransformer(shape)
+    model.read_texts(TEXT_LENGTH)
     inject_lora(model, LoraConfig(rank=RANK), seed=0)
-    once = FlopCount(model).of(torch.Size((1, *job.size.latent(shape))), time_rows=1, image_rows=0)
+    latent = torch.Size((1, *job.size.latent(shape)))
+    once = FlopCount(model).of(latent, time_rows=1, image_rows=0, text_rows=TEXT_ROWS)
     tokens = job.size.tokens(shape)
     to_itself = 4.0 * tokens * tokens * shape.dim * shape.num_layers
-    attention = to_itself + 4.0 * tokens * 512 * shape.dim * shape.num_layers
+    attention = to_itself + 4.0 * tokens * TEXT_LENGTH * shape.dim * shape.num_layers
     # Nobody reads what a block's last linear makes, so no policy keeps it; its adapter runs again all the same.
     last_adapter = 2.0 * tokens * RANK * (shape.ffn_dim + shape.dim) * shape.num_layers
     again = {

@@ -93,12 +93,9 @@ def work(request: dict[str, Any], pipes: list[int], *, engine: bool) -> NoReturn
         if request["own_group"]:
             os.setsid()
         if engine:
-            import wan_core.cache.batches
             from tests.support.forked_ranks import fork_ranks
 
             fork_ranks()
-            if request["text_length"]:
-                wan_core.cache.batches.TEXT_LENGTH = request["text_length"]
         exec(request["first"], {})  # noqa: S102
         if request["script"]:
             sys.argv = [request["script"], *request["words"]]
@@ -208,8 +205,6 @@ class ForkServer:
         """
         request = {"words": words, "first": first, "script": script, "own_group": own_group}
         request["environment"] = dict(environment or {})
-        batches = sys.modules.get("wan_core.cache.batches")  # a test that has short texts means its workers too
-        request["text_length"] = getattr(batches, "TEXT_LENGTH", None)
         with contextlib.ExitStack() as open_here:
             reading, writing = os.pipe() if stdin else (os.open(os.devnull, os.O_RDONLY), None)
             open_here.callback(os.close, reading)

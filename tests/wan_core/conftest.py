@@ -95,23 +95,6 @@ def one_thread() -> None:
     torch.set_num_threads(1)
 
 
-@pytest.fixture
-def short_texts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Texts are padded to 16 rows instead of 512, for tests that train many steps and prove nothing of texts.
-
-    Of a pass through a tiny model, embedding 512 rows of umt5's 4096 values is half.
-    """
-    monkeypatch.setattr("wan_core.cache.batches.TEXT_LENGTH", 16)
-
-
-@pytest.fixture(scope="module")
-def short_texts_throughout() -> Iterator[None]:
-    """As `short_texts`, for every test of a module and the runs that its fixtures train."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("wan_core.cache.batches.TEXT_LENGTH", 16)
-        yield
-
-
 @pytest.fixture(scope="session")
 def server() -> Iterator[ForkServer]:
     """What forks workers, their imports done."""

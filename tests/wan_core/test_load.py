@@ -207,7 +207,6 @@ def test_an_eight_bit_file_is_quantized_anew_when_the_plan_says_so(eight_bit: Ro
 
 @pytest.mark.lasts(2)
 @pytest.mark.parametrize("write", [write_scaled_fp8, write_nvfp4])
-@pytest.mark.usefixtures("short_texts")
 def test_a_run_on_a_quantized_file_trains_and_resumes_to_the_last_bit(
     tmp_path: Path, write: Callable[..., object]
 ) -> None:

@@ -5,13 +5,14 @@ An entry is named by everything it depends on, so an edited caption is never tra
 
 from __future__ import annotations
 
+from ..model import TEXT_LENGTH
 from .batch_reader import BatchReader
-from .batches import Batch, Batches, pad_text
+from .batches import Batch, Batches, pad_text, stack_texts
 from .cache_set import CacheItem, CacheSet
 from .encode import encode_missing
 from .encoding_plan import EncodingPlan, plan_encoding
 from .encoding_report import EncodingReport
-from .keys import TEXT_LENGTH, TEXT_WIDTH, condition_key, latent_key, tensor_key, text_key
+from .keys import TEXT_WIDTH, condition_key, latent_key, tensor_key, text_key
 from .latent_cache import LatentCache
 from .memos import EncodingSpeed
 from .order import BUCKET_SAMPLINGS, Order
@@ -48,6 +49,7 @@ __all__ = [
     "plan_encoding",
     "read_picture",
     "removals_seen",
+    "stack_texts",
     "stats_of",
     "synthetic_mark",
     "synthetic_note",

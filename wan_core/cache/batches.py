@@ -11,20 +11,18 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from ..dataset.conditioning import CONDITION_TENSORS, stack_conditions
 from ..errors import ConfigError
-from ..model import Conditioning
+from ..model import TEXT_LENGTH, TEXT_STEP, Conditioning
 from .cache_set import CacheItem, CacheSet
-from .keys import TEXT_LENGTH
 from .latent_cache import LatentCache
 from .order import Order
 from .synthetic import item_of_draw
 
-__all__ = ["Batch", "Batches", "pad_text"]
+__all__ = ["Batch", "Batches", "pad_text", "stack_texts"]
 
 
 @dataclass(frozen=True)
@@ -34,7 +32,7 @@ class Batch:
     latents: Tensor
     """(B, C, F, h, w) float32, normalised"""
     texts: Tensor
-    """(B, 512, 4096) float32; rows past the real tokens are zero and are attended to, as in
+    """(B, L, 4096) float32, as `stack_texts` makes them; rows past the real tokens are zero and are attended to, as in
     official Wan
     """
     names: tuple[str, ...]
@@ -66,6 +64,20 @@ def pad_text(text: Tensor) -> Tensor:
     padded = torch.zeros(TEXT_LENGTH, text.shape[1], dtype=torch.float32)
     padded[: text.shape[0]] = text
     return padded
+
+
+def stack_texts(texts: Sequence[Tensor]) -> Tensor:
+    """Features (n, 4096) of several prompts as (B, L, 4096) float32: the rows that differ.
+
+    The last row stands for itself and for all that are missing of 512 (`WanTransformer.read_texts`): behind the longest
+    prompt is one zero row, unless that has 512 rows itself.
+    """
+    longest = max(len(text) for text in texts) + 1
+    rows = min(-(-longest // TEXT_STEP) * TEXT_STEP, TEXT_LENGTH)
+    stacked = torch.zeros(len(texts), rows, texts[0].shape[1])
+    for whole, text in zip(stacked, texts, strict=True):
+        whole[: len(text)] = text
+    return stacked
 
 
 class Batches:
@@ -123,7 +135,7 @@ class Batches:
     def load(self, items: Sequence[CacheItem]) -> Batch:
         """Any items of one bucket as a batch."""
         latents = [self._latent(item) for item in items]
-        texts = _padded([self._text(item) for item in items])
+        texts = stack_texts([self._text(item) for item in items])
         names = tuple(item.name for item in items)
         conditioning = stack_conditions([self._condition(item) for item in items])
         mask = self._loss_mask(items)
@@ -209,17 +221,3 @@ class _Memory:
 
 def _size(tensors: dict[str, Tensor]) -> int:
     return sum(tensor.nbytes for tensor in tensors.values())
-
-
-def _padded(texts: Sequence[Tensor]) -> Tensor:
-    """`pad_text` of several as one batch. Each value is written once, and zeros not at all: they are pages of the
-    system that nobody touched (torch.zeros writes all 8 MB of a text). Aligned as torch does, so sums stay the same.
-    """
-    shape = (len(texts), TEXT_LENGTH, texts[0].shape[1])
-    size = 4 * math.prod(shape)
-    raw = np.zeros(size + 64, np.uint8)
-    start = -raw.ctypes.data % 64
-    batch = torch.from_numpy(raw[start : start + size].view(np.float32)).view(shape)  # pyright: ignore
-    for row, text in zip(batch, texts, strict=True):
-        row[: text.shape[0]] = text
-    return batch

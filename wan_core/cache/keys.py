@@ -21,7 +21,6 @@ __all__ = [
     "KEY",
     "KINDS",
     "STORED_DTYPES",
-    "TEXT_LENGTH",
     "TEXT_WIDTH",
     "Kind",
     "Stored",
@@ -33,8 +32,6 @@ __all__ = [
     "text_key",
 ]
 
-TEXT_LENGTH = 512
-"""umT5 tokens Wan was trained with (Wan configs: text_len); zero rows pad a text to them and take part in attention"""
 TEXT_WIDTH = 4096
 """umT5-XXL feature width (Wan configs: text_dim)."""
 

@@ -25,10 +25,11 @@ from torch import Tensor
 from ..dataset.conditioning import CONDITION_TENSORS, condition_misfits
 from ..errors import CacheError
 from ..files import FileError, atomic_write_bytes
+from ..model import TEXT_LENGTH
 from ..words import listed
 from .cache_set import CacheSet
 from .entry import pack_entry, read_whole, unpack_entry
-from .keys import KINDS, STORED_DTYPES, TEXT_LENGTH, TEXT_WIDTH, Stored, require_key
+from .keys import KINDS, STORED_DTYPES, TEXT_WIDTH, Stored, require_key
 from .memos import DigestMemo
 from .packs import Packs
 from .set_files import AGAIN, read_set, write_set

@@ -17,9 +17,9 @@ from ..config import Config, setting
 from ..dataset import DatasetConfig
 from ..dataset.conditioning import ConditionKind, condition_named, with_mask
 from ..flow import seeded_generator
-from ..model import LatentSpace
+from ..model import TEXT_LENGTH, LatentSpace
 from .cache_set import CacheItem, CacheSet
-from .keys import TEXT_LENGTH, TEXT_WIDTH
+from .keys import TEXT_WIDTH
 
 __all__ = [
     "SyntheticConfig",

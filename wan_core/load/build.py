@@ -27,7 +27,7 @@ from ..lora import (
     read_lora,
     start_from,
 )
-from ..model import BLOCK_LISTS, Numerics, WanShape, WanTransformer, check_attention, sdpa_choice
+from ..model import BLOCK_LISTS, TEXT_LENGTH, Numerics, WanShape, WanTransformer, check_attention, sdpa_choice
 from ..placement import BlockOffload, DeviceCarrier, MemoryMeasures, Placement, resolve_placement, running_order
 from ..precision import (
     QuantizedLinear,
@@ -81,6 +81,7 @@ def materialize(
     with torch.inference_mode(False), torch.device("meta"):
         model = WanTransformer(shape, numerics)
     model.use_attention(plan.attention)
+    model.read_texts(TEXT_LENGTH, rows_differ=lora is not None and lora.dropout > 0)
     if plan.quantize is not None:
         plan.quantize.check_names([name for name, _ in model.named_modules()])
     if lora is not None:

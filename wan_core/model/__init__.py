@@ -11,6 +11,7 @@ from .latents import WAN21_LATENTS, WAN22_LATENTS, LatentSpace
 from .names import ACTIVATIONS
 from .routing import Passage, Route, draw_passages, placed_routes, read_routes, tokens_by_layer
 from .shape import BLOCK_LISTS, Numerics, WanShape, block_of
+from .texts import TEXT_LENGTH, TEXT_STEP, lengthened
 from .transformer import WanTransformer, model_without_values
 
 __all__ = [
@@ -18,6 +19,8 @@ __all__ = [
     "ATTENTIONS",
     "BLOCK_LISTS",
     "POLICIES",
+    "TEXT_LENGTH",
+    "TEXT_STEP",
     "WAN21_LATENTS",
     "WAN22_LATENTS",
     "Conditioning",
@@ -34,6 +37,7 @@ __all__ = [
     "check_attention_name",
     "check_compile",
     "draw_passages",
+    "lengthened",
     "model_without_values",
     "placed_routes",
     "read_routes",

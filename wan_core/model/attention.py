@@ -10,6 +10,7 @@ from .modulate import rms_norm
 from .names import naming
 from .rope import rotate
 from .shape import Numerics, WanShape
+from .texts import lengthened
 
 __all__ = ["WanAttention", "WanCrossAttention", "WanRMSNorm", "WanSelfAttention"]
 
@@ -72,6 +73,9 @@ class WanSelfAttention(WanAttention):
 class WanCrossAttention(WanAttention):
     """Attention of the video tokens to the text, and to image tokens where the variant has them."""
 
+    text_rows = 0
+    """how many rows a text has; the last one that is given stands for the missing. 0: those that are given"""
+
     def __init__(self, shape: WanShape, numerics: Numerics) -> None:
         super().__init__(shape, numerics)
         self.reads_images = shape.image_dim > 0
@@ -80,12 +84,14 @@ class WanCrossAttention(WanAttention):
             self.norm_k_img = WanRMSNorm(shape.dim, shape.eps)
 
     def context(self, text: Tensor, image: Tensor | None = None) -> tuple[Tensor, ...]:
-        """Returns the keys and values of text (B, 512, D), and of image (B, M, D) where the variant has it.
+        """Returns the keys and values of text (B, L, D), and of image (B, M, D) where the variant has it.
 
-        Each is (B, rows, heads, head_dim), in the compute dtype as the inputs are.
+        Each is (B, rows, heads, head_dim), in the compute dtype as the inputs are; those of text are `text_rows`, where
+        L is less.
         """
         dtype = self.numerics.qk_norm
-        found = self._heads(self.norm_k(self.k(text), dtype)), self._heads(self.v(text))
+        projected = self.norm_k(self.k(text), dtype), self.v(text)
+        found = tuple(self._heads(lengthened(rows, self.text_rows)) for rows in projected)
         if not self.reads_images:
             return found
         assert image is not None

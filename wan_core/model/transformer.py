@@ -1,8 +1,8 @@
 """The Wan diffusion transformer, written for training: explicit dtypes, few casts, one row of modulation per frame.
 
 Shapes: B batch, C channels, F latent frames, H and W latent height and width, N tokens = F * H/2 * W/2, L text rows
-(always 512), D model width, T time rows (1, or F when every latent frame has its own timestep). A reference image
-adds one frame in front, for the blocks only.
+(512, or those of them that differ), D model width, T time rows (1, or F when every latent frame has its own timestep).
+A reference image adds one frame in front, for the blocks only.
 Module names equal the official ones, so state dicts and LoRA keys need no translation. Source of the maths:
 Wan2.1 / Wan2.2 model.py, VACE, VideoX-Fun; golden vectors in tests/fixtures, live comparison with ComfyUI's and
 diffusers' classes in tests/wan_core/model/test_parity.py.
@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from .attention import WanAttention
+from .attention import WanAttention, WanCrossAttention
 from .autocast import without_autocast
 from .block import PATCH, Constants, Recompute, VaceBlock, WanBlock, WanHead
 from .checkpointing import Checkpointing
@@ -35,6 +35,7 @@ from .offload import NoOffload, Offload
 from .rope import rope_table
 from .routing import Passage, Routing, Streams
 from .shape import Numerics, WanShape
+from .texts import lengthened
 
 __all__ = ["Carrier", "WanTransformer", "model_without_values"]
 
@@ -75,6 +76,10 @@ class WanTransformer(nn.Module):
         """needed only when blocks draw random numbers (LoRA dropout)"""
         self.skipped_blocks: frozenset[int] = frozenset()
         """these leave the tokens as they are: skip-layer guidance (`without_blocks`)"""
+        self.text_rows = 0
+        """how many rows a text has (`read_texts`); 0: those that are given"""
+        self.rows_differ = False
+        """whether layers of the blocks make something else of each row, though rows are equal"""
         dim = shape.dim
         self.patch_embedding = nn.Conv3d(shape.in_channels, dim, kernel_size=PATCH, stride=PATCH)
         self.text_embedding = nn.Sequential(
@@ -107,6 +112,17 @@ class WanTransformer(nn.Module):
             if isinstance(module, WanAttention):
                 module.kernel = kernel
 
+    def read_texts(self, rows: int, *, rows_differ: bool = False) -> None:
+        """Take texts from now on whose last row stands for itself and for all that are missing of `rows`.
+
+        What is equal is computed once, and repeated before attention. With `rows_differ` it is repeated before the
+        blocks: LoRA dropout draws for each row of its own.
+        """
+        self.text_rows, self.rows_differ = rows, rows_differ
+        for module in self.modules():
+            if isinstance(module, WanCrossAttention):
+                module.text_rows = rows
+
     def compile_blocks(self, backend: str = "inductor") -> None:
         """Compiles what blocks compute, from their next pass on; `check_compile` says whether that can be done here."""
         compile_stages((*self.blocks, *(self.vace_blocks if self.shape.vace_layers else ())), backend)
@@ -131,9 +147,10 @@ class WanTransformer(nn.Module):
         """Predict the velocity.
 
         latent (B, C_out, F, H, W) any float dtype, H and W even; timestep (B,) or (B, F), 0..1000, fractions allowed;
-        text (B, 512, text_dim), zero rows after the prompt; conditioning as the variant needs it, ConfigError when
-        something is missing or too much; passages of `draw_passages`, in the order of the layers, where a reference
-        image counts as a frame. Returns (B, C_out, F, H, W) float32, or float64 from a float64 head.
+        text (B, L, text_dim), zeros after the prompt: 512 rows, or after `read_texts` those that differ; conditioning
+        as the variant needs it, ConfigError when something is missing or too much; passages of `draw_passages`, in the
+        order of the layers, where a reference image counts as a frame. Returns (B, C_out, F, H, W) float32, or float64
+        from a float64 head.
         Ambient autocast is switched off inside, so the dtypes written down here are the ones that run; recompute sees
         the same.
         """
@@ -227,7 +244,8 @@ class WanTransformer(nn.Module):
     def _embed_text(self, text: Tensor) -> Tensor:
         first, gelu, last = self.text_embedding
         dtype = self.numerics.compute
-        return cast_linear(last, gelu(cast_linear(first, text, dtype)), dtype)
+        rows = cast_linear(last, gelu(cast_linear(first, text, dtype)), dtype)
+        return lengthened(rows, self.text_rows) if self.rows_differ else rows
 
     def _unpatchify(self, patches: Tensor, grid: tuple[int, int, int]) -> Tensor:
         """Returns tokens (B, N, 4 * C), channel fastest, as (B, C, F, H, W), float32 at least."""

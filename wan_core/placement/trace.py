@@ -14,7 +14,7 @@ from functools import lru_cache, partial
 import torch
 from torch import Tensor, nn
 
-from ..model import Conditioning, Constants, Numerics, Policy, WanShape, WanTransformer, block_of
+from ..model import TEXT_LENGTH, Conditioning, Constants, Numerics, Policy, WanShape, WanTransformer, block_of
 from ..model.attention import WanAttention
 from .storage_meter import StorageMeter
 from .valueless import run_valueless
@@ -30,7 +30,7 @@ class StepShape:
     latent_frames: int
     latent_height: int
     latent_width: int
-    text_rows: int = 512
+    text_rows: int = TEXT_LENGTH
 
     @property
     def tokens(self) -> int:

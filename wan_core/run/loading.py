@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
-from ..cache import Batches, pad_text
+from ..cache import Batches, stack_texts
 from ..control import Control
 from ..errors import Stopped, WanTrainerError
 from ..events import Emit, Note, Stage
@@ -188,7 +188,7 @@ def _trainer(
     return Trainer(
         model,
         batches,
-        pad_text(cache.read_text(cache_set.empty_text_key)),
+        stack_texts([cache.read_text(cache_set.empty_text_key)])[0],
         planned.settings,
         sigma_range=run.variant.sigma_range(),
         first_frame_share=run.first_frame_share,

@@ -34,7 +34,7 @@ def generate(
     """Denoise to a clean normalised latent (B, C, F, H, W) float32 on the first device of the last model.
 
     Each of `denoisers`, noisiest first, takes the steps that begin inside its noise levels; a single model is
-    `[Denoiser.of(model)]`. text and negative_text (B, 512, D), noise (B, C, F, H, W) float32. Guidance 1 skips the
+    `[Denoiser.of(model)]`. text (B, L, D), negative_text (B, M, D), noise (B, C, F, H, W) float32. Guidance 1 skips the
     negative pass; the negative pass reads the same `conditioning`. `first_frame` (B, C, 1, H, W) is the clean first
     latent frame of TI2V-5B image-to-video: put back before every step, its tokens at timestep 0. `start`, of the shape
     of the noise, is the clean latent that sampling starts from where the first denoiser begins below noise level 1.

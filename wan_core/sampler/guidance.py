@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..errors import ConfigError
 from ..flow import shift_sigma
-from ..model import Conditioning, WanTransformer
+from ..model import Conditioning, WanTransformer, lengthened
 
 __all__ = ["Asked", "Guidance", "guided_velocity"]
 
@@ -50,9 +50,9 @@ class Asked:
     """The question to a model about one latent, all on its first device."""
 
     text: Tensor
-    """(B, 512, D)"""
+    """(B, L, D)"""
     negative_text: Tensor
-    """(B, 512, D)"""
+    """(B, M, D)"""
     conditioning: Conditioning | None
     scale: float
     """1: no negative pass"""
@@ -70,7 +70,8 @@ def guided_velocity(model: WanTransformer, latent: Tensor, timestep: Tensor, sig
         positive = velocity = model(latent, timestep, asked.text, conditioning)
     else:
         if guidance.batched and not in_negative:
-            both = torch.cat([asked.text, asked.negative_text])
+            rows = max(asked.text.shape[1], asked.negative_text.shape[1])
+            both = torch.cat([lengthened(text, rows) for text in (asked.text, asked.negative_text)])
             twice = conditioning.doubled() if conditioning is not None else None
             positive, negative = model(torch.cat([latent] * 2), torch.cat([timestep] * 2), both, twice).chunk(2)
         else:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..cache import Batch, Batches
 from ..flow import draw_noise, seeded_generator
-from ..model import Passage, Route, draw_passages
+from ..model import Passage, Route, draw_passages, lengthened
 from .config import TrainConfig
 from .group import Group
 from .levels import Levels
@@ -82,10 +82,16 @@ class Draws:
                 torch.rand(size, generator=seeded_generator(config.seed, "caption", place)) < config.caption_dropout
             )
             if bool(dropped.any()):
-                batch = replace(batch, texts=torch.where(dropped.view(-1, 1, 1), self._empty_text, batch.texts))
+                batch = replace(batch, texts=_exchanged(batch.texts, dropped, self._empty_text))
         noise = draw_noise(batch.latents.shape, seeded_generator(config.seed, "noise", place))
         given = given_first_frames(batch.latents, self._first_frame_share, config.seed, place)
         return Draw(batch, noise, sigma, given, passages_of(batch, self._routes, config.seed, place))
+
+
+def _exchanged(texts: Tensor, dropped: Tensor, empty: Tensor) -> Tensor:
+    """Returns texts (B, L, D) with `empty` (M, D) where `dropped` (B,); the shorter of both is made as long."""
+    rows = max(texts.shape[1], len(empty))
+    return torch.where(dropped.view(-1, 1, 1), lengthened(empty[None], rows), lengthened(texts, rows))
 
 
 def passages_of(batch: Batch, routes: Sequence[Route], *draw: int | str) -> tuple[Passage, ...]:

@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from ..lora import adapters_of
-from ..model import Route, WanTransformer, block_of, tokens_by_layer
+from ..model import TEXT_LENGTH, Route, WanTransformer, block_of, tokens_by_layer
 
 __all__ = ["FlopCount", "StepFlops"]
 
@@ -94,6 +94,9 @@ class FlopCount:
         # Where a parameter lies directly in PEFT's layer, what is trained is called by its own name.
         self._trained = {name.rpartition(".")[0] for name, value in model.named_parameters() if value.requires_grad}
         self._first = self._first_trained()
+        self._text_rows = model.text_rows
+        """rows of text that are attended to; 0: those that are given"""
+        self._differ = model.rows_differ
         self._terms: defaultdict[tuple[str, int], _Term] = defaultdict(_Term)
         for name, module in self._linears.items():
             self._add_linear(name, 2.0 * _weights(module))
@@ -109,20 +112,23 @@ class FlopCount:
         *,
         time_rows: int,
         image_rows: int,
-        text_rows: int = 512,
+        text_rows: int = TEXT_LENGTH,
         routes: Sequence[Route] = (),
     ) -> StepFlops:
         """Returns the operations of a micro-batch: latent (B, C, F, H, W).
 
-        The rows of timesteps, CLIP tokens and text are those of one clip; the layers of `routes` see fewer tokens.
+        The rows of timesteps, CLIP tokens and text are those of one clip, text as `WanTransformer.read_texts` takes it;
+        the layers of `routes` see fewer tokens.
         """
         clips, _, frames, height, width = latent
         in_frame = (height // 2) * (width // 2)
         tokens_of = (*tokens_by_layer(routes, self._layers, in_frame, frames), in_frame * frames)  # and _OUTSIDE
+        attended = max(text_rows, self._text_rows)
+        texts = {"words": text_rows, "text": attended if self._differ else text_rows}
         units: dict[int, dict[str, int]] = {}
         for tokens in set(tokens_of):
-            rows = {"tokens": tokens, "text": text_rows, "time": time_rows, "image": image_rows}
-            pairs = {"self": tokens * tokens, "to_text": tokens * text_rows, "to_image": tokens * image_rows}
+            rows = {"tokens": tokens, **texts, "time": time_rows, "image": image_rows}
+            pairs = {"self": tokens * tokens, "to_text": tokens * attended, "to_image": tokens * image_rows}
             units[tokens] = rows | pairs
         counted = [(units[tokens_of[layer]][kind], term) for (kind, layer), term in self._terms.items()]
         return StepFlops(
@@ -138,6 +144,7 @@ class FlopCount:
         *,
         time_rows: int,
         image_rows: int,
+        text_rows: int = TEXT_LENGTH,
         prior_clips: int = 0,
         routes: Sequence[Route] = (),
     ) -> Work:
@@ -146,7 +153,7 @@ class FlopCount:
         Of `prior_clips` the base model makes the target, in a forward pass more.
         """
         clips, _, frames, height, width = latent
-        flops = self.of(latent, time_rows=time_rows, image_rows=image_rows, routes=routes)
+        flops = self.of(latent, time_rows=time_rows, image_rows=image_rows, text_rows=text_rows, routes=routes)
         useful = flops.useful + flops.base * prior_clips / clips
         return Work(useful, clips * frames * (height // 2) * (width // 2), clips)
 
@@ -233,13 +240,16 @@ def _linear_in(inside: str) -> str:
 
 
 def _rows_of(name: str) -> str:
-    """Returns which rows run through a linear or convolution: tokens of the video, text, timesteps, CLIP tokens."""
+    """Returns which rows run through a linear or convolution: tokens of the video, words, text, timesteps, CLIP tokens.
+
+    Words are the rows of text that are embedded; blocks may see more (`WanTransformer.rows_differ`).
+    """
     if found := block_of(name):
         linear = _linear_in(found.inside)
         if linear in ("cross_attn.k_img", "cross_attn.v_img"):
             return "image"
         return "text" if linear in ("cross_attn.k", "cross_attn.v") else "tokens"
-    prefixes = {"text_embedding": "text", "time_": "time", "img_emb": "image"}
+    prefixes = {"text_embedding": "words", "time_": "time", "img_emb": "image"}
     return next((rows for prefix, rows in prefixes.items() if name.startswith(prefix)), "tokens")
 
 

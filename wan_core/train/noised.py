@@ -26,7 +26,7 @@ class NoisedBatch:
     sigma: Tensor
     """(B,)"""
     text: Tensor
-    """(B, 512, D)"""
+    """(B, L, D)"""
     conditioning: Conditioning | None = None
     given: Tensor | None = None
     """(B,) bool: latent frame 0 is the clean one (TI2V image-to-video); None when it is for none"""
@@ -69,6 +69,11 @@ class NoisedBatch:
         return 1 if self.given is None else self.latent.shape[2]
 
     @property
+    def text_rows(self) -> int:
+        """How many rows of text are computed for a clip."""
+        return self.text.shape[1]
+
+    @property
     def image_rows(self) -> int:
         """How many CLIP tokens a clip has; 0 for a model that reads no image."""
         image = self.conditioning.image_tokens if self.conditioning is not None else None
@@ -105,7 +110,7 @@ def noise_batch(
     given: Tensor | None = None,
     passages: tuple[Passage, ...] = (),
 ) -> NoisedBatch:
-    """Noise `batch` on `device`: noise (B, C, F, H, W), sigma (B,), texts (B, 512, D) in place of the batch's own.
+    """Noise `batch` on `device`: noise (B, C, F, H, W), sigma (B,), texts (B, L, D) in place of the batch's own.
 
     `given` (B,) bool on the CPU keeps the first latent frame of those samples clean.
     """

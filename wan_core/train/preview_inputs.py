@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ..cache import CacheItem, CacheSet, LatentCache, pad_text
+from ..cache import CacheItem, CacheSet, LatentCache, stack_texts
 from ..checkpoint import WanVariant
 from ..dataset import stack_conditions
 from ..errors import ConfigError
@@ -27,9 +27,9 @@ class PreviewClip:
     """what its id ends with: p0, or p0_nickname"""
     prompt: str
     text: Tensor
-    """(512, 4096)"""
+    """(L, 4096)"""
     negative: Tensor
-    """(512, 4096)"""
+    """(M, 4096)"""
     shape: tuple[int, ...]
     """(1, C, F, h, w)"""
     preset: SamplingPreset
@@ -86,8 +86,8 @@ def read_preview_inputs(
             PreviewClip(
                 config.clip_name("", index).removeprefix("_") if asked else "p0",
                 prompt,
-                pad_text(cache.read_text(key)),
-                pad_text(cache.read_text(own.negative_key or cache_set.negative_text_key)),
+                stack_texts([cache.read_text(key)])[0],
+                stack_texts([cache.read_text(own.negative_key or cache_set.negative_text_key)])[0],
                 (1, *shape),
                 preset,
                 own.seed,

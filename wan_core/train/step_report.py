@@ -48,8 +48,14 @@ class StepReport:
         """Count the work of one micro-batch of this rank, and what came of it."""
         if loss.prior is not None:
             self._prior.append((loss.prior, loss.prior_clips))
-        rows = {"time_rows": batch.time_rows, "image_rows": batch.image_rows, "prior_clips": loss.prior_clips}
-        self._work += self._flops.work_of(batch.latent.shape, **rows, routes=self._config.routes)
+        self._work += self._flops.work_of(
+            batch.latent.shape,
+            time_rows=batch.time_rows,
+            image_rows=batch.image_rows,
+            text_rows=batch.text_rows,
+            prior_clips=loss.prior_clips,
+            routes=self._config.routes,
+        )
 
     def tell(self, step: int, *, loss: float, lr: float, grad_norm: float, timestep: float, began: float) -> None:
         """Tell of a step that began at `began` of the monotonic clock; every rank calls it."""

@@ -108,12 +108,13 @@ def new_transformer(job: TransformerJob) -> WanTransformer:
 
 def read_compact(model: WanTransformer) -> None:
     """Make the model take CompactText; weights and names stay as they are."""
+    model.read_texts(0)  # a loaded one would repeat rows that the bias stands for
     for block in model.blocks:
         block.cross_attn.__class__ = CompactCrossAttention
 
 
 def attend_compactly(model: WanTransformer) -> WanTransformer:
-    """Let the model take 512 text rows as ever, and read the zero ones among them only once."""
+    """Let the model take text rows as ever, and attend to the zero ones among them only once."""
     read_compact(model)
 
     def fold(_model: WanTransformer, inputs: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -24,7 +24,7 @@ from wan_core.run.sample_job import sample_job
 from wan_core.run.train_job import run_job
 from wan_core.train import TrainConfig
 
-pytestmark = [pytest.mark.lasts(2), pytest.mark.usefixtures("short_texts_throughout")]
+pytestmark = pytest.mark.lasts(2)
 
 
 def test_an_overflow_is_reported_and_not_averaged_away(tmp_path: Path) -> None:

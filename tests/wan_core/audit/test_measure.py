@@ -20,8 +20,6 @@ from wan_core.lora import LoraConfig, adapter_parameters
 from wan_core.model import Numerics, WanTransformer
 from wan_core.train import NoisedBatch
 
-pytestmark = pytest.mark.usefixtures("short_texts_throughout")
-
 PLAN = ModelPlan(base_file="diffusion_models:wan_tiny_t2v.safetensors", base_precision="bf16")
 BF16, FP32 = torch.bfloat16, torch.float32
 

@@ -23,7 +23,7 @@ from wan_core.precision import SWITCHES, PrecisionPolicy
 BF16, FP32 = torch.bfloat16, torch.float32
 DEEPER = WanShape(dim=128, ffn_dim=256, num_heads=1, num_layers=6)
 
-pytestmark = [pytest.mark.lasts(0.7), pytest.mark.usefixtures("short_texts_throughout")]
+pytestmark = pytest.mark.lasts(0.7)
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from wan_core.cache import Batches, CacheItem, CacheSet, LatentCache, pad_text
+from wan_core.cache import Batches, CacheItem, CacheSet, LatentCache, pad_text, stack_texts
 from wan_core.errors import CacheError, ConfigError
 
 
@@ -108,7 +108,7 @@ def test_a_batch_carries_float32_latents_and_padded_texts(cache_set, cache):
         count = len(items)
         assert batch.latents.dtype == batch.texts.dtype == torch.float32
         assert batch.latents.shape == (count, 16, 2, 4, items[0].width // 8)
-        assert batch.texts.shape == (count, 512, 4096)
+        assert batch.texts.shape == (count, 16, 4096)
         assert batch.names == tuple(item.name for item in items)
         assert bool((batch.latents == items[0].width).all())
         for text, item in zip(batch.texts, items, strict=True):
@@ -142,6 +142,24 @@ def test_padding_keeps_rows_and_adds_zeros():
     padded = pad_text(torch.ones(3, 4096, dtype=torch.bfloat16))
     assert padded.dtype == torch.float32
     assert padded.sum() == 3 * 4096
+
+
+@pytest.mark.parametrize(
+    ("prompts", "rows"), [((3,), 16), ((15, 2), 16), ((16,), 32), ((4, 300), 304), ((496,), 512), ((511,), 512)]
+)
+def test_a_batch_of_texts_ends_with_a_zero_row_and_has_few_more(prompts, rows):
+    stacked = stack_texts([torch.full((count, 8), 1.5, dtype=torch.bfloat16) for count in prompts])
+    assert stacked.dtype == torch.float32
+    assert stacked.shape == (len(prompts), rows, 8)
+    for text, count in zip(stacked, prompts, strict=True):
+        assert bool((text[:count] == 1.5).all())
+        assert bool((text[count:] == 0).all())
+    assert bool((stacked[:, -1] == 0).all()), "it stands for all that are missing"
+
+
+def test_a_prompt_of_all_rows_leaves_none_to_stand_for_others():
+    text = torch.arange(1.0, 513.0)[:, None].expand(512, 8)
+    assert torch.equal(stack_texts([text, text[:4]])[0], text)
 
 
 def test_impossible_settings_are_refused(cache):

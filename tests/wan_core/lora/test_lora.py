@@ -28,7 +28,7 @@ from wan_core.run.saving import export_lora
 from wan_core.run.train_job import run_job
 from wan_core.train import TrainConfig
 
-pytestmark = [pytest.mark.lasts(0.6), pytest.mark.usefixtures("short_texts_throughout")]
+pytestmark = pytest.mark.lasts(0.6)
 
 PLAN = ModelPlan(base_file="diffusion_models:wan_tiny_t2v.safetensors")
 

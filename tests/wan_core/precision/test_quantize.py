@@ -227,7 +227,6 @@ def train(run: TinyRun, max_steps: int = 0) -> list[Event]:
 
 @pytest.mark.lasts(2)
 @pytest.mark.parametrize("scheme", ["fp8_e4m3fn", "int8"])
-@pytest.mark.usefixtures("short_texts")
 def test_a_lora_trains_on_an_eight_bit_base_and_resumes_to_the_last_bit(tmp_path: Path, scheme: str) -> None:
     straight = make(tmp_path / "straight", scheme)
     events = train(straight)

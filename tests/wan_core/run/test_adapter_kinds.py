@@ -24,7 +24,7 @@ from wan_core.run.config import DataConfig, RunConfig
 from wan_core.run.train_job import run_job
 from wan_core.train import TrainConfig
 
-pytestmark = [pytest.mark.lasts(1), pytest.mark.usefixtures("short_texts_throughout")]
+pytestmark = pytest.mark.lasts(1)
 
 STEPS = 6
 HARD = {"gradient_accumulation_steps": 2, "ema_decay": 0.9, "caption_dropout": 0.3, "eval_items": 0}

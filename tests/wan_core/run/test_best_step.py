@@ -111,7 +111,6 @@ def judged(run: TinyRun, latents: torch.Tensor, first: int, steps: Sequence[int]
     return losses
 
 
-@pytest.mark.usefixtures("short_texts")
 def test_a_run_that_learns_two_clips_by_heart_does_not_suggest_its_last_step(tmp_path: Path):
     """And clips that neither trained nor chose the step agree with it."""
     latents = latents_of_concept(9)
@@ -154,7 +153,6 @@ def test_a_run_on_noise_suggests_no_step_to_who_wants_clips(tmp_path: Path):
 
 
 @pytest.mark.soak
-@pytest.mark.usefixtures("short_texts")
 def test_a_run_on_noise_with_noise_held_out_suggests_no_step_and_says_why(tmp_path: Path):
     """The held-out loss falls far, for noise is learnt too; the pixels told it when they were encoded."""
     pixels = torch.rand(8, 9, 64, 64, 3, generator=torch.Generator().manual_seed(1))

@@ -24,7 +24,7 @@ PREVIEW = SampleConfig(sampling="custom", sampler_name="euler", scheduler="simpl
 LEVELS = [5 * t / (1 + 4 * t) for t in (1.0, 0.75, 0.5, 0.25)]
 """1, 0.9375, 0.8333, 0.625: the first two are those of the high noise expert"""
 
-pytestmark = [pytest.mark.lasts(2), pytest.mark.usefixtures("short_texts_throughout")]
+pytestmark = pytest.mark.lasts(2)
 
 
 def trained(root: Path, expert: str) -> tuple[TinyRun, list[str]]:

@@ -23,8 +23,6 @@ from wan_core.run.train_job import run_job
 from wan_core.sampler import SampleConfig
 from wan_core.train import SaveStore, TrainConfig
 
-pytestmark = pytest.mark.usefixtures("short_texts_throughout")
-
 PLAN = ModelPlan(base_file="diffusion_models:wan_tiny_t2v.safetensors")
 SETTINGS = TrainConfig(
     steps=4, save_every_n_steps=2, preview_every_n_steps=0, learning_rate=1e-3, eval_items=0, caption_dropout=0.3

@@ -12,7 +12,7 @@ from wan_core.packages import version_of
 from wan_core.run.train_job import run_job
 from wan_core.train import TrainConfig
 
-pytestmark = [pytest.mark.lasts(1), pytest.mark.usefixtures("short_texts")]
+pytestmark = pytest.mark.lasts(1)
 
 
 @pytest.mark.parametrize("beside", [{"ema_decay": 0.9}, {"optimizer": "schedule_free", "lr_scheduler": "constant"}])

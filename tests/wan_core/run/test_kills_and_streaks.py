@@ -17,7 +17,6 @@ from wan_core.run.config import read_status
 from wan_core.train import SaveStore, TrainConfig
 
 pytestmark = [
-    pytest.mark.usefixtures("short_texts_throughout"),
     pytest.mark.lasts(6),
     pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork and SIGKILL, which Windows does not have"),
 ]

@@ -22,7 +22,7 @@ from wan_core.run.config import read_status
 from wan_core.run.train_job import run_job
 from wan_core.train import SaveStore, TrainConfig
 
-pytestmark = [pytest.mark.lasts(6), pytest.mark.usefixtures("short_texts_throughout")]
+pytestmark = pytest.mark.lasts(6)
 
 STEPS = 4
 SETTINGS = TrainConfig(

@@ -24,7 +24,7 @@ from wan_core.sampler import SampleConfig
 from wan_core.train import SaveStore, TrainConfig, next_turn, settings_of_expert
 from wan_core.train.pair import expert_steps
 
-pytestmark = [pytest.mark.lasts(1), pytest.mark.usefixtures("short_texts_throughout")]
+pytestmark = pytest.mark.lasts(1)
 
 STEPS = 10
 HIGH, LOW = 6, 4

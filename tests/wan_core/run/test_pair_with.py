@@ -22,8 +22,6 @@ from wan_core.run.train_job import judge_job, run_job
 from wan_core.sampler import SampleConfig
 from wan_core.train import SaveStore
 
-pytestmark = pytest.mark.usefixtures("short_texts_throughout")
-
 STEPS = 4
 SETTINGS = {
     "steps": STEPS,

@@ -21,8 +21,6 @@ from wan_core.run.partner import with_partner
 from wan_core.run.train_job import run_job
 from wan_core.sampler import SampleConfig
 
-pytestmark = pytest.mark.usefixtures("short_texts_throughout")
-
 CLIP = SampleConfig(sampling="custom", num_frames=5, width=32, height=32, steps=2, cfg=1.0, shift=5.0)
 FILES = {"high": f"diffusion_models:{HIGH_FILE}", "low": f"diffusion_models:{LOW_FILE}"}
 PAIR = ModelPlan(base_file=FILES["high"], low_noise_file=FILES["low"])

@@ -254,7 +254,7 @@ def test_attention_is_not_kept_unasked_where_that_cannot_be_or_somebody_else_dec
 
 
 def test_a_run_that_nothing_limits_keeps_what_attention_returns(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, short_texts: None
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[Policy] = []
     real = Trainer.run

@@ -20,8 +20,6 @@ from wan_core.run.power_mean import shares_of
 from wan_core.sampler import SampleConfig
 from wan_core.train import SaveStore, TrainConfig
 
-pytestmark = pytest.mark.usefixtures("short_texts_throughout")
-
 
 def test_the_widest_mean_counts_all_time_alike_and_a_narrow_one_the_end() -> None:
     assert shares_of((10, 20, 40), 12**-0.5) == pytest.approx((0.25, 0.25, 0.5), abs=1e-6)

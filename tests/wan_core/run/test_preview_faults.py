@@ -21,7 +21,7 @@ from wan_core.sampler import SampleConfig
 from wan_core.train import Previewer, SaveStore, TrainConfig
 from wan_core.train.optimizer_state import AdapterOptimizer
 
-pytestmark = [pytest.mark.lasts(3), pytest.mark.usefixtures("short_texts")]
+pytestmark = pytest.mark.lasts(3)
 
 PREVIEW = SampleConfig(sampling="custom", steps=2, cfg=5.0, shift=5.0)
 SETTINGS = {"save_every_n_steps": 1000, "eval_items": 0, "learning_rate": 1e-3, "caption_dropout": 0.3}

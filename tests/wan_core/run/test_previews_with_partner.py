@@ -32,7 +32,7 @@ from wan_core.run.train_job import run_job
 from wan_core.sampler import SampleConfig
 from wan_core.train import SaveStore
 
-pytestmark = [pytest.mark.lasts(2), pytest.mark.usefixtures("short_texts_throughout")]
+pytestmark = pytest.mark.lasts(2)
 
 STEPS, CFG, SEED = 3, 2.0, 42
 CLIP = SampleConfig(sampling="custom", sampler_name="euler", scheduler="simple", steps=4, cfg=CFG, shift=5.0)

@@ -7,15 +7,11 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
 from tests.support.tiny_run import TINY, TinyRun, make_run
 from wan_core.control import SignalControl
 from wan_core.events import Event, Note
 from wan_core.run.train_job import run_job
 from wan_core.train import TrainConfig
-
-pytestmark = pytest.mark.usefixtures("short_texts_throughout")
 
 
 class Asking(SignalControl):

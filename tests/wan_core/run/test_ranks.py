@@ -25,8 +25,6 @@ from wan_core.run.ranks import _Ending, _exit_code  # pyright: ignore[reportPriv
 from wan_core.train import Group, SaveStore, TrainConfig
 from wan_core.train import group as group_module
 
-pytestmark = pytest.mark.usefixtures("short_texts_throughout")
-
 TWO_RANKS = ModelPlan(
     base_file="diffusion_models:wan_tiny_t2v.safetensors",
     placement=PlacementConfig(mode="copy per GPU", devices="cpu,cpu"),

@@ -25,7 +25,7 @@ from wan_core.run.choose import choose_run, prepare_run
 from wan_core.run.config import read_status
 from wan_core.train import SaveStore, TrainConfig
 
-pytestmark = [pytest.mark.lasts(1), pytest.mark.usefixtures("short_texts_throughout")]
+pytestmark = pytest.mark.lasts(1)
 
 LAUNCH = Path(__file__).parents[3] / "wan_core" / "launch.py"
 STEPS = 18

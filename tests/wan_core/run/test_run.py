@@ -29,8 +29,6 @@ from wan_core.run.train_job import run_job
 from wan_core.sampler import SampleConfig
 from wan_core.train import SaveStore, TrainConfig
 
-pytestmark = pytest.mark.usefixtures("short_texts_throughout")
-
 Change = Callable[[RunConfig], RunConfig]
 
 

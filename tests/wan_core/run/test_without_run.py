@@ -19,8 +19,6 @@ from wan_core.run import RunConfig, SampleJob, preview_without_run, sample_job, 
 from wan_core.run.config import DataConfig
 from wan_core.sampler import SampleConfig
 
-pytestmark = pytest.mark.usefixtures("short_texts_throughout")
-
 PROMPT, NEGATIVE = f"{100:064x}", f"{201:064x}"
 ASKED = replace(CLIP, cfg=2.0, prompts=("a ball",), prompt_keys=(PROMPT,), default_negative_key=NEGATIVE)
 FILES = (FrozenLora(file="loras:one.safetensors", strength=0.5), FrozenLora(file="loras:two.safetensors"))

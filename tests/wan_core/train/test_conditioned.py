@@ -32,7 +32,7 @@ from wan_core.run.train_job import run_job
 from wan_core.sampler import SampleConfig
 from wan_core.train import NoisedBatch, TrainConfig, true_velocity
 
-pytestmark = [pytest.mark.lasts(0.5), pytest.mark.usefixtures("short_texts")]
+pytestmark = pytest.mark.lasts(0.5)
 
 QUICK = SampleConfig(sampling="custom", steps=2, cfg=2.0)
 

@@ -21,8 +21,6 @@ from wan_core.run.train_job import run_job
 from wan_core.sampler import SampleConfig
 from wan_core.train import TrainConfig
 
-pytestmark = pytest.mark.usefixtures("short_texts_throughout")
-
 QUICK = TrainConfig(steps=1, save_every_n_steps=1, preview_every_n_steps=1, learning_rate=1e-3, eval_items=0)
 ONE_STEP = SampleConfig(sampling="custom", steps=1, cfg=1.0)
 

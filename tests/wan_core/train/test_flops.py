@@ -42,7 +42,7 @@ def model_of(shape: WanShape, targets: tuple[str, ...] = ()) -> WanTransformer:
     return model
 
 
-def counted(model: WanTransformer, routes: tuple[Route, ...] = ()) -> tuple[int, int]:
+def counted(model: WanTransformer, routes: tuple[Route, ...] = (), text_rows: int = 512) -> tuple[int, int]:
     """(forward, forward and backward) as torch counts them, attention in its plain form: nothing is computed twice."""
     passages = draw_passages(routes, SIZE[1], SIZE[2] * SIZE[3] // 4, [torch.Generator() for _ in routes])
     shape, (clips, frames, height, width) = model.shape, SIZE
@@ -55,7 +55,7 @@ def counted(model: WanTransformer, routes: tuple[Route, ...] = ()) -> tuple[int,
     timestep = torch.rand(clips, time_rows(shape)).squeeze(1) * 1000
     latent = torch.randn(clips, shape.out_channels, *SIZE[1:])
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
-        output = model(latent, timestep, torch.randn(clips, 512, shape.text_dim), given, passages)
+        output = model(latent, timestep, torch.randn(clips, text_rows, shape.text_dim), given, passages)
         forward = counter.get_total_flops()
         if output.requires_grad:  # adapters act
             output.sum().backward()
@@ -70,11 +70,13 @@ def time_rows(shape: WanShape) -> int:
     return SIZE[1] if shape is TINY_TI2V else 1
 
 
-def by_formula(model: WanTransformer, routes: tuple[Route, ...] = ()) -> tuple[float, float, float]:
+def by_formula(
+    model: WanTransformer, routes: tuple[Route, ...] = (), text_rows: int = 512
+) -> tuple[float, float, float]:
     """(forward, forward and backward, recomputed)."""
     shape = model.shape
     latent = torch.Size((SIZE[0], shape.out_channels, *SIZE[1:]))
-    rows = {"time_rows": time_rows(shape), "image_rows": image_rows(shape)}
+    rows = {"time_rows": time_rows(shape), "image_rows": image_rows(shape), "text_rows": text_rows}
     found = FlopCount(model).of(latent, **rows, routes=routes)
     return found.forward, found.useful, found.recomputed
 
@@ -95,6 +97,17 @@ def test_the_formula_counts_what_torch_counts(kind: str) -> None:
     forward, both, _ = by_formula(model)
     assert (forward, both) == pytest.approx(counted(model), rel=2e-3)
     assert forward < both < 3 * forward, "a frozen base has no weight gradients"
+
+
+@pytest.mark.parametrize("rows_differ", [False, True])
+@pytest.mark.parametrize("kind", ["text to video", "control stream", "with CLIP tokens"])
+def test_rows_of_text_that_are_equal_count_once_but_for_attention(kind: str, rows_differ: bool) -> None:
+    model = model_of(KINDS[kind])
+    all_of_them = counted(model)
+    model.read_texts(512, rows_differ=rows_differ)
+    measured = counted(model, text_rows=16)
+    assert by_formula(model, text_rows=16)[:2] == pytest.approx(measured, rel=2e-3)
+    assert measured[1] < all_of_them[1]
 
 
 def test_our_count_is_that_of_maxdiffusion_for_a_14b_step_at_720p() -> None:

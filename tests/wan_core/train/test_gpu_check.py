@@ -146,7 +146,7 @@ def test_the_operations_of_the_hardware_are_those_that_torch_counts(
 ) -> None:
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     from card.jobs import AS_SET, RANK, TINY_SIZE, Job, flop
-    from random_run import SHAPES
+    from random_run import SHAPES, TEXT_ROWS
 
     from wan_core.train import TrainConfig
 
@@ -155,9 +155,10 @@ def test_the_operations_of_the_hardware_are_those_that_torch_counts(
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.02)
     inject_lora(model, LoraConfig(rank=RANK), seed=0)
+    model.read_texts(512)
     model.checkpoint_blocks, model.checkpoint_policy = train.gradient_checkpointing, train.keeps
     model.unchecked_blocks = train.unchecked_blocks
-    latent, text = torch.randn(1, *TINY_SIZE.latent(shape)), torch.randn(1, 512, 4096)
+    latent, text = torch.randn(1, *TINY_SIZE.latent(shape)), torch.randn(1, TEXT_ROWS, 4096)
     with FlopCounterMode(display=False, custom_mapping=ON_CPU) as counter:
         model(latent, torch.tensor([500.0]), text).sum().backward()
     _, hardware = flop(Job("tiny", TINY_SIZE, 1), train)

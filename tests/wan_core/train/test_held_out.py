@@ -150,7 +150,6 @@ def train(run: TinyRun, **options) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.lasts(1)
-@pytest.mark.usefixtures("short_texts")
 def test_reading_ahead_trains_the_same_to_the_last_bit_also_when_resumed(tmp_path):
     def state(name: str, ahead: int, *sessions: int) -> dict[str, torch.Tensor]:
         options = settings(prefetch_batches=ahead, gradient_accumulation_steps=2, caption_dropout=0.5, batch_size=2)

@@ -21,7 +21,6 @@ from wan_core.train.optimizer_state import AdapterOptimizer
 
 pytestmark = [
     pytest.mark.lasts(1),
-    pytest.mark.usefixtures("short_texts"),
     pytest.mark.filterwarnings("ignore:Paged optimizers are not supported on CPU"),
 ]
 Weights = dict[str, nn.Parameter]

@@ -22,7 +22,7 @@ from wan_core.train import TrainConfig, Trainer
 from wan_core.train.loss_scale import LossScale
 from wan_core.train.objective import TrainedLoss
 
-pytestmark = [pytest.mark.lasts(0.3), pytest.mark.usefixtures("short_texts")]
+pytestmark = pytest.mark.lasts(0.3)
 
 
 def settings(**changes: Any) -> TrainConfig:
@@ -59,7 +59,7 @@ def gradients(trainer: Trainer, part: float) -> torch.Tensor:
 
 
 def test_small_gradients_of_float16_are_there_with_scaling_and_lost_without(tmp_path: Path) -> None:
-    part = 2.0**-24  # what one value of a clip of 16 million has of the mean
+    part = 2.0**-20  # what one value of a clip of a million has of the mean; one of 512 keys has less again
     exact = gradients(trainer_of(tmp_path / "a", "fp32", "off"), part)
     lost, kept = (gradients(trainer_of(tmp_path / name, "fp16", name), part) for name in ("off", "dynamic"))
     wrong = [float((found - exact).norm() / exact.norm()) for found in (lost, kept)]

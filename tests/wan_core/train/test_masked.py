@@ -20,8 +20,6 @@ from wan_core.run.config import DataConfig
 from wan_core.train import noise_batch
 from wan_core.video import VideoProcess
 
-pytestmark = pytest.mark.usefixtures("short_texts_throughout")
-
 FUN_CONTROL_21 = replace(TINY_CONTROL, image_dim=1280)
 
 

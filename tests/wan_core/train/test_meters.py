@@ -123,7 +123,7 @@ def test_a_step_says_what_the_process_holds_and_how_much_it_computes(tmp_path: P
     clips = len(cache.read_set(run.config.data.fingerprint).items)
     assert [step["epoch"] for step in steps] == pytest.approx([2 * n / clips for n in (1, 2, 3, 4)], abs=1e-4)
     count = FlopCount(tiny_model(run))
-    of_step = 2 * count.of(torch.Size((1, 16, 2, 4, 4)), time_rows=1, image_rows=0).useful
+    of_step = 2 * count.of(torch.Size((1, 16, 2, 4, 4)), time_rows=1, image_rows=0, text_rows=16).useful
     assert [step["tflops"] * step["seconds"] for step in steps] == pytest.approx([of_step / 1e12] * 4)
 
 

@@ -17,7 +17,7 @@ from wan_core.flow import draw_sigma, loss_factor, resolution_shift, seeded_gene
 from wan_core.run.train_job import run_job
 from wan_core.train import NoisedBatch, TrainConfig, objective, true_velocity
 
-pytestmark = [pytest.mark.lasts(1), pytest.mark.usefixtures("short_texts")]
+pytestmark = pytest.mark.lasts(1)
 
 
 def test_a_run_trains_its_objective_on_its_noise_and_is_evaluated_as_every_other(

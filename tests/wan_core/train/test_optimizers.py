@@ -31,7 +31,6 @@ from wan_core.train.optimizers import _CATALOGUE, _read_arguments
 
 pytestmark = [
     pytest.mark.lasts(2),
-    pytest.mark.usefixtures("short_texts"),
     pytest.mark.filterwarnings("ignore:Paged optimizers are not supported on CPU"),
 ]
 

@@ -30,7 +30,6 @@ def weight_changes(weights: LoraWeights) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.lasts(5)
-@pytest.mark.usefixtures("short_texts")
 def test_a_planted_lora_is_recovered_within_300_steps(tmp_path: Path) -> None:
     torch.manual_seed(0)
     roots, fingerprint = make_roots(tmp_path, clips=8, size=(3, 12, 12))

@@ -26,7 +26,7 @@ from wan_core.run.open import open_experts
 from wan_core.train import NoisedBatch, SaveStore, TrainConfig, true_velocity
 from wan_core.train.objective import Objective
 
-pytestmark = [pytest.mark.lasts(1), pytest.mark.usefixtures("short_texts")]
+pytestmark = pytest.mark.lasts(1)
 
 SIZE = (3, 2, 4, 4)  # clips, latent frames, height, width
 

@@ -22,8 +22,6 @@ from wan_core.train import TrainConfig
 from wan_core.train.optimizer_state import AdapterOptimizer
 from wan_core.train.rates import rates_told
 
-pytestmark = pytest.mark.usefixtures("short_texts_throughout")
-
 PATTERNS = (r"blocks\.0\..* = 0.5", r".*\.ffn\..* = 0.25")
 SETTINGS = TrainConfig(
     steps=4, save_every_n_steps=2, preview_every_n_steps=0, eval_items=0, learning_rate=1e-3, lr_patterns=PATTERNS,

@@ -22,7 +22,7 @@ from wan_core.run.train_job import run_job
 from wan_core.train import TrainConfig, Trainer, objective
 from wan_core.train.optimizer_state import AdapterOptimizer
 
-pytestmark = [pytest.mark.lasts(0.3), pytest.mark.usefixtures("short_texts")]
+pytestmark = pytest.mark.lasts(0.3)
 
 SETTINGS = TrainConfig(
     steps=4,
@@ -57,7 +57,7 @@ _UNDISTURBED: dict[str, Tensor] = {}
 
 
 @pytest.fixture
-def undisturbed(short_texts: None, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Tensor]:
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Tensor]:
     """The last state of a run nothing happened to; trained once."""
     if not _UNDISTURBED:
         run = make_run(tmp_path_factory.mktemp("undisturbed"), train=SETTINGS)

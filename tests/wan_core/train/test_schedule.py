@@ -78,7 +78,6 @@ def test_warm_up_is_given_once_and_ends_within_the_run() -> None:
         TrainConfig(steps=10, lr_warmup_share=0.98)
 
 
-@pytest.mark.usefixtures("short_texts")
 def test_a_run_trains_with_the_rate_of_its_batch_and_says_so(tmp_path: Path) -> None:
     train = TrainConfig(
         steps=2,

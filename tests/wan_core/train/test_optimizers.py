@@ -309,6 +309,29 @@ def test_an_optimizer_of_another_package_by_its_name() -> None:
     assert state_bytes(settings("adamw", optimizer_args="fused=true")) == 8.0, "and it is resumed to the last bit"
 
 
+def test_adamw_updates_weights_in_host_memory_by_one_call_and_as_torch_does() -> None:
+    draw = torch.Generator().manual_seed(0)
+    first = {f"{number}.weight": torch.randn(size, generator=draw) for number, size in enumerate([(8, 64), (64, 8)])}
+    gradients = [{name: torch.randn(value.shape, generator=draw) for name, value in first.items()} for _ in range(20)]
+
+    def trained(how: str) -> tuple[AdapterOptimizer, dict[str, nn.Parameter]]:
+        weights = {name: nn.Parameter(value.clone()) for name, value in first.items()}
+        config = TrainConfig(learning_rate=0.01, weight_decay=0.1, optimizer_args=how)
+        optimizer = AdapterOptimizer(weights, config)
+        for step in gradients:
+            for name, weight in weights.items():
+                weight.grad = step[name].clone()
+            optimizer.step(0.01)
+        return optimizer, weights
+
+    (fused, found), (plain, wanted), (listed, _) = (trained(how) for how in ("", "fused=False", "foreach=True"))
+    asked = [optimizer.inner.defaults["fused"] for optimizer in (fused, plain, listed)]
+    assert asked == [True, False, None]
+    for name, value in wanted.items():
+        torch.testing.assert_close(found[name], value, atol=2e-6, rtol=1e-6)
+    assert fused.state().keys() == plain.state().keys(), "a run goes on from saves of either"
+
+
 @pytest.mark.parametrize(
     ("changes", "error", "says"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 
@@ -18,7 +19,7 @@ from .events import (
     Suggested,
 )
 
-__all__ = ["SpokenRun", "sentence_of"]
+__all__ = ["SpokenRun", "loss_text", "sentence_of"]
 
 _PACE_STEPS = 20
 _FIRST_S, _MOST_S = 5.0, 60.0
@@ -74,9 +75,9 @@ def sentence_of(event: Event) -> str:
             return f"preview at step {event.step}: {event.file}"
         case StepSkipped():
             return f"step {event.step} skipped: {event.reason}"
-        case Evaluated() if event.eval_loss is not None:
+        case Evaluated():
             held_out = "held-out clips" if event.held_out else "training clips"
-            return f"loss of {held_out} at step {event.step}: {event.eval_loss:.4f}"
+            return f"loss of {held_out} at step {event.step}: {loss_text(event.eval_loss)}"
         case StageEnded(stage="load"):
             return f"weights loaded in {span(event.seconds or 0.0)}"
         case Suggested() if event.best is not None:
@@ -86,6 +87,11 @@ def sentence_of(event: Event) -> str:
             return f"{event.state} at step {event.step}" + (f": {reason}" if reason else "")
         case _:
             return ""  # the sentence of a failure stands on stderr
+
+
+def loss_text(value: float | None) -> str:
+    """Returns a loss of an evaluation in words; what is not finite comes as null from another process."""
+    return "not finite" if value is None or not math.isfinite(value) else f"{value:.4f}"
 
 
 def span(seconds: float) -> str:

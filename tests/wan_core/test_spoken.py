@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 from wan_core.events import CheckpointSaved, Evaluated, Finished, Note, SampleReady, Stage, StepDone, StepSkipped
 from wan_core.spoken import SpokenRun
@@ -47,6 +48,8 @@ def test_whatever_else_happens_is_a_line() -> None:
             Stage(stage="train"),
             CheckpointSaved(step=8, folder="saves/step-000008"),
             Evaluated(step=8, eval_loss=0.5, held_out=True),
+            Evaluated(step=9, eval_loss=math.nan, held_out=True),
+            Evaluated(step=9, eval_loss=None, held_out=False),
             SampleReady(sample_id="a", step=8, file="samples/a.mp4"),
             StepSkipped(step=9, reason="the loss is not finite", in_a_row=1),
             Note(text="Look here."),
@@ -57,6 +60,8 @@ def test_whatever_else_happens_is_a_line() -> None:
         "",
         "saved step 8",
         "loss of held-out clips at step 8: 0.5000",
+        "loss of held-out clips at step 9: not finite",
+        "loss of training clips at step 9: not finite",
         "preview at step 8: samples/a.mp4",
         "step 9 skipped: the loss is not finite",
         "Look here.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,7 +37,7 @@ class About:
 
 
 def figures_of(event: Event) -> dict[str, float]:
-    """Returns the numbers of an event by name; empty where it has none. Those of a pair end in their expert."""
+    """Returns the finite numbers of an event by name; empty where it has none. Those of a pair end in their expert."""
     found: dict[str, float | None] = {}
     if isinstance(event, StepDone):
         pair = f"/{event.expert}" if event.expert in ("high", "low") else ""
@@ -56,7 +57,7 @@ def figures_of(event: Event) -> dict[str, float]:
         pair = f"/{event.expert}" if event.expert else ""
         found[f"evaluation/loss{pair}"] = event.eval_loss
         found |= {f"evaluation/at_timestep{pair}/{name}": loss for name, loss in event.per_timestep.items()}
-    return {name: float(value) for name, value in found.items() if value is not None}
+    return {name: float(value) for name, value in found.items() if value is not None and math.isfinite(value)}
 
 
 def text_of(event: Event) -> str:

@@ -25,6 +25,7 @@ from ..events import (
     Suggested,
     to_line,
 )
+from ..spoken import loss_text
 from .figures import About
 from .settings import WebhookSettings
 
@@ -157,8 +158,7 @@ def sentence_of(event: Event, about: About, last: StepDone | None) -> str:
     if isinstance(event, CheckpointSaved):
         said = f"step {event.step} of {about.steps} is saved{loss}."
     elif isinstance(event, Evaluated):
-        value = "not finite" if event.eval_loss is None else f"{event.eval_loss:.4f}"
-        said = f"evaluation loss {value} at step {event.step}."
+        said = f"evaluation loss {loss_text(event.eval_loss)} at step {event.step}."
     elif isinstance(event, SampleReady):
         said = f"a preview of step {event.step} is ready."
     elif isinstance(event, Suggested):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import socket
 import threading
 import time
@@ -82,6 +83,8 @@ def test_figures_have_names_units_and_the_expert_of_a_pair() -> None:
     of_expert = figures_of(Evaluated(step=7, eval_loss=0.3, per_timestep={"875": 0.1}, expert="high"))
     assert of_expert == {"evaluation/loss/high": 0.3, "evaluation/at_timestep/high/875": 0.1}
     assert figures_of(Evaluated(step=7, eval_loss=None)) == {}
+    bad = Evaluated(step=7, eval_loss=math.nan, per_timestep={"125": 0.2, "875": math.inf})
+    assert figures_of(bad) == {"evaluation/at_timestep/125": 0.2}, "in the worker what is not finite is not yet null"
 
 
 def test_a_run_with_a_webhook_and_a_mirror_tells_both_and_writes_event_files(
@@ -235,6 +238,9 @@ def test_a_webhook_speaks_as_its_service_reads(hook: SimpleNamespace) -> None:
     assert posted_by(hook, event, shape="discord") == [{"content": sentence}]
     assert posted_by(hook, event, shape="slack")[1:] == [{"text": sentence}]
     assert posted_by(hook, STEP)[2:] == [], "a step is not among its events"
+    for loss in (math.nan, None):
+        told = posted_by(hook, Evaluated(step=40, eval_loss=loss), shape="slack", events=("evaluated",))
+        assert told[-1] == {"text": "cat: evaluation loss not finite at step 40."}
 
 
 def test_a_webhook_tries_three_times_and_follows_nobody(hook: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:

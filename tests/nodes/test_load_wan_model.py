@@ -120,6 +120,16 @@ def test_a_pair_is_told_with_both_files_and_swapped_ones_are_refused(pack_nodes:
         load(pack_nodes, diffusion_model="high_noise.safetensors", low_noise_model="high_noise.safetensors")
 
 
+def test_the_card_is_told_the_shift_that_0_stands_for(pack_nodes: dict[str, Any], models: Path) -> None:
+    told: dict[str, tuple[float, str | None]] = {}
+    for name in ("wan", "high_noise", "low_noise"):
+        save_file(cast(weights(), torch.bfloat16), models / f"{name}.safetensors")
+        output = pack_nodes["LoadWanModel"].execute(device="cpu", diffusion_model=f"{name}.safetensors")
+        (facts,) = output.ui["wan_model"]
+        told[name] = facts["training_shift"], facts["expert"]
+    assert told == {"wan": (3.0, None), "high_noise": (12.0, "high_noise"), "low_noise": (12.0, "low_noise")}
+
+
 def test_the_graph_runs_again_when_a_shard_changes(pack_nodes: dict[str, Any], models: Path) -> None:
     node, folder = pack_nodes["LoadWanModel"], write_folder(models / "sharded", weights(), shards=2)
     before = node.fingerprint_inputs(diffusion_model="sharded")

@@ -402,6 +402,19 @@ def test_a_chosen_step_is_published_as_the_runs_lora_until_the_run_is_trained_on
     assert routes.get("/runs/cat").data["chosen"] is None
 
 
+def test_publishing_takes_away_what_one_that_was_killed_left_among_the_loras(
+    routes: RouteServer, pack_nodes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is as large as a LoRA, and nobody lists it."""
+    monkeypatch.setattr(our_module(pack_nodes, "runs.publish").folders, "publish_folder", lambda: routes.loras)
+    old, young = (routes.loras / f".cat.safetensors.{digit * 16}.partial" for digit in "0a")
+    for file in (old, young):
+        file.write_bytes(b"half")
+    os.utime(old, (0, 0))
+    assert routes.post("/runs/cat/use", {"step": 4}).status == 200
+    assert (old.exists(), young.exists()) == (False, True)
+
+
 @pytest.mark.parametrize(("body", "status"), [({}, 400), ({"step": "4"}, 400), ({"step": 3}, 409), ({"step": -4}, 400)])
 def test_a_step_that_is_not_saved_is_not_published(routes: RouteServer, body: dict[str, Any], status: int) -> None:
     answer = routes.post("/runs/cat/use", body)

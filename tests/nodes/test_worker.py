@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -136,6 +137,26 @@ def test_a_stubborn_worker_is_killed(start: Callable[[str], Any], worker_module:
         ending = worker.follow(presses.hear, presses.pressed, patience)
     assert ending.killed
     assert gone(int(presses.texts[0]))
+
+
+def test_on_windows_a_worker_is_ended_with_its_children_by_force(
+    worker_module: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without /F taskkill only asks a window to close, and a worker has none."""
+    module = sys.modules[f"{worker_module.__name__.rpartition('.')[0]}.process"]
+    asked: list[tuple[list[str], int]] = []
+    killed: list[bool] = []
+
+    def run(command: list[str], *, creationflags: int, **_given: Any) -> None:
+        asked.append((command, creationflags))
+
+    monkeypatch.setattr(module, "os", SimpleNamespace(name="nt"))
+    monkeypatch.setattr(module, "subprocess", SimpleNamespace(run=run, CREATE_NO_WINDOW=1 << 27))
+    module.signal_tree(SimpleNamespace(pid=77, kill=lambda: killed.append(True)), force=False)
+    ((command, flags),) = asked
+    assert (command[0], set(command[1:])) == ("taskkill", {"/F", "/T", "/PID", "77"})
+    assert command[command.index("/PID") + 1] == "77"
+    assert (flags, killed) == (1 << 27, [True])
 
 
 def test_a_second_press_kills_at_once(start: Callable[[str], Any]) -> None:

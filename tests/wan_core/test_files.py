@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -305,6 +306,17 @@ def test_two_containers_that_share_a_folder_never_mix_their_files(tmp_path: Path
     assert looks > 20
 
 
+def test_two_writes_of_one_process_id_stage_under_names_of_their_own(tmp_path: Path) -> None:
+    """As those of two containers may, in each of which the writer is process 1."""
+    with atomic_write(tmp_path / "out") as first:
+        with atomic_write(tmp_path / "out") as second:
+            second.write(b"second")
+        assert (tmp_path / "out").read_bytes() == b"second"
+        first.write(b"first")
+    assert (tmp_path / "out").read_bytes() == b"first"
+    assert os.listdir(tmp_path) == ["out"]
+
+
 @posix
 def test_a_staged_name_that_was_planted_is_never_written_through(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -436,6 +448,47 @@ def test_a_sampled_digest_sees_size_beginning_and_every_window(tmp_path: Path) -
     path.write_bytes(data + b"x")
     assert sampled_digest(path) != first
     assert len(digest_file(path)) == 64
+
+
+def test_a_save_reaches_the_disk_before_it_is_announced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its files, the folder that names them, then the rename, then `saves` and the run that hold the first one."""
+    order: list[str] = []
+    write, sync, replaced = saves._write, saves.fsync_folder, saves.replace_patiently
+
+    def named(path: Path) -> str:
+        return "staged" if path.name.endswith(".partial") else path.name
+
+    def tell(what: str, path: Path) -> None:
+        order.append(f"{what} {named(path)}")
+
+    monkeypatch.setattr(saves, "_write", lambda path, data: (tell("write", path), write(path, data))[1])
+    monkeypatch.setattr(saves, "fsync_folder", lambda path: (tell("sync", path), sync(path)))
+    monkeypatch.setattr(
+        saves, "replace_patiently", lambda source, target: (tell("rename to", target), replaced(source, target))
+    )
+    commit(SaveStore(tmp_path / "run"), 1)
+    assert order == [
+        "write lora.safetensors", "write state.safetensors", "write manifest.json", "sync staged",
+        "rename to step-000001", "sync saves", "sync run",
+    ]  # fmt: skip
+
+
+def test_on_windows_a_lock_is_one_byte_that_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[int, int, int]] = []
+
+    def locking(descriptor: int, mode: int, count: int) -> None:
+        asked.append((os.lseek(descriptor, 0, os.SEEK_CUR), mode, count))
+        if len(asked) > 1:
+            raise OSError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setitem(sys.modules, "msvcrt", SimpleNamespace(locking=locking, LK_NBLCK=2, LK_LOCK=1))
+    (tmp_path / ".lock").write_bytes(b"what an older version wrote")
+    with open(tmp_path / ".lock", "ab") as one, open(tmp_path / ".lock", "ab") as other:
+        monkeypatch.setattr(files, "os", SimpleNamespace(name="nt"))
+        files._lock(one)
+        with pytest.raises(OSError, match="Permission denied"):
+            files._lock(other)
+    assert asked == 2 * [(0, 2, 1)]
 
 
 @posix
@@ -722,6 +775,19 @@ def test_saves_of_another_job_are_refused_by_the_engine_and_the_next_queue_start
 
 
 @posix
+def test_what_killed_writes_left_in_a_run_goes_when_it_is_trained_again(tmp_path: Path) -> None:
+    run = make_run(tmp_path, train=replace(SETTINGS, steps=1))
+    old, young = (f".status.json.{digit * 16}.partial" for digit in "0a")
+    places = [run.directory, run.directory / "saves", run.directory / "samples"]
+    for place in places:
+        place.mkdir(exist_ok=True)
+        for name in (old, young):
+            (place / name).write_bytes(b"half")
+        os.utime(place / old, (0, 0))
+    train(run)
+    assert [[(place / name).exists() for name in (old, young)] for place in places] == 3 * [[False, True]]
+
+
 def test_what_killed_saves_left_goes_and_nothing_else(tmp_path: Path) -> None:
     store = SaveStore(tmp_path)
     commit(store, 1)

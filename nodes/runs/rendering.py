@@ -22,7 +22,7 @@ from PIL.PngImagePlugin import PngInfo
 
 from ...wan_core.errors import TrainingError
 from ...wan_core.events import Event, SampleReady
-from ...wan_core.files import atomic_write_bytes, atomic_write_json, read_json
+from ...wan_core.files import atomic_write_bytes, atomic_write_json, own_folder, read_json
 from ...wan_core.run import Cell, Column, SampleJob
 from ...wan_core.sampler import SampleConfig
 from ...wan_core.video import GridPicture, VideoProcess, grid_picture, readable
@@ -71,6 +71,10 @@ class Rendering:
         partner = {} if self.job.partner is None else {"partner": self.job.partner.to_dict()}  # as folders of before
         return self.run / "samples" / f"validate-{_digest(_named(self.job.preview) | partner)}"
 
+    def _own_folder(self) -> Path:
+        """Returns that folder, made if needed; FileError where a link in the run would lead elsewhere (rule S16)."""
+        return own_folder(own_folder(self.run, "samples"), self.folder.name)
+
     def file(self, cell: Cell, ending: str = "mp4") -> Path:
         return self.folder / f"{cell.name}.{ending}"
 
@@ -99,7 +103,7 @@ class Rendering:
 
         Raises InterruptProcessingException when Cancel was pressed: what is finished stays, and is found again.
         """
-        self.folder.mkdir(parents=True, exist_ok=True)
+        self._own_folder()
         for cell in self._unfinished():
             self.file(cell).unlink(missing_ok=True)
         job = self.folder / f"job-{self._id}.json"
@@ -173,7 +177,7 @@ class Rendering:
 
     def sheet(self) -> torch.Tensor:
         """Returns (1, H, W, 3): the middle frame of every clip with labels; also kept as a PNG beside the clips."""
-        file = self.folder / f"grid-{self._id}.png"
+        file = self._own_folder() / f"grid-{self._id}.png"
         if not file.is_file():
             stills = [[np.asarray(self._still(cell), np.uint8) for cell in row] for row in self._rows()]
             _save_picture(file, self._picture(_LONGEST_SHEET).filled(stills), self.metadata)
@@ -181,7 +185,7 @@ class Rendering:
 
     def movie(self, kind: str, should_stop: Callable[[], bool]) -> Path:
         """Returns all clips side by side in one file, with labels; `kind` is mp4 or webm."""
-        file = self.folder / f"grid-{self._id}.{kind}"
+        file = self._own_folder() / f"grid-{self._id}.{kind}"
         if not file.is_file():
             clips = [[self.file(cell) for cell in row] for row in self._rows()]
             frames = max(read_json(self.file(cell, "json"))["frames"] for cell in self.job.cells())

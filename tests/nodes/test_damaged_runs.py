@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,26 @@ def test_a_damaged_index_of_samples_costs_only_its_samples(
     assert [sample["filename"] for sample in facts.samples()] in ([Path(good["file"]).name], [])  # []: no JSON at all
     index.write_text(value)
     assert facts.samples() == []
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links need a right on Windows")
+@pytest.mark.parametrize("link", ["samples", "the folder of the clips"])
+def test_clips_of_a_strangers_run_are_rendered_through_no_link(
+    pack_nodes: dict[str, Any], tmp_path: Path, link: str
+) -> None:
+    run, outside = tmp_path / "output" / "wan_trainer" / "cat", tmp_path / "outside"
+    run.mkdir(parents=True)
+    rendering = our_module(pack_nodes, "runs.rendering")
+    made = rendering.Rendering(run, rendering.SampleJob(saved_steps=(4,)), 16.0, {})
+    place = made.folder if link != "samples" else run / "samples"
+    (outside / made.folder.name).mkdir(parents=True)
+    place.parent.mkdir(exist_ok=True)
+    place.symlink_to(outside)
+    before = sorted(outside.rglob("*"))
+    for make in (lambda: made.render(None, None, None), made.sheet, lambda: made.movie("mp4", lambda: False)):
+        with pytest.raises(Exception, match=r"is a link or no folder\. Move it away"):
+            make()
+    assert sorted(outside.rglob("*")) == before
 
 
 @bad_values

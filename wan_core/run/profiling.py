@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from ..events import Emit, Note
-from ..files import FileError, atomic_write_bytes
+from ..files import FileError, atomic_write_bytes, own_folder
 from ..words import counted, first_line
 
 __all__ = ["PROFILED_STEPS", "StepProfiler"]
@@ -53,7 +53,7 @@ class StepProfiler:
         order = "self_device_time_total" if torch.cuda.is_available() else "self_cpu_time_total"
         table = profile.key_averages().table(sort_by=order, row_limit=_ROWS)
         try:
-            self._folder.mkdir(exist_ok=True)
+            own_folder(self._folder.parent, self._folder.name)
             with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
                 trace = Path(folder) / "trace.json"  # torch would compress line by line, in six times the time
                 profile.export_chrome_trace(str(trace))
@@ -63,7 +63,8 @@ class StepProfiler:
             atomic_write_bytes(self._folder / f"{name}.json.gz", data)
             atomic_write_bytes(self._folder / f"{name}.txt", table.encode())
         except (OSError, FileError) as error:
-            said = f"The profile of step {step} could not be written: {first_line(error)}. Make room, and ask again."
+            why = first_line(error).rstrip(".")
+            said = f"The profile of step {step} could not be written: {why}. Make room, and ask again."
             self._emit(Note(text=said, level="warning"))
             return
         self._emit(

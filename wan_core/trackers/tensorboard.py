@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..events import Event
+from ..files import own_folder
 from .figures import About, figures_of, text_of
 
 __all__ = ["TensorBoard"]
@@ -23,13 +24,13 @@ class TensorBoard:
         from torch.utils.tensorboard import SummaryWriter
 
         self._make = lambda: SummaryWriter(
-            str(directory / "tensorboard"), purge_step=first_step or None, flush_secs=flush_seconds
+            str(own_folder(directory, "tensorboard")), purge_step=first_step or None, flush_secs=flush_seconds
         )
         self._about, self._writer = about, None
         self._step = max(0, first_step - 1)
 
     def begin(self) -> None:
-        """Opens the file."""
+        """Opens the file. Raises FileError where a link would lead it out of the run."""
         self._writer = self._make()
         settings = json.dumps(self._about.settings, indent=2)
         self._writer.add_text("settings", f"```\n{settings}\n```", self._step)

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
+
+import pytest
 
 from tests.support.tiny_run import TINY, TinyRun, make_run
 from wan_core.control import SignalControl
 from wan_core.events import Event, Note
+from wan_core.run.profiling import StepProfiler
 from wan_core.run.train_job import run_job
 from wan_core.train import TrainConfig
 
@@ -50,3 +54,17 @@ def test_steps_are_profiled_when_asked_and_learn_the_same(tmp_path: Path) -> Non
     names = [event.get("name") for event in trace["traceEvents"]]
     assert names.count("wan: backward") == names.count("wan: optimizer") == 2
     assert "aten::addmm" in (by_option.directory / "profile" / "steps-000002-000003.txt").read_text("utf-8")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links need a right on Windows")
+def test_a_profile_is_written_through_no_link(tmp_path: Path) -> None:
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "profile").symlink_to(tmp_path / "outside")
+    heard: list[Event] = []
+    profiler = StepProfiler(tmp_path / "run", heard.append)
+    profiler.after(0, steps=1)
+    profiler.after(1)
+    (said,) = [event.text for event in heard if isinstance(event, Note)]
+    assert "run/profile is a link or no folder. Move it away" in said
+    assert list((tmp_path / "outside").iterdir()) == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import socket
 import threading
 import time
@@ -19,10 +20,12 @@ from tests.support.forked import ForkServer
 from tests.support.tiny_run import TinyRun, make_run
 from wan_core.errors import ConfigError, DependencyError, ExitCode, TrainingError
 from wan_core.events import CheckpointSaved, Evaluated, Event, Failed, Finished, Note, StepDone
+from wan_core.files import FileError
 from wan_core.packages import version_of
 from wan_core.trackers import ServerSettings, Telling, trackers_of
 from wan_core.trackers.figures import About, figures_of
 from wan_core.trackers.settings import MirrorSettings, WebhookSettings
+from wan_core.trackers.tensorboard import TensorBoard
 from wan_core.trackers.webhook import Webhook
 from wan_core.train import SaveStore, TrainConfig
 
@@ -113,6 +116,18 @@ def test_a_run_with_a_webhook_and_a_mirror_tells_both_and_writes_event_files(
         assert names == {file.name for file in (there / step).iterdir()}
         assert all((here / name).read_bytes() == (there / step / name).read_bytes() for name in names)
     assert (there / "metrics.jsonl").read_bytes() == (run.directory / "metrics.jsonl").read_bytes()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links need a right on Windows")
+def test_event_files_are_written_through_no_link(tmp_path: Path) -> None:
+    if not version_of("tensorboard"):
+        pytest.skip("tensorboard is not installed")
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "tensorboard").symlink_to(tmp_path / "outside")
+    with pytest.raises(FileError, match="run/tensorboard is a link or no folder"):
+        TensorBoard(tmp_path / "run", ABOUT, 1, 10).begin()
+    assert list((tmp_path / "outside").iterdir()) == []
 
 
 def test_event_files_hold_the_curve_and_a_resume_takes_back_what_it_does_again(

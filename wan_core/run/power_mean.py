@@ -98,9 +98,10 @@ def make_mean_run(directory: Path, width: float, last: int | None) -> tuple[Path
 
 
 def _counted(directory: Path, width: float, last: int | None) -> tuple[list[SavedStep], tuple[float, ...]]:
-    """Returns the saved steps that count, and how much each does."""
+    """Returns the saved steps that count, and how much each does. A suspect one counts only where it is `last`."""
     store = SaveStore(directory)
-    found = [saved for step in store.steps() if (last is None or step <= last) and (saved := store.read(step))]
+    steps = [step for step in store.steps() if last is None or step <= last]
+    found = [saved for step in steps if (step == last or not store.is_suspect(step)) and (saved := store.read(step))]
     if last is not None and (not found or found[-1].step != last):
         raise CheckpointError(
             f"Run {directory.name} has no intact saved step {last}. Name another, or none for the newest."

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors import safe_open
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save
 
 from tests.support.forked import ForkServer
 from tests.support.tiny_run import make_run
 from wan_core.errors import ConfigError
 from wan_core.metrics import read_measured
 from wan_core.run import read_status
-from wan_core.run.power_mean import shares_of
+from wan_core.run.power_mean import export_power_mean, shares_of
 from wan_core.sampler import SampleConfig
 from wan_core.train import SaveStore, TrainConfig
 
@@ -40,6 +40,16 @@ def test_the_mean_is_as_wide_as_was_asked(width: float) -> None:
 def test_a_width_that_no_power_has_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"width is 0.5. Use a share of the run above 0 and up to 0.2887"):
         shares_of((1, 2), 0.5)
+
+
+def test_steps_after_which_nothing_was_finite_are_no_part_of_a_mean_unless_one_is_named(tmp_path: Path) -> None:
+    store = SaveStore(tmp_path)
+    for step in (2, 4, 6, 8):
+        lora = save({"a": torch.full((2,), float(step))})
+        store.commit(step, "job", lora, {"lora.a": torch.ones(2)}, {"step": step})
+    store.suspect(6)
+    for last, steps in ((None, (2, 4)), (8, (2, 4, 8))):
+        assert export_power_mean(tmp_path, 0.2, last, tmp_path / "mean.safetensors").steps == steps
 
 
 @pytest.mark.lasts(2)

@@ -13,8 +13,11 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
+from tests.support.dying import forked
 from tests.support.forked import ForkServer
 from tests.support.tiny_run import TinyRun, make_run
+from wan_core.cli.spare import _write_into  # pyright: ignore[reportPrivateUsage]
+from wan_core.files import FileError
 from wan_core.run.config import read_status
 from wan_core.train import SaveStore, TrainConfig
 
@@ -55,6 +58,22 @@ def lora_of(run: TinyRun) -> bytes:
     (file,) = saved.loras.values()
     assert load_file(file)
     return file.read_bytes()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links need a right on Windows")
+def test_the_log_of_a_strangers_run_is_written_through_no_link(tmp_path: Path) -> None:
+    (tmp_path / "other").write_bytes(b"someone's")
+    (tmp_path / "log.txt").symlink_to(tmp_path / "other")
+
+    def told_where_to_write() -> None:
+        try:
+            _write_into(tmp_path / "log.txt")
+        except FileError:
+            os._exit(5)
+        os._exit(0)
+
+    assert forked(told_where_to_write) == 5
+    assert (tmp_path / "other").read_bytes() == b"someone's"
 
 
 @pytest.mark.slow

@@ -133,10 +133,10 @@ class RankLost(TrainingError):  # noqa: N818  it is the other one that broke
 
 
 HOST_HELPS = (
-    "no other programs beside it",
-    "model files in fp8",
-    "fewer num_frames or a smaller width and height of the dataset",
-    "a larger swap or page file",
+    "close other programs",
+    "choose an fp8 file in Load Wan Model",
+    "set fewer num_frames or a smaller width and height in the dataset node",
+    "give the system a larger swap or page file",
 )
 """what frees the computer's own memory, the most helpful first"""
 

@@ -68,7 +68,7 @@ class Ending:
             seen = self.memory or "how much was in use is not known"
             if not self.was_full:
                 return (
-                    "The training process was killed, and nobody said why. The computer's own memory (RAM) was not "
+                    "The training process was killed from outside. The computer's own memory (RAM) was not "
                     f"full ({seen}), but it can fill within seconds. If that happens again, close other programs, or "
                     "train smaller clips or an fp8 model. Saved steps are kept; queue again to resume."
                 )

@@ -35,6 +35,10 @@ DELETE = """async () => (await window.app.api.fetchApi("/wan_trainer/runs/troubl
   headers: { "Content-Type": "application/json", "X-Wan-Trainer": "1" } })).status"""
 
 
+FULL_CARD = {"cuda:0": {"now": int(15.4 * 2**30), "peak": int(15.4 * 2**30), "predicted": int(14.2 * 2**30)}}
+"""of a card of 15.70 GiB on which a step took more than was predicted"""
+
+
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no such signal")
 def test_each_trouble_is_seen_and_overcome(canvas: Any, workflows: dict[str, Any]) -> None:
     facts = {"run_name": "troubles", "steps": 100_000, "save_every_n_steps": 10, "preview_every_n_steps": 0}
@@ -64,6 +68,7 @@ def test_each_trouble_is_seen_and_overcome(canvas: Any, workflows: dict[str, Any
 
     canvas.server.stop()
     shows(box, "ComfyUI does not answer.", "is kept. Start ComfyUI again", "Look again")
+    assert not canvas.page.locator(".wan-status").is_visible(), "the box says it"
     assert not canvas.page.get_by_text("left", exact=True).is_visible(), "nobody knows how long it takes"
     canvas.screenshot("trouble-server")
     canvas.server.start(canvas.server.port)
@@ -89,7 +94,7 @@ def test_each_trouble_is_seen_and_overcome(canvas: Any, workflows: dict[str, Any
 
 def sentence_of(error: BaseException, config: RunConfig) -> str:
     """What the engine says of a device that is full."""
-    with pytest.raises(OutOfMemory) as said, memory_named(config, gpus=1, predicted=lambda: 30 << 30):
+    with pytest.raises(OutOfMemory) as said, memory_named(config, gpus=1, predicted=lambda: int(14.2 * 2**30)):
         raise error
     return str(said.value)
 
@@ -124,7 +129,7 @@ def test_the_sentence_of_each_failure_is_whole(
         "CUDA out of memory. Tried to allocate 512.00 MiB. GPU 0 has a total capacity of 15.70 GiB of which 204.50 MiB "
         "is free."
     )
-    not_finite = NotFinite("20 steps in a row gave no finite loss (NaN or infinity), the last one step 64.")
+    not_finite = NotFinite("20 steps in a row gave no usable loss (NaN or infinity), the last one step 64.")
     reasons = {
         "memory": sentence_of(torch.OutOfMemoryError(full), config),
         "ram": sentence_of(MemoryError(), config),
@@ -137,19 +142,23 @@ def test_the_sentence_of_each_failure_is_whole(
     runs.serve(canvas.page)
     for name, reason in reasons.items():
         told = [*(line for line in lines if line["step"] <= 44), *bad] if name == "not_finite" else lines
+        if name == "memory":  # of the card of 15.70 GiB in the sentence
+            told = [{**line, "memory": FULL_CARD} for line in lines]
         step = 40 if name == "not_finite" else 60
-        runs.add("smoke_test", told, state="failed", step=step, reached=64, reason=reason)
+        facts = {"memory": FULL_CARD} if name == "memory" else {}
+        runs.add("smoke_test", told, state="failed", step=step, reached=64, reason=reason, **facts)
         canvas.load(smoke)
         canvas.page.reload(wait_until="domcontentloaded")
         canvas.wait_until_ready()
         canvas.focus("TrainLoRA")
         box = canvas.page.locator(".wan-trouble")
         shows(box, first_words(reason), f"Failed after step 64 of 150. Saved step {step} is kept.")
-        assert canvas.page.locator(".wan-status").inner_text() == "failed", "the box says after which step"
+        assert not canvas.page.locator(".wan-status").is_visible(), "the box says that it failed, and after which step"
         assert not any(words in box.inner_text() for words in ("queue again", "Saved steps are kept", "last good"))
         helps = canvas.page.locator(".wan-trouble li").all_inner_texts()
         assert len(helps) >= 2 if "What helps" in reason else not helps
-        assert box.get_by_role("button", name="Retry").is_visible() is (name != "not_finite")
+        assert box.get_by_role("button", name="Retry").is_visible() is (name not in ("not_finite", "memory"))
+        shows(box, "then press Run: a new run" if name in ("not_finite", "memory") else "press “Retry from step 60”.")
         canvas.show(".wan-panel .wan-facts")
         canvas.page.wait_for_timeout(500)
         canvas.screenshot(f"trouble-{name}")

@@ -922,8 +922,11 @@ def test_a_file_that_finds_no_room_is_named_with_its_folder_and_what_is_free(
     with pytest.raises(OSError, match="No space left on device") as refusal:
         atomic_write_bytes(tmp_path / "status.json", b"new")
     said = disk_sentence(refusal.value)
+    drive = next(str(place) for place in tmp_path.resolve().parents if place.is_mount())
     assert re.fullmatch(
-        rf"The disk of folder {tmp_path.name} has no room for status\.json: [\d.]+ .iB free\. Make room .*", said
+        rf"The drive {re.escape(drive)}, which holds folder {tmp_path.name}, is too full to write status\.json: "
+        r"[\d.]+ .iB are free\. Make room on it\. .*",
+        said,
     )
     for step, size in ((999_999, 1), (1_000_000, 3 << 20)):
         (tmp_path / "saves" / f"step-{step:06d}").mkdir(parents=True)
@@ -931,7 +934,9 @@ def test_a_file_that_finds_no_room_is_named_with_its_folder_and_what_is_free(
     (tmp_path / "saves" / ".step-2000000.partial").mkdir()
     for name in ("status.json", "saves/.step-2000000.partial/lora.safetensors"):
         said = disk_sentence(OSError(errno.ENOSPC, "No space left on device", str(tmp_path / name)))
-        assert " free, and a saved step takes 3.0 MiB. Make room on it. Saved steps are kept" in said
+        assert " is full: the next save needs about 3.0 MiB, and " in said
+        assert said.endswith(" are free. Make room on it. Saved steps are kept; queue again to resume.")
+        assert "status.json" not in said, "a small file that finds no room is no news beside the save"
 
 
 def test_a_full_disk_leaves_the_last_saved_step_and_no_temporary_files(

@@ -92,16 +92,22 @@ def disk_sentence(error: OSError) -> str:
 
 
 def _full_sentence(path: Path) -> str:
-    folder, file, free = path.parent.name, path.name, size_text(shutil.disk_usage(path.parent).free)
+    drive, folder, free = _drive_of(path.parent), path.parent.name, size_text(shutil.disk_usage(path.parent).free)
     if need := _bytes_of_a_save(path):
         return (
-            f"The disk of folder {folder} has no room for {file}: {free} free, and a saved step takes "
-            f"{size_text(need)}. Make room on it. Saved steps are kept; queue again to resume."
+            f"The drive {drive}, which holds folder {folder}, is full: the next save needs about {size_text(need)}, "
+            f"and {free} are free. Make room on it. Saved steps are kept; queue again to resume."
         )
     return (
-        f"The disk of folder {folder} has no room for {file}: {free} free. Make room on it. Saved steps are kept; "
-        "queue again to resume."
+        f"The drive {drive}, which holds folder {folder}, is too full to write {path.name}: {free} are free. Make room "
+        "on it. Saved steps are kept; queue again to resume."
     )
+
+
+def _drive_of(folder: Path) -> str:
+    """Returns where the drive of a folder is mounted, as C:\\ or /: what there is of its path beside the folder."""
+    folder = folder.resolve()
+    return str(next((place for place in (folder, *folder.parents) if os.path.ismount(place)), folder.anchor))
 
 
 def _bytes_of_a_save(path: Path) -> int:

@@ -52,7 +52,9 @@ def memory_named(
         if not host_memory_ran_out(error):
             raise
         free, total = host_bytes(), host_total()
-        known = "" if free is None or total is None else f": {free / _GIB:.1f} of {total / _GIB:.1f} GiB are free now"
+        known = ""
+        if free is not None and total is not None:
+            known = f" at that moment; now {free / _GIB:.1f} of {total / _GIB:.1f} GiB are free again"
         raise OutOfMemory.of_host(known) from error
 
 
@@ -63,7 +65,7 @@ def _account(said: str, predicted: int | None) -> str:
     if card:
         parts.append(f"{card[2]} of {card[1]} were free")
     if predicted:
-        parts.append(f"a step was planned to take {predicted / _GIB:.1f} GiB")
+        parts.append(f"a step was predicted to take {predicted / _GIB:.1f} GiB")
     return f": {', '.join(parts)}" if parts else ""
 
 
@@ -72,16 +74,16 @@ def _for_clips() -> list[str]:
 
 
 def _for_training(config: RunConfig, stored_small: bool, gpus: int) -> list[str]:
-    train, plan = config.train, config.model
+    train, plan, batch = config.train, config.model, config.train.batch_size
     is_8_bit = plan.quantize is not None or (stored_small and plan.base_precision == "as in file")
     measures = {
         "gradient_checkpointing in Wan Train Settings": not train.gradient_checkpointing,
         "memory set to auto in Wan Train Settings": train.memory == "manual",
-        f"batch_size 1 instead of {train.batch_size}, with more gradient_accumulation_steps": train.batch_size > 1,
-        "fewer num_frames or a smaller width and height of the dataset": True,
-        "the node Fp8 / Int8 Quantize (Wan)": not is_8_bit,
+        f"batch_size 1 instead of {batch}, with more gradient_accumulation_steps (begins a new run)": batch > 1,
+        "fewer num_frames or a smaller width and height in the dataset node (begins a new run)": True,
+        "the node Fp8 / Int8 Quantize (Wan) (begins a new run)": not is_8_bit,
         f"split blocks in Split Across GPUs, over the {gpus} cards here": gpus > 1
         and plan.placement.mode != "split blocks",
-        f"a rank below {config.lora.rank}": config.lora.rank > _USUAL_RANK,
+        f"a rank below {config.lora.rank} (begins a new run)": config.lora.rank > _USUAL_RANK,
     }
     return [measure for measure, helps in measures.items() if helps]

@@ -160,9 +160,15 @@ def what_stands(error: NotFinite, good_step: int, store: SaveStore, config: RunC
     good = store.latest(config.job_id)
     stands = f"Saved step {good.step} is the last good one." if good else "No good step was saved."
     again = "Unchanged, it would end here again."
-    first = f"a lower learning_rate than {config.train.learning_rate:g}"
+    rate = config.train.learning_rate
+    first = f"learning_rate {_written(rate / 2)} instead of {_written(rate)} (begins a new run)"
     if not good_step:
-        again = "It never had a finite one: unchanged, it would end here again."
-        first = "another LoRA to start from, or none" if config.lora.start_from else ""
-    helps = [one for one in (first, "base_precision bf16 or fp32 in Load Wan Model") if one]
+        again = "It never had a usable one: unchanged, it would end here again."
+        first = "another LoRA to start from, or none (begins a new run)" if config.lora.start_from else ""
+    helps = [one for one in (first, "base_precision bf16 or fp32 in Load Wan Model (begins a new run)") if one]
     return TrainingError(f"{error} {stands} {again} What helps most, in this order: {'; '.join(helps)}.")
+
+
+def _written(rate: float) -> str:
+    """Returns a learning rate as its widget shows it, without an exponent."""
+    return f"{rate:.12f}".rstrip("0").rstrip(".")

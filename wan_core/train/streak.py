@@ -39,4 +39,4 @@ class Streak:
 
     def _check(self, bad: int, what: str, step: int) -> None:
         if bad >= self._limit:
-            raise NotFinite(f"{bad} steps in a row gave no finite {what} (NaN or infinity), the last one step {step}.")
+            raise NotFinite(f"{bad} steps in a row gave no usable {what} (NaN or infinity), the last one step {step}.")

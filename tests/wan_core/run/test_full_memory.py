@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
@@ -15,7 +16,8 @@ from wan_core.placement import PlacementConfig
 from wan_core.precision import QuantizeConfig
 from wan_core.run.config import DataConfig, RunConfig
 from wan_core.run.full_memory import memory_named
-from wan_core.train import TrainConfig
+from wan_core.run.remarks import what_stands
+from wan_core.train import NotFinite, SaveStore, TrainConfig
 
 PLAIN = RunConfig(
     run_name="r",
@@ -37,9 +39,10 @@ def test_the_measures_come_in_order_of_what_they_bring() -> None:
     )
     assert said(config, gpus=2) == (
         "The GPU ran out of memory: it asked for 2.00 GiB more. What helps most, in this order: gradient_checkpointing "
-        "in Wan Train Settings; batch_size 1 instead of 4, with more gradient_accumulation_steps; fewer num_frames or "
-        "a smaller width and height of the dataset; the node Fp8 / Int8 Quantize (Wan); split blocks in Split Across "
-        "GPUs, over the 2 cards here; a rank below 64. Saved steps are kept."
+        "in Wan Train Settings; batch_size 1 instead of 4, with more gradient_accumulation_steps (begins a new "
+        "run); fewer num_frames or a smaller width and height in the dataset node (begins a new run); the node Fp8 / "
+        "Int8 Quantize (Wan) (begins a new run); split blocks in Split Across GPUs, over the 2 cards here; a rank "
+        "below 64 (begins a new run). Saved steps are kept."
     )
 
 
@@ -51,12 +54,44 @@ def test_what_was_asked_for_and_what_there_was_are_said() -> None:
     with pytest.raises(OutOfMemory) as refused, memory_named(PLAIN, gpus=1, predicted=lambda: 30 << 30):
         raise torch.OutOfMemoryError(full)
     assert str(refused.value).startswith(
-        "The GPU ran out of memory: it asked for 20.00 MiB more, 4.50 MiB of 15.70 GiB were free, a step was planned "
+        "The GPU ran out of memory: it asked for 20.00 MiB more, 4.50 MiB of 15.70 GiB were free, a step was predicted "
         "to take 30.0 GiB. What helps most"
     )
-    figures = r"\(RAM\) ran out: [\d.]+ of [\d.]+ GiB are free now\. What helps"
+    figures = r"\(RAM\) ran out at that moment; now [\d.]+ of [\d.]+ GiB are free again\. What helps"
     with pytest.raises(OutOfMemory, match=figures), memory_named(PLAIN):
         raise MemoryError
+
+
+def test_what_begins_a_new_run_says_so_and_nothing_else_does() -> None:
+    """As the identity of the job says it, which decides where Run goes on."""
+    cards = PlacementConfig(mode="split blocks", devices="cuda:0,cuda:1")
+    by_hand = TrainConfig(gradient_checkpointing=False, memory="manual", blocks_to_swap=0, batch_size=4)
+    before = replace(PLAIN, train=by_hand, lora=LoraConfig(rank=64))
+    changed = {
+        "gradient_checkpointing": replace(before, train=replace(by_hand, gradient_checkpointing=True)),
+        "memory": replace(before, train=replace(by_hand, memory="auto")),
+        "batch_size": replace(before, train=replace(by_hand, batch_size=1)),
+        "fewer": replace(before, data=DataConfig(fingerprint="1" * 64)),
+        "the node": replace(before, model=before.model.with_quantize(QuantizeConfig(scheme="int8"))),
+        "split blocks": replace(before, model=before.model.with_placement(cards)),
+        "a rank": replace(before, lora=LoraConfig(rank=32)),
+    }
+    helps = said(before, gpus=2).split("this order: ")[1].removesuffix(". Saved steps are kept.").split("; ")
+    assert len(helps) == len(changed)
+    for one, (begins, after) in zip(helps, changed.items(), strict=True):
+        assert one.startswith(begins)
+        assert one.endswith(" (begins a new run)") is (after.job_id != before.job_id), one
+
+
+@pytest.mark.parametrize(("rate", "half"), [(1e-4, "0.00005 instead of 0.0001"), (1.0, "0.5 instead of 1")])
+def test_half_of_a_learning_rate_that_was_too_high_is_written_as_its_widget_writes_it(rate: float, half: str) -> None:
+    store = cast(SaveStore, SimpleNamespace(latest=lambda _job: None))
+    config = replace(PLAIN, train=TrainConfig(learning_rate=rate))
+    helps = str(what_stands(NotFinite("No."), 3, store, config)).split("this order: ")[1].split("; ")
+    assert helps[0] == f"learning_rate {half} (begins a new run)"
+    bf16 = replace(config, model=replace(PLAIN.model, base_precision="bf16"))
+    halved = replace(config, train=TrainConfig(learning_rate=rate / 2))
+    assert len({one.job_id for one in (config, bf16, halved)}) == 3, "each is another job"
 
 
 def test_memory_that_was_managed_by_hand_may_be_managed_again() -> None:

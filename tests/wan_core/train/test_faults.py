@@ -219,9 +219,10 @@ def test_a_streak_ends_the_run_saves_nothing_and_names_the_last_good_step(tmp_pa
     run = make_run(tmp_path, train=settings(steps=12, max_bad_steps=4))
     events: list[Event] = []
     expected = (
-        "4 steps in a row gave no finite loss (NaN or infinity), the last one step 9. Saved step 4 is the last good "
-        "one. Unchanged, it would end here again. What helps most, in this order: a lower learning_rate than "
-        f"{run.config.train.learning_rate:g}; base_precision bf16 or fp32 in Load Wan Model."
+        "4 steps in a row gave no usable loss (NaN or infinity), the last one step 9. Saved step 4 is the last good "
+        "one. Unchanged, it would end here again. What helps most, in this order: learning_rate "
+        f"{run.config.train.learning_rate / 2:g} instead of {run.config.train.learning_rate:g} (begins a new run); "
+        "base_precision bf16 or fp32 in Load Wan Model (begins a new run)."
     )
     for _ in range(2):  # and again: there is no dead end
         events.clear()
@@ -269,7 +270,7 @@ def test_a_run_none_of_whose_steps_counted_is_not_done(tmp_path: Path, max_bad_s
     events: list[Event] = []
     with pytest.raises(
         TrainingError,
-        match=r"No good step was saved\. It never had a finite one: unchanged, .* in this order: base_precision bf16",
+        match=r"No good step was saved\. It never had a usable one: unchanged, .* in this order: base_precision bf16",
     ):
         train(run, emit=events.append, target=NanFrom(*range(1, 7)))
     assert len(of(events, StepSkipped)) == min(max_bad_steps, 6)
@@ -630,7 +631,8 @@ def test_running_out_of_gpu_memory_names_what_helps_and_keeps_saved_steps(
         monkeypatch.setattr(torch.Tensor, "backward", fail)
     with pytest.raises(
         OutOfMemory,
-        match=r"asked for 2\.00 GiB more\. .*fewer num_frames.*Fp8 / Int8 Quantize \(Wan\)\. Saved steps are kept\.$",
+        match=r"asked for 2\.00 GiB more\. .*fewer num_frames.*Fp8 / Int8 Quantize \(Wan\) \(begins a new run\)\. "
+        r"Saved steps are kept\.$",
     ):
         train(run, target=fail if where == "forward" else true_velocity)
     assert read_status(run.directory).state == "failed"
@@ -655,7 +657,8 @@ def test_running_out_of_the_computers_own_memory_is_no_bug_and_keeps_saved_steps
     elif where == "backward":
         monkeypatch.setattr(torch.Tensor, "backward", fail)
     said = (
-        r"own memory \(RAM\) ran out: [\d.]+ of [\d.]+ GiB are free now\. What .*no other prog.*Saved steps are kept\.$"
+        r"own memory \(RAM\) ran out at that moment; now [\d.]+ of [\d.]+ GiB are free again\. "
+        r"What .*close other prog.*Saved steps are kept\.$"
     )
     with pytest.raises(OutOfMemory, match=said):
         train(run, target=fail if where == "forward" else true_velocity)

@@ -80,9 +80,9 @@ test("a sentence that ends with a hole does not swallow the sentences behind it"
   learnRefusals(read("zh"));
   assert.equal(
     refusal(
-      "20 steps in a row gave no finite loss (NaN or infinity), the last one step 40. Saved step 20 is the last good one.",
+      "20 steps in a row gave no usable loss (NaN or infinity), the last one step 40. Saved step 20 is the last good one.",
     ),
-    "连续 20 步的 loss 不是有限值（NaN 或无穷大），最后一步是第 40 步。保存步 20 是最后一个良好的。",
+    "连续 20 步的 loss 不是可用的数值（NaN 或无穷大），最后一步是第 40 步。保存步 20 是最后一个良好的。",
   );
 });
 
@@ -91,9 +91,9 @@ test("what a hole lists is told one by one", () => {
   learn(JSON.parse(readFileSync(new URL("locales/zh/main.json", ROOT), "utf8")).wanTrainer);
   assert.equal(
     told(
-      "The GPU ran out of memory: it asked for 512.00 MiB more, 204.50 MiB of 15.70 GiB were free. What helps most, in this order: gradient_checkpointing in Wan Train Settings; a rank below 32. Saved steps are kept.",
+      "The GPU ran out of memory: it asked for 512.00 MiB more, 204.50 MiB of 15.70 GiB were free. What helps most, in this order: gradient_checkpointing in Wan Train Settings; a rank below 32 (begins a new run). Saved steps are kept.",
     ),
-    "GPU 显存不足: 还请求了 512.00 MiB, 15.70 GiB 中有 204.50 MiB 空闲。最有效的办法依次为：打开“Wan 训练设置”中的 gradient_checkpointing; 使用小于 32 的 rank。已保存的步骤都会保留。",
+    "GPU 显存不足: 还请求了 512.00 MiB, 15.70 GiB 中有 204.50 MiB 空闲。最有效的办法依次为：打开“Wan 训练设置”中的 gradient_checkpointing; 使用小于 32 的 rank（会开始新的训练）。已保存的步骤都会保留。",
   );
 });
 

@@ -28,14 +28,17 @@ test("it says how far it came, what is kept, and where Retry goes on", () => {
 
 test("what the headline and the buttons say is not said again, and remedies are a list", () => {
   const full =
-    "The GPU ran out of memory: it asked for 2.00 GiB more. What helps most, in this order: batch_size 1 instead of 4, with more gradient_accumulation_steps; a rank below 64. Saved steps are kept.";
+    "The GPU ran out of memory: it asked for 2.00 GiB more. What helps most, in this order: batch_size 1 instead of 4, with more gradient_accumulation_steps (begins a new run); a rank below 64 (begins a new run). Saved steps are kept.";
   const told = troubleOf({ ...failed, reason: full });
   assert.equal(told.sentence, "The GPU ran out of memory: it asked for 2.00 GiB more.");
   assert.deepEqual(told.helps, [
-    "batch_size 1 instead of 4, with more gradient_accumulation_steps",
-    "a rank below 64",
+    "batch_size 1 instead of 4, with more gradient_accumulation_steps (begins a new run)",
+    "a rank below 64 (begins a new run)",
   ]);
-  assert.match(report("cat", told, ""), /more\.\n1\. batch_size 1 .*steps\n2\. a rank below 64$/);
+  assert.match(
+    report("cat", told, ""),
+    /more\.\n1\. batch_size 1 .*run\)\n2\. a rank below 64 \(begins a new run\)$/,
+  );
   const lost = "Rank 1 went silent. Saved steps are kept; queue again to resume.";
   assert.equal(troubleOf(null, { said: lost }).sentence, "Rank 1 went silent.");
   assert.deepEqual(troubleOf(failed).helps, []);
@@ -43,17 +46,55 @@ test("what the headline and the buttons say is not said again, and remedies are 
 
 test("a run that would end the same way again is not to be tried again as it is", () => {
   for (const stands of ["Saved step 10 is the last good one.", "No good step was saved."]) {
-    const reason = `20 steps gave no finite loss. ${stands} Unchanged, it would end here again. What helps most, in this order: a learning_rate below 0.1; base_precision bf16 or fp32 in Load Wan Model.`;
+    const reason = `20 steps gave no finite loss. ${stands} Unchanged, it would end here again. What helps most, in this order: learning_rate 0.05 instead of 0.1 (begins a new run); base_precision bf16 or fp32 in Load Wan Model (begins a new run).`;
     const told = troubleOf({ ...failed, reason });
     assert.equal(
       told.sentence,
       "20 steps gave no finite loss. Unchanged, it would end here again.",
     );
     assert.equal(told.helps.length, 2);
-    assert.equal(told.first, "Change one of these, then press Run.");
+    assert.equal(
+      told.first,
+      "Change one of these, then press Run: a new run begins at step 0, and this one stays as it is.",
+    );
     assert.equal(told.retry, "");
   }
-  assert.equal(troubleOf(failed).first, "");
+});
+
+test("a GPU that is full is not to be tried again as it is, and it is said where Run begins", () => {
+  const begin = (...helps) => {
+    const reason = `The GPU ran out of memory. What helps most, in this order: ${helps.join("; ")}. Saved steps are kept.`;
+    const { retry, first } = troubleOf({ ...failed, reason });
+    assert.equal(retry, "");
+    return first;
+  };
+  const [same, anew] = [
+    "memory set to auto in Wan Train Settings",
+    "a rank below 64 (begins a new run)",
+  ];
+  assert.equal(begin(same), "Change one of these, then press Run.");
+  assert.equal(
+    begin(anew),
+    "Change one of these, then press Run: a new run begins at step 0, and this one stays as it is.",
+  );
+  assert.equal(
+    begin(same, anew),
+    "Change one of these, then press Run: it goes on after saved step 10, or begins at step 0 where that says so.",
+  );
+});
+
+test("where Retry may help, its button is named as it is written", () => {
+  assert.equal(troubleOf(failed).first, "To try again, press “Retry from step 10”.");
+  assert.equal(troubleOf({ ...failed, step: 0 }).first, "To try again, press “Retry”.");
+  const reason =
+    "The computer's own memory (RAM) ran out. What helps most, in this order: close other programs. Saved steps are kept.";
+  const told = troubleOf({ ...failed, reason });
+  assert.equal(told.retry, "Retry from step 10");
+  assert.match(told.first, /^Do one of these, then press “Retry from step 10”\. .* at step 0\.$/);
+  assert.equal(
+    troubleOf({ ...failed, step: 0, reason }).first,
+    "Do one of these, then press “Retry”.",
+  );
 });
 
 test("a run that failed has come as far everywhere as its headline says", () => {

@@ -153,8 +153,8 @@ export class Plot {
     mark(this.canvas, "aria-label", this.plan ? facts.summary : facts.empty);
     write(this.reading, this.cursor === null ? "" : reading(view, this.cursor));
     if (!this.hasLegend) return;
-    const rows = [...view.curves.map(legendText), ...markerTexts(facts)];
-    const known = rows.map((row) => `${row.text}${row.color}`).join("|");
+    const rows = [...view.curves.map(legendText), ...markerTexts(facts, warning(this.dark))];
+    const known = rows.map((row) => `${row.text}${row.color}${row.written}`).join("|");
     if (this.legend.dataset.known === known) return;
     this.legend.dataset.known = known;
     fill(this.legend, ...rows.map(legendRow));
@@ -192,21 +192,23 @@ export class Plot {
 /** @param {Curve} curve */
 function legendText({ name, color: ink, loss, evaluation }) {
   const curve = name || t("loss");
-  if (!loss && evaluation?.length) return { text: `◆ ${curve}`, color: ink };
-  return { text: evaluation?.length ? t("{curve} (◆ evaluation)", { curve }) : curve, color: ink };
+  if (!loss && evaluation?.length) return { text: `◆ ${curve}`, color: ink, written: "" };
+  const text = evaluation?.length ? t("{curve} (◆ evaluation)", { curve }) : curve;
+  return { text, color: ink, written: "" };
 }
 
-/** @param {Facts} facts */
-function markerTexts({ saves, samples, best, overfitsFrom, marks, skipped }) {
+/** @param {Facts} facts @param {string} warns the color of what is wrong, in the chart as here */
+function markerTexts({ saves, samples, best, overfitsFrom, marks, skipped }, warns) {
   const texts = [
     saves?.length ? t("▲ saved") : "",
     samples?.length ? t("▶ preview") : "",
     best ? t("★ suggested: step {step}", { step: best }) : "",
     overfitsFrom ? t("▒ over-fits after step {step}", { step: overfitsFrom }) : "",
     marks?.length ? t("⚠ marked as wrong: step {step}", { step: steps(marks) }) : "",
-    skipped?.length ? t("× left out, not finite") : "",
+    skipped?.length ? t("× skipped: no usable number") : "",
   ];
-  return texts.filter(Boolean).map((text) => ({ text, color: "" }));
+  const written = (/** @type {string} */ text) => (/^[⚠×]/.test(text) ? warns : "");
+  return texts.filter(Boolean).map((text) => ({ text, color: "", written: written(text) }));
 }
 
 /** The newest few. @param {{ step: number }[]} marks */
@@ -214,11 +216,13 @@ function steps(marks) {
   return [...new Set(marks.map((one) => one.step))].slice(-5).join(", ");
 }
 
-/** @param {{ text: string, color: string }} row */
-function legendRow({ text, color: ink }) {
+/** @param {{ text: string, color: string, written: string }} row `written`: the color of its words, "" as usual */
+function legendRow({ text, color: ink, written }) {
   const swatch = ink ? element("span", { class: "wan-swatch", "aria-hidden": "true" }) : null;
   if (swatch) swatch.style.backgroundColor = ink;
-  return element("li", {}, swatch, text);
+  const row = element("li", {}, swatch, text);
+  row.style.color = written;
+  return row;
 }
 
 /** @param {CSSStyleDeclaration} style */
@@ -228,8 +232,13 @@ export function theme(style) {
     ground: style.backgroundColor,
     grid: style.getPropertyValue("--wan-line").trim() || "#8884",
     marker: style.getPropertyValue("--wan-muted-ink").trim() || style.color,
-    warning: isDark(style.backgroundColor) ? "#ffb02e" : "#b45309",
+    warning: warning(isDark(style.backgroundColor)),
   };
+}
+
+/** The color of what is wrong. @param {boolean} dark */
+function warning(dark) {
+  return dark ? "#ffb02e" : "#b45309";
 }
 
 /**

@@ -65,6 +65,9 @@ export class Face {
     this.line.draw(live);
     const kept = gone ? (history.saves.newest?.step ?? 0) : null;
     this.trouble.draw(run ?? "", detail, history.newest?.step, kept);
+    // The headline of the box says it too.
+    const isSaid = [t("failed"), t("ComfyUI does not answer.")].includes(this.line.text);
+    this.line.element.hidden = isSaid && !this.trouble.element.hidden;
     this.meters.draw(history, detail, clock, now, gone);
     const canUse = Boolean(run && detail) && !live && !gone;
     this.player.suggest(history.suggestion?.best ?? null, canUse);

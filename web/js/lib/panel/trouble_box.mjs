@@ -28,7 +28,7 @@ export class TroubleBox {
     this.trouble = null;
     this.headline = element("strong");
     this.sentence = element("p");
-    this.lead = element("p", {}, t("What helps most comes first:"));
+    this.lead = element("p", {}, t("What helps, best first:"));
     this.helps = element("ol");
     this.first = element("p");
     this.log = element("pre", { class: "wan-log", tabindex: "0", hidden: true });

@@ -37,13 +37,17 @@ export const SENTENCES = [
     ),
   (v) =>
     t(
-      "The training process was killed, and nobody said why. The computer's own memory (RAM) was not full ({reason}), but it can fill within seconds. If that happens again, close other programs, or train smaller clips or an fp8 model.",
+      "The training process was killed from outside. The computer's own memory (RAM) was not full ({reason}), but it can fill within seconds. If that happens again, close other programs, or train smaller clips or an fp8 model.",
       v,
     ),
-  (v) => t("The disk of folder {folder} has no room for {file}: {free} free. Make room on it.", v),
   (v) =>
     t(
-      "The disk of folder {folder} has no room for {file}: {free} free, and a saved step takes {need}. Make room on it.",
+      "The drive {drive}, which holds folder {folder}, is too full to write {file}: {free} are free. Make room on it.",
+      v,
+    ),
+  (v) =>
+    t(
+      "The drive {drive}, which holds folder {folder}, is full: the next save needs about {need}, and {free} are free. Make room on it.",
       v,
     ),
   (v) => t("it held {held} GiB, and {free} were free when last seen", v),

@@ -15,7 +15,9 @@ import { apart } from "./told_apart.mjs";
 
 /** What the headline says already. */
 const SAVED = / (?:Saved step \d+ is the last good one|No good step was saved)\./;
-const ENDS_AGAIN = /unchanged, it would end here again\.$/i;
+const ENDS_AGAIN = /unchanged, it would end here again\.$|^The GPU ran out of memory/i;
+/** How a remedy ends with which the saved steps are of no use. */
+const ANEW = / \(begins a new run\)$/;
 
 /** The newest step of a run that failed: what it was saved at is another number. @param {{ step: number, reached?: number | null, state: string }} run */
 export function stepOf(run) {
@@ -36,14 +38,41 @@ export function troubleOf(run, { reached = null, said = "", gone = null } = {}) 
   const saved = run?.step ?? 0;
   const reason = said || run?.reason || "";
   const { what, helps } = apart(reason.replace(SAVED, ""));
-  const endsAgain = ENDS_AGAIN.test(what);
+  const endsAgain = helps.length > 0 && ENDS_AGAIN.test(what);
+  const again = endsAgain ? { retry: "", hint: "" } : retry(saved);
   return {
     headline: headline(run, Math.max(reached ?? 0, run?.reached ?? 0, saved), saved),
     sentence: told(what) || t("It did not say why; its log may."),
     helps: helps.map(told),
-    first: endsAgain ? t("Change one of these, then press Run.") : "",
-    ...(endsAgain ? { retry: "", hint: "" } : retry(saved)),
+    first: endsAgain ? thenRun(helps, saved) : thenRetry(helps, saved, again.retry),
+    ...again,
   };
+}
+
+/** Where Run begins once something was changed. @param {string[]} helps in English @param {number} saved */
+function thenRun(helps, saved) {
+  const anew = helps.filter((one) => ANEW.test(one)).length;
+  if (anew === helps.length)
+    return t(
+      "Change one of these, then press Run: a new run begins at step 0, and this one stays as it is.",
+    );
+  if (anew && saved)
+    return t(
+      "Change one of these, then press Run: it goes on after saved step {step}, or begins at step 0 where that says so.",
+      { step: saved },
+    );
+  return t("Change one of these, then press Run.");
+}
+
+/** @param {string[]} helps @param {number} saved @param {string} button what is written on it */
+function thenRetry(helps, saved, button) {
+  if (!helps.length) return t("To try again, press “{button}”.", { button });
+  return saved
+    ? t(
+        "Do one of these, then press “{button}”. With another model or dataset a new run begins at step 0.",
+        { button },
+      )
+    : t("Do one of these, then press “{button}”.", { button });
 }
 
 /** @param {number} saved @returns {Trouble} */

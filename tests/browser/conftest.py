@@ -25,6 +25,7 @@ from world import CLIP
 from tests.support.preforked import PreforkedEngine
 
 READY = "() => window.app?.extensionManager && (window.app.graph || window.app.rootGraph) && window.app.vueAppReady"
+QUICK_MAIN = ROOT / "tests" / "tiny" / "quick_main.py"
 PATIENCE_MS = 120_000
 """how long the certain is waited for; only a test that fails waits so long, however busy a machine is"""
 # 404s of unset user files and answers blocked by the page's own policy are the frontend's, not ours.
@@ -232,16 +233,18 @@ class Canvas:
         """Begin to keep what the server says (`seen`) and every text of TrainLoRA's status line (`lines`)."""
         self.script(
             """() => {
-              window.seen = {};
               const kinds = ["wan_trainer.status", "progress", "progress_state", "executed", "execution_success",
                 "execution_error", "b_preview"];
-              for (const kind of kinds) {
-                window.seen[kind] = [];
+              const listens = Boolean(window.seen);
+              window.seen = Object.fromEntries(kinds.map(kind => [kind, []]));
+              for (const kind of listens ? [] : kinds) {
                 window.app.api.addEventListener(kind, e => window.seen[kind].push(e.detail));
               }
               const line = window.app.graph._nodes.find(n => n.type === "TrainLoRA").wanTrainerStatus;
               window.lines = [];
-              new MutationObserver(() => window.lines.push(line.textContent)).observe(line, {childList: true});
+              window.watching?.disconnect();
+              window.watching = new MutationObserver(() => window.lines.push(line.textContent));
+              window.watching.observe(line, {childList: true});
             }"""
         )
 
@@ -341,7 +344,7 @@ def canvas_server(
             pytest.skip(f"no frontend {frontend}: run python3 scripts/test.py, which fetches it")
     env = preforked.environment if preforked else None
     base = comfy_base(f"canvas-{frontend}")
-    with ComfyServer(base, comfyui=comfyui_tree, front_end_root=root, env=env) as server:
+    with ComfyServer(base, comfyui=comfyui_tree, main=QUICK_MAIN, front_end_root=root, env=env) as server:
         server.setting("Comfy.TutorialCompleted", True)  # else the template dialog covers the first canvas
         server.setting("Comfy.Workflow.ShowMissingModelsWarning", False)  # tests have tiny models only
         yield server
@@ -374,6 +377,64 @@ def canvas(
         if getattr(request.node, "failed", True):
             page.screenshot(name)
         page.page.close()
+
+
+# The shipped frontend keeps some of what it says over its Run button until somebody takes it away.
+FORGET = """() => {
+  (window.app.rootGraph ?? window.app.graph).clear();
+  sessionStorage.removeItem("wan_trainer.cards");
+  const side = window.app.extensionManager.sidebarTab;
+  if (side.activeSidebarTabId) side.toggleSidebarTab(side.activeSidebarTabId);
+  window.app.extensionManager.toast.removeAll?.();
+}"""
+
+
+class Pages:
+    """Pages that stay open between tests, one for each way of drawing nodes: most seconds of a short test on a page of
+    its own go into the load of that page. For tests that ask nothing of what a page did before, nor of its language."""
+
+    def __init__(self, context: Any, server: ComfyServer, shots: Path) -> None:
+        self._context, self._server, self._shots = context, server, shots
+        self._open: dict[bool, Canvas] = {}
+
+    def take(self, vue: bool) -> Canvas:
+        """The page that draws nodes so: in front, an empty graph, no side tab, no message and no card remembered."""
+        self._server.setting("Comfy.VueNodes.Enabled", vue)  # a reload reads it
+        if vue in self._open:
+            page = self._open[vue]
+            page.page.bring_to_front()  # a page that nobody sees draws nothing
+            page.script(FORGET)
+        else:
+            page = self._open[vue] = Canvas(self._context.new_page(), self._server, self._shots)
+            page.vue = vue
+            page.open()
+        page.problems.clear()
+        return page
+
+    def drop(self, page: Canvas) -> None:
+        """Close a page; the next that asks for its kind gets a new one."""
+        self._open = {vue: other for vue, other in self._open.items() if other is not page}
+        page.page.close()
+
+    def failed(self, name: str) -> None:
+        """Leave a picture of each page, and no page to the next test."""
+        for vue, page in list(self._open.items()):
+            page.screenshot(f"{name}-{'vue' if vue else 'litegraph'}")
+            self.drop(page)
+
+
+@pytest.fixture(scope="session")
+def open_pages(canvas_context: Any, canvas_server: ComfyServer, frontend: str) -> Pages:
+    """The pages that stay open, for fixtures of modules."""
+    return Pages(canvas_context, canvas_server, CACHE / "screenshots" / frontend)
+
+
+@pytest.fixture
+def pages(open_pages: Pages, request: pytest.FixtureRequest) -> Iterator[Pages]:
+    """The pages that stay open; a test that fails leaves a screenshot of them, and they are closed."""
+    yield open_pages
+    if getattr(request.node, "failed", True):
+        open_pages.failed(re.sub(r"\W+", "-", request.node.name))
 
 
 @pytest.hookimpl(wrapper=True)

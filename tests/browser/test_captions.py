@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from comfy_server import ComfyServer
 from world import MODEL
 
-from tests.browser.conftest import shows
+from tests.browser.conftest import Pages, shows
 from tests.browser.test_cards import PICTURES, card, queue, values
 from tests.browser.test_panel import serious
 
@@ -30,9 +31,9 @@ PLAYS = (
 
 
 @pytest.fixture
-def folder(canvas: Any) -> Iterator[Path]:
+def folder(canvas_server: ComfyServer) -> Iterator[Path]:
     """The clips of the tests, of which the last has no caption."""
-    clips = Path(canvas.server.base) / "input" / "clips"
+    clips = Path(canvas_server.base) / "input" / "clips"
     made = clips.with_name(FOLDER)
     shutil.copytree(clips, made, dirs_exist_ok=True)
     for number, path in enumerate(sorted(made.glob("*.mp4"))):
@@ -66,13 +67,13 @@ def marked_with_the_mouse(canvas: Any, field: Any) -> str:
     return canvas.script(MARKED)
 
 
-def test_captions_are_edited_on_the_contact_sheet(canvas: Any, frontend: str, folder: Path) -> None:
+def test_captions_are_edited_on_the_contact_sheet(pages: Pages, frontend: str, folder: Path) -> None:
     """Vue nodes on the one frontend, LiteGraph nodes on the other."""
     names = [path.stem for path in sorted(folder.glob("*.mp4"))]
     shutil.copy(folder / f"{names[0]}.mp4", folder / "bad.mp4")
     (folder / "bad.txt").write_bytes(b"caf\xe9")
     vue = frontend == "shipped"
-    canvas.vue_nodes(vue)
+    canvas = pages.take(vue)
     canvas.load_api(GRAPH)
     queue(canvas)
     canvas.page.wait_for_function(PICTURES)
@@ -150,11 +151,11 @@ CHOSEN = """before => window.app.graph._nodes.flatMap(node => node.widgets ?? []
   widget => /^dropped_/.test(widget.value) && widget.value !== before)"""
 
 
-def test_clips_dropped_on_the_node_lie_in_a_new_folder_that_it_reads(canvas: Any, frontend: str) -> None:
+def test_clips_dropped_on_the_node_lie_in_a_new_folder_that_it_reads(pages: Pages, frontend: str) -> None:
+    canvas = pages.take(vue=frontend != "shipped")
     base = Path(canvas.server.base) / "input"
     clip = next((base / "clips").glob("*.mp4")).read_bytes()
     before = set(base.iterdir())
-    canvas.vue_nodes(frontend != "shipped")
     canvas.load_api({**GRAPH, "3": {**GRAPH["3"], "inputs": {**GRAPH["3"]["inputs"], "folder": "clips"}}})
     canvas.fit()
     sheet = card(canvas, "dataset")

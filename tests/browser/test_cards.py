@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from comfy_server import ComfyServer
 from environment import OTHER_FRONTEND
 from world import MODEL
 
-from tests.browser.conftest import shows
+from tests.browser.conftest import Pages, shows
 from tests.browser.test_panel import HOSTILE, serious
 
 pytestmark = pytest.mark.browser
@@ -54,9 +55,9 @@ PICTURES = """() => { const all = [...document.querySelectorAll('.wan-sheet img'
 
 
 @pytest.fixture
-def folder(canvas: Any) -> Iterator[Path]:
+def folder(canvas_server: ComfyServer) -> Iterator[Path]:
     """The clips of the tests and one under a name that is markup, where the file system allows it."""
-    clips = Path(canvas.server.base) / "input" / "clips"
+    clips = Path(canvas_server.base) / "input" / "clips"
     made = clips.with_name(FOLDER)
     shutil.copytree(clips, made, dirs_exist_ok=True)
     with contextlib.suppress(OSError):  # Windows knows no such name
@@ -224,10 +225,12 @@ def test_cards_say_what_is_known_before_and_after_a_queue_and_a_reload_and_never
 
 
 @pytest.mark.parametrize("frontend", ["shipped", pytest.param(OTHER_FRONTEND, marks=pytest.mark.soak)], indirect=True)
-def test_files_without_a_caption_are_marked_and_the_buttons_say_what_becomes_of_them(canvas: Any, folder: Path) -> None:
+def test_files_without_a_caption_are_marked_and_the_buttons_say_what_becomes_of_them(
+    pages: Pages, folder: Path
+) -> None:
+    canvas = pages.take(vue=True)
     next(iter(sorted(folder.glob("*.txt")))).unlink()
     dataset = {**GRAPH["3"]["inputs"], "trigger_word": ""}
-    canvas.vue_nodes(True)
     canvas.load_api({"1": GRAPH["1"], "3": {**GRAPH["3"], "inputs": dataset}})
     queue(canvas)
     shown = card(canvas, "dataset")
@@ -253,9 +256,9 @@ def test_files_without_a_caption_are_marked_and_the_buttons_say_what_becomes_of_
     assert canvas.our_problems == []
 
 
-def test_validate_video_takes_a_run_or_a_model_where_there_is_none(canvas: Any) -> None:
+def test_validate_video_takes_a_run_or_a_model_where_there_is_none(pages: Pages) -> None:
     """At the same socket, also once the graph was saved and opened; and nothing else goes there."""
-    taken = {}
+    canvas, taken = pages.take(vue=False), {}
     for giver in ("LoadWanModel", "TrainLoRA", "WanLoraFile"):
         canvas.clear()
         taken[giver] = canvas.script(

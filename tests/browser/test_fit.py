@@ -8,9 +8,10 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from comfy_server import ComfyServer
 from environment import OTHER_FRONTEND
 
-from tests.browser.conftest import shows, tiny_canvas
+from tests.browser.conftest import Pages, shows, tiny_canvas
 from tests.browser.test_panel import serious
 from tests.support.headers import write_empty_model
 
@@ -21,11 +22,11 @@ BAR = ".wan-panel .wan-fit"
 
 
 @pytest.fixture
-def card_of(canvas: Any) -> Iterator[Callable[[float], None]]:
+def card_of(canvas_server: ComfyServer) -> Iterator[Callable[[float], None]]:
     """Makes the server take its cards for having so many MiB beside the reserve."""
 
     def told(gib: str) -> None:
-        canvas.server.post("/tiny/card", {"gib": gib})
+        canvas_server.post("/tiny/card", {"gib": gib})
 
     yield lambda mib: told(f"{RESERVE_GIB + mib / 1024:.6f}")
     told("")
@@ -33,12 +34,11 @@ def card_of(canvas: Any) -> Iterator[Callable[[float], None]]:
 
 @pytest.mark.parametrize("frontend", ["shipped", pytest.param(OTHER_FRONTEND, marks=pytest.mark.soak)], indirect=True)
 def test_what_does_not_fit_is_red_before_it_is_queued_and_fits_after_a_click(
-    canvas: Any, workflows: dict[str, Any], card_of: Callable[[float], None], frontend: str
+    pages: Pages, workflows: dict[str, Any], card_of: Callable[[float], None], frontend: str
 ) -> None:
     """On the newer frontend with the nodes it draws itself."""
     card_of(18)
-    if frontend != "shipped":
-        canvas.vue_nodes(True)
+    canvas = pages.take(vue=frontend != "shipped")
     asked = {"steps": 2, "rank": 64, "preview_every_n_steps": 0, "run_name": f"fits-{frontend}"}
     canvas.load(tiny_canvas(workflows["08_smoke_test"], TrainLoRA=asked))
     canvas.watch()

@@ -9,6 +9,8 @@ from typing import Any
 import make_locales
 import pytest
 
+from tests.browser.conftest import Pages
+
 pytestmark = pytest.mark.browser
 
 HOVERED = "num_frames"
@@ -64,8 +66,8 @@ def test_a_japanese_page_shows_japanese_nodes_and_saves_ids(canvas: Any) -> None
     assert set(saved["inputs"]) == set(shown["widgets"])
 
 
-def test_one_strength_is_named_as_in_core_and_saved_under_its_id(canvas: Any) -> None:
-    canvas.clear()
+def test_one_strength_is_named_as_in_core_and_saved_under_its_id(pages: Pages) -> None:
+    canvas = pages.take(vue=False)
     label = canvas.script("""() => {
       const node = window.LiteGraph.createNode("ApplyWanLoRA");
       window.app.graph.add(node);

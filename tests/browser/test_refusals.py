@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from environment import OTHER_FRONTEND
 
 from tests.browser.conftest import shows, tiny_canvas
 
@@ -20,8 +21,10 @@ def chinese(canvas_server: Any) -> Iterator[None]:
     canvas_server.setting("Comfy.Locale", "en")
 
 
+@pytest.mark.parametrize("frontend", ["shipped", pytest.param(OTHER_FRONTEND, marks=pytest.mark.soak)], indirect=True)
 @pytest.mark.usefixtures("chinese")  # first: the page asks for its language once
 def test_a_chinese_page_says_in_chinese_what_a_run_is_refused_for(canvas: Any, workflows: dict[str, Any]) -> None:
+    """The sentences are ours, and that our page finds its language is asked of both frontends in test_panel.py."""
     asked = {"run_name": "nobody", "resume": "require"}
     canvas.load(tiny_canvas(workflows["08_smoke_test"], TrainLoRA=asked))
     canvas.watch()

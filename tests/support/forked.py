@@ -36,12 +36,7 @@ def import_engine() -> None:
 
     import wan_core.__main__
     import wan_core.audit
-    import wan_core.run.sample_job
-    import wan_core.run.train_job
-    import wan_core.trackers.tensorboard  # noqa: F401
-
-    with contextlib.suppress(ImportError):
-        import torch.utils.tensorboard  # every run writes its curves there: a third of what a short one computes
+    import wan_core.run.sample_job  # noqa: F401
 
     torch.optim.AdamW([torch.nn.Parameter(torch.zeros(1))])
 

@@ -63,9 +63,14 @@ def serve(place: str) -> None:
     sys.path[:] = [entry for entry in sys.path if Path(entry or os.curdir).resolve() != DOOR.parent]
     sys.path.insert(0, str(ROOT))
     gc.disable()  # what is imported stays
-    from tests.support.forked import import_engine
+    import peft  # noqa: F401
+    import torch
 
-    import_engine()
+    import wan_core.__main__
+    import wan_core.audit
+    import wan_core.run.sample_job  # noqa: F401
+
+    torch.optim.AdamW([torch.nn.Parameter(torch.zeros(1))])
     os.fsync = lambda _: None  # nothing of a test outlives the machine, so nobody waits for its disk
     gc.freeze()  # else the first full collection of every fork copies each page of these libraries: 0.3 s
     gc.enable()

@@ -22,7 +22,7 @@ TWO = [torch.device("cuda", 0), torch.device("cuda", 1)]
 FORGOTTEN = ("3", "4", "5")
 
 
-@pytest.fixture(scope="module", params=[6, pytest.param(40, marks=pytest.mark.soak)])
+@pytest.fixture(scope="module", params=[8, pytest.param(40, marks=pytest.mark.soak)])
 def step_of_14b(request: pytest.FixtureRequest, run_script: RunScript) -> dict[str, Any]:
     """One step of so many blocks on two simulated devices.
 

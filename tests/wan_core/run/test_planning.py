@@ -135,7 +135,7 @@ def test_a_run_too_large_for_its_card_ends_before_a_weight_is_read(
 def test_a_run_that_fits_with_measures_takes_them_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     train = TrainConfig(steps=1, save_every_n_steps=1, preview_every_n_steps=0, eval_items=0)
     wide = WanShape(dim=512, ffn_dim=2048, num_heads=4, num_layers=6)
-    run = make_run(tmp_path, shape=wide, train=train, clips=2, size=(4, 16, 16))
+    run = make_run(tmp_path, shape=wide, train=train, clips=2, size=(4, 32, 32))
     whole = plan_run(run.directory, run.roots)["devices"]["cpu"]["peak_bytes"]
     monkeypatch.setenv("WAN_TRAINER_CARD_GIB", str(limit_with(run_room=whole - 60 * MIB)))
     report = plan_run(run.directory, run.roots)

@@ -161,27 +161,20 @@ def test_stopped_and_resumed_it_shows_and_learns_the_same(without: TinyRun, tmp_
 READ_AGAIN = "import wan_core.run.berth as berth\nberth.host_bytes = lambda: 0\n"
 
 
-@pytest.fixture(scope="module")
-def of_two_ranks(server: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, bytes], bytes]:
-    """What two ranks learn without previews, and the first preview of all where there is one rank."""
-    place = tmp_path_factory.mktemp("of_two_ranks")
-    unseen, alone = made(place / "unseen", preview_every_n_steps=0), made(place / "alone", steps=1)
-    train_on_two(server, unseen, 1, 0)
-    trained(alone)
-    return learnt(unseen), previews(alone)["step-000000_p0"]
-
-
-@pytest.mark.lasts(3)
+@pytest.mark.lasts(6)
 @pytest.mark.parametrize("first", ["", READ_AGAIN], ids=["resting", "read again"])
 def test_of_two_ranks_one_shows_the_pair_and_both_learn_the_same(
-    first: str, server: ForkServer, of_two_ranks: tuple[dict[str, bytes], bytes], tmp_path: Path
+    first: str, server: ForkServer, tmp_path: Path
 ) -> None:
     """The leading rank leaves its trainer for the clips and comes back, while the other one waits in the next step."""
-    shown = train_on_two(server, made(tmp_path), 1, 0, first=first)
-    expected, first_preview = of_two_ranks
-    assert learnt(shown) == expected
+    unseen, shown = made(tmp_path / "unseen", preview_every_n_steps=0), made(tmp_path / "shown")
+    for run in (unseen, shown):
+        train_on_two(server, run, 1, 0, first=first)
+    assert learnt(shown) == learnt(unseen)
     assert sorted(previews(shown)) == [f"step-{step:06d}_p0" for step in range(STEPS + 1)]
-    assert previews(shown)["step-000000_p0"] == first_preview
+    alone = made(tmp_path / "alone", steps=1)
+    trained(alone)
+    assert previews(shown)["step-000000_p0"] == previews(alone)["step-000000_p0"]
 
 
 @pytest.mark.parametrize(

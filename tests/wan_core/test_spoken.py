@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 
 from wan_core.events import CheckpointSaved, Evaluated, Finished, Note, SampleReady, Stage, StepDone, StepSkipped
 from wan_core.spoken import SpokenRun
@@ -38,6 +39,12 @@ def test_steps_are_told_of_less_and_less_often_and_the_last_one_always() -> None
     assert spoken.line(step(1000)) == (
         "step 1000/1000 high noise  epoch 0.5  loss 0.2500  lr 0.0001  2.00 s/it  0:10 left  14.0 GiB"
     )
+
+
+def test_a_step_whose_loss_came_as_null_is_told_all_the_same() -> None:
+    told = SpokenRun().step(replace(step(3), loss=None))  # type: ignore[arg-type]
+    assert "step 3/1000 high noise" in told
+    assert "loss nan" in told
 
 
 def test_whatever_else_happens_is_a_line() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from pathlib import Path
 
@@ -65,6 +66,14 @@ def test_a_plateau_is_marked_with_the_step_it_began_after() -> None:
     (mark,) = marks_of(evaluations([*falling, *[0.1901, 0.1898, 0.1903, 0.1899, 0.1902, 0.19, 0.1901, 0.1899]]))
     assert (mark.kind, mark.step) == ("plateau", 100)
     assert mark.text.startswith("The evaluation loss has not fallen since step 40:")
+
+
+def test_evaluations_that_are_not_finite_are_no_figures_and_hide_no_plateau() -> None:
+    """The worker hears them as they are; on their way out they become null."""
+    bad = [Evaluated(step=step, eval_loss=loss, held_out=True) for step, loss in ((1, math.nan), (2, None))]
+    flat = evaluations([0.3, *[0.19] * 12])
+    assert marks_of([flat[0], *bad, *flat[1:]]) == marks_of(flat)
+    assert [mark.kind for mark in marks_of(flat)] == ["plateau"]
 
 
 def test_each_expert_of_a_pair_is_watched_by_itself() -> None:

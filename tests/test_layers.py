@@ -21,7 +21,7 @@ ROOMS = (
     "canvas",
     "files",
     "events",
-    "spoken",
+    "run_lines",
     "pipes",
     "control",
     "video",

@@ -22,7 +22,7 @@ from ...wan_core.events import (
     StepDone,
     StepSkipped,
 )
-from ...wan_core.spoken import SpokenRun
+from ...wan_core.run_lines import RunLines
 from ...wan_core.train import EXPERTS
 from ...wan_core.words import logger
 from .interrupts import CancelButton
@@ -70,7 +70,7 @@ class NodeProgress:
         self._last_bar = self._last_status = 0.0
         self._preview: Image.Image | None = None
         self._seconds: list[float] = []
-        self._spoken = SpokenRun()
+        self._lines = RunLines()
         self._status: dict[str, Any] = {"node": node_id, "graph": graph}
 
     def bar(self, done: int, total: int) -> None:
@@ -105,7 +105,7 @@ class NodeProgress:
 
     def on_event(self, event: Event) -> None:
         """Show an event of the engine."""
-        if line := self._spoken.line(event):
+        if line := self._lines.line(event):
             level = logging.WARNING if isinstance(event, Note) and event.level == "warning" else logging.INFO
             run = self._status.get("run")
             _log.log(level, "%s", f"{run}: {line[:1000]}" if run else line[:1000])

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 from ..errors import ExitCode
 from ..events import Emit, Event, Failed, to_line
 from ..files import DISK_FULL, Roots, size_text
-from ..spoken import SpokenRun
+from ..run_lines import RunLines
 from ..words import logger, plain
 
 __all__ = [
@@ -51,10 +51,10 @@ def emitter(out: BinaryIO) -> Emit:
 
     A rank that a terminal shows already says nothing of its own.
     """
-    spoken, speaks = SpokenRun(), "LOCAL_RANK" not in os.environ or not sys.stderr.isatty()
+    lines, speaks = RunLines(), "LOCAL_RANK" not in os.environ or not sys.stderr.isatty()
 
     def emit(event: Event) -> None:
-        if speaks and (line := spoken.line(event)):
+        if speaks and (line := lines.line(event)):
             _log.info("%s", line)
         with contextlib.suppress(OSError):  # the reader is gone; the end of stdin tells the worker to stop
             out.write(to_line(event).encode("ascii"))

@@ -9,7 +9,7 @@ import time
 from typing import Any, BinaryIO
 
 from ..events import Emit, Event, StepDone, parse_event
-from ..spoken import SpokenRun, sentence_of
+from ..run_lines import RunLines, sentence_of
 from ..words import plain
 
 __all__ = ["lines_of", "terminal_emitter"]
@@ -47,7 +47,7 @@ class _Terminal:
         self._out = out
         self._line = ""
         self._shown = 0.0
-        self._spoken = SpokenRun()
+        self._lines = RunLines()
 
     def __call__(self, event: Event) -> None:
         with contextlib.suppress(OSError):  # the terminal is gone
@@ -57,7 +57,7 @@ class _Terminal:
                 self._say(sentence)
 
     def _step(self, event: StepDone) -> None:
-        said = self._spoken.step(event)  # every one: it counts the pace
+        said = self._lines.step(event)  # every one: it counts the pace
         now = time.monotonic()
         if now - self._shown < _EVERY_S and event.step < event.steps:
             return

@@ -6,11 +6,11 @@ The jobs themselves (train_job, sample_job, ranks) are imported by their files: 
 from __future__ import annotations
 
 from .best_step import suggested_step
-from .cells import Cell, Column, SampleJob
 from .checks import check_adapters, check_quantize, trained_variant, with_expert, with_model_values
 from .choose import RunDecision, choose_run, prepare_run, say_ended
 from .config import QUEUE_DONE, DataConfig, RunConfig, RunStatus, cache_names_in_use, read_run, read_status
 from .foresee import Foreseen, foresee
+from .grid import Cell, Column, SampleJob
 from .job import Job
 from .length import with_clip_values, with_global_batch
 from .memory_report import (

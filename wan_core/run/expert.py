@@ -17,7 +17,7 @@ from ..model import WanTransformer
 from ..precision import QuantizedBy, quantized_by
 from ..train import EXPERTS, SavedStep, Trainer
 from ..train.meters import MemoryReading
-from .berth import Berth
+from .device_place import DevicePlace
 from .loading import Loaded, Planned
 from .open import OpenRun
 
@@ -62,7 +62,7 @@ class Expert:
     def __init__(self, run: OpenRun, saved: Learnt | None) -> None:
         """`saved`: what to go on from."""
         self.run, self.name = run, run.config.train.expert
-        self._berth = Berth[Loaded](attrgetter("model"))
+        self._place = DevicePlace[Loaded](attrgetter("model"))
         self.planned: Planned | None = None
         """how it is trained here, once that is known"""
         self.at_work = self.rehearsed = False
@@ -76,7 +76,7 @@ class Expert:
     @property
     def loaded(self) -> Loaded | None:
         """The model and its trainer, at work or resting; None where they are not loaded."""
-        return self._berth.held
+        return self._place.held
 
     @property
     def model(self) -> WanTransformer:
@@ -152,13 +152,13 @@ class Expert:
         learnt = self._learnt
         if self.loaded is None:
             self.rehearsed = False
-        trainer = self._berth.come(lambda: load(learnt is None)).trainer
+        trainer = self._place.come(lambda: load(learnt is None)).trainer
         if learnt is not None:
             try:
                 trainer.load_state(learnt.state, learnt.progress)
             except BaseException:
                 del trainer  # it holds the model
-                self._berth.give_up()
+                self._place.give_up()
                 raise
         self.at_work, self._learnt = True, None
 
@@ -168,7 +168,7 @@ class Expert:
         self.at_work = False
         if stays:
             self.trainer.forget_moments()
-        self._berth.leave(stays=stays)
+        self._place.leave(stays=stays)
 
 
 def prefix_of(expert: Expert) -> str:

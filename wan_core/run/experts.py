@@ -25,9 +25,9 @@ from ..train import (
     saved_bytes,
 )
 from ..words import logger
-from .berth import host_holds
 from .checks import check_quantized_alike, check_ranks_alike
 from .config import RunConfig
+from .device_place import host_holds
 from .expert import Expert, Learnt, prefix_of, saved_of
 from .guest import Guest
 from .loading import load_model, load_partner, plan_training

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..model import WanTransformer
-from .berth import Berth, host_holds
+from .device_place import DevicePlace, host_holds
 from .open import OpenRun
 
 __all__ = ["Guest"]
@@ -17,28 +17,28 @@ class Guest:
     def __init__(self, run: OpenRun, read: Callable[[], WanTransformer]) -> None:
         """`read` loads the model of `run`."""
         self.run, self._read = run, read
-        self._berth = Berth[WanTransformer](lambda model: model)
+        self._place = DevicePlace[WanTransformer](lambda model: model)
         self.here = False
         """whether it lies on the devices"""
 
     @property
     def rests(self) -> bool:
         """Whether its weights lie in host memory."""
-        return self._berth.held is not None and not self.here
+        return self._place.held is not None and not self.here
 
     @property
     def model(self) -> WanTransformer:
         """The model, where it is loaded."""
-        assert self._berth.held is not None
-        return self._berth.held
+        assert self._place.held is not None
+        return self._place.held
 
     def come(self) -> None:
         """Lie on the devices from now on, which are free. Raises what loading does; it can be asked again."""
-        self._berth.come(self._read)
+        self._place.come(self._read)
         self.here = True
 
     def leave(self, coming: int, processes: int) -> None:
         """Leave the devices: for host memory where that holds it beside `coming` bytes, else to be read again."""
         if self.here:
             self.here = False
-            self._berth.leave(stays=host_holds(self.model, coming, processes))
+            self._place.leave(stays=host_holds(self.model, coming, processes))

@@ -12,10 +12,10 @@ from ..lora import FrozenLora, LoraWeights, set_strength
 from ..model import WanTransformer
 from ..sampler import Denoiser
 from ..train import SavedStep, evaluating
-from .acting import acting
-from .berth import Berth, host_holds
+from .device_place import DevicePlace, host_holds
 from .expert import saved_of
 from .open import OpenRun
+from .preview_loras import with_preview_loras
 
 __all__ = ["Renderers"]
 
@@ -26,7 +26,7 @@ class Renderers:
     def __init__(self, runs: Sequence[OpenRun], on_tensor: Callable[[int, int], None]) -> None:
         """`on_tensor` is that of `materialize`."""
         self._runs, self._on_tensor = runs, on_tensor
-        self._berths = {run.config.train.expert: Berth[WanTransformer](lambda model: model) for run in runs}
+        self._places = {run.config.train.expert: DevicePlace[WanTransformer](lambda model: model) for run in runs}
         self._at_home = ""
         self._weights: dict[str, LoraWeights] = {}
         self._read: tuple[int, dict[str, LoraWeights]] | None = None
@@ -62,7 +62,7 @@ class Renderers:
 
     def model_at_home(self) -> WanTransformer:
         """Returns the model that lies on the devices."""
-        model = self._berths[self._at_home].held
+        model = self._places[self._at_home].held
         assert model is not None
         return model
 
@@ -73,22 +73,22 @@ class Renderers:
         if weights is not None:
             weights.load_into(model, "The saved step")
         set_strength(model, self._strength if weights is not None else 0.0)
-        with evaluating(model), acting(model, run, self._loras):
+        with evaluating(model), with_preview_loras(model, run, self._loras):
             yield model
 
     def _bring(self, run: OpenRun) -> None:
         name, leaving = run.config.train.expert, self._at_home
         if name == leaving:
             return
-        coming, self._at_home = self._berths[name], ""
+        coming, self._at_home = self._places[name], ""
         if leaving:
             needed = 0 if coming.held is not None else weights_once_loaded(run.config.model, run.file)
-            self._berths[leaving].leave(stays=self._fits_beside(leaving, needed))
+            self._places[leaving].leave(stays=self._fits_beside(leaving, needed))
         coming.come(lambda: self._read_model(run))
         self._at_home = name
 
     def _fits_beside(self, leaving: str, coming: int) -> bool:
-        model = self._berths[leaving].held
+        model = self._places[leaving].held
         return model is not None and host_holds(model, coming)
 
     def _read_model(self, run: OpenRun) -> WanTransformer:

@@ -12,10 +12,10 @@ from ..events import Emit, Finished, Note, Stage
 from ..files import Roots, read_json
 from ..lora import FrozenLora
 from ..train import PreviewClip, Previewer, PreviewInputs, SavedStep, SaveStore, read_preview_inputs
-from .cells import Cell, SampleJob
 from .checks import check_files
 from .config import read_run
 from .full_memory import memory_named
+from .grid import Cell, SampleJob
 from .open import open_experts
 from .partner import partner_note, with_partner
 from .remarks import preview_note

@@ -18,13 +18,13 @@ from ..model import WanTransformer
 from ..sampler import Denoiser
 from ..train import Previewer, PreviewInputs, evaluating
 from ..words import first_line
-from .acting import acting
 from .expert import Expert
 from .experts import Experts
 from .guest import Guest
 from .loading import preview_inputs
 from .open import OpenRun
 from .partner import no_pair, partner_note
+from .preview_loras import with_preview_loras
 from .remarks import preview_note
 
 __all__ = ["Showing", "begin_showing"]
@@ -90,7 +90,7 @@ class Showing:
         with (
             expert.trainer.judged(),
             evaluating(expert.model) as model,
-            acting(model, run, self._loras),
+            with_preview_loras(model, run, self._loras),
         ):
             yield model
 
@@ -100,7 +100,7 @@ class Showing:
             if not guest.here:
                 self._experts.make_room(guest.run, rests=guest.rests)
                 guest.come()
-        with evaluating(guest.model) as model, acting(model, guest.run, self._loras):
+        with evaluating(guest.model) as model, with_preview_loras(model, guest.run, self._loras):
             yield model
 
     def _bring(self, expert: Expert) -> None:

@@ -19,17 +19,17 @@ from ..files import Roots, locked
 from ..train import Group, NotFinite, TargetFunction, true_velocity
 from ..train.meters import MemoryReading
 from ..words import shortened
-from .acting import check_acting
 from .between_steps import BetweenSteps
 from .config import QUEUE_DONE, RunConfig, read_run, read_status
+from .event_sinks import EventSinks
 from .expert import Expert
 from .experts import Experts
 from .full_memory import memory_named
-from .hearing import Hearing
 from .length import TimedControl, TimeLimit
 from .loading import preview_inputs
 from .open import OpenRun, open_experts
 from .partner import pair_of_previews
+from .preview_loras import check_preview_loras
 from .remaining import Remaining
 from .remarks import disk_remark, rate_remark, set_aside_note, what_stands
 from .saving import Saver
@@ -102,8 +102,8 @@ class _Session:
         self._limit = TimeLimit(directory, config.train)
         self.control, self.group, self.target = TimedControl(control, self._limit), group, target
         self._profile_steps = profile_steps
-        self._hearing = Hearing(directory, emit, self._limit, Remaining(config.train), leads=group.leads)
-        self.emit = self._hearing.emit
+        self._sinks = EventSinks(directory, emit, self._limit, Remaining(config.train), leads=group.leads)
+        self.emit = self._sinks.emit
         self.saver = Saver(
             directory, config, emit=self.emit, control=control, leads=group.leads, embed_workflow=embed_workflow
         )
@@ -123,7 +123,7 @@ class _Session:
                 with contextlib.suppress(OSError):  # the error that ended the run says more than a full disk
                     self.saver.write_status("failed", shortened(str(error), 1000))
         finally:
-            self._hearing.close()
+            self._sinks.close()
 
     def memory_named(self) -> contextlib.AbstractContextManager[None]:
         """Inside, memory that runs out becomes a sentence with what helps this run."""
@@ -220,13 +220,13 @@ class _Session:
         Raises what `Experts` refuses, and Stopped when a stop is asked for while the weights are read.
         """
         self._open, saved = open_experts(self.directory, self.roots, self.config), self.saver.saved
-        self._hearing.warn(synthetic_note(self._open[0].cache_set))
+        self._sinks.warn(synthetic_note(self._open[0].cache_set))
         pair: tuple[OpenRun, ...] = ()
         if self.group.leads and len(self._open) == 1:
-            pair = pair_of_previews(self._open[0], self._hearing.warn)
+            pair = pair_of_previews(self._open[0], self._sinks.warn)
         previews = preview_inputs((pair or self._open)[0]) if self.group.leads else None
         for run in pair or self._open:
-            check_acting(run, previews.config.loras if previews is not None else ())
+            check_preview_loras(run, previews.config.loras if previews is not None else ())
         partner = next((run for run in pair if not run.trained), None)
         self._experts = Experts(
             self._open,
@@ -239,9 +239,9 @@ class _Session:
             timed=self._timed,
             partner=partner,
         )
-        self._hearing.experts = self._experts
+        self._sinks.experts = self._experts
         self._experts.begin()
-        self._hearing.spill = SpillWatch.on(self._experts.trainer.meters.devices)
+        self._sinks.spill = SpillWatch.on(self._experts.trainer.meters.devices)
         if saved is not None:
             self.emit(Note(text=f"Continues after saved step {saved.step} of {self.config.train.steps}."))
         if self.group.leads and (note := set_aside_note(self.saver.store)):
@@ -262,12 +262,12 @@ class _Session:
         )
         if previews is not None:
             self._between.showing = begin_showing(
-                self._experts, previews, partner, emit=self.emit, warn=self._hearing.warn, control=self.control
+                self._experts, previews, partner, emit=self.emit, warn=self._sinks.warn, control=self.control
             )
         if remark := rate_remark(self.config.train):
             self.emit(Marked(step=self._experts.step, kind="learning rate", text=remark))
-            self._hearing.warn(remark)
-        self._hearing.warn(disk_remark(self.directory, self._experts.bytes_of_a_save))
+            self._sinks.warn(remark)
+        self._sinks.warn(disk_remark(self.directory, self._experts.bytes_of_a_save))
 
     def _save_before_stopping(self, reason: str) -> str:
         """Returns why the run stops.

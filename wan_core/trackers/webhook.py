@@ -25,7 +25,7 @@ from ..events import (
     Suggested,
     to_line,
 )
-from ..spoken import loss_text
+from ..run_lines import loss_text
 from .figures import About
 from .settings import WebhookSettings
 

@@ -16,7 +16,7 @@ from wan_core.control import SignalControl
 from wan_core.errors import ConfigError
 from wan_core.events import Evaluated, Event, StepDone
 from wan_core.files import atomic_write_json
-from wan_core.run import berth
+from wan_core.run import device_place
 from wan_core.run.choose import choose_run
 from wan_core.run.config import RunConfig, read_run, read_status
 from wan_core.run.train_job import run_job
@@ -183,7 +183,7 @@ def test_stopped_anywhere_and_resumed_equals_never_stopped(
 def test_without_room_in_host_memory_weights_are_read_again_and_nothing_else_changes(
     alternating: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(berth, "host_bytes", lambda: 0)
+    monkeypatch.setattr(device_place, "host_bytes", lambda: 0)
     run = make_pair_run(tmp_path, **SETTINGS, **ALTERNATING)
     train(run)
     assert files(run) == files(alternating)
@@ -207,7 +207,7 @@ def test_a_model_that_previews_put_out_of_memory_makes_each_step_once(
     undisturbed: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Previews in the middle of a turn: the one at work is read again, with a trainer of its own."""
-    monkeypatch.setattr(berth, "host_bytes", lambda: 0)
+    monkeypatch.setattr(device_place, "host_bytes", lambda: 0)
     run = make_pair_run(tmp_path, preview=PREVIEW, **{**SETTINGS, "preview_every_n_steps": 2})
     heard: list[Event] = []
     run_job(run.directory, run.roots, emit=heard.append, control=Decoding(signals=False))
@@ -226,7 +226,7 @@ def test_validation_clips_go_through_both_whether_one_rests_or_is_read_again(
     assert base == without != trained
     preview = run.directory / "samples" / "step-000010_p0.latent"
     assert trained == preview.read_bytes(), "the last preview of the run"
-    monkeypatch.setattr(berth, "host_bytes", lambda: 0)
+    monkeypatch.setattr(device_place, "host_bytes", lambda: 0)
     assert rendered(run, "read again") == clips
 
 

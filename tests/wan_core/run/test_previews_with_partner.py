@@ -25,7 +25,7 @@ from wan_core.files import atomic_write_json
 from wan_core.load import ModelPlan, materialize
 from wan_core.lora import FrozenLora, LoraConfig
 from wan_core.model import WanTransformer
-from wan_core.run import SampleJob, berth, loading, plan_run
+from wan_core.run import SampleJob, device_place, loading, plan_run
 from wan_core.run.choose import choose_run
 from wan_core.run.config import read_run, read_status
 from wan_core.run.train_job import run_job
@@ -141,7 +141,7 @@ def test_what_is_learnt_is_the_same_whether_the_models_rest_or_are_read_again(
 ) -> None:
     resting = made(tmp_path / "resting")
     trained(resting)
-    monkeypatch.setattr(berth, "host_bytes", lambda: 0)
+    monkeypatch.setattr(device_place, "host_bytes", lambda: 0)
     read_again = made(tmp_path / "read again")
     heard = trained(read_again)
     assert [event.step for event in heard if isinstance(event, StepDone)] == list(range(1, STEPS + 1)), "each once"
@@ -158,7 +158,7 @@ def test_stopped_and_resumed_it_shows_and_learns_the_same(without: TinyRun, tmp_
     assert learnt(in_parts) == learnt(without)
 
 
-READ_AGAIN = "import wan_core.run.berth as berth\nberth.host_bytes = lambda: 0\n"
+READ_AGAIN = "import wan_core.run.device_place as place\nplace.host_bytes = lambda: 0\n"
 
 
 @pytest.mark.lasts(6)
@@ -224,7 +224,7 @@ def test_a_trained_model_that_cannot_be_read_again_costs_no_step(
 
     _load = loading.load_model
     monkeypatch.setattr("wan_core.run.experts.load_model", load)
-    monkeypatch.setattr(berth, "host_bytes", lambda: 0)
+    monkeypatch.setattr(device_place, "host_bytes", lambda: 0)
     run = made(tmp_path)
     with pytest.raises(CheckpointError, match=r"The model is gone\."):
         trained(run)

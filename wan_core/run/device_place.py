@@ -11,7 +11,7 @@ from ..model import WanTransformer
 from ..placement.host import host_bytes
 from ..placement.room import release_cached_memory, weights_out_of_the_way
 
-__all__ = ["Berth", "host_holds"]
+__all__ = ["DevicePlace", "host_holds"]
 
 _HOST_RESERVE = 2 << 30
 """bytes of host memory that are left to everybody else"""
@@ -19,7 +19,7 @@ _HOST_RESERVE = 2 << 30
 Held = TypeVar("Held")
 
 
-class Berth(Generic[Held]):
+class DevicePlace(Generic[Held]):
     """The place of one of the models: it is on the devices, rests in host memory, or is not loaded."""
 
     def __init__(self, model_of: Callable[[Held], WanTransformer]) -> None:

@@ -19,7 +19,7 @@ from .events import (
     Suggested,
 )
 
-__all__ = ["SpokenRun", "loss_text", "sentence_of"]
+__all__ = ["RunLines", "loss_text", "sentence_of"]
 
 _PACE_STEPS = 20
 _FIRST_S, _MOST_S = 5.0, 60.0
@@ -27,7 +27,7 @@ _FIRST_S, _MOST_S = 5.0, 60.0
 _GIB = 1 << 30
 
 
-class SpokenRun:
+class RunLines:
     """Says what is worth a line: every save, evaluation, preview and remark, and a step now and then."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:

@@ -7,7 +7,7 @@ import math
 from dataclasses import replace
 
 from wan_core.events import CheckpointSaved, Evaluated, Finished, Note, SampleReady, Stage, StepDone, StepSkipped
-from wan_core.spoken import SpokenRun
+from wan_core.run_lines import RunLines
 
 
 def step(number: int, steps: int = 1000) -> StepDone:
@@ -28,7 +28,7 @@ def step(number: int, steps: int = 1000) -> StepDone:
 
 def test_steps_are_told_of_less_and_less_often_and_the_last_one_always() -> None:
     clock = [0.0]
-    spoken = SpokenRun(lambda: clock[0])
+    spoken = RunLines(lambda: clock[0])
     told: list[float] = []
     for number in range(1, 1000):
         clock[0] += 1.0
@@ -42,13 +42,13 @@ def test_steps_are_told_of_less_and_less_often_and_the_last_one_always() -> None
 
 
 def test_a_step_whose_loss_came_as_null_is_told_all_the_same() -> None:
-    told = SpokenRun().step(replace(step(3), loss=None))  # type: ignore[arg-type]
+    told = RunLines().step(replace(step(3), loss=None))  # type: ignore[arg-type]
     assert "step 3/1000 high noise" in told
     assert "loss nan" in told
 
 
 def test_whatever_else_happens_is_a_line() -> None:
-    spoken = SpokenRun()
+    spoken = RunLines()
     said = [
         spoken.line(event)
         for event in (

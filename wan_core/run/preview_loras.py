@@ -10,11 +10,11 @@ from ..model import WanTransformer, model_without_values
 from ..placement import BlockOffload, resolve_placement
 from .open import OpenRun
 
-__all__ = ["acting", "check_acting"]
+__all__ = ["check_preview_loras", "with_preview_loras"]
 
 
 @contextmanager
-def acting(model: WanTransformer, run: OpenRun, loras: Sequence[FrozenLora]) -> Iterator[None]:
+def with_preview_loras(model: WanTransformer, run: OpenRun, loras: Sequence[FrozenLora]) -> Iterator[None]:
     """Inside, `loras` act on the model of `run`, over all that acts on it already; afterwards it is as it was.
 
     Raises CheckpointError for a file that this model cannot have.
@@ -37,8 +37,8 @@ def acting(model: WanTransformer, run: OpenRun, loras: Sequence[FrozenLora]) -> 
         yield
 
 
-def check_acting(run: OpenRun, loras: Sequence[FrozenLora]) -> None:
-    """Raises what `acting` would refuse, before any weight is read."""
+def check_preview_loras(run: OpenRun, loras: Sequence[FrozenLora]) -> None:
+    """Raises what `with_preview_loras` would refuse, before any weight is read."""
     for source, _ in _of_this_model(run, loras):
         check_frozen(source, model_without_values(run.file.variant.shape), 4)
 

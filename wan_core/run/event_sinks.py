@@ -11,10 +11,10 @@ from .length import TimeLimit
 from .remaining import Remaining
 from .spill import SpillWatch
 
-__all__ = ["Hearing"]
+__all__ = ["EventSinks"]
 
 
-class Hearing:
+class EventSinks:
     """Takes each event of a session. Of several ranks only the leading one writes it down and watches the losses."""
 
     def __init__(self, directory: Path, out: Emit, limit: TimeLimit, remaining: Remaining, *, leads: bool) -> None:

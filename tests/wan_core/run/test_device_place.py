@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from wan_core.run import berth
-from wan_core.run.berth import Berth
+from wan_core.run import device_place
+from wan_core.run.device_place import DevicePlace
 
 
 @pytest.fixture
@@ -26,16 +26,16 @@ def host(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             raise MemoryError(model)
         seen.append(f"{model} home")
 
-    monkeypatch.setattr(berth, "weights_out_of_the_way", away)
+    monkeypatch.setattr(device_place, "weights_out_of_the_way", away)
     return seen
 
 
-def place(name: str, reads: list[str]) -> tuple[Berth[Any], Any]:
+def place(name: str, reads: list[str]) -> tuple[DevicePlace[Any], Any]:
     def read() -> str:
         reads.append(name)
         return name
 
-    return Berth[Any](lambda held: cast("Any", held)), read
+    return DevicePlace[Any](lambda held: cast("Any", held)), read
 
 
 def test_a_model_that_rested_comes_home_and_is_not_read_again(host: list[str]) -> None:

@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 import pytest
+from environment import OTHER_FRONTEND
 
 from tests.browser.conftest import shows, tiny_canvas
 from tests.browser.test_panel import serious
@@ -31,7 +32,9 @@ STEPS = 120
 """enough that a fast machine, too, tells some of them: messages about steps come at most four a second"""
 
 
+@pytest.mark.parametrize("frontend", ["shipped", pytest.param(OTHER_FRONTEND, marks=pytest.mark.soak)], indirect=True)
 def test_run_trains_and_the_preview_plays_and_run_again_trains_nothing(canvas: Any, workflows: dict[str, Any]) -> None:
+    """In CI on the frontend that ComfyUI ships; on the newer one test_panel_trains.py trains there, and the soak."""
     asked = {"steps": STEPS, "save_every_n_steps": STEPS, "preview_every_n_steps": STEPS}
     smoke = tiny_canvas(workflows["08_smoke_test"], TrainLoRA=asked)
     canvas.load(smoke)

@@ -178,6 +178,9 @@ def test_a_run_that_failed_says_so_and_what_to_do(shared: Canvas, smoke: dict[st
     assert "step 64/150  loss 0.4711" in shared.script("() => window.copied")
     box.get_by_role("button", name="Show log").click()
     shows(box.locator(".wan-log"), "step 64/150")
+    top, line = box.locator(".wan-log").evaluate("log => [log.scrollTop, parseFloat(getComputedStyle(log).lineHeight)]")
+    assert top > 0, "it is at its end"
+    assert top % line == 0, "its first line is cut"
     assert serious(shared, ".wan-panel") == []
     shared.screenshot("panel-failed")
     shared.page.locator(TAB).first.click()

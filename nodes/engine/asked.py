@@ -13,7 +13,7 @@ from ...wan_core.cache import CacheSet
 from ...wan_core.errors import WanTrainerError
 from ...wan_core.load import ModelPlan
 from ...wan_core.lora import LoraConfig
-from ...wan_core.run import Job, is_free_of_clips, job_on_clips, plan_here, sized_as_template
+from ...wan_core.run import Job, is_free_of_clips, job_on_clips, plan_here, sized_as_template, with_clip_values
 from ...wan_core.sampler import AS_TEMPLATE, SampleConfig
 from ...wan_core.train import TrainConfig, settings_of_expert
 from ...wan_core.words import logger
@@ -35,10 +35,14 @@ class AskedTraining:
     preview: SampleConfig | None
 
     def check(self, clips: CacheSet) -> None:
-        """Raises OutOfMemory where training on `clips` does not fit into what is free on the GPUs here."""
-        for expert in self.train.experts:  # two take turns, so each must fit alone
+        """Raises OutOfMemory where training on `clips` does not fit into what is free on the GPUs here.
+
+        And ConfigError where epochs or clips of a step cannot be with so many of them.
+        """
+        asked = replace(self, train=with_clip_values(self.train, clips, self.plan.placement.ranks))
+        for expert in asked.train.experts:  # two take turns, so each must fit alone
             try:
-                plan = plan_here(self._job(expert, clips))
+                plan = plan_here(asked._job(expert, clips))
             except WanTrainerError:
                 raise
             except Exception:  # the worker plans again, and says what it finds
@@ -101,7 +105,7 @@ def note_training(node_id: str, asked: AskedTraining) -> None:
 
 
 def refuse_what_does_not_fit(prompt: Any, cache_node: str, clips: CacheSet) -> None:
-    """Raises OutOfMemory where a node that takes its cache from `cache_node` could not train on `clips`."""
+    """Raises what `AskedTraining.check` does, for the nodes that take their cache from `cache_node`."""
     for node_id, asked in _ASKED.get(current_prompt_id(), {}).items():
         if prompt.get_node(node_id)["inputs"].get("cache") == [cache_node, 0]:
             asked.check(clips)

@@ -46,20 +46,20 @@ def card(comfy: ComfyServer) -> Iterator[Callable[[str], None]]:
     set_to("")
 
 
-def unseen_graph(comfy: ComfyServer) -> Graph:
-    """Clips that nobody has encoded, and a VAE that nobody has loaded."""
-    for clip in place_clips(comfy.base / "input" / "unseen").glob("*.mp4"):
-        clip.write_bytes(clip.read_bytes() + b"\0\0\0\x08free")  # an empty box at its end
+def unseen_graph(comfy: ComfyServer, run_name: str, boxes: int) -> Graph:
+    """Clips that nobody has encoded, of so many empty boxes at their ends, and a VAE that nobody has loaded."""
+    for clip in place_clips(comfy.base / "input" / run_name).glob("*.mp4"):
+        clip.write_bytes(clip.read_bytes() + boxes * b"\0\0\0\x08free")
     vae = comfy.base / "models" / "vae"
-    shutil.copy(vae / "wan_tiny_vae.safetensors", vae / "unseen.safetensors")
-    graph = training_graph("too_large", "unseen", steps=1)
-    graph["vae"]["inputs"]["vae_name"] = "unseen.safetensors"
+    shutil.copy(vae / "wan_tiny_vae.safetensors", vae / f"{run_name}.safetensors")
+    graph = training_graph(run_name, run_name, steps=1)
+    graph["vae"]["inputs"]["vae_name"] = f"{run_name}.safetensors"
     return graph
 
 
 def test_what_does_not_fit_is_refused_before_a_clip_is_encoded(comfy: ComfyServer, card: Callable[[str], None]) -> None:
     """The text encoder of these graphs can say what it is only when it is loaded; the VAE need not be."""
-    graph, loads_vae = unseen_graph(comfy), []
+    graph, loads_vae = unseen_graph(comfy, "too_large", 1), []
     reserve = 16 - room_of_cards([16]).devices["cuda:0"] / GIB
     for gib in (str(reserve + 1e-4), ""):
         card(gib)
@@ -72,3 +72,13 @@ def test_what_does_not_fit_is_refused_before_a_clip_is_encoded(comfy: ComfyServe
             assert "Nothing smaller fits" in said
             assert not folder_of(comfy, "too_large").exists()
     assert loads_vae == [False, True]
+
+
+def test_clips_of_a_step_that_cannot_be_are_refused_before_one_is_encoded(comfy: ComfyServer) -> None:
+    graph = unseen_graph(comfy, "uneven", 2)
+    graph["settings"] = {"class_type": "WanTrainSettings", "inputs": {"batch_size": 2, "global_batch_size": 3}}
+    graph[TRAIN]["inputs"]["settings"] = ["settings", 0]
+    with comfy.events() as seen:
+        said = comfy.error(comfy.run(graph, timeout=60, check=False))
+    assert "global_batch_size 3 is no multiple of 2" in said
+    assert "vae" not in {data["node"] for data in seen.of("executing") if data.get("node")}

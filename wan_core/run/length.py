@@ -11,7 +11,7 @@ from ..control import Control
 from ..errors import ConfigError
 from ..events import Event, StageEnded, StepDone
 from ..metrics import finite, records_of
-from ..train import TrainConfig
+from ..train import TrainConfig, check_warmup
 
 __all__ = ["TimeLimit", "TimedControl", "hours_are_over", "with_clip_values", "with_global_batch"]
 
@@ -43,7 +43,7 @@ def with_clip_values(train: TrainConfig, clips: CacheSet, ranks: int) -> TrainCo
     """Returns `train` with what it leaves to its clips and to the `ranks` processes that train them together.
 
     Epochs say the steps; of a pair each expert makes that many where both have the same share. Raises what
-    `with_global_batch` does.
+    `with_global_batch` does, and ConfigError where warm-up lasts as long as these steps.
     """
     train = with_global_batch(train, ranks)
     if train.max_train_epochs:
@@ -51,6 +51,7 @@ def with_clip_values(train: TrainConfig, clips: CacheSet, ranks: int) -> TrainCo
         batches = train.max_train_epochs * order.batches_per_epoch
         steps = -(-batches // (train.gradient_accumulation_steps * ranks))
         train = replace(train, steps=steps * len(train.experts))
+        check_warmup(train)
     return train
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from ..errors import ConfigError
 from .config import EXPERTS, TrainConfig
 
-__all__ = ["next_turn", "settings_of_expert", "without_pair"]
+__all__ = ["check_warmup", "next_turn", "settings_of_expert", "without_pair"]
 
 _ALONE: dict[str, Any] = {
     name: getattr(TrainConfig, name)
@@ -51,13 +51,29 @@ def settings_of_expert(train: TrainConfig, expert: str) -> TrainConfig:
     if train.expert != "both":
         return train
     steps = expert_steps(train)[EXPERTS.index(expert)]
+    if not train.max_train_epochs:  # their steps are known once clips are
+        _check_warmup_of(expert, steps, train)
+    rate = (expert == "low" and train.low_noise_learning_rate) or train.learning_rate
+    return replace(train, expert=expert, steps=steps, learning_rate=rate, **_ALONE)
+
+
+def check_warmup(train: TrainConfig) -> None:
+    """Raises ConfigError where warm-up lasts as long as the run, or as the steps of one of its experts.
+
+    The settings check it themselves, but for a run whose epochs were no steps yet.
+    """
+    train.check_warmup()
+    if train.expert == "both":
+        for expert, steps in zip(EXPERTS, expert_steps(train), strict=True):
+            _check_warmup_of(expert, steps, train)
+
+
+def _check_warmup_of(expert: str, steps: int, train: TrainConfig) -> None:
     if train.lr_warmup_steps >= steps:
         raise ConfigError(
             f"lr_warmup_steps {train.lr_warmup_steps} is not below {steps}, the steps of the {expert} noise expert. "
             f"Set it to {steps // 10}, or raise steps."
         )
-    rate = (expert == "low" and train.low_noise_learning_rate) or train.learning_rate
-    return replace(train, expert=expert, steps=steps, learning_rate=rate, **_ALONE)
 
 
 def next_turn(done: Sequence[int], train: TrainConfig) -> tuple[int, int] | None:

@@ -183,6 +183,11 @@ class UpdateConfig(Config):
                 f"lr_warmup_steps is {self.lr_warmup_steps} and lr_warmup_share {self.lr_warmup_share:g}, and both say "
                 "how long warm-up is. Set one of them to 0."
             )
+        if not self.max_train_epochs:  # their steps are known once clips are
+            self.check_warmup()
+
+    def check_warmup(self) -> None:
+        """Raises ConfigError where warm-up lasts as long as the run."""
         if self.warmup >= self.steps:
             raise ConfigError(
                 f"lr_warmup_steps {self.warmup} is not below steps {self.steps}, so the learning rate would "

@@ -18,7 +18,7 @@ from wan_core.files import atomic_write_json
 from wan_core.run import choose_run, read_run, read_status
 from wan_core.run.length import TimeLimit, with_clip_values
 from wan_core.run.train_job import run_job
-from wan_core.train import TrainConfig
+from wan_core.train import TrainConfig, settings_of_expert
 
 HOURS = TrainConfig(
     steps=5, save_every_n_steps=100, preview_every_n_steps=0, eval_items=0, learning_rate=1e-3, max_train_hours=1.0
@@ -81,6 +81,22 @@ def test_a_global_batch_that_cannot_be_is_refused_with_the_nearest_that_can(
     clips = LatentCache(run.roots.first("cache")).read_set(run.config.data.fingerprint)
     with pytest.raises(ConfigError, match=rf"^global_batch_size {asked} is no multiple of .* Set it to {fits}, or"):
         with_clip_values(TrainConfig(global_batch_size=asked, batch_size=batch), clips, ranks)
+
+
+def test_warm_up_is_measured_by_the_steps_that_epochs_make(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    clips = LatentCache(run.roots.first("cache")).read_set(run.config.data.fingerprint)
+
+    def found(warmup: int, expert: str = "auto") -> TrainConfig:
+        asked = TrainConfig(steps=4, max_train_epochs=4, lr_warmup_steps=warmup, expert=expert)
+        return with_clip_values(asked, clips, 1)
+
+    assert (found(11).steps, found(11).warmup) == (12, 11), "more than steps says, which epochs lead over"
+    with pytest.raises(ConfigError, match="^lr_warmup_steps 12 is not below steps 12, so"):
+        found(12)
+    assert settings_of_expert(found(11, "both"), "low").warmup == 11
+    with pytest.raises(ConfigError, match="^lr_warmup_steps 12 is not below 12, the steps of the high noise expert"):
+        found(12, "both")
 
 
 def test_epochs_set_on_the_command_line_are_steps_in_run_json(tmp_path: Path) -> None:

@@ -42,19 +42,26 @@ _NETWORK = (
         "its file, in ComfyUI's loras folder",
         read=lambda value, _job: base_name(value),
     ),
-    Key("network_kwargs", "WanTrainSettings.lora_targets", "only_if_contains", kind=object, read=to.targets),
+    Key(
+        "network_kwargs",
+        "WanTrainSettings.lora_targets",
+        "only_if_contains, ignore_if_contains",
+        kind=object,
+        read=to.targets,
+    ),
     *drops("conv conv_alpha", "the linears of the blocks have adapters"),
     *drops("split_multistage_loras", "each expert has a LoRA of its own"),
     *drops("layer_offloading", "blocks travel by themselves where they must: memory auto"),
     Key("lokr_factor", "WanTrainSettings.lokr_factor", "-1 is 0", kind=int, read=lambda value, _job: max(0, value)),
-    *drops("lokr_full_rank", "set rank to 1024 for the largest"),
+    Key("lokr_full_rank", "TrainLoRA.rank", "1024, the largest", kind=bool, read=to.full_rank("LoKr")),
     *drops("old_lokr_format all_layers transformer_only lorm", _NOTHING),
 )
 _SAVE = (
     Key("dtype", "WanTrainSettings.save_dtype", own="float16", read=save_dtype),
     Key("save_every", "TrainLoRA.save_every_n_steps", kind=int, own=1000),
     Key("max_step_saves_to_keep", "WanTrainSettings.keep_last_saves", kind=int, own=5),
-    *drops("save_format push_to_hub hf_repo_id hf_private", _UPLOAD),
+    *drops("push_to_hub hf_repo_id hf_private", _UPLOAD),
+    *drops("save_format", _NOTHING),
 )
 _TRAIN = (
     Key("steps", "TrainLoRA.steps", kind=int, own=1000),
@@ -94,7 +101,7 @@ _TRAIN = (
            "blank_prompt_preservation blank_prompt_preservation_multiplier reg_weight", "prior_preservation of Wan "
            "Dataset Settings: clips of a dataset of their own keep what the model knows"),
     *drops("do_differential_guidance differential_guidance_scale do_guidance_loss guidance_loss_target "
-           "inverted_mask_prior", _NOTHING),
+           "inverted_mask_prior bypass_guidance_embedding max_loss audio_loss_multiplier validation_config", _NOTHING),
     *drops("noise_offset noise_multiplier weight_jitter img_multiplier latent_multiplier force_consistent_noise",
            "noise stays as it is drawn"),
     *drops("start_step merge_network_on_save", _NOTHING),
@@ -117,6 +124,7 @@ _MODEL = (
     Key("assistant_lora_path", "AddFrozenLora.lora", "it acts in previews too", read=one("assistant_lora_path")),
     *drops("inference_lora_path", "Wan LoRA File, linked to loras of Wan Preview Settings"),
     *drops("split_model_over_gpus", "Split Across GPUs"),
+    *drops("quantize_kwargs unconditional_lora_path", _NOTHING),
 )  # fmt: skip
 _SAMPLE = (
     Key("sample_every", "TrainLoRA.preview_every_n_steps", kind=int, own=100),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, cast
 
 from ..errors import ConfigError
+from ..lora import LoraConfig
 from .job import Job
 from .keys import Changed, Without, shown
 from .learning import optimizer as known_optimizer
@@ -16,6 +18,7 @@ __all__ = [
     "bias",
     "ema",
     "experts",
+    "full_rank",
     "if_so",
     "loss",
     "min_snr",
@@ -116,14 +119,56 @@ def targets(value: Any, job: Job) -> Any:
     if not isinstance(value, dict):
         return None
     given = cast("dict[str, Any]", value)
-    for name, said in given.items():
-        if name == "only_if_contains":
-            lines = [rf".*{str(part).replace('transformer.', '').replace('.', chr(92) + '.')}.*" for part in said]
-            job.put("WanTrainSettings.lora_targets", "\n".join(lines))
-            job.now.change(f"network_kwargs only_if_contains {shown(said)} -> lora_targets, by the original names")
-        else:
+    for name in sorted(given, reverse=True):  # only_if_contains first
+        said: Any = given[name]
+        if name not in ("only_if_contains", "ignore_if_contains"):
             job.hints.append(f"network_kwargs {name} {shown(said)} has no counterpart: see lora_targets")
+            continue
+        parts = [_original(str(part)) for part in (cast("list[Any]", said) if isinstance(said, list) else [said])]
+        if not said or not parts:
+            continue
+        if name == "only_if_contains":
+            lines = [f".*{part}.*" for part in parts]
+        else:
+            before = str(job.of("WanTrainSettings.lora_targets")).splitlines() or LoraConfig.targets
+            lines = [f"(?!.*(?:{'|'.join(parts)})){line}" for line in before]
+        job.put("WanTrainSettings.lora_targets", "\n".join(lines))
+        job.now.change(f"network_kwargs {name} {shown(said)} -> lora_targets, by the original names")
     return None
+
+
+_NAMES = (
+    ("attn1", "self_attn"),
+    ("attn2", "cross_attn"),
+    (r"(?:\\\.)?to_(q|k|v)(?!\w)", r"\\.\1\\b"),
+    (r"(?:\\\.)?to_out(?:\\\.0)?(?!\w)", r"\\.o\\b"),
+    (r"(?:\\\.)?add_(k|v)_proj", r"\\.\1_img"),
+    (r"ffn\\\.net\\\.0\\\.proj", r"ffn\\.0"),
+    (r"ffn\\\.net\\\.2", r"ffn\\.2"),
+)
+"""what diffusers' names of linears are called in the original model: expressions for escaped names"""
+
+
+def _original(part: str) -> str:
+    """Returns an expression for the names that hold a part of diffusers' ones."""
+    pattern = re.escape(part.replace("transformer.", ""))
+    for theirs, ours in _NAMES:
+        pattern = re.sub(theirs, ours, pattern)
+    return pattern
+
+
+def full_rank(kind: str) -> Any:
+    """Returns a reader of the flag by which the second matrix of such an adapter is a whole one, whatever its rank."""
+
+    def read(value: bool, job: Job) -> Any:
+        if not value:
+            return None
+        if job.of("WanTrainSettings.adapter") != kind:
+            return Without(f"{kind} alone reads it")
+        job.put("TrainLoRA.alpha", 0.0)
+        return Changed(1024, "the largest here")
+
+    return read
 
 
 def optimizer(value: str, job: Job) -> Any:

@@ -29,7 +29,7 @@ _OPTIMIZERS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "adam8bit": ("adamw8bit", _TORCHAO, {"weight_decay": 0.0}),
     "adamw8bit": ("adamw8bit", _TORCHAO, {}),
     "bnbadamw8bit": ("bnb_adamw8bit", "", {}),
-    **dict.fromkeys(("bnbadamw8bitpaged", "pagedadamw8bit"), ("bnb_paged_adamw8bit", "", {})),
+    **dict.fromkeys(("bnbadamw8bitpaged", "bnbpagedadamw8bit", "pagedadamw8bit"), ("bnb_paged_adamw8bit", "", {})),
     "adamw8bitkahan": ("adamw8bit", f"torchao's; {_FLOAT32}", {}),
     "aoadamw8bit": ("adamw8bit", "", {}),
     "aoadamw4bit": ("adamw4bit", "", {}),
@@ -68,6 +68,29 @@ _BETAS = (
     *("bnb_adamw8bit", "bnb_paged_adamw8bit"),
 )
 """those of the catalogue in `train/optimizers.py` that take betas, known without torch"""
+
+
+def _same(*names: str) -> dict[str, str]:
+    return {name: name for name in names}
+
+
+_TAKEN: dict[str, dict[str, str]] = {
+    "adamw": _same("amsgrad"),
+    "adafactor": {"decay_rate": "beta2_decay", "clip_threshold": "d"},
+    "muon": _same("momentum", "nesterov", "ns_steps"),
+    "lion": _same("betas"),
+    "bnb_lion8bit": _same("betas"),
+    "prodigy": {
+        **_same("beta3", "d0", "d_coef", "growth_rate", "safeguard_warmup"),
+        "decouple": "weight_decouple",
+        "use_bias_correction": "bias_correction",
+    },
+    "schedule_free": _same("warmup_steps", "r", "weight_lr_power"),
+    "came": _same("betas", "clip_threshold"),
+}
+"""of each the arguments that mean the same there and here: a trainer's name -> that of our class"""
+_TABLES = ("optimizer_args", "optimizer_params", "optimizer_config")
+"""keys under which trainers say arguments"""
 _DROPPED = {"stabilize", "kahan_sum", "decouple_lr", "foreach", "fused", "gradient_release", "max_lr", "lr", "type"}
 
 
@@ -76,7 +99,8 @@ def optimizer(name: str, arguments: Mapping[str, Any], job: Job, *, library: str
 
     `library` holds every class that is not in the catalogue.
     """
-    word = name.lower().replace("-", "").replace("_", "").replace("sdnq", "").replace("torch.optim.", "torch")
+    word = name.lower().replace("-", "").replace("_", "").replace("sdnq", "")
+    word = word.replace("torch.optim.", "torch").replace("bitsandbytes.optim.", "bnb")
     ours, why, own = _OPTIMIZERS.get(word, ("", "", {}))
     kind = _CLASSES.get(word) or (name if "." in name else f"{library}.{name}" if library else "")
     if not ours and word.startswith(_NONE):
@@ -98,6 +122,8 @@ def optimizer(name: str, arguments: Mapping[str, Any], job: Job, *, library: str
 
 def _arguments(given: Mapping[str, Any], ours: str, stated: set[str], job: Job) -> None:
     rest: list[str] = []
+    taken: list[str] = []
+    table = next((key for key in _TABLES if key in job.now), "")
     for name, value in given.items():
         if name == "weight_decay":
             job.put("WanTrainSettings.weight_decay", float(value))
@@ -110,10 +136,17 @@ def _arguments(given: Mapping[str, Any], ours: str, stated: set[str], job: Job) 
             if name in stated - {"lr", "type"} and name in job.ledger:
                 job.ledger.drop(name)
         elif name in stated:
-            rest.append(f"{name}={tuple(value) if isinstance(value, list) else value}")
-    if rest and ours == "custom":
-        job.put("WanTrainSettings.optimizer_args", ", ".join(rest))
-    elif rest:
+            value = tuple(value) if isinstance(value, list) else value
+            takes = name if ours == "custom" else _TAKEN.get(ours, {}).get(name)
+            if takes is None or (isinstance(value, str) and ours != "custom"):
+                rest.append(f"{name}={value}")
+                job.now.drop(table or name, f"{name} has no counterpart")
+                continue
+            taken.append(f"{takes}={value}")
+            job.now.take(f"{table} {name} -> optimizer_args {taken[-1]}" if table else f"{name} -> {taken[-1]}")
+    if taken:
+        job.put("WanTrainSettings.optimizer_args", ", ".join(taken))
+    if rest:
         job.hints.append(
             f"optimizer {ours} is given no {', '.join(rest)[:200]}: its own arguments may have other names here. See "
             "optimizer_args of Wan Train Settings"

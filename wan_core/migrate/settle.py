@@ -177,6 +177,8 @@ def _steps(job: Job) -> None:
 
 
 def _warmup(job: Job) -> None:
+    if job.epochs is not None and not job.clips:
+        return  # how many steps they make is known where it is trained
     steps, warmup = job.of(_STEPS), job.of(_WARMUP)
     if warmup >= steps:
         job.put(_WARMUP, steps // 10)

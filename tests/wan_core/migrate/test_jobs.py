@@ -16,6 +16,10 @@ from wan_core.errors import ConfigError, DatasetError
 from wan_core.importers import parse_document
 from wan_core.migrate import api_graph, canvas_graph, read_job
 from wan_core.migrate.graph import NODES
+from wan_core.migrate.learning import _TAKEN
+from wan_core.packages import version_of
+from wan_core.train import TrainConfig
+from wan_core.train.optimizers import _arguments_of, _class_of
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "jobs"
 SCHEMAS = json.loads((Path(__file__).parents[2] / "nodes" / "schemas.json").read_text(encoding="utf-8"))
@@ -299,3 +303,105 @@ def test_ai_toolkits_weights_of_noise_levels(tmp_path, said, weighting):
     process = {"model": {"arch": "wan21:1b", "name_or_path": "x"}, "train": {"timestep_type": "sigmoid", **said}}
     (tmp_path / "a.json").write_text(json.dumps({"config": {"process": [process]}}))
     assert read_job(tmp_path / "a.json").train().loss_weighting == weighting
+
+
+MUSUBI = "python wan_train_network.py --dit wan2.1_t2v_1.3B.safetensors "
+
+
+@pytest.mark.parametrize(
+    ("said", "optimizer", "arguments", "without"),
+    [
+        (
+            "prodigyopt.Prodigy --optimizer_args decouple=True d_coef=2 use_bias_correction=True slice_p=11",
+            "prodigy",
+            "weight_decouple=True, d_coef=2, bias_correction=True",
+            ["slice_p has no counterpart"],
+        ),
+        ("Lion --optimizer_args betas=0.95,0.98", "lion", "betas=(0.95, 0.98)", []),
+        (
+            "Adafactor --optimizer_args scale_parameter=False decay_rate=-0.7",
+            "adafactor",
+            "beta2_decay=-0.7",
+            ["scale_parameter has no counterpart"],
+        ),
+        ("bitsandbytes.optim.PagedAdamW8bit --optimizer_args weight_decay=0.1", "bnb_paged_adamw8bit", "", []),
+        (
+            "pytorch_optimizer.SOAP --optimizer_args 'betas=(0.9,0.95)' what=x",
+            "custom",
+            "betas=(0.9, 0.95), what=x",
+            [],
+        ),
+    ],
+)
+def test_arguments_of_an_optimizer_that_mean_the_same_here_are_taken_over(
+    tmp_path, said, optimizer, arguments, without
+):
+    (tmp_path / "a.sh").write_text(f"{MUSUBI} --optimizer_type {said}")
+    job = read_job(tmp_path / "a.sh")
+    train, account = job.train(), job.account()
+    assert (train.optimizer, train.optimizer_args) == (optimizer, arguments)
+    left_out = [line for line in account.get("no counterpart here", ()) if line.startswith("optimizer_args")]
+    assert [line.rpartition("(")[2].rstrip(")") for line in left_out] == without
+    assert any("is given no" in line for line in account["to do"]) == bool(without)
+
+
+def test_arguments_that_are_taken_over_are_those_of_the_classes_here():
+    if not version_of("pytorch-optimizer"):
+        pytest.skip("no pytorch-optimizer: pip install pytorch-optimizer, or run python3 scripts/test.py, which does")
+    for name, taken in _TAKEN.items():
+        if name.startswith("bnb") and not version_of("bitsandbytes"):
+            continue
+        kind, _ = _class_of(TrainConfig(optimizer=name, lr_scheduler="constant"))
+        assert set(taken.values()) <= _arguments_of(kind), name
+
+
+def test_a_warm_up_beside_epochs_is_kept_where_their_steps_are_not_known(tmp_path):
+    (tmp_path / "a.sh").write_text(f"{MUSUBI} --max_train_epochs 16 --lr_warmup_steps 5000")
+    job = read_job(tmp_path / "a.sh")
+    assert job.train().lr_warmup_steps == 5000
+    assert "put right" not in job.account()
+    told = read_job(tmp_path / "a.sh", clips=3)
+    assert (told.train().steps, told.train().lr_warmup_steps) == (48, 4)
+    assert "warm-up of 5000 steps in a run of 48 -> 4" in told.account()["put right"][0]
+
+
+def ai_toolkit(tmp_path, **network):
+    process = {"model": {"arch": "wan21:1b", "name_or_path": "x"}, "network": {"type": "lora", **network}}
+    (tmp_path / "a.json").write_text(json.dumps({"config": {"process": [process]}}))
+    return read_job(tmp_path / "a.json")
+
+
+@pytest.mark.parametrize(
+    ("said", "trained", "left"),
+    [
+        ({"ignore_if_contains": ["ffn"]}, ["self_attn.q", "cross_attn.o"], ["ffn.0", "ffn.2"]),
+        ({"only_if_contains": ["attn1.to_k"]}, ["self_attn.k"], ["cross_attn.k", "self_attn.q", "ffn.0"]),
+        ({"only_if_contains": ["transformer.blocks.0."], "ignore_if_contains": ["to_out"]}, [], ["self_attn.o"]),
+        ({"only_if_contains": ["ffn.net.0.proj", "to_out.0"]}, ["ffn.0", "cross_attn.o"], ["ffn.2", "self_attn.q"]),
+    ],
+)
+def test_ai_toolkits_rules_for_layers_are_by_the_original_names(tmp_path, said, trained, left):
+    job = ai_toolkit(tmp_path, network_kwargs=said)
+    pattern = job.lora().pattern
+    assert all(re.fullmatch(pattern, f"blocks.3.{name}") for name in trained)
+    assert not any(re.fullmatch(pattern, f"blocks.3.{name}") for name in left)
+    account = job.account()
+    assert not any("network_kwargs" in line for line in account["to do"])
+    assert sum("-> lora_targets, by the original names" in line for line in account["changed"]) == len(said)
+
+
+def test_a_job_of_ai_toolkits_page_has_no_unknown_key(tmp_path):
+    """Its form writes these into every job, whatever is chosen."""
+    job = ai_toolkit(tmp_path, lokr_full_rank=True, lokr_factor=-1, network_kwargs={"ignore_if_contains": []})
+    account = job.account()
+    assert (job.lora().kind, job.lora().rank, job.of("WanTrainSettings.lora_targets")) == ("LoRA", 4, "")
+    assert not any("network_kwargs" in line for line in account["to do"])
+    train = dict.fromkeys(("bypass_guidance_embedding", "audio_loss_multiplier", "max_loss"), 1)
+    process = {"model": {"arch": "wan21:1b", "name_or_path": "x", "quantize_kwargs": {}}, "train": train}
+    (tmp_path / "b.json").write_text(json.dumps({"config": {"process": [process]}}))
+    assert "not known, so not used" not in read_job(tmp_path / "b.json").account()
+
+
+def test_a_lokr_of_ai_toolkit_with_a_whole_matrix_has_one_here(tmp_path):
+    lora = ai_toolkit(tmp_path, type="lokr", linear=32, linear_alpha=16, lokr_full_rank=True, lokr_factor=8).lora()
+    assert (lora.kind, lora.rank, lora.alpha, lora.lokr_factor) == ("LoKr", 1024, 0, 8)

@@ -28,6 +28,8 @@ NO_WORDS = {
     "lr_warmup_steps {} -> lr_warmup_steps",
     "validation_resolution {} -> width {}, height {}",
     "{} {} -> max_train_epochs {}",
+    "{} {} -> optimizer_args {}",
+    "{} -> {}",
 }
 """keys, widgets and numbers alone"""
 REASON = {"Changed": 1, "Without": 0, "drop": 1, "drops": 1}

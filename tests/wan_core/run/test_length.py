@@ -92,10 +92,10 @@ def test_warm_up_is_measured_by_the_steps_that_epochs_make(tmp_path: Path) -> No
         return with_clip_values(asked, clips, 1)
 
     assert (found(11).steps, found(11).warmup) == (12, 11), "more than steps says, which epochs lead over"
-    with pytest.raises(ConfigError, match="^lr_warmup_steps 12 is not below steps 12, so"):
+    with pytest.raises(ConfigError, match=r"^lr_warmup_steps 12 is not below steps 12, so"):
         found(12)
     assert settings_of_expert(found(11, "both"), "low").warmup == 11
-    with pytest.raises(ConfigError, match="^lr_warmup_steps 12 is not below 12, the steps of the high noise expert"):
+    with pytest.raises(ConfigError, match=r"^lr_warmup_steps 12 is not below 12, the steps of the high noise expert"):
         found(12, "both")
 
 

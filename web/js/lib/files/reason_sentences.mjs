@@ -150,7 +150,6 @@ export const REASONS = [
   (v) => t("schedules that fall read it, as a share of the learning rate", v),
   (v) => t("see the widgets that begin with lr_scheduler", v),
   (v) => t("set adam_beta2", v),
-  (v) => t("set rank to 1024 for the largest", v),
   (v) => t("set rank to that of the file", v),
   (v) => t("sizes follow the grid of the model", v),
   (v) => t("so many saves lie in {n} steps", v),

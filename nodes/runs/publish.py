@@ -7,10 +7,10 @@ from collections.abc import Container, Iterable
 from pathlib import Path
 
 from ...wan_core.errors import CheckpointError, ExportError
-from ...wan_core.export import publish_file
+from ...wan_core.export import publish_file, withdraw_file
 from ...wan_core.files import FileError, atomic_write_json, clean_partials, confine, read_json
 from ...wan_core.metrics import whole
-from ...wan_core.train import SavedStep, SaveStore, TrainConfig
+from ...wan_core.train import EXPERTS, SavedStep, SaveStore, TrainConfig
 from ..bridge import folders
 
 __all__ = [
@@ -32,6 +32,7 @@ CHOICE = "chosen.json"
 def publish(directory: Path, saved: SavedStep) -> str:
     """Copy the LoRAs of a saved step as the run's newest and under its step.
 
+    Of a pair whose second expert has not begun there, the newest of that one is taken away: it is of another step.
     Returns the name of the first in loader lists.
     """
     target = folders.publish_folder()
@@ -42,6 +43,9 @@ def publish(directory: Path, saved: SavedStep) -> str:
             stem = _stem(directory.name, expert)
             for name in (f"{stem}_{saved.step:06d}", stem):
                 publish_file(file, confine(target, f"{name}.safetensors", "LoRA"), saved.job_id)
+        for expert in () if "" in saved.loras else (one for one in EXPERTS if one not in saved.loras):
+            stale = f"{_stem(directory.name, expert)}.safetensors"
+            withdraw_file(confine(target, stale, "LoRA"), saved.job_id)
     except (OSError, FileError) as error:
         raise ExportError(
             f"The LoRA could not be put into {os.path.join(target.parent.name, target.name)} ({error}). "

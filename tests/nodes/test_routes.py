@@ -402,6 +402,38 @@ def test_a_chosen_step_is_published_as_the_runs_lora_until_the_run_is_trained_on
     assert routes.get("/runs/cat").data["chosen"] is None
 
 
+def test_a_step_without_the_second_lora_of_a_pair_leaves_none_of_another_step_beside_it(
+    routes: RouteServer, pack_nodes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pair is published together: who loads both names never gets halves of two steps."""
+    run, store = routes.runs / "cat", SaveStore(routes.runs / "cat")
+    monkeypatch.setattr(our_module(pack_nodes, "runs.publish").folders, "publish_folder", lambda: routes.loras)
+    config = read_run(run)
+    config = dataclasses.replace(config, train=dataclasses.replace(config.train, expert="both"))
+    atomic_write_json(run / "run.json", config.to_dict())
+    job = config.job_id
+
+    def lora(value: int, job: str = job) -> bytes:
+        return save({"a": value * torch.ones(2)}, {"wan_trainer.job_id": job})
+
+    state, low = {"lora.a": torch.ones(2)}, routes.loras / "cat_low_noise.safetensors"
+    store.commit(6, job, lora(6), state, {"step": 6, "expert_steps": [6, 0]})
+    store.commit(8, job, lora(6), state, {"step": 8, "expert_steps": [6, 2]}, low_noise_lora=lora(8))
+
+    assert routes.post("/runs/cat/use", {"step": 8}).status == 200
+    assert low.read_bytes() == lora(8)
+    assert routes.post("/runs/cat/use", {"step": 6}).status == 200
+    assert not low.exists()
+    assert (routes.loras / "cat_low_noise_000008.safetensors").read_bytes() == lora(8), "that of its step stays"
+    assert routes.post("/runs/cat/use", {"step": 8}).status == 200
+    assert low.read_bytes() == lora(8)
+
+    low.write_bytes(lora(1, "beef" * 8))  # of a run of that name that is no more
+    assert routes.post("/runs/cat/use", {"step": 6}).status == 200
+    assert not low.exists()
+    assert (routes.loras / "cat_low_noise_beefbeef.safetensors").read_bytes() == lora(1, "beef" * 8), "nothing is lost"
+
+
 def test_publishing_takes_away_what_one_that_was_killed_left_among_the_loras(
     routes: RouteServer, pack_nodes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,7 +12,7 @@ from ..checkpoint import read_header
 from ..errors import CheckpointError
 from ..files import atomic_write, digest_file, replace_patiently
 
-__all__ = ["publish_file"]
+__all__ = ["publish_file", "withdraw_file"]
 
 
 def publish_file(source: Path, target: Path, job_id: str) -> None:
@@ -29,6 +29,17 @@ def publish_file(source: Path, target: Path, job_id: str) -> None:
             _keep_aside(target, owner)
     with atomic_write(target) as out, open(source, "rb") as file:
         shutil.copyfileobj(file, out, 4 << 20)
+
+
+def withdraw_file(target: Path, job_id: str) -> None:
+    """Take the LoRA `target` of job `job_id` away; what is of another job keeps a name of its own, as in publishing."""
+    if not target.is_file():
+        return
+    owner = _job_of(target)
+    if owner == job_id:
+        target.unlink(missing_ok=True)
+    else:
+        _keep_aside(target, owner)
 
 
 def _same_bytes(one: Path, other: Path) -> bool:

@@ -23,7 +23,8 @@ __all__ = ["PreviewPrompt", "file_name_of", "read_prompts"]
 TRIGGER = "[trigger]"
 _JSON = re.compile(r'\s*(?:\{\s*["}]|\[\s*["\[{\]])')
 """how it begins; a line of prose may begin with [trigger]"""
-_SUFFIX = re.compile(r"(?:^|\s)--([A-Za-z]+)(?=\s|$)")
+_SUFFIX = re.compile(r"(?:^|\s)--([A-Za-z]\S*)(?=\s|$)")
+"""with whatever hangs on it: --w480 is none of them, and no part of a prompt either"""
 _SUFFIXES = {
     "w": ("width", int), "h": ("height", int), "f": ("num_frames", int), "s": ("steps", int), "d": ("seed", int),
     "l": ("cfg", float), "fs": ("shift", float), "n": ("negative_prompt", str),
@@ -84,6 +85,7 @@ def file_name_of(name: str) -> str:
 
 def _written(written: str) -> Iterator[tuple[str, str, str]]:
     """Yields (where it stands, nickname, prompt with its suffixes)."""
+    written = written.removeprefix("\ufeff")  # some editors write it in front of a file
     if not _JSON.match(written):
         for number, line in enumerate(written.splitlines(), 1):
             if line.strip() and not line.lstrip().startswith("#"):

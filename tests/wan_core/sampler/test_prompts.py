@@ -17,6 +17,11 @@ def test_a_plain_list_is_what_it_was() -> None:
     assert read_prompts("") == []
 
 
+def test_the_mark_that_editors_begin_a_file_with_is_no_part_of_a_prompt() -> None:
+    assert [prompt for prompt, _ in read_prompts("\ufeff# ours\na cat")] == ["a cat"]
+    assert [own.name for _, own in read_prompts('\ufeff{"ball": "a red ball"}')] == ["ball"]
+
+
 def test_suffixes_of_kohya_and_musubi_are_settings_of_that_prompt() -> None:
     ((prompt, own),) = read_prompts("a cat --w 480 --h 832 --f 33 --s 30 --d 7 --l 4.5 --fs 3 --n blurry, dark")
     assert prompt == "a cat"
@@ -54,6 +59,8 @@ def test_the_trigger_word_takes_the_place_of_its_mark() -> None:
             r"prompts, line 2: --x is no setting of a prompt\. Use --w --h --f --s --d --l --fs --n\.",
         ),
         ("a cat --w wide", r'prompts, line 1: --w "wide" is not a whole number\. Example: --w 33'),
+        ("a cat --w640", r"prompts, line 1: --w640 is no setting of a prompt\. Use --w --h "),
+        ("a cat --w=640 --s 4", r"prompts, line 1: --w=640 is no setting of a prompt"),
         ("a cat --l", r'prompts, line 1: --l "" is not a number'),
         ("\n\n--w 480", r"prompts, line 3: there is no prompt before --w\. Write it in front\."),
         ("a [trigger]", r"prompts, line 1: there is no trigger word for \[trigger\]\. Write it into trigger_word\."),

@@ -18,6 +18,7 @@ from .full_memory import memory_named
 from .grid import Cell, SampleJob
 from .open import open_experts
 from .partner import partner_note, with_partner
+from .preview_loras import check_preview_loras
 from .remarks import preview_note
 from .rendering import Renderers
 
@@ -41,6 +42,8 @@ def sample_job(directory: Path, job_file: Path, roots: Roots, *, emit: Emit, con
         check_files(one.config, roots, with_start=False)
     if job.partner is not None:
         runs = with_partner(runs[0], job.partner)
+    for one in runs:
+        check_preview_loras(one, (*job.preview.loras, *job.loras))
     run = runs[0]
     previews = read_preview_inputs(
         run.cache, run.cache_set, job.preview, run.variant, starts_from_clip=run.first_frame_share == 1.0

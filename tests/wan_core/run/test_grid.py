@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from tests.support.tiny_run import TinyRun, make_run
+from tests.wan_core.run.test_frozen_loras import write_lora
 from wan_core.control import SignalControl
-from wan_core.errors import ConfigError
+from wan_core.errors import CheckpointError, ConfigError
 from wan_core.events import DecodeWanted, Event
 from wan_core.files import atomic_write_json
 from wan_core.lora import FrozenLora
@@ -61,6 +65,23 @@ def test_clips_that_are_there_are_not_made_again_and_a_seed_is_that_of_the_noise
     latents = {file.stem: file.read_bytes() for file in (run.directory / "samples" / "asked").glob("*.latent")}
     assert latents["baseline_d7_p0"] == latents["baseline_p0"] != latents["baseline_d8_p0"]
     assert latents["step-000001_s1.0_d7_p0"] == latents["step-000001_s1.0_p0"] != latents["baseline_p0"]
+
+
+def test_a_file_that_fits_no_model_of_the_grid_is_refused_before_the_first_clip(tmp_path: Path) -> None:
+    """It would be the last column of many, and hours of clips would come before it."""
+    steps = TrainConfig(steps=1, save_every_n_steps=1, preview_every_n_steps=0, learning_rate=1e-3, eval_items=0)
+    run = make_run(tmp_path, train=steps)
+    run_job(run.directory, run.roots, emit=lambda _: None, control=SignalControl())
+    write_lora(tmp_path / "good.safetensors", 1)
+    save_file({"lora_unet_blocks_0_ffn_2.lora_down.weight": torch.ones(4, 3)}, tmp_path / "odd.safetensors")
+    good, odd = (FrozenLora(file=f"loras:{name}.safetensors", digest=name) for name in ("good", "odd"))
+    for job in (
+        SampleJob(saved_steps=(1,), preview=PREVIEW, loras=(good, odd)),
+        SampleJob(saved_steps=(1,), preview=replace(PREVIEW, loras=(odd,))),
+    ):
+        with pytest.raises(CheckpointError, match=r"odd\.safetensors"):
+            made(run, job)
+        assert not list((run.directory / "samples" / "asked").glob("*.mp4"))
 
 
 def made(run: TinyRun, job: SampleJob) -> list[str]:

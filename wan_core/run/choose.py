@@ -10,7 +10,7 @@ from typing import Any
 
 from ..errors import ConfigError
 from ..files import atomic_write_json, replace_patiently
-from ..train import SavedStep, SaveStore
+from ..train import SavedStep, SaveStore, check_split
 from ..words import plain
 from .config import ForeignRun, NewerRun, RunConfig, RunStatus, read_run, read_status, write_status
 from .length import hours_are_over
@@ -135,7 +135,10 @@ def _decide(directory: Path, known: RunConfig, wanted: RunConfig, saved: SavedSt
         return RunDecision(directory, "resume", f"{name} starts over: it has no intact saved step.", wanted)
     if known.partner is None and known.train.preview_every_n_steps:
         wanted = replace(wanted, partner=None)  # its previews compare with the first of them
-    if saved.step >= total or hours_are_over(directory, wanted.train):
+    over = hours_are_over(directory, wanted.train)
+    if wanted.train.expert == "both" and not over:
+        check_split(saved.expert_steps, wanted.train)
+    if saved.step >= total or over:
         note = f"{name} is finished at step {saved.step}; nothing to train."
         return RunDecision(directory, "done", note, wanted)
     note = f"{name} continues after step {saved.step} of {total}."

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any, cast
+from typing import Any
 
 from torch import Tensor
 
@@ -184,22 +184,10 @@ def saved_of(saved: SavedStep | None, run: OpenRun) -> Learnt | None:
     if not run.both:
         return Learnt(state, saved.progress, saved.lora_file.read_bytes())
     index = EXPERTS.index(run.config.train.expert)
-    step, file = _expert_steps(saved)[index], (saved.lora_file, saved.low_noise_lora_file)[index]
+    step, file = saved.expert_steps[index], (saved.lora_file, saved.low_noise_lora_file)[index]
     own = {
         name.removeprefix(_LOW_NOISE): value
         for name, value in state.items()
         if name.startswith(_LOW_NOISE) == bool(index)
     }
     return Learnt(own, {"step": step, "bad_in_a_row": 0}, file.read_bytes()) if step and file is not None else None
-
-
-def _expert_steps(saved: SavedStep) -> list[int]:
-    """Returns how far each of both experts was at a saved step. Raises CheckpointError where it does not say so."""
-    found: Any = saved.progress.get("expert_steps")
-    if isinstance(found, list):
-        steps = [n for n in cast("list[Any]", found) if type(n) is int and n >= 0]
-        if len(steps) == len(EXPERTS) and sum(steps) == saved.step:
-            return steps
-    raise CheckpointError(
-        f"Saved step {saved.step} does not say how far each expert is. Resume from an older saved step."
-    )

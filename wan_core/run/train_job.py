@@ -16,7 +16,7 @@ from ..control import Control
 from ..errors import CheckpointError, OutOfMemory, Stopped
 from ..events import Emit, Finished, Marked, Note, Stage, StageEnded
 from ..files import Roots, locked
-from ..train import Group, NotFinite, TargetFunction, true_velocity
+from ..train import Group, NotFinite, TargetFunction, check_split, true_velocity
 from ..train.meters import MemoryReading
 from ..words import shortened
 from .between_steps import BetweenSteps
@@ -171,6 +171,8 @@ class _Session:
             raise CheckpointError(
                 f"Run {self.directory.name} has no saved step to resume. Use train instead of resume."
             )
+        if saver.saved is not None and self.config.train.expert == "both" and not self._limit.is_over:
+            check_split(saver.saved.expert_steps, self.config.train)
         if saver.saved is not None and (saver.saved.step >= total or self._limit.is_over):
             return self._finish("done", saver.saved.step, "" if saver.saved.step >= total else self._limit.reason)
         saver.begin(self.roots)

@@ -13,7 +13,7 @@ from typing import Any
 from ..errors import ConfigError
 from .config import EXPERTS, TrainConfig
 
-__all__ = ["check_warmup", "next_turn", "settings_of_expert", "without_pair"]
+__all__ = ["check_split", "check_warmup", "next_turn", "settings_of_expert", "without_pair"]
 
 _ALONE: dict[str, Any] = {
     name: getattr(TrainConfig, name)
@@ -95,6 +95,28 @@ def next_turn(done: Sequence[int], train: TrainConfig) -> tuple[int, int] | None
     cycles = [made // length for made, length in zip(done, lengths, strict=True)]
     index = 0 if cycles[0] <= cycles[1] else 1
     return index, min((cycles[index] + 1) * lengths[index], totals[index])
+
+
+def check_split(done: Sequence[int], train: TrainConfig) -> None:
+    """Raises ConfigError where one of both experts has more steps behind it than a run as long as `train` gives it, so
+    that the other one would end short of its own, or never begin. A run whose experts have both begun may end here.
+    """
+    totals = expert_steps(train)
+    ahead = [index for index, total in enumerate(totals) if done[index] > total]
+    if not ahead or all(made >= total for made, total in zip(done, totals, strict=True)):
+        return
+    if sum(done) >= train.steps and all(done):
+        return
+    index = ahead[0]
+    needed = max(train.steps, done[index])
+    while expert_steps(replace(train, steps=needed))[index] < done[index]:
+        needed += 1
+    expert, made, share = EXPERTS[index], done[index], totals[index]
+    raise ConfigError(
+        f"steps {train.steps} is too short for this run: the {expert} noise expert has made {made} steps, and of so "
+        f"many it has {share}; the other one would end before its own. Set steps to {needed} or more, or begin a new "
+        "run."
+    )
 
 
 def _share(steps: int, share: float) -> int:

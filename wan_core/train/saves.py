@@ -11,13 +11,14 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from ..errors import CheckpointError
 from ..files import FileError, digest_file, fsync_folder, new_partial, own_folder, read_json, replace_patiently
+from .config import EXPERTS
 from .manifest import Manifest, can_belong, counters_of
 
 __all__ = ["SaveStore", "SavedStep"]
@@ -57,6 +58,18 @@ class SavedStep:
             return {"": self.lora_file}
         low = self.low_noise_lora_file
         return {"high": self.lora_file} | ({} if low is None else {"low": low})
+
+    @property
+    def expert_steps(self) -> list[int]:
+        """How far each of both experts was. Raises CheckpointError where it does not say so."""
+        found: Any = self.progress.get("expert_steps")
+        if isinstance(found, list):
+            steps = [n for n in cast("list[Any]", found) if type(n) is int and n >= 0]
+            if len(steps) == len(EXPERTS) and sum(steps) == self.step:
+                return steps
+        raise CheckpointError(
+            f"Saved step {self.step} does not say how far each expert is. Resume from an older saved step."
+        )
 
     def read_state(self) -> dict[str, Tensor]:
         """Returns the resume state: adapters and optimizer, float32."""

@@ -272,6 +272,27 @@ def test_a_finished_run_that_is_made_longer_trains_both_on(tmp_path: Path) -> No
     assert all(equal(a, b) for a, b in zip(weights(run), weights(at_once), strict=True))
 
 
+def test_a_run_made_shorter_than_its_first_expert_got_is_refused_and_not_called_finished(tmp_path: Path) -> None:
+    """Else a pair would be done of which one model was never trained, or was cut short of its own steps."""
+    run = make_pair_run(tmp_path, **SETTINGS)
+    train(run, max_steps=5)
+    for steps, share in ((5, 3), (7, 4)):  # 0.6 of them
+        said = (
+            rf"steps {steps} is too short .* high noise expert has made 5 .* it has {share};.* Set steps to 8 or more"
+        )
+        with pytest.raises(ConfigError, match=said):
+            choose_run(run.directory.parent, longer(run, steps))
+        atomic_write_json(run.directory / "run.json", longer(run, steps).to_dict())
+        with pytest.raises(ConfigError, match=said):
+            train(run)
+    shorter = longer(run, 8)
+    assert choose_run(run.directory.parent, shorter).action == "resume"
+    atomic_write_json(run.directory / "run.json", shorter.to_dict())
+    train(run)
+    assert choose_run(run.directory.parent, longer(run, 4)).action == "done", "of both there is more than that"
+    assert SaveStore(run.directory).steps()[-1] == 8
+
+
 def test_both_is_a_job_of_its_own_and_settings_of_a_pair_mean_nothing_to_one_model(tmp_path: Path) -> None:
     run = make_pair_run(tmp_path, **SETTINGS)
     both, high = run.config, run.config.of_expert("high", run.roots)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from typing import Any, cast
 
 from .events import (
     CheckpointSaved,
@@ -84,9 +85,21 @@ def sentence_of(event: Event) -> str:
             return f"best so far: step {event.best}. {event.why}"
         case Finished():
             reason = event.result.get("reason")
-            return f"{event.state} at step {event.step}" + (f": {reason}" if reason else "")
+            ended = f"{event.state} at step {event.step}" + (f": {reason}" if reason else "")
+            use = _closing(event.result.get("use"), event.result.get("template"))
+            return f"{ended}. {use}" if use else ended
         case _:
             return ""  # the sentence of a failure stands on stderr
+
+
+def _closing(use: object, template: object) -> str:
+    """Returns which LoRA goes on which model, at which strength and in which graph; "" where a run says none of it."""
+    said: list[str] = []
+    for one in cast("list[Any]", use) if isinstance(use, list) else []:
+        under = " under it" if "strength" in one else ""
+        said.append(f"{one['lora']} on {one['model']} at strength {one.get('strength', 1.0):g}{under}")
+    graph = f", in ComfyUI's template {template}" if template else ""
+    return f"Load with LoraLoaderModelOnly{graph}: {', '.join(said)}" if said else ""
 
 
 def loss_text(value: float | None) -> str:

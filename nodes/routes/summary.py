@@ -10,8 +10,10 @@ from typing import Any
 from ...wan_core.files import is_locked
 from ...wan_core.metrics import eval_losses, read_measured
 from ...wan_core.run import read_run
+from ...wan_core.sampler import template_called
 from ...wan_core.train import SaveStore
 from ..engine.live_runs import LiveRun
+from ..runs.facts import used
 from ..runs.publish import chosen_step, listed_names, published
 from ..runs.scrub import scrubbed
 from .samples import list_samples
@@ -78,14 +80,17 @@ def _seconds_left(seen: SeenRun, steps: int) -> float | None:
 
 
 def detail(directory: Path, live: LiveRun | None, loras: Path) -> Data:
-    """SUMMARY, and settings, saved steps and samples."""
+    """SUMMARY, and settings, saved steps, samples, and which LoRA goes on which model."""
     config = read_run(directory)
     metrics = directory / "metrics.jsonl"
     losses = eval_losses(metrics)
     if config.train.expert == "both":  # a step says the loss of one of them; here both count
         losses = {measured.step: measured.loss for measured in read_measured(metrics)}
+    about = summary(directory, live, loras)
     return {
-        **summary(directory, live, loras),
+        **about,
+        "use": used(directory.name, config, about["lora_names"]),
+        "template": template_called(about["variant"]),
         "settings": scrubbed({"train": config.train.to_dict(), "lora": config.lora.to_dict()}),
         "saves": [{"step": step, "eval_loss": losses.get(step)} for step in SaveStore(directory).steps()],
         "chosen": chosen_step(directory),

@@ -12,9 +12,9 @@ from typing import Any
 
 from ...wan_core.errors import ConfigError, WanTrainerError
 from ...wan_core.files import read_json
-from ...wan_core.load import ModelPlan
 from ...wan_core.metrics import Curves, read_curves, read_measured, read_tail, whole
-from ...wan_core.run import QUEUE_DONE, RunConfig, RunStatus, read_run, read_status, suggested_step
+from ...wan_core.run import QUEUE_DONE, RunConfig, RunStatus, read_run, read_status, suggested_step, used_on
+from ...wan_core.sampler import template_called
 from ...wan_core.train import SavedStep, SaveStore
 from .publish import listed_name, listed_names, lora_experts, published
 from .scrub import scrubbed
@@ -25,6 +25,7 @@ __all__ = [
     "output_file",
     "run_report",
     "saved_step",
+    "used",
 ]
 
 
@@ -147,11 +148,11 @@ LOSSES_KEPT = 500
 
 
 def run_report(
-    directory: Path, facts: RunFacts, step: int, loras: Path, *, note: str, stop_pressed: bool
+    directory: Path, facts: RunFacts, step: int, loras: Path, *, variant: str, note: str, stop_pressed: bool
 ) -> dict[str, Any]:
     """The entry `wan_run` of the node's output; docs/headless.md explains each key.
 
-    `step` is the newest saved step, `loras` the folder LoRAs are published into.
+    `step` is the newest saved step, `loras` the folder LoRAs are published into, `variant` the name of the model.
     """
     status, losses, evaluated = read_status(directory), facts.step_losses, facts.eval_losses
     config = read_run(directory)
@@ -176,33 +177,16 @@ def run_report(
         "seconds_per_step": facts.seconds_per_step,
         "lora_name": names[0] if names and step else "",
         "lora_names": names,
-        "use": _use(directory.name, config, names),
+        "use": used(directory.name, config, names),
+        "template": template_called(variant),
         "samples": facts.samples(),
     }
 
 
-def _use(run: str, config: RunConfig, names: Sequence[str]) -> list[dict[str, Any]]:
-    """Returns which LoRA goes on which model, both as loader lists spell them; what is not published is left out.
-
-    Those it was trained over come first, with the strengths they had; its own is used at 1.0.
-    """
-    files = (config.model.base_file, config.model.low_noise_file)
-    newest = ((listed_name(run, expert), file) for expert, file in zip(lora_experts(config.train), files, strict=False))
-    own = [{"lora": lora, "model": file.partition(":")[2]} for lora, file in newest if lora in names]
-    return [*_under(config.model), *own] if own else []
-
-
-def _under(plan: ModelPlan) -> list[dict[str, Any]]:
-    """Returns where the LoRAs go that acted under the trained one."""
-    return [
-        {"lora": lora.partition(":")[2], "model": model.partition(":")[2], "strength": strength}
-        for under in plan.loras
-        for lora, strength, model in (
-            (under.file, under.strength, plan.base_file),
-            (under.low_noise_file, under.low_noise_strength, plan.low_noise_file),
-        )
-        if lora and model
-    ]
+def used(run: str, config: RunConfig, names: Sequence[str]) -> list[dict[str, Any]]:
+    """Returns which LoRA goes on which model, both as loader lists spell them; what is not in `names` is left out."""
+    listed = {expert: listed_name(run, expert) for expert in lora_experts(config.train)}
+    return used_on(config, {expert: name for expert, name in listed.items() if name in names})
 
 
 def thinned(points: Sequence[tuple[int, float]], limit: int = LOSSES_KEPT) -> list[tuple[int, float]]:

@@ -127,7 +127,8 @@ class QueuedTraining:
 
     def _ui(self, facts: RunFacts, step: int) -> dict[str, Any]:
         loras, note = folders.publish_folder(), self._decision.note
-        report = run_report(self.directory, facts, step, loras, note=note, stop_pressed=self._stop_pressed)
+        variant, pressed = self._model.variant.name, self._stop_pressed
+        report = run_report(self.directory, facts, step, loras, variant=variant, note=note, stop_pressed=pressed)
         status, samples = report["status"], report["samples"]
         about = {"kind": "ended", "state": status, "step": step, "steps": report["steps"]}
         self._progress.say(f"{status}: step {step} of {report['steps']}", now=True, about=about, state=status)

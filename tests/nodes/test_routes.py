@@ -139,6 +139,8 @@ def test_the_detail_has_everything_a_reloaded_page_draws(routes: RouteServer) ->
     assert (run["settings"]["train"]["steps"], run["settings"]["lora"]["rank"]) == (10, 4)
     assert run["saves"] == [{"step": 2, "eval_loss": 0.5}, {"step": 4, "eval_loss": 0.25}]
     assert run["has_workflow"] is True
+    assert run["use"] == [{"lora": os.path.join("wan_trainer", "cat.safetensors"), "model": "wan.safetensors"}]
+    assert run["template"] == "text_to_video_wan"
     assert [(s["id"], s["step"]) for s in run["samples"]] == [("step-000000_p0", 0), ("step-000002_p0", 2)]
     assert run["samples"][0]["label"] == "step 0 (before training), prompt 1"
     for sample in run["samples"]:

@@ -130,7 +130,7 @@ def report(pack_nodes: dict[str, Any], directory: Path, stop_pressed: bool = Fal
     facts = our_module(pack_nodes, "runs.facts").RunFacts(directory)
     loras = directory.parents[1] / "wan_trainer"
     return our_module(pack_nodes, "runs.facts").run_report(
-        directory, facts, 4, loras, note="a note", stop_pressed=stop_pressed
+        directory, facts, 4, loras, variant="2.1 T2V-1.3B", note="a note", stop_pressed=stop_pressed
     )
 
 
@@ -146,6 +146,8 @@ def test_the_history_says_all_an_api_client_needs(pack_nodes: dict[str, Any], tm
     assert said["eval_losses"] == [(2, 0.5), (4, 0.25)]
     assert [Path(name) for name in said["lora_names"]] == [Path("wan_trainer/cat.safetensors")]
     assert said["lora_name"] == said["lora_names"][0]
+    assert said["use"] == [{"lora": said["lora_name"], "model": "wan.safetensors"}]
+    assert said["template"] == "text_to_video_wan"
     assert [sample["filename"] for sample in said["samples"]] == ["step-000000_p0.mp4", "step-000002_p0.mp4"]
 
 

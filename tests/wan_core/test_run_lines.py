@@ -74,3 +74,20 @@ def test_whatever_else_happens_is_a_line() -> None:
         "Look here.",
         "stopped at step 9: Cancel was pressed",
     ]
+
+
+def test_the_last_line_says_which_lora_goes_on_which_model_and_in_which_graph() -> None:
+    under = {"lora": "style.safetensors", "model": "high.safetensors", "strength": 0.5}
+    pair = [
+        {"lora": f"saves/step-000009/lora{name}.safetensors", "model": f"{model}.safetensors"}
+        for name, model in (("", "high"), ("_low_noise", "low"))
+    ]
+    ended = Finished(state="done", step=9, result={"use": [under, *pair], "template": "video_wan2_2_14B_t2v"})
+    assert RunLines().line(ended) == (
+        "done at step 9. Load with LoraLoaderModelOnly, in ComfyUI's template video_wan2_2_14B_t2v: style.safetensors "
+        "on high.safetensors at strength 0.5 under it, saves/step-000009/lora.safetensors on high.safetensors at "
+        "strength 1, saves/step-000009/lora_low_noise.safetensors on low.safetensors at strength 1"
+    )
+    assert RunLines().line(Finished(state="done", step=9, result={"use": [], "template": ""})) == "done at step 9"
+    nameless = Finished(state="done", step=9, result={"use": pair[:1], "template": ""})
+    assert RunLines().line(nameless).startswith("done at step 9. Load with LoraLoaderModelOnly: saves/")

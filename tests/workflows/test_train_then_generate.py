@@ -69,6 +69,7 @@ def test_both_experts_are_trained_and_only_then_loaded_and_a_video_is_saved(comf
     assert run["use"] == [
         {"lora": name, "model": f"{file}.safetensors"} for name, file in zip(run["lora_names"], EXPERTS, strict=False)
     ]
+    assert run["template"] == "video_wan2_2_14B_t2v"
     for name, expert in zip(run["lora_names"], ("high", "low"), strict=False):
         with safe_open(comfy.base / "models" / "loras" / name, "pt") as lora:
             said = lora.metadata()

@@ -8,6 +8,7 @@ from __future__ import annotations
 from .best_step import suggested_step
 from .checks import check_adapters, check_quantize, trained_variant, with_expert, with_model_values
 from .choose import RunDecision, choose_run, prepare_run, say_ended
+from .closing import used_on
 from .config import QUEUE_DONE, DataConfig, RunConfig, RunStatus, cache_names_in_use, read_run, read_status
 from .foresee import Foreseen, foresee
 from .grid import Cell, Column, SampleJob
@@ -72,6 +73,7 @@ __all__ = [
     "suggestions_for",
     "trained_variant",
     "untrained_run",
+    "used_on",
     "with_clip_values",
     "with_expert",
     "with_global_batch",

@@ -20,6 +20,7 @@ from ..train import Group, NotFinite, TargetFunction, check_split, true_velocity
 from ..train.meters import MemoryReading
 from ..words import shortened
 from .between_steps import BetweenSteps
+from .closing import closing_of
 from .config import QUEUE_DONE, RunConfig, read_run, read_status
 from .event_sinks import EventSinks
 from .expert import Expert
@@ -290,6 +291,9 @@ class _Session:
         with contextlib.suppress(OSError):  # a full disk: what counts is saved, and says the same
             self.saver.write_status(state, reason)
         self.emit(Stage(stage="done", done=step, total=self.config.train.steps))
-        finished = Finished(state=state, step=step, result={"reason": reason, "saved_step": self.saver.saved_step})
+        said = {"reason": reason, "saved_step": self.saver.saved_step}
+        variant = self._open[0].variant.name if self._open else ""
+        closing = closing_of(self.saver.saved, self.config, variant)
+        finished = Finished(state=state, step=step, result=said | closing)
         self.emit(finished)
         return finished

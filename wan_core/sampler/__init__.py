@@ -5,7 +5,7 @@ from __future__ import annotations
 from .config import AS_TEMPLATE, SampleConfig
 from .denoiser import Denoiser
 from .generate import generate
-from .presets import FEW_STEPS, SamplingPreset, template_of, template_size
+from .presets import FEW_STEPS, SamplingPreset, template_called, template_of, template_size
 from .prompts import PreviewPrompt, file_name_of, read_prompts
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "file_name_of",
     "generate",
     "read_prompts",
+    "template_called",
     "template_of",
     "template_size",
 ]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from .guidance import Guidance
 
-__all__ = ["FEW_STEPS", "PRESETS", "SamplingPreset", "template_of", "template_size"]
+__all__ = ["FEW_STEPS", "PRESETS", "SamplingPreset", "template_called", "template_of", "template_size"]
 
 
 @dataclass(frozen=True)
@@ -32,10 +32,7 @@ PRESETS = {
     FEW_STEPS: SamplingPreset(4, 1.0, 5.0),
 }
 
-# Read from the files of comfyui-workflow-templates-json 0.1.123, without the few-step LoRAs some of them switch on:
-# text_to_video_wan, image_to_video_wan, wan2.1_flf2v_720_f16, video_wan_vace_flf2v, wan2.1_fun_control,
-# video_wan2.1_fun_camera_v1.1_14B, video_wan2_2_5B_ti2v; of pairs video_wan2_2_14B_t2v, _i2v, _fun_control and
-# _fun_camera.
+# Read from the files of comfyui-workflow-templates-json 0.1.123, without the few-step LoRAs some of them switch on.
 _ONE = {
     "t2v": SamplingPreset(30, 6.0, 8.0, "uni_pc"),
     "i2v": SamplingPreset(20, 6.0, 8.0, "uni_pc"),
@@ -53,7 +50,21 @@ _PAIR = {
     "camera": SamplingPreset(20, 3.5, 8.0),
 }
 
-
+_ONE_FILE = {
+    "t2v": "text_to_video_wan",
+    "i2v": "image_to_video_wan",
+    "flf2v": "wan2.1_flf2v_720_f16",
+    "vace": "video_wan_vace_flf2v",
+    "control": "wan2.1_fun_control",
+    "camera": "video_wan2.1_fun_camera_v1.1_14B",
+    "ti2v": "video_wan2_2_5B_ti2v",
+}
+_PAIR_FILE = {
+    "t2v": "video_wan2_2_14B_t2v",
+    "i2v": "video_wan2_2_14B_i2v",
+    "control": "video_wan2_2_14B_fun_control",
+    "camera": "video_wan2_2_14B_fun_camera",
+}
 # Width, height and frames of the same files.
 _ONE_SIZE = {
     "t2v": (832, 480, 33),
@@ -75,3 +86,14 @@ def template_size(task: str, *, pair: bool) -> tuple[int, int, int]:
 def template_of(task: str, *, pair: bool) -> SamplingPreset:
     """Returns what ComfyUI's template of a model samples with; `task` as in WanVariant, `pair` for Wan 2.2 A14B."""
     return (_PAIR if pair else _ONE).get(task, PRESETS["ComfyUI template"])
+
+
+def template_called(variant: str) -> str:
+    """Returns the name of ComfyUI's template of a model, by the name of its variant; "" where there is none of it."""
+    words = variant.lower().replace(" ", "-").split("-")
+    pair = words[-1] == "noise"
+    if "fun" in words and "5b" in words:  # has templates of its own, which these figures are not of
+        return ""
+    tasks = ("camera", "control", "flf2v", "vace", "ti2v", "t2v", "i2v")
+    task = next((task for task in tasks if task in words), "i2v" if "inp" in words else "")
+    return (_PAIR_FILE if pair else _ONE_FILE).get(task, "")

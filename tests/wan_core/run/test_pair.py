@@ -11,10 +11,10 @@ import torch
 from safetensors.torch import load_file
 
 from tests.support.previews import Decoding, rendered
-from tests.support.tiny_run import TinyRun, make_pair_run
+from tests.support.tiny_run import HIGH_FILE, LOW_FILE, TinyRun, make_pair_run
 from wan_core.control import SignalControl
 from wan_core.errors import ConfigError
-from wan_core.events import Evaluated, Event, StepDone
+from wan_core.events import Evaluated, Event, Finished, StepDone
 from wan_core.files import atomic_write_json
 from wan_core.run import device_place
 from wan_core.run.choose import choose_run
@@ -239,6 +239,24 @@ def test_a_step_saved_before_the_low_noise_expert_began_holds_one_lora(tmp_path:
     assert saved.progress["expert_steps"] == [3, 0]
     train(run)
     assert files(run) == files(undisturbed)
+
+
+def test_a_run_ends_with_which_lora_goes_on_which_model(tmp_path: Path) -> None:
+    run, files_of = make_pair_run(tmp_path, **SETTINGS), (HIGH_FILE, LOW_FILE)
+
+    def said(ended: Event, step: int, *names: str) -> None:
+        assert isinstance(ended, Finished)
+        folder = f"saves/step-{step:06d}"
+        use = [{"lora": f"{folder}/{name}", "model": model} for name, model in zip(names, files_of, strict=False)]
+        assert ended.result["use"] == use
+        assert all((run.directory / one["lora"]).is_file() for one in use)
+
+    first = train(run, max_steps=3)[-1]
+    said(first, 3, "lora.safetensors")
+    assert isinstance(first, Finished)
+    assert first.result["template"] == "video_wan2_2_14B_t2v"
+    for _ in ("trained", "nothing left to train"):
+        said(train(run)[-1], STEPS, "lora.safetensors", "lora_low_noise.safetensors")
 
 
 def test_a_damaged_low_noise_lora_makes_the_step_count_for_nothing(tmp_path: Path) -> None:

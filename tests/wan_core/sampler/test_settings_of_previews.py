@@ -11,7 +11,7 @@ import torch
 from tests.support.tiny_run import TINY, random_weights
 from wan_core.errors import ConfigError
 from wan_core.model import WanTransformer
-from wan_core.sampler import SampleConfig, template_of
+from wan_core.sampler import SampleConfig, template_called, template_of
 from wan_core.sampler.guidance import Guidance
 from wan_core.sampler.presets import PRESETS, SamplingPreset
 from wan_core.sampler.schedules import SCHEDULERS, schedule
@@ -22,6 +22,28 @@ def test_auto_is_the_template_of_the_model() -> None:
     assert SampleConfig().resolved(one) == one == SamplingPreset(30, 6.0, 8.0, "uni_pc", "simple")
     assert SampleConfig().resolved(pair) == pair == SamplingPreset(20, 3.5, 5.0, "euler", "simple")
     assert template_of("ti2v", pair=False).guidance_scale == 5.0
+
+
+@pytest.mark.parametrize(
+    ("variant", "name"),
+    [
+        ("2.1 T2V-1.3B", "text_to_video_wan"),
+        ("2.2 T2V-A14B high noise", "video_wan2_2_14B_t2v"),
+        ("2.2 T2V-128 wide low noise", "video_wan2_2_14B_t2v"),
+        ("2.2 I2V-A14B low noise", "video_wan2_2_14B_i2v"),
+        ("2.2 Fun-A14B-InP high noise", "video_wan2_2_14B_i2v"),
+        ("2.1 I2V-14B-480P", "image_to_video_wan"),
+        ("2.1 FLF2V-14B", "wan2.1_flf2v_720_f16"),
+        ("2.2 TI2V-5B", "video_wan2_2_5B_ti2v"),
+        ("2.2 Fun-A14B-Control-Camera high noise", "video_wan2_2_14B_fun_camera"),
+        ("2.1 Fun-V1.1-14B-Control", "wan2.1_fun_control"),
+        ("2.2 VACE-Fun-A14B high noise", ""),
+        ("2.2 Fun-5B-InP", ""),
+        ("", ""),
+    ],
+)
+def test_the_graph_that_uses_a_lora_is_the_template_of_its_model(variant: str, name: str) -> None:
+    assert template_called(variant) == name
 
 
 def test_what_a_stored_run_says_means_what_it_meant() -> None:

@@ -1,7 +1,12 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { outputText, SaveWatch, summaryText } from "../../../web/js/lib/run/status.mjs";
+import {
+  outputText,
+  SaveWatch,
+  standingText,
+  summaryText,
+} from "../../../web/js/lib/run/status.mjs";
 
 test("an evaluation on training clips is said to be one", () => {
   const run = {
@@ -30,6 +35,36 @@ test("a finished run is summed up with its loss and the name loaders list", () =
     summaryText(run),
     "done: step 20 of 20, evaluation loss 1.2346 → 0.5000\nwan_trainer/a.safetensors",
   );
+});
+
+test("a run that ended says which LoRA goes on which model, and in which graph", () => {
+  const pair = [
+    { lora: "wan_trainer/a_high_noise.safetensors", model: "high.safetensors" },
+    { lora: "wan_trainer/a_low_noise.safetensors", model: "low.safetensors" },
+  ];
+  const run = { state: "stopped", step: 3, steps: 20, use: pair, template: "video_wan2_2_14B_t2v" };
+  const lines = [
+    "In ComfyUI's template video_wan2_2_14B_t2v, with a LoraLoaderModelOnly behind each Load Diffusion Model:",
+    "wan_trainer/a_high_noise.safetensors: on high.safetensors, at strength 1.0",
+    "wan_trainer/a_low_noise.safetensors: on low.safetensors, at strength 1.0",
+  ];
+  assert.deepEqual(
+    summaryText({ ...run, status: "done" })
+      .split("\n")
+      .slice(1),
+    lines,
+  );
+  assert.deepEqual(standingText(run).split("\n"), ["stopped: step 3 of 20", ...lines]);
+  for (const state of ["running", "failed"])
+    assert.equal(standingText({ ...run, state }).split("\n").length, 1, state);
+  assert.equal(standingText({ ...run, live: true }).split("\n").length, 1);
+  const [one] = pair;
+  const single = { ...run, template: "text_to_video_wan", use: [{ ...one, strength: 0.5 }, one] };
+  assert.match(
+    standingText(single),
+    /template text_to_video_wan, with LoraLoaderModelOnly behind Load Diffusion Model:\n.*0.5, under it\n.*1.0$/,
+  );
+  assert.equal(standingText({ ...run, template: "" }).split("\n").length, 3);
 });
 
 test("a stopped run says why, and numbers that are missing are left out", () => {

@@ -9,13 +9,13 @@ import { Follower } from "../page/pacing.mjs";
 import { isMissing, message, samplePath } from "../page/routes.mjs";
 import { t } from "../page/words.mjs";
 import { curvesOf } from "../run/curves.mjs";
-import { stateText } from "../run/facts.mjs";
 import { hasEnded } from "../run/freshness.mjs";
 import { RunHistory } from "../run/history.mjs";
 import { lineOf } from "../run/line.mjs";
 import { stageName } from "../run/names.mjs";
 import { told } from "../run/server_sentences.mjs";
 import { chipOf, StageClock } from "../run/stages.mjs";
+import { standingText } from "../run/status.mjs";
 import { findsNobody, unreadText } from "../run/trouble.mjs";
 import { Face } from "./face.mjs";
 import { CHART_MIN } from "./layout.mjs";
@@ -195,7 +195,7 @@ export class Panel {
     this.detail = detail;
     this.live = Boolean(detail.live);
     this.player.take(detail, this.history);
-    this.line.summarize(stateText(detail), this.live);
+    this.line.summarize(standingText(detail), this.live);
     this.frames.ask(this.draw);
   }
 

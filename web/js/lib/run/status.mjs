@@ -13,10 +13,12 @@ import { stateText } from "./facts.mjs";
  *   run?: string, of_run?: string, saved_step?: number, sample?: string, metrics_lines?: number }} Status
  */
 
+/** A LoRA and the model it goes on, as loader lists spell them. @typedef {{ lora: string, model: string, strength?: number }} Use */
+
 /**
  * What TrainLoRA leaves in its ui output as `wan_run`.
  * @typedef {{ status: string, step: number, steps: number, lora_name?: string, reason?: string,
- *   use?: { lora: string, model: string, strength?: number }[], eval_loss_first?: number | null, eval_loss_last?: number | null, eval_held_out?: boolean | null }} RunSummary
+ *   use?: Use[], template?: string, eval_loss_first?: number | null, eval_loss_last?: number | null, eval_held_out?: boolean | null }} RunSummary
  */
 
 /**
@@ -33,13 +35,45 @@ export function summaryText(run) {
       ? t("evaluation loss {first} → {last} on training clips", losses)
       : t("evaluation loss {first} → {last}", losses);
   const loss = measured ? `, ${said}` : "";
-  const use = (run.use ?? []).map(({ lora, model, strength }) =>
+  const use = closingLines(run);
+  const names = use.length ? use : [run.lora_name ?? ""].filter(Boolean);
+  return [`${stateText({ ...run, state: run.status })}${loss}`, ...names].join("\n");
+}
+
+/**
+ * Where a run stands, as its files say it; of one that has ended also how its LoRAs are used.
+ * @param {import("../page/routes.mjs").Detail} run
+ * @returns {string}
+ */
+export function standingText(run) {
+  const ended = !run.live && (run.state === "done" || run.state === "stopped");
+  return [stateText(run), ...(ended ? closingLines(run) : [])].join("\n");
+}
+
+/**
+ * Which LoRA goes on which model, at which strength, under the graph that does it.
+ * @param {{ use?: Use[], template?: string }} run
+ * @returns {string[]}
+ */
+function closingLines({ use = [], template }) {
+  const lines = use.map(({ lora, model, strength }) =>
     strength === undefined
       ? t("{lora}: on {model}, at strength 1.0", { lora, model })
       : t("{lora}: on {model}, at strength {strength}, under it", { lora, model, strength }),
   );
-  const names = use.length ? use : [run.lora_name ?? ""].filter(Boolean);
-  return [`${stateText({ ...run, state: run.status })}${loss}`, ...names].join("\n");
+  if (!lines.length || !template) return lines;
+  const models = new Set(use.map(({ model }) => model)).size;
+  const where =
+    models === 1
+      ? t(
+          "In ComfyUI's template {template}, with LoraLoaderModelOnly behind Load Diffusion Model:",
+          { template },
+        )
+      : t(
+          "In ComfyUI's template {template}, with a LoraLoaderModelOnly behind each Load Diffusion Model:",
+          { template },
+        );
+  return [where, ...lines];
 }
 
 /**

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
@@ -13,7 +13,7 @@ from ..events import Emit
 from ..words import plain
 from .output import print_json
 
-__all__ = ["add_import_command"]
+__all__ = ["add_import_command", "tell_account"]
 
 
 def add_import_command(command: Callable[..., argparse.ArgumentParser]) -> None:
@@ -25,6 +25,12 @@ def add_import_command(command: Callable[..., argparse.ArgumentParser]) -> None:
     sub.add_argument("--api-out", type=Path, metavar="FILE", help="the graph of the queue API, for head-less use")
     sub.add_argument("--clips", type=int, default=0, help="clips of an epoch, where the dataset is not here to count")
     sub.add_argument("--look-in", type=Path, action="append", default=[], metavar="FOLDER", help="for files it names")
+
+
+def tell_account(account: Mapping[str, list[str]]) -> None:
+    """Print what became of each setting of another trainer, for people."""
+    for title, sentences in account.items():
+        print(f"{title}:", *(f"  {plain(sentence)}" for sentence in sentences), sep="\n", file=sys.stderr)
 
 
 def _import(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
@@ -41,8 +47,7 @@ def _import(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
         if path is not None:
             atomic_write_json(path, graph(job))
             written.append(path.name)
-    for title, sentences in job.account().items():
-        print(f"{title}:", *(f"  {plain(sentence)}" for sentence in sentences), sep="\n", file=sys.stderr)
+    tell_account(job.account())
     if written:
         print_json(out, {"version": 1, "trainer": job.trainer, "written": written, "account": dict(job.account())})
     else:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from ..errors import ConfigError
 from ..events import Emit
+from .migrate import tell_account
 from .output import done, run_directory
 from .settings import add_set_option, with_settings
 
@@ -70,12 +71,23 @@ def _config(options: argparse.Namespace, runs: Path, roots: Roots) -> RunConfig:
         plan = ModelPlan(base_file=files[0], low_noise_file=files[1] if len(files) > 1 else "")
         data = _data(options.data, runs, LatentCache(roots.first("cache")))
         config = RunConfig(run_name="new", model=plan, data=data)
-    if options.settings is not None:
-        from ..migrate import read_job
+    return config if options.settings is None else _with_job(config, options.settings, roots)
 
-        job = read_job(options.settings)
-        config = replace(config, train=job.train(), lora=job.lora())
-    return config
+
+def _with_job(config: RunConfig, settings: Path, roots: Roots) -> RunConfig:
+    """Returns `config` by the settings of another trainer; what became of each is told."""
+    from ..cache import LatentCache
+    from ..migrate import SPLIT, read_job
+
+    clips = LatentCache(roots.first("cache")).read_set(config.data.fingerprint)
+    job = read_job(settings, clips=sum(item.repeats for item in clips.items))
+    left: list[str] = []
+    if config.preview is None and job.train().preview_every_n_steps:
+        left.append("previews: ComfyUI's text encoder reads their prompts; begin with a run that has some, --like RUN")
+    if SPLIT in job.values:
+        left.append('several GPUs: --set "model.placement.mode=split blocks" --set model.placement.devices=all')
+    tell_account({**job.account(), **({"not in this run": left} if left else {})})
+    return replace(config, model=job.model(config.model), train=job.train(), lora=job.lora())
 
 
 def _with_model(config: RunConfig, roots: Roots) -> RunConfig:

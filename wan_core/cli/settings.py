@@ -6,7 +6,7 @@ import argparse
 import json
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from ..config import nearest
 from ..errors import ConfigError
@@ -20,8 +20,17 @@ if TYPE_CHECKING:
 
 __all__ = ["add_set_option", "change_run", "with_settings"]
 
-_SECTIONS = ("train", "lora")
+_SECTIONS = ("train", "lora", "model")
 """looked through for a name without a dot, in this order"""
+_ON_NODES = {
+    "adapter": "lora.kind",
+    "adapter_init": "lora.init",
+    "lora_dropout": "lora.dropout",
+    "lora_targets": "lora.targets",
+    "scale_weight_norms": "lora.max_norm",
+    "start_from_lora": "lora.start_from",
+}
+"""what nodes call otherwise than run.json"""
 
 
 def add_set_option(command: argparse.ArgumentParser) -> None:
@@ -37,9 +46,23 @@ def with_settings(config: RunConfig, asked: Sequence[str]) -> RunConfig:
         name, sign, text = pair.partition("=")
         if not sign:
             raise ConfigError(f"--set {pair[:80]!r} is not NAME=VALUE. Example: --set learning_rate=1e-4")
-        section, key = _place(data, name.strip())
-        section[key] = _value(text.strip(), section[key])
+        name, text = _as_in_run(name.strip(), text.strip())
+        section, key = _place(data, name)
+        section[key] = _value(text, section[key])
     return type(config).from_dict(data)
+
+
+def _as_in_run(name: str, text: str) -> tuple[str, str]:
+    """Returns a setting as run.json has it, of one that may be as a node has it."""
+    from ..lora import TARGET_PRESETS
+
+    if name == "target_preset":
+        if text not in TARGET_PRESETS:
+            raise ConfigError(f"--set target_preset: {text[:80]!r} is none.{nearest(text, list(TARGET_PRESETS))}")
+        return "lora.targets", json.dumps(TARGET_PRESETS[text])
+    if name == "start_from_lora":
+        text = "" if text == "none" else text if ":" in text else f"loras:{text}"
+    return _ON_NODES.get(name, name), text
 
 
 def change_run(
@@ -94,8 +117,8 @@ def _value(text: str, before: Any) -> Any:
     """The value as JSON or Python writes it; text where the setting is a text."""
     if isinstance(before, str):
         return text
-    if isinstance(before, list) and not text.startswith("["):
-        return [_number(part.strip()) for part in text.split(",") if part.strip()]
+    if isinstance(before, list):
+        return _list(text)
     lower = text.lower()
     if lower in ("true", "false", "null", "none"):
         return {"true": True, "false": False}.get(lower)
@@ -107,8 +130,16 @@ def _value(text: str, before: Any) -> Any:
     return int(value) if whole and isinstance(value, float) and value.is_integer() else value
 
 
-def _number(text: str) -> Any:
+def _list(text: str) -> list[Any]:
+    """The parts of a list in JSON; else numbers or words by commas, or lines: an expression may hold a comma."""
     try:
-        return float(text)
+        value: Any = json.loads(text)
+    except json.JSONDecodeError:
+        value = None
+    if isinstance(value, list):
+        return cast("list[Any]", value)
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    try:
+        return [float(part) for part in parts]
     except ValueError:
-        return text
+        return parts if all(map(str.isidentifier, parts)) else [line.strip() for line in text.splitlines()]

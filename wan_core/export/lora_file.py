@@ -1,8 +1,8 @@
 """The LoRA file: `diffusion_model.<path>.lora_A/.lora_B.weight` plus `.alpha`, as ComfyUI and other programs read it.
 
-diffusers, musubi-tuner and DiffSynth read it too. Alpha is always written: readers that miss it assume a scale of 1,
-and trainers that omit it are misread by half of them. The graph a run came from can stand in the metadata, where
-ComfyUI finds it in a file that is dropped on its canvas.
+diffusers and DiffSynth read it too, and musubi-tuner once its convert_lora.py did. Alpha is always written: readers
+that miss it assume a scale of 1, and trainers that omit it are misread by half of them. The graph a run came from can
+stand in the metadata, where ComfyUI finds it in a file that is dropped on its canvas.
 """
 
 from __future__ import annotations

@@ -6,7 +6,8 @@ The data half is read by importers/trainers when the graph runs; this room reads
 from __future__ import annotations
 
 from .graph import api_graph, canvas_graph
+from .job import SPLIT
 from .read import UnknownSettingsError, read_job, read_texts
 from .tables import TRAINERS
 
-__all__ = ["TRAINERS", "UnknownSettingsError", "api_graph", "canvas_graph", "read_job", "read_texts"]
+__all__ = ["SPLIT", "TRAINERS", "UnknownSettingsError", "api_graph", "canvas_graph", "read_job", "read_texts"]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..config import settings_of
 from ..importers import Ledger
 from ..load import ModelPlan
-from ..lora import LoraConfig
+from ..lora import FrozenLora, LoraConfig
 from ..precision import QuantizeConfig
 from ..sampler import SampleConfig
 from ..train import TrainConfig
@@ -140,6 +140,24 @@ class Job:
         if listed := known.get("timestep_list"):
             known["timestep_list"] = [float(number) for number in listed.split(",")]
         return TrainConfig.from_dict({name: value for name, value in known.items() if name in settings_of(TrainConfig)})
+
+    def model(self, plan: ModelPlan) -> ModelPlan:
+        """Returns `plan`, whose files are chosen, as the nodes would make it; where its parts lie is left to it."""
+        loader = self.values.get(LOADER, {})
+        named: dict[str, Any] = {name: loader[name] for name in ("base_precision", "attention") if name in loader}
+        if QUANTIZE in self.values:
+            named["quantize"] = QuantizeConfig.from_dict(self.values[QUANTIZE])
+        low = bool(plan.low_noise_file)
+        added = [
+            FrozenLora(
+                file=f"loras:{file}",
+                strength=strength,
+                low_noise_file=f"loras:{file}" if low else "",
+                low_noise_strength=strength,
+            )
+            for file, strength in self.frozen
+        ]
+        return replace(plan, **named, loras=(*plan.loras, *added))
 
     def account(self) -> Mapping[str, list[str]]:
         """Returns what became of every key, by titles; empty ones are left out."""

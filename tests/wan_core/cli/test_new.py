@@ -19,6 +19,8 @@ from wan_core.errors import ConfigError, ExitCode
 from wan_core.events import CheckpointSaved, Finished, Note, StepDone, to_line
 from wan_core.files import Roots
 from wan_core.load import ModelPlan
+from wan_core.lora import TARGET_PRESETS
+from wan_core.migrate import read_job
 from wan_core.run import DataConfig, RunConfig, read_run
 
 JOB = RunConfig(
@@ -37,8 +39,36 @@ def test_settings_go_by_their_names_and_are_of_their_kinds() -> None:
 
 
 @pytest.mark.parametrize(
+    ("asked", "section", "name", "value"),
+    [
+        ("adapter=LoKr", "lora", "kind", "LoKr"),
+        ("adapter_init=PiSSA", "lora", "init", "PiSSA"),
+        ("lora_dropout=0.1", "lora", "dropout", 0.1),
+        (r"lora_targets=blocks\.\d{1,2}\.ffn\.0", "lora", "targets", (r"blocks\.\d{1,2}\.ffn\.0",)),
+        ("target_preset=motion", "lora", "targets", TARGET_PRESETS["motion"]),
+        ("scale_weight_norms=2", "lora", "max_norm", 2),
+        ("start_from_lora=fox.safetensors", "lora", "start_from", "loras:fox.safetensors"),
+        ("start_from_lora=none", "lora", "start_from", ""),
+        (r"rank_patterns=blocks\.0\..* = 32, 16", "lora", "rank_patterns", (r"blocks\.0\..* = 32, 16",)),
+        ('lr_patterns=["a.* = 2", "b.* = 3"]', "train", "lr_patterns", ("a.* = 2", "b.* = 3")),
+        ("timestep_list=1000, 750", "train", "timestep_list", (1000, 750)),
+        ("attention=sdpa_math", "model", "attention", "sdpa_math"),
+        ("base_precision=fp16", "model", "base_precision", "fp16"),
+    ],
+)
+def test_a_setting_has_the_name_it_has_on_its_node_too(asked: str, section: str, name: str, value: object) -> None:
+    assert getattr(getattr(with_settings(JOB, [asked]), section), name) == value
+
+
+def test_names_of_a_list_stand_between_commas() -> None:
+    asked = ["checkpointing_names_saved=attn_output, self_attn", "checkpointing_policy=custom"]
+    assert with_settings(JOB, asked).train.checkpointing_names_saved == ("attn_output", "self_attn")
+
+
+@pytest.mark.parametrize(
     ("asked", "said"),
     [
+        ("target_preset=motions", 'is none. Did you mean "motion"'),
         ("learning_rate", "is not NAME=VALUE"),
         ("learning_rat=1", 'Did you mean "learning_rate"'),
         ("model.attentoin=x", 'Did you mean "attention"'),
@@ -144,6 +174,45 @@ def test_settings_of_another_trainer_become_a_graph(tmp_path: Path, wan_core_com
     assert "taken over:\n" in done.stderr
     assert json.loads((tmp_path / "graph.json").read_text())["nodes"][0]["type"] == "LoadWanModel"
     assert wan_core_command("import", str(tmp_path / "no.toml")).returncode == ExitCode.BAD_INPUT
+
+
+@pytest.mark.lasts(3)
+def test_a_run_by_the_settings_of_another_trainer_has_its_base_too_and_each_key_is_told(
+    tmp_path: Path, wan_core_command: RunCommand
+) -> None:
+    tiny = make_run(tmp_path)
+    process = {
+        "model": {"arch": "wan21:1b", "name_or_path": "x", "quantize": True, "qtype": "int8"},
+        "network": {"type": "lora", "linear": 6, "linear_alpha": 6},
+        "train": {"steps": 12, "optimizer": "adamw", "what": 1},
+        "sample": {"sample_every": 5, "samples": [{"prompt": "a fox"}]},
+    }
+    (tmp_path / "job.json").write_text(json.dumps({"config": {"name": "fox", "process": [process]}}))
+    model = tmp_path / "models" / "wan_tiny_t2v.safetensors"
+    asked = ("--model", str(model), "--data", tiny.config.data.fingerprint, "--settings", str(tmp_path / "job.json"))
+    made = wan_core_command("new", "fox", *asked, "--runs", str(tmp_path / "runs"), "--set", "eval_items=0")
+    assert made.returncode == ExitCode.DONE, made.stderr
+    run = read_run(tmp_path / "runs" / "fox")
+    assert (run.train.steps, run.lora.rank) == (12, 6)
+    assert run.model.quantize is not None
+    assert run.model.quantize.scheme == "int8"
+    assert "not known, so not used:\n  train.what 1\n" in made.stderr
+    assert "not in this run:\n  previews: " in made.stderr
+
+
+def test_frozen_loras_and_precision_of_another_trainer_are_of_the_model(tmp_path: Path) -> None:
+    said = "--dit wan.safetensors --base_weights a.safetensors b.safetensors --base_weights_multiplier 0.5 0.25 --sdpa"
+    (tmp_path / "a.sh").write_text(f"python wan_train_network.py {said} --mixed_precision fp16 --fp8_base")
+    plan = read_job(tmp_path / "a.sh").model(JOB.model)
+    assert [(one.file, one.strength) for one in plan.loras] == [
+        ("loras:a.safetensors", 0.5),
+        ("loras:b.safetensors", 0.25),
+    ]
+    assert (plan.base_file, plan.base_precision, plan.attention) == (JOB.model.base_file, "fp16", "sdpa")
+    assert plan.quantize is not None
+    assert plan.quantize.scheme == "fp8_e4m3fn"
+    both = read_job(tmp_path / "a.sh").model(replace(JOB.model, low_noise_file="diffusion_models:b.safetensors"))
+    assert both.loras[0].low_noise_file == "loras:a.safetensors"
 
 
 def test_help_has_examples_and_the_exit_codes(wan_core_command: RunCommand) -> None:

@@ -117,6 +117,46 @@ def test_diffusers_makes_the_same_of_an_rslora(trial: Trial, tmp_path: Path, run
     assert float((trial.ours["rsLoRA"] - found[file.stem]).abs().max()) < MODEL_LIMIT
 
 
+def musubis_name(key: str) -> str:
+    """A key as `convert_lora.py --target default` of musubi-tuner 30c658c4 names it."""
+    name = "lora_unet_" + key.removeprefix("diffusion_model.").replace(".", "_")
+    for theirs in ("lora_A", "lora_B"):
+        name = name.replace(f"_{theirs}_", f".{'lora_down' if theirs == 'lora_A' else 'lora_up'}.")
+    name = name.replace("_hada_", ".hada_").replace("_lokr_", ".lokr_")
+    return f"{name.removesuffix('_alpha')}.alpha" if name.endswith("_alpha") else name
+
+
+def musubis_change(parts: dict[str, torch.Tensor]) -> torch.Tensor:
+    """The change of a weight that its `merge_weights_to_tensor` makes of a linear's parts."""
+    alpha = float(parts["alpha"])
+    if "lora_down.weight" in parts:
+        down = parts["lora_down.weight"]
+        return parts["lora_up.weight"] @ down * (alpha / len(down))
+    if "hada_w1_a" in parts:
+        first, second = (parts[f"hada_{one}_a"] @ parts[f"hada_{one}_b"] for one in ("w1", "w2"))
+        return first * second * (alpha / len(parts["hada_w1_b"]))
+    if "lokr_w2" in parts:
+        return torch.kron(parts["lokr_w1"], parts["lokr_w2"])
+    second = parts["lokr_w2_a"] @ parts["lokr_w2_b"]
+    return torch.kron(parts["lokr_w1"], second) * (alpha / parts["lokr_w2_a"].shape[1])
+
+
+@pytest.mark.parametrize("kind", ["LoRA", "rsLoRA", "PiSSA", "OLoRA", "LoKr", "whole LoKr", "LoHa"])
+def test_musubi_tuner_makes_the_same_of_what_its_converter_makes_of_a_file(kind: str, trial: Trial) -> None:
+    """Its rules, read out of its code; its own functions gave 1.4e-6 at most (docs/adapters.md)."""
+    found = {musubis_name(key): value for key, value in load_file(trial.path(kind)).items()}
+    used: set[str] = set()
+    for one in linears_of(trial.models[kind]):
+        name = f"lora_unet_{one.name.replace('.', '_')}."
+        parts = {key.removeprefix(name): value for key, value in found.items() if key.startswith(name)}
+        used |= {name + part for part in parts}
+        x = torch.randn(5, one.base.in_features, generator=torch.Generator().manual_seed(9))
+        with torch.no_grad():
+            theirs = functional.linear(x, one.base.weight + musubis_change(parts), one.base.bias)
+            assert float((theirs - by_peft(one, x)).abs().max()) < PEFT_LIMIT
+    assert used == set(found), "every key is one of musubi-tuner's"
+
+
 @pytest.mark.parametrize("kind", ["LoKr", "whole LoKr", "LoHa"])
 def test_our_own_reader_finds_the_change_that_was_trained(kind: str, trial: Trial) -> None:
     source = read_lora(trial.path(kind))

@@ -16,8 +16,10 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -25,6 +27,7 @@ import environment
 from environment import ROOT, Environment, say
 
 LAYERS = ("lint", "unit", "comfy", "browser")
+PARTS = {"set-up": ("set-up",), "python": ("lint", "unit", "comfy"), "browser": ("browser",)}
 BUDGET_S = {"set-up": 240, "python": 360, "browser": 240}
 MARKS = {
     "unit": "not comfy and not browser and not gpu and not multi_gpu and not soak",
@@ -57,8 +60,13 @@ class Stage:
     """A line of the closing table."""
 
     name: str
-    seconds: float
+    began: float
+    ended: float
     verdict: str
+
+    @property
+    def seconds(self) -> float:
+        return self.ended - self.began
 
 
 def main() -> int:
@@ -73,20 +81,25 @@ def main() -> int:
     say("Setting up (a second run starts at once)")
     began = time.monotonic()
     ready = environment.prepare(tests=True)
-    stages = [Stage("set-up", time.monotonic() - began, "ok")]
+    stages = [Stage("set-up", began, time.monotonic(), "ok")]
     say(f"Set-up took {stages[0].seconds:.1f} s.")
     for sentence in ready.missing:
         say(f"Missing. {sentence}")
 
     totals = Totals()
-    for layer in chosen:
-        began = time.monotonic()
-        if layer == "ruff":
-            say("\n== ruff")
-            verdict = "ok" if run_tools(ruff(ready), totals) else "FAILED"
-        else:
-            verdict = lint(ready, totals) if layer == "lint" else run_pytest(layer, rest, ready, totals)
-        stages.append(Stage(layer, time.monotonic() - began, verdict))
+    # Together, as one alone leaves a core idle: pyright keeps one busy, and a test of a server waits for it.
+    beside = [layer for layer in ("unit", "comfy") if layer in chosen] if cores() > 1 and len(chosen) > 1 else []
+    with ExitStack() as runs:
+        begun = {layer: runs.enter_context(PytestRun(layer, rest, ready, aside=True)) for layer in beside}
+        for layer in chosen:
+            say(f"\n== {layer}")
+            began = time.monotonic()
+            if layer in ("ruff", "lint"):
+                verdict = lint(ready, totals) if layer == "lint" else run_tools(ruff(ready), totals)
+                stages.append(Stage(layer, began, time.monotonic(), "ok" if verdict else "FAILED"))
+            else:
+                run = begun.get(layer) or runs.enter_context(PytestRun(layer, rest, ready))
+                stages.append(run.result(totals))
 
     report(stages, totals, ready, budgets=not asked.fast)
     say(f"{totals.passed} passed, {totals.failed} failed, {totals.skipped} skipped")
@@ -96,9 +109,8 @@ def main() -> int:
 # ---- lint ------------------------------------------------------------------------------------
 
 
-def lint(ready: Environment, totals: Totals) -> str:
+def lint(ready: Environment, totals: Totals) -> bool:
     """Style and types, and the pure logic of the web part. Each tool counts as one test; they run beside each other."""
-    say("\n== lint")
     tools: dict[str, list[str]] = {}  # the one that takes longest first
     typed = [name for name in ("wan_core", "nodes") if any((ROOT / name).rglob("*.py"))]
     if ready.node_tools and typed:
@@ -115,7 +127,7 @@ def lint(ready: Environment, totals: Totals) -> str:
     if "node --test" not in tools:
         totals.skipped += 1
         say("skipped  node --test tests/web: no node")
-    return "ok" if run_tools(tools, totals) else "FAILED"
+    return run_tools(tools, totals)
 
 
 def ruff(ready: Environment) -> dict[str, list[str]]:
@@ -180,52 +192,94 @@ def link_tree_for_pyright(comfyui: Path) -> None:
 # ---- pytest ----------------------------------------------------------------------------------
 
 
+def cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 2
+
+
 def processes(layer: str) -> int:
     """How many processes share the tests: two, but one where two browsers would draw in turns on a single core."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 2
-    return 1 if layer == "browser" and cores == 1 else 2
+    return 1 if layer == "browser" and cores() == 1 else 2
 
 
-def run_pytest(layer: str, rest: list[str], ready: Environment, totals: Totals) -> str:
-    """One pytest run of one layer; its output goes to the terminal as it comes, its totals come back in a file."""
-    say(f"\n== {layer}")
-    counts = environment.CACHE / f"counts-{layer}.json"
-    counts.unlink(missing_ok=True)
-    command = [
-        str(ready.python),
-        "-m",
-        "pytest",
-        "-p",
-        "count_plugin",
-        "-p",
-        "order_plugin",
-        "-m",
-        MARKS[layer],
-        *(("--quick",) if layer == "fast" else ()),
-        # Most of the time goes into starting processes that use one core. On the canvas, a process per frontend.
-        *(() if rest else ("-n", str(processes(layer)), "--dist", "loadfile", "--no-loadscope-reorder")),
-        *(("-p", "frontend_plugin") if layer == "browser" and not rest else ()),
-        *rest,
-    ]
-    variables = {**ready.variables(), "WAN_TRAINER_COUNTS": str(counts)}
-    # Without byte code each of some hundred processes compiles the pack again.
-    variables.pop("PYTHONDONTWRITEBYTECODE", None)
-    # Two cores: a thread pool per process (torch, ComfyUI, worker) would fight for them.
-    variables.setdefault("OMP_NUM_THREADS", "1")
-    code = subprocess.call(command, cwd=ROOT, env=variables)
-    try:
-        found = json.loads(counts.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        found = {}
-    totals.passed += found.get("passed", 0)
-    totals.failed += found.get("failed", 0) + found.get("error", 0)
-    totals.skipped += found.get("skipped", 0)
-    totals.slowest += [(seconds, name) for name, seconds in found.get("slowest", {}).items()]
-    if code == 5:  # nothing collected
-        return "no tests"
-    if code and not (found.get("failed", 0) + found.get("error", 0)):
-        totals.failed += 1  # pytest itself broke off
-    return "FAILED" if code else "ok"
+class PytestRun:
+    """One pytest run of one layer. Its output goes to the terminal as it comes or, of a run that goes on `aside` of
+    others, from the moment its result is asked for; its totals come back in a file."""
+
+    def __init__(self, layer: str, rest: list[str], ready: Environment, *, aside: bool = False) -> None:
+        self.layer = layer
+        self.began = time.monotonic()
+        self.ended = self.began
+        self.counts = environment.CACHE / f"counts-{layer}.json"
+        self.counts.unlink(missing_ok=True)
+        command = [
+            str(ready.python),
+            "-u",
+            "-m",
+            "pytest",
+            "-p",
+            "count_plugin",
+            "-p",
+            "order_plugin",
+            "-m",
+            MARKS[layer],
+            *(("--quick",) if layer == "fast" else ()),
+            *(("--color=yes",) if sys.stdout.isatty() else ()),
+            # Most of the time goes into starting processes that use one core. On the canvas, a process per frontend.
+            *(() if rest else ("-n", str(processes(layer)), "--dist", "loadfile", "--no-loadscope-reorder")),
+            *(("-p", "frontend_plugin") if layer == "browser" and not rest else ()),
+            *rest,
+        ]
+        variables = {**ready.variables(), "WAN_TRAINER_COUNTS": str(self.counts)}
+        # Without byte code each of some hundred processes compiles the pack again.
+        variables.pop("PYTHONDONTWRITEBYTECODE", None)
+        # Two cores: a thread pool per process (torch, ComfyUI, worker) would fight for them.
+        variables.setdefault("OMP_NUM_THREADS", "1")
+        self.output = environment.CACHE / f"output-{layer}.txt" if aside else None
+        with open(self.output, "wb") if self.output else nullcontext() as out:
+            self.process = subprocess.Popen(command, cwd=ROOT, env=variables, stdout=out, stderr=out)
+        self.watch = threading.Thread(target=self._wait, daemon=True)
+        self.watch.start()
+
+    def _wait(self) -> None:
+        self.process.wait()
+        self.ended = time.monotonic()
+
+    def __enter__(self) -> PytestRun:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Ends what still runs, as after Ctrl-C."""
+        if self.process.poll() is None:
+            self.process.terminate()
+
+    def result(self, totals: Totals) -> Stage:
+        """Shows what the run says until it has ended, and adds what it counted."""
+        if self.output:
+            self._show(self.output)
+        self.watch.join()
+        code = self.process.returncode
+        try:
+            found = json.loads(self.counts.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            found = {}
+        totals.passed += found.get("passed", 0)
+        totals.failed += found.get("failed", 0) + found.get("error", 0)
+        totals.skipped += found.get("skipped", 0)
+        totals.slowest += [(seconds, name) for name, seconds in found.get("slowest", {}).items()]
+        if code and code != 5 and not (found.get("failed", 0) + found.get("error", 0)):
+            totals.failed += 1  # pytest itself broke off
+        verdict = "no tests" if code == 5 else "FAILED" if code else "ok"
+        return Stage(self.layer, self.began, self.ended, verdict)
+
+    def _show(self, output: Path) -> None:
+        with open(output, encoding="utf-8", errors="replace", newline="") as said:
+            running = True
+            while running:
+                running = self.watch.is_alive()  # before the last read, so that nothing said meanwhile is lost
+                sys.stdout.write(said.read())
+                sys.stdout.flush()
+                self.watch.join(timeout=0.5)
 
 
 # ---- closing ---------------------------------------------------------------------------------
@@ -239,10 +293,10 @@ def report(stages: list[Stage], totals: Totals, ready: Environment, *, budgets: 
     say("\nStage      seconds  result")
     for stage in stages:
         say(f"{stage.name:<10} {stage.seconds:7.1f}  {stage.verdict}")
-    spent = {stage.name: stage.seconds for stage in stages}
-    python = sum(spent.get(name, 0) for name in ("lint", "unit", "comfy"))
-    measured = (("set-up", spent["set-up"]), ("python", python), ("browser", spent.get("browser", 0)))
-    for name, seconds in measured if budgets else ():
+    for name, layers in PARTS.items() if budgets else ():
+        of_part = [stage for stage in stages if stage.name in layers]
+        # From the first of them to the last: they ran beside each other.
+        seconds = max((s.ended for s in of_part), default=0) - min((s.began for s in of_part), default=0)
         over = "OVER BUDGET" if seconds > BUDGET_S[name] else "within budget"
         say(f"budget {name}: {seconds:.0f} of {BUDGET_S[name]} s, {over}")
     for sentence in ready.missing:

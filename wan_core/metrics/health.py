@@ -25,6 +25,8 @@ _NEW, _USUAL = 8, 60
 """steps whose medians are compared: the newest, and those before them"""
 _NORM, _LOSS, _LOSS_ALONE = 10.0, 1.5, 3.0
 """times the usual: gradients that grew so much together with the loss, or the loss alone"""
+_LOSS_AT_ONCE = 10.0
+"""times that of the steps before, where there are few of them yet: the loss, and gradients as much as ever"""
 _CALM = 2.0
 """times the usual, below which an explosion is over"""
 _FLAT, _LEAST = 6, 10
@@ -66,12 +68,14 @@ class HealthWatch:
         expert = self._of(event.expert)
         expert.norms.append(event.grad_norm)
         expert.losses.append(event.loss)
-        if len(expert.norms) < _NEW + _USUAL:
+        if len(expert.norms) < 2 * _NEW:
             return []
         norm, loss = _growth(expert.norms), _growth(expert.losses)
+        many = len(expert.norms) == _NEW + _USUAL
+        grew = (norm > _NORM and loss > _LOSS) or loss > _LOSS_ALONE
         if expert.exploded:
             expert.exploded = norm > _CALM or loss > _CALM
-        elif (norm > _NORM and loss > _LOSS) or loss > _LOSS_ALONE:
+        elif grew if many else norm > _NORM and loss > _LOSS_AT_ONCE:
             expert.exploded = True
             text = (
                 f"Training diverges at step {event.step}: in {_NEW} steps the gradients grew to {norm:.3g} times and "

@@ -61,6 +61,15 @@ def test_an_explosion_is_marked_once_and_again_after_it_calmed_down() -> None:
     assert 321 <= marks[1].step <= 326
 
 
+@pytest.mark.parametrize("usual", [8, 20, 50])
+def test_a_run_that_diverges_in_its_first_steps_says_so(usual: int) -> None:
+    """Later its usual loss is that of the divergence, and nothing grows any more."""
+    events = [*usual_steps(1, usual), *(step(i, 6.0, 80.0) for i in range(usual + 1, 200))]
+    (mark,) = marks_of(events)
+    assert mark.kind == "explosion"
+    assert usual < mark.step <= max(16, usual + 8)
+
+
 def test_a_plateau_is_marked_with_the_step_it_began_after() -> None:
     falling = [0.3, 0.25, 0.22, 0.20, 0.19]
     (mark,) = marks_of(evaluations([*falling, *[0.1901, 0.1898, 0.1903, 0.1899, 0.1902, 0.19, 0.1901, 0.1899]]))

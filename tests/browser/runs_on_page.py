@@ -65,7 +65,8 @@ class Runs:
         self.asked: list[str] = []
         self.deny: str = ""
         self._open: list[Any] = []
-        self.log = "".join(f"step {n}/150\n" for n in range(40, 64)) + "step 64/150  loss 0.4711"
+        self.log = "".join(f"step {n}/150{f'  {n} of its rows' * (n % 4) * 5}\n" for n in range(40, 64))
+        self.log += "step 64/150  loss 0.4711"
         self._clip = clip.read_bytes()
 
     def add(self, run: str, lines: list[dict[str, Any]], **facts: Any) -> None:

@@ -116,10 +116,11 @@ export class TroubleBox {
 
   async toggle() {
     if (this.log.hidden) {
-      write(this.log, (await this.tail()) || t("The log is empty."));
+      const lines = ((await this.tail()).trimEnd() || t("The log is empty.")).split("\n");
+      fill(this.log, ...lines.map((line) => element("span", {}, `${line}\n`)));
       this.log.hidden = false;
       write(this.show, t("Hide log"));
-      this.log.scrollTop = this.log.scrollHeight;
+      toItsEnd(this.log);
     } else this.close();
   }
 
@@ -135,4 +136,16 @@ export class TroubleBox {
     await this.page.copy?.(report(this.run, this.trouble, log));
     this.say(t("Copied."));
   }
+}
+
+/** Scroll to the last lines of a log, and leave out what is seen of the one above them: a long line has several rows. @param {HTMLElement} log */
+function toItsEnd(log) {
+  log.style.maxHeight = "";
+  log.scrollTop = log.scrollHeight;
+  const lines = /** @type {HTMLElement[]} */ ([...log.children]);
+  const down = (/** @type {HTMLElement} */ line) => line.offsetTop - (lines[0]?.offsetTop ?? 0);
+  const first = lines.find((line) => down(line) >= log.scrollTop);
+  if (!first || !log.scrollTop) return; // all is seen, or one line fills the box
+  log.style.maxHeight = `${log.clientHeight - (down(first) - log.scrollTop)}px`;
+  log.scrollTop = log.scrollHeight;
 }

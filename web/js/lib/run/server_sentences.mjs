@@ -37,7 +37,7 @@ export const SENTENCES = [
     ),
   (v) =>
     t(
-      "The training process was killed from outside. The computer's own memory (RAM) was not full ({reason}), but it can fill within seconds. If that happens again, close other programs, or train smaller clips or an fp8 model.",
+      "The training process was killed from outside; why is not known. Shortly before, the computer's own memory (RAM) had room ({reason}); if it ran out since, that was the reason. Should it happen again, close other programs, or train smaller clips or an fp8 model.",
       v,
     ),
   (v) =>

@@ -51,8 +51,8 @@ class TrainLoRA(io.ComfyNode):
             display_name="Train Wan LoRA",
             category=CATEGORY,
             **searched_as("lora trainer", "finetune", "fine-tune", "musubi-tuner", "diffusion-pipe", "ai-toolkit"),
-            description="Trains a LoRA in a process of its own. Cancel saves and stops; queue again to resume. A "
-            "finished run trains nothing again.",
+            description="Trains a LoRA in a process of its own. Cancel saves and stops; press Run again to resume. "
+            "A finished run trains nothing again.",
             is_output_node=True,
             hidden=[io.Hidden.unique_id, io.Hidden.prompt, io.Hidden.dynprompt, io.Hidden.extra_pnginfo],
             inputs=[

@@ -167,7 +167,7 @@ _TOP = (
     *drops("video_clip_mode", "frame_extraction of Wan Dataset Settings; clips are cut from their beginning"),
     *drops("caching_batch_size map_num_proc", "ComfyUI's own loaders encode"),
     *drops("steps_per_print logging_steps x_axis_examples", _LOGS),
-    *drops("resume_from_checkpoint", "Queue again goes on where a run stopped"),
+    *drops("resume_from_checkpoint", "Run again goes on where a run stopped"),
 )  # fmt: skip
 _MODEL = (
     Key("type", "", "a Wan model", read=_type),

@@ -109,7 +109,7 @@ KEYS = (
     Key("save_last_n_epochs", "WanTrainSettings.keep_last_saves", "counted in saves", kind=int, read=to.keep_epochs),
     *drops("save_last_n_steps_state save_last_n_epochs_state", "a saved step goes with its state"),
     *drops("save_state save_state_on_train_end", "every saved step has its state"),
-    *drops("resume", "Queue again goes on where a run stopped"),
+    *drops("resume", "Run again goes on where a run stopped"),
     Key("sample_every_n_steps", "TrainLoRA.preview_every_n_steps", kind=int),
     Key("sample_every_n_epochs", "TrainLoRA.preview_every_n_steps", "as steps", kind=int,
         read=to.every("TrainLoRA.preview_every_n_steps", "sample_every_n_epochs")),

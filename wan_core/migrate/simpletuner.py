@@ -139,7 +139,7 @@ KEYS = (
     Key("checkpoint_epoch_interval", "TrainLoRA.save_every_n_steps", "as steps", kind=int,
         read=to.every("TrainLoRA.save_every_n_steps", "checkpoint_epoch_interval")),
     Key("checkpoints_total_limit", "WanTrainSettings.keep_last_saves", kind=int, own=5),
-    *drops("resume_from_checkpoint", "Queue again goes on where a run stopped"),
+    *drops("resume_from_checkpoint", "Run again goes on where a run stopped"),
     Key("validation_step_interval validation_steps", "TrainLoRA.preview_every_n_steps", kind=int, own=100),
     Key("validation_epoch_interval", "TrainLoRA.preview_every_n_steps", "as steps", kind=int,
         read=to.every("TrainLoRA.preview_every_n_steps", "validation_epoch_interval")),

@@ -15,7 +15,7 @@ export const REASONS = [
   (v) => t("LoRA and rsLoRA alone begin otherwise", v),
   (v) => t("LoRA files say what they were trained on, and no more", v),
   (v) => t("PyTorch's, with the learning rate that is given", v),
-  (v) => t("Queue again goes on where a run stopped", v),
+  (v) => t("Run again goes on where a run stopped", v),
   (v) => t("SageAttention has no backward pass", v),
   (v) =>
     t(

@@ -14,7 +14,7 @@ export class Buttons {
     this.live = {
       stop: button(
         t("Stop and keep"),
-        t("Save, stop, and let the graph go on. Queue again to resume."),
+        t("Save, stop, and let the graph go on. Press Run again to resume."),
         press("stop", t("Stopping …")),
       ),
       save: button(

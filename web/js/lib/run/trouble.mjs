@@ -108,13 +108,13 @@ function retry(saved) {
   return saved
     ? {
         retry: t("Retry from step {step}", { step: saved }),
-        hint: t("Queue again: it goes on after saved step {step}. First do what is said above.", {
+        hint: t("As Run: it goes on after saved step {step}. First do what is said above.", {
           step: saved,
         }),
       }
     : {
         retry: t("Retry"),
-        hint: t("Queue again: it starts from the beginning. First do what is said above."),
+        hint: t("As Run: it starts from the beginning. First do what is said above."),
       };
 }
 

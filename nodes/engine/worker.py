@@ -68,8 +68,8 @@ class Ending:
             seen = self.memory or "how much was in use is not known"
             if not self.was_full:
                 return (
-                    "The training process was killed from outside; why is not known. Shortly before, the computer's own "
-                    f"memory (RAM) had room ({seen}); if it ran out since, that was the reason. Should it happen "
+                    "The training process was killed from outside; why is not known. Shortly before, the computer's "
+                    f"own memory (RAM) had room ({seen}); if it ran out since, that was the reason. Should it happen "
                     "again, close other programs, or train smaller clips or an fp8 model. Saved steps are kept; queue "
                     "again to resume."
                 )

@@ -181,7 +181,7 @@ def test_a_run_that_failed_says_so_and_what_to_do(shared: Canvas, smoke: dict[st
     top, line = box.locator(".wan-log").evaluate("log => [log.scrollTop, parseFloat(getComputedStyle(log).lineHeight)]")
     assert top > 0, "it is at its end"
     assert top % line == 0, "its first row is cut"
-    starts = box.locator(".wan-log").evaluate("log => [...log.children].map(c => c.offsetTop - log.children[0].offsetTop)")
+    starts = box.locator(".wan-log > *").evaluate_all("lines => lines.map(one => one.offsetTop - lines[0].offsetTop)")
     assert any(later - start > line for start, later in itertools.pairwise(starts)), "no line has several rows"
     assert top in starts, "it begins within a line"
     assert serious(shared, ".wan-panel") == []

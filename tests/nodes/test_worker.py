@@ -196,10 +196,7 @@ def test_a_crash_quotes_the_log(start: Callable[[str], Any]) -> None:
     ("free", "said"),
     [
         (1, "was killed by the system, most likely because the computer's own memory (RAM) was full: it held"),
-        (
-            9,
-            "was killed from outside; why is not known. Shortly before, the computer's own memory (RAM) had room (it held",
-        ),
+        (9, "was killed from outside; why is not known. Shortly before, the computer's own memory (RAM) had room (it"),
     ],
 )
 def test_a_worker_that_was_killed_says_whether_memory_was_full(

@@ -94,6 +94,7 @@ class WanTrainSettings(io.ComfyNode):
                 widget(TrainConfig, "lr_patterns", multiline=True, placeholder="blocks\\.\\d+\\.ffn\\..* = 0.5"),
                 widget(TrainConfig, "loss_scaling"),
                 widget(LoraConfig, "also_train"),
+                widget(TrainConfig, "offload_optimizer"),
             ],
             outputs=[WanSettings.Output(display_name="settings", tooltip="For Train Wan LoRA.")],
         )

@@ -22,7 +22,7 @@ _OPTIMIZERS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "adamwoptimi": ("adamw", _FLOAT32, _OPTIMI),
     "optimiadamw": ("adamw", _FLOAT32, _OPTIMI),
     "adamwbf16": ("adamw", _FLOAT32, {"eps": 1e-6}),
-    "offload": ("adamw", "its moments stay on the GPU: those of a LoRA are small", {}),
+    "offload": ("adamw", "", {}),
     "bnbadamw": ("adamw", "", {}),
     "bnbadamwpaged": ("adamw", "its moments stay on the GPU: those of a LoRA are small", {}),
     "adamw8": ("adamw8bit", _TORCHAO, {}),
@@ -102,6 +102,9 @@ def optimizer(name: str, arguments: Mapping[str, Any], job: Job, *, library: str
     word = name.lower().replace("-", "").replace("_", "").replace("sdnq", "")
     word = word.replace("torch.optim.", "torch").replace("bitsandbytes.optim.", "bnb")
     ours, why, own = _OPTIMIZERS.get(word, ("", "", {}))
+    if word == "offload":
+        job.put("WanTrainSettings.offload_optimizer", True)
+        job.now.take(f"type {name} -> offload_optimizer")
     kind = _CLASSES.get(word) or (name if "." in name else f"{library}.{name}" if library else "")
     if not ours and word.startswith(_NONE):
         ours, why = "adamw", "it has no counterpart here"

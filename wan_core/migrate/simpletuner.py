@@ -67,7 +67,8 @@ KEYS = (
         ("optimizer_beta2", "WanTrainSettings.adam_beta2"), ("adam_beta1", "WanTrainSettings.adam_beta1"),
         ("adam_beta2", "WanTrainSettings.adam_beta2"), ("adam_weight_decay", "WanTrainSettings.weight_decay"),
         ("adam_epsilon", "WanTrainSettings.adam_epsilon"))),
-    *drops("optimizer_cpu_offload_method optimizer_offload_gradients fuse_optimizer optimizer_release_gradients "
+    Key("optimizer_cpu_offload_method", "WanTrainSettings.offload_optimizer", read=to.offloads),
+    *drops("optimizer_offload_gradients fuse_optimizer optimizer_release_gradients "
            "gradient_precision", "what an optimizer holds for a LoRA is small"),
     Key("max_grad_norm", "WanTrainSettings.max_grad_norm", "by norm; clipping each value has no counterpart",
         kind=float, read=to.clipping),

@@ -35,6 +35,7 @@ __all__ = [
     "lowest_rate",
     "modules",
     "name",
+    "offloads",
     "optimizer",
     "precision",
     "prompt",
@@ -165,6 +166,10 @@ def ema(value: bool, job: Job) -> Any:
         return Changed(decay, "the mean is saved, evaluated and previewed")
     each = round(decay ** (1 / every), 6)
     return Changed(each, f"{decay:g} every {every} steps is {each:g} every step")
+
+
+def offloads(value: str, _job: Job) -> Any:
+    return value.lower() not in ("none", "false", "") or None
 
 
 def optimizer(value: str, job: Job) -> Any:

@@ -355,6 +355,21 @@ def test_arguments_that_are_taken_over_are_those_of_the_classes_here():
         assert set(taken.values()) <= _arguments_of(kind), name
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "rests"),
+    [
+        ("a.toml", "[model]\ntype='wan'\n[optimizer]\ntype='offload'\n", True),
+        ("a.json", '{"model_family": "wan", "optimizer_cpu_offload_method": "torchao"}', True),
+        ("a.json", '{"model_family": "wan", "optimizer_cpu_offload_method": "none"}', False),
+    ],
+)
+def test_an_optimizer_in_host_memory_is_one_here(tmp_path, name, text, rests):
+    (tmp_path / name).write_text(text)
+    job = read_job(tmp_path / name)
+    assert (job.train().offload_optimizer, job.train().optimizer) == (rests, "adamw")
+    assert any("offload_optimizer" in line for line in job.account()["taken over"]) == rests
+
+
 def test_a_warm_up_beside_epochs_is_kept_where_their_steps_are_not_known(tmp_path):
     (tmp_path / "a.sh").write_text(f"{MUSUBI} --max_train_epochs 16 --lr_warmup_steps 5000")
     job = read_job(tmp_path / "a.sh")

@@ -30,6 +30,7 @@ NO_WORDS = {
     "{} {} -> max_train_epochs {}",
     "{} {} -> optimizer_args {}",
     "{} -> {}",
+    "type {} -> offload_optimizer",
 }
 """keys, widgets and numbers alone"""
 REASON = {"Changed": 1, "Without": 0, "drop": 1, "drops": 1}

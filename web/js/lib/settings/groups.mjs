@@ -52,6 +52,7 @@ export const GROUPS = {
   memory: [
     ...["memory", "gradient_checkpointing", "checkpointing_policy", "checkpointing_names_saved"],
     ...["checkpointing_names_offloaded", "unchecked_blocks", "offload_activations", "compile"],
+    "offload_optimizer",
   ],
   pair: [
     ...["high_noise_share", "expert_order", "expert_turn_steps", "low_noise_learning_rate"],

@@ -1,4 +1,7 @@
-"""The spare as ComfyUI has it: for whom it is used, and that it is gone when nobody wants it. Real processes."""
+"""The spare as ComfyUI has it: for whom it is used, and that it is gone when nobody wants it. Real processes.
+
+That it ends with a server that is killed stands in test_killed_server.py.
+"""
 
 from __future__ import annotations
 
@@ -284,13 +287,3 @@ def test_a_run_that_is_done_needs_none(comfy: ComfyServer) -> None:
     again = run_of(comfy, comfy.run(graph))
     assert (first["run"], first["status"]) == (again["run"], again["status"]) == ("spare_done", "done")
     assert spares_of(comfy) == []
-
-
-@pytest.mark.slow
-@pytest.mark.lasts(12)
-def test_it_ends_with_a_server_that_is_killed(own_comfy: Callable[..., ComfyServer]) -> None:
-    server = own_comfy()
-    server.queue(scanning_graph(server, "crowd"))
-    spare = seen_spare(server)
-    server.kill()
-    assert gone(spare, within_s=60), "its imports end before it reads that stdin has ended"

@@ -73,6 +73,7 @@ class SeenRun:
     """seconds that its saves, evaluations and previews still to come will take"""
     eval_loss: float | None
     eval_held_out: bool | None
+    eval_expert: str
     eval_best: float | None
     """the lowest so far"""
     eval_best_step: int | None
@@ -231,6 +232,7 @@ def _read(directory: Path, marks: Marks) -> SeenRun:
         beside_left=finite(tail.step.get("beside_left")) or 0.0,
         eval_loss=tail.eval_loss,
         eval_held_out=tail.eval_held_out,
+        eval_expert=tail.eval_expert[:40],
         eval_best=lowest[1] if lowest else None,
         eval_best_step=lowest[0] if lowest else None,
         best=whole(suggested.get("best")),

@@ -52,6 +52,7 @@ def summary(
         "loss": seen.loss,
         "eval_loss": seen.eval_loss,
         "eval_held_out": seen.eval_held_out,
+        "eval_expert": seen.eval_expert,
         "eval_best": seen.eval_best,
         "eval_best_step": seen.eval_best_step,
         "best": seen.best,

@@ -69,7 +69,7 @@ def over_fitting_run() -> list[dict[str, Any]]:
             line["held_out"] = True
     why = (
         "Step 40 is suggested: its held-out loss of 0.1500 is the lowest of the saved steps, 51.6 % below the 0.3100 "
-        "before training; a difference of 0.0100 may be noise."
+        "before training. Changes smaller than 0.0100 between steps are noise."
     )
     return [*lines, {"event": "suggested", "step": 90, "best": 40, "why": why, "overfits_from": 40}]
 

@@ -68,6 +68,7 @@ def test_the_list_tells_where_each_run_stands(routes: RouteServer) -> None:
         "loss": 0.25,
         "eval_loss": 0.25,
         "eval_held_out": None,
+        "eval_expert": "",
         "eval_best": 0.25,
         "eval_best_step": 4,
         "preview": "step-000002_p0",

@@ -82,18 +82,26 @@ def suggest(
     best = min(whole_ones, key=lambda point: point.loss)
     noise = noise_of(points, best, before)
     gain = before.loss - best.loss
-    if gain <= noise or (gain <= 2 * noise and _stands_alone(points, best)):
+    if gain <= noise:
         return Suggestion(
             None,
             f"No step is suggested: the held-out loss went from {before.loss:.4f} before training to {best.loss:.4f} "
-            f"at best, and a difference of {noise:.4f} may be noise.",
+            f"at best, and changes smaller than {noise:.4f} between steps are noise.",
+            overfits,
+        )
+    if gain <= 2 * noise and _stands_alone(points, best):
+        return Suggestion(
+            None,
+            f"No step is suggested: the held-out loss went from {before.loss:.4f} before training to {best.loss:.4f} "
+            f"at best, at that step alone; changes smaller than {2 * noise:.4f} that the steps beside it do not share "
+            "are noise.",
             overfits,
         )
     return Suggestion(
         best.step,
         f"Step {best.step} is suggested: its held-out loss of {best.loss:.4f} is the lowest of the saved steps, "
-        f"{100 * gain / before.loss:.1f} % below the {before.loss:.4f} before training; a difference of {noise:.4f} "
-        "may be noise.",
+        f"{100 * gain / before.loss:.1f} % below the {before.loss:.4f} before training. Changes smaller than "
+        f"{noise:.4f} between steps are noise.",
         overfits,
     )
 

@@ -40,6 +40,8 @@ class MetricsTail:
     eval_step: int | None = None
     eval_held_out: bool | None = None
     """whether it is one of clips that are never trained"""
+    eval_expert: str = ""
+    """whose it is; empty in a run of one model"""
     suggested: dict[str, Any] | None = None
     """which saved step is suggested, as it was written after that evaluation; None where nothing was"""
 
@@ -71,6 +73,7 @@ def read_tail(path: Path) -> MetricsTail:
         eval_loss=finite((evaluated or {}).get("eval_loss")),
         eval_step=whole((evaluated or {}).get("step")),
         eval_held_out=held_out if isinstance(held_out := (evaluated or {}).get("held_out"), bool) else None,
+        eval_expert=expert if isinstance(expert := (evaluated or {}).get("expert"), str) else "",
         suggested=suggested,
     )
 

@@ -110,6 +110,19 @@ def test_without_a_signal_there_is_a_sentence_and_no_step(points, saved, options
     assert why in found.why
 
 
+def test_a_fall_that_one_step_alone_shows_is_held_against_twice_the_noise():
+    """By 0.0032 of 0.5 it falls, where half a percent, 0.0025, is noise between any two steps."""
+    found = suggest(measured([0.4968 if step == 500 else 0.5 for step in STEPS]), list(STEPS))
+    assert found.step is None
+    assert found.why.endswith(
+        " to 0.4968 at best, at that step alone; changes smaller than 0.0050 that the steps beside it do not share are "
+        "noise."
+    )
+    beside = {400: 0.497, 500: 0.4968, 600: 0.497}
+    shared = suggest(measured([beside.get(step, 0.5) for step in STEPS]), list(STEPS))
+    assert shared.why.endswith(" before training. Changes smaller than 0.0025 between steps are noise.")
+
+
 def test_a_step_with_broken_previews_is_passed_over():
     assert suggest(measured(parabola(500)), list(STEPS), broken={500: "black frames"}).step == 400
 

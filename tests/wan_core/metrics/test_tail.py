@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from wan_core.events import Evaluated, to_line
 from wan_core.metrics import MetricsTail, eval_losses, read_tail
 
 
@@ -29,6 +30,8 @@ def test_nothing_is_known_before_the_first_step(path: Path) -> None:
     assert read_tail(path) == MetricsTail()
     path.write_text(evaluated(0, 0.5))
     assert read_tail(path) == MetricsTail(eval_loss=0.5, eval_step=0)
+    path.write_text(to_line(Evaluated(step=0, eval_loss=0.5, expert="high")))
+    assert read_tail(path).eval_expert == "high"
 
 
 def test_the_newest_of_each_kind_counts(path: Path) -> None:

@@ -46,6 +46,10 @@ test("the slider stops at every saved step and every clip", () => {
     found.map((stop) => caption(stop, "0")),
     ["before training", "step 10 · no preview", "step 20 · eval 0.125", "step 30 · no preview"],
   );
+  assert.equal(
+    caption(found[2], "0", 20, "mean of both experts"),
+    "★ step 20 · eval 0.125 (mean of both experts)",
+  );
   assert.equal(caption(found[3], `${A}/0/1`), "step 30");
   assert.equal(caption(found[0], `${A}/0`), "base model");
 });

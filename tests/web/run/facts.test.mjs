@@ -111,6 +111,20 @@ test("a state says its reason unless all is done", () => {
   assert.equal(stateText({ ...run, state: "failed" }), "failed", "the box says after which step");
 });
 
+test("of a pair an evaluation is called that of its expert", () => {
+  const history = trained({ expert: "low" });
+  history.add({ event: "evaluated", step: 1, eval_loss: 0.4, expert: "high", held_out: true });
+  assert.deepEqual(history.judged, ["high"]);
+  history.add({ event: "evaluated", step: 2, eval_loss: 0.2, expert: "low", held_out: true });
+  assert.deepEqual(history.judged, ["high", "low"]);
+  assert.equal(values(history)["eval, low noise expert"], "0.2");
+  const single = trained();
+  single.add({ event: "evaluated", step: 2, eval_loss: 0.2, held_out: true });
+  assert.equal(values(single).eval, "0.2");
+  const unread = { state: "done", step: 2, eval_loss: 0.2, eval_expert: "high" };
+  assert.equal(values(trained(), unread)["eval, high noise expert"], "0.2");
+});
+
 test("the chart is told in words", () => {
   const history = trained({ expert: "high" });
   history.add({ event: "evaluated", step: 2, eval_loss: 0.2 });

@@ -22,6 +22,17 @@ test("an evaluation on training clips is said to be one", () => {
   for (const other of [true, null, undefined]) assert.doesNotMatch(said(other), /training clips/);
 });
 
+test("the loss of a run that made two LoRAs is said to be that of both experts", () => {
+  const use = [
+    { lora: "high", model: "a" },
+    { lora: "low", model: "b" },
+  ];
+  const run = { status: "done", step: 4, steps: 4, eval_loss_first: 1, eval_loss_last: 0.5, use };
+  assert.match(summaryText(run), /→ 0.5000 \(mean of both experts\)\n/);
+  const under = [{ lora: "frozen", model: "a", strength: 1 }, use[0]];
+  assert.doesNotMatch(summaryText({ ...run, use: under }), /experts/);
+});
+
 test("a finished run is summed up with its loss and the name loaders list", () => {
   const run = {
     status: "done",

@@ -3,6 +3,9 @@ import { test } from "node:test";
 
 import { report, stepOf, troubleOf } from "../../../web/js/lib/run/trouble.mjs";
 
+const START_FROM =
+  " A new run can begin with the LoRA of saved step 10: choose it in start_from_lora, at the same rank or a higher one.";
+
 const failed = { state: "failed", step: 10, steps: 20, reason: "clip.mp4 is bad. Mend it." };
 
 test("only a run that failed, or a node that broke, is in trouble", () => {
@@ -53,10 +56,12 @@ test("a run that would end the same way again is not to be tried again as it is"
       "20 steps gave no finite loss. Unchanged, it would end here again.",
     );
     assert.equal(told.helps.length, 2);
+    const good = stands.startsWith("Saved");
     assert.equal(
       told.first,
-      "Change one of these, then press Run: a new run begins at step 0, and this one stays as it is.",
+      `Change one of these, then press Run: a new run begins at step 0, and this one stays as it is.${good ? START_FROM : ""}`,
     );
+    assert.match(told.headline, good ? /Saved step 10 is kept\.$/ : /Nothing was saved yet\.$/);
     assert.equal(told.retry, "");
   }
 });
@@ -75,11 +80,11 @@ test("a GPU that is full is not to be tried again as it is, and it is said where
   assert.equal(begin(same), "Change one of these, then press Run.");
   assert.equal(
     begin(anew),
-    "Change one of these, then press Run: a new run begins at step 0, and this one stays as it is.",
+    `Change one of these, then press Run: a new run begins at step 0, and this one stays as it is.${START_FROM}`,
   );
   assert.equal(
     begin(same, anew),
-    "Change one of these, then press Run: it goes on after saved step 10, or begins at step 0 where that says so.",
+    `Change one of these, then press Run: it goes on after saved step 10, or begins at step 0 where that says so.${START_FROM}`,
   );
 });
 
@@ -90,11 +95,20 @@ test("where Retry may help, its button is named as it is written", () => {
     "The computer's own memory (RAM) ran out. What helps most, in this order: close other programs. Saved steps are kept.";
   const told = troubleOf({ ...failed, reason });
   assert.equal(told.retry, "Retry from step 10");
-  assert.match(told.first, /^Do one of these, then press “Retry from step 10”\. .* at step 0\.$/);
+  assert.match(told.first, /^Do one of these, then press “Retry from step 10”\. .* at step 0\./);
+  assert.ok(told.first.endsWith(START_FROM));
   assert.equal(
     troubleOf({ ...failed, step: 0, reason }).first,
     "Do one of these, then press “Retry”.",
   );
+});
+
+test("of a run that was no longer finite the saved step counts that is good", () => {
+  const reason =
+    "20 steps gave no finite loss. Saved step 7 is the last good one. Unchanged, it would end here again. What helps most, in this order: learning_rate 0.05 instead of 0.1 (begins a new run).";
+  const told = troubleOf({ ...failed, reason });
+  assert.match(told.headline, /Saved step 7 is kept\.$/);
+  assert.match(told.first, /the LoRA of saved step 7:/);
 });
 
 test("a run that failed has come as far everywhere as its headline says", () => {
@@ -108,7 +122,7 @@ test("a server that does not answer is trouble too, of which nobody can show a l
   assert.equal(told.headline, "ComfyUI does not answer.");
   assert.match(
     told.sentence,
-    /^Saved step 10 is kept\. Start ComfyUI again.* goes on after step 10\.$/,
+    /^Saved step 10 is kept\. If ComfyUI ended, training ended with it, .* connection broke, training goes on\. Start ComfyUI again.* goes on after the last saved step\.$/,
   );
   assert.equal(told.retry, "Look again");
   assert.ok(told.gone);

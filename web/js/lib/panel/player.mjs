@@ -4,6 +4,7 @@
 import { button, element, enable, fill, mark, write } from "../page/dom.mjs";
 import { t } from "../page/words.mjs";
 import { caption, channels, lastWithClip, measuresText, position, stops } from "../run/clips.mjs";
+import { judgedText } from "../run/names.mjs";
 import { SaveFacts } from "./save_facts.mjs";
 
 /**
@@ -25,6 +26,8 @@ export class Player {
     this.measures = new Map();
     /** What was seen of saved steps. @type {Map<number, import("../run/looks.mjs").Look>} */
     this.looks = new Map();
+    /** Of which experts the evaluations are, where there are experts. */
+    this.judged = "";
     /** Whether a saved step can be chosen now. */
     this.canUse = false;
     /** @type {Stop[]} */
@@ -89,8 +92,8 @@ export class Player {
   }
 
   /** @param {import("../page/routes.mjs").Detail} detail @param {import("../run/history.mjs").RunHistory} history of a run */
-  take(detail, { measures, looks }) {
-    Object.assign(this, { measures, looks });
+  take(detail, { measures, looks, judged }) {
+    Object.assign(this, { measures, looks, judged: judgedText(judged) });
     this.update(detail.samples ?? [], detail.saves ?? []);
   }
 
@@ -172,7 +175,11 @@ export class Player {
     this.star.hidden = !this.stops.some((one) => one.step === this.best);
     enable(this.use, this.canUse && Boolean(stop?.saved));
     const { key, base } = this.channel ?? { key: "", base: "" };
-    mark(this.slider, "aria-valuetext", stop ? caption(stop, key, this.best) : t("none"));
+    mark(
+      this.slider,
+      "aria-valuetext",
+      stop ? caption(stop, key, this.best, this.judged) : t("none"),
+    );
     write(this.play, this.playing ? "❚❚" : "▶");
     mark(this.play, "aria-label", this.playing ? t("Pause previews") : t("Play previews"));
     this.before.figure.hidden = !this.base?.clips.has(base) || this.base === stop;
@@ -190,7 +197,7 @@ export class Player {
   /** @param {ReturnType<typeof clip>} place @param {Stop | null} stop @param {string} key of a channel */
   fillClip(place, stop, key) {
     const sample = stop?.clips.get(key);
-    write(place.caption, stop ? caption(stop, key, this.best) : "");
+    write(place.caption, stop ? caption(stop, key, this.best, this.judged) : "");
     place.video.hidden = !sample;
     place.none.hidden = Boolean(sample);
     const wanted = sample ? this.address(sample) : "";

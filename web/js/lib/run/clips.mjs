@@ -82,12 +82,14 @@ export function position(stops, key, chosen) {
  * @param {Stop} stop
  * @param {string} key of the channel it belongs to
  * @param {number | null} best the suggested step
+ * @param {string} judged of which experts the evaluations are, where there are experts
  */
-export function caption(stop, key, best = null) {
+export function caption(stop, key, best = null, judged = "") {
   if (stop.step === 0) return key.includes("/") ? t("base model") : t("before training");
   const words = [t("step {step}", { step: stop.step })];
   if (stop.step === best) words[0] = `★ ${words[0]}`;
-  if (stop.evalLoss !== null) words.push(t("eval {loss}", { loss: short(stop.evalLoss) }));
+  if (stop.evalLoss !== null)
+    words.push(t("eval {loss}", { loss: short(stop.evalLoss) }) + (judged && ` (${judged})`));
   if (!stop.saved) words.push(t("not saved"));
   if (!stop.clips.has(key)) words.push(t("no preview"));
   return words.join(" · ");

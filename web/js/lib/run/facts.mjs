@@ -98,6 +98,20 @@ function passes(value) {
  * @returns {[string, string]}
  */
 function evaluationName(history, summary) {
+  const [name, title] = evaluationOf(history, summary);
+  const expert = expertName(history.evaluated || (summary?.eval_expert ?? ""));
+  if (!expert) return [name, title];
+  const alone = t("Of this expert alone: a suggested step goes by the mean of both.");
+  return [`${name}, ${t("{expert} expert", { expert })}`, `${title}\n${alone}`];
+}
+
+/**
+ * The same of whichever expert it is.
+ * @param {RunHistory} history
+ * @param {Summary | null} summary
+ * @returns {[string, string]}
+ */
+function evaluationOf(history, summary) {
   const heldOut = history.heldOut ?? summary?.eval_held_out;
   if (heldOut)
     return [t("eval"), t("Loss on held-out clips, with the same noise and timesteps each time")];

@@ -193,6 +193,16 @@ export class RunHistory {
     return newestOf(this.evaluations);
   }
 
+  /** The expert of whom it is; empty in a run of one model. @returns {string} */
+  get evaluated() {
+    return newestName(this.evaluations);
+  }
+
+  /** The experts that were evaluated; none in a run of one model. @returns {string[]} */
+  get judged() {
+    return [...this.evaluations.keys()].filter(Boolean);
+  }
+
   /** The newest error towards the base model; not every step has a clip for it. @returns {number | null} */
   get prior() {
     return newestOf(this.priors);
@@ -201,8 +211,13 @@ export class RunHistory {
 
 /** @param {Map<string, Series>} curves @returns {number | null} */
 function newestOf(curves) {
-  const last = [...curves.values()].map((series) => series.points[series.points.length - 1]);
-  return last.filter(Boolean).sort((a, b) => b.step - a.step)[0]?.value ?? null;
+  return curves.get(newestName(curves))?.points.at(-1)?.value ?? null;
+}
+
+/** The name of the curve that has the newest point. @param {Map<string, Series>} curves @returns {string} */
+function newestName(curves) {
+  const reached = ([, series]) => series.points.at(-1)?.step ?? Number.NEGATIVE_INFINITY;
+  return [...curves].sort((a, b) => reached(b) - reached(a))[0]?.[0] ?? "";
 }
 
 /** @param {Line} line @returns {Suggestion} */

@@ -64,3 +64,13 @@ export function expertName(expert) {
       return expert;
   }
 }
+
+/**
+ * Of which experts an evaluation is that stands for a saved step; empty in a run of one model.
+ * @param {string[]} experts that were measured
+ */
+export function judgedText(experts) {
+  if (experts.length > 1) return t("mean of both experts");
+  const expert = expertName(experts[0] ?? "");
+  return expert && t("{expert} expert", { expert });
+}

@@ -126,12 +126,17 @@ export const SENTENCES = [
     ),
   (v) =>
     t(
-      "Step {step} is suggested: its held-out loss of {loss} is the lowest of the saved steps, {share} % below the {first} before training; a difference of {noise} may be noise.",
+      "Step {step} is suggested: its held-out loss of {loss} is the lowest of the saved steps, {share} % below the {first} before training. Changes smaller than {noise} between steps are noise.",
       v,
     ),
   (v) =>
     t(
-      "No step is suggested: the held-out loss went from {first} before training to {loss} at best, and a difference of {noise} may be noise.",
+      "No step is suggested: the held-out loss went from {first} before training to {loss} at best, and changes smaller than {noise} between steps are noise.",
+      v,
+    ),
+  (v) =>
+    t(
+      "No step is suggested: the held-out loss went from {first} before training to {loss} at best, at that step alone; changes smaller than {noise} that the steps beside it do not share are noise.",
       v,
     ),
   (v) =>

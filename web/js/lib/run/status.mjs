@@ -34,7 +34,9 @@ export function summaryText(run) {
     run.eval_held_out === false
       ? t("evaluation loss {first} → {last} on training clips", losses)
       : t("evaluation loss {first} → {last}", losses);
-  const loss = measured ? `, ${said}` : "";
+  const ofBoth = (run.use ?? []).filter(({ strength }) => strength === undefined).length > 1;
+  const whose = ofBoth ? ` (${t("mean of both experts")})` : "";
+  const loss = measured ? `, ${said}${whose}` : "";
   const use = closingLines(run);
   const names = use.length ? use : [run.lora_name ?? ""].filter(Boolean);
   return [`${stateText({ ...run, state: run.status })}${loss}`, ...names].join("\n");

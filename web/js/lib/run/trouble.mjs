@@ -14,7 +14,8 @@ import { apart } from "./told_apart.mjs";
  */
 
 /** What the headline says already. */
-const SAVED = / (?:Saved step \d+ is the last good one|No good step was saved)\./;
+/** Which of the saved steps is good, where a run says so that was no longer finite. */
+const GOOD = /Saved step (\d+) is the last good one\.|No good step was saved\./;
 const ENDS_AGAIN = /unchanged, it would end here again\.$|^The GPU ran out of memory/i;
 /** How a remedy ends with which the saved steps are of no use. */
 const ANEW = / \(begins a new run\)$/;
@@ -35,16 +36,22 @@ export function troubleOf(run, { reached = null, said = "", gone = null } = {}) 
   if (gone !== null) return unanswered(gone);
   const failed = run?.state === "failed" && !run.live;
   if (!failed && !said) return null;
-  const saved = run?.step ?? 0;
   const reason = said || run?.reason || "";
-  const { what, helps } = apart(reason.replace(SAVED, ""));
+  const good = GOOD.exec(reason);
+  const saved = good ? Number(good[1] ?? 0) : (run?.step ?? 0);
+  const { what, helps } = apart(reason.replace(GOOD, "").replace("  ", " "));
   const endsAgain = helps.length > 0 && ENDS_AGAIN.test(what);
   const again = endsAgain ? { retry: "", hint: "" } : retry(saved);
   return {
-    headline: headline(run, Math.max(reached ?? 0, run?.reached ?? 0, saved), saved),
+    headline: headline(run, Math.max(reached ?? 0, run?.reached ?? 0, run?.step ?? 0), saved),
     sentence: told(what) || t("It did not say why; its log may."),
     helps: helps.map(told),
-    first: endsAgain ? thenRun(helps, saved) : thenRetry(helps, saved, again.retry),
+    first: [
+      endsAgain ? thenRun(helps, saved) : thenRetry(helps, saved, again.retry),
+      saved && helps.some((one) => !endsAgain || ANEW.test(one)) ? startFrom(saved) : "",
+    ]
+      .filter(Boolean)
+      .join(" "),
     ...again,
   };
 }
@@ -75,17 +82,25 @@ function thenRetry(helps, saved, button) {
     : t("Do one of these, then press “{button}”.", { button });
 }
 
+/** What a new run can take over. @param {number} saved */
+function startFrom(saved) {
+  return t(
+    "A new run can begin with the LoRA of saved step {step}: choose it in start_from_lora, at the same rank or a higher one.",
+    { step: saved },
+  );
+}
+
 /** @param {number} saved @returns {Trouble} */
 function unanswered(saved) {
   return {
     headline: t("ComfyUI does not answer."),
     sentence: saved
       ? t(
-          "Saved step {step} is kept. Start ComfyUI again: this panel looks for it every few seconds. Then press Run, and training goes on after step {step}.",
+          "Saved step {step} is kept. If ComfyUI ended, training ended with it, after one more save where there was time; if only the connection broke, training goes on. Start ComfyUI again: this panel looks for it every few seconds. Then press Run, and training goes on after the last saved step.",
           { step: saved },
         )
       : t(
-          "Start ComfyUI again: this panel looks for it every few seconds. Then press Run; what was saved is kept.",
+          "If ComfyUI ended, training ended with it, after one more save where there was time; if only the connection broke, training goes on. Start ComfyUI again: this panel looks for it every few seconds. Then press Run; what was saved is kept.",
         ),
     retry: t("Look again"),
     hint: t("Ask ComfyUI now whether it is there."),

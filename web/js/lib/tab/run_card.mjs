@@ -51,9 +51,12 @@ export function loraNames(run) {
 
 /** @param {Summary} run @param {string} loss */
 function evaluationText(run, loss) {
-  return run.eval_held_out === false
-    ? t("evaluation {loss} on training clips", { loss })
-    : t("evaluation {loss}", { loss });
+  const expert = expertName(run.eval_expert ?? "");
+  const said =
+    run.eval_held_out === false
+      ? t("evaluation {loss} on training clips", { loss })
+      : t("evaluation {loss}", { loss });
+  return expert ? `${said} (${t("{expert} expert", { expert })})` : said;
 }
 
 export class RunCard {

@@ -6,6 +6,7 @@ import { trainingOf } from "../../../web/js/lib/fit/asked.mjs";
 import { details, headline, suggestionText } from "../../../web/js/lib/fit/sentences.mjs";
 
 const GIB = 2 ** 30;
+const MIB = 2 ** 20;
 
 /** A node of the canvas: widgets by name, links by input. */
 function node(type, values = {}, links = {}, mode = 0) {
@@ -243,28 +244,36 @@ test("a plan in words: of the fullest device, with what it does and how long it 
     seconds: 43_230,
     suggestions: null,
   };
-  const usable = "17.3 GiB needed, 15.0 GiB of 16.0 GiB usable on cuda:1";
+  const usable = "17.3 GiB needed, 15.0 GiB free of 16.0 GiB on cuda:1";
   assert.equal(headline(plan), `Does not fit: ${usable}`);
   assert.equal(headline({ ...plan, fits: true }), `Fits: ${usable}`);
-  const whole = [{ name: "cpu", needed: 8 * GIB, room: 16 * GIB, total: 16 * GIB }];
+  const played = [{ name: "cpu", needed: 35 * MIB, room: 30 * MIB, total: GIB }];
+  const alone = { ...plan, devices: played, host: undefined };
+  assert.equal(headline(alone), "Does not fit: 35 MiB needed, 30 MiB free of 1.0 GiB");
+  played[0].needed = 24 * MIB;
+  assert.equal(headline({ ...alone, fits: true }), "Fits: 24 MiB needed, 30 MiB free of 1.0 GiB");
   assert.equal(
-    headline({ ...plan, fits: true, devices: whole, host: undefined }),
-    "Fits: 8.0 GiB of 16.0 GiB on cpu",
+    details(alone).at(-1),
+    "On a card such as RTX 4080: about 28.8 s per step, 12:00:30 in all.",
   );
   const onHost = { ...plan, devices: plan.devices.slice(0, 1) };
-  assert.equal(headline(onHost), "Does not fit: 70.0 GiB of 60.0 GiB free host memory");
+  assert.equal(headline(onHost), "Does not fit: 70.0 GiB of host memory needed, 60.0 GiB free");
   assert.ok(
-    !details(onHost).some((line) => line.startsWith("Host memory") || line.includes("stay free")),
+    !details(onHost).some(
+      (line) => line.startsWith("Host memory") || line.includes("other programs"),
+    ),
   );
   assert.deepEqual(details(plan), [
     "Largest clips 832x480x81, rank 32.",
-    "1.0 GiB stay free for the driver and other programs.",
+    "1.0 GiB are for the driver and other programs.",
     "Saves memory by: gradient checkpointing, kept inputs in host memory, 12 blocks in host memory.",
     "Host memory: 70.0 GiB needed, 60.0 GiB free.",
     "About 28.8 s per step, 12:00:30 in all (RTX 4080).",
   ]);
   const ofEpochs = details({ ...plan, seconds: null });
   assert.equal(ofEpochs.at(-1), "About 28.8 s per step (RTX 4080).");
+  const short = details({ ...plan, step_seconds: 0.02, seconds: 0 });
+  assert.equal(short.at(-1), "About 0.02 s per step (RTX 4080).");
   const toy = details({ ...plan, step_seconds: 0.0004, seconds: 0.1 });
   assert.ok(!toy.some((line) => line.startsWith("About")));
 });

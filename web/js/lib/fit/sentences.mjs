@@ -47,14 +47,14 @@ export function headline(plan) {
   if (!device) return "";
   const { name, needed, room, total } = device;
   const values = { device: name, needed: gib(needed), room: gib(room), total: gib(total) };
-  if (!name) return t("Does not fit: {needed} of {total} free host memory", values);
-  if (!keeps(device))
+  if (!name) return t("Does not fit: {needed} of host memory needed, {room} free", values);
+  if (plan.devices.length < 2)
     return plan.fits
-      ? t("Fits: {needed} of {total} on {device}", values)
-      : t("Does not fit: {needed} of {total} on {device}", values);
+      ? t("Fits: {needed} needed, {room} free of {total}", values)
+      : t("Does not fit: {needed} needed, {room} free of {total}", values);
   return plan.fits
-    ? t("Fits: {needed} needed, {room} of {total} usable on {device}", values)
-    : t("Does not fit: {needed} needed, {room} of {total} usable on {device}", values);
+    ? t("Fits: {needed} needed, {room} free of {total} on {device}", values)
+    : t("Does not fit: {needed} needed, {room} free of {total} on {device}", values);
 }
 
 /** Whether a part of the device is left to others. @param {Device | null} device */
@@ -64,7 +64,7 @@ function keeps(device) {
 
 /** What else is worth knowing, a sentence each. @param {Plan} plan @returns {string[]} */
 export function details(plan) {
-  const { host, measures = {}, step_seconds: pace, seconds, card } = plan;
+  const { host, measures = {}, step_seconds: pace, seconds } = plan;
   const device = fullest(plan);
   const said = [];
   if (plan.size)
@@ -72,7 +72,7 @@ export function details(plan) {
   if (plan.preview) said.push(t("Previews {size}.", { size: plan.preview }));
   if (device && !plan.fits && keeps(device)) {
     const kept = gib((device.total ?? 0) - (device.room ?? 0));
-    said.push(t("{kept} stay free for the driver and other programs.", { kept }));
+    said.push(t("{kept} are for the driver and other programs.", { kept }));
   }
   const done = [
     measures.gradient_checkpointing ? t("gradient checkpointing") : "",
@@ -85,14 +85,26 @@ export function details(plan) {
     said.push(t("Host memory: {needed} needed, {free} free.", values));
   }
   if (known(pace) && pace >= SOONEST) {
-    const values = { pace: short(pace), time: clock(seconds), card: card ?? "" };
-    said.push(
-      known(seconds)
-        ? t("About {pace} s per step, {time} in all ({card}).", values)
-        : t("About {pace} s per step ({card}).", values),
-    );
+    said.push(paceText(short(pace), known(seconds) && seconds >= 1 ? clock(seconds) : "", plan));
   }
   return [...said, ...measured(plan)];
+}
+
+/**
+ * How long it takes; a CPU that plays a card has no name of one, so it is said as which card it counts.
+ * @param {string} pace
+ * @param {string} time in all, empty where that says nothing
+ * @param {Plan} plan
+ */
+function paceText(pace, time, { devices, card }) {
+  const values = { pace, time, card: card ?? "" };
+  if (devices.some(({ name }) => name === "cpu"))
+    return time
+      ? t("On a card such as {card}: about {pace} s per step, {time} in all.", values)
+      : t("On a card such as {card}: about {pace} s per step.", values);
+  return time
+    ? t("About {pace} s per step, {time} in all ({card}).", values)
+    : t("About {pace} s per step ({card}).", values);
 }
 
 /** Which figures follow what earlier runs took, not only what was computed. @param {Plan} plan @returns {string[]} */

@@ -56,7 +56,7 @@ class WanTrainSettings(io.ComfyNode):
                     "lora_targets",
                     default="",
                     multiline=True,
-                    placeholder="blocks\\.\\d+\\.(self_attn|cross_attn)\\.(q|k|v|o)",
+                    placeholder="lora_targets: blocks\\.\\d+\\.(self_attn|cross_attn)\\.(q|k|v|o)",
                 ),
                 *(
                     widget(TrainConfig, name)
@@ -83,7 +83,12 @@ class WanTrainSettings(io.ComfyNode):
                     "The layers that get an adapter, where lora_targets is empty. motion: queries and keys by which "
                     "frames meet. all linears: VACE's second stream too.",
                 ),
-                widget(LoraConfig, "rank_patterns", multiline=True, placeholder="blocks\\.\\d+\\.ffn\\..* = 32"),
+                widget(
+                    LoraConfig,
+                    "rank_patterns",
+                    multiline=True,
+                    placeholder="rank_patterns: blocks\\.\\d+\\.ffn\\..* = 32",
+                ),
                 widget(LoraConfig, "rank_dropout"),
                 widget(LoraConfig, "module_dropout"),
                 widget(LoraConfig, "max_norm", "scale_weight_norms"),
@@ -91,7 +96,12 @@ class WanTrainSettings(io.ComfyNode):
                 widget(TrainConfig, "tread_routes"),
                 *(widget(TrainConfig, name) for name in ("timestep_range", "timestep_list", "timestep_strata")),
                 *(widget(TrainConfig, name) for name in ("max_train_epochs", "max_train_hours", "global_batch_size")),
-                widget(TrainConfig, "lr_patterns", multiline=True, placeholder="blocks\\.\\d+\\.ffn\\..* = 0.5"),
+                widget(
+                    TrainConfig,
+                    "lr_patterns",
+                    multiline=True,
+                    placeholder="lr_patterns: blocks\\.\\d+\\.ffn\\..* = 0.5",
+                ),
                 widget(TrainConfig, "loss_scaling"),
                 widget(LoraConfig, "also_train"),
                 widget(TrainConfig, "offload_optimizer"),

@@ -151,3 +151,12 @@ def test_compile_is_refused_in_the_settings_where_torch_cannot(
         settings.execute(compile=True)
     (handle,) = settings.execute(compile=False).result
     assert dict(handle.train) == {"compile": False}
+
+
+def test_a_text_box_of_the_settings_begins_with_its_name(pack_nodes: dict[str, Any]) -> None:
+    """On the canvas it has no label: three boxes for expressions, one below the other, were told apart by nothing."""
+    widgets = widgets_of(pack_nodes["WanTrainSettings"])
+    boxes = {name: options["placeholder"] for name, (_, options) in widgets.items() if options.get("multiline")}
+    assert boxes.keys() == {"lora_targets", "rank_patterns", "lr_patterns"}
+    for name, inside in boxes.items():
+        assert inside.startswith(rf"{name}: blocks\.")

@@ -110,18 +110,20 @@ test("a page that is built another way, or does not answer, is no error", async 
 test("an empty text box is named in the page's language, one with words of its own keeps them", () => {
   const box = { placeholder: "prompts" };
   const own = { placeholder: "blocks" };
+  const example = { placeholder: "rank_patterns: blocks = 32" };
   const unnamed = { placeholder: "captions" };
   nameTextBoxes({
     widgets: [
       { name: "prompts", label: "プロンプト", element: box },
       { name: "lora_targets", label: "LoRA の対象層", element: own },
+      { name: "rank_patterns", label: "層ごとのランク", element: example },
       { name: "captions", element: unnamed },
       { name: "steps", label: "ステップ数" },
     ],
   });
   nameTextBoxes({});
   assert.deepEqual(
-    [box, own, unnamed].map(({ placeholder }) => placeholder),
-    ["プロンプト", "blocks", "captions"],
+    [box, own, example, unnamed].map(({ placeholder }) => placeholder),
+    ["プロンプト", "blocks", "層ごとのランク: blocks = 32", "captions"],
   );
 });

@@ -83,11 +83,13 @@ export async function keepNodeWords(vueApp, fetchApi) {
 }
 
 /**
- * The name inside an empty text box, which the canvas leaves as the id of its input.
+ * The name inside an empty text box, which the canvas leaves as the id of its input; an example may stand behind it.
  * @param {{ widgets?: any[] }} node
  */
 export function nameTextBoxes(node) {
   for (const { name, label, element } of node.widgets ?? []) {
-    if (label && element?.placeholder === name) element.placeholder = label;
+    const inside = String(element?.placeholder ?? "");
+    if (label && (inside === name || inside.startsWith(`${name}: `)))
+      element.placeholder = `${label}${inside.slice(name.length)}`;
   }
 }

@@ -403,11 +403,11 @@ class Pages:
         if vue in self._open:
             page = self._open[vue]
             page.page.bring_to_front()  # a page that nobody sees draws nothing
-            page.script(FORGET)
         else:
             page = self._open[vue] = Canvas(self._context.new_page(), self._server, self._shots)
             page.vue = vue
             page.open()
+        page.script(FORGET)  # a new page has the graph that the page itself begins with
         page.problems.clear()
         return page
 

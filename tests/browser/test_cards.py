@@ -152,6 +152,7 @@ def facts_of_strangers() -> dict[str, Any]:
     }
 
 
+@pytest.mark.parametrize("frontend", ["shipped", pytest.param(OTHER_FRONTEND, marks=pytest.mark.soak)], indirect=True)
 def test_cards_say_what_is_known_before_and_after_a_queue_and_a_reload_and_never_markup(
     canvas: Any, folder: Path
 ) -> None:

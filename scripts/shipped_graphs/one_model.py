@@ -20,7 +20,7 @@ from .parts import (
     training,
 )
 
-SHORT = ("model vae clip", "cache dataset", "train")
+SHORT = ("model vae clip kept", "cache dataset", "train")
 BELOW_A_LINK = (0, 80)
 """the link from the model to the trainer runs above the second column"""
 
@@ -136,7 +136,7 @@ LoRAs appear as `my_motion_high_noise` and `my_motion_low_noise`.
             train={"run_name": "my_motion", "steps": 3000},
             between={"quantize": Node("Fp8Quantize", {"model": Link("model")}, size=(350, 140))},
         ),
-        "model vae clip picture",
+        "model vae clip picture kept",
         "quantize cache dataset",
         "preview",
         "train",
@@ -177,7 +177,7 @@ Less: fewer `num_frames`, or 832x480.
             preview={"prompts": "", "preview_size": "template"},
             train={"run_name": "my_5b_lora"},
         ),
-        "model vae clip",
+        "model vae clip kept",
         "cache dataset",
         "preview",
         "train",
@@ -219,7 +219,7 @@ model; a step is not faster for it.""",
                 "split": Node("SplitAcrossGPUs", {"model": Link("quantize"), "mode": "split blocks"}, size=(350, 110)),
             },
         ),
-        "model quantize vae clip",
+        "model quantize vae clip kept",
         "split cache dataset",
         "train",
     ),
@@ -250,6 +250,7 @@ this graph by itself, with files that are trained and a tiny text encoder in pla
                 model="wan_tiny_t2v.safetensors",
                 vae="wan_tiny_vae.safetensors",
                 dataset={"folder": "clips", "num_frames": 9, "width": 64, "height": 64},
+                keeps_some=False,
                 preview={
                     "prompts": "a man talks in a driving car",
                     "negative_prompt": "blurry, low quality",

@@ -36,6 +36,8 @@ class Node:
     size: tuple[int, int] = (340, 120)
     title: str = ""
     """instead of the node's own name, where a graph has two of a kind"""
+    folded: bool = False
+    """whether only its title is drawn until somebody opens it"""
 
 
 @dataclass
@@ -59,9 +61,8 @@ APP = (("dataset", "folder"), ("dataset", "trigger_word"), ("train", "run_name")
 AS_APP = """**As an app**: newer versions of ComfyUI show folder, trigger word, name and the panel alone: *Enter app
 mode*, in the menu at the top left."""
 """for the note of a graph that has one"""
-BEST_STEP = """**Best step**: nothing is held out as the graph stands. With 20 files or more, connect *Wan Dataset
-Settings* to *Wan Video Dataset*: a few are then kept from training, and a star marks the saved step
-that suits them best."""
+BEST_STEP = """**Best step**: of 20 files or more *Wan Dataset Settings* keeps a few from training, and a star marks
+the saved step that suits them best. Set its `held_out_ratio` to 0 to train on all; of fewer files none is kept."""
 """for the note of a graph"""
 NOTE = (390, 500)
 """width and height"""
@@ -73,6 +74,7 @@ ROOM = {
     "Fp8Quantize": 220,
     "SplitAcrossGPUs": 545,
     "WanVideoDataset": 910,
+    "WanDatasetSettings": 880,
     "VAELoader": 120,
     "CLIPLoader": 170,
     "CacheLatents": 215,
@@ -96,9 +98,11 @@ def training(
     between: dict[str, Node] | None = None,
     preview: dict[str, Any] | None = None,
     picture: bool = False,
+    keeps_some: bool = True,
 ) -> dict[str, Node]:
     """The six nodes every training graph shares. `between` stands between LoadWanModel and TrainLoRA; previews start
-    from a `picture`. Where they stand is said by `placed`.
+    from a `picture`; with `keeps_some` a seventh, "kept", keeps a few of many files from training. Where they stand is
+    said by `placed`.
     """
     between = between or {}
     files = {"diffusion_model": model, **({"low_noise_model": low_noise_model} if low_noise_model != "none" else {})}
@@ -121,6 +125,9 @@ def training(
         nodes["preview"] = Node("WanPreviewSettings", {"clip": Link("clip"), **preview}, size=(350, 430))
         links["validation"] = Link("preview")
     nodes["train"] = Node("TrainLoRA", {**links, **train}, size=(420, 470))
+    if keeps_some:
+        nodes["kept"] = Node("WanDatasetSettings", size=(400, 640), folded=True)
+        nodes["dataset"].inputs["settings"] = Link("kept")
     return nodes
 
 

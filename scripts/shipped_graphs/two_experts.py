@@ -34,7 +34,7 @@ def both_experts(run_name: str) -> dict[str, Node]:
         dataset={"num_frames": 33, "width": 832, "height": 480},
         train={"run_name": run_name, "steps": 3000},
     )
-    return placed(nodes, "model vae clip", "cache dataset", "train", tops=(0, 80, 80))
+    return placed(nodes, "model vae clip kept", "cache dataset", "train", tops=(0, 80, 80))
 
 
 def generating() -> dict[str, Node]:

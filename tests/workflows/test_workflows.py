@@ -16,6 +16,8 @@ from PIL import Image
 from route_server import our_module
 from shipped_graphs.core_nodes import CONTROL
 
+from wan_core.dataset.held_out import A_FEW
+
 ROOT = Path(__file__).resolve().parents[2]
 CANVAS = sorted((ROOT / "workflows").glob("*.json"))
 API = sorted((ROOT / "workflows" / "api").glob("*.json"))
@@ -104,6 +106,18 @@ def test_an_order_of_widgets_is_never_forgotten(monkeypatch: pytest.MonkeyPatch,
 def test_every_graph_has_both_forms() -> None:
     assert names(CANVAS) == names(API)
     assert [name[:2] for name in names(CANVAS)] == [f"{number:02}" for number in range(1, 9)]
+
+
+@pytest.mark.parametrize("path", API, ids=lambda path: path.stem)
+def test_a_graph_keeps_a_few_of_many_files_from_training_so_that_a_step_gets_a_star(path: Path) -> None:
+    graph = read(path)
+    (dataset,) = [node for node in graph.values() if node["class_type"] == "WanVideoDataset"]
+    if "smoke" in path.stem:  # three clips, a minute
+        assert "settings" not in dataset["inputs"]
+        return
+    settings = graph[dataset["inputs"]["settings"][0]]
+    assert (settings["class_type"], settings["inputs"]["held_out_ratio"]) == ("WanDatasetSettings", A_FEW)
+    assert {node["inputs"].get("held_out") for node in graph.values()} <= {None, ""}, "nothing else is held out"
 
 
 @pytest.mark.comfy

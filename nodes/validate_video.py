@@ -8,6 +8,7 @@ from typing import Any
 from comfy.cli_args import args
 from comfy_api.latest import InputImpl, io
 
+from ..wan_core.checkpoint import checkpoint_digest
 from ..wan_core.errors import ConfigError
 from ..wan_core.lora import FrozenLora
 from ..wan_core.run import SampleJob, preview_without_run, read_run, trained_variant
@@ -125,6 +126,7 @@ class ValidateVideo(io.ComfyNode):
             seeds=_seeds(seeds),
             loras=loras,
             partner=None if partner is None else partner.plan,
+            partner_digest="" if partner is None else _digest_of(partner),
         )
         job.cells()  # refuses too many of them
         rendering = Rendering(run.directory, job, run.fps, _metadata(cls.hidden))
@@ -150,6 +152,12 @@ def _check_without_run(loras: tuple[FrozenLora, ...], listed: str, partner: Mode
         raise ConfigError(f'saved_steps is "{listed[:100]}", and a model has none. Set it to none, or connect a run.')
     if partner is not None:
         raise ConfigError("partner belongs to a run. Choose the other expert as low_noise_model in Load Wan Model.")
+
+
+def _digest_of(partner: ModelHandle) -> str:
+    """Returns what is in the files of a partner: of both of a pair either may be the one that renders."""
+    files = (partner.plan.base_file, partner.plan.low_noise_file)
+    return " ".join(checkpoint_digest(folders.roots().resolve(file)) for file in files if file)
 
 
 def _steps(run: RunHandle, listed: str, loras: tuple[FrozenLora, ...]) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ from typing import Any
 from ...wan_core.files import safe_name
 from ...wan_core.load import ModelPlan
 from ...wan_core.lora import LoraConfig
-from ...wan_core.run import DataConfig, RunConfig, trained_variant, with_model_values
+from ...wan_core.run import DataConfig, RunConfig, trained_variant, with_model_values, with_partner_digest
 from ...wan_core.train import EXPERTS, TrainConfig, earlier_meanings
 from ..bridge import folders
 from ..bridge.types import ModelHandle, SettingsHandle
@@ -52,7 +52,7 @@ class AskedJob:
         expert = expert_of(plan, expert)
         variant = trained_variant(plan, expert, folders.roots())
         train = with_model_values(self._train(expert), variant)
-        return RunConfig(
+        config = RunConfig(
             run_name=self.run_name,
             model=plan,
             partner=_partner(self.model.plan, train),
@@ -65,7 +65,8 @@ class AskedJob:
                 low_noise_start_from=_low_noise_start(start) if expert == "both" else "",
             ),
             train=train,
-        ).with_digests(folders.roots())
+        )
+        return with_partner_digest(config.with_digests(folders.roots()), folders.roots())
 
     def earlier(self, config: RunConfig) -> list[RunConfig]:
         """Returns what the same graph meant to earlier versions: their runs go on as they began."""

@@ -68,8 +68,11 @@ class Rendering:
     @property
     def folder(self) -> Path:
         """Where the clips lie, with those of other jobs of the same prompts and settings."""
-        partner = {} if self.job.partner is None else {"partner": self.job.partner.to_dict()}  # as folders of before
-        return self.run / "samples" / f"validate-{_digest(_named(self.job.preview) | partner)}"
+        job = self.job
+        partner = (
+            {} if job.partner is None else {"partner": job.partner.to_dict(), "partner_digest": job.partner_digest}
+        )
+        return self.run / "samples" / f"validate-{_digest(_named(job.preview) | partner)}"
 
     def _own_folder(self) -> Path:
         """Returns that folder, made if needed; FileError where a link in the run would lead elsewhere (rule S16)."""
@@ -199,7 +202,7 @@ class Rendering:
         data = self.job.to_dict()
         del data["preview"][_NAMED_BY_THE_RUN]
         if self.job.partner is None:
-            del data["partner"]  # as before there were any
+            del data["partner"], data["partner_digest"]  # as before there were any
         return _digest(data)
 
     def _rows(self) -> list[list[Cell]]:

@@ -8,8 +8,11 @@ import shutil
 import pytest
 from comfy_server import ComfyServer
 from graphs import TRAIN, Graph, folder_of, training_graph
+from safetensors.torch import save_file
 from test_frozen_loras import write_lora
 from world import MODEL
+
+from tests.support.tiny_run import random_weights
 
 pytestmark = [pytest.mark.comfy, pytest.mark.soak]
 VALIDATE = "8"
@@ -50,6 +53,20 @@ def test_the_partner_renders_with_it_and_is_named(comfy: ComfyServer) -> None:
         assert [clip["step"] for clip in facts["rows"][0]["clips"]] == [None, 2]
 
 
+def test_another_file_under_the_partners_name_makes_other_clips(comfy: ComfyServer) -> None:
+    graph, inputs = graph_of(comfy, "exchanged_partner", "high")
+    inputs["partner"] = ["model", 0]
+    comfy.run(graph)
+    samples = folder_of(comfy, "exchanged_partner") / "samples"
+    (before,) = samples.glob("validate-*")
+    save_file(random_weights(seed=9), comfy.base / "models" / "diffusion_models" / PAIR["low"])
+    comfy.run(graph)
+    (after,) = set(samples.glob("validate-*")) - {before}
+    clips = [{file.stem: file.read_bytes() for file in folder.glob("*.latent")} for folder in (before, after)]
+    assert clips[0].keys() == clips[1].keys() != set()
+    assert not set(clips[0].values()) & set(clips[1].values())
+
+
 def test_previews_of_one_expert_go_through_the_pair_that_is_loaded(comfy: ComfyServer) -> None:
     graph, _ = graph_of(comfy, "previewed_one_of_two", "high")
     del graph[VALIDATE]
@@ -80,6 +97,7 @@ def test_previews_of_one_expert_go_through_the_pair_that_is_loaded(comfy: ComfyS
     known = json.loads((run / "run.json").read_text(encoding="utf-8"))
     assert known["model"]["loras"] == [], "nothing acts under the one that is trained"
     assert known["partner"]["base_file"].endswith(PAIR["low"])
+    assert known["partner_digest"]
     # With one file, which is a job of its own, that one is shown alone.
     graph["model"]["inputs"]["low_noise_model"] = "none"
     graph[TRAIN]["inputs"]["model"] = ["model", 0]

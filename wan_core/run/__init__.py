@@ -26,6 +26,7 @@ from .memory_report import (
 )
 from .open import OpenRun, open_experts
 from .own_runs import own_runs_of
+from .partner import with_partner_digest
 from .planning import MemoryPlan, plan_memory
 from .preview_size import is_free_of_clips, sized_as_template
 from .sample_job import sample_job
@@ -78,4 +79,5 @@ __all__ = [
     "with_expert",
     "with_global_batch",
     "with_model_values",
+    "with_partner_digest",
 ]

@@ -135,6 +135,8 @@ def _decide(directory: Path, known: RunConfig, wanted: RunConfig, saved: SavedSt
         return RunDecision(directory, "resume", f"{name} starts over: it has no intact saved step.", wanted)
     if known.partner is None and known.train.preview_every_n_steps:
         wanted = replace(wanted, partner=None)  # its previews compare with the first of them
+    if known.partner_digest and known.partner == wanted.partner:
+        wanted = replace(wanted, partner_digest=known.partner_digest)
     over = hours_are_over(directory, wanted.train)
     if wanted.train.expert == "both" and not over:
         check_split(saved.expert_steps, wanted.train)

@@ -90,6 +90,8 @@ class RunConfig(Config):
     preview: SampleConfig | None = None
     partner: ModelPlan | None = None
     """of one trained expert: the other one, which its previews go through"""
+    partner_digest: str = ""
+    """sampled digest of its file as the first preview saw it; clips of another one do not compare"""
     pack_version: str = __version__
 
     def __post_init__(self) -> None:
@@ -174,7 +176,7 @@ class RunConfig(Config):
           before it trains as that default does.
         """
         data = replace(self, train=without_pair(self.train)).to_dict()
-        for key in ("version", "run_name", "preview", "partner", "pack_version"):
+        for key in ("version", "run_name", "preview", "partner", "partner_digest", "pack_version"):
             data.pop(key)
         for key in ("low_noise_digest", "low_noise_start_digest"):
             if not data[key]:

@@ -73,6 +73,8 @@ class SampleJob(Config):
     """LoRA files to render too, each at every strength in columns of its own; with them no saved steps means none"""
     partner: ModelPlan | None = None
     """the other expert of a pair, where the run trains one alone: clips go through both; of both files the other one"""
+    partner_digest: str = ""
+    """of its files: clips of another one under the same name are others"""
 
     @property
     def columns(self) -> list[Column]:

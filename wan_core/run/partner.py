@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from ..checkpoint import checkpoint_digest
 from ..checkpoint.catalogue import HIGH
 from ..errors import ConfigError, WanTrainerError
+from ..files import Roots
 from ..footprint import weights_once_loaded
 from ..load import ModelPlan, bytes_beside, inspect_model, inspect_pair
 from ..lora import FrozenLora
 from ..sampler import SampleConfig
 from ..train import EXPERTS
+from .config import RunConfig
 from .open import OpenRun
 from .planning import MemoryPlan
 
-__all__ = ["counting_partner", "no_pair", "pair_of_previews", "partner_note", "with_partner"]
+__all__ = ["counting_partner", "no_pair", "pair_of_previews", "partner_note", "with_partner", "with_partner_digest"]
 
 
 def with_partner(run: OpenRun, plan: ModelPlan) -> tuple[OpenRun, OpenRun]:
@@ -55,10 +58,24 @@ def pair_of_previews(run: OpenRun, warn: Callable[[str], None]) -> tuple[OpenRun
     if config.partner is None or not config.train.preview_every_n_steps:
         return ()
     try:
-        return with_partner(run, config.partner)
+        pair = with_partner(run, config.partner)
+        now = checkpoint_digest(run.roots.resolve(config.partner.base_file))
     except WanTrainerError as error:
         warn(no_pair(str(error)))
         return ()
+    if config.partner_digest not in ("", now):
+        warn(
+            f"{config.partner.base_file.rpartition(':')[2]} is another file than when the previews of this run began: "
+            "clips from here on do not compare with those before."
+        )
+    return pair
+
+
+def with_partner_digest(config: RunConfig, roots: Roots) -> RunConfig:
+    """Returns the config with the digest of the partner of its previews, where there is one."""
+    if config.partner is None:
+        return config
+    return replace(config, partner_digest=checkpoint_digest(roots.resolve(config.partner.base_file)))
 
 
 def partner_note(partner: OpenRun, previewed: tuple[FrozenLora, ...]) -> str:

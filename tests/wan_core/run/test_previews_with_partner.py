@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
+from tests.support.containers import write_gguf, write_scaled_fp8
 from tests.support.forked import ForkServer
 from tests.support.previews import Decoding
-from tests.support.tiny_run import HIGH_FILE, LOW_FILE, PAIR, TinyRun, make_pair_run, train_on_two
+from tests.support.tiny_run import HIGH_FILE, LOW_FILE, PAIR, TinyRun, make_pair_run, random_weights, train_on_two
 from tests.wan_core.run.test_frozen_loras import write_lora
 from tests.wan_core.run.test_partner import rendered
 from tests.wan_core.run.test_planning import limit_with
@@ -25,8 +26,8 @@ from wan_core.files import atomic_write_json
 from wan_core.load import ModelPlan, materialize
 from wan_core.lora import FrozenLora, LoraConfig
 from wan_core.model import WanTransformer
-from wan_core.run import SampleJob, device_place, loading, plan_run
-from wan_core.run.choose import choose_run
+from wan_core.run import SampleJob, device_place, loading, plan_run, with_partner_digest
+from wan_core.run.choose import choose_run, prepare_run
 from wan_core.run.config import read_run, read_status
 from wan_core.run.train_job import run_job
 from wan_core.sampler import SampleConfig
@@ -246,6 +247,52 @@ def test_a_partner_that_is_gone_leaves_the_previews_to_the_trained_one(without: 
     assert [text for text in texts(heard) if "Previews of this run are made by the high-noise expert alone" in text]
     assert len(previews(run)) == STEPS + 1
     assert learnt(run) == learnt(without)
+
+
+def test_a_partner_that_was_exchanged_under_its_name_is_told(without: TinyRun, tmp_path: Path) -> None:
+    run = made(tmp_path)
+    atomic_write_json(run.directory / "run.json", with_partner_digest(run.config, run.roots).to_dict())
+    assert warnings(trained(run, 1)) == []
+    save_file(random_weights(seed=9), run.roots.first("diffusion_models") / LOW_FILE)
+    asked = with_partner_digest(run.config, run.roots)
+    assert asked.job_id == run.config.job_id
+    decision = choose_run(run.directory.parent, asked)
+    assert decision.action == "resume"
+    prepare_run(decision, decision.job)  # as the node does before each session
+    (said,) = warnings(trained(run))
+    assert said == (
+        f"{LOW_FILE} is another file than when the previews of this run began: clips from here on do not compare with "
+        "those before."
+    )
+    assert learnt(run) == learnt(without)
+
+
+@pytest.mark.parametrize(
+    ("expert", "kind"), [("high", "Q8_0"), *(pytest.param("low", one, marks=pytest.mark.soak) for one in ("Q8_0", ""))]
+)
+@pytest.mark.parametrize("rests", [pytest.param(True, marks=pytest.mark.soak), False])
+def test_a_partner_that_is_stored_in_eight_bits_shows_itself_and_changes_nothing_that_is_learnt(
+    expert: str, kind: str, rests: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """GGUF, or scaled fp8."""
+    name = f"wan2.2_small_t2v_{OTHER[expert]}_noise_14B.{'gguf' if kind else 'safetensors'}"
+    plan = ModelPlan(base_file=f"diffusion_models:{name}")
+    if not rests:
+        monkeypatch.setattr(device_place, "host_bytes", lambda: 0)
+    runs = []
+    for every in (0, 1):
+        settings = {**SETTINGS, "preview_every_n_steps": every}
+        run = make_pair_run(tmp_path / str(every), expert=expert, preview=CLIP, partner=plan, **settings)
+        file = run.roots.first("diffusion_models") / name
+        _ = write_gguf(file, random_weights(seed=5), kind) if kind else write_scaled_fp8(file, random_weights(seed=5))
+        assert warnings(trained(run)) == []
+        runs.append(run)
+    plain, run = runs
+    assert learnt(run) == learnt(plain)
+    clips, _ = rendered(run, SampleJob(preview=CLIP, partner=plan, saved_steps=(STEPS,)))
+    shown = previews(run)
+    assert shown["step-000000_p0"] == clips["baseline_p0"] != clips["step-000003_s1.0_p0"]
+    assert shown["step-000003_p0"] == clips["step-000003_s1.0_p0"]
 
 
 def test_the_partner_is_no_part_of_the_job_and_runs_begun_without_go_on_so(tmp_path: Path) -> None:

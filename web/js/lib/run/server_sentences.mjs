@@ -81,6 +81,11 @@ export const SENTENCES = [
       v,
     ),
   (v) => t("Clips cannot go through the pair, so the trained expert makes them alone: {reason}", v),
+  (v) =>
+    t(
+      "{file} is another file than when the previews of this run began: clips from here on do not compare with those before.",
+      v,
+    ),
   (v) => t("{file} takes {needed} GiB on {place} for its steps, and {free} GiB are free.", v),
   (v) => t("Preview at step {step} was skipped: {reason}", v),
   (v) => t("Preview {sample} was not decoded: {reason}", v),

@@ -1,9 +1,15 @@
 """What a user sees when something breaks, forced one after the other on a real run: a worker that the system kills, a
-server that is gone, a run that somebody deletes. And what each sentence of a run that failed looks like."""
+server that is gone, a run that somebody deletes. What each sentence of a run that failed looks like, and clips that
+cannot be read.
+
+With WAN_TRAINER_UPDATE=1 the pictures of the shipped frontend become docs/journey/trouble_*.jpg.
+"""
 
 from __future__ import annotations
 
 import errno
+import io
+import itertools
 import os
 import shutil
 import signal
@@ -14,11 +20,14 @@ from typing import Any, cast
 import psutil
 import pytest
 import torch
-from environment import CACHE
+from environment import CACHE, ROOT
+from PIL import Image
 
 from tests.browser.conftest import shows, tiny_canvas
 from tests.browser.runs_on_page import Runs, whole_run
-from tests.browser.test_panel import PANEL, TAB
+from tests.browser.test_captions import GRAPH as DATASET_GRAPH
+from tests.browser.test_cards import PICTURES, queue
+from tests.browser.test_panel import PANEL, TAB, open_run
 from tests.browser.test_panel_trains import wait_for_points
 from wan_core.cli.output import disk_sentence
 from wan_core.errors import OutOfMemory
@@ -30,17 +39,39 @@ from wan_core.train import NotFinite, SaveStore
 
 pytestmark = [pytest.mark.browser, pytest.mark.soak]
 
-DELETE = """async () => (await window.app.api.fetchApi("/wan_trainer/runs/troubles/delete", {
-  method: "POST", body: JSON.stringify({ confirm: "troubles" }),
-  headers: { "Content-Type": "application/json", "X-Wan-Trainer": "1" } })).status"""
+RUN = ".wan-run"
+"""the card of a run in the tab"""
 
 
 FULL_CARD = {"cuda:0": {"now": int(15.4 * 2**30), "peak": int(15.4 * 2**30), "predicted": int(14.2 * 2**30)}}
 """of a card of 15.70 GiB on which a step took more than was predicted"""
 
 
+def keep(canvas: Any, frontend: str, name: str, last: str = ".wan-panel .wan-memory", of: str = ".wan-panel") -> None:
+    """Take a picture of the page, and one of the panel, or card, down to its part `last`."""
+    if of != RUN:
+        canvas.show(last)
+    canvas.page.mouse.move(5, 5)
+    canvas.page.wait_for_timeout(500)
+    canvas.screenshot(f"trouble-{name}")
+    if frontend != "shipped" or not os.environ.get("WAN_TRAINER_UPDATE"):
+        return
+    whole, part = (canvas.page.locator(one).first.bounding_box() for one in (of, last))
+    shot = canvas.page.screenshot(clip={**whole, "height": part["y"] + part["height"] + 4 - whole["y"]})
+    with Image.open(io.BytesIO(shot)) as picture:
+        picture.convert("RGB").save(ROOT / "docs" / "journey" / f"trouble_{name}.jpg", quality=92, optimize=True)
+
+
+@pytest.fixture
+def high(canvas: Any) -> Any:
+    """A page in which a whole panel is seen."""
+    canvas.page.set_viewport_size({"width": 1280, "height": 1500})
+    return canvas
+
+
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no such signal")
-def test_each_trouble_is_seen_and_overcome(canvas: Any, workflows: dict[str, Any]) -> None:
+def test_each_trouble_is_seen_and_overcome(high: Any, workflows: dict[str, Any], frontend: str) -> None:
+    canvas = high
     facts = {"run_name": "troubles", "steps": 100_000, "save_every_n_steps": 10, "preview_every_n_steps": 0}
     canvas.load(tiny_canvas(workflows["08_smoke_test"], TrainLoRA=facts))
     canvas.watch()
@@ -58,8 +89,7 @@ def test_each_trouble_is_seen_and_overcome(canvas: Any, workflows: dict[str, Any
     canvas.focus("TrainLoRA")
     box.get_by_role("button", name="Show log").click()
     shows(box.locator(".wan-log"), "saved step 10")
-    canvas.focus("TrainLoRA")
-    canvas.screenshot("trouble-killed")
+    keep(canvas, frontend, "killed")
 
     reached = canvas.script(f"() => {PANEL}.history.newest.step")
     box.get_by_role("button", name="Retry from step").click()
@@ -67,10 +97,10 @@ def test_each_trouble_is_seen_and_overcome(canvas: Any, workflows: dict[str, Any
     assert not box.is_visible(), "it goes on"
 
     canvas.server.stop()
-    shows(box, "ComfyUI does not answer.", "is kept. Start ComfyUI again", "Look again")
+    shows(box, "ComfyUI does not answer.", "is kept. If ComfyUI ended, training ended with it", "Look again")
     assert not canvas.page.locator(".wan-status").is_visible(), "the box says it"
     assert not canvas.page.get_by_text("left", exact=True).is_visible(), "nobody knows how long it takes"
-    canvas.screenshot("trouble-server")
+    keep(canvas, frontend, "server")
     canvas.server.start(canvas.server.port)
     # It looks by itself. A box that is hidden, as beside a worker that had time to stop, keeps its last words.
     shown = f"{PANEL}.trouble.element"
@@ -84,12 +114,19 @@ def test_each_trouble_is_seen_and_overcome(canvas: Any, workflows: dict[str, Any
     # Whether the worker had time to stop by itself decides which of the two it is.
     how = canvas.page.locator(".wan-panel").inner_text()
     assert "the parent process ended" in how or "Its process ended unexpectedly." in how
-    assert canvas.script(DELETE) == 200
-    canvas.page.locator(TAB).first.click()  # the list is read, and has it no more
+    canvas.page.locator(TAB).first.click()
+    card = open_run(canvas.page, "troubles")
+    card.get_by_role("button", name="Delete …").click()
+    question = card.get_by_role("alertdialog")
+    shows(question, "LoRAs already in the loader lists stay.")
+    keep(canvas, frontend, "deleted", f"{RUN} [role=alertdialog]", RUN)
+    question.get_by_role("button", name="Delete", exact=True).click()
     canvas.page.wait_for_function(f"() => !{PANEL}.run")
     canvas.page.locator(TAB).first.click()
     shows(canvas.page.locator(".wan-status"), "idle")
-    canvas.screenshot("trouble-deleted")
+    left = [path.name for path in (canvas.server.base / "models" / "loras" / "wan_trainer").glob("troubles*")]
+    assert "troubles_000010.safetensors" in left, "a new run can begin with what was trained"
+    canvas.screenshot("trouble-deleted-panel")
 
 
 def sentence_of(error: BaseException, config: RunConfig) -> str:
@@ -121,8 +158,9 @@ def first_words(reason: str) -> str:
 
 
 def test_the_sentence_of_each_failure_is_whole(
-    canvas: Any, smoke: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    high: Any, smoke: dict[str, Any], frontend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    canvas = high
     model = ModelPlan(base_file="diffusion_models:wan.safetensors")
     config = RunConfig(run_name="r", model=model, data=DataConfig(fingerprint="0" * 64))
     full = (
@@ -159,6 +197,33 @@ def test_the_sentence_of_each_failure_is_whole(
         assert len(helps) >= 2 if "What helps" in reason else not helps
         assert box.get_by_role("button", name="Retry").is_visible() is (name not in ("not_finite", "memory"))
         shows(box, "then press Run: a new run" if name in ("not_finite", "memory") else "press “Retry from step 60”.")
-        canvas.show(".wan-panel .wan-facts")
-        canvas.page.wait_for_timeout(500)
-        canvas.screenshot(f"trouble-{name}")
+        if name != "disk":
+            shows(box, f"A new run can begin with the LoRA of saved step {step}")
+        keep(canvas, frontend, name, ".wan-panel .wan-legend")
+
+
+def test_clips_that_cannot_be_read_are_marked(high: Any, frontend: str) -> None:
+    """A damaged clip, one without a caption and one whose caption is not UTF-8, beside two good ones."""
+    canvas = high
+    clips = Path(canvas.server.base) / "input" / "clips"
+    folder = clips.with_name("troubled")
+    folder.mkdir()
+    try:
+        sources = sorted(clips.glob("*.mp4"))
+        for name, source in zip(("dawn", "dusk", "no_caption", "caption_not_utf8"), itertools.cycle(sources)):
+            shutil.copy(source, folder / f"{name}.mp4")
+            (folder / f"{name}.txt").write_text(f"a fox at {name}", encoding="utf-8")
+        (folder / "no_caption.txt").unlink()
+        (folder / "caption_not_utf8.txt").write_bytes(b"caf\xe9")
+        (folder / "damaged.mp4").write_bytes(sources[0].read_bytes()[:300])
+        dataset = DATASET_GRAPH["3"]
+        canvas.load_api({**DATASET_GRAPH, "3": {**dataset, "inputs": {**dataset["inputs"], "folder": folder.name}}})
+        canvas.script("() => window.app.graph._nodes.find(n => n.type === 'WanVideoDataset').setSize([420, 900])")
+        queue(canvas)
+        canvas.page.wait_for_function(PICTURES)
+        canvas.page.get_by_text("Left out, and why").click()
+        card = canvas.page.locator('.wan-card[data-card="dataset"]')
+        shows(card, "damaged.mp4", "no_caption", "caption_not_utf8", "Skip these files")
+        keep(canvas, frontend, "bad_clips", '.wan-card[data-card="dataset"] > *:last-child', ".wan-card")
+    finally:
+        shutil.rmtree(folder)

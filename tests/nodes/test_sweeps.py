@@ -54,6 +54,11 @@ def test_values_that_cannot_be_are_refused(pack_nodes: dict[str, Any], setting: 
     assert WanTrainerError.__name__ in [kind.__name__ for kind in type(caught.value).__mro__]
 
 
+def test_a_large_seed_is_the_one_that_is_trained(pack_nodes: dict[str, Any]) -> None:
+    made = swept(pack_nodes, setting="seed", values="9223372036854775807, 9007199254740993, 1e3")
+    assert [one.over({})["seed"] for one in made] == [9223372036854775807, 9007199254740993, 1000]
+
+
 def test_a_setting_is_swept_once(pack_nodes: dict[str, Any]) -> None:
     (base,) = swept(pack_nodes, setting="rank", values="4")
     with pytest.raises(Exception, match="rank is swept twice"):

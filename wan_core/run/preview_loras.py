@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
+from ..errors import ConfigError
 from ..lora import FrozenLora, LoraSource, act_on, check_frozen, read_lora
 from ..model import WanTransformer, model_without_values
 from ..placement import BlockOffload, resolve_placement
@@ -37,16 +38,28 @@ def with_preview_loras(model: WanTransformer, run: OpenRun, loras: Sequence[Froz
         yield
 
 
-def check_preview_loras(run: OpenRun, loras: Sequence[FrozenLora]) -> None:
-    """Raises what `with_preview_loras` would refuse, before any weight is read."""
-    for source, _ in _of_this_model(run, loras):
-        check_frozen(source, model_without_values(run.file.variant.shape), 4)
+def check_preview_loras(runs: Sequence[OpenRun], loras: Sequence[FrozenLora]) -> None:
+    """Raises what `with_preview_loras` would refuse on one of these models, before any weight is read; and ConfigError
+    for a LoRA that is for none of them."""
+    for run in runs:
+        for source, _ in _of_this_model(run, loras):
+            check_frozen(source, model_without_values(run.file.variant.shape), 4)
+    for lora in loras:
+        if not any(_on_model(run, lora).file for run in runs):
+            raise ConfigError(
+                f"There is one model, and the LoRA {lora.low_noise_file.partition(':')[2]} is for the low noise expert "
+                "of a pair. Choose it as lora, and none as low_noise_lora."
+            )
 
 
 def _of_this_model(run: OpenRun, loras: Sequence[FrozenLora]) -> list[tuple[LoraSource, float]]:
     """Returns the file and strength of each LoRA that there is for the model of `run`."""
-    own = [lora.on_model(run.config.train.expert, pair=run.both or run.has_partner) for lora in loras]
+    own = [_on_model(run, lora) for lora in loras]
     return [(read_lora(run.roots.resolve(lora.file)), lora.strength) for lora in own if lora.file and lora.strength]
+
+
+def _on_model(run: OpenRun, lora: FrozenLora) -> FrozenLora:
+    return lora.on_model(run.config.train.expert, pair=run.both or run.has_partner)
 
 
 def _forget_copies(model: WanTransformer) -> None:

@@ -31,6 +31,7 @@ __all__ = [
     "remarks_on_attention",
     "remarks_on_base",
     "set_aside_note",
+    "start_note",
     "what_stands",
 ]
 
@@ -125,6 +126,14 @@ def preview_note(variant: WanVariant, previews: PreviewInputs) -> str:
         "detail count, not the layout, which is the clip's. Compare steps with each other; what the pair makes of both "
         "LoRAs shows a sampler graph with both models."
     )
+
+
+def start_note(config: RunConfig) -> str:
+    """Returns which LoRA both experts start from, where there is none for the second alone; "" for other runs."""
+    lora = config.lora
+    if config.train.expert != "both" or not lora.start_from or lora.low_noise_start_from:
+        return ""
+    return f"Both experts start from {lora.start_from.rpartition(':')[2]}: none of its name is for the low noise one."
 
 
 def set_aside_note(store: SaveStore) -> str:

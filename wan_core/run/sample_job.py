@@ -42,8 +42,7 @@ def sample_job(directory: Path, job_file: Path, roots: Roots, *, emit: Emit, con
         check_files(one.config, roots, with_start=False)
     if job.partner is not None:
         runs = with_partner(runs[0], job.partner)
-    for one in runs:
-        check_preview_loras(one, (*job.preview.loras, *job.loras))
+    check_preview_loras(runs, (*job.preview.loras, *job.loras))
     run = runs[0]
     previews = read_preview_inputs(
         run.cache, run.cache_set, job.preview, run.variant, starts_from_clip=run.first_frame_share == 1.0

@@ -32,7 +32,7 @@ from .open import OpenRun, open_experts
 from .partner import pair_of_previews
 from .preview_loras import check_preview_loras
 from .remaining import Remaining
-from .remarks import disk_remark, rate_remark, set_aside_note, what_stands
+from .remarks import disk_remark, rate_remark, set_aside_note, start_note, what_stands
 from .saving import Saver
 from .showing import begin_showing
 from .spill import SpillWatch
@@ -228,8 +228,7 @@ class _Session:
         if self.group.leads and len(self._open) == 1:
             pair = pair_of_previews(self._open[0], self._sinks.warn)
         previews = preview_inputs((pair or self._open)[0]) if self.group.leads else None
-        for run in pair or self._open:
-            check_preview_loras(run, previews.config.loras if previews is not None else ())
+        check_preview_loras(pair or self._open, previews.config.loras if previews is not None else ())
         partner = next((run for run in pair if not run.trained), None)
         self._experts = Experts(
             self._open,
@@ -247,6 +246,8 @@ class _Session:
         self._sinks.spill = SpillWatch.on(self._experts.trainer.meters.devices)
         if saved is not None:
             self.emit(Note(text=f"Continues after saved step {saved.step} of {self.config.train.steps}."))
+        elif note := start_note(self.config):
+            self.emit(Note(text=note))
         if self.group.leads and (note := set_aside_note(self.saver.store)):
             self.emit(Note(text=note))
         self._between = BetweenSteps(

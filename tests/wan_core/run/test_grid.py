@@ -84,6 +84,21 @@ def test_a_file_that_fits_no_model_of_the_grid_is_refused_before_the_first_clip(
         assert not list((run.directory / "samples" / "asked").glob("*.mp4"))
 
 
+def test_a_file_for_the_other_expert_alone_is_refused_where_there_is_one_model(tmp_path: Path) -> None:
+    """Its column would show the base model under the name of the LoRA."""
+    write_lora(tmp_path / "good.safetensors", 1)
+    low = FrozenLora(low_noise_file="loras:good.safetensors", low_noise_digest="good")
+    steps = TrainConfig(steps=1, save_every_n_steps=1, preview_every_n_steps=0, learning_rate=1e-3, eval_items=0)
+    run = make_run(tmp_path, train=steps)
+    run_job(run.directory, run.roots, emit=lambda _: None, control=SignalControl())
+    for job in (
+        SampleJob(saved_steps=(1,), preview=PREVIEW, loras=(low,)),
+        SampleJob(saved_steps=(1,), preview=replace(PREVIEW, loras=(low,))),
+    ):
+        with pytest.raises(ConfigError, match=r"the LoRA good\.safetensors is for the low noise expert of a pair"):
+            made(run, job)
+
+
 def made(run: TinyRun, job: SampleJob) -> list[str]:
     """Returns the clips that a job makes, in order; whoever decodes them writes a file."""
     folder = run.directory / "samples" / "asked"

@@ -14,8 +14,9 @@ from tests.support.previews import Decoding, rendered
 from tests.support.tiny_run import HIGH_FILE, LOW_FILE, TinyRun, make_pair_run
 from wan_core.control import SignalControl
 from wan_core.errors import ConfigError
-from wan_core.events import Evaluated, Event, Finished, StepDone
+from wan_core.events import Evaluated, Event, Finished, Note, StepDone
 from wan_core.files import atomic_write_json
+from wan_core.lora import LoraConfig
 from wan_core.run import device_place
 from wan_core.run.choose import choose_run
 from wan_core.run.config import RunConfig, read_run, read_status
@@ -239,6 +240,23 @@ def test_a_step_saved_before_the_low_noise_expert_began_holds_one_lora(tmp_path:
     assert saved.progress["expert_steps"] == [3, 0]
     train(run)
     assert files(run) == files(undisturbed)
+
+
+def test_what_both_experts_start_from_is_said_where_there_is_one_file(tmp_path: Path) -> None:
+    learnt = make_pair_run(tmp_path / "first", **{**SETTINGS, "lr_warmup_steps": 0, "steps": 2})
+    train(learnt)
+    names = ("lora.safetensors", "lora_low_noise.safetensors")
+    high, low = (f"loras:{learnt.directory.relative_to(tmp_path / 'first')}/saves/step-000002/{name}" for name in names)
+    name = high.removeprefix("loras:")
+    said = f"Both experts start from {name}: none of its name is for the low noise one."
+    for other, wanted in (("", [said]), (low, [])):
+        lora = LoraConfig(rank=4, start_from=high, low_noise_start_from=other)
+        run = make_pair_run(tmp_path / "first", lora=lora, **SETTINGS)
+        heard = train(run, max_steps=1)
+        assert [event.text for event in heard if isinstance(event, Note) and "start from" in event.text] == wanted
+        assert [
+            event for event in train(run, max_steps=1) if isinstance(event, Note) and "start from" in event.text
+        ] == []
 
 
 def test_a_run_ends_with_which_lora_goes_on_which_model(tmp_path: Path) -> None:

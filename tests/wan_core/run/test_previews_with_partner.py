@@ -295,6 +295,15 @@ def test_a_partner_that_is_stored_in_eight_bits_shows_itself_and_changes_nothing
     assert shown["step-000003_p0"] == clips["step-000003_s1.0_p0"]
 
 
+@pytest.mark.parametrize("expert", ["high", pytest.param("low", marks=pytest.mark.soak)])
+def test_a_partner_whose_blocks_travel_shows_the_same(expert: str, tmp_path: Path) -> None:
+    runs = [made(tmp_path / str(swap), expert, memory="manual", blocks_to_swap=swap) for swap in (0, 1)]
+    assert [warnings(trained(run)) for run in runs] == [[], []]
+    still, travels = runs
+    assert previews(travels) == previews(still)
+    assert learnt(travels) == learnt(still)
+
+
 def test_the_partner_is_no_part_of_the_job_and_runs_begun_without_go_on_so(tmp_path: Path) -> None:
     run = made(tmp_path)
     asked = run.config

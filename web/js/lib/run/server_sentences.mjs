@@ -81,6 +81,7 @@ export const SENTENCES = [
       v,
     ),
   (v) => t("Clips cannot go through the pair, so the trained expert makes them alone: {reason}", v),
+  (v) => t("Both experts start from {file}: none of its name is for the low noise one.", v),
   (v) =>
     t(
       "{file} is another file than when the previews of this run began: clips from here on do not compare with those before.",

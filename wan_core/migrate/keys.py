@@ -132,6 +132,8 @@ def _as(kind: type, value: Any, where: str) -> Any:
         if kind is bool and isinstance(value, str):
             return {**dict.fromkeys(_TRUE, True), **dict.fromkeys(_FALSE, False)}[value.strip().lower()]
         if kind in (int, float) and not isinstance(value, bool):
+            if kind is int and (isinstance(value, int) or str(value).isdecimal()):
+                return int(value)  # a float has 53 bits of a seed
             number = float(value)
             if kind is float:
                 return number

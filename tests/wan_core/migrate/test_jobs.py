@@ -370,6 +370,12 @@ def test_an_optimizer_in_host_memory_is_one_here(tmp_path, name, text, rests):
     assert any("offload_optimizer" in line for line in job.account()["taken over"]) == rests
 
 
+@pytest.mark.parametrize("said", ["9007199254740993", '"9007199254740993"'])
+def test_a_large_seed_is_the_one_that_was_written(tmp_path, said):
+    (tmp_path / "a.json").write_text(f'{{"model_family": "wan", "seed": {said}}}')
+    assert read_job(tmp_path / "a.json").train().seed == 9007199254740993
+
+
 def test_a_warm_up_beside_epochs_is_kept_where_their_steps_are_not_known(tmp_path):
     (tmp_path / "a.sh").write_text(f"{MUSUBI} --max_train_epochs 16 --lr_warmup_steps 5000")
     job = read_job(tmp_path / "a.sh")

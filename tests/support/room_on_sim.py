@@ -6,6 +6,7 @@ import json
 import sys
 import weakref
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -24,7 +25,10 @@ from wan_core.placement.copies import PlainCopies
 from wan_core.placement.plan import split_blocks
 from wan_core.precision import PrecisionPolicy, QuantizeConfig, QuantizedLinear, quantize_block
 
-SHAPE = WanShape(dim=128, ffn_dim=256, num_heads=1, num_layers=4)
+SHAPE = WanShape(dim=128, ffn_dim=256, num_heads=1, num_layers=2)
+"""a block for each device"""
+SWAPPED = replace(SHAPE, num_layers=4)
+"""two for each, which take turns in two buffers"""
 STORED = ("fp8", "NVFP4", "Q8_0")
 HOMES = [torch.device("cuda", 0), torch.device("cuda", 1)]
 
@@ -49,7 +53,7 @@ def main() -> None:
     room.RETURN_WAITS_S = (0.0, 0.0, 0.0)
     torch.cuda.empty_cache = lambda: RELEASED.append(1)
     schemes = ("fp8_e4m3fn", "int8", *STORED, "none")
-    skeletons = [skeleton() for _ in range(len(schemes) + 3)]
+    skeletons = [skeleton(SWAPPED), *(skeleton() for _ in range(len(schemes) + 2))]
     with FakeTensorMode(allow_non_fake_inputs=True), Full() as full:
         report = {scheme: there_and_back(built(scheme, skeletons.pop()), full) for scheme in schemes}
         fp8, int8 = (built(scheme, skeletons.pop()) for scheme in schemes[:2])
@@ -99,7 +103,8 @@ class Still(PlainCopies):
 
 def swapped(model: WanTransformer) -> dict[str, Any]:
     """Bytes of the buffers of a model whose blocks all rest in host memory: before, while and after it makes room."""
-    placement, layers = split_blocks(HOMES, SHAPE.num_layers, "midpoint"), SHAPE.num_layers
+    layers = SWAPPED.num_layers
+    placement = split_blocks(HOMES, layers, "midpoint")
     measures = MemoryMeasures(blocks_to_swap=layers)
     offload = BlockOffload(placement, running_order(layers), measures, copies=lambda _: Still())
     for number, block in enumerate(model.blocks):
@@ -120,9 +125,9 @@ def swapped(model: WanTransformer) -> dict[str, Any]:
 RELEASED: list[int] = []
 
 
-def skeleton() -> WanTransformer:
+def skeleton(shape: WanShape = SHAPE) -> WanTransformer:
     with torch.device("meta"):
-        model = WanTransformer(SHAPE, PrecisionPolicy().numerics(torch.bfloat16))
+        model = WanTransformer(shape, PrecisionPolicy().numerics(torch.bfloat16))
     model.requires_grad_(False)
     inject_lora(model, LoraConfig(rank=4), seed=0)
     return model
@@ -131,7 +136,7 @@ def skeleton() -> WanTransformer:
 def built(scheme: str, model: WanTransformer) -> WanTransformer:
     """Fake weights on two devices, blocks quantized as `scheme` says: what `load.materialize` makes, in another order,
     because PEFT moves adapters in a way that fake tensors do not bear."""
-    placement = split_blocks(HOMES, SHAPE.num_layers, "midpoint")
+    placement = split_blocks(HOMES, model.shape.num_layers, "midpoint")
     for module_name, module in model.named_modules():
         for name, p in list(module.named_parameters(recurse=False)):
             home = placement.device_of(f"{module_name}.{name}")

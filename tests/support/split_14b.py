@@ -1,7 +1,7 @@
 """One LoRA step of the real 14B shape on two simulated devices; run as a script, prints one JSON line.
 
 Arguments: how many blocks the model has, then blocks whose bridge is left out, one at a time, of six blocks of that
-shape; each must be an error.
+shape; each must be an error. Where the model has six blocks, too, it is the same one.
 """
 
 from __future__ import annotations
@@ -68,20 +68,24 @@ def put_on(model: WanTransformer, devices: list[torch.device], blocks: int) -> P
 def main(blocks: int, forgotten: list[int]) -> None:
     register()
     devices = [torch.device("sim", 0), torch.device("sim", 1)]
-    short, model = meta_model(SIX), meta_model(replace(SHAPE, num_layers=blocks))
+    short = meta_model(SIX)
+    model = short if blocks == SIX.num_layers else meta_model(replace(SHAPE, num_layers=blocks))
     started = time.monotonic()
     with FakeTensorMode(allow_non_fake_inputs=True):
         halves = put_on(short, devices, SIX.num_layers)
         errors = {number: error_without(short, halves, number, devices[0]) for number in forgotten}
         short.carrier = DeviceCarrier(halves)
-        whole = list(forward(short, devices[0]).shape)
+        whole = list(forward(short, devices[0], frames=1).shape)
         over_the_border = draw_passages(read_routes("0.5: 1..4"), 5, 30 * 52, [torch.Generator()])
         routed = forward(short, devices[0], over_the_border)
         torch.nn.functional.mse_loss(routed, torch.empty_like(routed)).backward()
         routed_at_home = all(
             p.grad is not None and p.grad.device == p.device for p in adapter_parameters(short).values()
         )
-        model.carrier = DeviceCarrier(put_on(model, devices, blocks))
+        for p in adapter_parameters(short).values():
+            p.grad = None
+        if model is not short:
+            model.carrier = DeviceCarrier(put_on(model, devices, blocks))
         output = forward(model, devices[0])
         torch.nn.functional.mse_loss(output, torch.empty_like(output)).backward()
         parameters = adapter_parameters(model)
@@ -105,9 +109,11 @@ def main(blocks: int, forgotten: list[int]) -> None:
     )
 
 
-def forward(model: WanTransformer, device: torch.device, passages: tuple[Passage, ...] = ()) -> torch.Tensor:
-    """832x480, 17 frames: tokens of more than one chunk."""
-    latent = torch.empty(1, 16, 5, 60, 104, device=device)
+def forward(
+    model: WanTransformer, device: torch.device, passages: tuple[Passage, ...] = (), *, frames: int = 5
+) -> torch.Tensor:
+    """832x480; the tokens of five latent frames are more than one chunk."""
+    latent = torch.empty(1, 16, frames, 60, 104, device=device)
     return model(latent, torch.empty(1, device=device), torch.empty(1, 512, 4096, device=device), None, passages)
 
 
@@ -115,7 +121,7 @@ def error_without(model: WanTransformer, placement: Placement, forgotten: int, d
     """What a forward pass says when one block has no bridge; empty if it says nothing."""
     model.carrier = OneBridgeMissing(placement, forgotten)
     try:
-        forward(model, device)
+        forward(model, device, frames=1)
     except FakeTensorDeviceMismatchError as error:
         return str(error)
     return ""

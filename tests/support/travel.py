@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import weakref
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,6 +36,7 @@ class LateCopies:
 
     def __init__(self, most_host_bytes: int | None = None) -> None:
         self._left, self._now = most_host_bytes, 0
+        self._towards: weakref.WeakValueDictionary[int, Copy] = weakref.WeakValueDictionary()
         self.begun: list[Copy] = []
         self.host: list[Tensor] = []
 
@@ -52,11 +54,12 @@ class LateCopies:
         assert source.is_contiguous()
         assert target.is_contiguous()
         assert not (self.at_home(source) and self.at_home(target)), "from host to host"
-        for earlier in self.begun:  # copies of one direction run in their order, so a later one would cover it
-            earlier.arrived |= earlier.target.data_ptr() == target.data_ptr()
+        if earlier := self._towards.get(target.data_ptr()):
+            earlier.arrived = True  # copies of one direction run in their order, so this one would cover it
         target.view(-1).view(torch.uint8).fill_(POISON)
-        self.begun.append(Copy(source, target, self._now))
-        return self.begun[-1]
+        copy = self._towards[target.data_ptr()] = Copy(source, target, self._now)
+        self.begun.append(copy)
+        return copy
 
     def wait(self, copy: Copy) -> None:
         if copy.waited_at < 0:
